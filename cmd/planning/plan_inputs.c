@@ -305,6 +305,7 @@ void plan_inputs_close(struct plan_inputs *in)
     moe_lookups_free(in->lookups);
     moe_trace_close(in->trace);
     moe_statistics_free(in->statistics);
+    moe_statistics_free(in->scoring);
     moe_inventory_release(&in->own);
     free(in->device);
     for (enum plan_budget b = 0; b < PLAN_N_BUDGETS; b++)
@@ -320,6 +321,7 @@ struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget b
         .excerpt = in->excerpt,
         .lookups = in->lookups,
         .statistics = in->statistics,
+        .scoring = in->scoring,
         .pace = &in->pace,
         .exact = in->options->strategy.exact,
         .seed = in->options->seed,

@@ -44,6 +44,7 @@ struct plan_inputs {
     struct moe_inventory own; /* of a shape or a trace */
     const struct moe_inventory *inventory;
     struct moe_statistics *statistics;
+    struct moe_statistics *scoring; /* of other documents than the trace's; NULL: the above are */
     struct moe_device *device;
     struct moe_pace pace;
     struct moe_trace *trace;

@@ -63,9 +63,12 @@ static int save(const struct moe_plan *plan, const char *path, struct moe_err *e
     struct moe_buf text = {0};
     int status = moe_plan_write(plan, &text, err);
     status = cli_save(status, &text, path, err);
+    char error[32] = "";
+    if (plan->expected.decode_error >= 0)
+        snprintf(error, sizeof error, " +- %.2g", plan->expected.decode_error);
     if (status == MOE_OK)
-        cli_note("%s: strategy %s, %.4g tokens/s expected; moe-plan --explain %s says why", path,
-                 plan->strategy.name, plan->expected.decode_tokens_per_second, path);
+        cli_note("%s: strategy %s, %.4g%s tokens/s expected; moe-plan --explain %s says why", path,
+                 plan->strategy.name, plan->expected.decode_tokens_per_second, error, path);
     return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "cli.h"
+#include "plan/document_split.h"
 #include "plan/synthesis.h"
 #include "record/statistics.h"
 
@@ -103,6 +104,22 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
     return status;
 }
 
+/* Statistics of the trace's own documents would know what comes in it: those of every other
+ * document then score the rest. */
+static int split_documents(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_origins *trace = moe_trace_origins(in->trace);
+    if (!in->statistics || !trace || !moe_split_shared(&in->statistics->origins, trace) ||
+        in->inventory->n_encoder || moe_trace_totals(in->trace)->sequences < 2)
+        return MOE_OK;
+    const struct moe_excerpt counted = moe_split_counted(in->excerpt);
+    in->excerpt = moe_split_judged(in->excerpt);
+    cli_note("%s counts the documents of %s: every other one is simulated, by statistics of the "
+             "rest",
+             in->options->strategy.statistics, in->options->trace);
+    return moe_split_count(&in->scoring, in->trace, counted, &in->statistics->shape, err);
+}
+
 /* The tokens of the trace that are used. */
 static int count_tokens(struct plan_inputs *in, struct moe_err *err)
 {
@@ -110,6 +127,9 @@ static int count_tokens(struct plan_inputs *in, struct moe_err *err)
     struct moe_plan_evidence *e = &in->evidence;
     int status = MOE_OK;
     in->excerpt = moe_excerpt_of(in->trace, in->options->max_tokens);
+    status = split_documents(in, err);
+    if (status != MOE_OK)
+        return status;
     moe_excerpt_begin(in->trace, in->excerpt, 0);
     while ((status = moe_excerpt_next(in->trace, in->excerpt, &e->trace_tokens, &token, err)) ==
                MOE_OK &&

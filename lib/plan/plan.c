@@ -120,6 +120,7 @@ static const struct moe_record loss_record = {MOE_RECORD(loss_members)};
 
 static const struct moe_member expected_members[] = {
     FIGURE(moe_plan, "decode_tokens_per_second", expected.decode_tokens_per_second),
+    FIGURE(moe_plan, "decode_error", expected.decode_error),
     FIGURE(moe_plan, "prefill_tokens_per_second", expected.prefill_tokens_per_second),
     SHARE(moe_plan, "hit_rate", expected.hit_rate),
     SHARE(moe_plan, "optimal_hit_rate", expected.optimal_hit_rate),

@@ -155,6 +155,9 @@ struct moe_plan_expected {
     /* The components of a prompt's token: together 1 / prefill_tokens_per_second. */
     double prefill_compute_seconds, prefill_handling_seconds, prefill_stall_seconds,
         prefill_host_seconds;
+    /* How far other texts are off: the standard deviation of decode_tokens_per_second over parts of
+     * the trace. */
+    double decode_error;
 };
 
 struct moe_plan {

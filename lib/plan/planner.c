@@ -15,7 +15,10 @@
 #include "sched/allocate.h"
 #include "sched/boundary.h"
 
-enum { MOST_BOUNDARIES = 16 /* tried; with more layers, not every one */ };
+enum {
+    MOST_BOUNDARIES = 16, /* tried; with more layers, not every one */
+    N_PARTS = 4,          /* of the trace, to see how far texts differ */
+};
 
 /* ---- Parts of the plan ---- */
 
@@ -130,6 +133,7 @@ static void set_expected(const struct moe_planner *p, const struct moe_trial_run
         .link_seconds = d->link_seconds / n,
         .compute_limit_seconds = compute_limit,
         .link_limit_seconds = -1,
+        .decode_error = -1,
         .loads_per_token = (double)d->experts.loads / n,
         .prefill_compute_seconds = per_token(pre->compute_seconds, pre),
         .prefill_handling_seconds = per_token(pre->handling_seconds, pre),
@@ -154,6 +158,35 @@ static double compute_limit(const struct moe_planner *p, const struct moe_simula
     double layer = moe_pace_layer(p->pace, 0, inv->top_k) - p->pace->attend * p->pace->positions;
     return n_layers * (layer + attend) +
            dense * (moe_pace_piece(p->pace, MOE_PIECE_DENSE, 1) + attend) + p->pace->head;
+}
+
+/* Parts of the trace that lie apart, for texts of one kind are often next to each other: each is
+ * another text, judged with empty caches. Below 0 with fewer than two. */
+static int set_error(const struct moe_planner *p, const struct moe_strategy *strategy,
+                     const struct moe_trial_run *whole, struct moe_plan *plan, struct moe_err *err)
+{
+    uint64_t every = p->excerpt.every ? p->excerpt.every : 1;
+    uint64_t n = (moe_trace_totals(p->trace)->sequences - p->excerpt.first + every - 1) / every;
+    uint64_t tokens = whole->simulated.prefill.tokens + whole->simulated.decode.tokens;
+    struct moe_planner part = *p;
+    double sum = 0, squares = 0, n_judged = 0;
+    part.lookups = NULL;
+    for (uint64_t i = 0; i < N_PARTS && n >= N_PARTS; i++) {
+        struct moe_trial_run t;
+        part.excerpt.first = p->excerpt.first + i * n / N_PARTS * every;
+        part.excerpt.max_tokens = tokens / N_PARTS + 1;
+        int status = moe_planner_try(&part, strategy, 0, 0, &t, NULL, err);
+        if (status != MOE_OK)
+            return status;
+        double speed = moe_trial_tokens_per_second(&t);
+        n_judged += speed > 0;
+        sum += speed;
+        squares += speed * speed;
+    }
+    if (n_judged >= 2)
+        plan->expected.decode_error =
+            sqrt(fmax(0, squares - sum * sum / n_judged) / (n_judged - 1));
+    return MOE_OK;
 }
 
 /* ---- Boundaries ---- */
@@ -280,7 +313,9 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
     set_expected(p, &t, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
-    status = set_slots(p, &t.fitted, placement, plan, err);
+    status = set_error(p, strategy, &t, plan, err);
+    if (status == MOE_OK)
+        status = set_slots(p, &t.fitted, placement, plan, err);
     if (status == MOE_OK)
         status = set_contents(p, &t.fitted, placement, plan, err);
     if (status == MOE_OK)

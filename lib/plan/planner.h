@@ -29,6 +29,8 @@ struct moe_planner {
     struct moe_excerpt excerpt;              /* of the trace; {0}: all */
     const struct moe_lookups *lookups;       /* of the same tokens; NULL: no optimum */
     const struct moe_statistics *statistics; /* paths, frequencies, accuracies; NULL: none */
+    const struct moe_statistics *scoring;    /* what simulations go by in their place, where these
+                                                count the trace's own documents (document_split.h) */
     const struct moe_pace *pace;
     bool exact;                                /* only what cannot change results */
     const struct moe_calibration *calibration; /* NULL: none */

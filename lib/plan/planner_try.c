@@ -71,6 +71,7 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
             moe_calibration_check(p->calibration, &f->strategy, p->inventory, f->high, f->low, err);
     if (status != MOE_OK)
         return status;
+    const struct moe_statistics *known = p->scoring ? p->scoring : p->statistics;
     struct moe_pace pace = *p->pace;
     struct moe_strategy simulated = f->strategy;
     struct moe_pools pools = f->pools;
@@ -86,12 +87,12 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
                       .high = f->high,
                       .low = f->low,
                       .pools = &pools,
-                      .frequency = p->statistics ? p->statistics->series[MOE_S_ACTIVATIONS] : NULL,
-                      .placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL,
+                      .frequency = known ? known->series[MOE_S_ACTIVATIONS] : NULL,
+                      .placement = known ? moe_statistics_placement(known) : NULL,
                       .layer_seconds = moe_pace_layer(&pace, f->high, p->inventory->top_k),
                       .load_seconds = planner_load_seconds(p, &pace, f->high),
                       .seed = p->seed},
-        .statistics = p->statistics,
+        .statistics = known,
         .pace = &pace,
         .batch = f->memory.batch ? f->memory.batch : 1,
         .progress = p->progress,
