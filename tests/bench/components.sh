@@ -78,7 +78,7 @@ compare() { # PHASE PREFIX PLAN.json WARM.json WHOLE.json
         def more(key): $whole[0][$phase][key] - $warm[0][$phase][key];
         def row(name; predicted; measured):
             [name, predicted, measured, (if measured > 0 then predicted / measured else 0 end)];
-        $plan[0].expected as $e | more("tokens") as $n | more("loads") as $loads |
+        $plan[0].plan.expected as $e | more("tokens") as $n | more("loads") as $loads |
         ($e[$prefix + "handling_seconds"] // 0) as $handling |
         [["computing", "compute_seconds", "compute_s"], ["handling", "handling_seconds", "handling_s"],
          ["waiting for loads", "stall_seconds", "stall_s"], ["waiting for the host", "host_seconds", "host_wait_s"]]
@@ -107,7 +107,7 @@ for pack in $PACKS; do
             --device-profile "$work/$name.device" -o "$work/all.yaml"
         "$bin/moe-plan" --explain "$work/all.yaml" --json >"$work/all.json"
         budget=$(jq --argjson share "$share" \
-            '.memory | ((.program_bytes + .dense_bytes + .kv_bytes + .work_bytes) + $share * .all_experts_bytes) |
+            '.plan.memory | ((.program_bytes + .dense_bytes + .kv_bytes + .work_bytes) + $share * .all_experts_bytes) |
             floor' "$work/all.json")
         "$bin/moe-plan" -q "$pack" --memory "$budget" --strategy "$strategy" --trace "$work/$name.trace" \
             --device-profile "$work/$name.device" -o "$work/plan.yaml"
@@ -118,7 +118,7 @@ for pack in $PACKS; do
         limit -1 2>/dev/null || limit max
         printf '\n%s, %s, %s of the experts in %d MB\n%-8s %-22s %12s %12s %8s\n' "$name" "$strategy" "$share" \
             $((budget / 1000000)) phase "ms a token" predicted measured ratio
-        jq -r 'if .expected.decode_error then "         +- \(.expected.decode_error * 100 /
+        jq -r '.plan | if .expected.decode_error then "         +- \(.expected.decode_error * 100 /
             .expected.decode_tokens_per_second | round)% by the text" else empty end' "$work/plan.json"
         compare decode "" "$work/plan.json" "$work/warm.json" "$work/whole.json"
         compare prefill prefill_ "$work/plan.json" "$work/warm.json" "$work/whole.json"
