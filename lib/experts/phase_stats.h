@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#include "plan/components.h"
+#include "record/components.h"
 #include "sched/scheduler.h"
 
 struct moe_phase_stats {
@@ -23,7 +23,7 @@ struct moe_phase_stats {
     uint64_t bytes_uploaded, host_hits, disk_loads;
     double read_seconds; /* at least one read was in flight; with a GPU those in which a read
                             was, and those in which a copy was, added up */
-    /* Of `seconds`, the components but for computing (plan/components.h). */
+    /* Of `seconds`, the components but for computing (record/components.h). */
     double handling_seconds; /* computing threads asked for loads and took them in */
     double stall_seconds;    /* they waited for a load */
     double host_seconds;     /* they waited for the host's experts */

@@ -11,8 +11,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "plan/components.h"
 #include "plan/pace.h"
+#include "record/components.h"
 #include "sched/exactness.h"
 #include "sched/inventory.h"
 #include "sched/strategy.h"

@@ -11,8 +11,8 @@
 #include "base/best.h"
 #include "base/mem.h"
 #include "model/config.h" /* MOE_MAX_TOP_K */
-#include "plan/components.h"
 #include "plan/simulate_link.h"
+#include "record/components.h"
 #include "sched/choice_history.h"
 #include "sched/placement.h"
 #include "sched/precision.h"

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "plan/components.h"
+#include "record/components.h"
 
 /* Decoded tokens, or those of prompts. Below 0: the file does not say. */
 struct moe_run_phase {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "experts/run_stats.h"
-#include "plan/components.h"
+#include "record/components.h"
 #include "show/show_run.h"
 
 #include "../plan_fixture.h"

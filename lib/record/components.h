@@ -3,8 +3,8 @@
  * was expected (plans, simulations) and for what was measured (statistics of a run), so that the
  * two can be compared one by one. The components of a phase add up to its time.
  */
-#ifndef MOE_PLAN_COMPONENTS_H
-#define MOE_PLAN_COMPONENTS_H
+#ifndef MOE_RECORD_COMPONENTS_H
+#define MOE_RECORD_COMPONENTS_H
 
 enum moe_component {
     MOE_COMPONENT_COMPUTE = 0, /* the rest: computing */

@@ -1,4 +1,4 @@
-#include "plan/components.h"
+#include "record/components.h"
 
 static const struct moe_component_name names[MOE_N_COMPONENTS] = {
     [MOE_COMPONENT_COMPUTE] = {"computing", "compute_s", "compute_seconds"},
