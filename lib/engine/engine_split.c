@@ -346,7 +346,7 @@ static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in
                         moe_pack_path(pack));
     uint64_t loaders = moe_expert_pools_loader_bytes(&out->pools);
     uint64_t slots = out->pools.pools.bytes + (on_gpu ? 0 : loaders);
-    b->experts = on_gpu ? out->pools.host_bytes + loaders : slots;
+    b->experts = on_gpu ? out->pools.host.bytes + loaders : slots;
     b->gpu.experts = on_gpu ? slots : 0;
     b->n_slots = out->pools.pools.n_slots;
     b->below_token = out->pools.pools.bytes < b->token;

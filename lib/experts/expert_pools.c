@@ -26,14 +26,6 @@ static uint64_t largest_compressed(const struct moe_inventory *i, uint32_t varia
     return largest;
 }
 
-uint32_t moe_expert_low_variant(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                                uint32_t high, uint32_t low)
-{
-    uint32_t at_high = moe_inventory_usable(i, layer, expert, high);
-    uint32_t at_low = moe_inventory_usable(i, layer, expert, low);
-    return at_high != UINT32_MAX && at_low > at_high ? at_low : UINT32_MAX;
-}
-
 /* ---- The loaders ---- */
 
 static void size_disk(struct moe_expert_pools *p, const struct moe_pack *pack,
@@ -71,59 +63,11 @@ uint64_t moe_expert_pools_loader_bytes(const struct moe_expert_pools *p)
 
 /* ---- The host tier ---- */
 
-/* How many experts of each class are in use. */
-static void count_used(const struct moe_expert_pools *p, const struct moe_inventory *inv,
-                       uint32_t used[MOE_MAX_CLASSES])
-{
-    for (uint32_t layer = 0; layer < inv->n_layers; layer++) {
-        for (uint32_t e = 0; e < inv->n_experts; e++) {
-            const uint32_t variants[2] = {
-                moe_inventory_usable(inv, layer, e, p->high),
-                moe_expert_low_variant(inv, layer, e, p->high, p->low),
-            };
-            for (int i = 0; i < 2; i++)
-                if (variants[i] != UINT32_MAX)
-                    used[moe_inventory_class(inv, layer, e, variants[i]) - inv->classes]++;
-        }
-    }
-}
-
-/* As many places of each class as it has working slots; the rest of `room` is divided in proportion
- * to the experts' bytes, and what then remains goes to the first class that can use it. */
-static void share_places(struct moe_expert_pools *p, const struct moe_inventory *inv,
-                         const uint32_t *used, uint64_t room)
-{
-    uint64_t left = room > p->least_bytes ? room - p->least_bytes : 0, shared = left;
-    for (int round = 0; round < 2; round++) {
-        for (uint32_t c = 0; c < inv->n_classes; c++) {
-            uint64_t slot_bytes = inv->classes[c].slot_bytes;
-            double share = (double)shared * used[c] / (double)p->all_bytes;
-            uint64_t n = round == 0 ? (uint64_t)share : left / slot_bytes;
-            uint32_t missing = used[c] - p->n_host[c];
-            n = n < missing ? n : missing;
-            p->n_host[c] += (uint32_t)n;
-            left -= n * slot_bytes;
-        }
-    }
-}
-
 static void size_host(struct moe_expert_pools *p, const struct moe_inventory *inv, uint64_t bytes)
 {
-    uint32_t used[MOE_MAX_CLASSES] = {0};
     uint64_t loaders = moe_expert_pools_loader_bytes(p);
-    count_used(p, inv, used);
-    for (uint32_t c = 0; c < inv->n_classes; c++) {
-        uint32_t n_working = p->pools.pools[c].n_working ? p->pools.pools[c].n_working : 1;
-        p->n_host[c] = n_working < used[c] ? n_working : used[c];
-        p->least_bytes += p->n_host[c] * inv->classes[c].slot_bytes;
-        p->all_bytes += used[c] * inv->classes[c].slot_bytes;
-    }
-    share_places(p, inv, used, bytes > loaders ? bytes - loaders : 0);
-    p->host_whole = true;
-    for (uint32_t c = 0; c < inv->n_classes; c++) {
-        p->host_bytes += p->n_host[c] * inv->classes[c].slot_bytes;
-        p->host_whole &= p->n_host[c] == used[c];
-    }
+    moe_host_sizes_of(&p->host, inv, &p->pools, p->high, p->low,
+                      bytes > loaders ? bytes - loaders : 0);
 }
 
 /* ---- The interface ---- */
@@ -190,8 +134,8 @@ void moe_cache_host_bytes(const struct moe_pack *pack, const struct moe_cache_op
     *least = *all = UINT64_MAX;
     if (moe_inventory_of_pack(&inventory, pack, 1, &err) == MOE_OK) {
         moe_expert_pools_size(&p, pack, &inventory, options);
-        *all = p.all_bytes + moe_expert_pools_loader_bytes(&p);
-        *least = p.least_bytes + moe_expert_pools_loader_bytes(&p);
+        *all = p.host.all_bytes + moe_expert_pools_loader_bytes(&p);
+        *least = p.host.least_bytes + moe_expert_pools_loader_bytes(&p);
         if (options->strategy && options->strategy->needs_host)
             *least = *all;
     }

@@ -7,6 +7,7 @@
 #define MOE_EXPERTS_EXPERT_POOLS_H
 
 #include "experts/experts.h"
+#include "sched/host_places.h"
 #include "sched/inventory.h"
 
 struct moe_expert_pools {
@@ -15,11 +16,8 @@ struct moe_expert_pools {
     uint32_t high, low;               /* variants; low is high where the strategy takes no other */
 
     /* With a GPU: the host tier (host_tier.h). */
-    uint32_t n_host[MOE_MAX_CLASSES]; /* places of each class */
-    uint64_t host_bytes;              /* of all places */
-    uint64_t least_bytes, all_bytes;  /* of as few as it works with; of all experts in use */
-    bool host_whole;                  /* the places are all */
-    struct moe_loader_options disk;   /* of what fills the places; complete */
+    struct moe_host_sizes host;
+    struct moe_loader_options disk; /* of what fills the places; complete */
 };
 
 /* inventory: the pack's. */
@@ -29,10 +27,5 @@ void moe_expert_pools_size(struct moe_expert_pools *out, const struct moe_pack *
 
 /* Memory of its loaders. */
 uint64_t moe_expert_pools_loader_bytes(const struct moe_expert_pools *p);
-
-/* The variant of an expert that is loaded at low precision; UINT32_MAX: it is loaded at `high`
- * alone. */
-uint32_t moe_expert_low_variant(const struct moe_inventory *inventory, uint32_t layer,
-                                uint32_t expert, uint32_t high, uint32_t low);
 
 #endif

@@ -14,15 +14,16 @@ static int check_host_bytes(const struct cached *c, const struct moe_cache_optio
     const struct moe_expert_pools *p = &c->pools;
     uint64_t loaders = moe_expert_pools_loader_bytes(p);
     char need[32];
-    if (o->strategy && o->strategy->needs_host && !p->host_whole)
+    if (o->strategy && o->strategy->needs_host && !p->host.whole)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "strategy %s computes experts on the host: all of them must be in host "
                         "memory, which takes %s",
-                        o->strategy->name, moe_format_bytes(p->all_bytes + loaders, need));
-    if (o->host_bytes < p->least_bytes + loaders)
+                        o->strategy->name, moe_format_bytes(p->host.all_bytes + loaders, need));
+    if (o->host_bytes < p->host.least_bytes + loaders)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "%s: experts on their way to the GPU need at least %s of host memory",
-                        moe_pack_path(c->pack), moe_format_bytes(p->least_bytes + loaders, need));
+                        moe_pack_path(c->pack),
+                        moe_format_bytes(p->host.least_bytes + loaders, need));
     return MOE_OK;
 }
 
@@ -59,7 +60,7 @@ int tiers_open(struct tiers **out, struct cached *c, const struct moe_cache_opti
                                     frequency, progress, err);
     if (status != MOE_OK)
         return status;
-    if (p->host_whole) {
+    if (p->host.whole) {
         moe_loader_close(t->disk);
         t->disk = NULL;
     } else {

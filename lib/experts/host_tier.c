@@ -13,9 +13,9 @@ int moe_host_tier_open(struct moe_host_tier *t, const struct moe_pack *pack,
     *t = (struct moe_host_tier){.pack = pack,
                                 .inventory = inventory,
                                 .gpu = gpu,
-                                .whole = pools->host_whole,
-                                .bytes = pools->host_bytes};
-    int status = moe_host_places_open(&t->places, n_keys, pools->n_host, inventory->n_classes, err);
+                                .whole = pools->host.whole,
+                                .bytes = pools->host.bytes};
+    int status = moe_host_places_open(&t->places, n_keys, pools->host.n, inventory->n_classes, err);
     if (status != MOE_OK)
         return status;
     t->place_at = moe_alloc(t->places.n_places, sizeof *t->place_at, err);
@@ -44,7 +44,7 @@ void moe_host_tier_close(struct moe_host_tier *t)
 uint32_t moe_host_tier_key(const struct moe_host_tier *t, uint32_t layer, uint32_t expert,
                            uint32_t variant)
 {
-    return (layer * t->inventory->n_experts + expert) * t->inventory->n_variants + variant;
+    return moe_host_key(t->inventory, layer, expert, variant);
 }
 
 struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t key,
@@ -74,43 +74,6 @@ bool moe_host_tier_complete(const struct moe_host_tier *t, uint32_t place)
 }
 
 /* ---- First contents ---- */
-
-struct wish {
-    uint64_t frequency;
-    uint32_t turn, key;
-};
-
-static int more_wanted(const void *a, const void *b)
-{
-    const struct wish *x = a, *y = b;
-    if (x->frequency != y->frequency)
-        return x->frequency > y->frequency ? -1 : 1;
-    return x->turn < y->turn ? -1 : x->turn > y->turn;
-}
-
-/* Every expert at its high or at its low precision, the most wanted first; returns how many. */
-static uint32_t list_wishes(const struct moe_host_tier *t, uint32_t high, uint32_t low, bool lows,
-                            const uint64_t *frequency, struct wish *wishes)
-{
-    const struct moe_inventory *inv = t->inventory;
-    uint32_t n = 0;
-    for (uint32_t e = 0; e < inv->n_experts; e++) {
-        for (uint32_t layer = 0; layer < inv->n_layers; layer++) {
-            uint32_t v = lows ? moe_expert_low_variant(inv, layer, e, high, low)
-                              : moe_inventory_usable(inv, layer, e, high);
-            if (v == UINT32_MAX)
-                continue;
-            wishes[n] = (struct wish){
-                .frequency = frequency ? frequency[moe_inventory_key(inv, layer, e)] : 0,
-                .turn = n,
-                .key = moe_host_tier_key(t, layer, e, v),
-            };
-            n++;
-        }
-    }
-    qsort(wishes, n, sizeof *wishes, more_wanted);
-    return n;
-}
 
 struct filling {
     struct moe_host_tier *tier;
@@ -170,35 +133,19 @@ int moe_host_tier_fill(struct moe_host_tier *t, struct moe_loader *loader, uint3
 {
     const struct moe_inventory *inv = t->inventory;
     struct filling f = {t, loader, progress, n_requests, .bytes = t->bytes};
-    uint32_t left[MOE_MAX_CLASSES] = {0};
-    struct wish *wishes =
+    struct moe_host_wish *wishes =
         moe_alloc(2 * (uint64_t)inv->n_layers * inv->n_experts, sizeof *wishes, err);
     if (!wishes)
         return MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < t->places.n_places; i++)
-        left[t->places.places[i].class_index]++;
-    uint32_t n = list_wishes(t, high, low, false, frequency, wishes);
-    n += list_wishes(t, high, low, true, frequency, wishes + n);
     int status = MOE_OK;
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
-        uint32_t c = inv->class_of[wishes[i].key];
-        if (left[c] == 0)
-            continue;
-        left[c]--;
-        uint32_t place = moe_host_places_take(&t->places, c, wishes[i].key);
-        moe_host_places_pin(&t->places, place); /* not to be taken again while filling */
-        status = load_place(&f, place, wishes[i].key, err);
-    }
+    uint32_t n = moe_host_places_assign(&t->places, inv, high, low, frequency, wishes);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        status =
+            load_place(&f, moe_host_places_find(&t->places, wishes[i].key), wishes[i].key, err);
     while (status == MOE_OK && f.n_in_flight > 0)
         status = take_some(&f, err);
-    /* The most wanted are evicted last. */
-    for (uint32_t i = n; i-- > 0 && status == MOE_OK;) {
-        uint32_t place = moe_host_places_find(&t->places, wishes[i].key);
-        if (place == MOE_NO_PLACE)
-            continue;
-        moe_host_places_unpin(&t->places, place);
-        moe_host_places_copied(&t->places, place);
-    }
+    if (status == MOE_OK)
+        moe_host_places_settle(&t->places, wishes, n);
     free(wishes);
     return status;
 }

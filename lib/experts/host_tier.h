@@ -9,8 +9,8 @@
 
 #include "experts/expert_load.h"
 #include "experts/expert_pools.h"
-#include "experts/host_places.h"
 #include "gpu.h"
+#include "sched/host_places.h"
 
 struct moe_host_tier {
     const struct moe_pack *pack;           /* borrowed, as are these: */

@@ -253,7 +253,7 @@ static void the_most_frequent_are_in_host_memory(void **state)
     };
     assert_ok(moe_inventory_of_pack(&inventory, packs[1], TOP_K, &err), &err);
     moe_expert_pools_size(&pools, packs[1], &inventory, &o);
-    assert_false(pools.host_whole);
+    assert_false(pools.host.whole);
     assert_ok(moe_loader_open(&loader, &pools.disk, &err), &err);
     assert_ok(moe_host_tier_open(&tier, packs[1], &inventory, &pools, gpu, &err), &err);
     assert_ok(moe_host_tier_fill(&tier, loader, pools.disk.n_requests, 0, 0, frequency, NULL, &err),

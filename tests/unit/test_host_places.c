@@ -2,7 +2,7 @@
  * evicted. */
 #include "../test.h"
 
-#include "experts/host_places.h"
+#include "sched/host_places.h"
 
 enum { CLASSES = 3, KEYS = 60, PLACES = 16, ROUNDS = 40000 };
 static const uint32_t N_IN[CLASSES] = {1, 4, 11};

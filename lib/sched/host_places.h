@@ -1,0 +1,102 @@
+/*
+ * Places of experts in host memory before they go to a GPU: how many there are, which experts they
+ * hold at first, which expert is where, and which one is evicted. Pure bookkeeping, without the
+ * bytes: the host tier (experts/host_tier.h) and the simulator (plan/simulate_link.h) keep theirs
+ * by the same code.
+ *
+ * A place has room for one expert of its size class. What comes from disk takes the place that was
+ * least recently copied to the GPU, of those that are not being read or written: an expert that is
+ * cached on the GPU is not requested again, so the places come to hold what the GPU lacks.
+ */
+#ifndef MOE_SCHED_HOST_PLACES_H
+#define MOE_SCHED_HOST_PLACES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "sched/inventory.h"
+
+enum { MOE_NO_PLACE = UINT32_MAX, MOE_PLACE_EMPTY = UINT32_MAX };
+
+struct moe_host_place {
+    uint32_t class_index;
+    uint32_t key;  /* of an expert at a variant, as the owner numbers them; MOE_PLACE_EMPTY */
+    uint32_t pins; /* transfers that read or write it */
+    uint32_t arrived, loading; /* bit per segment: what is there, what is being written */
+    uint32_t older, newer;     /* private: by when it was copied, in its class */
+};
+
+struct moe_host_places {
+    struct moe_host_place *places; /* those of one class follow each other */
+    uint32_t n_places, n_keys;
+    uint32_t *of_key; /* [n_keys] */
+    struct {
+        uint32_t oldest, newest;
+    } classes[MOE_MAX_CLASSES];
+};
+
+/* ---- How many, and for which experts ---- */
+
+/* The variant of an expert that is loaded at low precision; UINT32_MAX: it is loaded at `high`
+ * alone. */
+uint32_t moe_expert_low_variant(const struct moe_inventory *inventory, uint32_t layer,
+                                uint32_t expert, uint32_t high, uint32_t low);
+
+struct moe_host_sizes {
+    uint32_t n[MOE_MAX_CLASSES];     /* places of each class */
+    uint64_t bytes;                  /* of all places */
+    uint64_t least_bytes, all_bytes; /* of as few as it works with; of all experts in use */
+    bool whole;                      /* the places are all */
+};
+
+/* The places that `room` bytes give behind slots of so many pools: as many of each class as it has
+ * working slots, even where that is more; the rest in proportion to the experts' bytes. low: high
+ * where the strategy takes no other. */
+void moe_host_sizes_of(struct moe_host_sizes *out, const struct moe_inventory *inventory,
+                       const struct moe_pools *pools, uint32_t high, uint32_t low, uint64_t room);
+
+struct moe_host_wish {
+    uint64_t frequency;
+    uint32_t turn, key; /* moe_host_key */
+};
+
+/* Number of an expert at a variant; the layer counts MoE layers. */
+static inline uint32_t moe_host_key(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
+                                    uint32_t variant)
+{
+    return (uint32_t)(moe_inventory_key(i, layer, expert) * i->n_variants + variant);
+}
+
+/* ---- Places ---- */
+
+/* n_in: places of each of n_classes; none holds anything. MOE_ERR_MEMORY. Closed also after that.
+ */
+int moe_host_places_open(struct moe_host_places *p, uint32_t n_keys, const uint32_t *n_in,
+                         uint32_t n_classes, struct moe_err *err);
+void moe_host_places_close(struct moe_host_places *p);
+
+/* The place that holds the expert or will; MOE_NO_PLACE. */
+uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t key);
+/* A place for an expert that has none: an empty one, or that of an evicted one. MOE_NO_PLACE while
+ * all of its class are pinned. */
+uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, uint32_t key);
+
+/* Takes and pins places for experts at `high`, then at `low` where the strategy takes that, as far
+ * as there are places: by falling frequency ([layer][expert]; NULL: the first of every layer, the
+ * second of every layer and so on). All places are empty. wishes: room for 2 x layers x experts;
+ * returns how many got a place, these first in their order. */
+uint32_t moe_host_places_assign(struct moe_host_places *p, const struct moe_inventory *inventory,
+                                uint32_t high, uint32_t low, const uint64_t *frequency,
+                                struct moe_host_wish *wishes);
+/* They have arrived: unpins them, so that the most wanted are evicted last. */
+void moe_host_places_settle(struct moe_host_places *p, const struct moe_host_wish *wishes,
+                            uint32_t n);
+
+void moe_host_places_pin(struct moe_host_places *p, uint32_t place);
+/* A place without pins in which nothing has arrived is empty again. */
+void moe_host_places_unpin(struct moe_host_places *p, uint32_t place);
+/* Its expert was copied to the GPU just now. */
+void moe_host_places_copied(struct moe_host_places *p, uint32_t place);
+
+#endif
