@@ -138,7 +138,7 @@ static void begin_piece(struct moe_link *l)
 {
     uint64_t at;
     l->moving = l->queue.first;
-    double seconds = moe_link_start(l, l->moving, &at) / l->rate;
+    double seconds = l->costs.piece + moe_link_start(l, l->moving, &at) / l->rate;
     l->free_at += seconds;
     l->busy_seconds += seconds;
     l->busy = true;
@@ -242,7 +242,8 @@ double moe_link_next_piece(const struct moe_link *l)
     const struct moe_link_item *x = &l->items[l->queue.first];
     uint64_t left = x->bytes - x->started;
     double from = l->free_at > l->clock ? l->free_at : l->clock;
-    return from + (double)(left < l->piece_bytes ? left : l->piece_bytes) / l->rate - l->clock;
+    double bytes = (double)(left < l->piece_bytes ? left : l->piece_bytes);
+    return from + l->costs.piece + bytes / l->rate - l->clock;
 }
 
 uint32_t moe_link_take_arrived(struct moe_link *l)

@@ -43,6 +43,7 @@ struct moe_link_list {
 
 /* What loads cost on a modelled link beside their bytes' time on it. All 0: nothing. */
 struct moe_link_costs {
+    double piece;         /* of the link's time: each piece, beside its bytes */
     double latency;       /* from the end of an item's last piece until it has arrived */
     double handling;      /* of the computing thread's time: each item that is added */
     double handling_byte; /* ... and each byte of items that are taken */
@@ -98,8 +99,9 @@ uint32_t moe_link_after(const struct moe_link *l, uint32_t item);
 uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at);
 
 /* ---- Modelled time ----
- * One piece at a time, each bytes / rate seconds. A piece starts only when the clock moves on, so
- * items queued at one instant compete by urgency alone, whatever the order of the calls.
+ * One piece at a time, each costs.piece + bytes / rate seconds. A piece starts only when the clock
+ * moves on, so items queued at one instant compete by urgency alone, whatever the order of the
+ * calls.
  *
  * Costs are all 0 after moe_link_init; set them before the first item. Handling is paid when the
  * clock next moves on, before anything else, and counts in worked_seconds.

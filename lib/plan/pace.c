@@ -39,7 +39,7 @@ double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k
 {
     return moe_pace_attention(p, MOE_PIECE_ROUTE, 1, p->positions) +
            moe_pace_piece(p, MOE_PIECE_BESIDE, 1) + moe_pace_piece(p, MOE_PIECE_COMBINE, 1) +
-           top_k * moe_pace_expert(p, variant, 1);
+           p->joint + top_k * moe_pace_expert(p, variant, 1);
 }
 
 static void stretch(struct moe_line *line, double by)
@@ -59,6 +59,7 @@ void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds)
         stretch(&p->experts[v], seconds / now);
     p->predict *= seconds / now;
     p->attend *= seconds / now;
+    p->joint *= seconds / now;
     p->host_slowdown *= now / seconds;
 }
 

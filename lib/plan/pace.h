@@ -38,7 +38,11 @@ struct moe_pace {
     struct moe_line experts[MOE_PACK_MAX_VARIANTS]; /* one routed expert, by its rows */
     double head;                                    /* final norm and head, one row */
     double predict;                                 /* predicting one layer ahead, one row */
-    double load_rate;                               /* bytes per second of expert loads */
+    double joint;     /* beside the times of its experts, what a group computed at once takes */
+    double load_rate; /* bytes per second of expert loads */
+    /* Where the slots are a device's, loads come from the host's memory, and what is not there
+     * comes from storage first, over a link of its own. 0: everything is there. */
+    double storage_rate, storage_piece_seconds;
     double host_slowdown; /* how many times as long the host takes for an expert; 0: no host */
     double attend; /* attention of a row, for each position it attends to: on top of the pieces */
     double positions;            /* of the row that was measured */

@@ -144,6 +144,10 @@ static const struct moe_member_own variants = {read_variants, write_variants, ha
 
 static const struct moe_member times_members[] = {
     FIELD("load_bytes_per_second", pace.load_rate),
+    FIELD("load_piece_seconds", pace.loads.piece),
+    FIELD("storage_bytes_per_second", pace.storage_rate),
+    FIELD("storage_piece_seconds", pace.storage_piece_seconds),
+    FIELD("joint_seconds", pace.joint),
     FIELD("head_seconds", pace.head),
     FIELD("predict_seconds", pace.predict),
     FIELD("host_slowdown", pace.host_slowdown),

@@ -33,6 +33,7 @@ void planner_scale_computation(struct moe_pace *pace, double times)
         scale_line(&pace->experts[i], times);
     pace->head *= times;
     pace->predict *= times;
+    pace->joint *= times;
 }
 
 static bool does_not_run(int status)

@@ -38,7 +38,7 @@ struct simulator {
     struct moe_simulated_phase *phase;
     struct moe_simulated uncounted; /* sequences that only fill caches */
     struct moe_simulated_layer *layers;
-    double link_seen, worked_seen;
+    double link_seen, worked_seen, storage_seen;
     double positions; /* that the rows of the pass attend to */
     bool decode, warms;
     double host_free_at;
@@ -59,7 +59,7 @@ struct simulator {
 
 static void took(struct simulator *s, double seconds)
 {
-    moe_link_advance(&s->channel.link, seconds);
+    simulate_link_advance(&s->channel, seconds);
 }
 
 static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
@@ -194,6 +194,8 @@ static uint32_t variant_of(const struct simulator *s, const struct moe_entry *e)
 static void compute_part(struct simulator *s, const struct moe_entry *entries,
                          const uint32_t *which, uint32_t n, bool last)
 {
+    if (!last)
+        took(s, s->in->pace->joint);
     for (uint32_t i = 0; i < n; i++) {
         const struct moe_entry *e = &entries[which[i]];
         took(s, moe_pace_expert_part(s->in->pace, variant_of(s, e), e->need.n_rows, last));
@@ -388,6 +390,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     s->worked_seen = s->channel.link.worked_seconds;
     s->phase->link_seconds += s->channel.link.busy_seconds - s->link_seen;
     s->link_seen = s->channel.link.busy_seconds;
+    s->phase->storage_seconds += s->channel.storage.busy_seconds - s->storage_seen;
+    s->storage_seen = s->channel.storage.busy_seconds;
     uint32_t n_layers = inv->n_model_encoder == 0 ? inv->n_layers
                         : pass->prompt            ? inv->n_encoder
                                                   : inv->n_layers - inv->n_encoder;
@@ -478,6 +482,7 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
     status = moe_scheduler_fill(s->scheduler, NULL, err);
     s->link_seen = s->channel.link.busy_seconds;
     s->worked_seen = s->channel.link.worked_seconds;
+    s->storage_seen = s->channel.storage.busy_seconds;
     return status;
 }
 

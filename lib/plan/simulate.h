@@ -28,8 +28,9 @@ struct moe_simulation {
     struct moe_scheduler_options scheduler;  /* all but the channel */
     const struct moe_statistics *statistics; /* for path predictions; NULL: none */
     const struct moe_pace *pace;
-    uint32_t batch;                      /* at least 1 */
-    uint32_t piece_bytes;                /* of the link; 0: the loader's */
+    uint32_t batch;       /* at least 1 */
+    uint32_t piece_bytes; /* of the links; 0: the loader's */
+    uint64_t host_bytes;  /* for experts behind a device's slots, where the pace has a storage */
     const struct moe_progress *progress; /* NULL: none */
 };
 
@@ -44,6 +45,10 @@ struct moe_simulated_phase {
     double compute_seconds;
     double link_seconds; /* the link was busy */
     double positions;    /* that its tokens attend to, in all */
+    /* With a storage behind the host: loads that found their expert there or did not, bytes that
+     * came from storage first (they count as `bytes` too), and how long its link was busy. */
+    uint64_t host_hits, disk_loads, storage_bytes;
+    double storage_seconds;
 };
 
 struct moe_simulated {

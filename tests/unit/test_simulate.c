@@ -36,6 +36,7 @@ struct setting {
     uint32_t n_cache, n_working, batch;
     struct moe_pace pace;
     struct moe_excerpt excerpt;
+    uint64_t host_bytes;
 };
 
 static int try_run(const struct script *script, const struct setting *set,
@@ -62,6 +63,7 @@ static int try_run(const struct script *script, const struct setting *set,
         .pace = &set->pace,
         .batch = set->batch ? set->batch : 1,
         .piece_bytes = PIECE,
+        .host_bytes = set->host_bytes,
     };
     int status = moe_simulate(&in, out, layers, err);
     moe_trace_close(trace);
@@ -113,13 +115,65 @@ static struct script constant_script(uint32_t n_layers, uint32_t top_k, uint32_t
 static void on_demand(void **state)
 {
     const struct script s = constant_script(2, 1, 3);
-    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}};
+    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}, 0};
     const struct moe_simulated out = run(&s, &set);
     check(&out.decode, 3 * (2 * 2.375 + 0.5), 3 * 2 * 0.75, 6, 6);
     assert_int_equal(out.decode.tokens, 3);
     assert_int_equal(out.decode.experts.misses, 6);
     assert_int_equal(out.token_layers, 6);
     assert_true(out.prefill.tokens == 0 && out.prefill.seconds == 0);
+}
+
+/* Each of a load's four pieces takes a sixteenth more, each group of experts an eighth. */
+static void pieces_and_groups_have_costs_of_their_own(void **state)
+{
+    const struct script s = constant_script(2, 1, 3);
+    struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}, 0};
+    set.pace.loads.piece = 0.0625;
+    set.pace.joint = 0.125;
+    const struct moe_simulated out = run(&s, &set);
+    check(&out.decode, 3 * (2 * 2.75 + 0.5), 3 * 2 * 1.0, 3 * 2 * 1.25, 6);
+    equals("a layer", moe_pace_layer(&set.pace, 0, 1), 0.5 + 0.25 + 0.125 + 0.125 + 0.75);
+}
+
+/* The host has one place, which holds expert 0 of layer 0 at first; then every load takes the place
+ * of the other layer's: 2 seconds from storage, and the 1 over the link. */
+static void two_links_in_series(void **state)
+{
+    const struct script s = constant_script(2, 1, 3);
+    struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}, 0};
+    set.pace.storage_rate = EXPERT / 2.0;
+    struct moe_simulated out = run(&s, &set);
+    check(&out.decode, 3 * (2 * 2.375 + 0.5) + 5 * 2, 0.75 + 5 * 2.75, 6, 6);
+    equals("storage", out.decode.storage_seconds, 10);
+    equals("from storage", (double)out.decode.storage_bytes / EXPERT, 5);
+    assert_int_equal(out.decode.host_hits, 1);
+    assert_int_equal(out.decode.disk_loads, 5);
+    set.pace.storage_piece_seconds = 0.25;
+    out = run(&s, &set);
+    equals("storage, by pieces", out.decode.storage_seconds, 15);
+    set.host_bytes = 2 * EXPERT; /* a place for each layer's first expert: all that is used */
+    out = run(&s, &set);
+    check(&out.decode, 3 * (2 * 2.375 + 0.5), 3 * 2 * 0.75, 6, 6);
+    assert_int_equal(out.decode.host_hits, 6);
+    assert_true(out.decode.storage_bytes == 0);
+    set.host_bytes = 8 * EXPERT; /* all */
+    out = run(&s, &set);
+    check(&out.decode, 3 * (2 * 2.375 + 0.5), 3 * 2 * 0.75, 6, 6);
+}
+
+/* While one expert crosses the link the next is read: two of a layer take 2 + 2 and 1, not 6. */
+static void links_in_series_overlap(void **state)
+{
+    struct script s = constant_script(1, 2, 1);
+    for (uint32_t i = 0; i < 2; i++)
+        s.tokens[0].chosen[0][i] = s.tokens[0].predicted[0][i] = i + 2;
+    struct setting set = {"ondemand", 0, 2, 1, round_pace(), {0}, 0};
+    set.pace.storage_rate = EXPERT / 2.0;
+    const struct moe_simulated out = run(&s, &set);
+    /* Chosen at 0.5; the first is there at 3.5 and computed at 4.25, the second at 5.5. */
+    check(&out.decode, 5.5 + 0.75 + 0.125 + 0.5, 2.75 + 1.25, 2, 2);
+    equals("storage", out.decode.storage_seconds, 4);
 }
 
 /* Three rows of a source, in one pass whatever the batch, through two layers and no head; then two
@@ -132,13 +186,13 @@ static void a_source_goes_through_the_encoder_alone(void **state)
     s.keep = 2;
     for (uint32_t t = 0; t < 3; t++)
         s.tokens[t].prompt = true;
-    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}};
+    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}, 0};
     const struct moe_simulated out = run(&s, &set);
     check(&out.prefill, 2 * 2.375, 2 * 0.75, 2, 2);
     check(&out.decode, 2 * (2 * 2.375 + 0.5), 2 * 2 * 0.75, 4, 4);
     assert_int_equal(out.prefill.experts.activations, 6);
     assert_int_equal(out.token_layers, 3 * 2 + 2 * 2);
-    const struct setting ahead = {"prefetch", 4, 2, 1, round_pace(), {0}};
+    const struct setting ahead = {"prefetch", 4, 2, 1, round_pace(), {0}, 0};
     const struct moe_simulated cached = run(&s, &ahead);
     assert_int_equal(cached.prefill.experts.loads, 2);
     assert_int_equal(cached.decode.experts.loads, 2);
@@ -163,7 +217,7 @@ static void layers_to_pre_calculate_are_the_decoder_s(void **state)
         char words[80];
         snprintf(words, sizeof words, "daop+init=layerwise+alloc=global+precalculate-from=%u",
                  from);
-        const struct setting set = {words, 0, 1, 1, pace, {0}};
+        const struct setting set = {words, 0, 1, 1, pace, {0}, 0};
         const struct moe_simulated out = run(&s, &set);
         assert_int_equal(out.decode.experts.precalculated, from == 1 ? 4 : 0);
     }
@@ -173,7 +227,7 @@ static void layers_to_pre_calculate_are_the_decoder_s(void **state)
 static void the_second_load_hides_behind_the_first_expert(void **state)
 {
     const struct script s = constant_script(1, 2, 1);
-    const struct setting set = {"ondemand", 0, 2, 1, round_pace(), {0}};
+    const struct setting set = {"ondemand", 0, 2, 1, round_pace(), {0}, 0};
     const struct moe_simulated out = run(&s, &set);
     check(&out.decode, 0.5 + 2.75 + 0.125 + 0.5, 0.75 + 0.25, 2, 2);
 }
@@ -182,7 +236,7 @@ static void the_second_load_hides_behind_the_first_expert(void **state)
 static void a_slot_is_free_when_its_expert_is_computed(void **state)
 {
     const struct script s = constant_script(1, 2, 1);
-    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}};
+    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}, 0};
     const struct moe_simulated out = run(&s, &set);
     check(&out.decode, 0.5 + 3.5 + 0.125 + 0.5, 0.75 + 1, 2, 2);
 }
@@ -190,14 +244,14 @@ static void a_slot_is_free_when_its_expert_is_computed(void **state)
 static void what_is_kept_does_not_stall(void **state)
 {
     const struct script s = constant_script(2, 2, 2);
-    const struct setting set = {"lru", 8, 2, 1, round_pace(), {0}};
+    const struct setting set = {"lru", 8, 2, 1, round_pace(), {0}, 0};
     struct moe_simulated out = run(&s, &set);
     /* The first token as above twice, the second computes 2 * (0.5 + 0.25 + 2 * 0.75 + 0.125). */
     check(&out.decode, (2 * 3.375 + 0.5) + (2 * 2.375 + 0.5), 2, 4, 4);
     assert_int_equal(out.decode.experts.cache_hits, 4);
     assert_int_equal(out.decode.experts.misses, 4);
     /* Filled before the first token: loading that costs no time that is counted. */
-    const struct setting filled = {"lru+init=layerwise", 8, 2, 1, round_pace(), {0}};
+    const struct setting filled = {"lru+init=layerwise", 8, 2, 1, round_pace(), {0}, 0};
     out = run(&s, &filled);
     check(&out.decode, 2 * (2 * 2.375 + 0.5), 0, 0, 0);
     assert_int_equal(out.decode.experts.cache_hits, 8);
@@ -209,7 +263,7 @@ static void a_prefetch_hides(void **state)
 {
     struct script s = constant_script(2, 1, 1);
     s.keep = 4;
-    struct setting set = {"prefetch+prefetch=count:1", 4, 4, 1, round_pace(), {0}};
+    struct setting set = {"prefetch+prefetch=count:1", 4, 4, 1, round_pace(), {0}, 0};
     struct moe_simulated out = run(&s, &set);
     check(&out.decode, 2.375 + 1.625 + 0.5, 0.75, 2, 2);
     assert_int_equal(out.decode.experts.prefetch_hits, 1);
@@ -232,7 +286,7 @@ static void a_prefetch_hides(void **state)
 static void loads_take_the_processor_too(void **state)
 {
     struct script s = constant_script(2, 1, 2);
-    struct setting set = {"lru", 4, 1, 1, round_pace(), {0}};
+    struct setting set = {"lru", 4, 1, 1, round_pace(), {0}, 0};
     const struct moe_simulated before = run(&s, &set);
     set.pace.loads = (struct moe_link_costs){.latency = 0.25, .wake = 0.5};
     set.pace.loads.handling = 0.0625;
@@ -259,7 +313,7 @@ static void a_wrong_prefetch_delays_by_no_more_than_a_piece(void **state)
     struct script s = constant_script(2, 1, 1);
     s.keep = 4;
     s.tokens[0].predicted[1][0] = 2;
-    struct setting set = {"prefetch+prefetch=count:1", 4, 4, 1, round_pace(), {0}};
+    struct setting set = {"prefetch+prefetch=count:1", 4, 4, 1, round_pace(), {0}, 0};
     set.pace.load_rate = EXPERT / 2.0;
     struct moe_simulated out = run(&s, &set);
     check(&out.decode, 6 + 0.75 + 0.125 + 0.5, 1.75 + 1.875, 5.5, 2.75);
@@ -278,7 +332,7 @@ static void prompts_go_in_passes(void **state)
     for (uint32_t t = 0; t < 5; t++)
         s.tokens[t].prompt = true;
     s.tokens[3].chosen[0][0] = 1;
-    struct setting set = {"lru+init=layerwise", 4, 1, 2, round_pace(), {0}};
+    struct setting set = {"lru+init=layerwise", 4, 1, 2, round_pace(), {0}, 0};
     set.pace.pieces[MOE_PIECE_ROUTE] = (struct moe_line){2, {1, 2}, {0.5, 0.875}};
     set.pace.experts[0] = (struct moe_line){2, {1, 2}, {0.75, 1.25}};
     const struct moe_simulated out = run(&s, &set);
@@ -294,7 +348,7 @@ static void prompts_go_in_passes(void **state)
 static void the_host_computes_one_after_the_other(void **state)
 {
     const struct script s = constant_script(1, 2, 1);
-    struct setting set = {"lru+on-miss=compute-host", 0, 1, 1, round_pace(), {0}};
+    struct setting set = {"lru+on-miss=compute-host", 0, 1, 1, round_pace(), {0}, 0};
     set.pace.host_slowdown = 6;
     const struct moe_simulated out = run(&s, &set);
     equals("seconds", out.decode.seconds, 0.5 + 9 + 0.125 + 0.5);
@@ -308,7 +362,7 @@ static void the_host_computes_one_after_the_other(void **state)
 static void the_host_computes_at_two_precisions(void **state)
 {
     const struct script s = constant_script(1, 2, 1);
-    struct setting set = {"lru+on-miss=compute-host,load-low:0.4", 0, 1, 1, round_pace(), {0}};
+    struct setting set = {"lru+on-miss=compute-host,load-low:0.4", 0, 1, 1, round_pace(), {0}, 0};
     set.pace.host_slowdown = 6;
     set.pace.experts[1] = constant(0.25);
     const struct moe_simulated out = run(&s, &set);
@@ -323,7 +377,7 @@ static void layers_may_be_missing(void **state)
 {
     struct script s = constant_script(2, 1, 2);
     s.tokens[0].skipped[1] = true;
-    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}};
+    const struct setting set = {"ondemand", 0, 1, 1, round_pace(), {0}, 0};
     const struct moe_simulated out = run(&s, &set);
     check(&out.decode, (2.375 + 0.5) + (2 * 2.375 + 0.5), 3 * 0.75, 3, 3);
     assert_int_equal(out.decode.experts.activations, 3);
@@ -338,7 +392,7 @@ static void a_load_is_given_up_where_it_was_counted(void **state)
     s.tokens[0].chosen[1][0] = 1;
     s.tokens[1].skipped[1] = true;
     s.tokens[2].skipped[0] = true;
-    struct setting set = {"lru+predict=previous+prefetch=all", 1, 4, 1, round_pace(), {0}};
+    struct setting set = {"lru+predict=previous+prefetch=all", 1, 4, 1, round_pace(), {0}, 0};
     set.pace.load_rate = EXPERT / 16.0;
     const struct moe_simulated out = run(&s, &set);
     assert_int_equal(out.decode.experts.loads, 1);
@@ -367,7 +421,8 @@ static void excerpts(void **state)
                                     1,
                                     8,
                                     round_pace(),
-                                    {.every = cases[i].every, .max_tokens = cases[i].max_tokens}};
+                                    {.every = cases[i].every, .max_tokens = cases[i].max_tokens},
+                                    0};
         const struct moe_simulated out = run(&s, &set);
         assert_int_equal(out.prefill.tokens, cases[i].prompt);
         assert_int_equal(out.decode.tokens, cases[i].decoded);
@@ -454,7 +509,7 @@ static uint64_t optimum(const struct script *s, uint64_t capacity)
 
 static void figures_add_up(void **state)
 {
-    uint64_t rng = 3, stalled = 0, late = 0, below_optimum = 0;
+    uint64_t rng = 3, stalled = 0, late = 0, below_optimum = 0, from_storage = 0;
     for (uint32_t round = 0; round < 40 * N_ITEMS(strategies); round++) {
         const char *what = strategies[round % N_ITEMS(strategies)];
         struct script s = {.n_layers = 1 + (uint32_t)(test_random(&rng) % SCRIPT_LAYERS),
@@ -470,8 +525,15 @@ static void figures_add_up(void **state)
                               s.top_k + (uint32_t)(test_random(&rng) % 4),
                               1 + (uint32_t)(test_random(&rng) % 9),
                               round_pace(),
-                              {0}};
+                              {0},
+                              EXPERT * (test_random(&rng) % 24)};
         set.pace.load_rate = EXPERT * (0.25 + (double)(test_random(&rng) % 16));
+        if (test_random(&rng) % 2) {
+            set.pace.storage_rate = EXPERT * (0.25 + (double)(test_random(&rng) % 4));
+            set.pace.storage_piece_seconds = (double)(test_random(&rng) % 2) / 8;
+            set.pace.loads.piece = (double)(test_random(&rng) % 2) / 16;
+            set.pace.joint = (double)(test_random(&rng) % 2) / 4;
+        }
         set.pace.host_slowdown = 1 + (double)(test_random(&rng) % 3);
         if (test_random(&rng) % 3 == 0)
             set.pace.pieces[MOE_PIECE_BESIDE] = none;
@@ -487,11 +549,18 @@ static void figures_add_up(void **state)
         check_layers(&s, &out, layers);
         double seconds = out.prefill.seconds + out.decode.seconds;
         double link = out.prefill.link_seconds + out.decode.link_seconds;
-        double moved = (double)(out.prefill.bytes + out.decode.bytes) / set.pace.load_rate;
-        if (link > seconds + PIECE / set.pace.load_rate + 1e-9)
+        double bytes = (double)(out.prefill.bytes + out.decode.bytes);
+        double moved = bytes / set.pace.load_rate + bytes / PIECE * set.pace.loads.piece;
+        if (link > seconds + PIECE / set.pace.load_rate + set.pace.loads.piece + 1e-9)
             fail_msg("%s: the link was busy for %g of %g s", what, link, seconds);
         if (!gaps) /* what a missing layer was to have may still be under way */
             equals(what, moved, link);
+        bytes = (double)(out.prefill.storage_bytes + out.decode.storage_bytes);
+        if (bytes > 0 && !gaps)
+            equals(what,
+                   bytes / set.pace.storage_rate + bytes / PIECE * set.pace.storage_piece_seconds,
+                   out.prefill.storage_seconds + out.decode.storage_seconds);
+        from_storage += bytes > 0;
         stalled += out.decode.stall_seconds > 0;
         late += out.decode.experts.prefetch_late > 0;
         const struct moe_strategy strategy = script_strategy(what, s.n_layers);
@@ -503,7 +572,7 @@ static void figures_add_up(void **state)
                      (int)most);
         below_optimum += out.decode.experts.cache_hits < most;
     }
-    assert_true(stalled > 100 && late > 10 && below_optimum > 100);
+    assert_true(stalled > 100 && late > 10 && below_optimum > 100 && from_storage > 100);
 }
 
 /* ---- Refusals ---- */
@@ -513,7 +582,7 @@ static void refusals(void **state)
     struct moe_simulated out;
     struct moe_err err = {0};
     struct script s = constant_script(4, 1, 2);
-    struct setting set = {"prefetch", 4, 4, 1, round_pace(), {0}};
+    struct setting set = {"prefetch", 4, 4, 1, round_pace(), {0}, 0};
     assert_fails(try_run(&s, &set, &out, NULL, &err), MOE_ERR_USAGE,
                  "the trace has no predictions by", &err);
     s.keep = 4;
@@ -585,6 +654,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(on_demand),
+        cmocka_unit_test(pieces_and_groups_have_costs_of_their_own),
+        cmocka_unit_test(two_links_in_series),
+        cmocka_unit_test(links_in_series_overlap),
         cmocka_unit_test(a_source_goes_through_the_encoder_alone),
         cmocka_unit_test(layers_to_pre_calculate_are_the_decoder_s),
         cmocka_unit_test(the_second_load_hides_behind_the_first_expert),
