@@ -118,8 +118,8 @@ static const struct cli_option options[] = {
      .help = "fate, fate+cache=lru, ...; help lists them"},
     {CLI_OPT_FLAG(0, "exact", &o.plan.strategy.exact), .help = "refuse what may change results"},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &o.plan.strategy.device, strategy_device),
-     .word = strategy_device_word, .shown = "cpu",
-     .help = "cpu or test:SPEED,LINK"},
+     .word = strategy_device_word, .shown = "cpu; --shape: the profile's",
+     .help = "cpu, cuda (--shape) or test:SPEED,LINK"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.plan.link_rate), .shown = "the profile's",
      .help = "rate of expert loads"},
     {CLI_OPT_U64(0, "max-tokens", "N", &o.plan.max_tokens, 1, UINT64_MAX),
@@ -166,8 +166,14 @@ static int check_explain(int n_args)
 
 static int check_machine(void)
 {
-    if (o.plan.strategy.device.cuda)
-        return cli_misuse("option --device: moe-plan plans for the CPU and for test devices");
+    const struct moe_device_choice *device = &o.plan.strategy.device;
+    if (device->cuda && (o.plan.pack || o.packs))
+        return cli_misuse("option --device: moe-plan plans a PACK for the CPU and for test devices "
+                          "(for a GPU, a --shape)");
+    if (device->cuda && (device->automatic || !o.plan.profile))
+        return cli_misuse(
+            "option --device: to plan for a GPU takes cuda and --device-profile FILE");
+    o.plan.on_cpu = cli_given("device") && !device->cuda && !device->test;
     if (o.plan.load_seconds > 0 && o.plan.link_rate > 0)
         return cli_misuse("options --load-seconds and --link-rate exclude each other");
     if (o.plan.layer_seconds > 0 && !o.plan.profile && !(o.plan.link_rate > 0) &&

@@ -323,6 +323,7 @@ struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget b
         .statistics = in->statistics,
         .scoring = in->scoring,
         .pace = &in->pace,
+        .host_bytes = in->host_bytes,
         .exact = in->options->strategy.exact,
         .seed = in->options->seed,
         .progress = cli_progress(),

@@ -22,6 +22,7 @@ struct plan_options {
     uint32_t dense_bits;
     uint64_t memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch;
+    bool on_cpu; /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;
     struct strategy_options strategy;
     struct moe_strategy wanted; /* as these options say it; without a name: auto */
@@ -47,6 +48,7 @@ struct plan_inputs {
     struct moe_statistics *scoring; /* of other documents than the trace's; NULL: the above are */
     struct moe_device *device;
     struct moe_pace pace;
+    uint64_t host_bytes; /* for experts behind an accelerator, where the pace has a storage */
     struct moe_trace *trace;
     struct moe_excerpt excerpt; /* of it */
     struct moe_lookups *lookups;

@@ -7,6 +7,9 @@
 #include "bench/device_bench.h"
 #include "cli.h"
 
+/* Of the host's memory, experts behind an accelerator may take so much. */
+#define HOST_SHARE 0.9
+
 static struct moe_weights weights_of(const struct plan_inputs *in)
 {
     struct moe_weights w = {
@@ -67,11 +70,13 @@ static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
 
 /* A pack is planned for the processor that runs it (or a test device, which the processor plays),
  * and so is anything on a machine that was measured just now. A model without a pack, which nothing
- * here runs, is planned for all that a profile describes, its accelerator included. */
+ * here runs, is planned for all that a profile describes, its accelerator included, unless the
+ * processor is named. */
 static enum moe_device_tier tier_of(const struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;
-    return moe_pace_tier(in->device, !o->pack && o->profile && !o->strategy.device.test);
+    return moe_pace_tier(in->device,
+                         !o->pack && o->profile && !o->on_cpu && !o->strategy.device.test);
 }
 
 static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
@@ -122,6 +127,10 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
         if (status == MOE_OK)
             status = pace_of_profile(in, err);
     }
+    if (status == MOE_OK && o->strategy.device.cuda && tier_of(in) != MOE_TIER_HOST)
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "device profile '%s': no GPU with memory of its own (--device cuda)",
+                          in->device->name);
     if (status != MOE_OK)
         return status;
     const struct moe_device *d = in->device;
@@ -135,6 +144,9 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     in->evidence.link_stated = load_rate(in) > 0 || !moe_device_load_measured(d, tier_of(in));
     in->evidence.times_spread = moe_device_spread(d);
     set_layer(in);
+    in->host_bytes = (uint64_t)(HOST_SHARE * d->host.memory_bytes.value);
+    if (in->host_bytes == 0)
+        in->pace.storage_rate = 0; /* how much the host holds is not known: everything */
     snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);
     return MOE_OK;
 }

@@ -202,6 +202,31 @@ static double weights_rate(const struct moe_device *d, enum moe_device_tier from
            (from == MOE_TIER_HOST ? own : &d->host.memory_bytes_per_second)->value;
 }
 
+/* Seconds that come on top, whatever the rows. */
+static void add_fixed(struct moe_line *line, double seconds)
+{
+    if (line->n == 0 || !(seconds > 0))
+        return;
+    moe_line_add(line, 2 * line->x[0], 2 * line->y[0]); /* it goes on as before */
+    for (uint32_t i = 0; i < line->n; i++)
+        line->y[i] += seconds;
+}
+
+/* What an accelerator takes beside its memory's bandwidth. */
+static void add_accelerator(struct moe_pace *p, const struct moe_device *d)
+{
+    const struct moe_device_accelerator *a = &d->accelerator;
+    double launch = a->launch_seconds.value, storage = moe_device_load_rate(d, MOE_TIER_STORAGE);
+    add_fixed(&p->pieces[MOE_PIECE_ROUTE],
+              MOE_PACE_LAYER_LAUNCHES * launch + a->trip_seconds.value);
+    add_fixed(&p->pieces[MOE_PIECE_DENSE],
+              (MOE_PACE_LAYER_LAUNCHES + MOE_PACE_EXPERTS_LAUNCHES) * launch);
+    p->joint = MOE_PACE_EXPERTS_LAUNCHES * launch;
+    p->loads.piece = a->link_piece_seconds.value;
+    if (storage > 0)
+        p->storage_rate = storage;
+}
+
 /* One point: constant up to it, proportional after it; none without bytes. */
 static struct moe_line reading(uint64_t bytes, double rate)
 {
@@ -232,5 +257,7 @@ int moe_pace_of_bandwidth(struct moe_pace *out, const struct moe_device *d,
         out->experts[v] = reading(w->expert_bytes[v], rate);
     out->head = (double)w->head_bytes / rate;
     out->predict = (double)w->router_bytes / rate;
+    if (from == MOE_TIER_HOST)
+        add_accelerator(out, d);
     return set_load_rate(out, d, from, load_rate, err);
 }

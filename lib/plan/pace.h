@@ -115,6 +115,11 @@ enum moe_device_tier moe_pace_tier(const struct moe_device *d, bool accelerator)
  * used. MOE_ERR_USAGE: the profile has no bandwidth, or no load rate. */
 #define MOE_PACE_BANDWIDTH_SHARE 0.7
 enum { MOE_PACE_FREE_ROWS = 16 };
+/* On an accelerator whose profile says what a launch and a round trip take, each layer also takes
+ * its launches, those of its experts once for all that are computed together, and MoE layers a
+ * round trip; where the profile has storage, it lies behind the host's memory. As many kernels as
+ * this engine launches for a token (tests/bench/RESULTS.md, GPU). */
+enum { MOE_PACE_LAYER_LAUNCHES = 5, MOE_PACE_EXPERTS_LAUNCHES = 2 };
 int moe_pace_of_bandwidth(struct moe_pace *out, const struct moe_device *d,
                           const struct moe_weights *weights, enum moe_device_tier from,
                           double load_rate, struct moe_err *err);

@@ -32,7 +32,8 @@ struct moe_planner {
     const struct moe_statistics *scoring;    /* what simulations go by in their place, where these
                                                 count the trace's own documents (document_split.h) */
     const struct moe_pace *pace;
-    bool exact;                                /* only what cannot change results */
+    uint64_t host_bytes; /* for experts behind a device's slots, where the pace has a storage */
+    bool exact;          /* only what cannot change results */
     const struct moe_calibration *calibration; /* NULL: none */
     uint32_t n_bits;                           /* for alternatives */
     struct moe_planner_bits bits[MOE_PLANNER_BITS];

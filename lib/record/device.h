@@ -45,6 +45,9 @@ struct moe_device_accelerator {
     bool shares_memory;                                  /* with the host */
     struct moe_figure memory_bytes, memory_bytes_per_second;
     struct moe_figure link_bytes_per_second; /* host to device */
+    struct moe_figure link_piece_seconds;    /* ... beside that, each piece of a load */
+    struct moe_figure launch_seconds;        /* starting one kernel */
+    struct moe_figure trip_seconds; /* a router's choice to the host, and its answer back */
 };
 
 /* Loads of read_bytes each, in_flight of them at a time. */

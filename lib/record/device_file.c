@@ -114,6 +114,9 @@ static const struct moe_member accelerator_members[] = {
     FIGURE(moe_device_accelerator, "memory_bytes", memory_bytes),
     FIGURE(moe_device_accelerator, "memory_bytes_per_second", memory_bytes_per_second),
     FIGURE(moe_device_accelerator, "link_bytes_per_second", link_bytes_per_second),
+    FIGURE(moe_device_accelerator, "link_piece_seconds", link_piece_seconds),
+    FIGURE(moe_device_accelerator, "launch_seconds", launch_seconds),
+    FIGURE(moe_device_accelerator, "trip_seconds", trip_seconds),
 };
 static const struct moe_record accelerator_record = {MOE_RECORD(accelerator_members)};
 

@@ -72,6 +72,9 @@ static void put_accelerator(const struct moe_device_accelerator *a, struct moe_s
                BYTES);
     put_figure(out, screen, "memory bandwidth", &a->memory_bytes_per_second, RATE);
     put_figure(out, screen, "link from the host", &a->link_bytes_per_second, RATE);
+    put_figure(out, screen, "... each piece", &a->link_piece_seconds, SECONDS);
+    put_figure(out, screen, "launch of a kernel", &a->launch_seconds, SECONDS);
+    put_figure(out, screen, "a router's round trip", &a->trip_seconds, SECONDS);
 }
 
 static void put_storage(const struct moe_device_storage *s, struct moe_screen screen,

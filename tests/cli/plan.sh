@@ -116,6 +116,28 @@ run "$plan" -q --shape "$checkpoint/config.json" --memory 60M --max-tokens 120 -
 expect_exit 0 "a shape"
 check "... is planned for the accelerator and its link" \
     grep -q 'load_bytes_per_second: 3.2e+10' "$tmp/shape.yaml"
+run "$plan" -q --shape "$checkpoint/config.json" --memory 60M --max-tokens 120 --strategy lru \
+    --device cpu --device-profile "$tmp/more.yaml" -o "$tmp/shape.yaml"
+expect_exit 0 "a shape on the processor"
+check "... loads from storage, not over the GPU's link" \
+    grep -q 'load_bytes_per_second: 6e+08' "$tmp/shape.yaml"
+run "$plan" -q --shape "$checkpoint/config.json" --memory 60M --device cuda \
+    --device-profile "$tmp/derived.yaml"
+error_line 2 "moe-plan: device profile *: no GPU with memory of its own*" "no plan for a GPU that is not there"
+run "$plan" -q "$tiny" --memory 60M --device cuda --device-profile "$tmp/more.yaml"
+expect_exit 2 "no plan of a pack for a GPU"
+
+# The host holds 90% of 20 MB: what is beyond comes from storage, over two links.
+{ sed 's/^host:/&\n  memory_bytes: 20e6/' "$tmp/derived.yaml"
+    printf '%s\n' 'accelerator:' '  name: "a GPU"' '  memory_bytes_per_second: 1000e9' \
+        '  link_bytes_per_second: 32e9' '  link_piece_seconds: 5e-6' '  launch_seconds: 4e-6' \
+        '  trip_seconds: 2e-5'; } >"$tmp/gpu.yaml"
+run "$plan" -q --shape "$checkpoint/config.json" --memory 60M --max-tokens 120 --strategy lru \
+    --device cuda --device-profile "$tmp/gpu.yaml" -o "$tmp/shape.yaml"
+expect_exit 0 "a shape for a GPU"
+check "... has the link, its pieces, storage behind it, and launches" [ "$(grep -c \
+    -e 'load_bytes_per_second: 3.2e+10' -e 'load_piece_seconds: 5e-06' \
+    -e 'storage_bytes_per_second: 6e+08' -e 'joint_seconds: 8e-06' "$tmp/shape.yaml")" = 4 ]
 
 # The table.
 # shellcheck disable=SC2086

@@ -46,6 +46,9 @@ static struct moe_device *full(void)
     d->accelerator.memory_bytes = given(25769803776, "");
     d->accelerator.memory_bytes_per_second = given(936e9, "its box");
     d->accelerator.link_bytes_per_second = measured(16e9);
+    d->accelerator.link_piece_seconds = given(6e-6, "its box");
+    d->accelerator.launch_seconds = given(4e-6, "");
+    d->accelerator.trip_seconds = measured(2e-5);
     strcpy(d->storage.source, "reads");
     strcpy(d->storage.name, "SSD");
     d->storage.direct = true;

@@ -283,6 +283,24 @@ static void bandwidth_alone_gives_times(void **state)
     near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 1);
     near(p.load_rate, 50);
 
+    /* Five launches and a round trip before the choice, two for all experts together, and storage
+     * behind the host's memory. */
+    d.accelerator.launch_seconds = figure(0.1);
+    d.accelerator.trip_seconds = figure(0.25);
+    d.accelerator.link_piece_seconds = figure(0.01);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_HOST, 0, &err), &err);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 0.5 + 0.5 + 0.25);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 48), 1.5 + 0.5 + 0.25);
+    near(moe_pace_piece(&p, MOE_PIECE_DENSE, 1), 1.45 + 0.7);
+    near(moe_pace_expert(&p, 0, 1), 0.2);
+    near(p.joint, 0.2);
+    near(p.loads.piece, 0.01);
+    near(p.storage_rate, 50);
+    near(p.load_rate, 300);
+    assert_ok(moe_pace_of_bandwidth(&p, &d, &weights, MOE_TIER_STORAGE, 0, &err), &err);
+    near(moe_pace_piece(&p, MOE_PIECE_ROUTE, 1), 1);
+    assert_true(p.joint == 0 && p.loads.piece == 0 && p.storage_rate == 0);
+
     /* Layers that a model does not have take no time. */
     struct moe_weights all = weights;
     all.n_moe_layers = 3;
