@@ -18,7 +18,7 @@
 #include "prompt.h"
 #include "repl/repl.h"
 #include "run_options.h"
-#include "show/show_run.h"
+#include "run_report.h"
 
 enum { DEFAULT_CONTEXT = 4096 };
 
@@ -347,48 +347,6 @@ static int encode(struct run *r, struct moe_err *err)
     return status;
 }
 
-static int report_stats(struct run *r, struct moe_err *err)
-{
-    struct moe_buf text = {0}, json = {0};
-    int status = MOE_OK;
-    moe_engine_finish_stats(r->engine, &r->stats);
-    if (opt.stats) {
-        moe_show_run(&r->stats, &text);
-        moe_budget_write_text(&r->engine->budget, &text);
-    }
-    if (opt.stats_json)
-        moe_show_run_json(&r->stats, &json);
-    cli_fit(STDERR_FILENO, &text);
-    if (text.failed || json.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the statistics");
-    else if (opt.stats)
-        fputs((const char *)text.data, stderr);
-    if (status == MOE_OK)
-        status = cli_flush(err); /* "-" comes after the answer */
-    if (status == MOE_OK && opt.stats_json)
-        status = moe_file_write_all(opt.stats_json, json.data, json.size, err);
-    if (status == MOE_OK && opt.trace_events)
-        status = moe_timeline_save(&r->timeline, opt.trace_events, err);
-    moe_buf_release(&text);
-    moe_buf_release(&json);
-    return status;
-}
-
-/* Whatever the engine promised: what was done, also by a run that Ctrl-C has ended. */
-static int check_exact(struct run *r, int status, struct moe_err *err)
-{
-    struct moe_err inexact;
-    if (status == MOE_ERR_INTERRUPTED && r->engine)
-        moe_engine_finish_stats(r->engine, &r->stats);
-    else if (status != MOE_OK)
-        return status;
-    int got = moe_stats_check_exact(&r->stats, &inexact);
-    if (got == MOE_OK)
-        return status;
-    *err = inexact;
-    return got;
-}
-
 int main(int argc, char **argv)
 {
     double started = moe_seconds();
@@ -409,9 +367,9 @@ int main(int argc, char **argv)
                      : opt.encode   ? encode(&r, &err)
                                     : generate(&r, started, &err);
         if (status == MOE_OK)
-            status = report_stats(&r, &err);
+            status = run_report(r.engine, &r.stats, &r.timeline, &err);
         if (opt.strategy.exact)
-            status = check_exact(&r, status, &err);
+            status = run_check_exact(r.engine, &r.stats, status, &err);
     }
     close_run(&r);
     int exit_status = CLI_DONE;
