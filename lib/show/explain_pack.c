@@ -62,7 +62,7 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
     uint64_t floor = (m->floor + 2 * MIB - 1) / MIB;
     moe_draw_paragraph(out, screen, NULL, 0,
                        "%s: a %s model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
-                       " experts (blocks of weights), of which a token uses %" PRIu32 ".",
+                       " experts (blocks of weights); a token uses %" PRIu32 ".",
                        path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
     if (s->synthesized.is)
         moe_draw_paragraph(

@@ -61,7 +61,7 @@ static void put_strategy(const struct explanation *x)
                        p->low[0] ? ", low " : "", p->low);
     moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "Each of %" PRIu32 " layers has %" PRIu32
-                       " experts (blocks of weights), of which a token uses %" PRIu32 ".",
+                       " experts (blocks of weights); a token uses %" PRIu32 ".",
                        p->n_layers, p->n_experts, p->top_k);
     if (!text.failed)
         moe_draw_paragraph(x->out, x->screen, NULL, 2, "%s", (const char *)text.data);
