@@ -14,6 +14,8 @@ check "pkg-config knows its version" [ "$(pkg-config --modversion moe)" = "$("$b
 nm -g --defined-only "$tree/lib/libmoe.a" | sed -n 's/.* [A-Z] //p' | sort >"$tmp/names"
 grep -o '\<moe_[a-z_]*(' "$tree/include/moe/moe.h" | tr -d '(' | sort -u >"$tmp/declared"
 check "the library defines what its header declares, and nothing else" cmp "$tmp/names" "$tmp/declared"
+sed -n 's/^\.Fn \(moe_[a-z_]*\).*/\1/p' man/libmoe.3 | sort -u >"$tmp/in_page"
+check "its page has every function" cmp "$tmp/in_page" "$tmp/declared"
 printf '#include <moe/moe.h>\nint api = MOE_API;\n' >"$tmp/header.cc"
 # shellcheck disable=SC2046 # options
 check "the header is C++, too" "${CXX:-c++}" -std=c++11 -Wall -Wextra -Werror -fsyntax-only $(pkg-config --cflags moe) "$tmp/header.cc"

@@ -69,6 +69,8 @@ ${MAKE:-make} -s install DESTDIR="$programs" PREFIX=/usr LIB="$lib"
 mkdir -p "$library/usr/$lib" "$library/usr/share/doc/libmoe-dev"
 mv "$programs/usr/include" "$library/usr/"
 mv "$programs/usr/$lib/libmoe.a" "$programs/usr/$lib/pkgconfig" "$programs/usr/$lib/cmake" "$library/usr/$lib/"
+mkdir -p "$library/usr/share/man"
+mv "$programs/usr/share/man/man3" "$library/usr/share/man/"
 mv "$programs/usr/share/doc/moe-toolkit/examples" "$library/usr/share/doc/libmoe-dev/"
 rmdir -p "$programs/usr/$lib" 2>/dev/null || :
 
