@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "calibrate/error_aware.h"
 #include "cli.h"
 #include "convert/convert.h"
 #include "convert/map_bits.h"
@@ -16,7 +17,6 @@
 #include "pack/pack.h"
 #include "show/show_conversion.h"
 #include "show/show_pack.h"
-#include "study/error_aware.h"
 
 static struct {
     const char *out, *map, *synthesize;

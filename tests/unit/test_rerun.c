@@ -3,8 +3,8 @@
  * those of the plain forward pass, bit for bit.
  */
 #include "base/cpu.h"
+#include "calibrate/quality.h"
 #include "study/perplexity.h"
-#include "study/quality.h"
 
 #include "model_fixture.h"
 

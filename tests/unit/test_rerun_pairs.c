@@ -4,9 +4,9 @@
  * that measures of experts.
  */
 #include "base/par.h"
+#include "calibrate/importance.h"
 #include "kern/kern.h"
 #include "run/source.h"
-#include "study/importance.h"
 #include "study/score.h"
 
 #include "random_model.h"

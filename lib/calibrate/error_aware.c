@@ -1,4 +1,4 @@
-#include "study/error_aware.h"
+#include "calibrate/error_aware.h"
 
 #include <stdlib.h>
 #include <unistd.h>

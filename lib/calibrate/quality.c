@@ -1,4 +1,4 @@
-#include "study/quality.h"
+#include "calibrate/quality.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -11,8 +11,8 @@
  *
  * Choices are made on the texts and each result is measured whole; --check texts only judge.
  */
-#ifndef MOE_STUDY_CALIBRATE_H
-#define MOE_STUDY_CALIBRATE_H
+#ifndef MOE_CALIBRATE_CALIBRATE_H
+#define MOE_CALIBRATE_CALIBRATE_H
 
 #include "base/err.h"
 #include "base/progress.h"

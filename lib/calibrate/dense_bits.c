@@ -1,4 +1,4 @@
-#include "study/dense_bits.h"
+#include "calibrate/dense_bits.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,14 @@
-#include "study/inputs_seen.h"
+#include "calibrate/inputs_seen.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "calibrate/activations.h"
+#include "calibrate/rerun.h"
 #include "model/tensor_roles.h"
 #include "quant/cholesky.h"
-#include "study/activations.h"
-#include "study/rerun.h"
 
 /* What is added to the diagonal, as a share of its mean: the published 1%, and the inputs'
  * dimensions per token. Few tokens tell little about how columns correlate, and codes that rely on

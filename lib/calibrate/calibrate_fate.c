@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "calibrate/calibrate_private.h"
 #include "sched/precision.h"
-#include "study/calibrate_private.h"
 
 enum { CURVE_POINTS = 11 };
 

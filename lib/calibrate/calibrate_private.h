@@ -1,13 +1,13 @@
 /*
  * What the files of a calibration share. Internal to study/calibrate*.c.
  */
-#ifndef MOE_STUDY_CALIBRATE_PRIVATE_H
-#define MOE_STUDY_CALIBRATE_PRIVATE_H
+#ifndef MOE_CALIBRATE_CALIBRATE_PRIVATE_H
+#define MOE_CALIBRATE_CALIBRATE_PRIVATE_H
 
-#include "study/calibrate.h"
-#include "study/dense_bits.h"
-#include "study/quality.h"
-#include "study/rerun.h"
+#include "calibrate/calibrate.h"
+#include "calibrate/dense_bits.h"
+#include "calibrate/quality.h"
+#include "calibrate/rerun.h"
 
 /* A model with its dense part at some bitwidth, ready to be measured. */
 struct bench_model {

@@ -1,8 +1,8 @@
 /*
  * Activations: what a feed-forward's down projection is given, as second moments over many tokens.
  */
-#ifndef MOE_STUDY_ACTIVATIONS_H
-#define MOE_STUDY_ACTIVATIONS_H
+#ifndef MOE_CALIBRATE_ACTIVATIONS_H
+#define MOE_CALIBRATE_ACTIVATIONS_H
 
 #include <stdint.h>
 

@@ -1,11 +1,11 @@
 /*
  * What the files of re-runs share. Internal to study/rerun*.c.
  */
-#ifndef MOE_STUDY_RERUN_PRIVATE_H
-#define MOE_STUDY_RERUN_PRIVATE_H
+#ifndef MOE_CALIBRATE_RERUN_PRIVATE_H
+#define MOE_CALIBRATE_RERUN_PRIVATE_H
 
+#include "calibrate/rerun.h"
 #include "run/source.h"
-#include "study/rerun.h"
 
 enum { RERUN_NONE = UINT32_MAX };
 

@@ -14,8 +14,8 @@
  * Memory is bounded by the texts' tokens and one layer: layers are run one after the other, and
  * five vectors of each token are kept.
  */
-#ifndef MOE_STUDY_INPUTS_SEEN_H
-#define MOE_STUDY_INPUTS_SEEN_H
+#ifndef MOE_CALIBRATE_INPUTS_SEEN_H
+#define MOE_CALIBRATE_INPUTS_SEEN_H
 
 #include "convert/convert.h"
 #include "layer/model.h"

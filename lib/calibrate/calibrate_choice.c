@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "calibrate/calibrate_private.h"
 #include "plan/steps.h"
-#include "study/calibrate_private.h"
 
 /* What the search works on. */
 struct search {

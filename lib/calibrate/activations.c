@@ -1,4 +1,4 @@
-#include "study/activations.h"
+#include "calibrate/activations.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "study/calibrate.h"
+#include "calibrate/calibrate.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include "base/mem.h"
 #include "base/rank.h"
 #include "base/text.h"
-#include "study/calibrate_private.h"
-#include "study/importance.h"
-#include "study/inputs_seen.h"
+#include "calibrate/calibrate_private.h"
+#include "calibrate/importance.h"
+#include "calibrate/inputs_seen.h"
 
 /* ---- The partial file ---- */
 

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "study/rerun_private.h"
+#include "calibrate/rerun_private.h"
 
 /* ---- Precision ---- */
 

@@ -9,12 +9,12 @@
  *
  * proxy: estimated from one pass over the text (importance_proxy.c says how).
  */
-#ifndef MOE_STUDY_IMPORTANCE_H
-#define MOE_STUDY_IMPORTANCE_H
+#ifndef MOE_CALIBRATE_IMPORTANCE_H
+#define MOE_CALIBRATE_IMPORTANCE_H
 
+#include "calibrate/quality.h"
+#include "calibrate/rerun.h"
 #include "record/map.h"
-#include "study/quality.h"
-#include "study/rerun.h"
 
 struct moe_importance_options {
     uint32_t upper, lower;    /* variants of the pack */

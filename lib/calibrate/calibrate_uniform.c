@@ -4,7 +4,7 @@
  */
 #include <stdio.h>
 
-#include "study/calibrate_private.h"
+#include "calibrate/calibrate_private.h"
 
 static int measure_one(struct calibration *c, const struct bench_model *b, uint32_t variant,
                        struct moe_err *err)

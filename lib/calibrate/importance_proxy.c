@@ -12,7 +12,7 @@
  * are not relative (worse), their square roots (worse), and a loss for each layer by itself, shared
  * out within it (no better, for a dozen more passes).
  */
-#include "study/importance.h"
+#include "calibrate/importance.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -13,8 +13,8 @@
  *
  * Results are the same bit for bit however jobs are arranged: rows do not depend on their batch.
  */
-#ifndef MOE_STUDY_RERUN_H
-#define MOE_STUDY_RERUN_H
+#ifndef MOE_CALIBRATE_RERUN_H
+#define MOE_CALIBRATE_RERUN_H
 
 #include "layer/layer_request.h"
 #include "run/session.h"

@@ -3,7 +3,7 @@
  * for each expert its visitors once more from that layer on, with this expert alone at the lower
  * precision. A job's tag is that expert.
  */
-#include "study/importance.h"
+#include "calibrate/importance.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,10 +6,10 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "calibrate/calibrate_private.h"
+#include "calibrate/importance.h"
+#include "calibrate/inputs_seen.h"
 #include "engine/engine.h"
-#include "study/calibrate_private.h"
-#include "study/importance.h"
-#include "study/inputs_seen.h"
 
 /* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
 enum {

@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "calibrate/calibrate_private.h"
 #include "model/config.h" /* MOE_MAX_TOP_K */
 #include "plan/tuning.h"
 #include "sched/precision.h"
-#include "study/calibrate_private.h"
 
 /* Shares of activations that the curve of fig. 3b and the search for T2 take. */
 static const double cut_shares[] = {0.05, 0.1, 0.2, 0.3, 0.5};

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "calibrate/calibrate_private.h"
 #include "run/pass_strategy.h"
 #include "run/source.h"
-#include "study/calibrate_private.h"
 #include "study/score.h"
 
 enum { MOST_HUNDREDTHS = 100 };

@@ -1,13 +1,13 @@
 /*
  * Conversion with error-aware rounding: moe_convert_pack with the inputs that matrices see on given
- * texts (study/inputs_seen.h). A checkpoint becomes a pack of 16 bits first, a file without a name
- * beside the output, since only packs can be run.
+ * texts (calibrate/inputs_seen.h). A checkpoint becomes a pack of 16 bits first, a file without a
+ * name beside the output, since only packs can be run.
  */
-#ifndef MOE_STUDY_ERROR_AWARE_H
-#define MOE_STUDY_ERROR_AWARE_H
+#ifndef MOE_CALIBRATE_ERROR_AWARE_H
+#define MOE_CALIBRATE_ERROR_AWARE_H
 
 #include "base/buf.h"
-#include "study/inputs_seen.h"
+#include "calibrate/inputs_seen.h"
 
 /* As moe_convert_checkpoint and moe_convert_pack, with a method that compensates; the options'
  * `inputs` are set here. note (may be NULL) gets a line appended, without its newline: how many

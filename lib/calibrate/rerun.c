@@ -1,10 +1,10 @@
-#include "study/rerun.h"
+#include "calibrate/rerun.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "study/rerun_private.h"
+#include "calibrate/rerun_private.h"
 
 enum { DEFAULT_ROWS = 1024, MAX_SEQUENCES = 64 };
 

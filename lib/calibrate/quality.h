@@ -1,11 +1,11 @@
 /*
  * Quality: what a way to run a model costs over the reference, document by document.
  */
-#ifndef MOE_STUDY_QUALITY_H
-#define MOE_STUDY_QUALITY_H
+#ifndef MOE_CALIBRATE_QUALITY_H
+#define MOE_CALIBRATE_QUALITY_H
 
+#include "calibrate/rerun.h"
 #include "record/map.h"
-#include "study/rerun.h"
 
 /* One measurement. Arrays are owned; released with moe_quality_release. */
 struct moe_quality {

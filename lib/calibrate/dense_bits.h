@@ -2,8 +2,8 @@
  * The dense part at fewer bits, in memory: what moe-quantize --dense would have stored, so that its
  * cost can be measured before a pack is written.
  */
-#ifndef MOE_STUDY_DENSE_BITS_H
-#define MOE_STUDY_DENSE_BITS_H
+#ifndef MOE_CALIBRATE_DENSE_BITS_H
+#define MOE_CALIBRATE_DENSE_BITS_H
 
 #include "convert/convert.h"
 #include "layer/model.h"
