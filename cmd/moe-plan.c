@@ -41,6 +41,8 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Planning"},
     {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .shown = "--shape: 4GB,8GB,16GB,32GB",
      .help = "limit for the whole process"},
+    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.plan.gpu_memory),
+     .help = "limit on the GPU (--device cuda)"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.plan.expert_memory), .shown = "the rest",
      .help = "size of the expert cache alone"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.plan.strategy.statistics),
@@ -119,7 +121,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "exact", &o.plan.strategy.exact), .help = "refuse what may change results"},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &o.plan.strategy.device, strategy_device),
      .word = strategy_device_word, .shown = "cpu; --shape: the profile's",
-     .help = "cpu, cuda (--shape) or test:SPEED,LINK"},
+     .help = "cpu, cuda or test:SPEED,LINK"},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.plan.link_rate), .shown = "the profile's",
      .help = "rate of expert loads"},
     {CLI_OPT_U64(0, "max-tokens", "N", &o.plan.max_tokens, 1, UINT64_MAX),
@@ -167,9 +169,15 @@ static int check_explain(int n_args)
 static int check_machine(void)
 {
     const struct moe_device_choice *device = &o.plan.strategy.device;
-    if (device->cuda && (o.plan.pack || o.packs))
-        return cli_misuse("option --device: moe-plan plans a PACK for the CPU and for test devices "
-                          "(for a GPU, a --shape)");
+    if (device->cuda && (o.packs || (o.plan.pack && o.simulate)))
+        return cli_misuse("option --device: %s for the CPU and for test devices (for a GPU, one "
+                          "PACK is planned, or a --shape)",
+                          o.packs ? "several packs are compared" : "a PACK is simulated");
+    if (device->cuda && o.plan.pack && !(o.memory && o.plan.gpu_memory))
+        return cli_misuse("option --device: to plan a PACK for a GPU takes --gpu-memory SIZE, and "
+                          "--memory SIZE of the host");
+    if (o.plan.gpu_memory && !(device->cuda && o.plan.pack))
+        return cli_misuse("option --gpu-memory goes with a PACK and --device cuda");
     if (device->cuda && (device->automatic || !o.plan.profile))
         return cli_misuse(
             "option --device: to plan for a GPU takes cuda and --device-profile FILE");

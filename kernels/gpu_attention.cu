@@ -293,12 +293,6 @@ static uint32_t chunks_of(uint32_t positions)
     return (positions + CHUNK - 1) / CHUNK;
 }
 
-extern "C" uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t context)
-{
-    uint64_t chunks = (uint64_t)MOE_GPU_SPLIT_ROWS * n_heads * chunks_of(context);
-    return chunks * (value_dim + 2) * sizeof(float);
-}
-
 extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uint32_t n)
 {
     uint32_t dim = a->kv.value_dim, n_chunks = chunks_of(a->end);

@@ -55,11 +55,6 @@ uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs)
     return 0;
 }
 
-uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t context)
-{
-    return 0;
-}
-
 /* ---- Functions of an open device ---- */
 
 #define WITH_DEVICE(type, function, ...)                                                           \

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "gpu.h"
+#include "kern/kern.h" /* MOE_ATTENTION_CHUNK */
 #include "model/kinds.h"
 #include "quant/layout.h"
 
@@ -265,7 +266,13 @@ void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uin
  * over more rows take their chunks one after the other and need none; so do smaller ones that have
  * too little. Results are the same. */
 enum { MOE_GPU_SPLIT_ROWS = 4 };
-uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim, uint32_t context);
+static inline uint64_t moe_gpu_attention_bytes(uint32_t n_heads, uint32_t value_dim,
+                                               uint32_t context)
+{
+    /* Here, not beside the kernels: plans for a GPU are made without one, too. */
+    uint64_t chunks = ((uint64_t)context + MOE_ATTENTION_CHUNK - 1) / MOE_ATTENTION_CHUNK;
+    return MOE_GPU_SPLIT_ROWS * n_heads * chunks * (value_dim + 2) * sizeof(float);
+}
 
 /* ---- Routing, results ---- */
 

@@ -115,6 +115,13 @@ static inline struct moe_plan *full_plan(void)
     p->pack_fingerprint = 0x0123456789abcdef;
     p->memory = (struct moe_plan_memory){100000, 10000, 20000, 3000, 4000, 50000,
                                          41000,  24576, 49152, 512,  64};
+    p->host = (struct moe_plan_memory){.total = 90000,
+                                       .program = 1000,
+                                       .dense = 2000,
+                                       .kv = 3,
+                                       .work = 4000,
+                                       .experts = 5000,
+                                       .floor = 9000};
     strcpy(p->high, "4d8");
     strcpy(p->low, "2");
     p->n_pools = 2;

@@ -45,6 +45,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .memory_bytes = budget == PLAN_OF_EXPERTS ? 0
                         : o->memory               ? o->memory
                                                   : 1,
+        .gpu_memory_bytes = o->gpu_memory,
         .expert_memory_bytes = o->expert_memory,
         .exact = o->strategy.exact,
         .low_variant = o->strategy.low,

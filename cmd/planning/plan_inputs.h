@@ -20,7 +20,7 @@ struct plan_options {
     const char *trace, *profile, *calibration, *out;
     const char *expert_bits; /* of a shape: one or two bitwidths with a comma */
     uint32_t dense_bits;
-    uint64_t memory, expert_memory, expert_size, max_tokens, seed;
+    uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;
     uint32_t context, batch;
     bool on_cpu; /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;

@@ -68,22 +68,25 @@ static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
     return moe_pace_of_bandwidth(&in->pace, d, &w, MOE_TIER_STORAGE, load_rate(in), err);
 }
 
-/* A pack is planned for the processor that runs it (or a test device, which the processor plays),
- * and so is anything on a machine that was measured just now. A model without a pack, which nothing
- * here runs, is planned for all that a profile describes, its accelerator included, unless the
- * processor is named. */
+/* A pack is planned for the processor that runs it (or a test device, which the processor plays)
+ * where no GPU is named, and so is anything on a machine that was measured just now. A model
+ * without a pack, which nothing here runs, is planned for all that a profile describes, its
+ * accelerator included, unless the processor is named. */
 static enum moe_device_tier tier_of(const struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;
-    return moe_pace_tier(in->device,
-                         !o->pack && o->profile && !o->on_cpu && !o->strategy.device.test);
+    bool described = !o->pack && o->profile && !o->on_cpu && !o->strategy.device.test;
+    return moe_pace_tier(in->device, described || o->strategy.device.cuda);
 }
 
 static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_device *d = in->device;
     double rate = load_rate(in);
-    in->evidence.times_measured = d->has_model && d->model.source_fingerprint != 0 &&
+    bool measured_here = tier_of(in) == MOE_TIER_STORAGE; /* a profile times a model's layers on the
+                                                             processor */
+    in->evidence.times_measured = measured_here && d->has_model &&
+                                  d->model.source_fingerprint != 0 &&
                                   d->model.source_fingerprint == in->source_fingerprint;
     if (in->evidence.times_measured)
         return moe_pace_of_device(&in->pace, d,
@@ -131,6 +134,11 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
         status = moe_fail(err, MOE_ERR_USAGE,
                           "device profile '%s': no GPU with memory of its own (--device cuda)",
                           in->device->name);
+    if (status == MOE_OK && o->strategy.device.cuda && o->pack && !(in->pace.storage_rate > 0))
+        status = moe_fail(err, MOE_ERR_USAGE,
+                          "device profile '%s': no rate of storage, which is behind the host's "
+                          "memory (moe-profile --device measures it)",
+                          in->device->name);
     if (status != MOE_OK)
         return status;
     const struct moe_device *d = in->device;
@@ -145,8 +153,8 @@ int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     in->evidence.times_spread = moe_device_spread(d);
     set_layer(in);
     in->host_bytes = (uint64_t)(HOST_SHARE * d->host.memory_bytes.value);
-    if (in->host_bytes == 0)
-        in->pace.storage_rate = 0; /* how much the host holds is not known: everything */
+    if (in->host_bytes == 0 && !o->pack) /* a pack's is named */
+        in->pace.storage_rate = 0;       /* how much the host holds is not known: everything */
     snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);
     return MOE_OK;
 }

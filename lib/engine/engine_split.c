@@ -50,12 +50,17 @@ static uint32_t context_of(const struct moe_model *model, const struct moe_engin
     return o->context_cap && o->context_cap < most ? o->context_cap : most;
 }
 
-static int check_plan(const struct moe_model *m, const struct moe_plan *plan, struct moe_err *err)
+static int check_plan(const struct moe_model *m, const struct moe_gpu *gpu,
+                      const struct moe_plan *plan, struct moe_err *err)
 {
     if (plan->pack_fingerprint != moe_pack_fingerprint(m->pack))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "the plan was made for another pack%s%s, not for %s (moe-plan makes one)",
                         plan->pack[0] ? ", " : "", plan->pack, moe_pack_path(m->pack));
+    if (plan->host.total && !gpu)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the plan is for a GPU: it takes --device cuda (moe-plan without it plans "
+                        "for the processor)");
     return MOE_OK;
 }
 
@@ -87,13 +92,18 @@ static void follow_plan(struct moe_split_inputs *in)
         in->strategy.describe = "the parts of a plan";
     }
     in->expert_memory = 0;
-    if (!o->memory_bytes && !o->device.cuda) { /* with a GPU there are two budgets */
-        in->total = plan->memory.total;
-        in->memory_named = plan->memory.total > 0;
+    /* With a GPU there are two budgets. A plan for the processor says nothing of either. */
+    const struct moe_plan_memory *main_memory = in->gpu ? &plan->host : &plan->memory;
+    if (!o->memory_bytes) {
+        in->total = main_memory->total;
+        in->memory_named = main_memory->total > 0;
     }
+    if (in->gpu && !o->gpu_memory_bytes && plan->host.total)
+        in->gpu_total = plan->memory.total;
     if (!o->session.context)
         in->session.context = plan->memory.context;
-    bool fits = !plan->memory.total || in->total >= plan->memory.total;
+    const uint64_t budget = in->gpu && plan->host.total ? in->gpu_total : in->total;
+    bool fits = !plan->memory.total || budget >= plan->memory.total;
     if (!o->session.batch && fits)
         in->session.batch = plan->memory.batch;
 }
@@ -120,7 +130,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         in->program = in->grown ? now : in->program;
     }
     in->program += moe_pack_staging_bytes(model->pack);
-    int status = o->plan ? check_plan(model, o->plan, err) : MOE_OK;
+    int status = o->plan ? check_plan(model, gpu, o->plan, err) : MOE_OK;
     if (status == MOE_OK)
         status = read_inventory(in, err);
     if (status != MOE_OK)
@@ -334,7 +344,7 @@ static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in
     uint64_t left = total > beside ? total - beside : 0;
     if (!planned)
         size_slots(&out->cache, in, left < most ? left : most);
-    else if (!on_gpu && in->options->plan->memory.total)
+    else if (on_gpu ? in->options->plan->host.total : in->options->plan->memory.total)
         resize_slots(&out->cache, &out->planned, in, left < most ? left : most);
     if (on_gpu)
         b->floor = moe_budget_on_host(b) + size_tier(&out->cache, b, pack);

@@ -49,40 +49,73 @@ void moe_pack_fit_close(struct moe_pack_fit *f)
     free(f);
 }
 
-static int fit_pack(void *ctx, const struct moe_strategy *wanted, uint64_t bytes,
-                    struct moe_fitted *out, struct moe_err *err)
+/* Sizes depend on there being a GPU, and on the bytes that are named of it; nothing is asked of it.
+ * So one that is only described, here or on another machine, is any address. */
+static struct moe_gpu *described_gpu(const struct moe_engine_options *o)
 {
-    struct moe_pack_fit *f = ctx;
-    struct moe_engine_options o = f->options;
-    struct moe_split split;
-    if (bytes && o.memory_bytes)
-        o.memory_bytes = bytes;
-    else if (bytes)
-        o.expert_memory_bytes = bytes;
-    o.strategy = *wanted;
-    *out = (struct moe_fitted){.strategy = *wanted, .named = o.expert_memory_bytes};
-    int status = moe_engine_split(&split, f->model, NULL, &o, err);
-    if (status != MOE_OK)
-        return status;
-    const struct moe_budget *b = &split.budget;
-    out->strategy = split.resolved.strategy;
-    out->high = split.cache.high;
-    out->low = split.cache.low;
-    out->pools = split.pools.pools;
-    out->staging = split.cache.n_staging;
-    out->memory = (struct moe_plan_memory){
-        .total = o.memory_bytes,
+    static uint64_t stand_in;
+    return o->device.cuda ? (struct moe_gpu *)&stand_in : NULL;
+}
+
+/* Where the slots are, and what lies behind that. */
+static void set_memories(struct moe_fitted *out, const struct moe_engine_options *o,
+                         const struct moe_split *split)
+{
+    const struct moe_budget *b = &split->budget;
+    const struct moe_gpu_budget *g = &b->gpu;
+    const struct moe_plan_memory host = {
+        .total = o->memory_bytes,
         .program = b->program,
         .dense = b->dense,
         .kv = b->kv,
         .work = b->work,
         .experts = b->experts,
         .floor = b->floor,
-        .token = b->token,
-        .all = b->all,
-        .context = split.session.context,
-        .batch = b->batch,
     };
+    out->memory = host;
+    if (o->device.cuda) {
+        uint64_t loaders = moe_expert_pools_loader_bytes(&split->pools);
+        out->host = host;
+        out->host_bytes = split->cache.host_bytes > loaders ? split->cache.host_bytes - loaders : 0;
+        out->memory = (struct moe_plan_memory){
+            .total = g->total,
+            .dense = g->dense,
+            .kv = g->kv,
+            .work = g->work,
+            .experts = g->experts,
+            .floor = g->floor,
+        };
+    }
+    out->memory.token = b->token;
+    out->memory.all = b->all;
+    out->memory.context = split->session.context;
+    out->memory.batch = b->batch;
+}
+
+static int fit_pack(void *ctx, const struct moe_strategy *wanted, uint64_t bytes,
+                    struct moe_fitted *out, struct moe_err *err)
+{
+    struct moe_pack_fit *f = ctx;
+    struct moe_engine_options o = f->options;
+    struct moe_split split;
+    if (bytes && o.device.cuda)
+        o.gpu_memory_bytes = bytes;
+    else if (bytes && o.memory_bytes)
+        o.memory_bytes = bytes;
+    else if (bytes)
+        o.expert_memory_bytes = bytes;
+    o.strategy = *wanted;
+    *out = (struct moe_fitted){.strategy = *wanted, .named = o.expert_memory_bytes};
+    int status = moe_engine_split(&split, f->model, described_gpu(&o), &o, err);
+    if (status != MOE_OK)
+        return status;
+    out->strategy = split.resolved.strategy;
+    out->high = split.cache.high;
+    out->low = split.cache.low;
+    out->pools = split.pools.pools;
+    out->staging = split.cache.n_staging;
+    set_memories(out, &o, &split);
+    const struct moe_budget *b = &split.budget;
     bool has_room =
         b->floor <= b->total && (!o.expert_memory_bytes || o.expert_memory_bytes >= b->all);
     if (out->strategy.resident && !has_room)

@@ -10,11 +10,13 @@
 #include "sched/inventory.h"
 
 struct moe_fitted {
-    struct moe_strategy strategy; /* settled and fitted */
-    uint32_t high, low;           /* variants */
-    struct moe_pools pools;       /* n_classes 0: everything is resident */
-    uint32_t staging;             /* of the working slots, those for prefetched experts */
-    struct moe_plan_memory memory;
+    struct moe_strategy strategy;  /* settled and fitted */
+    uint32_t high, low;            /* variants */
+    struct moe_pools pools;        /* n_classes 0: everything is resident */
+    uint32_t staging;              /* of the working slots, those for prefetched experts */
+    struct moe_plan_memory memory; /* where the slots are */
+    struct moe_plan_memory host;   /* behind a GPU's (plan.h); total 0: as the planner has it */
+    uint64_t host_bytes;           /* ... of it, for experts */
     uint64_t named; /* bytes that were named for experts alone; 0: a whole budget was, or nothing */
 };
 

@@ -48,9 +48,9 @@ static const struct moe_member memory_members[] = {
     FIELD("batch_tokens", memory.batch),
 };
 
-static int check_memory(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+static int check_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
+                       const struct moe_plan_memory *m)
 {
-    const struct moe_plan_memory *m = &((const struct moe_plan *)record)->memory;
     uint64_t parts = m->program + m->dense + m->kv + m->work + m->experts; /* 2^53 each at most */
     if (m->total && parts > m->total)
         return moe_yaml_fail(r->doc, map, r->err,
@@ -59,7 +59,29 @@ static int check_memory(struct moe_record_reader *r, struct moe_yaml_node *map, 
     return MOE_OK;
 }
 
+static int check_memory(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    return check_parts(r, map, &((const struct moe_plan *)record)->memory);
+}
+
 static const struct moe_record memory_record = {MOE_RECORD(memory_members), check_memory};
+
+static const struct moe_member host_members[] = {
+    NEEDED(moe_plan, "total_bytes", host.total),
+    FIELD("program_bytes", host.program),
+    FIELD("dense_bytes", host.dense),
+    FIELD("kv_bytes", host.kv),
+    FIELD("work_bytes", host.work),
+    FIELD("experts_bytes", host.experts),
+    FIELD("floor_bytes", host.floor),
+};
+
+static int check_host(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    return check_parts(r, map, &((const struct moe_plan *)record)->host);
+}
+
+static const struct moe_record host_record = {MOE_RECORD(host_members), check_host};
 
 /* ---- Prefetching ---- */
 
@@ -306,6 +328,7 @@ static const struct moe_member plan_members[] = {
     MOE_SECTION(MOE_IF_SET, "pack", 0, pack_record),
     MOE_SECTION(MOE_ALWAYS, "shape", 0, shape_record),
     MOE_SECTION(MOE_IF_SET, "memory", 0, memory_record),
+    MOE_SECTION(MOE_IF_SET, "host_memory", 0, host_record),
     MOE_SECTION(MOE_ALWAYS, "strategy", 0, plan_strategy_record),
     MOE_LIST(struct moe_plan, "slots", pools, n_pools, plan_pool_record),
     MOE_OWN("contents", 0, plan_contents),

@@ -164,7 +164,9 @@ struct moe_plan {
     uint64_t pack_fingerprint;           /* 0: made for a shape or a trace; nothing runs it */
     char pack[MOE_PLAN_TEXT];            /* its name, for people */
     uint32_t n_layers, n_experts, top_k; /* MoE layers */
-    struct moe_plan_memory memory;
+    struct moe_plan_memory memory;       /* where the slots are: of a GPU its own */
+    struct moe_plan_memory host;    /* main memory behind a GPU; total 0: no GPU computes it. Its
+                                       experts are those that wait there */
     struct moe_strategy strategy;   /* settled and fitted */
     char high[MOE_PACK_NAME_BYTES]; /* variant in use, and the lower one where one is taken ("") */
     char low[MOE_PACK_NAME_BYTES];

@@ -252,6 +252,7 @@ static void set_shape(const struct moe_planner *p, const struct moe_fitted *f,
     const struct moe_inventory *inv = p->inventory;
     bool uses_low = f->strategy.needs_low || f->strategy.prefill == MOE_PREFILL_HYBRID;
     plan->memory = f->memory;
+    plan->host = f->host;
     plan->strategy = f->strategy;
     memcpy(plan->high, inv->variants[f->high], sizeof plan->high);
     memset(plan->low, 0, sizeof plan->low);

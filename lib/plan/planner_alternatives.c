@@ -304,6 +304,8 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
             scale_line(&v.pace.experts[0], times);
         v.planner.inventory = &other;
         v.planner.fitter = moe_fitter_of_shape(&shape);
+        if (f->host.total)
+            v.planner.host_bytes = f->host_bytes;
         v.planner.calibration = NULL; /* it speaks of the model's own precisions */
         snprintf(a.precision, sizeof a.precision, "%s", bits->name);
         set_loss(p, &a);

@@ -94,7 +94,7 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
                       .seed = p->seed},
         .statistics = known,
         .pace = &pace,
-        .host_bytes = p->host_bytes,
+        .host_bytes = f->host.total ? f->host_bytes : p->host_bytes,
         .batch = f->memory.batch ? f->memory.batch : 1,
         .progress = p->progress,
     };

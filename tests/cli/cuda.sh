@@ -149,8 +149,6 @@ check "a trace of events: the CPU's answer" answers "$tmp/want"
 check "... has computation" grep -q 'layer 1 attention' "$tmp/trace"
 check "... of both kinds" grep -q 'layer 1 feed-forward' "$tmp/trace"
 check "... and loads" grep -q 'layer 1 expert' "$tmp/trace"
-run "$bin/moe-plan" "$two" --memory 64M --device cuda
-error_line 2 'moe-plan: *plans for the CPU and for test devices*' "a plan for a GPU is refused"
 
 # ---- No device, or one that fails ----------------------------------------------------------------
 

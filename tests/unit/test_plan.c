@@ -61,6 +61,8 @@ static void assert_same_places(const struct moe_plan *a, const struct moe_plan *
     SAME(memory.total), SAME(memory.program), SAME(memory.dense), SAME(memory.kv);
     SAME(memory.work), SAME(memory.experts), SAME(memory.floor), SAME(memory.token);
     SAME(memory.all), SAME(memory.context), SAME(memory.batch);
+    SAME(host.total), SAME(host.program), SAME(host.dense), SAME(host.kv);
+    SAME(host.work), SAME(host.experts), SAME(host.floor);
     SAME(n_pools);
     for (uint32_t i = 0; i < a->n_pools; i++) {
         SAME(pools[i].slot_bytes), SAME(pools[i].n_cache), SAME(pools[i].n_working);
@@ -351,6 +353,9 @@ static void damage_of_the_head_is_named(void **state)
     refused(LRU "memory: {total_bytes: 10, dense_bytes: 6, kv_bytes: 5}\n", MOE_ERR_FORMAT,
             "line 5 column 9: the parts have 11 bytes, the total 10");
     refused(LRU "memory: {kv_bytes: 9007199254740993}\n", MOE_ERR_FORMAT, "line 5 column 20");
+    refused(LRU "host_memory: {total_bytes: 10, dense_bytes: 6, work_bytes: 5}\n", MOE_ERR_FORMAT,
+            "line 5 column 14: the parts have 11 bytes, the total 10");
+    refused(LRU "host_memory: {dense_bytes: 6}\n", MOE_ERR_FORMAT, "total_bytes");
     refused(LRU "memory: {kv_bytes: -1}\n", MOE_ERR_FORMAT, "line 5 column 20");
 }
 
