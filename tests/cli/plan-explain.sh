@@ -77,7 +77,7 @@ machine="--layer-seconds 2e-4 --link-rate 600MB/s"
     --strategy fate --max-tokens 400 -o "$tmp/fate.yaml"
 recomputed "$tmp/fate.yaml" "a plan with loads" 35
 # shellcheck disable=SC2086
-"$plan" -q "$tiny" --memory 60M --trace "$tmp/t.trace" $machine --strategy resident \
+"$plan" -q "$tiny" --memory 100M --trace "$tmp/t.trace" $machine --strategy resident \
     --max-tokens 400 -o "$tmp/resident.yaml"
 recomputed "$tmp/resident.yaml" "a resident plan" 12
 

@@ -225,7 +225,8 @@ static inline int tiers_layer(struct tiers_drive *d, uint32_t layer, struct moe_
         if (test_random(&d->random) % EXPERTS < some || (e + 1 == EXPERTS && n == 0))
             needs[n++] = (struct moe_need){e, 1, (float)(test_random(&d->random) % 100) / 100,
                                            .precalculated = false};
-    const struct moe_expert_request request = {layer, n, needs, kinds, NULL};
+    const struct moe_expert_request request = {
+        .layer = layer, .n = n, .needs = needs, .kinds = kinds};
     int status = d->experts->ops->begin(d->experts, &request, &d->phase, err);
     tiers_note_clock(d);
     if (status == MOE_OK)
