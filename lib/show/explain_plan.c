@@ -33,12 +33,17 @@ static void put_head(const struct explanation *x)
 {
     const struct moe_plan *p = x->plan;
     const struct moe_plan_expected *e = &p->expected;
-    char memory[32], room[3][32];
+    char memory[96], host[32], room[3][32];
     uint64_t bytes = p->memory.total ? p->memory.total : p->memory.experts;
     const char *name = p->pack[0] ? p->pack : "a model", *device = p->evidence.device;
-    moe_draw_paragraph(x->out, x->screen, NULL, 0, "Plan for %.*s in %s%s%s%.*s", shown(name), name,
-                       moe_format_bytes(bytes, memory), p->memory.total ? "" : " of experts",
-                       device[0] ? ", on " : "", shown(device), device);
+    moe_format_bytes(bytes, room[0]);
+    if (p->host.total)
+        snprintf(memory, sizeof memory, "%s of a GPU and %s of main memory", room[0],
+                 moe_format_bytes(p->host.total, host));
+    else
+        snprintf(memory, sizeof memory, "%s%s", room[0], p->memory.total ? "" : " of experts");
+    moe_draw_paragraph(x->out, x->screen, NULL, 0, "Plan for %.*s in %s%s%.*s", shown(name), name,
+                       memory, device[0] ? ", on " : "", shown(device), device);
     if (e->decode_tokens_per_second > 0)
         moe_draw_paragraph(x->out, x->screen, NULL, 0,
                            "Expected: %s tokens/s of an answer, %s tokens/s of a prompt; %s of "
@@ -109,16 +114,13 @@ static void put_share(const struct explanation *x, const char *name, uint64_t by
     moe_buf_text(x->out, "\n");
 }
 
-static void put_memory(const struct explanation *x)
+static void put_split(const struct explanation *x, const char *title,
+                      const struct moe_plan_memory *m)
 {
-    const struct moe_plan_memory *m = &x->plan->memory;
-    struct moe_plan_slots slots = moe_plan_slots(x->plan);
     uint64_t used = m->program + m->dense + m->kv + m->work + m->experts;
     uint64_t all = m->total > used ? m->total : used;
-    char name[64], room[4][32];
-    if (all == 0)
-        return;
-    moe_buf_text(x->out, "\nWhere the memory goes\n");
+    char name[64];
+    moe_buf_printf(x->out, "\n%s\n", title);
     put_share(x, "program", m->program, all);
     put_share(x, "weights outside experts", m->dense, all);
     snprintf(name, sizeof name, "context of %" PRIu32, m->context);
@@ -128,6 +130,16 @@ static void put_memory(const struct explanation *x)
     put_share(x, "experts", m->experts, all);
     if (m->total > used)
         put_share(x, "unused", m->total - used, all);
+}
+
+static void put_memory(const struct explanation *x)
+{
+    const struct moe_plan_memory *m = &x->plan->memory, *host = &x->plan->host;
+    struct moe_plan_slots slots = moe_plan_slots(x->plan);
+    char room[4][32];
+    if (m->total + m->program + m->dense + m->kv + m->work + m->experts == 0)
+        return;
+    put_split(x, host->total ? "Where the GPU's memory goes" : "Where the memory goes", m);
     if (x->plan->n_pools)
         moe_draw_paragraph(x->out, x->screen, NULL, 2,
                            "%" PRIu64 " slots keep experts (%s): %.1f%% of all %" PRIu64
@@ -140,6 +152,8 @@ static void put_memory(const struct explanation *x)
     if (m->floor)
         moe_draw_paragraph(x->out, x->screen, NULL, 2, "The smallest budget that works is %s.",
                            moe_format_bytes(m->floor, room[0]));
+    if (host->total)
+        put_split(x, "Where main memory goes", host);
 }
 
 /* ---- What it rests on ---- */

@@ -60,6 +60,14 @@ static void put_loads(const struct explanation *x)
             moe_format_percent(e->link_seconds * e->decode_tokens_per_second, room[0]),
             moe_format_percent(e->hit_rate, room[1]),
             moe_format_percent(e->optimal_hit_rate, room[2]));
+    if (p->pace.storage_rate > 0)
+        moe_draw_paragraph(
+            x->out, x->screen, NULL, 2,
+            "The link goes from main memory to the GPU, %.1f us for each piece beside "
+            "its bytes; what is not in main memory comes from storage first (%s). "
+            "Launching a layer's experts takes %.1f us.",
+            1e6 * p->pace.loads.piece, moe_format_rate(p->pace.storage_rate, rate),
+            1e6 * p->pace.joint);
     moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "A layer takes %.3f ms, loading an expert %.3f ms: %" PRIu32
                        " loads fit in its time.",

@@ -52,6 +52,12 @@ cp "$tmp/plan.yaml" "$tmp/first.yaml"
 planned gpu --strategy prefetch --device cuda --memory 24M --gpu-memory 8M
 check "... the same twice" cmp -s "$tmp/plan.yaml" "$tmp/first.yaml"
 rate() { planned gpu --strategy lru --device cuda --memory "$1" --gpu-memory 6M && member expected decode_tokens_per_second; }
+run "$plan" --explain "$tmp/first.yaml"
+expect_stdout_like "Plan for tiny.moe in 8.00 MiB of a GPU and 24.00 MiB of*main memory, on *
+Where the GPU's memory goes
+*
+Where main memory goes
+*5.0 us for each piece*comes from storage*(600.0 MB/s)*Launching a layer's experts takes 8.0 us*" "... and is explained so"
 little=$(rate 14M) much=$(rate 24M)
 check "less of the host: slower, experts come from storage (${little:-none} and ${much:-none} tokens/s)" \
     awk "BEGIN { exit !(${little:-2} < 0.8 * ${much:-1}) }"
