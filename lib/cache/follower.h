@@ -6,7 +6,8 @@
  *
  * A follower gives every expert a score; those of a layer change when its router chooses, and at no
  * other time. It computes by additions, multiplications and divisions in a fixed order alone
- * (exact_math.h): the same on every machine. One thread; nothing is allocated after opening.
+ * (exact_math.h): the same on every machine. One thread; it lives in one block of memory, of which
+ * it is the beginning.
  */
 #ifndef MOE_CACHE_FOLLOWER_H
 #define MOE_CACHE_FOLLOWER_H
@@ -27,7 +28,6 @@ struct moe_follower {
     uint64_t *version; /* [n_layers] choices so far */
     void (*chosen)(struct moe_follower *f, const struct moe_choices *c);
     void (*begin_sequence)(struct moe_follower *f); /* the next token follows none */
-    void (*close)(struct moe_follower *f);
 };
 
 struct moe_follower_params {

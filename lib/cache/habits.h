@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/err.h"
+#include "base/mem.h"
 #include "cache/follower.h"
 
 enum { MOE_HABITS_SEQUENCES = 64 }; /* those numbered alike modulo this share a predecessor */
@@ -36,16 +36,17 @@ struct moe_habits {
     uint8_t *in_pass; /* [MOE_HABITS_SEQUENCES] scratch: it has a row in the pass */
 };
 
-/* Everything zero. Released with moe_habits_release, also after a failure. */
-int moe_habits_init(struct moe_habits *h, const struct moe_follower_params *params,
-                    struct moe_err *err);
-void moe_habits_release(struct moe_habits *h);
+/* Everything zero, in the arena's memory. */
+void moe_habits_carve(struct moe_habits *h, struct moe_arena *arena,
+                      const struct moe_follower_params *params);
 /* The next token of every sequence follows none. */
 void moe_habits_begin_sequence(struct moe_habits *h);
 /* Takes in one row. */
 void moe_habits_row(struct moe_habits *h, uint32_t layer, uint32_t sequence,
                     const uint32_t *chosen);
-/* Once the rows of a pass are taken in: ratio [n_experts]. */
-void moe_habits_ratios(struct moe_habits *h, const struct moe_choices *c, float *ratio);
+/* Once the rows of a pass are taken in: ratio [n_experts], and share [n_experts], the share of the
+ * texts in the pass whose last row chose it: 1 and 0 of a single text. */
+void moe_habits_ratios(struct moe_habits *h, const struct moe_choices *c, float *ratio,
+                       float *share);
 
 #endif

@@ -36,5 +36,21 @@ const struct moe_policy_ops *moe_policy_find(const char *name)
 int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, struct moe_err *err)
 {
     const struct moe_follower_params params = {u->n_layers, u->n_experts, u->top_k};
-    return ops->follow ? ops->follow(&u->follower, &params, err) : MOE_OK;
+    if (!ops->follow)
+        return MOE_OK;
+    struct moe_arena arena = {.size = moe_policy_follow_bytes(ops, &params)};
+    arena.base = moe_alloc(1, arena.size, err);
+    if (!arena.base)
+        return MOE_ERR_MEMORY;
+    u->follower = ops->follow(&arena, &params);
+    return MOE_OK;
+}
+
+uint64_t moe_policy_follow_bytes(const struct moe_policy_ops *ops,
+                                 const struct moe_follower_params *params)
+{
+    struct moe_arena counts = {0};
+    if (ops && ops->follow)
+        ops->follow(&counts, params);
+    return counts.overflowed ? UINT64_MAX : counts.used;
 }

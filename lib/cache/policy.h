@@ -28,6 +28,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "cache/usage.h"
 
 enum { MOE_NO_KEY = -1 };
@@ -62,9 +63,10 @@ struct moe_policy_ops {
     const char *name;
     const char *describe; /* what a full cache does, one line */
     bool needs_usage;     /* does not open without params->usage */
-    /* Opens what the policy keeps of all choices (moe_policy_follow); NULL: nothing. */
-    int (*follow)(struct moe_follower **out, const struct moe_follower_params *params,
-                  struct moe_err *err);
+    /* Carves what the policy keeps of all choices (moe_policy_follow), itself first, and begins it;
+     * NULL of an arena that only counts. NULL instead: it keeps nothing. */
+    struct moe_follower *(*follow)(struct moe_arena *arena,
+                                   const struct moe_follower_params *params);
     int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
                 struct moe_err *err);
     void (*close)(struct moe_policy *p);
@@ -86,6 +88,9 @@ const struct moe_policy_ops *moe_policy_find(const char *name); /* NULL: unknown
 const struct moe_policy_ops *moe_policy_at(int i);              /* NULL past the end */
 /* Opens what the policy keeps of all choices, where it does, as that of the record. */
 int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, struct moe_err *err);
+/* Bytes that this takes; ops NULL: none. */
+uint64_t moe_policy_follow_bytes(const struct moe_policy_ops *ops,
+                                 const struct moe_follower_params *params);
 
 static inline void moe_policy_close(struct moe_policy *p)
 {

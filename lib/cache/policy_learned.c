@@ -3,12 +3,16 @@
  * logistic regression says, one for all layers, which learns from the choices as they come and
  * knows no other text or model: the lowest
  *
- *     z(e) - w/2,   z = the weighted sum of, for each expert of the layer whose router has chosen,
- *         ln of its share of the last tokens' choices, fading with half-lives of 2, 8, 32 tokens
- * and not at all, over that of an expert chosen at random: (m + k/2E) / (n + 1/2) E/k, m being the
- * faded uses and n the faded tokens whether it has just been chosen ln of how much oftener than in
- * the mean it is used next, by what followed what (habits.h)
- *         1
+ *     z(e) - w/2
+ *
+ * z is a weighted sum. Its terms, for each expert of the layer whose router has chosen:
+ *
+ *   - ln of its share of the last tokens' choices, fading with half-lives of 2, 8, 32 tokens and
+ *     not at all, over that of an expert chosen at random: (m + k/2E) / (n + 1/2) E/k, m being the
+ *     faded uses and n the faded tokens
+ *   - whether it has just been chosen
+ *   - ln of how much oftener than in the mean it is used next, by what followed what (habits.h)
+ *   - 1
  *
  * w is the wait until its layer runs again, in tokens. z begins as the second of these less 2: what
  * lrfu goes by. Each layer's every third token is an example, an expert that was used before then
@@ -16,9 +20,14 @@
  * of gradients and curvatures of past examples fade by 1% a pass and never fall below a prior of
  * 300, so that early examples and single ones move little.
  *
+ * Of texts side by side each has its own examples: the next two tokens are its own, and of what has
+ * just been chosen its row is meant. An expert's score is z at the mean of these terms over the
+ * texts in the pass. Uses fade by tokens of all texts together, since they share the cache. Who
+ * ends beside others is not known: an example of it is labelled by the text that takes its number,
+ * or given up after 256 tokens of others.
+ *
  * More half-lives (1, 4, 16, 64), the time since the last use and the number of tokens seen were
- * tried as further terms, every token of every layer as examples, and a prior learnt from other
- * texts; none was worth its cost.
+ * tried as further terms, and every token of every layer as examples; none was worth its cost.
  */
 #include "cache/exact_math.h"
 #include "cache/followed.h"
@@ -32,6 +41,7 @@ enum {
     N_TERMS,
     HORIZON = 2, /* tokens */
     STRIDE = 3,  /* tokens from example to example, above HORIZON: one waits at a time */
+    PATIENCE = 4 * MOE_HABITS_SEQUENCES, /* tokens after which an example's text has ended */
 };
 
 /* Of a use's worth, from token to token: 2^(-1/2), 2^(-1/8), 2^(-1/32), 1. */
@@ -42,19 +52,21 @@ static const float NEVER = -1000; /* below every logit: what was never used leav
 static const double PRIOR = 300, REMEMBERS = 0.99;
 static const double IMPATIENCE = 0.5; /* of a logit, for a token's wait */
 
-/* An example, or what is needed to score a layer: [N_TERMS][n_experts]. */
 struct learned {
     struct moe_follower base;
     struct moe_habits habits;
-    float *uses;    /* [layer][N_MEANS][n_experts] m */
-    float *tokens;  /* [layer][N_MEANS] n */
-    float *example; /* [layer] terms of the one that waits for its label */
+    float *uses;   /* [layer][N_MEANS][n_experts] m */
+    float *tokens; /* [layer][N_MEANS] n */
+    /* [layer] the example that waits for its label: [N_TERMS][n_experts] */
+    float *example;
     uint8_t *label; /* [layer][n_experts] of it */
     uint8_t *known; /* [layer][n_experts] of it: used before then */
-    uint8_t *waits; /* [n_layers] tokens that it has waited, from 1 on; 0: none waits */
-    uint8_t *used;  /* [layer][n_experts] ever */
-    float *terms;   /* scratch */
-    float *logits;  /* [n_experts] scratch */
+    uint8_t *waits; /* [n_layers] tokens of its text that it has waited, from 1 on; 0: none waits */
+    uint32_t *text; /* [n_layers] its sequence */
+    uint32_t *began; /* [n_layers] habits.runs when the last one began */
+    uint8_t *used;   /* [layer][n_experts] ever */
+    float *terms;    /* [N_TERMS][n_experts] scratch: a layer's, to be scored */
+    float *logits;   /* [n_experts] scratch */
     float weights[N_TERMS];
     double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
     double exact[N_TERMS];                                 /* the weights */
@@ -145,19 +157,15 @@ static void make_terms(struct learned *t, const struct moe_choices *c, float *te
         for (uint32_t e = 0; e < n; e++)
             terms[i * n + e] = moe_exact_log2((uses[e] + 0.5f * chance) * per) * LN_2;
     }
-    float *chosen = terms + CHOSEN * n, *ratio = terms + RATIO * n, *one = terms + ONE * n;
-    moe_habits_ratios(&t->habits, c, ratio);
+    float *ratio = terms + RATIO * n, *one = terms + ONE * n;
+    moe_habits_ratios(&t->habits, c, ratio, terms + CHOSEN * n);
     for (uint32_t e = 0; e < n; e++) {
         ratio[e] = moe_exact_log2(ratio[e]) * LN_2;
-        chosen[e] = 0;
         one[e] = 1;
     }
-    for (uint64_t i = (uint64_t)(c->n_rows - 1) * top_k; i < (uint64_t)c->n_rows * top_k; i++)
-        chosen[c->chosen[i]] = 1;
 }
 
-/* Takes in one row's choices, which label the example that waits: rows of texts side by side count
- * as tokens of one. */
+/* Takes in one row's choices, which label the example that waits, if it is of their text. */
 static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const uint32_t *chosen)
 {
     uint32_t n = t->habits.n_experts, top_k = t->habits.top_k;
@@ -172,12 +180,14 @@ static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const
             uses[chosen[k]] += 1;
         *tokens = *tokens * keeps + 1;
     }
-    for (uint32_t k = 0; k < top_k; k++) {
+    for (uint32_t k = 0; k < top_k; k++)
         t->used[layer * n + chosen[k]] = 1;
-        t->label[layer * n + chosen[k]] = 1;
-    }
     moe_habits_row(&t->habits, layer, sequence, chosen);
-    if (t->waits[layer] && t->waits[layer]++ == HORIZON)
+    if (!t->waits[layer] || t->text[layer] != sequence)
+        return;
+    for (uint32_t k = 0; k < top_k; k++)
+        t->label[layer * n + chosen[k]] = 1;
+    if (t->waits[layer]++ == HORIZON)
         learn(t, layer);
 }
 
@@ -188,6 +198,8 @@ static void begin_example(struct learned *t, const struct moe_choices *row)
     memset(t->label + first, 0, n);
     memcpy(t->known + first, t->used + first, n);
     t->waits[row->layer] = 1;
+    t->text[row->layer] = row->sequences ? *row->sequences : 0;
+    t->began[row->layer] = t->habits.runs[row->layer];
 }
 
 static void chosen(struct moe_follower *f, const struct moe_choices *c)
@@ -201,8 +213,9 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
         const struct moe_choices row = {layer, 1, c->chosen + (uint64_t)i * t->habits.top_k,
                                         c->sequences ? c->sequences + i : NULL};
         take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
-        /* Layers take turns, so that each token is an example in some. */
-        if ((t->habits.runs[layer] + layer) % STRIDE == 0)
+        /* Layers take turns (follow), so that each token is an example in some. */
+        uint32_t since = t->habits.runs[layer] - t->began[layer];
+        if (since >= STRIDE && (!t->waits[layer] || since > PATIENCE))
             begin_example(t, &row);
     }
     make_terms(t, c, t->terms);
@@ -213,74 +226,49 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
     f->version[layer]++;
 }
 
+/* Examples of the text before have no next token. */
 static void begin_sequence(struct moe_follower *f)
 {
-    moe_habits_begin_sequence(&((struct learned *)f)->habits);
+    struct learned *t = (struct learned *)f;
+    moe_habits_begin_sequence(&t->habits);
+    memset(t->waits, 0, t->habits.n_layers);
 }
 
 /* ---- Opening ---- */
 
-static void close_learned(struct moe_follower *f)
+static struct moe_follower *follow(struct moe_arena *a, const struct moe_follower_params *p)
 {
-    struct learned *t = (struct learned *)f;
-    moe_habits_release(&t->habits);
-    free(t->base.scores);
-    free(t->base.version);
-    free(t->uses);
-    free(t->tokens);
-    free(t->example);
-    free(t->label);
-    free(t->known);
-    free(t->waits);
-    free(t->used);
-    free(t->terms);
-    free(t->logits);
-    free(t);
-}
-
-static int allocate(struct learned *t, const struct moe_follower_params *p, struct moe_err *err)
-{
-    uint64_t n = p->n_experts, n_keys = n * p->n_layers;
-    t->base.scores = moe_alloc(n_keys, sizeof *t->base.scores, err);
-    t->base.version = moe_alloc(p->n_layers, sizeof *t->base.version, err);
-    t->uses = moe_alloc(n_keys * N_MEANS, sizeof *t->uses, err);
-    t->tokens = moe_alloc((uint64_t)p->n_layers * N_MEANS, sizeof *t->tokens, err);
-    t->example = moe_alloc(n_keys * N_TERMS, sizeof *t->example, err);
-    t->label = moe_alloc(n_keys, 1, err);
-    t->known = moe_alloc(n_keys, 1, err);
-    t->waits = moe_alloc(p->n_layers, 1, err);
-    t->used = moe_alloc(n_keys, 1, err);
-    t->terms = moe_alloc(n * N_TERMS, sizeof *t->terms, err);
-    t->logits = moe_alloc(n, sizeof *t->logits, err);
-    bool all = t->base.scores && t->base.version && t->uses && t->tokens && t->example &&
-               t->label && t->known && t->waits && t->used && t->terms && t->logits;
-    return all ? moe_habits_init(&t->habits, p, err) : MOE_ERR_MEMORY;
-}
-
-static int follow(struct moe_follower **out, const struct moe_follower_params *p,
-                  struct moe_err *err)
-{
-    struct learned *t = moe_alloc(1, sizeof *t, err);
-    if (!t)
-        return MOE_ERR_MEMORY;
-    t->base.chosen = chosen;
-    t->base.begin_sequence = begin_sequence;
-    t->base.close = close_learned;
-    int status = allocate(t, p, err);
-    if (status != MOE_OK) {
-        close_learned(&t->base);
-        return status;
+    uint64_t n = p->n_experts, n_layers = p->n_layers, n_keys = n * n_layers;
+    struct learned *at = moe_arena_take(a, 1, sizeof *at);
+    struct learned t = {.base = {.chosen = chosen, .begin_sequence = begin_sequence}};
+    moe_habits_carve(&t.habits, a, p);
+    t.base.scores = moe_arena_take(a, n_keys, sizeof *t.base.scores);
+    t.base.version = moe_arena_take(a, n_layers, sizeof *t.base.version);
+    t.uses = moe_arena_take(a, n_keys * N_MEANS, sizeof *t.uses);
+    t.tokens = moe_arena_take(a, n_layers * N_MEANS, sizeof *t.tokens);
+    t.example = moe_arena_take(a, n_keys * N_TERMS, sizeof *t.example);
+    t.label = moe_arena_take(a, n_keys, 1);
+    t.known = moe_arena_take(a, n_keys, 1);
+    t.waits = moe_arena_take(a, n_layers, 1);
+    t.text = moe_arena_take(a, n_layers, sizeof *t.text);
+    t.began = moe_arena_take(a, n_layers, sizeof *t.began);
+    t.used = moe_arena_take(a, n_keys, 1);
+    t.terms = moe_arena_take(a, n * N_TERMS, sizeof *t.terms);
+    t.logits = moe_arena_take(a, n, sizeof *t.logits);
+    if (!at)
+        return NULL;
+    for (uint64_t key = 0; key < n_keys; key++)
+        t.base.scores[key] = NEVER;
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        t.began[layer] = 0 - layer % STRIDE;
+    t.exact[1] = 1;
+    t.exact[ONE] = -2;
+    for (int i = 0; i < N_TERMS; i++) {
+        t.curvature[i][i] = PRIOR;
+        t.weights[i] = (float)t.exact[i];
     }
-    for (uint32_t key = 0; key < p->n_layers * p->n_experts; key++)
-        t->base.scores[key] = NEVER;
-    for (int i = 0; i < N_TERMS; i++)
-        t->curvature[i][i] = PRIOR;
-    t->exact[1] = 1;
-    t->exact[ONE] = -2;
-    for (int i = 0; i < N_TERMS; i++)
-        t->weights[i] = (float)t->exact[i];
-    *out = &t->base;
-    return MOE_OK;
+    *at = t;
+    return &at->base;
 }
 
 static int open_learned(struct moe_policy **out, const struct moe_policy_params *params,

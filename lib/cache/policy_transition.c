@@ -21,20 +21,9 @@ static const float LEAST = 0x1p-100f;    /* of a use's worth: what was never use
 struct transition {
     struct moe_follower base;
     struct moe_habits habits;
-    float *worth;  /* [layer][expert] C */
-    float *ratios; /* [n_experts] scratch */
+    float *worth;           /* [layer][expert] C */
+    float *ratios, *shares; /* [n_experts] scratch */
 };
-
-static void close_transition(struct moe_follower *f)
-{
-    struct transition *t = (struct transition *)f;
-    moe_habits_release(&t->habits);
-    free(t->base.scores);
-    free(t->base.version);
-    free(t->worth);
-    free(t->ratios);
-    free(t);
-}
 
 static void begin_sequence(struct moe_follower *f)
 {
@@ -61,38 +50,31 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
             worth[of[i]] += 1;
         moe_habits_row(&t->habits, c->layer, c->sequences ? c->sequences[row] : 0, of);
     }
-    moe_habits_ratios(&t->habits, c, t->ratios);
+    moe_habits_ratios(&t->habits, c, t->ratios, t->shares);
     for (uint32_t e = 0; e < n_experts; e++)
         scores[e] = moe_exact_log2(worth[e]) + moe_exact_log2(t->ratios[e]);
     f->version[c->layer]++;
 }
 
-static int follow(struct moe_follower **out, const struct moe_follower_params *p,
-                  struct moe_err *err)
+static struct moe_follower *follow(struct moe_arena *a, const struct moe_follower_params *p)
 {
-    struct transition *t = moe_alloc(1, sizeof *t, err);
-    if (!t)
-        return MOE_ERR_MEMORY;
     uint32_t n_keys = p->n_layers * p->n_experts;
-    int status = moe_habits_init(&t->habits, p, err);
-    t->base = (struct moe_follower){
-        .chosen = chosen, .begin_sequence = begin_sequence, .close = close_transition};
-    t->base.scores = moe_alloc(n_keys, sizeof *t->base.scores, err);
-    t->base.version = moe_alloc(p->n_layers, sizeof *t->base.version, err);
-    t->worth = moe_alloc(n_keys, sizeof *t->worth, err);
-    t->ratios = moe_alloc(p->n_experts, sizeof *t->ratios, err);
-    if (!t->base.scores || !t->base.version || !t->worth || !t->ratios)
-        status = MOE_ERR_MEMORY;
-    if (status != MOE_OK) {
-        close_transition(&t->base);
-        return status;
-    }
+    struct transition *at = moe_arena_take(a, 1, sizeof *at);
+    struct transition t = {.base = {.chosen = chosen, .begin_sequence = begin_sequence}};
+    moe_habits_carve(&t.habits, a, p);
+    t.base.scores = moe_arena_take(a, n_keys, sizeof *t.base.scores);
+    t.base.version = moe_arena_take(a, p->n_layers, sizeof *t.base.version);
+    t.worth = moe_arena_take(a, n_keys, sizeof *t.worth);
+    t.ratios = moe_arena_take(a, p->n_experts, sizeof *t.ratios);
+    t.shares = moe_arena_take(a, p->n_experts, sizeof *t.shares);
+    if (!at)
+        return NULL;
     for (uint32_t key = 0; key < n_keys; key++) {
-        t->worth[key] = LEAST;
-        t->base.scores[key] = -100; /* log2 of LEAST */
+        t.worth[key] = LEAST;
+        t.base.scores[key] = -100; /* log2 of LEAST */
     }
-    *out = &t->base;
-    return MOE_OK;
+    *at = t;
+    return &at->base;
 }
 
 static int open_transition(struct moe_policy **out, const struct moe_policy_params *params,

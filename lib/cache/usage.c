@@ -26,8 +26,7 @@ void moe_usage_release(struct moe_usage *u)
     free(u->high);
     free(u->frequency);
     free(u->last_ever);
-    if (u->follower)
-        u->follower->close(u->follower);
+    free(u->follower);
     *u = (struct moe_usage){0};
 }
 

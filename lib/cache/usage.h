@@ -32,8 +32,8 @@ struct moe_usage {
     /* Per key, since opening, over all sequences. */
     uint64_t *frequency; /* uses, on top of those of a profile where there is one */
     uint64_t *last_ever; /* `tokens` when it was used last; 0: never */
-    /* What the policy keeps for itself of choices (follower.h), set and owned by the record once it
-     * is open; NULL: nothing. */
+    /* What the policy keeps for itself of choices (follower.h), set once the record is open; a
+     * block from moe_alloc that is the record's. NULL: nothing. */
     struct moe_follower *follower;
 };
 

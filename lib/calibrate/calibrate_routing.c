@@ -49,6 +49,7 @@ static struct moe_cache_options cache_options(const struct calibration *c,
     return (struct moe_cache_options){.strategy = strategy,
                                       .cache_bytes = c->options->routing_cache,
                                       .n_working = config->top_k,
+                                      .top_k = config->top_k,
                                       .n_encoder = config->n_encoder,
                                       .layer_is_static = config->layer_is_static};
 }

@@ -185,6 +185,7 @@ static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
         .statistics = o->statistics,
         .high = r->high,
         .low = r->low,
+        .top_k = in->model->config.top_k,
         .n_encoder = in->model->config.n_encoder,
         .layer_is_static = in->model->config.layer_is_static,
         .n_working = in->model->config.top_k,
@@ -224,7 +225,7 @@ static void size_slots(struct moe_cache_options *cache, const struct moe_split_i
     cache->cache_bytes = slots.cache_bytes;
     if (named)
         return;
-    /* The loader's tables grow with the slots: near the floor they may leave less to prefetch. */
+    /* The loaders' tables grow with the slots: near the floor they may leave less to prefetch. */
     while (cache->n_staging > 0 && moe_cache_bytes(pack, cache) > available) {
         cache->n_staging--;
         cache->n_working--;
@@ -354,9 +355,9 @@ static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in
                         "%s: compressed experts cannot be computed where they lie: --device "
                         "test needs a pack without zstd (moe-quantize PACK makes one)",
                         moe_pack_path(pack));
-    uint64_t loaders = moe_expert_pools_loader_bytes(&out->pools);
-    uint64_t slots = out->pools.pools.bytes + (on_gpu ? 0 : loaders);
-    b->experts = on_gpu ? out->pools.host.bytes + loaders : slots;
+    uint64_t tables = moe_expert_pools_beside_bytes(&out->pools);
+    uint64_t slots = out->pools.pools.bytes + (on_gpu ? 0 : tables);
+    b->experts = on_gpu ? out->pools.host.bytes + tables : slots;
     b->gpu.experts = on_gpu ? slots : 0;
     b->n_slots = out->pools.pools.n_slots;
     b->below_token = out->pools.pools.bytes < b->token;

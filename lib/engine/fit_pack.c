@@ -74,9 +74,9 @@ static void set_memories(struct moe_fitted *out, const struct moe_engine_options
     };
     out->memory = host;
     if (o->device.cuda) {
-        uint64_t loaders = moe_expert_pools_loader_bytes(&split->pools);
+        uint64_t tables = moe_expert_pools_beside_bytes(&split->pools);
         out->host = host;
-        out->host_bytes = split->cache.host_bytes > loaders ? split->cache.host_bytes - loaders : 0;
+        out->host_bytes = split->cache.host_bytes > tables ? split->cache.host_bytes - tables : 0;
         out->memory = (struct moe_plan_memory){
             .total = g->total,
             .dense = g->dense,

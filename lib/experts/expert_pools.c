@@ -56,18 +56,19 @@ static struct moe_loader_options uploads(const struct moe_loader_options *disk, 
     return o;
 }
 
-uint64_t moe_expert_pools_loader_bytes(const struct moe_expert_pools *p)
+uint64_t moe_expert_pools_beside_bytes(const struct moe_expert_pools *p)
 {
-    return moe_loader_bytes(&p->loader) + (p->loader.gpu ? moe_loader_bytes(&p->disk) : 0);
+    return p->policy + moe_loader_bytes(&p->loader) +
+           (p->loader.gpu ? moe_loader_bytes(&p->disk) : 0);
 }
 
 /* ---- The host tier ---- */
 
 static void size_host(struct moe_expert_pools *p, const struct moe_inventory *inv, uint64_t bytes)
 {
-    uint64_t loaders = moe_expert_pools_loader_bytes(p);
+    uint64_t beside = moe_expert_pools_beside_bytes(p);
     moe_host_sizes_of(&p->host, inv, &p->pools, p->high, p->low,
-                      bytes > loaders ? bytes - loaders : 0);
+                      bytes > beside ? bytes - beside : 0);
 }
 
 /* ---- The interface ---- */
@@ -83,6 +84,10 @@ void moe_expert_pools_size(struct moe_expert_pools *p, const struct moe_pack *pa
     else
         moe_pools_size(&p->pools, inventory, o->strategy ? o->strategy : &plain, o->high, o->low,
                        o->cache_bytes, o->n_working);
+    const struct moe_follower_params choices = {inventory->n_layers, inventory->n_experts,
+                                                inventory->top_k};
+    if (o->strategy)
+        p->policy = moe_policy_follow_bytes(o->strategy->cache, &choices);
     uint32_t n_slots = p->pools.n_slots;
     size_disk(p, pack, inventory,
               n_slots < MAX_REQUESTS / MOE_PACK_MAX_SEGMENTS ? n_slots * MOE_PACK_MAX_SEGMENTS
@@ -117,9 +122,9 @@ uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_opt
     struct moe_expert_pools p;
     struct moe_err err;
     uint64_t bytes = UINT64_MAX;
-    if (moe_inventory_of_pack(&inventory, pack, 1, &err) == MOE_OK) {
+    if (moe_inventory_of_pack(&inventory, pack, options->top_k, &err) == MOE_OK) {
         moe_expert_pools_size(&p, pack, &inventory, options);
-        bytes = p.pools.bytes + (options->gpu ? 0 : moe_expert_pools_loader_bytes(&p));
+        bytes = p.pools.bytes + (options->gpu ? 0 : moe_expert_pools_beside_bytes(&p));
     }
     moe_inventory_release(&inventory);
     return bytes;
@@ -132,10 +137,10 @@ void moe_cache_host_bytes(const struct moe_pack *pack, const struct moe_cache_op
     struct moe_expert_pools p;
     struct moe_err err;
     *least = *all = UINT64_MAX;
-    if (moe_inventory_of_pack(&inventory, pack, 1, &err) == MOE_OK) {
+    if (moe_inventory_of_pack(&inventory, pack, options->top_k, &err) == MOE_OK) {
         moe_expert_pools_size(&p, pack, &inventory, options);
-        *all = p.host.all_bytes + moe_expert_pools_loader_bytes(&p);
-        *least = p.host.least_bytes + moe_expert_pools_loader_bytes(&p);
+        *all = p.host.all_bytes + moe_expert_pools_beside_bytes(&p);
+        *least = p.host.least_bytes + moe_expert_pools_beside_bytes(&p);
         if (options->strategy && options->strategy->needs_host)
             *least = *all;
     }

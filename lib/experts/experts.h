@@ -166,6 +166,7 @@ struct moe_cache_options {
     uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
+    uint32_t top_k;       /* experts that a token visits in a layer, for sizes alone */
     uint32_t n_encoder;   /* layers of the model's encoder, the first ones; 0: there is none */
     const uint8_t *layer_is_static; /* [layers] of the model; borrowed while opening. NULL: none */
     uint32_t n_staging; /* of the working slots, those for prefetched ones: for reports */
@@ -190,8 +191,8 @@ struct moe_cache_options {
  * largest where experts differ. */
 uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant);
 
-/* Memory that a cache with these options takes: slots, loader, tables; with a GPU that of the
- * device, its slots. UINT64_MAX: no cache can be made of them. */
+/* Memory that a cache with these options takes: slots, loader, what the policy keeps of choices;
+ * with a GPU that of the device, its slots. UINT64_MAX: no cache can be made of them. */
 uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_options *options);
 
 /* With a GPU: the least host_bytes that such a cache works with (all of them where the strategy

@@ -12,18 +12,18 @@ static int check_host_bytes(const struct cached *c, const struct moe_cache_optio
                             struct moe_err *err)
 {
     const struct moe_expert_pools *p = &c->pools;
-    uint64_t loaders = moe_expert_pools_loader_bytes(p);
+    uint64_t beside = moe_expert_pools_beside_bytes(p);
     char need[32];
     if (o->strategy && o->strategy->needs_host && !p->host.whole)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "strategy %s computes experts on the host: all of them must be in host "
                         "memory, which takes %s",
-                        o->strategy->name, moe_format_bytes(p->host.all_bytes + loaders, need));
-    if (o->host_bytes < p->host.least_bytes + loaders)
+                        o->strategy->name, moe_format_bytes(p->host.all_bytes + beside, need));
+    if (o->host_bytes < p->host.least_bytes + beside)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "%s: experts on their way to the GPU need at least %s of host memory",
                         moe_pack_path(c->pack),
-                        moe_format_bytes(p->host.least_bytes + loaders, need));
+                        moe_format_bytes(p->host.least_bytes + beside, need));
     return MOE_OK;
 }
 

@@ -106,11 +106,15 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
     if (status != MOE_OK)
         return status;
     uint64_t slot_bytes = moe_inventory_slot_bytes(inv, out->high);
+    const struct moe_follower_params choices = {inv->n_layers, inv->n_experts, inv->top_k};
+    uint64_t policy = moe_policy_follow_bytes(out->strategy.cache, &choices);
     if (out->strategy.resident) {
         m->experts = m->all;
         m->floor = fixed + m->all;
         return fits ? MOE_OK : moe_fail(err, MOE_ERR_LIMIT, "not all experts fit into the memory");
     }
+    if (!named)
+        available = available > policy ? available - policy : 0;
     struct moe_slots slots =
         moe_slots_of(&out->strategy, available, named, slot_bytes, inv->top_k, f->staging);
     uint64_t working = slots.working * slot_bytes;
@@ -119,8 +123,8 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
     moe_pools_size(&out->pools, inv, &out->strategy, out->high, out->low, slots.cache_bytes,
                    slots.working);
     out->staging = slots.staging;
-    m->experts = out->pools.bytes;
-    m->floor = fixed + (named ? m->experts : inv->top_k * slot_bytes);
+    m->experts = out->pools.bytes + policy;
+    m->floor = fixed + (named ? m->experts : inv->top_k * slot_bytes + policy);
     if (m->total && m->total < m->floor)
         return moe_fail(err, MOE_ERR_LIMIT,
                         named ? "the budget has no room for the memory that is named for experts"

@@ -51,9 +51,9 @@ static void compare(const char *what, const struct moe_fitted *f, const struct m
     assert_int_equal(f->memory.batch, b->batch);
 }
 
-static const char *const rows[] = {"ondemand", "lru",     "prefetch", "prefetch predict=previous",
-                                   "eap",      "edgemoe", "fate",     "hobbit",
-                                   "host",     "daop"};
+static const char *const rows[] = {
+    "ondemand", "lru",  "prefetch", "prefetch predict=previous", "eap", "edgemoe", "fate",
+    "hobbit",   "host", "daop",     "lru cache=learned"};
 
 static void an_engine_is_as_it_was_said(void **state)
 {
@@ -132,6 +132,26 @@ static void budgets_are_split_alike(void **state)
     assert_true(most_slots > 100);
 }
 
+/* What a policy keeps of choices is part of the floor, to the byte. */
+static void policies_take_memory(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_fitted lru, learned;
+    struct moe_engine_options o = strategies_options(&fixture, "lru", 0);
+    o.memory_bytes = (uint64_t)64 << 20;
+    assert_ok(fit(&o, 0, &lru, &err), &err);
+    struct moe_engine_options l = strategies_options(&fixture, "lru cache=learned", 0);
+    l.memory_bytes = o.memory_bytes;
+    assert_ok(fit(&l, 0, &learned, &err), &err);
+    struct moe_engine *e = strategies_open(&fixture, &l);
+    const struct moe_config *c = &e->model->config;
+    const struct moe_follower_params choices = {c->n_layers, c->n_experts, c->top_k};
+    uint64_t keeps = moe_policy_follow_bytes(moe_policy_find("learned"), &choices);
+    assert_true(keeps > 0);
+    assert_int_equal(learned.memory.floor - lru.memory.floor, keeps);
+    moe_engine_close(e);
+}
+
 /* More memory has no smaller batch, and no less room for experts; and one floor. */
 static void a_larger_budget_has_no_less(void **state)
 {
@@ -194,6 +214,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_is_as_it_was_said),
         cmocka_unit_test(budgets_are_split_alike),
+        cmocka_unit_test(policies_take_memory),
         cmocka_unit_test(a_larger_budget_has_no_less),
         cmocka_unit_test(resident_needs_room_for_all),
     };

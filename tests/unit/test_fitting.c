@@ -121,6 +121,31 @@ static void shapes(void **state)
     assert_int_equal(f.memory.total, 0);
 }
 
+/* What a policy keeps of choices is taken from the experts' memory. */
+static void policies_take_memory(void **state)
+{
+    static const char *const policies[] = {"transition", "learned"};
+    const struct moe_follower_params choices = {two.n_layers, two.n_experts, two.top_k};
+    for (int i = 0; i < 2; i++) {
+        struct moe_fitted f;
+        struct moe_err err = {0};
+        struct moe_strategy s;
+        assert_true(moe_strategy_find("lru", &s));
+        s.cache = moe_policy_find(policies[i]);
+        uint64_t keeps = moe_policy_follow_bytes(s.cache, &choices);
+        struct moe_shape_fit shape = {.inventory = &two,
+                                      .memory = {.total = 30 * EXPERT + keeps, .program = 0}};
+        assert_true(keeps > 2 * two.n_layers * two.n_experts * two.n_experts); /* its counts */
+        const struct moe_fitter fitter = moe_fitter_of_shape(&shape);
+        assert_ok(fitter.fit(fitter.ctx, &s, 0, &f, &err), &err);
+        assert_int_equal(f.pools.n_slots, 30);
+        assert_int_equal(f.memory.experts, 30 * EXPERT + keeps);
+        assert_int_equal(f.memory.floor, 2 * EXPERT + keeps);
+        assert_ok(fit(&shape, "lru", 30 * EXPERT, &f, &err), &err);
+        assert_int_equal(f.memory.experts, 30 * EXPERT);
+    }
+}
+
 static void parts_that_cannot_run(void **state)
 {
     struct moe_fitted f;
@@ -188,6 +213,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_by_hand),
         cmocka_unit_test(shapes),
+        cmocka_unit_test(policies_take_memory),
         cmocka_unit_test(parts_that_cannot_run),
     };
     return cmocka_run_group_tests_name("fitting", tests, open_all, close_all);

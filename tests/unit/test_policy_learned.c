@@ -354,6 +354,45 @@ static void texts_side_by_side_follow_themselves(void **state)
     moe_usage_release(&u);
 }
 
+/* Two texts side by side say the same, each expert every fourth token: what comes in two tokens is
+ * likelier than what has just been chosen, though the other text chooses that in the same pass. */
+static void examples_are_labelled_by_their_own_text(void **state)
+{
+    static const uint32_t sequences[2] = {3, 8};
+    struct moe_usage u;
+    open_usage(&u, "learned");
+    for (uint32_t t = 0; t < 400; t++)
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            const uint32_t first = t % 4 * TOP_K,
+                           rows[2][TOP_K] = {{first, first + 1}, {first, first + 1}};
+            const struct moe_choices c = {l, 2, rows[0], sequences};
+            moe_usage_chosen(&u, &c);
+        }
+    uint32_t now = 399 % 4, then = (now + 2) % 4; /* the expert of two tokens later */
+    assert_true(score(&u, 0, then * TOP_K) > score(&u, 0, now * TOP_K));
+    moe_usage_release(&u);
+}
+
+/* A text of one token leaves no example: nothing is learnt from what another text says next. */
+static void texts_do_not_label_one_another(void **state)
+{
+    struct moe_usage u;
+    open_usage(&u, "learned");
+    for (uint32_t t = 0; t < 60; t++) {
+        u.follower->begin_sequence(u.follower);
+        for (uint32_t l = 0; l < N_LAYERS; l++)
+            choose(&u, l, tokens[t][l], 1);
+    }
+    for (uint32_t e = 0; e < N_EXPERTS; e++) { /* still as at first */
+        double uses = naive_uses(0, 59, e, 8), n = 0;
+        for (uint32_t t = 0; t < 60; t++)
+            n += exp2(-(double)t / 8);
+        double share = log((uses + 0.5 * TOP_K / N_EXPERTS) / (n + 0.5) * N_EXPERTS / TOP_K);
+        assert_true(uses == 0 || fabs((double)score(&u, 0, e) - (share - 2)) < 1e-4);
+    }
+    moe_usage_release(&u);
+}
+
 /* Counts of 16 bits: a row that is full halves, and what it says stays nearly the same. */
 static void full_counts_halve(void **state)
 {
@@ -381,6 +420,8 @@ int main(void)
         cmocka_unit_test(scores_are_the_same_everywhere),
         cmocka_unit_test(a_pass_is_its_tokens_one_by_one),
         cmocka_unit_test(texts_side_by_side_follow_themselves),
+        cmocka_unit_test(examples_are_labelled_by_their_own_text),
+        cmocka_unit_test(texts_do_not_label_one_another),
         cmocka_unit_test(full_counts_halve),
     };
     return cmocka_run_group_tests_name("policy_learned", tests, draw, NULL);
