@@ -15,7 +15,7 @@
 enum { PLAN_TOKENS = 4096 };
 
 static struct {
-    const char *explain, *compare, *simulate, *memory, *experts;
+    const char *explain, *compare, *html, *timeline, *simulate, *memory, *experts;
     bool json;
     const char *budgets;   /* of a shape, several; NULL: one plan is made */
     uint32_t coe_requests; /* of --simulate */
@@ -107,6 +107,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "simulate", "TRACE", &o.simulate),
      .help = "compare strategies: --strategy A,B; --coe: N requests"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON"},
+    {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--explain: as a page with pictures"},
+    {CLI_OPT_TEXT(0, "timeline", "FILE", &o.timeline),
+     .help = "--html: with a run's --trace-events"},
     {CLI_OPT_DOUBLE(0, "layer-seconds", "S", &o.plan.layer_seconds, 1e-9, 1e3),
      .help = "time of one layer for one token, not a profile's"},
     {CLI_OPT_DOUBLE(0, "load-seconds", "S", &o.plan.load_seconds, 1e-9, 1e3),
@@ -142,6 +145,7 @@ static struct cli_program program = {
                               "--shape FILE [--memory M[,M]] [--device-profile FILE] [OPTION]...",
                               "--explain PLAN [--compare PLAN|RUN] [--json]",
                               "--explain STATS|TRACE|MAP|DEVICE|PACK [--json]",
+                              "--explain PLAN|STATS|TRACE|MAP|DEVICE --html OUT [--timeline FILE]",
                               "--simulate TRACE [PACK] [--strategy A,B] [--memory M,M] [--json]",
                               "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",
                               NULL},
@@ -161,7 +165,8 @@ static int check_explain(int n_args)
     for (int i = 0; i < 2; i++)
         for (const struct cli_option *p = tables[i]; p->kind != CLI_END; p++)
             if (p->name && cli_given(p->name) && strcmp(p->name, "explain") != 0 &&
-                strcmp(p->name, "compare") != 0 && strcmp(p->name, "json") != 0)
+                strcmp(p->name, "compare") != 0 && strcmp(p->name, "json") != 0 &&
+                strcmp(p->name, "html") != 0 && strcmp(p->name, "timeline") != 0)
                 return cli_misuse("option --%s: --explain only reads what is in the file", p->name);
     return n_args ? cli_misuse("--explain takes one file") : -1;
 }
@@ -299,6 +304,11 @@ static int check_options(int n_args, char **args)
         return cli_misuse("--explain and --simulate exclude each other");
     if (o.compare && !o.explain)
         return cli_misuse("option --compare belongs to --explain");
+    if ((o.html && !o.explain) || (o.timeline && !o.html))
+        return cli_misuse("option --%s",
+                          o.html ? "html belongs to --explain" : "timeline belongs to --html");
+    if (o.html && (o.compare || o.json))
+        return cli_misuse("--html and --%s exclude each other", o.json ? "json" : "compare");
     if (!o.plan.shape && (o.experts || cli_given("dense")))
         return cli_misuse("option --%s belongs to --shape", o.experts ? "experts" : "dense");
     if (o.experts)
@@ -323,7 +333,9 @@ int main(int argc, char **argv)
         status = check_options(n_args, args);
     if (status >= 0)
         return status;
-    if (o.explain)
+    if (o.explain && o.html)
+        status = plan_page(o.explain, o.timeline, o.html, &err);
+    else if (o.explain)
         status = plan_explain(o.explain, o.compare, o.json, &err);
     else if (o.coe.collection && o.simulate)
         status = plan_coe_simulate(&o.coe, o.coe_requests, o.json, &err);

@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
+#include "html/page_file.h"
 #include "offline.h"
 #include "profile_coe.h"
 #include "show/show_device.h"
@@ -28,6 +29,7 @@ static struct {
     struct offline_shard shard;
     uint64_t memory;
     struct profile_coe requests;
+    const char *html;
     bool resume, merge, partial, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
        .trace_keep = MOE_TRACE_KEEP_ENOUGH,
@@ -80,6 +82,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "convert a trace of another engine"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
     {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
+    {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--show: as a page with pictures"},
     {.kind = CLI_END},
 };
 
@@ -91,8 +94,8 @@ static const struct cli_program program = {
             "PACK --text FILE... -o STATS [OPTION]...", "PACK --pairs FILE... -o STATS [OPTION]...",
             "--merge STATS... -o STATS [--partial]", "--merge TRACE... -o TRACE [--partial]",
             "--import FILE -o TRACE", "--device [--dir DIR] [PACK] -o DEVICE",
-            "--coe COLLECTION [--requests FILE] -o COSTS", "--show STATS|TRACE|DEVICE [--json]",
-            NULL},
+            "--coe COLLECTION [--requests FILE] -o COSTS",
+            "--show STATS|TRACE|DEVICE [--json | --html OUT]", NULL},
     .options = options,
     .examples =
         (const char *const[]){
@@ -295,12 +298,13 @@ static int show(const char *path)
 {
     struct moe_err err;
     struct moe_buf text = {0};
-    int status = moe_trace_is(path)                     ? show_trace(path, &text, &err)
+    int status = o.html                                 ? moe_page_of_file(path, NULL, &text, &err)
+                 : moe_trace_is(path)                   ? show_trace(path, &text, &err)
                  : moe_yaml_file_is(path, "moe-device") ? show_device(path, &text, &err)
                                                         : show_statistics(path, &text, &err);
-    if (!o.json)
+    if (!o.json && !o.html)
         cli_fit(STDOUT_FILENO, &text);
-    status = cli_print(status, &text, &err);
+    status = o.html ? cli_save(status, &text, o.html, &err) : cli_print(status, &text, &err);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
@@ -325,6 +329,9 @@ int main(int argc, char **argv)
                    cli_given("answer-tokens") || cli_given("max-batch") || o.requests.gpu_memory))
         return cli_misuse("--requests, --prompt-tokens, --answer-tokens, --max-batch and "
                           "--gpu-memory belong to --coe");
+    if (o.html && (!o.show || o.json))
+        return cli_misuse(o.json ? "--html and --json exclude each other"
+                                 : "--html belongs to --show");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)

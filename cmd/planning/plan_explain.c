@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "html/page_file.h"
 #include "show/explain_file.h"
 
 int plan_explain(const char *path, const char *other, bool json, struct moe_err *err)
@@ -15,4 +16,11 @@ int plan_explain(const char *path, const char *other, bool json, struct moe_err 
         cli_fit(STDOUT_FILENO, &out);
     status = cli_print(status, &out, err);
     return cli_print_as_is(status, &picture, err);
+}
+
+int plan_page(const char *path, const char *timeline, const char *html, struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    int status = moe_page_of_file(path, timeline, &out, err);
+    return cli_save(status, &out, html, err);
 }

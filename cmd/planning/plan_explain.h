@@ -9,5 +9,7 @@
 
 /* other: NULL, or what `path`, a plan, is compared with. */
 int plan_explain(const char *path, const char *other, bool json, struct moe_err *err);
+/* --html: as a page, with the events of a run (NULL: none). */
+int plan_page(const char *path, const char *timeline, const char *html, struct moe_err *err);
 
 #endif

@@ -26,6 +26,13 @@ void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen scr
 /* {"plan": as moe_plan_write_json has it, "bounds": ..., ...}: all that the text says. */
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
 
+/* "twice the memory, 60.00 MiB". */
+void moe_explain_alternative(enum moe_alternative what, double amount, double times,
+                             const char *precision, char out[80]);
+/* What is taken for granted, in ASCII, and what the speed would be without it. */
+void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption what,
+                            struct moe_buf *out);
+
 /* Which parts a strategy has and whether it may change results, as sentences, one paragraph of
  * ASCII without its newline. n_slots: that keep experts. */
 void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, struct moe_buf *out);

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "show/draw.h"
+#include "show/explain.h"
 #include "show/explain_plan.h"
 
 enum { MOST_ADVICE = 4 };
@@ -19,8 +20,7 @@ static const char *multiple(double times, char room[32])
     return room;
 }
 
-/* "twice the memory, 60.00 MiB". */
-static void name_alternative(enum moe_alternative what, double amount, double times,
+void moe_explain_alternative(enum moe_alternative what, double amount, double times,
                              const char *precision, char out[80])
 {
     char room[2][32];
@@ -57,8 +57,8 @@ void explain_advice(const struct explanation *x)
     bool known = x->plan->n_alternatives || x->plan->n_memory_steps || x->plan->n_rate_steps;
     for (uint32_t i = 0; i < n && i < MOST_ADVICE; i++) {
         char name[80];
-        name_alternative(advice[i].what, advice[i].amount, advice[i].times, advice[i].precision,
-                         name);
+        moe_explain_alternative(advice[i].what, advice[i].amount, advice[i].times,
+                                advice[i].precision, name);
         moe_buf_printf(&text, "%s%s (%s%+.1f%%%s)", i ? ", " : "", name,
                        advice[i].at_most ? "at most " : "", 100 * advice[i].gain,
                        advice[i].what == MOE_ALTERNATIVE_EXPERTS ? ", results change" : "");
@@ -149,7 +149,7 @@ void explain_alternatives(const struct explanation *x)
     for (uint32_t i = 0; i < p->n_alternatives; i++) {
         const struct moe_plan_alternative *a = &p->alternatives[i];
         char name[80];
-        name_alternative(a->what, a->amount, a->times, a->precision, name);
+        moe_explain_alternative(a->what, a->amount, a->times, a->precision, name);
         if (a->decode_tokens_per_second >= 0)
             put_row(x, name, a->decode_tokens_per_second,
                     moe_plan_gain(p, a->decode_tokens_per_second), a->prefill_tokens_per_second,

@@ -159,9 +159,9 @@ static void put_memory(const struct explanation *x)
 /* ---- What it rests on ---- */
 
 /* By how much it is taken not to hold, and what the speed would be then. */
-static void put_doubt(const struct explanation *x, enum moe_assumption what, struct moe_buf *text)
+static void put_doubt(const struct moe_plan *plan, enum moe_assumption what, struct moe_buf *text)
 {
-    const struct moe_plan_doubt *d = moe_plan_doubt_of(x->plan, what);
+    const struct moe_plan_doubt *d = moe_plan_doubt_of(plan, what);
     char off[80], speed[32];
     if (!d || d->decode_tokens_per_second < 0)
         return;
@@ -182,10 +182,11 @@ static void put_doubt(const struct explanation *x, enum moe_assumption what, str
     }
     moe_buf_printf(text, " %s: %s tokens/s, %+.1f%%.", off,
                    moe_format_speed(d->decode_tokens_per_second, speed),
-                   100 * moe_plan_gain(x->plan, d->decode_tokens_per_second));
+                   100 * moe_plan_gain(plan, d->decode_tokens_per_second));
 }
 
-static void put_assumption(const struct explanation *x, const char *first, enum moe_assumption what)
+void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption what,
+                            struct moe_buf *text)
 {
     static const char *const texts[MOE_N_ASSUMPTIONS] = {
         [MOE_ASSUME_ROUTING] = "Which experts a text uses was drawn at random, in the bundled "
@@ -202,23 +203,28 @@ static void put_assumption(const struct explanation *x, const char *first, enum 
         [MOE_ASSUME_NO_STATISTICS] =
             "There were no statistics: strategies that need them were not tried.",
     };
-    const struct moe_plan_evidence *e = &x->plan->evidence;
-    double points = 100 * moe_plan_hit_rate_error(x->plan);
-    struct moe_buf text = {0};
+    const struct moe_plan_evidence *e = &plan->evidence;
+    double points = 100 * moe_plan_hit_rate_error(plan);
     if (texts[what])
-        moe_buf_text(&text, texts[what]);
+        moe_buf_text(text, texts[what]);
     else if (what == MOE_ASSUME_FEW_TOKENS)
-        moe_buf_printf(&text,
+        moe_buf_printf(text,
                        "The trace has few tokens: the share found in memory may be off by %.1f "
                        "points for that reason alone.",
                        points);
     else
-        moe_buf_printf(&text,
+        moe_buf_printf(text,
                        "Other texts use the experts as those of the trace do (%" PRIu64
                        " tokens in %" PRIu64 " texts, %" PRIu64
                        " in prompts; the share found is good to %.1f points).",
                        e->trace_tokens, e->trace_sequences, e->trace_prompt_tokens, points);
-    put_doubt(x, what, &text);
+    put_doubt(plan, what, text);
+}
+
+static void put_assumption(const struct explanation *x, const char *first, enum moe_assumption what)
+{
+    struct moe_buf text = {0};
+    moe_explain_assumption(x->plan, what, &text);
     if (!text.failed)
         moe_draw_paragraph(x->out, x->screen, first, 5, "%s", (const char *)text.data);
     x->out->failed |= text.failed;

@@ -50,9 +50,8 @@ uint32_t moe_heat_layers(const struct moe_heat *heat)
     return (heat->n_layers + MOE_HEAT_LINES - 1) / MOE_HEAT_LINES;
 }
 
-/* The mean of the known values of a cell; NAN: none is. */
-static double cell(const struct moe_heat *h, uint32_t layer, uint32_t n_layers, uint32_t expert,
-                   uint32_t n_experts)
+double moe_heat_cell(const struct moe_heat *h, uint32_t layer, uint32_t n_layers, uint32_t expert,
+                     uint32_t n_experts)
 {
     double sum = 0;
     uint32_t n = 0;
@@ -77,7 +76,7 @@ void moe_draw_heat(const struct moe_heat *h, struct moe_screen screen, struct mo
         uint32_t before = 0; /* shade of the cell before, whose colour still holds */
         moe_buf_printf(out, "  %4" PRIu32 " |", h->names ? h->names[l] : l);
         for (uint32_t e = 0; e < h->n_experts; e += experts) {
-            double x = cell(h, l, layers, e, experts);
+            double x = moe_heat_cell(h, l, layers, e, experts);
             uint32_t shade = x > 0 ? moe_shade_level(x, h->usual) : 0;
             if (screen.colour && shade != before && shade)
                 moe_buf_printf(out, "\033[38;5;%dm", colours[shade]);

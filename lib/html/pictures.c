@@ -1,0 +1,186 @@
+#include "html/pictures.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "show/draw.h"
+
+/* In units of the picture: as wide as a small screen, so that its text stays readable there. */
+enum { WIDTH = 360, LEFT = 34, STRIP = 48, CURVE = 150, SHADES = 9 };
+
+static void open_picture(struct moe_page *p, double height, const char *caption)
+{
+    moe_buf_printf(p->out, "<figure>\n<svg viewBox=\"0 0 %d %.1f\" role=\"img\">\n<title>", WIDTH,
+                   height);
+    moe_page_text(p, caption);
+    moe_buf_text(p->out, "</title>\n");
+}
+
+static void close_picture(struct moe_page *p, const char *caption)
+{
+    moe_buf_text(p->out, "</svg>\n<figcaption>");
+    moe_page_text(p, caption);
+    moe_buf_text(p->out, "</figcaption>\n</figure>\n");
+}
+
+static void put_label(struct moe_page *p, double x, double y, const char *anchor, const char *text)
+{
+    moe_buf_printf(p->out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+    moe_page_text(p, text);
+    moe_buf_text(p->out, "</text>\n");
+}
+
+/* ---- Heat maps ---- */
+
+static void put_shade(struct moe_page *p, double x, double usual)
+{
+    if (isnan(x))
+        moe_buf_text(p->out, "unknown");
+    else if (x < 0)
+        moe_buf_text(p->out, "below");
+    else
+        moe_buf_printf(p->out, "k%d",
+                       usual > 0 ? (int)fmin(SHADES - 1, round((SHADES - 1) * x / (2 * usual)))
+                                 : 0);
+}
+
+void moe_page_heat(struct moe_page *p, const struct moe_heat *h, const char *caption,
+                   const char *const *columns)
+{
+    uint32_t experts = (h->n_experts + MOE_PAGE_COLUMNS - 1) / MOE_PAGE_COLUMNS;
+    uint32_t layers = moe_heat_layers(h);
+    uint32_t across = (h->n_experts + experts - 1) / experts;
+    uint32_t down = (h->n_layers + layers - 1) / layers;
+    double w = (double)(WIDTH - LEFT) / across, line = down > 24 ? 4 : 12;
+    open_picture(p, line * down + 2, caption);
+    for (uint32_t l = 0; l < h->n_layers; l += layers) {
+        double y = line * (l / layers);
+        uint32_t name = h->names ? h->names[l] : l;
+        char room[32];
+        snprintf(room, sizeof room, "%" PRIu32, name);
+        if (line >= 9 || l / layers % 4 == 0)
+            put_label(p, LEFT - 4, y + 9, "end", room);
+        for (uint32_t e = 0; e < h->n_experts; e += experts) {
+            double x = moe_heat_cell(h, l, layers, e, experts);
+            moe_buf_printf(p->out,
+                           "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" class=\"",
+                           LEFT + w * (e / experts), y, fmax(0.5, w - 0.4), line - 0.6);
+            put_shade(p, x, h->usual);
+            moe_buf_printf(p->out, "\"><title>layer %" PRIu32 ", ", name);
+            if (columns)
+                moe_page_text(p, columns[e]);
+            else
+                moe_buf_printf(p->out, "expert %" PRIu32, e);
+            if (isnan(x))
+                moe_buf_text(p->out, ": not known</title></rect>\n");
+            else
+                moe_buf_printf(p->out, ": %.4g</title></rect>\n", x);
+        }
+    }
+    close_picture(p, caption);
+}
+
+/* ---- Parts ---- */
+
+void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint32_t n,
+                    const char *caption, char *(*format)(double amount, char room[32]))
+{
+    static const char *const heads[] = {"", "amount", "share"};
+    double sum = 0, at = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += parts[i].amount;
+    if (!(sum > 0))
+        return;
+    open_picture(p, 26, caption);
+    for (uint32_t i = 0; i < n; i++) {
+        double width = WIDTH * parts[i].amount / sum;
+        moe_buf_printf(p->out,
+                       "<rect x=\"%.2f\" y=\"0\" width=\"%.2f\" height=\"24\" class=\"s%" PRIu32
+                       "\"><title>",
+                       at, width, i % MOE_PAGE_PARTS);
+        moe_page_text(p, parts[i].name);
+        moe_buf_text(p->out, "</title></rect>\n");
+        at += width;
+    }
+    close_picture(p, caption);
+    moe_page_open_table(p, heads, 3);
+    for (uint32_t i = 0; i < n; i++) {
+        char room[2][32];
+        moe_buf_text(p->out, "<tr><td>");
+        moe_buf_printf(
+            p->out,
+            "<svg viewBox=\"0 0 10 10\" style=\"width:.7em;display:inline;margin:0 .4em "
+            "0 0\" aria-hidden=\"true\"><rect width=\"10\" height=\"10\" class=\"s%" PRIu32
+            "\"/></svg>",
+            i % MOE_PAGE_PARTS);
+        moe_page_text(p, parts[i].name);
+        moe_buf_printf(p->out, "</td><td>%s</td><td>%s</td></tr>\n",
+                       format(parts[i].amount, room[0]),
+                       moe_format_percent(parts[i].amount / sum, room[1]));
+    }
+    moe_page_close_table(p);
+}
+
+/* ---- Curves, strips ---- */
+
+void moe_page_curve(struct moe_page *p, const struct moe_page_curve *c)
+{
+    enum { BOTTOM = CURVE - 16, TOP = 14 };
+    double most = 0, low, high;
+    char room[32];
+    if (c->n < 2)
+        return;
+    low = c->x[0];
+    high = c->x[c->n - 1];
+    for (uint32_t i = 0; i < c->n; i++)
+        most = fmax(most, c->y[i]);
+    if (!(high > low) || !(most > 0))
+        return;
+#define AT_X(v) (LEFT + (WIDTH - LEFT - 12) * ((v)-low) / (high - low))
+#define AT_Y(v) (BOTTOM - (BOTTOM - TOP) * fmax(0, v) / most)
+    open_picture(p, CURVE, c->caption);
+    moe_buf_printf(p->out,
+                   "<path class=\"axis\" fill=\"none\" d=\"M%d %d V%d H%d\"/>\n<path "
+                   "class=\"curve\" d=\"",
+                   LEFT, TOP, BOTTOM, WIDTH);
+    for (uint32_t i = 0; i < c->n; i++)
+        moe_buf_printf(p->out, "%c%.2f %.2f ", i ? 'L' : 'M', AT_X(c->x[i]), AT_Y(c->y[i]));
+    moe_buf_text(p->out, "\"/>\n");
+    for (uint32_t i = 0; i < c->n; i++) {
+        moe_buf_printf(p->out, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"3\" class=\"s1\"><title>",
+                       AT_X(c->x[i]), AT_Y(c->y[i]));
+        moe_page_text(p, c->format_x(c->x[i], room));
+        moe_buf_printf(p->out, ": %s tokens/s</title></circle>\n", moe_format_speed(c->y[i], room));
+    }
+    if (c->now >= low && c->now <= high) {
+        double x = AT_X(c->now);
+        bool right = x > WIDTH / 2.0;
+        moe_buf_printf(p->out, "<path class=\"mark\" d=\"M%.2f %d V%d\"/>\n", x, 2, BOTTOM);
+        put_label(p, right ? x - 3 : x + 3, 9, right ? "end" : "start", c->now_name);
+    }
+    put_label(p, LEFT - 3, TOP + 4, "end", moe_format_speed(most, room));
+    put_label(p, LEFT - 3, BOTTOM, "end", "0");
+    put_label(p, LEFT, CURVE - 4, "start", c->format_x(low, room));
+    put_label(p, WIDTH - 2, CURVE - 4, "end", c->format_x(high, room));
+    close_picture(p, c->caption);
+#undef AT_X
+#undef AT_Y
+}
+
+void moe_page_strip(struct moe_page *p, const double *values, uint32_t n, double most,
+                    const char *caption)
+{
+    double w = (double)WIDTH / n;
+    open_picture(p, STRIP + 2, caption);
+    moe_buf_printf(p->out, "<path class=\"axis\" d=\"M0 %d H%d\"/>\n", STRIP, WIDTH);
+    for (uint32_t i = 0; i < n && most > 0; i++) {
+        double height = STRIP * fmin(1, values[i] / most);
+        if (height > 0.05)
+            moe_buf_printf(p->out,
+                           "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
+                           "class=\"s1\"/>\n",
+                           w * i, STRIP - height, w, height);
+    }
+    close_picture(p, caption);
+}
