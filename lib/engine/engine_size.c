@@ -1,5 +1,7 @@
 #include "engine/engine_size.h"
 
+#include <string.h>
+
 #include "base/par.h"
 #include "engine/engine_share.h"
 #include "gpu.h"
@@ -14,6 +16,7 @@ enum {
      * were seen (Debian 12, x86-64). Where a process has more, a run counts that. */
     PROGRAM_BYTES = 6 << 20,
 #endif
+    CUDA_BYTES = 2 << 20,     /* ... of a build with CUDA on top; 1.5 MiB were seen */
     PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
     THREAD_BYTES = 256 << 10, /* of a thread's stack and heap that are touched */
     LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
@@ -63,7 +66,8 @@ uint64_t moe_engine_process_bytes(void)
 
 uint64_t moe_engine_program_bytes(const struct moe_model *model)
 {
-    return PROGRAM_BYTES + moe_model_directory_bytes(model);
+    uint64_t cuda = strcmp(moe_gpu_build(), "none") == 0 ? 0 : CUDA_BYTES;
+    return PROGRAM_BYTES + cuda + moe_model_directory_bytes(model);
 }
 
 struct moe_budget moe_engine_size(const struct moe_split_inputs *in,

@@ -2,7 +2,7 @@
  * Replays traces through caches of experts, each policy at each size:
  *
  *     replay_trace [--policy NAME,...] [--capacity SIZE,...] [--per-layer] [--by-token] [--all]
- *                  [--half-life TOKENS] [--keep-records] TRACE...
+ *                  [--half-life TOKENS] [--keep-records] [--cost] TRACE...
  *
  * Prints one table of hit rates for each trace. A capacity is a number of slots (300), so many
  * times what a token visits (2x) or bytes of experts (4000M; sizes are those of the trace's first
@@ -15,15 +15,21 @@
  * experts that a decoded token wants of a layer do not evict one another. Records of use start anew
  * with each sequence, or --keep-records.
  *
+ * --cost adds what a policy's decisions and records take of the processor, in microseconds a token:
+ * the mean over the sizes, reading the trace apart, with this tool's own accounts, which are the
+ * same for all.
+ *
  * The last row is the optimum (plan/optimal.h), of one cache for all layers also with --per-layer:
  * decoded tokens' hits, which are the same however prompts are looked up; with --all a dash. Of
  * bytes it has so many slots as experts of the mean size fit into them.
  */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "base/text.h"
@@ -38,6 +44,7 @@ struct options {
     const struct moe_policy_ops *policies[MAX_ITEMS];
     const char *capacities[MAX_ITEMS];
     int n_policies, n_capacities;
+    bool cost;
     bool per_layer, by_token, all, keep_records;
     double half_life;
 };
@@ -271,8 +278,20 @@ static void print_rate(uint64_t hits, uint64_t lookups)
     fflush(stdout);
 }
 
+struct cost {
+    double seconds;
+    uint64_t tokens;
+};
+
+static double processor_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static int replay(struct moe_trace *t, const struct options *o, const struct moe_policy_ops *policy,
-                  const char *capacity, struct moe_err *err)
+                  const char *capacity, struct cost *cost, struct moe_err *err)
 {
     const struct moe_trace_token *token;
     struct cache c;
@@ -280,8 +299,12 @@ static int replay(struct moe_trace *t, const struct options *o, const struct moe
     uint64_t room = moe_trace_totals(t)->prompt_tokens + 1;
     int status = open_cache(&c, o, moe_trace_shape(t), policy, capacity, room, err);
     moe_trace_rewind(t);
-    while (status == MOE_OK && (status = moe_trace_next(t, &token, err)) == MOE_OK && token)
+    while (status == MOE_OK && (status = moe_trace_next(t, &token, err)) == MOE_OK && token) {
+        double began = processor_seconds();
         take_token(&c, t, token);
+        cost->seconds += processor_seconds() - began;
+        cost->tokens++;
+    }
     if (status == MOE_OK) {
         if (c.n_prompt)
             look_up_prompt(&c);
@@ -327,11 +350,14 @@ static int print_table(const char *path, const struct options *o, struct moe_err
            o->per_layer ? ", per layer" : "", o->by_token ? ", prompts by token" : "", "policy");
     for (int i = 0; i < o->n_capacities; i++)
         printf(" %7s", o->capacities[i]);
-    printf("\n");
+    printf(o->cost ? "      us\n" : "\n");
     for (int p = 0; p < o->n_policies && status == MOE_OK; p++) {
+        struct cost cost = {0};
         printf("%-16s", o->policies[p]->name);
         for (int i = 0; i < o->n_capacities && status == MOE_OK; i++)
-            status = replay(t, o, o->policies[p], o->capacities[i], err);
+            status = replay(t, o, o->policies[p], o->capacities[i], &cost, err);
+        if (o->cost && cost.tokens)
+            printf(" %7.1f", 1e6 * cost.seconds / (double)cost.tokens);
         printf("\n");
     }
     if (status == MOE_OK)
@@ -365,10 +391,15 @@ static bool take_list(struct options *o, char *list, const int *n,
 static bool parse(struct options *o, int argc, char **argv)
 {
     static const struct option names[] = {
-        {"policy", required_argument, NULL, 'p'},    {"capacity", required_argument, NULL, 'c'},
-        {"per-layer", no_argument, NULL, 'l'},       {"keep-records", no_argument, NULL, 'k'},
-        {"by-token", no_argument, NULL, 't'},        {"all", no_argument, NULL, 'a'},
-        {"half-life", required_argument, NULL, 'h'}, {0},
+        {"policy", required_argument, NULL, 'p'},
+        {"capacity", required_argument, NULL, 'c'},
+        {"per-layer", no_argument, NULL, 'l'},
+        {"keep-records", no_argument, NULL, 'k'},
+        {"by-token", no_argument, NULL, 't'},
+        {"all", no_argument, NULL, 'a'},
+        {"half-life", required_argument, NULL, 'h'},
+        {"cost", no_argument, NULL, 's'},
+        {0},
     };
     static char usual[] = "0.5x,1x,2x,4x,6x";
     bool good = true;
@@ -377,6 +408,7 @@ static bool parse(struct options *o, int argc, char **argv)
         o->keep_records |= c == 'k';
         o->by_token |= c == 't';
         o->all |= c == 'a';
+        o->cost |= c == 's';
         if (c == 'p')
             good = take_list(o, optarg, &o->n_policies, take_policy);
         else if (c == 'c')
@@ -400,7 +432,7 @@ int main(int argc, char **argv)
     if (!parse(&o, argc, argv)) {
         fprintf(stderr, "replay_trace [--policy NAME,...] [--capacity SLOTS|TIMESx|BYTES,...] "
                         "[--per-layer] [--by-token] [--all] [--half-life TOKENS] "
-                        "[--keep-records] TRACE...\n");
+                        "[--keep-records] [--cost] TRACE...\n");
         return 2;
     }
     int status = MOE_OK;
