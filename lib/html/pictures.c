@@ -180,7 +180,7 @@ void moe_page_strip(struct moe_page *p, const double *values, uint32_t n, double
             moe_buf_printf(p->out,
                            "<rect x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\" "
                            "class=\"s1\"/>\n",
-                           w * i, STRIP - height, w, height);
+                           w * i, STRIP - height, w + 0.2, height); /* no gaps */
     }
     close_picture(p, caption);
 }
