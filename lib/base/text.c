@@ -125,6 +125,12 @@ char *moe_format_bytes(uint64_t bytes, char out[32])
     return out;
 }
 
+char *moe_format_bytes_of(double bytes, char out[32])
+{
+    uint64_t whole = bytes >= 0x1p64 ? UINT64_MAX : bytes > 0 ? (uint64_t)bytes : 0;
+    return moe_format_bytes(whole, out);
+}
+
 /* Length that the first byte announces, 0 for one that starts no character. */
 static int announced_length(uint8_t first)
 {

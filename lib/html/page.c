@@ -22,7 +22,7 @@ static const char style[] =
     "svg text{font:9px system-ui,sans-serif;fill:var(--dim)}"
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
     "th,td{text-align:right;padding:.15rem .3rem;border-bottom:1px solid var(--line)}"
-    "th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}"
+    "th:first-child,td:first-child{text-align:left;min-width:8rem;overflow-wrap:anywhere}"
     "th{font-weight:600;color:var(--dim)}div{overflow-x:auto}p{overflow-wrap:anywhere}"
     "pre{overflow-x:auto;font-size:12px;line-height:1.35}figure{margin:0}"
     "figcaption{color:var(--dim);font-size:.9em}"

@@ -11,7 +11,7 @@
 
 static char *format_bytes(double bytes, char room[32])
 {
-    return moe_format_bytes((uint64_t)bytes, room);
+    return moe_format_bytes_of(bytes, room);
 }
 
 static void put_head(struct moe_page *p, const struct moe_plan *plan)

@@ -27,7 +27,7 @@ void moe_explain_alternative(enum moe_alternative what, double amount, double ti
     const char *n = multiple(times, room[0]);
     switch (what) {
     case MOE_ALTERNATIVE_MEMORY:
-        snprintf(out, 80, "%s the memory, %s", n, moe_format_bytes((uint64_t)amount, room[1]));
+        snprintf(out, 80, "%s the memory, %s", n, moe_format_bytes_of(amount, room[1]));
         break;
     case MOE_ALTERNATIVE_LINK:
         snprintf(out, 80, "%s the link, %s", n, moe_format_rate(amount, room[1]));
@@ -86,7 +86,7 @@ static void put_row(const struct explanation *x, const char *name, double speed,
     moe_buf_printf(x->out, "  %-29s %8s %8s", name, moe_format_speed(speed, room[0]), change);
     if (wide)
         moe_buf_printf(x->out, " %9s", moe_format_speed(prompt, room[1]));
-    moe_buf_printf(x->out, " %11s", bytes >= 0 ? moe_format_bytes((uint64_t)bytes, room[2]) : "?");
+    moe_buf_printf(x->out, " %11s", bytes >= 0 ? moe_format_bytes_of(bytes, room[2]) : "?");
     if (wide)
         moe_draw_percent(x->out, found, 7);
     moe_buf_text(x->out, "\n");

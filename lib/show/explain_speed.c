@@ -55,7 +55,7 @@ static void put_loads(const struct explanation *x)
             "A token loads %s; the link (%s) is busy %s of the time. Found in memory: %s; by a "
             "cache "
             "that knows the future but loads only on demand: %s.",
-            moe_format_bytes((uint64_t)e->bytes_per_token, bytes),
+            moe_format_bytes_of(e->bytes_per_token, bytes),
             moe_format_rate(p->pace.load_rate, rate),
             moe_format_percent(e->link_seconds * e->decode_tokens_per_second, room[0]),
             moe_format_percent(e->hit_rate, room[1]),
@@ -154,7 +154,7 @@ typedef char *(*format_amount)(double amount, char room[32]);
 
 static char *format_memory(double amount, char room[32])
 {
-    return moe_format_bytes((uint64_t)amount, room);
+    return moe_format_bytes_of(amount, room);
 }
 
 static void put_step(const struct explanation *x, const struct moe_plan_step *step, bool now,

@@ -19,53 +19,57 @@ planned() { # PROFILE OPTION...
     run "$plan" -q "$tiny" -c 64 --max-tokens 60 --device-profile "$profile" -o "$tmp/plan.yaml" "$@"
 }
 
+least=$(smallest_memory "$plan" -q "$tiny" -c 64 --strategy lru --device cuda --gpu-memory 6M \
+    --device-profile "$tmp/gpu.yaml" -o "$tmp/none.yaml")
+host=$((${least:-14} + 10))
+
 # ---- Command lines -------------------------------------------------------------------------------
 
-planned gpu --device cuda --memory 24M
+planned gpu --device cuda --memory ${host}M
 error_line 2 'moe-plan: option --device: *takes --gpu-memory SIZE, and --memory SIZE*' "a GPU's plan without its budget"
 planned gpu --device cuda --gpu-memory 8M --expert-memory 1M
 error_line 2 'moe-plan: option --device: *takes --gpu-memory SIZE, and --memory SIZE*' "... without the host's"
-planned gpu --memory 24M --gpu-memory 8M
+planned gpu --memory ${host}M --gpu-memory 8M
 error_line 2 'moe-plan: option --gpu-memory goes with a PACK and --device cuda*' "a GPU's budget without a GPU"
-planned gpu --device cuda --memory 24M --gpu-memory 1M
+planned gpu --device cuda --memory ${host}M --gpu-memory 1M
 error_line 4 'moe-plan: *a budget of 1.00 MiB on the GPU is too small*--gpu-memory *' "too little of a GPU"
 planned gpu --device cuda --memory 1M --gpu-memory 8M
 error_line 4 'moe-plan: *a budget of 1.00 MiB is too small*--memory *' "too little of the host"
-planned no-storage --device cuda --memory 24M --gpu-memory 8M
+planned no-storage --device cuda --memory ${host}M --gpu-memory 8M
 error_line 2 'moe-plan: device profile *: no rate of storage*' "a profile without storage"
 printf '%s\n' 'format: moe-device' 'version: 1' 'name: "a machine"' 'host:' '  memory_bytes_per_second: 20e9' \
     'storage:' '  bytes_per_second: 600e6' >"$tmp/cpu.yaml"
-planned cpu --device cuda --memory 24M --gpu-memory 8M
+planned cpu --device cuda --memory ${host}M --gpu-memory 8M
 error_line 2 "moe-plan: device profile *: no GPU with memory of its own*" "a profile without a GPU"
 
 # ---- The plan ------------------------------------------------------------------------------------
 
 member() { sed -n "/^$1:/,/^[a-z]/s/^  $2: //p" "$tmp/plan.yaml"; } # SECTION KEY
-planned gpu --strategy prefetch --device cuda --memory 24M --gpu-memory 8M
+planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M
 expect_exit 0 "a plan for a GPU"
 check "... of the GPU's budget" [ "$(member memory total_bytes)" = $((8 << 20)) ]
-check "... and the host's" [ "$(member host_memory total_bytes)" = $((24 << 20)) ]
+check "... and the host's" [ "$(member host_memory total_bytes)" = $((host << 20)) ]
 check "... loading over its link" [ "$(member times load_bytes_per_second)" = 3.2e+10 ]
 check "... with storage behind the host" [ "$(member times storage_bytes_per_second)" = 6e+08 ]
 check "... of times that were not measured on it" [ "$(member evidence times_measured)" = "" ]
 cp "$tmp/plan.yaml" "$tmp/first.yaml"
-planned gpu --strategy prefetch --device cuda --memory 24M --gpu-memory 8M
+planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M
 check "... the same twice" cmp -s "$tmp/plan.yaml" "$tmp/first.yaml"
 rate() { planned gpu --strategy lru --device cuda --memory "$1" --gpu-memory 6M && member expected decode_tokens_per_second; }
 run "$plan" --explain "$tmp/first.yaml"
-expect_stdout_like "Plan for tiny.moe in 8.00 MiB of a GPU and 24.00 MiB of*main memory, on *
+expect_stdout_like "Plan for tiny.moe in 8.00 MiB of a GPU and $host.00 MiB of*main memory, on *
 Where the GPU's memory goes
 *
 Where main memory goes
 *5.0 us for each piece*comes from storage*(600.0 MB/s)*Launching a layer's experts takes 8.0 us*" "... and is explained so"
-little=$(rate 14M) much=$(rate 24M)
+little=$(rate ${least}M) much=$(rate ${host}M)
 check "less of the host: slower, experts come from storage (${little:-none} and ${much:-none} tokens/s)" \
     awk "BEGIN { exit !(${little:-2} < 0.8 * ${much:-1}) }"
 run "$bin/moe-run" "$tiny" -p Once -n 2 --plan "$tmp/first.yaml"
 error_line 2 'moe-run: the plan is for a GPU: it takes --device cuda*' "the processor does not run it"
 sed '/^host_memory:/,/^[a-z]/s/experts_bytes: .*/experts_bytes: 99999999/' "$tmp/first.yaml" >"$tmp/bad.yaml"
 run "$plan" --explain "$tmp/bad.yaml"
-error_line 3 'moe-plan: *bad.yaml: line *: the parts have * bytes, the total 25165824*' "parts above the host's total"
+error_line 3 'moe-plan: *bad.yaml: line *: the parts have * bytes, the total '$((host << 20))'*' "parts above the host's total"
 
 # ---- The run -------------------------------------------------------------------------------------
 
@@ -85,11 +89,11 @@ expect_exit 0 "the plan on a GPU"
 check "... gives the answer that there is without" cmp -s "$out" "$tmp/want"
 check "... in the GPU's budget" [ "$(figure gpu_memory_budget_bytes)" = $((8 << 20)) ]
 check "... which it keeps" [ "$(figure gpu_memory_bytes)" -le $((8 << 20)) ]
-check "... and the host's" keeps 24
+check "... and the host's" keeps $host
 check "... by the plan's strategy" [ "$(figure strategy)" = prefetch ]
 
 # What is on the GPU is what the plan says, to less than a slot; a run without a plan has as much.
-planned gpu --strategy lru --device cuda --memory 14M --gpu-memory 6M
+planned gpu --strategy lru --device cuda --memory ${least}M --gpu-memory 6M
 booked=0
 for part in dense_bytes kv_bytes work_bytes experts_bytes; do
     booked=$((booked + $(member memory $part)))
@@ -100,6 +104,6 @@ used=$(figure gpu_memory_bytes) loads=$(figure disk_loads)
 check "... with the plan's slots ($used of $booked bytes)" [ "$used" -le "$booked" ]
 check "... and no fewer" [ $((booked - used)) -lt "$(sed -n 's/.*slot_bytes: //p' "$tmp/plan.yaml")" ]
 check "... some experts from disk" [ "$loads" -gt 0 ]
-ask -c 64 --strategy lru --memory 14M --gpu-memory 6M
+ask -c 64 --strategy lru --memory ${least}M --gpu-memory 6M
 check "... as without a plan" [ "$(figure gpu_memory_bytes)" = "$used" ]
 finish
