@@ -90,6 +90,7 @@ static inline void pair_experts(struct pair *p, bool cached)
         struct moe_cache_options o = {
             .cache_bytes = 2 * c->n_layers * moe_cache_slot_bytes(pack, 0),
             .n_working = 2,
+            .top_k = c->top_k,
             .gpu = s->gpu,
             .loader = {.verify = true},
         };

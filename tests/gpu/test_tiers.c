@@ -82,6 +82,7 @@ static struct moe_cache_options draw_options(const struct moe_strategy *strategy
     static const uint32_t sizes[] = {0, 1, 4, 24, 96, 384};
     struct moe_cache_options o = {
         .strategy = strategy,
+        .top_k = TOP_K,
         .low = 1,
         .cache_bytes = sizes[test_random(random) % N_ITEMS(sizes)] * moe_cache_slot_bytes(pack, 0),
         .n_working = 1 + (uint32_t)(test_random(random) % 8),
@@ -204,6 +205,7 @@ static void lockstep_equals_the_model(void **state)
         moe_strategy_find(seed % 2 ? "prefetch" : "hobbit", &strategy);
         struct moe_cache_options o = {
             .strategy = &strategy,
+            .top_k = TOP_K,
             .low = 1,
             .cache_bytes = 40 * moe_cache_slot_bytes(packs[0], 0),
             .n_working = 8,
@@ -323,6 +325,7 @@ static void the_host_sees_all_experts_or_none(void **state)
         assert_true(strategy.needs_host);
         struct moe_cache_options o = {
             .strategy = &strategy,
+            .top_k = TOP_K,
             .cache_bytes = 40 * moe_cache_slot_bytes(packs[0], 0),
             .n_working = 4,
             .low = hobbit,

@@ -46,6 +46,7 @@ static struct moe_cache_options some_options(struct moe_gpu *on)
     struct moe_cache_options o = {
         .cache_bytes = 20 * moe_cache_slot_bytes(pack, 0),
         .n_working = 4,
+        .top_k = TOP_K,
         .gpu = on,
         .loader = {.verify = true},
     };
