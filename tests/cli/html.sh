@@ -7,7 +7,10 @@ plan="$bin/moe-plan"
 "$profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 32 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
 "$bin/moe-run" -q "$tiny" -p 2+2 -n 4 --trace-events "$tmp/events.json" >/dev/null
 full=tests/fuzz/corpus/plan/full
-"$plan" -q "$tiny" --memory 26M --strategy lru --trace "$tmp/t.trace" -o "$tmp/plan.yaml"
+planned() { # OPTION...
+    "$plan" -q "$tiny" --strategy lru --trace "$tmp/t.trace" -o "$tmp/plan.yaml" "$@"
+}
+planned --memory "$(($(smallest_memory planned) + 4))M"
 
 page() { # NAME WHAT
     expect_exit 0 "$2: a page"

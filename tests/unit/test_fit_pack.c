@@ -138,7 +138,7 @@ static void policies_take_memory(void **state)
     struct moe_err err = {0};
     struct moe_fitted lru, learned;
     struct moe_engine_options o = strategies_options(&fixture, "lru", 0);
-    o.memory_bytes = (uint64_t)64 << 20;
+    o.memory_bytes = (uint64_t)256 << 20; /* enough under a sanitizer, too */
     assert_ok(fit(&o, 0, &lru, &err), &err);
     struct moe_engine_options l = strategies_options(&fixture, "lru cache=learned", 0);
     l.memory_bytes = o.memory_bytes;
