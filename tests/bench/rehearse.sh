@@ -9,9 +9,11 @@
 # imported. It is not part of this repository. The pack is made once, in DIR ($BUILD/bench/rehearse), or is PACK;
 # that takes as long as the disk needs for 17 GB, and the same room. Every row runs in a memory control group
 # (v1 or v2) of its budget where one can be made, which takes the right to do so; else the budget alone holds.
-# TOKENS (44) of the trace are followed, its prompts included; BUDGETS, STRATEGIES, SHAPE, BITS and DEVICE (a
-# profile by moe-profile --device PACK) may be set. With the defaults it takes under 12 minutes where the disk
-# reads 0.8 GB/s. Nothing else should use the disk or the processor meanwhile.
+# TOKENS (92) of the trace are followed, its prompts included; BUDGETS, STRATEGIES, SHAPE, BITS and DEVICE (a
+# profile by moe-profile --device PACK) may be set. A virtual machine's disk and memory change within minutes, so
+# all rows are run ROUNDS (3) times in turn; without DEVICE the machine is measured anew for each budget of a
+# round; and the table holds medians, with the slowest and the fastest run. With the defaults it takes 12 minutes
+# where the disk reads 3 GB/s. Nothing else should use the disk or the processor meanwhile.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -20,10 +22,11 @@ shape=${SHAPE:-profiles/shapes/qwen3-30b-a3b.json}
 bits=${BITS:-4}
 dir=${DIR:-$BUILD/bench/rehearse}
 pack=${PACK:-$dir/$(basename "$shape" .json)-$bits.moe}
-tokens=${TOKENS:-44}
+tokens=${TOKENS:-92}
 budgets=${BUDGETS:-2G 4G 6G 8G}
 strategies=${STRATEGIES:-lru lru+cache=lrfu lru+cache=learned prefetch+assume-prediction=80%}
-device=${DEVICE:-$dir/device.yaml}
+device=${DEVICE:-}
+rounds=${ROUNDS:-3}
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 [ -n "$trace" ] || { echo "usage: tests/bench/rehearse.sh TRACE" >&2; exit 2; }
 
@@ -33,7 +36,6 @@ if [ "$(head -c 4 "$trace")" != MOET ]; then
     trace=$dir/imported.trace
 fi
 [ -f "$pack" ] || "$BUILD/bin/moe-quantize" --synthesize "$shape" --experts "$bits" -o "$pack"
-[ -f "$device" ] || "$BUILD/bin/moe-profile" -q --device "$pack" -o "$device"
 
 # A control group of so many bytes, in $group; none where none can be made.
 group=
@@ -66,28 +68,56 @@ bytes_of() { echo "$1" | awk '{ n = $1 + 0; u = $1; gsub(/[0-9.]/, "", u)
     printf "%.0f\n", n * (u ~ /^G/ ? 1073741824 : u ~ /^M/ ? 1048576 : 1) }'; }
 
 # What the disk gives at most, over the numbers of reads in flight.
-disk=$(awk '/^storage:/ { here = 1; next } /^[a-z]/ { here = 0 }
-    here && /bytes_per_second: / { sub(/.*value: /, ""); if ($1 + 0 > most) most = $1 + 0 } END { print most }' "$device")
-echo "disk: $(awk "BEGIN { printf \"%.0f\", $disk / 1e6 }") MB/s at most, by $device"
-printf '%-32s %7s %9s %9s %9s %7s %9s %7s\n' strategy memory tokens/s MB/token hits disk planned ratio
+most_of_disk() {
+    awk '/^storage:/ { here = 1; next } /^[a-z]/ { here = 0 }
+        here && /bytes_per_second: / { sub(/.*value: /, ""); if ($1 + 0 > most) most = $1 + 0 } END { print most }' "$profile"
+}
+
+# One row: strategy, budget, round, tokens/s, bytes a token, hit rate, planned tokens/s, the disk's most bytes/s.
+row() { # STRATEGY BUDGET ROUND
+    enter_group "$(bytes_of "$2")"
+    if ! in_group "$BUILD/bin/moe-run" "$pack" --bench --follow "$trace" -n "$tokens" -c "$tokens" --memory "$2" \
+        --strategy "$1" --stats-json "$dir/stats.json" -q >"$dir/out" 2>"$dir/err"; then
+        echo "$1, $2: $(tail -n 1 "$dir/err")" >&2
+        leave_group
+        return
+    fi
+    leave_group
+    "$BUILD/bin/moe-plan" --simulate "$trace" "$pack" --memory "$2" --strategy "$1" -c "$tokens" \
+        --max-tokens "$tokens" --device-profile "$profile" --json -q >"$dir/simulated.json"
+    echo "$1 $2 $3 $(decode tokens_per_s) $(decode bytes_per_token) $(decode hit_rate)" \
+        "$(simulated decode_tokens_per_s) $disk"
+}
+: >"$dir/rows"
+round=0
+while [ "$((round += 1))" -le "$rounds" ]; do
+    for budget in $budgets; do
+        profile=${device:-$dir/device.yaml}
+        [ -n "$device" ] || "$BUILD/bin/moe-profile" -q --device "$pack" -o "$profile"
+        disk=$(most_of_disk)
+        for strategy in $strategies; do
+            row "$strategy" "$budget" "$round" | tee -a "$dir/rows" >&2
+        done
+    done
+done
+
+printf '\n%-32s %6s %9s %15s %9s %7s %13s %9s %6s\n' strategy memory tokens/s '(of all rounds)' MB/token hits \
+    'disk, GB/s' planned ratio
 for budget in $budgets; do
     for strategy in $strategies; do
-        printf '%-32s %7s' "$strategy" "$budget"
-        enter_group "$(bytes_of "$budget")"
-        if ! in_group "$BUILD/bin/moe-run" "$pack" --bench --follow "$trace" -n "$tokens" -c "$tokens" --memory "$budget" \
-            --strategy "$strategy" --stats-json "$dir/stats.json" -q >"$dir/out" 2>"$dir/err"; then
-            echo "  $(tail -n 1 "$dir/err")"
-            leave_group
-            continue
-        fi
-        leave_group
-        "$BUILD/bin/moe-plan" --simulate "$trace" "$pack" --memory "$budget" --strategy "$strategy" \
-            -c "$tokens" --max-tokens "$tokens" --device-profile "$device" --json -q >"$dir/simulated.json" 2>"$dir/err" || :
-        awk -v rate="$(decode tokens_per_s)" -v bytes="$(decode bytes_per_token)" -v hits="$(decode hit_rate)" \
-            -v disk="$disk" -v plan="$(simulated decode_tokens_per_s)" 'BEGIN {
-                share = disk > 0 ? sprintf("%.0f%%", 100 * rate * bytes / disk) : "-"
-                ratio = plan > 0 ? sprintf("%.2f", rate / plan) : "-"
-                plan = plan > 0 ? sprintf("%.3f", plan) : "-"
-                printf " %9.3f %9.1f %8.1f%% %7s %9s %7s\n", rate, bytes / 1e6, 100 * hits, share, plan, ratio }'
+        awk -v strategy="$strategy" -v budget="$budget" '
+            function sort(a, n,   i, j, x) {
+                for (i = 2; i <= n; i++)
+                    for (j = i; j > 1 && a[j - 1] > a[j]; j--) { x = a[j]; a[j] = a[j - 1]; a[j - 1] = x }
+            }
+            function median(a, n) { sort(a, n); return (a[int((n + 1) / 2)] + a[int(n / 2) + 1]) / 2 }
+            $1 == strategy && $2 == budget { n++; rate[n] = $4 + 0; bytes = $5; hits = $6; plan[n] = $7 + 0; disk[n] = $8 + 0 }
+            END {
+                if (!n) exit
+                r = median(rate, n); p = median(plan, n); d = median(disk, n)
+                printf "%-32s %6s %9.2f %15s %9.1f %6.1f%% %13s %9.2f %6.2f\n", strategy, budget, r,
+                    sprintf("%.2f to %.2f", rate[1], rate[n]), bytes / 1e6, 100 * hits,
+                    sprintf("%.0f%% of %.1f", 100 * r * bytes / d, d / 1e9), p, r / p
+            }' "$dir/rows"
     done
 done
