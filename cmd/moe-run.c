@@ -268,6 +268,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .beams = opt.beams,
             .constraint = r->constraint,
             .max_tokens = opt.n,
+            .draft = opt.draft_max,
             .ignore_eos = opt.ignore_eos,
             .context_shift = opt.context_shift,
             .exact = opt.strategy.exact,

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "engine/beams.h"
+#include "engine/draft.h"
 #include "engine/encode.h"
 #include "grammar/grammar.h"
 
@@ -16,6 +17,7 @@ struct run_options opt = {
     .prompt_tokens = 256,
     .prompt_share = 1,
     .beams = {.length_penalty = 1},
+    .draft_max = 8,
 };
 
 /* What --perplexity judges a model by. */
@@ -27,6 +29,8 @@ static const char *const places[] = {
     [MOE_PREDICT_ON_HOST] = "host",
     NULL,
 };
+
+static const char *const drafters[] = {"none", "ngram", NULL};
 
 static const char *const early[] = {
     [MOE_EARLY_NO] = "no",
@@ -72,6 +76,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX)},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
+    {CLI_OPT_CHOICE(0, "draft", "HOW", &opt.draft, drafters), .shown = "none"},
+    {CLI_OPT_U32(0, "draft-max", "N", &opt.draft_max, 1, MOE_DRAFT_MOST), .shown = "8"},
     {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
     {.kind = CLI_LIST, .help = "Beams"},
     {CLI_OPT_U32(0, "beams", "N", &opt.beams.n, 2, MOE_MAX_BEAMS), .shown = "none; not streamed"},
@@ -166,7 +172,7 @@ static int check_requests(void)
         "ids",           "perplexity",     "trace-events", "link-rate",   "lockstep",
         "pack-in-ram",   "repeat-penalty", "beams",        "encode",      "logprobs",
         "prompt-cache",  "prefix-text",    "grammar",      "json-schema", "json-object",
-        "context-shift",
+        "context-shift", "draft",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");
@@ -271,6 +277,18 @@ static int check_answer(void)
     return -1;
 }
 
+/* The same of drafts, of answers that are drawn token by token. */
+static int check_draft(void)
+{
+    static const char *const others[] = {"beams", "bench", "perplexity", "ids", "encode"};
+    if (!opt.draft && cli_given("draft-max"))
+        return cli_misuse("option --draft-max goes with --draft");
+    for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.draft; i++)
+        if (cli_given(others[i]))
+            return cli_misuse("options --draft and --%s exclude each other", others[i]);
+    return -1;
+}
+
 static int check_options(int n_args, char **args)
 {
     if (strategy_wants_help(&opt.strategy)) {
@@ -328,6 +346,8 @@ static int check_options(int n_args, char **args)
         status = check_prefix();
     if (status < 0)
         status = check_grammar();
+    if (status < 0)
+        status = check_draft();
     return status < 0 ? check_requests() : status;
 }
 
@@ -342,6 +362,8 @@ int run_options_parse(int argc, char **argv, const char **pack)
         status = check_options(n_args, args);
     if (status >= 0)
         return status;
+    if (!opt.draft)
+        opt.draft_max = 0;
     if (opt.bench && !cli_given("tokens"))
         opt.n = opt.follow ? 0 : BENCH_TOKENS;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)

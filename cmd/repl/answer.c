@@ -149,6 +149,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
         .beams = r->beams,
         .constraint = r->constraint,
         .max_tokens = r->max_tokens,
+        .draft = r->draft,
         .ignore_eos = r->ignore_eos,
         .stop_texts = r->stop_texts,
         .stop = &cli_stop,

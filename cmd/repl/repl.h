@@ -19,6 +19,7 @@ struct repl {
     struct moe_beam_options beams;
     struct moe_constraint *constraint; /* that every answer follows; NULL: none */
     uint64_t max_tokens;
+    uint32_t draft; /* tokens drafted at most; 0: none */
     bool ignore_eos, context_shift;
     bool exact;                    /* --exact: no shift is offered */
     const char *const *stop_texts; /* NULL-terminated, or NULL */

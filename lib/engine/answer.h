@@ -50,6 +50,9 @@ struct moe_generate_options {
      * Not with beams. */
     struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
+    /* Tokens that are drafted at most (engine/draft.h), up to MOE_DRAFT_MOST; the answer is the same
+     * without; 0: none. Not with beams, nor in a batch of answers. */
+    uint32_t draft;
     bool ignore_eos;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */
     const volatile sig_atomic_t *stop;   /* set by a signal handler; may be NULL */

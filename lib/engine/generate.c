@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/beams.h"
+#include "engine/draft.h"
 #include "engine/encode.h"
 #include "engine/prompt.h"
 #include "layer/stages.h"
@@ -78,6 +79,66 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
     return status;
 }
 
+/* ---- Drafts ---- */
+
+/* How many tokens may be drafted after the text: what a pass, the context, the answer and, with
+ * LongRoPE, the frequencies of its rows have room for. */
+static uint64_t draft_room(const struct moe_session *s, const struct moe_ids *history,
+                           const struct moe_answer *answer)
+{
+    uint64_t n = history->n, room = s->batch - 1, left = s->context - n;
+    uint64_t wanted = answer->options->max_tokens - answer->n_tokens;
+    uint32_t original = s->model->config.rope_original;
+    room = left < room ? left : room;
+    room = wanted - 1 < room ? wanted - 1 : room;
+    if (original && !s->far && original - n < room)
+        room = original - n;
+    return room;
+}
+
+/* Computes the text's last token, and a draft of what follows it as the rows after that one's. */
+static int compute_draft(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
+                         struct moe_draft *draft, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    const uint32_t n = 1 + draft->n, length = (uint32_t)history->n + draft->n;
+    struct moe_row rows[1 + MOE_DRAFT_MOST];
+    for (uint32_t i = 0; i < n; i++)
+        rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i),
+                                   i ? draft->ids[i - 1] : history->ids[*n_done], length};
+    int status = moe_forward(s, MOE_DECODE, rows, n, c->n_encoder, c->n_layers, NULL, NULL, err);
+    if (status == MOE_OK) {
+        ++*n_done;
+        s->stats.drafted_tokens += draft->n;
+        s->stats.decode.tokens -= draft->n; /* that count when they are right */
+    }
+    return status;
+}
+
+/* Has the text's last token computed, so that the next token's logits are those of row *last: it
+ * may be in the last pass as a draft that was right. */
+static int compute_next(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
+                        const struct moe_answer *answer, struct moe_draft *draft, uint32_t *last,
+                        struct moe_err *err)
+{
+    const struct moe_generate_options *options = answer->options;
+    bool one = history->n == *n_done + 1;
+    if (one && moe_draft_judge(draft, history->ids[*n_done])) {
+        ++*n_done;
+        ++*last;
+        s->stats.accepted_tokens++;
+        s->stats.decode.tokens++;
+        return MOE_OK;
+    }
+    draft->n = 0;
+    if (one && draft->most && !(options->stop && *options->stop))
+        moe_draft_make(draft, history->ids, history->n, draft_room(s, history, answer));
+    if (!draft->n)
+        return compute_pending(s, history, n_done, options, last, err);
+    *last = 0;
+    return compute_draft(s, history, n_done, draft, err);
+}
+
 /* ---- Generation ---- */
 
 /* The token after row `last` of the pass, unless the answer ends before it. */
@@ -100,7 +161,9 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
                          float *logits, uint32_t last, struct moe_err *err)
 {
     const struct moe_generate_options *options = answer->options;
+    struct moe_draft draft;
     int status = MOE_OK;
+    moe_draft_begin(&draft, options->draft);
     for (bool first = true; status == MOE_OK && !answer->ended; first = false) {
         uint32_t id;
         uint64_t n_before = answer->n_tokens;
@@ -119,7 +182,7 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
         if (status != MOE_OK || answer->ended)
             return status;
         forget_other_rope(s, history, n_done);
-        status = compute_pending(s, history, n_done, options, &last, err);
+        status = compute_next(s, history, n_done, answer, &draft, &last, err);
         if (status == MOE_ERR_INTERRUPTED) {
             answer->ended = true;
             answer->why = MOE_STOP_USER;

@@ -29,6 +29,8 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
     s.loaded_tokens += sum->loaded_tokens;
     s.context_shifts += sum->context_shifts;
     s.dropped_tokens += sum->dropped_tokens;
+    s.drafted_tokens += sum->drafted_tokens;
+    s.accepted_tokens += sum->accepted_tokens;
     s.grammar_tokens += sum->grammar_tokens;
     s.grammar_masks += sum->grammar_masks;
     s.grammar_seconds += sum->grammar_seconds;

@@ -143,6 +143,10 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_u64(&e, "loaded_tokens", stats->loaded_tokens);
     moe_emit_u64(&e, "context_shifts", stats->context_shifts);
     moe_emit_u64(&e, "dropped_tokens", stats->dropped_tokens);
+    if (stats->drafted_tokens) {
+        moe_emit_u64(&e, "drafted_tokens", stats->drafted_tokens);
+        moe_emit_u64(&e, "accepted_tokens", stats->accepted_tokens);
+    }
     if (stats->beams) {
         moe_emit_u64(&e, "beams", stats->beams);
         moe_emit_fixed(&e, "score", 6, stats->beam_score);
@@ -281,6 +285,10 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        "shifted  the context %" PRIu64 " times, %" PRIu64
                        " tokens dropped (--context-shift)\n",
                        stats->context_shifts, stats->dropped_tokens);
+    if (stats->drafted_tokens)
+        moe_buf_printf(out, "drafts   %" PRIu64 " tokens drafted, %.1f%% of them right\n",
+                       stats->drafted_tokens,
+                       100 * ratio((double)stats->accepted_tokens, (double)stats->drafted_tokens));
     if (stats->beams)
         moe_buf_printf(out, "beams    %" PRIu32 ", the answer's score %.4f\n", stats->beams,
                        stats->beam_score);
