@@ -5,9 +5,9 @@
 
 #include "base/clock.h"
 #include "engine/beams.h"
-#include "engine/draft.h"
 #include "engine/encode.h"
 #include "grammar/grammar.h"
+#include "sample/draft.h"
 
 enum { BENCH_TOKENS = 64 }; /* -n of --bench */
 

@@ -12,11 +12,11 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
-#include "engine/sampler.h"
-#include "engine/token_said.h"
 #include "experts/run_stats.h"
 #include "grammar/constraint.h"
 #include "layer/model.h"
+#include "sample/sampler.h"
+#include "sample/token_said.h"
 #include "text/tokenizer.h"
 
 enum moe_stop_reason {
@@ -50,8 +50,8 @@ struct moe_generate_options {
      * Not with beams. */
     struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
-    /* Tokens that are drafted at most (engine/draft.h), up to MOE_DRAFT_MOST; the answer is the same
-     * without; 0: none. Not with beams, nor in a batch of answers. */
+    /* Tokens that are drafted at most (sample/draft.h), up to MOE_DRAFT_MOST; the answer is the
+     * same without; 0: none. Not with beams, nor in a batch of answers. */
     uint32_t draft;
     bool ignore_eos;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */

@@ -25,8 +25,8 @@
 
 #include "base/err.h"
 #include "engine/answer.h"
-#include "engine/sampler.h"
 #include "run/session.h"
+#include "sample/sampler.h"
 
 /* How a request ended. */
 struct moe_batch_result {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/best.h"
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 
 uint32_t beams_n_kept(const struct moe_config *c, uint32_t n)
 {

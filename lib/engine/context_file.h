@@ -18,8 +18,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "engine/sampler.h"
 #include "run/session.h"
+#include "sample/sampler.h"
 #include "text/tokenizer.h"
 
 enum { MOE_CONTEXT_WAY = 512 };

@@ -19,8 +19,8 @@
 #include "base/err.h"
 #include "chat/chat.h"
 #include "engine/generate.h"
-#include "engine/sampler.h"
 #include "run/session.h"
+#include "sample/sampler.h"
 #include "text/tokenizer.h"
 
 struct json_t;

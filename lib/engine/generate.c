@@ -5,11 +5,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/beams.h"
-#include "engine/draft.h"
 #include "engine/encode.h"
 #include "engine/prompt.h"
 #include "layer/stages.h"
 #include "run/source.h"
+#include "sample/draft.h"
 
 /* ---- Source ---- */
 

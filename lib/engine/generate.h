@@ -8,8 +8,8 @@
 
 #include "base/err.h"
 #include "engine/answer.h"
-#include "engine/sampler.h"
 #include "run/session.h"
+#include "sample/sampler.h"
 #include "text/tokenizer.h"
 
 /*

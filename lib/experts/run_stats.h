@@ -20,7 +20,7 @@ struct moe_stats {
     /* How often a full context had its oldest tokens dropped, and how many these were. */
     uint64_t context_shifts, dropped_tokens;
     /* Computed beside a certain token because they might follow it, and how many of them did; the
-     * others are no decoded tokens (engine/draft.h). */
+     * others are no decoded tokens (sample/draft.h). */
     uint64_t drafted_tokens, accepted_tokens;
     uint32_t beams;    /* of the last answer; 0: it was sampled */
     double beam_score; /* of it: log probability / length^penalty */

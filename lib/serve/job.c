@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/prompt.h"
-#include "engine/token_said.h"
 #include "grammar/constraint.h"
+#include "sample/token_said.h"
 
 /* ---- The list of requests ---- */
 

@@ -4,7 +4,7 @@
  * whose `failed` says when memory was short.
  *
  * Texts come in whole characters (engine/answer.h); bytes that are none go out as U+FFFD. The log
- * probabilities are the model's own, as engine/token_said.h says; in /v1/completions the token
+ * probabilities are the model's own, as sample/token_said.h says; in /v1/completions the token
  * itself is among the likeliest whether it was or not, and one that is no text is "bytes:\xe2\x80".
  */
 #ifndef MOE_SERVE_REPLY_H
@@ -14,7 +14,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "engine/token_said.h"
+#include "sample/token_said.h"
 #include "serve/request.h"
 
 struct moe_server;

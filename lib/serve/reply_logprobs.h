@@ -6,8 +6,8 @@
 #define MOE_SERVE_REPLY_LOGPROBS_H
 
 #include "base/buf.h"
-#include "engine/token_said.h"
 #include "fmt/emit.h"
+#include "sample/token_said.h"
 #include "serve/request.h"
 
 struct reply_logprobs {

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 
 struct json_t;
 struct moe_grammar;

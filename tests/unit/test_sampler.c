@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "base/clock.h"
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 
 static struct moe_sampler_options plain(double temperature)
 {

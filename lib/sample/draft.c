@@ -1,4 +1,4 @@
-#include "engine/draft.h"
+#include "sample/draft.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * of its logits, before repeat penalty, temperature, top-k, top-p and min-p change it. A NaN counts
  * as the lowest logit, an infinite one as the largest number.
  */
-#ifndef MOE_ENGINE_TOKEN_SAID_H
-#define MOE_ENGINE_TOKEN_SAID_H
+#ifndef MOE_SAMPLE_TOKEN_SAID_H
+#define MOE_SAMPLE_TOKEN_SAID_H
 
 #include <stdint.h>
 

@@ -8,8 +8,8 @@
  * The drafter here looks the text's last tokens up in the text before them (prompt lookup decoding,
  * https://github.com/apoorvumang/prompt-lookup-decoding): what followed there may follow here.
  */
-#ifndef MOE_ENGINE_DRAFT_H
-#define MOE_ENGINE_DRAFT_H
+#ifndef MOE_SAMPLE_DRAFT_H
+#define MOE_SAMPLE_DRAFT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
-#include "engine/token_said.h"
+#include "sample/token_said.h"
 
 #include <math.h>
 #include <stddef.h>
 
-#include "engine/sampler.h"
+#include "sample/sampler.h"
 
 /* The n likeliest, in order: each that belongs among those found so far takes its place there. */
 static uint32_t find_likeliest(const float *logits, uint32_t vocab, uint32_t n,

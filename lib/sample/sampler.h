@@ -2,8 +2,8 @@
  * Sampler: from logits to the next token. Deterministic: the same logits, history, options and seed
  * give the same token (own random generator, xoshiro256++ seeded by splitmix64).
  */
-#ifndef MOE_ENGINE_SAMPLER_H
-#define MOE_ENGINE_SAMPLER_H
+#ifndef MOE_SAMPLE_SAMPLER_H
+#define MOE_SAMPLE_SAMPLER_H
 
 #include <float.h>
 #include <math.h>
