@@ -57,7 +57,7 @@ static const struct cli_option options[] = {
      .help = "choose among PACK=LOSS...: the fastest that loses P at most"},
     {CLI_OPT_U32('c', "context", "N", &o.plan.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context length in tokens"},
-    {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "256, fewer if tight",
+    {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "the fastest",
      .help = "prompt tokens per pass, at most"},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
      .help = "write the plan"},

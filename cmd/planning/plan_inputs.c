@@ -67,7 +67,7 @@ static int check_budget(const struct plan_inputs *in, struct moe_err *err)
     struct moe_fitted fitted;
     struct moe_err why = {0};
     int status =
-        in->options->memory ? f->fit(f->ctx, &in->options->wanted, 0, &fitted, &why) : MOE_OK;
+        in->options->memory ? f->fit(f->ctx, &in->options->wanted, NULL, &fitted, &why) : MOE_OK;
     if (status != MOE_ERR_LIMIT) /* the rest may depend on what is not open yet */
         return MOE_OK;
     *err = why;
@@ -326,6 +326,7 @@ struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget b
         .pace = &in->pace,
         .host_bytes = in->host_bytes,
         .exact = in->options->strategy.exact,
+        .batch_named = in->options->batch > 0,
         .seed = in->options->seed,
         .progress = cli_progress(),
     };

@@ -52,6 +52,8 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     if (automatic && status == MOE_OK)
         status = moe_planner_search(&planner, plan, &best, err);
     if (status == MOE_OK)
+        status = moe_planner_search_room(&planner, &best, err);
+    if (status == MOE_OK)
         status = moe_planner_make(&planner, &best, plan, err);
     plan->evidence.trace_sequences = in->evidence.trace_sequences; /* of the tokens taken */
     cli_progress_done();

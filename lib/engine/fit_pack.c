@@ -92,12 +92,25 @@ static void set_memories(struct moe_fitted *out, const struct moe_engine_options
     out->memory.batch = b->batch;
 }
 
-static int fit_pack(void *ctx, const struct moe_strategy *wanted, uint64_t bytes,
+static int fit_pack(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,
                     struct moe_fitted *out, struct moe_err *err)
 {
     struct moe_pack_fit *f = ctx;
     struct moe_engine_options o = f->options;
     struct moe_split split;
+    const uint64_t bytes = room ? room->bytes : 0;
+    uint64_t floor = 0, host_floor = 0;
+    if (room && room->batch) {
+        const struct moe_fit_room own = {.bytes = bytes, .staging = room->staging};
+        int status = fit_pack(ctx, wanted, &own, out, err);
+        if (status != MOE_OK)
+            return status;
+        floor = out->memory.floor;
+        host_floor = out->host.floor;
+        o.session.batch = room->batch;
+    }
+    if (room && room->staging)
+        o.staging = room->staging;
     if (bytes && o.device.cuda)
         o.gpu_memory_bytes = bytes;
     else if (bytes && o.memory_bytes)
@@ -120,6 +133,10 @@ static int fit_pack(void *ctx, const struct moe_strategy *wanted, uint64_t bytes
         b->floor <= b->total && (!o.expert_memory_bytes || o.expert_memory_bytes >= b->all);
     if (out->strategy.resident && !has_room)
         return moe_fail(err, MOE_ERR_LIMIT, "not all experts fit");
+    if (room && room->batch) {
+        out->memory.floor = floor;
+        out->host.floor = host_floor;
+    }
     return MOE_OK;
 }
 

@@ -80,13 +80,26 @@ static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *
     return status;
 }
 
-static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t bytes,
+/* Buffers of a pass grow with its rows. */
+static void set_batch(struct moe_plan_memory *m, uint32_t batch)
+{
+    if (m->batch)
+        m->work = (uint64_t)((double)m->work * batch / m->batch);
+    m->batch = batch;
+}
+
+static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,
                      struct moe_fitted *out, struct moe_err *err)
 {
+    static const struct moe_fit_room as_asked;
     const struct moe_shape_fit *f = ctx;
     const struct moe_inventory *inv = f->inventory;
     *out = (struct moe_fitted){.strategy = *wanted, .memory = f->memory};
     struct moe_plan_memory *m = &out->memory;
+    room = room ? room : &as_asked;
+    const uint64_t bytes = room->bytes, asked_work = m->work;
+    if (room->batch)
+        set_batch(m, room->batch);
     uint64_t fixed = m->program + m->dense + m->kv + m->work, experts = f->expert_memory;
     if (bytes && m->total)
         m->total = bytes;
@@ -110,13 +123,13 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
     uint64_t policy = moe_policy_follow_bytes(out->strategy.cache, &choices);
     if (out->strategy.resident) {
         m->experts = m->all;
-        m->floor = fixed + m->all;
+        m->floor = fixed - m->work + asked_work + m->all;
         return fits ? MOE_OK : moe_fail(err, MOE_ERR_LIMIT, "not all experts fit into the memory");
     }
     if (!named)
         available = available > policy ? available - policy : 0;
-    struct moe_slots slots =
-        moe_slots_of(&out->strategy, available, named, slot_bytes, inv->top_k, f->staging);
+    struct moe_slots slots = moe_slots_of(&out->strategy, available, named, slot_bytes, inv->top_k,
+                                          room->staging ? room->staging : f->staging);
     uint64_t working = slots.working * slot_bytes;
     if (!named && out->strategy.cache && available > working)
         slots.cache_bytes = available - working;
@@ -124,8 +137,9 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, uint64_t byte
                    slots.working);
     out->staging = slots.staging;
     m->experts = out->pools.bytes + policy;
-    m->floor = fixed + (named ? m->experts : inv->top_k * slot_bytes + policy);
-    if (m->total && m->total < m->floor)
+    uint64_t least = named ? m->experts : inv->top_k * slot_bytes + policy;
+    m->floor = fixed - m->work + asked_work + least;
+    if (m->total && m->total < fixed + least)
         return moe_fail(err, MOE_ERR_LIMIT,
                         named ? "the budget has no room for the memory that is named for experts"
                               : "the budget leaves no room for a layer's experts");

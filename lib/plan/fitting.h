@@ -20,12 +20,21 @@ struct moe_fitted {
     uint64_t named; /* bytes that were named for experts alone; 0: a whole budget was, or nothing */
 };
 
-/* `bytes`: memory in place of what was asked for; 0: as asked for. MOE_ERR_USAGE: the strategy
- * cannot run there. MOE_ERR_LIMIT: the memory is too small. */
+/* What takes the place of what was asked for; 0: as asked for, and where that says nothing as the
+ * engine chooses. */
+struct moe_fit_room {
+    uint64_t bytes;   /* of memory */
+    uint32_t batch;   /* rows of a pass */
+    uint32_t staging; /* slots for prefetched experts */
+};
+
+/* room NULL: everything as asked for. The floor of the memory is that of the batch that was asked
+ * for, whatever room->batch is. MOE_ERR_USAGE: the strategy cannot run there. MOE_ERR_LIMIT: the
+ * memory is too small. */
 struct moe_fitter {
     void *ctx;
-    int (*fit)(void *ctx, const struct moe_strategy *wanted, uint64_t bytes, struct moe_fitted *out,
-               struct moe_err *err);
+    int (*fit)(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,
+               struct moe_fitted *out, struct moe_err *err);
 };
 
 /* A model without weights. */

@@ -34,6 +34,9 @@ struct moe_planner {
     const struct moe_pace *pace;
     uint64_t host_bytes; /* for experts behind a device's slots, where the pace has a storage */
     bool exact;          /* only what cannot change results */
+    bool batch_named;    /* by the user: no other is tried */
+    /* Rows of a pass, slots for prefetched experts; 0: the fitter's choice. */
+    uint32_t batch, staging;
     const struct moe_calibration *calibration; /* NULL: none */
     uint32_t n_bits;                           /* for alternatives */
     struct moe_planner_bits bits[MOE_PLANNER_BITS];
@@ -70,6 +73,14 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
  * plan->tried, the fastest first. MOE_ERR_LIMIT: nothing can run here. */
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
+
+/* Searches batch and staging together, with the cache that they leave, for the least time that the
+ * trace's prompts and answers take, and sets them. What a larger budget may choose from holds all
+ * that a smaller one may, with more slots each, and the fitter's own choice is among it: so the
+ * expected time never rises with the budget by the choice, nor above that without a plan. Leaves
+ * them 0 where nothing is faster than the fitter's choice. */
+int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
+                            struct moe_err *err);
 
 /* Fills the plan for one strategy: slots, contents, boundaries, T and n, expectations, outlook,
  * alternatives, doubts (by the evidence). What the caller sets stays: names, fingerprint, the

@@ -127,41 +127,33 @@ static int add_processor(const struct moe_planner *p, const struct moe_fitted *f
 
 /* ---- Context and batch ---- */
 
-/* A fitter whose memory for context and batches is another one: what they leave is for experts. */
-struct other_room {
-    struct moe_fitter inner;
-    uint32_t batch; /* 0: as it was */
-};
-
-static int fit_other(void *ctx, const struct moe_strategy *wanted, uint64_t bytes,
-                     struct moe_fitted *out, struct moe_err *err)
+/* Half the context: what it leaves is for experts. */
+static int add_context(const struct moe_planner *p, const struct moe_fitted *f,
+                       struct moe_plan *plan, struct moe_err *err)
 {
-    const struct other_room *r = ctx;
-    int status = r->inner.fit(r->inner.ctx, wanted, bytes, out, err);
-    if (status == MOE_OK && r->batch)
-        out->memory.batch = r->batch;
-    return status;
+    const struct moe_plan_memory *m = &f->memory;
+    const struct moe_plan_alternative a = {
+        .what = MOE_ALTERNATIVE_CONTEXT, .amount = m->context / 2, .times = 0.5};
+    struct planner_variation v;
+    if (!m->total || m->context < 2)
+        return MOE_OK;
+    planner_begin_variation(&v, p, f);
+    v.bytes = m->total + m->kv / 2;
+    return add(&v, NULL, a, plan, err);
 }
 
-/* `part` bytes of the budget become `times` as many. */
-static int add_room(const struct moe_planner *p, const struct moe_fitted *f,
-                    enum moe_alternative what, uint32_t tokens, uint64_t part, double times,
-                    struct moe_plan *plan, struct moe_err *err)
+static int add_batch(const struct moe_planner *p, const struct moe_fitted *f, double times,
+                     struct moe_plan *plan, struct moe_err *err)
 {
-    double bytes = (double)f->memory.total + (double)part * (1 - times);
-    struct other_room room = {p->fitter, 0};
+    uint32_t other = (uint32_t)((double)f->memory.batch * times);
+    const struct moe_plan_alternative a = {
+        .what = MOE_ALTERNATIVE_BATCH, .amount = other, .times = times};
     struct planner_variation v;
-    uint32_t other = (uint32_t)((double)tokens * times);
-    if (!f->memory.total || other < 1 || bytes < 1)
+    if (!f->memory.total || other < 1)
         return MOE_OK;
-    if (what == MOE_ALTERNATIVE_BATCH)
-        room.batch = other;
     planner_begin_variation(&v, p, f);
-    v.planner.fitter = (struct moe_fitter){&room, fit_other};
-    v.bytes = (uint64_t)bytes;
-    return add(&v, NULL,
-               (struct moe_plan_alternative){.what = what, .amount = other, .times = times}, plan,
-               err);
+    v.planner.batch = other;
+    return add(&v, NULL, a, plan, err);
 }
 
 /* ---- Other bits ---- */
@@ -318,7 +310,6 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
 int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitted *f,
                              struct moe_plan *plan, struct moe_err *err)
 {
-    const struct moe_plan_memory *m = &f->memory;
     struct bits bits[MOST_BITS];
     uint32_t n_bits = lower_bits(p, f->high, bits);
     plan->n_alternatives = 0;
@@ -332,10 +323,10 @@ int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitte
     for (uint32_t i = 0; i < n_bits && status == MOE_OK; i++)
         status = add_bits(p, f, &bits[i], plan, err);
     if (status == MOE_OK)
-        status = add_room(p, f, MOE_ALTERNATIVE_CONTEXT, m->context, m->kv, 0.5, plan, err);
+        status = add_context(p, f, plan, err);
     if (status == MOE_OK)
-        status = add_room(p, f, MOE_ALTERNATIVE_BATCH, m->batch, m->work, 0.5, plan, err);
+        status = add_batch(p, f, 0.5, plan, err);
     if (status == MOE_OK)
-        status = add_room(p, f, MOE_ALTERNATIVE_BATCH, m->batch, m->work, 2, plan, err);
+        status = add_batch(p, f, 2, plan, err);
     return status;
 }

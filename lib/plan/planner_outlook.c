@@ -22,13 +22,14 @@ static int set_memory_steps(const struct moe_planner *p, const struct moe_fitted
 {
     enum { STEPS = 10 };
     const struct moe_plan_memory *m = &f->memory;
+    const struct moe_fit_room all = {.bytes = UINT64_MAX / 4, .batch = p->batch};
     struct moe_fitted whole;
     struct moe_strategy resident;
     uint32_t *n = &plan->n_memory_steps;
     uint64_t now = m->total ? m->total : f->named ? f->named : m->experts;
     *n = 0;
     moe_strategy_find("resident", &resident);
-    int status = p->fitter.fit(p->fitter.ctx, &resident, UINT64_MAX / 4, &whole, err);
+    int status = p->fitter.fit(p->fitter.ctx, &resident, &all, &whole, err);
     if (status != MOE_OK)
         return status == MOE_ERR_USAGE ? MOE_OK : status;
     const struct moe_plan_memory *w = &whole.memory;

@@ -278,3 +278,51 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
         *best = s.worth[1] > s.worth[0] ? s.best[1] : s.best[0];
     return status;
 }
+
+/* ---- Batch and staging ---- */
+
+/* Seconds of the trace's prompts and answers; 0: it cannot run. */
+static int time_room(const struct moe_planner *p, const struct moe_strategy *strategy,
+                     double *seconds, struct moe_fitted *fitted, struct moe_err *err)
+{
+    struct moe_trial_run t;
+    int status = moe_planner_try(p, strategy, 0, 0, &t, NULL, err);
+    *seconds = 0;
+    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+        return MOE_OK;
+    *seconds = t.simulated.prefill.seconds + t.simulated.decode.seconds;
+    if (fitted)
+        *fitted = t.fitted;
+    return status;
+}
+
+int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
+                            struct moe_err *err)
+{
+    static const uint32_t batches[] = {0, 16, 32, 64, 96, 128, 192, 256, 512}; /* 0: the fitter's */
+    static const uint32_t times[] = {0, 1, 2, 4}; /* top_k, of staging; 0: the fitter's */
+    struct moe_planner t = *p;
+    struct moe_fitted own = {.staging = 0};
+    double best, seconds;
+    t.lookups = NULL;
+    t.batch = t.staging = 0;
+    int status = time_room(&t, strategy, &best, &own, err);
+    bool stages = status == MOE_OK && best > 0 && own.staging > 0 && !own.strategy.stream;
+    size_t n_batches = p->batch_named ? 1 : sizeof batches / sizeof *batches;
+    size_t n_times = stages ? sizeof times / sizeof *times : 1;
+    for (size_t i = 0; i < n_batches * n_times && status == MOE_OK && best > 0; i++) {
+        t.batch = batches[i / n_times];
+        t.staging = times[i % n_times] * p->inventory->top_k;
+        if (i == 0 || !own.memory.total)
+            continue;
+        status = time_room(&t, strategy, &seconds, NULL, err);
+        if (status == MOE_OK && seconds > 0 && seconds < best) {
+            best = seconds;
+            p->batch = t.batch;
+            p->staging = t.staging;
+        }
+        if (status == MOE_OK && moe_progress_stopped(p->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}

@@ -61,7 +61,8 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
 {
     *out = (struct moe_trial_run){.optimal_hit_rate = -1};
     struct moe_fitted *f = &out->fitted;
-    int status = p->fitter.fit(p->fitter.ctx, strategy, bytes, f, err);
+    const struct moe_fit_room room = {bytes, p->batch, p->staging};
+    int status = p->fitter.fit(p->fitter.ctx, strategy, &room, f, err);
     if (status == MOE_OK && p->exact) {
         const struct moe_terms terms = moe_terms_of(&f->strategy, p->inventory, f->high);
         status = moe_exactness_check(&terms, err);

@@ -26,7 +26,7 @@ static int measure_pack(const char *path, struct moe_plan_memory *out, struct mo
         status = moe_pack_fit_open(&fit, path, &options, err);
     if (status == MOE_OK) {
         struct moe_fitter fitter = moe_pack_fit_fitter(fit);
-        status = fitter.fit(fitter.ctx, &none, 0, &fitted, err);
+        status = fitter.fit(fitter.ctx, &none, NULL, &fitted, err);
     }
     if (status == MOE_OK)
         *out = fitted.memory;

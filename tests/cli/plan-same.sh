@@ -51,11 +51,11 @@ held() { # OPTION...
     sed -n 's/.*"resident_expert_bytes_max": *\([0-9]*\).*/\1/p' "$json"
 }
 slots() { sed -n 's/.*buffers .* + experts \([0-9.]*\) =.*/\1/p' "$out" "$err"; }
-make_plan "$tmp/lru.yaml" --strategy lru
-run "$bin/moe-run" "$tiny" -p hi -n 1 --stats -v --memory "${memory}M" --strategy lru
+make_plan "$tmp/lru.yaml" --strategy lru --batch 32
+run "$bin/moe-run" "$tiny" -p hi -n 1 --stats -v --memory "${memory}M" --strategy lru --batch 32
 without=$(slots)
 run "$bin/moe-run" "$tiny" -p hi -n 1 --stats -v --plan "$tmp/lru.yaml"
-check "a plan gives experts the ${without:-no} MiB that they have without" [ "$(slots)" = "${without:-none}" ]
+check "in the same batches a plan gives experts the ${without:-no} MiB that they have without" [ "$(slots)" = "${without:-none}" ]
 small=$(held --plan "$tmp/lru.yaml")
 large=$(held --plan "$tmp/lru.yaml" --memory $((memory + 2))M)
 check "a run uses what a larger budget has over: $small, then $large bytes" [ "${small:-9}" -lt "${large:-0}" ]

@@ -27,7 +27,8 @@ static int fit(const struct moe_engine_options *o, uint64_t bytes, struct moe_fi
     struct moe_pack_fit *f = NULL;
     assert_ok(moe_pack_fit_open(&f, fixture.pack, o, err), err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(f);
-    int status = fitter.fit(fitter.ctx, &o->strategy, bytes, out, err);
+    const struct moe_fit_room room = {.bytes = bytes};
+    int status = fitter.fit(fitter.ctx, &o->strategy, &room, out, err);
     moe_pack_fit_close(f);
     return status;
 }
@@ -169,15 +170,21 @@ static void a_larger_budget_has_no_less(void **state)
             o.strategy = (struct moe_strategy){0};
         assert_ok(moe_pack_fit_open(&p, fixture.pack, &o, &err), &err);
         const struct moe_fitter fitter = moe_pack_fit_fitter(p);
-        assert_int_equal(fitter.fit(fitter.ctx, &o.strategy, 0, &f, &err), MOE_ERR_LIMIT);
+        assert_int_equal(fitter.fit(fitter.ctx, &o.strategy, NULL, &f, &err), MOE_ERR_LIMIT);
         assert_non_null(strstr(err.text, "the smallest that works is"));
-        assert_ok(fitter.fit(fitter.ctx, &o.strategy, (uint64_t)1 << 40, &f, &err), &err);
+        assert_ok(fitter.fit(fitter.ctx, &o.strategy,
+                             &(struct moe_fit_room){.bytes = (uint64_t)1 << 40}, &f, &err),
+                  &err);
         const uint64_t floor = f.memory.floor;
         uint32_t n_batches = 0;
-        assert_int_equal(fitter.fit(fitter.ctx, &o.strategy, floor - 1, &f, &err), MOE_ERR_LIMIT);
+        assert_int_equal(fitter.fit(fitter.ctx, &o.strategy,
+                                    &(struct moe_fit_room){.bytes = floor - 1}, &f, &err),
+                         MOE_ERR_LIMIT);
         for (uint32_t i = 0; i < STEPS; i++) {
             const uint64_t bytes = floor + (uint64_t)i * STEP;
-            assert_ok(fitter.fit(fitter.ctx, &o.strategy, bytes, &f, &err), &err);
+            assert_ok(fitter.fit(fitter.ctx, &o.strategy, &(struct moe_fit_room){.bytes = bytes},
+                                 &f, &err),
+                      &err);
             assert_int_equal(f.memory.floor, floor);
             uint32_t had = before.pools.n_slots - before.staging;
             bool resident = f.strategy.resident;

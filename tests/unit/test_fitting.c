@@ -70,7 +70,7 @@ static int fit(const struct moe_shape_fit *shape, const char *words, uint64_t by
     const struct moe_fitter f = moe_fitter_of_shape(shape);
     struct moe_strategy s;
     assert_true(moe_strategy_find(words, &s));
-    return f.fit(f.ctx, &s, bytes, out, err);
+    return f.fit(f.ctx, &s, &(struct moe_fit_room){.bytes = bytes}, out, err);
 }
 
 static void shapes(void **state)
@@ -137,7 +137,7 @@ static void policies_take_memory(void **state)
                                       .memory = {.total = 30 * EXPERT + keeps, .program = 0}};
         assert_true(keeps > 2 * two.n_layers * two.n_experts * two.n_experts); /* its counts */
         const struct moe_fitter fitter = moe_fitter_of_shape(&shape);
-        assert_ok(fitter.fit(fitter.ctx, &s, 0, &f, &err), &err);
+        assert_ok(fitter.fit(fitter.ctx, &s, NULL, &f, &err), &err);
         assert_int_equal(f.pools.n_slots, 30);
         assert_int_equal(f.memory.experts, 30 * EXPERT + keeps);
         assert_int_equal(f.memory.floor, 2 * EXPERT + keeps);

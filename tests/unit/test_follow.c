@@ -178,7 +178,7 @@ static void compare(struct moe_trace *which, const char *words, double demand, d
 
     assert_ok(moe_pack_fit_open(&fit, fixture.pack, &o, &err), &err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
-    assert_ok(fitter.fit(fitter.ctx, &o.strategy, 0, &fitted, &err), &err);
+    assert_ok(fitter.fit(fitter.ctx, &o.strategy, NULL, &fitted, &err), &err);
     const struct moe_simulation in = {
         .trace = which,
         .excerpt = {.max_tokens = TOKENS},

@@ -122,7 +122,7 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
 
     assert_ok(moe_pack_fit_open(&fit, fixture.pack, &o, &err), &err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
-    assert_ok(fitter.fit(fitter.ctx, &o.strategy, 0, &fitted, &err), &err);
+    assert_ok(fitter.fit(fitter.ctx, &o.strategy, NULL, &fitted, &err), &err);
     const struct moe_simulation in = {
         .trace = own ? own : trace,
         .scheduler = {.inventory = moe_pack_fit_inventory(fit),

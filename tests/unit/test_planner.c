@@ -255,7 +255,8 @@ static void a_budget_has_steps_too(void **state)
     assert_ok(moe_pack_fit_open(&p.fit, fixture.pack, &p.options, &err), &err);
     p.planner.fitter = moe_pack_fit_fitter(p.fit);
     p.planner.inventory = moe_pack_fit_inventory(p.fit);
-    assert_ok(p.planner.fitter.fit(p.planner.fitter.ctx, &p.options.strategy, 0, &f, &err), &err);
+    assert_ok(p.planner.fitter.fit(p.planner.fitter.ctx, &p.options.strategy, NULL, &f, &err),
+              &err);
     uint64_t budget = f.memory.floor + 2 * fixture.token_bytes;
     moe_pack_fit_close(p.fit);
     p.options.memory_bytes = budget;
@@ -273,6 +274,68 @@ static void a_budget_has_steps_too(void **state)
     assert_true(present);
     moe_plan_free(plan);
     end(&p);
+}
+
+/* ---- Batch and staging ---- */
+
+static double seconds_of(const struct planning *p, struct moe_fitted *f)
+{
+    const struct moe_trial_run t = try_strategy(p, &p->options.strategy, NULL);
+    *f = t.fitted;
+    return t.simulated.prefill.seconds + t.simulated.decode.seconds;
+}
+
+static void open_budget(struct planning *p, uint64_t bytes)
+{
+    struct moe_err err = {0};
+    p->options.memory_bytes = bytes;
+    p->options.session.batch = 0;
+    moe_pack_fit_close(p->fit);
+    assert_ok(moe_pack_fit_open(&p->fit, fixture.pack, &p->options, &err), &err);
+    p->planner.fitter = moe_pack_fit_fitter(p->fit);
+    p->planner.inventory = moe_pack_fit_inventory(p->fit);
+    p->planner.batch = p->planner.staging = 0;
+}
+
+/* The room that is found is never slower than what runs without a plan, nor with more memory than
+ * with less: of least recently used experts a larger cache holds all that a smaller one does. */
+static void more_memory_is_never_slower(void **state)
+{
+    static const char *const words[] = {"lru", "prefetch"};
+    for (size_t r = 0; r < N_ITEMS(words); r++) {
+        struct moe_err err = {0};
+        struct planning p;
+        struct moe_fitted f;
+        double before = INFINITY;
+        uint32_t n_better = 0;
+        begin(&p, words[r], 0, 1);
+        open_budget(&p, (uint64_t)1 << 40);
+        seconds_of(&p, &f);
+        const uint64_t floor = f.memory.floor;
+        for (uint32_t i = 0; i < 16; i++) {
+            open_budget(&p, floor + i * fixture.token_bytes / 2);
+            double own = seconds_of(&p, &f), found;
+            assert_int_equal(f.memory.floor, floor);
+            assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
+            found = seconds_of(&p, &f);
+            assert_int_equal(f.memory.floor, floor);
+            assert_true(!p.planner.batch || f.memory.batch == p.planner.batch);
+            assert_true(!p.planner.staging || f.staging <= p.planner.staging);
+            n_better += found < own;
+            if (found > own || (r == 0 && found > before * (1 + 1e-9)))
+                fail_msg("%s, step %d: %g s, %g without a choice, %g with less memory", words[r],
+                         (int)i, found, own, before);
+            before = found;
+        }
+        assert_true(n_better > 0);
+        /* A batch that the user names stays. */
+        p.options.session.batch = 0;
+        p.planner.batch_named = true;
+        p.planner.batch = p.planner.staging = 0;
+        assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
+        assert_int_equal(p.planner.batch, 0);
+        end(&p);
+    }
 }
 
 /* ---- Following a plan ---- */
@@ -510,6 +573,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_says_what_the_simulator_does),
         cmocka_unit_test(a_budget_has_steps_too),
+        cmocka_unit_test(more_memory_is_never_slower),
         cmocka_unit_test(an_engine_does_as_planned),
         cmocka_unit_test(everything_may_be_resident),
         cmocka_unit_test(plans_of_others_are_refused),

@@ -442,7 +442,7 @@ static void compare(const char *words, double slots, double ratio, const uint32_
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     assert_ok(moe_pack_fit_open(&fit, in_dir("x.moe"), &o, &err), &err);
     const struct moe_fitter fitter = moe_pack_fit_fitter(fit);
-    assert_ok(fitter.fit(fitter.ctx, &o.strategy, 0, &fitted, &err), &err);
+    assert_ok(fitter.fit(fitter.ctx, &o.strategy, NULL, &fitted, &err), &err);
     moe_trace_rewind(trace);
     const struct moe_simulation in = {
         .trace = trace,
