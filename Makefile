@@ -21,6 +21,7 @@
 #   make install         programs, pages, profiles, library into $(DESTDIR)$(PREFIX); uninstall takes all away
 #   make deb             Debian packages of the same, in build/deb: moe-toolkit and libmoe-dev;
 #                        check-deb tries them on a bare Debian (root, debootstrap)
+#   make check-slurm     moe-pipeline on a Slurm of two nodes on this machine (root), one of which dies
 #   make format          clang-format over all sources; format-check only looks
 #   make clean           remove the build directory
 #   make help            this text
@@ -168,7 +169,13 @@ TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked serve_unchec
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
 .PHONY: all lib tests tools help
-all: $(PROGRAMS)
+# Programs that are scripts: -s would have nothing to strip.
+SCRIPTS := $(BUILD)/bin/moe-pipeline
+$(SCRIPTS): $(BUILD)/bin/%: cmd/% Makefile
+	$(Q)mkdir -p $(@D)
+	$(Q)sed 's|@VERSION@|$(VERSION)|' $< >$@.new && chmod 755 $@.new && mv $@.new $@
+
+all: $(PROGRAMS) $(SCRIPTS)
 lib: $(LIBMOE)
 tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
@@ -510,34 +517,41 @@ install: all $(PUBLIC)
 	$(call fill_in,lib/api/moe-config-version.cmake.in,$(LIBDIR)/cmake/moe/moe-config-version.cmake)
 	install -d $(BINDIR) $(PROFILEDIR) $(addprefix $(MANDIR)/man,$(sort $(subst .,,$(suffix $(PAGES)))))
 	install $(if $(filter 1,$(STRIP)),-s) -m 755 $(PROGRAMS) $(BINDIR)
+	install -m 755 $(SCRIPTS) $(BINDIR)
 	set -e; for page in $(PAGES); do install -m 644 $$page $(MANDIR)/man$${page##*.}; done
 	set -e; for file in $(SHARED_FILES:profiles/%=%); do install -D -m 644 profiles/$$file $(PROFILEDIR)/$$file; done
 	install -d $(BASHDIR) $(ZSHDIR) $(FISHDIR)
-	set -e; for program in $(notdir $(PROGRAMS)); do \
+	set -e; for program in $(notdir $(PROGRAMS) $(SCRIPTS)); do \
 	    $(BUILD)/bin/$$program --completion bash >$(BASHDIR)/$$program; \
 	    $(BUILD)/bin/$$program --completion zsh >$(ZSHDIR)/_$$program; \
 	    $(BUILD)/bin/$$program --completion fish >$(FISHDIR)/$$program.fish; \
 	done
 # What is installed, for tests that have nothing else.
-$(BUILD)/tree/installed: $(PROGRAMS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in)
+$(BUILD)/tree/installed: $(PROGRAMS) $(SCRIPTS) $(PUBLIC) $(PAGES) $(EXAMPLES) lib/api/moe.h $(wildcard lib/api/*.in)
 	$(Q)rm -rf $(@D)
 	$(Q)$(MAKE) -s install DESTDIR= PREFIX=$(abspath $(@D))
 	$(Q)touch $@
 uninstall:
-	rm -f $(PROGRAMS:$(BUILD)/bin/%=$(BINDIR)/%)
+	rm -f $(patsubst $(BUILD)/bin/%,$(BINDIR)/%,$(PROGRAMS) $(SCRIPTS))
 	for page in $(notdir $(PAGES)); do rm -f $(MANDIR)/man$${page##*.}/$$page; done
 	rm -f $(patsubst profiles/%,$(PROFILEDIR)/%,$(SHARED_FILES))
 	rm -f $(LIBDIR)/libmoe.a $(LIBDIR)/pkgconfig/moe.pc $(LIBDIR)/cmake/moe/moe-config*.cmake $(INCLUDEDIR)/moe.h
 	rm -f $(EXAMPLES:tests/clients/%=$(EXAMPLEDIR)/%) $(DESTDIR)$(PREFIX)/lib/moe-toolkit/libmoe-cuda.so
-	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS))) $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS)))
-	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS)))
+	rm -f $(addprefix $(BASHDIR)/,$(notdir $(PROGRAMS) $(SCRIPTS)))
+	rm -f $(addprefix $(ZSHDIR)/_,$(notdir $(PROGRAMS) $(SCRIPTS)))
+	rm -f $(patsubst %,$(FISHDIR)/%.fish,$(notdir $(PROGRAMS) $(SCRIPTS)))
 
-.PHONY: deb check-deb
+.PHONY: deb check-deb check-slurm
 deb: all $(PUBLIC)
 	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' sh tests/packages/deb.sh $(BUILD)/deb
 check-deb: deb
 	@sh tests/tools/install-tools.sh debootstrap lintian
 	@BUILD=$(BUILD) sh tests/packages/try.sh
+
+# moe-pipeline on a real Slurm: a controller and two nodes on this machine, as root.
+check-slurm: all
+	@sh tests/tools/install-tools.sh slurm-wlm munge
+	@BUILD=$(BUILD) sh tests/packages/slurm.sh
 
 # ---- 64-bit ARM ----------------------------------------------------------------------------------
 # Cross-builds the kernels, what they need, and their tests, and runs these under qemu-user: once on a

@@ -34,11 +34,12 @@ options_of_help() {
                 option(cells[i])
         }' "$1" | sort -u
 }
-# The same of the tables in the sources, without short forms.
+# The same of the tables in the sources, C and shell, without short forms.
 options_of_sources() {
     cat cmd/*.c cmd/*/*.c | tr '\n' ' ' | sed 's/{CLI_OPT_/\n&/g' |
         sed -n 's/^{CLI_OPT_[A-Z0-9]*([^"]*"\([a-z0-9-]*\)".*)[^)]*\.shown = "\([^"]*\)".*/\1|\2/p; t
             s/^{CLI_OPT_[A-Z0-9]*([^"]*"\([a-z0-9-]*\)".*/\1|/p' | sort -u
+    sed -n 's/^[a-zA-Z]\{0,1\}|\([a-z-]*\)|[^|]*|\([^|]*\)|[^|]*|.*/\1|\2/p' cmd/moe-pipeline
 }
 # "x name" or "name" for each option of a page: in mdoc -x is "Fl x" and --name is "Fl Fl name".
 options_of_page() {
@@ -67,7 +68,7 @@ takes() { # PROGRAM OPTION
     return 1
 }
 
-options_of_sources >"$work/sources"
+options_of_sources | sort -u >"$work/sources"
 for program in "$bin"/moe-*; do
     name=$(basename "$program")
     page=man/$name.1
