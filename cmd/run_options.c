@@ -17,7 +17,6 @@ struct run_options opt = {
     .prompt_tokens = 256,
     .prompt_share = 1,
     .beams = {.length_penalty = 1},
-    .draft_max = 8,
 };
 
 /* What --perplexity judges a model by. */
@@ -76,15 +75,14 @@ static const struct cli_option options[] = {
     {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX)},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
-    {CLI_OPT_CHOICE(0, "draft", "HOW", &opt.draft, drafters), .shown = "none"},
-    {CLI_OPT_U32(0, "draft-max", "N", &opt.draft_max, 1, MOE_DRAFT_MOST), .shown = "8"},
     {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
-    {.kind = CLI_LIST, .help = "Beams"},
-    {CLI_OPT_U32(0, "beams", "N", &opt.beams.n, 2, MOE_MAX_BEAMS), .shown = "none; not streamed"},
+    {.kind = CLI_LIST, .help = "Decoding"},
+    {CLI_OPT_U32(0, "beams", "N", &opt.beams.n, 2, MOE_MAX_BEAMS), .shown = "none"},
     {CLI_OPT_DOUBLE(0, "length-penalty", "X", &opt.beams.length_penalty, -100, 100), .shown = "1"},
     {CLI_OPT_CHOICE(0, "early-stopping", "WHEN", &opt.early_stopping, early), .shown = "no"},
     {CLI_OPT_FLAG(0, "encode", &opt.encode)},
     {CLI_OPT_CHOICE(0, "pooling", "WHICH", &opt.pooling, poolings), .shown = "mean"},
+    {CLI_OPT_CHOICE(0, "draft", "HOW", &opt.draft, drafters), .shown = "none"},
     {.kind = CLI_LIST, .help = "Requests"},
     REQUESTS_OPTIONS(opt.requests),
     {CLI_OPT_U32(0, "sequences", "N", &opt.sequences, 1, 256), .shown = "8"},
@@ -281,8 +279,6 @@ static int check_answer(void)
 static int check_draft(void)
 {
     static const char *const others[] = {"beams", "bench", "perplexity", "ids", "encode"};
-    if (!opt.draft && cli_given("draft-max"))
-        return cli_misuse("option --draft-max goes with --draft");
     for (size_t i = 0; i < sizeof others / sizeof others[0] && opt.draft; i++)
         if (cli_given(others[i]))
             return cli_misuse("options --draft and --%s exclude each other", others[i]);
@@ -362,8 +358,7 @@ int run_options_parse(int argc, char **argv, const char **pack)
         status = check_options(n_args, args);
     if (status >= 0)
         return status;
-    if (!opt.draft)
-        opt.draft_max = 0;
+    opt.draft_max = opt.draft ? MOE_DRAFT_MOST : 0;
     if (opt.bench && !cli_given("tokens"))
         opt.n = opt.follow ? 0 : BENCH_TOKENS;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)

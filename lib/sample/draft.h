@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { MOE_DRAFT_MOST = 16 }; /* tokens of a draft, at most */
+enum { MOE_DRAFT_MOST = 8 }; /* tokens of a draft, at most */
 
 struct moe_draft {
     uint32_t most; /* tokens of one draft at most, 1..MOE_DRAFT_MOST; 0: there are no drafts */

@@ -45,8 +45,6 @@ same "in passes of two rows" -n 30 --temp 0 --ignore-eos --batch 2
 same "in passes of one row" -n 20 --temp 0 --ignore-eos --batch 1
 check "... nothing is drafted" [ -z "$(figure drafted_tokens)" ]
 
-run "$bin/moe-run" "$tiny" -p x --draft-max 4
-error_line 2 "*--draft-max goes with --draft*" "--draft-max alone"
 run "$bin/moe-run" "$tiny" -p x --draft ngram --beams 2
 error_line 2 "*--draft and --beams exclude each other*" "drafts with beams"
 run "$bin/moe-run" "$tiny" -p x --draft eagle

@@ -93,7 +93,7 @@ check "... and the host's" keeps $host
 check "... by the plan's strategy" [ "$(figure strategy)" = prefetch ]
 
 # What is on the GPU is what the plan says, to less than a slot; a run without a plan has as much.
-planned gpu --strategy lru --device cuda --memory ${least}M --gpu-memory 6M
+planned gpu --strategy lru --device cuda --memory ${least}M --gpu-memory 6M --batch 64
 booked=0
 for part in dense_bytes kv_bytes work_bytes experts_bytes; do
     booked=$((booked + $(member memory $part)))
@@ -104,6 +104,6 @@ used=$(figure gpu_memory_bytes) loads=$(figure disk_loads)
 check "... with the plan's slots ($used of $booked bytes)" [ "$used" -le "$booked" ]
 check "... and no fewer" [ $((booked - used)) -lt "$(sed -n 's/.*slot_bytes: //p' "$tmp/plan.yaml")" ]
 check "... some experts from disk" [ "$loads" -gt 0 ]
-ask -c 64 --strategy lru --memory ${least}M --gpu-memory 6M
-check "... as without a plan" [ "$(figure gpu_memory_bytes)" = "$used" ]
+ask -c 64 --strategy lru --memory ${least}M --gpu-memory 6M --batch 64
+check "... in the same batches as without a plan" [ "$(figure gpu_memory_bytes)" = "$used" ]
 finish
