@@ -13,8 +13,8 @@
  *
  * The half-life does not follow the ratio of cache to demand. On replayed traces (tests/tools/
  * replay_trace) the best one grows with the cache, from 4 to 20 tokens at half a token's demand to
- * 12 to 32 at six, by model; but choosing it by the ratio gains less than 0.2 points of hit rate
- * over one for all.
+ * 12 to 32 at six, by model; but choosing it by the ratio alone gains less than 0.2 points of hit
+ * rate over one for all, since models disagree more than sizes do (tests/bench/CACHES.md).
  */
 #include <math.h>
 
