@@ -143,6 +143,7 @@ static inline struct moe_plan *full_plan(void)
                                              .statistics_tokens = 5678,
                                              .device = "box",
                                              .times_measured = true,
+                                             .times_stated = true,
                                              .link_stated = true,
                                              .times_spread = 0.125,
                                              .manner_known = true,

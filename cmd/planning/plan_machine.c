@@ -61,6 +61,7 @@ static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
     struct moe_device *d = calloc(1, sizeof *d);
     if (!d)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    in->evidence.times_stated = true;
     snprintf(d->name, sizeof d->name, "layers of %g s", o->layer_seconds);
     d->host.memory_bytes_per_second.value =
         (double)bytes / (o->layer_seconds * MOE_PACE_BANDWIDTH_SHARE);
@@ -113,10 +114,11 @@ static void set_layer(struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;
     const struct moe_device_timed *t = timed(in);
-    if (o->profile && o->layer_seconds > 0)
-        moe_pace_set_layer(&in->pace, in->inventory->top_k, o->layer_seconds);
-    else if (t && t->layer.value > 0)
-        moe_pace_set_layer(&in->pace, in->inventory->top_k, t->layer.value);
+    double seconds = o->layer_seconds > 0 ? o->layer_seconds : t ? t->layer.value : 0;
+    if (!o->profile || !(seconds > 0))
+        return;
+    moe_pace_set_layer(&in->pace, in->inventory->top_k, seconds);
+    in->evidence.times_stated = true;
 }
 
 int plan_machine_open(struct plan_inputs *in, struct moe_err *err)

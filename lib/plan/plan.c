@@ -120,6 +120,7 @@ static const struct moe_member evidence_members[] = {
     FIELD("statistics_tokens", evidence.statistics_tokens),
     FIELD("device", evidence.device),
     FIELD("times_measured", evidence.times_measured),
+    FIELD("times_stated", evidence.times_stated),
     FIELD("link_stated", evidence.link_stated),
     FIELD("times_spread", evidence.times_spread),
     FIELD("manner_known", evidence.manner_known),

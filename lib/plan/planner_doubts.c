@@ -27,7 +27,7 @@ static void find_doubts(const struct moe_plan *plan, bool loads, double by[MOE_N
     bool synthetic = !e->trace[0];
     double error = hit_rate_error(plan);
     memset(by, 0, MOE_N_ASSUMPTIONS * sizeof *by);
-    if (!e->times_measured)
+    if (!e->times_measured && !e->times_stated)
         by[MOE_ASSUME_BANDWIDTH] = OFF_BANDWIDTH;
     if (e->times_spread > MOE_QUIET_SPREAD)
         by[MOE_ASSUME_QUIET] = fmin(e->times_spread, MOST_QUIET);

@@ -134,7 +134,7 @@ uint32_t moe_plan_assumptions(const struct moe_plan *plan,
     bool synthetic = !e->trace[0];
     bool holds[MOE_N_ASSUMPTIONS] = {
         [MOE_ASSUME_ROUTING] = synthetic && !e->manner_known,
-        [MOE_ASSUME_BANDWIDTH] = !e->times_measured,
+        [MOE_ASSUME_BANDWIDTH] = !e->times_measured && !e->times_stated,
         [MOE_ASSUME_NOMINAL] = e->link_stated && plan->n_pools > 0,
         [MOE_ASSUME_FIGURES] = synthetic && e->manner_known,
         [MOE_ASSUME_QUIET] = e->times_spread > MOE_QUIET_SPREAD,

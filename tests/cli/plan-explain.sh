@@ -76,6 +76,10 @@ machine="--layer-seconds 2e-4 --link-rate 600MB/s"
 "$plan" -q "$tiny" --memory "$memory" --stats "$tmp/s.yaml" --trace "$tmp/t.trace" $machine \
     --strategy fate --max-tokens 400 -o "$tmp/fate.yaml"
 recomputed "$tmp/fate.yaml" "a plan with loads" 35
+run grep -c 'times_stated: true' "$tmp/fate.yaml"
+expect_stdout_like "1" "a stated time of a layer is in the plan"
+run grep -c times-from-bandwidth "$tmp/fate.yaml"
+expect_stdout_like "0" "and no doubt of bandwidth beside it"
 # shellcheck disable=SC2086
 "$plan" -q "$tiny" --memory 100M --trace "$tmp/t.trace" $machine --strategy resident \
     --max-tokens 400 -o "$tmp/resident.yaml"

@@ -155,6 +155,10 @@ static void assumptions(void **state)
     expect_assumptions(&p, 4,
                        (enum moe_assumption[]){MOE_ASSUME_BANDWIDTH, MOE_ASSUME_FIGURES,
                                                MOE_ASSUME_NO_STATISTICS, MOE_ASSUME_ALIKE});
+    p.evidence.times_stated = true;
+    expect_assumptions(
+        &p, 3,
+        (enum moe_assumption[]){MOE_ASSUME_FIGURES, MOE_ASSUME_NO_STATISTICS, MOE_ASSUME_ALIKE});
 }
 
 static void slots_and_layers(void **state)
