@@ -281,48 +281,77 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
 
 /* ---- Batch and staging ---- */
 
-/* Seconds of the trace's prompts and answers; 0: it cannot run. */
+/* Of one batch and staging: seconds of the trace's prompts and answers, 0 where it cannot run, and
+ * of these those that computing prompts takes. */
+struct timed {
+    double seconds, prompts;
+    struct moe_fitted fitted;
+};
+
 static int time_room(const struct moe_planner *p, const struct moe_strategy *strategy,
-                     double *seconds, struct moe_fitted *fitted, struct moe_err *err)
+                     struct timed *out, struct moe_err *err)
 {
     struct moe_trial_run t;
     int status = moe_planner_try(p, strategy, 0, 0, &t, NULL, err);
-    *seconds = 0;
+    *out = (struct timed){0};
     if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
         return MOE_OK;
-    *seconds = t.simulated.prefill.seconds + t.simulated.decode.seconds;
-    if (fitted)
-        *fitted = t.fitted;
+    *out = (struct timed){t.simulated.prefill.seconds + t.simulated.decode.seconds,
+                          t.simulated.prefill.compute_seconds, t.fitted};
+    return status;
+}
+
+/* Times p's batch with each number of slots for prefetches, from the given one on; *first: with the
+ * fitter's, which is number 0. The fastest so far goes to `best`, with its time in *least. */
+static int time_batch(struct moe_planner *p, const struct moe_strategy *strategy, bool stages,
+                      size_t from, struct timed *first, double *least, struct moe_planner *best,
+                      struct moe_err *err)
+{
+    static const uint32_t times[] = {0, 2, 4}; /* top_k; 0: the fitter's */
+    int status = MOE_OK;
+    for (size_t i = from; i < (stages ? sizeof times / sizeof *times : 1) && status == MOE_OK;
+         i++) {
+        struct timed t;
+        p->staging = times[i] * p->inventory->top_k;
+        status = time_room(p, strategy, &t, err);
+        if (i == 0)
+            *first = t;
+        if (status == MOE_OK && t.seconds > 0 && t.seconds < *least) {
+            *least = t.seconds;
+            best->batch = p->batch;
+            best->staging = p->staging;
+        }
+        if (status == MOE_OK && moe_progress_stopped(p->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
     return status;
 }
 
 int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
                             struct moe_err *err)
 {
-    static const uint32_t batches[] = {0, 16, 32, 64, 96, 128, 192, 256, 512}; /* 0: the fitter's */
-    static const uint32_t times[] = {0, 1, 2, 4}; /* top_k, of staging; 0: the fitter's */
+    static const uint32_t batches[] = {16, 32, 64, 96, 128, 192, 256, 512};
     struct moe_planner t = *p;
-    struct moe_fitted own = {.staging = 0};
-    double best, seconds;
+    struct timed own, now;
+    double least, prompts = -1;
     t.lookups = NULL;
     t.batch = t.staging = 0;
-    int status = time_room(&t, strategy, &best, &own, err);
-    bool stages = status == MOE_OK && best > 0 && own.staging > 0 && !own.strategy.stream;
-    size_t n_batches = p->batch_named ? 1 : sizeof batches / sizeof *batches;
-    size_t n_times = stages ? sizeof times / sizeof *times : 1;
-    for (size_t i = 0; i < n_batches * n_times && status == MOE_OK && best > 0; i++) {
-        t.batch = batches[i / n_times];
-        t.staging = times[i % n_times] * p->inventory->top_k;
-        if (i == 0 || !own.memory.total)
-            continue;
-        status = time_room(&t, strategy, &seconds, NULL, err);
-        if (status == MOE_OK && seconds > 0 && seconds < best) {
-            best = seconds;
-            p->batch = t.batch;
-            p->staging = t.staging;
-        }
-        if (status == MOE_OK && moe_progress_stopped(p->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    p->batch = p->staging = 0;
+    int status = time_room(&t, strategy, &own, err);
+    if (status != MOE_OK || own.seconds <= 0 || !own.fitted.memory.total)
+        return status;
+    bool stages = own.fitted.staging > 0 && !own.fitted.strategy.stream;
+    least = own.seconds;
+    status = time_batch(&t, strategy, stages, 1, &own, &least, p, err);
+    for (size_t i = 0; !p->batch_named && i < sizeof batches / sizeof *batches; i++) {
+        if (status != MOE_OK)
+            break;
+        t.batch = batches[i];
+        status = time_batch(&t, strategy, stages, 0, &now, &least, p, err);
+        /* Prompts that stand in one pass gain nothing from more room for it. */
+        if (now.seconds <= 0 || now.prompts == prompts)
+            break;
+        prompts = now.prompts;
     }
     return status;
 }

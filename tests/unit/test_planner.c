@@ -312,8 +312,8 @@ static void more_memory_is_never_slower(void **state)
         open_budget(&p, (uint64_t)1 << 40);
         seconds_of(&p, &f);
         const uint64_t floor = f.memory.floor;
-        for (uint32_t i = 0; i < 16; i++) {
-            open_budget(&p, floor + i * fixture.token_bytes / 2);
+        for (uint32_t i = 0; i < 8; i++) {
+            open_budget(&p, floor + i * fixture.token_bytes);
             double own = seconds_of(&p, &f), found;
             assert_int_equal(f.memory.floor, floor);
             assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
