@@ -28,8 +28,8 @@ struct moe_draft {
 void moe_draft_begin(struct moe_draft *d, uint32_t most);
 
 /* Up to `most` tokens that may follow ids[0..n): what followed the last place in them where the
- * longest run of their last tokens stood before, of at least two. Returns how many. Takes time in
- * n: ten thousand tokens take some 10 us. */
+ * longest run of their last tokens stood before, of at least two. Returns how many. Looks at all of
+ * them: its time grows with n. */
 uint32_t moe_draft_look_up(const uint32_t *ids, uint64_t n, uint32_t most, uint32_t *draft);
 
 /* Drafts for the text ids[0..n), at most `room` tokens. A drafter that was right may draft more
