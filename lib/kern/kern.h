@@ -129,6 +129,19 @@ struct moe_kern {
     /* The 16-lane fma sum of x[i] * y[i]. */
     float (*dot)(const float *x, const float *y, uint32_t n);
 
+    /*
+     * A token's step of a recurrent state under the gated delta rule, for 16 values r of a head.
+     * state[n][16], k, q [n], v, y [16]:
+     *
+     *   m[r] = 0, then for i = 0..n-1: state[i][r] *= decay, m[r] = fma(state[i][r], k[i], m[r]);
+     *   d[r] = (v[r] - m[r]) * beta; y[r] = 0, then for i = 0..n-1:
+     *   state[i][r] = fma(k[i], d[r], state[i][r]), y[r] = fma(state[i][r], q[i], y[r]).
+     *
+     * y may be v.
+     */
+    void (*delta_step)(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                       float decay, float beta, float *y);
+
     /* f32 to f16 bits, round to nearest even (float16.h), and back. */
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);

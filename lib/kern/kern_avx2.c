@@ -610,6 +610,36 @@ static void rope(float *x, const float *cs, uint32_t n)
         moe_math_rotate(&x[i], &x[i + half], cs[2 * i], cs[2 * i + 1]);
 }
 
+static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                       float decay, float beta, float *y)
+{
+    __m256 m[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, keep = _mm256_set1_ps(decay);
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, d[2];
+    for (uint32_t i = 0; i < n; i++) {
+        __m256 key = _mm256_set1_ps(k[i]);
+        for (int half = 0; half < 2; half++) {
+            float *at = state + (uint64_t)i * 16 + 8 * half;
+            __m256 s = _mm256_mul_ps(_mm256_loadu_ps(at), keep);
+            _mm256_storeu_ps(at, s);
+            m[half] = _mm256_fmadd_ps(s, key, m[half]);
+        }
+    }
+    for (int half = 0; half < 2; half++)
+        d[half] = _mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(v + 8 * half), m[half]),
+                                _mm256_set1_ps(beta));
+    for (uint32_t i = 0; i < n; i++) {
+        __m256 key = _mm256_set1_ps(k[i]), query = _mm256_set1_ps(q[i]);
+        for (int half = 0; half < 2; half++) {
+            float *at = state + (uint64_t)i * 16 + 8 * half;
+            __m256 s = _mm256_fmadd_ps(key, d[half], _mm256_loadu_ps(at));
+            _mm256_storeu_ps(at, s);
+            sum[half] = _mm256_fmadd_ps(s, query, sum[half]);
+        }
+    }
+    for (int half = 0; half < 2; half++)
+        _mm256_storeu_ps(y + 8 * half, sum[half]);
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     uint32_t i = 0;
@@ -649,6 +679,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->clamp = clamp;
     kern->rope = rope;
     kern->dot = dot;
+    kern->delta_step = delta_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

@@ -386,6 +386,26 @@ static void rope(float *x, const float *cs, uint32_t n)
         moe_math_rotate(&x[i], &x[i + half], cs[2 * i], cs[2 * i + 1]);
 }
 
+static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                       float decay, float beta, float *y)
+{
+    __m512 m = _mm512_setzero_ps(), sum = _mm512_setzero_ps(), keep = _mm512_set1_ps(decay);
+    for (uint32_t i = 0; i < n; i++) {
+        float *at = state + (uint64_t)i * 16;
+        __m512 s = _mm512_mul_ps(_mm512_loadu_ps(at), keep);
+        _mm512_storeu_ps(at, s);
+        m = _mm512_fmadd_ps(s, _mm512_set1_ps(k[i]), m);
+    }
+    __m512 d = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(v), m), _mm512_set1_ps(beta));
+    for (uint32_t i = 0; i < n; i++) {
+        float *at = state + (uint64_t)i * 16;
+        __m512 s = _mm512_fmadd_ps(_mm512_set1_ps(k[i]), d, _mm512_loadu_ps(at));
+        _mm512_storeu_ps(at, s);
+        sum = _mm512_fmadd_ps(s, _mm512_set1_ps(q[i]), sum);
+    }
+    _mm512_storeu_ps(y, sum);
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     for (uint32_t i = 0; i < n; i += 16) {
@@ -420,6 +440,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     kern->add = add;
     kern->rope = rope;
     kern->dot = dot;
+    kern->delta_step = delta_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

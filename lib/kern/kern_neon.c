@@ -319,6 +319,28 @@ static void rope(float *x, const float *cs, uint32_t n)
         moe_math_rotate(&x[i], &x[i + half], cs[2 * i], cs[2 * i + 1]);
 }
 
+static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                       float decay, float beta, float *y)
+{
+    for (int part = 0; part < 16; part += 4) {
+        float32x4_t m = vdupq_n_f32(0), sum = vdupq_n_f32(0);
+        for (uint32_t i = 0; i < n; i++) {
+            float *at = state + (uint64_t)i * 16 + part;
+            float32x4_t s = vmulq_n_f32(vld1q_f32(at), decay);
+            vst1q_f32(at, s);
+            m = vfmaq_n_f32(m, s, k[i]);
+        }
+        float32x4_t d = vmulq_n_f32(vsubq_f32(vld1q_f32(v + part), m), beta);
+        for (uint32_t i = 0; i < n; i++) {
+            float *at = state + (uint64_t)i * 16 + part;
+            float32x4_t s = vfmaq_n_f32(vld1q_f32(at), d, k[i]);
+            vst1q_f32(at, s);
+            sum = vfmaq_n_f32(sum, s, q[i]);
+        }
+        vst1q_f32(y + part, sum);
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     uint32_t i = 0;
@@ -353,6 +375,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->add = add;
     kern->rope = rope;
     kern->dot = dot;
+    kern->delta_step = delta_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

@@ -225,6 +225,26 @@ static void rope(float *x, const float *cs, uint32_t n)
         moe_math_rotate(&x[i], &x[i + n / 2], cs[2 * i], cs[2 * i + 1]);
 }
 
+static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                       float decay, float beta, float *y)
+{
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+        float m = 0, sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            float *s = state + (uint64_t)i * MOE_PANEL_ROWS + r;
+            *s *= decay;
+            m = fmaf(*s, k[i], m);
+        }
+        float d = (v[r] - m) * beta;
+        for (uint32_t i = 0; i < n; i++) {
+            float *s = state + (uint64_t)i * MOE_PANEL_ROWS + r;
+            *s = fmaf(k[i], d, *s);
+            sum = fmaf(*s, q[i], sum);
+        }
+        y[r] = sum;
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -257,6 +277,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     kern->clamp = clamp;
     kern->rope = rope;
     kern->dot = dot;
+    kern->delta_step = delta_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

@@ -715,6 +715,98 @@ static void test_vectors_equal_reference(void **state)
                     compare_vector(v, n, offset, (enum flavour)f, &seed);
 }
 
+/* ---- Recurrent states ---- */
+
+struct delta {
+    uint32_t n;
+    float *state, *k, *q; /* [n][16], [n], [n] */
+    float v[MOE_PANEL_ROWS], decay, beta;
+};
+
+static struct delta draw_delta(uint32_t n, enum flavour flavour, uint64_t *seed)
+{
+    struct delta d = {.n = n};
+    d.state = take_exact((uint64_t)n * MOE_PANEL_ROWS, 4);
+    d.k = take_exact(n, 4);
+    d.q = take_exact(n, 4);
+    for (uint32_t i = 0; i < n * MOE_PANEL_ROWS; i++)
+        d.state[i] = draw(seed, flavour);
+    for (uint32_t i = 0; i < n; i++) {
+        d.k[i] = draw(seed, flavour);
+        d.q[i] = draw(seed, flavour);
+    }
+    for (int r = 0; r < MOE_PANEL_ROWS; r++)
+        d.v[r] = draw(seed, flavour);
+    d.decay = 0.5f + 0.5f * test_uniform(seed);
+    d.beta = 0.5f + 0.5f * test_uniform(seed);
+    return d;
+}
+
+static void free_delta(struct delta *d)
+{
+    free(d->state);
+    free(d->k);
+    free(d->q);
+}
+
+/* Three steps, the last one's output in the place of its values. */
+static void step_delta(const struct moe_kern *kern, const struct delta *d, float *state, float *y)
+{
+    memcpy(state, d->state, (uint64_t)d->n * MOE_PANEL_ROWS * sizeof *state);
+    kern->delta_step(state, d->k, d->q, d->v, d->n, d->decay, d->beta, y);
+    kern->delta_step(state, d->q, d->k, y, d->n, d->beta, d->decay, y);
+    kern->delta_step(state, d->k, d->k, y, d->n, d->decay, d->beta, y);
+}
+
+static void test_delta_steps_equal_reference(void **state)
+{
+    (void)state;
+    uint64_t seed = 11;
+    for (uint32_t n = 1; n <= 260; n += n < 20 ? 1 : 27)
+        for (int f = 0; f < N_FLAVOURS; f++) {
+            struct delta d = draw_delta(n, (enum flavour)f, &seed);
+            uint32_t cells = n * MOE_PANEL_ROWS;
+            float *want = take_exact(cells, 4), *got = take_exact(cells, 4);
+            float want_y[MOE_PANEL_ROWS], got_y[MOE_PANEL_ROWS];
+            step_delta(&ref, &d, want, want_y);
+            for (int l = 0; l < n_levels; l++) {
+                step_delta(&levels[l], &d, got, got_y);
+                if (!same_or_nan(want, got, cells) || !same_or_nan(want_y, got_y, MOE_PANEL_ROWS))
+                    fail_msg("%s delta_step n %u flavour %d", moe_cpu_level_name(levels[l].level),
+                             n, f);
+            }
+            free(want);
+            free(got);
+            free_delta(&d);
+        }
+}
+
+static void test_delta_step_against_double(void **state)
+{
+    (void)state;
+    enum { N = 96 };
+    uint64_t seed = 12;
+    struct delta d = draw_delta(N, ORDINARY, &seed);
+    float y[MOE_PANEL_ROWS];
+    double *before = take(N * MOE_PANEL_ROWS, sizeof *before);
+    for (int i = 0; i < N * MOE_PANEL_ROWS; i++)
+        before[i] = d.state[i];
+    ref.delta_step(d.state, d.k, d.q, d.v, N, d.decay, d.beta, y);
+    for (int r = 0; r < MOE_PANEL_ROWS; r++) {
+        double m = 0, sum = 0;
+        for (int i = 0; i < N; i++)
+            m += before[i * MOE_PANEL_ROWS + r] * d.decay * d.k[i];
+        for (int i = 0; i < N; i++) {
+            double cell = before[i * MOE_PANEL_ROWS + r] * d.decay + d.k[i] * (d.v[r] - m) * d.beta;
+            assert_true(fabs(cell - d.state[i * MOE_PANEL_ROWS + r]) < 1e-4);
+            sum += cell * d.q[i];
+        }
+        assert_true(fabs(sum - y[r]) < 1e-3);
+    }
+    free(before);
+    free_delta(&d);
+}
+
 /* All of f16, and f32 around every f16: all roundings, overflow, subnormals, NaN. */
 static void test_f16_conversions(void **state)
 {
@@ -1017,6 +1109,8 @@ int main(void)
         cmocka_unit_test(test_quantize_equals_reference),
         cmocka_unit_test(test_quantize_reference),
         cmocka_unit_test(test_vectors_equal_reference),
+        cmocka_unit_test(test_delta_steps_equal_reference),
+        cmocka_unit_test(test_delta_step_against_double),
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
         cmocka_unit_test(test_exp),
