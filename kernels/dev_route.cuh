@@ -12,11 +12,14 @@
 #include "dev_vector.cuh"
 #include "gpu_ops.h"
 
+/* router.c's LEAST_SUM. */
+#define ROUTE_LEAST_SUM 1e-20f
+
 /* ---- A warp's tools ---- */
 
 /* A row at work. All three lie in shared memory: three floats an expert, 48 KiB at 4096 experts. */
 struct route_row {
-    float *p;        /* [n_experts] scores, then probabilities */
+    float *p;        /* [n_experts] scores, then probabilities or sigmoids */
     float *aside;    /* [n_experts] */
     uint32_t *ranks; /* [n_experts] of those that can still be chosen; else 0 */
     uint32_t lane;
@@ -56,24 +59,34 @@ static __device__ uint32_t route_take_best(const struct route_row *w, uint32_t n
 
 /* ---- Choices ---- */
 
-/* The best of each group into aside, then the ranks of the experts whose group is among the best.
- * Others are worth -1, as in router.c: less than any probability. */
-static __device__ void route_rank_groups(const struct moe_gpu_router *r, const struct route_row *w)
+/* router.c's group_value and rank_values: how each group counts into aside, then the ranks of the
+ * experts, whose group is among the best or who are worth less than all others. */
+static __device__ float route_value(const struct moe_gpu_router *r, const struct route_row *w,
+                                    uint32_t e)
 {
-    uint32_t size = r->n_experts / r->n_groups;
+    return r->choice_bias ? w->p[e] + r->choice_bias[e] : w->p[e];
+}
+
+static __device__ void route_rank(const struct moe_gpu_router *r, const struct route_row *w)
+{
+    uint32_t size = r->n_groups ? r->n_experts / r->n_groups : r->n_experts;
     float *best = w->aside;
     for (uint32_t g = w->lane; g < r->n_groups; g += DEV_WARP) {
-        float most = w->p[g * size];
-        for (uint32_t e = g * size + 1; e < (g + 1) * size; e++)
-            most = w->p[e] > most ? w->p[e] : most;
-        best[g] = most;
+        float first = route_value(r, w, g * size), second = -INFINITY;
+        for (uint32_t e = g * size + 1; e < (g + 1) * size; e++) {
+            float v = route_value(r, w, e);
+            second = v > first ? first : v > second ? v : second;
+            first = v > first ? v : first;
+        }
+        best[g] = r->kind == MOE_ROUTER_SIGMOID ? first + second : first;
     }
     __syncwarp();
     for (uint32_t e = w->lane; e < r->n_experts; e += DEV_WARP) {
         uint32_t g = e / size, n_better = 0;
         for (uint32_t i = 0; i < r->n_groups; i++)
             n_better += best[i] > best[g] || (best[i] == best[g] && i < g);
-        w->ranks[e] = dev_rank(n_better < r->top_groups ? w->p[e] : -1.0f);
+        bool can_be = r->n_groups == 0 || n_better < r->top_groups;
+        w->ranks[e] = dev_rank(can_be ? route_value(r, w, e) : -INFINITY);
     }
 }
 
@@ -91,15 +104,53 @@ static __device__ void route_choose_best(const struct moe_gpu_router *r, const s
     __syncwarp();
 }
 
+/* The chosen by falling value, the lower number first among equals; they lie in ranks meanwhile. */
+static __device__ void route_order_chosen(const struct moe_gpu_router *r, const struct route_row *w,
+                                          uint32_t *chosen)
+{
+    for (uint32_t k = w->lane; k < r->top_k; k += DEV_WARP)
+        w->ranks[k] = chosen[k];
+    __syncwarp();
+    for (uint32_t k = w->lane; k < r->top_k; k += DEV_WARP) {
+        uint32_t e = w->ranks[k], rank = dev_rank(w->p[e]), at = 0;
+        for (uint32_t i = 0; i < r->top_k; i++) {
+            uint32_t other = w->ranks[i], its = dev_rank(w->p[other]);
+            at += its > rank || (its == rank && other < e);
+        }
+        chosen[at] = e;
+        w->aside[at] = w->p[e];
+    }
+    __syncwarp();
+}
+
 static __device__ void route_choose_by_softmax(const struct moe_gpu_router *r,
                                                const struct route_row *w, uint32_t *chosen)
 {
     route_softmax(w->p, r->n_experts, w->lane);
-    if (r->n_groups)
-        route_rank_groups(r, w);
-    for (uint32_t e = w->lane; !r->n_groups && e < r->n_experts; e += DEV_WARP)
-        w->ranks[e] = dev_rank(w->p[e]);
+    route_rank(r, w);
     route_choose_best(r, w, chosen);
+    if (r->choice_bias)
+        route_order_chosen(r, w, chosen);
+}
+
+/* router.c's choose_by_sigmoid. */
+static __device__ void route_choose_by_sigmoid(const struct moe_gpu_router *r,
+                                               const struct route_row *w, uint32_t *chosen)
+{
+    float sum = 0;
+    for (uint32_t e = w->lane; e < r->n_experts; e += DEV_WARP)
+        w->p[e] = 1 / (1 + moe_math_exp(-w->p[e]));
+    __syncwarp();
+    route_rank(r, w);
+    route_choose_best(r, w, chosen);
+    if (r->choice_bias)
+        route_order_chosen(r, w, chosen);
+    for (uint32_t e = w->lane; w->lane < MOE_LANES && e < r->n_experts; e += MOE_LANES)
+        sum += w->p[e];
+    sum = dev_warp_join(sum) + ROUTE_LEAST_SUM;
+    for (uint32_t e = w->lane; e < r->n_experts; e += DEV_WARP)
+        w->p[e] /= sum;
+    __syncwarp();
 }
 
 static __device__ void route_choose_by_score(const struct moe_gpu_router *r,
@@ -169,13 +220,17 @@ static __device__ void dev_route_row(const struct moe_gpu_router &r, uint64_t ro
         route_choose_by_softmax(&r, &w, chosen);
     else if (r.kind == MOE_ROUTER_TOPK_SOFTMAX)
         route_choose_by_score(&r, &w, chosen);
-    else
+    else if (r.kind == MOE_ROUTER_SPARSEMIXER)
         route_choose_by_mixer(&r, &w, chosen);
+    else
+        route_choose_by_sigmoid(&r, &w, chosen);
 
     for (uint32_t e = w.lane; e < r.n_experts; e += DEV_WARP)
         scores[e] = w.p[e];
     for (uint32_t k = 0; k < r.top_k; k++)
         sum += w.aside[k];
+    if (r.kind == MOE_ROUTER_SIGMOID)
+        sum += ROUTE_LEAST_SUM;
     for (uint32_t k = w.lane; k < r.top_k; k += DEV_WARP)
         weights[k] = (r.norm_topk ? w.aside[k] / sum : w.aside[k]) * r.routed_scale;
     __syncwarp();

@@ -281,8 +281,9 @@ struct moe_gpu_router {
     uint32_t n_experts, top_k, n_groups, top_groups;
     bool norm_topk;
     float routed_scale, jitter;
-    const float *bias; /* [n_experts] */
-    float *scores;     /* [n][stride] in: the router's products; out: probabilities */
+    const float *bias;        /* [n_experts] */
+    const float *choice_bias; /* [n_experts] for the choice alone; NULL: none */
+    float *scores;            /* [n][stride] in: the router's products; out: probabilities */
     uint64_t stride;
     uint32_t *chosen; /* [n][top_k] by falling score */
     float *weights;   /* [n][top_k] */

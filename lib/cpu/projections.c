@@ -96,7 +96,7 @@ static void norm_q_down_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct cpu_attention *w = p->w;
     for (int64_t i = begin; i < end; i++) {
         float *x = w->q_down + (uint64_t)i * w->stride.q_down;
-        moe_kern.rms_norm(x, p->layer->q_down_norm, c->q_rank, c->norm_eps, x);
+        moe_kern.rms_norm(x, p->layer->q_down_norm, c->q_rank, moe_config_latent_eps(c), x);
     }
 }
 
@@ -113,7 +113,7 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
         const float *cs = angles(p, i);
         memcpy(k, v + c->kv_rank, c->rope_dim * sizeof *k);
         moe_kern.rope(k, cs, c->rope_dim);
-        moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, c->norm_eps, v);
+        moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, moe_config_latent_eps(c), v);
         memcpy(k + c->rope_dim, v, c->kv_rank * sizeof *k);
         for (uint32_t head = 0; head < c->n_heads; head++) {
             float *query = w->queries + (uint64_t)i * w->stride.queries + head * key;

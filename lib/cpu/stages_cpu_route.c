@@ -7,16 +7,23 @@
 #include "cpu/stages_cpu.h"
 #include "layer/router.h"
 
+struct route {
+    const struct moe_session *s;
+    const struct moe_layer *layer;
+};
+
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct moe_session *s = ctx;
+    const struct route *r = ctx;
+    const struct moe_session *s = r->s;
     const struct moe_config *c = &s->model->config;
     const struct cpu_feed_forward *w = cpu_feed_forward(s);
     float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
     for (int64_t i = begin; i < end; i++) {
         float *p = w->probabilities + (uint64_t)i * w->router_stride;
         uint64_t at = (uint64_t)i * c->top_k;
-        moe_route_scores(c, p, scratch, s->request.chosen + at, s->request.weights + at);
+        moe_route_scores(c, r->layer->choice_bias, p, scratch, s->request.chosen + at,
+                         s->request.weights + at);
     }
 }
 
@@ -49,7 +56,8 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
         moe_router_scores(&use, 1, w->router_stride);
         if (s->router_row && n_rows == 1)
             memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
-        moe_par_for(n_rows, 16, route_rows, s);
+        struct route route = {s, l};
+        moe_par_for(n_rows, 16, route_rows, &route);
     }
     if (s->follow)
         moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), s->request.chosen,

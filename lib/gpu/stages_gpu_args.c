@@ -129,6 +129,7 @@ struct moe_gpu_router stages_gpu_router(const struct moe_session *s, uint32_t la
         .routed_scale = c->routed_scale,
         .jitter = c->router_jitter,
         .bias = s->model->layers[layer].router_bias,
+        .choice_bias = s->model->layers[layer].choice_bias,
         .scores = g->scores,
         .stride = g->router_stride,
         .chosen = g->chosen,

@@ -107,7 +107,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
             .h_stride = a->stride.q_down,
             .cols = c->q_rank,
             .weights = l->q_down_norm,
-            .eps = c->norm_eps,
+            .eps = moe_config_latent_eps(c),
             .out = out,
         };
         const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
@@ -127,7 +127,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         .v_stride = a->stride.v,
         .queries_stride = a->stride.queries,
         .kv_norm = l->kv_down_norm,
-        .eps = c->norm_eps,
+        .eps = moe_config_latent_eps(c),
         .rope = a->rope,
         .rope_dim = c->rope_dim,
         .rope_original = c->rope_original,

@@ -48,6 +48,8 @@ static int carve(struct moe_layer **out, const struct moe_model *m, struct moe_a
         if (status == MOE_OK)
             status = read_vector(m, MOE_T_ROUTER_BIAS, i, arena, &layer.router_bias, err);
         if (status == MOE_OK)
+            status = read_vector(m, MOE_T_CHOICE_BIAS, i, arena, &layer.choice_bias, err);
+        if (status == MOE_OK)
             status = read_vector(m, MOE_T_FFN_NORM, i, arena, &layer.ffn_norm, err);
         if (status == MOE_OK)
             status = read_vector(m, MOE_T_FFN_NORM_BIAS, i, arena, &layer.ffn_norm_bias, err);

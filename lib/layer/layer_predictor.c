@@ -229,7 +229,7 @@ static void grade_range(void *ctx, int64_t begin, int64_t end, int thread)
             if (q->n_rows == 1)
                 memcpy(q->p->router_scores + (uint64_t)d * c->n_experts, scores,
                        c->n_experts * sizeof *scores);
-            moe_router_grade(c, scores);
+            moe_router_grade(c, q->ahead[d]->choice_bias, scores);
             moe_kern.softmax(scores, c->n_experts);
         }
     }
@@ -292,6 +292,11 @@ static void predict(struct query *q)
         q->n--;
     if (q->n > 0)
         moe_par_for(q->n_rows, 8, predict_from_choices, q);
+}
+
+const float *moe_predicted_choice_bias(const struct moe_layer_predictor *p, uint32_t layer)
+{
+    return p->layers[layer].choice_bias;
 }
 
 bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p)

@@ -45,6 +45,8 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
  * input, [n_experts]. NULL of several rows, of predictions without routers, and where the device
  * was asked, which gives their softmax alone. */
 const float *moe_predicted_router_scores(const struct moe_layer_predictor *p);
+/* The bias for the choice of a layer whose router it asks, on the host; NULL: it has none. */
+const float *moe_predicted_choice_bias(const struct moe_layer_predictor *p, uint32_t layer);
 /* Whether pre-calculation needs them for its weights: then the host has to be asked. */
 bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p);
 

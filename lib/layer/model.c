@@ -84,6 +84,7 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_DOWN_BIAS] = IN_LAYER(down_bias),
     [MOE_T_ROUTER] = IN_LAYER(router),
     [MOE_T_ROUTER_BIAS] = IN_LAYER(router_bias),
+    [MOE_T_CHOICE_BIAS] = IN_LAYER(choice_bias),
     [MOE_T_ROUTES] = IN_LAYER(routes),
     [MOE_T_SHARED_GATE_PROJ] = IN_LAYER(gate),
     [MOE_T_SHARED_UP] = IN_LAYER(up),

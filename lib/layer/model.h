@@ -31,9 +31,9 @@ struct moe_layer {
     struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
     const float *up_bias, *down_bias; /* of a dense layer's */
     struct moe_mat router, shared_gate, bypass;
-    const float *router_bias;
-    const float *routes; /* [vocab][top_k], of layers with static routing */
-    bool has_ffn;        /* gate, up, down are there */
+    const float *router_bias, *choice_bias; /* the latter for the choice alone */
+    const float *routes;                    /* [vocab][top_k], of layers with static routing */
+    bool has_ffn;                           /* gate, up, down are there */
 };
 
 struct moe_model {

@@ -9,6 +9,7 @@
 #include "base/best.h"
 #include "base/par.h"
 #include "kern/kern.h"
+#include "kern/kern_math.h"
 #include "layer/session.h"
 #include "model/routes.h"
 
@@ -60,48 +61,106 @@ void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t r
 
 /* ---- Choices ---- */
 
-/* masked[e] = p[e] where e's group is among the best, else -1: below every probability. */
-static void mask_groups(const struct moe_config *c, const float *p, float *masked)
+/* How good a group of n experts is. */
+static float group_value(const struct moe_config *c, const float *values, uint32_t n)
+{
+    float first = values[0], second = -INFINITY;
+    for (uint32_t e = 1; e < n; e++) {
+        second = values[e] > first ? first : values[e] > second ? values[e] : second;
+        first = values[e] > first ? values[e] : first;
+    }
+    return c->router_kind == MOE_ROUTER_SIGMOID ? first + second : first;
+}
+
+/* values[e] becomes -INFINITY where e's group is not among the best. best: [n_groups]. */
+static void mask_groups(const struct moe_config *c, float *values, float *best)
 {
     uint32_t size = c->n_experts / c->n_groups;
-    float *best = masked + c->n_experts; /* [n_groups] */
-    for (uint32_t g = 0; g < c->n_groups; g++) {
-        best[g] = p[g * size];
-        for (uint32_t e = g * size + 1; e < (g + 1) * size; e++)
-            best[g] = p[e] > best[g] ? p[e] : best[g];
-    }
+    for (uint32_t g = 0; g < c->n_groups; g++)
+        best[g] = group_value(c, values + g * size, size);
     for (uint32_t g = 0; g < c->n_groups; g++) {
         uint32_t n_better = 0;
         for (uint32_t i = 0; i < c->n_groups; i++)
             n_better += best[i] > best[g] || (best[i] == best[g] && i < g);
-        for (uint32_t e = g * size; e < (g + 1) * size; e++)
-            masked[e] = n_better < c->top_groups ? p[e] : -1;
+        for (uint32_t e = g * size; e < (g + 1) * size && n_better >= c->top_groups; e++)
+            values[e] = -INFINITY;
     }
 }
 
-/* p: scores on entry, probabilities afterwards. scratch: [2 * n_experts]. */
-static void choose_by_softmax(const struct moe_config *c, float *p, float *scratch,
-                              uint32_t *chosen, float *weights)
+/* What the router ranks experts of these values by, -INFINITY for those that it cannot choose.
+ * scratch: [2 * n_experts], in which the result lies. */
+static const float *rank_values(const struct moe_config *c, const float *choice_bias,
+                                const float *values, float *scratch)
 {
-    const float *values = p;
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        scratch[e] = choice_bias ? values[e] + choice_bias[e] : values[e];
+    if (c->n_groups)
+        mask_groups(c, scratch, scratch + c->n_experts);
+    return scratch;
+}
+
+/* The best k by rank_values, then in the order of the values themselves, the lower number first
+ * among equals: a bias for the choice says nothing of how much an expert counts. */
+static void choose_best(const struct moe_config *c, const float *choice_bias, const float *values,
+                        float *scratch, uint32_t *chosen, float *weights)
+{
+    bool plain = !choice_bias && !c->n_groups;
+    moe_best(plain ? values : rank_values(c, choice_bias, values, scratch), c->n_experts, c->top_k,
+             chosen);
+    for (uint32_t k = 1; choice_bias && k < c->top_k; k++) {
+        uint32_t e = chosen[k], at = k;
+        for (; at > 0 && (values[e] > values[chosen[at - 1]] ||
+                          (values[e] == values[chosen[at - 1]] && e < chosen[at - 1]));
+             at--)
+            chosen[at] = chosen[at - 1];
+        chosen[at] = e;
+    }
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = values[chosen[k]];
+}
+
+/* p: scores on entry, moe_router_probabilities afterwards. scratch: [2 * n_experts]. */
+static void choose_by_softmax(const struct moe_config *c, const float *choice_bias, float *p,
+                              float *scratch, uint32_t *chosen, float *weights)
+{
     moe_kern.softmax(p, c->n_experts);
-    if (c->n_groups) {
-        mask_groups(c, p, scratch);
-        values = scratch;
-    }
-    moe_best(values, c->n_experts, c->top_k, chosen);
-    for (uint32_t k = 0; k < c->top_k; k++)
-        weights[k] = p[chosen[k]];
+    choose_best(c, choice_bias, p, scratch, chosen, weights);
 }
 
-static void choose_by_score(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
-                            float *weights)
+static void choose_by_score(const struct moe_config *c, const float *choice_bias, float *p,
+                            float *scratch, uint32_t *chosen, float *weights)
 {
-    moe_best(p, c->n_experts, c->top_k, chosen);
-    for (uint32_t k = 0; k < c->top_k; k++)
-        weights[k] = p[chosen[k]];
+    choose_best(c, NULL, p, scratch, chosen, weights);
     moe_kern.softmax(weights, c->top_k);
     moe_kern.softmax(p, c->n_experts);
+}
+
+static float sigmoid(float score)
+{
+    return 1 / (1 + moe_expf(-score));
+}
+
+/* Keeps a sum of sigmoids from being 0, as the code published with DeepSeek-V3 does. */
+#define LEAST_SUM 1e-20f
+
+/* Sigmoids become shares of their sum. */
+static void share_sigmoids(float *p, uint32_t n)
+{
+    float lane[MOE_LANES] = {0};
+    for (uint32_t e = 0; e < n; e++)
+        lane[e % MOE_LANES] += p[e];
+    float sum = moe_math_join(lane) + LEAST_SUM;
+    for (uint32_t e = 0; e < n; e++)
+        p[e] /= sum;
+}
+
+static void choose_by_sigmoid(const struct moe_config *c, const float *choice_bias, float *p,
+                              float *scratch, uint32_t *chosen, float *weights)
+{
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        p[e] = sigmoid(p[e]);
+    choose_best(c, choice_bias, p, scratch, chosen, weights);
+    share_sigmoids(p, c->n_experts);
 }
 
 /* The best expert but `without`. */
@@ -137,8 +196,8 @@ static void mix_weights(const struct moe_config *c, const float *scores, const u
 }
 
 /* Phi-3.5-MoE's sparsemixer, as its public implementation evaluates it. */
-static void choose_by_mixer(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
-                            float *weights)
+static void choose_by_mixer(const struct moe_config *c, const float *choice_bias, float *p,
+                            float *scratch, uint32_t *chosen, float *weights)
 {
     chosen[0] = mix_winner(c, p, UINT32_MAX);
     chosen[1] = mix_winner(c, p, chosen[0]);
@@ -146,11 +205,12 @@ static void choose_by_mixer(const struct moe_config *c, float *p, float *scratch
     moe_kern.softmax(p, c->n_experts);
 }
 
-static void (*const choose[])(const struct moe_config *c, float *p, float *scratch,
-                              uint32_t *chosen, float *weights) = {
+static void (*const choose[])(const struct moe_config *c, const float *choice_bias, float *p,
+                              float *scratch, uint32_t *chosen, float *weights) = {
     [MOE_ROUTER_SOFTMAX] = choose_by_softmax,
     [MOE_ROUTER_TOPK_SOFTMAX] = choose_by_score,
     [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
+    [MOE_ROUTER_SIGMOID] = choose_by_sigmoid,
 };
 
 /* As the model uses them, of a row's experts. */
@@ -159,17 +219,30 @@ static void finish_weights(const struct moe_config *c, float *weights)
     float sum = 0;
     for (uint32_t k = 0; k < c->top_k; k++)
         sum += weights[k];
+    if (c->router_kind == MOE_ROUTER_SIGMOID)
+        sum += LEAST_SUM;
     for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
         weights[k] /= sum;
     for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)
         weights[k] *= c->routed_scale;
 }
 
-void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
-                      float *weights)
+void moe_route_scores(const struct moe_config *c, const float *choice_bias, float *p,
+                      float *scratch, uint32_t *chosen, float *weights)
 {
-    choose[c->router_kind](c, p, scratch, chosen, weights);
+    choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
     finish_weights(c, weights);
+}
+
+void moe_router_probabilities(const struct moe_config *c, float *p)
+{
+    if (c->router_kind != MOE_ROUTER_SIGMOID) {
+        moe_kern.softmax(p, c->n_experts);
+        return;
+    }
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        p[e] = sigmoid(p[e]);
+    share_sigmoids(p, c->n_experts);
 }
 
 void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
@@ -178,6 +251,8 @@ void moe_router_weigh(const struct moe_config *c, const float *scores, const flo
     const float *of = c->router_kind == MOE_ROUTER_SOFTMAX ? p : scores;
     for (uint32_t k = 0; k < c->top_k; k++)
         weights[k] = of[chosen[k]];
+    for (uint32_t k = 0; c->router_kind == MOE_ROUTER_SIGMOID && k < c->top_k; k++)
+        weights[k] = sigmoid(weights[k]);
     if (c->router_kind == MOE_ROUTER_TOPK_SOFTMAX)
         moe_kern.softmax(weights, c->top_k);
     else if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
@@ -185,12 +260,18 @@ void moe_router_weigh(const struct moe_config *c, const float *scores, const flo
     finish_weights(c, weights);
 }
 
-void moe_router_leave_groups(const struct moe_config *c, float *p, float *scratch)
+void moe_router_leave_groups(const struct moe_config *c, const float *choice_bias,
+                             const float *scores, float *p, float *scratch)
 {
     if (!c->n_groups)
         return;
-    mask_groups(c, p, scratch);
-    memcpy(p, scratch, c->n_experts * sizeof *p);
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        scratch[e] = c->router_kind == MOE_ROUTER_SIGMOID ? sigmoid(scores[e]) : p[e];
+        scratch[e] += choice_bias ? choice_bias[e] : 0;
+    }
+    mask_groups(c, scratch, scratch + c->n_experts);
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        p[e] = scratch[e] == -INFINITY ? -1 : p[e];
 }
 
 void moe_route_tokens(const struct moe_model *m, uint32_t layer, const struct moe_row *rows,
@@ -212,25 +293,45 @@ void moe_route_tokens(const struct moe_model *m, uint32_t layer, const struct mo
 
 bool moe_router_is_softmax(const struct moe_config *c)
 {
-    return !c->n_groups && c->router_kind != MOE_ROUTER_SPARSEMIXER;
+    return !c->n_groups && !c->choice_bias && c->router_kind != MOE_ROUTER_SPARSEMIXER &&
+           c->router_kind != MOE_ROUTER_SIGMOID;
 }
 
-void moe_router_grade(const struct moe_config *c, float *scores)
+/* Scores whose order is that of `ranks`, none of them far below the others: all of these above the
+ * least, as logarithms. */
+static void score_by_rank(const struct moe_config *c, const float *ranks, float *scores)
+{
+    float least = INFINITY;
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        least = ranks[e] > -INFINITY ? fminf(least, ranks[e]) : least;
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        scores[e] = logf((ranks[e] > least ? ranks[e] - least : 0) + GRADE_MARGIN);
+}
+
+void moe_router_grade(const struct moe_config *c, const float *choice_bias, float *scores)
 {
     uint32_t chosen[MOE_MAX_TOP_K];
     float p[MOE_MAX_EXPERTS], scratch[2 * MOE_MAX_EXPERTS], weights[MOE_MAX_TOP_K];
     bool is_chosen[MOE_MAX_EXPERTS] = {false};
+    bool by_weight = c->router_kind == MOE_ROUTER_SPARSEMIXER;
     float least = INFINITY, most = -INFINITY;
     if (moe_router_is_softmax(c))
         return;
     memcpy(p, scores, c->n_experts * sizeof *p);
-    choose[c->router_kind](c, p, scratch, chosen, weights);
+    choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
+    if (choice_bias || c->router_kind == MOE_ROUTER_SIGMOID) {
+        for (uint32_t e = 0; c->router_kind == MOE_ROUTER_SIGMOID && e < c->n_experts; e++)
+            p[e] = sigmoid(scores[e]);
+        score_by_rank(c, rank_values(c, choice_bias, p, scratch), scores);
+        by_weight = true;
+    }
     float best = scores[chosen[0]];
     for (uint32_t k = 0; k < c->top_k; k++) {
         is_chosen[chosen[k]] = true;
-        if (k > 0 && c->router_kind == MOE_ROUTER_SPARSEMIXER)
-            scores[chosen[k]] = weights[k] == weights[0] ? best - GRADE_MARGIN
-                                                         : best + logf(weights[k] / weights[0]);
+        if (k > 0 && by_weight)
+            scores[chosen[k]] = weights[k] == weights[0]
+                                    ? best - GRADE_MARGIN
+                                    : best + logf((weights[k] + LEAST_SUM) / weights[0]);
         least = fminf(least, scores[chosen[k]]);
     }
     for (uint32_t e = 0; e < c->n_experts; e++)

@@ -27,27 +27,34 @@ struct moe_router_use {
 enum { MOE_MAX_ROUTERS = 8 };
 void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride);
 
-/* What the router makes of one row of its scores: chosen[top_k] in its order, and weights[top_k] as
- * the model uses them. p: [n_experts] the scores, on return their softmax over all experts;
- * scratch: [2 * n_experts]. */
-void moe_route_scores(const struct moe_config *c, float *p, float *scratch, uint32_t *chosen,
-                      float *weights);
+/* What the router makes of one row of its scores: chosen[top_k] by falling weight, and
+ * weights[top_k] as the model uses them. choice_bias: the layer's, on the host; NULL: none, here
+ * and below. p: [n_experts] the scores, on return moe_router_probabilities; scratch: [2 *
+ * n_experts]. */
+void moe_route_scores(const struct moe_config *c, const float *choice_bias, float *p,
+                      float *scratch, uint32_t *chosen, float *weights);
+/* Scores become what each expert would count among all of them, of sum 1: their softmax, or of a
+ * sigmoid router each one's share of the sigmoids. A bias for the choice is no part of it. */
+void moe_router_probabilities(const struct moe_config *c, float *p);
 /* The weights that the router gives any top_k experts, falling by score: those that it would choose
  * have its own, bit for bit, others their share under the same rule. scores: [n_experts] as they
- * were (only a softmax router does without: NULL); p: [n_experts] their softmax; scratch:
+ * were (only a softmax router does without: NULL); p: [n_experts] their probabilities; scratch:
  * [n_experts]. */
 void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
                       const uint32_t *chosen, float *scratch, float *weights);
-/* Probabilities of experts beyond the best groups become -1: the router never chooses them.
- * scratch: [2 * n_experts]. */
-void moe_router_leave_groups(const struct moe_config *c, float *p, float *scratch);
+/* Probabilities of experts beyond the best groups become -1: the router never chooses them. scores:
+ * as for moe_router_weigh; scratch: [2 * n_experts]. */
+void moe_router_leave_groups(const struct moe_config *c, const float *choice_bias,
+                             const float *scores, float *p, float *scratch);
 /* Whether a softmax of its scores ranks and weighs experts as the router does. Not so with groups
- * (DeepSeek-V2), and by the sparsemixer (Phi-3.5-MoE). */
+ * (DeepSeek-V2), by the sparsemixer (Phi-3.5-MoE), by sigmoids and with a bias for the choice
+ * (DeepSeek-V3). */
 bool moe_router_is_softmax(const struct moe_config *c);
 /* Changes one row of scores so that their softmax does: the chosen experts lead, in the proportions
- * of the router's weights, and the others follow in their old order. Nothing to do where
+ * of the router's weights, and the others follow in their old order, or where that is not the
+ * router's (sigmoids, a bias for the choice) in that one. Nothing to do where
  * moe_router_is_softmax. */
-void moe_router_grade(const struct moe_config *c, float *scores);
+void moe_router_grade(const struct moe_config *c, const float *choice_bias, float *scores);
 
 /* What a layer with static routing chooses for rows, from their tokens: the request's chosen and
  * weights. */

@@ -202,6 +202,15 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         "%s: %" PRIu32 " experts in %" PRIu32 " groups, %" PRIu32
                         " of them for a token, cannot give %" PRIu32 " experts",
                         name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
+    if (c->n_groups && c->router_kind == MOE_ROUTER_SIGMOID && c->n_experts == c->n_groups)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: groups of one expert: this router ranks them by their two best", name);
+    if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX &&
+        c->router_kind != MOE_ROUTER_SIGMOID)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a bias for the choice alone is implemented for routers that choose by "
+                        "a softmax or by sigmoids",
+                        name);
     if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: sparsemixer routing is implemented for two experts per token", name);
@@ -280,9 +289,11 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
                             "%s: a limit of %g (clip_qkv, of the activation or the router) makes "
                             "no sense",
                             name, (double)limits[i]);
-    if (!(c->norm_eps > 0 && c->norm_eps < 1))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
-                        (double)c->norm_eps);
+    const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
+    for (size_t i = 0; i < sizeof epsilons / sizeof epsilons[0]; i++)
+        if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
+                            (double)epsilons[i]);
     if (n_moe) {
         const struct range moe[] = {
             {"the number of experts", c->n_experts, 1, MOE_MAX_EXPERTS},

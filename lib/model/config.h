@@ -72,6 +72,7 @@ struct moe_config {
      * that is not rotated. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
+    float latent_eps; /* of the norms of both; 0: norm_eps */
 
     enum moe_position_kind positions;
     /* MOE_POSITIONS_BUCKETS: the bias of a distance is that of its bucket, one for each head; half
@@ -111,6 +112,9 @@ struct moe_config {
     bool shared_gate;           /* their output is scaled by sigmoid(shared_gate . x) */
     enum moe_router_kind router_kind;
     bool router_bias;
+    /* A number for each expert that is added where experts and groups are chosen, and not in their
+     * weights (DeepSeek-V3: it evens out how often experts are used). */
+    bool choice_bias;
     /* Rows of a source, in their order, that an expert of the encoder takes (of a prompt with
      * prefix_lm); it adds nothing to those beyond. 0: there is no limit. */
     uint32_t expert_capacity;
@@ -123,7 +127,7 @@ struct moe_config {
     float routed_scale;  /* of the chosen weights */
     float router_jitter; /* of MOE_ROUTER_SPARSEMIXER */
     /* Only experts of the top_groups best of n_groups equal groups can be chosen; a group is as
-     * good as its best expert. 0: no groups. */
+     * good as its best expert, or by MOE_ROUTER_SIGMOID as its two best together. 0: no groups. */
     uint32_t n_groups, top_groups;
     uint8_t layer_is_moe[MOE_MAX_LAYERS];
     /* Of these, the ones that choose experts by a row's token (static routing, model/routes.h): a
@@ -187,6 +191,11 @@ static inline bool moe_config_is_eos(const struct moe_config *c, uint32_t id)
         if (c->eos[i] == id)
             return true;
     return false;
+}
+
+static inline float moe_config_latent_eps(const struct moe_config *c)
+{
+    return c->latent_eps > 0 ? c->latent_eps : c->norm_eps;
 }
 
 /* The KV cache of one position: heads, and the values of a key and of a value. Latent attention

@@ -15,7 +15,8 @@
 
 static const char *const norm_names[] = {"rms", "layer", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", NULL};
-static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", NULL};
+static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
+                                           NULL};
 static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", NULL};
 static const char *const norm_places[] = {"before", "after", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", NULL};
@@ -60,6 +61,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
+    OPTIONAL(latent_eps, MOE_FIELD_FLOAT),
     CHOICE(positions, position_names),
     OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),
     OPTIONAL_U32(bucket_distance, MOE_MAX_CONTEXT),
@@ -83,6 +85,7 @@ static const struct moe_config_field fields[] = {
     NEEDED(shared_gate, MOE_FIELD_BOOL),
     CHOICE(router_kind, router_names),
     OPTIONAL(router_bias, MOE_FIELD_BOOL),
+    OPTIONAL(choice_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(expert_capacity, MOE_MAX_CONTEXT),
     OPTIONAL(overflow_passes, MOE_FIELD_BOOL),
     OPTIONAL(soft_bypass, MOE_FIELD_BOOL),

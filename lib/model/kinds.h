@@ -36,6 +36,8 @@ enum moe_router_kind {
     MOE_ROUTER_TOPK_SOFTMAX, /* the top k scores, then softmax over these */
     MOE_ROUTER_SPARSEMIXER,  /* Phi-3.5-MoE's top 2: each weight is a softmax over the scores near
                                 its own winner (within router_jitter) */
+    MOE_ROUTER_SIGMOID, /* DeepSeek-V3: each score's sigmoid, then the top k of these; a group is
+                           as good as the sum of its two best experts */
 };
 
 enum moe_act_kind {

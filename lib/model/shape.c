@@ -82,7 +82,7 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
     out->dense = roles_bytes(c, MOE_T_EMBED, MOE_T_HEAD_BIAS, 0, dense);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         out->dense += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_BYPASS, layer, dense);
-    out->router = roles_bytes(c, MOE_T_ROUTER, MOE_T_ROUTER_BIAS, typical, dense);
+    out->router = roles_bytes(c, MOE_T_ROUTER, MOE_T_CHOICE_BIAS, typical, dense);
     out->attention =
         roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, typical, dense) + out->router;
     out->shared = roles_bytes(c, MOE_T_SHARED_GATE_PROJ, MOE_T_BYPASS, typical, dense);

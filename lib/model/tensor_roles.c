@@ -91,6 +91,7 @@ enum condition {
     DENSE_BIAS,
     ROUTED, /* a layer with experts and a router */
     ROUTER_BIAS,
+    CHOICE_BIAS,
     STATIC, /* ... and a table in its place */
     SHARED,
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
@@ -135,6 +136,7 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [DENSE_BIAS] = !moe_layer && c->dense_bias,
         [ROUTED] = routed,
         [ROUTER_BIAS] = routed && c->router_bias,
+        [CHOICE_BIAS] = routed && c->choice_bias,
         [STATIC] = moe_layer && !routed,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,
@@ -240,6 +242,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
+    [MOE_T_CHOICE_BIAS] = {LAYER("router.choice", VECTOR), CHOICE_BIAS, EXPERTS, ONE,
+                           NAMES(L "mlp.gate.e_score_correction_bias", B "exp_probs_b.bias")},
     [MOE_T_ROUTES] = {LAYER("routes", VECTOR), STATIC, ROUTES, ONE,
                       HF(MOE_PART(L "mlp.routes", ROUTES))},
     /* As DeepSeek calls them. */

@@ -60,7 +60,8 @@ enum moe_tensor_role {
     MOE_T_DOWN_BIAS,
     MOE_T_ROUTER,
     MOE_T_ROUTER_BIAS,
-    MOE_T_ROUTES, /* [vocab][top_k] experts by token, in place of a router (model/routes.h) */
+    MOE_T_CHOICE_BIAS, /* for the choice alone */
+    MOE_T_ROUTES,      /* [vocab][top_k] experts by token, in place of a router (model/routes.h) */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
     MOE_T_SHARED_DOWN,

@@ -194,6 +194,7 @@ int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uin
         moe_lockstep_took(s, s->pace->predict * n);
     if (n > 0 && precalculates)
         status = moe_precalculation_begin(&p->precalculation, next, predictions,
+                                          moe_predicted_choice_bias(p->predictor, next),
                                           moe_predicted_router_scores(p->predictor), err);
     else if (n > 0)
         status = s->experts->ops->predicted(s->experts, predictions, n, err);

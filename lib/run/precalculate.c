@@ -26,20 +26,21 @@ static struct moe_precalculated_layer *layer_of(struct moe_precalculation *p, ui
     return &p->layers[moe_config_moe_layers(&p->session->model->config, layer) % 2];
 }
 
-void moe_precalculate_choice(const struct moe_config *c, const float *scores,
-                             const float *probabilities, const uint8_t *on_device,
-                             uint32_t replaces, struct moe_predicted *choice, float *weights,
-                             float *scratch, uint32_t *barred)
+void moe_precalculate_choice(const struct moe_config *c, const float *choice_bias,
+                             const float *scores, const float *probabilities,
+                             const uint8_t *on_device, uint32_t replaces,
+                             struct moe_predicted *choice, float *weights, float *scratch,
+                             uint32_t *barred)
 {
     float *p = scratch, *rest = scratch + c->n_experts;
     memcpy(p, scores ? scores : probabilities, c->n_experts * sizeof *p);
     if (scores) {
-        moe_route_scores(c, p, rest, choice->experts, weights);
+        moe_route_scores(c, choice_bias, p, rest, choice->experts, weights);
     } else {
         moe_best(p, c->n_experts, c->top_k, choice->experts);
         moe_router_weigh(c, NULL, p, choice->experts, rest, weights);
     }
-    moe_router_leave_groups(c, p, rest);
+    moe_router_leave_groups(c, choice_bias, scores, p, rest);
     moe_predicted_choice(p, on_device, c->n_experts, c->top_k, replaces, choice, barred);
     if (choice->substituted > 0)
         moe_router_weigh(c, scores, p, choice->experts, rest, weights);
@@ -71,8 +72,8 @@ uint32_t moe_precalculation_choose(struct moe_precalculation *p, uint32_t layer,
 }
 
 int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
-                             const struct moe_prediction *prediction, const float *scores,
-                             struct moe_err *err)
+                             const struct moe_prediction *prediction, const float *choice_bias,
+                             const float *scores, struct moe_err *err)
 {
     struct moe_session *s = p->session;
     const struct moe_experts_ops *experts = s->experts->ops;
@@ -80,8 +81,8 @@ int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
     struct moe_precalculated_layer *l = layer_of(p, next);
     l->layer = next;
     experts->present(s->experts, next, p->present);
-    moe_precalculate_choice(c, scores, prediction->scores, p->present, p->replaces, &l->choice,
-                            l->weights, p->scratch, p->order);
+    moe_precalculate_choice(c, choice_bias, scores, prediction->scores, p->present, p->replaces,
+                            &l->choice, l->weights, p->scratch, p->order);
     int status = MOE_OK;
     for (uint32_t k = 0; k < l->choice.n && status == MOE_OK; k++) {
         if (!l->choice.on_host[k])

@@ -37,13 +37,14 @@ struct moe_precalculation {
  * beyond the router's groups replaces nothing), with the weights that it gives those experts. Where
  * none is replaced both are the router's, bit for bit. A replacement has its own share of the
  * scores, a lower one ("even the next-best expert exhibits a lower score", IV-C); where the model
- * normalises its weights (norm_topk), over the experts that are used. scores: [n_experts] as the
- * router gives them; NULL: of a softmax router, of which probabilities suffice. weights: [top_k];
- * scratch: [3 * n_experts]; barred: [n_experts]. */
-void moe_precalculate_choice(const struct moe_config *config, const float *scores,
-                             const float *probabilities, const uint8_t *on_device,
-                             uint32_t replaces, struct moe_predicted *choice, float *weights,
-                             float *scratch, uint32_t *barred);
+ * normalises its weights (norm_topk), over the experts that are used. choice_bias: the layer's, on
+ * the host; NULL: none. scores: [n_experts] as the router gives them; NULL: of a softmax router, of
+ * which probabilities suffice. weights: [top_k]; scratch: [3 * n_experts]; barred: [n_experts]. */
+void moe_precalculate_choice(const struct moe_config *config, const float *choice_bias,
+                             const float *scores, const float *probabilities,
+                             const uint8_t *on_device, uint32_t replaces,
+                             struct moe_predicted *choice, float *weights, float *scratch,
+                             uint32_t *barred);
 
 void moe_precalculation_carve(struct moe_precalculation *p, struct moe_arena *arena,
                               const struct moe_config *config);
@@ -57,10 +58,10 @@ void moe_precalculation_reset(struct moe_precalculation *p);
 uint32_t moe_precalculation_choose(struct moe_precalculation *p, uint32_t layer, uint32_t n_rows,
                                    const uint8_t **precalculated);
 /* Decides the experts of model layer `next` by the prediction and the scores behind it
- * (moe_predicted_router_scores); those on the host begin. */
+ * (moe_predicted_router_scores), with that layer's bias for the choice; those on the host begin. */
 int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
-                             const struct moe_prediction *prediction, const float *scores,
-                             struct moe_err *err);
+                             const struct moe_prediction *prediction, const float *choice_bias,
+                             const float *scores, struct moe_err *err);
 /* Copies the outputs of an expert of the layer to `out` when they are done; returns for how many
  * seconds it waited. */
 double moe_precalculation_collect(struct moe_precalculation *p, uint32_t layer, uint32_t expert,

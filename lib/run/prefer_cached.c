@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/best.h"
-#include "kern/kern.h"
 #include "layer/router.h"
 
 void moe_prefer_cached_carve(struct moe_prefer_cached *p, struct moe_arena *arena,
@@ -26,13 +25,14 @@ static bool is_among(const uint32_t *experts, uint32_t n, uint32_t expert)
     return false;
 }
 
-/* The router's choice, then its next best; none that it never chooses. */
-static void rank(struct moe_prefer_cached *p, const struct moe_config *c, const uint32_t *chosen)
+/* The router's choice, then those that would count most; none that it never chooses. */
+static void rank(struct moe_prefer_cached *p, const struct moe_config *c, const float *choice_bias,
+                 const uint32_t *chosen)
 {
     struct moe_preference *to = &p->preference;
     memcpy(p->probabilities, p->scores, c->n_experts * sizeof *p->scores);
-    moe_kern.softmax(p->probabilities, c->n_experts);
-    moe_router_leave_groups(c, p->probabilities, p->scratch);
+    moe_router_probabilities(c, p->probabilities);
+    moe_router_leave_groups(c, choice_bias, p->scores, p->probabilities, p->scratch);
     moe_best(p->probabilities, c->n_experts, to->reach, p->best);
     memcpy(to->experts, chosen, c->top_k * sizeof *chosen);
     to->n = c->top_k;
@@ -48,7 +48,7 @@ uint32_t moe_prefer_cached_choose(struct moe_prefer_cached *p, struct moe_sessio
 {
     const struct moe_config *c = &s->model->config;
     struct moe_layer_request *r = &s->request;
-    rank(p, c, r->chosen);
+    rank(p, c, s->model->layers[layer].choice_bias, r->chosen);
     s->experts->ops->cached(s->experts, layer, p->preference.cached);
     uint32_t n_others =
         moe_preference_choose(&p->preference, moe_config_moe_layers(c, layer), r->chosen);

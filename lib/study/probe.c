@@ -171,9 +171,11 @@ static void compare_range(void *ctx, int64_t begin, int64_t end, int thread)
 
 static void grade_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct moe_probe *p = ctx;
+    const struct look *k = ctx;
+    const struct moe_probe *p = k->p;
     for (int64_t i = begin; i < end; i++)
-        moe_router_grade(&p->session->model->config, p->scores + (uint64_t)i * p->router_stride);
+        moe_router_grade(&p->session->model->config, k->layer->choice_bias,
+                         p->scores + (uint64_t)i * p->router_stride);
 }
 
 /* One product of the layer's router with all inputs that predictors use. */
@@ -192,7 +194,7 @@ static void predict(struct look *k, uint32_t n_rows)
     const struct moe_router_use use = {
         k->layer, moe_inputs_for(&p->inputs, k->layer->router.layout), p->scores};
     moe_router_scores(&use, 1, p->router_stride);
-    moe_par_for(n, 16, grade_range, p);
+    moe_par_for(n, 16, grade_range, k);
 }
 
 static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,

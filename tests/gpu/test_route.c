@@ -14,6 +14,7 @@ struct shape {
     bool norm_topk, bias;
     float scale;
     uint32_t n;
+    bool choice_bias;
 };
 
 /* Scores are the rows of work->xn themselves: the router is the identity. */
@@ -45,6 +46,8 @@ static void open_shape(struct forged *f, const struct shape *p)
     }
     f->layers[0].router = router;
     f->layers[0].router_bias = p->bias ? forged_floats(f, p->n_experts, 1) : NULL;
+    f->layers[0].choice_bias = p->choice_bias ? forged_floats(f, p->n_experts, 1) : NULL;
+    c->choice_bias = p->choice_bias;
 }
 
 /* Ordinary rows, rows of few different values, rows far from zero. */
@@ -88,6 +91,7 @@ static struct routed route(struct forged *f, const struct shape *p)
         .routed_scale = p->scale,
         .jitter = 0.01f,
         .bias = on_device(f, bias, p->n_experts),
+        .choice_bias = on_device(f, f->layers[0].choice_bias, p->n_experts),
         .scores = on_device(f, w->probabilities, d.n_scores),
         .stride = w->router_stride,
         .chosen = gpu_take(&f->taken, NULL, d.n_pairs * sizeof(uint32_t)),
@@ -145,6 +149,13 @@ static void test_kinds(void **state)
         {MOE_ROUTER_SPARSEMIXER, 2, 2, 0, 0, false, false, 1, 9},
         {MOE_ROUTER_SPARSEMIXER, 16, 2, 0, 0, false, false, 1, 30},
         {MOE_ROUTER_SPARSEMIXER, 67, 2, 0, 0, false, true, 1, 30},
+        {MOE_ROUTER_SIGMOID, 64, 6, 0, 0, true, false, 2.446f, 20, true},
+        {MOE_ROUTER_SIGMOID, 256, 8, 8, 4, true, false, 2.5f, 20, true},
+        {MOE_ROUTER_SIGMOID, 160, 40, 5, 3, false, false, 1, 20, true},
+        {MOE_ROUTER_SIGMOID, 33, 33, 0, 0, false, true, 1, 9, false},
+        {MOE_ROUTER_SIGMOID, 40, 10, 4, 1, true, false, 1, 9, false},
+        {MOE_ROUTER_SOFTMAX, 64, 6, 0, 0, true, false, 1, 20, true},
+        {MOE_ROUTER_SOFTMAX, 72, 6, 8, 3, false, false, 16, 20, true},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++)
         check(state, 100 + i, &shapes[i]);
@@ -198,6 +209,7 @@ static void test_not_numbers(void **state)
         {MOE_ROUTER_SOFTMAX, 40, 5, 4, 2, true, false, 1, 4},
         {MOE_ROUTER_TOPK_SOFTMAX, 40, 5, 0, 0, true, false, 1, 4},
         {MOE_ROUTER_SPARSEMIXER, 40, 2, 0, 0, true, false, 1, 4},
+        {MOE_ROUTER_SIGMOID, 40, 5, 4, 2, true, false, 1, 4, true},
     };
     for (size_t s = 0; s < N_ITEMS(shapes); s++) {
         const struct shape *p = &shapes[s];
@@ -249,6 +261,7 @@ static void test_minus_infinity(void **state)
         {MOE_ROUTER_SOFTMAX, 24, 5, 0, 0, true, true, 1, 3},
         {MOE_ROUTER_TOPK_SOFTMAX, 24, 5, 0, 0, true, true, 1, 3},
         {MOE_ROUTER_SPARSEMIXER, 24, 2, 0, 0, false, true, 1, 3},
+        {MOE_ROUTER_SIGMOID, 24, 5, 0, 0, true, true, 1, 3, true},
     };
     for (size_t s = 0; s < N_ITEMS(shapes); s++) {
         const struct shape *p = &shapes[s];

@@ -11,6 +11,7 @@
 struct naive_choice {
     uint32_t experts[MOE_MAX_TOP_K];
     double weights[MOE_MAX_TOP_K], probabilities[RANDOM_MAX_EXPERTS];
+    double ranks[RANDOM_MAX_EXPERTS]; /* what it chose by; -INFINITY: it could not */
 };
 
 struct naive {
@@ -125,14 +126,14 @@ static inline void naive_latent(struct naive *t, float *const *w, uint32_t p, do
     uint32_t nope = c->head_dim - c->rope_dim;
     if (c->q_rank) {
         naive_multiply(w[MOE_T_Q_DOWN], NULL, c->q_rank, c->hidden, x, down);
-        naive_rms(w[MOE_T_Q_DOWN_NORM], c->q_rank, (double)c->norm_eps, down);
+        naive_rms(w[MOE_T_Q_DOWN_NORM], c->q_rank, (double)moe_config_latent_eps(c), down);
         x = down;
     }
     naive_multiply(w[MOE_T_Q], NULL, c->n_heads * c->head_dim, c->q_rank ? c->q_rank : c->hidden, x,
                    q);
     naive_multiply(w[MOE_T_KV_DOWN], NULL, c->kv_rank + c->rope_dim, c->hidden,
                    t->x + p * c->hidden, kv);
-    naive_rms(w[MOE_T_KV_DOWN_NORM], c->kv_rank, (double)c->norm_eps, kv);
+    naive_rms(w[MOE_T_KV_DOWN_NORM], c->kv_rank, (double)moe_config_latent_eps(c), kv);
     naive_rotate(t, p, kv + c->kv_rank);
     for (uint32_t h = 0; h < c->n_heads; h++) {
         double *k = t->k + (p * c->n_heads + h) * c->head_dim;
@@ -364,30 +365,67 @@ static inline double naive_mix(struct naive *t, const double *s, uint32_t n, uin
     return 1 / sum;
 }
 
+/* What a router ranks its experts by: values[e], biased; -INFINITY beyond the best groups. */
+static inline void naive_ranks(struct naive *t, const float *choice_bias, const double *values,
+                               double *ranks)
+{
+    const struct moe_config *c = &t->m->c;
+    uint32_t n = c->n_experts, size = c->n_groups ? n / c->n_groups : n, groups[RANDOM_MAX_EXPERTS];
+    double best[RANDOM_MAX_EXPERTS];
+    for (uint32_t e = 0; e < n; e++)
+        ranks[e] = values[e] + (choice_bias ? (double)choice_bias[e] : 0);
+    if (!c->n_groups)
+        return;
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        double first = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+            second = fmax(second, fmin(first, ranks[e]));
+            first = fmax(first, ranks[e]);
+        }
+        best[g] = c->router_kind == MOE_ROUTER_SIGMOID ? first + second : first;
+    }
+    naive_top(t, best, c->n_groups, c->top_groups, groups);
+    for (uint32_t e = 0; e < n; e++) {
+        bool in = false;
+        for (uint32_t g = 0; g < c->top_groups; g++)
+            in |= groups[g] == e / size;
+        ranks[e] = in ? ranks[e] : -INFINITY;
+    }
+}
+
+/* By falling value. */
+static inline void naive_sort(struct naive *t, const double *values, uint32_t k, uint32_t *chosen)
+{
+    for (uint32_t i = 0; i < k; i++)
+        for (uint32_t j = i + 1; j < k; j++) {
+            uint32_t first = chosen[i];
+            naive_margin(t, values[first] - values[chosen[j]]);
+            if (values[chosen[j]] > values[first]) {
+                chosen[i] = chosen[j];
+                chosen[j] = first;
+            }
+        }
+}
+
 /* What a router makes of its scores: [n_experts]. */
-static inline void naive_choose(struct naive *t, const double *scores, struct naive_choice *choice)
+static inline void naive_choose(struct naive *t, const float *choice_bias, const double *scores,
+                                struct naive_choice *choice)
 {
     const struct moe_config *c = &t->m->c;
     uint32_t n = c->n_experts, k = c->top_k;
-    double allowed[RANDOM_MAX_EXPERTS], sum = 0;
-    double *p = choice->probabilities, best[RANDOM_MAX_EXPERTS];
-    uint32_t groups[RANDOM_MAX_EXPERTS], *chosen = choice->experts;
+    double sum = 0, all = 0;
+    double *p = choice->probabilities;
+    uint32_t *chosen = choice->experts;
     memcpy(p, scores, n * sizeof *p);
-    naive_softmax(p, n);
-    memcpy(allowed, p, sizeof allowed);
-    if (c->n_groups) {
-        uint32_t size = n / c->n_groups;
+    if (c->router_kind == MOE_ROUTER_SIGMOID)
         for (uint32_t e = 0; e < n; e++)
-            best[e / size] = e % size == 0 ? p[e] : fmax(p[e], best[e / size]);
-        naive_top(t, best, c->n_groups, c->top_groups, groups);
-        for (uint32_t e = 0; e < n; e++) {
-            bool in = false;
-            for (uint32_t g = 0; g < c->top_groups; g++)
-                in |= groups[g] == e / size;
-            allowed[e] = in ? p[e] : -1;
-        }
-    }
-    naive_top(t, allowed, n, k, chosen);
+            p[e] = 1 / (1 + exp(-scores[e]));
+    else
+        naive_softmax(p, n);
+    naive_ranks(t, choice_bias, p, choice->ranks);
+    naive_top(t, choice->ranks, n, k, chosen);
+    if (choice_bias)
+        naive_sort(t, p, k, chosen);
     for (uint32_t i = 0; i < k; i++)
         choice->weights[i] = p[chosen[i]];
     if (c->router_kind == MOE_ROUTER_TOPK_SOFTMAX) {
@@ -398,6 +436,10 @@ static inline void naive_choose(struct naive *t, const double *scores, struct na
         choice->weights[0] = naive_mix(t, scores, n, chosen[0], UINT32_MAX);
         choice->weights[1] = naive_mix(t, scores, n, chosen[1], chosen[0]);
     }
+    for (uint32_t e = 0; e < n; e++)
+        all += p[e];
+    for (uint32_t e = 0; e < n; e++)
+        p[e] /= all;
     for (uint32_t i = 0; i < k; i++)
         sum += choice->weights[i];
     for (uint32_t i = 0; i < k; i++)
@@ -411,7 +453,7 @@ static inline void naive_route(struct naive *t, uint32_t layer, const double *x,
     float *const *w = t->m->dense[layer];
     double scores[RANDOM_MAX_EXPERTS];
     naive_multiply(w[MOE_T_ROUTER], w[MOE_T_ROUTER_BIAS], c->n_experts, c->hidden, x, scores);
-    naive_choose(t, scores, choice);
+    naive_choose(t, w[MOE_T_CHOICE_BIAS], scores, choice);
 }
 
 /* By the token alone, each with the same weight. */

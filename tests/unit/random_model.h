@@ -115,6 +115,21 @@ static inline void random_experts(struct moe_config *c, uint64_t *random)
         c->layer_is_moe[i] = 1;
 }
 
+/* DeepSeek-V3's router in place of a softmax, or a bias for the choice of one. */
+static inline void random_sigmoids(struct moe_config *c, uint64_t *random)
+{
+    bool scores = c->router_kind == MOE_ROUTER_SOFTMAX || c->router_kind == MOE_ROUTER_TOPK_SOFTMAX;
+    if (scores && random_chance(random, 3)) {
+        c->router_kind = MOE_ROUTER_SIGMOID;
+        c->n_groups = random_chance(random, 2) ? 2 : 0;
+        c->top_groups = c->n_groups ? 1 + random_below(random, 2) : 0;
+        if (c->n_groups && c->top_k > c->n_experts / 2 * c->top_groups)
+            c->top_k = c->n_experts / 2 * c->top_groups;
+    }
+    c->choice_bias = (c->router_kind == MOE_ROUTER_SIGMOID && !random_chance(random, 3)) ||
+                     (c->router_kind == MOE_ROUTER_SOFTMAX && random_chance(random, 5));
+}
+
 static inline void random_config(struct moe_config *c, uint64_t *random)
 {
     moe_config_init(c);
@@ -141,6 +156,10 @@ static inline void random_config(struct moe_config *c, uint64_t *random)
         c->expert_act = random_chance(&more, 2) ? MOE_ACT_RELU : MOE_ACT_SILU;
     if (random_chance(&more, 3))
         c->dense_act = random_chance(&more, 2) ? MOE_ACT_RELU : MOE_ACT_SILU;
+    if (c->n_experts)
+        random_sigmoids(c, &more);
+    if (c->kv_rank && random_chance(&more, 2))
+        c->latent_eps = 1e-3f;
     moe_config_complete(c);
 }
 

@@ -106,20 +106,26 @@ static void close_watch(struct watch *w)
 
 /* Routers that are no softmax: scores whose softmax has the router's choice first, in the
  * proportions of its weights. */
-static void grade(struct watch *w, double *scores)
+static void grade(struct watch *w, const float *choice_bias, double *scores)
 {
     const struct moe_config *c = &w->m.c;
     struct naive t = {.m = &w->m, .margin = INFINITY};
     struct naive_choice choice;
     double graded[RANDOM_MAX_EXPERTS], least = INFINITY, most = -INFINITY;
-    naive_choose(&t, scores, &choice);
+    bool own_order = c->choice_bias || c->router_kind == MOE_ROUTER_SIGMOID;
+    naive_choose(&t, choice_bias, scores, &choice);
     w->margin = fmin(w->margin, t.margin);
+    for (uint32_t e = 0; e < c->n_experts; e++)
+        least = choice.ranks[e] > -INFINITY ? fmin(least, choice.ranks[e]) : least;
+    for (uint32_t e = 0; e < c->n_experts && own_order; e++)
+        scores[e] = log(fmax(choice.ranks[e] - least, 0) + 0x1p-10);
+    least = INFINITY;
     memcpy(graded, scores, c->n_experts * sizeof *graded);
     double best = scores[choice.experts[0]];
     for (uint32_t k = 0; k < c->top_k; k++) {
         uint32_t e = choice.experts[k];
         bool equal = k > 0 && choice.weights[k] == choice.weights[0];
-        if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
+        if (c->router_kind == MOE_ROUTER_SPARSEMIXER || (own_order && k > 0))
             graded[e] = best + (equal ? -0x1p-10 : log(choice.weights[k] / choice.weights[0]));
         least = fmin(least, graded[e]);
         scores[e] = -INFINITY; /* marked */
@@ -153,7 +159,7 @@ static void router_says(struct watch *w, uint32_t layer, const float *gate_input
             p[e] += (double)w->m.dense[layer][MOE_T_ROUTER_BIAS][e];
     }
     if (!moe_router_is_softmax(c))
-        grade(w, p);
+        grade(w, w->m.dense[layer][MOE_T_CHOICE_BIAS], p);
     naive_softmax(p, c->n_experts);
 }
 
@@ -433,6 +439,7 @@ static void look_at_itself(void *ctx, uint32_t layer, const struct moe_row *rows
     const struct moe_layer kept = layers[next];
     layers[next].router = layers[layer].router;
     layers[next].router_bias = layers[layer].router_bias;
+    layers[next].choice_bias = layers[layer].choice_bias;
     assert_int_equal(moe_predict_layers(w->predictor, layer, 1, 1, &p), 1);
     layers[next] = kept;
     moe_unimportance(weights, c->top_k, unimportance);
@@ -458,7 +465,7 @@ static void look_at_itself(void *ctx, uint32_t layer, const struct moe_row *rows
         &layers[layer], moe_inputs_for(&w->session->states.inputs, layers[layer].router.layout),
         scores[0]};
     moe_router_scores(&use, 1, moe_router_stride(c));
-    moe_route_scores(c, scores[0], scratch, again, as);
+    moe_route_scores(c, layers[layer].choice_bias, scores[0], scratch, again, as);
     assert_memory_equal(again, chosen, c->top_k * sizeof *again);
     assert_memory_equal(as, weights, c->top_k * sizeof *as);
     assert_memory_equal(scores[0], probabilities, c->n_experts * sizeof *scores[0]);
@@ -467,7 +474,7 @@ static void look_at_itself(void *ctx, uint32_t layer, const struct moe_row *rows
 static void a_router_predicts_its_own_choice(void **state)
 {
     static const struct moe_strategy strategy = {.predict = MOE_PREDICT_BY_GATE, .depth = 1};
-    uint32_t n_mixers = 0, n_grouped = 0, n_others = 0;
+    uint32_t n_mixers = 0, n_grouped = 0, n_biased = 0, n_others = 0;
     for (uint64_t seed = 1, n = 0; n < 2 * N_MODELS; seed++, n++) {
         struct watch w;
         struct moe_err err = {0};
@@ -484,12 +491,13 @@ static void a_router_predicts_its_own_choice(void **state)
         bool mixes = c->router_kind == MOE_ROUTER_SPARSEMIXER;
         n_mixers += mixes ? w.n_predictions : 0;
         n_grouped += c->n_groups ? w.n_predictions : 0;
+        n_biased += c->choice_bias ? w.n_predictions : 0;
         n_others += mixes || c->n_groups ? 0 : w.n_predictions;
         close_watch(&w);
     }
-    print_message("# %u predictions of mixers, %u of groups, %u of others\n", n_mixers, n_grouped,
-                  n_others);
-    assert_true(n_mixers > 500 && n_grouped > 200 && n_others > 500);
+    print_message("# %u predictions of mixers, %u of groups, %u with a bias, %u of others\n",
+                  n_mixers, n_grouped, n_biased, n_others);
+    assert_true(n_mixers > 500 && n_grouped > 200 && n_biased > 200 && n_others > 500);
 }
 
 static void nothing_is_said_by_nobody(void **state)

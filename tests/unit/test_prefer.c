@@ -129,7 +129,9 @@ static const struct moe_experts_ops stub_ops = {.cached = stub_cached};
 
 struct drawn {
     struct moe_model model;
+    struct moe_layer layers[RANDOM_MAX_LAYERS];
     struct moe_session session;
+    float bias[MAX_EXPERTS];
     struct stub experts;
     float scores[MAX_EXPERTS], masked[MAX_EXPERTS], weights[MOE_MAX_TOP_K];
     uint32_t routed[MOE_MAX_TOP_K], chosen[MOE_MAX_TOP_K]; /* the router's, and what became of it */
@@ -146,14 +148,19 @@ static void draw(struct drawn *d, uint64_t *random)
     for (uint32_t e = 0; e < c->n_experts; e++) {
         d->scores[e] = (float)random_below(random, 4000) / 1000 - 2;
         d->experts.cached[e] = random_below(random, one_in) == 0;
+        d->bias[e] = (float)(e * 7 % 5) / 10;
     }
+    const float *choice_bias = c->choice_bias ? d->bias : NULL;
+    d->model.layers = d->layers;
+    for (uint32_t i = 0; i < RANDOM_MAX_LAYERS; i++)
+        d->layers[i].choice_bias = choice_bias;
     d->experts.n_experts = c->n_experts;
     d->experts.base.ops = &stub_ops;
     memcpy(p, d->scores, c->n_experts * sizeof *p);
-    moe_route_scores(c, p, scratch, d->routed, d->weights);
+    moe_route_scores(c, choice_bias, p, scratch, d->routed, d->weights);
     memcpy(d->chosen, d->routed, sizeof d->chosen);
     memcpy(d->masked, p, c->n_experts * sizeof *p);
-    moe_router_leave_groups(c, d->masked, scratch);
+    moe_router_leave_groups(c, choice_bias, d->scores, d->masked, scratch);
     d->session.model = &d->model;
     d->session.experts = &d->experts.base;
     d->session.request.chosen = d->chosen;
@@ -231,7 +238,7 @@ static void naive_weights(const struct drawn *d, double *want)
                 counts = is_among(d->chosen, c->top_k, e);
             all += counts ? exp(s - own) : 0;
         }
-        want[k] = 1 / all;
+        want[k] = c->router_kind == MOE_ROUTER_SIGMOID ? 1 / (1 + exp(-own)) : 1 / all;
         sum += want[k];
     }
     for (uint32_t k = 0; k < c->top_k; k++)
@@ -241,7 +248,7 @@ static void naive_weights(const struct drawn *d, double *want)
 static void every_router_weighs_what_is_preferred(void **state)
 {
     uint64_t random = 31;
-    uint32_t n_of[3] = {0}, n_grouped = 0;
+    uint32_t n_of[4] = {0}, n_grouped = 0;
     for (int i = 0; i < N_CONFIGS; i++) {
         struct drawn d = {0};
         struct moe_prefer_cached p = {0};
@@ -276,7 +283,7 @@ static void every_router_weighs_what_is_preferred(void **state)
         }
         free(block);
     }
-    assert_true(n_of[0] > 60 && n_of[1] > 60 && n_of[2] > 60 && n_grouped > 15);
+    assert_true(n_of[0] > 40 && n_of[1] > 40 && n_of[2] > 60 && n_of[3] > 40 && n_grouped > 15);
 }
 
 int main(void)
