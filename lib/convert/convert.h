@@ -96,6 +96,9 @@ struct moe_convert_report {
     /* In the order in which they were met; the rest, if there are too many, under a last one. */
     struct moe_rounding roundings[MOE_ROUNDINGS];
     uint32_t n_roundings;
+    /* Of a checkpoint: tensors that were left out, of layers that predict tokens beyond the next
+     * (MTP). */
+    uint64_t n_beyond;
 };
 
 enum { MOE_SOURCE_NAME_BYTES = 256 };

@@ -21,22 +21,23 @@ static void mark(struct converter *c, struct checkpoint_source *s, const struct 
 }
 
 /* A tensor without a place in the model means that the model computes something that we do not. */
-static int check_unused(const struct checkpoint_source *s, struct moe_err *err)
+static int check_unused(const struct converter *c, const struct checkpoint_source *s,
+                        struct moe_err *err)
 {
-    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint); i++) {
+    int status = MOE_OK;
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint) && status == MOE_OK; i++) {
         const struct moe_tensor *tensor = moe_checkpoint_at(s->checkpoint, i);
         const char *name = tensor->name;
         bool known = s->used[i] || convert_may_ignore(&s->from, name);
-        int status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
-        if (status != MOE_OK)
-            return status;
-        if (!known)
+        status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
+        c->report->n_beyond += !s->used[i] && convert_is_beyond(&s->from, name);
+        if (status == MOE_OK && !known)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: tensor '%.200s' has no place in a %s model as %s describes it",
                             moe_checkpoint_dir(s->checkpoint), name, s->family->name,
                             s->gguf ? "its metadata" : "config.json");
     }
-    return MOE_OK;
+    return status;
 }
 
 /* Calls fn for every dense tensor the model has, in the order of the pack. */
@@ -368,7 +369,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = walk_experts(&c, s, check_expert, err);
     if (status == MOE_OK)
-        status = check_unused(s, err);
+        status = check_unused(&c, s, err);
     if (status == MOE_OK)
         status = create_pack(&c, s, err);
     if (status == MOE_OK)

@@ -71,6 +71,17 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
     return i < MOE_MAX_USUAL_NAMES ? &spec->names[s->naming][i] : NULL;
 }
 
+bool convert_is_beyond(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
+    const char *format = formats[source->naming];
+    uint64_t first = source->config->n_layers, n = source->config->n_beyond;
+    if (!matches(format, name))
+        return false;
+    uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
+    return layer >= first && layer - first < n;
+}
+
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
     const char *const *ignored = moe_ignored_names[source->naming];
@@ -79,6 +90,8 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
     for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, false, i)) != NULL; i++)
         if (source->config->tied_head && head->name && matches(head->name, name))
             return true;
+    if (convert_is_beyond(source, name))
+        return true;
     for (; *ignored; ignored++)
         if (matches(*ignored, name))
             return true;

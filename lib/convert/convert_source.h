@@ -64,6 +64,9 @@ int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t 
 int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
                              uint8_t *out, struct moe_err *err);
 
+/* Whether the tensor is of a layer that predicts further tokens, which is left out. */
+bool convert_is_beyond(const struct convert_source *source, const char *name);
+
 /* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 

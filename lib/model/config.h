@@ -134,6 +134,10 @@ struct moe_config {
      * table stands in the place of their router. */
     uint8_t layer_is_static[MOE_MAX_LAYERS];
 
+    /* Layers behind these in a checkpoint, which predict tokens beyond the next one (MTP). They are
+     * left out: not computed, and not in packs. */
+    uint32_t n_beyond;
+
     /* Tokens that end an answer, as the checkpoint suggests. */
     uint32_t n_eos;
     uint32_t eos[MOE_MAX_EOS];

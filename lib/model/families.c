@@ -48,6 +48,24 @@
 #define CONTEXT(number) SET(context_max, number)
 #define GGUF_NORM_TOPK(otherwise) KEY("expert_weights_norm", norm_topk, otherwise)
 
+#define GROUPS(of, used) KEY("n_group", n_groups, of), KEY("topk_group", top_groups, used)
+#define GGUF_GROUPS                                                                                \
+    KEY("expert_group_count", n_groups, 0), KEY("expert_group_used_count", top_groups, 0)
+/* Latent attention: what heads have that is not rotated, what is, and values; the rotated part is
+ * added to head_dim. */
+#define LATENT(q, kv, plain, rotated, values)                                                      \
+    KEY("q_lora_rank", q_rank, q), KEY("kv_lora_rank", kv_rank, kv),                               \
+        KEY("qk_nope_head_dim", head_dim, plain), KEY("qk_rope_head_dim", rope_dim, rotated),      \
+        KEY("v_head_dim", value_dim, values)
+#define LATENT_GGUF                                                                                \
+    KEY("attention.q_lora_rank", q_rank, 0), KEY("attention.kv_lora_rank", kv_rank, 0),            \
+        KEY("attention.key_length_mla", head_dim, 0),                                              \
+        KEY("attention.value_length_mla", value_dim, 0), GGUF_GROUPS, GGUF_NORM_TOPK(false)
+/* DeepSeek-V3's router. The norms inside its attention have an epsilon of 1e-6 whatever the key
+ * says. */
+#define SIGMOIDS SET(router_kind, MOE_ROUTER_SIGMOID), SET(choice_bias, true)
+#define LATENT_SIGMOIDS SIGMOIDS, SET(latent_eps, 1e-6)
+
 #define L "model.layers.%u."
 
 /* ---- Names of their own ---- */
@@ -255,28 +273,65 @@ static const struct moe_family families[] = {
         .hf = {.only = ONLY({"attention_bias", "false"}, {"mlp_bias", "false"},
                             {"scoring_func", "softmax"}, {"norm_topk_prob", "false"},
                             {"moe_layer_freq", "1"}, {"rms_norm_eps", "1e-06"}),
-               .settings = SETTINGS(
-                   CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 64), TOP_K(0),
-                   KEY("moe_intermediate_size", expert_ff, 1407), KEY("q_lora_rank", q_rank, 1536),
-                   KEY("kv_lora_rank", kv_rank, 512),
-                   KEY("qk_nope_head_dim", head_dim, 128), /* rope_dim is added */
-                   KEY("qk_rope_head_dim", rope_dim, 64), KEY("v_head_dim", value_dim, 128),
-                   KEY("n_group", n_groups, 0), KEY("topk_group", top_groups, 0),
-                   KEY("routed_scaling_factor", routed_scale, 0)),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 64),
+                                    TOP_K(0), KEY("moe_intermediate_size", expert_ff, 1407),
+                                    LATENT(1536, 512, 128, 64, 128), GROUPS(0, 0),
+                                    KEY("routed_scaling_factor", routed_scale, 0)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_AFTER,
                .n_shared = 2,
                .own = family_deepseek_v2_hf},
         .gguf = {.arch = "deepseek2",
-                 .settings =
-                     SETTINGS(KEY("attention.q_lora_rank", q_rank, 0),
-                              KEY("attention.kv_lora_rank", kv_rank, 0),
-                              KEY("attention.key_length_mla", head_dim, 0),
-                              KEY("attention.value_length_mla", value_dim, 0),
-                              KEY("expert_group_count", n_groups, 0),
-                              KEY("expert_group_used_count", top_groups, 0), GGUF_NORM_TOPK(false)),
+                 .settings = SETTINGS(LATENT_GGUF),
                  .own = family_deepseek_v2_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* DeepSeek-V3, R1, Kimi-K2, Moonlight: the same with sigmoids for scores, a bias for the choice
+     * and groups ranked by their two best experts. Layers that predict further tokens are left out.
+     */
+    {
+        .name = "deepseek_v3",
+        .also = "kimi_k2",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"scoring_func", "sigmoid"},
+                            {"topk_method", "noaux_tc"}, {"moe_layer_freq", "1"},
+                            {"rope_interleave", "true"}),
+               .settings = SETTINGS(
+                   CONTEXT(4096), DENSE_FF, KEY("n_routed_experts", n_experts, 256), TOP_K(8),
+                   KEY("moe_intermediate_size", expert_ff, 2048), LATENT(1536, 512, 128, 64, 128),
+                   GROUPS(8, 4), KEY("norm_topk_prob", norm_topk, true),
+                   KEY("routed_scaling_factor", routed_scale, 2.5)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .own = family_deepseek_v3_hf},
+        .gguf = {.arch = "deepseek2",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF),
+                 .own = family_deepseek_v3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* GLM-4.7-Flash: the same with other widths, one group. GGUF files call it deepseek2, and may
+     * say nothing of sigmoids. */
+    {
+        .name = "glm4_moe_lite",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"scoring_func", "sigmoid"},
+                            {"topk_method", "noaux_tc"}, {"moe_layer_freq", "1"},
+                            {"rope_interleave", "true"}, {"partial_rotary_factor", "1"}),
+               .settings = SETTINGS(CONTEXT(202752), SET(norm_eps, 1e-5), DENSE_FF,
+                                    KEY("n_routed_experts", n_experts, 64), TOP_K(4),
+                                    KEY("moe_intermediate_size", expert_ff, 1536),
+                                    LATENT(768, 512, 192, 64, 256), GROUPS(1, 1),
+                                    KEY("norm_topk_prob", norm_topk, true),
+                                    KEY("routed_scaling_factor", routed_scale, 1.8)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_deepseek_v3_hf},
+        .tensors[MOE_NAMING_HF].paired = true,
     },
     /* Phi-3.5-MoE: layer norms with biases, biases in attention and in the head, two experts chosen
      * by sparsemixer, LongRoPE. GGUF does not have sparsemixer's threshold: that of the published
@@ -458,12 +513,12 @@ const struct moe_family *moe_family_find(const char *name)
     return NULL;
 }
 
-const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts)
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid)
 {
     const struct moe_family *family, *found = NULL;
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
         if (family->gguf.arch && strcmp(family->gguf.arch, arch) == 0 &&
-            (!found || family->gguf.dense == !has_experts))
+            (!found || (family->gguf.dense == !has_experts && family->gguf.sigmoid == sigmoid)))
             found = family;
     return found;
 }

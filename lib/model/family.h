@@ -57,7 +57,8 @@ enum moe_expert_layers {
     MOE_LAYERS_ALL,
     MOE_LAYERS_STEP,  /* every "decoder_sparse_step"-th, except "mlp_only_layers" */
     MOE_LAYERS_AFTER, /* every "moe_layer_freq"-th from "first_k_dense_replace" on; the width of
-                         shared experts is "n_shared_experts" times that of a routed one */
+                         shared experts is "n_shared_experts" times that of a routed one;
+                         "mlp_layer_types", where it is there, says which layers */
 };
 
 /* Which layers attend to a window. */
@@ -118,7 +119,8 @@ struct moe_family {
         bool own_keys;                      /* it is no such descendant: that is not read */
         double rope_theta;                  /* where the file has none */
         enum moe_expert_layers expert_layers;
-        uint32_t n_shared; /* of MOE_LAYERS_AFTER: where "n_shared_experts" is absent */
+        /* Of MOE_LAYERS_AFTER: where "n_shared_experts", "first_k_dense_replace" are absent. */
+        uint32_t n_shared, n_dense;
         struct moe_windows windows;
         bool reads_mxfp4; /* "quantization_config" with MXFP4 experts is fine */
         /* What it computes beyond that (NULL: nothing): all keys are read, *rope is not applied
@@ -129,7 +131,8 @@ struct moe_family {
 
     struct {
         const char *arch; /* general.architecture; NULL: this family has none */
-        bool dense;       /* of two families of one architecture, the one without experts */
+        bool dense;       /* of several families of one architecture, the one without experts */
+        bool sigmoid;     /* ... the one whose router takes sigmoids */
         const struct moe_setting *settings; /* what all architectures share is read before */
         bool windowed; /* by hf.windows, where "attention.sliding_window" is not 0 */
         /* As above: all keys are read, and what tensors show; *rope is what holds where the file
@@ -142,8 +145,9 @@ struct moe_family {
 };
 
 const struct moe_family *moe_family_find(const char *name); /* NULL: unknown */
-/* The family of an architecture, for models with or without experts where two share it. */
-const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts);
+/* The family of an architecture, for models with or without experts, with one router or the other,
+ * where several share it. */
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid);
 const struct moe_family *moe_family_at(int i); /* NULL past the end */
 
 #endif

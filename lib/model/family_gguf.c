@@ -1,6 +1,8 @@
 /*
  * The model description from a GGUF file. Keys and their meanings are those of the public gguf
  * package (constants.py) and of llama.cpp's readers.
+ *
+ * Over 400 lines: it reads one format, key by key.
  */
 
 #include <inttypes.h>
@@ -13,6 +15,19 @@
 #include "model/family_settings.h"
 #include "model/rope.h"
 #include "quant/layout.h"
+
+/* ---- Tensors by name ---- */
+
+static const struct moe_tensor *find(const struct moe_checkpoint *ck, const char *format,
+                                     uint32_t layer)
+{
+    char name[128];
+    const char *mark = strstr(format, "%u");
+    if (!mark)
+        return moe_checkpoint_find(ck, format);
+    snprintf(name, sizeof name, "%.*s%" PRIu32 "%s", (int)(mark - format), format, layer, mark + 2);
+    return moe_checkpoint_find(ck, name);
+}
 
 /* ---- Keys ---- */
 
@@ -31,14 +46,54 @@ static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
             return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: setting '%s' is not implemented",
                             moe_gguf_path(gguf), key.text);
     }
-    uint32_t gating = 0;
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_gating_func").text,
-                                  UINT32_MAX, false, &gating, err);
-    if (status == MOE_OK && gating != 0 && gating != 1 && gating != 3)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: experts chosen by function %" PRIu32
-                        " ('expert_gating_func') are not implemented; softmax is",
-                        moe_gguf_path(gguf), gating);
+    return MOE_OK;
+}
+
+/* The functions of "expert_gating_func": unsaid, softmax, sigmoid, softmax of the chosen. */
+enum { GATING_UNSAID, GATING_SOFTMAX, GATING_SIGMOID, GATING_CHOSEN };
+
+static int read_gating(const struct moe_gguf *gguf, uint32_t *gating, struct moe_err *err)
+{
+    *gating = GATING_UNSAID;
+    return moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_gating_func").text, UINT32_MAX,
+                            false, gating, err);
+}
+
+/* Whether routers take sigmoids. Files that do not say (GLM-4.7-Flash) have a bias for the choice,
+ * which of several families of an architecture only the one with sigmoids has. */
+static bool takes_sigmoids(const struct moe_checkpoint *ck, uint32_t gating)
+{
+    bool biased = false;
+    for (uint32_t i = 0; i < MOE_MAX_LAYERS && gating == GATING_UNSAID && !biased; i++)
+        biased = find(ck, "blk.%u.exp_probs_b.bias", i) != NULL;
+    return gating == GATING_SIGMOID || biased;
+}
+
+static int check_gating(const struct moe_config *c, const struct moe_gguf *gguf, uint32_t gating,
+                        struct moe_err *err)
+{
+    bool sigmoid = gating == GATING_SIGMOID;
+    if (gating == GATING_UNSAID || c->n_experts == 0 ||
+        (gating <= GATING_CHOSEN && sigmoid == (c->router_kind == MOE_ROUTER_SIGMOID)))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: experts chosen by function %" PRIu32
+                    " ('expert_gating_func') are not implemented for family %s",
+                    moe_gguf_path(gguf), gating, c->family);
+}
+
+/* Layers that predict further tokens are counted among the others. */
+static int read_beyond(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "nextn_predict_layers").text,
+                                  MOE_MAX_LAYERS, false, &c->n_beyond, err);
+    if (status == MOE_OK && c->n_beyond > 0 && c->n_beyond >= c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " layers, %" PRIu32 " of them for further tokens, make no "
+                        "sense",
+                        moe_gguf_path(gguf), c->n_layers, c->n_beyond);
+    if (status == MOE_OK)
+        c->n_layers -= c->n_beyond;
     return status;
 }
 
@@ -81,17 +136,6 @@ static int read_windows(struct moe_config *c, const struct moe_family *family,
 
 /* ---- What tensors show ---- */
 
-static const struct moe_tensor *find(const struct moe_checkpoint *ck, const char *format,
-                                     uint32_t layer)
-{
-    char name[128];
-    const char *mark = strstr(format, "%u");
-    if (!mark)
-        return moe_checkpoint_find(ck, format);
-    snprintf(name, sizeof name, "%.*s%" PRIu32 "%s", (int)(mark - format), format, layer, mark + 2);
-    return moe_checkpoint_find(ck, name);
-}
-
 /* The tensor's columns, where it is there. */
 static void take_width(const struct moe_tensor *t, uint32_t *width)
 {
@@ -111,7 +155,8 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
     c->head_bias = find(ck, "output.bias", 0) != NULL;
     c->qkv_bias = find(ck, "blk.%u.attn_q.bias", 0) != NULL;
     c->o_bias = find(ck, "blk.%u.attn_output.bias", 0) != NULL;
-    bool dense = false;
+    bool dense = false, choice_bias = c->choice_bias;
+    c->choice_bias = false;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         c->layer_is_moe[i] = c->n_experts && find(ck, "blk.%u.ffn_gate_inp.weight", i);
         dense = dense || !c->layer_is_moe[i];
@@ -122,6 +167,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
         take_width(find(ck, "blk.%u.ffn_down_exps.weight", i), &c->expert_ff);
         take_width(find(ck, "blk.%u.ffn_down_shexp.weight", i), &c->shared_ff);
         c->shared_gate = find(ck, "blk.%u.ffn_gate_inp_shexp.weight", i) != NULL;
+        c->choice_bias |= choice_bias && find(ck, "blk.%u.exp_probs_b.bias", i);
     }
     if (!dense)
         c->dense_ff = 0; /* the key may be there nevertheless: an expert's width, or unused */
@@ -303,7 +349,7 @@ static void list_architectures(char *out, size_t room)
     size_t at = 0;
     out[0] = '\0';
     for (int i = 0; (family = moe_family_at(i)) != NULL; i++) {
-        if (!family->gguf.arch || moe_family_find_gguf(family->gguf.arch, true) != family)
+        if (!family->gguf.arch || moe_family_find_gguf(family->gguf.arch, true, false) != family)
             continue;
         int n = snprintf(out + at, room - at, "%s%s", at ? ", " : "", family->gguf.arch);
         if (n < 0 || (size_t)n >= room - at)
@@ -312,14 +358,14 @@ static void list_architectures(char *out, size_t room)
     }
 }
 
-static int find_family(const struct moe_gguf *gguf, bool has_experts,
+static int find_family(const struct moe_gguf *gguf, bool has_experts, bool sigmoid,
                        const struct moe_family **family, struct moe_err *err)
 {
     const char *arch = NULL;
     int status = moe_gguf_get_text(gguf, "general.architecture", true, &arch, err);
     if (status != MOE_OK)
         return status;
-    *family = moe_family_find_gguf(arch, has_experts);
+    *family = moe_family_find_gguf(arch, has_experts, sigmoid);
     if (*family)
         return MOE_OK;
     char known[256];
@@ -334,20 +380,27 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     const struct moe_family *family = NULL;
+    uint32_t gating = GATING_UNSAID;
     struct moe_rope_settings rope;
     moe_config_init(config);
     moe_rope_settings_init(&rope);
     int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_count").text,
                                   MOE_MAX_EXPERTS, false, &config->n_experts, err);
     if (status == MOE_OK)
-        status = find_family(gguf, config->n_experts > 0, &family, err);
+        status = read_gating(gguf, &gating, err);
+    if (status == MOE_OK)
+        status = find_family(gguf, config->n_experts > 0, takes_sigmoids(ck, gating), &family, err);
     if (status != MOE_OK)
         return status;
     snprintf(config->family, sizeof config->family, "%s", family->name);
     family_set_constants(config, family->constants);
     status = refuse_switches(gguf, err);
     if (status == MOE_OK)
+        status = check_gating(config, gguf, gating, err);
+    if (status == MOE_OK)
         status = family_read_gguf(config, shared, gguf, err);
+    if (status == MOE_OK)
+        status = read_beyond(config, gguf, err);
     if (status == MOE_OK && (config->n_heads == 0 || config->n_layers == 0))
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: a model without heads or layers makes no sense",
                           moe_gguf_path(gguf));

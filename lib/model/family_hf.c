@@ -131,10 +131,31 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
     return status == MOE_OK ? read_dense_layers(c, path, json, err) : status;
 }
 
-static int read_after(struct moe_config *c, uint32_t n_shared, const char *path, const json_t *json,
-                      struct moe_err *err)
+/* "mlp_layer_types": for each layer whether it is "sparse" or "dense". */
+static int read_mlp_types(struct moe_config *c, const char *path, const json_t *list,
+                          struct moe_err *err)
 {
-    uint32_t first = 0, step = 1;
+    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'mlp_layer_types' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        c->layer_is_moe[i] = type && strcmp(type, "sparse") == 0;
+        if (!c->layer_is_moe[i] && (!type || strcmp(type, "dense") != 0))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
+                            "implemented",
+                            path, i, type ? type : "?");
+    }
+    return MOE_OK;
+}
+
+static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, const char *path,
+                      const json_t *json, struct moe_err *err)
+{
+    uint32_t step = 1;
+    const json_t *types = json_object_get(json, "mlp_layer_types");
     const struct {
         const char *key;
         uint32_t *out, max;
@@ -160,6 +181,8 @@ static int read_after(struct moe_config *c, uint32_t n_shared, const char *path,
     c->shared_ff = (uint32_t)shared_ff;
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layer_is_moe[i] = c->n_experts > 0 && i >= first && i % step == 0;
+    if (types && !json_is_null(types))
+        return read_mlp_types(c, path, types, err);
     return MOE_OK;
 }
 
@@ -175,7 +198,7 @@ static int read_expert_layers(struct moe_config *c, const struct moe_family *fam
     case MOE_LAYERS_STEP:
         return read_step(c, path, json, err);
     case MOE_LAYERS_AFTER:
-        return read_after(c, family->hf.n_shared, path, json, err);
+        return read_after(c, family->hf.n_shared, family->hf.n_dense, path, json, err);
     }
     return MOE_OK;
 }
@@ -286,6 +309,9 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
         status = read_windows(c, &family->hf.windows, path, json, err);
     if (status == MOE_OK)
         status = read_expert_layers(c, family, path, json, err);
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "num_nextn_predict_layers", MOE_MAX_LAYERS, false,
+                                  &c->n_beyond, err);
     if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
         status = moe_rope_read_hf(&rope, path, json, err);
     if (status == MOE_OK && family->hf.own)

@@ -52,22 +52,61 @@ int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
-int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_gguf *gguf,
-                            struct moe_rope_settings *rope, struct moe_err *err)
+/* One group of all is none. */
+static void drop_single_group(struct moe_config *c)
 {
-    c->n_kv_heads = 0; /* 1 where the file counts what is cached */
     if (c->n_groups <= 1)
         c->n_groups = c->top_groups = 0;
+}
+
+static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                                    struct moe_err *err)
+{
+    c->n_kv_heads = 0; /* 1 where the file counts what is cached */
+    drop_single_group(c);
     if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention with %" PRIu32 " shared, %" PRIu32
                         " rotated of %" PRIu32 " values makes no sense",
                         moe_gguf_path(gguf), c->kv_rank, c->rope_dim, c->head_dim);
-    if (fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* the norms inside attention have that one */
+    return MOE_OK;
+}
+
+int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = latent_attention_of_gguf(c, gguf, err);
+    if (status == MOE_OK && fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* as of the norms in attention */
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a norm epsilon of %g, only 1e-06 is implemented for this family",
                         moe_gguf_path(gguf), (double)c->norm_eps);
-    return MOE_OK;
+    return status;
+}
+
+/* ---- DeepSeek-V3 and others with its router ---- */
+
+int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    drop_single_group(c);
+    int status = latent_attention_of_hf(c, path, err);
+    double mscale = moe_rope_mscale(c, rope);
+    if (status == MOE_OK)
+        c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
+    return status;
+}
+
+int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = latent_attention_of_gguf(c, gguf, err);
+    /* Files older than the keys of groups are of models with these: V3, R1. */
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "expert_group_count").text) &&
+        c->n_experts == 256 && c->n_layers == 61) {
+        c->n_groups = 8;
+        c->top_groups = 4;
+    }
+    return status;
 }
 
 /* ---- MiniCPM: scales by depth and width ---- */

@@ -11,6 +11,11 @@ int family_deepseek_v2_hf(struct moe_config *config, const char *path, const str
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_gguf *gguf,
                             struct moe_rope_settings *rope, struct moe_err *err);
+/* Also of other families with its router, latent attention or not. */
+int family_deepseek_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_gguf(struct moe_config *config, const struct moe_gguf *gguf,

@@ -46,4 +46,9 @@ void moe_show_source(const struct moe_convert_report *report, const char *path, 
     put_carried(report, path, out);
     for (uint32_t i = 0; i < report->n_roundings; i++)
         put_rounding(&report->roundings[i], path, out);
+    if (report->n_beyond)
+        moe_buf_printf(out,
+                       "%s: left out: %" PRIu64 " tensors of layers that predict further tokens "
+                       "(MTP)\n",
+                       path, report->n_beyond);
 }

@@ -131,24 +131,24 @@ static void check(void **state, uint64_t seed, const struct shape *p)
 static void test_kinds(void **state)
 {
     static const struct shape shapes[] = {
-        {MOE_ROUTER_SOFTMAX, 1, 1, 0, 0, true, false, 1, 2},
-        {MOE_ROUTER_SOFTMAX, 8, 2, 0, 0, true, false, 1, 9},
-        {MOE_ROUTER_SOFTMAX, 60, 4, 0, 0, false, true, 1, 9},
-        {MOE_ROUTER_SOFTMAX, 64, 8, 0, 0, false, false, 1, 9},
-        {MOE_ROUTER_SOFTMAX, 128, 8, 0, 0, true, false, 2.5f, 9},
-        {MOE_ROUTER_SOFTMAX, 300, 64, 0, 0, true, true, 16, 5},
-        {MOE_ROUTER_SOFTMAX, 33, 33, 0, 0, true, false, 1, 5},
-        {MOE_ROUTER_SOFTMAX, 64, 6, 8, 3, false, false, 1, 20},
-        {MOE_ROUTER_SOFTMAX, 160, 6, 8, 3, false, true, 16, 20},
-        {MOE_ROUTER_SOFTMAX, 36, 4, 36, 4, true, false, 1, 9},
-        {MOE_ROUTER_SOFTMAX, 40, 10, 4, 1, true, false, 1, 9},
-        {MOE_ROUTER_TOPK_SOFTMAX, 8, 2, 0, 0, false, false, 1, 9},
-        {MOE_ROUTER_TOPK_SOFTMAX, 32, 4, 0, 0, false, true, 1, 20},
-        {MOE_ROUTER_TOPK_SOFTMAX, 72, 10, 0, 0, false, true, 0.5f, 9},
-        {MOE_ROUTER_TOPK_SOFTMAX, 128, 40, 0, 0, true, true, 1, 9},
-        {MOE_ROUTER_SPARSEMIXER, 2, 2, 0, 0, false, false, 1, 9},
-        {MOE_ROUTER_SPARSEMIXER, 16, 2, 0, 0, false, false, 1, 30},
-        {MOE_ROUTER_SPARSEMIXER, 67, 2, 0, 0, false, true, 1, 30},
+        {MOE_ROUTER_SOFTMAX, 1, 1, 0, 0, true, false, 1, 2, false},
+        {MOE_ROUTER_SOFTMAX, 8, 2, 0, 0, true, false, 1, 9, false},
+        {MOE_ROUTER_SOFTMAX, 60, 4, 0, 0, false, true, 1, 9, false},
+        {MOE_ROUTER_SOFTMAX, 64, 8, 0, 0, false, false, 1, 9, false},
+        {MOE_ROUTER_SOFTMAX, 128, 8, 0, 0, true, false, 2.5f, 9, false},
+        {MOE_ROUTER_SOFTMAX, 300, 64, 0, 0, true, true, 16, 5, false},
+        {MOE_ROUTER_SOFTMAX, 33, 33, 0, 0, true, false, 1, 5, false},
+        {MOE_ROUTER_SOFTMAX, 64, 6, 8, 3, false, false, 1, 20, false},
+        {MOE_ROUTER_SOFTMAX, 160, 6, 8, 3, false, true, 16, 20, false},
+        {MOE_ROUTER_SOFTMAX, 36, 4, 36, 4, true, false, 1, 9, false},
+        {MOE_ROUTER_SOFTMAX, 40, 10, 4, 1, true, false, 1, 9, false},
+        {MOE_ROUTER_TOPK_SOFTMAX, 8, 2, 0, 0, false, false, 1, 9, false},
+        {MOE_ROUTER_TOPK_SOFTMAX, 32, 4, 0, 0, false, true, 1, 20, false},
+        {MOE_ROUTER_TOPK_SOFTMAX, 72, 10, 0, 0, false, true, 0.5f, 9, false},
+        {MOE_ROUTER_TOPK_SOFTMAX, 128, 40, 0, 0, true, true, 1, 9, false},
+        {MOE_ROUTER_SPARSEMIXER, 2, 2, 0, 0, false, false, 1, 9, false},
+        {MOE_ROUTER_SPARSEMIXER, 16, 2, 0, 0, false, false, 1, 30, false},
+        {MOE_ROUTER_SPARSEMIXER, 67, 2, 0, 0, false, true, 1, 30, false},
         {MOE_ROUTER_SIGMOID, 64, 6, 0, 0, true, false, 2.446f, 20, true},
         {MOE_ROUTER_SIGMOID, 256, 8, 8, 4, true, false, 2.5f, 20, true},
         {MOE_ROUTER_SIGMOID, 160, 40, 5, 3, false, false, 1, 20, true},
@@ -205,10 +205,10 @@ static void test_many_experts(void **state)
 static void test_not_numbers(void **state)
 {
     static const struct shape shapes[] = {
-        {MOE_ROUTER_SOFTMAX, 40, 5, 0, 0, true, false, 1, 4},
-        {MOE_ROUTER_SOFTMAX, 40, 5, 4, 2, true, false, 1, 4},
-        {MOE_ROUTER_TOPK_SOFTMAX, 40, 5, 0, 0, true, false, 1, 4},
-        {MOE_ROUTER_SPARSEMIXER, 40, 2, 0, 0, true, false, 1, 4},
+        {MOE_ROUTER_SOFTMAX, 40, 5, 0, 0, true, false, 1, 4, false},
+        {MOE_ROUTER_SOFTMAX, 40, 5, 4, 2, true, false, 1, 4, false},
+        {MOE_ROUTER_TOPK_SOFTMAX, 40, 5, 0, 0, true, false, 1, 4, false},
+        {MOE_ROUTER_SPARSEMIXER, 40, 2, 0, 0, true, false, 1, 4, false},
         {MOE_ROUTER_SIGMOID, 40, 5, 4, 2, true, false, 1, 4, true},
     };
     for (size_t s = 0; s < N_ITEMS(shapes); s++) {
@@ -237,7 +237,7 @@ static void test_not_numbers(void **state)
 /* One bad score among the others, which a router of products does not make, but a bias may. */
 static void test_one_not_a_number(void **state)
 {
-    static const struct shape p = {MOE_ROUTER_TOPK_SOFTMAX, 40, 5, 0, 0, false, true, 1, 3};
+    static const struct shape p = {MOE_ROUTER_TOPK_SOFTMAX, 40, 5, 0, 0, false, true, 1, 3, false};
     struct forged f = {.taken = {.g = *state}, .random = 60};
     open_shape(&f, &p);
     choose_scores(&f, &p);
@@ -258,9 +258,9 @@ static void test_one_not_a_number(void **state)
 static void test_minus_infinity(void **state)
 {
     static const struct shape shapes[] = {
-        {MOE_ROUTER_SOFTMAX, 24, 5, 0, 0, true, true, 1, 3},
-        {MOE_ROUTER_TOPK_SOFTMAX, 24, 5, 0, 0, true, true, 1, 3},
-        {MOE_ROUTER_SPARSEMIXER, 24, 2, 0, 0, false, true, 1, 3},
+        {MOE_ROUTER_SOFTMAX, 24, 5, 0, 0, true, true, 1, 3, false},
+        {MOE_ROUTER_TOPK_SOFTMAX, 24, 5, 0, 0, true, true, 1, 3, false},
+        {MOE_ROUTER_SPARSEMIXER, 24, 2, 0, 0, false, true, 1, 3, false},
         {MOE_ROUTER_SIGMOID, 24, 5, 0, 0, true, true, 1, 3, true},
     };
     for (size_t s = 0; s < N_ITEMS(shapes); s++) {

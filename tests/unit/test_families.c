@@ -193,16 +193,18 @@ static void fixture_equals_its_reference(void **state)
         name, "/model.gguf"                                                                        \
     }
 static struct family_case cases[] = {
-    HF("qwen2-moe-c"),   GGUF("qwen2-moe-c"),   HF("qwen3-moe-a"),   GGUF("qwen3-moe-a"),
-    HF("mixtral-a"),     GGUF("mixtral-a"),     HF("olmoe-a"),       GGUF("olmoe-a"),
-    HF("deepseek"),      GGUF("deepseek"),      HF("deepseek-v2-a"), GGUF("deepseek-v2-a"),
-    HF("deepseek-v2-b"), GGUF("deepseek-v2-b"), HF("phimoe-short"),  GGUF("phimoe-short"),
-    HF("phimoe-long"),   GGUF("phimoe-long"),   HF("minicpm"),       GGUF("minicpm"),
-    HF("granitemoe"),    GGUF("granitemoe"),    HF("gpt-oss-a"),     GGUF("gpt-oss-a"),
-    HF("gpt-oss-b"),     GGUF("gpt-oss-b"),     HF("llama"),         GGUF("llama"),
-    HF("qwen2"),         GGUF("qwen2"),         HF("qwen3"),         GGUF("qwen3"),
-    HF("qwen2-moe-a"),   HF("qwen2-moe-b"),     HF("qwen3-moe-b"),   HF("mixtral-b"),
-    HF("olmoe-b"),       HF("deepseek-v2-c"),   HF("phimoe-mixer"),
+    HF("qwen2-moe-c"),     GGUF("qwen2-moe-c"),   HF("qwen3-moe-a"),     GGUF("qwen3-moe-a"),
+    HF("mixtral-a"),       GGUF("mixtral-a"),     HF("olmoe-a"),         GGUF("olmoe-a"),
+    HF("deepseek"),        GGUF("deepseek"),      HF("deepseek-v2-a"),   GGUF("deepseek-v2-a"),
+    HF("deepseek-v2-b"),   GGUF("deepseek-v2-b"), HF("phimoe-short"),    GGUF("phimoe-short"),
+    HF("phimoe-long"),     GGUF("phimoe-long"),   HF("minicpm"),         GGUF("minicpm"),
+    HF("granitemoe"),      GGUF("granitemoe"),    HF("gpt-oss-a"),       GGUF("gpt-oss-a"),
+    HF("gpt-oss-b"),       GGUF("gpt-oss-b"),     HF("llama"),           GGUF("llama"),
+    HF("qwen2"),           GGUF("qwen2"),         HF("qwen3"),           GGUF("qwen3"),
+    HF("qwen2-moe-a"),     HF("qwen2-moe-b"),     HF("qwen3-moe-b"),     HF("mixtral-b"),
+    HF("olmoe-b"),         HF("deepseek-v2-c"),   HF("phimoe-mixer"),    HF("deepseek-v3-a"),
+    GGUF("deepseek-v3-a"), HF("deepseek-v3-b"),   GGUF("deepseek-v3-b"), HF("deepseek-v3-c"),
+    HF("glm4-moe-lite"),   GGUF("glm4-moe-lite"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
