@@ -2,7 +2,39 @@
 
 #include <string.h>
 
-void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
+enum { FEW = 4, SOME = 8 };
+
+/* A number that is larger for a larger value, among equal ones (0 and -0 are) for a lower index.
+ * NaNs are the smallest. */
+static uint64_t key_of(float value, uint32_t index)
+{
+    uint32_t bits = 0;
+    value += 0.0f; /* -0 becomes 0 */
+    memcpy(&bits, &value, sizeof bits);
+    bits = bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
+    bits = value == value ? bits : 0;
+    return (uint64_t)bits << 32 | (UINT32_MAX - index);
+}
+
+/* Every value goes past all `most` that were found, a number the compiler knows, and each pair is
+ * put in order: no branch depends on the values, which no processor could predict. */
+static inline void best_of_few(const float *values, uint32_t n, uint32_t most, uint32_t k,
+                               uint32_t *best)
+{
+    uint64_t found[SOME] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t next = key_of(values[i], i);
+        for (uint32_t j = 0; j < most; j++) {
+            uint64_t larger = found[j] > next ? found[j] : next;
+            next = found[j] > next ? next : found[j];
+            found[j] = larger;
+        }
+    }
+    for (uint32_t j = 0; j < k; j++)
+        best[j] = UINT32_MAX - (uint32_t)found[j];
+}
+
+static void best_of_many(const float *values, uint32_t n, uint32_t k, uint32_t *best)
 {
     uint32_t found = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -22,4 +54,14 @@ void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
         memmove(best + at + 1, best + at, (found - 1 - at) * sizeof *best);
         best[at] = i;
     }
+}
+
+void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
+{
+    if (k > SOME || k <= 1 || n > 64 * k) /* few of many values move anything */
+        best_of_many(values, n, k, best);
+    else if (k > FEW)
+        best_of_few(values, n, SOME, k, best);
+    else
+        best_of_few(values, n, FEW, k, best);
 }

@@ -16,8 +16,9 @@ enum {
     TRIAL_DOCUMENTS = 128,
     TRIAL_TOKENS = 8, /* of a document, at least */
     TRIAL_SCORES = 1 << 20,
-    STEPS = 15, /* of each bisection */
+    STEPS = 15, /* of each search, at most */
 };
+static const double CLOSE = 1e-3; /* of a figure: a trial is coarser */
 
 struct synthesiser {
     const struct moe_synthesis *in;
@@ -90,48 +91,82 @@ static struct moe_routing_figures try_sizes(struct synthesiser *s, bool predict)
     return moe_routing_figures_of_tally(&s->tally);
 }
 
+/* Where the size lies whose figure, which rises with it, is the wanted one. */
 struct bracket {
     double low, high;
+    double under, over; /* what the ends' figures lack, below 0, and have too much; 0: not tried */
+    double at;          /* to be tried */
+    double *moved;      /* under or over */
+    bool found;
 };
 
-static double middle(struct bracket b)
+static const double FIRST = 0.5; /* to be tried of any size */
+
+/* From `at` on, unless it is 0. */
+static struct bracket bracket_of(double most, double at)
 {
-    return (b.low + b.high) / 2;
+    return (struct bracket){.high = most, .at = at > 0 ? at : FIRST};
 }
 
-/* The figure rises with the size. */
-static void narrow_bracket(struct bracket *b, bool too_low)
+/* False position between ends that were tried; one that stays twice counts by half, or the other
+ * would move in ever smaller steps. As long as one was not, twice as far. */
+static void narrow_bracket(struct bracket *b, double figure, double wanted)
 {
-    *(too_low ? &b->low : &b->high) = middle(*b);
+    double more = figure - wanted, tried = b->at;
+    bool low = !(more > 0); /* without a figure a larger size may give one */
+    b->found = fabs(more) <= CLOSE || b->high - b->low < CLOSE * b->high;
+    if (b->found)
+        return;
+    double *end = low ? &b->low : &b->high, *off = low ? &b->under : &b->over;
+    double *other = low ? &b->over : &b->under;
+    *other /= b->moved == off ? 2 : 1;
+    b->moved = off;
+    *end = tried;
+    *off = isnan(more) ? 0 : more;
+    if (b->under < 0 && b->over > 0)
+        b->at = b->low + (b->high - b->low) * b->under / (b->under - b->over);
+    else if (low)
+        b->at = fmin(2 * tried, (tried + b->high) / 2);
+    else
+        b->at = fmax(tried / 2, (tried + b->low) / 2);
+}
+
+static void find_size(struct synthesiser *s, double *size, double most, bool of_reuse)
+{
+    struct bracket b = bracket_of(most, *size);
+    for (int i = 0; i < STEPS && !b.found; i++) {
+        *size = b.at;
+        struct moe_routing_figures got = try_sizes(s, false);
+        narrow_bracket(&b, of_reuse ? got.reuse : got.busiest,
+                       of_reuse ? s->wanted.reuse : s->wanted.busiest);
+    }
 }
 
 /* Popularity decides which experts are busiest, correlation which are used again; each influences
- * the other a little, hence two rounds. Predictors come last, all at once. */
+ * the other a little, hence two rounds. Predictors come last, all at once: the less noise, the
+ * better. */
 static struct moe_routing_figures find_sizes(struct synthesiser *s)
 {
-    const struct moe_routing_figures *wanted = &s->wanted;
     struct draw_sizes *sizes = &s->draw.sizes;
     struct bracket noise[MOE_FIGURES_AHEAD];
     struct moe_routing_figures got;
+    bool found = false;
     for (int round = 0; round < 2; round++) {
-        struct bracket skew = {0, 16}, correlation = {0, 1};
-        for (int i = 0; i < STEPS; i++) {
-            sizes->skew = middle(skew);
-            narrow_bracket(&skew, try_sizes(s, false).busiest < wanted->busiest);
-        }
-        for (int i = 0; i < STEPS; i++) {
-            sizes->correlation = middle(correlation);
-            narrow_bracket(&correlation, !(try_sizes(s, false).reuse >= wanted->reuse));
-        }
+        find_size(s, &sizes->skew, 16, false);
+        find_size(s, &sizes->correlation, 1, true);
     }
     for (int p = 0; p < MOE_FIGURES_AHEAD; p++)
-        noise[p] = (struct bracket){0, 32};
-    for (int i = 0; i < STEPS; i++) {
+        noise[p] = bracket_of(32, 0);
+    for (int i = 0; i < STEPS && !found; i++) {
+        found = true;
         for (int p = 0; p < MOE_FIGURES_AHEAD; p++)
-            sizes->noise[p] = middle(noise[p]);
+            sizes->noise[p] = noise[p].at;
         got = try_sizes(s, true);
-        for (int p = 0; p < MOE_FIGURES_AHEAD; p++)
-            narrow_bracket(&noise[p], got.accuracy[p] > wanted->accuracy[p]);
+        for (int p = 0; p < MOE_FIGURES_AHEAD; p++) {
+            if (!noise[p].found)
+                narrow_bracket(&noise[p], -got.accuracy[p], -s->wanted.accuracy[p]);
+            found &= noise[p].found;
+        }
     }
     return got;
 }
