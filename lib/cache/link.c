@@ -9,8 +9,8 @@ void moe_link_init(struct moe_link *l, struct moe_link_item *items, uint32_t n_i
                            .n_items = n_items,
                            .piece_bytes = piece_bytes,
                            .rate = rate,
-                           .moving = MOE_LINK_NONE,
                            .queue = {MOE_LINK_NONE, MOE_LINK_NONE},
+                           .ending = {MOE_LINK_NONE, MOE_LINK_NONE},
                            .arrived = {MOE_LINK_NONE, MOE_LINK_NONE}};
     for (uint32_t i = 0; i < n_items; i++)
         items[i] = (struct moe_link_item){.before = MOE_LINK_NONE, .after = MOE_LINK_NONE};
@@ -103,8 +103,8 @@ void moe_link_drop(struct moe_link *l, uint32_t item)
         list_remove(l, &l->queue, item);
     else if (x->state == MOE_LINK_ARRIVED)
         list_remove(l, &l->arrived, item);
-    if (l->moving == item)
-        l->moving = MOE_LINK_NONE;
+    else if (x->state == MOE_LINK_ENDING)
+        list_remove(l, &l->ending, item);
     x->state = MOE_LINK_IDLE;
 }
 
@@ -134,26 +134,59 @@ uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at)
 
 /* ---- Modelled time ---- */
 
-static void begin_piece(struct moe_link *l)
+static bool may_join(const struct moe_link *l, uint32_t n_pieces, enum moe_load_priority priority)
 {
+    const struct moe_link_costs *c = &l->costs;
+    return n_pieces == 0 || n_pieces < (priority == MOE_LOAD_DEMAND ? c->demands_in_flight
+                                                                    : c->prefetches_in_flight);
+}
+
+/* The pieces that would start at once now, and what they take together. */
+static double next_pieces(const struct moe_link *l, uint32_t *n_pieces)
+{
+    double seconds = 0;
+    uint64_t left = 0;
+    *n_pieces = 0;
+    for (uint32_t i = l->queue.first; i != MOE_LINK_NONE && left == 0; i = l->items[i].after) {
+        const struct moe_link_item *x = &l->items[i];
+        left = x->bytes - x->started;
+        for (; left > 0 && may_join(l, *n_pieces, x->priority); (*n_pieces)++) {
+            uint64_t bytes = left < l->piece_bytes ? left : l->piece_bytes;
+            seconds += l->costs.piece + (double)bytes / l->rate;
+            left -= bytes;
+        }
+    }
+    return seconds;
+}
+
+static void begin_pieces(struct moe_link *l)
+{
+    uint32_t n;
     uint64_t at;
-    l->moving = l->queue.first;
-    double seconds = l->costs.piece + moe_link_start(l, l->moving, &at) / l->rate;
+    double seconds = next_pieces(l, &n);
+    while (n-- > 0) {
+        uint32_t item = l->queue.first;
+        moe_link_start(l, item, &at);
+        if (l->items[item].state == MOE_LINK_STARTED) {
+            l->items[item].state = MOE_LINK_ENDING;
+            list_insert(l, &l->ending, l->ending.last, item);
+        }
+    }
     l->free_at += seconds;
     l->busy_seconds += seconds;
     l->busy = true;
 }
 
-static void end_piece(struct moe_link *l)
+static void end_pieces(struct moe_link *l)
 {
-    uint32_t item = l->moving;
+    uint32_t item;
     l->busy = false;
-    l->moving = MOE_LINK_NONE;
-    if (item == MOE_LINK_NONE || l->items[item].state != MOE_LINK_STARTED)
-        return;
-    l->items[item].state = MOE_LINK_ARRIVED;
-    l->items[item].arrived_at = l->free_at + l->costs.latency;
-    list_insert(l, &l->arrived, l->arrived.last, item);
+    while ((item = l->ending.first) != MOE_LINK_NONE) {
+        list_remove(l, &l->ending, item);
+        l->items[item].state = MOE_LINK_ARRIVED;
+        l->items[item].arrived_at = l->free_at + l->costs.latency;
+        list_insert(l, &l->arrived, l->arrived.last, item);
+    }
 }
 
 /* The link works until the clock would show `until`, or until an item has arrived. */
@@ -165,11 +198,11 @@ static void run(struct moe_link *l, double until, bool to_arrival)
         if (!l->busy) {
             if (l->queue.first == MOE_LINK_NONE || l->free_at >= until)
                 break;
-            begin_piece(l);
+            begin_pieces(l);
         }
         if (l->free_at > until)
             break;
-        end_piece(l);
+        end_pieces(l);
     }
 }
 
@@ -239,11 +272,9 @@ double moe_link_next_piece(const struct moe_link *l)
         return l->free_at - l->clock;
     if (l->queue.first == MOE_LINK_NONE)
         return INFINITY;
-    const struct moe_link_item *x = &l->items[l->queue.first];
-    uint64_t left = x->bytes - x->started;
+    uint32_t n;
     double from = l->free_at > l->clock ? l->free_at : l->clock;
-    double bytes = (double)(left < l->piece_bytes ? left : l->piece_bytes);
-    return from + l->costs.piece + bytes / l->rate - l->clock;
+    return from + next_pieces(l, &n) - l->clock;
 }
 
 uint32_t moe_link_take_arrived(struct moe_link *l)

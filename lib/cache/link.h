@@ -23,8 +23,13 @@ enum moe_load_priority {
 
 #define MOE_LINK_NONE UINT32_MAX
 
-/* Default of loader and simulator (measured: io/loader_open.c). */
-enum { MOE_LINK_PIECE_BYTES = 512 * 1024 };
+/* Defaults of loader and simulator (measured: io/loader_open.c): bytes of a piece; how many may be
+ * in flight when a piece of a demand, or of a prefetch, has started. */
+enum {
+    MOE_LINK_PIECE_BYTES = 512 * 1024,
+    MOE_LINK_DEMANDS_IN_FLIGHT = 16,
+    MOE_LINK_PREFETCHES_IN_FLIGHT = 4,
+};
 
 /* Bookkeeping of one item; the fields are the link's. */
 struct moe_link_item {
@@ -33,8 +38,14 @@ struct moe_link_item {
     double arrived_at;       /* modelled: when its last piece was over */
     enum moe_load_priority priority;
     float score;
-    uint32_t before, after; /* neighbours in the queue or among the arrived; MOE_LINK_NONE */
-    enum { MOE_LINK_IDLE = 0, MOE_LINK_QUEUED, MOE_LINK_STARTED, MOE_LINK_ARRIVED } state;
+    uint32_t before, after; /* neighbours in one of the link's lists; MOE_LINK_NONE */
+    enum {
+        MOE_LINK_IDLE = 0,
+        MOE_LINK_QUEUED,
+        MOE_LINK_STARTED, /* with its last piece */
+        MOE_LINK_ENDING,  /* the same, modelled */
+        MOE_LINK_ARRIVED
+    } state;
 };
 
 struct moe_link_list {
@@ -49,6 +60,8 @@ struct moe_link_costs {
     double handling_byte; /* ... and each byte of items that are taken */
     double slowdown;      /* how many times as long computing takes while pieces move; 0: 1 */
     double wake;          /* what computing takes longer after the thread slept in moe_link_wait */
+    uint32_t demands_in_flight;    /* pieces that share the link's time and end together: */
+    uint32_t prefetches_in_flight; /* prefetches join while they are fewer. 0: 1 */
 };
 
 struct moe_link {
@@ -65,10 +78,10 @@ struct moe_link {
     double worked_seconds;        /* handling so far */
     bool slept;                   /* since the last computation */
     double clock;                 /* seconds */
-    double free_at;               /* when the piece under way is over, or was */
-    double busy_seconds;          /* time pieces took so far, the one under way included */
-    bool busy;                    /* a piece is under way */
-    uint32_t moving;              /* whose; MOE_LINK_NONE when that item was dropped meanwhile */
+    double free_at;               /* when the pieces under way are over, or were */
+    double busy_seconds;          /* time pieces took so far, those under way included */
+    bool busy;                    /* pieces are under way */
+    struct moe_link_list ending;  /* items whose last piece is */
     struct moe_link_list arrived; /* in order of arrival, by the clock or soon */
 };
 
@@ -99,9 +112,10 @@ uint32_t moe_link_after(const struct moe_link *l, uint32_t item);
 uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at);
 
 /* ---- Modelled time ----
- * One piece at a time, each costs.piece + bytes / rate seconds. A piece starts only when the clock
- * moves on, so items queued at one instant compete by urgency alone, whatever the order of the
- * calls.
+ * Pieces take costs.piece + bytes / rate seconds each. One moves at a time or, where
+ * costs.*_in_flight say so, as many as the queue has, which then are over together: a disk that is
+ * asked for much at once works at all of it. Pieces start only when the clock moves on, so items
+ * queued at one instant compete by urgency alone, whatever the order of the calls.
  *
  * Costs are all 0 after moe_link_init; set them before the first item. Handling is paid when the
  * clock next moves on, before anything else, and counts in worked_seconds.
@@ -113,8 +127,8 @@ double moe_link_advance(struct moe_link *l, double seconds);
 /* Moves the clock to the next arrival, unless an arrived item is waiting to be taken or nothing is
  * under way. Returns the clock; what it moved on less what worked_seconds grew by was sleep. */
 double moe_link_wait(struct moe_link *l);
-/* Seconds until the piece under way is over, or the next one if none is: nothing arrives before. 0:
- * an arrived item is waiting to be taken; INFINITY: nothing is under way. */
+/* Seconds until the pieces under way are over, or the next ones if none are: nothing arrives
+ * before. 0: an arrived item is waiting to be taken; INFINITY: nothing is under way. */
 double moe_link_next_piece(const struct moe_link *l);
 /* Takes an item that has arrived, the earliest first, and makes it idle; MOE_LINK_NONE: none. */
 uint32_t moe_link_take_arrived(struct moe_link *l);

@@ -196,7 +196,8 @@ static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
                 .verify = !o->no_checksums,
                 .rate = o->device.test ? o->device.link_rate : o->link_rate,
                 .lockstep = o->lockstep,
-                .costs = o->pace && !in->gpu ? o->pace->loads : (struct moe_link_costs){0},
+                .costs = o->pace && !in->gpu ? moe_strategy_loads(&r->strategy, o->pace->loads)
+                                             : (struct moe_link_costs){0},
                 .queue_depth = o->queue_depth,
                 /* One load at a time, so that it can stop once the router has chosen. */
                 .prefetch_depth = r->strategy.prefetch.until_router ? 1 : 0,

@@ -29,8 +29,6 @@
  * bandwidth is left.
  */
 enum {
-    DEFAULT_QUEUE_DEPTH = 16,
-    DEFAULT_PREFETCH_DEPTH = 4,
     UPLOAD_PREFETCH_DEPTH = 8, /* to a GPU: a bus empties the queue faster than a disk between two
                                   polls (estimated, not measured) */
     MAX_REQUESTS = 65535,
@@ -48,9 +46,9 @@ static struct moe_loader_options with_defaults(const struct moe_loader_options *
     if (!o.path)
         o.path = "expert file";
     if (o.queue_depth == 0)
-        o.queue_depth = DEFAULT_QUEUE_DEPTH;
+        o.queue_depth = MOE_LINK_DEMANDS_IN_FLIGHT;
     if (o.prefetch_depth == 0)
-        o.prefetch_depth = o.gpu ? UPLOAD_PREFETCH_DEPTH : DEFAULT_PREFETCH_DEPTH;
+        o.prefetch_depth = o.gpu ? UPLOAD_PREFETCH_DEPTH : MOE_LINK_PREFETCHES_IN_FLIGHT;
     if (o.piece_bytes == 0)
         o.piece_bytes = MOE_LINK_PIECE_BYTES;
     o.compressed_bytes = moe_round_up(o.compressed_bytes, MOE_LOAD_ALIGN);

@@ -141,7 +141,8 @@ static void set_attend(struct moe_pace *p, const struct moe_device *d)
 }
 
 /* One load alone takes longer than its bytes do at the full rate: the rest is latency, but for the
- * processor's share. Loads that are slower than the storage hide it. */
+ * processor's share. Loads that are slower than the storage hide it, and the loader asks for them
+ * in their time; of a storage it asks for many pieces at once. */
 static void set_loads(struct moe_pace *p, const struct moe_device *d)
 {
     const struct moe_device_storage *s = &d->storage;
@@ -150,6 +151,10 @@ static void set_loads(struct moe_pace *p, const struct moe_device *d)
     if (s->n_reads > 0 && s->reads[0].in_flight == 1)
         c->latency =
             fmax(0, s->reads[0].seconds.value - s->read_bytes.value / p->load_rate - c->handling);
+    if (s->n_reads > 0 && p->load_rate >= moe_device_load_rate(d, MOE_TIER_STORAGE)) {
+        c->demands_in_flight = MOE_LINK_DEMANDS_IN_FLIGHT;
+        c->prefetches_in_flight = MOE_LINK_PREFETCHES_IN_FLIGHT;
+    }
     c->slowdown = d->model.loading_slowdown.value;
     c->wake = d->model.wake.value;
 }

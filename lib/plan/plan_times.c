@@ -142,6 +142,7 @@ static bool has_variants(const struct moe_member *m, const void *record)
 
 static const struct moe_member_own variants = {read_variants, write_variants, has_variants};
 
+#define IN_FLIGHT(key, field) MOE_FIELD_IN(MOE_IF_SET, struct moe_plan, key, field, 0, 65535)
 static const struct moe_member times_members[] = {
     FIELD("load_bytes_per_second", pace.load_rate),
     FIELD("load_piece_seconds", pace.loads.piece),
@@ -154,6 +155,8 @@ static const struct moe_member times_members[] = {
     FIELD("attend_seconds", pace.attend),
     FIELD("positions", pace.positions),
     FIELD("load_latency_seconds", pace.loads.latency),
+    IN_FLIGHT("demands_in_flight", pace.loads.demands_in_flight),
+    IN_FLIGHT("prefetches_in_flight", pace.loads.prefetches_in_flight),
     FIELD("handling_seconds", pace.loads.handling),
     FIELD("handling_seconds_per_byte", pace.loads.handling_byte),
     FIELD("loading_slowdown", pace.loads.slowdown),

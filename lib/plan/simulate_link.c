@@ -78,7 +78,7 @@ int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
     }
     moe_link_init(&l->link, l->items, l->n_items,
                   in->piece_bytes ? in->piece_bytes : MOE_LINK_PIECE_BYTES, in->pace->load_rate);
-    l->link.costs = in->pace->loads;
+    l->link.costs = moe_strategy_loads(in->scheduler.strategy, in->pace->loads);
     return in->pace->storage_rate > 0 ? open_tiers(l, in, err) : MOE_OK;
 }
 

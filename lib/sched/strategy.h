@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "cache/link.h"
 #include "cache/policy.h"
 #include "record/statistics.h"
 
@@ -285,6 +286,16 @@ void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
 static inline uint32_t moe_strategy_replaces(const struct moe_strategy *s)
 {
     return !s->degrade ? 0 : s->degrade_most ? s->degrade_most : UINT32_MAX;
+}
+
+/* What loads cost under the strategy: prefetches that stop once the router has chosen are asked for
+ * one after the other. */
+static inline struct moe_link_costs moe_strategy_loads(const struct moe_strategy *s,
+                                                       struct moe_link_costs costs)
+{
+    if (s->prefetch.until_router && costs.prefetches_in_flight > 1)
+        costs.prefetches_in_flight = 1;
+    return costs;
 }
 
 /* The weights for struct moe_policy_params; NULL: the policy's own. */

@@ -202,6 +202,33 @@ static void computing_is_slower_while_pieces_move_and_after_sleep(void **state)
     assert_true(moe_link_advance(&l, 1) == 6);
 }
 
+/* Two demands of two pieces each and a prefetch, three pieces at a time, prefetches while they are
+ * two. */
+static void pieces_in_flight_arrive_together(void **state)
+{
+    struct moe_link_item items[N];
+    struct moe_link l;
+    moe_link_init(&l, items, N, PIECE, 1000);
+    l.costs.demands_in_flight = 3;
+    l.costs.prefetches_in_flight = 2;
+    moe_link_add(&l, 2, 2 * PIECE, MOE_LOAD_PREFETCH, 1);
+    moe_link_add(&l, 0, 2 * PIECE, MOE_LOAD_DEMAND, 0);
+    moe_link_add(&l, 1, 2 * PIECE, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_next_piece(&l) == 3);
+    assert_true(moe_link_wait(&l) == 3); /* both of the first, one of the second */
+    assert_int_equal(moe_link_take_arrived(&l), 0);
+    assert_int_equal(moe_link_take_arrived(&l), MOE_LINK_NONE);
+    assert_true(moe_link_next_piece(&l) == 2); /* the second's other one, and one of the prefetch */
+    assert_true(moe_link_wait(&l) == 5);
+    assert_int_equal(moe_link_take_arrived(&l), 1);
+    assert_true(moe_link_advance(&l, 0.5) == 5.5);
+    moe_link_drop(&l, 2); /* its last piece still takes its time */
+    moe_link_add(&l, 2, PIECE / 2, MOE_LOAD_DEMAND, 0);
+    assert_true(moe_link_wait(&l) == 6.5);
+    assert_int_equal(moe_link_take_arrived(&l), 2);
+    assert_true(l.busy_seconds == 6.5);
+}
+
 /* ---- The plain model: everything looked at again for every piece ---- */
 
 struct plain_item {
@@ -215,7 +242,8 @@ struct plain {
     struct plain_item items[N];
     uint64_t next_order;
     double clock, free_at;
-    int64_t moving; /* -1: the link is free; N: for an item that was dropped */
+    uint32_t demands, prefetches;  /* in flight together */
+    uint32_t moving[64], n_moving; /* whose pieces; N: of an item that was dropped */
     uint32_t arrived[N], n_arrived;
 };
 
@@ -237,26 +265,35 @@ static int64_t plain_choice(const struct plain *m)
     return best;
 }
 
-/* One event before `until`: a piece ends, or one begins. */
+/* One event before `until`: pieces end, or begin. */
 static bool plain_step(struct plain *m, double until)
 {
-    if (m->moving >= 0) {
+    if (m->n_moving > 0) {
         if (m->free_at > until)
             return false;
-        if (m->moving < N && m->items[m->moving].left == 0)
-            m->arrived[m->n_arrived++] = (uint32_t)m->moving;
-        m->moving = -1;
+        for (uint32_t i = 0; i < m->n_moving; i++) {
+            uint32_t item = m->moving[i];
+            bool last = true;
+            for (uint32_t k = i + 1; k < m->n_moving; k++)
+                last &= m->moving[k] != item;
+            if (item < N && last && m->items[item].left == 0)
+                m->arrived[m->n_arrived++] = item;
+        }
+        m->n_moving = 0;
         return true;
     }
-    int64_t next = plain_choice(m);
     double from = m->free_at > m->clock ? m->free_at : m->clock;
-    if (next < 0 || from >= until)
-        return false;
-    uint64_t n = m->items[next].left < PIECE ? m->items[next].left : PIECE;
-    m->items[next].left -= n;
-    m->moving = next;
-    m->free_at = from + (double)n / 1024;
-    return true;
+    for (int64_t next; from < until && (next = plain_choice(m)) >= 0;) {
+        struct plain_item *x = &m->items[next];
+        uint32_t most = x->priority == MOE_LOAD_DEMAND ? m->demands : m->prefetches;
+        if (m->n_moving > 0 && m->n_moving >= most)
+            break;
+        uint64_t n = x->left < PIECE ? x->left : PIECE;
+        x->left -= n;
+        m->free_at = (m->n_moving ? m->free_at : from) + (double)n / 1024;
+        m->moving[m->n_moving++] = (uint32_t)next;
+    }
+    return m->n_moving > 0;
 }
 
 static void plain_drop(struct plain *m, uint32_t item)
@@ -267,17 +304,20 @@ static void plain_drop(struct plain *m, uint32_t item)
             m->arrived[n++] = m->arrived[i];
     m->n_arrived = n;
     m->items[item].there = false;
-    if (m->moving == item)
-        m->moving = N;
+    for (uint32_t i = 0; i < m->n_moving; i++)
+        if (m->moving[i] == item)
+            m->moving[i] = N;
 }
 
-static void random_runs_equal_the_plain_model(void **state)
+static void equals_the_plain_model(uint32_t demands, uint32_t prefetches)
 {
     struct moe_link_item items[N];
     struct moe_link l;
-    struct plain m = {.moving = -1};
+    struct plain m = {.demands = demands, .prefetches = prefetches};
     uint64_t random = 4;
     moe_link_init(&l, items, N, PIECE, 1024);
+    l.costs.demands_in_flight = demands;
+    l.costs.prefetches_in_flight = prefetches;
     for (int step = 0; step < 200000; step++) {
         uint64_t r = test_random(&random);
         uint32_t item = (uint32_t)(r >> 8) % N;
@@ -333,6 +373,12 @@ static void random_runs_equal_the_plain_model(void **state)
     assert_true(m.clock > 1000);
 }
 
+static void random_runs_equal_the_plain_model(void **state)
+{
+    equals_the_plain_model(0, 0);
+    equals_the_plain_model(5, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -345,6 +391,7 @@ int main(void)
         cmocka_unit_test(handling_is_paid_before_anything_else),
         cmocka_unit_test(work_takes_the_place_of_sleep),
         cmocka_unit_test(computing_is_slower_while_pieces_move_and_after_sleep),
+        cmocka_unit_test(pieces_in_flight_arrive_together),
         cmocka_unit_test(a_dropped_item_still_takes_the_link_for_its_piece),
         cmocka_unit_test(random_runs_equal_the_plain_model),
     };

@@ -207,6 +207,8 @@ static void costs_of_loads_are_the_same(void **state)
                                                 .handling = 11e-6,
                                                 .handling_byte = 3e-9,
                                                 .slowdown = 1.25,
+                                                .demands_in_flight = 3,
+                                                .prefetches_in_flight = 2,
                                                 .wake = 40e-6};
     static const char *const words[] = {"ondemand", "lru", "prefetch predict=gate-ahead:2",
                                         "prefetch prefetch=until-router,all",

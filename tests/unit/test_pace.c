@@ -157,9 +157,11 @@ static void what_loads_cost_comes_from_the_profile(void **state)
     near(p.loads.latency, 0.5); /* 2.5 alone, 2 at the full rate */
     near(p.loads.slowdown, 1.5);
     near(p.loads.wake, 0.0625);
+    assert_int_equal(p.loads.demands_in_flight, MOE_LINK_DEMANDS_IN_FLIGHT);
+    assert_int_equal(p.loads.prefetches_in_flight, MOE_LINK_PREFETCHES_IN_FLIGHT);
     /* A link that is slower than the storage hides its latency. */
     assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0.5e9, &err), &err);
-    assert_true(p.loads.latency == 0);
+    assert_true(p.loads.latency == 0 && p.loads.demands_in_flight == 0);
 }
 
 /* A row took 4 at position 8; at position 40, 32 further ones, it takes 12. */
