@@ -116,6 +116,9 @@ struct moe_kern {
     /* y[i] += x[i] */
     void (*add)(const float *x, uint32_t n, float *y);
 
+    /* y[i] = fma(a[i], x[i], y[i]) */
+    void (*mul_add)(const float *a, const float *x, uint32_t n, float *y);
+
     /* y[i] *= a */
     void (*scale)(float a, uint32_t n, float *y);
 

@@ -572,6 +572,16 @@ static void add(const float *x, uint32_t n, float *y)
         y[i] += x[i];
 }
 
+static void mul_add(const float *a, const float *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(x + i),
+                                                _mm256_loadu_ps(y + i)));
+    for (; i < n; i++)
+        y[i] = fmaf(a[i], x[i], y[i]);
+}
+
 static void scale(float a, uint32_t n, float *y)
 {
     __m256 factor = _mm256_set1_ps(a);
@@ -675,6 +685,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
+    kern->mul_add = mul_add;
     kern->scale = scale;
     kern->clamp = clamp;
     kern->rope = rope;

@@ -368,6 +368,16 @@ static void add(const float *x, uint32_t n, float *y)
     }
 }
 
+static void mul_add(const float *a, const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i += 16) {
+        __mmask16 k = mask_for(n - i);
+        __m512 u = _mm512_maskz_loadu_ps(k, a + i), v = _mm512_maskz_loadu_ps(k, x + i);
+        __m512 old = _mm512_maskz_loadu_ps(k, y + i);
+        _mm512_mask_storeu_ps(y + i, k, _mm512_fmadd_ps(u, v, old));
+    }
+}
+
 static void rope(float *x, const float *cs, uint32_t n)
 {
     const __m512i even =
@@ -438,6 +448,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
+    kern->mul_add = mul_add;
     kern->rope = rope;
     kern->dot = dot;
     kern->delta_step = delta_step;

@@ -305,6 +305,15 @@ static void add(const float *x, uint32_t n, float *y)
         y[i] += x[i];
 }
 
+static void mul_add(const float *a, const float *x, uint32_t n, float *y)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(y + i, vfmaq_f32(vld1q_f32(y + i), vld1q_f32(a + i), vld1q_f32(x + i)));
+    for (; i < n; i++)
+        y[i] = fmaf(a[i], x[i], y[i]);
+}
+
 static void rope(float *x, const float *cs, uint32_t n)
 {
     uint32_t half = n / 2, i = 0;
@@ -373,6 +382,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
+    kern->mul_add = mul_add;
     kern->rope = rope;
     kern->dot = dot;
     kern->delta_step = delta_step;

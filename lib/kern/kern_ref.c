@@ -207,6 +207,12 @@ static void add(const float *x, uint32_t n, float *y)
         y[i] += x[i];
 }
 
+static void mul_add(const float *a, const float *x, uint32_t n, float *y)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = fmaf(a[i], x[i], y[i]);
+}
+
 static void scale(float a, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -273,6 +279,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     kern->tanh = tanh_of;
     kern->axpy = axpy;
     kern->add = add;
+    kern->mul_add = mul_add;
     kern->scale = scale;
     kern->clamp = clamp;
     kern->rope = rope;

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "kern/kern.h"
+#include "kern/kern_math.h"
 #include "kern/matmul.h"
 
 #define GUARD 0x5ca1ab1eu
@@ -617,6 +618,13 @@ static void run_add(const struct moe_kern *kern, const float *a, const float *b,
     kern->add(a, n, y);
 }
 
+static void run_mul_add(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
+                        float *y)
+{
+    memcpy(y, b, n * sizeof *y);
+    kern->mul_add(b, a, n, y);
+}
+
 static void run_rope(const struct moe_kern *kern, const float *a, const float *b, uint32_t n,
                      float *y)
 {
@@ -668,6 +676,7 @@ static const struct {
                {"relu", run_relu},
                {"relu in place", run_relu_in_place},
                {"add", run_add},
+               {"mul_add", run_mul_add},
                {"scale", run_scale},
                {"clamp", run_clamp},
                {"rope", run_rope},
@@ -927,6 +936,20 @@ static void test_exp(void **state)
     assert_true(moe_expf(INFINITY) == moe_expf(88.5f) && isfinite(moe_expf(88.5f)));
 }
 
+static void test_softplus(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (float x = -87.0f; x <= 87.0f; x += 0.0037f) {
+        double want = x > 0 ? x + log1p(exp(-(double)x)) : log1p(exp((double)x));
+        worst = fmax(worst, fabs((double)moe_math_softplus(x) - want) / want);
+        assert_true(fabs((double)moe_math_sigmoid(x) - 1 / (1 + exp(-(double)x))) < 2e-7);
+    }
+    printf("# softplus: relative error %.3g\n", worst);
+    assert_true(worst < 4e-7);
+    assert_true(moe_math_softplus(1e30f) == 1e30f && moe_math_softplus(-1e30f) < 1.3e-38f);
+}
+
 /* ---- Products ---- */
 
 enum { N_PRODUCTS = 5, COLS = 160, MAX_INPUTS = 21, MAX_ROWS = 80 };
@@ -1114,6 +1137,7 @@ int main(void)
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
         cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_softplus),
         cmocka_unit_test(test_products_do_not_depend_on_company),
         cmocka_unit_test(test_products_gather_rows_and_clear_excess),
         cmocka_unit_test(test_wide_products_in_groups),
