@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "bench/device_private.h"
+#include "layer/recurrent.h"
 #include "run/source.h"
 
 enum {
@@ -90,6 +91,8 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     enum moe_phase phase = encode ? MOE_ENCODE : n_rows > 1 ? MOE_PREFILL : MOE_DECODE;
     if (encode)
         set_source(b, TIMED, n_rows);
+    if (!encode)
+        moe_recurrent_stand(b->session, rows[0].sequence, rows[0].position);
     double began = moe_seconds();
     int status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
                              first ? NULL : b->hidden, b->hidden, err);
@@ -153,6 +156,7 @@ static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct m
     struct moe_row row = b->rows[b->n_positions - 1];
     row.position = b->n_far - 1;
     row.length = b->n_far;
+    moe_recurrent_stand(b->session, row.sequence, row.position);
     double began = moe_seconds();
     int status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,
                              layer == 0 ? NULL : b->hidden, b->hidden, err);

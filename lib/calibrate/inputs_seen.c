@@ -77,7 +77,8 @@ static void see_attended(void *ctx, uint32_t layer, const float *output, uint64_
                          const float *norm, uint64_t norm_stride)
 {
     struct moe_inputs_seen *seen = ctx;
-    keep(seen, INTO_OUTPUT, output, output_stride);
+    if (output)
+        keep(seen, INTO_OUTPUT, output, output_stride);
     keep(seen, INTO_FFN, norm, norm_stride);
 }
 
@@ -147,6 +148,11 @@ static enum kind kind_of(const struct moe_config *config, const struct moe_matri
     case MOE_T_K:
     case MOE_T_V:
     case MOE_T_KV_DOWN:
+    case MOE_T_ATTN_GATE:
+    case MOE_T_STATE_Q:
+    case MOE_T_STATE_K:
+    case MOE_T_STATE_V:
+    case MOE_T_STATE_Z:
         return INTO_ATTENTION;
     case MOE_T_O:
         return INTO_OUTPUT;

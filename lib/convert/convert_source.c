@@ -1,3 +1,6 @@
+/* Where the matrices of a pack lie in a checkpoint (convert_source.h).
+ *
+ * Over 400 lines: each part that roles can take of a tensor has its name, shape and place here. */
 #include "convert/convert_source.h"
 
 #include <inttypes.h>
@@ -76,6 +79,8 @@ bool convert_is_beyond(const struct convert_source *source, const char *name)
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
     const char *format = formats[source->naming];
     uint64_t first = source->config->n_layers, n = source->config->n_beyond;
+    if (source->naming == MOE_NAMING_HF && matches("mtp.*", name))
+        return true;
     if (!matches(format, name))
         return false;
     uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
@@ -189,6 +194,38 @@ static uint32_t kv_head_rows(const struct moe_config *c)
     return c->head_dim - c->rope_dim + c->value_dim;
 }
 
+/* Rows of a recurrent state in a tensor of several roles: how many there are of a role, and how
+ * many before them, for each key head or (MOE_TAKE_STATE_ROWS) for all. Returns those of all roles.
+ */
+static uint32_t state_part(const struct moe_config *c, int role, enum moe_take take,
+                           uint32_t *before, uint32_t *own)
+{
+    uint32_t heads = c->state_key_heads, each = c->state_heads / heads;
+    uint32_t keys = c->state_key_dim, values = each * c->state_value_dim;
+    const struct {
+        int role;
+        uint32_t n;
+    } all[] = {{MOE_T_STATE_Q, keys},   {MOE_T_STATE_K, keys},    {MOE_T_STATE_V, values},
+               {MOE_T_STATE_Z, values}, {MOE_T_STATE_BETA, each}, {MOE_T_STATE_DECAY, each}};
+    bool small = role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY;
+    int begin = small ? 4 : 0, end = small ? 6 : take == MOE_TAKE_STATE_ROWS ? 3 : 4;
+    uint32_t sum = 0, times = take == MOE_TAKE_STATE_ROWS ? heads : 1;
+    for (int i = begin; i < end; i++) {
+        if (all[i].role == role) {
+            *before = times * sum;
+            *own = times * all[i].n;
+        }
+        sum += all[i].n;
+    }
+    return times * sum;
+}
+
+static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take take)
+{
+    uint32_t before, own, all = state_part(c, role, take, &before, &own);
+    return (uint64_t)all * (take == MOE_TAKE_STATE_ROWS ? 1 : c->state_key_heads);
+}
+
 /* The shape that the tensor must have. */
 static int expected_shape(const struct convert_source *s, const struct wanted *w,
                           const struct moe_source *from, bool transposed, bool all_experts,
@@ -201,13 +238,20 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_CONV:
     case MOE_TAKE_ROUTES:
         break;
     case MOE_TAKE_FIRST_HALF:
     case MOE_TAKE_SECOND_HALF:
     case MOE_TAKE_EVEN:
     case MOE_TAKE_ODD:
+    case MOE_TAKE_HEAD_QUERY:
+    case MOE_TAKE_HEAD_GATE:
         rows *= 2;
+        break;
+    case MOE_TAKE_STATE_HEADS:
+    case MOE_TAKE_STATE_ROWS:
+        rows = state_rows(s->config, w->index, from->take);
         break;
     case MOE_TAKE_KEYS:
     case MOE_TAKE_VALUES:
@@ -215,14 +259,16 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         cols = s->config->kv_rank;
         break;
     }
-    const uint64_t lists[][2] = {
+    const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
+        [MOE_TAKE_CONV] = {moe_config_state_channels(s->config), 1, s->config->conv_width},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
     if (from->take >= MOE_TAKE_BUCKETS) {
-        memcpy(dims, lists[from->take], sizeof lists[0]);
-        return 2;
+        n = from->take == MOE_TAKE_CONV ? 3 : 2;
+        memcpy(dims, lists[from->take], (size_t)n * sizeof **lists);
+        return n;
     }
     if (all_experts)
         dims[n++] = s->config->n_experts;
@@ -261,9 +307,10 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
 /* ---- Views ---- */
 
 /* Where the part taken of the tensor begins, and how far apart its rows are. */
-static void place_part(const struct convert_source *s, const struct moe_source *from,
+static void place_part(const struct convert_source *s, const struct moe_source *from, int role,
                        struct convert_view *v)
 {
+    uint32_t before = 0;
     uint32_t nope = s->config->head_dim - s->config->rope_dim;
     uint64_t first = 0;
     switch (from->take) {
@@ -273,6 +320,23 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_ROW:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_FIRST_HALF:
+        break;
+    case MOE_TAKE_HEAD_QUERY:
+    case MOE_TAKE_HEAD_GATE:
+        first = from->take == MOE_TAKE_HEAD_GATE ? s->config->head_dim : 0;
+        v->block = s->config->head_dim;
+        v->stride = 2 * s->config->head_dim;
+        break;
+    case MOE_TAKE_STATE_HEADS:
+    case MOE_TAKE_STATE_ROWS:
+        v->stride = state_part(s->config, role, from->take, &before, &v->block);
+        first = before;
+        break;
+    case MOE_TAKE_CONV: /* a tap's weights are a column */
+        v->transposed = true;
+        v->block = moe_config_state_channels(s->config);
+        v->stride = 1;
+        v->step = s->config->conv_width;
         break;
     case MOE_TAKE_SECOND_HALF:
         first = v->rows;
@@ -309,7 +373,8 @@ static void place_rotation(const struct convert_source *s, int role, struct conv
     case MOE_T_K:
     case MOE_T_Q_BIAS:
     case MOE_T_K_BIAS:
-        v->block = v->stride = c->head_dim;
+        v->stride = v->stride == 2 * v->block ? 2 * c->head_dim : c->head_dim; /* beside gates */
+        v->block = c->head_dim;
         v->rotated_from = c->kv_rank ? c->head_dim - c->rope_dim : 0;
         break;
     case MOE_T_KV_DOWN:
@@ -344,7 +409,8 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
         return status;
     const struct moe_tensor *t = out->tensor;
     out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
-    place_part(s, from, out);
+    out->plus_one = from->plus_one;
+    place_part(s, from, w->is_expert ? -1 : w->index, out);
     if (w->is_expert && holds_all_experts(from))
         out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
     else if (!w->is_expert)

@@ -116,6 +116,8 @@ static int read_vector(struct converter *c, const struct convert_view *view,
         status = check_finite(c, view, out, err);
     if (status != MOE_OK)
         return status;
+    for (uint32_t i = 0; view->plus_one && i < view->rows; i++)
+        out[i] += 1;
     c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
     c->done += convert_view_bytes(view);
     c->report->source_bytes += convert_view_bytes(view);

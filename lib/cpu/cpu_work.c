@@ -41,6 +41,8 @@ static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
     a->out = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
     a->k = moe_arena_take(arena, batch * a->stride.k, sizeof(float));
     a->v = moe_arena_take(arena, batch * a->stride.v, sizeof(float));
+    if (c->attn_gate)
+        a->gate = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
     a->queries = a->q;
     a->attended = a->out;
     if (c->kv_rank)
@@ -75,6 +77,22 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *are
     }
 }
 
+static void carve_recurrent(struct cpu_work *w, struct moe_arena *arena, const struct moe_config *c,
+                            uint32_t n)
+{
+    struct cpu_recurrent *r = &w->recurrent;
+    uint64_t batch = n;
+    uint32_t values = c->state_heads * c->state_value_dim;
+    r->values_stride = moe_padded(values);
+    r->heads_stride = moe_padded(c->state_heads);
+    r->mixed = moe_arena_take(arena, batch * w->states.stride, sizeof(float));
+    r->gate = moe_arena_take(arena, batch * r->values_stride, sizeof(float));
+    r->out = moe_arena_take(arena, batch * r->values_stride, sizeof(float));
+    r->beta = moe_arena_take(arena, batch * r->heads_stride, sizeof(float));
+    r->decay = moe_arena_take(arena, batch * r->heads_stride, sizeof(float));
+    moe_inputs_carve(&r->from_out, arena, n, values);
+}
+
 static void carve(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
                   const struct moe_config *c, const struct moe_session_options *o)
 {
@@ -89,6 +107,9 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, arena, c, o->batch, n_threads);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
+    w->states = moe_recurrent_shape(c, o->n_sequences);
+    if (w->states.n_layers)
+        carve_recurrent(w, arena, c, o->batch);
     w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};
     w->source_table = moe_arena_take(arena, (uint64_t)o->n_sources * w->source_kv.per_sequence,
                                      sizeof *w->source_table);
@@ -103,7 +124,7 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct moe_kv kv = moe_kv_shape(c, o);
     uint64_t sum;
     bool fits = !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) &&
-                moe_add_u64(sum, w.source_kv.bytes, &sum);
+                moe_add_u64(sum, w.source_kv.bytes, &sum) && moe_add_u64(sum, w.states.bytes, &sum);
     return fits ? sum : UINT64_MAX;
 }
 
@@ -131,6 +152,10 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
     carve(w, states, &arena, c, o);
     w->kv = moe_kv_shape(c, o);
     int status = allocate_kv(&w->kv, err);
+    if (status == MOE_OK && w->states.n_layers) {
+        w->states.memory = (float *)(void *)moe_pages_alloc(w->states.bytes, err);
+        status = w->states.memory ? MOE_OK : MOE_ERR_MEMORY;
+    }
     if (status != MOE_OK || o->n_sources == 0)
         return status;
     moe_kv_source_table(&w->source_kv, o->n_sources, w->source_table);
@@ -156,6 +181,7 @@ void cpu_work_close(struct cpu_work *w)
         return;
     moe_pages_free(w->block, w->block_bytes);
     moe_pages_free(w->kv.keys, w->kv.bytes);
+    moe_pages_free(w->states.memory, w->states.bytes);
     moe_pages_free(w->source_kv.keys, w->source_kv.bytes);
     free(w);
 }

@@ -11,6 +11,7 @@
 
 #include "kern/inputs.h"
 #include "layer/kv.h"
+#include "layer/recurrent.h"
 #include "layer/session.h"
 
 /* A column tile of attention: up to 8 (row, head) pairs of one sequence that share a kv head. */
@@ -29,6 +30,7 @@ struct cpu_attention {
     float *queries;  /* [batch][heads * key width]: q, except in latent attention */
     float *attended; /* [batch][heads * cached value width]: out, except in latent attention */
     float *out;      /* [batch][heads * value_dim] */
+    float *gate;     /* [batch][heads * value_dim], where outputs have one */
     struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_out;    /* out */
     struct moe_act *head_acts;     /* [heads] of latent attention: inputs of k_up, then of v_up */
@@ -51,10 +53,21 @@ struct cpu_feed_forward {
     struct moe_inputs *single;   /* [top_k] one expert's feed-forward each, in decode */
 };
 
+/* Of a layer with a recurrent state. */
+struct cpu_recurrent {
+    uint64_t values_stride, heads_stride;
+    float *mixed;               /* [batch][states.stride] queries, keys, values */
+    float *gate, *out;          /* [batch][values_stride] */
+    float *beta, *decay;        /* [batch][heads_stride] */
+    struct moe_inputs from_out; /* out */
+};
+
 struct cpu_work {
     uint8_t *block; /* everything but the KV caches, the session's states included */
     uint64_t block_bytes;
     struct moe_kv kv, source_kv;
+    struct moe_recurrent states;
+    struct cpu_recurrent recurrent;
     uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
     float *sum; /* [batch][states' stride] a block's output before it is added to the stream */
     struct cpu_attention attention;

@@ -78,12 +78,14 @@ static void project_heads(struct project *p, uint32_t n_rows)
     const struct moe_layer *l = p->layer;
     struct cpu_attention *w = p->w;
     struct moe_inputs *from = &p->s->states.inputs;
-    struct moe_mm mm[3] = {
+    struct moe_mm mm[4] = {
         moe_inputs_mm(from, l->q, w->q, w->stride.q),
         moe_inputs_mm(from, l->k, w->k, w->stride.k),
         moe_inputs_mm(from, l->v, w->v, w->stride.v),
     };
-    moe_matmul(mm, 3);
+    if (l->attn_gate.data)
+        mm[3] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
+    moe_matmul(mm, l->attn_gate.data ? 4 : 3);
     moe_par_for(n_rows, 8, finish_rows, p);
 }
 
@@ -203,6 +205,19 @@ static void multiply_out(struct moe_session *s, const struct moe_mat *o, uint32_
     moe_matmul(&mm, 1);
 }
 
+/* Pieces of a head: threads share those of a row, too. */
+static void gate_heads(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct project *p = ctx;
+    const struct moe_config *c = &p->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t at =
+            (uint64_t)i / c->n_heads * p->w->stride.out + (uint64_t)i % c->n_heads * c->value_dim;
+        for (uint32_t d = 0; d < c->value_dim; d++)
+            p->w->out[at + d] *= moe_math_sigmoid(p->w->gate[at + d]);
+    }
+}
+
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;
@@ -211,6 +226,10 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     if (c->kv_rank)
         multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended, c->kv_rank,
                        w->out, w->stride.out, c->value_dim);
+    if (l->attn_gate.data) {
+        struct project p = {.s = s, .w = w};
+        moe_par_for((int64_t)n_rows * c->n_heads, 1, gate_heads, &p);
+    }
     multiply_out(s, &l->o, n_rows);
     if (l->o_bias) {
         struct project p = {.s = s, .layer = l};

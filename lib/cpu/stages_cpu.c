@@ -161,13 +161,18 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     block_input(s, l->attn_norm, l->attn_norm_bias, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
+    bool recurrent = s->model->config.layer_is_recurrent[layer];
     int status = moe_poll_loads(s, err);
-    moe_project_in(s, layer, rows, n_rows);
-    if (status == MOE_OK)
-        status = moe_poll_loads(s, err);
-    stages_cpu_store(s, layer, rows, n_rows);
-    moe_attention(s, layer, rows, n_rows);
-    moe_project_out(s, layer, n_rows);
+    if (recurrent) {
+        stages_cpu_recurrent(s, layer, rows, n_rows);
+    } else {
+        moe_project_in(s, layer, rows, n_rows);
+        if (status == MOE_OK)
+            status = moe_poll_loads(s, err);
+        stages_cpu_store(s, layer, rows, n_rows);
+        moe_attention(s, layer, rows, n_rows);
+        moe_project_out(s, layer, n_rows);
+    }
     if (status != MOE_OK)
         return status;
     const struct moe_block_end end = {NULL, l->attn_norm, l->attn_norm_bias};
@@ -182,8 +187,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
     if (s->observer.attended)
-        s->observer.attended(s->observer.ctx, layer, w->attention.out, w->attention.stride.out,
-                             s->states.xn, s->states.stride);
+        s->observer.attended(s->observer.ctx, layer, recurrent ? NULL : w->attention.out,
+                             w->attention.stride.out, s->states.xn, s->states.stride);
     return MOE_OK;
 }
 
@@ -286,6 +291,12 @@ static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
                spans[i].bytes);
 }
 
+static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    const struct cpu_work *w = s->device;
+    moe_recurrent_copy(&w->states, from, to);
+}
+
 static const struct moe_kv *kv_of(const struct moe_session *s)
 {
     const struct cpu_work *w = s->device;
@@ -315,6 +326,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .open = open_cpu,
     .close = close_cpu,
     .kv = kv_of,
+    .copy_states = copy_states,
     .copy_block = copy_block,
     .enter = enter,
     .attend = attend,

@@ -25,6 +25,10 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
 /* sum = the layer's output projection of `attended`. */
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 
+/* sum = what a layer with a recurrent state makes of the states' xn (recurrent.c). */
+void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                          uint32_t n_rows);
+
 /* The same for attention to sources. Queries of the rows, from the states' xn. */
 void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

@@ -178,7 +178,8 @@ static uint64_t n_alike(const struct moe_session *s, const struct member *m,
                         const struct member *from)
 {
     uint64_t most = m->history.n - 1, n = 0;
-    if (s->n_sources || s->prompts) /* a text goes with its source, or with all of its prompt */
+    /* A text goes with its source, or with all of its prompt, or with a state that moves on. */
+    if (s->n_sources || s->prompts || s->stands)
         return 0;
     most = from->history.n < most ? from->history.n : most;
     if (is_far(s, m) != is_far(s, from))

@@ -113,7 +113,7 @@ static int write_pieces(struct moe_outfile *file, const struct moe_kv *kv, uint6
     for (uint64_t i = 0; i < n_pieces(kv, n_done) && status == MOE_OK; i++) {
         uint32_t layer = (uint32_t)(i % kv->n_layers);
         uint64_t at = i / kv->n_layers * MOE_KV_GROUP, left = n_done - at;
-        moe_kv_group_get(kv, kv->first_layer + layer, 0, (uint32_t)at,
+        moe_kv_group_get(kv, moe_kv_layer(kv, layer), 0, (uint32_t)at,
                          left < MOE_KV_GROUP ? (uint32_t)left : MOE_KV_GROUP, piece);
         check = moe_hash64_chain(check, piece, bytes);
         moe_put_u64(piece + bytes, check);
@@ -140,7 +140,7 @@ int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uin
         if (status != MOE_OK)
             break;
         check = moe_hash64_chain(check, piece, bytes);
-        uint32_t layer = kv->first_layer + (uint32_t)(i % kv->n_layers);
+        uint32_t layer = moe_kv_layer(kv, (uint32_t)(i % kv->n_layers));
         uint64_t at = i / kv->n_layers * MOE_KV_GROUP;
         if (check != moe_get_u64(piece + bytes))
             status = damaged(f->path, "a checksum of its keys and values is wrong", err);

@@ -33,15 +33,17 @@ static int encode_source(struct moe_session *s, const struct moe_generate_option
 
 /* ---- Prompt ---- */
 
-/* LongRoPE: a text that has grown beyond the original context has other frequencies than the rows
- * in the cache, and so has a shorter one after it: all of it is computed again, as the code
- * published with Phi-3.5-MoE does. So a token depends on the text before it alone. */
-static void forget_other_rope(const struct moe_session *s, const struct moe_ids *history,
-                              uint64_t *n_done)
+/* A recurrent state that stands elsewhere. And LongRoPE: a text that has grown beyond the original
+ * context has other frequencies than the rows in the cache, and so has a shorter one after it: all
+ * of it is computed again, as the code published with Phi-3.5-MoE does. So a token depends on the
+ * text before it alone. */
+static void forget_other_states(const struct moe_session *s, const struct moe_ids *history,
+                                uint64_t *n_done)
 {
     uint32_t original = s->model->config.rope_original;
     if (original && s->far != (history->n > original))
         *n_done = 0;
+    *n_done = moe_sequence_from(s, 0, (uint32_t)*n_done);
 }
 
 /* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
@@ -181,7 +183,7 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
         }
         if (status != MOE_OK || answer->ended)
             return status;
-        forget_other_rope(s, history, n_done);
+        forget_other_states(s, history, n_done);
         status = compute_next(s, history, n_done, answer, &draft, &last, err);
         if (status == MOE_ERR_INTERRUPTED) {
             answer->ended = true;
@@ -205,9 +207,12 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (options->beams.n && options->constraint)
         return moe_fail(err, MOE_ERR_USAGE,
                         "a search with beams follows no grammar: leave one of them out");
+    if (options->draft && s->stands)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "the model's recurrent states take no token back: leave --draft out");
     struct moe_answer answer;
     uint32_t last = 0;
-    forget_other_rope(s, history, n_done);
+    forget_other_states(s, history, n_done);
     float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
     if (!logits)
         return MOE_ERR_MEMORY;

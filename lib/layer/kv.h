@@ -41,9 +41,11 @@ struct moe_kv {
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
     uint32_t n_heads;
-    uint32_t first_layer, n_layers; /* of the model, that it is for: the decoder's */
-    const uint32_t *table;          /* the pool's; borrowed */
-    uint64_t bytes;                 /* of both arrays; UINT64_MAX: it overflows */
+    uint32_t first_layer, n_layers; /* of the model, that it is for: the decoder's, of attention */
+    /* Of the model's layers those that are left out; NULL: none. Borrowed from the description. */
+    const uint8_t *left_out;
+    const uint32_t *table; /* the pool's; borrowed */
+    uint64_t bytes;        /* of both arrays; UINT64_MAX: it overflows */
 };
 
 /* A cache without memory and table. o: complete, as above. */
@@ -63,6 +65,8 @@ static inline uint32_t moe_kv_block(const struct moe_kv *kv, uint32_t sequence, 
 {
     return kv->table[(uint64_t)sequence * kv->per_sequence + position / kv->block_positions];
 }
+/* The model's layer that the cache has as its i-th. */
+uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i);
 /* The keys, or the values, of one layer and kv head in a block. */
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);

@@ -1,3 +1,7 @@
+/* A model out of its pack: where each tensor belongs, reading the dense part, tables made at
+ * loading.
+ *
+ * Over 400 lines: most of them are one table of places. */
 #include "layer/model.h"
 
 #include <stddef.h>
@@ -69,6 +73,18 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_SINKS] = IN_LAYER(sinks),
     [MOE_T_O] = IN_LAYER(o),
     [MOE_T_O_BIAS] = IN_LAYER(o_bias),
+    [MOE_T_ATTN_GATE] = IN_LAYER(attn_gate),
+    [MOE_T_STATE_Q] = IN_LAYER(state_q),
+    [MOE_T_STATE_K] = IN_LAYER(state_k),
+    [MOE_T_STATE_V] = IN_LAYER(state_v),
+    [MOE_T_STATE_Z] = IN_LAYER(state_z),
+    [MOE_T_STATE_BETA] = IN_LAYER(state_beta),
+    [MOE_T_STATE_DECAY] = IN_LAYER(state_decay),
+    [MOE_T_STATE_STEP] = IN_LAYER(state_step),
+    [MOE_T_STATE_RATE] = IN_LAYER(state_rate),
+    [MOE_T_STATE_CONV] = IN_LAYER(state_conv),
+    [MOE_T_STATE_NORM] = IN_LAYER(state_norm),
+    [MOE_T_STATE_O] = IN_LAYER(state_o),
     [MOE_T_POSITION_BIAS] = IN_LAYER(position_bias),
     [MOE_T_CROSS_NORM] = IN_LAYER(cross_norm),
     [MOE_T_CROSS_Q] = IN_LAYER(cross_q),

@@ -25,6 +25,10 @@ struct moe_layer {
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
+    struct moe_mat attn_gate;
+    /* Of a layer with a recurrent state. */
+    struct moe_mat state_q, state_k, state_v, state_z, state_beta, state_decay, state_o;
+    const float *state_step, *state_rate, *state_conv, *state_norm;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
     const float *cross_norm;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */

@@ -21,7 +21,8 @@
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
     uint32_t position; /* 0..context-1; positions of a sequence are computed in order, without gaps;
-                          recomputing from an earlier position on is allowed */
+                          recomputing from an earlier position on is allowed, with recurrent states
+                          from 0 alone */
     uint32_t token;    /* 0..vocab-1 */
     /* Positions of the text that the row is computed for, above its own position, at most the
      * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
@@ -46,8 +47,8 @@ struct moe_observer {
     void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
                       uint64_t stride);
     /* Between a layer's attention and its feed-forward: the input of the attention's output
-     * projection [n_rows][output_stride], and the norm of the residual stream
-     * [n_rows][norm_stride]. */
+     * projection [n_rows][output_stride] (NULL: a recurrent state stands in its place), and the
+     * norm of the residual stream [n_rows][norm_stride]. */
     void (*attended)(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
                      const float *norm, uint64_t norm_stride);
     /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
@@ -144,9 +145,11 @@ struct moe_session {
     uint32_t *attends;           /* [n_sequences] the source that each attends to */
     uint64_t n_encoded;          /* sources so far */
     struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
-    uint32_t *n_recorded;        /* [n_sequences] tokens of each that the experts' records have */
-    bool begun;                  /* a sequence has, and no pass since */
-    uint8_t *request_block;      /* holds the arrays of both */
+    /* [n_sequences][recurrent layers] positions that each state stands behind: the next row's */
+    uint32_t *stands;
+    uint32_t *n_recorded;   /* [n_sequences] tokens of each that the experts' records have */
+    bool begun;             /* a sequence has, and no pass since */
+    uint8_t *request_block; /* holds the arrays of both */
     uint64_t request_bytes;
 };
 

@@ -28,6 +28,8 @@ struct moe_stages_ops {
 
     /* The KV cache. NULL: it lies in the device's own memory. */
     const struct moe_kv *(*kv)(const struct moe_session *s);
+    /* A sequence receives the recurrent states of another. NULL: not for models with such. */
+    void (*copy_states)(struct moe_session *s, uint32_t from, uint32_t to);
     /* A block of the KV cache receives all cells of another. */
     void (*copy_block)(struct moe_session *s, uint32_t from, uint32_t to);
     /* The rows' states: hidden_in [n_rows][hidden], or NULL: the embeddings of their tokens. */

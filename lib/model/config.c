@@ -193,6 +193,47 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
     return status;
 }
 
+/* Recurrent states. The convolution's weights are turned as they are converted (convert_view.c). */
+static int check_states(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    enum { MAX_CONV_WIDTH = 16, MAX_CONV_WEIGHTS = 1 << 18 };
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += c->layer_is_recurrent[i] != 0;
+    if (c->attn_gate && (c->kv_rank || c->n_encoder))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a gate of attention's outputs is implemented for ordinary attention",
+                        name);
+    if (n == 0)
+        return MOE_OK;
+    const struct range ranges[] = {
+        {"the number of a state's heads", c->state_heads, 1, MOE_MAX_HEADS},
+        {"the number of its key heads", c->state_key_heads, 1, c->state_heads},
+        {"the width of its keys", c->state_key_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the width of its values", c->state_value_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
+    };
+    int status = check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
+    if (status != MOE_OK)
+        return status;
+    if (c->state_heads % c->state_key_heads != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " key heads", name,
+                        c->state_heads, c->state_key_heads);
+    if ((uint64_t)moe_config_state_channels(c) * c->conv_width > MAX_CONV_WEIGHTS)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a convolution of %" PRIu32 " channels is too wide", name,
+                        moe_config_state_channels(c));
+    if (n == c->n_layers || c->n_encoder || c->prefix_lm || c->kv_rank || c->rope_original ||
+        c->positions != MOE_POSITIONS_ROTARY || c->norm_kind != MOE_NORM_RMS ||
+        c->norm_place != MOE_NORM_BEFORE)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: recurrent states are implemented beside layers of ordinary attention "
+                        "with rotary positions, and norms before blocks that only scale",
+                        name);
+    return MOE_OK;
+}
+
 static int check_router(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     if (c->n_groups &&
@@ -267,6 +308,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
                         c->rope_dim);
     status = check_attention(c, name, err);
+    if (status == MOE_OK)
+        status = check_states(c, name, err);
     if (status == MOE_OK)
         status = check_rope(c, name, err);
     if (status == MOE_OK)

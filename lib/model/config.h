@@ -74,6 +74,16 @@ struct moe_config {
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
     float latent_eps; /* of the norms of both; 0: norm_eps */
 
+    bool attn_gate; /* outputs are scaled by sigmoid(gate . x), each value by its own */
+
+    /* Layers with a recurrent state in the place of keys and values (gated DeltaNet): of each of
+     * state_heads heads a matrix [state_key_dim][state_value_dim], which a token's keys and values
+     * change by the gated delta rule; as many heads after each other share one of the
+     * state_key_heads heads of queries and keys. All three come through a causal convolution over
+     * conv_width tokens. */
+    uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
+    uint8_t layer_is_recurrent[MOE_MAX_LAYERS];
+
     enum moe_position_kind positions;
     /* MOE_POSITIONS_BUCKETS: the bias of a distance is that of its bucket, one for each head; half
      * of the buckets are one distance wide, the others grow up to bucket_distance, beyond which the
@@ -158,6 +168,21 @@ static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_
     for (uint32_t i = 0; i < layer; i++)
         n += c->layer_is_moe[i] != 0;
     return n;
+}
+
+/* Layers with a recurrent state among the first `layer` layers, counted likewise. */
+static inline uint32_t moe_config_recurrent_layers(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < layer && c->state_heads; i++)
+        n += c->layer_is_recurrent[i] != 0;
+    return n;
+}
+
+/* Channels of the convolution: queries, keys, values. */
+static inline uint32_t moe_config_state_channels(const struct moe_config *c)
+{
+    return 2 * c->state_key_heads * c->state_key_dim + c->state_heads * c->state_value_dim;
 }
 
 /* Whether one of layers [begin, end) chooses experts by the token. */

@@ -1,4 +1,6 @@
-/* The model description as JSON: one table of its members for writing and reading. */
+/* The model description as JSON: one table of its members for writing and reading.
+ *
+ * Over 400 lines: it is one table and the lists beside it. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -58,6 +60,12 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(clip_qkv, MOE_FIELD_FLOAT),
     OPTIONAL(attn_scale, MOE_FIELD_FLOAT),
     OPTIONAL(attn_sinks, MOE_FIELD_BOOL),
+    OPTIONAL(attn_gate, MOE_FIELD_BOOL),
+    OPTIONAL_U32(state_heads, MOE_MAX_HEADS),
+    OPTIONAL_U32(state_key_heads, MOE_MAX_HEADS),
+    OPTIONAL_U32(state_key_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(state_value_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(conv_width, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
@@ -206,6 +214,8 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
     write_doubles(&e, "rope_freqs_long", config->rope_freqs_long, config->n_rope_freqs_long);
     if (config->window)
         write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
+    if (moe_config_recurrent_layers(config, config->n_layers))
+        write_layers(&e, "recurrent_layers", config->layer_is_recurrent, config->n_layers);
     write_layers(&e, "moe_layers", config->layer_is_moe, config->n_layers);
     if (moe_config_has_static(config, 0, config->n_layers))
         write_layers(&e, "static_layers", config->layer_is_static, config->n_layers);
@@ -258,8 +268,8 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
 static bool known_key(const char *key)
 {
     static const char *const others[] = {
-        "family",        "rope_freqs", "rope_freqs_long", "windowed_layers", "moe_layers",
-        "static_layers", "eos",
+        "family",        "rope_freqs", "rope_freqs_long",  "windowed_layers", "moe_layers",
+        "static_layers", "eos",        "recurrent_layers",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -322,6 +332,11 @@ static void take_static_layer(struct moe_config *config, uint32_t layer)
     config->layer_is_static[layer] = 1;
 }
 
+static void take_recurrent_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_is_recurrent[layer] = 1;
+}
+
 static void take_windowed_layer(struct moe_config *config, uint32_t layer)
 {
     config->layer_is_windowed[layer] = 1;
@@ -347,6 +362,9 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK && json_object_get(json, "windowed_layers"))
         status = read_numbers(config, name, json, "windowed_layers", config->n_layers,
                               config->n_layers, take_windowed_layer, err);
+    if (status == MOE_OK && json_object_get(json, "recurrent_layers"))
+        status = read_numbers(config, name, json, "recurrent_layers", config->n_layers,
+                              config->n_layers, take_recurrent_layer, err);
     if (status == MOE_OK)
         status = read_numbers(config, name, json, "moe_layers", config->n_layers, config->n_layers,
                               take_moe_layer, err);

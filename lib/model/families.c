@@ -87,6 +87,15 @@ static const struct moe_source_names qwen2_moe_names = {
               [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
               [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
 };
+/* Norms of the stream, of queries and keys are stored as what they differ from 1. */
+static const struct moe_source_names qwen3_next_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
+              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
+              [MOE_T_Q] = MOE_PART(L "self_attn.q_proj.weight", HEAD_QUERY),
+              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
+              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight")},
+};
 /* As newer writers store Phi-3.5-MoE. */
 static const struct moe_source_names phimoe_newer_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
@@ -226,6 +235,28 @@ static const struct moe_family families[] = {
                .expert_layers = MOE_LAYERS_STEP,
                .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
         .gguf = {.arch = "qwen3moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+    },
+    /* Qwen3-Next: 80B-A3B. Layers with recurrent states (gated DeltaNet), every fourth with gated
+     * attention that rotates a quarter of a head; many small experts and a shared one. */
+    {
+        .name = "qwen3_next",
+        .constants =
+            SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(attn_gate, true), SET(shared_gate, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 2), SET(head_dim, 256),
+                                    SET(norm_topk, true), DENSE_FF, EXPERTS(512), TOP_K(10),
+                                    KEY("moe_intermediate_size", expert_ff, 512),
+                                    KEY("shared_expert_intermediate_size", shared_ff, 512),
+                                    NORM_TOPK, KEY("linear_num_value_heads", state_heads, 32),
+                                    KEY("linear_num_key_heads", state_key_heads, 16),
+                                    KEY("linear_key_head_dim", state_key_dim, 128),
+                                    KEY("linear_value_head_dim", state_value_dim, 128),
+                                    KEY("linear_conv_kernel_dim", conv_width, 4)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .partial_rotary = true,
+               .own = family_qwen3_next_hf},
+        .tensors[MOE_NAMING_HF].names = {&qwen3_next_names, &qwen2_moe_names},
     },
     /* Mixtral: 8x7B, 8x22B. Softmax over all experts, the chosen weights divided by their sum. */
     {

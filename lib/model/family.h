@@ -122,7 +122,8 @@ struct moe_family {
         /* Of MOE_LAYERS_AFTER: where "n_shared_experts", "first_k_dense_replace" are absent. */
         uint32_t n_shared, n_dense;
         struct moe_windows windows;
-        bool reads_mxfp4; /* "quantization_config" with MXFP4 experts is fine */
+        bool partial_rotary; /* "partial_rotary_factor" may be other than 1: `own` knows it */
+        bool reads_mxfp4;    /* "quantization_config" with MXFP4 experts is fine */
         /* What it computes beyond that (NULL: nothing): all keys are read, *rope is not applied
          * yet. */
         int (*own)(struct moe_config *config, const char *path, const struct json_t *json,

@@ -314,6 +314,10 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
                                   &c->n_beyond, err);
     if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
         status = moe_rope_read_hf(&rope, path, json, err);
+    if (status == MOE_OK && rope.part != 0 && rope.part != 1 && !family->hf.partial_rotary)
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: 'partial_rotary_factor' %g is not implemented for this family", path,
+                          rope.part);
     if (status == MOE_OK && family->hf.own)
         status = family->hf.own(c, path, json, &rope, err);
     if (status == MOE_OK)

@@ -160,6 +160,57 @@ int family_gpt_oss_gguf(struct moe_config *c, const struct moe_gguf *gguf,
     return MOE_OK;
 }
 
+/* ---- Qwen3-Next: recurrent states beside attention that rotates a part of a head ---- */
+
+/* "layer_types", or every "full_attention_interval"-th layer attends. */
+static int read_recurrent_layers(struct moe_config *c, const char *path, const json_t *json,
+                                 struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "layer_types");
+    bool listed = list && !json_is_null(list);
+    uint32_t interval = 4;
+    int status = moe_json_get_u32(path, json, "full_attention_interval", MOE_MAX_LAYERS, false,
+                                  &interval, err);
+    if (status == MOE_OK && (interval == 0 || (listed && json_array_size(list) != c->n_layers)))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: 'layer_types' must be a list of %" PRIu32 " layers, and "
+                          "'full_attention_interval' at least 1",
+                          path, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        const char *type = (i + 1) % interval ? "linear_attention" : "full_attention";
+        if (listed)
+            type = json_string_value(json_array_get(list, i));
+        c->layer_is_recurrent[i] = type && strcmp(type, "linear_attention") == 0;
+        if (!c->layer_is_recurrent[i] && (!type || strcmp(type, "full_attention") != 0))
+            status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                              "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
+                              "implemented",
+                              path, i, type ? type : "?");
+    }
+    if (status == MOE_OK && moe_config_recurrent_layers(c, c->n_layers) == 0)
+        c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim =
+            c->conv_width = 0;
+    return status;
+}
+
+int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    double part = 0.25;
+    int status = read_recurrent_layers(c, path, json, err);
+    if (status == MOE_OK)
+        status = moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err);
+    part = rope->part != 0 ? rope->part : part;
+    if (status == MOE_OK && !(part > 0 && part <= 1))
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'partial_rotary_factor' %g makes no sense",
+                          path, part);
+    if (status == MOE_OK && c->head_dim == 0 && c->n_heads > 0)
+        c->head_dim = c->hidden / c->n_heads;
+    if (status == MOE_OK)
+        c->rope_dim = (uint32_t)(c->head_dim * part);
+    return status;
+}
+
 /* ---- GPTSAN: dense layers behind those with experts ---- */
 
 int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,

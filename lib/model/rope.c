@@ -113,11 +113,7 @@ static int read_numbers(struct moe_rope_settings *s, const char *path, const jso
 /* Switches that nothing here computes. */
 static int refuse_others(const char *path, const json_t *json, struct moe_err *err)
 {
-    double part = 1;
-    int status = moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err);
-    if (status == MOE_OK && part != 1)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: 'partial_rotary_factor' %g is not implemented", path, part);
+    int status = MOE_OK;
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)json, key, value)
@@ -140,6 +136,9 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
         scaling = json_object_get(json, "rope_parameters");
     if (status == MOE_OK && json_is_object(scaling)) {
         status = refuse_others(path, scaling, err);
+        if (status == MOE_OK)
+            status = moe_json_get_double(path, scaling, "partial_rotary_factor", false,
+                                         &settings->part, err);
         if (status == MOE_OK)
             status = read_kind(settings, path, scaling, err);
         if (status == MOE_OK)

@@ -33,6 +33,7 @@ struct moe_rope_settings {
     bool truncate;                            /* YaRN: the ramp's ends are rounded outwards */
     double short_factors[MOE_MAX_ROPE_PAIRS], long_factors[MOE_MAX_ROPE_PAIRS]; /* LongRoPE */
     uint32_t n_factors;
+    double part; /* of a head that is rotated; 0: not given. Families that know it set rope_dim. */
     double short_mscale, long_mscale; /* LongRoPE as Phi-3.5-MoE has it; 0: from factor */
 };
 

@@ -133,7 +133,7 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     set_expert(out, c, bits, group);
     uint64_t values =
         moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
-    uint32_t layers = c->n_layers - c->n_encoder;
+    uint32_t layers = c->n_layers - c->n_encoder - moe_config_recurrent_layers(c, c->n_layers);
     out->kv_position =
         sizeof(float) * values * moe_config_cache_heads(c) * (c->n_encoder ? 2 * layers : layers);
     return MOE_OK;

@@ -30,6 +30,11 @@ enum width {
     POSITION_BIAS,
     CONTEXT,
     ROUTES,
+    STATE_KEYS, /* all heads', of a recurrent state, here and below */
+    STATE_VALUES,
+    STATE_HEADS,
+    STATE_CONV,
+    STATE_VALUE, /* of one head */
     N_WIDTHS
 };
 
@@ -60,6 +65,11 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
+        [STATE_KEYS] = c->state_key_heads * c->state_key_dim,
+        [STATE_VALUES] = c->state_heads * c->state_value_dim,
+        [STATE_HEADS] = c->state_heads,
+        [STATE_CONV] = moe_config_state_channels(c) * c->conv_width,
+        [STATE_VALUE] = c->state_value_dim,
     };
     return widths[which];
 }
@@ -71,7 +81,10 @@ enum condition {
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
-    ORDINARY, /* attention that is not latent */
+    ATTENDS, /* a layer of attention */
+    ATTN_GATE,
+    RECURRENT, /* a layer with a state in its place */
+    ORDINARY,  /* attention that is not latent */
     LATENT,
     LATENT_Q, /* ... with queries out of a vector of their own */
     QKV_BIAS,
@@ -111,18 +124,22 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
+    bool recurrent = layer < c->n_layers && c->layer_is_recurrent[layer], attends = !recurrent;
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
         [UNTIED] = !c->tied_head,
         [HEAD_BIAS] = c->head_bias,
         [LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER,
-        [ORDINARY] = c->kv_rank == 0,
+        [ATTENDS] = attends,
+        [ATTN_GATE] = attends && c->attn_gate,
+        [RECURRENT] = recurrent,
+        [ORDINARY] = attends && c->kv_rank == 0,
         [LATENT] = c->kv_rank > 0,
         [LATENT_Q] = c->kv_rank > 0 && c->q_rank > 0,
-        [QKV_BIAS] = c->qkv_bias,
-        [QK_NORM] = c->qk_norm != MOE_QK_NORM_NONE,
-        [SINKS] = c->attn_sinks,
-        [O_BIAS] = c->o_bias,
+        [QKV_BIAS] = attends && c->qkv_bias,
+        [QK_NORM] = attends && c->qk_norm != MOE_QK_NORM_NONE,
+        [SINKS] = attends && c->attn_sinks,
+        [O_BIAS] = attends && c->o_bias,
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
         [LEARNT] = c->positions == MOE_POSITIONS_LEARNT,
         [LEARNT_MORE] = c->extra_positions > 0,
@@ -158,6 +175,10 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
 #define NAMES(hf, gguf) .names = {{MOE_ALL(hf)}, {MOE_ALL(gguf)}}
 #define HF(...) .names[MOE_NAMING_HF] = {__VA_ARGS__}
 #define GGUF(...) .names[MOE_NAMING_GGUF] = {__VA_ARGS__}
+/* Queries, keys or values of a recurrent state: with the gates, or by themselves. */
+#define STATE_PART                                                                                 \
+    HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),                                 \
+       MOE_PART(L "linear_attn.in_proj_qkv.weight", STATE_ROWS))
 /* A tensor of a layer. */
 #define L "model.layers.%u."
 #define B "blk.%u."
@@ -186,7 +207,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                       NAMES(L "self_attn.q_a_proj.weight", B "attn_q_a.weight")},
     [MOE_T_Q_DOWN_NORM] = {LAYER("attn.q_down.norm", VECTOR), LATENT_Q, Q_RANK, ONE,
                            NAMES(L "self_attn.q_a_layernorm.weight", B "attn_q_a_norm.weight")},
-    [MOE_T_Q] = {LAYER("attn.q", DENSE), ALWAYS, QUERIES, QUERY_INPUT,
+    [MOE_T_Q] = {LAYER("attn.q", DENSE), ATTENDS, QUERIES, QUERY_INPUT,
                  HF(MOE_ALL(L "self_attn.q_proj.weight"), MOE_ALL(L "self_attn.q_b_proj.weight")),
                  GGUF(MOE_ALL(B "attn_q.weight"), MOE_ALL(B "attn_q_b.weight"))},
     [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, HIDDEN,
@@ -216,10 +237,35 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                     GGUF(MOE_ALL(B "attn_v_b.weight"), MOE_PART(B "attn_kv_b.weight", VALUES))},
     [MOE_T_SINKS] = {LAYER("attn.sinks", VECTOR), SINKS, HEADS, ONE,
                      NAMES(L "self_attn.sinks", B "attn_sinks.weight")},
-    [MOE_T_O] = {LAYER("attn.o", DENSE), ALWAYS, HIDDEN, VALUES,
+    [MOE_T_O] = {LAYER("attn.o", DENSE), ATTENDS, HIDDEN, VALUES,
                  NAMES(L "self_attn.o_proj.weight", B "attn_output.weight")},
     [MOE_T_O_BIAS] = {LAYER("attn.o.bias", VECTOR), O_BIAS, HIDDEN, ONE,
                       NAMES(L "self_attn.o_proj.bias", B "attn_output.bias")},
+    /* Qwen3-Next's. */
+    [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, VALUES, HIDDEN,
+                         HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
+    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), RECURRENT, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), RECURRENT, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
+    [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, HIDDEN,
+                       HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),
+                          MOE_ALL(L "linear_attn.in_proj_z.weight"))},
+    [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), RECURRENT, STATE_HEADS, HIDDEN,
+                          HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
+                             MOE_ALL(L "linear_attn.in_proj_b.weight"))},
+    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), RECURRENT, STATE_HEADS, HIDDEN,
+                           HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
+                              MOE_ALL(L "linear_attn.in_proj_a.weight"))},
+    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), RECURRENT, STATE_HEADS, ONE,
+                          HF(MOE_ALL(L "linear_attn.dt_bias"))},
+    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), RECURRENT, STATE_HEADS, ONE,
+                          HF(MOE_ALL(L "linear_attn.A_log"))},
+    [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
+                          HF(MOE_PART(L "linear_attn.conv1d.weight", CONV))},
+    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), RECURRENT, STATE_VALUE, ONE,
+                          HF(MOE_ALL(L "linear_attn.norm.weight"))},
+    [MOE_T_STATE_O] = {LAYER("state.o", DENSE), RECURRENT, HIDDEN, STATE_VALUES,
+                       HF(MOE_ALL(L "linear_attn.out_proj.weight"))},
     [MOE_T_POSITION_BIAS] = {LAYER("attn.positions", VECTOR), POSITION_BUCKETS, POSITION_BIAS, ONE},
     [MOE_T_CROSS_NORM] = {LAYER("cross.norm", VECTOR), CROSS, HIDDEN, ONE},
     [MOE_T_CROSS_Q] = {LAYER("cross.q", DENSE), CROSS, QUERIES, HIDDEN},

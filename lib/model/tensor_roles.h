@@ -45,6 +45,19 @@ enum moe_tensor_role {
     MOE_T_SINKS,
     MOE_T_O,
     MOE_T_O_BIAS,
+    MOE_T_ATTN_GATE,
+    /* Layers with a recurrent state, in the place of all of the above but the norm. */
+    MOE_T_STATE_Q,
+    MOE_T_STATE_K,
+    MOE_T_STATE_V,
+    MOE_T_STATE_Z,     /* the gate of what the state gives */
+    MOE_T_STATE_BETA,  /* how much of a value is written, by head */
+    MOE_T_STATE_DECAY, /* ... and of the state forgotten, with the next two */
+    MOE_T_STATE_STEP,
+    MOE_T_STATE_RATE, /* a logarithm */
+    MOE_T_STATE_CONV, /* [conv_width][channels], the oldest token's first */
+    MOE_T_STATE_NORM,
+    MOE_T_STATE_O,
     MOE_T_POSITION_BIAS, /* [n_buckets][n_heads], of a stack's first layer: for all of the stack */
     MOE_T_CROSS_NORM,    /* attention to the encoder's output, here and below */
     MOE_T_CROSS_Q,
@@ -103,10 +116,18 @@ enum moe_take {
     MOE_TAKE_EVEN,        /* [2 * rows][cols]: rows 0, 2, 4, ... */
     MOE_TAKE_ODD,         /* ... rows 1, 3, 5, ... */
     MOE_TAKE_KEYS, /* [heads * (nope + value_dim)][kv_rank], per head the keys' rows: transposed */
-    MOE_TAKE_VALUES,  /* ... per head the values' rows */
-    MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
-    MOE_TAKE_ROW,     /* a vector that is [1][rows] */
-    MOE_TAKE_ROUTES,  /* a vector that is [vocab][top_k], of whole numbers */
+    MOE_TAKE_VALUES, /* ... per head the values' rows */
+    /* [2 * rows][cols]: per head the queries' rows, then those of the output's gate */
+    MOE_TAKE_HEAD_QUERY,
+    MOE_TAKE_HEAD_GATE,
+    /* Of a recurrent state, per key head: the rows of queries, keys, values and gates; or of what
+     * is written and forgotten. Which of them the role says. */
+    MOE_TAKE_STATE_HEADS,
+    MOE_TAKE_STATE_ROWS, /* the same of queries, keys and values one after the other, all heads' */
+    MOE_TAKE_BUCKETS,    /* a vector that is [n_buckets][n_heads] */
+    MOE_TAKE_ROW,        /* a vector that is [1][rows] */
+    MOE_TAKE_CONV,       /* a vector [conv_width][channels] that is [channels][1][conv_width] */
+    MOE_TAKE_ROUTES,     /* a vector that is [vocab][top_k], of whole numbers */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */
@@ -116,6 +137,7 @@ struct moe_source {
     /* The last two dimensions are [cols][rows] (before halves are taken). Not so for types that
      * quantize blocks of columns. */
     bool transposed;
+    bool plus_one; /* of a vector: the model computes with 1 + what is there */
 };
 
 /* How tables spell a source: a whole tensor, or what is taken of one. */
@@ -126,6 +148,11 @@ struct moe_source {
 #define MOE_PART(path, what)                                                                       \
     {                                                                                              \
         .name = (path), .take = MOE_TAKE_##what                                                    \
+    }
+
+#define MOE_PLUS_ONE(path)                                                                         \
+    {                                                                                              \
+        .name = (path), .plus_one = true                                                           \
     }
 
 /* Who named a checkpoint's tensors. */

@@ -5,6 +5,7 @@
 #include "base/energy.h"
 #include "base/par.h"
 #include "layer/lockstep.h"
+#include "layer/recurrent.h"
 #include "layer/router.h"
 #include "layer/stages.h"
 #include "run/feed_forward.h"
@@ -164,6 +165,8 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
 {
     bool encode = phase == MOE_ENCODE;
     int status = check_rows(s, encode, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = moe_recurrent_check(s, rows, n_rows, layer_begin, layer_end, err);
     if (status == MOE_OK)
         status = moe_sources_check(s, encode, rows, n_rows, layer_begin, layer_end, err);
     if (status != MOE_OK)

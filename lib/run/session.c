@@ -7,6 +7,7 @@
 #include "base/par.h"
 #include "cpu/stages_cpu.h"
 #include "gpu/stages_gpu.h"
+#include "layer/recurrent.h"
 #include "layer/stages.h"
 
 enum { DEFAULT_BATCH = 256, MAX_BATCH = 1 << 14 };
@@ -58,6 +59,8 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
     moe_kv_pool_carve(&pool, &arena);
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
+    moe_arena_take(&arena, (uint64_t)o->n_sequences * moe_config_recurrent_layers(c, c->n_layers),
+                   sizeof(uint32_t)); /* stands */
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
     moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
     moe_arena_take(&arena, c->prefix_lm ? o->n_sequences : 0, sizeof(struct moe_prompt));
@@ -93,9 +96,10 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
 /* Whether stages_gpu*.c compute all that the description asks for. */
 static bool on_gpus(const struct moe_config *c)
 {
-    return c->n_encoder == 0 && !c->prefix_lm && c->positions == MOE_POSITIONS_ROTARY &&
-           c->norm_place == MOE_NORM_BEFORE && moe_act_is_gated(c->dense_act) &&
-           moe_act_is_gated(c->expert_act) && !moe_config_has_static(c, 0, c->n_layers);
+    return c->n_encoder == 0 && !c->prefix_lm && !c->attn_gate && !c->state_heads &&
+           c->positions == MOE_POSITIONS_ROTARY && c->norm_place == MOE_NORM_BEFORE &&
+           moe_act_is_gated(c->dense_act) && moe_act_is_gated(c->expert_act) &&
+           !moe_config_has_static(c, 0, c->n_layers);
 }
 
 static int check_options(const struct moe_model *model, const struct moe_session_options *o,
@@ -115,8 +119,8 @@ static int check_options(const struct moe_model *model, const struct moe_session
     if (o->gpu && !on_gpus(&model->config))
         return moe_fail(
             err, MOE_ERR_UNSUPPORTED,
-            "%s: models of this kind (encoder, positions by distance or learnt, norms "
-            "after blocks, experts of two matrices or chosen by the token) are computed "
+            "%s: models of this kind (encoder, recurrent states, positions by distance or learnt, "
+            "norms after blocks, experts of two matrices or chosen by the token) are computed "
             "by the processor alone: take --device cpu",
             moe_pack_path(model->pack));
     if (o->kv_kind != MOE_LAYOUT_F32 && o->kv_kind != MOE_LAYOUT_F16)
@@ -144,6 +148,11 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     moe_kv_pool_carve(&s->kv_pool, &arena);
     s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
     memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
+    uint64_t n_states = (uint64_t)o->n_sequences * moe_config_recurrent_layers(c, c->n_layers);
+    uint32_t *stands = moe_arena_take(&arena, n_states, sizeof *stands);
+    s->stands = n_states ? stands : NULL;
+    for (uint32_t i = 0; i < o->n_sequences; i++)
+        moe_recurrent_stand(s, i, 0);
     s->sources = moe_arena_take(&arena, o->n_sources, sizeof *s->sources);
     s->attends = moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof *s->attends);
     uint32_t n_prompts = c->prefix_lm ? o->n_sequences : 0;
@@ -215,6 +224,7 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence)
     if (n_recorded && s->experts->ops->end_sequence)
         s->experts->ops->end_sequence(s->experts, n_recorded);
     s->n_recorded[sequence] = 0;
+    moe_recurrent_stand(s, sequence, 0);
     if (s->prompts)
         s->prompts[sequence] = (struct moe_prompt){0};
 }
@@ -233,14 +243,14 @@ static uint64_t given(const struct moe_session *s, uint32_t sequence, uint32_t n
 
 void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
 {
-    for (uint32_t i = 0; i < n_rows && !s->prompts; i++)
+    for (uint32_t i = 0; i < n_rows && !s->prompts && !s->stands; i++)
         moe_kv_know(&s->kv_pool, rows[i].sequence, rows[i].position, rows[i].token,
                     given(s, rows[i].sequence, rows[i].length));
 }
 
 uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n)
 {
-    if (s->n_sources || s->prompts)
+    if (s->n_sources || s->prompts || s->stands)
         return 0;
     return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, given(s, 0, n)});
 }
@@ -265,7 +275,18 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
     int status = moe_kv_fork(&s->kv_pool, from, to, n_positions, &begun, err);
     if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
+    if (status == MOE_OK && s->stands) {
+        bool there = moe_recurrent_from(s, from, n_positions) == n_positions;
+        if (there)
+            s->stages->copy_states(s, from, to);
+        moe_recurrent_stand(s, to, there ? n_positions : MOE_STANDS_NOWHERE);
+    }
     return status;
+}
+
+uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n)
+{
+    return moe_recurrent_from(s, sequence, n);
 }
 
 /* ---- Keys and values from elsewhere ---- */
@@ -276,6 +297,7 @@ const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err
     const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
                       : c->prefix_lm
                           ? "a model whose prompts see all of themselves begins each anew"
+                      : s->stands      ? "recurrent states are not kept in files yet"
                       : !s->stages->kv ? "the KV cache lies in the GPU's memory: take --device cpu"
                                        : NULL;
     if (!why)

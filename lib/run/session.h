@@ -61,6 +61,12 @@ uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, ui
 int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
                       struct moe_err *err);
 
+/* With recurrent states (layer/recurrent.h) a text goes on from the last position that was computed
+ * of it, or begins anew: nothing is known of other sequences' texts, `fork` takes all positions of
+ * `from` or leaves a sequence that begins anew, and this says where to go on to compute position n:
+ * n, or 0. */
+uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n);
+
 /* The cache, for keys and values that come from elsewhere and go there (moe_kv_group_get). NULL,
  * with the reason in err: they lie in a GPU's memory, or belong to a source or a prompt that sees
  * all of itself, without which they mean nothing. */

@@ -75,6 +75,25 @@ static void qwen_families(void **state)
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
     assert_near(config.attn_scale, 1 / sqrt(32));
 
+    read_ok(MODEL("qwen3_next", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                                "\"partial_rotary_factor\": 0.5"));
+    assert_layers("MMMM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_int_equal(config.rope_dim, 128);
+    assert_int_equal(config.state_heads, 32);
+    assert_int_equal(config.shared_ff, 512);
+    assert_true(config.attn_gate && config.shared_gate && config.norm_topk);
+    read_ok(
+        MODEL("qwen3_next",
+              ", \"head_dim\": null, \"linear_num_value_heads\": 48, \"linear_num_key_heads\": 8, "
+              "\"linear_key_head_dim\": 24, \"linear_value_head_dim\": 40, "
+              "\"linear_conv_kernel_dim\": 3, \"layer_types\": [\"full_attention\", "
+              "\"linear_attention\", \"full_attention\", \"linear_attention\"]"));
+    assert_memory_equal(config.layer_is_recurrent, "\0\1\0\1", 4);
+    assert_int_equal(config.rope_dim, 4);
+    assert_int_equal(moe_config_state_channels(&config), 2 * 8 * 24 + 48 * 40);
+    assert_int_equal(config.conv_width, 3);
+
     read_ok(MODEL("qwen2", ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
                            "\"max_window_layers\": 3, \"sliding_window\": 16"));
     assert_layers("dddd", "---w");
@@ -414,6 +433,20 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("qwen3", "\"rope_scaling\": {\"rope_type\": \"mrope\"}", "'mrope'"),
         REFUSED("qwen2_moe", "\"hidden_act\": \"gelu\"", "hidden_act"),
         WRONG("qwen3_moe", "\"mlp_only_layers\": [4]", "mlp_only_layers"),
+        REFUSED("qwen3", "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
+                "'partial_rotary_factor' 0.5 is not implemented"),
+        REFUSED("qwen3_next", "\"attention_bias\": true", "'attention_bias' is true"),
+        REFUSED("qwen3_next", "\"full_attention_interval\": 5", "beside layers of ordinary"),
+        REFUSED("qwen3_next",
+                "\"layer_types\": [\"full_attention\", \"mamba\", \"full_attention\", "
+                "\"full_attention\"]",
+                "'layer_types' item 1 is 'mamba'"),
+        WRONG("qwen3_next", "\"layer_types\": [\"full_attention\"]", "list of 4 layers"),
+        WRONG("qwen3_next", "\"full_attention_interval\": 0", "at least 1"),
+        WRONG("qwen3_next", "\"partial_rotary_factor\": 2", "'partial_rotary_factor' 2"),
+        WRONG("qwen3_next", "\"linear_num_value_heads\": 33", "33 heads of a state"),
+        WRONG("qwen3_next", "\"linear_conv_kernel_dim\": 0", "convolution is 0"),
+        REFUSED("qwen3_next", "\"linear_value_head_dim\": 4096", "channels is too wide"),
         WRONG("mixtral", "\"num_experts_per_tok\": 9, \"num_key_value_heads\": 2",
               "experts per token"),
         REFUSED("mixtral", "\"hidden_act\": \"gelu_new\"", "gelu_new"),

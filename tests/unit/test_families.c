@@ -202,9 +202,9 @@ static struct family_case cases[] = {
     HF("gpt-oss-b"),       GGUF("gpt-oss-b"),     HF("llama"),           GGUF("llama"),
     HF("qwen2"),           GGUF("qwen2"),         HF("qwen3"),           GGUF("qwen3"),
     HF("qwen2-moe-a"),     HF("qwen2-moe-b"),     HF("qwen3-moe-b"),     HF("mixtral-b"),
-    HF("olmoe-b"),         HF("deepseek-v2-c"),   HF("phimoe-mixer"),    HF("deepseek-v3-a"),
-    GGUF("deepseek-v3-a"), HF("deepseek-v3-b"),   GGUF("deepseek-v3-b"), HF("deepseek-v3-c"),
-    HF("glm4-moe-lite"),   GGUF("glm4-moe-lite"),
+    HF("olmoe-b"),         HF("deepseek-v2-c"),   HF("phimoe-mixer"),    HF("qwen3-next-a"),
+    HF("qwen3-next-b"),    HF("deepseek-v3-a"),   GGUF("deepseek-v3-a"), HF("deepseek-v3-b"),
+    GGUF("deepseek-v3-b"), HF("deepseek-v3-c"),   HF("glm4-moe-lite"),   GGUF("glm4-moe-lite"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

@@ -166,8 +166,6 @@ static void what_is_not_computed_is_refused(void **state)
         {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", MOE_ERR_UNSUPPORTED,
          "'dynamic'"},
         {"{\"rope_scaling\": {\"rope_type\": \"mrope\"}}", MOE_ERR_UNSUPPORTED, "'mrope'"},
-        {"{\"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}}",
-         MOE_ERR_UNSUPPORTED, "partial_rotary_factor"},
         {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
          MOE_ERR_UNSUPPORTED, "full_attention"},
         {"{\"rope_scaling\": {\"type\": \"linear\"}}", MOE_ERR_FORMAT, "factor"},

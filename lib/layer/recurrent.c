@@ -1,0 +1,104 @@
+#include "layer/recurrent.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "layer/session.h"
+
+struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n_sequences)
+{
+    struct moe_recurrent r = {.n_layers = moe_config_recurrent_layers(c, c->n_layers)};
+    if (r.n_layers == 0)
+        return r;
+    uint64_t keys = moe_padded((uint64_t)c->state_key_heads * c->state_key_dim);
+    r.n_taps = c->conv_width - 1;
+    r.n_panels = (uint32_t)(moe_padded(c->state_value_dim) / MOE_PANEL_ROWS);
+    r.keys_at = keys;
+    r.values_at = 2 * keys;
+    r.stride = 2 * keys + moe_padded((uint64_t)c->state_heads * c->state_value_dim);
+    r.panel = (uint64_t)c->state_key_dim * MOE_PANEL_ROWS;
+    r.layer = r.n_taps * r.stride + (uint64_t)c->state_heads * r.n_panels * r.panel;
+    r.sequence = r.n_layers * r.layer;
+    if (!moe_mul_u64(r.sequence * sizeof(float), n_sequences, &r.bytes))
+        r.bytes = UINT64_MAX;
+    return r;
+}
+
+float *moe_recurrent_taps(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer)
+{
+    return r->memory + sequence * r->sequence + layer * r->layer;
+}
+
+float *moe_recurrent_panel(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer,
+                           uint32_t head, uint32_t panel)
+{
+    return moe_recurrent_taps(r, sequence, layer) + r->n_taps * r->stride +
+           ((uint64_t)head * r->n_panels + panel) * r->panel;
+}
+
+void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t to)
+{
+    memcpy(r->memory + to * r->sequence, r->memory + from * r->sequence,
+           r->sequence * sizeof *r->memory);
+}
+
+/* ---- Where they stand ---- */
+
+static uint32_t n_states(const struct moe_session *s)
+{
+    const struct moe_config *c = &s->model->config;
+    return moe_config_recurrent_layers(c, c->n_layers);
+}
+
+static int check_layer(const struct moe_session *s, uint32_t state, const struct moe_row *rows,
+                       uint32_t n_rows, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < n_rows; i++) {
+        uint32_t sequence = rows[i].sequence, before = i;
+        if (rows[i].position == 0)
+            continue;
+        while (before > 0 && rows[before - 1].sequence != sequence)
+            before--;
+        uint32_t stands =
+            before ? rows[before - 1].position + 1 : s->stands[sequence * n_states(s) + state];
+        if (stands != rows[i].position)
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "position %u of sequence %u cannot be computed: its recurrent state "
+                            "does not stand there (compute the text from its first token on)",
+                            rows[i].position, sequence);
+    }
+    return MOE_OK;
+}
+
+int moe_recurrent_check(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        uint32_t begin, uint32_t end, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    int status = MOE_OK;
+    for (uint32_t layer = begin; s->stands && layer < end && status == MOE_OK; layer++)
+        if (c->layer_is_recurrent[layer])
+            status = check_layer(s, moe_config_recurrent_layers(c, layer), rows, n_rows, err);
+    return status;
+}
+
+void moe_recurrent_passed(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                          uint32_t n_rows)
+{
+    uint32_t state = moe_config_recurrent_layers(&s->model->config, layer);
+    for (uint32_t i = 0; i < n_rows; i++)
+        s->stands[rows[i].sequence * n_states(s) + state] = rows[i].position + 1;
+}
+
+void moe_recurrent_stand(struct moe_session *s, uint32_t sequence, uint32_t position)
+{
+    for (uint32_t i = 0; s->stands && i < n_states(s); i++)
+        s->stands[sequence * n_states(s) + i] = position;
+}
+
+uint32_t moe_recurrent_from(const struct moe_session *s, uint32_t sequence, uint32_t n)
+{
+    for (uint32_t i = 0; s->stands && i < n_states(s); i++)
+        if (s->stands[sequence * n_states(s) + i] != n)
+            return 0;
+    return n;
+}

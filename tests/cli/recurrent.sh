@@ -1,0 +1,69 @@
+# moe-run and moe-serve on a model with recurrent states: the same answers in any batch, side by side, behind a small
+# cache; how a text goes on, what is refused, what is measured.
+. tests/cli/lib.sh
+next=$tmp/next.moe
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$next" tests/fixtures/qwen3-next-a
+moe() { run "$bin/moe-run" -t 1 "$next" "$@"; }
+story='It was a dark and stormy night, and so on, and on, until'
+
+moe -p "$story" --temp 0 -n 24 --ignore-eos
+check "an answer" [ -s "$out" ]
+cp "$out" "$tmp/alone"
+moe -p "$story" --temp 0 -n 24 --ignore-eos --batch 5
+check "small passes: the same" cmp -s "$out" "$tmp/alone"
+least=$(smallest_memory "$bin/moe-run" -t 1 "$next" -p "$story" -c 96)
+moe -p "$story" --temp 0 -n 24 --ignore-eos -c 96 --memory "${least}M" --stats-json "$json"
+check "the smallest memory: the same" cmp -s "$out" "$tmp/alone"
+check "... within it" [ "$(figure peak_rss_bytes)" -le "$(figure memory_budget_bytes)" ]
+moe -p "$story" -n 12 --beams 3
+expect_exit 0 "--beams"
+moe -p "$story" -n 90 --temp 0 --ignore-eos -c 64 --context-shift --stats-json "$json"
+check "--context-shift" [ "$(figure generated_tokens)" = 90 ]
+
+moe -p "$story" --draft ngram
+error_line 3 "moe-run: the model's recurrent states take no token back: leave --draft out" "--draft"
+moe -p "$story" --prompt-cache "$tmp/cache"
+error_line 3 'moe-run: no context can be saved or loaded here: recurrent states are not kept in files yet' \
+    "--prompt-cache"
+
+# Side by side, texts that begin alike: every answer as alone.
+for i in 1 2 3 4 5 6; do
+    printf '{"custom_id": "p%s", "prompt": "%s %s", "temperature": 0, "max_tokens": 20, "ignore_eos": true}\n' $i "$story" $i
+done >"$tmp/requests"
+answers() { # FILE OPTION...
+    to=$1
+    shift
+    run "$bin/moe-run" -q -t 1 "$next" --requests "$tmp/requests" "$@"
+    sed -n 's/.*"custom_id":\("[^"]*"\).*"choices":\(.*\)}}.*/\1 \2/p' "$out" | sort >"$to"
+}
+answers "$tmp/one" --sequences 1
+check "--requests answers them" [ "$(wc -l <"$tmp/one")" = 6 ]
+answers "$tmp/others" --sequences 4 --batch 7
+check "... four at a time: the same" cmp -s "$tmp/one" "$tmp/others"
+answers "$tmp/others" --sequences 6 --expert-memory 100K
+check "... six, behind a small cache: the same" cmp -s "$tmp/one" "$tmp/others"
+listen "$bin/moe-serve" "$next" || exit 1
+printf '{"prompt": "%s", "temperature": 0, "max_tokens": 24, "ignore_eos": true}' "$story" >"$tmp/body"
+for i in 1 2; do
+    run "$load" -p "$port" -P /v1/completions -f "$tmp/body" -o "$tmp/got$i"
+    sed -i 's/.*"choices"/"choices"/; s/"usage".*//' "$tmp/got$i"
+done
+check "moe-serve" grep -q '"finish_reason":"length"' "$tmp/got1"
+check "... again: the same" cmp -s "$tmp/got1" "$tmp/got2"
+kill -TERM "$server"
+wait "$server" 2>/dev/null
+
+# Measuring.
+moe --bench --prompt-tokens 24 -n 4
+expect_stdout_like 'tokens/s of 5 runs *prefill * 24 *decode * 4 *' "--bench"
+printf '%s\n' "$story" >"$tmp/text"
+run "$bin/moe-profile" -q -t 1 "$next" --text "$tmp/text" -o "$tmp/stats" --trace "$tmp/trace"
+expect_exit 0 "moe-profile"
+run "$bin/moe-plan" -t 1 "$next" --memory 64M --stats "$tmp/stats" --trace "$tmp/trace" --link-rate 1G -o "$tmp/plan"
+expect_exit 0 "moe-plan"
+moe -p "$story" --temp 0 -n 24 --ignore-eos --plan "$tmp/plan"
+check "--plan: the same" cmp -s "$out" "$tmp/alone"
+"$bin/moe-quantize" -q -t 1 --experts 8,4 --dense 8 --group 32 -o "$tmp/two.moe" tests/fixtures/qwen3-next-a
+run "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/text" --tolerance 10 -o "$tmp/map"
+expect_exit 0 "moe-calibrate"
+finish

@@ -1,0 +1,236 @@
+/*
+ * Recurrent states: the same bits for any batch, thread count and company, where a text may go on
+ * from, forks, and what they take of memory.
+ */
+#include <string.h>
+
+#include "layer/recurrent.h"
+#include "model/tensor_roles.h"
+#include "model_fixture.h"
+
+enum { N_IDS = 70, N_SEQUENCES = 3 };
+
+struct recurrent {
+    struct fixture f;
+    uint32_t ids[N_IDS];
+    uint64_t stride;
+    float *want; /* [N_IDS][stride] logits after each token, computed one by one */
+};
+
+static void open_session(struct fixture *f, uint32_t batch)
+{
+    struct moe_err err = {0};
+    const struct moe_session_options options = {
+        .context = 256, .n_sequences = N_SEQUENCES, .batch = batch};
+    moe_session_close(f->session);
+    assert_ok(moe_session_open(&f->session, f->model, f->experts, &options, &err), &err);
+}
+
+static int forward(struct fixture *f, const struct moe_row *rows, uint32_t n, struct moe_err *err)
+{
+    return moe_forward(f->session, n > 1 ? MOE_PREFILL : MOE_DECODE, rows, n, 0,
+                       f->model->config.n_layers, NULL, NULL, err);
+}
+
+static struct moe_row row_of(const struct recurrent *r, uint32_t sequence, uint32_t i)
+{
+    return (struct moe_row){sequence, i, r->ids[i], 0};
+}
+
+/* Computes tokens [first, end) of a sequence in passes of `batch`; the logits must be the wanted.
+ */
+static void compute(struct recurrent *r, uint32_t sequence, uint32_t first, uint32_t end,
+                    uint32_t batch)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[N_IDS];
+    float *logits = calloc(batch, r->stride * sizeof *logits);
+    for (uint32_t at = first, n; at < end; at += n) {
+        n = end - at < batch ? end - at : batch;
+        for (uint32_t i = 0; i < n; i++)
+            rows[i] = row_of(r, sequence, at + i);
+        assert_ok(forward(&r->f, rows, n, &err), &err);
+        assert_ok(moe_logits(r->f.session, 0, n, logits, &err), &err);
+        assert_memory_equal(logits, r->want + at * r->stride, n * r->stride * sizeof *logits);
+    }
+    free(logits);
+}
+
+static int open_all(void **state)
+{
+    struct moe_err err = {0};
+    struct recurrent *r = *state = calloc(1, sizeof *r);
+    const struct moe_convert_options options = pack_options("8", 8);
+    snprintf(r->f.path, sizeof r->f.path, "/tmp/moe-recurrent-%d.moe", (int)getpid());
+    make_pack(r->f.path, "tests/fixtures/qwen3-next-a", &options);
+    assert_ok(moe_model_open(&r->f.model, r->f.path, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&r->f.experts, r->f.model->pack, 0, NULL, NULL, &err),
+              &err);
+    r->stride = moe_logits_stride(&r->f.model->config);
+    r->want = calloc(N_IDS, r->stride * sizeof *r->want);
+    open_session(&r->f, N_IDS);
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        r->ids[i] = i * 37 % 251;
+        const struct moe_row row = row_of(r, 0, i);
+        assert_ok(forward(&r->f, &row, 1, &err), &err);
+        assert_ok(moe_logits(r->f.session, 0, 1, r->want + i * r->stride, &err), &err);
+    }
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    struct recurrent *r = *state;
+    fixture_close(&r->f);
+    free(r->want);
+    free(r);
+    return 0;
+}
+
+static void test_any_batch_gives_the_same_bits(void **state)
+{
+    struct recurrent *r = *state;
+    static const uint32_t batches[] = {2, 3, 16, 33, N_IDS};
+    for (int threads = 1; threads <= 3; threads += 2) {
+        moe_par_set_threads(threads);
+        open_session(&r->f, N_IDS);
+        for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++)
+            compute(r, 1, 0, N_IDS, batches[i]); /* each begins the text anew */
+    }
+    moe_par_set_threads(2);
+    open_session(&r->f, N_IDS);
+}
+
+static void test_company_changes_nothing(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    struct moe_row rows[2 * 5 + 1];
+    float *logits = calloc(sizeof rows / sizeof rows[0], r->stride * sizeof *logits);
+    for (uint32_t at = 0; at + 5 <= N_IDS; at += 5) {
+        for (uint32_t i = 0; i < 5; i++) { /* row by row of two, and one that begins again */
+            rows[2 * i] = row_of(r, 0, at + i);
+            rows[2 * i + 1] = row_of(r, 2, at + i);
+        }
+        rows[10] = row_of(r, 1, 0);
+        assert_ok(forward(&r->f, rows, 11, &err), &err);
+        assert_ok(moe_logits(r->f.session, 0, 11, logits, &err), &err);
+        for (uint32_t i = 0; i < 10; i++)
+            assert_memory_equal(logits + i * r->stride, r->want + (at + i / 2) * r->stride,
+                                r->stride * sizeof *logits);
+        assert_memory_equal(logits + 10 * r->stride, r->want, r->stride * sizeof *logits);
+    }
+    free(logits);
+}
+
+static void test_a_text_goes_on_from_its_end_alone(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    compute(r, 0, 0, 20, 8);
+    assert_int_equal(moe_sequence_from(r->f.session, 0, 20), 20);
+    assert_int_equal(moe_sequence_from(r->f.session, 0, 19), 0);
+    const struct moe_row again = row_of(r, 0, 19), gap = row_of(r, 0, 21), other = row_of(r, 1, 7);
+    assert_fails(forward(&r->f, &again, 1, &err), MOE_ERR_USAGE, "does not stand there", &err);
+    assert_fails(forward(&r->f, &gap, 1, &err), MOE_ERR_USAGE, "position 21 of sequence 0", &err);
+    moe_sequence_end(r->f.session, 1);
+    assert_fails(forward(&r->f, &other, 1, &err), MOE_ERR_USAGE, "does not stand there", &err);
+    const struct moe_row jump[2] = {row_of(r, 0, 20), row_of(r, 0, 22)};
+    assert_fails(forward(&r->f, jump, 2, &err), MOE_ERR_USAGE, "position 22", &err);
+    compute(r, 0, 20, 40, 7); /* nothing of that was computed */
+    moe_sequence_end(r->f.session, 0);
+    compute(r, 0, 0, 10, 10);
+}
+
+static void test_layers_stand_for_themselves(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    uint32_t n_layers = r->f.model->config.n_layers;
+    struct moe_row rows[6];
+    for (uint32_t i = 0; i < 6; i++)
+        rows[i] = row_of(r, 0, i);
+    float *hidden = calloc(6, r->f.model->config.hidden * sizeof *hidden);
+    assert_ok(moe_forward(r->f.session, MOE_PREFILL, rows, 6, 0, 2, NULL, hidden, &err), &err);
+    assert_int_equal(moe_sequence_from(r->f.session, 0, 6), 0);
+    for (int again = 0; again < 2; again++)
+        assert_ok(moe_forward(r->f.session, MOE_PREFILL, rows, 6, 2, n_layers, hidden, NULL, &err),
+                  &err);
+    assert_int_equal(moe_sequence_from(r->f.session, 0, 6), 6);
+    compute(r, 0, 6, 12, 3);
+    free(hidden);
+}
+
+static void test_forks_take_the_states(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    moe_sequence_end(r->f.session, 1);
+    moe_sequence_end(r->f.session, 2);
+    compute(r, 0, 0, 30, 30);
+    assert_ok(moe_sequence_fork(r->f.session, 0, 1, 30, &err), &err);
+    compute(r, 0, 30, 40, 4);
+    compute(r, 1, 30, N_IDS, 9);
+    compute(r, 0, 40, 50, 1);
+    assert_ok(moe_sequence_fork(r->f.session, 0, 2, 35, &err), &err); /* its state is gone */
+    assert_int_equal(moe_sequence_from(r->f.session, 2, 35), 0);
+    compute(r, 2, 0, 5, 5);
+}
+
+static void test_nothing_is_known_of_other_texts(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    struct moe_row rows[N_IDS];
+    uint32_t n_known = 7;
+    for (uint32_t i = 0; i < N_IDS; i++)
+        rows[i] = row_of(r, 0, i);
+    compute(r, 0, 0, N_IDS, N_IDS);
+    moe_sequence_computed(r->f.session, rows, N_IDS);
+    assert_int_equal(moe_sequence_known(r->f.session, r->ids, N_IDS), 0);
+    moe_sequence_end(r->f.session, 1);
+    assert_ok(moe_sequence_begin(r->f.session, 1, r->ids, N_IDS, N_IDS, &n_known, &err), &err);
+    assert_int_equal(n_known, 0);
+}
+
+static void test_memory_is_booked(void **state)
+{
+    struct recurrent *r = *state;
+    const struct moe_config *c = &r->f.model->config;
+    const struct moe_recurrent one = moe_recurrent_shape(c, 1), two = moe_recurrent_shape(c, 2);
+    struct moe_session_options options = {.context = 256, .n_sequences = 1, .batch = 4};
+    /* 3 layers; 2 key heads of 12, 4 heads of 20 values in two panels, 3 tokens before. */
+    assert_int_equal(one.bytes, 3 * (3 * (32 + 32 + 80) + 4 * 2 * 12 * 16) * 4);
+    assert_int_equal(two.bytes, 2 * one.bytes);
+    /* One layer of attention with two heads of 16. */
+    assert_int_equal(moe_session_kv_bytes(c, &options), 256 * 2 * (16 + 16) * 4);
+    uint64_t before = moe_session_bytes(c, &options), more = 256 * 2 * (16 + 16) * 4 + one.bytes;
+    options.n_sequences = 2;
+    assert_in_range(moe_session_bytes(c, &options) - before, more, more + 8192);
+}
+
+static void test_contexts_are_not_kept_in_files(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    assert_null(moe_sequence_kv(r->f.session, &err));
+    assert_non_null(strstr(err.text, "recurrent states"));
+}
+
+int main(void)
+{
+    struct moe_err err = {0};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_nothing_is_known_of_other_texts),
+        cmocka_unit_test(test_memory_is_booked),
+        cmocka_unit_test(test_contexts_are_not_kept_in_files),
+    };
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    moe_par_set_threads(2);
+    return cmocka_run_group_tests_name("recurrent", tests, open_all, close_all);
+}
