@@ -109,6 +109,17 @@ static const struct moe_source_names granite_names = {
                [MOE_E_UP] = MOE_PART(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
                [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.output_linear.weight", EXPERT)},
 };
+static const struct moe_source_names minimax_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.e_score_correction_bias")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+/* As they are in memory, and newer writers may store them. */
+static const struct moe_source_names minimax_newer_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
+};
 /* As newer writers store Granite. */
 static const struct moe_source_names granite_newer_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.weight")},
@@ -129,7 +140,7 @@ static const struct moe_source_names gpt_oss_names = {
                [MOE_E_DOWN_BIAS] = MOE_PART(L "mlp.experts.down_proj_bias", EXPERT)},
 };
 /* GGUF calls this norm by its place. */
-static const struct moe_source_names gpt_oss_gguf_names = {
+static const struct moe_source_names placed_norm_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},
 };
 
@@ -254,7 +265,7 @@ static const struct moe_family families[] = {
                                     KEY("linear_conv_kernel_dim", conv_width, 4)),
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_STEP,
-               .partial_rotary = true,
+               .partial_rotary = 0.25,
                .own = family_qwen3_next_hf},
         .tensors[MOE_NAMING_HF].names = {&qwen3_next_names, &qwen2_moe_names},
     },
@@ -364,6 +375,69 @@ static const struct moe_family families[] = {
                .own = family_deepseek_v3_hf},
         .tensors[MOE_NAMING_HF].paired = true,
     },
+    /* GLM-4.5, 4.6, Air: ordinary attention of which half of a head is rotated, and norms of
+     * queries and keys in the large ones; DeepSeek-V3's router. */
+    {
+        .name = "glm4_moe",
+        .constants = SETTINGS(SIGMOIDS),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},
+                            {"moe_layer_freq", "1"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    DENSE_FF, KEY("n_routed_experts", n_experts, 128), TOP_K(8),
+                                    KEY("moe_intermediate_size", expert_ff, 1408), GROUPS(1, 1),
+                                    KEY("norm_topk_prob", norm_topk, true),
+                                    KEY("routed_scaling_factor", routed_scale, 1),
+                                    KEY("attention_bias", qkv_bias, false)),
+               .rope_theta = 1e4,
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_sigmoid_hf},
+        .gguf = {.arch = "glm4moe",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(true)),
+                 .qk_norm = MOE_QK_NORM_HEAD,
+                 .own = family_sigmoid_gguf},
+        .tensors[MOE_NAMING_GGUF].names = {&placed_norm_names},
+    },
+    /* dots.llm1: Qwen3's attention, DeepSeek-V3's router. */
+    {
+        .name = "dots1",
+        .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid|noaux_tc"}, {"topk_method", "noaux_tc"},
+                            {"moe_layer_freq", "1"}),
+               .settings = SETTINGS(
+                   CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 0), TOP_K(0),
+                   KEY("moe_intermediate_size", expert_ff, 1408), GROUPS(1, 1), NORM_TOPK,
+                   KEY("routed_scaling_factor", routed_scale, 1), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .windows = {MOE_WINDOW_FROM, 4096, .listed = true, .from = 62},
+               .own = family_sigmoid_hf},
+        .gguf = {.arch = "dots1",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .own = family_sigmoid_gguf},
+    },
+    /* MiniMax-M2: a part of each head is rotated, norms over all queries and over all keys of a
+     * position; DeepSeek-V3's router without groups. */
+    {
+        .name = "minimax_m2",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_FULL)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}, {"use_qk_norm", "true"},
+                            {"qk_norm_type", "per_layer"}, {"use_routing_bias", "true"},
+                            {"shared_intermediate_size", "0"}),
+               .settings =
+                   SETTINGS(CONTEXT(196608), SET(n_kv_heads, 8), SET(head_dim, 128), EXPERT_FF,
+                            LOCAL_EXPERTS(256), TOP_K(8), KEY("rotary_dim", rope_dim, 0)),
+               .rope_theta = 5e6,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_minimax_m2_hf},
+        .gguf = {.arch = "minimax-m2", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&minimax_names, &minimax_newer_names},
+    },
     /* Phi-3.5-MoE: layer norms with biases, biases in attention and in the head, two experts chosen
      * by sparsemixer, LongRoPE. GGUF does not have sparsemixer's threshold: that of the published
      * model. */
@@ -440,7 +514,7 @@ static const struct moe_family families[] = {
                .own = family_gpt_oss_hf},
         .gguf = {.arch = "gpt-oss", .windowed = true, .own = family_gpt_oss_gguf},
         .tensors = {[MOE_NAMING_HF] = {.names = {&gpt_oss_names}},
-                    [MOE_NAMING_GGUF] = {.names = {&gpt_oss_gguf_names}}},
+                    [MOE_NAMING_GGUF] = {.names = {&placed_norm_names}}},
     },
     /* Switch Transformers: base-8 to base-256, large-128, xxl-128. T5's stacks with one of many
      * experts for a row. Padding tokens are not computed here, so that ignoring them says nothing;

@@ -75,6 +75,7 @@ struct moe_windows {
     uint32_t width; /* where "sliding_window" is absent; 0: none */
     bool if_used;   /* only where "use_sliding_window" is true */
     bool listed;    /* "layer_types", where it is there, says which layers */
+    uint32_t from;  /* "max_window_layers" where that is absent; 0: 28 */
 };
 
 /* Sets config->layer_is_windowed by a rule; max_layers: "max_window_layers". */
@@ -118,12 +119,12 @@ struct moe_family {
         const struct moe_setting *settings; /* what Llama's descendants share is read before */
         bool own_keys;                      /* it is no such descendant: that is not read */
         double rope_theta;                  /* where the file has none */
+        double partial_rotary; /* where "partial_rotary_factor" is absent; 0: it must be 1 */
         enum moe_expert_layers expert_layers;
         /* Of MOE_LAYERS_AFTER: where "n_shared_experts", "first_k_dense_replace" are absent. */
         uint32_t n_shared, n_dense;
         struct moe_windows windows;
-        bool partial_rotary; /* "partial_rotary_factor" may be other than 1: `own` knows it */
-        bool reads_mxfp4;    /* "quantization_config" with MXFP4 experts is fine */
+        bool reads_mxfp4; /* "quantization_config" with MXFP4 experts is fine */
         /* What it computes beyond that (NULL: nothing): all keys are read, *rope is not applied
          * yet. */
         int (*own)(struct moe_config *config, const char *path, const struct json_t *json,
@@ -135,7 +136,8 @@ struct moe_family {
         bool dense;       /* of several families of one architecture, the one without experts */
         bool sigmoid;     /* ... the one whose router takes sigmoids */
         const struct moe_setting *settings; /* what all architectures share is read before */
-        bool windowed; /* by hf.windows, where "attention.sliding_window" is not 0 */
+        bool windowed;            /* by hf.windows, where "attention.sliding_window" is not 0 */
+        enum moe_qk_norm qk_norm; /* where the norms' weights are there */
         /* As above: all keys are read, and what tensors show; *rope is what holds where the file
          * says nothing of its rotary settings. */
         int (*own)(struct moe_config *config, const struct moe_gguf *gguf,

@@ -408,6 +408,8 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
         status = read_tensors(config, ck, err);
     if (status == MOE_OK)
         status = family_read_gguf(config, family->gguf.settings, gguf, err);
+    if (family->gguf.qk_norm && find(ck, "blk.%u.attn_q_norm.weight", 0))
+        config->qk_norm = family->gguf.qk_norm;
     if (status == MOE_OK)
         status = read_windows(config, family, gguf, err);
     if (status == MOE_OK && family->gguf.own)

@@ -79,7 +79,7 @@ static int read_windows(struct moe_config *c, const struct moe_windows *windows,
         {"sliding_window", MOE_MEMBER(window), .value = windows->width}, {.member = 0}};
     bool bounded = windows->layers == MOE_WINDOW_FROM || windows->layers == MOE_WINDOW_EVEN_BELOW;
     const json_t *list = json_object_get(json, "layer_types");
-    uint32_t max_layers = 28;
+    uint32_t max_layers = windows->from ? windows->from : 28;
     bool used = windows->layers != MOE_WINDOW_NONE && !windows->if_used;
     int status = MOE_OK;
     if (windows->if_used)
@@ -303,6 +303,7 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     struct moe_rope_settings rope;
     moe_rope_settings_init(&rope);
     rope.theta = family->hf.rope_theta;
+    rope.partial = family->hf.partial_rotary;
     snprintf(c->family, sizeof c->family, "%s", family->name);
     int status = read_settings(c, family, path, json, err);
     if (status == MOE_OK)
@@ -314,10 +315,6 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
                                   &c->n_beyond, err);
     if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
         status = moe_rope_read_hf(&rope, path, json, err);
-    if (status == MOE_OK && rope.part != 0 && rope.part != 1 && !family->hf.partial_rotary)
-        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: 'partial_rotary_factor' %g is not implemented for this family", path,
-                          rope.part);
     if (status == MOE_OK && family->hf.own)
         status = family->hf.own(c, path, json, &rope, err);
     if (status == MOE_OK)

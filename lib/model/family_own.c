@@ -109,6 +109,42 @@ int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_gguf *gguf,
     return status;
 }
 
+/* "use_qk_norm" is GLM's. */
+int family_sigmoid_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool norm = c->qk_norm != MOE_QK_NORM_NONE;
+    drop_single_group(c);
+    int status = moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err);
+    if (c->qk_norm == MOE_QK_NORM_NONE || !norm)
+        c->qk_norm = norm ? MOE_QK_NORM_HEAD : MOE_QK_NORM_NONE;
+    return status;
+}
+
+int family_sigmoid_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    drop_single_group(c);
+    return MOE_OK;
+}
+
+/* "attn_type_list": 1 where a layer attends as usual. */
+int family_minimax_m2_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *types = json_object_get(json, "attn_type_list"), *type;
+    size_t i;
+    json_array_foreach(types, i, type)
+    {
+        if (json_integer_value(type) != 1)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'attn_type_list' item %zu is not 1; other attention is not "
+                            "implemented for this family",
+                            path, i);
+    }
+    return MOE_OK;
+}
+
 /* ---- MiniCPM: scales by depth and width ---- */
 
 int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -196,19 +232,7 @@ static int read_recurrent_layers(struct moe_config *c, const char *path, const j
 int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    double part = 0.25;
-    int status = read_recurrent_layers(c, path, json, err);
-    if (status == MOE_OK)
-        status = moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err);
-    part = rope->part != 0 ? rope->part : part;
-    if (status == MOE_OK && !(part > 0 && part <= 1))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'partial_rotary_factor' %g makes no sense",
-                          path, part);
-    if (status == MOE_OK && c->head_dim == 0 && c->n_heads > 0)
-        c->head_dim = c->hidden / c->n_heads;
-    if (status == MOE_OK)
-        c->rope_dim = (uint32_t)(c->head_dim * part);
-    return status;
+    return read_recurrent_layers(c, path, json, err);
 }
 
 /* ---- GPTSAN: dense layers behind those with experts ---- */

@@ -11,11 +11,17 @@ int family_deepseek_v2_hf(struct moe_config *config, const char *path, const str
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_gguf *gguf,
                             struct moe_rope_settings *rope, struct moe_err *err);
-/* Also of other families with its router, latent attention or not. */
 int family_deepseek_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_gguf *gguf,
                             struct moe_rope_settings *rope, struct moe_err *err);
+/* Of families with DeepSeek-V3's router and ordinary attention. */
+int family_sigmoid_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_sigmoid_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_minimax_m2_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_gguf(struct moe_config *config, const struct moe_gguf *gguf,

@@ -110,10 +110,25 @@ static int read_numbers(struct moe_rope_settings *s, const char *path, const jso
     return MOE_OK;
 }
 
-/* Switches that nothing here computes. */
-static int refuse_others(const char *path, const json_t *json, struct moe_err *err)
+static int read_partial(struct moe_rope_settings *s, const char *path, const json_t *json,
+                        struct moe_err *err)
 {
-    int status = MOE_OK;
+    int status = moe_json_get_double(path, json, "partial_rotary_factor", false, &s->partial, err);
+    if (status == MOE_OK && !(s->partial > 0 && s->partial <= 1))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'partial_rotary_factor' %g makes no sense", path,
+                        s->partial);
+    return status;
+}
+
+/* Switches that nothing here computes. */
+static int refuse_others(const struct moe_rope_settings *s, const char *path, const json_t *json,
+                         struct moe_err *err)
+{
+    double part = 1;
+    int status = moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err);
+    if (status == MOE_OK && part != 1 && s->partial == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'partial_rotary_factor' %g is not implemented", path, part);
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)json, key, value)
@@ -134,11 +149,12 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
     const json_t *scaling = json_object_get(json, "rope_scaling");
     if (!json_is_object(scaling) || json_object_size(scaling) == 0)
         scaling = json_object_get(json, "rope_parameters");
+    if (status == MOE_OK && settings->partial != 0)
+        status = read_partial(settings, path, json, err);
     if (status == MOE_OK && json_is_object(scaling)) {
-        status = refuse_others(path, scaling, err);
-        if (status == MOE_OK)
-            status = moe_json_get_double(path, scaling, "partial_rotary_factor", false,
-                                         &settings->part, err);
+        status = refuse_others(settings, path, scaling, err);
+        if (status == MOE_OK && settings->partial != 0)
+            status = read_partial(settings, path, scaling, err);
         if (status == MOE_OK)
             status = read_kind(settings, path, scaling, err);
         if (status == MOE_OK)
@@ -285,6 +301,8 @@ int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *se
     uint32_t dim = config->rope_dim ? config->rope_dim : config->head_dim;
     if (dim == 0 && config->n_heads > 0)
         dim = config->hidden / config->n_heads;
+    if (config->rope_dim == 0 && settings->partial > 0 && settings->partial < 1)
+        config->rope_dim = dim = (uint32_t)(dim * settings->partial);
     uint32_t pairs = dim / 2;
     double factor = moe_rope_factor(config, settings);
     double context =

@@ -31,9 +31,10 @@ struct moe_rope_settings {
     double attention_factor;                  /* YaRN, LongRoPE; 0: from factor (and mscale) */
     double mscale, mscale_all_dim;            /* YaRN, DeepSeek; 0: not given */
     bool truncate;                            /* YaRN: the ramp's ends are rounded outwards */
+    double
+        partial; /* the part of a head that is rotated; 0: all, and a file may not say otherwise */
     double short_factors[MOE_MAX_ROPE_PAIRS], long_factors[MOE_MAX_ROPE_PAIRS]; /* LongRoPE */
     uint32_t n_factors;
-    double part; /* of a head that is rotated; 0: not given. Families that know it set rope_dim. */
     double short_mscale, long_mscale; /* LongRoPE as Phi-3.5-MoE has it; 0: from factor */
 };
 
@@ -51,8 +52,8 @@ double moe_rope_factor(const struct moe_config *config, const struct moe_rope_se
 double moe_rope_mscale(const struct moe_config *config, const struct moe_rope_settings *settings);
 
 /* Sets config's rope fields; hidden, heads and context_max are set already (rope_dim may still be
- * 0: then it is head_dim). Does not touch attn_scale. The frequencies are those of transformers'
- * modeling_rope_utils.py, in double precision. */
+ * 0: then it is head_dim, or the part of it). Does not touch attn_scale. The frequencies are those
+ * of transformers' modeling_rope_utils.py, in double precision. */
 int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *settings,
                    const char *name, struct moe_err *err);
 

@@ -204,7 +204,9 @@ static struct family_case cases[] = {
     HF("qwen2-moe-a"),     HF("qwen2-moe-b"),     HF("qwen3-moe-b"),     HF("mixtral-b"),
     HF("olmoe-b"),         HF("deepseek-v2-c"),   HF("phimoe-mixer"),    HF("qwen3-next-a"),
     HF("qwen3-next-b"),    HF("deepseek-v3-a"),   GGUF("deepseek-v3-a"), HF("deepseek-v3-b"),
-    GGUF("deepseek-v3-b"), HF("deepseek-v3-c"),   HF("glm4-moe-lite"),   GGUF("glm4-moe-lite"),
+    GGUF("deepseek-v3-b"), HF("deepseek-v3-c"),   HF("glm4-moe-a"),      GGUF("glm4-moe-a"),
+    HF("glm4-moe-b"),      HF("dots1-a"),         GGUF("dots1-a"),       HF("dots1-b"),
+    HF("minimax-m2"),      GGUF("minimax-m2"),    HF("glm4-moe-lite"),   GGUF("glm4-moe-lite"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
