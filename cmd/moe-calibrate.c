@@ -21,14 +21,15 @@ static struct {
     struct moe_calibrate_options calibrate;
     struct offline_shard shard;
     int metric, judge, importance;
-    double tolerance, routing_tolerance;
+    double tolerance, routing_tolerance, measured;
     bool resume, compare, merge, partial, show, json;
 } o = {.calibrate = {.max_tokens = DEFAULT_TOKENS},
        .shard = {0, 1},
        .tolerance = 0.02,
-       .routing_tolerance = -1};
+       .routing_tolerance = -1,
+       .measured = -1};
 
-enum { EXACT = 0, PROXY };
+enum { EXACT = 0, PROXY, ADAPTIVE };
 
 /* ---- Options ---- */
 
@@ -68,7 +69,7 @@ static bool parse_dense(const char *text, void *to, char why[128])
 
 static const char *const metrics[] = {"nll", "top1", NULL};
 static const char *const judges[] = {"nats", "rouge2", "accuracy", NULL};
-static const char *const importances[] = {"exact", "proxy", NULL};
+static const char *const importances[] = {"exact", "proxy", "adaptive", NULL};
 
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Calibrating"},
@@ -89,7 +90,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_CHOICE(0, "judge", "BY", &o.judge, judges), .shown = "nats",
      .help = "of tolerance: nats, rouge2, accuracy"},
     {CLI_OPT_CHOICE(0, "importance", "KIND", &o.importance, importances), .shown = "exact",
-     .help = "exact: measured; proxy: from one pass"},
+     .help = "exact; proxy: from one pass; adaptive: both"},
+    {CLI_OPT_SHARE(0, "measured", "P", &o.measured, 0.01, 1), .shown = "25%",
+     .help = "adaptive: experts to measure at most"},
     {CLI_OPT_FLAG(0, "compare", &o.compare),
      .help = "exact and proxy, and how well their ranks agree"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
@@ -171,7 +174,8 @@ static int calibrate(const char *pack)
     c->judge = (enum moe_judge)o.judge;
     c->tolerance = 100 * o.tolerance;
     c->routing_tolerance = 100 * o.routing_tolerance;
-    c->exact = o.importance == EXACT;
+    c->exact = o.importance != PROXY;
+    c->measured_share = o.importance != ADAPTIVE ? 0 : o.measured < 0 ? 0.25 : o.measured;
     c->compare = o.compare;
     c->shard = o.shard.index;
     c->n_shards = o.shard.n;
@@ -316,6 +320,16 @@ int main(int argc, char **argv)
         return cli_misuse("--method is for the bits of --dense");
     if (o.shard.n > 1 && o.importance == PROXY)
         return cli_misuse("--shard is for --importance exact");
+    if (o.shard.n > 1 && o.importance == ADAPTIVE)
+        return cli_misuse(
+            "--shard is for --importance exact: which experts adaptive measures hangs on "
+            "the figures of all");
+    if (o.measured >= 0 && o.importance != ADAPTIVE)
+        return cli_misuse("--measured is for --importance adaptive");
+    if (o.importance == ADAPTIVE && o.metric)
+        return cli_misuse("--importance adaptive goes by nats: it is for --metric nll");
+    if (o.importance == ADAPTIVE && o.compare)
+        return cli_misuse("--compare is for --importance exact");
     if (o.trace && o.calibrate.without_hobbit)
         return cli_misuse("--trace is for hobbit, which --without leaves out");
     return cli_finish(calibrate(args[0]));

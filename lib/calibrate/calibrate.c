@@ -295,7 +295,8 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
         m->lower = c->lower;
         m->dense_bits = c->own.dense_bits;
     }
-    if (moe_map_complete(c->map) && !o->compare)
+    bool adaptive = m->exact && o->measured_share > 0;
+    if (moe_map_complete(c->map) && !o->compare && !adaptive)
         return MOE_OK;
     const struct moe_importance_options options = {
         .upper = m->upper,
@@ -309,7 +310,9 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
     int status = calibrate_reference(c, c->own.rerun, m->upper, &base, err);
     if (status != MOE_OK)
         return status;
-    if (m->exact)
+    if (adaptive)
+        status = calibrate_adaptive(c, &base, &options, err);
+    else if (m->exact)
         status = moe_importance_exact(c->map, c->own.rerun, &base, &options, err);
     else
         status = moe_importance_proxy(c->map, c->own.rerun, &base, &options, err);

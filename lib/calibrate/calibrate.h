@@ -28,10 +28,12 @@ struct moe_calibrate_options {
     bool pairs;          /* they hold pairs (documents.h): for models with an encoder */
     uint32_t max_tokens; /* per document; of a pair, per source and per target */
     enum moe_metric metric;
-    enum moe_judge judge; /* of the tolerance; answers are of pairs only */
-    double tolerance;     /* percent or points; below 0: measure importances only */
-    bool exact;           /* importance measured, else estimated */
-    bool compare;         /* estimate as well, for the correlation */
+    enum moe_judge judge;  /* of the tolerance; answers are of pairs only */
+    double tolerance;      /* percent or points; below 0: measure importances only */
+    bool exact;            /* importance measured, else estimated */
+    double measured_share; /* exact: of the experts, at most, the others estimated; 0: all are
+                              measured */
+    bool compare;          /* estimate as well, for the correlation */
     uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's */
     uint32_t n_dense_bits;                    /* 0: the pack's alone */
     const struct moe_quant_method *method;    /* of fewer dense bits; NULL: the pack's own */

@@ -50,9 +50,10 @@ static void fill_points(struct search *s)
 {
     const struct moe_map *map = s->c->map;
     const struct moe_importances *m = &map->importances;
+    const double *figures = s->c->figures;
     for (uint64_t e = 0; e < s->n_experts; e++) {
         bool in_nats = map->metric == MOE_METRIC_NLL || !m->exact;
-        double lowest = in_nats ? m->nats[e] : (double)m->changed[e];
+        double lowest = figures ? figures[e] : in_nats ? m->nats[e] : (double)m->changed[e];
         for (uint32_t v = 0; v < map->n_variants; v++) {
             uint64_t at = e * map->n_variants + v;
             s->bytes[at] = calibrate_expert_bytes(s->c, (uint32_t)(e / map->n_experts),
@@ -214,12 +215,37 @@ static int judge(struct calibration *c, struct moe_err *err)
     return status;
 }
 
-int calibrate_choice(struct calibration *c, struct moe_err *err)
+/* ---- Distances ---- */
+
+static double slope_of(const struct moe_step *step)
+{
+    return step->loss / step->bytes;
+}
+
+/* An expert's losses, and so the slopes of its steps, grow with its figure: one of its steps
+ * changes sides where the figure grows or falls by as much as the slope differs from that between
+ * the first k steps and the others. */
+static void measure_distances(const struct search *s, uint64_t k, double *distances)
+{
+    double last = k > 0 ? slope_of(&s->steps[k - 1]) : 0;
+    double next = k < s->n_steps ? slope_of(&s->steps[k]) : last;
+    double between = last > 0 ? sqrt(last * next) : next;
+    for (uint64_t e = 0; e < s->n_experts; e++)
+        distances[e] = HUGE_VAL;
+    for (uint64_t i = 0; i < s->n_steps && between > 0; i++) {
+        double *d = &distances[s->steps[i].expert], slope = slope_of(&s->steps[i]);
+        if (slope > 0 && fabs(log(slope / between)) < *d)
+            *d = fabs(log(slope / between));
+    }
+}
+
+int calibrate_choose(struct calibration *c, double *distances, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct search s = {.c = c, .upper = c->upper};
     uint32_t n_dense = o->n_dense_bits ? o->n_dense_bits : 1;
-    uint64_t fewest = UINT64_MAX;
+    uint64_t fewest = UINT64_MAX, k = 0;
+    c->map->choice.there = c->chosen = false;
     s.n_experts = (uint64_t)c->map->n_layers * c->map->n_experts;
     int status = make_steps(&s, err);
     for (uint32_t i = 0; i < n_dense && status == MOE_OK; i++) {
@@ -232,6 +258,7 @@ int calibrate_choice(struct calibration *c, struct moe_err *err)
         status = seek(&s, &b, &found, err);
         if (status == MOE_OK && found.there && found.bytes < fewest) {
             fewest = found.bytes;
+            k = found.k;
             settle(&s, &b, &found);
         }
         calibrate_close_bench(&b, c);
@@ -240,12 +267,19 @@ int calibrate_choice(struct calibration *c, struct moe_err *err)
         status = moe_fail(err, MOE_ERR_LIMIT,
                           "the tolerance of %g cannot be met with the dense part at these bits",
                           c->map->tolerance);
-    if (status == MOE_OK)
-        status = judge(c, err);
+    c->chosen = status == MOE_OK;
+    if (status == MOE_OK && distances)
+        measure_distances(&s, k, distances);
     free(s.bytes);
     free(s.loss);
     free(s.weight);
     free(s.variants);
     free(s.steps);
     return status;
+}
+
+int calibrate_choice(struct calibration *c, struct moe_err *err)
+{
+    int status = c->chosen ? MOE_OK : calibrate_choose(c, NULL, err);
+    return status == MOE_OK ? judge(c, err) : status;
 }

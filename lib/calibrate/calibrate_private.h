@@ -6,6 +6,7 @@
 
 #include "calibrate/calibrate.h"
 #include "calibrate/dense_bits.h"
+#include "calibrate/importance.h"
 #include "calibrate/quality.h"
 #include "calibrate/rerun.h"
 
@@ -28,6 +29,9 @@ struct calibration {
     struct moe_quality reference, check_reference; /* everything at the highest precision */
     struct moe_map *map;                           /* being filled */
     uint32_t upper, lower;                         /* variants that bracket the tolerance */
+    /* [MoE layers][n_experts] nats to choose by; NULL: the map's importances. */
+    const double *figures;
+    bool chosen; /* map->choice follows the figures already, and is to be judged */
 };
 
 /* What the process has, and what calibrating takes beside the experts, in bytes. */
@@ -88,6 +92,13 @@ static inline bool calibrate_within(const struct calibration *c, const struct mo
 int calibrate_uniform(struct calibration *c, struct moe_err *err);
 int calibrate_bounds(struct calibration *c, struct moe_err *err);
 int calibrate_choice(struct calibration *c, struct moe_err *err);
+/* Its first half: the bitwidths, not judged yet. distances[MoE layers][n_experts], out (may be
+ * NULL): by which factor, as its logarithm, an expert's figure may be wrong before it has another
+ * bitwidth, were the last step taken at the same loss per byte; HUGE_VAL: by any. */
+int calibrate_choose(struct calibration *c, double *distances, struct moe_err *err);
+/* Importances, most of them estimated: those that decide are measured (calibrate_adaptive.c). */
+int calibrate_adaptive(struct calibration *c, const struct moe_quality *base,
+                       const struct moe_importance_options *options, struct moe_err *err);
 int calibrate_fate(struct calibration *c, struct moe_err *err);
 int calibrate_hobbit(struct calibration *c, struct moe_err *err);
 int calibrate_weights(struct calibration *c, struct moe_err *err);

@@ -47,7 +47,9 @@ struct exact {
 
 static bool wanted(const struct exact *x, uint64_t index)
 {
-    return !x->importances->known[index] && index % x->options->n_shards == x->options->shard;
+    const struct moe_importance_options *o = x->options;
+    return !x->importances->known[index] && index % o->n_shards == o->shard &&
+           (!o->asked || o->asked[index]);
 }
 
 static bool layer_wanted(const struct exact *x, uint32_t moe_layer)

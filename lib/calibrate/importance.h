@@ -8,6 +8,9 @@
  * any number of threads, shards and interruptions.
  *
  * proxy: estimated from one pass over the text (importance_proxy.c says how).
+ *
+ * Shards are experts, not documents: a sum of documents' figures that were summed apart differs in
+ * its last digits from the sum in their order, and the error needs every document's figure.
  */
 #ifndef MOE_CALIBRATE_IMPORTANCE_H
 #define MOE_CALIBRATE_IMPORTANCE_H
@@ -19,6 +22,7 @@
 struct moe_importance_options {
     uint32_t upper, lower;    /* variants of the pack */
     uint32_t shard, n_shards; /* experts shard, shard + n_shards, ... counted over all layers */
+    const uint8_t *asked;     /* [n_layers][n_experts]: 1: to be measured; NULL: all of the shard */
     const struct moe_progress *progress;
     /* Called after each expert that became known, to save what is done; may be NULL. */
     int (*saved)(void *ctx, struct moe_err *err);

@@ -64,12 +64,13 @@ int map_set_up(struct moe_map *m, struct moe_err *err)
     m->model_layer = moe_alloc(m->n_layers, sizeof *m->model_layer, err);
     m->choice.variant = moe_alloc(n, sizeof *m->choice.variant, err);
     i->known = moe_alloc(n, sizeof *i->known, err);
+    i->estimated = moe_alloc(n, sizeof *i->estimated, err);
     i->nats = moe_alloc(n, sizeof *i->nats, err);
     i->error = moe_alloc(n, sizeof *i->error, err);
     i->changed = moe_alloc(n, sizeof *i->changed, err);
     i->visited = moe_alloc(n, sizeof *i->visited, err);
-    if (!m->model_layer || !m->choice.variant || !i->known || !i->nats || !i->error ||
-        !i->changed || !i->visited)
+    if (!m->model_layer || !m->choice.variant || !i->known || !i->estimated || !i->nats ||
+        !i->error || !i->changed || !i->visited)
         return MOE_ERR_MEMORY;
     for (uint32_t l = 0; l < m->n_layers; l++)
         m->model_layer[l] = l;
@@ -99,6 +100,7 @@ void moe_map_free(struct moe_map *map)
         return;
     moe_shards_release(&map->importances.shards);
     free(map->importances.known);
+    free(map->importances.estimated);
     free(map->importances.nats);
     free(map->importances.error);
     free(map->importances.changed);
@@ -199,7 +201,8 @@ int moe_map_adopt(struct moe_map *map, const struct moe_map *part, struct moe_er
     if (!from->there)
         return MOE_OK;
     for (uint64_t i = 0; i < n; i++)
-        if (to->there && to->known[i] && from->known[i] && !same_figures(to, from, i))
+        if (to->there && to->known[i] && from->known[i] && !from->estimated[i] &&
+            !same_figures(to, from, i))
             return moe_fail(err, MOE_ERR_USAGE,
                             "the bit maps do not belong together: layer %" PRIu64 " expert %" PRIu64
                             " has another importance",
@@ -213,7 +216,7 @@ int moe_map_adopt(struct moe_map *map, const struct moe_map *part, struct moe_er
         memset(to->known, 0, n);
     }
     for (uint64_t i = 0; i < n; i++) {
-        if (!from->known[i])
+        if (!from->known[i] || from->estimated[i])
             continue;
         to->known[i] = 1;
         to->nats[i] = from->nats[i];

@@ -74,6 +74,13 @@ struct moe_uniform {
     struct moe_loss loss;
 };
 
+/* Of importances that were measured where they decide, and estimated elsewhere. */
+struct moe_adaptive {
+    uint64_t measured, estimated; /* experts */
+    uint64_t open; /* of the estimated ones: those whose bitwidth a measurement could change */
+    double spread; /* standard deviation of the estimates' logarithms about measured ones */
+};
+
 /* Importance: what the text loses when one expert alone is at the lowest precision and all others
  * at the upper one (EdgeMoE III-B, fig. 7a). Arrays [n_layers][n_experts]. */
 struct moe_importances {
@@ -83,8 +90,11 @@ struct moe_importances {
     uint32_t dense_bits;
     struct moe_shards shards; /* of the experts, counted over all layers, that are to be known */
     uint8_t *known;           /* 1: measured; a shard knows only its own */
-    double *nats;             /* increase of the text's sum; may be negative */
-    double *error;            /* its standard error over documents; of estimates 0 */
+    uint8_t *estimated;       /* 1: known by an estimate, though `exact`; then, and only then, there
+                                 is `adaptive` */
+    struct moe_adaptive adaptive; /* estimated 0: all were measured */
+    double *nats;                 /* increase of the text's sum; may be negative */
+    double *error;                /* its standard error over documents; of estimates 0 */
     uint32_t *changed; /* tokens whose most likely next token is another than with all at the upper
                           one; of estimates 0 */
     uint32_t *visited; /* documents that visit the expert */
@@ -194,7 +204,8 @@ void moe_map_free(struct moe_map *map); /* NULL is fine */
 
 /* Takes over what another map knows of importances: same model, pack, variants, metric and texts to
  * choose on (those to judge on may differ); an expert that both know must have the same figures to
- * the last digit. Otherwise MOE_ERR_USAGE, which names what differs, and `map` stays as it was. */
+ * the last digit. Estimates among measurements are left. Otherwise MOE_ERR_USAGE, which names what
+ * differs, and `map` stays as it was. */
 int moe_map_adopt(struct moe_map *map, const struct moe_map *from, struct moe_err *err);
 /* The same for shards of one calibration, of which no expert may be known twice (MOE_ERR_USAGE).
  * What does not depend on the shard comes from the one with the lowest number, whatever the order:

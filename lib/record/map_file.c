@@ -229,12 +229,29 @@ static void write_correlation(struct moe_record_writer *w, const struct moe_memb
 
 static const struct moe_member_own correlation = {read_correlation, write_correlation, NULL};
 
+static const struct moe_member adaptive_members[] = {
+    FIELD(moe_adaptive, "measured", measured),
+    FIELD(moe_adaptive, "estimated", estimated),
+    FIELD(moe_adaptive, "could_change", open),
+    FIELD(moe_adaptive, "spread", spread),
+};
+
+static bool is_adaptive(const void *record)
+{
+    return ((const struct moe_adaptive *)record)->estimated > 0;
+}
+
+static const struct moe_record adaptive_record = {MOE_RECORD(adaptive_members),
+                                                  .is_there = is_adaptive};
+
 static const struct moe_member importances_members[] = {
     FIELD(moe_map, "exact", importances.exact),
     VARIANT("upper", importances.upper),
     VARIANT("lower", importances.lower),
     BITS(moe_map, "dense_bits", importances.dense_bits),
     MOE_OWN("shards", offsetof(struct moe_map, importances.shards), moe_shards_member),
+    MOE_LINE_SECTION(MOE_IF_SET, "adaptive", offsetof(struct moe_map, importances.adaptive),
+                     adaptive_record),
     MOE_OWN("layers", 0, map_importance_layers),
 };
 
@@ -242,7 +259,18 @@ static int check_importances(struct moe_record_reader *r, struct moe_yaml_node *
 {
     const struct moe_map *m = record;
     const struct moe_importances *i = &m->importances;
+    const struct moe_adaptive *a = &i->adaptive;
+    uint64_t n_known = 0, n_estimated = 0;
     int status = map_check_pair(r, map, "upper", i->upper, "lower", i->lower);
+    for (uint64_t e = 0; e < (uint64_t)m->n_layers * m->n_experts; e++) {
+        n_known += i->known[e];
+        n_estimated += i->estimated[e];
+    }
+    if (status == MOE_OK &&
+        (a->estimated != n_estimated || (n_estimated && a->measured != n_known - n_estimated) ||
+         a->open > n_estimated))
+        status = moe_yaml_fail(r->doc, map, r->err,
+                               "'adaptive' does not count the experts that 'layers' have");
     for (uint64_t e = 0; e < (uint64_t)m->n_layers * m->n_experts; e++)
         if (status == MOE_OK && i->shards.n && i->known[e] &&
             !moe_shards_hold(&i->shards, (uint32_t)(e % i->shards.n)))

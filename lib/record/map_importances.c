@@ -42,6 +42,29 @@ static int read_experts(struct layer_reader *l)
     return status;
 }
 
+/* Those of them that are estimates; none, where the file does not say which. */
+static int read_estimated(struct layer_reader *l)
+{
+    struct moe_map *map = l->r->whole;
+    struct moe_yaml_node *list = NULL;
+    uint64_t n = 0;
+    int status = moe_yaml_get_list(l->r->doc, l->map, "estimated", false, &list, &n, l->r->err);
+    if (!list || status != MOE_OK)
+        return status;
+    if (n == 0 || n > l->n_known)
+        return moe_yaml_fail(l->r->doc, list, l->r->err,
+                             "'estimated' must have 1 to %" PRIu32 " items", l->n_known);
+    status = moe_yaml_list_u32s(l->r->doc, list, map->n_experts - 1, true, l->counts, l->r->err);
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
+        map->importances.estimated[l->first + l->counts[i]] = 1;
+        if (!map->importances.known[l->first + l->counts[i]])
+            status = moe_yaml_fail(l->r->doc, list, l->r->err,
+                                   "'estimated' has expert %" PRIu32 ", which is not known",
+                                   l->counts[i]);
+    }
+    return status;
+}
+
 static int read_doubles(struct layer_reader *l, const char *key, double min, double *to)
 {
     struct moe_yaml_node *list = NULL;
@@ -68,6 +91,8 @@ static int read_figures(struct layer_reader *l)
 {
     struct moe_importances *i = &((struct moe_map *)l->r->whole)->importances;
     int status = read_experts(l);
+    if (status == MOE_OK && i->exact)
+        status = read_estimated(l);
     if (status == MOE_OK)
         status = read_doubles(l, "nats", -HUGE_VAL, i->nats);
     if (status == MOE_OK && i->exact)
@@ -156,6 +181,8 @@ static void write_layer(struct moe_emit *e, const struct moe_map *map, uint32_t 
     moe_emit_u64(e, "layer", layer);
     if (n_known < n)
         write_figures(e, "experts", known, n, NULL, NULL);
+    if (count_known(i->estimated + first, n) > 0)
+        write_figures(e, "estimated", i->estimated + first, n, NULL, NULL);
     write_figures(e, "nats", known, n, i->nats + first, NULL);
     if (i->exact) {
         write_figures(e, "error_nats", known, n, i->error + first, NULL);

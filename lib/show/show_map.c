@@ -138,8 +138,18 @@ static void put_importances(const struct moe_map *map, struct moe_screen screen,
                    "\nImportance, %s: nats that the texts lose when one expert alone is at %s, the "
                    "others at %s\n  %" PRIu64 " of %" PRIu64
                    " experts; mean magnitude %.3f, largest %.3f, sum %.2f; %" PRIu64 " gain (-)\n",
-                   m->exact ? "measured" : "estimated", map->variants[m->lower],
-                   map->variants[m->upper], known, n, heat.mean, most, sum, gains);
+                   !m->exact               ? "estimated"
+                   : m->adaptive.estimated ? "measured where it decides"
+                                           : "measured",
+                   map->variants[m->lower], map->variants[m->upper], known, n, heat.mean, most, sum,
+                   gains);
+    if (m->adaptive.estimated)
+        moe_buf_printf(out,
+                       "  %" PRIu64 " measured, %" PRIu64
+                       " estimated within a factor of %.1f, of which %" PRIu64
+                       " could have another bitwidth\n",
+                       m->adaptive.measured, m->adaptive.estimated, exp(2 * m->adaptive.spread),
+                       m->adaptive.open);
     if (map->rank_correlation <= 1)
         moe_buf_printf(out, "  rank correlation of estimates with measurements: %.3f\n",
                        map->rank_correlation);
@@ -293,6 +303,11 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
                    moe_format_bytes(c->expert_bytes + c->dense_bytes, bytes),
                    moe_format_bytes(map->uniform[0].bytes, before), moe_map_loss(map, &c->loss),
                    unit(map), moe_map_loss_error(map, &c->loss));
+    if (map->importances.adaptive.estimated)
+        moe_buf_printf(
+            out, "; %" PRIu64 " of %" PRIu64 " experts measured, %" PRIu64 " others could change",
+            map->importances.adaptive.measured, (uint64_t)map->n_layers * map->n_experts,
+            map->importances.adaptive.open);
     if (c->check.tokens)
         moe_buf_printf(out, "; on the checks %+.2f%s (%.2f)", moe_map_loss(map, &c->check),
                        unit(map), moe_map_loss_error(map, &c->check));

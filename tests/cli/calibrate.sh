@@ -191,6 +191,25 @@ run calibrate --resume --tolerance 3% --without fate --without hobbit -o "$tmp/s
 check "--resume gives the file of one run" cmp "$tmp/large.yaml" "$tmp/stopped.yaml"
 check "... and removes the partial one" [ ! -e "$tmp/stopped.yaml.part" ]
 
+# Measured where it decides: the same file whatever the threads and interruptions, with measurements of the
+# full search, and a share that is kept.
+adaptive() { calibrate --importance adaptive --measured 10% --tolerance 3% --without fate --without hobbit "$@"; }
+run adaptive -t 1 -o "$tmp/adaptive.yaml"
+expect_exit 0 "adaptive importances"
+check "the map says how many were measured" grep -q '^  adaptive: {measured: [0-9]*, estimated: [0-9]*, could_change: ' "$tmp/adaptive.yaml"
+run "$bin/moe-calibrate" --show "$tmp/adaptive.yaml"
+expect_stdout_like '*measured where it decides:*measured, * estimated within a factor of*' "... and --show does"
+run adaptive -t 2 --from "$tmp/merged.yaml" -o "$tmp/again.yaml"
+check "they are those of the full search, on two threads" cmp "$tmp/adaptive.yaml" "$tmp/again.yaml"
+interrupt "$tmp/astop.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
+    --max-tokens 24 --importance adaptive --measured 10% --tolerance 3% --without fate --without hobbit -o "$tmp/astop.yaml"
+run adaptive --resume -o "$tmp/astop.yaml"
+check "an interrupted one that is resumed has the same file" cmp "$tmp/adaptive.yaml" "$tmp/astop.yaml"
+run adaptive --shard 1/2 -o "$tmp/x"
+error_line 2 "*--shard is for --importance exact: which experts *" "no shards of it"
+run calibrate --measured 10% -o "$tmp/x"
+error_line 2 "*--measured is for --importance adaptive*" "a share of the full search"
+
 # The least that is named is enough for every text of the command, also for one that takes more to read
 # than to run, and less is refused before it is read.
 head -c 1048576 /dev/zero | tr '\0' a >"$tmp/wide.txt"
