@@ -68,6 +68,43 @@ o=$tmp/other
 pipeline --slurm
 error_line 2 "*give one checkpoint or pack*" "nothing to begin with"
 
+# Without GNU parallel: a PATH that has all other programs.
+mkdir "$tmp/path"
+for place in $(echo "$PATH" | tr : ' '); do
+    for program in "$place"/*; do
+        [ "${program##*/}" = parallel ] || [ -e "$tmp/path/${program##*/}" ] || ln -s "$program" "$tmp/path/${program##*/}" 2>/dev/null
+    done
+done
+o=$tmp/plain
+PATH="$tmp/path" begin --bits 4 --memory 26M --shards 4 --jobs 2 --threads 1 --device-profile "$tmp/a b/device.yaml"
+expect_exit 0 "two jobs without GNU parallel"
+check "... which it does not find" sh -c "! PATH='$tmp/path' command -v parallel >/dev/null"
+check "... take each task once" [ "$(grep -c 'profile:. took' "$err")" = 4 ]
+check "... for the same bytes" sh -c "cmp '$o/statistics.yaml' '$tmp/s.yaml' && cmp '$o/text.trace' '$tmp/t.trace'"
+check "... and all have its threads, the plan and the run as well" sh -c "! grep -h 'moe-.* -q' '$o'/log/profile-* '$o'/log/plan '$o'/log/run | grep -qv -e ' -t 1 '"
+rm "$o/shards/trace-3" "$o/text.trace" "$o/plan.yaml" "$o/run.json"
+PATH="$tmp/path" pipeline --jobs 2
+expect_exit 0 "a lost shard, likewise"
+check "... is made again alone" [ "$(grep -c 'profile:. took' "$err")" = 1 ]
+o=$tmp/failing
+PATH="$tmp/path" pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 26M --bits 4 --shards 2 --jobs 2
+expect_exit 1 "a task that fails beside another"
+expect_stderr_like "*moe-pipeline: profile:?: moe-profile: *no.txt*" "... is named"
+
+# Pairs, for a model with an encoder; importances of the experts that decide alone.
+head -n 8 tests/data/pairs.calib.jsonl >"$tmp/c.jsonl"
+head -n 4 tests/data/pairs.valid.jsonl >"$tmp/v.jsonl"
+o=$tmp/pairs
+pipeline tests/models/tiny-switch --pairs "$tmp/c.jsonl" --check "$tmp/v.jsonl" --max-tokens 32 --bits 4,2 --memory 40M \
+    --tolerance 50% --importance adaptive --device-profile "$tmp/a b/device.yaml"
+expect_exit 0 "pairs"
+check "... are measured" grep -q "moe-profile.*--pairs" "$o/log/profile-1"
+check "... and judged by" grep -q "moe-run.*v.jsonl" "$o/log/run"
+check "... with importances that say what was measured" grep -q "adaptive: {measured: " "$o/map.yaml"
+o=$tmp/neither
+pipeline tests/models/tiny-switch --text "$tmp/calib.txt" --pairs "$tmp/c.jsonl" --memory 40M
+error_line 2 "*--text and --pairs exclude each other*" "pairs and texts"
+
 pack
 run "$bin/moe-run" "$tiny" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1 --strategy lru
 error_line 2 "moe-run: option --plan: *" "a plan and a strategy"
