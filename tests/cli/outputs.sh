@@ -172,6 +172,6 @@ error_line 1 "moe-run: /dev/fd/9: cannot open for writing: Bad file descriptor" 
 run one --stats-json /dev/full
 check "a full device is one error line" sh -c \
     "[ $code = 1 ] && [ \$(wc -l <'$err') = 1 ] && grep -q '/dev/full: cannot write: No space left' '$err'"
-run "$bin/moe-plan" "$tiny" --expert-memory 6M --device-profile profiles/apple-m2.yaml -o -
+run "$bin/moe-plan" "$tiny" --expert-memory 6M --max-tokens 60 --device-profile profiles/apple-m2.yaml -o -
 expect_stdout_like '*format: moe-plan*' "moe-plan -o -"
 finish

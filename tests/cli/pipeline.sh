@@ -1,10 +1,10 @@
 # moe-pipeline: from a checkpoint to a planned run, again with what is missing or changed, and what it refuses.
 . tests/cli/lib.sh
-head -c 3000 tests/data/math.calib.txt >"$tmp/calib.txt"
+head -c 1500 tests/data/math.calib.txt >"$tmp/calib.txt"
 head -c 2000 tests/data/math.valid.txt >"$tmp/valid.txt"
 o="$tmp/a b" # a directory with a space in its name
 pipeline() { run "$bin/moe-pipeline" -o "$o" "$@"; }
-begin() { pipeline "$checkpoint" --text "$tmp/calib.txt" --check "$tmp/valid.txt" --max-tokens 64 "$@"; }
+begin() { pipeline "$checkpoint" --text "$tmp/calib.txt" --check "$tmp/valid.txt" --max-tokens 32 "$@"; }
 
 begin --bits 4 --memory 26M --shards 3 --dry-run
 expect_exit 0 "--dry-run"
@@ -23,7 +23,7 @@ expect_exit 0 "the plan runs again"
 first=$(cat "$out")
 run "$bin/moe-run" "$o/model.moe" -p 'Once upon a time' -n 20 --temp 0
 expect_stdout "$first" "with the tokens of a run without a plan"
-run "$bin/moe-profile" -q "$o/model.moe" --text "$tmp/calib.txt" --max-tokens 64 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
+run "$bin/moe-profile" -q "$o/model.moe" --text "$tmp/calib.txt" --max-tokens 32 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
 check "shards make the bytes of one run" sh -c "cmp '$tmp/s.yaml' '$o/statistics.yaml' && cmp '$tmp/t.trace' '$o/text.trace'"
 
 pipeline

@@ -16,7 +16,7 @@
 enum { N_CONFIGS = 24 };
 static const enum moe_load_backend any_backend = MOE_LOAD_PREAD;
 #elif defined __SANITIZE_ADDRESS__
-enum { N_CONFIGS = 40 };
+enum { N_CONFIGS = 16 };
 static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;
 #else
 enum { N_CONFIGS = 120 };

@@ -9,7 +9,7 @@
 
 /* Sanitized, a run takes ten times as long: fewer cells then. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { N_CELLS = 2 };
+enum { N_CELLS = 1 };
 #else
 enum { N_CELLS = 5 };
 #endif
