@@ -99,6 +99,7 @@ struct moe_convert_report {
     /* Of a checkpoint: tensors that were left out, of layers that predict tokens beyond the next
      * (MTP). */
     uint64_t n_beyond;
+    uint64_t n_visual; /* ... and of the part that sees images */
 };
 
 enum { MOE_SOURCE_NAME_BYTES = 256 };

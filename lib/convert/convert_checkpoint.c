@@ -31,6 +31,7 @@ static int check_unused(const struct converter *c, const struct checkpoint_sourc
         bool known = s->used[i] || convert_may_ignore(&s->from, name);
         status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
         c->report->n_beyond += !s->used[i] && convert_is_beyond(&s->from, name);
+        c->report->n_visual += convert_sees_images(&s->from, name);
         if (status == MOE_OK && !known)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: tensor '%.200s' has no place in a %s model as %s describes it",
@@ -93,7 +94,6 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
                      uint32_t layer, struct moe_err *err)
 {
     struct convert_view view;
-    (void)c;
     int status = convert_view_dense(&s->from, role, layer, &view, err);
     if (status == MOE_OK && moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
         s->quantized |= moe_dtype_block(view.tensor->dtype)->items > 1;

@@ -74,6 +74,12 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
     return i < MOE_MAX_USUAL_NAMES ? &spec->names[s->naming][i] : NULL;
 }
 
+bool convert_sees_images(const struct convert_source *source, const char *name)
+{
+    return source->naming == MOE_NAMING_HF && source->family->hf.in_text_config &&
+           matches("model.visual.*", name);
+}
+
 bool convert_is_beyond(const struct convert_source *source, const char *name)
 {
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
@@ -95,7 +101,7 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
     for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, false, i)) != NULL; i++)
         if (source->config->tied_head && head->name && matches(head->name, name))
             return true;
-    if (convert_is_beyond(source, name))
+    if (convert_is_beyond(source, name) || convert_sees_images(source, name))
         return true;
     for (; *ignored; ignored++)
         if (matches(*ignored, name))
@@ -162,6 +168,19 @@ static bool is_plain(const struct moe_tensor *t)
     return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
 }
 
+/* Makes a name that of the text part of a model which sees images as well; false: it has none. */
+static bool is_text_part(const struct convert_source *s, char name[NAME_BYTES])
+{
+    static const char whole[] = "model.", text[] = "model.language_model.";
+    size_t n = strlen(name), more = sizeof text - sizeof whole;
+    if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config ||
+        strncmp(name, whole, sizeof whole - 1) != 0 || n + more >= NAME_BYTES)
+        return false;
+    memmove(name + sizeof text - 1, name + sizeof whole - 1, n - sizeof whole + 2);
+    memcpy(name, text, sizeof text - 1);
+    return true;
+}
+
 /* Finds the first name that the checkpoint has a tensor for; *name is that name in full. */
 static int find_source(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
@@ -176,6 +195,8 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
         char candidate[NAME_BYTES];
         expand_name(entry->name, w->layer - first, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
+        if (!there && is_text_part(s, candidate))
+            there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
         if (there || !*from) { /* one that is nowhere is reported under its first name */
             *from = entry;
             memcpy(name, candidate, NAME_BYTES);

@@ -68,6 +68,9 @@ int convert_view_read_blocks(const struct convert_view *view, uint32_t first, ui
 /* Whether the tensor is of a layer that predicts further tokens, which is left out. */
 bool convert_is_beyond(const struct convert_source *source, const char *name);
 
+/* Whether the tensor is of the part of a model that sees images, which is left out. */
+bool convert_sees_images(const struct convert_source *source, const char *name);
+
 /* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 

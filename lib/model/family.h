@@ -124,6 +124,9 @@ struct moe_family {
         /* Of MOE_LAYERS_AFTER: where "n_shared_experts", "first_k_dense_replace" are absent. */
         uint32_t n_shared, n_dense;
         struct moe_windows windows;
+        /* A checkpoint may be of a model that sees images as well: the family is then described in
+         * its "text_config", and its tensors are "model.language_model.*". */
+        bool in_text_config;
         bool reads_mxfp4; /* "quantization_config" with MXFP4 experts is fine */
         /* What it computes beyond that (NULL: nothing): all keys are read, *rope is not applied
          * yet. */

@@ -337,13 +337,18 @@ static int read_config(struct moe_config *config, const char *path, const char *
     if (!family)
         return unknown_family(path, type, err);
     status = check_quantization(path, json, family, err);
+    const json_t *text = json_object_get(json, "text_config");
+    bool nested = family->hf.in_text_config && json_is_object(text);
     if (status == MOE_OK)
-        status = read_family(config, family, path, json, err);
+        status = read_family(config, family, path, nested ? text : json, err);
+    if (status == MOE_OK && nested)
+        status =
+            moe_json_get_bool(path, json, "tie_word_embeddings", false, &config->tied_head, err);
     /* generation_config.json lists more ends of text than config.json: its come first. */
     if (status == MOE_OK && dir)
         status = read_generation_config(config, dir, err);
     if (status == MOE_OK)
-        status = read_hf_eos(config, path, json, err);
+        status = read_hf_eos(config, path, nested ? text : json, err);
     if (status != MOE_OK)
         return status;
     moe_config_complete(config);

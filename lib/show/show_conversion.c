@@ -51,4 +51,7 @@ void moe_show_source(const struct moe_convert_report *report, const char *path, 
                        "%s: left out: %" PRIu64 " tensors of layers that predict further tokens "
                        "(MTP)\n",
                        path, report->n_beyond);
+    if (report->n_visual)
+        moe_buf_printf(out, "%s: left out: %" PRIu64 " tensors of the part that sees images\n",
+                       path, report->n_visual);
 }

@@ -94,6 +94,18 @@ static void qwen_families(void **state)
     assert_int_equal(moe_config_state_channels(&config), 2 * 8 * 24 + 48 * 40);
     assert_int_equal(config.conv_width, 3);
 
+    read_ok(
+        "{\"model_type\": \"qwen3_5_moe\", \"tie_word_embeddings\": true, \"text_config\": " MODEL(
+            "qwen3_5_moe_text",
+            ", \"num_experts\": 9, \"attn_output_gate\": true, "
+            "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e7, "
+            "\"partial_rotary_factor\": 0.25, \"mrope_section\": [11, 11, 10]}") "}");
+    assert_layers("MMMM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_int_equal(config.n_experts, 9);
+    assert_int_equal(config.rope_dim, 64);
+    assert_true(config.tied_head && config.norm_topk && config.rope_theta == 1e7);
+
     read_ok(MODEL("qwen2", ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
                            "\"max_window_layers\": 3, \"sliding_window\": 16"));
     assert_layers("dddd", "---w");

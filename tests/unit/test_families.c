@@ -207,6 +207,7 @@ static struct family_case cases[] = {
     GGUF("deepseek-v3-b"), HF("deepseek-v3-c"),   HF("glm4-moe-a"),      GGUF("glm4-moe-a"),
     HF("glm4-moe-b"),      HF("dots1-a"),         GGUF("dots1-a"),       HF("dots1-b"),
     HF("minimax-m2"),      GGUF("minimax-m2"),    HF("glm4-moe-lite"),   GGUF("glm4-moe-lite"),
+    HF("qwen3.5-moe"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
