@@ -13,7 +13,7 @@ pack
 # moves for it without a cache (a shared expert is computed meanwhile).
 like_trace() { # SHAPE: with 12 layers of 32 experts, 4 for a token
     sed 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 12/; s/"num_experts": [0-9]*/"num_experts": 32/
-        s/"num_experts_per_tok": [0-9]*/"num_experts_per_tok": 4/; s/"count": 30/"count": 9/; s/"count": 10/"count": 3/' "$1"
+        s/"num_experts_per_tok": [0-9]*/"num_experts_per_tok": 4/; s/"count": 25/"count": 9/; s/"count": 5/"count": 3/' "$1"
 }
 like_trace $shapes/qwen1.5-moe-a2.7b.json >"$tmp/qwen1.5.json"
 sed 's/moe_layers: 24/moe_layers: 12/; s/experts: 60/experts: 32/' profiles/rtx3090-pcie3.yaml >"$tmp/3090.yaml"
@@ -62,7 +62,7 @@ expect_exit 0 "a layer's and a load's time are a machine"
 # One that runs, and one with attention of two kinds.
 orin="--device-profile profiles/jetson-agx-orin.yaml --trace $tmp/t.trace"
 like_trace $shapes/qwen3-30b-a3b.json >"$tmp/few.json"
-like_trace $shapes/qwen3.6-35b-a3b.json >"$tmp/linear.json"
+like_trace $shapes/gemma-4-26b-a4b.json >"$tmp/gemma.json"
 # shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/few.json" $orin
 expect_exit 0 "a shape without a budget"
@@ -80,13 +80,13 @@ check "... at the bits that are asked for" grep -q '^1.5G  *8  *[0-9]*% of the e
 run "$plan" -q --shape "$tmp/few.json" $orin --memory 100M,200M --strategy lru
 expect_exit 4 "none that fits is an error"
 # shellcheck disable=SC2086
-run "$plan" -q --shape "$tmp/linear.json" $orin --memory 2G,4G --strategy lru
+run "$plan" -q --shape "$tmp/gemma.json" $orin --memory 2G,4G --strategy lru
 expect_exit 0 "a model of a family that is not implemented"
-expect_stdout_like "*moe-run cannot run it yet: linear attention*" "... says so"
+expect_stdout_like "*moe-run cannot run it yet: Gemma's layers*" "... says so"
 # shellcheck disable=SC2086
-run "$plan" --shape "$tmp/linear.json" $orin --memory 2G --strategy lru
-expect_stderr_like "*moe-run cannot run it yet: linear attention*" "... in a plan of one budget, too"
-sed 's/"count": 9/"count": 8/' "$tmp/linear.json" >"$tmp/wrong.json"
+run "$plan" --shape "$tmp/gemma.json" $orin --memory 2G --strategy lru
+expect_stderr_like "*moe-run cannot run it yet: Gemma's layers*" "... in a plan of one budget, too"
+sed 's/"count": 9/"count": 8/' "$tmp/gemma.json" >"$tmp/wrong.json"
 # shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/wrong.json" $orin
 error_line 3 "moe-plan: $tmp/wrong.json: 'layers' are 11 in all, the model has 12" "layers that do not add up"

@@ -75,7 +75,7 @@ static void four_bits_are_a_known_size(void **state)
 
 static void layers_of_two_kinds(void **state)
 {
-    static struct moe_shape_file gemma, qwen;
+    static struct moe_shape_file gemma;
     struct moe_shape_bytes b;
     struct moe_err err = {0};
     read_shape(&gemma, "gemma-4-26b-a4b.json");
@@ -91,16 +91,6 @@ static void layers_of_two_kinds(void **state)
     assert_true(
         fabs((double)(b.attention - b.router) / (2.0 * (double)b.attention_parameters) - 1) < 0.01);
 
-    /* A state is kept whatever the length, and moved for each token. */
-    read_shape(&qwen, "qwen3.6-35b-a3b.json");
-    assert_int_equal(moe_shape_file_kv_bytes(&qwen, 1000),
-                     4 * (30 * UINT64_C(548864) + 10 * UINT64_C(1024) * 1000));
-    assert_ok(moe_shape_file_bytes(&b, &qwen, four, 16, 64, &err), &err);
-    double state_bytes = 8.0 * 548864 * 30 / 40;
-    assert_true(fabs((double)(b.attention - b.router) /
-                         (2.0 * (double)b.attention_parameters + state_bytes) -
-                     1) < 0.01);
-
     static struct moe_shape_file plain;
     read_shape(&plain, "mixtral-8x7b.json");
     assert_true(plain.runs && plain.n_kinds == 0);
@@ -112,11 +102,35 @@ static void layers_of_two_kinds(void **state)
     "\"max_position_embeddings\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, "    \
     "\"intermediate_size\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2"
 
+#define AS "\"runs\": false, \"why\": \"x\", \"as\": {\"model_type\": \"mixtral\"}"
+
 static int read_text(struct moe_shape_file *out, const char *text, struct moe_err *err)
 {
     const char *path = in_dir("shape.json");
     assert_ok(moe_file_write_all(path, text, strlen(text), err), err);
     return moe_shape_file_read(out, path, err);
+}
+
+/* A state is kept whatever the length, and moved for each token. */
+static void layers_with_states(void **state)
+{
+    static struct moe_shape_file s;
+    struct moe_shape_bytes b;
+    struct moe_err err = {0};
+    assert_ok(read_text(&s,
+                        "{\"model_type\": \"unheard\", " CONFIG ", \"moe_shape\": {" AS
+                        ", \"layers\": ["
+                        "{\"kind\": \"state\", \"count\": 1, \"attention_parameters\": 16384, "
+                        "\"kv_values\": 0, \"state_values\": 4000}, "
+                        "{\"kind\": \"full\", \"count\": 1, \"attention_parameters\": 16384, "
+                        "\"kv_values\": 64}]}}",
+                        &err),
+              &err);
+    assert_int_equal(moe_shape_file_kv_bytes(&s, 1000), 4 * (4000 + 64 * 1000));
+    assert_ok(moe_shape_file_bytes(&b, &s, four, 16, 64, &err), &err);
+    assert_int_equal(b.attention_parameters, 16384);
+    double state_bytes = 8.0 * 4000 / 2;
+    assert_true(fabs((double)(b.attention - b.router) / (2.0 * 16384 + state_bytes) - 1) < 0.05);
 }
 
 static void refused(const char *shape, int status, const char *words)
@@ -129,7 +143,6 @@ static void refused(const char *shape, int status, const char *words)
     assert_fails(read_text(&s, text, &err), status, words, &err);
 }
 
-#define AS "\"runs\": false, \"why\": \"x\", \"as\": {\"model_type\": \"mixtral\"}"
 #define KIND "\"kind\": \"a\", \"attention_parameters\": 4096, \"kv_values\": 8"
 
 static void damage_is_named(void **state)
@@ -167,6 +180,7 @@ int main(void)
         cmocka_unit_test(shapes_weigh_what_is_published),
         cmocka_unit_test(four_bits_are_a_known_size),
         cmocka_unit_test(layers_of_two_kinds),
+        cmocka_unit_test(layers_with_states),
         cmocka_unit_test_setup_teardown(damage_is_named, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
