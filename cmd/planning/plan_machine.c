@@ -124,7 +124,11 @@ static void set_layer(struct plan_inputs *in)
 int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
-    int status;
+    int status = MOE_OK;
+    if (o->strategy.device.cuda && o->pack)
+        status = moe_config_check_gpu(&in->config, o->pack, err);
+    if (status != MOE_OK)
+        return status;
     if (o->layer_seconds > 0 && !o->profile) {
         status = pace_of_layer(in, err);
     } else {

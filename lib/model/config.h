@@ -268,4 +268,8 @@ int moe_config_read_hf_json(struct moe_config *config, const char *name, const s
 int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                          struct moe_err *err);
 
+/* Whether a GPU's stages (gpu/) compute all that the description asks for; else
+ * MOE_ERR_UNSUPPORTED, named is what the sentence begins with. */
+int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err);
+
 #endif

@@ -93,15 +93,6 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
 
 /* ---- Open and close ---- */
 
-/* Whether stages_gpu*.c compute all that the description asks for. */
-static bool on_gpus(const struct moe_config *c)
-{
-    return c->n_encoder == 0 && !c->prefix_lm && !c->attn_gate && !c->state_heads &&
-           c->positions == MOE_POSITIONS_ROTARY && c->norm_place == MOE_NORM_BEFORE &&
-           moe_act_is_gated(c->dense_act) && moe_act_is_gated(c->expert_act) &&
-           !moe_config_has_static(c, 0, c->n_layers);
-}
-
 static int check_options(const struct moe_model *model, const struct moe_session_options *o,
                          struct moe_err *err)
 {
@@ -116,13 +107,11 @@ static int check_options(const struct moe_model *model, const struct moe_session
                         "a pass of %u rows, which see each other, is more than %d: take a shorter "
                         "context",
                         o->batch, MAX_BATCH);
-    if (o->gpu && !on_gpus(&model->config))
-        return moe_fail(
-            err, MOE_ERR_UNSUPPORTED,
-            "%s: models of this kind (encoder, recurrent states, positions by distance or learnt, "
-            "norms after blocks, experts of two matrices or chosen by the token) are computed "
-            "by the processor alone: take --device cpu",
-            moe_pack_path(model->pack));
+    if (o->gpu) {
+        int status = moe_config_check_gpu(&model->config, moe_pack_path(model->pack), err);
+        if (status != MOE_OK)
+            return status;
+    }
     if (o->kv_kind != MOE_LAYOUT_F32 && o->kv_kind != MOE_LAYOUT_F16)
         return moe_fail(err, MOE_ERR_USAGE, "the KV cache is kept as f32 or f16, not as %s",
                         moe_layout_name(o->kv_kind));
