@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "cli_private.h"
+#include "show/draw.h"
 
 volatile sig_atomic_t cli_stop;
 void (*cli_on_leaving)(void);
@@ -28,13 +29,9 @@ static void print_left(uint64_t done, uint64_t total)
     double passed = bar.drawn - bar.began;
     if (passed < 5 || done <= bar.first || done >= total)
         return;
-    double left = passed * (double)(total - done) / (double)(done - bar.first);
-    if (left < 100)
-        fprintf(stderr, ", %.0f s left", left);
-    else if (left < 100 * 60)
-        fprintf(stderr, ", %.0f min left", left / 60);
-    else
-        fprintf(stderr, ", %.1f h left", left / 3600);
+    char left[32];
+    double seconds = passed * (double)(total - done) / (double)(done - bar.first);
+    fprintf(stderr, ", %s left", moe_format_duration(seconds, left));
 }
 
 /* In one line: what does not fit a narrow terminal is taken from the cells. */

@@ -22,7 +22,7 @@ static struct {
     struct offline_shard shard;
     int metric, judge, importance;
     double tolerance, routing_tolerance, measured;
-    bool resume, compare, merge, partial, show, json;
+    bool resume, compare, merge, partial, show, json, dry_run;
 } o = {.calibrate = {.max_tokens = DEFAULT_TOKENS},
        .shard = {0, 1},
        .tolerance = 0.02,
@@ -113,11 +113,12 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
      .alone = true, .help = "every N-th expert, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
+    {CLI_OPT_FLAG(0, "dry-run", &o.dry_run), .help = "say what memory and time it would take"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "merge shards, for a run with --from"},
     {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
     {.kind = CLI_HEADING, .help = "Looking"},
     {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show, --dry-run: as JSON"},
     {.kind = CLI_END},
 };
 
@@ -128,6 +129,7 @@ static const struct cli_program program = {
     .usage =
         (const char *const[]){"PACK --text FILE... -o MAP [OPTION]...",
                               "PACK --pairs FILE... -o MAP [OPTION]...",
+                              "PACK --text FILE... --dry-run [OPTION]...",
                               "--merge MAP... -o MAP [--partial]", "--show MAP [--json]", NULL},
     .options = options,
     .examples =
@@ -157,13 +159,27 @@ static void say_result(const struct moe_map *map)
     moe_buf_release(&line);
 }
 
+/* What it would take, on stdout. */
+static int forecast(const char *pack, struct moe_err *err)
+{
+    struct moe_forecast found;
+    struct moe_buf text = {0};
+    int status = moe_calibrate_forecast(&found, pack, &o.calibrate, err);
+    cli_progress_done();
+    if (status == MOE_OK && o.json)
+        status = moe_show_forecast_json(&found, &text, err);
+    else if (status == MOE_OK)
+        moe_show_forecast(&found, &text);
+    return cli_print(status, &text, err);
+}
+
 static int calibrate(const char *pack)
 {
     struct moe_err err;
     struct moe_map *map = NULL, *from = NULL;
     struct moe_statistics *statistics = NULL;
     struct moe_calibrate_options *c = &o.calibrate;
-    char *partial = offline_partial_name(o.out, &err);
+    char *partial = o.out ? offline_partial_name(o.out, &err) : NULL;
     const struct cli_texts *texts = o.pairs.n ? &o.pairs : &o.texts;
     c->texts = texts->items;
     c->n_texts = (uint32_t)texts->n;
@@ -184,19 +200,21 @@ static int calibrate(const char *pack)
     c->resume = o.resume;
     c->progress = cli_progress();
     cli_catch_termination();
-    int status = partial ? MOE_OK : MOE_ERR_MEMORY;
+    int status = partial || !o.out ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK && o.from)
         status = moe_map_read(&from, o.from, &err);
     if (status == MOE_OK && o.stats)
         status = moe_statistics_read(&statistics, o.stats, &err);
     c->from = from;
     c->statistics = statistics;
-    if (status == MOE_OK)
+    if (status == MOE_OK && o.dry_run)
+        status = forecast(pack, &err);
+    else if (status == MOE_OK)
         status = moe_calibrate(&map, pack, c, &err);
     cli_progress_done();
-    if (status == MOE_OK)
+    if (status == MOE_OK && map)
         status = write_map(map, o.out, &err);
-    if (status == MOE_OK) {
+    if (status == MOE_OK && map) {
         offline_remove_partial(partial);
         say_result(map);
     }
@@ -293,13 +311,15 @@ int main(int argc, char **argv)
         return cli_misuse("--text, --pairs, --merge and --show exclude each other");
     if (o.partial && !o.merge)
         return cli_misuse("--partial goes with --merge");
-    if (o.json && !o.show)
-        return cli_misuse("--json goes with --show");
+    if (o.dry_run && (o.merge || o.show))
+        return cli_misuse("--dry-run is for calibrating");
+    if (o.json && !o.show && !o.dry_run)
+        return cli_misuse("--json goes with --show or --dry-run");
     if (!take_without())
         return cli_misuse("--without takes fate or hobbit");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
-    if (!o.out)
+    if (!o.out && !(o.dry_run && o.texts.n + o.pairs.n))
         return cli_misuse(o.merge || o.texts.n + o.pairs.n
                               ? "no output given (-o MAP)"
                               : "nothing to do: --text, --pairs, --merge or --show");

@@ -206,12 +206,13 @@ static int check_pairs(const struct calibration *c, struct moe_err *err)
                     moe_pack_path(c->model->pack));
 }
 
-static int open_all(struct calibration *c, const char *pack, struct moe_err *err)
+int calibrate_open(struct calibration *c, const char *pack, struct calibration_need *need,
+                   struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     uint32_t context = o->max_tokens;
     uint64_t before = moe_rss_bytes();
-    struct calibration_need need = {0};
+    *need = (struct calibration_need){0};
     int status = moe_model_open_directory(&c->model, pack, err);
     if (status == MOE_OK)
         status = moe_pack_check_meant(c->model->pack, err);
@@ -223,9 +224,9 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
     const struct moe_rerun_options rerun = calibrate_rerun_options(c, true);
     status = check_pairs(c, err);
     if (status == MOE_OK)
-        status = calibrate_survey(c, &rerun, context, directory, &need, err);
+        status = calibrate_survey(c, &rerun, context, directory, need, err);
     if (status == MOE_OK)
-        status = calibrate_check_budget(c, &need, err);
+        status = calibrate_check_budget(c, need, err);
     if (status == MOE_OK)
         status = moe_model_load(c->model, context, NULL, o->progress, err);
     if (status == MOE_OK)
@@ -237,17 +238,19 @@ static int open_all(struct calibration *c, const char *pack, struct moe_err *err
     if (status == MOE_OK) {
         note_texts(c->map, c->corpus, false);
         note_texts(c->map, c->check, true);
-        status = moe_experts_open_every(&c->experts, c->model->pack, need.budget - need.taken,
+        status = moe_experts_open_every(&c->experts, c->model->pack, need->budget - need->taken,
                                         o->progress, err);
     }
     if (status == MOE_OK)
         status = open_own(c, &rerun, err);
+    if (status == MOE_OK && o->from)
+        status = adopt(c, o->from, "the importances to start from", err);
     if (status == MOE_OK)
-        status = measure_references(c, err);
+        status = resume(c, err);
     return status;
 }
 
-static void close_all(struct calibration *c)
+void calibrate_close(struct calibration *c)
 {
     moe_quality_release(&c->reference);
     moe_quality_release(&c->check_reference);
@@ -343,14 +346,13 @@ int moe_calibrate(struct moe_map **out, const char *pack,
                   const struct moe_calibrate_options *options, struct moe_err *err)
 {
     struct calibration c = {.options = options};
+    struct calibration_need need;
     *out = NULL;
     int status = options->partial ? moe_outfile_try(options->partial, err) : MOE_OK;
     if (status == MOE_OK)
-        status = open_all(&c, pack, err);
-    if (status == MOE_OK && options->from)
-        status = adopt(&c, options->from, "the importances to start from", err);
+        status = calibrate_open(&c, pack, &need, err);
     if (status == MOE_OK)
-        status = resume(&c, err);
+        status = measure_references(&c, err);
     if (status == MOE_OK)
         status = calibrate_uniform(&c, err);
     if (status == MOE_OK)
@@ -370,6 +372,6 @@ int moe_calibrate(struct moe_map **out, const char *pack,
         *out = c.map;
     else
         moe_map_free(c.map);
-    close_all(&c);
+    calibrate_close(&c);
     return status;
 }

@@ -19,6 +19,7 @@
 #include "quant/quantize.h"
 #include "record/map.h"
 #include "record/statistics.h"
+#include "show/show_forecast.h"
 
 enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at most */
 
@@ -58,5 +59,10 @@ struct moe_calibrate_options {
  */
 int moe_calibrate(struct moe_map **out, const char *pack,
                   const struct moe_calibrate_options *options, struct moe_err *err);
+
+/* What that would take, of a few documents that are run through the model (calibrate_forecast.c).
+ * Writes no file. Errors as above. */
+int moe_calibrate_forecast(struct moe_forecast *out, const char *pack,
+                           const struct moe_calibrate_options *options, struct moe_err *err);
 
 #endif

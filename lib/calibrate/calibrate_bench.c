@@ -223,12 +223,12 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     const struct moe_model *m = c->model;
     struct moe_corpus corpus, check;
     uint64_t bytes = 0, check_bytes = 0, reading = 0, check_reading = 0;
-    uint64_t free_bytes = moe_available_bytes(), all;
+    uint64_t free_bytes = moe_available_bytes();
     need->budget = o->memory_bytes            ? o->memory_bytes
                    : free_bytes == UINT64_MAX ? UINT64_MAX
                                               : free_bytes + moe_rss_bytes();
     uint64_t may_hold = moe_engine_room_of(need->budget, context).may_hold;
-    moe_experts_every_bytes(m->pack, &need->least, &all);
+    moe_experts_every_bytes(m->pack, &need->least, &need->all);
     need->taken = moe_rss_bytes() + moe_model_load_bytes(m, context) + SLACK;
     const struct moe_documents documents = calibrate_documents(c);
     int status = moe_corpus_survey(&corpus, &bytes, &reading, &documents, o->texts, o->n_texts,
@@ -260,12 +260,17 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     return MOE_OK;
 }
 
+uint64_t calibrate_floor(const struct calibration_need *need)
+{
+    uint64_t floor = need->taken + need->least;
+    return floor > need->reading ? floor : need->reading;
+}
+
 int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
                            struct moe_err *err)
 {
     char have[32], wanted[32];
-    uint64_t floor = need->taken + need->least;
-    floor = floor > need->reading ? floor : need->reading;
+    uint64_t floor = calibrate_floor(need);
     if (need->budget >= floor)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_LIMIT,

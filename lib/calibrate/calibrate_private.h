@@ -39,7 +39,14 @@ struct calibration_need {
     uint64_t budget, taken;
     uint64_t reading; /* the texts, before re-runs and experts are there */
     uint64_t least;   /* for the experts */
+    uint64_t all;     /* ... with all of them in memory */
 };
+
+/* Opens everything and adopts what is known already (`from`, the partial file); nothing is measured
+ * yet. Close also after an error; the map stays the caller's. */
+int calibrate_open(struct calibration *c, const char *pack, struct calibration_need *need,
+                   struct moe_err *err);
+void calibrate_close(struct calibration *c);
 
 /* Of re-runs over texts or checks. */
 struct moe_rerun_options calibrate_rerun_options(const struct calibration *c, bool keeps_states);
@@ -49,7 +56,9 @@ struct moe_documents calibrate_documents(const struct calibration *c);
  * model's directory. */
 int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
                      uint64_t directory, struct calibration_need *need, struct moe_err *err);
-/* MOE_ERR_LIMIT, with the smallest budget that works. Experts get what it leaves. */
+/* The smallest budget that works. */
+uint64_t calibrate_floor(const struct calibration_need *need);
+/* MOE_ERR_LIMIT, with that budget. Experts get what it leaves. */
 int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
                            struct moe_err *err);
 

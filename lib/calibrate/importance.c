@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "model/shape.h"
+#include "calibrate/importance_cost.h"
 
 enum {
     CALL_ROWS = 1 << 15, /* of one call's jobs, about: passes are full but for the last */
@@ -37,8 +37,8 @@ struct exact {
     uint32_t n_done;      /* ... of its jobs */
     uint32_t changed;     /* ... its changed tokens */
 
-    const char *step;   /* for the progress bar */
-    double *row_cost;   /* [n_layers] of a row from there to its stack's end, the head included */
+    const char *step; /* for the progress bar */
+    struct moe_importance_cost costs;
     double cost;        /* of all jobs */
     double done, total; /* of this step */
 };
@@ -70,50 +70,7 @@ static uint32_t layers_to_walk(const struct exact *x, const struct moe_map *map)
     return end;
 }
 
-/* ---- Cost ---- */
-
-/* What a row costs, in passes through a MoE layer: each layer and the head take the time of the
- * weights that a token meets there. */
-static int weigh_layers(struct exact *x, struct moe_err *err)
-{
-    const struct moe_config *c = x->config;
-    struct moe_shape_bytes bytes;
-    int status = moe_shape_bytes(&bytes, c, (struct moe_bits){8, 8}, 8, 64, err);
-    if (status != MOE_OK)
-        return status;
-    double moe = (double)(bytes.attention + bytes.shared + c->top_k * bytes.expert);
-    double dense = (double)(bytes.attention + bytes.dense_ff);
-    double after = (double)bytes.head / moe;
-    for (uint32_t layer = c->n_layers; layer-- > 0;) {
-        if (layer + 1 == c->n_encoder)
-            after = 0;
-        after += c->layer_is_moe[layer] ? 1 : dense / moe;
-        x->row_cost[layer] = after;
-    }
-    return MOE_OK;
-}
-
-static uint32_t target_rows(const struct exact *x, uint32_t document)
-{
-    return moe_corpus_length(x->corpus, document) - 1;
-}
-
-/* Of a job that begins at the layer. */
-static double job_cost(const struct exact *x, uint32_t document, uint32_t layer)
-{
-    uint32_t n_encoder = x->config->n_encoder;
-    if (layer >= n_encoder)
-        return target_rows(x, document) * x->row_cost[layer];
-    return moe_corpus_source(x->corpus, document) * x->row_cost[layer] +
-           target_rows(x, document) * x->row_cost[n_encoder];
-}
-
-/* Rows that looking at a layer takes. */
-static double look_cost(const struct exact *x, uint32_t layer)
-{
-    return (double)(layer < x->config->n_encoder ? x->corpus->n_source_tokens
-                                                 : x->corpus->n_predicted);
-}
+/* ---- Progress ---- */
 
 static void report(struct exact *x, double more)
 {
@@ -168,7 +125,7 @@ static void job_done(void *ctx, const struct moe_job *job, const double *nats, c
         x->changed += best[i] != base_best[i];
     }
     x->differences[job->document] = sum - x->base->nats[job->document];
-    report(x, job_cost(x, job->document, x->layer));
+    report(x, moe_importance_job_cost(&x->costs, job->document, x->layer));
     if (++x->n_done == x->n_visitors[job->tag])
         finish_expert(x, job->tag);
 }
@@ -184,8 +141,8 @@ static uint64_t add_jobs(struct exact *x, uint32_t expert, uint32_t layer, doubl
         if (x->visited[(uint64_t)d * x->n_experts + expert]) {
             x->jobs[x->n_jobs++] = (struct moe_job){d, expert};
             x->n_visitors[expert]++;
-            rows += target_rows(x, d);
-            *cost += job_cost(x, d, layer);
+            rows += moe_corpus_length(x->corpus, d) - 1;
+            *cost += moe_importance_job_cost(&x->costs, d, layer);
         }
     return rows;
 }
@@ -242,7 +199,7 @@ static int walk(struct exact *x, struct moe_rerun *r, uint32_t end,
         bool here = x->config->layer_is_moe[layer] && layer_wanted(x, moe_layer);
         x->first = (uint64_t)moe_layer * x->n_experts;
         status = moe_rerun_look(r, &rule, here ? x->visited : NULL, err);
-        report(x, look_cost(x, layer));
+        report(x, moe_importance_look_cost(&x->costs, layer));
         if (status == MOE_OK && here)
             status = fn(x, r, layer, err);
         if (status == MOE_OK)
@@ -269,7 +226,7 @@ static int walk_twice(struct exact *x, struct moe_rerun *r, const struct moe_map
     uint32_t end = layers_to_walk(x, map);
     double looks = 0;
     for (uint32_t layer = 0; layer < end; layer++)
-        looks += look_cost(x, layer);
+        looks += moe_importance_look_cost(&x->costs, layer);
     x->step = "routing";
     x->total = looks;
     int status = walk(x, r, end, count_layer, err);
@@ -342,17 +299,16 @@ int moe_importance_exact(struct moe_map *map, struct moe_rerun *r, const struct 
     if (!(x.visited = moe_alloc(n_pairs, sizeof *x.visited, err)) ||
         !(x.n_visitors = moe_alloc(c->n_experts, sizeof *x.n_visitors, err)) ||
         !(x.jobs = moe_alloc(n_pairs, sizeof *x.jobs, err)) ||
-        !(x.differences = moe_alloc(corpus->n_documents, sizeof *x.differences, err)) ||
-        !(x.row_cost = moe_alloc(c->n_layers, sizeof *x.row_cost, err)))
+        !(x.differences = moe_alloc(corpus->n_documents, sizeof *x.differences, err)))
         status = MOE_ERR_MEMORY;
     if (status == MOE_OK)
-        status = weigh_layers(&x, err);
+        status = moe_importance_cost_open(&x.costs, c, corpus, err);
     if (status == MOE_OK)
         status = walk_twice(&x, r, map, err);
     free(x.visited);
     free(x.n_visitors);
     free(x.jobs);
     free(x.differences);
-    free(x.row_cost);
+    moe_importance_cost_close(&x.costs);
     return status;
 }

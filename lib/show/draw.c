@@ -41,6 +41,21 @@ char *moe_format_seconds(double seconds, char room[32])
     return room;
 }
 
+char *moe_format_duration(double seconds, char room[32])
+{
+    if (seconds < 9.95)
+        snprintf(room, 32, "%.1f s", seconds);
+    else if (seconds < 100)
+        snprintf(room, 32, "%.0f s", seconds);
+    else if (seconds < 100 * 60)
+        snprintf(room, 32, "%.0f min", seconds / 60);
+    else if (seconds < 72 * 3600)
+        snprintf(room, 32, "%.1f h", seconds / 3600);
+    else
+        snprintf(room, 32, "%.1f days", seconds / 86400);
+    return room;
+}
+
 char *moe_format_layers(uint32_t first, uint32_t n, char room[32])
 {
     if (n == 1)

@@ -29,6 +29,7 @@ char *moe_format_speed(double tokens_per_second, char room[32]); /* "39.5", "3.9
 char *moe_format_percent(double share, char room[32]);           /* "70.0%" */
 char *moe_format_rate(double bytes_per_second, char room[32]);   /* "1.20 GB/s", "16.0 MB/s" */
 char *moe_format_seconds(double seconds, char room[32]);         /* "1.25 ms", "16.0 us" */
+char *moe_format_duration(double seconds, char room[32]);        /* "4.2 s", "17 min", "3.2 h" */
 /* Layers [first, first + n): "3", "3-5". */
 char *moe_format_layers(uint32_t first, uint32_t n, char room[32]);
 

@@ -36,10 +36,30 @@ run calibrate --dense 16 -o "$tmp/x"
 error_line 2 "moe-calibrate: $tmp/all.moe: the dense part has 8 bits, 16 cannot be made of them" \
     "more dense bits than there are"
 
+# What it would take is told beforehand; these texts are so short that all of their documents are tried.
+told() { sed -n "s/^  \"$1\": \([0-9.]*\),\{0,1\}\$/\1/p" "$out"; }
+run calibrate --dry-run
+expect_exit 0 "--dry-run, without an output"
+expect_stdout_like "texts     4 documents, * tokens*at least *experts   384*a pass *4 documents were tried*passes*at last*" \
+    "... says what it would take"
+run calibrate --dry-run --json
+whole=$(told passes_importances)
+least=$(told memory_least)
+run calibrate --dry-run --json --shard 1/2 -o "$tmp/x"
+check "half of the experts take between half of the passes and all of them" \
+    awk -v w="$whole" -v h="$(told passes_importances)" 'BEGIN { exit !(w > 10 && h > w / 2 && h < w) }'
+check "... and no file is made" [ ! -e "$tmp/x" ]
+run calibrate --dry-run --json --memory "$((least - (4 << 20)))"
+expect_exit 4 "a budget that is too small for it"
+run "$bin/moe-calibrate" --show --dry-run "$tmp/x"
+error_line 2 "moe-calibrate: --dry-run is for calibrating*" "--dry-run of something else"
+
 run calibrate -t 1 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/one.yaml"
 expect_exit 0 "a calibration"
 check "quietly" [ ! -s "$err" ]
 check "no partial file is left" [ ! -e "$tmp/one.yaml.part" ]
+run calibrate --from "$tmp/one.yaml" --dry-run --json
+check "with the importances there is nothing to measure" [ "$(told experts_known) $(told passes_importances)" = "384 0" ]
 run calibrate -t 2 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/two.yaml"
 check "two threads give the same file" cmp "$tmp/one.yaml" "$tmp/two.yaml"
 run "$bin/moe-calibrate" --show "$tmp/one.yaml"
