@@ -1,5 +1,5 @@
 /*
- * Model families: one entry in one table (families.c) each.
+ * Model families: one entry in one of the tables (families_*.c) each.
  *
  * A family is data: which keys of config.json or of GGUF metadata set which members of struct
  * moe_config, what they default to, which switches are refused, which layers have experts or

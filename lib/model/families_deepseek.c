@@ -1,0 +1,150 @@
+/* DeepSeek's families, and those that have taken its router or its attention. */
+#include "model/family_table.h"
+
+static const struct moe_source_names minimax_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.e_score_correction_bias")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+/* As they are in memory, and newer writers may store them. */
+static const struct moe_source_names minimax_newer_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
+};
+
+const struct moe_family moe_families_deepseek[] = {
+    /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
+     * experts and shared ones. */
+    {
+        .name = "deepseek",
+        .hf = {.only = ONLY({"scoring_func", "softmax"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 0),
+                                    TOP_K(0), KEY("moe_intermediate_size", expert_ff, 0), NORM_TOPK,
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER},
+        .gguf = {.arch = "deepseek", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    /* DeepSeek-V2, V2-Lite, Coder-V2: latent attention with YaRN, experts as in DeepSeekMoE, chosen
+     * within the best groups of them. Where the code published with the model and the public class
+     * compute different things, or one of them has a switch alone, the value that both compute is
+     * the only one. The norms inside attention have an epsilon of 1e-6 whatever the key says. */
+    {
+        .name = "deepseek_v2",
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"mlp_bias", "false"},
+                            {"scoring_func", "softmax"}, {"norm_topk_prob", "false"},
+                            {"moe_layer_freq", "1"}, {"rms_norm_eps", "1e-06"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 64),
+                                    TOP_K(0), KEY("moe_intermediate_size", expert_ff, 1407),
+                                    LATENT(1536, 512, 128, 64, 128), GROUPS(0, 0),
+                                    KEY("routed_scaling_factor", routed_scale, 0)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 2,
+               .own = family_deepseek_v2_hf},
+        .gguf = {.arch = "deepseek2",
+                 .settings = SETTINGS(LATENT_GGUF),
+                 .own = family_deepseek_v2_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* DeepSeek-V3, R1, Kimi-K2, Moonlight: the same with sigmoids for scores, a bias for the choice
+     * and groups ranked by their two best experts. Layers that predict further tokens are left out.
+     */
+    {
+        .name = "deepseek_v3",
+        .also = "kimi_k2",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only =
+                   ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),
+                            LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .own = family_deepseek_v3_hf},
+        .gguf = {.arch = "deepseek2",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF),
+                 .own = family_deepseek_v3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* GLM-4.7-Flash: the same with other widths, one group. GGUF files call it deepseek2, and may
+     * say nothing of sigmoids. */
+    {
+        .name = "glm4_moe_lite",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"partial_rotary_factor", "1"}),
+               .settings = SETTINGS(CONTEXT(202752), SET(norm_eps, 1e-5), DENSE_FF,
+                                    ROUTED_EXPERTS(64, 4, 1536, true, 1.8),
+                                    LATENT(768, 512, 192, 64, 256), GROUPS(1, 1)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_deepseek_v3_hf},
+        .tensors[MOE_NAMING_HF].paired = true,
+    },
+    /* GLM-4.5, 4.6, Air: ordinary attention of which half of a head is rotated, and norms of
+     * queries and keys in the large ones; DeepSeek-V3's router. */
+    {
+        .name = "glm4_moe",
+        .constants = SETTINGS(SIGMOIDS),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    DENSE_FF, ROUTED_EXPERTS(128, 8, 1408, true, 1), GROUPS(1, 1),
+                                    KEY("attention_bias", qkv_bias, false)),
+               .rope_theta = 1e4,
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_sigmoid_hf},
+        .gguf = {.arch = "glm4moe",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(true)),
+                 .qk_norm = MOE_QK_NORM_HEAD,
+                 .own = family_sigmoid_gguf},
+        .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
+    },
+    /* dots.llm1: Qwen3's attention, DeepSeek-V3's router. */
+    {
+        .name = "dots1",
+        .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid|noaux_tc"}, {"topk_method", "noaux_tc"},
+                            {"moe_layer_freq", "1"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, ROUTED_EXPERTS(0, 0, 1408, false, 1),
+                                    GROUPS(1, 1), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .windows = {MOE_WINDOW_FROM, 4096, .listed = true, .from = 62},
+               .own = family_sigmoid_hf},
+        .gguf = {.arch = "dots1",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .own = family_sigmoid_gguf},
+    },
+    /* MiniMax-M2: a part of each head is rotated, norms over all queries and over all keys of a
+     * position; DeepSeek-V3's router without groups. */
+    {
+        .name = "minimax_m2",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_FULL)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}, {"use_qk_norm", "true"},
+                            {"qk_norm_type", "per_layer"}, {"use_routing_bias", "true"},
+                            {"shared_intermediate_size", "0"}),
+               .settings =
+                   SETTINGS(CONTEXT(196608), SET(n_kv_heads, 8), SET(head_dim, 128), EXPERT_FF,
+                            LOCAL_EXPERTS(256), TOP_K(8), KEY("rotary_dim", rope_dim, 0)),
+               .rope_theta = 5e6,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_minimax_m2_hf},
+        .gguf = {.arch = "minimax-m2", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&minimax_names, &minimax_newer_names},
+    },
+    {.name = NULL},
+};

@@ -1,0 +1,12 @@
+/* Names of tensors that families of several tables have. */
+#include "model/family_table.h"
+
+const struct moe_source_names moe_placed_norm_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},
+};
+
+const struct moe_source_names moe_qwen2_moe_names = {
+    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+};
