@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "plan/trials.h"
 
 enum {
     MAX_BUDGETS = 32,
@@ -98,6 +99,12 @@ static int run(struct plan_inputs *in, const struct choice *choice, struct budge
     in->shapes[PLAN_OF_PROCESS].memory.total = b->bytes;
     struct moe_planner planner = plan_planner(in, PLAN_OF_PROCESS);
     planner.lookups = NULL;
+    struct moe_trial trials[N_CANDIDATES];
+    for (uint32_t i = 0; i < choice->n; i++)
+        trials[i] = moe_trial_of(&planner, &choice->strategies[i], 0, 0);
+    status = moe_trials_open(&planner.trials, &planner, err);
+    if (status == MOE_OK)
+        status = moe_trials_ahead(&planner, trials, choice->n, NULL, 0, 0, err);
     for (uint32_t i = 0; i < choice->n && status == MOE_OK; i++) {
         status = moe_planner_try(&planner, &choice->strategies[i], 0, 0, &t, NULL, err);
         cli_progress_done();
@@ -109,6 +116,7 @@ static int run(struct plan_inputs *in, const struct choice *choice, struct budge
         if (choice->n > 1 && (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE))
             status = MOE_OK;
     }
+    moe_trials_close(planner.trials);
     return status != MOE_OK || fits ? status : MOE_ERR_LIMIT;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "cli.h"
+#include "plan/trials.h"
 #include "show/explain.h"
 
 /* Says which findings of the map cannot be used, before they are left out or refused. */
@@ -49,12 +50,15 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     }
     if (in->config.n_experts) /* a trace alone has none */
         status = moe_planner_set_bits(&planner, &in->config, err);
+    if (status == MOE_OK)
+        status = moe_trials_open(&planner.trials, &planner, err);
     if (automatic && status == MOE_OK)
         status = moe_planner_search(&planner, plan, &best, err);
     if (status == MOE_OK)
         status = moe_planner_search_room(&planner, &best, err);
     if (status == MOE_OK)
         status = moe_planner_make(&planner, &best, plan, err);
+    moe_trials_close(planner.trials);
     plan->evidence.trace_sequences = in->evidence.trace_sequences; /* of the tokens taken */
     cli_progress_done();
     return status;

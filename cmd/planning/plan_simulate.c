@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "fmt/emit.h"
+#include "plan/trials.h"
 #include "sched/strategy.h"
 
 enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };
@@ -250,9 +251,14 @@ static void print_head(const struct table *t, const struct plan_inputs *in)
 static int run_size(struct table *t, const struct plan_inputs *in, const struct size *size,
                     struct moe_err *why, struct moe_err *err)
 {
-    const struct moe_planner planner =
+    struct moe_planner planner =
         plan_planner(in, size->of_experts ? PLAN_OF_EXPERTS : PLAN_OF_PROCESS);
-    int status = MOE_OK;
+    struct moe_trial trials[MAX_STRATEGIES];
+    for (uint32_t i = 0; i < t->n_strategies; i++)
+        trials[i] = moe_trial_of(&planner, &t->strategies[i], size->bytes, 0);
+    int status = moe_trials_open(&planner.trials, &planner, err);
+    if (status == MOE_OK)
+        status = moe_trials_ahead(&planner, trials, t->n_strategies, NULL, 0, 0, err);
     for (uint32_t i = 0; i < t->n_strategies && status == MOE_OK; i++) {
         struct result r = {.strategy = t->names[i], .size = size, .pace = &in->pace};
         status = moe_planner_try(&planner, &t->strategies[i], size->bytes, 0, &r.run, NULL, err);
@@ -270,6 +276,7 @@ static int run_size(struct table *t, const struct plan_inputs *in, const struct 
             t->n_results++;
         }
     }
+    moe_trials_close(planner.trials);
     return status;
 }
 

@@ -7,9 +7,9 @@
 
 #include "base/file.h"
 #include "cli.h"
-#include "plan/document_split.h"
 #include "plan/synthesis.h"
 #include "record/statistics.h"
+#include "trace/document_split.h"
 
 /* Of a synthetic trace: enough decoded tokens for an error of two points in the hit rate. */
 enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };

@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "base/progress.h"
 #include "layer/session.h"
-#include "plan/excerpt.h"
+#include "trace/excerpt.h"
 #include "trace/trace.h"
 
 /* What an excerpt is, before it is followed. */

@@ -12,6 +12,7 @@
 #include "plan/planner_alternatives.h"
 #include "plan/planner_outlook.h"
 #include "plan/planner_try.h"
+#include "plan/trials.h"
 #include "sched/allocate.h"
 #include "sched/boundary.h"
 
@@ -169,13 +170,21 @@ static int set_error(const struct moe_planner *p, const struct moe_strategy *str
     uint64_t n = (moe_trace_totals(p->trace)->sequences - p->excerpt.first + every - 1) / every;
     uint64_t tokens = whole->simulated.prefill.tokens + whole->simulated.decode.tokens;
     struct moe_planner part = *p;
+    struct moe_trial parts[N_PARTS];
     double sum = 0, squares = 0, n_judged = 0;
     part.lookups = NULL;
+    part.excerpt.max_tokens = tokens / N_PARTS + 1;
+    for (uint64_t i = 0; i < N_PARTS; i++) {
+        parts[i] = moe_trial_of(&part, strategy, 0, 0);
+        parts[i].excerpt.first = p->excerpt.first + i * n / N_PARTS * every;
+    }
+    int status = n >= N_PARTS ? moe_trials_ahead(&part, parts, N_PARTS, NULL, 0, 0, err) : MOE_OK;
+    if (status != MOE_OK)
+        return status;
     for (uint64_t i = 0; i < N_PARTS && n >= N_PARTS; i++) {
         struct moe_trial_run t;
-        part.excerpt.first = p->excerpt.first + i * n / N_PARTS * every;
-        part.excerpt.max_tokens = tokens / N_PARTS + 1;
-        int status = moe_planner_try(&part, strategy, 0, 0, &t, NULL, err);
+        part.excerpt = parts[i].excerpt;
+        status = moe_planner_try(&part, strategy, 0, 0, &t, NULL, err);
         if (status != MOE_OK)
             return status;
         double speed = moe_trial_tokens_per_second(&t);
@@ -226,19 +235,28 @@ static int set_boundary_by_stall(const struct moe_planner *p, const struct moe_f
         return MOE_OK;
     if (most > n_layers - 1)
         most = n_layers - 1;
-    uint32_t step = most / MOST_BOUNDARIES + 1;
-    for (uint32_t boundary = 0; boundary <= most; boundary += step) {
+    struct moe_strategy strategies[MOST_BOUNDARIES + 1];
+    struct moe_trial trials[MOST_BOUNDARIES + 1];
+    uint32_t step = most / MOST_BOUNDARIES + 1, n = 0;
+    for (uint32_t boundary = 0; boundary <= most; boundary += step, n++) {
+        struct moe_strategy *s = &strategies[n];
+        *s = f->strategy;
+        s->alloc = boundary ? MOE_ALLOC_SHALLOW : MOE_ALLOC_PER_LAYER;
+        s->boundary = boundary;
+        s->boundary_from = MOE_BOUNDARY_NAMED;
+        trials[n] = moe_trial_of(p, s, 0, 0);
+    }
+    int status = moe_trials_ahead(p, trials, n, NULL, 0, 0, err);
+    if (status != MOE_OK)
+        return status;
+    for (uint32_t i = 0; i < n; i++) {
         struct moe_trial_run t;
-        struct moe_strategy s = f->strategy;
-        s.alloc = boundary ? MOE_ALLOC_SHALLOW : MOE_ALLOC_PER_LAYER;
-        s.boundary = boundary;
-        s.boundary_from = MOE_BOUNDARY_NAMED;
-        int status = moe_planner_try(p, &s, 0, 0, &t, NULL, err);
+        status = moe_planner_try(p, &strategies[i], 0, 0, &t, NULL, err);
         if (status != MOE_OK)
             return status;
         if (moe_trial_tokens_per_second(&t) > best) {
             best = moe_trial_tokens_per_second(&t);
-            plan->boundary_stall = boundary;
+            plan->boundary_stall = i * step;
         }
     }
     return MOE_OK;

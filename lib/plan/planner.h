@@ -22,6 +22,8 @@ struct moe_planner_bits {
     double bytes; /* of an expert */
 };
 
+struct moe_trials; /* trials.h */
+
 struct moe_planner {
     const struct moe_inventory *inventory;
     struct moe_fitter fitter;
@@ -42,6 +44,7 @@ struct moe_planner {
     struct moe_planner_bits bits[MOE_PLANNER_BITS];
     uint64_t seed;
     const struct moe_progress *progress;
+    struct moe_trials *trials; /* side by side, and remembered; NULL: one by one, and forgotten */
 };
 
 /* Sets the bits that a model's experts could have. */

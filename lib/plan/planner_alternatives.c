@@ -5,6 +5,7 @@
 
 #include "model/shape.h"
 #include "plan/planner_try.h"
+#include "plan/trials.h"
 #include "record/map.h"
 
 enum { MOST_BITS = 2 /* other bitwidths that are tried */ };
@@ -81,14 +82,19 @@ static int add(const struct planner_variation *v, const char *other, struct moe_
 
 /* ---- Memory, link, processor ---- */
 
+/* The memory of the plan, of the process or of experts. */
+static uint64_t present(const struct moe_fitted *f)
+{
+    const struct moe_plan_memory *m = &f->memory;
+    return m->total ? m->total : f->named ? f->named : m->experts;
+}
+
 static int add_memory(const struct moe_planner *p, const struct moe_fitted *f, double times,
                       struct moe_plan *plan, struct moe_err *err)
 {
-    const struct moe_plan_memory *m = &f->memory;
-    uint64_t now = m->total ? m->total : f->named ? f->named : m->experts;
     struct planner_variation v;
     planner_begin_variation(&v, p, f);
-    v.bytes = (uint64_t)((double)now * times);
+    v.bytes = (uint64_t)((double)present(f) * times);
     /* More may be enough for everything; of what was all in memory less needs a cache. */
     const char *other = times > 1 && !f->strategy.resident  ? "resident"
                         : times < 1 && f->strategy.resident ? "lru"
@@ -307,13 +313,38 @@ static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
     return status;
 }
 
+/* Those that need nothing but another size, rate or batch, side by side. */
+static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *f,
+                          struct moe_err *err)
+{
+    const struct moe_plan_memory *m = &f->memory;
+    const struct moe_strategy *s = &f->strategy;
+    struct moe_planner without = *p;
+    without.lookups = NULL;
+    struct moe_trial trials[] = {
+        moe_trial_of(&without, s, 2 * present(f), 0),
+        moe_trial_of(&without, s, (uint64_t)((double)present(f) * 0.5), 0),
+        moe_trial_of(&without, s, 0, p->pace->load_rate * 2),
+        moe_trial_of(&without, s, m->total + m->kv / 2, 0),
+        moe_trial_of(&without, s, 0, 0),
+        moe_trial_of(&without, s, 0, 0),
+    };
+    const uint32_t all = sizeof trials / sizeof *trials;
+    trials[all - 2].batch = m->batch / 2;
+    trials[all - 1].batch = m->batch * 2;
+    const uint32_t n = m->total && m->batch > 1 ? all : 3;
+    return s->resident ? MOE_OK : moe_trials_ahead(&without, trials, n, NULL, 0, 0, err);
+}
+
 int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitted *f,
                              struct moe_plan *plan, struct moe_err *err)
 {
     struct bits bits[MOST_BITS];
     uint32_t n_bits = lower_bits(p, f->high, bits);
     plan->n_alternatives = 0;
-    int status = add_memory(p, f, 2, plan, err);
+    int status = simulate_ahead(p, f, err);
+    if (status == MOE_OK)
+        status = add_memory(p, f, 2, plan, err);
     if (status == MOE_OK)
         status = add_memory(p, f, 0.5, plan, err);
     if (status == MOE_OK && !f->strategy.resident)

@@ -1,5 +1,7 @@
 #include "plan/planner_outlook.h"
 
+#include "plan/trials.h"
+
 /* Adds a step, unless the strategy cannot run there. bytes 0: as asked for; amount: the step's
  * own. */
 static int add_step(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
@@ -37,15 +39,23 @@ static int set_memory_steps(const struct moe_planner *p, const struct moe_fitted
     uint64_t least = m->total ? m->floor : m->token / 4;
     uint64_t step = most > least ? (most - least) / STEPS : 0;
     bool grows = step > 0 && now < most && !f->strategy.resident;
+    struct moe_trial trials[STEPS + 1];
+    uint64_t sizes[STEPS];
+    uint32_t n_sizes = 0;
     /* The present size takes the place of a step near it. */
-    for (uint32_t i = 0; grows && i < STEPS && status == MOE_OK; i++) {
+    for (uint32_t i = 0; grows && i < STEPS; i++) {
         uint64_t bytes = least + i * step;
         if ((i == 0 || now >= bytes - step / 2) &&
             (i + 1 == STEPS || now < bytes + (step - step / 2)))
             bytes = now;
-        status = add_step(p, &f->strategy, bytes == now ? 0 : bytes, 0, (double)bytes,
-                          plan->memory_steps, n, err);
+        sizes[n_sizes] = bytes;
+        trials[n_sizes++] = moe_trial_of(p, &f->strategy, bytes == now ? 0 : bytes, 0);
     }
+    trials[n_sizes] = moe_trial_of(p, &resident, most, 0);
+    status = moe_trials_ahead(p, trials, n_sizes + 1, NULL, 0, 0, err);
+    for (uint32_t i = 0; i < n_sizes && status == MOE_OK; i++)
+        status = add_step(p, &f->strategy, trials[i].bytes, 0, (double)sizes[i], plan->memory_steps,
+                          n, err);
     if (status == MOE_OK)
         status = add_step(p, &resident, most, 0, (double)most, plan->memory_steps, n, err);
     return status;
@@ -55,9 +65,13 @@ static int set_rate_steps(const struct moe_planner *p, const struct moe_fitted *
                           struct moe_plan *plan, struct moe_err *err)
 {
     static const double times[] = {0.25, 0.5, 1, 2, 4, 8};
-    int status = MOE_OK;
+    enum { STEPS = sizeof times / sizeof times[0] };
+    struct moe_trial trials[STEPS];
     plan->n_rate_steps = 0;
-    for (size_t i = 0; i < sizeof times / sizeof times[0] && status == MOE_OK; i++) {
+    for (size_t i = 0; i < STEPS; i++)
+        trials[i] = moe_trial_of(p, &f->strategy, 0, p->pace->load_rate * times[i]);
+    int status = moe_trials_ahead(p, trials, f->strategy.resident ? 0 : STEPS, NULL, 0, 0, err);
+    for (size_t i = 0; i < STEPS && status == MOE_OK; i++) {
         double rate = p->pace->load_rate * times[i];
         if (!f->strategy.resident)
             status = add_step(p, &f->strategy, 0, rate, rate, plan->rate_steps, &plan->n_rate_steps,

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "plan/planner.h"
+#include "plan/trials.h"
 #include "sched/choice_history.h"
 #include "sched/strategy.h"
 
@@ -17,6 +18,8 @@ enum {
 };
 /* A smaller gain is not worth another part. */
 static const double LEAST_GAIN = 1.003;
+
+#define SEARCHING "searching for the fastest strategy"
 
 /* The values tried for each part. Strategies of the table may have others. */
 static const struct change {
@@ -68,7 +71,7 @@ struct search {
     struct moe_plan *plan;
     struct moe_strategy best[N_STARTS];
     double worth[N_STARTS]; /* descending */
-    uint32_t n_steps, n_done;
+    uint32_t n_steps, n_done, n_shown;
 };
 
 static bool was_tried(const struct moe_plan *plan, const char *brief)
@@ -132,7 +135,8 @@ static int try_one(struct search *s, const struct moe_strategy *strategy, double
 static int report(struct search *s, struct moe_err *err)
 {
     const struct moe_progress *progress = s->planner->progress;
-    moe_progress_report(progress, "searching for the fastest strategy", ++s->n_done, s->n_steps);
+    if (++s->n_done > s->n_shown)
+        moe_progress_report(progress, SEARCHING, s->n_done, s->n_steps);
     return moe_progress_stopped(progress) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped") : MOE_OK;
 }
 
@@ -161,27 +165,61 @@ static int try_and_rank(struct search *s, const struct moe_strategy *strategy, s
     return status;
 }
 
+/* The i-th of the table as it is tried: `plain`, and with a calibration, by its findings, `found`.
+ */
+static void from_table(const struct search *s, int i, struct moe_strategy *plain,
+                       struct moe_strategy *found)
+{
+    const struct moe_calibration *c = s->planner->calibration;
+    moe_strategy_find(moe_strategy_name_at(i), plain);
+    *found = *plain;
+    if (c) {
+        moe_strategy_fall_back(plain);
+        plain->cache_bits = 0;
+        moe_calibration_apply(c->map, 0, found);
+    }
+}
+
+/* Simulates n candidates side by side, before they are looked at one by one. */
+static int try_ahead(struct search *s, const struct moe_strategy *candidates, uint32_t n,
+                     struct moe_err *err)
+{
+    struct moe_trial *trials = moe_alloc(n ? n : 1, sizeof *trials, err);
+    uint32_t n_trials = 0;
+    if (!trials)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < n; i++) {
+        char brief[MOE_STRATEGY_BRIEF];
+        moe_strategy_brief(&candidates[i], brief);
+        if (!needs_statistics(&candidates[i]) && !was_tried(s->plan, brief))
+            trials[n_trials++] = moe_trial_of(s->planner, &candidates[i], 0, 0);
+    }
+    int status =
+        moe_trials_ahead(s->planner, trials, n_trials, SEARCHING, s->n_done, s->n_steps, err);
+    s->n_shown = s->n_done + n_trials;
+    free(trials);
+    return status;
+}
+
 /* Every strategy of the table; with a calibration both without and with its findings. */
 static int try_table(struct search *s, struct moe_err *err)
 {
-    const struct moe_calibration *c = s->planner->calibration;
-    int status = MOE_OK;
-    for (int i = 0; moe_strategy_name_at(i) && status == MOE_OK; i++) {
-        struct moe_strategy plain, found;
-        moe_strategy_find(moe_strategy_name_at(i), &plain);
-        found = plain;
-        if (c) {
-            moe_strategy_fall_back(&plain);
-            plain.cache_bits = 0;
-        }
-        status = try_and_rank(s, &plain, err);
-        if (c)
-            moe_calibration_apply(c->map, 0, &found);
-        if (c && status == MOE_OK)
-            status = try_and_rank(s, &found, err);
-        if (status == MOE_OK)
+    const bool both = s->planner->calibration != NULL;
+    uint32_t n_names = 0, n = 0;
+    while (moe_strategy_name_at((int)n_names))
+        n_names++;
+    struct moe_strategy *all = moe_alloc(2 * (uint64_t)n_names, sizeof *all, err);
+    if (!all)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < n_names; i++, n += 1 + both)
+        from_table(s, (int)i, &all[n], &all[n + 1]);
+    int status = try_ahead(s, all, n, err);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
+        status = try_and_rank(s, &all[i], err);
+        if (status == MOE_OK && (!both || i % 2))
             status = report(s, err);
     }
+    free(all);
     return status;
 }
 
@@ -227,28 +265,34 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
 static int improve(struct search *s, struct moe_strategy *strategy, double *worth,
                    struct moe_err *err)
 {
-    for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
+    struct moe_strategy candidates[N_CHANGES];
+    int status = MOE_OK;
+    for (uint32_t round = 0; round < MOST_ROUNDS && status == MOE_OK; round++) {
         struct moe_strategy winner = *strategy;
         double best = *worth;
+        uint32_t n = 0;
         for (uint32_t i = 0; i < N_CHANGES; i++) {
-            struct moe_strategy candidate = *strategy;
+            candidates[n] = *strategy;
+            n += change(s, &candidates[n], i);
+        }
+        status = try_ahead(s, candidates, n, err);
+        for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
             double found = 0;
-            int status = change(s, &candidate, i) ? try_one(s, &candidate, &found, err) : MOE_OK;
+            status = try_one(s, &candidates[i], &found, err);
             if (status == MOE_OK)
                 status = report(s, err);
-            if (status != MOE_OK)
-                return status;
             if (found > best) {
-                winner = candidate;
+                winner = candidates[i];
                 best = found;
             }
         }
+        s->n_done += N_CHANGES - n; /* those that do not apply */
         if (best <= *worth * LEAST_GAIN)
             break;
         *strategy = winner;
         *worth = best;
     }
-    return MOE_OK;
+    return status;
 }
 
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
@@ -276,82 +320,5 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
             status = improve(&s, &s.best[i], &s.worth[i], err);
     if (status == MOE_OK)
         *best = s.worth[1] > s.worth[0] ? s.best[1] : s.best[0];
-    return status;
-}
-
-/* ---- Batch and staging ---- */
-
-/* Of one batch and staging: seconds of the trace's prompts and answers, 0 where it cannot run, and
- * of these those that computing prompts takes. */
-struct timed {
-    double seconds, prompts;
-    struct moe_fitted fitted;
-};
-
-static int time_room(const struct moe_planner *p, const struct moe_strategy *strategy,
-                     struct timed *out, struct moe_err *err)
-{
-    struct moe_trial_run t;
-    int status = moe_planner_try(p, strategy, 0, 0, &t, NULL, err);
-    *out = (struct timed){0};
-    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
-        return MOE_OK;
-    *out = (struct timed){t.simulated.prefill.seconds + t.simulated.decode.seconds,
-                          t.simulated.prefill.compute_seconds, t.fitted};
-    return status;
-}
-
-/* Times p's batch with each number of slots for prefetches, from the given one on; *first: with the
- * fitter's, which is number 0. The fastest so far goes to `best`, with its time in *least. */
-static int time_batch(struct moe_planner *p, const struct moe_strategy *strategy, bool stages,
-                      size_t from, struct timed *first, double *least, struct moe_planner *best,
-                      struct moe_err *err)
-{
-    static const uint32_t times[] = {0, 2, 4}; /* top_k; 0: the fitter's */
-    int status = MOE_OK;
-    for (size_t i = from; i < (stages ? sizeof times / sizeof *times : 1) && status == MOE_OK;
-         i++) {
-        struct timed t;
-        p->staging = times[i] * p->inventory->top_k;
-        status = time_room(p, strategy, &t, err);
-        if (i == 0)
-            *first = t;
-        if (status == MOE_OK && t.seconds > 0 && t.seconds < *least) {
-            *least = t.seconds;
-            best->batch = p->batch;
-            best->staging = p->staging;
-        }
-        if (status == MOE_OK && moe_progress_stopped(p->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    }
-    return status;
-}
-
-int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
-                            struct moe_err *err)
-{
-    static const uint32_t batches[] = {16, 32, 64, 96, 128, 192, 256, 512};
-    struct moe_planner t = *p;
-    struct timed own, now;
-    double least, prompts = -1;
-    t.lookups = NULL;
-    t.batch = t.staging = 0;
-    p->batch = p->staging = 0;
-    int status = time_room(&t, strategy, &own, err);
-    if (status != MOE_OK || own.seconds <= 0 || !own.fitted.memory.total)
-        return status;
-    bool stages = own.fitted.staging > 0 && !own.fitted.strategy.stream;
-    least = own.seconds;
-    status = time_batch(&t, strategy, stages, 1, &own, &least, p, err);
-    for (size_t i = 0; !p->batch_named && i < sizeof batches / sizeof *batches; i++) {
-        if (status != MOE_OK)
-            break;
-        t.batch = batches[i];
-        status = time_batch(&t, strategy, stages, 0, &now, &least, p, err);
-        /* Prompts that stand in one pass gain nothing from more room for it. */
-        if (now.seconds <= 0 || now.prompts == prompts)
-            break;
-        prompts = now.prompts;
-    }
     return status;
 }

@@ -55,12 +55,12 @@ static int find_optimum(const struct moe_planner *p, struct moe_trial_run *t, st
     return status;
 }
 
-int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *strategy,
-                    uint64_t bytes, double load_rate, struct moe_trial_run *out,
-                    struct moe_simulated_layer *layers, struct moe_err *err)
+int planner_prepare(const struct moe_planner *p, const struct moe_strategy *strategy,
+                    uint64_t bytes, double load_rate, struct planner_prepared *out,
+                    struct moe_err *err)
 {
-    *out = (struct moe_trial_run){.optimal_hit_rate = -1};
-    struct moe_fitted *f = &out->fitted;
+    out->run = (struct moe_trial_run){.optimal_hit_rate = -1};
+    struct moe_fitted *f = &out->run.fitted;
     const struct moe_fit_room room = {bytes, p->batch, p->staging};
     int status = p->fitter.fit(p->fitter.ctx, strategy, &room, f, err);
     if (status == MOE_OK && p->exact) {
@@ -73,34 +73,38 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
     if (status != MOE_OK)
         return status;
     const struct moe_statistics *known = p->scoring ? p->scoring : p->statistics;
-    struct moe_pace pace = *p->pace;
-    struct moe_strategy simulated = f->strategy;
-    struct moe_pools pools = f->pools;
+    out->pace = *p->pace;
+    out->strategy = f->strategy;
+    out->pools = f->pools;
     if (load_rate > 0)
-        pace.load_rate = load_rate;
+        out->pace.load_rate = load_rate;
     if (f->strategy.resident)
-        make_resident(p, &simulated, &pools);
-    const struct moe_simulation in = {
+        make_resident(p, &out->strategy, &out->pools);
+    out->in = (struct moe_simulation){
         .trace = p->trace,
         .excerpt = p->excerpt,
         .scheduler = {.inventory = p->inventory,
-                      .strategy = &simulated,
+                      .strategy = &out->strategy,
                       .high = f->high,
                       .low = f->low,
-                      .pools = &pools,
+                      .pools = &out->pools,
                       .frequency = known ? known->series[MOE_S_ACTIVATIONS] : NULL,
                       .placement = known ? moe_statistics_placement(known) : NULL,
-                      .layer_seconds = moe_pace_layer(&pace, f->high, p->inventory->top_k),
-                      .load_seconds = planner_load_seconds(p, &pace, f->high),
+                      .layer_seconds = moe_pace_layer(&out->pace, f->high, p->inventory->top_k),
+                      .load_seconds = planner_load_seconds(p, &out->pace, f->high),
                       .seed = p->seed},
         .statistics = known,
-        .pace = &pace,
+        .pace = &out->pace,
         .host_bytes = f->host.total ? f->host_bytes : p->host_bytes,
         .batch = f->memory.batch ? f->memory.batch : 1,
         .progress = p->progress,
     };
-    status = moe_simulate(&in, &out->simulated, layers, err);
-    if (status == MOE_OK)
-        status = find_optimum(p, out, err);
-    return status;
+    return MOE_OK;
+}
+
+int planner_run(const struct moe_planner *p, struct planner_prepared *t,
+                struct moe_simulated_layer *layers, struct moe_err *err)
+{
+    int status = moe_simulate(&t->in, &t->run.simulated, layers, err);
+    return status == MOE_OK ? find_optimum(p, &t->run, err) : status;
 }

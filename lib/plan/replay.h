@@ -11,10 +11,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "plan/excerpt.h"
 #include "record/statistics.h"
 #include "sched/select.h"
 #include "sched/strategy.h"
+#include "trace/excerpt.h"
 #include "trace/trace.h"
 
 /* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model

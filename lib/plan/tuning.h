@@ -8,9 +8,9 @@
 #define MOE_PLAN_TUNING_H
 
 #include "base/progress.h"
-#include "plan/excerpt.h"
 #include "sched/inventory.h"
 #include "sched/strategy.h"
+#include "trace/excerpt.h"
 #include "trace/trace.h"
 
 struct moe_tuning {

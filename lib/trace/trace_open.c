@@ -1,4 +1,7 @@
 /* Opening a trace: its header, the experts' sizes, room for a frame. */
+#define _GNU_SOURCE /* F_DUPFD_CLOEXEC */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,20 +164,23 @@ bool moe_trace_is(const char *path)
     return is;
 }
 
-static int open_trace(struct moe_trace **out, const char *path, bool part, struct moe_err *err)
+/* Takes fd over, a negative one as the status of opening it. */
+static int open_trace(struct moe_trace **out, const char *path, int fd, uint64_t file_bytes,
+                      bool part, struct moe_err *err)
 {
     *out = NULL;
+    if (fd < 0)
+        return fd;
     struct moe_trace *t = moe_alloc(1, sizeof *t, err);
-    if (!t)
+    if (!t) {
+        close(fd);
         return MOE_ERR_MEMORY;
-    uint64_t file_bytes = 0;
+    }
     uint32_t n_origins = 0;
     bool has_static = false;
-    int status = t->fd = moe_file_open(path, &file_bytes, err);
-    if (status >= 0)
-        status = MOE_OK;
-    if (status == MOE_OK &&
-        (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx())))
+    int status = MOE_OK;
+    t->fd = fd;
+    if (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx()))
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
     if (status == MOE_OK)
         status = read_header(t, file_bytes, part, &n_origins, &has_static, err);
@@ -200,12 +206,24 @@ static int open_trace(struct moe_trace **out, const char *path, bool part, struc
 
 int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err)
 {
-    return open_trace(out, path, false, err);
+    uint64_t bytes = 0;
+    int fd = moe_file_open(path, &bytes, err);
+    return open_trace(out, path, fd, bytes, false, err);
 }
 
 int moe_trace_open_part(struct moe_trace **out, const char *path, struct moe_err *err)
 {
-    return open_trace(out, path, true, err);
+    uint64_t bytes = 0;
+    int fd = moe_file_open(path, &bytes, err);
+    return open_trace(out, path, fd, bytes, true, err);
+}
+
+int moe_trace_another(struct moe_trace **out, const struct moe_trace *t, struct moe_err *err)
+{
+    int fd = fcntl(t->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        fd = moe_fail(err, MOE_ERR_IO, "%s: cannot open again: %s", t->path, strerror(errno));
+    return open_trace(out, t->path, fd, t->file_bytes, false, err);
 }
 
 void moe_trace_close(struct moe_trace *t)

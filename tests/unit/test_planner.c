@@ -4,8 +4,10 @@
  */
 #include <math.h>
 
+#include "base/par.h"
 #include "lockstep_fixture.h"
 #include "plan/planner.h"
+#include "plan/trials.h"
 
 enum { BATCH = 16 };
 
@@ -481,6 +483,78 @@ static void the_search_finds_the_fastest(void **state)
     }
 }
 
+/* A plan's text, searched for with trials of so many threads; 0: one after the other, forgotten. */
+static void plan_by(int threads, struct moe_buf *text)
+{
+    struct moe_err err = {0};
+    struct moe_plan *plan = NULL;
+    struct moe_strategy best;
+    struct planning p;
+    begin(&p, "lru", 1.5, 0.6);
+    assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+    if (threads) {
+        int before = moe_par_set_team(threads);
+        assert_ok(moe_trials_open(&p.planner.trials, &p.planner, &err), &err);
+        moe_par_set_team(before);
+    }
+    assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
+    assert_ok(moe_planner_search_room(&p.planner, &best, &err), &err);
+    assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
+    assert_ok(moe_plan_write(plan, text, &err), &err);
+    moe_trials_close(p.planner.trials);
+    moe_plan_free(plan);
+    end(&p);
+}
+
+static void threads_do_not_change_a_plan(void **state)
+{
+    struct moe_buf alone = {0};
+    plan_by(0, &alone);
+    for (int threads = 1; threads <= 3; threads++) {
+        struct moe_buf text = {0};
+        plan_by(threads, &text);
+        assert_int_equal(text.size, alone.size);
+        assert_memory_equal(text.data, alone.data, alone.size);
+        moe_buf_release(&text);
+    }
+    moe_buf_release(&alone);
+}
+
+/* What was simulated ahead is what is asked for later, and each thread has read for itself. */
+static void trials_ahead_are_those_asked_for(void **state)
+{
+    enum { N = 3 };
+    struct moe_err err = {0};
+    struct planning p;
+    struct moe_strategy s[N];
+    struct moe_trial trials[N + 1];
+    struct moe_trial_run alone[N], t;
+    begin(&p, "lru", 1.5, 0.6);
+    for (int i = 0; i < N; i++) {
+        moe_strategy_find(i == 0 ? "lru" : i == 1 ? "prefetch" : "ondemand", &s[i]);
+        trials[i] = moe_trial_of(&p.planner, &s[i], 0, 0);
+        assert_ok(moe_planner_try(&p.planner, &s[i], 0, 0, &alone[i], NULL, &err), &err);
+    }
+    trials[N] = trials[0]; /* asked for twice */
+    int before = moe_par_set_team(2);
+    assert_ok(moe_trials_open(&p.planner.trials, &p.planner, &err), &err);
+    moe_par_set_team(before);
+    assert_ok(moe_trials_ahead(&p.planner, trials, N + 1, NULL, 0, 0, &err), &err);
+    /* Nothing is simulated any more: only what is remembered can be told. */
+    const volatile sig_atomic_t stop = 1;
+    const struct moe_progress stopped = {.stop = &stop};
+    p.planner.progress = &stopped;
+    for (int i = 0; i < N; i++) {
+        assert_ok(moe_planner_try(&p.planner, &s[i], 0, 0, &t, NULL, &err), &err);
+        assert_memory_equal(&t.simulated, &alone[i].simulated, sizeof t.simulated);
+        assert_true(t.optimal_hit_rate == alone[i].optimal_hit_rate);
+    }
+    assert_fails(moe_planner_try(&p.planner, &s[0], 0, 1e6, &t, NULL, &err), MOE_ERR_INTERRUPTED,
+                 "stopped", &err);
+    moe_trials_close(p.planner.trials);
+    end(&p);
+}
+
 static void nothing_runs_in_no_memory(void **state)
 {
     struct moe_err err = {0};
@@ -578,6 +652,8 @@ int main(void)
         cmocka_unit_test(everything_may_be_resident),
         cmocka_unit_test(plans_of_others_are_refused),
         cmocka_unit_test(the_search_finds_the_fastest),
+        cmocka_unit_test(threads_do_not_change_a_plan),
+        cmocka_unit_test(trials_ahead_are_those_asked_for),
         cmocka_unit_test(nothing_runs_in_no_memory),
         cmocka_unit_test(what_may_change_results_is_refused),
         cmocka_unit_test(a_calibration_allows_what_it_measured),

@@ -1,4 +1,4 @@
-#include "plan/document_split.h"
+#include "trace/document_split.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-#include "plan/excerpt.h"
+#include "trace/excerpt.h"
 
 struct moe_excerpt moe_excerpt_of(const struct moe_trace *trace, uint64_t max_tokens)
 {

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 
 #include "base/err.h"
-#include "plan/excerpt.h"
 #include "record/origins.h"
 #include "record/statistics.h"
+#include "trace/excerpt.h"
 #include "trace/trace.h"
 
 /* Whether both hold a document of the same run of texts. False where either's are not known. */
