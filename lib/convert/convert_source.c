@@ -85,7 +85,7 @@ bool convert_is_beyond(const struct convert_source *source, const char *name)
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
     const char *format = formats[source->naming];
     uint64_t first = source->config->n_layers, n = source->config->n_beyond;
-    if (source->naming == MOE_NAMING_HF && matches("mtp.*", name))
+    if (source->naming == MOE_NAMING_HF && (matches("mtp.*", name) || matches("model.mtp_*", name)))
         return true;
     if (!matches(format, name))
         return false;

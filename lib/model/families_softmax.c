@@ -16,6 +16,25 @@ static const struct moe_source_names minicpm_names = {
                [MOE_E_UP] = MOE_ALL(L "mlp.experts.%u.w3.weight"),
                [MOE_E_DOWN] = MOE_ALL(L "mlp.experts.%u.w2.weight")},
 };
+/* FlexOlmo: norms stand behind blocks. */
+static const struct moe_source_names flex_olmo_names = {
+    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight")},
+};
+/* Experts of a layer together, transposed. */
+static const struct moe_source_names qwen3_vl_names = {
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT)},
+};
+/* The bias is [1][n_experts]. */
+static const struct moe_source_names ernie_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_PART(L "mlp.moe_statics.e_score_correction_bias", ROW)},
+};
+static const struct moe_source_names ernie_newer_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] =
+                  MOE_PART(L "mlp.gate.moe_statics.e_score_correction_bias", ROW)},
+};
 /* As newer writers store Phi-3.5-MoE. */
 static const struct moe_source_names phimoe_newer_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
@@ -64,6 +83,23 @@ const struct moe_family moe_families_softmax[] = {
                .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
         .gguf = {.arch = "qwen3moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
     },
+    /* Qwen3-VL with experts: 30B-A3B, 235B-A22B, their text part. As Qwen3-MoE; positions of a text
+     * are the same in all sections of its rotary settings. */
+    {
+        .name = "qwen3_vl_moe_text",
+        .also = "qwen3_vl_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"norm_topk_prob", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(128000), SET(n_kv_heads, 16), DENSE_FF, LOCAL_EXPERTS(60),
+                            EXPERTS(0), TOP_K(4), KEY("moe_intermediate_size", expert_ff, 1408),
+                            ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .expert_layers = MOE_LAYERS_STEP,
+               .in_text_config = true},
+        .gguf = {.arch = "qwen3vlmoe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&qwen3_vl_names},
+    },
     /* Mixtral: 8x7B, 8x22B. Softmax over all experts, the chosen weights divided by their sum. */
     {
         .name = "mixtral",
@@ -88,9 +124,37 @@ const struct moe_family moe_families_softmax[] = {
                .expert_layers = MOE_LAYERS_ALL},
         .gguf = {.arch = "olmoe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
     },
-    /* Phi-3.5-MoE: layer norms with biases, biases in attention and in the head, two experts chosen
-     * by sparsemixer, LongRoPE. GGUF does not have sparsemixer's threshold: that of the published
-     * model. */
+    /* FlexOlmo-7x7B-1T. As OLMoE, with norms behind attention and feed-forward. */
+    {
+        .name = "flex_olmo",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL), SET(norm_place, MOE_NORM_AFTER)),
+        .hf = {.settings = SETTINGS(CONTEXT(4096), EXPERT_FF, LOCAL_EXPERTS(7), EXPERTS(0),
+                                    TOP_K(5), NORM_TOPK, ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .expert_layers = MOE_LAYERS_ALL},
+        .tensors[MOE_NAMING_HF].names = {&flex_olmo_names},
+    },
+    /* ERNIE-4.5: 21B-A3B, 300B-A47B. A softmax over all experts, a bias for the choice alone, the
+     * chosen weights divided by their sum; rotated values in pairs. Layers that predict further
+     * tokens are left out. */
+    {
+        .name = "ernie4_5_moe",
+        .constants = SETTINGS(SET(choice_bias, true), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"use_bias", "false"}, {"moe_norm_min", "1e-12"}, {"moe_gate", "topk"},
+                            {"moe_use_aux_free", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 4),
+                            SET(tied_head, true), DENSE_FF, KEY("moe_num_experts", n_experts, 64),
+                            KEY("moe_k", top_k, 6), KEY("moe_intermediate_size", expert_ff, 1536)),
+               .rope_theta = 5e5,
+               .own = family_ernie4_5_moe_hf},
+        .gguf = {.arch = "ernie4_5-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&ernie_names, &ernie_newer_names}, .paired = true},
+                    [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE: layer norms with biases, biases in attention and in
+     * the head, two experts chosen by sparsemixer, LongRoPE. GGUF does not have sparsemixer's
+     * threshold: that of the published model. */
     {
         .name = "phimoe",
         .constants = SETTINGS(SET(norm_kind, MOE_NORM_LAYER),

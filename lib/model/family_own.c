@@ -8,6 +8,7 @@
 #include "fmt/json.h"
 #include "model/family_settings.h"
 #include "model/rope.h"
+#include "quant/layout.h"
 
 /* ---- DeepSeek-V2: latent attention, groups of experts ---- */
 
@@ -142,6 +143,43 @@ int family_minimax_m2_hf(struct moe_config *c, const char *path, const json_t *j
                             "implemented for this family",
                             path, i);
     }
+    return MOE_OK;
+}
+
+/* ---- ERNIE-4.5: which layers have experts ---- */
+
+/* Every "moe_layer_interval"-th from "moe_layer_start_index" to "moe_layer_end_index", -1 the last.
+ */
+int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *end = json_object_get(json, "moe_layer_end_index");
+    uint32_t first = 1, last = MOE_MAX_LAYERS, step = 1, n_shared = 2;
+    bool to_end = json_is_integer(end) && json_integer_value(end) == -1;
+    const struct {
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {"moe_layer_start_index", &first, MOE_MAX_LAYERS},
+        {"moe_layer_interval", &step, MOE_MAX_LAYERS},
+        {"moe_num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {to_end ? "" : "moe_layer_end_index", &last, MOE_MAX_LAYERS},
+    };
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
+                                  err);
+    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
+    if (status == MOE_OK && (step == 0 || shared_ff > MOE_MAX_DIM))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32
+                          ", experts in every %" PRIu32 "th layer make no sense",
+                          path, n_shared, c->expert_ff, step);
+    if (status != MOE_OK)
+        return status;
+    c->shared_ff = (uint32_t)shared_ff;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = i >= first && i <= last && (i + 1) % step == 0;
     return MOE_OK;
 }
 

@@ -108,6 +108,7 @@ static struct family_case cases[] = {
     FULL("phimoe-mixer"),
     SMALL("phimoe-mixer"),
     SMALL("granitemoe"),
+    SMALL("ernie4.5-moe-a"),
     FULL("gpt-oss-a"),
     SMALL("gpt-oss-a"),
     SMALL("gpt-oss-b"),

@@ -106,6 +106,32 @@ static void qwen_families(void **state)
     assert_int_equal(config.rope_dim, 64);
     assert_true(config.tied_head && config.norm_topk && config.rope_theta == 1e7);
 
+    /* As Qwen3-Coder's checkpoints write it. */
+    read_ok(MODEL("qwen3_moe",
+                  ", \"num_key_value_heads\": 2, \"head_dim\": 24, \"num_experts\": 8, "
+                  "\"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, "
+                  "\"norm_topk_prob\": true, \"decoder_sparse_step\": 1, "
+                  "\"mlp_only_layers\": [], \"qkv_bias\": false, "
+                  "\"shared_expert_intermediate_size\": 0, \"use_qk_norm\": true, "
+                  "\"use_sliding_window\": false, \"sliding_window\": null, "
+                  "\"max_window_layers\": 28, \"rope_theta\": 10000000"));
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.shared_ff, 0);
+    assert_true(config.norm_topk && !config.qkv_bias && config.rope_theta == 1e7);
+
+    read_ok("{\"model_type\": \"qwen3_vl_moe\", \"tie_word_embeddings\": false, "
+            "\"text_config\": " MODEL(
+                "qwen3_vl_moe_text",
+                ", \"num_key_value_heads\": 2, \"num_experts\": 9, \"head_dim\": 24, "
+                "\"norm_topk_prob\": true, "
+                "\"rope_theta\": 5000000, \"rope_scaling\": {\"mrope_interleaved\": true, "
+                "\"mrope_section\": [4, 4, 4], \"rope_type\": \"default\"}") "}");
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.n_experts, 9);
+    assert_int_equal(config.rope_dim, 24);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
+    assert_true(config.norm_topk && !config.tied_head && config.rope_theta == 5e6);
+
     read_ok(MODEL("qwen2", ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
                            "\"max_window_layers\": 3, \"sliding_window\": 16"));
     assert_layers("dddd", "---w");
@@ -228,6 +254,33 @@ static void phimoe_minicpm_granite(void **state)
     read_ok(MODEL("granitemoeshared", ", \"shared_intermediate_size\": 40"));
     assert_int_equal(config.shared_ff, 40);
     assert_near(config.attn_scale, 1);
+}
+
+static void flex_olmo_ernie(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    read_ok(MODEL("flex_olmo", ", \"num_experts\": 6, \"num_experts_per_tok\": 3"));
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.norm_place, MOE_NORM_AFTER);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_FULL);
+    assert_int_equal(config.n_experts, 6);
+    assert_near(config.rope_theta, 5e5);
+    assert_fails(moe_config_check_gpu(&config, "flex", &err), MOE_ERR_UNSUPPORTED, "norms after",
+                 &err);
+
+    read_ok(MODEL("ernie4_5_moe", ""));
+    assert_layers("dMMM", "----");
+    assert_int_equal(config.n_experts, 64);
+    assert_int_equal(config.top_k, 6);
+    assert_int_equal(config.shared_ff, 2 * 1536);
+    assert_int_equal(config.router_kind, MOE_ROUTER_SOFTMAX);
+    assert_true(config.choice_bias && config.norm_topk && config.tied_head);
+    read_ok(MODEL("ernie4_5_moe",
+                  ", \"moe_layer_start_index\": 0, \"moe_layer_interval\": 2, "
+                  "\"moe_layer_end_index\": 2, \"moe_num_shared_experts\": 0, \"moe_k\": 2"));
+    assert_layers("dMdd", "----");
+    assert_int_equal(config.shared_ff, 0);
 }
 
 static void gpt_oss(void **state)
@@ -483,6 +536,16 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("minicpm", "\"sparse_config\": {\"topk\": 64}", "'sparse_config' is an object"),
         WRONG("granitemoe", "\"logits_scaling\": 0", "'logits_scaling' is 0"),
         WRONG("granitemoeshared", "\"num_local_experts\": 0", "the number of experts is 0"),
+        WRONG("ernie4_5_moe", "\"moe_layer_interval\": 0", "0th layer"),
+        WRONG("ernie4_5_moe", "\"moe_num_shared_experts\": 4096, \"moe_intermediate_size\": 65536",
+              "4096 shared experts"),
+        WRONG("ernie4_5_moe", "\"moe_layer_end_index\": -2", "'moe_layer_end_index'"),
+        WRONG("ernie4_5_moe", "\"moe_k\": 65", "'moe_k' is 65"),
+        REFUSED("ernie4_5_moe", "\"use_bias\": true", "'use_bias' is true"),
+        REFUSED("ernie4_5_moe", "\"moe_use_aux_free\": false", "'moe_use_aux_free' is false"),
+        REFUSED("ernie4_5_moe", "\"moe_gate\": \"top2_fused\"", "'moe_gate' is top2_fused"),
+        REFUSED("qwen3_vl_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
+        WRONG("flex_olmo", "\"num_experts_per_tok\": 9", "experts per token"),
         REFUSED("gpt_oss", "\"hidden_act\": \"gelu\"", "hidden_act"),
         WRONG("gpt_oss", "\"swiglu_limit\": 0, \"num_key_value_heads\": 2", "limit"),
 #define SWITCH_CASE(status, members, words) {SWITCH(", " members), MOE_ERR_##status, words}
@@ -584,6 +647,7 @@ int main(void)
         cmocka_unit_test(llama_mistral_mixtral_olmoe),
         cmocka_unit_test(deepseek_families),
         cmocka_unit_test(phimoe_minicpm_granite),
+        cmocka_unit_test(flex_olmo_ernie),
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(switch_transformers),
         cmocka_unit_test(gptsan),
