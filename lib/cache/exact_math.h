@@ -1,7 +1,7 @@
 /*
- * log2 and 2^x in single precision by a definition of their own: additions, multiplications and one
- * division in this order, so that a decision taken by them is the same on every machine. A C
- * library's may differ from another's in the last bit. Compilers turn loops over them into vectors.
+ * log2 and 2^x by a definition of their own: additions, multiplications and divisions in this
+ * order, so that a decision taken by them is the same on every machine. A C library's may differ
+ * from another's in the last bit. Compilers turn loops over those in single precision into vectors.
  */
 #ifndef MOE_CACHE_EXACT_MATH_H
 #define MOE_CACHE_EXACT_MATH_H
@@ -37,6 +37,35 @@ static inline float moe_exact_exp2(float x)
         f * (0.240226507f + f * (0.0555041087f + f * (0.00961812911f +
                                                       f * (0.00133335581f + f * 0.000154035304f))));
     return power * (1.0f + f * series);
+}
+
+/* The same in double precision, to 3e-16 of it or of 1. */
+static inline double moe_exact_log2_double(double x)
+{
+    static const double unit = 2.8853900817779268; /* 2 / ln 2 */
+    int64_t bits, exponent;
+    double m;
+    memcpy(&bits, &x, sizeof bits);
+    exponent = (bits - INT64_C(0x3fe6a09e667f3bcd)) >> 52;
+    bits -= (int64_t)((uint64_t)exponent << 52);
+    memcpy(&m, &bits, sizeof m);
+    double t = (m - 1) / (m + 1), s = t * t, series = unit / 21;
+    for (int n = 19; n > 0; n -= 2)
+        series = unit / n + s * series;
+    return (double)exponent + t * series;
+}
+
+/* To 3e-16 of it; below -1022 that of -1022, above 1023 that of 1023. */
+static inline double moe_exact_exp2_double(double x)
+{
+    double limited = x < -1022 ? -1022 : x > 1023 ? 1023 : x, power, series = 1;
+    int64_t whole = (int64_t)(limited + 1023.5) - 1023;
+    int64_t bits = (int64_t)((uint64_t)(whole + 1023) << 52);
+    double y = (limited - (double)whole) * 0.69314718055994531;
+    memcpy(&power, &bits, sizeof power);
+    for (int n = 13; n > 0; n--) /* e^y = 1 + y (1 + y/2 (1 + y/3 (...))) */
+        series = 1 + y * series / n;
+    return power * series;
 }
 
 #endif

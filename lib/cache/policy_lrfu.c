@@ -2,7 +2,7 @@
  * lrfu: the lowest combined recency and frequency leaves (Lee et al., IEEE Transactions on
  * Computers 50(12), 2001): a use is worth 1 and halves with each half-life; C is what all uses are
  * still worth, those before an eviction included. A short half-life orders as lru does, an infinite
- * one as an lfu that forgets nothing.
+ * one as an lfu that forgets nothing. Decisions are the same on every machine (exact_math.h).
  *
  * Each layer has its own time, the tokens up to its router's last choice: otherwise the layers
  * about to run, whose last uses are nearly a token ago, would always look older than those just
@@ -18,6 +18,7 @@
  */
 #include <math.h>
 
+#include "cache/exact_math.h"
 #include "cache/scored.h"
 
 static const double DEFAULT_HALF_LIFE = 12; /* tokens */
@@ -95,8 +96,9 @@ static void ask(struct moe_policy *p, uint32_t key)
         return;
     /* A use by each of the n tokens would be worth 1 + 2^(-1/h) + ... + 2^(-(n-1)/h). */
     double h = f->half_life, now = (double)u->tokens / h, n = u->pass;
-    double whole = (1 - exp2(-n / h)) / (1 - exp2(-1 / h));
-    f->value[key] = log2((double)uses / n * whole + exp2(f->value[key] - now)) + now;
+    double whole = (1 - moe_exact_exp2_double(-n / h)) / (1 - moe_exact_exp2_double(-1 / h));
+    double before = moe_exact_exp2_double(f->value[key] - now);
+    f->value[key] = moe_exact_log2_double((double)uses / n * whole + before) + now;
     moe_scored_use(p, key); /* rounding may have lowered it */
 }
 

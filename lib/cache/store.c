@@ -58,6 +58,7 @@ static int open_domain(struct domain *d, const struct moe_store_params *p, uint3
         .seed = p->seed,
         .usage = p->usage,
         .weights = p->weights,
+        .half_life = p->half_life,
     };
     d->capacity = capacity;
     return p->policy->open(&d->policy, &params, err);

@@ -40,6 +40,7 @@ struct moe_store_params {
     const struct moe_policy_ops *policy;
     const struct moe_usage *usage; /* for the policies, borrowed; NULL: none */
     const double *weights;         /* likewise */
+    double half_life;              /* likewise */
     uint64_t seed;
 };
 

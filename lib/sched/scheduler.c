@@ -78,6 +78,7 @@ static int open_store(struct moe_scheduler *s, const struct moe_scheduler_option
         .policy = s->strategy.cache ? s->strategy.cache : &moe_policy_lru,
         .usage = &s->usage,
         .weights = moe_strategy_weights(&s->strategy),
+        .half_life = s->strategy.half_life,
         .seed = o->seed,
     };
     int status = moe_store_open(&s->store, &params, err);

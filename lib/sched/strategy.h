@@ -121,6 +121,7 @@ struct moe_strategy {
                      EdgeMoE IV-A describes it) */
 
     const struct moe_policy_ops *cache; /* NULL: nothing is kept */
+    double half_life; /* of a use, in tokens, where the cache is lrfu; 0: the policy's own */
     double weights[MOE_HOBBIT_WEIGHTS]; /* of hobbit's priority, with sum 1; all 0: the policy's own
                                            (moe_strategy_weights) */
     bool keep_records;                  /* at the end of a sequence (HOBBIT resets them) */

@@ -132,8 +132,9 @@ void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
     }
     size_t n = (size_t)snprintf(out, MOE_PART_TEXT_BYTES, "none");
     for (int i = 0; moe_policy_at(i) && n < MOE_PART_TEXT_BYTES; i++)
-        n += (size_t)snprintf(out + n, MOE_PART_TEXT_BYTES - n, "%s%s",
-                              moe_policy_at(i + 1) ? ", " : " or ", moe_policy_at(i)->name);
+        n += (size_t)snprintf(out + n, MOE_PART_TEXT_BYTES - n, "%s%s%s",
+                              moe_policy_at(i + 1) ? ", " : " or ", moe_policy_at(i)->name,
+                              moe_policy_at(i) == &moe_policy_lrfu ? "[:N]" : "");
 }
 
 static bool refuse(enum moe_part part, char why[128])

@@ -205,18 +205,35 @@ static void write_prefetch(const struct moe_strategy *s, char *out, size_t size)
     snprintf(out, size, "%s", all[0] ? all + 1 : "none");
 }
 
+/* Tokens: of less a use is forgotten before the next one. */
+static const double LEAST_HALF_LIFE = 0.1, MOST_HALF_LIFE = 1e6;
+
 static bool parse_cache(const char *text, struct moe_strategy *s)
 {
-    const struct moe_policy_ops *policy = moe_policy_find(text);
+    const char *arg = strchr(text, ':');
+    char name[MOE_PART_TEXT_BYTES];
+    double half_life = 0;
+    snprintf(name, sizeof name, "%.*s", (int)(arg ? arg - text : (long)strlen(text)), text);
+    const struct moe_policy_ops *policy = moe_policy_find(name);
     if (!policy && strcmp(text, "none") != 0)
         return false;
+    if (arg && (policy != &moe_policy_lrfu || !moe_parse_double(arg + 1, &half_life) ||
+                !(half_life >= LEAST_HALF_LIFE && half_life <= MOST_HALF_LIFE)))
+        return false;
     s->cache = policy;
+    s->half_life = half_life;
     return true;
 }
 
 static void write_cache(const struct moe_strategy *s, char *out, size_t size)
 {
-    snprintf(out, size, "%s", s->cache ? s->cache->name : "none");
+    char half_life[64];
+    if (!s->cache || !(s->half_life > 0)) {
+        snprintf(out, size, "%s", s->cache ? s->cache->name : "none");
+        return;
+    }
+    number_text(s->half_life, half_life, sizeof half_life);
+    snprintf(out, size, "%s:%s", s->cache->name, half_life);
 }
 
 static bool parse_weights(const char *text, struct moe_strategy *s)

@@ -65,6 +65,12 @@ static void logarithms_and_powers_are_close(void **state)
     }
     assert_true(moe_exact_log2(1) == 0 && moe_exact_log2(8) == 3 &&
                 moe_exact_log2(0x1p-100f) == -100);
+    for (double x = 1e-300; x < 1e300; x *= 1.173)
+        assert_true(fabs(moe_exact_log2_double(x) - log2(x)) <= 4e-16 * fmax(1, fabs(log2(x))));
+    for (double x = -1021.9; x < 1022; x += 0.371)
+        assert_true(fabs(moe_exact_exp2_double(x) - exp2(x)) <= 4e-16 * exp2(x));
+    assert_true(moe_exact_log2_double(1) == 0 && moe_exact_log2_double(0x1p-1000) == -1000);
+    assert_true(moe_exact_exp2_double(0) == 1 && moe_exact_exp2_double(-INFINITY) == 0x1p-1022);
     assert_true(moe_exact_exp2(0) == 1 && moe_exact_exp2(-3) == 0.125f);
     assert_true(moe_exact_exp2(-1e9f) == 0x1p-126f && moe_exact_exp2(1e9f) == 0x1p127f);
 }

@@ -52,6 +52,7 @@ static void numbers(void **state)
     expect_back("hobbit+low-pool=1", "hobbit+low-pool=100%");
     expect_back("fate+prefill=hybrid:0.123456789", "fate+prefill=hybrid:0.123456789");
     expect_back("hobbit+cache-weights=0;100;0;300", "hobbit+cache-weights=0;0.25;0;0.75");
+    expect_back("lru+cache=lrfu:4.5", "lru+cache=lrfu:4.5");
 }
 
 static void what_is_named(void **state)
@@ -90,6 +91,13 @@ static void refusals(void **state)
                  &err);
     assert_fails(moe_strategy_parse("lru+magic=1", &s, &named, &err), MOE_ERR_USAGE,
                  "'magic' is not a part", &err);
+    static const char *const half_lives[] = {"lru:4", "lrfu:", "lrfu:0", "lrfu:x", "lrfu:1e7"};
+    for (size_t i = 0; i < sizeof half_lives / sizeof *half_lives; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "lru+cache=%s", half_lives[i]);
+        assert_fails(moe_strategy_parse(text, &s, &named, &err), MOE_ERR_USAGE,
+                     "is not none, random", &err);
+    }
     assert_fails(moe_strategy_parse("lru+cache=magic", &s, &named, &err), MOE_ERR_USAGE,
                  "cache: 'magic' is not", &err);
     static const char *const values[] = {
