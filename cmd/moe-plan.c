@@ -64,6 +64,7 @@ static const struct cli_option options[] = {
 
     {.kind = CLI_HEADING, .help = "A model without weights"},
     {CLI_OPT_TEXT(0, "shape", "FILE", &o.plan.shape), .help = "its config.json"},
+    {CLI_OPT_OUTPUT(0, "draw-trace", "TRACE", &o.plan.drawn), .help = "keep the trace that is drawn"},
     {CLI_OPT_TEXT(0, "experts", "BITS[,BITS]", &o.experts), .shown = "4",
      .help = "bitwidths of its experts"},
     {CLI_OPT_U32(0, "dense", "BITS", &o.plan.dense_bits, 2, 16), .shown = "8",

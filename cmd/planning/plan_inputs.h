@@ -18,6 +18,7 @@
 struct plan_options {
     const char *pack, *shape; /* at most one; neither: the model is what the trace contains */
     const char *trace, *profile, *calibration, *out;
+    const char *drawn;       /* where a trace that is drawn is kept; NULL: nowhere */
     const char *expert_bits; /* of a shape: one or two bitwidths with a comma */
     uint32_t dense_bits;
     uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;

@@ -61,12 +61,35 @@ static int begin_statistics(struct plan_inputs *in, struct moe_err *err)
                                                   : MOE_OK;
 }
 
-/* Draws a trace into a file that has no name. */
-static int draw(struct plan_inputs *in, struct moe_err *err)
+static int write_drawn(struct plan_inputs *in, const struct moe_synthesis *synthesis,
+                       const char *path, struct moe_err *err)
+{
+    struct moe_routing_figures reached;
+    int status = moe_synthesise(path, synthesis, &reached, err);
+    return status == MOE_OK ? moe_trace_open(&in->trace, path, err) : status;
+}
+
+/* ... into a file that has no name. */
+static int write_nameless(struct plan_inputs *in, const struct moe_synthesis *synthesis,
+                          struct moe_err *err)
 {
     const char *dir = getenv("TMPDIR");
     char path[MOE_DESCRIPTOR_PATH];
-    struct moe_routing_figures reached;
+    dir = dir && *dir ? dir : "/tmp";
+    int fd = moe_file_nameless(dir, path, err);
+    if (fd < 0)
+        return fd;
+    int status = write_drawn(in, synthesis, path, err);
+    close(fd);
+    if (status != MOE_OK)
+        moe_err_rename(err, path, dir);
+    return status;
+}
+
+/* Draws a trace. */
+static int draw(struct plan_inputs *in, struct moe_err *err)
+{
+    const char *kept = in->options->drawn;
     struct moe_synthesis synthesis = {
         .shape = {.n_layers = in->inventory->n_layers,
                   .n_encoder = in->inventory->n_encoder,
@@ -86,17 +109,8 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
     synthesis.statistics = in->options->strategy.statistics ? NULL : in->statistics;
     moe_trace_close(in->trace);
     in->trace = NULL;
-    dir = dir && *dir ? dir : "/tmp";
-    int fd = moe_file_nameless(dir, path, err);
-    if (fd < 0)
-        return fd;
-    status = moe_synthesise(path, &synthesis, &reached, err);
+    status = kept ? write_drawn(in, &synthesis, kept, err) : write_nameless(in, &synthesis, err);
     if (status == MOE_OK)
-        status = moe_trace_open(&in->trace, path, err);
-    close(fd);
-    if (status != MOE_OK)
-        moe_err_rename(err, path, dir);
-    else
         cli_note("no trace of this model: drawing one at random that resembles %s",
                  in->options->strategy.statistics ? in->options->strategy.statistics
                  : in->options->trace             ? in->options->trace
@@ -151,6 +165,10 @@ int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
     bool own = in->trace && alike(moe_trace_shape(in->trace), in->inventory);
     if (in->trace && !own && !o->shape)
         return refuse(in, err);
+    if (own && o->drawn)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: is a trace of this model, so there is none to draw (--draw-trace)",
+                        o->trace);
     if (own)
         snprintf(in->evidence.trace, sizeof in->evidence.trace, "%s", o->trace);
     else
