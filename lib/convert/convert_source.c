@@ -221,7 +221,7 @@ static uint32_t kv_head_rows(const struct moe_config *c)
 static uint32_t state_part(const struct moe_config *c, int role, enum moe_take take,
                            uint32_t *before, uint32_t *own)
 {
-    uint32_t heads = c->state_key_heads, each = c->state_heads / heads;
+    uint32_t heads = c->state_key_heads ? c->state_key_heads : 1, each = c->state_heads / heads;
     uint32_t keys = c->state_key_dim, values = each * c->state_value_dim;
     const struct {
         int role;
@@ -247,6 +247,12 @@ static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take t
     return (uint64_t)all * (take == MOE_TAKE_STATE_ROWS ? 1 : c->state_key_heads);
 }
 
+/* Of a short convolution's input. */
+static uint32_t third_of(int role)
+{
+    return role == MOE_T_STATE_SCALE ? 0 : role == MOE_T_STATE_Z ? 1 : 2;
+}
+
 /* The shape that the tensor must have. */
 static int expected_shape(const struct convert_source *s, const struct wanted *w,
                           const struct moe_source *from, bool transposed, bool all_experts,
@@ -269,6 +275,9 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:
         rows *= 2;
+        break;
+    case MOE_TAKE_THIRD:
+        rows *= 3;
         break;
     case MOE_TAKE_STATE_HEADS:
     case MOE_TAKE_STATE_ROWS:
@@ -358,6 +367,9 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         v->block = moe_config_state_channels(s->config);
         v->stride = 1;
         v->step = s->config->conv_width;
+        break;
+    case MOE_TAKE_THIRD:
+        first = (uint64_t)v->rows * third_of(role);
         break;
     case MOE_TAKE_SECOND_HALF:
         first = v->rows;

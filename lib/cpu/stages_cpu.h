@@ -25,6 +25,9 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
 /* sum = the layer's output projection of `attended`. */
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 
+/* The same of a short convolution (short_conv.c). */
+void stages_cpu_short_conv(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows);
 /* sum = what a layer with a recurrent state makes of the states' xn (recurrent.c). */
 void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows);

@@ -78,6 +78,7 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_STATE_K] = IN_LAYER(state_k),
     [MOE_T_STATE_V] = IN_LAYER(state_v),
     [MOE_T_STATE_Z] = IN_LAYER(state_z),
+    [MOE_T_STATE_SCALE] = IN_LAYER(state_scale),
     [MOE_T_STATE_BETA] = IN_LAYER(state_beta),
     [MOE_T_STATE_DECAY] = IN_LAYER(state_decay),
     [MOE_T_STATE_STEP] = IN_LAYER(state_step),

@@ -27,7 +27,8 @@ struct moe_layer {
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
     struct moe_mat attn_gate;
     /* Of a layer with a recurrent state. */
-    struct moe_mat state_q, state_k, state_v, state_z, state_beta, state_decay, state_o;
+    struct moe_mat state_q, state_k, state_v, state_z, state_scale, state_beta, state_decay,
+        state_o;
     const float *state_step, *state_rate, *state_conv, *state_norm;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
     const float *cross_norm;

@@ -1,10 +1,13 @@
 /*
- * Recurrent states: what layers of gated DeltaNet have of a sequence in the place of keys and
- * values. Their size does not depend on the text's length. Of a sequence and such a layer:
+ * Recurrent states: what layers of gated DeltaNet and short convolutions have of a sequence in the
+ * place of keys and values. Their size does not depend on the text's length. Of a sequence and such
+ * a layer:
  *
  *   the last conv_width - 1 tokens' inputs of the convolution [conv_width - 1][stride], the oldest
  *   first: queries, keys and values, each part of them padded to whole panels;
  *   each head's state in panels of 16 values, [panel][key_dim][16] (kern.h's delta_step).
+ *
+ * A short convolution has the former alone, of its scaled values.
  *
  * A token's row changes the state of the row before it, so that rows must come in their order, and
  * no other than the last one's state is there to go on from.

@@ -220,7 +220,7 @@ static void finish_weights(const struct moe_config *c, float *weights)
     for (uint32_t k = 0; k < c->top_k; k++)
         sum += weights[k];
     if (c->router_kind == MOE_ROUTER_SIGMOID)
-        sum += LEAST_SUM;
+        sum += c->topk_eps > 0 ? c->topk_eps : LEAST_SUM;
     for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
         weights[k] /= sum;
     for (uint32_t k = 0; c->routed_scale != 1 && k < c->top_k; k++)

@@ -206,17 +206,21 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         name);
     if (n == 0)
         return MOE_OK;
+    uint32_t keys = c->short_conv ? 0 : 1;
+    if (c->short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a short convolution has one head, as wide as the stream", name);
     const struct range ranges[] = {
         {"the number of a state's heads", c->state_heads, 1, MOE_MAX_HEADS},
-        {"the number of its key heads", c->state_key_heads, 1, c->state_heads},
-        {"the width of its keys", c->state_key_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the number of its key heads", c->state_key_heads, keys, keys ? c->state_heads : 0},
+        {"the width of its keys", c->state_key_dim, keys, keys ? MOE_MAX_HEAD_DIM : 0},
         {"the width of its values", c->state_value_dim, 1, MOE_MAX_HEAD_DIM},
         {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
     };
     int status = check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
     if (status != MOE_OK)
         return status;
-    if (c->state_heads % c->state_key_heads != 0)
+    if (!c->short_conv && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " key heads", name,
                         c->state_heads, c->state_key_heads);
@@ -325,7 +329,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
                             (double)scales[i]);
-    const float limits[] = {c->clip_qkv, c->act_alpha, c->act_limit, c->router_jitter};
+    const float limits[] = {c->clip_qkv, c->act_alpha, c->act_limit, c->router_jitter, c->topk_eps};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         if (!(limits[i] >= 0) || !isfinite(limits[i]))
             return moe_fail(err, MOE_ERR_FORMAT,
@@ -361,9 +365,9 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
 int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err)
 {
     bool computed = c->n_encoder == 0 && !c->prefix_lm && !c->attn_gate && !c->state_heads &&
-                    c->positions == MOE_POSITIONS_ROTARY && c->norm_place == MOE_NORM_BEFORE &&
-                    moe_act_is_gated(c->dense_act) && moe_act_is_gated(c->expert_act) &&
-                    !moe_config_has_static(c, 0, c->n_layers);
+                    c->topk_eps == 0 && c->positions == MOE_POSITIONS_ROTARY &&
+                    c->norm_place == MOE_NORM_BEFORE && moe_act_is_gated(c->dense_act) &&
+                    moe_act_is_gated(c->expert_act) && !moe_config_has_static(c, 0, c->n_layers);
     if (computed)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,

@@ -82,6 +82,9 @@ struct moe_config {
      * state_key_heads heads of queries and keys. All three come through a causal convolution over
      * conv_width tokens. */
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
+    /* The state is the inputs of a convolution alone (LFM2): the product of two projections, value
+     * by value, is convolved and scaled by a third one. One head of hidden values, no keys. */
+    bool short_conv;
     uint8_t layer_is_recurrent[MOE_MAX_LAYERS];
 
     enum moe_position_kind positions;
@@ -134,6 +137,7 @@ struct moe_config {
     /* A MoE layer's output has tanh(bypass . x) added, before the norm that follows (GPTSAN). */
     bool soft_bypass;
     bool norm_topk;      /* the chosen weights are divided by their sum */
+    float topk_eps;      /* is added to that sum */
     float routed_scale;  /* of the chosen weights */
     float router_jitter; /* of MOE_ROUTER_SPARSEMIXER */
     /* Only experts of the top_groups best of n_groups equal groups can be chosen; a group is as

@@ -273,6 +273,36 @@ int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *j
     return read_recurrent_layers(c, path, json, err);
 }
 
+/* ---- LFM2 with experts: short convolutions beside attention ---- */
+
+int family_lfm2_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "layer_types");
+    uint32_t n_dense = 2;
+    int status =
+        moe_json_get_u32(path, json, "num_dense_layers", MOE_MAX_LAYERS, false, &n_dense, err);
+    if (status == MOE_OK && json_array_size(list) != c->n_layers)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'layer_types' must be a list of %" PRIu32 " layers",
+                     path, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        c->layer_is_moe[i] = i >= n_dense;
+        c->layer_is_recurrent[i] = type && strcmp(type, "conv") == 0;
+        if (!c->layer_is_recurrent[i] && (!type || strcmp(type, "full_attention") != 0))
+            status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                              "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
+                              "implemented",
+                              path, i, type ? type : "?");
+    }
+    c->state_heads = 1;
+    c->state_value_dim = c->hidden;
+    if (status == MOE_OK && moe_config_recurrent_layers(c, c->n_layers) == 0)
+        c->state_heads = c->state_value_dim = c->conv_width = c->short_conv = 0;
+    return status;
+}
+
 /* ---- GPTSAN: dense layers behind those with experts ---- */
 
 int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,

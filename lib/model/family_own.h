@@ -36,6 +36,8 @@ int family_switch_hf(struct moe_config *config, const char *path, const struct j
                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_qwen3_next_hf(struct moe_config *config, const char *path, const struct json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
 

@@ -84,7 +84,9 @@ enum condition {
     ATTENDS, /* a layer of attention */
     ATTN_GATE,
     RECURRENT, /* a layer with a state in its place */
-    ORDINARY,  /* attention that is not latent */
+    DELTA,     /* ... by the gated delta rule */
+    SHORT_CONV,
+    ORDINARY, /* attention that is not latent */
     LATENT,
     LATENT_Q, /* ... with queries out of a vector of their own */
     QKV_BIAS,
@@ -133,6 +135,8 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [ATTENDS] = attends,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
+        [DELTA] = recurrent && !c->short_conv,
+        [SHORT_CONV] = recurrent && c->short_conv,
         [ORDINARY] = attends && c->kv_rank == 0,
         [LATENT] = c->kv_rank > 0,
         [LATENT_Q] = c->kv_rank > 0 && c->q_rank > 0,
@@ -244,25 +248,26 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     /* Qwen3-Next's. */
     [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, VALUES, HIDDEN,
                          HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
-    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), RECURRENT, STATE_KEYS, HIDDEN, STATE_PART},
-    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), RECURRENT, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), DELTA, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), DELTA, STATE_KEYS, HIDDEN, STATE_PART},
     [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
     [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, HIDDEN,
                        HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),
                           MOE_ALL(L "linear_attn.in_proj_z.weight"))},
-    [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), RECURRENT, STATE_HEADS, HIDDEN,
+    [MOE_T_STATE_SCALE] = {LAYER("state.scale", DENSE), SHORT_CONV, STATE_VALUES, HIDDEN},
+    [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), DELTA, STATE_HEADS, HIDDEN,
                           HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                              MOE_ALL(L "linear_attn.in_proj_b.weight"))},
-    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), RECURRENT, STATE_HEADS, HIDDEN,
+    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), DELTA, STATE_HEADS, HIDDEN,
                            HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                               MOE_ALL(L "linear_attn.in_proj_a.weight"))},
-    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), RECURRENT, STATE_HEADS, ONE,
+    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), DELTA, STATE_HEADS, ONE,
                           HF(MOE_ALL(L "linear_attn.dt_bias"))},
-    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), RECURRENT, STATE_HEADS, ONE,
+    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), DELTA, STATE_HEADS, ONE,
                           HF(MOE_ALL(L "linear_attn.A_log"))},
     [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
                           HF(MOE_PART(L "linear_attn.conv1d.weight", CONV))},
-    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), RECURRENT, STATE_VALUE, ONE,
+    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), DELTA, STATE_VALUE, ONE,
                           HF(MOE_ALL(L "linear_attn.norm.weight"))},
     [MOE_T_STATE_O] = {LAYER("state.o", DENSE), RECURRENT, HIDDEN, STATE_VALUES,
                        HF(MOE_ALL(L "linear_attn.out_proj.weight"))},

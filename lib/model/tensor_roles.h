@@ -51,6 +51,7 @@ enum moe_tensor_role {
     MOE_T_STATE_K,
     MOE_T_STATE_V,
     MOE_T_STATE_Z,     /* the gate of what the state gives */
+    MOE_T_STATE_SCALE, /* of a short convolution: what its input's values are scaled by */
     MOE_T_STATE_BETA,  /* how much of a value is written, by head */
     MOE_T_STATE_DECAY, /* ... and of the state forgotten, with the next two */
     MOE_T_STATE_STEP,
@@ -124,6 +125,7 @@ enum moe_take {
      * is written and forgotten. Which of them the role says. */
     MOE_TAKE_STATE_HEADS,
     MOE_TAKE_STATE_ROWS, /* the same of queries, keys and values one after the other, all heads' */
+    MOE_TAKE_THIRD,      /* [3 * rows][cols]: of a short convolution scale, gate and values */
     MOE_TAKE_BUCKETS,    /* a vector that is [n_buckets][n_heads] */
     MOE_TAKE_ROW,        /* a vector that is [1][rows] */
     MOE_TAKE_CONV,       /* a vector [conv_width][channels] that is [channels][1][conv_width] */

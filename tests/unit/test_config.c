@@ -132,6 +132,16 @@ static void qwen_families(void **state)
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
     assert_true(config.norm_topk && !config.tied_head && config.rope_theta == 5e6);
 
+    read_ok(MODEL("lfm2_moe", ", \"num_key_value_heads\": 2, \"num_dense_layers\": 1, "
+                              "\"conv_L_cache\": 4, \"norm_eps\": 1e-4, "
+                              "\"use_expert_bias\": false, \"layer_types\": [\"conv\", "
+                              "\"full_attention\", \"conv\", \"conv\"]"));
+    assert_layers("dMMM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
+    assert_int_equal(moe_config_state_channels(&config), config.hidden);
+    assert_true(config.short_conv && config.conv_width == 4 && config.norm_eps == 1e-4f);
+    assert_true(config.norm_topk && config.tied_head && !config.choice_bias);
+
     read_ok(MODEL("qwen2", ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
                            "\"max_window_layers\": 3, \"sliding_window\": 16"));
     assert_layers("dddd", "---w");

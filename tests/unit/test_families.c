@@ -261,6 +261,8 @@ static struct family_case cases[] = {
     GGUF("ernie4.5-moe-a"),
     HF("ernie4.5-moe-b"),
     GGUF("ernie4.5-moe-b"),
+    HF("lfm2-moe-a"),
+    HF("lfm2-moe-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

@@ -56,13 +56,13 @@ static void compute(struct recurrent *r, uint32_t sequence, uint32_t first, uint
     free(logits);
 }
 
-static int open_all(void **state)
+static int open_all(void **state, const char *checkpoint)
 {
     struct moe_err err = {0};
     struct recurrent *r = *state = calloc(1, sizeof *r);
     const struct moe_convert_options options = pack_options("8", 8);
     snprintf(r->f.path, sizeof r->f.path, "/tmp/moe-recurrent-%d.moe", (int)getpid());
-    make_pack(r->f.path, "tests/fixtures/qwen3-next-a", &options);
+    make_pack(r->f.path, checkpoint, &options);
     assert_ok(moe_model_open(&r->f.model, r->f.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&r->f.experts, r->f.model->pack, 0, NULL, NULL, &err),
               &err);
@@ -76,6 +76,16 @@ static int open_all(void **state)
         assert_ok(moe_logits(r->f.session, 0, 1, r->want + i * r->stride, &err), &err);
     }
     return 0;
+}
+
+static int open_delta(void **state)
+{
+    return open_all(state, "tests/fixtures/qwen3-next-a");
+}
+
+static int open_short_conv(void **state)
+{
+    return open_all(state, "tests/fixtures/lfm2-moe-a");
 }
 
 static int close_all(void **state)
@@ -209,6 +219,13 @@ static void test_memory_is_booked(void **state)
     assert_in_range(moe_session_bytes(c, &options) - before, more, more + 8192);
 }
 
+static void test_memory_of_inputs_is_booked(void **state)
+{
+    const struct recurrent *r = *state;
+    /* 3 layers; 44 values of the 2 tokens before. */
+    assert_int_equal(moe_recurrent_shape(&r->f.model->config, 1).bytes, 3 * 2 * 48 * 4);
+}
+
 static void test_contexts_are_not_kept_in_files(void **state)
 {
     struct recurrent *r = *state;
@@ -220,7 +237,7 @@ static void test_contexts_are_not_kept_in_files(void **state)
 int main(void)
 {
     struct moe_err err = {0};
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest delta[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
@@ -230,7 +247,18 @@ int main(void)
         cmocka_unit_test(test_memory_is_booked),
         cmocka_unit_test(test_contexts_are_not_kept_in_files),
     };
+    const struct CMUnitTest short_conv[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_memory_of_inputs_is_booked),
+        cmocka_unit_test(test_contexts_are_not_kept_in_files),
+    };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
-    return cmocka_run_group_tests_name("recurrent", tests, open_all, close_all);
+    int failed = cmocka_run_group_tests_name("recurrent", delta, open_delta, close_all);
+    return failed +
+           cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);
 }
