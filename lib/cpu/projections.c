@@ -34,6 +34,13 @@ static const float *angles(const struct project *p, int64_t row)
 
 /* ---- Ordinary attention ---- */
 
+static void norm_heads(const struct moe_config *c, float *x, uint32_t n_heads, const float *norm)
+{
+    for (uint32_t head = 0; head < n_heads; head++)
+        moe_kern.rms_norm(x + head * c->head_dim, norm, c->head_dim, c->norm_eps,
+                          x + head * c->head_dim);
+}
+
 /* Norm, clipping and rotary positions of the queries, or the keys, of one row. */
 static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads, const float *norm,
                          const float *cs)
@@ -41,13 +48,14 @@ static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads,
     uint32_t width = n_heads * c->head_dim;
     if (c->qk_norm == MOE_QK_NORM_FULL)
         moe_kern.rms_norm(x, norm, width, c->norm_eps, x);
-    for (uint32_t head = 0; c->qk_norm == MOE_QK_NORM_HEAD && head < n_heads; head++)
-        moe_kern.rms_norm(x + head * c->head_dim, norm, c->head_dim, c->norm_eps,
-                          x + head * c->head_dim);
+    if (c->qk_norm == MOE_QK_NORM_HEAD)
+        norm_heads(c, x, n_heads, norm);
     if (c->clip_qkv > 0)
         moe_kern.clamp(c->clip_qkv, width, x);
     for (uint32_t head = 0; cs && head < n_heads; head++)
         moe_kern.rope(x + head * c->head_dim, cs, c->rope_dim);
+    if (c->qk_norm == MOE_QK_NORM_ROTATED)
+        norm_heads(c, x, n_heads, norm);
 }
 
 static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)

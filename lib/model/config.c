@@ -366,13 +366,15 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
 {
     bool computed = c->n_encoder == 0 && !c->prefix_lm && !c->attn_gate && !c->state_heads &&
                     c->topk_eps == 0 && c->positions == MOE_POSITIONS_ROTARY &&
-                    c->norm_place == MOE_NORM_BEFORE && moe_act_is_gated(c->dense_act) &&
-                    moe_act_is_gated(c->expert_act) && !moe_config_has_static(c, 0, c->n_layers);
+                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm != MOE_QK_NORM_ROTATED &&
+                    moe_act_is_gated(c->dense_act) && moe_act_is_gated(c->expert_act) &&
+                    !moe_config_has_static(c, 0, c->n_layers);
     if (computed)
         return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: models of this kind (encoder, recurrent states, positions by distance or "
-                    "learnt, norms after blocks, experts of two matrices or chosen by the token) "
-                    "are computed by the processor alone: take --device cpu",
-                    named);
+    return moe_fail(
+        err, MOE_ERR_UNSUPPORTED,
+        "%s: models of this kind (encoder, recurrent states, positions by distance or "
+        "learnt, norms after blocks or rotation, experts of two matrices or chosen by the token) "
+        "are computed by the processor alone: take --device cpu",
+        named);
 }

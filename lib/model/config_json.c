@@ -16,7 +16,7 @@
 /* ---- The table ---- */
 
 static const char *const norm_names[] = {"rms", "layer", NULL};
-static const char *const qk_norm_names[] = {"none", "head", "full", NULL};
+static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
                                            NULL};
 static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", NULL};

@@ -35,6 +35,14 @@ static const struct moe_source_names ernie_newer_names = {
     .dense = {[MOE_T_CHOICE_BIAS] =
                   MOE_PART(L "mlp.gate.moe_statics.e_score_correction_bias", ROW)},
 };
+static const struct moe_source_names hunyuan_names = {
+    .dense = {[MOE_T_Q_NORM] = MOE_ALL(L "self_attn.query_layernorm.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.key_layernorm.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "mlp.gate.wg.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+};
 /* As newer writers store Phi-3.5-MoE. */
 static const struct moe_source_names phimoe_newer_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
@@ -112,6 +120,22 @@ const struct moe_family moe_families_softmax[] = {
         .gguf = {.arch = "llama", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors =
             {[MOE_NAMING_HF] = {.names = {&mixtral_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* Hunyuan-A13B. A shared expert beside all others, norms of queries and keys after their
+     * rotation, whose base a fixed factor stretches. The base in GGUF files is stretched already.
+     */
+    {
+        .name = "hunyuan_v1_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_ROTATED), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"use_qk_norm", "true"}, {"use_cla", "false"}, {"use_mla", "false"},
+                            {"mlp_bias", "false"}, {"moe_layer_num_skipped", "0"}),
+               .settings = SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), EXPERT_FF,
+                                    KEY("attention_head_dim", head_dim, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_hunyuan_hf},
+        .gguf = {.arch = "hunyuan-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&hunyuan_names},
     },
     /* OLMoE-1B-7B. Norms over all queries and over all keys of a position, clipping after them. */
     {

@@ -24,6 +24,8 @@ int family_minimax_m2_hf(struct moe_config *config, const char *path, const stru
                          struct moe_rope_settings *rope, struct moe_err *err);
 int family_ernie4_5_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                            struct moe_rope_settings *rope, struct moe_err *err);
+int family_hunyuan_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_gguf(struct moe_config *config, const struct moe_gguf *gguf,

@@ -23,11 +23,12 @@ enum moe_position_kind {
     MOE_POSITIONS_LEARNT,  /* a learnt vector for each position is added to the embedding */
 };
 
-/* Norms of queries and keys before rope. */
+/* Norms of queries and keys, before rope but for one. */
 enum moe_qk_norm {
     MOE_QK_NORM_NONE,
-    MOE_QK_NORM_HEAD, /* RMS over each head; weights [head_dim] */
-    MOE_QK_NORM_FULL, /* RMS over all heads together; weights [heads * head_dim] */
+    MOE_QK_NORM_HEAD,    /* RMS over each head; weights [head_dim] */
+    MOE_QK_NORM_FULL,    /* RMS over all heads together; weights [heads * head_dim] */
+    MOE_QK_NORM_ROTATED, /* as HEAD, after rope (Hunyuan) */
 };
 
 /* From the router's scores to experts and weights. */

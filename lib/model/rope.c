@@ -29,7 +29,7 @@ static int read_kind(struct moe_rope_settings *s, const char *path, const json_t
     static const char *const names[] = {
         [MOE_ROPE_PLAIN] = "default",     [MOE_ROPE_LINEAR] = "linear",
         [MOE_ROPE_LLAMA3] = "llama3",     [MOE_ROPE_YARN] = "yarn",
-        [MOE_ROPE_LONGROPE] = "longrope",
+        [MOE_ROPE_LONGROPE] = "longrope", [MOE_ROPE_ALPHA] = "dynamic",
     };
     const char *name = names[MOE_ROPE_PLAIN];
     int status = moe_json_get_text(path, json, "type", false, &name, err);
@@ -98,6 +98,7 @@ static int read_numbers(struct moe_rope_settings *s, const char *path, const jso
         {"mscale_all_dim", &s->mscale_all_dim, false},
         {"short_mscale", &s->short_mscale, false},
         {"long_mscale", &s->long_mscale, false},
+        {"alpha", &s->alpha, false},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         double value = *numbers[i].out;
@@ -159,6 +160,11 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
             status = read_kind(settings, path, scaling, err);
         if (status == MOE_OK)
             status = read_numbers(settings, path, scaling, err);
+        if (status == MOE_OK && settings->kind == MOE_ROPE_ALPHA &&
+            !(settings->alpha > 0 && settings->alpha < 1e9))
+            status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                              "%s: rotary scaling 'dynamic' with 'alpha' %g is not implemented",
+                              path, settings->alpha);
         if (status == MOE_OK)
             status = moe_json_get_bool(path, scaling, "truncate", false, &settings->truncate, err);
         if (status == MOE_OK && settings->kind == MOE_ROPE_LONGROPE)
@@ -308,8 +314,10 @@ int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *se
     double context =
         settings->original_context != 0 ? settings->original_context : (double)config->context_max;
     config->rope_theta = settings->theta;
+    if (settings->kind == MOE_ROPE_ALPHA && dim > 2)
+        config->rope_theta *= pow(settings->alpha, (double)dim / (dim - 2));
     int status = check_settings(settings, factor, context, name, err);
-    if (status != MOE_OK || settings->kind == MOE_ROPE_PLAIN)
+    if (status != MOE_OK || settings->kind == MOE_ROPE_PLAIN || settings->kind == MOE_ROPE_ALPHA)
         return status;
     if (pairs == 0 || pairs > MOE_MAX_ROPE_PAIRS)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
@@ -317,6 +325,7 @@ int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *se
     config->n_rope_freqs = pairs;
     switch (settings->kind) {
     case MOE_ROPE_PLAIN:
+    case MOE_ROPE_ALPHA:
         break;
     case MOE_ROPE_LINEAR:
         for (uint32_t i = 0; i < pairs; i++)

@@ -17,6 +17,7 @@ enum moe_rope_kind {
     MOE_ROPE_LLAMA3,
     MOE_ROPE_YARN,
     MOE_ROPE_LONGROPE,
+    MOE_ROPE_ALPHA, /* Hunyuan: the base is stretched by alpha, whatever the length */
 };
 
 /* A checkpoint's settings; moe_rope_settings_init sets the defaults. Names as in Hugging Face's
@@ -30,6 +31,7 @@ struct moe_rope_settings {
     double beta_fast, beta_slow;              /* YaRN */
     double attention_factor;                  /* YaRN, LongRoPE; 0: from factor (and mscale) */
     double mscale, mscale_all_dim;            /* YaRN, DeepSeek; 0: not given */
+    double alpha;                             /* of MOE_ROPE_ALPHA; 0: not given */
     bool truncate;                            /* YaRN: the ramp's ends are rounded outwards */
     double
         partial; /* the part of a head that is rotated; 0: all, and a file may not say otherwise */

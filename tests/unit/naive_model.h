@@ -115,6 +115,9 @@ static inline void naive_finish(const struct naive *t, const float *norm, uint32
         naive_clamp((double)c->clip_qkv, heads * c->head_dim, x);
     for (uint32_t h = 0; h < heads; h++)
         naive_rotate(t, position, x + h * c->head_dim);
+    for (uint32_t h = 0; h < heads; h++)
+        if (c->qk_norm == MOE_QK_NORM_ROTATED)
+            naive_rms(norm, c->head_dim, (double)c->norm_eps, x + h * c->head_dim);
 }
 
 /* Latent attention: the head's keys are [rotated part for all | k_up's transpose times latent]. */

@@ -293,6 +293,23 @@ static void flex_olmo_ernie(void **state)
     assert_int_equal(config.shared_ff, 0);
 }
 
+static void hunyuan(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    read_ok(MODEL("hunyuan_v1_moe",
+                  ", \"num_experts\": 8, \"moe_topk\": [3, 3, 3, 3], \"head_dim\": 16, "
+                  "\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 1000.0, "
+                  "\"factor\": 1.0}"));
+    assert_layers("MMMM", "----");
+    assert_int_equal(config.top_k, 3);
+    assert_int_equal(config.shared_ff, config.expert_ff);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_ROTATED);
+    assert_near(config.rope_theta, 1e4 * pow(1000, 16.0 / 14));
+    assert_fails(moe_config_check_gpu(&config, "hunyuan", &err), MOE_ERR_UNSUPPORTED, "rotation",
+                 &err);
+}
+
 static void gpt_oss(void **state)
 {
     (void)state;
@@ -551,6 +568,13 @@ static void what_is_not_computed_is_refused(void **state)
               "4096 shared experts"),
         WRONG("ernie4_5_moe", "\"moe_layer_end_index\": -2", "'moe_layer_end_index'"),
         WRONG("ernie4_5_moe", "\"moe_k\": 65", "'moe_k' is 65"),
+        WRONG("hunyuan_v1_moe", "\"moe_topk\": [2, 2]", "'moe_topk' must be a list of 4"),
+        WRONG("hunyuan_v1_moe", "\"moe_topk\": [2, 2, \"x\", 2]", "'moe_topk' must be a list"),
+        REFUSED("hunyuan_v1_moe", "\"moe_topk\": [2, 2, 1, 2]", "'moe_topk' differs by layer"),
+        REFUSED("hunyuan_v1_moe", "\"num_shared_expert\": 2", "2 shared experts"),
+        REFUSED("hunyuan_v1_moe", "\"use_cla\": true", "'use_cla' is true"),
+        REFUSED("hunyuan_v1_moe", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}",
+                "'dynamic'"),
         REFUSED("ernie4_5_moe", "\"use_bias\": true", "'use_bias' is true"),
         REFUSED("ernie4_5_moe", "\"moe_use_aux_free\": false", "'moe_use_aux_free' is false"),
         REFUSED("ernie4_5_moe", "\"moe_gate\": \"top2_fused\"", "'moe_gate' is top2_fused"),
@@ -658,6 +682,7 @@ int main(void)
         cmocka_unit_test(deepseek_families),
         cmocka_unit_test(phimoe_minicpm_granite),
         cmocka_unit_test(flex_olmo_ernie),
+        cmocka_unit_test(hunyuan),
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(switch_transformers),
         cmocka_unit_test(gptsan),
