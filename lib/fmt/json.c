@@ -81,6 +81,11 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
                         "%s: its values would take %" PRIu64
                         " MiB of memory, more than the %" PRIu64 " that such a file may",
                         name, needed >> 20, max_memory >> 20);
+    /* After a number the parser would skip one. */
+    const void *nul = n ? memchr(text, 0, n) : NULL;
+    if (nul)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: byte %zu is zero, which is no JSON", name,
+                        (size_t)((const char *)nul - (const char *)text) + 1);
     *out = load(text, n, flags, &error);
     /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): those
      * files are read with every number as a double, exact for all numbers that we read. */

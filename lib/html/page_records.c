@@ -185,7 +185,11 @@ static int put_importances(struct moe_page *p, const struct moe_map *map, struct
             heat.usual += m->known[e] ? fabs(m->nats[e]) : 0;
         }
         heat.usual /= known ? (double)known : 1;
-        moe_page_open_section(p, "How much each expert's precision matters");
+        moe_page_open_section(p, !m->exact ? "How much each expert's precision matters, estimated"
+                                 : m->adaptive.estimated
+                                     ? "How much each expert's precision matters, measured where "
+                                       "it decides, else estimated"
+                                     : "How much each expert's precision matters");
         moe_page_heat(p, &heat,
                       "Nats that the texts lose when one expert alone is at the lowest precision. "
                       "Layers down, experts across; the strongest shade: twice the mean or more; "

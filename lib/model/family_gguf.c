@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
 #include "model/family_settings.h"
@@ -343,19 +344,12 @@ static int read_eos(struct moe_config *c, const struct moe_gguf *gguf, struct mo
 }
 
 /* "qwen2moe, llama, ...": each once. */
-static void list_architectures(char *out, size_t room)
+static void list_architectures(struct moe_buf *out)
 {
     const struct moe_family *family;
-    size_t at = 0;
-    out[0] = '\0';
-    for (int i = 0; (family = moe_family_at(i)) != NULL; i++) {
-        if (!family->gguf.arch || moe_family_find_gguf(family->gguf.arch, true, false) != family)
-            continue;
-        int n = snprintf(out + at, room - at, "%s%s", at ? ", " : "", family->gguf.arch);
-        if (n < 0 || (size_t)n >= room - at)
-            return;
-        at += (size_t)n;
-    }
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->gguf.arch && moe_family_find_gguf(family->gguf.arch, true, false) == family)
+            moe_buf_printf(out, "%s%s", out->size ? ", " : "", family->gguf.arch);
 }
 
 static int find_family(const struct moe_gguf *gguf, bool has_experts, bool sigmoid,
@@ -368,11 +362,13 @@ static int find_family(const struct moe_gguf *gguf, bool has_experts, bool sigmo
     *family = moe_family_find_gguf(arch, has_experts, sigmoid);
     if (*family)
         return MOE_OK;
-    char known[256];
-    list_architectures(known, sizeof known);
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: architecture '%.60s' is not implemented (known: %s)", moe_gguf_path(gguf),
-                    arch, known);
+    struct moe_buf known = {0};
+    list_architectures(&known);
+    status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                      "%s: architecture '%.60s' is not implemented (known: %s)",
+                      moe_gguf_path(gguf), arch, known.data ? (const char *)known.data : "");
+    moe_buf_release(&known);
+    return status;
 }
 
 int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint *ck,

@@ -175,7 +175,16 @@ static void fixture_equals_its_reference(void **state)
     assert_ok(moe_model_open(&f.run.model, f.run.path, context_of(&f), NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&f.run.experts, f.run.model->pack, 0, NULL, NULL, &err),
               &err);
-    check_prompts(&f, c, "resident");
+    /* Sanitizers slow this down, and the cached way goes through more code. */
+#ifdef __SANITIZE_ADDRESS__
+    bool resident = f.run.model->config.n_experts == 0;
+#else
+    bool resident = true;
+#endif
+    if (resident)
+        check_prompts(&f, c, "resident");
+    else
+        moe_experts_close(f.run.experts);
     if (f.run.model->config.n_experts) {
         open_cached(&f);
         check_prompts(&f, c, "offloaded");

@@ -22,6 +22,20 @@ static struct json_t *read_file(const char *path, uint64_t max_bytes, struct moe
     return json;
 }
 
+static void zero_bytes_are_refused(void **state)
+{
+    (void)state;
+    static const char after_number[] = "[1\0, 2]", at_the_end[] = "{}";
+    struct moe_err err = {0};
+    struct json_t *json;
+    assert_fails(moe_json_parse(&json, "x.json", after_number, sizeof after_number - 1,
+                                MOE_JSON_CONFIG_MEMORY, &err),
+                 MOE_ERR_FORMAT, "x.json: byte 3 is zero, which is no JSON", &err);
+    assert_fails(moe_json_parse(&json, "x.json", at_the_end, sizeof at_the_end,
+                                MOE_JSON_CONFIG_MEMORY, &err),
+                 MOE_ERR_FORMAT, "byte 3 is zero", &err);
+}
+
 static void members_are_read(void **state)
 {
     (void)state;
@@ -265,6 +279,7 @@ static void no_memory_is_not_called_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zero_bytes_are_refused),
         cmocka_unit_test(members_are_read),
         cmocka_unit_test(wrong_members_are_refused),
         cmocka_unit_test(bad_text_is_refused),
