@@ -185,15 +185,15 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
 
 /* ---- Hunyuan: numbers, or lists of one for each layer ---- */
 
-/* A number, or a list of that number for each layer; absent or null: as it was. */
+/* A number up to `most`, or a list of that number for each layer; absent or null: as it was. */
 static int read_same_everywhere(const struct moe_config *c, const char *path, const json_t *json,
-                                const char *key, uint32_t *out, struct moe_err *err)
+                                const char *key, uint32_t most, uint32_t *out, struct moe_err *err)
 {
     const json_t *list = json_object_get(json, key);
     if (!json_is_array(list))
-        return moe_json_get_u32(path, json, key, MOE_MAX_EXPERTS, false, out, err);
+        return moe_json_get_u32(path, json, key, most, false, out, err);
     json_int_t first = json_integer_value(json_array_get(list, 0));
-    bool whole = json_array_size(list) == c->n_layers && first >= 0 && first <= INT32_MAX;
+    bool whole = json_array_size(list) == c->n_layers && first >= 0 && first <= most;
     for (uint32_t i = 0; i < c->n_layers && whole; i++) {
         const json_t *item = json_array_get(list, i);
         whole = json_is_integer(item);
@@ -211,18 +211,21 @@ static int read_same_everywhere(const struct moe_config *c, const char *path, co
 int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
-    const json_t *widths = json_object_get(json, "moe_intermediate_size");
     uint32_t n_shared = 1, width = c->expert_ff;
+    const struct {
+        const char *key;
+        uint32_t *out, most;
+    } numbers[] = {
+        {"moe_topk", &c->top_k, MOE_MAX_EXPERTS},
+        {"num_experts", &c->n_experts, MOE_MAX_EXPERTS},
+        {"num_shared_expert", &n_shared, MOE_MAX_EXPERTS},
+        {"moe_intermediate_size", &width, MOE_MAX_DIM},
+    };
+    int status = MOE_OK;
     c->n_experts = c->top_k = 1;
-    int status = read_same_everywhere(c, path, json, "moe_topk", &c->top_k, err);
-    if (status == MOE_OK)
-        status = read_same_everywhere(c, path, json, "num_experts", &c->n_experts, err);
-    if (status == MOE_OK)
-        status = read_same_everywhere(c, path, json, "num_shared_expert", &n_shared, err);
-    if (status == MOE_OK && json_is_integer(widths))
-        width = (uint32_t)json_integer_value(widths);
-    else if (status == MOE_OK && !json_is_null(widths))
-        status = read_same_everywhere(c, path, json, "moe_intermediate_size", &width, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = read_same_everywhere(c, path, json, numbers[i].key, numbers[i].most,
+                                      numbers[i].out, err);
     if (status == MOE_OK && (n_shared != 1 || width != c->expert_ff))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: %" PRIu32 " shared experts beside others of width %" PRIu32
