@@ -21,6 +21,7 @@ texts=${TEXTS:-tests/data}
 strategy=${STRATEGY:-lru}
 tokens=${DOCUMENT_TOKENS:-96}
 documents=${DOCUMENTS:-12} # of each text
+batch=${BATCH:-32}
 mkdir -p "$work"
 
 fail() {
@@ -67,9 +68,15 @@ some 2 "$texts"/*.valid.txt >"$warm"
 
 # ---- One pack ----
 
-run() { # PACK PLAN TEXT JSON
-    grouped "$bin/moe-run" -q "$1" --plan "$2" --perplexity "$3" --max-doc-tokens "$tokens" --prompt-share 34% \
-        --stats-json "$4" >/dev/null
+plan() { # OPTION...: of $pack, for what the runs do
+    "$bin/moe-plan" -q "$pack" --context "$tokens" --batch "$batch" --trace "$work/$name.trace" \
+        --device-profile "$work/$name.device" "$@"
+}
+
+# Perplexity needs the logits of many rows at once, which a plan for answers does not book: they are added.
+run() { # PLAN TEXT JSON
+    grouped "$bin/moe-run" -q "$pack" --plan "$1" --memory $((budget + scores)) --perplexity "$2" \
+        --max-doc-tokens "$tokens" --prompt-share 34% --stats-json "$3" >/dev/null
 }
 
 # Prints a table of one phase: seconds of a token, predicted and measured, and their ratio.
@@ -101,20 +108,21 @@ for pack in $PACKS; do
         --text "$texts/math.calib.txt" --text "$texts/code.calib.txt" --max-tokens "$tokens" --prompt-share 34% \
         --shard 1/8 -o "$work/$name.stats" --trace "$work/$name.trace"
     "$bin/moe-profile" -q --device "$pack" -o "$work/$name.device"
+    vocabulary=$("$bin/moe-quantize" --list "$pack" --json | jq .model.vocab)
+    scores=$((4 * (vocabulary + 64) * batch))
     for share in ${BUDGETS:-0.25 0.5 0.75}; do
-        # What the model needs beside its experts is what a budget for all of them is made of.
-        "$bin/moe-plan" -q "$pack" --memory 64G --strategy resident --trace "$work/$name.trace" \
-            --device-profile "$work/$name.device" -o "$work/all.yaml"
+        # The smallest budget and a share of the experts. The context is what the documents need: the runner
+        # gives experts what a shorter one leaves over, and would find more of them than the plan says.
+        plan --memory 64G --strategy resident -o "$work/all.yaml"
         "$bin/moe-plan" --explain "$work/all.yaml" --json >"$work/all.json"
         budget=$(jq --argjson share "$share" \
-            '.plan.memory | ((.program_bytes + .dense_bytes + .kv_bytes + .work_bytes) + $share * .all_experts_bytes) |
+            '.plan.memory | (.program_bytes + .dense_bytes + .kv_bytes + .work_bytes + $share * .all_experts_bytes) |
             floor' "$work/all.json")
-        "$bin/moe-plan" -q "$pack" --memory "$budget" --strategy "$strategy" --trace "$work/$name.trace" \
-            --device-profile "$work/$name.device" -o "$work/plan.yaml"
+        plan --memory "$budget" --strategy "$strategy" -o "$work/plan.yaml"
         "$bin/moe-plan" --explain "$work/plan.yaml" --json >"$work/plan.json"
         limit $((budget + budget / 10 + (64 << 20)))
-        run "$pack" "$work/plan.yaml" "$warm" "$work/warm.json"
-        run "$pack" "$work/plan.yaml" "$whole" "$work/whole.json"
+        run "$work/plan.yaml" "$warm" "$work/warm.json"
+        run "$work/plan.yaml" "$whole" "$work/whole.json"
         limit -1 2>/dev/null || limit max
         printf '\n%s, %s, %s of the experts in %d MB\n%-8s %-22s %12s %12s %8s\n' "$name" "$strategy" "$share" \
             $((budget / 1000000)) phase "ms a token" predicted measured ratio
