@@ -226,10 +226,18 @@ static uint32_t state_part(const struct moe_config *c, int role, enum moe_take t
     const struct {
         int role;
         uint32_t n;
-    } all[] = {{MOE_T_STATE_Q, keys},   {MOE_T_STATE_K, keys},    {MOE_T_STATE_V, values},
-               {MOE_T_STATE_Z, values}, {MOE_T_STATE_BETA, each}, {MOE_T_STATE_DECAY, each}};
-    bool small = role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY;
+    } delta[] = {{MOE_T_STATE_Q, keys},   {MOE_T_STATE_K, keys},    {MOE_T_STATE_V, values},
+                 {MOE_T_STATE_Z, values}, {MOE_T_STATE_BETA, each}, {MOE_T_STATE_DECAY, each}},
+      scan[] = {{MOE_T_STATE_Z, values},
+                {MOE_T_STATE_V, values},
+                {MOE_T_STATE_K, keys},
+                {MOE_T_STATE_Q, keys},
+                {MOE_T_STATE_DECAY, each}},
+      *all = c->state_kind == MOE_STATE_SCAN ? scan : delta;
+    bool small = all == delta && (role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY);
     int begin = small ? 4 : 0, end = small ? 6 : take == MOE_TAKE_STATE_ROWS ? 3 : 4;
+    if (all == scan)
+        end = 5;
     uint32_t sum = 0, times = take == MOE_TAKE_STATE_ROWS ? heads : 1;
     for (int i = begin; i < end; i++) {
         if (all[i].role == role) {

@@ -58,7 +58,7 @@ struct cpu_recurrent {
     uint64_t values_stride, heads_stride;
     float *mixed;               /* [batch][states.stride] queries, keys, values */
     float *gate, *out;          /* [batch][values_stride] */
-    float *beta, *decay;        /* [batch][heads_stride] */
+    float *beta, *decay;        /* [batch][heads_stride]; of Mamba-2 steps, decays */
     struct moe_inputs from_out; /* out */
 };
 

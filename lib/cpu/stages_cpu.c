@@ -163,9 +163,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
     bool recurrent = s->model->config.layer_is_recurrent[layer];
     int status = moe_poll_loads(s, err);
-    if (recurrent && s->model->config.short_conv) {
-        stages_cpu_short_conv(s, layer, rows, n_rows);
-    } else if (recurrent) {
+    if (recurrent) {
         stages_cpu_recurrent(s, layer, rows, n_rows);
     } else {
         moe_project_in(s, layer, rows, n_rows);

@@ -25,12 +25,27 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
 /* sum = the layer's output projection of `attended`. */
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 
-/* The same of a short convolution (short_conv.c). */
-void stages_cpu_short_conv(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                           uint32_t n_rows);
 /* sum = what a layer with a recurrent state makes of the states' xn (recurrent.c). */
 void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows);
+/* A pass through such a layer, between the products into it and out of it. */
+struct cpu_state_pass {
+    const struct moe_config *c;
+    const struct moe_layer *layer;
+    const struct moe_recurrent *r;
+    const struct cpu_recurrent *w;
+    const struct moe_row *rows;
+    uint32_t n_rows, state; /* its number among recurrent layers */
+};
+/* w->out of the kinds of states, from the rest of w. */
+void stages_cpu_state_delta(struct cpu_state_pass *p);
+void stages_cpu_state_scan(struct cpu_state_pass *p);
+void stages_cpu_short_conv(struct cpu_state_pass *p);
+/* Queries, keys and values become silu of their convolution over the last tokens. */
+void stages_cpu_convolve(struct cpu_state_pass *p);
+/* Where a row finds 16 values of a head's state; zeros where its text begins. */
+float *stages_cpu_state_panel(const struct cpu_state_pass *p, uint32_t row, uint32_t head,
+                              uint32_t panel);
 
 /* The same for attention to sources. Queries of the rows, from the states' xn. */
 void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows);

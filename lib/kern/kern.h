@@ -145,6 +145,16 @@ struct moe_kern {
     void (*delta_step)(float *state, const float *k, const float *q, const float *v, uint32_t n,
                        float decay, float beta, float *y);
 
+    /*
+     * A token's step of a recurrent state that only decays, for 16 values r of a head.
+     * state[n][16], k, q [n], v, y [16]: y[r] = 0, then for i = 0..n-1: state[i][r] = fma(k[i],
+     * v[r], state[i][r] * decay), y[r] = fma(state[i][r], q[i], y[r]).
+     *
+     * y may be v.
+     */
+    void (*scan_step)(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                      float decay, float *y);
+
     /* f32 to f16 bits, round to nearest even (float16.h), and back. */
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);

@@ -650,6 +650,25 @@ static void delta_step(float *state, const float *k, const float *q, const float
         _mm256_storeu_ps(y + 8 * half, sum[half]);
 }
 
+static void scan_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                      float decay, float *y)
+{
+    __m256 value[2] = {_mm256_loadu_ps(v), _mm256_loadu_ps(v + 8)}, keep = _mm256_set1_ps(decay);
+    __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (uint32_t i = 0; i < n; i++) {
+        __m256 key = _mm256_set1_ps(k[i]), query = _mm256_set1_ps(q[i]);
+        for (int half = 0; half < 2; half++) {
+            float *at = state + (uint64_t)i * 16 + 8 * half;
+            __m256 kept = _mm256_mul_ps(_mm256_loadu_ps(at), keep);
+            __m256 s = _mm256_fmadd_ps(key, value[half], kept);
+            _mm256_storeu_ps(at, s);
+            sum[half] = _mm256_fmadd_ps(s, query, sum[half]);
+        }
+    }
+    for (int half = 0; half < 2; half++)
+        _mm256_storeu_ps(y + 8 * half, sum[half]);
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     uint32_t i = 0;
@@ -691,6 +710,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->rope = rope;
     kern->dot = dot;
     kern->delta_step = delta_step;
+    kern->scan_step = scan_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

@@ -1,4 +1,8 @@
-/* AArch64 without extensions: dot products are kern_neon_dot.c's. */
+/*
+ * AArch64 without extensions: dot products are kern_neon_dot.c's.
+ *
+ * Over 400 lines: a variant is one file, so that it can be read beside the others slot by slot.
+ */
 #include "kern/kern.h"
 
 #if defined(__ARM_NEON) && defined(__aarch64__)
@@ -350,6 +354,21 @@ static void delta_step(float *state, const float *k, const float *q, const float
     }
 }
 
+static void scan_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
+                      float decay, float *y)
+{
+    for (int part = 0; part < 16; part += 4) {
+        float32x4_t value = vld1q_f32(v + part), sum = vdupq_n_f32(0);
+        for (uint32_t i = 0; i < n; i++) {
+            float *at = state + (uint64_t)i * 16 + part;
+            float32x4_t s = vfmaq_n_f32(vmulq_n_f32(vld1q_f32(at), decay), value, k[i]);
+            vst1q_f32(at, s);
+            sum = vfmaq_n_f32(sum, s, q[i]);
+        }
+        vst1q_f32(y + part, sum);
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     uint32_t i = 0;
@@ -386,6 +405,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->rope = rope;
     kern->dot = dot;
     kern->delta_step = delta_step;
+    kern->scan_step = scan_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

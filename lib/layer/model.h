@@ -29,7 +29,7 @@ struct moe_layer {
     /* Of a layer with a recurrent state. */
     struct moe_mat state_q, state_k, state_v, state_z, state_scale, state_beta, state_decay,
         state_o;
-    const float *state_step, *state_rate, *state_conv, *state_norm;
+    const float *state_step, *state_rate, *state_skip, *state_conv, *state_conv_bias, *state_norm;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
     const float *cross_norm;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */

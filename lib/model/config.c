@@ -206,8 +206,9 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         name);
     if (n == 0)
         return MOE_OK;
-    uint32_t keys = c->short_conv ? 0 : 1;
-    if (c->short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
+    bool short_conv = c->state_kind == MOE_STATE_CONV;
+    uint32_t keys = short_conv ? 0 : 1;
+    if (short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a short convolution has one head, as wide as the stream", name);
     const struct range ranges[] = {
@@ -220,7 +221,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     int status = check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
     if (status != MOE_OK)
         return status;
-    if (!c->short_conv && c->state_heads % c->state_key_heads != 0)
+    if (!short_conv && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " key heads", name,
                         c->state_heads, c->state_key_heads);
@@ -229,11 +230,11 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         "%s: a convolution of %" PRIu32 " channels is too wide", name,
                         moe_config_state_channels(c));
     if (n == c->n_layers || c->n_encoder || c->prefix_lm || c->kv_rank || c->rope_original ||
-        c->positions != MOE_POSITIONS_ROTARY || c->norm_kind != MOE_NORM_RMS ||
-        c->norm_place != MOE_NORM_BEFORE)
+        (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
+        c->norm_kind != MOE_NORM_RMS || c->norm_place != MOE_NORM_BEFORE)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: recurrent states are implemented beside layers of ordinary attention "
-                        "with rotary positions, and norms before blocks that only scale",
+                        "with rotary positions or none, and norms before blocks that only scale",
                         name);
     return MOE_OK;
 }
@@ -371,10 +372,10 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     !moe_config_has_static(c, 0, c->n_layers);
     if (computed)
         return MOE_OK;
-    return moe_fail(
-        err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, recurrent states, positions by distance or "
-        "learnt, norms after blocks or rotation, experts of two matrices or chosen by the token) "
-        "are computed by the processor alone: take --device cpu",
-        named);
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: models of this kind (encoder, recurrent states, positions by distance, "
+                    "learnt or none, norms after blocks or rotation, experts of two matrices or "
+                    "chosen by the token) "
+                    "are computed by the processor alone: take --device cpu",
+                    named);
 }

@@ -76,15 +76,18 @@ struct moe_config {
 
     bool attn_gate; /* outputs are scaled by sigmoid(gate . x), each value by its own */
 
-    /* Layers with a recurrent state in the place of keys and values (gated DeltaNet): of each of
-     * state_heads heads a matrix [state_key_dim][state_value_dim], which a token's keys and values
-     * change by the gated delta rule; as many heads after each other share one of the
-     * state_key_heads heads of queries and keys. All three come through a causal convolution over
-     * conv_width tokens. */
+    /* Layers with a recurrent state in the place of keys and values: of each of state_heads heads a
+     * matrix [state_key_dim][state_value_dim], which a token's keys and values change; as many
+     * heads after each other share one of the state_key_heads heads of queries and keys. All three
+     * come through a causal convolution over conv_width tokens.
+     *
+     * MOE_STATE_SCAN calls values x, keys B and queries C; a head's output is gated before a norm
+     * over all heads that share keys.
+     * MOE_STATE_CONV has one head of hidden values and no keys: the product of two projections,
+     * value by value, is convolved and scaled by a third one. */
+    enum moe_state_kind state_kind;
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
-    /* The state is the inputs of a convolution alone (LFM2): the product of two projections, value
-     * by value, is convolved and scaled by a third one. One head of hidden values, no keys. */
-    bool short_conv;
+    bool conv_bias; /* a number for each channel is added to the convolution */
     uint8_t layer_is_recurrent[MOE_MAX_LAYERS];
 
     enum moe_position_kind positions;
@@ -183,7 +186,7 @@ static inline uint32_t moe_config_recurrent_layers(const struct moe_config *c, u
     return n;
 }
 
-/* Channels of the convolution: queries, keys, values. */
+/* Channels of the convolution: queries, keys, values (of MOE_STATE_SCAN values, keys, queries). */
 static inline uint32_t moe_config_state_channels(const struct moe_config *c)
 {
     return 2 * c->state_key_heads * c->state_key_dim + c->state_heads * c->state_value_dim;

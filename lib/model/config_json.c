@@ -21,7 +21,8 @@ static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemix
                                            NULL};
 static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", NULL};
 static const char *const norm_places[] = {"before", "after", NULL};
-static const char *const position_names[] = {"rotary", "buckets", "learnt", NULL};
+static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
+static const char *const state_names[] = {"delta", "convolution", "scan", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -66,7 +67,8 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(state_key_dim, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(state_value_dim, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(conv_width, MOE_MAX_HEAD_DIM),
-    OPTIONAL(short_conv, MOE_FIELD_BOOL),
+    CHOICE(state_kind, state_names),
+    OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),

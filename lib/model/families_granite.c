@@ -18,6 +18,14 @@ static const struct moe_source_names granite_newer_names = {
                [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.experts.down_proj", EXPERT)},
 };
 
+/* Hybrids without experts have the shared one alone. */
+static const struct moe_source_names granite_hybrid_names = {
+    .dense =
+        {MAMBA(L "mamba."), [MOE_T_GATE] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
+         [MOE_T_UP] = MOE_PART(L "shared_mlp.input_linear.weight", SECOND_HALF),
+         [MOE_T_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
+};
+
 /* Granite with a shared expert reads one key more. */
 #define GRANITE_SETTINGS                                                                           \
     EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2), KEY("embedding_multiplier", embed_scale, 0),            \
@@ -46,6 +54,28 @@ const struct moe_family moe_families_granite[] = {
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_ALL},
         .tensors[MOE_NAMING_HF] = {GRANITE_NAMES},
+    },
+    /* Granite-4 H: layers with recurrent states (Mamba-2) and a few of attention, which knows no
+     * positions as a rule; or dense, and perhaps without states. Which layers are which, what there
+     * is without experts, and the width of a state's heads are worked out, hence a function. */
+    {
+        .name = "granitemoehybrid",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX),
+                              SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SCAN)),
+        .hf = {.only = ONLY({"mamba_proj_bias", "false"}, {"position_embedding_type", "nope|rope"},
+                            {"normalization_function", "rmsnorm"}),
+               .settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS,
+                                    KEY("shared_intermediate_size", shared_ff, 1024),
+                                    KEY("mamba_n_heads", state_heads, 128),
+                                    KEY("mamba_n_groups", state_key_heads, 1),
+                                    KEY("mamba_d_state", state_key_dim, 256),
+                                    KEY("mamba_d_conv", conv_width, 4),
+                                    KEY("mamba_conv_bias", conv_bias, true)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_granite_hybrid_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&granite_hybrid_names, &granite_names,
+                                             &granite_newer_names}},
     },
     {.name = NULL},
 };

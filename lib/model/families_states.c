@@ -83,7 +83,7 @@ const struct moe_family moe_families_states[] = {
     {
         .name = "lfm2_moe",
         .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SIGMOID), SET(topk_eps, 1e-6),
-                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(short_conv, true)),
+                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(state_kind, MOE_STATE_CONV)),
         .hf = {.only = ONLY({"conv_bias", "false"}),
                .settings =
                    SETTINGS(CONTEXT(128000), SET(n_kv_heads, 8), SET(tied_head, true),

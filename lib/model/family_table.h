@@ -75,6 +75,20 @@
 
 #define L "model.layers.%u."
 
+/* Tensors of a Mamba-2 layer. */
+#define MAMBA(path)                                                                                \
+    [MOE_T_STATE_Z] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_V] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_K] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_Q] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_DECAY] = MOE_PART(path "in_proj.weight", STATE_ROWS),                             \
+    [MOE_T_STATE_STEP] = MOE_ALL(path "dt_bias"), [MOE_T_STATE_RATE] = MOE_ALL(path "A_log"),      \
+    [MOE_T_STATE_SKIP] = MOE_ALL(path "D"),                                                        \
+    [MOE_T_STATE_CONV] = MOE_PART(path "conv1d.weight", CONV),                                     \
+    [MOE_T_STATE_CONV_BIAS] = MOE_ALL(path "conv1d.bias"),                                         \
+    [MOE_T_STATE_NORM] = MOE_ALL(path "norm.weight"),                                              \
+    [MOE_T_STATE_O] = MOE_ALL(path "out_proj.weight")
+
 /* GGUF calls the norm before feed-forwards by its place. */
 extern const struct moe_source_names moe_placed_norm_names;
 /* One shared expert, beside routed ones as usual. */

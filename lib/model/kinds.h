@@ -21,6 +21,14 @@ enum moe_position_kind {
     MOE_POSITIONS_ROTARY,
     MOE_POSITIONS_BUCKETS, /* T5: a learnt bias by distance is added to self-attention's scores */
     MOE_POSITIONS_LEARNT,  /* a learnt vector for each position is added to the embedding */
+    MOE_POSITIONS_NONE,    /* by the order of what it sees alone: states, the causal mask */
+};
+
+/* What a layer with a recurrent state does with it, token by token. */
+enum moe_state_kind {
+    MOE_STATE_DELTA, /* gated DeltaNet: a key's value is corrected towards the token's */
+    MOE_STATE_CONV,  /* the state is the inputs of a convolution alone (LFM2) */
+    MOE_STATE_SCAN,  /* Mamba-2: the token's values are added to what its decay left */
 };
 
 /* Norms of queries and keys, before rope but for one. */

@@ -1,3 +1,6 @@
+/* What tensors a model can have (tensor_roles.h).
+ *
+ * Over 400 lines: most of them are one table, and the words that it is written in. */
 #include "model/tensor_roles.h"
 
 #include <stdio.h>
@@ -34,7 +37,8 @@ enum width {
     STATE_VALUES,
     STATE_HEADS,
     STATE_CONV,
-    STATE_VALUE, /* of one head */
+    STATE_CHANNELS,
+    STATE_NORM, /* of one head's values, or of all */
     N_WIDTHS
 };
 
@@ -42,6 +46,7 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
 {
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
     uint32_t queries = c->n_heads * c->head_dim, keys = c->n_kv_heads * c->head_dim;
+    uint32_t values = c->state_heads * c->state_value_dim;
     const uint32_t widths[N_WIDTHS] = {
         [ONE] = 1,
         [VOCAB] = c->vocab,
@@ -66,10 +71,11 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
         [STATE_KEYS] = c->state_key_heads * c->state_key_dim,
-        [STATE_VALUES] = c->state_heads * c->state_value_dim,
+        [STATE_VALUES] = values,
         [STATE_HEADS] = c->state_heads,
         [STATE_CONV] = moe_config_state_channels(c) * c->conv_width,
-        [STATE_VALUE] = c->state_value_dim,
+        [STATE_CHANNELS] = moe_config_state_channels(c),
+        [STATE_NORM] = c->state_kind == MOE_STATE_SCAN ? values : c->state_value_dim,
     };
     return widths[which];
 }
@@ -83,9 +89,12 @@ enum condition {
     LAYER_NORM,
     ATTENDS, /* a layer of attention */
     ATTN_GATE,
-    RECURRENT, /* a layer with a state in its place */
-    DELTA,     /* ... by the gated delta rule */
-    SHORT_CONV,
+    RECURRENT,  /* a layer with a state in its place */
+    STATE,      /* ... that is a matrix of each head, */
+    DELTA,      /* by the gated delta rule */
+    SCAN,       /* or Mamba-2's */
+    SHORT_CONV, /* ... that is the inputs of a convolution */
+    CONV_BIAS,
     ORDINARY, /* attention that is not latent */
     LATENT,
     LATENT_Q, /* ... with queries out of a vector of their own */
@@ -135,8 +144,11 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [ATTENDS] = attends,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
-        [DELTA] = recurrent && !c->short_conv,
-        [SHORT_CONV] = recurrent && c->short_conv,
+        [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
+        [DELTA] = recurrent && c->state_kind == MOE_STATE_DELTA,
+        [SCAN] = recurrent && c->state_kind == MOE_STATE_SCAN,
+        [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
+        [CONV_BIAS] = recurrent && c->conv_bias,
         [ORDINARY] = attends && c->kv_rank == 0,
         [LATENT] = c->kv_rank > 0,
         [LATENT_Q] = c->kv_rank > 0 && c->q_rank > 0,
@@ -248,8 +260,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     /* Qwen3-Next's. */
     [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, VALUES, HIDDEN,
                          HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
-    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), DELTA, STATE_KEYS, HIDDEN, STATE_PART},
-    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), DELTA, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), STATE, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), STATE, STATE_KEYS, HIDDEN, STATE_PART},
     [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
     [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, HIDDEN,
                        HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),
@@ -258,16 +270,18 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), DELTA, STATE_HEADS, HIDDEN,
                           HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                              MOE_ALL(L "linear_attn.in_proj_b.weight"))},
-    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), DELTA, STATE_HEADS, HIDDEN,
+    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_HEADS, HIDDEN,
                            HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                               MOE_ALL(L "linear_attn.in_proj_a.weight"))},
-    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), DELTA, STATE_HEADS, ONE,
+    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_HEADS, ONE,
                           HF(MOE_ALL(L "linear_attn.dt_bias"))},
-    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), DELTA, STATE_HEADS, ONE,
+    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_HEADS, ONE,
                           HF(MOE_ALL(L "linear_attn.A_log"))},
+    [MOE_T_STATE_SKIP] = {LAYER("state.skip", VECTOR), SCAN, STATE_HEADS, ONE},
     [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
                           HF(MOE_PART(L "linear_attn.conv1d.weight", CONV))},
-    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), DELTA, STATE_VALUE, ONE,
+    [MOE_T_STATE_CONV_BIAS] = {LAYER("state.conv.bias", VECTOR), CONV_BIAS, STATE_CHANNELS, ONE},
+    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), STATE, STATE_NORM, ONE,
                           HF(MOE_ALL(L "linear_attn.norm.weight"))},
     [MOE_T_STATE_O] = {LAYER("state.o", DENSE), RECURRENT, HIDDEN, STATE_VALUES,
                        HF(MOE_ALL(L "linear_attn.out_proj.weight"))},

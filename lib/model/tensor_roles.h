@@ -56,7 +56,9 @@ enum moe_tensor_role {
     MOE_T_STATE_DECAY, /* ... and of the state forgotten, with the next two */
     MOE_T_STATE_STEP,
     MOE_T_STATE_RATE, /* a logarithm */
+    MOE_T_STATE_SKIP, /* by head: how much of a token's values is added to what its state gives */
     MOE_T_STATE_CONV, /* [conv_width][channels], the oldest token's first */
+    MOE_T_STATE_CONV_BIAS,
     MOE_T_STATE_NORM,
     MOE_T_STATE_O,
     MOE_T_POSITION_BIAS, /* [n_buckets][n_heads], of a stack's first layer: for all of the stack */
@@ -124,12 +126,14 @@ enum moe_take {
     /* Of a recurrent state, per key head: the rows of queries, keys, values and gates; or of what
      * is written and forgotten. Which of them the role says. */
     MOE_TAKE_STATE_HEADS,
-    MOE_TAKE_STATE_ROWS, /* the same of queries, keys and values one after the other, all heads' */
-    MOE_TAKE_THIRD,      /* [3 * rows][cols]: of a short convolution scale, gate and values */
-    MOE_TAKE_BUCKETS,    /* a vector that is [n_buckets][n_heads] */
-    MOE_TAKE_ROW,        /* a vector that is [1][rows] */
-    MOE_TAKE_CONV,       /* a vector [conv_width][channels] that is [channels][1][conv_width] */
-    MOE_TAKE_ROUTES,     /* a vector that is [vocab][top_k], of whole numbers */
+    /* The same of queries, keys and values one after the other, all heads'; of MOE_STATE_SCAN
+     * gates, values, keys, queries and decays. */
+    MOE_TAKE_STATE_ROWS,
+    MOE_TAKE_THIRD,   /* [3 * rows][cols]: of a short convolution scale, gate and values */
+    MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
+    MOE_TAKE_ROW,     /* a vector that is [1][rows] */
+    MOE_TAKE_CONV,    /* a vector [conv_width][channels] that is [channels][1][conv_width] */
+    MOE_TAKE_ROUTES,  /* a vector that is [vocab][top_k], of whole numbers */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */

@@ -758,13 +758,21 @@ static void free_delta(struct delta *d)
     free(d->q);
 }
 
-/* Three steps, the last one's output in the place of its values. */
 static void step_delta(const struct moe_kern *kern, const struct delta *d, float *state, float *y)
 {
     memcpy(state, d->state, (uint64_t)d->n * MOE_PANEL_ROWS * sizeof *state);
     kern->delta_step(state, d->k, d->q, d->v, d->n, d->decay, d->beta, y);
     kern->delta_step(state, d->q, d->k, y, d->n, d->beta, d->decay, y);
     kern->delta_step(state, d->k, d->k, y, d->n, d->decay, d->beta, y);
+}
+
+/* Three steps of each kind, the last ones' output in the place of their values. */
+static void step_both(const struct moe_kern *kern, const struct delta *d, float *state, float *y)
+{
+    step_delta(kern, d, state, y);
+    kern->scan_step(state, d->k, d->q, d->v, d->n, d->decay, y);
+    kern->scan_step(state, d->q, d->k, y, d->n, d->beta, y);
+    kern->scan_step(state, d->k, d->k, y, d->n, d->decay, y);
 }
 
 static void test_delta_steps_equal_reference(void **state)
@@ -777,12 +785,12 @@ static void test_delta_steps_equal_reference(void **state)
             uint32_t cells = n * MOE_PANEL_ROWS;
             float *want = take_exact(cells, 4), *got = take_exact(cells, 4);
             float want_y[MOE_PANEL_ROWS], got_y[MOE_PANEL_ROWS];
-            step_delta(&ref, &d, want, want_y);
+            step_both(&ref, &d, want, want_y);
             for (int l = 0; l < n_levels; l++) {
-                step_delta(&levels[l], &d, got, got_y);
+                step_both(&levels[l], &d, got, got_y);
                 if (!same_or_nan(want, got, cells) || !same_or_nan(want_y, got_y, MOE_PANEL_ROWS))
-                    fail_msg("%s delta_step n %u flavour %d", moe_cpu_level_name(levels[l].level),
-                             n, f);
+                    fail_msg("%s delta or scan_step n %u flavour %d",
+                             moe_cpu_level_name(levels[l].level), n, f);
             }
             free(want);
             free(got);
@@ -807,6 +815,30 @@ static void test_delta_step_against_double(void **state)
             m += before[i * MOE_PANEL_ROWS + r] * d.decay * d.k[i];
         for (int i = 0; i < N; i++) {
             double cell = before[i * MOE_PANEL_ROWS + r] * d.decay + d.k[i] * (d.v[r] - m) * d.beta;
+            assert_true(fabs(cell - d.state[i * MOE_PANEL_ROWS + r]) < 1e-4);
+            sum += cell * d.q[i];
+        }
+        assert_true(fabs(sum - y[r]) < 1e-3);
+    }
+    free(before);
+    free_delta(&d);
+}
+
+static void test_scan_step_against_double(void **state)
+{
+    (void)state;
+    enum { N = 96 };
+    uint64_t seed = 13;
+    struct delta d = draw_delta(N, ORDINARY, &seed);
+    float y[MOE_PANEL_ROWS];
+    double *before = take(N * MOE_PANEL_ROWS, sizeof *before);
+    for (int i = 0; i < N * MOE_PANEL_ROWS; i++)
+        before[i] = d.state[i];
+    ref.scan_step(d.state, d.k, d.q, d.v, N, d.decay, y);
+    for (int r = 0; r < MOE_PANEL_ROWS; r++) {
+        double sum = 0;
+        for (int i = 0; i < N; i++) {
+            double cell = before[i * MOE_PANEL_ROWS + r] * d.decay + d.k[i] * d.v[r];
             assert_true(fabs(cell - d.state[i * MOE_PANEL_ROWS + r]) < 1e-4);
             sum += cell * d.q[i];
         }
@@ -1134,6 +1166,7 @@ int main(void)
         cmocka_unit_test(test_vectors_equal_reference),
         cmocka_unit_test(test_delta_steps_equal_reference),
         cmocka_unit_test(test_delta_step_against_double),
+        cmocka_unit_test(test_scan_step_against_double),
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
         cmocka_unit_test(test_exp),

@@ -139,7 +139,8 @@ static void qwen_families(void **state)
     assert_layers("dMMM", "----");
     assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
     assert_int_equal(moe_config_state_channels(&config), config.hidden);
-    assert_true(config.short_conv && config.conv_width == 4 && config.norm_eps == 1e-4f);
+    assert_int_equal(config.state_kind, MOE_STATE_CONV);
+    assert_true(config.conv_width == 4 && config.norm_eps == 1e-4f);
     assert_true(config.norm_topk && config.tied_head && !config.choice_bias);
 
     read_ok(MODEL("qwen2", ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
@@ -264,6 +265,30 @@ static void phimoe_minicpm_granite(void **state)
     read_ok(MODEL("granitemoeshared", ", \"shared_intermediate_size\": 40"));
     assert_int_equal(config.shared_ff, 40);
     assert_near(config.attn_scale, 1);
+
+    /* As published, and as newer writers put it. */
+    read_ok(MODEL("granitemoehybrid",
+                  ", \"mamba_n_heads\": 16, \"mamba_d_head\": 8, \"position_embedding_type\": "
+                  "\"nope\", \"rope_theta\": 10000, \"layer_types\": [\"mamba\", \"attention\", "
+                  "\"mamba\", \"mamba\"]"));
+    assert_layers("MMMM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
+    assert_int_equal(config.state_kind, MOE_STATE_SCAN);
+    assert_int_equal(config.positions, MOE_POSITIONS_NONE);
+    assert_int_equal(config.rope_dim, 0);
+    assert_int_equal(moe_config_state_channels(&config), 2 * 256 + 128);
+    assert_true(config.conv_bias && config.shared_ff == 1024);
+    read_ok(MODEL("granitemoehybrid",
+                  ", \"num_local_experts\": 0, \"mamba_n_heads\": 4, \"mamba_n_groups\": 2, "
+                  "\"mamba_d_head\": \"auto\", \"mamba_expand\": 3, \"mamba_conv_bias\": false, "
+                  "\"time_step_limit\": [0.0, {\"__float__\": \"Infinity\"}], "
+                  "\"position_embedding_type\": \"rope\", \"layer_types\": [\"linear_attention\", "
+                  "\"full_attention\", \"full_attention\", \"full_attention\"]"));
+    assert_layers("dddd", "----");
+    assert_int_equal(config.state_value_dim, 48);
+    assert_int_equal(config.dense_ff, 1024);
+    assert_int_equal(config.rope_dim, 16);
+    assert_true(!config.conv_bias && config.n_experts == 0 && config.rope_theta == 1e4);
 }
 
 static void flex_olmo_ernie(void **state)
@@ -563,6 +588,19 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("minicpm", "\"sparse_config\": {\"topk\": 64}", "'sparse_config' is an object"),
         WRONG("granitemoe", "\"logits_scaling\": 0", "'logits_scaling' is 0"),
         WRONG("granitemoeshared", "\"num_local_experts\": 0", "the number of experts is 0"),
+        WRONG("granitemoehybrid", "\"layer_types\": [\"mamba\"]", "must be a list of 4 layers"),
+#define GRANITE_4(members)                                                                         \
+    "\"layer_types\": [\"mamba\", \"mamba\", \"mamba\", \"attention\"], " members
+        WRONG("granitemoehybrid", GRANITE_4("\"mamba_d_head\": 64"),
+              "128 heads of 64 values are not 2 times the width of 64"),
+        WRONG("granitemoehybrid", GRANITE_4("\"mamba_n_heads\": 0"), "heads is 0, expected 1"),
+        WRONG("granitemoehybrid", GRANITE_4("\"mamba_n_groups\": 3"), "cannot share 3 key heads"),
+        REFUSED("granitemoehybrid", GRANITE_4("\"mamba_proj_bias\": true"), "'mamba_proj_bias'"),
+        REFUSED("granitemoehybrid", GRANITE_4("\"position_embedding_type\": \"learned\""),
+                "'position_embedding_type' is learned"),
+        REFUSED("granitemoehybrid", GRANITE_4("\"time_step_limit\": [0.001, 0.1]"),
+                "'time_step_limit' is not from 0 to infinity"),
+#undef GRANITE_4
         WRONG("ernie4_5_moe", "\"moe_layer_interval\": 0", "0th layer"),
         WRONG("ernie4_5_moe", "\"moe_num_shared_experts\": 4096, \"moe_intermediate_size\": 65536",
               "4096 shared experts"),

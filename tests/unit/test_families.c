@@ -275,6 +275,9 @@ static struct family_case cases[] = {
     GGUF("ernie4.5-moe-b"),
     HF("lfm2-moe-a"),
     HF("lfm2-moe-b"),
+    HF("granite4-a"),
+    HF("granite4-b"),
+    HF("granite4-dense"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

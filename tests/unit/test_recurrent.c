@@ -88,6 +88,11 @@ static int open_short_conv(void **state)
     return open_all(state, "tests/fixtures/lfm2-moe-a");
 }
 
+static int open_scan(void **state)
+{
+    return open_all(state, "tests/fixtures/granite4-a");
+}
+
 static int close_all(void **state)
 {
     struct recurrent *r = *state;
@@ -226,6 +231,14 @@ static void test_memory_of_inputs_is_booked(void **state)
     assert_int_equal(moe_recurrent_shape(&r->f.model->config, 1).bytes, 3 * 2 * 48 * 4);
 }
 
+static void test_memory_of_scans_is_booked(void **state)
+{
+    const struct recurrent *r = *state;
+    /* 3 layers; 12 queries, 12 keys and 80 values of the 3 tokens before; 8 heads of 12 x 10. */
+    assert_int_equal(moe_recurrent_shape(&r->f.model->config, 1).bytes,
+                     3 * (3 * (16 + 16 + 80) + 8 * 12 * 16) * 4);
+}
+
 static void test_contexts_are_not_kept_in_files(void **state)
 {
     struct recurrent *r = *state;
@@ -256,9 +269,18 @@ int main(void)
         cmocka_unit_test(test_memory_of_inputs_is_booked),
         cmocka_unit_test(test_contexts_are_not_kept_in_files),
     };
+    const struct CMUnitTest scan[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_memory_of_scans_is_booked),
+    };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     int failed = cmocka_run_group_tests_name("recurrent", delta, open_delta, close_all);
+    failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +
            cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);
 }

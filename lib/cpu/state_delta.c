@@ -1,0 +1,88 @@
+/*
+ * Gated DeltaNet on the processor (recurrent.c): after the convolution queries and keys become unit
+ * vectors; the state takes a step for each token; a norm, and the gate.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/par.h"
+#include "cpu/stages_cpu.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+
+/* ---- Before and after the state ---- */
+
+static void make_unit(float *x, uint32_t n, float factor)
+{
+    moe_kern.scale(factor / sqrtf(moe_kern.dot(x, x, n) + 1e-6f), n, x);
+}
+
+static void prepare_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct cpu_state_pass *p = ctx;
+    const struct moe_config *c = p->c;
+    float factor = 1.0f / sqrtf((float)c->state_key_dim);
+    for (int64_t i = begin; i < end; i++) {
+        float *x = p->w->mixed + (uint64_t)i * p->r->stride;
+        float *beta = p->w->beta + (uint64_t)i * p->w->heads_stride;
+        float *decay = p->w->decay + (uint64_t)i * p->w->heads_stride;
+        for (uint32_t head = 0; head < c->state_key_heads; head++) {
+            make_unit(x + head * c->state_key_dim, c->state_key_dim, factor);
+            make_unit(x + p->r->keys_at + head * c->state_key_dim, c->state_key_dim, 1);
+        }
+        for (uint32_t head = 0; head < c->state_heads; head++) {
+            float step = moe_math_softplus(decay[head] + p->layer->state_step[head]);
+            beta[head] = moe_math_sigmoid(beta[head]);
+            decay[head] = moe_math_exp(-(moe_math_exp(p->layer->state_rate[head]) * step));
+        }
+    }
+}
+
+static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct cpu_state_pass *p = ctx;
+    uint32_t n = p->c->state_value_dim;
+    for (int64_t i = begin; i < end; i++)
+        for (uint32_t head = 0; head < p->c->state_heads; head++) {
+            uint64_t at = (uint64_t)i * p->w->values_stride + head * n;
+            float *out = p->w->out + at;
+            moe_kern.rms_norm(out, p->layer->state_norm, n, p->c->norm_eps, out);
+            moe_kern.swiglu(p->w->gate + at, out, n, out);
+        }
+}
+
+/* ---- The state ---- */
+
+/* All rows of one panel of a head's values. */
+static void step_panel(const struct cpu_state_pass *p, uint32_t head, uint32_t panel)
+{
+    const struct moe_config *c = p->c;
+    uint32_t first = panel * MOE_PANEL_ROWS, n = c->state_value_dim - first;
+    uint32_t keys = head / (c->state_heads / c->state_key_heads) * c->state_key_dim;
+    uint64_t values = head * c->state_value_dim + first;
+    n = n < MOE_PANEL_ROWS ? n : MOE_PANEL_ROWS;
+    for (uint32_t i = 0; i < p->n_rows; i++) {
+        const float *x = p->w->mixed + i * p->r->stride;
+        const uint64_t at = i * p->w->heads_stride + head;
+        float y[MOE_PANEL_ROWS] = {0};
+        memcpy(y, x + p->r->values_at + values, n * sizeof *y);
+        moe_kern.delta_step(stages_cpu_state_panel(p, i, head, panel), x + p->r->keys_at + keys,
+                            x + keys, y, c->state_key_dim, p->w->decay[at], p->w->beta[at], y);
+        memcpy(p->w->out + i * p->w->values_stride + values, y, n * sizeof *y);
+    }
+}
+
+static void step_panels(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct cpu_state_pass *p = ctx;
+    for (int64_t i = begin; i < end; i++)
+        step_panel(p, (uint32_t)(i / p->r->n_panels), (uint32_t)(i % p->r->n_panels));
+}
+
+void stages_cpu_state_delta(struct cpu_state_pass *p)
+{
+    stages_cpu_convolve(p);
+    moe_par_for(p->n_rows, 1, prepare_rows, p);
+    moe_par_for((int64_t)p->c->state_heads * p->r->n_panels, 1, step_panels, p);
+    moe_par_for(p->n_rows, 1, finish_rows, p);
+}

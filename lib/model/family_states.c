@@ -1,0 +1,148 @@
+/* What families with recurrent states compute of their own (family_own.h): which layers have them.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "model/family_own.h"
+#include "model/rope.h"
+#include "quant/layout.h"
+
+/* "layer_types": "full_attention", "attention", or one of two words for a recurrent state. */
+static int read_layer_types(struct moe_config *c, const char *path, const json_t *list,
+                            const char *const recurrent[2], struct moe_err *err)
+{
+    if (json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layer_types' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        type = type ? type : "?";
+        c->layer_is_recurrent[i] =
+            strcmp(type, recurrent[0]) == 0 || strcmp(type, recurrent[1]) == 0;
+        if (!c->layer_is_recurrent[i] && strcmp(type, "full_attention") != 0 &&
+            strcmp(type, "attention") != 0)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
+                            "implemented",
+                            path, i, type);
+    }
+    return MOE_OK;
+}
+
+/* A model whose layers all attend has none of it. */
+static void drop_unused_states(struct moe_config *c)
+{
+    if (moe_config_recurrent_layers(c, c->n_layers) > 0)
+        return;
+    c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim = c->conv_width = 0;
+    c->conv_bias = false;
+}
+
+/* ---- Qwen3-Next: gated DeltaNet beside attention ---- */
+
+/* "layer_types", or every "full_attention_interval"-th layer attends. */
+int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"linear_attention", "linear_attention"};
+    const json_t *list = json_object_get(json, "layer_types");
+    uint32_t interval = 4;
+    int status = moe_json_get_u32(path, json, "full_attention_interval", MOE_MAX_LAYERS, false,
+                                  &interval, err);
+    if (status == MOE_OK && interval == 0)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1", path);
+    if (status == MOE_OK && list && !json_is_null(list))
+        status = read_layer_types(c, path, list, recurrent, err);
+    else
+        for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+            c->layer_is_recurrent[i] = (i + 1) % interval != 0;
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- LFM2 with experts: short convolutions beside attention ---- */
+
+int family_lfm2_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"conv", "conv"};
+    uint32_t n_dense = 2;
+    int status =
+        moe_json_get_u32(path, json, "num_dense_layers", MOE_MAX_LAYERS, false, &n_dense, err);
+    if (status == MOE_OK)
+        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = i >= n_dense;
+    c->state_heads = 1;
+    c->state_value_dim = c->hidden;
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- Mamba-2 ---- */
+
+/* "time_step_limit", where it is there, must be from 0 up to a number that no step reaches. */
+static int check_steps(const char *path, const json_t *json, struct moe_err *err)
+{
+    const json_t *limit = json_object_get(json, "time_step_limit");
+    const json_t *least = json_array_get(limit, 0), *most = json_array_get(limit, 1);
+    bool none = !limit || json_is_null(limit) ||
+                (json_array_size(limit) == 2 && json_number_value(least) == 0 &&
+                 (!json_is_number(most) || json_number_value(most) >= 1e9));
+    return none ? MOE_OK
+                : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                           "%s: 'time_step_limit' is not from 0 to infinity, which alone is "
+                           "implemented",
+                           path);
+}
+
+/* ---- Granite-4 ---- */
+
+/* "mamba_d_head" is a number, or "auto": what "mamba_expand" times the stream gives each head. */
+static int read_head_width(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_err *err)
+{
+    uint32_t expand = 2, width = 0;
+    const char *text = json_string_value(json_object_get(json, "mamba_d_head"));
+    bool given = json_object_get(json, "mamba_d_head") && !(text && strcmp(text, "auto") == 0);
+    int status = moe_json_get_u32(path, json, "mamba_expand", MOE_MAX_DIM, false, &expand, err);
+    if (status == MOE_OK && given)
+        status = moe_json_get_u32(path, json, "mamba_d_head", MOE_MAX_HEAD_DIM, true, &width, err);
+    uint64_t values = (uint64_t)expand * c->hidden;
+    if (status == MOE_OK && !given && c->state_heads)
+        width = (uint32_t)(values / c->state_heads);
+    if (status == MOE_OK && (uint64_t)width * c->state_heads != values)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " heads of %" PRIu32 " values are not %" PRIu32
+                          " times the width of %" PRIu32,
+                          path, c->state_heads, width, expand, c->hidden);
+    c->state_value_dim = width;
+    return status;
+}
+
+int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"mamba", "linear_attention"};
+    const char *positions = json_string_value(json_object_get(json, "position_embedding_type"));
+    int status = check_steps(path, json, err);
+    if (status == MOE_OK)
+        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    if (status == MOE_OK && moe_config_recurrent_layers(c, c->n_layers))
+        status = read_head_width(c, path, json, err);
+    if (status == MOE_OK && positions && strcmp(positions, "rope") == 0) {
+        c->positions = MOE_POSITIONS_ROTARY;
+        status = moe_rope_read_hf(rope, path, json, err);
+    }
+    if (c->n_experts == 0) {
+        c->dense_ff = c->shared_ff;
+        c->expert_ff = c->shared_ff = c->top_k = 0;
+        memset(c->layer_is_moe, 0, c->n_layers);
+    }
+    drop_unused_states(c);
+    return status;
+}
