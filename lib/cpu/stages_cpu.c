@@ -155,17 +155,20 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
                   uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
+    const struct moe_config *c = &s->model->config;
     const struct cpu_work *w = s->device;
-    if (s->model->extra_positions.data && layer == s->model->config.extra_positions)
+    if (s->model->extra_positions.data && layer == c->extra_positions)
         add_positions(s, &s->model->extra_positions, rows, n_rows);
-    block_input(s, l->attn_norm, l->attn_norm_bias, n_rows);
+    bool mixes = !c->layer_no_attention[layer], feeds = !c->layer_no_ffn[layer];
+    bool recurrent = c->layer_is_recurrent[layer];
+    const float *norm = mixes ? l->attn_norm : l->ffn_norm;
+    block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
-    bool recurrent = s->model->config.layer_is_recurrent[layer];
     int status = moe_poll_loads(s, err);
     if (recurrent) {
         stages_cpu_recurrent(s, layer, rows, n_rows);
-    } else {
+    } else if (mixes) {
         moe_project_in(s, layer, rows, n_rows);
         if (status == MOE_OK)
             status = moe_poll_loads(s, err);
@@ -176,18 +179,20 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     if (status != MOE_OK)
         return status;
     const struct moe_block_end end = {NULL, l->attn_norm, l->attn_norm_bias};
-    stages_cpu_add_to_stream(s, &end, n_rows);
+    if (mixes)
+        stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
         attend_source(s, layer, rows, n_rows);
         status = moe_poll_loads(s, err);
     }
     if (status != MOE_OK)
         return status;
-    block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
+    if (mixes && feeds)
+        block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);
     if (s->observer.attended)
-        s->observer.attended(s->observer.ctx, layer, recurrent ? NULL : w->attention.out,
+        s->observer.attended(s->observer.ctx, layer, recurrent || !mixes ? NULL : w->attention.out,
                              w->attention.stride.out, s->states.xn, s->states.stride);
     return MOE_OK;
 }

@@ -34,6 +34,11 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
     case MOE_ACT_RELU:
         moe_kern.relu(up, width, gate);
         break;
+    case MOE_ACT_RELU2:
+        moe_kern.relu(up, width, up);
+        memset(gate, 0, width * sizeof *gate);
+        moe_kern.mul_add(up, up, width, gate);
+        break;
     case MOE_ACT_SILU:
         moe_kern.silu(up, width, gate);
         break;

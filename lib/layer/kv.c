@@ -34,8 +34,9 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
         .n_heads = moe_config_cache_heads(c),
         .first_layer = c->n_encoder,
-        .n_layers = c->n_layers - c->n_encoder - moe_config_recurrent_layers(c, c->n_layers),
-        .left_out = c->state_heads ? c->layer_is_recurrent : NULL,
+        .n_layers = moe_config_attending_layers(c, c->n_layers) -
+                    moe_config_attending_layers(c, c->n_encoder),
+        .config = c,
         .layout = {o->kv_kind, 0},
         .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
     };
@@ -71,21 +72,16 @@ void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
 uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i)
 {
     uint32_t layer = kv->first_layer;
-    for (uint32_t kept = 0; kv->left_out; layer++) {
-        kept += kv->left_out[layer] == 0;
-        if (kept > i)
-            return layer;
-    }
-    return layer + i;
+    for (uint32_t left = i; left > 0 || !moe_config_attends(kv->config, layer); layer++)
+        left -= moe_config_attends(kv->config, layer);
+    return layer;
 }
 
 /* Where it has the model's layer. */
 static uint32_t place_of_layer(const struct moe_kv *kv, uint32_t layer)
 {
-    uint32_t place = layer - kv->first_layer;
-    for (uint32_t i = 0; kv->left_out && i < layer; i++)
-        place -= kv->left_out[i] != 0;
-    return place;
+    return moe_config_attending_layers(kv->config, layer) -
+           moe_config_attending_layers(kv->config, kv->first_layer);
 }
 
 /* Index of one (block, layer, kv head) among all. */

@@ -41,11 +41,10 @@ struct moe_kv {
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
     uint32_t n_heads;
-    uint32_t first_layer, n_layers; /* of the model, that it is for: the decoder's, of attention */
-    /* Of the model's layers those that are left out; NULL: none. Borrowed from the description. */
-    const uint8_t *left_out;
-    const uint32_t *table; /* the pool's; borrowed */
-    uint64_t bytes;        /* of both arrays; UINT64_MAX: it overflows */
+    uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
+    const struct moe_config *config; /* says which layers it leaves out; borrowed */
+    const uint32_t *table;           /* the pool's; borrowed */
+    uint64_t bytes;                  /* of both arrays; UINT64_MAX: it overflows */
 };
 
 /* A cache without memory and table. o: complete, as above. */

@@ -211,11 +211,14 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_session *s = q->p->session;
     const struct moe_layer *a = q->attention;
     for (int64_t i = begin; i < end; i++)
-        for (uint32_t d = 0; d < q->n; d++)
+        for (uint32_t d = 0; d < q->n; d++) {
+            const struct moe_layer *of = a ? a : q->ahead[d];
+            bool before = a && a->attn_norm; /* else a layer without attention */
             moe_block_input_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
-                                a ? a->attn_norm : q->ahead[d]->ffn_norm,
-                                a ? a->attn_norm_bias : q->ahead[d]->ffn_norm_bias,
+                                before ? of->attn_norm : of->ffn_norm,
+                                before ? of->attn_norm_bias : of->ffn_norm_bias,
                                 normalised_at(q->p, d, (uint64_t)i));
+        }
 }
 
 /* Scores become probabilities that rank and weigh experts as their router would. */

@@ -1,3 +1,6 @@
+/* The model description (config.h): defaults, and what must agree in it.
+ *
+ * Over 400 lines: each part of a description has its check here. */
 #include "model/config.h"
 
 #include <inttypes.h>
@@ -229,7 +232,8 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a convolution of %" PRIu32 " channels is too wide", name,
                         moe_config_state_channels(c));
-    if (n == c->n_layers || c->n_encoder || c->prefix_lm || c->kv_rank || c->rope_original ||
+    if (moe_config_attending_layers(c, c->n_layers) == 0 || c->n_encoder || c->prefix_lm ||
+        c->kv_rank || c->rope_original ||
         (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
         c->norm_kind != MOE_NORM_RMS || c->norm_place != MOE_NORM_BEFORE)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -285,9 +289,25 @@ static int check_static(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
+static int check_halves(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if ((c->layer_no_attention[i] && (c->layer_no_ffn[i] || c->layer_is_recurrent[i])) ||
+            (c->layer_no_ffn[i] && c->layer_is_moe[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " is said to have a half, and not to have it",
+                            name, i);
+    if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place == MOE_NORM_AFTER))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: layers that are halves are implemented without an encoder and with "
+                        "norms before them",
+                        name);
+    return MOE_OK;
+}
+
 int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    uint32_t n_moe = 0;
+    uint32_t n_moe = 0, n_plain = 0;
     for (uint32_t i = 0; i < c->n_layers && i < MOE_MAX_LAYERS; i++)
         n_moe += c->layer_is_moe[i];
     const struct range basic[] = {
@@ -358,7 +378,12 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     status = check_static(c, name, err);
     if (status != MOE_OK)
         return status;
-    if (n_moe < c->n_layers && c->dense_ff == 0)
+    status = check_halves(c, name, err);
+    if (status != MOE_OK)
+        return status;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n_plain += !c->layer_is_moe[i] && !c->layer_no_ffn[i];
+    if (n_plain > 0 && c->dense_ff == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: a dense layer needs a feed-forward width", name);
     return MOE_OK;
 }
@@ -369,7 +394,7 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     c->topk_eps == 0 && c->positions == MOE_POSITIONS_ROTARY &&
                     c->norm_place == MOE_NORM_BEFORE && c->qk_norm != MOE_QK_NORM_ROTATED &&
                     moe_act_is_gated(c->dense_act) && moe_act_is_gated(c->expert_act) &&
-                    !moe_config_has_static(c, 0, c->n_layers);
+                    !moe_config_has_static(c, 0, c->n_layers) && !moe_config_has_halves(c);
     if (computed)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,

@@ -90,6 +90,10 @@ struct moe_config {
     bool conv_bias; /* a number for each channel is added to the convolution */
     uint8_t layer_is_recurrent[MOE_MAX_LAYERS];
 
+    /* Layers that are halves (Nemotron-H): a feed-forward with neither attention nor a state before
+     * it, or one of these alone. */
+    uint8_t layer_no_attention[MOE_MAX_LAYERS], layer_no_ffn[MOE_MAX_LAYERS];
+
     enum moe_position_kind positions;
     /* MOE_POSITIONS_BUCKETS: the bias of a distance is that of its bucket, one for each head; half
      * of the buckets are one distance wide, the others grow up to bucket_distance, beyond which the
@@ -184,6 +188,28 @@ static inline uint32_t moe_config_recurrent_layers(const struct moe_config *c, u
     for (uint32_t i = 0; i < layer && c->state_heads; i++)
         n += c->layer_is_recurrent[i] != 0;
     return n;
+}
+
+/* Layers of attention, which keep keys and values, counted likewise. */
+static inline bool moe_config_attends(const struct moe_config *c, uint32_t layer)
+{
+    return !(c->state_heads && c->layer_is_recurrent[layer]) && !c->layer_no_attention[layer];
+}
+static inline uint32_t moe_config_attending_layers(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < layer; i++)
+        n += moe_config_attends(c, i);
+    return n;
+}
+
+/* Whether there are layers that are halves. */
+static inline bool moe_config_has_halves(const struct moe_config *c)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        has |= c->layer_no_attention[i] || c->layer_no_ffn[i];
+    return has;
 }
 
 /* Channels of the convolution: queries, keys, values (of MOE_STATE_SCAN values, keys, queries). */

@@ -19,7 +19,7 @@ static const char *const norm_names[] = {"rms", "layer", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
                                            NULL};
-static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", NULL};
+static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", "relu2", NULL};
 static const char *const norm_places[] = {"before", "after", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta", "convolution", "scan", NULL};
@@ -220,6 +220,10 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
         write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
     if (moe_config_recurrent_layers(config, config->n_layers))
         write_layers(&e, "recurrent_layers", config->layer_is_recurrent, config->n_layers);
+    if (moe_config_has_halves(config)) {
+        write_layers(&e, "no_attention_layers", config->layer_no_attention, config->n_layers);
+        write_layers(&e, "no_ffn_layers", config->layer_no_ffn, config->n_layers);
+    }
     write_layers(&e, "moe_layers", config->layer_is_moe, config->n_layers);
     if (moe_config_has_static(config, 0, config->n_layers))
         write_layers(&e, "static_layers", config->layer_is_static, config->n_layers);
@@ -272,8 +276,8 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
 static bool known_key(const char *key)
 {
     static const char *const others[] = {
-        "family",        "rope_freqs", "rope_freqs_long",  "windowed_layers", "moe_layers",
-        "static_layers", "eos",        "recurrent_layers",
+        "family",        "rope_freqs", "rope_freqs_long",  "windowed_layers",     "moe_layers",
+        "static_layers", "eos",        "recurrent_layers", "no_attention_layers", "no_ffn_layers",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -341,6 +345,16 @@ static void take_recurrent_layer(struct moe_config *config, uint32_t layer)
     config->layer_is_recurrent[layer] = 1;
 }
 
+static void take_no_attention_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_no_attention[layer] = 1;
+}
+
+static void take_no_ffn_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_no_ffn[layer] = 1;
+}
+
 static void take_windowed_layer(struct moe_config *config, uint32_t layer)
 {
     config->layer_is_windowed[layer] = 1;
@@ -369,6 +383,12 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK && json_object_get(json, "recurrent_layers"))
         status = read_numbers(config, name, json, "recurrent_layers", config->n_layers,
                               config->n_layers, take_recurrent_layer, err);
+    if (status == MOE_OK && json_object_get(json, "no_attention_layers"))
+        status = read_numbers(config, name, json, "no_attention_layers", config->n_layers,
+                              config->n_layers, take_no_attention_layer, err);
+    if (status == MOE_OK && json_object_get(json, "no_ffn_layers"))
+        status = read_numbers(config, name, json, "no_ffn_layers", config->n_layers,
+                              config->n_layers, take_no_ffn_layer, err);
     if (status == MOE_OK)
         status = read_numbers(config, name, json, "moe_layers", config->n_layers, config->n_layers,
                               take_moe_layer, err);

@@ -43,6 +43,26 @@ static const struct moe_source_names lfm2_moe_names = {
                [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.w2.weight")},
 };
 
+#define N "backbone.layers.%u."
+/* A layer has one norm, and what it consists of is its mixer. */
+static const struct moe_source_names nemotron_h_names = {
+    .dense =
+        {MAMBA(N "mixer."), [MOE_T_EMBED] = MOE_ALL("backbone.embeddings.weight"),
+         [MOE_T_FINAL_NORM] = MOE_ALL("backbone.norm_f.weight"),
+         [MOE_T_ATTN_NORM] = MOE_ALL(N "norm.weight"), [MOE_T_FFN_NORM] = MOE_ALL(N "norm.weight"),
+         [MOE_T_Q] = MOE_ALL(N "mixer.q_proj.weight"), [MOE_T_K] = MOE_ALL(N "mixer.k_proj.weight"),
+         [MOE_T_V] = MOE_ALL(N "mixer.v_proj.weight"), [MOE_T_O] = MOE_ALL(N "mixer.o_proj.weight"),
+         [MOE_T_UP] = MOE_ALL(N "mixer.up_proj.weight"),
+         [MOE_T_DOWN] = MOE_ALL(N "mixer.down_proj.weight"),
+         [MOE_T_ROUTER] = MOE_ALL(N "mixer.gate.weight"),
+         [MOE_T_CHOICE_BIAS] = MOE_ALL(N "mixer.gate.e_score_correction_bias"),
+         [MOE_T_SHARED_UP] = MOE_ALL(N "mixer.shared_experts.up_proj.weight"),
+         [MOE_T_SHARED_DOWN] = MOE_ALL(N "mixer.shared_experts.down_proj.weight")},
+    .expert = {[MOE_E_UP] = MOE_ALL(N "mixer.experts.%u.up_proj.weight"),
+               [MOE_E_DOWN] = MOE_ALL(N "mixer.experts.%u.down_proj.weight")},
+};
+#undef N
+
 const struct moe_family moe_families_states[] = {
     /* Qwen3-Next: 80B-A3B. Layers with recurrent states (gated DeltaNet), every fourth with gated
      * attention that rotates a quarter of a head; many small experts and a shared one. */
@@ -97,6 +117,37 @@ const struct moe_family moe_families_states[] = {
                .rope_theta = 1e6,
                .own = family_lfm2_moe_hf},
         .tensors[MOE_NAMING_HF].names = {&lfm2_moe_names},
+    },
+    /* Nemotron-H, Nemotron-3: 30B-A3B; and dense ones. Every layer is a half: a state (Mamba-2),
+     * attention without positions, experts of two matrices, or a feed-forward. Which is which a
+     * pattern of letters or a list says, hence a function. */
+    {
+        .name = "nemotron_h",
+        .constants =
+            SETTINGS(SIGMOIDS, SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SCAN),
+                     SET(dense_act, MOE_ACT_RELU2), SET(expert_act, MOE_ACT_RELU2)),
+        .hf = {.only =
+                   ONLY({"mlp_hidden_act", "relu2"}, {"mamba_hidden_act", "silu|swish"},
+                        {"use_bias", "false"}, {"mlp_bias", "false"}, {"attention_bias", "false"},
+                        {"mamba_proj_bias", "false"}, {"sliding_window", "none"},
+                        {"moe_latent_size", "none"}, {"n_shared_experts", "1"}),
+               .settings = SETTINGS(
+                   NEED("hidden_size", hidden), NEED("vocab_size", vocab),
+                   NEED("num_attention_heads", n_heads), KEY("num_key_value_heads", n_kv_heads, 8),
+                   KEY("head_dim", head_dim, 128),
+                   KEY("max_position_embeddings", context_max, 4096),
+                   KEY("layer_norm_epsilon", norm_eps, 1e-5),
+                   KEY("tie_word_embeddings", tied_head, 0),
+                   KEY("intermediate_size", dense_ff, 21504), GROUPS(1, 1),
+                   ROUTED_EXPERTS(8, 2, 7688, true, 1),
+                   KEY("moe_shared_expert_intermediate_size", shared_ff, 7688),
+                   KEY("mamba_num_heads", state_heads, 128),
+                   KEY("mamba_head_dim", state_value_dim, 64), KEY("n_groups", state_key_heads, 8),
+                   KEY("ssm_state_size", state_key_dim, 128), KEY("conv_kernel", conv_width, 4),
+                   KEY("use_conv_bias", conv_bias, true)),
+               .own_keys = true,
+               .own = family_nemotron_h_hf},
+        .tensors[MOE_NAMING_HF].names = {&nemotron_h_names},
     },
     {.name = NULL},
 };

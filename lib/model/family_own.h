@@ -42,6 +42,8 @@ int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct
                        struct moe_rope_settings *rope, struct moe_err *err);
 int family_granite_hybrid_hf(struct moe_config *config, const char *path, const struct json_t *json,
                              struct moe_rope_settings *rope, struct moe_err *err);
+int family_nemotron_h_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
 

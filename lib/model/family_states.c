@@ -146,3 +146,68 @@ int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_
     drop_unused_states(c);
     return status;
 }
+
+/* ---- Nemotron-H: every layer is a half ---- */
+
+enum half { MAMBA, ATTENTION, MOE, MLP, N_HALVES };
+
+/* A letter of "hybrid_override_pattern", or one of two words of "layers_block_type". */
+static int half_of(const char *letter, const char *word)
+{
+    static const char *const names[N_HALVES][3] = {
+        [MAMBA] = {"M", "mamba", "linear_attention"},
+        [ATTENTION] = {"*", "attention", "full_attention"},
+        [MOE] = {"E", "moe", "moe"},
+        [MLP] = {"-", "mlp", "mlp"},
+    };
+    for (int i = 0; i < N_HALVES; i++)
+        if (letter ? names[i][0][0] == *letter
+                   : strcmp(names[i][1], word) == 0 || strcmp(names[i][2], word) == 0)
+            return i;
+    return N_HALVES;
+}
+
+/* The lists say how many layers there are, whatever "num_hidden_layers" says. */
+static int read_halves(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "layers_block_type");
+    const char *pattern = json_string_value(json_object_get(json, "hybrid_override_pattern"));
+    bool listed = json_is_array(list);
+    size_t n = listed ? json_array_size(list) : pattern ? strlen(pattern) : 0;
+    if (n == 0 || n > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layers_block_type', or 'hybrid_override_pattern', must name 1 to %d "
+                        "layers",
+                        path, MOE_MAX_LAYERS);
+    c->n_layers = (uint32_t)n;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *word = json_string_value(json_array_get(list, i));
+        int half = half_of(listed ? NULL : pattern + i, word ? word : "?");
+        if (half == N_HALVES)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: layer %" PRIu32 " is '%.60s', which is not implemented", path, i,
+                            !listed ? pattern + i
+                            : word  ? word
+                                    : "?");
+        c->layer_is_recurrent[i] = half == MAMBA;
+        c->layer_is_moe[i] = half == MOE;
+        c->layer_no_attention[i] = half == MOE || half == MLP;
+        c->layer_no_ffn[i] = half == MAMBA || half == ATTENTION;
+    }
+    return MOE_OK;
+}
+
+int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = check_steps(path, json, err);
+    if (status == MOE_OK)
+        status = read_halves(c, path, json, err);
+    if (c->n_groups <= 1)
+        c->n_groups = c->top_groups = 0;
+    if (status == MOE_OK && moe_config_moe_layers(c, c->n_layers) == 0)
+        c->n_experts = c->top_k = c->expert_ff = c->shared_ff = 0;
+    drop_unused_states(c);
+    return status;
+}

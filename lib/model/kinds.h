@@ -54,8 +54,9 @@ enum moe_act_kind {
     MOE_ACT_SWIGLU_CLAMPED, /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit),
                                g * sigmoid(alpha * g) * (u + 1) */
     /* Of two matrices instead of three: there is no gate. */
-    MOE_ACT_RELU, /* max(up, 0) */
-    MOE_ACT_SILU, /* silu(up) */
+    MOE_ACT_RELU,  /* max(up, 0) */
+    MOE_ACT_SILU,  /* silu(up) */
+    MOE_ACT_RELU2, /* max(up, 0) squared */
 };
 
 /* Whether there is a gate beside up and down. */

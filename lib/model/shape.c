@@ -74,6 +74,20 @@ static uint32_t first_layer(const struct moe_config *c, bool is_moe)
     return c->n_layers;
 }
 
+/* Of layers that are halves: what any of them has on average. */
+static void spread_halves(struct moe_shape_bytes *out, const struct moe_config *c,
+                          struct moe_layout dense)
+{
+    uint32_t n_plain = c->n_layers - moe_config_moe_layers(c, c->n_layers);
+    out->attention = out->dense_ff = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        out->attention += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, layer, dense);
+        out->dense_ff += roles_bytes(c, MOE_T_GATE, MOE_T_DOWN_BIAS, layer, dense);
+    }
+    out->attention = out->attention / c->n_layers + out->router;
+    out->dense_ff = n_plain ? out->dense_ff / n_plain : 0;
+}
+
 static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
                       struct moe_layout dense)
 {
@@ -92,6 +106,8 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
                 roles_bytes(c, MOE_T_HEAD, MOE_T_HEAD_BIAS, 0, dense);
     if (c->tied_head)
         out->head += tensor_bytes(c, MOE_T_EMBED, 0, dense);
+    if (moe_config_has_halves(c))
+        spread_halves(out, c, dense);
     out->parameters = roles_parameters(c, MOE_T_EMBED, MOE_T_HEAD_BIAS, 0);
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         out->parameters += roles_parameters(c, MOE_T_ATTN_NORM, MOE_T_BYPASS, layer);
@@ -133,7 +149,8 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     set_expert(out, c, bits, group);
     uint64_t values =
         moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
-    uint32_t layers = c->n_layers - c->n_encoder - moe_config_recurrent_layers(c, c->n_layers);
+    uint32_t layers =
+        moe_config_attending_layers(c, c->n_layers) - moe_config_attending_layers(c, c->n_encoder);
     out->kv_position =
         sizeof(float) * values * moe_config_cache_heads(c) * (c->n_encoder ? 2 * layers : layers);
     return MOE_OK;

@@ -87,7 +87,9 @@ enum condition {
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
-    ATTENDS, /* a layer of attention */
+    MIXES,   /* a layer with attention, or a state in its place */
+    FEEDS,   /* ... with a feed-forward */
+    ATTENDS, /* ... of attention */
     ATTN_GATE,
     RECURRENT,  /* a layer with a state in its place */
     STATE,      /* ... that is a matrix of each head, */
@@ -135,12 +137,17 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
-    bool recurrent = layer < c->n_layers && c->layer_is_recurrent[layer], attends = !recurrent;
+    bool mixes = layer >= c->n_layers || !c->layer_no_attention[layer];
+    bool recurrent = layer < c->n_layers && c->layer_is_recurrent[layer];
+    bool attends = mixes && !recurrent;
+    bool plain = !moe_layer && !(layer < c->n_layers && c->layer_no_ffn[layer]);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
         [UNTIED] = !c->tied_head,
         [HEAD_BIAS] = c->head_bias,
         [LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER,
+        [MIXES] = mixes,
+        [FEEDS] = moe_layer || plain,
         [ATTENDS] = attends,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
@@ -164,9 +171,9 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [LAST_PROJECTION] = c->last_projection,
         [ENCODER] = c->n_encoder > 0,
         [CROSS] = c->n_encoder > 0 && layer >= c->n_encoder,
-        [DENSE_LAYER] = !moe_layer,
-        [DENSE_GATE] = !moe_layer && dense_gate,
-        [DENSE_BIAS] = !moe_layer && c->dense_bias,
+        [DENSE_LAYER] = plain,
+        [DENSE_GATE] = plain && dense_gate,
+        [DENSE_BIAS] = plain && c->dense_bias,
         [ROUTED] = routed,
         [ROUTER_BIAS] = routed && c->router_bias,
         [CHOICE_BIAS] = routed && c->choice_bias,
@@ -215,7 +222,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                     NAMES("lm_head.weight", "output.weight")},
     [MOE_T_HEAD_BIAS] = {MODEL("head.bias", VECTOR), HEAD_BIAS, VOCAB, ONE,
                          NAMES("lm_head.bias", "output.bias")},
-    [MOE_T_ATTN_NORM] = {LAYER("attn.norm", VECTOR), ALWAYS, HIDDEN, ONE,
+    [MOE_T_ATTN_NORM] = {LAYER("attn.norm", VECTOR), MIXES, HIDDEN, ONE,
                          NAMES(L "input_layernorm.weight", B "attn_norm.weight")},
     [MOE_T_ATTN_NORM_BIAS] = {LAYER("attn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                               NAMES(L "input_layernorm.bias", B "attn_norm.bias")},
@@ -291,7 +298,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_CROSS_K] = {LAYER("cross.k", DENSE), CROSS, KEYS, HIDDEN},
     [MOE_T_CROSS_V] = {LAYER("cross.v", DENSE), CROSS, KEYS, HIDDEN},
     [MOE_T_CROSS_O] = {LAYER("cross.o", DENSE), CROSS, HIDDEN, VALUES},
-    [MOE_T_FFN_NORM] = {LAYER("ffn.norm", VECTOR), ALWAYS, HIDDEN, ONE,
+    [MOE_T_FFN_NORM] = {LAYER("ffn.norm", VECTOR), FEEDS, HIDDEN, ONE,
                         NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
     [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                              NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},

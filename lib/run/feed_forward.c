@@ -124,7 +124,8 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
 {
     const struct moe_stages_ops *stages = s->stages;
     if (!s->model->layers[layer].is_moe) {
-        int status = stages->dense(s, layer, n_rows, err);
+        bool feeds = !s->model->config.layer_no_ffn[layer];
+        int status = feeds ? stages->dense(s, layer, n_rows, err) : MOE_OK;
         moe_lockstep_attention(s, MOE_PIECE_DENSE, rows, n_rows);
         return status;
     }

@@ -289,6 +289,23 @@ static void phimoe_minicpm_granite(void **state)
     assert_int_equal(config.dense_ff, 1024);
     assert_int_equal(config.rope_dim, 16);
     assert_true(!config.conv_bias && config.n_experts == 0 && config.rope_theta == 1e4);
+
+    read_ok(MODEL("nemotron_h",
+                  ", \"hybrid_override_pattern\": \"ME*-M\", \"time_step_limit\": [0.0, 1e30], "
+                  "\"num_key_value_heads\": 2"));
+    assert_int_equal(config.n_layers, 5);
+    assert_memory_equal(config.layer_is_recurrent, "\1\0\0\0\1", 5);
+    assert_memory_equal(config.layer_is_moe, "\0\1\0\0\0", 5);
+    assert_memory_equal(config.layer_no_attention, "\0\1\0\1\0", 5);
+    assert_memory_equal(config.layer_no_ffn, "\1\0\1\0\1", 5);
+    assert_int_equal(config.router_kind, MOE_ROUTER_SIGMOID);
+    assert_int_equal(config.expert_act, MOE_ACT_RELU2);
+    assert_int_equal(moe_config_attending_layers(&config, 5), 1);
+    assert_true(config.choice_bias && config.head_dim == 128 && config.rope_dim == 0);
+    read_ok(MODEL("nemotron_h", ", \"layers_block_type\": [\"attention\", \"mlp\", \"mamba\"], "
+                                "\"hybrid_override_pattern\": \"M\", \"num_key_value_heads\": 2"));
+    assert_memory_equal(config.layer_no_ffn, "\1\0\1", 3);
+    assert_int_equal(config.n_experts, 0);
 }
 
 static void flex_olmo_ernie(void **state)
@@ -601,6 +618,13 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("granitemoehybrid", GRANITE_4("\"time_step_limit\": [0.001, 0.1]"),
                 "'time_step_limit' is not from 0 to infinity"),
 #undef GRANITE_4
+        WRONG("nemotron_h", "\"x\": 0", "'hybrid_override_pattern', must name 1 to 1024 layers"),
+        REFUSED("nemotron_h", "\"hybrid_override_pattern\": \"M*X\"", "layer 2 is 'X'"),
+        REFUSED("nemotron_h", "\"layers_block_type\": [\"mamba\", \"conv\"]", "layer 1 is 'conv'"),
+        REFUSED("nemotron_h", "\"hybrid_override_pattern\": \"ME\", \"num_key_value_heads\": 2",
+                "beside layers of ordinary"),
+        REFUSED("nemotron_h", "\"moe_latent_size\": 64", "'moe_latent_size' is 64"),
+        REFUSED("nemotron_h", "\"mlp_hidden_act\": \"silu\"", "'mlp_hidden_act' is silu"),
         WRONG("ernie4_5_moe", "\"moe_layer_interval\": 0", "0th layer"),
         WRONG("ernie4_5_moe", "\"moe_num_shared_experts\": 4096, \"moe_intermediate_size\": 65536",
               "4096 shared experts"),

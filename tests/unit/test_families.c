@@ -278,6 +278,8 @@ static struct family_case cases[] = {
     HF("granite4-a"),
     HF("granite4-b"),
     HF("granite4-dense"),
+    HF("nemotron-h-a"),
+    HF("nemotron-h-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

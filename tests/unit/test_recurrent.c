@@ -93,6 +93,11 @@ static int open_scan(void **state)
     return open_all(state, "tests/fixtures/granite4-a");
 }
 
+static int open_halves(void **state)
+{
+    return open_all(state, "tests/fixtures/nemotron-h-a");
+}
+
 static int close_all(void **state)
 {
     struct recurrent *r = *state;
@@ -239,6 +244,16 @@ static void test_memory_of_scans_is_booked(void **state)
                      3 * (3 * (16 + 16 + 80) + 8 * 12 * 16) * 4);
 }
 
+static void test_one_layer_of_halves_attends(void **state)
+{
+    const struct recurrent *r = *state;
+    const struct moe_config *c = &r->f.model->config;
+    const struct moe_session_options options = {.context = 256, .n_sequences = 1, .batch = 1};
+    assert_int_equal(moe_config_attending_layers(c, c->n_layers), 1);
+    assert_true(moe_config_attends(c, 3));
+    assert_int_equal(moe_session_kv_bytes(c, &options), 256 * 2 * (12 + 16) * 4);
+}
+
 static void test_contexts_are_not_kept_in_files(void **state)
 {
     struct recurrent *r = *state;
@@ -277,9 +292,17 @@ int main(void)
         cmocka_unit_test(test_forks_take_the_states),
         cmocka_unit_test(test_memory_of_scans_is_booked),
     };
+    const struct CMUnitTest halves[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_one_layer_of_halves_attends),
+    };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     int failed = cmocka_run_group_tests_name("recurrent", delta, open_delta, close_all);
+    failed += cmocka_run_group_tests_name("halves", halves, open_halves, close_all);
     failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +
            cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);
