@@ -1,7 +1,8 @@
 #!/bin/sh
 # A model that is not here, rehearsed: Qwen3-30B-A3B at 4 bits (17 GB of drawn weights), following what it once
 # chose, within 2, 4, 6 and 8 GB: tokens/s, bytes a token, the share of the disk's bandwidth, and what moe-plan
-# says of the same tokens, with the ratio of the two (above 1: the run was faster).
+# says of the same tokens, with the ratio of the two (above 1: the run was faster); then what a token's time is
+# made of, measured and planned.
 #
 #   TRACE=qwen3-30b-a3b.trace tests/bench/rehearse.sh [trace]
 #
@@ -73,7 +74,8 @@ most_of_disk() {
         here && /bytes_per_second: / { sub(/.*value: /, ""); if ($1 + 0 > most) most = $1 + 0 } END { print most }' "$profile"
 }
 
-# One row: strategy, budget, round, tokens/s, bytes a token, hit rate, planned tokens/s, the disk's most bytes/s.
+# One row: strategy, budget, round, tokens/s, bytes a token, hit rate, planned tokens/s, the disk's most bytes/s,
+# tokens, then seconds measured and planned of computing, handling loads, and waiting for them.
 row() { # STRATEGY BUDGET ROUND
     enter_group "$(bytes_of "$2")"
     if ! in_group "$BUILD/bin/moe-run" "$pack" --bench --follow "$trace" -n "$tokens" -c "$tokens" --memory "$2" \
@@ -86,7 +88,9 @@ row() { # STRATEGY BUDGET ROUND
     "$BUILD/bin/moe-plan" --simulate "$trace" "$pack" --memory "$2" --strategy "$1" -c "$tokens" \
         --max-tokens "$tokens" --device-profile "$profile" --json -q >"$dir/simulated.json"
     echo "$1 $2 $3 $(decode tokens_per_s) $(decode bytes_per_token) $(decode hit_rate)" \
-        "$(simulated decode_tokens_per_s) $disk"
+        "$(simulated decode_tokens_per_s) $disk" "$(decode tokens)" \
+        "$(decode compute_s) $(simulated compute_s)" "$(decode handling_s) $(simulated handling_s)" \
+        "$(decode stall_s) $(simulated stall_s)"
 }
 : >"$dir/rows"
 round=0
@@ -119,5 +123,29 @@ for budget in $budgets; do
                     sprintf("%.2f to %.2f", rate[1], rate[n]), bytes / 1e6, 100 * hits,
                     sprintf("%.0f%% of %.1f", 100 * r * bytes / d, d / 1e9), p, r / p
             }' "$dir/rows"
+    done
+done
+
+printf '\n%-32s %6s %26s %26s %26s\n' 'ms of a token, measured/planned' memory computing 'handling loads' waiting
+for budget in $budgets; do
+    for strategy in $strategies; do
+        awk -v strategy="$strategy" -v budget="$budget" '
+            function sort(a, n,   i, j, x) {
+                for (i = 2; i <= n; i++)
+                    for (j = i; j > 1 && a[j - 1] > a[j]; j--) { x = a[j]; a[j] = a[j - 1]; a[j - 1] = x }
+            }
+            function median(of,   i, a) {
+                for (i = 1; i <= n; i++)
+                    a[i] = 1e3 * value[of, i]
+                sort(a, n)
+                return (a[int((n + 1) / 2)] + a[int(n / 2) + 1]) / 2
+            }
+            function pair(of,   measured, planned) {
+                measured = median(of)
+                planned = median(of + 1)
+                return sprintf("%.1f / %.1f = %.2f", measured, planned, planned > 0 ? measured / planned : 0)
+            }
+            $1 == strategy && $2 == budget { n++; for (i = 10; i <= 15; i++) value[i, n] = $i / $9 }
+            END { if (n) printf "%-32s %6s %26s %26s %26s\n", strategy, budget, pair(10), pair(12), pair(14) }' "$dir/rows"
     done
 done
