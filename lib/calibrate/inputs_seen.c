@@ -152,9 +152,10 @@ static enum kind kind_of(const struct moe_config *config, const struct moe_matri
     case MOE_T_STATE_Q:
     case MOE_T_STATE_K:
     case MOE_T_STATE_V:
-    case MOE_T_STATE_Z:
     case MOE_T_STATE_SCALE:
         return INTO_ATTENTION;
+    case MOE_T_STATE_Z:
+        return config->state_kind == MOE_STATE_KDA ? UNKNOWN : INTO_ATTENTION;
     case MOE_T_O:
         return INTO_OUTPUT;
     case MOE_T_GATE:

@@ -255,6 +255,12 @@ static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take t
     return (uint64_t)all * (take == MOE_TAKE_STATE_ROWS ? 1 : c->state_key_heads);
 }
 
+/* Of a convolution of so many weights. */
+static uint32_t conv_channels(const struct moe_config *c, uint64_t weights)
+{
+    return c->conv_width ? (uint32_t)(weights / c->conv_width) : 0;
+}
+
 /* Of a short convolution's input. */
 static uint32_t third_of(int role)
 {
@@ -300,7 +306,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
-        [MOE_TAKE_CONV] = {moe_config_state_channels(s->config), 1, s->config->conv_width},
+        [MOE_TAKE_CONV] = {conv_channels(s->config, rows), 1, s->config->conv_width},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
     if (from->take >= MOE_TAKE_BUCKETS) {
@@ -326,6 +332,15 @@ static bool same_lines(const struct moe_tensor *t, uint64_t rows, uint64_t cols)
     return lines == rows && t->dims[t->n_dims - 1] == cols;
 }
 
+/* A vector may have further dimensions of 1. */
+static bool same_items(const struct moe_tensor *t, uint64_t n)
+{
+    int wide = 0;
+    for (int i = 0; i < t->n_dims; i++)
+        wide += t->dims[i] != 1;
+    return wide <= 1 && t->n_items == n;
+}
+
 static int get_tensor(const struct convert_source *s, const struct wanted *w,
                       const struct moe_source *from, const char *name, bool transposed,
                       const struct moe_tensor **out, struct moe_err *err)
@@ -337,6 +352,8 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
     if (from->take == MOE_TAKE_ROUTES) /* one expert a token may be a list of them */
         return moe_checkpoint_get_numbers(
             s->checkpoint, name, t && t->n_dims == 1 && dims[1] == 1 ? 1 : n, dims, out, err);
+    if (t && from->take == MOE_TAKE_ALL && w->is_vector && n == 1 && same_items(t, dims[0]))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
@@ -372,7 +389,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_CONV: /* a tap's weights are a column */
         v->transposed = true;
-        v->block = moe_config_state_channels(s->config);
+        v->block = conv_channels(s->config, v->rows);
         v->stride = 1;
         v->step = s->config->conv_width;
         break;

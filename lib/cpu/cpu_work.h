@@ -55,10 +55,13 @@ struct cpu_feed_forward {
 
 /* Of a layer with a recurrent state. */
 struct cpu_recurrent {
-    uint64_t values_stride, heads_stride;
-    float *mixed;               /* [batch][states.stride] queries, keys, values */
-    float *gate, *out;          /* [batch][values_stride] */
-    float *beta, *decay;        /* [batch][heads_stride]; of Mamba-2 steps, decays */
+    uint64_t values_stride, heads_stride, decay_stride, low_stride;
+    float *mixed;      /* [batch][states.stride] queries, keys, values */
+    float *gate, *out; /* [batch][values_stride] */
+    float *beta;       /* [batch][heads_stride]; of Mamba-2 steps */
+    float *decay;      /* [batch][decay_stride], by head, or of KDA by key */
+    float *low[2];     /* [batch][low_stride] of KDA: what gates and decays are made of */
+    struct moe_inputs from_low[2];
     struct moe_inputs from_out; /* out */
 };
 

@@ -26,7 +26,7 @@ static const float *angles(const struct project *p, int64_t row)
 {
     const struct moe_model *m = p->s->model;
     const struct moe_row *r = &p->rows[row];
-    if (m->config.rope_dim == 0)
+    if (m->config.positions != MOE_POSITIONS_ROTARY)
         return NULL;
     uint64_t at = moe_math_rope_row(m->config.rope_original, r->length, r->position);
     return m->rope + at * m->config.rope_dim;
@@ -122,14 +122,16 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
         float *k = w->k + (uint64_t)i * w->stride.k, *v = w->v + (uint64_t)i * w->stride.v;
         const float *cs = angles(p, i);
         memcpy(k, v + c->kv_rank, c->rope_dim * sizeof *k);
-        moe_kern.rope(k, cs, c->rope_dim);
+        if (cs)
+            moe_kern.rope(k, cs, c->rope_dim);
         moe_kern.rms_norm(v, p->layer->kv_down_norm, c->kv_rank, moe_config_latent_eps(c), v);
         memcpy(k + c->rope_dim, v, c->kv_rank * sizeof *k);
         for (uint32_t head = 0; head < c->n_heads; head++) {
             float *query = w->queries + (uint64_t)i * w->stride.queries + head * key;
             memcpy(query, w->q + (uint64_t)i * w->stride.q + head * c->head_dim,
                    c->rope_dim * sizeof *query);
-            moe_kern.rope(query, cs, c->rope_dim);
+            if (cs)
+                moe_kern.rope(query, cs, c->rope_dim);
         }
     }
 }

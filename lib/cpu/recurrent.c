@@ -14,7 +14,8 @@ static void project_in(struct moe_session *s, const struct cpu_state_pass *p)
 {
     struct moe_inputs *from = &s->states.inputs;
     const struct moe_layer *l = p->layer;
-    const struct cpu_recurrent *w = p->w;
+    struct cpu_recurrent *w = p->w;
+    bool low = l->state_z_down.data != NULL;
     const struct {
         const struct moe_mat *mat;
         float *to;
@@ -23,10 +24,12 @@ static void project_in(struct moe_session *s, const struct cpu_state_pass *p)
         {&l->state_q, w->mixed, p->r->stride},
         {&l->state_k, w->mixed + p->r->keys_at, p->r->stride},
         {&l->state_v, w->mixed + p->r->values_at, p->r->stride},
-        {&l->state_z, w->gate, w->values_stride},
+        {low ? &l->state_z_down : &l->state_z, low ? w->low[0] : w->gate,
+         low ? w->low_stride : w->values_stride},
         {&l->state_scale, w->out, w->values_stride},
         {&l->state_beta, w->beta, w->heads_stride},
-        {&l->state_decay, w->decay, w->heads_stride},
+        {low ? &l->state_decay_down : &l->state_decay, low ? w->low[1] : w->decay,
+         low ? w->low_stride : w->decay_stride},
     };
     struct moe_mm in[sizeof all / sizeof all[0]];
     int n = 0;
@@ -35,6 +38,14 @@ static void project_in(struct moe_session *s, const struct cpu_state_pass *p)
         if (all[i].mat->data)
             in[n++] = moe_inputs_mm(from, *all[i].mat, all[i].to, all[i].stride);
     moe_matmul(in, n);
+    for (int i = 0; i < 2 && low; i++) {
+        const struct moe_mat *mat = i == 0 ? &l->state_z : &l->state_decay;
+        moe_inputs_set(&w->from_low[i], w->low[i], w->low_stride, NULL, p->n_rows, mat->cols);
+        in[i] = moe_inputs_mm(&w->from_low[i], *mat, i == 0 ? w->gate : w->decay,
+                              i == 0 ? w->values_stride : w->decay_stride);
+    }
+    if (low)
+        moe_matmul(in, 2);
 }
 
 void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
@@ -42,6 +53,7 @@ void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct mo
 {
     static void (*const kinds[])(struct cpu_state_pass * p) = {
         [MOE_STATE_DELTA] = stages_cpu_state_delta,
+        [MOE_STATE_KDA] = stages_cpu_state_delta,
         [MOE_STATE_CONV] = stages_cpu_short_conv,
         [MOE_STATE_SCAN] = stages_cpu_state_scan,
     };

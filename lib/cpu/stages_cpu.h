@@ -33,7 +33,7 @@ struct cpu_state_pass {
     const struct moe_config *c;
     const struct moe_layer *layer;
     const struct moe_recurrent *r;
-    const struct cpu_recurrent *w;
+    struct cpu_recurrent *w;
     const struct moe_row *rows;
     uint32_t n_rows, state; /* its number among recurrent layers */
 };

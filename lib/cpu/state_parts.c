@@ -14,21 +14,30 @@ enum { CHUNK = 256 }; /* channels */
 
 /* A part of a row of the convolution: queries, keys or values. */
 struct part {
-    uint64_t at;       /* in a row */
-    uint32_t first, n; /* channels */
+    uint64_t at;          /* in a row */
+    uint32_t n, channels; /* of the part; of all whose weights lie together: */
+    const float *weights, *bias;
 };
 
 static struct part part_of(const struct cpu_state_pass *p, int i)
 {
+    const struct moe_layer *l = p->layer;
     uint32_t keys = p->c->state_key_heads * p->c->state_key_dim;
-    uint32_t values = p->c->state_heads * p->c->state_value_dim;
+    uint32_t values = p->c->state_heads * p->c->state_value_dim, all = 2 * keys + values;
     bool scan = p->c->state_kind == MOE_STATE_SCAN; /* values, keys, queries */
+    const uint32_t first[3] = {scan ? values + keys : 0, scan ? values : keys, scan ? 0 : 2 * keys};
     const struct part parts[3] = {
-        {0, scan ? values + keys : 0, keys},
-        {p->r->keys_at, scan ? values : keys, keys},
-        {p->r->values_at, scan ? 0 : 2 * keys, values},
+        {0, keys, keys, l->state_conv_q, NULL},
+        {p->r->keys_at, keys, keys, l->state_conv_k, NULL},
+        {p->r->values_at, values, values, l->state_conv, NULL},
     };
-    return parts[i];
+    struct part part = parts[i];
+    if (!l->state_conv_q) { /* one convolution for all three */
+        part.channels = all;
+        part.weights = l->state_conv + first[i];
+        part.bias = l->state_conv_bias ? l->state_conv_bias + first[i] : NULL;
+    }
+    return part;
 }
 
 static uint32_t chunks_of(uint32_t n)
@@ -36,20 +45,20 @@ static uint32_t chunks_of(uint32_t n)
     return (n + CHUNK - 1) / CHUNK;
 }
 
-/* n channels of all rows, from `at` on in a row; channel: the first one's number. */
-static void convolve_chunk(const struct cpu_state_pass *p, uint64_t at, uint32_t channel,
+/* n channels of a part, from `first` on, of all rows. */
+static void convolve_chunk(const struct cpu_state_pass *p, const struct part *part, uint32_t first,
                            uint32_t n)
 {
-    uint32_t channels = moe_config_state_channels(p->c), n_taps = p->r->n_taps;
-    const float *weights = p->layer->state_conv + channel;
-    const float *bias = p->layer->state_conv_bias;
+    uint32_t channels = part->channels, n_taps = p->r->n_taps;
+    uint64_t at = part->at + first;
+    const float *weights = part->weights + first, *bias = part->bias;
     float sum[CHUNK];
     for (uint32_t i = 0; i < p->n_rows; i++) {
         float *x = p->w->mixed + i * p->r->stride + at;
         float *taps = moe_recurrent_taps(p->r, p->rows[i].sequence, p->state) + at;
         memset(sum, 0, sizeof sum);
         if (bias)
-            memcpy(sum, bias + channel, n * sizeof *sum);
+            memcpy(sum, bias + first, n * sizeof *sum);
         for (uint32_t t = 0; t < n_taps; t++) {
             float *tap = taps + t * p->r->stride;
             if (p->rows[i].position == 0)
@@ -73,7 +82,7 @@ static void convolve(void *ctx, int64_t begin, int64_t end, int thread)
         for (int k = 1; chunk >= chunks_of(part.n); part = part_of(p, k++))
             chunk -= chunks_of(part.n);
         uint32_t from = (uint32_t)chunk * CHUNK, left = part.n - from;
-        convolve_chunk(p, part.at + from, part.first + from, left < CHUNK ? left : CHUNK);
+        convolve_chunk(p, &part, from, left < CHUNK ? left : CHUNK);
     }
 }
 

@@ -20,7 +20,7 @@ static void prepare_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct cpu_state_pass *p = ctx;
     for (int64_t i = begin; i < end; i++) {
         float *step = p->w->beta + (uint64_t)i * p->w->heads_stride;
-        float *decay = p->w->decay + (uint64_t)i * p->w->heads_stride;
+        float *decay = p->w->decay + (uint64_t)i * p->w->decay_stride;
         for (uint32_t head = 0; head < p->c->state_heads; head++) {
             step[head] = moe_math_softplus(decay[head] + p->layer->state_step[head]);
             decay[head] = moe_math_exp(-(moe_math_exp(p->layer->state_rate[head]) * step[head]));
@@ -44,7 +44,8 @@ static void step_panel(const struct cpu_state_pass *p, uint32_t head, uint32_t p
         memcpy(y, value, n * sizeof *y);
         moe_kern.scale(p->w->beta[at], n, y);
         moe_kern.scan_step(stages_cpu_state_panel(p, i, head, panel), x + p->r->keys_at + keys,
-                           x + keys, y, c->state_key_dim, p->w->decay[at], y);
+                           x + keys, y, c->state_key_dim,
+                           p->w->decay[i * p->w->decay_stride + head], y);
         moe_kern.axpy(skip, value, n, y);
         memcpy(p->w->out + i * p->w->values_stride + values, y, n * sizeof *y);
     }

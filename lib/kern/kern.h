@@ -134,16 +134,16 @@ struct moe_kern {
 
     /*
      * A token's step of a recurrent state under the gated delta rule, for 16 values r of a head.
-     * state[n][16], k, q [n], v, y [16]:
+     * state[n][16], k, q, decay [n], v, y [16]:
      *
-     *   m[r] = 0, then for i = 0..n-1: state[i][r] *= decay, m[r] = fma(state[i][r], k[i], m[r]);
-     *   d[r] = (v[r] - m[r]) * beta; y[r] = 0, then for i = 0..n-1:
-     *   state[i][r] = fma(k[i], d[r], state[i][r]), y[r] = fma(state[i][r], q[i], y[r]).
+     *   m[r] = 0, then for i = 0..n-1: state[i][r] *= decay[i], m[r] = fma(state[i][r], k[i],
+     * m[r]); d[r] = (v[r] - m[r]) * beta; y[r] = 0, then for i = 0..n-1: state[i][r] = fma(k[i],
+     * d[r], state[i][r]), y[r] = fma(state[i][r], q[i], y[r]).
      *
      * y may be v.
      */
     void (*delta_step)(float *state, const float *k, const float *q, const float *v, uint32_t n,
-                       float decay, float beta, float *y);
+                       const float *decay, float beta, float *y);
 
     /*
      * A token's step of a recurrent state that only decays, for 16 values r of a head.

@@ -621,12 +621,12 @@ static void rope(float *x, const float *cs, uint32_t n)
 }
 
 static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
-                       float decay, float beta, float *y)
+                       const float *decay, float beta, float *y)
 {
-    __m256 m[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, keep = _mm256_set1_ps(decay);
+    __m256 m[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     __m256 sum[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()}, d[2];
     for (uint32_t i = 0; i < n; i++) {
-        __m256 key = _mm256_set1_ps(k[i]);
+        __m256 key = _mm256_set1_ps(k[i]), keep = _mm256_set1_ps(decay[i]);
         for (int half = 0; half < 2; half++) {
             float *at = state + (uint64_t)i * 16 + 8 * half;
             __m256 s = _mm256_mul_ps(_mm256_loadu_ps(at), keep);

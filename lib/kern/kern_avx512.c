@@ -397,12 +397,12 @@ static void rope(float *x, const float *cs, uint32_t n)
 }
 
 static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
-                       float decay, float beta, float *y)
+                       const float *decay, float beta, float *y)
 {
-    __m512 m = _mm512_setzero_ps(), sum = _mm512_setzero_ps(), keep = _mm512_set1_ps(decay);
+    __m512 m = _mm512_setzero_ps(), sum = _mm512_setzero_ps();
     for (uint32_t i = 0; i < n; i++) {
         float *at = state + (uint64_t)i * 16;
-        __m512 s = _mm512_mul_ps(_mm512_loadu_ps(at), keep);
+        __m512 s = _mm512_mul_ps(_mm512_loadu_ps(at), _mm512_set1_ps(decay[i]));
         _mm512_storeu_ps(at, s);
         m = _mm512_fmadd_ps(s, _mm512_set1_ps(k[i]), m);
     }

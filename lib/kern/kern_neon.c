@@ -333,13 +333,13 @@ static void rope(float *x, const float *cs, uint32_t n)
 }
 
 static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
-                       float decay, float beta, float *y)
+                       const float *decay, float beta, float *y)
 {
     for (int part = 0; part < 16; part += 4) {
         float32x4_t m = vdupq_n_f32(0), sum = vdupq_n_f32(0);
         for (uint32_t i = 0; i < n; i++) {
             float *at = state + (uint64_t)i * 16 + part;
-            float32x4_t s = vmulq_n_f32(vld1q_f32(at), decay);
+            float32x4_t s = vmulq_n_f32(vld1q_f32(at), decay[i]);
             vst1q_f32(at, s);
             m = vfmaq_n_f32(m, s, k[i]);
         }

@@ -232,13 +232,13 @@ static void rope(float *x, const float *cs, uint32_t n)
 }
 
 static void delta_step(float *state, const float *k, const float *q, const float *v, uint32_t n,
-                       float decay, float beta, float *y)
+                       const float *decay, float beta, float *y)
 {
     for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
         float m = 0, sum = 0;
         for (uint32_t i = 0; i < n; i++) {
             float *s = state + (uint64_t)i * MOE_PANEL_ROWS + r;
-            *s *= decay;
+            *s *= decay[i];
             m = fmaf(*s, k[i], m);
         }
         float d = (v[r] - m) * beta;

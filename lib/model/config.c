@@ -178,7 +178,7 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
 static int check_rope(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     if (c->positions != MOE_POSITIONS_ROTARY)
-        return c->rope_dim || c->kv_rank
+        return (c->rope_dim || c->kv_rank) && !(c->positions == MOE_POSITIONS_NONE && c->kv_rank)
                    ? moe_fail(err, MOE_ERR_FORMAT,
                               "%s: positions that are not rotary rotate nothing", name)
                    : MOE_OK;
@@ -224,6 +224,8 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     int status = check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
     if (status != MOE_OK)
         return status;
+    if (c->state_kind == MOE_STATE_KDA && c->state_heads != c->state_key_heads)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: of KDA each head has keys of its own", name);
     if (!short_conv && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " key heads", name,
@@ -233,12 +235,12 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
                         "%s: a convolution of %" PRIu32 " channels is too wide", name,
                         moe_config_state_channels(c));
     if (moe_config_attending_layers(c, c->n_layers) == 0 || c->n_encoder || c->prefix_lm ||
-        c->kv_rank || c->rope_original ||
+        c->rope_original ||
         (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
         c->norm_kind != MOE_NORM_RMS || c->norm_place != MOE_NORM_BEFORE)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: recurrent states are implemented beside layers of ordinary attention "
-                        "with rotary positions or none, and norms before blocks that only scale",
+                        "%s: recurrent states are implemented beside layers of attention with "
+                        "rotary positions or none, and norms before blocks that only scale",
                         name);
     return MOE_OK;
 }

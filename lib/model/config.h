@@ -81,6 +81,7 @@ struct moe_config {
      * heads after each other share one of the state_key_heads heads of queries and keys. All three
      * come through a causal convolution over conv_width tokens.
      *
+     * MOE_STATE_KDA makes decays, and gates of outputs, through a vector of state_key_dim.
      * MOE_STATE_SCAN calls values x, keys B and queries C; a head's output is gated before a norm
      * over all heads that share keys.
      * MOE_STATE_CONV has one head of hidden values and no keys: the product of two projections,
@@ -106,7 +107,8 @@ struct moe_config {
     /* Rotary positions: pairs (i, i + rope_dim/2) of the first rope_dim values of a head. The
      * angle of pair i at position p is p * rope_freqs[i], cosine and sine are multiplied by
      * rope_scale. model/rope.h makes the frequencies from what checkpoints say. */
-    uint32_t rope_dim; /* rotated values of a head, even; 0 without rotary positions */
+    uint32_t rope_dim; /* rotated values of a head, even; 0 without rotary positions; of latent
+                          attention that knows none, the values that heads share all the same */
     double rope_theta; /* frequencies are theta^(-2i/rope_dim) when none are listed */
     double rope_scale;
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */

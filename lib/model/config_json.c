@@ -22,7 +22,7 @@ static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemix
 static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", "relu2", NULL};
 static const char *const norm_places[] = {"before", "after", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
-static const char *const state_names[] = {"delta", "convolution", "scan", NULL};
+static const char *const state_names[] = {"delta", "convolution", "kda", "scan", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \

@@ -43,6 +43,33 @@ static const struct moe_source_names lfm2_moe_names = {
                [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.w2.weight")},
 };
 
+static const struct moe_source_names kimi_linear_names = {
+    .dense = {[MOE_T_STATE_Q] = MOE_ALL(L "self_attn.q_proj.weight"),
+              [MOE_T_STATE_K] = MOE_ALL(L "self_attn.k_proj.weight"),
+              [MOE_T_STATE_V] = MOE_ALL(L "self_attn.v_proj.weight"),
+              [MOE_T_STATE_CONV_Q] = MOE_PART(L "self_attn.q_conv1d.weight", CONV),
+              [MOE_T_STATE_CONV_K] = MOE_PART(L "self_attn.k_conv1d.weight", CONV),
+              [MOE_T_STATE_CONV] = MOE_PART(L "self_attn.v_conv1d.weight", CONV),
+              [MOE_T_STATE_BETA] = MOE_ALL(L "self_attn.b_proj.weight"),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_ALL(L "self_attn.f_a_proj.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(L "self_attn.f_b_proj.weight"),
+              [MOE_T_STATE_STEP] = MOE_ALL(L "self_attn.dt_bias"),
+              [MOE_T_STATE_RATE] = MOE_ALL(L "self_attn.A_log"),
+              [MOE_T_STATE_Z_DOWN] = MOE_ALL(L "self_attn.g_a_proj.weight"),
+              [MOE_T_STATE_Z] = MOE_ALL(L "self_attn.g_b_proj.weight"),
+              [MOE_T_STATE_NORM] = MOE_ALL(L "self_attn.o_norm.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(L "self_attn.o_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.gate.e_score_correction_bias"),
+              [MOE_T_SHARED_GATE_PROJ] =
+                  MOE_ALL(L "block_sparse_moe.shared_experts.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "block_sparse_moe.shared_experts.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "block_sparse_moe.shared_experts.down_proj.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+
 #define N "backbone.layers.%u."
 /* A layer has one norm, and what it consists of is its mixer. */
 static const struct moe_source_names nemotron_h_names = {
@@ -148,6 +175,29 @@ const struct moe_family moe_families_states[] = {
                .own_keys = true,
                .own = family_nemotron_h_hf},
         .tensors[MOE_NAMING_HF].names = {&nemotron_h_names},
+    },
+    /* Kimi-Linear: 48B-A3B. KDA in three of four layers, latent attention without positions in the
+     * others; DeepSeek-V3's router. Several keys have two names, layers are counted from 1, and the
+     * numbers of KDA stand in an object of their own, hence a function. */
+    {
+        .name = "kimi_linear",
+        .constants = SETTINGS(LATENT_SIGMOIDS, SET(positions, MOE_POSITIONS_NONE),
+                              SET(state_kind, MOE_STATE_KDA)),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY, {"moe_router_activation_func", "sigmoid"},
+                            {"mla_use_nope", "true"}, {"attention_bias", "false"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), SET(norm_eps, 1e-5), SET(state_heads, 32), SET(conv_width, 4),
+                   KEY("model_max_length", context_max, 0),
+                   KEY("intermediate_size", dense_ff, 9216), LATENT(0, 512, 128, 64, 128),
+                   LOCAL_EXPERTS(256), EXPERTS(0), TOP_K(8), KEY("num_experts_per_token", top_k, 0),
+                   KEY("moe_intermediate_size", expert_ff, 1024), GROUPS(1, 1),
+                   KEY("num_expert_group", n_groups, 0), KEY("norm_topk_prob", norm_topk, true),
+                   KEY("moe_renormalize", norm_topk, 0),
+                   KEY("routed_scaling_factor", routed_scale, 2.446)),
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_kimi_linear_hf},
+        .tensors[MOE_NAMING_HF].names = {&kimi_linear_names},
     },
     {.name = NULL},
 };

@@ -211,3 +211,85 @@ int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *j
     drop_unused_states(c);
     return status;
 }
+
+/* ---- Kimi-Linear: KDA beside latent attention ---- */
+
+/* The numbers of a list, from 1, are those of the layers that `flag` is set for. */
+static int read_numbered(const struct moe_config *c, const char *path, const json_t *from,
+                         const char *key, uint8_t flag, uint8_t *kinds, struct moe_err *err)
+{
+    const json_t *list = json_object_get(from, key), *item;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : 0;
+        if (layer < 1 || layer > (json_int_t)c->n_layers || kinds[layer - 1])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: '%s' item %zu is no layer, or one that is listed already", path,
+                            key, i);
+        kinds[layer - 1] = flag;
+    }
+    return MOE_OK;
+}
+
+/* "linear_attn_config" numbers all layers in two lists. */
+static int read_numbered_layers(struct moe_config *c, const char *path, const json_t *from,
+                                struct moe_err *err)
+{
+    enum { KDA = 1, FULL = 2 };
+    uint8_t kinds[MOE_MAX_LAYERS] = {0};
+    int status = read_numbered(c, path, from, "kda_layers", KDA, kinds, err);
+    if (status == MOE_OK)
+        status = read_numbered(c, path, from, "full_attn_layers", FULL, kinds, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        c->layer_is_recurrent[i] = kinds[i] == KDA;
+        if (kinds[i] == 0)
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: layer %" PRIu32 " is neither in 'kda_layers' nor in "
+                              "'full_attn_layers'",
+                              path, i + 1);
+    }
+    return status;
+}
+
+/* Published files have the numbers of KDA in an object, those of newer writers beside the rest. */
+int family_kimi_linear_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"linear_attention", "linear_attention"};
+    const json_t *own = json_object_get(json, "linear_attn_config");
+    bool nested = json_is_object(own);
+    const json_t *from = nested ? own : json;
+    uint32_t width = 128, n_shared = 1;
+    const struct {
+        const json_t *from;
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {from, nested ? "num_heads" : "linear_num_heads", &c->state_heads, MOE_MAX_HEADS},
+        {from, nested ? "head_dim" : "linear_head_dim", &width, MOE_MAX_HEAD_DIM},
+        {from, nested ? "short_conv_kernel_size" : "linear_conv_kernel_dim", &c->conv_width,
+         MOE_MAX_HEAD_DIM},
+        {json, "n_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {json, "num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+    };
+    int status = family_deepseek_v3_hf(c, path, json, rope, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, numbers[i].from, numbers[i].key, numbers[i].max, false,
+                                  numbers[i].out, err);
+    if (status == MOE_OK && (uint64_t)n_shared * c->expert_ff > MOE_MAX_DIM)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
+                          n_shared, c->expert_ff);
+    if (status != MOE_OK)
+        return status;
+    c->shared_ff = n_shared * c->expert_ff;
+    c->state_key_heads = c->state_heads;
+    c->state_key_dim = c->state_value_dim = width;
+    if (nested)
+        status = read_numbered_layers(c, path, own, err);
+    else
+        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    drop_unused_states(c);
+    return status;
+}

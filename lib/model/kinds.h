@@ -28,6 +28,7 @@ enum moe_position_kind {
 enum moe_state_kind {
     MOE_STATE_DELTA, /* gated DeltaNet: a key's value is corrected towards the token's */
     MOE_STATE_CONV,  /* the state is the inputs of a convolution alone (LFM2) */
+    MOE_STATE_KDA,   /* as DELTA, and each key decays by a number of its own (Kimi-Linear) */
     MOE_STATE_SCAN,  /* Mamba-2: the token's values are added to what its decay left */
 };
 

@@ -7,6 +7,8 @@
 
 uint64_t moe_rope_rows(const struct moe_config *c, uint32_t positions)
 {
+    if (c->positions != MOE_POSITIONS_ROTARY)
+        return 0;
     return positions > c->rope_original ? (uint64_t)c->rope_original + positions : positions;
 }
 
@@ -29,6 +31,8 @@ static void fill_angles(const struct moe_config *c, bool far, uint32_t n_positio
 void moe_rope_fill(const struct moe_config *c, uint32_t positions, float *rope)
 {
     bool both = moe_rope_rows(c, positions) > positions;
+    if (moe_rope_rows(c, positions) == 0)
+        return;
     fill_angles(c, false, both ? c->rope_original : positions, rope);
     if (both)
         fill_angles(c, true, positions, rope + (uint64_t)c->rope_original * c->rope_dim);

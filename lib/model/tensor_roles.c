@@ -38,7 +38,11 @@ enum width {
     STATE_HEADS,
     STATE_CONV,
     STATE_CHANNELS,
-    STATE_NORM, /* of one head's values, or of all */
+    STATE_CONV_KEYS,
+    STATE_GATE_INPUT, /* what gates and decays are made of: the stream, or a vector of STATE_LOW */
+    STATE_LOW,
+    STATE_DECAYS, /* one for each head, or for each key */
+    STATE_NORM,   /* of one head's values, or of all */
     N_WIDTHS
 };
 
@@ -47,6 +51,8 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
     uint32_t queries = c->n_heads * c->head_dim, keys = c->n_kv_heads * c->head_dim;
     uint32_t values = c->state_heads * c->state_value_dim;
+    uint32_t state_keys = c->state_key_heads * c->state_key_dim;
+    bool kda = c->state_kind == MOE_STATE_KDA;
     const uint32_t widths[N_WIDTHS] = {
         [ONE] = 1,
         [VOCAB] = c->vocab,
@@ -70,10 +76,14 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [POSITION_BIAS] = c->n_buckets * c->n_heads,
         [CONTEXT] = c->context_max,
         [ROUTES] = c->vocab * c->top_k,
-        [STATE_KEYS] = c->state_key_heads * c->state_key_dim,
+        [STATE_KEYS] = state_keys,
         [STATE_VALUES] = values,
         [STATE_HEADS] = c->state_heads,
-        [STATE_CONV] = moe_config_state_channels(c) * c->conv_width,
+        [STATE_CONV] = (kda ? values : moe_config_state_channels(c)) * c->conv_width,
+        [STATE_CONV_KEYS] = state_keys * c->conv_width,
+        [STATE_GATE_INPUT] = kda ? c->state_key_dim : c->hidden,
+        [STATE_LOW] = c->state_key_dim,
+        [STATE_DECAYS] = kda ? state_keys : c->state_heads,
         [STATE_CHANNELS] = moe_config_state_channels(c),
         [STATE_NORM] = c->state_kind == MOE_STATE_SCAN ? values : c->state_value_dim,
     };
@@ -93,7 +103,8 @@ enum condition {
     ATTN_GATE,
     RECURRENT,  /* a layer with a state in its place */
     STATE,      /* ... that is a matrix of each head, */
-    DELTA,      /* by the gated delta rule */
+    BETA,       /* by the gated delta rule: DeltaNet's */
+    KDA,        /* or this, */
     SCAN,       /* or Mamba-2's */
     SHORT_CONV, /* ... that is the inputs of a convolution */
     CONV_BIAS,
@@ -139,7 +150,7 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
     bool first = layer == 0 || layer == c->n_encoder;
     bool mixes = layer >= c->n_layers || !c->layer_no_attention[layer];
     bool recurrent = layer < c->n_layers && c->layer_is_recurrent[layer];
-    bool attends = mixes && !recurrent;
+    bool attends = mixes && !recurrent, kda = c->state_kind == MOE_STATE_KDA;
     bool plain = !moe_layer && !(layer < c->n_layers && c->layer_no_ffn[layer]);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
@@ -152,13 +163,14 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
-        [DELTA] = recurrent && c->state_kind == MOE_STATE_DELTA,
+        [BETA] = recurrent && (c->state_kind == MOE_STATE_DELTA || kda),
+        [KDA] = recurrent && kda,
         [SCAN] = recurrent && c->state_kind == MOE_STATE_SCAN,
         [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
         [CONV_BIAS] = recurrent && c->conv_bias,
         [ORDINARY] = attends && c->kv_rank == 0,
-        [LATENT] = c->kv_rank > 0,
-        [LATENT_Q] = c->kv_rank > 0 && c->q_rank > 0,
+        [LATENT] = attends && c->kv_rank > 0,
+        [LATENT_Q] = attends && c->kv_rank > 0 && c->q_rank > 0,
         [QKV_BIAS] = attends && c->qkv_bias,
         [QK_NORM] = attends && c->qk_norm != MOE_QK_NORM_NONE,
         [SINKS] = attends && c->attn_sinks,
@@ -270,17 +282,19 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), STATE, STATE_KEYS, HIDDEN, STATE_PART},
     [MOE_T_STATE_K] = {LAYER("state.k", DENSE), STATE, STATE_KEYS, HIDDEN, STATE_PART},
     [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
-    [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, HIDDEN,
+    [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, STATE_GATE_INPUT,
                        HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),
                           MOE_ALL(L "linear_attn.in_proj_z.weight"))},
+    [MOE_T_STATE_Z_DOWN] = {LAYER("state.gate_down", DENSE), KDA, STATE_LOW, HIDDEN},
+    [MOE_T_STATE_DECAY_DOWN] = {LAYER("state.decay_down", ROUTER), KDA, STATE_LOW, HIDDEN},
     [MOE_T_STATE_SCALE] = {LAYER("state.scale", DENSE), SHORT_CONV, STATE_VALUES, HIDDEN},
-    [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), DELTA, STATE_HEADS, HIDDEN,
+    [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), BETA, STATE_HEADS, HIDDEN,
                           HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                              MOE_ALL(L "linear_attn.in_proj_b.weight"))},
-    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_HEADS, HIDDEN,
+    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_DECAYS, STATE_GATE_INPUT,
                            HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                               MOE_ALL(L "linear_attn.in_proj_a.weight"))},
-    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_HEADS, ONE,
+    [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_DECAYS, ONE,
                           HF(MOE_ALL(L "linear_attn.dt_bias"))},
     [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_HEADS, ONE,
                           HF(MOE_ALL(L "linear_attn.A_log"))},
@@ -288,6 +302,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
                           HF(MOE_PART(L "linear_attn.conv1d.weight", CONV))},
     [MOE_T_STATE_CONV_BIAS] = {LAYER("state.conv.bias", VECTOR), CONV_BIAS, STATE_CHANNELS, ONE},
+    [MOE_T_STATE_CONV_Q] = {LAYER("state.conv.q", VECTOR), KDA, STATE_CONV_KEYS, ONE},
+    [MOE_T_STATE_CONV_K] = {LAYER("state.conv.k", VECTOR), KDA, STATE_CONV_KEYS, ONE},
     [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), STATE, STATE_NORM, ONE,
                           HF(MOE_ALL(L "linear_attn.norm.weight"))},
     [MOE_T_STATE_O] = {LAYER("state.o", DENSE), RECURRENT, HIDDEN, STATE_VALUES,

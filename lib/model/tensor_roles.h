@@ -50,7 +50,9 @@ enum moe_tensor_role {
     MOE_T_STATE_Q,
     MOE_T_STATE_K,
     MOE_T_STATE_V,
-    MOE_T_STATE_Z,     /* the gate of what the state gives */
+    MOE_T_STATE_Z,      /* the gate of what the state gives */
+    MOE_T_STATE_Z_DOWN, /* of KDA: into the vector that gates are made of; and decays */
+    MOE_T_STATE_DECAY_DOWN,
     MOE_T_STATE_SCALE, /* of a short convolution: what its input's values are scaled by */
     MOE_T_STATE_BETA,  /* how much of a value is written, by head */
     MOE_T_STATE_DECAY, /* ... and of the state forgotten, with the next two */
@@ -59,6 +61,8 @@ enum moe_tensor_role {
     MOE_T_STATE_SKIP, /* by head: how much of a token's values is added to what its state gives */
     MOE_T_STATE_CONV, /* [conv_width][channels], the oldest token's first */
     MOE_T_STATE_CONV_BIAS,
+    MOE_T_STATE_CONV_Q, /* of KDA, which has one for each: STATE_CONV is that of values */
+    MOE_T_STATE_CONV_K,
     MOE_T_STATE_NORM,
     MOE_T_STATE_O,
     MOE_T_POSITION_BIAS, /* [n_buckets][n_heads], of a stack's first layer: for all of the stack */

@@ -728,7 +728,7 @@ static void test_vectors_equal_reference(void **state)
 
 struct delta {
     uint32_t n;
-    float *state, *k, *q; /* [n][16], [n], [n] */
+    float *state, *k, *q, *decays; /* [n][16], [n], [n] */
     float v[MOE_PANEL_ROWS], decay, beta;
 };
 
@@ -738,11 +738,13 @@ static struct delta draw_delta(uint32_t n, enum flavour flavour, uint64_t *seed)
     d.state = take_exact((uint64_t)n * MOE_PANEL_ROWS, 4);
     d.k = take_exact(n, 4);
     d.q = take_exact(n, 4);
+    d.decays = take_exact(n, 4);
     for (uint32_t i = 0; i < n * MOE_PANEL_ROWS; i++)
         d.state[i] = draw(seed, flavour);
     for (uint32_t i = 0; i < n; i++) {
         d.k[i] = draw(seed, flavour);
         d.q[i] = draw(seed, flavour);
+        d.decays[i] = 0.5f + 0.5f * test_uniform(seed);
     }
     for (int r = 0; r < MOE_PANEL_ROWS; r++)
         d.v[r] = draw(seed, flavour);
@@ -756,14 +758,15 @@ static void free_delta(struct delta *d)
     free(d->state);
     free(d->k);
     free(d->q);
+    free(d->decays);
 }
 
 static void step_delta(const struct moe_kern *kern, const struct delta *d, float *state, float *y)
 {
     memcpy(state, d->state, (uint64_t)d->n * MOE_PANEL_ROWS * sizeof *state);
-    kern->delta_step(state, d->k, d->q, d->v, d->n, d->decay, d->beta, y);
-    kern->delta_step(state, d->q, d->k, y, d->n, d->beta, d->decay, y);
-    kern->delta_step(state, d->k, d->k, y, d->n, d->decay, d->beta, y);
+    kern->delta_step(state, d->k, d->q, d->v, d->n, d->decays, d->beta, y);
+    kern->delta_step(state, d->q, d->k, y, d->n, d->decays, d->decay, y);
+    kern->delta_step(state, d->k, d->k, y, d->n, d->decays, d->beta, y);
 }
 
 /* Three steps of each kind, the last ones' output in the place of their values. */
@@ -808,13 +811,14 @@ static void test_delta_step_against_double(void **state)
     double *before = take(N * MOE_PANEL_ROWS, sizeof *before);
     for (int i = 0; i < N * MOE_PANEL_ROWS; i++)
         before[i] = d.state[i];
-    ref.delta_step(d.state, d.k, d.q, d.v, N, d.decay, d.beta, y);
+    ref.delta_step(d.state, d.k, d.q, d.v, N, d.decays, d.beta, y);
     for (int r = 0; r < MOE_PANEL_ROWS; r++) {
         double m = 0, sum = 0;
         for (int i = 0; i < N; i++)
-            m += before[i * MOE_PANEL_ROWS + r] * d.decay * d.k[i];
+            m += before[i * MOE_PANEL_ROWS + r] * d.decays[i] * d.k[i];
         for (int i = 0; i < N; i++) {
-            double cell = before[i * MOE_PANEL_ROWS + r] * d.decay + d.k[i] * (d.v[r] - m) * d.beta;
+            double cell =
+                before[i * MOE_PANEL_ROWS + r] * d.decays[i] + d.k[i] * (d.v[r] - m) * d.beta;
             assert_true(fabs(cell - d.state[i * MOE_PANEL_ROWS + r]) < 1e-4);
             sum += cell * d.q[i];
         }

@@ -290,6 +290,33 @@ static void phimoe_minicpm_granite(void **state)
     assert_int_equal(config.rope_dim, 16);
     assert_true(!config.conv_bias && config.n_experts == 0 && config.rope_theta == 1e4);
 
+    read_ok(
+        MODEL("kimi_linear",
+              ", \"head_dim\": 72, \"num_experts\": 8, \"num_experts_per_token\": 3, "
+              "\"num_shared_experts\": 2, \"moe_renormalize\": true, \"model_max_length\": 512, "
+              "\"linear_attn_config\": {\"full_attn_layers\": [4], \"kda_layers\": [1, 2, 3], "
+              "\"head_dim\": 24, \"num_heads\": 3, \"short_conv_kernel_size\": 3}"));
+    assert_layers("dMMM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_int_equal(config.state_kind, MOE_STATE_KDA);
+    assert_int_equal(moe_config_state_channels(&config), 3 * 3 * 24);
+    assert_int_equal(config.positions, MOE_POSITIONS_NONE);
+    assert_int_equal(config.head_dim, 128 + 64);
+    assert_int_equal(config.shared_ff, 2 * 1024);
+    assert_int_equal(config.top_k, 3);
+    assert_int_equal(config.conv_width, 3);
+    assert_true(config.rope_dim == 64 && config.kv_rank == 512 && config.context_max == 512);
+    assert_true(config.norm_topk && config.choice_bias && config.n_groups == 0);
+    read_ok(MODEL("kimi_linear",
+                  ", \"n_shared_experts\": 1, \"layer_types\": [\"full_attention\", "
+                  "\"linear_attention\", \"full_attention\", \"full_attention\"], "
+                  "\"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\", \"sparse\"], "
+                  "\"linear_num_heads\": 5, \"linear_head_dim\": 12"));
+    assert_layers("MdMM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\0\1\0\0", 4);
+    assert_int_equal(config.state_heads, 5);
+    assert_near(config.routed_scale, 2.446);
+
     read_ok(MODEL("nemotron_h",
                   ", \"hybrid_override_pattern\": \"ME*-M\", \"time_step_limit\": [0.0, 1e30], "
                   "\"num_key_value_heads\": 2"));
@@ -570,7 +597,7 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("qwen3", "\"rope_parameters\": {\"partial_rotary_factor\": 0.5}",
                 "'partial_rotary_factor' 0.5 is not implemented"),
         REFUSED("qwen3_next", "\"attention_bias\": true", "'attention_bias' is true"),
-        REFUSED("qwen3_next", "\"full_attention_interval\": 5", "beside layers of ordinary"),
+        REFUSED("qwen3_next", "\"full_attention_interval\": 5", "beside layers of attention"),
         REFUSED("qwen3_next",
                 "\"layer_types\": [\"full_attention\", \"mamba\", \"full_attention\", "
                 "\"full_attention\"]",
@@ -618,11 +645,20 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("granitemoehybrid", GRANITE_4("\"time_step_limit\": [0.001, 0.1]"),
                 "'time_step_limit' is not from 0 to infinity"),
 #undef GRANITE_4
+#define KIMI(kda, members)                                                                         \
+    "\"linear_attn_config\": {\"full_attn_layers\": [4], \"kda_layers\": " kda "}, " members
+        WRONG("kimi_linear", KIMI("[1, 2]", "\"x\": 0"), "layer 3 is neither in 'kda_layers'"),
+        WRONG("kimi_linear", KIMI("[1, 2, 3, 4]", "\"x\": 0"), "'full_attn_layers' item 0"),
+        WRONG("kimi_linear", KIMI("[0]", "\"x\": 0"), "'kda_layers' item 0 is no layer"),
+        REFUSED("kimi_linear", KIMI("[1, 2, 3]", "\"mla_use_nope\": false"), "'mla_use_nope'"),
+        REFUSED("kimi_linear", KIMI("[1, 2, 3]", "\"num_key_value_heads\": 2"),
+                "num_key_value_heads"),
+#undef KIMI
         WRONG("nemotron_h", "\"x\": 0", "'hybrid_override_pattern', must name 1 to 1024 layers"),
         REFUSED("nemotron_h", "\"hybrid_override_pattern\": \"M*X\"", "layer 2 is 'X'"),
         REFUSED("nemotron_h", "\"layers_block_type\": [\"mamba\", \"conv\"]", "layer 1 is 'conv'"),
         REFUSED("nemotron_h", "\"hybrid_override_pattern\": \"ME\", \"num_key_value_heads\": 2",
-                "beside layers of ordinary"),
+                "beside layers of attention"),
         REFUSED("nemotron_h", "\"moe_latent_size\": 64", "'moe_latent_size' is 64"),
         REFUSED("nemotron_h", "\"mlp_hidden_act\": \"silu\"", "'mlp_hidden_act' is silu"),
         WRONG("ernie4_5_moe", "\"moe_layer_interval\": 0", "0th layer"),

@@ -280,6 +280,8 @@ static struct family_case cases[] = {
     HF("granite4-dense"),
     HF("nemotron-h-a"),
     HF("nemotron-h-b"),
+    HF("kimi-linear-a"),
+    HF("kimi-linear-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

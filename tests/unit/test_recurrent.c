@@ -98,6 +98,11 @@ static int open_halves(void **state)
     return open_all(state, "tests/fixtures/nemotron-h-a");
 }
 
+static int open_kda(void **state)
+{
+    return open_all(state, "tests/fixtures/kimi-linear-a");
+}
+
 static int close_all(void **state)
 {
     struct recurrent *r = *state;
@@ -299,10 +304,17 @@ int main(void)
         cmocka_unit_test(test_forks_take_the_states),
         cmocka_unit_test(test_one_layer_of_halves_attends),
     };
+    const struct CMUnitTest kda[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_forks_take_the_states),
+    };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     int failed = cmocka_run_group_tests_name("recurrent", delta, open_delta, close_all);
     failed += cmocka_run_group_tests_name("halves", halves, open_halves, close_all);
+    failed += cmocka_run_group_tests_name("kda", kda, open_kda, close_all);
     failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +
            cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);
