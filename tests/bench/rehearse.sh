@@ -65,6 +65,8 @@ in_group() { # COMMAND...
 # A member of the decode phase of a --stats-json; a member of moe-plan --simulate --json.
 decode() { sed -n '/^  "decode": {/,/^  }/s/^    "'"$1"'": *\([^,]*\).*/\1/p' "$dir/stats.json"; }
 simulated() { sed -n 's/.*"'"$1"'": *\([^,}]*\).*/\1/p' "$dir/simulated.json" | head -n 1; }
+# All ticks of the processors so far, and those that a virtual machine's host kept.
+ticks() { awk '/^cpu / { for (i = 2; i <= 9; i++) all += $i; print all, $9; exit }' /proc/stat; }
 bytes_of() { echo "$1" | awk '{ n = $1 + 0; u = $1; gsub(/[0-9.]/, "", u)
     printf "%.0f\n", n * (u ~ /^G/ ? 1073741824 : u ~ /^M/ ? 1048576 : 1) }'; }
 
@@ -75,9 +77,11 @@ most_of_disk() {
 }
 
 # One row: strategy, budget, round, tokens/s, bytes a token, hit rate, planned tokens/s, the disk's most bytes/s,
-# tokens, then seconds measured and planned of computing, handling loads, and waiting for them.
+# tokens, then seconds measured and planned of computing, handling loads, and waiting for them, and what part of
+# its processors' time this machine was refused by its host (steal), percent.
 row() { # STRATEGY BUDGET ROUND
     enter_group "$(bytes_of "$2")"
+    before=$(ticks)
     if ! in_group "$BUILD/bin/moe-run" "$pack" --bench --follow "$trace" -n "$tokens" -c "$tokens" --memory "$2" \
         --strategy "$1" --stats-json "$dir/stats.json" -q >"$dir/out" 2>"$dir/err"; then
         echo "$1, $2: $(tail -n 1 "$dir/err")" >&2
@@ -85,12 +89,13 @@ row() { # STRATEGY BUDGET ROUND
         return
     fi
     leave_group
+    taken=$(echo "$before $(ticks)" | awk '{ print 100 * ($4 - $2) / ($3 - $1) }')
     "$BUILD/bin/moe-plan" --simulate "$trace" "$pack" --memory "$2" --strategy "$1" -c "$tokens" \
         --max-tokens "$tokens" --device-profile "$profile" --json -q >"$dir/simulated.json"
     echo "$1 $2 $3 $(decode tokens_per_s) $(decode bytes_per_token) $(decode hit_rate)" \
         "$(simulated decode_tokens_per_s) $disk" "$(decode tokens)" \
         "$(decode compute_s) $(simulated compute_s)" "$(decode handling_s) $(simulated handling_s)" \
-        "$(decode stall_s) $(simulated stall_s)"
+        "$(decode stall_s) $(simulated stall_s)" "$taken"
 }
 : >"$dir/rows"
 round=0
@@ -126,7 +131,8 @@ for budget in $budgets; do
     done
 done
 
-printf '\n%-32s %6s %26s %26s %26s\n' 'ms of a token, measured/planned' memory computing 'handling loads' waiting
+printf '\n%-32s %6s %22s %22s %22s %10s\n' 'ms of a token, measured/planned' memory computing 'handling loads' waiting \
+    'host took'
 for budget in $budgets; do
     for strategy in $strategies; do
         awk -v strategy="$strategy" -v budget="$budget" '
@@ -145,7 +151,15 @@ for budget in $budgets; do
                 planned = median(of + 1)
                 return sprintf("%.1f / %.1f = %.2f", measured, planned, planned > 0 ? measured / planned : 0)
             }
-            $1 == strategy && $2 == budget { n++; for (i = 10; i <= 15; i++) value[i, n] = $i / $9 }
-            END { if (n) printf "%-32s %6s %26s %26s %26s\n", strategy, budget, pair(10), pair(12), pair(14) }' "$dir/rows"
+            $1 == strategy && $2 == budget {
+                n++
+                for (i = 10; i <= 15; i++)
+                    value[i, n] = $i / $9
+                value[16, n] = $16 / 1e3
+            }
+            END {
+                if (n)
+                    printf "%-32s %6s %22s %22s %22s %9.1f%%\n", strategy, budget, pair(10), pair(12), pair(14), median(16)
+            }' "$dir/rows"
     done
 done
