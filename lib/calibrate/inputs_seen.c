@@ -1,3 +1,6 @@
+/* What matrices see of texts (inputs_seen.h).
+ *
+ * Over 400 lines: each role's inputs are named here, and where they come from. */
 #include "calibrate/inputs_seen.h"
 
 #include <stdlib.h>
@@ -149,13 +152,14 @@ static enum kind kind_of(const struct moe_config *config, const struct moe_matri
     case MOE_T_V:
     case MOE_T_KV_DOWN:
     case MOE_T_ATTN_GATE:
-    case MOE_T_STATE_Q:
-    case MOE_T_STATE_K:
     case MOE_T_STATE_V:
     case MOE_T_STATE_SCALE:
         return INTO_ATTENTION;
-    case MOE_T_STATE_Z:
+    case MOE_T_STATE_Z: /* of KDA made of a vector, and these of Mamba of values */
         return config->state_kind == MOE_STATE_KDA ? UNKNOWN : INTO_ATTENTION;
+    case MOE_T_STATE_Q:
+    case MOE_T_STATE_K:
+        return config->state_step_rank ? UNKNOWN : INTO_ATTENTION;
     case MOE_T_O:
         return INTO_OUTPUT;
     case MOE_T_GATE:

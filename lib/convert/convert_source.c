@@ -233,11 +233,16 @@ static uint32_t state_part(const struct moe_config *c, int role, enum moe_take t
                 {MOE_T_STATE_K, keys},
                 {MOE_T_STATE_Q, keys},
                 {MOE_T_STATE_DECAY, each}},
-      *all = c->state_kind == MOE_STATE_SCAN ? scan : delta;
+      select[] = {{MOE_T_STATE_DECAY_DOWN, c->state_step_rank},
+                  {MOE_T_STATE_K, keys},
+                  {MOE_T_STATE_Q, keys}},
+      *all = c->state_kind == MOE_STATE_SCAN     ? scan
+             : c->state_kind == MOE_STATE_SELECT ? select
+                                                 : delta;
     bool small = all == delta && (role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY);
     int begin = small ? 4 : 0, end = small ? 6 : take == MOE_TAKE_STATE_ROWS ? 3 : 4;
-    if (all == scan)
-        end = 5;
+    if (all != delta)
+        end = all == scan ? 5 : 3;
     uint32_t sum = 0, times = take == MOE_TAKE_STATE_ROWS ? heads : 1;
     for (int i = begin; i < end; i++) {
         if (all[i].role == role) {
@@ -280,6 +285,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
     case MOE_TAKE_CONV:
+    case MOE_TAKE_TURNED:
     case MOE_TAKE_ROUTES:
         break;
     case MOE_TAKE_FIRST_HALF:
@@ -307,6 +313,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
         [MOE_TAKE_CONV] = {conv_channels(s->config, rows), 1, s->config->conv_width},
+        [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
     if (from->take >= MOE_TAKE_BUCKETS) {
@@ -392,6 +399,12 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         v->block = conv_channels(s->config, v->rows);
         v->stride = 1;
         v->step = s->config->conv_width;
+        break;
+    case MOE_TAKE_TURNED:
+        v->transposed = true;
+        v->block = s->config->state_value_dim;
+        v->stride = 1;
+        v->step = s->config->state_key_dim;
         break;
     case MOE_TAKE_THIRD:
         first = (uint64_t)v->rows * third_of(role);

@@ -59,8 +59,8 @@ struct cpu_recurrent {
     float *mixed;      /* [batch][states.stride] queries, keys, values */
     float *gate, *out; /* [batch][values_stride] */
     float *beta;       /* [batch][heads_stride]; of Mamba-2 steps */
-    float *decay;      /* [batch][decay_stride], by head, or of KDA by key */
-    float *low[2];     /* [batch][low_stride] of KDA: what gates and decays are made of */
+    float *decay;      /* [batch][decay_stride], by head, of KDA by key, of Mamba by value */
+    float *low[2];     /* [batch][low_stride] of KDA and Mamba: what gates and decays are made of */
     struct moe_inputs from_low[2];
     struct moe_inputs from_out; /* out */
 };

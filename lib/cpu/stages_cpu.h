@@ -40,8 +40,10 @@ struct cpu_state_pass {
 /* w->out of the kinds of states, from the rest of w. */
 void stages_cpu_state_delta(struct cpu_state_pass *p);
 void stages_cpu_state_scan(struct cpu_state_pass *p);
+void stages_cpu_state_select(struct cpu_state_pass *p);
 void stages_cpu_short_conv(struct cpu_state_pass *p);
-/* Queries, keys and values become silu of their convolution over the last tokens. */
+/* Queries, keys and values (of Mamba these alone) become silu of their convolution over the last
+ * tokens. */
 void stages_cpu_convolve(struct cpu_state_pass *p);
 /* Where a row finds 16 values of a head's state; zeros where its text begins. */
 float *stages_cpu_state_panel(const struct cpu_state_pass *p, uint32_t row, uint32_t head,

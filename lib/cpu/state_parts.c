@@ -23,6 +23,8 @@ static struct part part_of(const struct cpu_state_pass *p, int i)
 {
     const struct moe_layer *l = p->layer;
     uint32_t keys = p->c->state_key_heads * p->c->state_key_dim;
+    if (p->c->state_kind == MOE_STATE_SELECT)
+        keys = 0; /* are not convolved */
     uint32_t values = p->c->state_heads * p->c->state_value_dim, all = 2 * keys + values;
     bool scan = p->c->state_kind == MOE_STATE_SCAN; /* values, keys, queries */
     const uint32_t first[3] = {scan ? values + keys : 0, scan ? values : keys, scan ? 0 : 2 * keys};

@@ -155,6 +155,17 @@ struct moe_kern {
     void (*scan_step)(float *state, const float *k, const float *q, const float *v, uint32_t n,
                       float decay, float *y);
 
+    /*
+     * The same of a state whose cells each decay by a number of their own, for 16 values r. state,
+     * rates [n][16], k, q [n], steps, v, y [16]: y[r] = 0, then for i = 0..n-1:
+     * e = moe_expf(-(rates[i][r] * steps[r])), state[i][r] = fma(k[i], v[r], state[i][r] * e),
+     * y[r] = fma(state[i][r], q[i], y[r]).
+     *
+     * y may be v.
+     */
+    void (*select_step)(float *state, const float *rates, const float *steps, const float *k,
+                        const float *q, const float *v, uint32_t n, float *y);
+
     /* f32 to f16 bits, round to nearest even (float16.h), and back. */
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);

@@ -669,6 +669,25 @@ static void scan_step(float *state, const float *k, const float *q, const float 
         _mm256_storeu_ps(y + 8 * half, sum[half]);
 }
 
+static void select_step(float *state, const float *rates, const float *steps, const float *k,
+                        const float *q, const float *v, uint32_t n, float *y)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    for (int half = 0; half < 16; half += 8) {
+        __m256 value = _mm256_loadu_ps(v + half), sum = _mm256_setzero_ps();
+        __m256 step = _mm256_xor_ps(_mm256_loadu_ps(steps + half), sign);
+        for (uint32_t i = 0; i < n; i++) {
+            float *at = state + (uint64_t)i * 16 + half;
+            __m256 rate = _mm256_loadu_ps(rates + (uint64_t)i * 16 + half);
+            __m256 kept = _mm256_mul_ps(_mm256_loadu_ps(at), exp8(_mm256_mul_ps(rate, step)));
+            __m256 s = _mm256_fmadd_ps(_mm256_set1_ps(k[i]), value, kept);
+            _mm256_storeu_ps(at, s);
+            sum = _mm256_fmadd_ps(s, _mm256_set1_ps(q[i]), sum);
+        }
+        _mm256_storeu_ps(y + half, sum);
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     uint32_t i = 0;
@@ -711,6 +730,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->dot = dot;
     kern->delta_step = delta_step;
     kern->scan_step = scan_step;
+    kern->select_step = select_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

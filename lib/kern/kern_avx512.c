@@ -430,6 +430,22 @@ static void scan_step(float *state, const float *k, const float *q, const float 
     _mm512_storeu_ps(y, sum);
 }
 
+static void select_step(float *state, const float *rates, const float *steps, const float *k,
+                        const float *q, const float *v, uint32_t n, float *y)
+{
+    __m512 value = _mm512_loadu_ps(v), sum = _mm512_setzero_ps();
+    __m512 step = _mm512_xor_ps(_mm512_loadu_ps(steps), _mm512_set1_ps(-0.0f));
+    for (uint32_t i = 0; i < n; i++) {
+        float *at = state + (uint64_t)i * 16;
+        __m512 rate = _mm512_loadu_ps(rates + (uint64_t)i * 16);
+        __m512 kept = _mm512_mul_ps(_mm512_loadu_ps(at), exp16(_mm512_mul_ps(rate, step)));
+        __m512 s = _mm512_fmadd_ps(_mm512_set1_ps(k[i]), value, kept);
+        _mm512_storeu_ps(at, s);
+        sum = _mm512_fmadd_ps(s, _mm512_set1_ps(q[i]), sum);
+    }
+    _mm512_storeu_ps(y, sum);
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     for (uint32_t i = 0; i < n; i += 16) {
@@ -467,6 +483,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     kern->dot = dot;
     kern->delta_step = delta_step;
     kern->scan_step = scan_step;
+    kern->select_step = select_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

@@ -369,6 +369,24 @@ static void scan_step(float *state, const float *k, const float *q, const float 
     }
 }
 
+static void select_step(float *state, const float *rates, const float *steps, const float *k,
+                        const float *q, const float *v, uint32_t n, float *y)
+{
+    for (int part = 0; part < 16; part += 4) {
+        float32x4_t value = vld1q_f32(v + part), sum = vdupq_n_f32(0);
+        float32x4_t step = vnegq_f32(vld1q_f32(steps + part));
+        for (uint32_t i = 0; i < n; i++) {
+            float *at = state + (uint64_t)i * 16 + part;
+            float32x4_t rate = vld1q_f32(rates + (uint64_t)i * 16 + part);
+            float32x4_t kept = vmulq_f32(vld1q_f32(at), exp4(vmulq_f32(rate, step)));
+            float32x4_t s = vfmaq_n_f32(kept, value, k[i]);
+            vst1q_f32(at, s);
+            sum = vfmaq_n_f32(sum, s, q[i]);
+        }
+        vst1q_f32(y + part, sum);
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     uint32_t i = 0;
@@ -406,6 +424,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->dot = dot;
     kern->delta_step = delta_step;
     kern->scan_step = scan_step;
+    kern->select_step = select_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

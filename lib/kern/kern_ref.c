@@ -265,6 +265,20 @@ static void scan_step(float *state, const float *k, const float *q, const float 
     }
 }
 
+static void select_step(float *state, const float *rates, const float *steps, const float *k,
+                        const float *q, const float *v, uint32_t n, float *y)
+{
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+        float value = v[r], sum = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t at = (uint64_t)i * MOE_PANEL_ROWS + r;
+            state[at] = fmaf(k[i], value, state[at] * moe_math_exp(-(rates[at] * steps[r])));
+            sum = fmaf(state[at], q[i], sum);
+        }
+        y[r] = sum;
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *y)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -300,6 +314,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
     kern->dot = dot;
     kern->delta_step = delta_step;
     kern->scan_step = scan_step;
+    kern->select_step = select_step;
     kern->f32_to_f16 = f32_to_f16;
     kern->f16_to_f32 = f16_to_f32;
 }

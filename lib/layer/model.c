@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "experts/experts.h"
 #include "gpu.h"
+#include "kern/kern.h"
 #include "model/positions.h"
 #include "model/routes.h"
 #include "model/tensor_roles.h"
@@ -78,6 +79,9 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_STATE_K] = IN_LAYER(state_k),
     [MOE_T_STATE_V] = IN_LAYER(state_v),
     [MOE_T_STATE_Z] = IN_LAYER(state_z),
+    [MOE_T_STATE_DECAY_NORM] = IN_LAYER(state_decay_norm),
+    [MOE_T_STATE_K_NORM] = IN_LAYER(state_k_norm),
+    [MOE_T_STATE_Q_NORM] = IN_LAYER(state_q_norm),
     [MOE_T_STATE_Z_DOWN] = IN_LAYER(state_z_down),
     [MOE_T_STATE_DECAY_DOWN] = IN_LAYER(state_decay_down),
     [MOE_T_STATE_SCALE] = IN_LAYER(state_scale),
@@ -141,6 +145,13 @@ static int read_tensor(struct moe_model *m, const struct moe_pack_tensor *t, uin
     return moe_gpu_finish(m->gpu, err); /* staging is used again */
 }
 
+/* Rates of single cells are too many for each token. */
+static void take_exponentials(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = moe_expf(x[i]);
+}
+
 static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
                         const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
                         struct moe_err *err)
@@ -153,6 +164,8 @@ static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t
         *(const float **)place = (const float *)(const void *)at;
     else
         *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
+    if (role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT && !m->gpu)
+        take_exponentials((float *)(void *)at, t->rows);
     if (role == MOE_T_ROUTES && !m->gpu)
         return moe_routes_check(&m->config, m->layers[layer].routes, moe_pack_path(m->pack),
                                 t->name, err);

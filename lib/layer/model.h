@@ -26,11 +26,11 @@ struct moe_layer {
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
     struct moe_mat attn_gate;
-    /* Of a layer with a recurrent state. */
+    /* Of a layer with a recurrent state; state_rate of Mamba is no logarithm any more. */
     struct moe_mat state_q, state_k, state_v, state_z, state_z_down, state_decay_down, state_scale,
         state_beta, state_decay, state_o;
-    const float *state_step, *state_rate, *state_skip, *state_conv, *state_conv_bias, *state_conv_q,
-        *state_conv_k, *state_norm;
+    const float *state_step, *state_rate, *state_skip, *state_conv, *state_conv_bias,
+        *state_decay_norm, *state_k_norm, *state_q_norm, *state_conv_q, *state_conv_k, *state_norm;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
     const float *cross_norm;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */

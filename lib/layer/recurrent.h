@@ -1,7 +1,7 @@
 /*
- * Recurrent states: what layers of gated DeltaNet, Mamba-2 and short convolutions have of a
- * sequence in the place of keys and values. Their size does not depend on the text's length. Of a
- * sequence and such a layer:
+ * Recurrent states: what layers of gated DeltaNet, KDA, Mamba, Mamba-2 and short convolutions have
+ * of a sequence in the place of keys and values. Their size does not depend on the text's length.
+ * Of a sequence and such a layer:
  *
  *   the last conv_width - 1 tokens' inputs of the convolution [conv_width - 1][stride], the oldest
  *   first: queries, keys and values, each part of them padded to whole panels;

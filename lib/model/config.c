@@ -199,7 +199,7 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
 /* Recurrent states. The convolution's weights are turned as they are converted (convert_view.c). */
 static int check_states(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    enum { MAX_CONV_WIDTH = 16, MAX_CONV_WEIGHTS = 1 << 18 };
+    enum { MAX_CONV_WIDTH = 16, MAX_CONV_WEIGHTS = 1 << 18, MAX_VALUES = 1 << 16 };
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
         n += c->layer_is_recurrent[i] != 0;
@@ -210,7 +210,13 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     if (n == 0)
         return MOE_OK;
     bool short_conv = c->state_kind == MOE_STATE_CONV;
+    bool select = c->state_kind == MOE_STATE_SELECT;
     uint32_t keys = short_conv ? 0 : 1;
+    if (select && (c->state_heads != 1 || c->state_key_dim > MOE_MAX_SELECTED ||
+                   (uint64_t)c->state_key_dim * c->state_value_dim > MAX_CONV_WEIGHTS))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: states of Mamba are implemented with one head of up to %d keys", name,
+                        MOE_MAX_SELECTED);
     if (short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a short convolution has one head, as wide as the stream", name);
@@ -218,7 +224,8 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         {"the number of a state's heads", c->state_heads, 1, MOE_MAX_HEADS},
         {"the number of its key heads", c->state_key_heads, keys, keys ? c->state_heads : 0},
         {"the width of its keys", c->state_key_dim, keys, keys ? MOE_MAX_HEAD_DIM : 0},
-        {"the width of its values", c->state_value_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the width of its values", c->state_value_dim, 1, select ? MAX_VALUES : MOE_MAX_HEAD_DIM},
+        {"the rank of its steps", c->state_step_rank, select, select ? MOE_MAX_DIM : 0},
         {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
     };
     int status = check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);

@@ -28,6 +28,7 @@ enum {
     MOE_MAX_CONTEXT = 1 << 24,
     MOE_MAX_ROPE_PAIRS = 512,
     MOE_MAX_BUCKETS = 1 << 12,
+    MOE_MAX_SELECTED = 1 << 8, /* keys of MOE_STATE_SELECT */
 };
 
 /* Where a switch is off or a scale is 1 the value is the zero or one that moe_config_init sets;
@@ -84,10 +85,13 @@ struct moe_config {
      * MOE_STATE_KDA makes decays, and gates of outputs, through a vector of state_key_dim.
      * MOE_STATE_SCAN calls values x, keys B and queries C; a head's output is gated before a norm
      * over all heads that share keys.
-     * MOE_STATE_CONV has one head of hidden values and no keys: the product of two projections,
-     * value by value, is convolved and scaled by a third one. */
+     * MOE_STATE_SELECT has one head; values alone are convolved, and give keys, queries and the
+     * steps of each value, these through a vector of state_step_rank. MOE_STATE_CONV has one head
+     * of hidden values and no keys: the product of two projections, value by value, is convolved
+     * and scaled by a third one. */
     enum moe_state_kind state_kind;
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
+    uint32_t state_step_rank;
     bool conv_bias; /* a number for each channel is added to the convolution */
     uint8_t layer_is_recurrent[MOE_MAX_LAYERS];
 
@@ -217,7 +221,9 @@ static inline bool moe_config_has_halves(const struct moe_config *c)
 /* Channels of the convolution: queries, keys, values (of MOE_STATE_SCAN values, keys, queries). */
 static inline uint32_t moe_config_state_channels(const struct moe_config *c)
 {
-    return 2 * c->state_key_heads * c->state_key_dim + c->state_heads * c->state_value_dim;
+    uint32_t values = c->state_heads * c->state_value_dim;
+    bool values_alone = c->state_kind == MOE_STATE_SELECT;
+    return (values_alone ? 0 : 2 * c->state_key_heads * c->state_key_dim) + values;
 }
 
 /* Whether one of layers [begin, end) chooses experts by the token. */

@@ -22,7 +22,7 @@ static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemix
 static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", "relu2", NULL};
 static const char *const norm_places[] = {"before", "after", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
-static const char *const state_names[] = {"delta", "convolution", "kda", "scan", NULL};
+static const char *const state_names[] = {"delta", "convolution", "kda", "scan", "select", NULL};
 
 #define FIELD(key, kind, optional, max, choices)                                                   \
     {                                                                                              \
@@ -65,9 +65,10 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(state_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_dim, MOE_MAX_HEAD_DIM),
-    OPTIONAL_U32(state_value_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(state_value_dim, MOE_MAX_DIM),
     OPTIONAL_U32(conv_width, MOE_MAX_HEAD_DIM),
     CHOICE(state_kind, state_names),
+    OPTIONAL_U32(state_step_rank, MOE_MAX_DIM),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),

@@ -70,6 +70,33 @@ static const struct moe_source_names kimi_linear_names = {
                [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
 };
 
+static const struct moe_source_names jamba_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.final_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_ff_layernorm.weight"),
+              [MOE_T_STATE_V] = MOE_PART(L "mamba.in_proj.weight", FIRST_HALF),
+              [MOE_T_STATE_Z] = MOE_PART(L "mamba.in_proj.weight", SECOND_HALF),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
+              [MOE_T_STATE_K] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
+              [MOE_T_STATE_Q] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
+              [MOE_T_STATE_DECAY_NORM] = MOE_ALL(L "mamba.dt_layernorm.weight"),
+              [MOE_T_STATE_K_NORM] = MOE_ALL(L "mamba.b_layernorm.weight"),
+              [MOE_T_STATE_Q_NORM] = MOE_ALL(L "mamba.c_layernorm.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(L "mamba.dt_proj.weight"),
+              [MOE_T_STATE_STEP] = MOE_ALL(L "mamba.dt_proj.bias"),
+              [MOE_T_STATE_RATE] = MOE_PART(L "mamba.A_log", TURNED),
+              [MOE_T_STATE_SKIP] = MOE_ALL(L "mamba.D"),
+              [MOE_T_STATE_CONV] = MOE_PART(L "mamba.conv1d.weight", CONV),
+              [MOE_T_STATE_CONV_BIAS] = MOE_ALL(L "mamba.conv1d.bias"),
+              [MOE_T_STATE_O] = MOE_ALL(L "mamba.out_proj.weight"),
+              [MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.down_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.router.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "feed_forward.experts.%u.gate_proj.weight"),
+               [MOE_E_UP] = MOE_ALL(L "feed_forward.experts.%u.up_proj.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.down_proj.weight")},
+};
+
 #define N "backbone.layers.%u."
 /* A layer has one norm, and what it consists of is its mixer. */
 static const struct moe_source_names nemotron_h_names = {
@@ -198,6 +225,23 @@ const struct moe_family moe_families_states[] = {
                .n_dense = 1,
                .own = family_kimi_linear_hf},
         .tensors[MOE_NAMING_HF].names = {&kimi_linear_names},
+    },
+    /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in
+     * every eighth layer, experts in every other. Layers are counted by periods, and widths follow
+     * from others, hence a function. */
+    {
+        .name = "jamba",
+        .constants =
+            SETTINGS(SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SELECT)),
+        .hf = {.only = ONLY({"mamba_proj_bias", "false"}, {"mamba_inner_layernorms", "true"},
+                            {"sliding_window", "none"}),
+               .settings = SETTINGS(
+                   CONTEXT(262144),
+                   SET(n_kv_heads, 8), KEY("intermediate_size", expert_ff, 14336), EXPERTS(16),
+                   LOCAL_EXPERTS(0), TOP_K(2), KEY("mamba_d_state", state_key_dim, 16),
+                   KEY("mamba_d_conv", conv_width, 4), KEY("mamba_conv_bias", conv_bias, true)),
+               .own = family_jamba_hf},
+        .tensors[MOE_NAMING_HF].names = {&jamba_names},
     },
     {.name = NULL},
 };

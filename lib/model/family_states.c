@@ -38,6 +38,7 @@ static void drop_unused_states(struct moe_config *c)
     if (moe_config_recurrent_layers(c, c->n_layers) > 0)
         return;
     c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim = c->conv_width = 0;
+    c->state_step_rank = 0;
     c->conv_bias = false;
 }
 
@@ -290,6 +291,52 @@ int family_kimi_linear_hf(struct moe_config *c, const char *path, const json_t *
         status = read_numbered_layers(c, path, own, err);
     else
         status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- Jamba: Mamba, with experts in every other layer ---- */
+
+int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t attends[2] = {8, 4}, experts[2] = {2, 1}, expand = 2, rank = (c->hidden + 15) / 16;
+    const char *text = json_string_value(json_object_get(json, "mamba_dt_rank"));
+    bool automatic = text && strcmp(text, "auto") == 0;
+    const struct {
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {"attn_layer_period", &attends[0], MOE_MAX_LAYERS},
+        {"attn_layer_offset", &attends[1], MOE_MAX_LAYERS},
+        {"expert_layer_period", &experts[0], MOE_MAX_LAYERS},
+        {"expert_layer_offset", &experts[1], MOE_MAX_LAYERS},
+        {"mamba_expand", &expand, MOE_MAX_HEADS},
+        {automatic ? "" : "mamba_dt_rank", &rank, MOE_MAX_DIM},
+    };
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
+                                  err);
+    if (status == MOE_OK && (attends[1] >= attends[0] || experts[1] >= experts[0] ||
+                             (uint64_t)expand * c->hidden > MOE_MAX_DIM))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: attention in layer %" PRIu32 " of %" PRIu32 ", experts in %" PRIu32
+                          " of %" PRIu32 ", states %" PRIu32
+                          " times as wide as the stream make no sense",
+                          path, attends[1], attends[0], experts[1], experts[0], expand);
+    if (status != MOE_OK)
+        return status;
+    c->state_heads = c->state_key_heads = 1;
+    c->state_value_dim = expand * c->hidden;
+    c->state_step_rank = rank;
+    c->dense_ff = c->expert_ff;
+    if (c->n_experts <= 1)
+        c->n_experts = c->top_k = c->expert_ff = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layer_is_recurrent[i] = i % attends[0] != attends[1];
+        c->layer_is_moe[i] = c->n_experts > 0 && i % experts[0] == experts[1];
+    }
     drop_unused_states(c);
     return status;
 }

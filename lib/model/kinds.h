@@ -26,10 +26,11 @@ enum moe_position_kind {
 
 /* What a layer with a recurrent state does with it, token by token. */
 enum moe_state_kind {
-    MOE_STATE_DELTA, /* gated DeltaNet: a key's value is corrected towards the token's */
-    MOE_STATE_CONV,  /* the state is the inputs of a convolution alone (LFM2) */
-    MOE_STATE_KDA,   /* as DELTA, and each key decays by a number of its own (Kimi-Linear) */
-    MOE_STATE_SCAN,  /* Mamba-2: the token's values are added to what its decay left */
+    MOE_STATE_DELTA,  /* gated DeltaNet: a key's value is corrected towards the token's */
+    MOE_STATE_CONV,   /* the state is the inputs of a convolution alone (LFM2) */
+    MOE_STATE_KDA,    /* as DELTA, and each key decays by a number of its own (Kimi-Linear) */
+    MOE_STATE_SCAN,   /* Mamba-2: the token's values are added to what its decay left */
+    MOE_STATE_SELECT, /* Mamba: as SCAN, every cell decays by a number of its own */
 };
 
 /* Norms of queries and keys, before rope but for one. */

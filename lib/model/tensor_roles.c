@@ -41,6 +41,11 @@ enum width {
     STATE_CONV_KEYS,
     STATE_GATE_INPUT, /* what gates and decays are made of: the stream, or a vector of STATE_LOW */
     STATE_LOW,
+    STATE_KEY,
+    STATE_RATES,
+    STATE_SKIPS,
+    STATE_KEY_INPUT, /* what keys and queries are made of: the stream, or values */
+    STATE_DECAY_INPUT,
     STATE_DECAYS, /* one for each head, or for each key */
     STATE_NORM,   /* of one head's values, or of all */
     N_WIDTHS
@@ -52,7 +57,7 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
     uint32_t queries = c->n_heads * c->head_dim, keys = c->n_kv_heads * c->head_dim;
     uint32_t values = c->state_heads * c->state_value_dim;
     uint32_t state_keys = c->state_key_heads * c->state_key_dim;
-    bool kda = c->state_kind == MOE_STATE_KDA;
+    bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     const uint32_t widths[N_WIDTHS] = {
         [ONE] = 1,
         [VOCAB] = c->vocab,
@@ -82,8 +87,17 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [STATE_CONV] = (kda ? values : moe_config_state_channels(c)) * c->conv_width,
         [STATE_CONV_KEYS] = state_keys * c->conv_width,
         [STATE_GATE_INPUT] = kda ? c->state_key_dim : c->hidden,
-        [STATE_LOW] = c->state_key_dim,
-        [STATE_DECAYS] = kda ? state_keys : c->state_heads,
+        [STATE_LOW] = select ? c->state_step_rank : c->state_key_dim,
+        [STATE_KEY] = c->state_key_dim,
+        [STATE_DECAYS] = kda      ? state_keys
+                         : select ? values
+                                  : c->state_heads,
+        [STATE_RATES] = select ? state_keys * values : c->state_heads,
+        [STATE_SKIPS] = select ? values : c->state_heads,
+        [STATE_KEY_INPUT] = select ? values : c->hidden,
+        [STATE_DECAY_INPUT] = kda      ? c->state_key_dim
+                              : select ? c->state_step_rank
+                                       : c->hidden,
         [STATE_CHANNELS] = moe_config_state_channels(c),
         [STATE_NORM] = c->state_kind == MOE_STATE_SCAN ? values : c->state_value_dim,
     };
@@ -101,11 +115,14 @@ enum condition {
     FEEDS,   /* ... with a feed-forward */
     ATTENDS, /* ... of attention */
     ATTN_GATE,
-    RECURRENT,  /* a layer with a state in its place */
-    STATE,      /* ... that is a matrix of each head, */
-    BETA,       /* by the gated delta rule: DeltaNet's */
-    KDA,        /* or this, */
-    SCAN,       /* or Mamba-2's */
+    RECURRENT, /* a layer with a state in its place */
+    STATE,     /* ... that is a matrix of each head, */
+    BETA,      /* by the gated delta rule: DeltaNet's */
+    KDA,       /* or this, */
+    SELECT,    /* Mamba's, */
+    SKIPS,     /* or Mamba-2's */
+    DECAY_DOWN,
+    STATE_NORMED,
     SHORT_CONV, /* ... that is the inputs of a convolution */
     CONV_BIAS,
     ORDINARY, /* attention that is not latent */
@@ -150,7 +167,8 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
     bool first = layer == 0 || layer == c->n_encoder;
     bool mixes = layer >= c->n_layers || !c->layer_no_attention[layer];
     bool recurrent = layer < c->n_layers && c->layer_is_recurrent[layer];
-    bool attends = mixes && !recurrent, kda = c->state_kind == MOE_STATE_KDA;
+    bool attends = mixes && !recurrent;
+    bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     bool plain = !moe_layer && !(layer < c->n_layers && c->layer_no_ffn[layer]);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
@@ -165,7 +183,10 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
         [BETA] = recurrent && (c->state_kind == MOE_STATE_DELTA || kda),
         [KDA] = recurrent && kda,
-        [SCAN] = recurrent && c->state_kind == MOE_STATE_SCAN,
+        [SELECT] = recurrent && select,
+        [SKIPS] = recurrent && (select || c->state_kind == MOE_STATE_SCAN),
+        [DECAY_DOWN] = recurrent && (select || kda),
+        [STATE_NORMED] = recurrent && c->state_kind != MOE_STATE_CONV && !select,
         [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
         [CONV_BIAS] = recurrent && c->conv_bias,
         [ORDINARY] = attends && c->kv_rank == 0,
@@ -279,32 +300,36 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     /* Qwen3-Next's. */
     [MOE_T_ATTN_GATE] = {LAYER("attn.gate", DENSE), ATTN_GATE, VALUES, HIDDEN,
                          HF(MOE_PART(L "self_attn.q_proj.weight", HEAD_GATE))},
-    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), STATE, STATE_KEYS, HIDDEN, STATE_PART},
-    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), STATE, STATE_KEYS, HIDDEN, STATE_PART},
+    [MOE_T_STATE_Q] = {LAYER("state.q", DENSE), STATE, STATE_KEYS, STATE_KEY_INPUT, STATE_PART},
+    [MOE_T_STATE_K] = {LAYER("state.k", DENSE), STATE, STATE_KEYS, STATE_KEY_INPUT, STATE_PART},
     [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
     [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, STATE_GATE_INPUT,
                        HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),
                           MOE_ALL(L "linear_attn.in_proj_z.weight"))},
     [MOE_T_STATE_Z_DOWN] = {LAYER("state.gate_down", DENSE), KDA, STATE_LOW, HIDDEN},
-    [MOE_T_STATE_DECAY_DOWN] = {LAYER("state.decay_down", ROUTER), KDA, STATE_LOW, HIDDEN},
+    [MOE_T_STATE_DECAY_DOWN] = {LAYER("state.decay_down", ROUTER), DECAY_DOWN, STATE_LOW,
+                                STATE_KEY_INPUT},
+    [MOE_T_STATE_DECAY_NORM] = {LAYER("state.decay.norm", VECTOR), SELECT, STATE_LOW, ONE},
+    [MOE_T_STATE_K_NORM] = {LAYER("state.k.norm", VECTOR), SELECT, STATE_KEY, ONE},
+    [MOE_T_STATE_Q_NORM] = {LAYER("state.q.norm", VECTOR), SELECT, STATE_KEY, ONE},
     [MOE_T_STATE_SCALE] = {LAYER("state.scale", DENSE), SHORT_CONV, STATE_VALUES, HIDDEN},
     [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), BETA, STATE_HEADS, HIDDEN,
                           HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                              MOE_ALL(L "linear_attn.in_proj_b.weight"))},
-    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_DECAYS, STATE_GATE_INPUT,
+    [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_DECAYS, STATE_DECAY_INPUT,
                            HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
                               MOE_ALL(L "linear_attn.in_proj_a.weight"))},
     [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_DECAYS, ONE,
                           HF(MOE_ALL(L "linear_attn.dt_bias"))},
-    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_HEADS, ONE,
+    [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_RATES, ONE,
                           HF(MOE_ALL(L "linear_attn.A_log"))},
-    [MOE_T_STATE_SKIP] = {LAYER("state.skip", VECTOR), SCAN, STATE_HEADS, ONE},
+    [MOE_T_STATE_SKIP] = {LAYER("state.skip", VECTOR), SKIPS, STATE_SKIPS, ONE},
     [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
                           HF(MOE_PART(L "linear_attn.conv1d.weight", CONV))},
     [MOE_T_STATE_CONV_BIAS] = {LAYER("state.conv.bias", VECTOR), CONV_BIAS, STATE_CHANNELS, ONE},
     [MOE_T_STATE_CONV_Q] = {LAYER("state.conv.q", VECTOR), KDA, STATE_CONV_KEYS, ONE},
     [MOE_T_STATE_CONV_K] = {LAYER("state.conv.k", VECTOR), KDA, STATE_CONV_KEYS, ONE},
-    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), STATE, STATE_NORM, ONE,
+    [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), STATE_NORMED, STATE_NORM, ONE,
                           HF(MOE_ALL(L "linear_attn.norm.weight"))},
     [MOE_T_STATE_O] = {LAYER("state.o", DENSE), RECURRENT, HIDDEN, STATE_VALUES,
                        HF(MOE_ALL(L "linear_attn.out_proj.weight"))},

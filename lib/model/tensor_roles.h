@@ -50,15 +50,20 @@ enum moe_tensor_role {
     MOE_T_STATE_Q,
     MOE_T_STATE_K,
     MOE_T_STATE_V,
-    MOE_T_STATE_Z,      /* the gate of what the state gives */
+    MOE_T_STATE_Z,          /* the gate of what the state gives */
+    MOE_T_STATE_DECAY_NORM, /* of Mamba: of the vector that steps are made of, of keys, of queries
+                             */
+    MOE_T_STATE_K_NORM,
+    MOE_T_STATE_Q_NORM,
     MOE_T_STATE_Z_DOWN, /* of KDA: into the vector that gates are made of; and decays */
     MOE_T_STATE_DECAY_DOWN,
     MOE_T_STATE_SCALE, /* of a short convolution: what its input's values are scaled by */
     MOE_T_STATE_BETA,  /* how much of a value is written, by head */
     MOE_T_STATE_DECAY, /* ... and of the state forgotten, with the next two */
     MOE_T_STATE_STEP,
-    MOE_T_STATE_RATE, /* a logarithm */
-    MOE_T_STATE_SKIP, /* by head: how much of a token's values is added to what its state gives */
+    MOE_T_STATE_RATE, /* a logarithm; of Mamba [keys][values] */
+    MOE_T_STATE_SKIP, /* by head, or of Mamba by value: how much of a token's values is added to
+                         what its state gives */
     MOE_T_STATE_CONV, /* [conv_width][channels], the oldest token's first */
     MOE_T_STATE_CONV_BIAS,
     MOE_T_STATE_CONV_Q, /* of KDA, which has one for each: STATE_CONV is that of values */
@@ -131,12 +136,13 @@ enum moe_take {
      * is written and forgotten. Which of them the role says. */
     MOE_TAKE_STATE_HEADS,
     /* The same of queries, keys and values one after the other, all heads'; of MOE_STATE_SCAN
-     * gates, values, keys, queries and decays. */
+     * gates, values, keys, queries and decays; of MOE_STATE_SELECT decays, keys and queries. */
     MOE_TAKE_STATE_ROWS,
     MOE_TAKE_THIRD,   /* [3 * rows][cols]: of a short convolution scale, gate and values */
     MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
     MOE_TAKE_ROW,     /* a vector that is [1][rows] */
     MOE_TAKE_CONV,    /* a vector [conv_width][channels] that is [channels][1][conv_width] */
+    MOE_TAKE_TURNED,  /* a vector [keys][values] that is [values][keys] */
     MOE_TAKE_ROUTES,  /* a vector that is [vocab][top_k], of whole numbers */
 };
 

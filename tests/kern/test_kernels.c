@@ -728,8 +728,8 @@ static void test_vectors_equal_reference(void **state)
 
 struct delta {
     uint32_t n;
-    float *state, *k, *q, *decays; /* [n][16], [n], [n] */
-    float v[MOE_PANEL_ROWS], decay, beta;
+    float *state, *k, *q, *decays, *rates; /* [n][16], [n], [n] */
+    float v[MOE_PANEL_ROWS], steps[MOE_PANEL_ROWS], decay, beta;
 };
 
 static struct delta draw_delta(uint32_t n, enum flavour flavour, uint64_t *seed)
@@ -739,8 +739,11 @@ static struct delta draw_delta(uint32_t n, enum flavour flavour, uint64_t *seed)
     d.k = take_exact(n, 4);
     d.q = take_exact(n, 4);
     d.decays = take_exact(n, 4);
+    d.rates = take_exact((uint64_t)n * MOE_PANEL_ROWS, 4);
     for (uint32_t i = 0; i < n * MOE_PANEL_ROWS; i++)
         d.state[i] = draw(seed, flavour);
+    for (uint32_t i = 0; i < n * MOE_PANEL_ROWS; i++)
+        d.rates[i] = 4 * test_uniform(seed);
     for (uint32_t i = 0; i < n; i++) {
         d.k[i] = draw(seed, flavour);
         d.q[i] = draw(seed, flavour);
@@ -748,6 +751,8 @@ static struct delta draw_delta(uint32_t n, enum flavour flavour, uint64_t *seed)
     }
     for (int r = 0; r < MOE_PANEL_ROWS; r++)
         d.v[r] = draw(seed, flavour);
+    for (int r = 0; r < MOE_PANEL_ROWS; r++)
+        d.steps[r] = test_uniform(seed);
     d.decay = 0.5f + 0.5f * test_uniform(seed);
     d.beta = 0.5f + 0.5f * test_uniform(seed);
     return d;
@@ -759,6 +764,7 @@ static void free_delta(struct delta *d)
     free(d->k);
     free(d->q);
     free(d->decays);
+    free(d->rates);
 }
 
 static void step_delta(const struct moe_kern *kern, const struct delta *d, float *state, float *y)
@@ -776,6 +782,8 @@ static void step_both(const struct moe_kern *kern, const struct delta *d, float 
     kern->scan_step(state, d->k, d->q, d->v, d->n, d->decay, y);
     kern->scan_step(state, d->q, d->k, y, d->n, d->beta, y);
     kern->scan_step(state, d->k, d->k, y, d->n, d->decay, y);
+    kern->select_step(state, d->rates, d->steps, d->k, d->q, y, d->n, y);
+    kern->select_step(state, d->rates, d->steps, d->q, d->k, d->v, d->n, y);
 }
 
 static void test_delta_steps_equal_reference(void **state)
@@ -792,7 +800,7 @@ static void test_delta_steps_equal_reference(void **state)
             for (int l = 0; l < n_levels; l++) {
                 step_both(&levels[l], &d, got, got_y);
                 if (!same_or_nan(want, got, cells) || !same_or_nan(want_y, got_y, MOE_PANEL_ROWS))
-                    fail_msg("%s delta or scan_step n %u flavour %d",
+                    fail_msg("%s delta, scan or select_step n %u flavour %d",
                              moe_cpu_level_name(levels[l].level), n, f);
             }
             free(want);
@@ -843,6 +851,32 @@ static void test_scan_step_against_double(void **state)
         double sum = 0;
         for (int i = 0; i < N; i++) {
             double cell = before[i * MOE_PANEL_ROWS + r] * d.decay + d.k[i] * d.v[r];
+            assert_true(fabs(cell - d.state[i * MOE_PANEL_ROWS + r]) < 1e-4);
+            sum += cell * d.q[i];
+        }
+        assert_true(fabs(sum - y[r]) < 1e-3);
+    }
+    free(before);
+    free_delta(&d);
+}
+
+static void test_select_step_against_double(void **state)
+{
+    (void)state;
+    enum { N = 96 };
+    uint64_t seed = 14;
+    struct delta d = draw_delta(N, ORDINARY, &seed);
+    float y[MOE_PANEL_ROWS];
+    double *before = take(N * MOE_PANEL_ROWS, sizeof *before);
+    for (int i = 0; i < N * MOE_PANEL_ROWS; i++)
+        before[i] = d.state[i];
+    ref.select_step(d.state, d.rates, d.steps, d.k, d.q, d.v, N, y);
+    for (int r = 0; r < MOE_PANEL_ROWS; r++) {
+        double sum = 0;
+        for (int i = 0; i < N; i++) {
+            double cell = before[i * MOE_PANEL_ROWS + r] *
+                              exp(-(double)d.rates[i * MOE_PANEL_ROWS + r] * d.steps[r]) +
+                          d.k[i] * d.v[r];
             assert_true(fabs(cell - d.state[i * MOE_PANEL_ROWS + r]) < 1e-4);
             sum += cell * d.q[i];
         }
@@ -1171,6 +1205,7 @@ int main(void)
         cmocka_unit_test(test_delta_steps_equal_reference),
         cmocka_unit_test(test_delta_step_against_double),
         cmocka_unit_test(test_scan_step_against_double),
+        cmocka_unit_test(test_select_step_against_double),
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
         cmocka_unit_test(test_exp),

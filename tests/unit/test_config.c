@@ -317,6 +317,21 @@ static void phimoe_minicpm_granite(void **state)
     assert_int_equal(config.state_heads, 5);
     assert_near(config.routed_scale, 2.446);
 
+    read_ok(MODEL("jamba", ", \"num_key_value_heads\": 2, \"attn_layer_period\": 4, "
+                           "\"attn_layer_offset\": 1, \"mamba_dt_rank\": \"auto\""));
+    assert_layers("dMdM", "----");
+    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
+    assert_int_equal(config.state_kind, MOE_STATE_SELECT);
+    assert_int_equal(config.state_step_rank, 4);
+    assert_int_equal(moe_config_state_channels(&config), 128);
+    assert_int_equal(config.dense_ff, 96);
+    assert_int_equal(config.expert_ff, 96);
+    assert_true(config.n_experts == 16 && !config.norm_topk && config.rope_dim == 0);
+    read_ok(MODEL("jamba", ", \"num_key_value_heads\": 2, \"num_experts\": 1, "
+                           "\"attn_layer_offset\": 0, \"mamba_dt_rank\": 9"));
+    assert_layers("dddd", "----");
+    assert_int_equal(config.state_step_rank, 9);
+
     read_ok(MODEL("nemotron_h",
                   ", \"hybrid_override_pattern\": \"ME*-M\", \"time_step_limit\": [0.0, 1e30], "
                   "\"num_key_value_heads\": 2"));
@@ -654,6 +669,11 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("kimi_linear", KIMI("[1, 2, 3]", "\"num_key_value_heads\": 2"),
                 "num_key_value_heads"),
 #undef KIMI
+        WRONG("jamba", "\"expert_layer_offset\": 2", "experts in 2 of 2"),
+        WRONG("jamba", "\"num_key_value_heads\": 2, \"mamba_dt_rank\": 0",
+              "rank of its steps is 0"),
+        REFUSED("jamba", "\"num_key_value_heads\": 2, \"mamba_d_state\": 300", "up to 256 keys"),
+        REFUSED("jamba", "\"mamba_inner_layernorms\": false", "'mamba_inner_layernorms' is false"),
         WRONG("nemotron_h", "\"x\": 0", "'hybrid_override_pattern', must name 1 to 1024 layers"),
         REFUSED("nemotron_h", "\"hybrid_override_pattern\": \"M*X\"", "layer 2 is 'X'"),
         REFUSED("nemotron_h", "\"layers_block_type\": [\"mamba\", \"conv\"]", "layer 1 is 'conv'"),

@@ -282,6 +282,8 @@ static struct family_case cases[] = {
     HF("nemotron-h-b"),
     HF("kimi-linear-a"),
     HF("kimi-linear-b"),
+    HF("jamba-a"),
+    HF("jamba-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

@@ -103,6 +103,11 @@ static int open_kda(void **state)
     return open_all(state, "tests/fixtures/kimi-linear-a");
 }
 
+static int open_select(void **state)
+{
+    return open_all(state, "tests/fixtures/jamba-a");
+}
+
 static int close_all(void **state)
 {
     struct recurrent *r = *state;
@@ -259,6 +264,14 @@ static void test_one_layer_of_halves_attends(void **state)
     assert_int_equal(moe_session_kv_bytes(c, &options), 256 * 2 * (12 + 16) * 4);
 }
 
+static void test_memory_of_selections_is_booked(void **state)
+{
+    const struct recurrent *r = *state;
+    /* 4 layers; of the 3 tokens before 72 values, with room for 6 keys and queries; 5 panels. */
+    assert_int_equal(moe_recurrent_shape(&r->f.model->config, 1).bytes,
+                     4 * (3 * (16 + 16 + 80) + 5 * 6 * 16) * 4);
+}
+
 static void test_contexts_are_not_kept_in_files(void **state)
 {
     struct recurrent *r = *state;
@@ -310,11 +323,19 @@ int main(void)
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_forks_take_the_states),
     };
+    const struct CMUnitTest select[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_memory_of_selections_is_booked),
+    };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     int failed = cmocka_run_group_tests_name("recurrent", delta, open_delta, close_all);
     failed += cmocka_run_group_tests_name("halves", halves, open_halves, close_all);
     failed += cmocka_run_group_tests_name("kda", kda, open_kda, close_all);
+    failed += cmocka_run_group_tests_name("select", select, open_select, close_all);
     failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +
            cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);
