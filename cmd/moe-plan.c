@@ -15,7 +15,7 @@
 enum { PLAN_TOKENS = 4096 };
 
 static struct {
-    const char *explain, *compare, *html, *timeline, *simulate, *memory, *experts;
+    const char *explain, *compare, *html, *timeline, *simulate, *memory, *gpu_memory, *experts;
     bool json;
     const char *budgets;   /* of a shape, several; NULL: one plan is made */
     uint32_t coe_requests; /* of --simulate */
@@ -41,7 +41,7 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Planning"},
     {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .shown = "--shape: 4GB,8GB,16GB,32GB",
      .help = "limit for the whole process"},
-    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.plan.gpu_memory),
+    {CLI_OPT_TEXT(0, "gpu-memory", "SIZE", &o.gpu_memory),
      .help = "limit on the GPU (--device cuda)"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.plan.expert_memory), .shown = "the rest",
      .help = "size of the expert cache alone"},
@@ -172,18 +172,39 @@ static int check_explain(int n_args)
     return n_args ? cli_misuse("--explain takes one file") : -1;
 }
 
+/* The GPU's budget, or the largest of those to simulate, and the host's one. */
+static int check_gpu_budgets(void)
+{
+    if (!moe_parse_bytes(o.memory, &o.plan.memory))
+        return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
+    const char *rest = o.gpu_memory;
+    while (rest) {
+        char size[32];
+        uint64_t bytes;
+        size_t n = strcspn(rest, o.simulate ? "," : "");
+        snprintf(size, sizeof size, "%.*s", (int)n, rest);
+        if (n >= sizeof size || !moe_parse_bytes(size, &bytes) || bytes == 0)
+            return cli_misuse("option --gpu-memory: '%s' is not a size like 512M or 4GiB", size);
+        o.plan.gpu_memory = bytes > o.plan.gpu_memory ? bytes : o.plan.gpu_memory;
+        rest = rest[n] ? rest + n + 1 : NULL;
+    }
+    return -1;
+}
+
 static int check_machine(void)
 {
     const struct moe_device_choice *device = &o.plan.strategy.device;
-    if (device->cuda && (o.packs || (o.plan.pack && o.simulate)))
-        return cli_misuse("option --device: %s for the CPU and for test devices (for a GPU, one "
-                          "PACK is planned, or a --shape)",
-                          o.packs ? "several packs are compared" : "a PACK is simulated");
-    if (device->cuda && o.plan.pack && !(o.memory && o.plan.gpu_memory))
+    if (device->cuda && o.packs)
+        return cli_misuse("option --device: several packs are compared for the CPU and for test "
+                          "devices (for a GPU, one PACK is planned, or a --shape)");
+    if (device->cuda && o.plan.pack && !(o.memory && o.gpu_memory))
         return cli_misuse("option --device: to plan a PACK for a GPU takes --gpu-memory SIZE, and "
                           "--memory SIZE of the host");
-    if (o.plan.gpu_memory && !(device->cuda && o.plan.pack))
+    if (o.gpu_memory && !(device->cuda && o.plan.pack))
         return cli_misuse("option --gpu-memory goes with a PACK and --device cuda");
+    int status = device->cuda && o.plan.pack ? check_gpu_budgets() : -1;
+    if (status >= 0)
+        return status;
     if (device->cuda && (device->automatic || !o.plan.profile))
         return cli_misuse(
             "option --device: to plan for a GPU takes cuda and --device-profile FILE");
@@ -343,7 +364,8 @@ int main(int argc, char **argv)
     else if (o.coe.collection)
         status = plan_coe_make(&o.coe, &err);
     else if (o.simulate)
-        status = plan_simulate(&o.plan, o.plan.strategy.strategy, o.memory, o.json, &err);
+        status = plan_simulate(&o.plan, o.plan.strategy.strategy,
+                               o.gpu_memory ? o.gpu_memory : o.memory, o.json, &err);
     else if (o.packs)
         status = plan_choose(o.packs, o.n_packs, 100 * o.loss, &o.plan, &err);
     else if (o.budgets)

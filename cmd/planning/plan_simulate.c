@@ -178,6 +178,8 @@ static int print_json(const struct table *t, const struct result *r, struct moe_
     moe_emit_text(&e, "strategy", r->strategy);
     moe_emit_text(&e, "memory", r->size->text);
     moe_emit_u64(&e, "memory_bytes", r->size->bytes);
+    if (r->run.fitted.host.total) /* behind the GPU's */
+        moe_emit_u64(&e, "host_memory_bytes", r->run.fitted.host.total);
     moe_emit_u64(&e, "expert_bytes", r->run.fitted.pools.bytes);
     moe_emit_u64(&e, "slots", r->run.fitted.pools.n_slots);
     put_alloc(&e, &r->run.fitted.strategy);

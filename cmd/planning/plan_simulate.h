@@ -6,7 +6,8 @@
 
 /* strategies: separated by commas, with parts; NULL: all of the table. sizes: separated by commas,
  * "10%" of all experts, "2x" the experts of one token, or "4000M" of the whole process (without a
- * pack or shape: of experts). Prints a table, or an array of JSON objects. */
+ * pack or shape: of experts; for a GPU these alone, of its memory: the host's is o->memory). Prints
+ * a table, or an array of JSON objects. */
 int plan_simulate(const struct plan_options *o, const char *strategies, const char *sizes,
                   bool json, struct moe_err *err);
 

@@ -71,6 +71,30 @@ sed '/^host_memory:/,/^[a-z]/s/experts_bytes: .*/experts_bytes: 99999999/' "$tmp
 run "$plan" --explain "$tmp/bad.yaml"
 error_line 3 'moe-plan: *bad.yaml: line *: the parts have * bytes, the total '$((host << 20))'*' "parts above the host's total"
 
+# ---- The table -----------------------------------------------------------------------------------
+
+run "$bin/moe-profile" -q "$tiny" --text tests/data/stories.calib.txt --max-tokens 60 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
+simulated() { # OPTION...
+    run "$plan" -q --simulate "$tmp/t.trace" "$tiny" -c 64 --device cuda --device-profile "$tmp/gpu.yaml" "$@"
+}
+figure() { sed -n 's/.*"'"$1"'": \([^,}]*\).*/\1/p' "$out" | tr '\n' ' '; }
+simulated --strategy lru --memory ${host}M --gpu-memory 6M,8M --json
+expect_exit 0 "strategies simulated on a GPU"
+check "... at the sizes of its memory" [ "$(figure memory_bytes)" = "$((6 << 20)) $((8 << 20)) " ]
+check "... before the host's" [ "$(figure host_memory_bytes)" = "$((host << 20)) $((host << 20)) " ]
+slots=$(figure slots) rates=$(figure decode_tokens_per_s)
+check "more of the GPU, more slots and speed (${slots:-none}: ${rates:-none})" \
+    awk "BEGIN { split(\"$slots\", s); split(\"$rates\", r); exit !(s[1] > 0 && s[2] > s[1] && r[2] > r[1]) }"
+simulated --strategy lru --memory $((least + 1))M --gpu-memory 8M --json
+check "less of the host, slower: $(figure decode_tokens_per_s)" \
+    awk "BEGIN { split(\"$rates\", r); exit !($(figure decode_tokens_per_s) < 0.9 * r[2]) }"
+simulated --strategy lru --memory ${host}M --gpu-memory 1M
+error_line 4 'moe-plan: *a budget of 1.00 MiB on the GPU is too small*' "too little of a GPU to simulate"
+simulated --strategy lru --memory ${host}M --gpu-memory 10%
+error_line 2 "moe-plan: option --gpu-memory: '10%' is not a size*" "a share of experts on a GPU"
+simulated --strategy lru --gpu-memory 8M
+error_line 2 'moe-plan: option --device: *takes --gpu-memory SIZE, and --memory SIZE*' "a table without the host's budget"
+
 # ---- The run -------------------------------------------------------------------------------------
 
 if [ ! -x "$gpu" ]; then
