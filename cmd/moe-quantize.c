@@ -79,6 +79,8 @@ static const struct cli_option options[] = {
      .help = "tokens of each document, at most"},
     {CLI_OPT_U32(0, "group", "N", &o.convert.group, 0, MOE_MAX_GROUP), .shown = "64",
      .help = "weights per scale: 32, 64, 128, ...; 0: a row"},
+    {CLI_OPT_FLAG(0, "no-mtp", &o.convert.no_ahead),
+     .help = "leave out the layer that drafts (--draft mtp)"},
     {CLI_OPT_U32(0, "zstd", "LEVEL", &o.zstd_level, 0, 22), .shown = "0, off",
      .help = "compress what becomes smaller"},
     {.kind = CLI_HEADING, .help = "A model without weights"},

@@ -193,6 +193,7 @@ static int open_run(struct run *r, struct moe_err *err)
                                      .n_sequences = opt.beams.n ? opt.beams.n : 1,
                                      .n_sources = 1,
                                      .batch = opt.batch,
+                                     .takes_back = opt.draft_max > 0,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
     opt.engine.survey = survey;
     opt.engine.beside = beside;
@@ -269,6 +270,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
             .constraint = r->constraint,
             .max_tokens = opt.n,
             .draft = opt.draft_max,
+            .draft_ahead = opt.engine.ahead,
             .ignore_eos = opt.ignore_eos,
             .context_shift = opt.context_shift,
             .exact = opt.strategy.exact,

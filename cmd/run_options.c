@@ -29,7 +29,8 @@ static const char *const places[] = {
     NULL,
 };
 
-static const char *const drafters[] = {"none", "ngram", NULL};
+enum { DRAFT_MTP = 2 };
+static const char *const drafters[] = {"none", "ngram", "mtp", NULL};
 
 static const char *const early[] = {
     [MOE_EARLY_NO] = "no",
@@ -359,6 +360,7 @@ int run_options_parse(int argc, char **argv, const char **pack)
     if (status >= 0)
         return status;
     opt.draft_max = opt.draft ? MOE_DRAFT_MOST : 0;
+    opt.engine.ahead = opt.draft == DRAFT_MTP;
     if (opt.bench && !cli_given("tokens"))
         opt.n = opt.follow ? 0 : BENCH_TOKENS;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)

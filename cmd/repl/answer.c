@@ -150,6 +150,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
         .constraint = r->constraint,
         .max_tokens = r->max_tokens,
         .draft = r->draft,
+        .draft_ahead = r->draft_ahead,
         .ignore_eos = r->ignore_eos,
         .stop_texts = r->stop_texts,
         .stop = &cli_stop,

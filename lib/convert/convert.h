@@ -55,6 +55,7 @@ struct moe_convert_options {
     /* Of a checkpoint with a quantized matrix: every matrix of the experts, of the dense part keeps
      * at least its own precision, and `experts`, `dense_bits` are for other checkpoints. */
     bool own_experts, own_dense;
+    bool no_ahead;     /* layers that draft (MTP; config.h, n_ahead) are left out */
     bool of_quantized; /* re-packing: the pack's floats were made of a quantized checkpoint */
     const struct moe_quant_method *method;
     uint32_t group;

@@ -1,3 +1,4 @@
+/* From a checkpoint to a pack. Over 400 lines: one state of a source, which every step fills on. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,8 @@ static int check_unused(const struct converter *c, const struct checkpoint_sourc
         const char *name = tensor->name;
         bool known = s->used[i] || convert_may_ignore(&s->from, name);
         status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
-        c->report->n_beyond += !s->used[i] && convert_is_beyond(&s->from, name);
+        c->report->n_beyond +=
+            !s->used[i] && convert_is_beyond(&s->from, name) && !convert_is_shared(&s->from, name);
         c->report->n_visual += convert_sees_images(&s->from, name);
         if (status == MOE_OK && !known)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -49,12 +51,14 @@ static int walk_dense(struct converter *c, struct checkpoint_source *s,
 {
     int status = MOE_OK;
     for (int per_layer = 0; per_layer < 2; per_layer++)
-        for (uint32_t layer = 0; layer < (per_layer ? s->config.n_layers : 1); layer++)
+        for (uint32_t layer = 0; layer < (per_layer ? moe_config_all_layers(&s->config) : 1);
+             layer++)
             for (int role = 0; role < MOE_T_N_ROLES; role++) {
                 uint32_t rows, cols;
                 if (moe_tensor_spec(role)->per_layer != per_layer ||
                     !moe_tensor_shape(&s->config, role, layer, &rows, &cols))
                     continue;
+                c->ahead = layer >= s->config.n_layers;
                 status = fn(c, s, role, layer, err);
                 if (status != MOE_OK)
                     return status;
@@ -69,8 +73,9 @@ static int walk_experts(struct converter *c, struct checkpoint_source *s,
                         struct moe_err *err)
 {
     int status = MOE_OK;
-    for (uint32_t layer = 0; layer < s->config.n_layers; layer++)
+    for (uint32_t layer = 0; layer < moe_config_all_layers(&s->config); layer++)
         for (uint32_t e = 0; s->config.layer_is_moe[layer] && e < s->config.n_experts; e++) {
+            c->ahead = layer >= s->config.n_layers;
             status = fn(c, s, layer, e, err);
             if (status != MOE_OK)
                 return status;
@@ -148,7 +153,7 @@ static int take_own(struct converter *c, struct checkpoint_source *s,
                     struct moe_convert_options *options, struct moe_err *err)
 {
     s->own = (struct moe_expert_map){.name = moe_checkpoint_dir(s->checkpoint),
-                                     .n_layers = s->config.n_layers,
+                                     .n_layers = moe_config_all_layers(&s->config),
                                      .n_experts = s->config.n_experts};
     s->own.bits = moe_alloc((uint64_t)s->own.n_layers * s->own.n_experts, sizeof *s->own.bits, err);
     int status = s->own.bits ? walk_dense(c, s, see_dense, err) : MOE_ERR_MEMORY;
@@ -238,14 +243,31 @@ static int put_provenance(struct converter *c, const char *dir, struct moe_err *
     return status;
 }
 
-static int put_sections(struct converter *c, const struct checkpoint_source *s,
+/* The description as it is without layers that draft: a model is the same with and without. */
+static int hash_description(struct converter *c, struct checkpoint_source *s, struct moe_err *err)
+{
+    uint32_t n_ahead = s->config.n_ahead;
+    struct moe_buf plain = {0};
+    s->config.n_ahead = 0;
+    moe_config_write(&s->config, &plain);
+    s->config.n_ahead = n_ahead;
+    c->fingerprint = moe_hash64_chain(c->fingerprint, plain.data, plain.size);
+    int status =
+        plain.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path) : MOE_OK;
+    moe_buf_release(&plain);
+    return status;
+}
+
+static int put_sections(struct converter *c, struct checkpoint_source *s,
                         const struct moe_buf *model, const struct moe_buf *tokenizer,
                         struct moe_err *err)
 {
     const char *dir = moe_checkpoint_dir(s->checkpoint);
-    c->fingerprint = moe_hash64_chain(c->fingerprint, model->data, model->size);
+    int status = hash_description(c, s, err);
+    if (status != MOE_OK)
+        return status;
     c->fingerprint = moe_hash64_chain(c->fingerprint, tokenizer->data, tokenizer->size);
-    int status = moe_pack_put_section(c->writer, MOE_PACK_MODEL, model->data, model->size, err);
+    status = moe_pack_put_section(c->writer, MOE_PACK_MODEL, model->data, model->size, err);
     if (status == MOE_OK)
         status = moe_pack_put_section(c->writer, MOE_PACK_TOKENIZER, tokenizer->data,
                                       tokenizer->size, err);
@@ -297,6 +319,36 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
     return s->used ? MOE_OK : MOE_ERR_MEMORY;
 }
 
+/* Whether the checkpoint has every tensor of a layer, but for its experts' after the first. */
+static bool is_whole(const struct checkpoint_source *s, uint32_t layer)
+{
+    struct convert_view view;
+    uint32_t rows, cols;
+    bool whole = true;
+    for (int role = 0; role < MOE_T_N_ROLES && whole; role++)
+        if (moe_tensor_spec(role)->per_layer &&
+            moe_tensor_shape(&s->config, role, layer, &rows, &cols))
+            whole = convert_view_dense(&s->from, role, layer, &view, NULL) == MOE_OK;
+    for (int part = 0; part < MOE_E_N_PARTS && whole; part++)
+        if (moe_expert_part_shape(&s->config, part, &rows, &cols))
+            whole = convert_view_expert(&s->from, layer, 0, part, &view, NULL) == MOE_OK;
+    return whole;
+}
+
+/* A layer that drafts is taken where it is whole, behind a model that it is implemented for. */
+static void find_ahead(struct checkpoint_source *s)
+{
+    uint32_t layer = s->config.n_layers;
+    moe_config_set_ahead(&s->config, 1);
+    if (moe_config_check(&s->config, "", NULL) == MOE_OK && is_whole(s, layer)) {
+        s->config.n_drafting = 1;
+        return;
+    }
+    if (layer < MOE_MAX_LAYERS)
+        s->config.layer_is_moe[layer] = 0;
+    moe_config_set_ahead(&s->config, 0);
+}
+
 /* What the pack will say of the model and its tokenizer, read as opening a pack reads it
  * (layer/model.c): what would be refused there is refused here, before anything is converted. */
 static int check_sections(const struct checkpoint_source *s, const struct moe_buf *model,
@@ -326,8 +378,10 @@ static int create_pack(struct converter *c, const struct checkpoint_source *s, s
         if (s->carried[v])
             strcpy(c->described[v].method, "carried");
     }
-    return moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
-                           c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err);
+    int status =
+        moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
+                        c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err);
+    return status == MOE_OK ? moe_pack_put_ahead(c->writer, s->config.n_ahead, err) : status;
 }
 
 int moe_convert_checkpoint(const char *dir, const char *out_path,
@@ -348,14 +402,16 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = open_source(s, dir, err);
     if (status == MOE_OK) {
+        c.n_layers = s->config.n_layers;
+        if (!options->no_ahead)
+            find_ahead(s);
         c.no_gate = !moe_act_is_gated(s->config.expert_act);
         status = take_own(&c, s, &wanted, err);
     }
     if (status == MOE_OK)
         status = convert_start(&c, &wanted, true, err);
     if (status == MOE_OK)
-        status = convert_check_map(&c, s->config.n_layers, s->config.n_experts,
-                                   s->config.layer_is_moe, err);
+        status = convert_check_map(&c, s->config.n_experts, s->config.layer_is_moe, err);
     if (status == MOE_OK)
         status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
                          : moe_tokenizer_read_hf(&tokenizer, dir, err);

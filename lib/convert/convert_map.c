@@ -14,11 +14,23 @@ static struct moe_bits bits_of(const struct moe_expert_map *map, uint32_t layer,
     return there ? map->bits[(uint64_t)layer * map->n_experts + expert] : (struct moe_bits){0};
 }
 
+static struct moe_bits most_bits(const struct moe_expert_map *map)
+{
+    struct moe_bits most = {0};
+    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++) {
+        most.gate_up = map->bits[i].gate_up > most.gate_up ? map->bits[i].gate_up : most.gate_up;
+        most.down = map->bits[i].down > most.down ? map->bits[i].down : most.down;
+    }
+    return most;
+}
+
 struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
                              uint32_t expert)
 {
     struct moe_bits bits = c->variants[variant].bits;
-    return bits.down != 0 ? bits : bits_of(c->options->map, layer, expert);
+    if (bits.down == 0)
+        bits = bits_of(c->options->map, layer, expert);
+    return bits.down == 0 && layer >= c->n_layers ? most_bits(c->options->map) : bits;
 }
 
 double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest)
@@ -77,9 +89,10 @@ int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack,
     return MOE_OK;
 }
 
-int convert_check_map(const struct converter *c, uint32_t n_layers, uint32_t n_experts,
-                      const uint8_t *is_moe, struct moe_err *err)
+int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8_t *is_moe,
+                      struct moe_err *err)
 {
+    const uint32_t n_layers = c->n_layers;
     const struct moe_expert_map *map = c->options->map;
     if (!map)
         return MOE_OK;

@@ -7,10 +7,18 @@
 #include "base/par.h"
 #include "convert/convert_repack.h"
 #include "fmt/json_scan.h"
+#include "model/config.h"
 #include "model/tensor_roles.h"
 #include "pack/pack_bits.h"
 
 /* ---- Dense tensors ---- */
+
+/* Whether the tensor is of a layer that is left out. */
+static bool is_left_out(const struct converter *c, const struct moe_pack_tensor *t)
+{
+    return c->options->no_ahead && strncmp(t->name, "layers.", 7) == 0 &&
+           strtoul(t->name + 7, NULL, 10) >= c->n_layers;
+}
 
 /* Whether --dense applies to the tensor: a dense matrix of the model, neither router nor vector.
  * *out says which. */
@@ -48,7 +56,8 @@ int moe_convert_matrix(const struct moe_mat *mat, const char *path,
     char text[MOE_PACK_NAME_BYTES];
     moe_tensor_pack_name(name->role, name->layer, text);
     struct moe_convert_report report = {0};
-    struct converter c = {.report = &report, .source_path = path, .out_path = path};
+    struct converter c = {
+        .report = &report, .source_path = path, .out_path = path, .n_layers = UINT32_MAX};
     struct row_source source;
     int status = convert_start(&c, options, false, err);
     if (status == MOE_OK)
@@ -116,7 +125,8 @@ static int put_tensor(struct converter *c, const struct repack *r, const struct 
 static void count_total(struct converter *c, const struct repack *r)
 {
     for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++)
-        c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes;
+        if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)))
+            c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
             for (int v = 0; v < c->n_variants; v++) {
@@ -229,7 +239,8 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
     int status = MOE_OK;
     for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
         struct moe_matrix_name matrix;
-        requantized |= !is_copied(c, moe_pack_tensor_at(r->pack, i), &matrix);
+        requantized |= !is_left_out(c, moe_pack_tensor_at(r->pack, i)) &&
+                       !is_copied(c, moe_pack_tensor_at(r->pack, i), &matrix);
     }
     moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
     if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
@@ -247,10 +258,32 @@ static int put_provenance(struct converter *c, const struct repack *r, struct mo
     return status;
 }
 
+/* The description, without layers that are left out. */
+static int put_model(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    uint64_t n;
+    const uint8_t *data = moe_pack_section(r->pack, MOE_PACK_MODEL, &n);
+    if (!c->options->no_ahead || moe_pack_n_ahead(r->pack) == 0)
+        return moe_pack_put_section(c->writer, MOE_PACK_MODEL, data, n, err);
+    struct moe_buf text = {0};
+    struct moe_config *config = moe_alloc(1, sizeof *config, err);
+    int status = config ? moe_config_read(config, c->source_path, data, n, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        config->n_ahead = 0;
+        moe_config_write(config, &text);
+        status = text.failed
+                     ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path)
+                     : moe_pack_put_section(c->writer, MOE_PACK_MODEL, text.data, text.size, err);
+    }
+    moe_buf_release(&text);
+    free(config);
+    return status;
+}
+
 static int copy_sections(struct converter *c, const struct repack *r, struct moe_err *err)
 {
-    static const enum moe_pack_section ids[] = {MOE_PACK_MODEL, MOE_PACK_TOKENIZER, MOE_PACK_CHAT};
-    int status = MOE_OK;
+    static const enum moe_pack_section ids[] = {MOE_PACK_TOKENIZER, MOE_PACK_CHAT};
+    int status = put_model(c, r, err);
     for (size_t i = 0; i < sizeof ids / sizeof ids[0] && status == MOE_OK; i++) {
         uint64_t n;
         const uint8_t *data = moe_pack_section(r->pack, ids[i], &n);
@@ -267,6 +300,11 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
     struct repack r = {0};
     struct moe_convert_options wanted = *options;
     int status = moe_pack_open(&r.pack, pack_path, err);
+    if (status == MOE_OK) {
+        c.n_layers = moe_pack_n_layers(r.pack);
+        if (!options->no_ahead)
+            moe_pack_take_ahead(r.pack);
+    }
     for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_classes(r.pack); i++)
         c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
     if (status == MOE_OK)
@@ -282,15 +320,17 @@ int moe_convert_pack(const char *pack_path, const char *out_path,
         status = repack_choose(&c, &r, err);
     if (status == MOE_OK) {
         count_total(&c, &r);
-        status = moe_pack_create(&c.writer, out_path, moe_pack_n_layers(r.pack),
-                                 moe_pack_n_experts(r.pack), c.described, (uint32_t)c.n_variants,
+        status = moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
+                                 c.described, (uint32_t)c.n_variants,
                                  moe_pack_source_fingerprint(r.pack), options->zstd_level, err);
+        if (status == MOE_OK)
+            status = moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err);
     }
     if (status == MOE_OK)
         status = copy_sections(&c, &r, err);
     for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_tensors(r.pack); i++) {
         status = convert_check_stop(&c, err);
-        if (status == MOE_OK)
+        if (status == MOE_OK && !is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
             status = put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err);
         moe_progress_report(options->progress, "packing", c.done, c.total);
     }

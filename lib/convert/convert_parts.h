@@ -35,6 +35,8 @@ struct converter {
     uint64_t blocks_bytes;
     uint64_t fingerprint; /* of the source, over the rows read so far */
     uint64_t done, total; /* bytes of the source, for progress */
+    uint32_t n_layers;    /* the model's; those behind draft (config.h, n_ahead) */
+    bool ahead;           /* what is read now is of one of these: not of the fingerprint */
     bool quantized;       /* the source is a checkpoint with a quantized matrix */
 };
 
@@ -141,7 +143,8 @@ void convert_describe_variant(const struct converter *c, int variant, struct moe
 
 /* ---- Maps (convert_map.c) ---- */
 
-/* The bits of an expert in the variant; zeros where the map has none for it. */
+/* The bits of an expert in the variant; zeros where the map has none for it. An expert that drafts,
+ * of which maps by calibration know nothing, then gets the most that they give. */
 struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
                              uint32_t expert);
 /* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
@@ -152,9 +155,9 @@ void convert_map_hash(const struct moe_expert_map *map, char out[17]);
 /* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */
 int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
                         struct moe_err *err);
-/* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [n_layers]. */
-int convert_check_map(const struct converter *c, uint32_t n_layers, uint32_t n_experts,
-                      const uint8_t *is_moe, struct moe_err *err);
+/* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [c->n_layers]. */
+int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8_t *is_moe,
+                      struct moe_err *err);
 /* MOE_ERR_FORMAT when options->map was made for a model with another fingerprint. */
 int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
                              struct moe_err *err);

@@ -181,12 +181,11 @@ int repack_check_map(const struct converter *c, const struct repack *r, struct m
     uint8_t is_moe[MOE_PACK_MAX_LAYERS] = {0};
     if (c->options->map == &r->own)
         return MOE_OK;
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
         is_moe[layer] = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
     int status = convert_check_map_source(c, moe_pack_source_fingerprint(r->pack), err);
     return status != MOE_OK ? status
-                            : convert_check_map(c, moe_pack_n_layers(r->pack),
-                                                moe_pack_n_experts(r->pack), is_moe, err);
+                            : convert_check_map(c, moe_pack_n_experts(r->pack), is_moe, err);
 }
 
 /* ---- Rows out of a pack ---- */

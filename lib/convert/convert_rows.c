@@ -176,7 +176,9 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
                         struct row_source *source, struct moe_err *err)
 {
     const struct moe_convert_inputs *inputs = c->options->inputs;
-    return inputs && bits < 16 ? inputs->factor(inputs->ctx, matrix, &source->inputs, err) : MOE_OK;
+    return inputs && bits < 16 && matrix->layer < c->n_layers
+               ? inputs->factor(inputs->ctx, matrix, &source->inputs, err)
+               : MOE_OK;
 }
 
 int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,

@@ -93,6 +93,15 @@ bool convert_is_beyond(const struct convert_source *source, const char *name)
     return layer >= first && layer - first < n;
 }
 
+bool convert_is_shared(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[][MOE_N_NAMINGS] = {
+        {"model.layers.%u.embed_tokens.weight", "blk.%u.nextn.embed_tokens.weight"},
+        {"model.layers.%u.shared_head.head.weight", "blk.%u.nextn.shared_head_head.weight"}};
+    return source->config->n_ahead &&
+           (matches(formats[0][source->naming], name) || matches(formats[1][source->naming], name));
+}
+
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
     const char *const *ignored = moe_ignored_names[source->naming];
@@ -181,6 +190,20 @@ static bool is_text_part(const struct convert_source *s, char name[NAME_BYTES])
     return true;
 }
 
+/* Makes a name of a layer's tensor that of a layer which drafts, where those are counted by
+ * themselves. */
+static bool is_ahead(const struct convert_source *s, uint32_t layer, const char *name,
+                     char out[NAME_BYTES])
+{
+    static const char layers[] = "model.layers.";
+    size_t n = sizeof layers - 1;
+    if (s->naming != MOE_NAMING_HF || layer < s->config->n_layers || strncmp(name, layers, n) != 0)
+        return false;
+    snprintf(out, NAME_BYTES, "mtp.layers.%" PRIu32 "%.200s", layer - s->config->n_layers,
+             name + n + strspn(name + n, "0123456789"));
+    return true;
+}
+
 /* Finds the first name that the checkpoint has a tensor for; *name is that name in full. */
 static int find_source(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
@@ -195,6 +218,12 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
         char candidate[NAME_BYTES];
         expand_name(entry->name, w->layer - first, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
+        char ahead[NAME_BYTES];
+        if (!there && is_ahead(s, w->spec->per_layer ? w->layer : 0, candidate, ahead) &&
+            moe_checkpoint_find(s->checkpoint, ahead)) {
+            memcpy(candidate, ahead, NAME_BYTES);
+            there = true;
+        }
         if (!there && is_text_part(s, candidate))
             there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
         if (there || !*from) { /* one that is nowhere is reported under its first name */

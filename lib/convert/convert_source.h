@@ -65,8 +65,13 @@ int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t 
 int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
                              uint8_t *out, struct moe_err *err);
 
-/* Whether the tensor is of a layer that predicts further tokens, which is left out. */
+/* Whether the tensor is of a layer that predicts further tokens: where no view covers it, it is
+ * left out. */
 bool convert_is_beyond(const struct convert_source *source, const char *name);
+
+/* Whether the tensor is the embedding or the head once more, as a layer that drafts and is kept may
+ * have them: it shares the model's. */
+bool convert_is_shared(const struct convert_source *source, const char *name);
 
 /* Whether the tensor is of the part of a model that sees images, which is left out. */
 bool convert_sees_images(const struct convert_source *source, const char *name);

@@ -48,7 +48,7 @@ static int source_of(struct converter *c, const struct convert_view *view, bool 
         .cols = view->cols,
         .bytes = convert_view_bytes(view),
         .float16_kind = float16_of(dtype),
-        .hashed = true,
+        .hashed = !c->ahead,
         .read = read_rows,
         .tensor = view,
         .block = quantized && !view->transposed ? moe_dtype_block(dtype) : NULL,
@@ -118,7 +118,8 @@ static int read_vector(struct converter *c, const struct convert_view *view,
         return status;
     for (uint32_t i = 0; view->plus_one && i < view->rows; i++)
         out[i] += 1;
-    c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
+    if (!c->ahead)
+        c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
     c->done += convert_view_bytes(view);
     c->report->source_bytes += convert_view_bytes(view);
     return MOE_OK;

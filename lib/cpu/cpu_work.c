@@ -103,6 +103,15 @@ static void carve_recurrent(struct cpu_work *w, struct moe_arena *arena, const s
     moe_inputs_carve(&r->from_out, arena, n, values);
 }
 
+static void carve_joined(struct cpu_work *w, struct moe_arena *arena, const struct moe_config *c,
+                         uint32_t batch)
+{
+    uint32_t n = batch < CPU_JOINED_ROWS ? batch : CPU_JOINED_ROWS;
+    w->joined_stride = moe_padded(2 * (uint64_t)c->hidden);
+    w->joined = moe_arena_take(arena, n * w->joined_stride, sizeof(float));
+    moe_inputs_carve(&w->from_joined, arena, n, 2 * c->hidden);
+}
+
 static void carve(struct cpu_work *w, struct moe_states *states, struct moe_arena *arena,
                   const struct moe_config *c, const struct moe_session_options *o)
 {
@@ -117,9 +126,11 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, arena, c, o->batch, n_threads);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
-    w->states = moe_recurrent_shape(c, o->n_sequences);
+    w->states = moe_recurrent_shape(c, o->n_sequences + o->takes_back);
     if (w->states.n_layers)
         carve_recurrent(w, arena, c, o->batch);
+    if (c->n_drafting)
+        carve_joined(w, arena, c, o->batch);
     w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};
     w->source_table = moe_arena_take(arena, (uint64_t)o->n_sources * w->source_kv.per_sequence,
                                      sizeof *w->source_table);

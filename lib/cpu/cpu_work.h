@@ -65,6 +65,8 @@ struct cpu_recurrent {
     struct moe_inputs from_out; /* out */
 };
 
+enum { CPU_JOINED_ROWS = 32 }; /* joined at a time */
+
 struct cpu_work {
     uint8_t *block; /* everything but the KV caches, the session's states included */
     uint64_t block_bytes;
@@ -72,6 +74,10 @@ struct cpu_work {
     struct moe_recurrent states;
     struct cpu_recurrent recurrent;
     uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
+    /* [CPU_JOINED_ROWS][joined_stride] of a layer that drafts; where there is one */
+    float *joined;
+    uint64_t joined_stride;
+    struct moe_inputs from_joined;
     float *sum; /* [batch][states' stride] a block's output before it is added to the stream */
     struct cpu_attention attention;
     struct cpu_feed_forward ff;

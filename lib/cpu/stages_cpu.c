@@ -233,6 +233,8 @@ static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
     struct moe_states *states = &s->states;
     struct stage st = {
         .s = s, .weights = m->final_norm, .bias = m->final_norm_bias, .first = first};
+    if (s->drafts)
+        st.weights = m->layers[m->config.n_layers].ahead_norm;
     if (!m->last_projection.data) {
         moe_par_for(n, 16, norm_rows, &st);
     } else {
@@ -334,6 +336,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .copy_states = copy_states,
     .copy_block = copy_block,
     .enter = enter,
+    .join = stages_cpu_join,
     .attend = attend,
     .dense = stages_cpu_dense,
     .route = moe_route,

@@ -53,6 +53,7 @@ struct moe_generate_options {
     /* Tokens that are drafted at most (sample/draft.h), up to MOE_DRAFT_MOST; the answer is the
      * same without; 0: none. Not with beams, nor in a batch of answers. */
     uint32_t draft;
+    bool draft_ahead; /* ... by the model's layer that drafts (engine.h, ahead) */
     bool ignore_eos;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */
     const volatile sig_atomic_t *stop;   /* set by a signal handler; may be NULL */

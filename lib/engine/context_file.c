@@ -93,9 +93,15 @@ static int decode(const uint8_t from[HEADER], const char *path, struct header *h
 
 /* ---- Keys and values ---- */
 
+/* Those of layers that draft are made anew: a context is the same with and without drafts. */
+static uint32_t kept_layers(const struct moe_kv *kv)
+{
+    return kv->n_layers - kv->n_drafting;
+}
+
 static uint64_t n_pieces(const struct moe_kv *kv, uint64_t n_done)
 {
-    return (n_done + MOE_KV_GROUP - 1) / MOE_KV_GROUP * kv->n_layers;
+    return (n_done + MOE_KV_GROUP - 1) / MOE_KV_GROUP * kept_layers(kv);
 }
 
 /* Every piece has its checksum behind it, which goes on from that of the piece before. */
@@ -111,8 +117,8 @@ static int write_pieces(struct moe_outfile *file, const struct moe_kv *kv, uint6
     uint8_t *piece = moe_alloc(piece_bytes(kv), 1, err);
     int status = piece ? MOE_OK : MOE_ERR_MEMORY;
     for (uint64_t i = 0; i < n_pieces(kv, n_done) && status == MOE_OK; i++) {
-        uint32_t layer = (uint32_t)(i % kv->n_layers);
-        uint64_t at = i / kv->n_layers * MOE_KV_GROUP, left = n_done - at;
+        uint32_t layer = (uint32_t)(i % kept_layers(kv));
+        uint64_t at = i / kept_layers(kv) * MOE_KV_GROUP, left = n_done - at;
         moe_kv_group_get(kv, moe_kv_layer(kv, layer), 0, (uint32_t)at,
                          left < MOE_KV_GROUP ? (uint32_t)left : MOE_KV_GROUP, piece);
         check = moe_hash64_chain(check, piece, bytes);
@@ -140,8 +146,8 @@ int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uin
         if (status != MOE_OK)
             break;
         check = moe_hash64_chain(check, piece, bytes);
-        uint32_t layer = moe_kv_layer(kv, (uint32_t)(i % kv->n_layers));
-        uint64_t at = i / kv->n_layers * MOE_KV_GROUP;
+        uint32_t layer = moe_kv_layer(kv, (uint32_t)(i % kept_layers(kv)));
+        uint64_t at = i / kept_layers(kv) * MOE_KV_GROUP;
         if (check != moe_get_u64(piece + bytes))
             status = damaged(f->path, "a checksum of its keys and values is wrong", err);
         else if (!moe_kv_group_put(kv, layer, 0, (uint32_t)at, piece))
@@ -168,7 +174,7 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
         .pack = moe_pack_fingerprint(s->model->pack),
         .kind = kv->layout.kind,
         .flags = (uint16_t)((c->far ? FAR : 0) | (c->has_draws ? DRAWS : 0)),
-        .n_layers = kv->n_layers,
+        .n_layers = kept_layers(kv),
         .n_heads = kv->n_heads,
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
@@ -214,7 +220,7 @@ static int check_origin(const struct header *h, const char *path, const struct m
     if (h->kind != kv->layout.kind)
         return moe_fail(err, MOE_ERR_USAGE, "%s: its keys and values are %s, and here they are %s",
                         path, moe_layout_name(h->kind), moe_layout_name(kv->layout.kind));
-    if (h->n_layers != kv->n_layers || h->n_heads != kv->n_heads || h->key_dim != kv->key_dim ||
+    if (h->n_layers != kept_layers(kv) || h->n_heads != kv->n_heads || h->key_dim != kv->key_dim ||
         h->value_dim != kv->value_dim)
         return damaged(path, "its keys and values are not of the shape of its pack", err);
     return MOE_OK;

@@ -76,6 +76,10 @@ struct moe_engine_options {
     bool measures; /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
                       do, else they are refused */
     uint64_t seed; /* of the random policy */
+    /* The model's layer that drafts is there (run/ahead.h), its experts among the others behind the
+     * cache. MOE_ERR_UNSUPPORTED: the pack has none; MOE_ERR_USAGE: with what does not go with it
+     * (a GPU or a test device, a plan, lockstep, a trace that is followed). */
+    bool ahead;
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts, of which one that does not fit room->may_hold must not be read. An error ends the
      * opening. NULL: there is nothing to look at. */

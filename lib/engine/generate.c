@@ -5,11 +5,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/beams.h"
+#include "engine/drafting.h"
 #include "engine/encode.h"
 #include "engine/prompt.h"
 #include "layer/stages.h"
 #include "run/source.h"
-#include "sample/draft.h"
 
 /* ---- Source ---- */
 
@@ -37,13 +37,13 @@ static int encode_source(struct moe_session *s, const struct moe_generate_option
  * context has other frequencies than the rows in the cache, and so has a shorter one after it: all
  * of it is computed again, as the code published with Phi-3.5-MoE does. So a token depends on the
  * text before it alone. */
-static void forget_other_states(const struct moe_session *s, const struct moe_ids *history,
+static void forget_other_states(struct moe_session *s, const struct moe_ids *history,
                                 uint64_t *n_done)
 {
     uint32_t original = s->model->config.rope_original;
     if (original && s->far != (history->n > original))
         *n_done = 0;
-    *n_done = moe_sequence_from(s, 0, (uint32_t)*n_done);
+    *n_done = moe_sequence_back(s, (uint32_t)*n_done);
 }
 
 /* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
@@ -60,6 +60,7 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
     while (*n_done < history->n && status == MOE_OK) {
+        uint32_t n_read;
         uint64_t left = history->n - *n_done;
         uint32_t n = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n; i++)
@@ -70,6 +71,8 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
         if (options->stop && *options->stop)
             status = MOE_ERR_INTERRUPTED;
         else
+            status = moe_drafting_read(s, history, *n_done, &n_read, err);
+        if (status == MOE_OK)
             status = moe_forward(s, prompt ? MOE_PREFILL : MOE_DECODE, rows, n, c->n_encoder,
                                  c->n_layers, NULL, NULL, err);
         if (status == MOE_OK) {
@@ -83,12 +86,17 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
 
 /* ---- Drafts ---- */
 
-/* How many tokens may be drafted after the text: what a pass, the context, the answer and, with
- * LongRoPE, the frequencies of its rows have room for. */
+/* With recurrent states a draft in vain has its pass computed again with the next one, from the
+ * mark on. After so many tokens a pass has none, so that the states are marked further on. */
+enum { MOST_AGAIN = 3 };
+
+/* How many tokens may be drafted after the text: what a pass, with n_again tokens that are computed
+ * again, the context, the answer and, with LongRoPE, the frequencies of its rows have room for. */
 static uint64_t draft_room(const struct moe_session *s, const struct moe_ids *history,
-                           const struct moe_answer *answer)
+                           const struct moe_answer *answer, uint32_t n_again)
 {
-    uint64_t n = history->n, room = s->batch - 1, left = s->context - n;
+    uint64_t n = history->n, left = s->context - n;
+    uint64_t room = n_again <= MOST_AGAIN && n_again < s->batch ? s->batch - 1 - n_again : 0;
     uint64_t wanted = answer->options->max_tokens - answer->n_tokens;
     uint32_t original = s->model->config.rope_original;
     room = left < room ? left : room;
@@ -98,47 +106,35 @@ static uint64_t draft_room(const struct moe_session *s, const struct moe_ids *hi
     return room;
 }
 
-/* Computes the text's last token, and a draft of what follows it as the rows after that one's. */
-static int compute_draft(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                         struct moe_draft *draft, struct moe_err *err)
-{
-    const struct moe_config *c = &s->model->config;
-    const uint32_t n = 1 + draft->n, length = (uint32_t)history->n + draft->n;
-    struct moe_row rows[1 + MOE_DRAFT_MOST];
-    for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i),
-                                   i ? draft->ids[i - 1] : history->ids[*n_done], length};
-    int status = moe_forward(s, MOE_DECODE, rows, n, c->n_encoder, c->n_layers, NULL, NULL, err);
-    if (status == MOE_OK) {
-        ++*n_done;
-        s->stats.drafted_tokens += draft->n;
-        s->stats.decode.tokens -= draft->n; /* that count when they are right */
-    }
-    return status;
-}
-
 /* Has the text's last token computed, so that the next token's logits are those of row *last: it
  * may be in the last pass as a draft that was right. */
 static int compute_next(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                        const struct moe_answer *answer, struct moe_draft *draft, uint32_t *last,
-                        struct moe_err *err)
+                        const struct moe_answer *answer, struct moe_drafting *d, float *logits,
+                        uint32_t *last, struct moe_err *err)
 {
     const struct moe_generate_options *options = answer->options;
-    bool one = history->n == *n_done + 1;
-    if (one && moe_draft_judge(draft, history->ids[*n_done])) {
+    const uint64_t done = *n_done;
+    bool one = history->n == done + 1;
+    if (one && moe_draft_judge(&d->draft, history->ids[done])) {
         ++*n_done;
         ++*last;
         s->stats.accepted_tokens++;
         s->stats.decode.tokens++;
         return MOE_OK;
     }
-    draft->n = 0;
-    if (one && draft->most && !(options->stop && *options->stop))
-        moe_draft_make(draft, history->ids, history->n, draft_room(s, history, answer));
-    if (!draft->n)
+    d->draft.n = 0;
+    forget_other_states(s, history, n_done);
+    if (!one || (options->stop && *options->stop))
         return compute_pending(s, history, n_done, options, last, err);
-    *last = 0;
-    return compute_draft(s, history, n_done, draft, err);
+    int status = MOE_OK;
+    if (d->draft.most)
+        status = moe_drafting_make(
+            d, s, history, draft_room(s, history, answer, (uint32_t)(done - *n_done)), logits, err);
+    if (status != MOE_OK)
+        return status;
+    bool back = *n_done > 0 && *n_done < done && done - *n_done <= 2 * MOE_DRAFT_MOST;
+    return d->draft.n || back ? moe_drafting_compute(d, s, history, n_done, last, err)
+                              : compute_pending(s, history, n_done, options, last, err);
 }
 
 /* ---- Generation ---- */
@@ -163,9 +159,9 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
                          float *logits, uint32_t last, struct moe_err *err)
 {
     const struct moe_generate_options *options = answer->options;
-    struct moe_draft draft;
+    struct moe_drafting drafting;
     int status = MOE_OK;
-    moe_draft_begin(&draft, options->draft);
+    moe_drafting_begin(&drafting, options->draft, options->draft_ahead);
     for (bool first = true; status == MOE_OK && !answer->ended; first = false) {
         uint32_t id;
         uint64_t n_before = answer->n_tokens;
@@ -183,8 +179,9 @@ static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
         }
         if (status != MOE_OK || answer->ended)
             return status;
-        forget_other_states(s, history, n_done);
-        status = compute_next(s, history, n_done, answer, &draft, &last, err);
+        if (!drafting.draft.n) /* else the states stand where they should if it is right */
+            forget_other_states(s, history, n_done);
+        status = compute_next(s, history, n_done, answer, &drafting, logits, &last, err);
         if (status == MOE_ERR_INTERRUPTED) {
             answer->ended = true;
             answer->why = MOE_STOP_USER;
@@ -207,9 +204,11 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (options->beams.n && options->constraint)
         return moe_fail(err, MOE_ERR_USAGE,
                         "a search with beams follows no grammar: leave one of them out");
-    if (options->draft && s->stands)
+    if (options->draft && s->stands && !s->takes_back)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "the model's recurrent states take no token back: leave --draft out");
+                        "this session's recurrent states take no token back: no drafts here");
+    if (options->draft_ahead && s->model->config.n_drafting == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "the model was opened without a layer that drafts");
     struct moe_answer answer;
     uint32_t last = 0;
     forget_other_states(s, history, n_done);

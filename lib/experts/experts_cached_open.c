@@ -37,12 +37,36 @@ static int place_slots(struct cached *c, struct moe_err *err)
     return MOE_OK;
 }
 
-static const uint64_t *placement_of(const struct moe_cache_options *o)
+/* What statistics say of each expert; 0 of layers that draft, of which they know nothing. */
+struct known {
+    uint64_t *frequency, *placement; /* [layer][expert]; NULL: there are no statistics */
+};
+
+static uint64_t *for_all_layers(const struct cached *c, const struct moe_cache_options *o,
+                                const uint64_t *of_model, struct moe_err *err)
 {
-    return o->statistics ? moe_statistics_placement(o->statistics) : NULL;
+    const struct moe_inventory *i = &c->inventory;
+    uint64_t known = (uint64_t)o->statistics->shape.n_layers * o->statistics->shape.n_experts;
+    uint64_t all = (uint64_t)i->n_layers * i->n_experts;
+    uint64_t *out = moe_alloc(all, sizeof *out, err);
+    for (uint64_t k = 0; out && k < all; k++)
+        out[k] = k < known ? of_model[k] : 0;
+    return out;
 }
 
-static int open_scheduler(struct cached *c, const struct moe_cache_options *o, struct moe_err *err)
+static int know(struct known *k, const struct cached *c, const struct moe_cache_options *o,
+                struct moe_err *err)
+{
+    *k = (struct known){0};
+    if (!o->statistics)
+        return MOE_OK;
+    k->frequency = for_all_layers(c, o, o->statistics->series[MOE_S_ACTIVATIONS], err);
+    k->placement = for_all_layers(c, o, moe_statistics_placement(o->statistics), err);
+    return k->frequency && k->placement ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
+                          const struct known *known, struct moe_err *err)
 {
     struct moe_strategy lru;
     moe_strategy_find("lru", &lru);
@@ -52,8 +76,8 @@ static int open_scheduler(struct cached *c, const struct moe_cache_options *o, s
         .high = o->high,
         .low = o->low,
         .pools = &c->pools.pools,
-        .frequency = o->statistics ? o->statistics->series[MOE_S_ACTIVATIONS] : NULL,
-        .placement = placement_of(o),
+        .frequency = known->frequency,
+        .placement = known->placement,
         .contents = o->contents,
         .n_contents = o->n_contents,
         .layer_seconds = o->layer_seconds,
@@ -83,6 +107,7 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
                             struct moe_err *err)
 {
     *out = NULL;
+    struct known known = {0};
     struct cached *c = moe_alloc(1, sizeof *c, err);
     if (!c)
         return MOE_ERR_MEMORY;
@@ -102,20 +127,24 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     if (status != MOE_OK)
         goto fail;
     moe_expert_pools_size(&c->pools, pack, &c->inventory, o);
-    status = open_scheduler(c, o, err);
+    status = know(&known, c, o, err);
+    if (status == MOE_OK)
+        status = open_scheduler(c, o, &known, err);
     if (status == MOE_OK)
         status = place_slots(c, err);
     if (status == MOE_OK)
         status = moe_loader_open(&c->loader, &c->pools.loader, err);
     if (status == MOE_OK && c->gpu)
-        status = tiers_open(&c->tiers, c, o, placement_of(o), progress, err);
+        status = tiers_open(&c->tiers, c, o, known.placement, progress, err);
     if (status == MOE_OK)
         status = fill(c, progress, err);
     if (status != MOE_OK)
         goto fail;
     *out = &c->base;
-    return MOE_OK;
 fail:
-    cached_ops.close(&c->base);
+    free(known.frequency);
+    free(known.placement);
+    if (status != MOE_OK)
+        cached_ops.close(&c->base);
     return status;
 }

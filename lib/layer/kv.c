@@ -34,8 +34,9 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
         .n_heads = moe_config_cache_heads(c),
         .first_layer = c->n_encoder,
-        .n_layers = moe_config_attending_layers(c, c->n_layers) -
+        .n_layers = moe_config_attending_layers(c, moe_config_all_layers(c)) -
                     moe_config_attending_layers(c, c->n_encoder),
+        .n_drafting = c->n_drafting,
         .config = c,
         .layout = {o->kv_kind, 0},
         .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,

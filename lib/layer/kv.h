@@ -42,6 +42,7 @@ struct moe_kv {
     uint32_t value_padded; /* rounded up to 16 */
     uint32_t n_heads;
     uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
+    uint32_t n_drafting;             /* of these layers, the last: those that draft */
     const struct moe_config *config; /* says which layers it leaves out; borrowed */
     const uint32_t *table;           /* the pool's; borrowed */
     uint64_t bytes;                  /* of both arrays; UINT64_MAX: it overflows */

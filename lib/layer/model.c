@@ -118,6 +118,10 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_SHARED_DOWN] = IN_LAYER(down),
     [MOE_T_SHARED_GATE] = IN_LAYER(shared_gate),
     [MOE_T_BYPASS] = IN_LAYER(bypass),
+    [MOE_T_AHEAD_TOKEN_NORM] = IN_LAYER(ahead_token_norm),
+    [MOE_T_AHEAD_STATE_NORM] = IN_LAYER(ahead_state_norm),
+    [MOE_T_AHEAD_JOIN] = IN_LAYER(ahead_join),
+    [MOE_T_AHEAD_NORM] = IN_LAYER(ahead_norm),
 };
 
 static void *place_of(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer)
@@ -178,7 +182,7 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *s
                         const struct moe_progress *progress, struct moe_err *err)
 {
     const struct moe_config *c = &m->config;
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+    for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
         struct moe_layer *l = &m->layers[layer];
         l->is_moe = c->layer_is_moe[layer];
         for (int role = 0; role < MOE_T_N_ROLES; role++) {
@@ -240,7 +244,7 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
         if (status != MOE_OK)
             return status;
     }
-    for (uint32_t layer = 0; layer < m->config.n_layers; layer++) {
+    for (uint32_t layer = 0; layer < moe_config_all_layers(&m->config); layer++) {
         for (uint32_t e = 0; m->config.layer_is_moe[layer] && e < m->config.n_experts; e++) {
             bool present = false;
             for (uint32_t v = 0; v < moe_pack_n_variants(m->pack); v++)
@@ -297,6 +301,7 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
     if (status != MOE_OK)
         return status;
     if (moe_pack_n_layers(m->pack) != m->config.n_layers ||
+        moe_pack_n_ahead(m->pack) != m->config.n_ahead ||
         moe_pack_n_experts(m->pack) != m->config.n_experts)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: the model has %u layers of %u experts, the directory %u of %u", path,
@@ -323,7 +328,7 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     if (status == MOE_OK)
         status = read_sections(m, path, err);
     if (status == MOE_OK) {
-        m->layers = moe_alloc(m->config.n_layers, sizeof *m->layers, err);
+        m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
         status = m->layers ? MOE_OK : MOE_ERR_MEMORY;
     }
     if (status == MOE_OK)
@@ -339,12 +344,29 @@ int moe_model_open_image(struct moe_model **out, const char *path,
     return MOE_OK;
 }
 
+int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
+{
+    struct moe_arena sizes = {0};
+    if (m->config.n_ahead == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: has no layer that drafts (MTP): its checkpoint had none that "
+                        "moe-quantize takes, or it was made with --no-mtp",
+                        moe_pack_path(m->pack));
+    m->config.n_drafting = m->config.n_ahead;
+    moe_pack_take_ahead(m->pack);
+    int status = check_experts(m, err);
+    if (status == MOE_OK)
+        status = walk_tensors(m, &sizes, NULL, NULL, err);
+    m->weights_bytes = sizes.used;
+    return status;
+}
+
 uint64_t moe_model_directory_bytes(const struct moe_model *m)
 {
     /* Patterns, a normalizer's tables, the template as it is compiled, and what was freed again. */
     enum { BESIDE_TABLES = 384 << 10 };
-    uint64_t tables =
-        sizeof *m + m->config.n_layers * sizeof *m->layers + moe_pack_directory_bytes(m->pack);
+    uint64_t tables = sizeof *m + (m->config.n_layers + m->config.n_ahead) * sizeof *m->layers +
+                      moe_pack_directory_bytes(m->pack);
     tables += m->tokenizer ? moe_tokenizer_held_bytes(m->tokenizer) : 0;
     return tables + tables / 4 + BESIDE_TABLES;
 }

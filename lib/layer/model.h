@@ -37,6 +37,9 @@ struct moe_layer {
     struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
     const float *up_bias, *down_bias; /* of a dense layer's */
     struct moe_mat router, shared_gate, bypass;
+    /* Of a layer that drafts (run/ahead.h). */
+    const float *ahead_token_norm, *ahead_state_norm, *ahead_norm;
+    struct moe_mat ahead_join;
     const float *router_bias, *choice_bias; /* the latter for the choice alone */
     const float *routes;                    /* [vocab][top_k], of layers with static routing */
     bool has_ffn;                           /* gate, up, down are there */
@@ -47,7 +50,7 @@ struct moe_model {
     struct moe_config config;
     struct moe_tokenizer *tokenizer;
     char *chat_template;                       /* Jinja source, "" when none */
-    struct moe_layer *layers;                  /* [n_layers] */
+    struct moe_layer *layers;                  /* [n_layers + n_ahead] */
     struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
     struct moe_mat positions, extra_positions; /* [context_max][hidden] */
     const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
@@ -78,6 +81,9 @@ static inline int moe_model_open_directory(struct moe_model **out, const char *p
 {
     return moe_model_open_image(out, path, NULL, err);
 }
+/* Before it is loaded: the layers behind the model's that draft (config.h, n_ahead) are part of it,
+ * with their experts. MOE_ERR_UNSUPPORTED: the pack has none. */
+int moe_model_take_ahead(struct moe_model *model, struct moe_err *err);
 /* An upper bound of what the directory holds in memory, computed from what is in it. */
 uint64_t moe_model_directory_bytes(const struct moe_model *model);
 /* Bytes that moe_model_load will take: the dense weights, and tables for so many positions. */

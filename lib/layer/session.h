@@ -57,6 +57,11 @@ struct moe_observer {
                      uint64_t stride, const uint32_t *slots);
 };
 
+/* Rows of sequence 0 that a pass through all layers has left in the states. */
+struct moe_passed {
+    uint32_t first, n; /* positions; n 0: the states are something else's */
+};
+
 struct moe_gpu;
 
 /* Where a session on a GPU asks the routers of layers ahead. */
@@ -75,7 +80,9 @@ struct moe_session_options {
     uint32_t source_context; /* positions per source; 0: as context */
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
-        kv_blocks; /* of the KV cache (layer/kv.h); 0: enough for all sequences at full context */
+        kv_blocks;   /* of the KV cache (layer/kv.h); 0: enough for all sequences at full context */
+    bool takes_back; /* sequence 0 can go back to a mark (moe_sequence_mark): recurrent states
+                        of one more sequence */
     uint16_t kv_kind;    /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
                             differ in the fourth digit; 0: F32 */
     uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
@@ -124,7 +131,11 @@ struct moe_session {
     int n_threads;                      /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
-    bool far; /* rows of sequence 0 were last computed for a text beyond rope_original */
+    struct moe_passed passed;
+    bool drafts;     /* the states are those of a layer that drafts (run/ahead.h) */
+    bool takes_back; /* there is room for a mark, where there are recurrent states */
+    uint32_t marked; /* positions that the marked states stand behind; MOE_STANDS_NOWHERE: none */
+    bool far;        /* rows of sequence 0 were last computed for a text beyond rope_original */
     struct moe_observer observer;
     struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */

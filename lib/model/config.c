@@ -314,6 +314,21 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
+/* Layers that draft are like the last of these. */
+static int check_ahead(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (c->n_ahead == 0 || (c->n_layers + c->n_ahead <= MOE_MAX_LAYERS && c->n_experts > 0 &&
+                            c->n_encoder == 0 && !c->prefix_lm && !c->last_projection &&
+                            c->positions == MOE_POSITIONS_ROTARY && c->norm_kind == MOE_NORM_RMS &&
+                            c->norm_place == MOE_NORM_BEFORE && !moe_config_has_halves(c)))
+        return MOE_OK;
+    return moe_fail(
+        err, MOE_ERR_UNSUPPORTED,
+        "%s: a layer that drafts is implemented behind decoders of experts, with rotary "
+        "positions and norms before blocks that only scale",
+        name);
+}
+
 int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     uint32_t n_moe = 0, n_plain = 0;
@@ -385,6 +400,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
             return status;
     }
     status = check_static(c, name, err);
+    if (status == MOE_OK)
+        status = check_ahead(c, name, err);
     if (status != MOE_OK)
         return status;
     status = check_halves(c, name, err);

@@ -29,6 +29,7 @@ enum {
     MOE_MAX_ROPE_PAIRS = 512,
     MOE_MAX_BUCKETS = 1 << 12,
     MOE_MAX_SELECTED = 1 << 8, /* keys of MOE_STATE_SELECT */
+    MOE_MAX_AHEAD = 1,
 };
 
 /* Where a switch is off or a scale is 1 the value is the zero or one that moe_config_init sets;
@@ -161,9 +162,14 @@ struct moe_config {
      * table stands in the place of their router. */
     uint8_t layer_is_static[MOE_MAX_LAYERS];
 
-    /* Layers behind these in a checkpoint, which predict tokens beyond the next one (MTP). They are
-     * left out: not computed, and not in packs. */
+    /* Layers behind these in a checkpoint, which predict tokens beyond the next one (MTP). */
     uint32_t n_beyond;
+    /* Of them, those that packs have, for drafts (run/ahead.h): layer n_layers, a layer of
+     * attention with experts like the others, or none. */
+    uint32_t n_ahead;
+    /* ... of which those that are computed: n_ahead where a model is opened for such drafts, else
+     * 0. Not in packs. */
+    uint32_t n_drafting;
 
     /* Tokens that end an answer, as the checkpoint suggests. */
     uint32_t n_eos;
@@ -177,6 +183,14 @@ void moe_config_init(struct moe_config *config);
  * attn_scale, rope_dim. */
 void moe_config_complete(struct moe_config *config);
 
+/* The description gets n layers that draft: as the model's others with experts. */
+static inline void moe_config_set_ahead(struct moe_config *c, uint32_t n)
+{
+    c->n_ahead = n;
+    for (uint32_t i = c->n_layers; i < MOE_MAX_LAYERS && i < c->n_layers + n; i++)
+        c->layer_is_moe[i] = 1;
+}
+
 /* MoE layers among the first `layer` layers: the index of a MoE layer among MoE layers, and, for
  * n_layers, their number. */
 static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_t layer)
@@ -185,6 +199,12 @@ static inline uint32_t moe_config_moe_layers(const struct moe_config *c, uint32_
     for (uint32_t i = 0; i < layer; i++)
         n += c->layer_is_moe[i] != 0;
     return n;
+}
+
+/* Layers that are loaded and have keys and values: those that draft are the last. */
+static inline uint32_t moe_config_all_layers(const struct moe_config *c)
+{
+    return c->n_layers + c->n_drafting;
 }
 
 /* Layers with a recurrent state among the first `layer` layers, counted likewise. */

@@ -107,6 +107,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(router_jitter, MOE_FIELD_FLOAT),
     OPTIONAL_U32(n_groups, MOE_MAX_EXPERTS),
     OPTIONAL_U32(top_groups, MOE_MAX_EXPERTS),
+    OPTIONAL_U32(n_ahead, MOE_MAX_AHEAD),
 };
 
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
@@ -432,6 +433,7 @@ int moe_config_read(struct moe_config *config, const char *name, const void *tex
     if (status == MOE_OK)
         status = read_lists(config, name, json, err);
     if (status == MOE_OK) {
+        moe_config_set_ahead(config, config->n_ahead);
         moe_config_complete(config);
         status = moe_config_check(config, name, err);
     }

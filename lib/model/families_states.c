@@ -8,7 +8,11 @@ static const struct moe_source_names qwen3_next_names = {
               [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
               [MOE_T_Q] = MOE_PART(L "self_attn.q_proj.weight", HEAD_QUERY),
               [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
-              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight")},
+              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
+              [MOE_T_AHEAD_TOKEN_NORM] = MOE_PLUS_ONE("mtp.pre_fc_norm_embedding.weight"),
+              [MOE_T_AHEAD_STATE_NORM] = MOE_PLUS_ONE("mtp.pre_fc_norm_hidden.weight"),
+              [MOE_T_AHEAD_JOIN] = MOE_ALL("mtp.fc.weight"),
+              [MOE_T_AHEAD_NORM] = MOE_PLUS_ONE("mtp.norm.weight")},
 };
 
 /* Experts and recurrent states of Qwen3-Next and its successors. */

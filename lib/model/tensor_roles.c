@@ -14,6 +14,7 @@ enum width {
     ONE,
     VOCAB,
     HIDDEN,
+    TWICE_HIDDEN,
     HEADS,
     QUERIES,     /* all heads' */
     KEYS,        /* all key/value heads' keys; values of ordinary attention are as wide */
@@ -62,6 +63,7 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [ONE] = 1,
         [VOCAB] = c->vocab,
         [HIDDEN] = c->hidden,
+        [TWICE_HIDDEN] = 2 * c->hidden,
         [HEADS] = c->n_heads,
         [QUERIES] = queries,
         [KEYS] = keys,
@@ -151,25 +153,27 @@ enum condition {
     SHARED_HAS_GATE, /* a matrix, of its feed-forward */
     SHARED_GATE,
     BYPASS,
+    AHEAD, /* a layer that drafts */
     EXPERT_GATE,
     EXPERT_BIAS,
     EXPERT_GATE_BIAS,
     N_CONDITIONS
 };
 
-/* layer: n_layers for what is not a layer's, or an expert's. */
+enum { NO_LAYER = MOE_MAX_LAYERS }; /* of what is an expert's, of any layer */
+
 static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
 {
-    bool moe_layer = layer < c->n_layers && c->layer_is_moe[layer];
+    bool moe_layer = layer < NO_LAYER && c->layer_is_moe[layer];
     bool routed = moe_layer && !c->layer_is_static[layer];
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
-    bool mixes = layer >= c->n_layers || !c->layer_no_attention[layer];
-    bool recurrent = layer < c->n_layers && c->layer_is_recurrent[layer];
+    bool mixes = layer >= NO_LAYER || !c->layer_no_attention[layer];
+    bool recurrent = layer < NO_LAYER && c->layer_is_recurrent[layer];
     bool attends = mixes && !recurrent;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
-    bool plain = !moe_layer && !(layer < c->n_layers && c->layer_no_ffn[layer]);
+    bool plain = !moe_layer && !(layer < NO_LAYER && c->layer_no_ffn[layer]);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
         [UNTIED] = !c->tied_head,
@@ -215,6 +219,7 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [SHARED_HAS_GATE] = shared && dense_gate,
         [SHARED_GATE] = shared && c->shared_gate,
         [BYPASS] = moe_layer && c->soft_bypass,
+        [AHEAD] = layer >= c->n_layers && layer < c->n_layers + c->n_ahead,
         [EXPERT_GATE] = expert_gate,
         [EXPERT_BIAS] = c->expert_bias,
         [EXPERT_GATE_BIAS] = c->expert_bias && expert_gate,
@@ -371,6 +376,15 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_SHARED_GATE] = {LAYER("shared.scale", ROUTER), SHARED_GATE, ONE, HIDDEN,
                            NAMES(L "mlp.shared_expert_gate.weight", B "ffn_gate_inp_shexp.weight")},
     [MOE_T_BYPASS] = {LAYER("bypass", DENSE), BYPASS, HIDDEN, HIDDEN},
+    /* DeepSeek's, and what llama.cpp makes of them. */
+    [MOE_T_AHEAD_TOKEN_NORM] = {LAYER("ahead.token_norm", VECTOR), AHEAD, HIDDEN, ONE,
+                                NAMES(L "enorm.weight", B "nextn.enorm.weight")},
+    [MOE_T_AHEAD_STATE_NORM] = {LAYER("ahead.state_norm", VECTOR), AHEAD, HIDDEN, ONE,
+                                NAMES(L "hnorm.weight", B "nextn.hnorm.weight")},
+    [MOE_T_AHEAD_JOIN] = {LAYER("ahead.join", DENSE), AHEAD, HIDDEN, TWICE_HIDDEN,
+                          NAMES(L "eh_proj.weight", B "nextn.eh_proj.weight")},
+    [MOE_T_AHEAD_NORM] = {LAYER("ahead.norm", VECTOR), AHEAD, HIDDEN, ONE,
+                          NAMES(L "shared_head.norm.weight", B "nextn.shared_head_norm.weight")},
 };
 
 /* A tensor per expert, as Qwen, OLMoE and DeepSeek have them, or all experts of a layer in two
@@ -449,5 +463,5 @@ bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role
 bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
                            uint32_t *rows, uint32_t *cols)
 {
-    return shape(config, &parts[part], config->n_layers, rows, cols);
+    return shape(config, &parts[part], NO_LAYER, rows, cols);
 }

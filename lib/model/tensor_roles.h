@@ -92,6 +92,12 @@ enum moe_tensor_role {
     MOE_T_SHARED_DOWN,
     MOE_T_SHARED_GATE, /* scales the shared expert's output */
     MOE_T_BYPASS,      /* of MoE layers, beside the experts */
+    /* A layer that drafts (run/ahead.h): norms of the next token's embedding and of the state, the
+     * matrix [hidden][embedding | state] that joins them, the norm after the layer. */
+    MOE_T_AHEAD_TOKEN_NORM,
+    MOE_T_AHEAD_STATE_NORM,
+    MOE_T_AHEAD_JOIN,
+    MOE_T_AHEAD_NORM,
     MOE_T_N_ROLES
 };
 

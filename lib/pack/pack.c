@@ -181,7 +181,17 @@ const struct moe_pack_tensor *moe_pack_tensor_find(const struct moe_pack *pack, 
 
 uint32_t moe_pack_n_layers(const struct moe_pack *pack)
 {
-    return pack->n_layers;
+    return pack->takes_ahead ? pack->n_layers : pack->n_layers - pack->n_ahead;
+}
+
+uint32_t moe_pack_n_ahead(const struct moe_pack *pack)
+{
+    return pack->n_ahead;
+}
+
+void moe_pack_take_ahead(struct moe_pack *pack)
+{
+    pack->takes_ahead = true;
 }
 
 uint32_t moe_pack_n_experts(const struct moe_pack *pack)

@@ -147,7 +147,12 @@ uint32_t moe_pack_n_tensors(const struct moe_pack *pack);
 const struct moe_pack_tensor *moe_pack_tensor_at(const struct moe_pack *pack, uint32_t i);
 const struct moe_pack_tensor *moe_pack_tensor_find(const struct moe_pack *pack, const char *name);
 
-uint32_t moe_pack_n_layers(const struct moe_pack *pack);  /* all layers, dense ones too */
+uint32_t moe_pack_n_layers(const struct moe_pack *pack); /* the model's, dense ones too */
+/* Layers behind these, which draft tokens (config.h, n_ahead). They do not count above, so that
+ * nothing that is made of the model's layers sees them, until they are taken: then n_layers counts
+ * them, and moe_pack_expert's layers go on with them. */
+uint32_t moe_pack_n_ahead(const struct moe_pack *pack);
+void moe_pack_take_ahead(struct moe_pack *pack);
 uint32_t moe_pack_n_experts(const struct moe_pack *pack); /* per MoE layer; 0: none at all */
 uint32_t moe_pack_n_variants(const struct moe_pack *pack);
 const struct moe_pack_variant *moe_pack_variant_at(const struct moe_pack *pack, uint32_t i);
@@ -207,6 +212,9 @@ int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_l
 /* Sets or replaces the source fingerprint, which a converter knows only once it has read the last
  * weight. */
 void moe_pack_set_source_fingerprint(struct moe_pack_writer *w, uint64_t source_fingerprint);
+/* The pack has n more layers, behind the model's (moe_pack_n_ahead). Before their experts are put.
+ */
+int moe_pack_put_ahead(struct moe_pack_writer *w, uint32_t n, struct moe_err *err);
 /* Copies a section's bytes; the last call for an id counts. */
 int moe_pack_put_section(struct moe_pack_writer *w, enum moe_pack_section id, const void *data,
                          uint64_t n, struct moe_err *err);

@@ -40,8 +40,9 @@ enum {
 #define PACK_MAGIC "MOEP"
 
 /* Required features: a reader that does not know a set bit must refuse the file. */
-#define PACK_FEATURE_ZSTD (UINT64_C(1) << 0) /* some extents are zstd frames */
-#define PACK_KNOWN_FEATURES PACK_FEATURE_ZSTD
+#define PACK_FEATURE_ZSTD (UINT64_C(1) << 0)  /* some extents are zstd frames */
+#define PACK_FEATURE_AHEAD (UINT64_C(1) << 1) /* there are layers behind the model's */
+#define PACK_KNOWN_FEATURES (PACK_FEATURE_ZSTD | PACK_FEATURE_AHEAD)
 
 struct pack_section {
     uint32_t id;
@@ -68,7 +69,10 @@ struct moe_pack {
     uint32_t n_tensors;
     uint32_t *tensors_by_name; /* numbers, sorted by name */
 
-    uint32_t n_layers, n_experts;
+    uint32_t n_layers, n_experts; /* all layers */
+    uint32_t n_ahead;             /* of them, the last: see moe_pack_take_ahead */
+    bool takes_ahead;
+    uint64_t features; /* required ones */
     struct moe_pack_variant variants[MOE_PACK_MAX_VARIANTS];
     uint32_t n_variants;
     struct moe_expert_class *classes;

@@ -85,6 +85,7 @@ static int parse_header(struct moe_pack *pack, const uint8_t *header, struct moe
                         "%s: needs features 0x%" PRIx64 " that this program does not have; a newer "
                         "moe-toolkit wrote it",
                         pack->path, required & ~PACK_KNOWN_FEATURES);
+    pack->features = required;
     if (file_bytes != pack->file_bytes)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: has %" PRIu64 " bytes, %" PRIu64 " were written (%s)", pack->path,

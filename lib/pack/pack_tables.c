@@ -107,9 +107,11 @@ static int parse_variants(struct moe_pack *pack, struct moe_err *err)
     pack->n_layers = moe_cursor_u32(&c);
     pack->n_experts = moe_cursor_u32(&c);
     pack->n_variants = moe_cursor_u32(&c);
-    uint32_t zero = moe_cursor_u32(&c);
-    if (zero != 0 || pack->n_layers > MOE_PACK_MAX_LAYERS ||
-        pack->n_experts > MOE_PACK_MAX_EXPERTS || pack->n_variants > MOE_PACK_MAX_VARIANTS ||
+    pack->n_ahead = moe_cursor_u32(&c);
+    bool may_be_ahead = pack->features & PACK_FEATURE_AHEAD;
+    if (pack->n_ahead > (may_be_ahead ? pack->n_layers : 0) ||
+        pack->n_layers > MOE_PACK_MAX_LAYERS || pack->n_experts > MOE_PACK_MAX_EXPERTS ||
+        pack->n_variants > MOE_PACK_MAX_VARIANTS ||
         moe_cursor_left(&c) != (uint64_t)pack->n_variants * PACK_VARIANT_BYTES)
         return pack_damaged(pack, err, "impossible table of variants");
     for (uint32_t i = 0; i < pack->n_variants; i++) {

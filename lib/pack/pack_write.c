@@ -94,6 +94,16 @@ int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_l
     return status;
 }
 
+int moe_pack_put_ahead(struct moe_pack_writer *w, uint32_t n, struct moe_err *err)
+{
+    if (n > MOE_PACK_MAX_LAYERS - w->n_layers)
+        return pack_wrong_use(w, err, "too many of them", "layers");
+    w->n_layers += n;
+    w->n_ahead += n;
+    w->features |= n ? PACK_FEATURE_AHEAD : 0;
+    return MOE_OK;
+}
+
 void moe_pack_set_source_fingerprint(struct moe_pack_writer *w, uint64_t source_fingerprint)
 {
     w->source_fingerprint = source_fingerprint;

@@ -18,6 +18,7 @@ struct moe_pack_writer {
     uint64_t features, source_fingerprint;
 
     uint32_t n_layers, n_experts, n_variants;
+    uint32_t n_ahead; /* of the layers, the last */
     struct moe_pack_variant variants[MOE_PACK_MAX_VARIANTS];
     struct moe_buf sections[MOE_PACK_N_SECTIONS];
     struct moe_pack_tensor *tensors;

@@ -159,6 +159,20 @@ static int run_layers(struct moe_session *s, const struct moe_row *rows, uint32_
     return status;
 }
 
+/* What lies in the states from now on. A text that begins anew is no longer the marked one. */
+static void note_passed(struct moe_session *s, bool whole, const struct moe_row *rows,
+                        uint32_t n_rows)
+{
+    s->drafts = false;
+    s->passed = (struct moe_passed){rows[0].position, whole ? n_rows : 0};
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i].sequence != 0 || rows[i].position != rows[0].position + i)
+            s->passed.n = 0;
+        if (rows[i].sequence == 0 && rows[i].position == 0)
+            s->marked = MOE_STANDS_NOWHERE;
+    }
+}
+
 int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
                 uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
                 float *hidden_out, struct moe_err *err)
@@ -177,6 +191,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     struct moe_phase_stats *stats = phases[phase];
     s->phase = stats;
     note_far(s, rows, n_rows);
+    note_passed(s, !encode && layer_end == s->model->config.n_layers, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     status = ask_known(s, rows, n_rows, layer_begin, layer_end, err);

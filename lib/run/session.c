@@ -37,6 +37,7 @@ static struct moe_session_options resolve(const struct moe_config *c,
         o.n_sources = o.n_sequences;
     if (c->n_encoder == 0)
         o.source_context = o.n_sources = 0;
+    o.takes_back = o.takes_back && moe_config_recurrent_layers(c, c->n_layers) > 0;
     o.batch = larger(o.batch, o.source_context);
     if (c->prefix_lm)
         o.batch = larger(o.batch, o.context);
@@ -175,6 +176,8 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->source_context = o.source_context;
     s->n_sources = o.n_sources;
     s->n_threads = moe_par_threads();
+    s->takes_back = o.takes_back;
+    s->marked = MOE_STANDS_NOWHERE;
     s->stages = stages_of(&o);
     status = allocate_request(s, &o, err);
     if (status == MOE_OK)
@@ -213,6 +216,10 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence)
     if (n_recorded && s->experts->ops->end_sequence)
         s->experts->ops->end_sequence(s->experts, n_recorded);
     s->n_recorded[sequence] = 0;
+    if (sequence == 0) {
+        s->marked = MOE_STANDS_NOWHERE;
+        s->passed = (struct moe_passed){0};
+    }
     moe_recurrent_stand(s, sequence, 0);
     if (s->prompts)
         s->prompts[sequence] = (struct moe_prompt){0};
@@ -278,6 +285,24 @@ uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint3
     return moe_recurrent_from(s, sequence, n);
 }
 
+void moe_sequence_mark(struct moe_session *s, uint32_t n)
+{
+    if (!s->takes_back || s->marked == n || n == 0 || moe_recurrent_from(s, 0, n) != n)
+        return;
+    s->stages->copy_states(s, 0, s->n_sequences);
+    s->marked = n;
+}
+
+uint32_t moe_sequence_back(struct moe_session *s, uint32_t n)
+{
+    uint32_t from = moe_recurrent_from(s, 0, n);
+    if (from == n || s->marked == MOE_STANDS_NOWHERE || s->marked > n)
+        return from;
+    s->stages->copy_states(s, s->n_sequences, 0);
+    moe_recurrent_stand(s, 0, s->marked);
+    return s->marked;
+}
+
 /* ---- Keys and values from elsewhere ---- */
 
 const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err *err)
@@ -299,6 +324,8 @@ void moe_sequence_put(struct moe_session *s, uint32_t sequence, bool far)
 {
     s->n_recorded[sequence] = 0;
     s->begun = true;
-    if (sequence == 0)
+    if (sequence == 0) {
         s->far = far;
+        s->passed = (struct moe_passed){0};
+    }
 }

@@ -6,7 +6,8 @@
  * the experts that were loaded for it too.
  *
  * The drafter here looks the text's last tokens up in the text before them (prompt lookup decoding,
- * https://github.com/apoorvumang/prompt-lookup-decoding): what followed there may follow here.
+ * https://github.com/apoorvumang/prompt-lookup-decoding): what followed there may follow here. A
+ * layer of the model may draft as well (run/ahead.h; engine/drafting.h has both).
  */
 #ifndef MOE_SAMPLE_DRAFT_H
 #define MOE_SAMPLE_DRAFT_H

@@ -55,6 +55,13 @@ static bool differs(const struct moe_pack *pack, const struct moe_expert_extent 
     return bits.gate_up != first->gate_up || bits.down != first->down;
 }
 
+/* Whether the tensor is of a layer that drafts. */
+static bool is_ahead(const struct moe_config *c, const char *tensor)
+{
+    unsigned layer;
+    return sscanf(tensor, "layers.%u.", &layer) == 1 && layer >= c->n_layers;
+}
+
 int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out,
                        struct moe_err *err)
 {
@@ -67,9 +74,10 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
     out->n_moe_layers = moe_config_moe_layers(&out->config, out->config.n_layers);
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
-        out->dense.count++;
-        add_weights(&out->dense, t->layout, t->rows, t->cols);
-        add_extent(&out->dense, &t->extent);
+        struct moe_weight_sum *sum = is_ahead(&out->config, t->name) ? &out->ahead : &out->dense;
+        sum->count++;
+        add_weights(sum, t->layout, t->rows, t->cols);
+        add_extent(sum, &t->extent);
     }
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         struct moe_bits first = {0};
@@ -79,6 +87,10 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
                 add_expert(&out->variants[v], pack, x);
                 out->mixed[v] |= differs(pack, x, &first);
             }
+        for (uint32_t i = 0; i < out->config.n_ahead * moe_pack_n_experts(pack); i++)
+            add_expert(&out->ahead, pack,
+                       moe_pack_expert(pack, out->config.n_layers + i / moe_pack_n_experts(pack),
+                                       i % moe_pack_n_experts(pack), v));
     }
     moe_pack_section(pack, MOE_PACK_TOKENIZER, &out->tokenizer_bytes);
     moe_pack_section(pack, MOE_PACK_CHAT, &n);
@@ -223,6 +235,8 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
         snprintf(name, sizeof name, "experts %s", variant->name);
         sum_line(out, name, variant->method, &s->variants[v]);
     }
+    if (s->ahead.count)
+        sum_line(out, "drafts (MTP)", "", &s->ahead);
     if (tensors)
         tensor_lines(pack, c, out);
 }
@@ -347,6 +361,11 @@ int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summar
     emit_sum(&e, &s->dense);
     moe_emit_close(&e);
     emit_variants(&e, pack, s);
+    if (s->ahead.count) {
+        moe_emit_open_map(&e, "drafts");
+        emit_sum(&e, &s->ahead);
+        moe_emit_close(&e);
+    }
     if (tensors)
         emit_tensors(&e, pack, &s->config);
     return status == MOE_OK ? moe_emit_end(&e, err) : status;

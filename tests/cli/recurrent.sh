@@ -20,8 +20,8 @@ expect_exit 0 "--beams"
 moe -p "$story" -n 90 --temp 0 --ignore-eos -c 64 --context-shift --stats-json "$json"
 check "--context-shift" [ "$(figure generated_tokens)" = 90 ]
 
-moe -p "$story" --draft ngram
-error_line 3 "moe-run: the model's recurrent states take no token back: leave --draft out" "--draft"
+moe -p "$story" --temp 0 -n 24 --ignore-eos --draft ngram --stats-json "$json"
+check "--draft: the same" cmp -s "$out" "$tmp/alone"
 moe -p "$story" --prompt-cache "$tmp/cache"
 error_line 3 'moe-run: no context can be saved or loaded here: recurrent states are not kept in files yet' \
     "--prompt-cache"

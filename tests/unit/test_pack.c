@@ -433,7 +433,7 @@ static void forged_headers_are_refused(void **state)
     moe_put_u32(pack.data + 12, 0xffffffff);
     expect_forged(MOE_ERR_FORMAT, "impossible header");
     moe_put_u64(pack.data + 24, 6);
-    expect_forged(MOE_ERR_VERSION, "features 0x6");
+    expect_forged(MOE_ERR_VERSION, "features 0x4");
     moe_put_u64(pack.data + 56, 1);
     expect_forged(MOE_ERR_FORMAT, "impossible header");
     pack.data[3000] = 1;

@@ -1,0 +1,226 @@
+/* Layers that draft (run/ahead.h) against what PyTorch computes of the same description
+ * (tests/fixtures/fixture_ahead.py): DeepSeek's names, behind latent attention, and Qwen3-Next's,
+ * behind recurrent states. */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "../scratch_dir.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#include "model/config.h"
+#include "model_fixture.h"
+#include "pack/pack.h"
+#include "run/ahead.h"
+
+enum { MOST_IDS = 64, MOST_VOCAB = 512 };
+
+struct ahead {
+    struct fixture f;
+    json_t *reference;
+    uint32_t n, ids[MOST_IDS];
+    float worst; /* of all logits compared, in parts of the largest */
+};
+
+static json_t *reference_of(const struct ahead *a, const char *key)
+{
+    json_t *value = json_object_get(json_object_get(a->reference, "ahead"), key);
+    assert_non_null(value);
+    return value;
+}
+
+static void open_session(struct ahead *a, uint32_t batch)
+{
+    struct moe_err err = {0};
+    const struct moe_session_options o = {.context = MOST_IDS, .batch = batch, .n_sequences = 2};
+    moe_session_close(a->f.session);
+    a->f.session = NULL;
+    assert_ok(moe_session_open(&a->f.session, a->f.model, a->f.experts, &o, &err), &err);
+}
+
+static void open_all(struct ahead *a, const char *fixture)
+{
+    struct moe_err err = {0};
+    char path[256];
+    const struct moe_convert_options options = pack_options("32", 32);
+    *a = (struct ahead){0};
+    snprintf(path, sizeof path, "%s/reference.json", fixture);
+    a->reference = json_load_file(path, 0, NULL);
+    assert_non_null(a->reference);
+    json_t *ids = reference_of(a, "ids");
+    a->n = (uint32_t)json_array_size(ids);
+    assert_true(a->n <= MOST_IDS);
+    for (uint32_t i = 0; i < a->n; i++)
+        a->ids[i] = (uint32_t)json_integer_value(json_array_get(ids, i));
+    snprintf(a->f.path, sizeof a->f.path, "/tmp/moe-ahead-%d.moe", (int)getpid());
+    make_pack(a->f.path, fixture, &options);
+    assert_ok(moe_model_open_directory(&a->f.model, a->f.path, &err), &err);
+    assert_ok(moe_model_take_ahead(a->f.model, &err), &err);
+    assert_ok(moe_model_load(a->f.model, 0, NULL, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&a->f.experts, a->f.model->pack, 0, NULL, NULL, &err),
+              &err);
+}
+
+static void close_all(struct ahead *a)
+{
+    fixture_close(&a->f);
+    json_decref(a->reference);
+}
+
+/* Row `row` of what was computed last is what the reference says of a position. */
+static void compare(struct ahead *a, uint32_t row, uint32_t position)
+{
+    struct moe_err err = {0};
+    float logits[MOST_VOCAB];
+    json_t *positions = reference_of(a, "positions"), *all = reference_of(a, "logits");
+    assert_true(moe_logits_stride(&a->f.model->config) <= MOST_VOCAB);
+    for (size_t i = 0; i < json_array_size(positions); i++) {
+        if (json_integer_value(json_array_get(positions, i)) != position)
+            continue;
+        const json_t *want = json_array_get(all, i);
+        float largest = 0, off = 0;
+        assert_ok(moe_logits(a->f.session, row, 1, logits, &err), &err);
+        for (uint32_t v = 0; v < a->f.model->config.vocab; v++) {
+            float w = (float)json_real_value(json_array_get(want, v));
+            largest = fmaxf(largest, fabsf(w));
+            off = fmaxf(off, fabsf(w - logits[v]));
+        }
+        a->worst = fmaxf(a->worst, off / largest);
+    }
+}
+
+/* The text in passes of `batch`, and after each the layer that drafts; then a token further. */
+static void read_text(struct ahead *a, uint32_t batch)
+{
+    struct moe_err err = {0};
+    struct moe_row rows[MOST_IDS], next[MOST_IDS];
+    uint32_t n_layers = a->f.model->config.n_layers, last = 0;
+    open_session(a, batch);
+    for (uint32_t at = 0, n; at < a->n - 1; at += n) {
+        n = a->n - 1 - at < batch ? a->n - 1 - at : batch;
+        for (uint32_t i = 0; i < n; i++) {
+            rows[i] = (struct moe_row){0, at + i, a->ids[at + i], a->n};
+            next[i] = (struct moe_row){0, at + i, a->ids[at + i + 1], a->n};
+        }
+        assert_ok(moe_forward(a->f.session, MOE_PREFILL, rows, n, 0, n_layers, NULL, NULL, &err),
+                  &err);
+        assert_ok(moe_ahead(a->f.session, next, n, 0, &err), &err);
+        for (uint32_t i = 0; i < n; i++)
+            compare(a, i, at + i);
+        last = n - 1;
+    }
+    const struct moe_row further = {0, a->n - 1,
+                                    (uint32_t)json_integer_value(reference_of(a, "drafted")), a->n};
+    assert_ok(moe_ahead(a->f.session, &further, 1, last, &err), &err);
+    compare(a, 0, a->n - 1);
+}
+
+static void check_fixture(const char *fixture)
+{
+    static const uint32_t batches[] = {1, 7, MOST_IDS};
+    struct ahead a;
+    open_all(&a, fixture);
+    for (size_t i = 0; i < N_ITEMS(batches); i++)
+        read_text(&a, batches[i]);
+    print_message("# %s: %.2g of the largest logit\n", fixture, (double)a.worst);
+    assert_true(a.worst > 0 && a.worst < 1e-4f);
+    /* Its activations are counted with the others', its rows are no tokens. */
+    const struct moe_phase_stats *p = &a.f.session->stats.prefill;
+    const struct moe_config *c = &a.f.model->config;
+    uint64_t n = (uint64_t)(a.n - 1) * c->top_k;
+    assert_int_equal(p->tokens, a.n - 1);
+    assert_int_equal(p->experts.activations,
+                     (moe_config_moe_layers(c, c->n_layers) + 1) * n + c->top_k);
+    close_all(&a);
+}
+
+static void deepseeks_layer(void **state)
+{
+    check_fixture("tests/fixtures/ahead-deepseek");
+}
+
+static void qwen3_nexts_layer(void **state)
+{
+    check_fixture("tests/fixtures/ahead-qwen3-next");
+}
+
+/* What is made of a pack does not see the layer unless it is taken. */
+static void nothing_else_sees_it(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_convert_options options = pack_options("4", 8);
+    struct moe_convert_report report;
+    struct moe_model *with, *without;
+    make_dir(state);
+    make_pack(in_dir("with.moe"), "tests/fixtures/ahead-deepseek", &options);
+    options.no_ahead = true;
+    make_pack(in_dir("without.moe"), "tests/fixtures/ahead-deepseek", &options);
+    assert_ok(moe_model_open_directory(&with, in_dir("with.moe"), &err), &err);
+    assert_ok(moe_model_open_directory(&without, in_dir("without.moe"), &err), &err);
+    assert_int_equal(with->config.n_ahead, 1);
+    assert_int_equal(with->config.n_drafting, 0);
+    assert_int_equal(without->config.n_ahead, 0);
+    assert_int_equal(moe_pack_n_layers(with->pack), 2);
+    assert_int_equal(moe_pack_n_ahead(with->pack), 1);
+    assert_int_equal(moe_pack_source_fingerprint(with->pack),
+                     moe_pack_source_fingerprint(without->pack));
+    assert_int_equal(moe_model_load_bytes(with, 64), moe_model_load_bytes(without, 64));
+    assert_int_equal(moe_cache_slot_bytes(with->pack, 0), moe_cache_slot_bytes(without->pack, 0));
+    const struct moe_session_options o = {.context = 64};
+    assert_int_equal(moe_session_bytes(&with->config, &o), moe_session_bytes(&without->config, &o));
+    assert_ok(moe_model_take_ahead(with, &err), &err);
+    assert_int_equal(moe_pack_n_layers(with->pack), 3);
+    assert_true(moe_model_load_bytes(with, 64) > moe_model_load_bytes(without, 64));
+    assert_true(moe_session_kv_bytes(&with->config, &o) >
+                moe_session_kv_bytes(&without->config, &o));
+    assert_fails(moe_model_take_ahead(without, &err), MOE_ERR_UNSUPPORTED, "no layer that drafts",
+                 &err);
+    moe_model_close(with);
+    moe_model_close(without);
+
+    /* Packed again it stays, or goes. */
+    options = pack_options("", 0);
+    assert_ok(moe_convert_pack(in_dir("with.moe"), in_dir("again.moe"), &options, &report, &err),
+              &err);
+    assert_ok(moe_model_open_directory(&with, in_dir("again.moe"), &err), &err);
+    assert_ok(moe_model_take_ahead(with, &err), &err);
+    moe_model_close(with);
+    options.no_ahead = true;
+    assert_ok(moe_convert_pack(in_dir("with.moe"), in_dir("gone.moe"), &options, &report, &err),
+              &err);
+    assert_ok(moe_model_open_directory(&without, in_dir("gone.moe"), &err), &err);
+    assert_int_equal(without->config.n_ahead, 0);
+    assert_int_equal(moe_pack_n_ahead(without->pack), 0);
+    moe_model_close(without);
+    remove_dir(state);
+}
+
+/* Without its matrix it is what it was: left out. */
+static void a_layer_in_part_is_left_out(void **state)
+{
+    struct moe_err err = {0};
+    const struct moe_convert_options options = pack_options("4", 8);
+    struct moe_convert_report report;
+    struct moe_model *model;
+    make_dir(state);
+    assert_ok(moe_convert_checkpoint("tests/fixtures/deepseek-v3-a", in_dir("x.moe"), &options,
+                                     &report, &err),
+              &err);
+    assert_true(report.n_beyond > 0);
+    assert_ok(moe_model_open_directory(&model, in_dir("x.moe"), &err), &err);
+    assert_int_equal(model->config.n_ahead, 0);
+    moe_model_close(model);
+    remove_dir(state);
+}
+
+int main(void)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deepseeks_layer),
+        cmocka_unit_test(qwen3_nexts_layer),
+        cmocka_unit_test(nothing_else_sees_it),
+        cmocka_unit_test(a_layer_in_part_is_left_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
