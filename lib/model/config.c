@@ -241,8 +241,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a convolution of %" PRIu32 " channels is too wide", name,
                         moe_config_state_channels(c));
-    if (moe_config_attending_layers(c, c->n_layers) == 0 || c->n_encoder || c->prefix_lm ||
-        c->rope_original ||
+    if (c->n_encoder || c->prefix_lm || c->rope_original ||
         (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
         c->norm_kind != MOE_NORM_RMS || c->norm_place != MOE_NORM_BEFORE)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -306,6 +305,9 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " is said to have a half, and not to have it",
                             name, i);
+    if (moe_config_attending_layers(c, c->n_layers) == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: models without a layer of attention are not implemented", name);
     if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place == MOE_NORM_AFTER))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: layers that are halves are implemented without an encoder and with "
