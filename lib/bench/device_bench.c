@@ -1,7 +1,6 @@
 #define _GNU_SOURCE /* _SC_LEVEL3_CACHE_SIZE, _SC_PHYS_PAGES */
 #include "bench/device_bench.h"
 
-#include "gpu.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,6 @@
 
 enum {
     MEMORY_RUNS = 9,
-    LINK_BYTES = 64 << 20,
-    LINK_RUNS = 9,
     MODEL_SECONDS = 9,
 };
 
@@ -66,25 +63,6 @@ static int measure_host(struct moe_device_host *h, const struct moe_progress *pr
     return MOE_OK;
 }
 
-/* ---- The accelerator ---- */
-
-static void measure_accelerator(struct moe_device_accelerator *a)
-{
-    struct moe_gpu_info info;
-    double seconds[LINK_RUNS];
-    if (moe_gpu_count() == 0 || moe_gpu_describe(0, &info) != 0)
-        return;
-    snprintf(a->name, sizeof a->name, "%s", info.name);
-    a->memory_bytes.value = (double)info.memory_bytes;
-    if (moe_gpu_copy_seconds(0, LINK_BYTES, LINK_RUNS, seconds) != 0)
-        return;
-    for (int i = 0; i < LINK_RUNS; i++)
-        seconds[i] = LINK_BYTES / seconds[i];
-    moe_bench_set_figure(&a->link_bytes_per_second, seconds, LINK_RUNS);
-    snprintf(a->source, sizeof a->source, "copies of %d MiB from page-locked memory",
-             LINK_BYTES >> 20);
-}
-
 /* ---- All of it ---- */
 
 void moe_device_describe(char name[MOE_DEVICE_TEXT], char source[MOE_DEVICE_TEXT])
@@ -117,7 +95,7 @@ int moe_device_bench(const struct moe_device_bench_options *options, struct moe_
     if (status == MOE_OK)
         status = measure_host(&d->host, options->progress, err);
     if (status == MOE_OK)
-        measure_accelerator(&d->accelerator);
+        moe_device_measure_gpu(&d->accelerator);
     if (status == MOE_OK && options->pack) {
         status = moe_device_measure_model(&d->model, options->pack, MODEL_SECONDS,
                                           options->progress, err);

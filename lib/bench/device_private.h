@@ -15,6 +15,8 @@ enum { DEVICE_RUNS = 5, DEVICE_MAX_SAMPLES = 128 };
 int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pack *pack,
                                const char *dir, const struct moe_progress *progress,
                                struct moe_err *err);
+/* The first GPU, by name and figures; nothing where there is none (device_gpu.c). */
+void moe_device_measure_gpu(struct moe_device_accelerator *a);
 /* The pieces of a layer of the pack's model, in about so many seconds: each has DEVICE_RUNS runs at
  * least. */
 int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,

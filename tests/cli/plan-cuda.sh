@@ -77,23 +77,44 @@ run "$bin/moe-profile" -q "$tiny" --text tests/data/stories.calib.txt --max-toke
 simulated() { # OPTION...
     run "$plan" -q --simulate "$tmp/t.trace" "$tiny" -c 64 --device cuda --device-profile "$tmp/gpu.yaml" "$@"
 }
-figure() { sed -n 's/.*"'"$1"'": \([^,}]*\).*/\1/p' "$out" | tr '\n' ' '; }
+listed() { sed -n 's/.*"'"$1"'": \([^,}]*\).*/\1/p' "$out" | tr '\n' ' '; }
 simulated --strategy lru --memory ${host}M --gpu-memory 6M,8M --json
 expect_exit 0 "strategies simulated on a GPU"
-check "... at the sizes of its memory" [ "$(figure memory_bytes)" = "$((6 << 20)) $((8 << 20)) " ]
-check "... before the host's" [ "$(figure host_memory_bytes)" = "$((host << 20)) $((host << 20)) " ]
-slots=$(figure slots) rates=$(figure decode_tokens_per_s)
+check "... at the sizes of its memory" [ "$(listed memory_bytes)" = "$((6 << 20)) $((8 << 20)) " ]
+check "... before the host's" [ "$(listed host_memory_bytes)" = "$((host << 20)) $((host << 20)) " ]
+slots=$(listed slots) rates=$(listed decode_tokens_per_s)
 check "more of the GPU, more slots and speed (${slots:-none}: ${rates:-none})" \
     awk "BEGIN { split(\"$slots\", s); split(\"$rates\", r); exit !(s[1] > 0 && s[2] > s[1] && r[2] > r[1]) }"
 simulated --strategy lru --memory $((least + 1))M --gpu-memory 8M --json
-check "less of the host, slower: $(figure decode_tokens_per_s)" \
-    awk "BEGIN { split(\"$rates\", r); exit !($(figure decode_tokens_per_s) < 0.9 * r[2]) }"
+check "less of the host, slower: $(listed decode_tokens_per_s)" \
+    awk "BEGIN { split(\"$rates\", r); exit !($(listed decode_tokens_per_s) < 0.9 * r[2]) }"
 simulated --strategy lru --memory ${host}M --gpu-memory 1M
 error_line 4 'moe-plan: *a budget of 1.00 MiB on the GPU is too small*' "too little of a GPU to simulate"
 simulated --strategy lru --memory ${host}M --gpu-memory 10%
 error_line 2 "moe-plan: option --gpu-memory: '10%' is not a size*" "a share of experts on a GPU"
 simulated --strategy lru --gpu-memory 8M
 error_line 2 'moe-plan: option --device: *takes --gpu-memory SIZE, and --memory SIZE*' "a table without the host's budget"
+
+# ---- A GPU that is here --------------------------------------------------------------------------
+
+# What the shim's GPU takes means nothing; that each figure is there, and that a plan is made of them, does.
+if [ -x "$BUILD/shim/bin/moe-profile" ]; then
+    run env MOE_SHIM_DEVICES=1 "$BUILD/shim/bin/moe-profile" -q --device --dir "$tmp" -o "$tmp/here.yaml"
+    expect_exit 0 "a machine with a GPU is measured"
+    for name in memory_bytes_per_second link_bytes_per_second link_piece_seconds launch_seconds trip_seconds; do
+        measured=$(sed -n "/^accelerator:/,/^[a-z]/s/^  $name: {value: \([^,]*\), .*runs: 9}/\1/p" "$tmp/here.yaml")
+        check "... $name: ${measured:-none}" awk "BEGIN { exit !(${measured:-0} > 0) }"
+    done
+    planned here --strategy lru --device cuda --memory ${host}M --gpu-memory 6M
+    expect_exit 0 "... and planned for"
+    check "... over the link that was measured" [ "$(member times load_bytes_per_second)" = \
+        "$(sed -n 's/^  link_bytes_per_second: {value: \([^,]*\),.*/\1/p' "$tmp/here.yaml")" ]
+    planned here --strategy lru --memory ${host}M
+    check "the processor's plan takes the disk" [ "$(member times load_bytes_per_second)" != \
+        "$(sed -n 's/^  link_bytes_per_second: {value: \([^,]*\),.*/\1/p' "$tmp/here.yaml")" ]
+else
+    skip "a machine with a GPU is measured" "no shim in this build (make shim-programs)"
+fi
 
 # ---- The run -------------------------------------------------------------------------------------
 
