@@ -64,10 +64,10 @@ uint64_t moe_engine_process_bytes(void)
     return PROGRAM_MARGIN + (uint64_t)moe_par_threads() * THREAD_BYTES;
 }
 
-uint64_t moe_engine_program_bytes(const struct moe_model *model)
+uint64_t moe_engine_program_bytes(const struct moe_model *model, bool for_gpu)
 {
-    uint64_t cuda = strcmp(moe_gpu_build(), "none") == 0 ? 0 : CUDA_BYTES;
-    return PROGRAM_BYTES + cuda + moe_model_directory_bytes(model);
+    bool has_cuda = for_gpu || strcmp(moe_gpu_build(), "none") != 0;
+    return PROGRAM_BYTES + (has_cuda ? CUDA_BYTES : 0) + moe_model_directory_bytes(model);
 }
 
 struct moe_budget moe_engine_size(const struct moe_split_inputs *in,

@@ -13,8 +13,9 @@ struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
                                   const struct moe_strategy *strategy);
 
 /* What a process with this model's directory open takes before anything else is: computed, so that
- * every program and every run say the same. */
-uint64_t moe_engine_program_bytes(const struct moe_model *model);
+ * every program and every run say the same. for_gpu: a program built with CUDA, whatever this one
+ * is. */
+uint64_t moe_engine_program_bytes(const struct moe_model *model, bool for_gpu);
 
 /* The same with a batch: the session's, or if that is 0 the largest whose buffers take at most an
  * eighth of the budget, and what they take more than the smallest half of the experts' memory. Its

@@ -125,7 +125,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
     };
     if (!o->program_bytes && !o->shares) {
         const uint64_t now = moe_rss_bytes();
-        in->program = moe_engine_program_bytes(model);
+        in->program = moe_engine_program_bytes(model, gpu != NULL);
         in->grown = now > in->program;
         in->program = in->grown ? now : in->program;
     }
