@@ -160,16 +160,18 @@ static enum kind kind_of(const struct moe_config *config, const struct moe_matri
     case MOE_T_STATE_Q:
     case MOE_T_STATE_K:
         return config->state_step_rank ? UNKNOWN : INTO_ATTENTION;
-    case MOE_T_O:
-        return INTO_OUTPUT;
+    case MOE_T_O: /* layers of two widths */
+        return config->global_head_dim ? UNKNOWN : INTO_OUTPUT;
     case MOE_T_GATE:
     case MOE_T_UP:
-    case MOE_T_SHARED_GATE_PROJ:
-    case MOE_T_SHARED_UP:
     case MOE_T_SHARED_GATE:
         return INTO_FFN;
-    case MOE_T_DOWN:
+    case MOE_T_SHARED_GATE_PROJ: /* perhaps under another norm than the experts' */
+    case MOE_T_SHARED_UP:
+        return config->own_norms ? UNKNOWN : INTO_FFN;
     case MOE_T_SHARED_DOWN:
+        return config->own_norms ? UNKNOWN : INTO_DOWN;
+    case MOE_T_DOWN:
         return INTO_DOWN;
     default:
         return UNKNOWN;

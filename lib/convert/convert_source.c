@@ -76,8 +76,13 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
-    return source->naming == MOE_NAMING_HF && source->family->hf.in_text_config &&
-           matches("model.visual.*", name);
+    static const char *const formats[] = {"model.visual.*", "model.vision_tower.*",
+                                          "model.embed_vision.*", "model.audio_tower.*",
+                                          "model.embed_audio.*"};
+    bool sees = false;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        sees |= matches(formats[i], name);
+    return source->naming == MOE_NAMING_HF && source->family->hf.in_text_config && sees;
 }
 
 bool convert_is_beyond(const struct convert_source *source, const char *name)

@@ -41,14 +41,19 @@ enum { CHUNK = MOE_ATTENTION_CHUNK };
 
 uint64_t moe_attention_scratch_floats(const struct moe_config *c)
 {
-    uint64_t key = moe_config_cache_key(c), value = moe_round_up(moe_config_cache_value(c), 16);
+    uint64_t key = moe_config_cache_key(c), value = moe_config_cache_value(c);
+    key = key > c->global_head_dim ? key : c->global_head_dim;
+    value = moe_round_up(value > c->global_head_dim ? value : c->global_head_dim, 16);
     return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value);
 }
 
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
 {
     /* Every run of rows of one sequence may end in a tile that is not full. */
-    return (uint64_t)batch * (c->n_heads / moe_config_cache_heads(c)) / MOE_TILE + batch;
+    uint32_t heads = moe_config_cache_heads(c);
+    if (c->global_kv_heads && c->global_kv_heads < heads)
+        heads = c->global_kv_heads;
+    return (uint64_t)batch * (c->n_heads / heads) / MOE_TILE + batch;
 }
 
 struct attend {
@@ -338,12 +343,13 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
     const struct moe_config *c = &m->config;
     const struct cpu_work *w = s->device;
     bool encoder = moe_config_in_encoder(c, layer);
+    const struct moe_kv kv = moe_kv_of_layer(encoder ? &w->source_kv : &w->kv, layer);
     struct attend a = {
-        .kv = encoder ? &w->source_kv : &w->kv,
+        .kv = &kv,
         .work = &w->attention,
         .scale = c->attn_scale,
         .layer = encoder ? c->n_encoder : layer,
-        .group = c->n_heads / w->kv.n_heads,
+        .group = c->n_heads / kv.n_heads,
         .window = c->layer_is_windowed[layer] ? c->window : 0,
         .sinks = m->layers[layer].sinks,
         .rows = rows,

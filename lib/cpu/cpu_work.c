@@ -50,7 +50,7 @@ static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
     a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);
     a->scratch_floats = moe_attention_scratch_floats(c);
     a->scratch = moe_arena_take(arena, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
-    moe_inputs_carve(&a->from_out, arena, n, c->n_heads * c->value_dim);
+    moe_inputs_carve(&a->from_out, arena, n, c->n_heads * larger(c->value_dim, c->global_head_dim));
 }
 
 static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *arena,

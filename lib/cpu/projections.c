@@ -8,6 +8,7 @@
  *
  * Attention to an encoder's output (cross_q and its neighbours) has plain products alone.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/par.h"
@@ -20,6 +21,8 @@ struct project {
     const struct moe_row *rows;
     const struct moe_layer *layer;
     struct cpu_attention *w;
+    uint32_t head_dim, kv_heads, rope_dim; /* the layer's */
+    bool global;
 };
 
 static const float *angles(const struct project *p, int64_t row)
@@ -28,34 +31,49 @@ static const float *angles(const struct project *p, int64_t row)
     const struct moe_row *r = &p->rows[row];
     if (m->config.positions != MOE_POSITIONS_ROTARY)
         return NULL;
+    if (p->global)
+        return m->global_rope + (uint64_t)r->position * p->rope_dim;
     uint64_t at = moe_math_rope_row(m->config.rope_original, r->length, r->position);
     return m->rope + at * m->config.rope_dim;
 }
 
 /* ---- Ordinary attention ---- */
 
-static void norm_heads(const struct moe_config *c, float *x, uint32_t n_heads, const float *norm)
+static void norm_heads(const struct project *p, float *x, uint32_t n_heads, const float *norm)
 {
-    for (uint32_t head = 0; head < n_heads; head++)
-        moe_kern.rms_norm(x + head * c->head_dim, norm, c->head_dim, c->norm_eps,
-                          x + head * c->head_dim);
+    float eps = p->s->model->config.norm_eps;
+    for (uint32_t head = 0; head < n_heads; head++, x += p->head_dim)
+        moe_kern.rms_norm(x, norm, p->head_dim, eps, x);
+}
+
+/* The same without weights: the scale is kern.h's. */
+static void norm_values(const struct project *p, float *x)
+{
+    float eps = p->s->model->config.norm_eps;
+    for (uint32_t head = 0; head < p->kv_heads; head++, x += p->head_dim) {
+        float lane[MOE_LANES] = {0};
+        for (uint32_t i = 0; i < p->head_dim; i++)
+            lane[i % MOE_LANES] = fmaf(x[i], x[i], lane[i % MOE_LANES]);
+        moe_kern.scale(moe_math_rms_scale(moe_math_join(lane), p->head_dim, eps), p->head_dim, x);
+    }
 }
 
 /* Norm, clipping and rotary positions of the queries, or the keys, of one row. */
-static void finish_heads(const struct moe_config *c, float *x, uint32_t n_heads, const float *norm,
+static void finish_heads(const struct project *p, float *x, uint32_t n_heads, const float *norm,
                          const float *cs)
 {
-    uint32_t width = n_heads * c->head_dim;
+    const struct moe_config *c = &p->s->model->config;
+    uint32_t width = n_heads * p->head_dim;
     if (c->qk_norm == MOE_QK_NORM_FULL)
         moe_kern.rms_norm(x, norm, width, c->norm_eps, x);
     if (c->qk_norm == MOE_QK_NORM_HEAD)
-        norm_heads(c, x, n_heads, norm);
+        norm_heads(p, x, n_heads, norm);
     if (c->clip_qkv > 0)
         moe_kern.clamp(c->clip_qkv, width, x);
     for (uint32_t head = 0; cs && head < n_heads; head++)
-        moe_kern.rope(x + head * c->head_dim, cs, c->rope_dim);
+        moe_kern.rope(x + head * p->head_dim, cs, p->rope_dim);
     if (c->qk_norm == MOE_QK_NORM_ROTATED)
-        norm_heads(c, x, n_heads, norm);
+        norm_heads(p, x, n_heads, norm);
 }
 
 static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -64,18 +82,23 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct moe_config *c = &p->s->model->config;
     const struct moe_layer *l = p->layer;
     const struct cpu_attention *w = p->w;
-    uint32_t kv_width = c->n_kv_heads * c->head_dim;
+    uint32_t kv_width = p->kv_heads * p->head_dim;
     for (int64_t i = begin; i < end; i++) {
         float *q = w->q + (uint64_t)i * w->stride.q, *k = w->k + (uint64_t)i * w->stride.k;
         float *v = w->v + (uint64_t)i * w->stride.v;
         const float *cs = angles(p, i);
         if (l->q_bias) {
-            moe_kern.add(l->q_bias, c->n_heads * c->head_dim, q);
+            moe_kern.add(l->q_bias, c->n_heads * p->head_dim, q);
             moe_kern.add(l->k_bias, kv_width, k);
-            moe_kern.add(l->v_bias, kv_width, v);
         }
-        finish_heads(c, q, c->n_heads, l->q_norm, cs);
-        finish_heads(c, k, c->n_kv_heads, l->k_norm, cs);
+        if (l->v_bias)
+            moe_kern.add(l->v_bias, kv_width, v);
+        if (!l->v.data)
+            memcpy(v, k, kv_width * sizeof *v);
+        finish_heads(p, q, c->n_heads, l->q_norm, cs);
+        finish_heads(p, k, p->kv_heads, l->k_norm, cs);
+        if (c->value_norm)
+            norm_values(p, v);
         if (c->clip_qkv > 0)
             moe_kern.clamp(c->clip_qkv, kv_width, v);
     }
@@ -89,11 +112,13 @@ static void project_heads(struct project *p, uint32_t n_rows)
     struct moe_mm mm[4] = {
         moe_inputs_mm(from, l->q, w->q, w->stride.q),
         moe_inputs_mm(from, l->k, w->k, w->stride.k),
-        moe_inputs_mm(from, l->v, w->v, w->stride.v),
     };
+    int n = 2;
+    if (l->v.data)
+        mm[n++] = moe_inputs_mm(from, l->v, w->v, w->stride.v);
     if (l->attn_gate.data)
-        mm[3] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
-    moe_matmul(mm, l->attn_gate.data ? 4 : 3);
+        mm[n++] = moe_inputs_mm(from, l->attn_gate, w->gate, w->stride.out);
+    moe_matmul(mm, n);
     moe_par_for(n_rows, 8, finish_rows, p);
 }
 
@@ -188,7 +213,17 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
 {
     const struct moe_config *c = &s->model->config;
     struct cpu_work *w = s->device;
-    struct project p = {s, rows, &s->model->layers[layer], &w->attention};
+    bool global = moe_config_is_global(c, layer);
+    struct project p = {
+        .s = s,
+        .rows = rows,
+        .layer = &s->model->layers[layer],
+        .w = &w->attention,
+        .head_dim = moe_config_head_dim(c, layer),
+        .kv_heads = moe_config_kv_heads(c, layer),
+        .rope_dim = global ? 2 * c->n_global_freqs : c->rope_dim,
+        .global = global,
+    };
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
     if (c->kv_rank)
         project_latent(&p, n_rows);

@@ -178,7 +178,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     }
     if (status != MOE_OK)
         return status;
-    const struct moe_block_end end = {NULL, l->attn_norm, l->attn_norm_bias};
+    const struct moe_block_end end = stages_cpu_attention_end(c, l);
     if (mixes)
         stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
@@ -209,6 +209,11 @@ static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
             moe_kern.add(m->head_bias, m->config.vocab, row);
         if (m->config.logit_scale != 1)
             moe_kern.scale(m->config.logit_scale, m->config.vocab, row);
+        if (m->config.logit_cap > 0) {
+            moe_kern.scale(1 / m->config.logit_cap, m->config.vocab, row);
+            moe_kern.tanh(row, m->config.vocab, row);
+            moe_kern.scale(m->config.logit_cap, m->config.vocab, row);
+        }
     }
 }
 
@@ -257,7 +262,7 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
     struct moe_mm mm =
         moe_inputs_mm(&states->inputs, m->head, logits, moe_logits_stride(&m->config));
     moe_matmul(&mm, 1);
-    if (m->head_bias || m->config.logit_scale != 1) {
+    if (m->head_bias || m->config.logit_scale != 1 || m->config.logit_cap > 0) {
         struct stage st = {.s = s, .logits = logits};
         moe_par_for(n, 1, finish_logits, &st);
     }

@@ -68,15 +68,34 @@ uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
               struct moe_err *err);
 
-/* What ends a block: a bias of its last product, and its norm, which counts where norms stand after
- * blocks. What there is not is NULL. */
+/* What ends a block: a bias of its last product, its norm, and what the stream is multiplied by
+ * then. What there is not is NULL. */
 struct moe_block_end {
-    const float *bias, *norm, *norm_bias;
+    const float *bias, *norm, *norm_bias, *scale;
 };
+/* Of a layer's attention, and of its feed-forward. */
+static inline struct moe_block_end stages_cpu_attention_end(const struct moe_config *c,
+                                                            const struct moe_layer *l)
+{
+    if (c->norm_place == MOE_NORM_AFTER)
+        return (struct moe_block_end){.norm = l->attn_norm, .norm_bias = l->attn_norm_bias};
+    return (struct moe_block_end){.norm = l->attn_end_norm};
+}
+static inline struct moe_block_end stages_cpu_ffn_end(const struct moe_config *c,
+                                                      const struct moe_layer *l)
+{
+    if (c->norm_place == MOE_NORM_AFTER)
+        return (struct moe_block_end){l->down_bias, l->ffn_norm, l->ffn_norm_bias, l->scale};
+    return (struct moe_block_end){l->down_bias, l->ffn_end_norm, NULL, l->scale};
+}
 /* h += residual_scale * (that of) sum, for the first n_rows rows. */
 void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
                               uint32_t n_rows);
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
+/* Inputs of products: the stream under a norm (NULL: as the layer's router takes it in), which lies
+ * in `sum` until something else is put there. */
+struct moe_inputs *stages_cpu_normed(struct moe_session *s, const struct moe_layer *layer,
+                                     const float *norm, uint32_t n_rows);
 int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows);
 int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,

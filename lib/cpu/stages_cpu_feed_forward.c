@@ -67,12 +67,49 @@ static void gated_out(struct moe_session *s, uint32_t n, const struct moe_mat *d
     moe_matmul(&mm, 1);
 }
 
+struct normed {
+    struct moe_session *s;
+    const struct moe_layer *layer;
+    const float *norm; /* NULL: as the router takes it in */
+};
+
+static void normed_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct normed *n = ctx;
+    const struct moe_states *states = &n->s->states;
+    const struct moe_config *c = &n->s->model->config;
+    const struct cpu_work *w = n->s->device;
+    for (int64_t i = begin; i < end; i++) {
+        const float *h = states->h + (uint64_t)i * states->stride;
+        float *out = w->sum + (uint64_t)i * states->stride;
+        if (n->norm)
+            moe_norm_row(c, h, n->norm, NULL, out);
+        else
+            moe_router_input_row(c, n->layer, h, out);
+    }
+}
+
+struct moe_inputs *stages_cpu_normed(struct moe_session *s, const struct moe_layer *layer,
+                                     const float *norm, uint32_t n_rows)
+{
+    struct moe_inputs *in = &cpu_feed_forward(s)->gathered;
+    const struct cpu_work *w = s->device;
+    struct normed n = {s, layer, norm};
+    moe_par_for(n_rows, 16, normed_rows, &n);
+    moe_inputs_set(in, w->sum, s->states.stride, NULL, n_rows, s->model->config.hidden);
+    return in;
+}
+
 /* A dense layer's feed-forward, or the shared expert's, into `sum`; without the bias of down. */
 static void run_dense(struct moe_session *s, const struct moe_layer *l)
 {
     struct cpu_work *w = s->device;
-    gated_in(s, &s->states.inputs, &l->gate, &l->up, l->up_bias, NULL);
-    gated_out(s, s->states.inputs.n, &l->down, w->sum);
+    struct moe_inputs *in = &s->states.inputs;
+    uint32_t n_rows = in->n;
+    if (l->shared_norm)
+        in = stages_cpu_normed(s, l, l->shared_norm, n_rows);
+    gated_in(s, in, &l->gate, &l->up, l->up_bias, NULL);
+    gated_out(s, n_rows, &l->down, w->sum);
 }
 
 struct add {
@@ -90,9 +127,12 @@ static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *sum = w->sum + (uint64_t)i * stride;
         if (a->end->bias)
             moe_kern.add(a->end->bias, c->hidden, sum);
-        if (c->norm_place == MOE_NORM_AFTER)
+        float *h = a->s->states.h + (uint64_t)i * stride;
+        if (a->end->norm)
             moe_norm_row(c, sum, a->end->norm, a->end->norm_bias, sum);
-        moe_kern.axpy(c->residual_scale, sum, c->hidden, a->s->states.h + (uint64_t)i * stride);
+        moe_kern.axpy(c->residual_scale, sum, c->hidden, h);
+        if (a->end->scale)
+            moe_kern.scale(*a->end->scale, c->hidden, h);
     }
 }
 
@@ -170,7 +210,7 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_layer *l = &s->model->layers[layer];
-    const struct moe_block_end end = {l->down_bias, l->ffn_norm, l->ffn_norm_bias};
+    const struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, l);
     run_dense(s, l);
     stages_cpu_add_to_stream(s, &end, n_rows);
     return MOE_OK;
@@ -221,8 +261,9 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct cpu_work *w = m->s->device;
     const struct moe_states *states = &m->s->states;
     const struct moe_layer_request *r = &m->s->request;
+    const struct moe_block_end last = stages_cpu_ffn_end(c, m->layer);
     for (int64_t i = begin; i < end; i++) {
-        const float *sum = w->sum + (uint64_t)i * states->stride;
+        float *sum = w->sum + (uint64_t)i * states->stride;
         float *h = states->h + (uint64_t)i * states->stride;
         float *acc = states->xn + (uint64_t)i * states->stride; /* no longer needed */
         uint64_t first = (uint64_t)i * c->top_k;
@@ -231,6 +272,10 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
             moe_kern.axpy(r->weights[first + k],
                           states->expert_out + r->slot_of[first + k] * states->stride, c->hidden,
                           acc);
+        if (m->layer->experts_end_norm) {
+            moe_norm_row(c, acc, m->layer->experts_end_norm, NULL, acc);
+            moe_norm_row(c, sum, m->layer->shared_end_norm, NULL, sum);
+        }
         if (c->shared_ff) {
             float scale = 1;
             if (m->layer->shared_gate.data)
@@ -242,9 +287,11 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
             moe_kern.tanh(bypass, c->hidden, bypass);
             moe_kern.add(bypass, c->hidden, acc);
         }
-        if (c->norm_place == MOE_NORM_AFTER)
-            moe_norm_row(c, acc, m->layer->ffn_norm, m->layer->ffn_norm_bias, acc);
+        if (last.norm)
+            moe_norm_row(c, acc, last.norm, last.norm_bias, acc);
         moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
+        if (last.scale)
+            moe_kern.scale(*last.scale, c->hidden, h);
     }
 }
 

@@ -51,13 +51,16 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
         moe_route_tokens(s->model, layer, rows, n_rows, &s->request);
         share_probabilities(s, n_rows);
     } else {
-        const struct moe_router_use use = {l, moe_inputs_for(&s->states.inputs, l->router.layout),
+        struct moe_inputs *in =
+            l->router_norm ? stages_cpu_normed(s, l, NULL, n_rows) : &s->states.inputs;
+        const struct moe_router_use use = {l, moe_inputs_for(in, l->router.layout),
                                            w->probabilities};
         moe_router_scores(&use, 1, w->router_stride);
         if (s->router_row && n_rows == 1)
             memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
         struct route route = {s, l};
         moe_par_for(n_rows, 16, route_rows, &route);
+        moe_router_scale_experts(l, r->chosen, (uint64_t)n_rows * c->top_k, r->weights);
     }
     if (s->follow)
         moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), s->request.chosen,

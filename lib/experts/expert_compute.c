@@ -16,6 +16,22 @@ struct moe_expert_compute {
 
 /* ---- Parts of an expert ---- */
 
+/* gate[i] = gelu(gate[i]) * up[i], gelu(x) = x / 2 * (1 + tanh(x * (a + b * x * x))), a = sqrt(2 /
+ * pi), b = 0.044715 a, each step rounded: around one kernel, so that all its variants agree. */
+static void geglu(const float *up, uint32_t width, float *gate)
+{
+    enum { PIECE = 64 };
+    float t[PIECE];
+    for (uint32_t at = 0; at < width; at += PIECE) {
+        uint32_t n = width - at < PIECE ? width - at : PIECE;
+        for (uint32_t i = 0; i < n; i++)
+            t[i] = gate[at + i] * (0.797884561f + 0.0356774081f * (gate[at + i] * gate[at + i]));
+        moe_kern.tanh(t, n, t);
+        for (uint32_t i = 0; i < n; i++)
+            gate[at + i] = 0.5f * gate[at + i] * (1.0f + t[i]) * up[at + i];
+    }
+}
+
 void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
                       uint32_t width, float *gate, float *up)
 {
@@ -30,6 +46,9 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
         break;
     case MOE_ACT_SWIGLU_CLAMPED:
         moe_kern.swiglu_clamped(gate, up, width, config->act_alpha, config->act_limit, gate);
+        break;
+    case MOE_ACT_GEGLU:
+        geglu(up, width, gate);
         break;
     case MOE_ACT_RELU:
         moe_kern.relu(up, width, gate);

@@ -23,6 +23,32 @@ struct moe_kv_pool moe_kv_pool_shape(const struct moe_session_options *o)
     return pool;
 }
 
+struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
+{
+    struct moe_kv of = *kv;
+    if (moe_config_is_global(kv->config, layer)) {
+        of.n_heads = kv->config->global_kv_heads;
+        of.key_dim = of.value_dim = kv->config->global_head_dim;
+        of.value_padded = (uint32_t)moe_padded(of.value_dim);
+    }
+    return of;
+}
+
+/* Cells of keys and of values of one position, of the cache's layers up to `end`, a model's. */
+static void add_cells(const struct moe_kv *kv, uint32_t end, uint64_t *keys, uint64_t *values)
+{
+    const struct moe_config *c = kv->config;
+    uint64_t n =
+        moe_config_attending_layers(c, end) - moe_config_attending_layers(c, kv->first_layer);
+    uint64_t n_global = 0;
+    for (uint32_t layer = kv->first_layer; c->global_head_dim && layer < end; layer++)
+        n_global += moe_config_is_global(c, layer);
+    *keys = (n - n_global) * moe_config_cache_heads(c) * moe_config_cache_key(c);
+    *values = (n - n_global) * moe_config_cache_heads(c) * moe_padded(moe_config_cache_value(c));
+    *keys += n_global * c->global_kv_heads * c->global_head_dim;
+    *values += n_global * c->global_kv_heads * moe_padded(c->global_head_dim);
+}
+
 struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_options *o)
 {
     struct moe_kv_pool pool = moe_kv_pool_shape(o);
@@ -41,9 +67,9 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .layout = {o->kv_kind, 0},
         .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
     };
-    uint64_t per_head =
-        (uint64_t)kv.block_positions * (kv.key_dim + kv.value_padded) * kv.item_bytes;
-    uint64_t per_block = (uint64_t)kv.n_layers * kv.n_heads * per_head;
+    add_cells(&kv, moe_config_all_layers(c), &kv.key_cells, &kv.value_cells);
+    uint64_t per_block =
+        (uint64_t)kv.block_positions * (kv.key_cells + kv.value_cells) * kv.item_bytes;
     if (!moe_mul_u64(pool.n_blocks, per_block, &kv.bytes))
         kv.bytes = UINT64_MAX;
     return kv;
@@ -67,7 +93,7 @@ void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *
 void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
 {
     kv->keys = memory;
-    kv->values = memory + kv->bytes / (kv->key_dim + kv->value_padded) * kv->key_dim;
+    kv->values = memory + kv->bytes / (kv->key_cells + kv->value_cells) * kv->key_cells;
 }
 
 uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i)
@@ -78,50 +104,58 @@ uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i)
     return layer;
 }
 
-/* Where it has the model's layer. */
-static uint32_t place_of_layer(const struct moe_kv *kv, uint32_t layer)
+/* Cells of a position before those of the layer's head, in the block of all layers. kv: of any
+ * layer. */
+static void cells_before(const struct moe_kv *kv, uint32_t layer, uint32_t head, uint64_t *keys,
+                         uint64_t *values)
 {
-    return moe_config_attending_layers(kv->config, layer) -
-           moe_config_attending_layers(kv->config, kv->first_layer);
-}
-
-/* Index of one (block, layer, kv head) among all. */
-static uint64_t head_index(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
-{
-    return ((uint64_t)block * kv->n_layers + place_of_layer(kv, layer)) * kv->n_heads + head;
+    const struct moe_kv of = moe_kv_of_layer(kv, layer);
+    add_cells(kv, layer, keys, values);
+    *keys += (uint64_t)head * of.key_dim;
+    *values += (uint64_t)head * of.value_padded;
 }
 
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    uint64_t index = head_index(kv, layer, block, head);
-    return kv->keys + index * kv->block_positions * kv->key_dim * kv->item_bytes;
+    uint64_t keys, values;
+    cells_before(kv, layer, head, &keys, &values);
+    return kv->keys + (block * kv->key_cells + keys) * kv->block_positions * kv->item_bytes;
 }
 
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    uint64_t index = head_index(kv, layer, block, head);
-    return kv->values + index * kv->block_positions * kv->value_padded * kv->item_bytes;
+    uint64_t keys, values;
+    cells_before(kv, layer, head, &keys, &values);
+    return kv->values + (block * kv->value_cells + values) * kv->block_positions * kv->item_bytes;
 }
 
 void moe_kv_spans(const struct moe_kv *kv, struct moe_kv_span spans[2])
 {
-    uint64_t cells = (uint64_t)kv->n_layers * kv->n_heads * kv->block_positions * kv->item_bytes;
-    spans[0] = (struct moe_kv_span){kv->keys, cells * kv->key_dim};
-    spans[1] = (struct moe_kv_span){kv->values, cells * kv->value_padded};
+    uint64_t items = (uint64_t)kv->block_positions * kv->item_bytes;
+    spans[0] = (struct moe_kv_span){kv->keys, items * kv->key_cells};
+    spans[1] = (struct moe_kv_span){kv->values, items * kv->value_cells};
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
 }
 
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
 {
     uint32_t heads = moe_config_cache_heads(c);
+    uint32_t keys = heads * moe_config_cache_key(c), values = heads * moe_config_cache_value(c);
+    uint32_t global = c->global_kv_heads * c->global_head_dim;
+    uint32_t outputs = c->n_heads * larger(c->global_head_dim, c->value_dim);
     return (struct moe_attention_strides){
-        .q = moe_padded(c->n_heads * c->head_dim),
+        .q = moe_padded(c->n_heads * moe_config_widest_head(c)),
         .q_down = moe_padded(c->q_rank),
-        .k = moe_padded(heads * moe_config_cache_key(c)),
+        .k = moe_padded(larger(keys, global)),
         /* kv_down's output goes there, too */
-        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : heads * moe_config_cache_value(c)),
-        .queries = moe_padded(c->n_heads * moe_config_cache_key(c)),
-        .attended = moe_padded(c->n_heads * moe_config_cache_value(c)),
-        .out = moe_padded(c->n_heads * c->value_dim),
+        .v = moe_padded(c->kv_rank ? c->kv_rank + c->rope_dim : larger(values, global)),
+        .queries = moe_padded(c->n_heads * larger(c->global_head_dim, moe_config_cache_key(c))),
+        .attended = moe_padded(c->n_heads * larger(c->global_head_dim, moe_config_cache_value(c))),
+        .out = moe_padded(outputs),
     };
 }
 
@@ -171,7 +205,8 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
 void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, const struct moe_kv_input *in)
 {
-    struct store st = {kv, layer, rows, in};
+    const struct moe_kv of = moe_kv_of_layer(kv, layer);
+    struct store st = {&of, layer, rows, in};
     moe_par_for(n_rows, 8, store_rows, &st);
 }
 
@@ -179,7 +214,11 @@ void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row 
 
 uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
 {
-    return (uint64_t)kv->n_heads * MOE_KV_GROUP * (kv->key_dim + kv->value_padded) * kv->item_bytes;
+    uint64_t cells = (uint64_t)kv->n_heads * (kv->key_dim + kv->value_padded), global = 0;
+    if (kv->config->global_head_dim)
+        global = kv->config->global_kv_heads *
+                 (kv->config->global_head_dim + moe_padded(kv->config->global_head_dim));
+    return MOE_KV_GROUP * (cells > global ? cells : global) * kv->item_bytes;
 }
 
 /* Where a group lies in the cache: of each head a run of keys, and of values one for every 16
@@ -220,10 +259,12 @@ static void clear_rest(uint8_t *cells, uint64_t bytes, bool keys, uint32_t n, ui
             memset(cells + i * item, 0, item);
 }
 
-void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+void moe_kv_group_get(const struct moe_kv *all, uint32_t layer, uint32_t sequence, uint32_t at,
                       uint32_t n, uint8_t *to)
 {
+    const struct moe_kv of = moe_kv_of_layer(all, layer), *kv = &of;
     struct group g = group_at(kv, layer, sequence, at);
+    memset(to, 0, moe_kv_group_bytes(all));
     for (uint32_t head = 0; head < kv->n_heads; head++)
         for (uint32_t run = 0; run < n_runs(kv); run++) {
             uint64_t bytes;
@@ -246,11 +287,12 @@ static bool all_finite(const struct moe_kv *kv, const uint8_t *cells)
     return finite;
 }
 
-bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+bool moe_kv_group_put(const struct moe_kv *all, uint32_t layer, uint32_t sequence, uint32_t at,
                       const uint8_t *from)
 {
+    const struct moe_kv of = moe_kv_of_layer(all, layer), *kv = &of;
     struct group g = group_at(kv, layer, sequence, at);
-    if (!all_finite(kv, from))
+    if (!all_finite(all, from))
         return false;
     for (uint32_t head = 0; head < kv->n_heads; head++)
         for (uint32_t run = 0; run < n_runs(kv); run++) {

@@ -40,7 +40,8 @@ struct moe_kv {
     uint32_t block_positions, per_sequence; /* as the pool's */
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
-    uint32_t n_heads;
+    uint32_t n_heads; /* as well as the widths of layers that are not global (moe_kv_of_layer) */
+    uint64_t key_cells, value_cells; /* of one position, all layers */
     uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
     uint32_t n_drafting;             /* of these layers, the last: those that draft */
     const struct moe_config *config; /* says which layers it leaves out; borrowed */
@@ -65,6 +66,8 @@ static inline uint32_t moe_kv_block(const struct moe_kv *kv, uint32_t sequence, 
 {
     return kv->table[(uint64_t)sequence * kv->per_sequence + position / kv->block_positions];
 }
+/* The cache with the heads and widths of the model's layer. */
+struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer);
 /* The model's layer that the cache has as its i-th. */
 uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i);
 /* The keys, or the values, of one layer and kv head in a block. */

@@ -51,18 +51,18 @@ static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe
     return strategy->predict == MOE_PREDICT_BY_NOTHING ? 0 : depth;
 }
 
-/* Whether it asks routers about what it has normalised itself, not about this layer's gate input.
- */
-static bool has_own_inputs(const struct moe_layer_predictor *p)
+/* Whether it asks routers about what it has normalised itself, not this layer's gate input. */
+static bool has_own_inputs(const struct moe_layer_predictor *p, const struct moe_config *c)
 {
-    return p->by == MOE_PREDICT_BY_RESIDUAL || moe_predicts_from_attention(p->by);
+    return p->by == MOE_PREDICT_BY_RESIDUAL || moe_predicts_from_attention(p->by) ||
+           (c->own_norms && !moe_predicts_from_choices(p->by));
 }
 
 /* What only `by` needs. */
 static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
                        const struct moe_config *c)
 {
-    if (has_own_inputs(p)) {
+    if (has_own_inputs(p, c)) {
         p->normalised =
             moe_arena_take(arena, p->depth * p->batch * p->stride, sizeof *p->normalised);
         p->acts = moe_arena_take(arena, p->depth, sizeof *p->acts);
@@ -214,10 +214,12 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
         for (uint32_t d = 0; d < q->n; d++) {
             const struct moe_layer *of = a ? a : q->ahead[d];
             bool before = a && a->attn_norm; /* else a layer without attention */
-            moe_block_input_row(&s->model->config, s->states.h + (uint64_t)i * s->states.stride,
-                                before ? of->attn_norm : of->ffn_norm,
-                                before ? of->attn_norm_bias : of->ffn_norm_bias,
-                                normalised_at(q->p, d, (uint64_t)i));
+            const float *h = s->states.h + (uint64_t)i * s->states.stride;
+            float *out = normalised_at(q->p, d, (uint64_t)i);
+            if (before && !of->router_norm)
+                moe_block_input_row(&s->model->config, h, of->attn_norm, of->attn_norm_bias, out);
+            else
+                moe_router_input_row(&s->model->config, of, h, out);
         }
 }
 
@@ -245,7 +247,7 @@ static void ask_routers(struct query *q)
     struct moe_layer_predictor *p = q->p;
     struct moe_session *s = p->session;
     struct moe_router_use uses[MOE_MAX_DEPTH];
-    bool own = has_own_inputs(p);
+    bool own = has_own_inputs(p, &s->model->config);
     if (s->stages->predict && s->stages->predict(s, q->n, q->n_rows, p->probabilities,
                                                  (uint64_t)p->batch * p->router_stride))
         return;

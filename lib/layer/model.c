@@ -122,6 +122,14 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_AHEAD_STATE_NORM] = IN_LAYER(ahead_state_norm),
     [MOE_T_AHEAD_JOIN] = IN_LAYER(ahead_join),
     [MOE_T_AHEAD_NORM] = IN_LAYER(ahead_norm),
+    [MOE_T_ATTN_END_NORM] = IN_LAYER(attn_end_norm),
+    [MOE_T_FFN_END_NORM] = IN_LAYER(ffn_end_norm),
+    [MOE_T_ROUTER_NORM] = IN_LAYER(router_norm),
+    [MOE_T_SHARED_NORM] = IN_LAYER(shared_norm),
+    [MOE_T_SHARED_END_NORM] = IN_LAYER(shared_end_norm),
+    [MOE_T_EXPERTS_END_NORM] = IN_LAYER(experts_end_norm),
+    [MOE_T_LAYER_SCALE] = IN_LAYER(scale),
+    [MOE_T_EXPERT_SCALE] = IN_LAYER(expert_scale),
 };
 
 static void *place_of(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer)
@@ -272,6 +280,12 @@ static int make_tables(struct moe_model *m, uint32_t positions, struct moe_err *
     if (!m->rope)
         return MOE_ERR_MEMORY;
     moe_rope_fill(c, positions, m->rope);
+    if (c->n_global_freqs) {
+        m->global_rope = moe_alloc((uint64_t)positions * c->global_head_dim, sizeof *m->rope, err);
+        if (!m->global_rope)
+            return MOE_ERR_MEMORY;
+        moe_rope_global_fill(c, positions, m->global_rope);
+    }
     for (int encoder = 0; encoder < 2 && !m->gpu; encoder++) {
         uint64_t n = moe_position_bias_floats(encoder, c, positions);
         const float *weights = m->layers[encoder ? 0 : c->n_encoder].position_bias;
@@ -381,6 +395,7 @@ static uint64_t table_bytes(const struct moe_model *m, uint32_t context)
     const struct moe_config *c = &m->config;
     uint32_t positions = context_or_all(m, context);
     return (moe_rope_rows(c, positions) * c->rope_dim +
+            (uint64_t)positions * 2 * c->n_global_freqs +
             moe_position_bias_floats(false, c, positions) +
             moe_position_bias_floats(true, c, positions)) *
            sizeof(float);
@@ -430,6 +445,7 @@ void moe_model_close(struct moe_model *m)
     free(m->chat_template);
     free(m->layers);
     free(m->rope);
+    free(m->global_rope);
     free(m->position_bias[0]);
     free(m->position_bias[1]);
     free(m);

@@ -22,6 +22,10 @@
 struct moe_layer {
     bool is_moe;
     const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
+    const float *attn_end_norm, *ffn_end_norm; /* where norms stand on both sides of blocks */
+    const float *router_norm, *shared_norm, *shared_end_norm, *experts_end_norm; /* own_norms */
+    const float *scale;        /* of the stream behind the layer, [1] */
+    const float *expert_scale; /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
@@ -60,9 +64,9 @@ struct moe_model {
     const float *head_bias;            /* [vocab] */
     /* Made at loading (model/positions.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
      * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
-    float *rope, *position_bias[2];
-    uint32_t rope_positions; /* the longest context a session may have */
-    uint8_t *weights;        /* one block that holds all dense weights */
+    float *rope, *global_rope, *position_bias[2]; /* global: of layers without a window, or NULL */
+    uint32_t rope_positions;                      /* the longest context a session may have */
+    uint8_t *weights;                             /* one block that holds all dense weights */
     uint64_t weights_bytes;
     uint64_t largest_tensor_bytes; /* of these */
     struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices

@@ -27,10 +27,28 @@ void moe_norm_row(const struct moe_config *c, const float *h, const float *weigh
 void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
                          const float *bias, float *out)
 {
-    if (c->norm_place == MOE_NORM_BEFORE)
+    if (c->norm_place != MOE_NORM_AFTER)
         moe_norm_row(c, h, weights, bias, out);
     else
         memcpy(out, h, c->hidden * sizeof *out);
+}
+
+void moe_router_input_row(const struct moe_config *c, const struct moe_layer *l, const float *h,
+                          float *out)
+{
+    if (!l->router_norm) {
+        moe_block_input_row(c, h, l->ffn_norm, l->ffn_norm_bias, out);
+        return;
+    }
+    moe_norm_row(c, h, l->router_norm, NULL, out);
+    moe_kern.scale(1 / sqrtf((float)c->hidden), c->hidden, out);
+}
+
+void moe_router_scale_experts(const struct moe_layer *l, const uint32_t *chosen, uint64_t n,
+                              float *weights)
+{
+    for (uint64_t i = 0; l->expert_scale && i < n; i++)
+        weights[i] *= l->expert_scale[chosen[i]];
 }
 
 struct biases {

@@ -16,6 +16,14 @@ void moe_norm_row(const struct moe_config *c, const float *h, const float *weigh
 void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
                          const float *bias, float *out);
 
+/* What the layer's router takes in of it: that of routed experts, or with own_norms its own. */
+void moe_router_input_row(const struct moe_config *c, const struct moe_layer *layer, const float *h,
+                          float *out);
+
+/* Weights as the functions below make them become those of n chosen experts' outputs. */
+void moe_router_scale_experts(const struct moe_layer *layer, const uint32_t *chosen, uint64_t n,
+                              float *weights);
+
 /* A layer's router on some inputs, prepared for its weights: scores[act->n][router_stride], its
  * bias included. */
 struct moe_router_use {

@@ -297,6 +297,54 @@ static int check_static(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
+/* Layers of two kinds of attention, and norms and scales that come with them. */
+static int check_global(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    const struct range ranges[] = {
+        {"the number of global key/value heads", c->global_kv_heads, 1, c->n_heads},
+        {"the width of a global head", c->global_head_dim, 2, 2 * MOE_MAX_ROPE_PAIRS},
+    };
+    if (!c->global_head_dim)
+        return c->global_kv_heads || c->global_keys_are_values || c->n_global_freqs
+                   ? moe_fail(err, MOE_ERR_FORMAT, "%s: global heads have no width", name)
+                   : MOE_OK;
+    int status = check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
+    if (status == MOE_OK && c->n_heads % c->global_kv_heads != 0)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " attention heads cannot share %" PRIu32
+                          " global key/value heads",
+                          name, c->n_heads, c->global_kv_heads);
+    if (status == MOE_OK && (c->global_head_dim % 2 || !c->n_global_freqs))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: global heads of %" PRIu32 " with %" PRIu32
+                          " rotary frequencies make no sense",
+                          name, c->global_head_dim, c->n_global_freqs);
+    if (status == MOE_OK)
+        status =
+            check_freqs(name, c->global_freqs, c->n_global_freqs, c->global_head_dim / 2, 1, err);
+    if (status == MOE_OK &&
+        (c->kv_rank || c->n_encoder || c->state_heads || c->attn_gate || c->rope_original ||
+         c->qk_norm == MOE_QK_NORM_FULL || c->positions != MOE_POSITIONS_ROTARY))
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: layers with heads of another shape are implemented for ordinary "
+                          "attention with rotary positions",
+                          name);
+    return status;
+}
+
+static int check_norms(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool both = c->norm_place == MOE_NORM_BOTH;
+    if ((both && (c->n_encoder || c->norm_kind != MOE_NORM_RMS)) ||
+        (c->own_norms && (!both || c->shared_ff == 0 || c->shared_gate || c->soft_bypass)) ||
+        (c->value_norm && c->kv_rank) || (c->layer_scale && moe_config_has_halves(c)))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: norms on both sides of a block, of values and of a layer's parts are "
+                        "implemented without an encoder, latent attention, biases and halves",
+                        name);
+    return MOE_OK;
+}
+
 static int check_halves(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -308,7 +356,7 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
     if (moe_config_attending_layers(c, c->n_layers) == 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: models without a layer of attention are not implemented", name);
-    if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place == MOE_NORM_AFTER))
+    if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: layers that are halves are implemented without an encoder and with "
                         "norms before them",
@@ -376,13 +424,15 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
                             (double)scales[i]);
-    const float limits[] = {c->clip_qkv, c->act_alpha, c->act_limit, c->router_jitter, c->topk_eps};
+    const float limits[] = {c->clip_qkv,      c->act_alpha, c->act_limit,
+                            c->router_jitter, c->topk_eps,  c->logit_cap};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         if (!(limits[i] >= 0) || !isfinite(limits[i]))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: a limit of %g (clip_qkv, of the activation or the router) makes "
-                            "no sense",
-                            name, (double)limits[i]);
+            return moe_fail(
+                err, MOE_ERR_FORMAT,
+                "%s: a limit of %g (clip_qkv, of the activation, the router or logits) makes "
+                "no sense",
+                name, (double)limits[i]);
     const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
     for (size_t i = 0; i < sizeof epsilons / sizeof epsilons[0]; i++)
         if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
@@ -407,6 +457,10 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     if (status != MOE_OK)
         return status;
     status = check_halves(c, name, err);
+    if (status == MOE_OK)
+        status = check_global(c, name, err);
+    if (status == MOE_OK)
+        status = check_norms(c, name, err);
     if (status != MOE_OK)
         return status;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -421,14 +475,17 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
     bool computed = c->n_encoder == 0 && !c->prefix_lm && !c->attn_gate && !c->state_heads &&
                     c->topk_eps == 0 && c->positions == MOE_POSITIONS_ROTARY &&
                     c->norm_place == MOE_NORM_BEFORE && c->qk_norm != MOE_QK_NORM_ROTATED &&
-                    moe_act_is_gated(c->dense_act) && moe_act_is_gated(c->expert_act) &&
+                    c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
+                    c->logit_cap == 0 && !c->global_head_dim && !c->value_norm && !c->own_norms &&
+                    !c->expert_scale && !c->layer_scale &&
                     !moe_config_has_static(c, 0, c->n_layers) && !moe_config_has_halves(c);
     if (computed)
         return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: models of this kind (encoder, recurrent states, positions by distance, "
-                    "learnt or none, norms after blocks or rotation, experts of two matrices or "
-                    "chosen by the token) "
-                    "are computed by the processor alone: take --device cpu",
-                    named);
+    return moe_fail(
+        err, MOE_ERR_UNSUPPORTED,
+        "%s: models of this kind (encoder, recurrent states, positions by distance, "
+        "learnt or none, norms after blocks or rotation, layers of two shapes, experts of "
+        "two matrices or chosen by the token) "
+        "are computed by the processor alone: take --device cpu",
+        named);
 }

@@ -56,6 +56,7 @@ struct moe_config {
     float embed_scale;    /* of an embedded token */
     float residual_scale; /* of the outputs of attention and feed-forward */
     float logit_scale;    /* of the head's output */
+    float logit_cap;      /* then logits are cap * tanh(logit / cap); 0: not */
     bool tied_head;       /* the output head is the embedding */
     bool head_bias;
 
@@ -69,6 +70,14 @@ struct moe_config {
     bool attn_sinks;  /* a learnt score per head that joins the softmax and has no value */
     uint32_t window;  /* positions that windowed layers attend to, the row's own included */
     uint8_t layer_is_windowed[MOE_MAX_LAYERS];
+    /* Layers without a window may have heads of another shape than those with one (Gemma-4: global
+     * and local layers); 0: they have not. Their values may be their keys before norm and rotation,
+     * and they then rotate all of a head by frequencies of their own. */
+    uint32_t global_head_dim, global_kv_heads;
+    bool global_keys_are_values;
+    uint32_t n_global_freqs; /* global_head_dim / 2, or 0 */
+    double global_freqs[MOE_MAX_ROPE_PAIRS];
+    bool value_norm; /* a head's values are divided by their root mean square */
     /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
      * kv_rank and from rope_dim rotated values that all heads share. head_dim = rope_dim + the part
      * that is not rotated. kv_rank and value_dim are multiples of 16. */
@@ -148,6 +157,12 @@ struct moe_config {
     /* Instead of nothing, such a row gets what it brought, scaled by the weight of the expert that
      * had no room. */
     bool overflow_passes;
+    /* In MoE layers the router, the shared expert and the routed ones take in the stream under a
+     * norm each, the router's scaled by 1 / sqrt(hidden); behind the shared expert and behind the
+     * sum of the others stands another norm each, before both are added (Gemma-4). */
+    bool own_norms;
+    bool expert_scale; /* a chosen weight is multiplied by a number of its expert */
+    bool layer_scale;  /* the stream behind a layer is multiplied by a number */
     /* A MoE layer's output has tanh(bypass . x) added, before the norm that follows (GPTSAN). */
     bool soft_bypass;
     bool norm_topk;      /* the chosen weights are divided by their sum */
@@ -288,7 +303,27 @@ static inline float moe_config_latent_eps(const struct moe_config *c)
     return c->latent_eps > 0 ? c->latent_eps : c->norm_eps;
 }
 
-/* The KV cache of one position: heads, and the values of a key and of a value. Latent attention
+/* Whether the layer has the heads of layers without a window. */
+static inline bool moe_config_is_global(const struct moe_config *c, uint32_t layer)
+{
+    bool known = layer < c->n_layers && layer < MOE_MAX_LAYERS;
+    return c->global_head_dim && known && !c->layer_is_windowed[layer];
+}
+static inline uint32_t moe_config_head_dim(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_is_global(c, layer) ? c->global_head_dim : c->head_dim;
+}
+static inline uint32_t moe_config_kv_heads(const struct moe_config *c, uint32_t layer)
+{
+    return moe_config_is_global(c, layer) ? c->global_kv_heads : c->n_kv_heads;
+}
+static inline uint32_t moe_config_widest_head(const struct moe_config *c)
+{
+    return c->global_head_dim > c->head_dim ? c->global_head_dim : c->head_dim;
+}
+
+/* The KV cache of one position: heads, and the values of a key and of a value (of layers that are
+ * not global; those have moe_config_kv_heads and moe_config_head_dim of both). Latent attention
  * keeps the shared vector: one head with a key of [rotated | latent] and a value of [latent]. */
 static inline uint32_t moe_config_cache_heads(const struct moe_config *c)
 {

@@ -19,8 +19,9 @@ static const char *const norm_names[] = {"rms", "layer", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
                                            NULL};
-static const char *const act_names[] = {"swiglu", "swiglu-clamped", "relu", "silu", "relu2", NULL};
-static const char *const norm_places[] = {"before", "after", NULL};
+static const char *const act_names[] = {"swiglu", "swiglu-clamped", "geglu", "relu",
+                                        "silu",   "relu2",          NULL};
+static const char *const norm_places[] = {"before", "after", "both", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta", "convolution", "kda", "scan", "select", NULL};
 
@@ -49,6 +50,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(residual_scale, MOE_FIELD_FLOAT),
     OPTIONAL(logit_scale, MOE_FIELD_FLOAT),
+    OPTIONAL(logit_cap, MOE_FIELD_FLOAT),
     NEEDED(tied_head, MOE_FIELD_BOOL),
     OPTIONAL(head_bias, MOE_FIELD_BOOL),
     NEEDED_U32(n_heads, MOE_MAX_HEADS),
@@ -71,6 +73,10 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(state_step_rank, MOE_MAX_DIM),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
+    OPTIONAL_U32(global_head_dim, MOE_MAX_HEAD_DIM),
+    OPTIONAL_U32(global_kv_heads, MOE_MAX_HEADS),
+    OPTIONAL(global_keys_are_values, MOE_FIELD_BOOL),
+    OPTIONAL(value_norm, MOE_FIELD_BOOL),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
     OPTIONAL(latent_eps, MOE_FIELD_FLOAT),
@@ -100,6 +106,9 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(choice_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(expert_capacity, MOE_MAX_CONTEXT),
     OPTIONAL(overflow_passes, MOE_FIELD_BOOL),
+    OPTIONAL(own_norms, MOE_FIELD_BOOL),
+    OPTIONAL(expert_scale, MOE_FIELD_BOOL),
+    OPTIONAL(layer_scale, MOE_FIELD_BOOL),
     OPTIONAL(soft_bypass, MOE_FIELD_BOOL),
     NEEDED(norm_topk, MOE_FIELD_BOOL),
     OPTIONAL(topk_eps, MOE_FIELD_FLOAT),
@@ -218,6 +227,7 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
     }
     write_doubles(&e, "rope_freqs", config->rope_freqs, config->n_rope_freqs);
     write_doubles(&e, "rope_freqs_long", config->rope_freqs_long, config->n_rope_freqs_long);
+    write_doubles(&e, "global_freqs", config->global_freqs, config->n_global_freqs);
     if (config->window)
         write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
     if (moe_config_recurrent_layers(config, config->n_layers))
@@ -280,6 +290,7 @@ static bool known_key(const char *key)
     static const char *const others[] = {
         "family",        "rope_freqs", "rope_freqs_long",  "windowed_layers",     "moe_layers",
         "static_layers", "eos",        "recurrent_layers", "no_attention_layers", "no_ffn_layers",
+        "global_freqs",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -379,6 +390,9 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK)
         status = read_doubles(name, json, "rope_freqs_long", config->rope_freqs_long,
                               &config->n_rope_freqs_long, err);
+    if (status == MOE_OK)
+        status = read_doubles(name, json, "global_freqs", config->global_freqs,
+                              &config->n_global_freqs, err);
     if (status == MOE_OK && json_object_get(json, "windowed_layers"))
         status = read_numbers(config, name, json, "windowed_layers", config->n_layers,
                               config->n_layers, take_windowed_layer, err);

@@ -8,7 +8,7 @@
 #include "model/family_table.h"
 
 static const struct moe_family *const tables[] = {
-    moe_families_softmax,  moe_families_granite, moe_families_states,
+    moe_families_softmax,  moe_families_granite, moe_families_local, moe_families_states,
     moe_families_deepseek, moe_families_stacks,  moe_families_dense,
 };
 

@@ -119,6 +119,7 @@ struct moe_family {
         const struct moe_setting *settings; /* what Llama's descendants share is read before */
         bool own_keys;                      /* it is no such descendant: that is not read */
         double rope_theta;                  /* where the file has none */
+        const char *rope_of;   /* "rope_parameters" are by kind of layer: that of most */
         double partial_rotary; /* where "partial_rotary_factor" is absent; 0: it must be 1 */
         enum moe_expert_layers expert_layers;
         /* Of MOE_LAYERS_AFTER: where "n_shared_experts", "first_k_dense_replace" are absent. */

@@ -304,6 +304,7 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     moe_rope_settings_init(&rope);
     rope.theta = family->hf.rope_theta;
     rope.partial = family->hf.partial_rotary;
+    rope.of = family->hf.rope_of;
     snprintf(c->family, sizeof c->family, "%s", family->name);
     int status = read_settings(c, family, path, json, err);
     if (status == MOE_OK)

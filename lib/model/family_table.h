@@ -97,6 +97,7 @@ extern const struct moe_source_names moe_qwen2_moe_names;
 /* The tables, by what families have in common; an entry without a name ends each. */
 extern const struct moe_family moe_families_softmax[]; /* experts chosen by a softmax */
 extern const struct moe_family moe_families_granite[];
+extern const struct moe_family moe_families_local[];    /* local and global layers */
 extern const struct moe_family moe_families_states[];   /* recurrent states in most layers */
 extern const struct moe_family moe_families_deepseek[]; /* and those with its router */
 extern const struct moe_family moe_families_stacks[];   /* encoders, or half of one */

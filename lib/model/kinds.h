@@ -14,6 +14,7 @@ enum moe_norm_kind {
 enum moe_norm_place {
     MOE_NORM_BEFORE, /* of what attention and feed-forward take in */
     MOE_NORM_AFTER,  /* of what they put out, before it is added to the stream (GPTSAN) */
+    MOE_NORM_BOTH,   /* of both, each with weights of its own (Gemma-4, AFMoE) */
 };
 
 /* How attention knows where a token stands. */
@@ -55,6 +56,7 @@ enum moe_act_kind {
     MOE_ACT_SWIGLU,         /* silu(gate) * up */
     MOE_ACT_SWIGLU_CLAMPED, /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit),
                                g * sigmoid(alpha * g) * (u + 1) */
+    MOE_ACT_GEGLU,          /* gelu(gate) * up, gelu by a tanh (Gemma) */
     /* Of two matrices instead of three: there is no gate. */
     MOE_ACT_RELU,  /* max(up, 0) */
     MOE_ACT_SILU,  /* silu(up) */
@@ -64,7 +66,7 @@ enum moe_act_kind {
 /* Whether there is a gate beside up and down. */
 static inline int moe_act_is_gated(enum moe_act_kind kind)
 {
-    return kind == MOE_ACT_SWIGLU || kind == MOE_ACT_SWIGLU_CLAMPED;
+    return kind <= MOE_ACT_GEGLU;
 }
 
 #endif

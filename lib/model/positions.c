@@ -12,6 +12,16 @@ uint64_t moe_rope_rows(const struct moe_config *c, uint32_t positions)
     return positions > c->rope_original ? (uint64_t)c->rope_original + positions : positions;
 }
 
+static void fill_pair(double frequency, double scale, uint32_t i, uint32_t pairs,
+                      uint32_t n_positions, float *out)
+{
+    for (uint32_t p = 0; p < n_positions; p++) {
+        float *cs = out + ((uint64_t)p * pairs + i) * 2;
+        cs[0] = (float)(cos(p * frequency) * scale);
+        cs[1] = (float)(sin(p * frequency) * scale);
+    }
+}
+
 /* far: of texts beyond rope_original */
 static void fill_angles(const struct moe_config *c, bool far, uint32_t n_positions, float *out)
 {
@@ -20,12 +30,14 @@ static void fill_angles(const struct moe_config *c, bool far, uint32_t n_positio
     double scale = far ? c->rope_scale_long : c->rope_scale;
     for (uint32_t i = 0; i < pairs; i++) {
         double frequency = listed ? listed[i] : pow(c->rope_theta, -2.0 * i / c->rope_dim);
-        for (uint32_t p = 0; p < n_positions; p++) {
-            float *cs = out + ((uint64_t)p * pairs + i) * 2;
-            cs[0] = (float)(cos(p * frequency) * scale);
-            cs[1] = (float)(sin(p * frequency) * scale);
-        }
+        fill_pair(frequency, scale, i, pairs, n_positions, out);
     }
+}
+
+void moe_rope_global_fill(const struct moe_config *c, uint32_t positions, float *rope)
+{
+    for (uint32_t i = 0; i < c->n_global_freqs; i++)
+        fill_pair(c->global_freqs[i], 1, i, c->n_global_freqs, positions, rope);
 }
 
 void moe_rope_fill(const struct moe_config *c, uint32_t positions, float *rope)

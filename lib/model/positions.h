@@ -13,6 +13,8 @@ uint64_t moe_rope_rows(const struct moe_config *config, uint32_t positions);
 /* rope[rows][rope_dim/2][cos, sin]: of position * frequency, times the scale; in double, rounded
  * once. */
 void moe_rope_fill(const struct moe_config *config, uint32_t positions, float *rope);
+/* The same of layers without a window, by global_freqs: [positions][n_global_freqs][cos, sin]. */
+void moe_rope_global_fill(const struct moe_config *config, uint32_t positions, float *rope);
 
 /*
  * The bucket of a distance, key's position minus query's, as transformers compute T5's: half of the

@@ -150,6 +150,8 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
     const json_t *scaling = json_object_get(json, "rope_scaling");
     if (!json_is_object(scaling) || json_object_size(scaling) == 0)
         scaling = json_object_get(json, "rope_parameters");
+    if (settings->of && json_is_object(json_object_get(scaling, settings->of)))
+        scaling = json_object_get(scaling, settings->of);
     if (status == MOE_OK && settings->partial != 0)
         status = read_partial(settings, path, json, err);
     if (status == MOE_OK && json_is_object(scaling)) {

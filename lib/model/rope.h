@@ -37,6 +37,8 @@ struct moe_rope_settings {
         partial; /* the part of a head that is rotated; 0: all, and a file may not say otherwise */
     double short_factors[MOE_MAX_ROPE_PAIRS], long_factors[MOE_MAX_ROPE_PAIRS]; /* LongRoPE */
     uint32_t n_factors;
+    const char
+        *of; /* the member of "rope_parameters" to read; NULL: they are not by kind of layer */
     double short_mscale, long_mscale; /* LongRoPE as Phi-3.5-MoE has it; 0: from factor */
 };
 

@@ -149,9 +149,11 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
     set_expert(out, c, bits, group);
     uint64_t values =
         moe_config_cache_key(c) + moe_round_up(moe_config_cache_value(c), MOE_PANEL_ROWS);
-    uint32_t layers =
-        moe_config_attending_layers(c, c->n_layers) - moe_config_attending_layers(c, c->n_encoder);
-    out->kv_position =
-        sizeof(float) * values * moe_config_cache_heads(c) * (c->n_encoder ? 2 * layers : layers);
+    uint64_t global = c->global_head_dim + moe_round_up(c->global_head_dim, MOE_PANEL_ROWS);
+    for (uint32_t layer = c->n_encoder; layer < c->n_layers; layer++)
+        if (moe_config_attends(c, layer))
+            out->kv_position += moe_config_is_global(c, layer) ? global * c->global_kv_heads
+                                                               : values * moe_config_cache_heads(c);
+    out->kv_position *= sizeof(float) * (c->n_encoder ? 2 : 1);
     return MOE_OK;
 }

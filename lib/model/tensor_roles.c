@@ -52,10 +52,11 @@ enum width {
     N_WIDTHS
 };
 
-static uint32_t width(const struct moe_config *c, uint8_t which)
+static uint32_t width(const struct moe_config *c, uint8_t which, uint32_t layer)
 {
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
-    uint32_t queries = c->n_heads * c->head_dim, keys = c->n_kv_heads * c->head_dim;
+    uint32_t head = moe_config_head_dim(c, layer), queries = c->n_heads * head;
+    uint32_t keys = moe_config_kv_heads(c, layer) * head;
     uint32_t values = c->state_heads * c->state_value_dim;
     uint32_t state_keys = c->state_key_heads * c->state_key_dim;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
@@ -67,10 +68,10 @@ static uint32_t width(const struct moe_config *c, uint8_t which)
         [HEADS] = c->n_heads,
         [QUERIES] = queries,
         [KEYS] = keys,
-        [VALUES] = c->n_heads * c->value_dim,
+        [VALUES] = c->n_heads * (moe_config_is_global(c, layer) ? head : c->value_dim),
         [QUERY_INPUT] = c->kv_rank && c->q_rank ? c->q_rank : c->hidden,
-        [QUERY_NORM] = all_heads ? queries : c->head_dim,
-        [KEY_NORM] = all_heads ? keys : c->head_dim,
+        [QUERY_NORM] = all_heads ? queries : head,
+        [KEY_NORM] = all_heads ? keys : head,
         [Q_RANK] = c->q_rank,
         [KV_RANK] = c->kv_rank,
         [KV_DOWN] = c->kv_rank + c->rope_dim,
@@ -113,6 +114,9 @@ enum condition {
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
+    MIXES_BOTH, /* norms stand on both sides of it */
+    FEEDS_BOTH,
+    LAYER_SCALE,
     MIXES,   /* a layer with attention, or a state in its place */
     FEEDS,   /* ... with a feed-forward */
     ATTENDS, /* ... of attention */
@@ -127,7 +131,9 @@ enum condition {
     STATE_NORMED,
     SHORT_CONV, /* ... that is the inputs of a convolution */
     CONV_BIAS,
-    ORDINARY, /* attention that is not latent */
+    ORDINARY,   /* attention that is not latent */
+    HAS_VALUES, /* ... with a matrix for values */
+    VALUES_BIAS,
     LATENT,
     LATENT_Q, /* ... with queries out of a vector of their own */
     QKV_BIAS,
@@ -147,6 +153,8 @@ enum condition {
     DENSE_BIAS,
     ROUTED, /* a layer with experts and a router */
     ROUTER_BIAS,
+    OWN_NORMS,
+    EXPERT_SCALE,
     CHOICE_BIAS,
     STATIC, /* ... and a table in its place */
     SHARED,
@@ -173,6 +181,8 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
     bool recurrent = layer < NO_LAYER && c->layer_is_recurrent[layer];
     bool attends = mixes && !recurrent;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
+    bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
+    bool both = c->norm_place == MOE_NORM_BOTH;
     bool plain = !moe_layer && !(layer < NO_LAYER && c->layer_no_ffn[layer]);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
@@ -180,6 +190,9 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [HEAD_BIAS] = c->head_bias,
         [LAYER_NORM] = c->norm_kind == MOE_NORM_LAYER,
         [MIXES] = mixes,
+        [MIXES_BOTH] = mixes && both,
+        [FEEDS_BOTH] = (moe_layer || plain) && both,
+        [LAYER_SCALE] = c->layer_scale,
         [FEEDS] = moe_layer || plain,
         [ATTENDS] = attends,
         [ATTN_GATE] = attends && c->attn_gate,
@@ -194,6 +207,8 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
         [CONV_BIAS] = recurrent && c->conv_bias,
         [ORDINARY] = attends && c->kv_rank == 0,
+        [HAS_VALUES] = attends && c->kv_rank == 0 && !keys_only,
+        [VALUES_BIAS] = attends && c->qkv_bias && !keys_only,
         [LATENT] = attends && c->kv_rank > 0,
         [LATENT_Q] = attends && c->kv_rank > 0 && c->q_rank > 0,
         [QKV_BIAS] = attends && c->qkv_bias,
@@ -213,6 +228,8 @@ static bool holds(const struct moe_config *c, uint8_t condition, uint32_t layer)
         [DENSE_BIAS] = plain && c->dense_bias,
         [ROUTED] = routed,
         [ROUTER_BIAS] = routed && c->router_bias,
+        [OWN_NORMS] = moe_layer && c->own_norms,
+        [EXPERT_SCALE] = routed && c->expert_scale,
         [CHOICE_BIAS] = routed && c->choice_bias,
         [STATIC] = moe_layer && !routed,
         [SHARED] = shared,
@@ -264,6 +281,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                          NAMES(L "input_layernorm.weight", B "attn_norm.weight")},
     [MOE_T_ATTN_NORM_BIAS] = {LAYER("attn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                               NAMES(L "input_layernorm.bias", B "attn_norm.bias")},
+    [MOE_T_ATTN_END_NORM] = {LAYER("attn.end_norm", VECTOR), MIXES_BOTH, HIDDEN, ONE},
     [MOE_T_Q_DOWN] = {LAYER("attn.q_down", DENSE), LATENT_Q, Q_RANK, HIDDEN,
                       NAMES(L "self_attn.q_a_proj.weight", B "attn_q_a.weight")},
     [MOE_T_Q_DOWN_NORM] = {LAYER("attn.q_down.norm", VECTOR), LATENT_Q, Q_RANK, ONE,
@@ -273,13 +291,13 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                  GGUF(MOE_ALL(B "attn_q.weight"), MOE_ALL(B "attn_q_b.weight"))},
     [MOE_T_K] = {LAYER("attn.k", DENSE), ORDINARY, KEYS, HIDDEN,
                  NAMES(L "self_attn.k_proj.weight", B "attn_k.weight")},
-    [MOE_T_V] = {LAYER("attn.v", DENSE), ORDINARY, KEYS, HIDDEN,
+    [MOE_T_V] = {LAYER("attn.v", DENSE), HAS_VALUES, KEYS, HIDDEN,
                  NAMES(L "self_attn.v_proj.weight", B "attn_v.weight")},
     [MOE_T_Q_BIAS] = {LAYER("attn.q.bias", VECTOR), QKV_BIAS, QUERIES, ONE,
                       NAMES(L "self_attn.q_proj.bias", B "attn_q.bias")},
     [MOE_T_K_BIAS] = {LAYER("attn.k.bias", VECTOR), QKV_BIAS, KEYS, ONE,
                       NAMES(L "self_attn.k_proj.bias", B "attn_k.bias")},
-    [MOE_T_V_BIAS] = {LAYER("attn.v.bias", VECTOR), QKV_BIAS, KEYS, ONE,
+    [MOE_T_V_BIAS] = {LAYER("attn.v.bias", VECTOR), VALUES_BIAS, KEYS, ONE,
                       NAMES(L "self_attn.v_proj.bias", B "attn_v.bias")},
     [MOE_T_Q_NORM] = {LAYER("attn.q.norm", VECTOR), QK_NORM, QUERY_NORM, ONE,
                       NAMES(L "self_attn.q_norm.weight", B "attn_q_norm.weight")},
@@ -348,6 +366,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                         NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
     [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
                              NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},
+    [MOE_T_FFN_END_NORM] = {LAYER("ffn.end_norm", VECTOR), FEEDS_BOTH, HIDDEN, ONE},
+    [MOE_T_LAYER_SCALE] = {LAYER("scale", VECTOR), LAYER_SCALE, ONE, ONE},
     [MOE_T_GATE] = {LAYER("ffn.gate", DENSE), DENSE_GATE, DENSE_FF, HIDDEN,
                     NAMES(L "mlp.gate_proj.weight", B "ffn_gate.weight")},
     [MOE_T_UP] = {LAYER("ffn.up", DENSE), DENSE_LAYER, DENSE_FF, HIDDEN,
@@ -360,6 +380,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                       NAMES(L "mlp.gate.weight", B "ffn_gate_inp.weight")},
     [MOE_T_ROUTER_BIAS] = {LAYER("router.bias", VECTOR), ROUTER_BIAS, EXPERTS, ONE,
                            GGUF(MOE_ALL(B "ffn_gate_inp.bias"))},
+    [MOE_T_ROUTER_NORM] = {LAYER("router.norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
+    [MOE_T_EXPERT_SCALE] = {LAYER("router.expert_scale", VECTOR), EXPERT_SCALE, EXPERTS, ONE},
     [MOE_T_CHOICE_BIAS] = {LAYER("router.choice", VECTOR), CHOICE_BIAS, EXPERTS, ONE,
                            NAMES(L "mlp.gate.e_score_correction_bias", B "exp_probs_b.bias")},
     [MOE_T_ROUTES] = {LAYER("routes", VECTOR), STATIC, ROUTES, ONE,
@@ -375,6 +397,9 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                                  B "ffn_down_shexp.weight")},
     [MOE_T_SHARED_GATE] = {LAYER("shared.scale", ROUTER), SHARED_GATE, ONE, HIDDEN,
                            NAMES(L "mlp.shared_expert_gate.weight", B "ffn_gate_inp_shexp.weight")},
+    [MOE_T_SHARED_NORM] = {LAYER("shared.norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
+    [MOE_T_SHARED_END_NORM] = {LAYER("shared.end_norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
+    [MOE_T_EXPERTS_END_NORM] = {LAYER("experts.end_norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
     [MOE_T_BYPASS] = {LAYER("bypass", DENSE), BYPASS, HIDDEN, HIDDEN},
     /* DeepSeek's, and what llama.cpp makes of them. */
     [MOE_T_AHEAD_TOKEN_NORM] = {LAYER("ahead.token_norm", VECTOR), AHEAD, HIDDEN, ONE,
@@ -449,8 +474,8 @@ void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
 static bool shape(const struct moe_config *c, const struct moe_tensor_spec *spec, uint32_t layer,
                   uint32_t *rows, uint32_t *cols)
 {
-    *rows = width(c, spec->rows);
-    *cols = width(c, spec->cols);
+    *rows = width(c, spec->rows, layer);
+    *cols = width(c, spec->cols, layer);
     return holds(c, spec->condition, layer) && *rows > 0;
 }
 

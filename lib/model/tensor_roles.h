@@ -25,6 +25,7 @@ enum moe_tensor_role {
     MOE_T_HEAD_BIAS,
     MOE_T_ATTN_NORM,
     MOE_T_ATTN_NORM_BIAS,
+    MOE_T_ATTN_END_NORM, /* where norms stand on both sides of blocks */
     MOE_T_Q_DOWN,
     MOE_T_Q_DOWN_NORM,
     MOE_T_Q,
@@ -76,7 +77,9 @@ enum moe_tensor_role {
     MOE_T_CROSS_K,
     MOE_T_CROSS_V,
     MOE_T_CROSS_O,
-    MOE_T_FFN_NORM,
+    MOE_T_FFN_NORM, /* with own_norms of what routed experts take in */
+    MOE_T_FFN_END_NORM,
+    MOE_T_LAYER_SCALE, /* [1] */
     MOE_T_FFN_NORM_BIAS,
     MOE_T_GATE, /* the feed-forward of dense layers */
     MOE_T_UP,
@@ -85,13 +88,18 @@ enum moe_tensor_role {
     MOE_T_DOWN_BIAS,
     MOE_T_ROUTER,
     MOE_T_ROUTER_BIAS,
-    MOE_T_CHOICE_BIAS, /* for the choice alone */
-    MOE_T_ROUTES,      /* [vocab][top_k] experts by token, in place of a router (model/routes.h) */
+    MOE_T_ROUTER_NORM,
+    MOE_T_EXPERT_SCALE, /* what weights are multiplied by, by expert */
+    MOE_T_CHOICE_BIAS,  /* for the choice alone */
+    MOE_T_ROUTES,       /* [vocab][top_k] experts by token, in place of a router (model/routes.h) */
     MOE_T_SHARED_GATE_PROJ,
     MOE_T_SHARED_UP,
     MOE_T_SHARED_DOWN,
     MOE_T_SHARED_GATE, /* scales the shared expert's output */
-    MOE_T_BYPASS,      /* of MoE layers, beside the experts */
+    MOE_T_SHARED_NORM, /* own_norms: before it, behind it, behind the sum of the routed ones */
+    MOE_T_SHARED_END_NORM,
+    MOE_T_EXPERTS_END_NORM,
+    MOE_T_BYPASS, /* of MoE layers, beside the experts */
     /* A layer that drafts (run/ahead.h): norms of the next token's embedding and of the state, the
      * matrix [hidden][embedding | state] that joins them, the norm after the layer. */
     MOE_T_AHEAD_TOKEN_NORM,

@@ -83,6 +83,7 @@ int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
     experts->present(s->experts, next, p->present);
     moe_precalculate_choice(c, choice_bias, scores, prediction->scores, p->present, p->replaces,
                             &l->choice, l->weights, p->scratch, p->order);
+    moe_router_scale_experts(&s->model->layers[next], l->choice.experts, l->choice.n, l->weights);
     int status = MOE_OK;
     for (uint32_t k = 0; k < l->choice.n && status == MOE_OK; k++) {
         if (!l->choice.on_host[k])

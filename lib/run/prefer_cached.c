@@ -52,7 +52,9 @@ uint32_t moe_prefer_cached_choose(struct moe_prefer_cached *p, struct moe_sessio
     s->experts->ops->cached(s->experts, layer, p->preference.cached);
     uint32_t n_others =
         moe_preference_choose(&p->preference, moe_config_moe_layers(c, layer), r->chosen);
-    if (n_others > 0)
+    if (n_others > 0) {
         moe_router_weigh(c, p->scores, p->probabilities, r->chosen, p->scratch, r->weights);
+        moe_router_scale_experts(&s->model->layers[layer], r->chosen, c->top_k, r->weights);
+    }
     return n_others;
 }

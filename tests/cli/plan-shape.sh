@@ -75,7 +75,7 @@ expect_exit 0 "a layer's and a load's time are a machine"
 # One that runs, and one with attention of two kinds.
 orin="--device-profile profiles/jetson-agx-orin.yaml --trace $tmp/t.trace"
 like_trace $shapes/qwen3-30b-a3b.json >"$tmp/few.json"
-like_trace $shapes/gemma-4-26b-a4b.json >"$tmp/gemma.json"
+like_trace tests/data/two-kinds.json >"$tmp/two.json"
 # shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/few.json" $orin
 expect_exit 0 "a shape without a budget"
@@ -93,13 +93,13 @@ check "... at the bits that are asked for" grep -q '^1.5G  *8  *[0-9]*% of the e
 run "$plan" -q --shape "$tmp/few.json" $orin --memory 100M,200M --strategy lru
 expect_exit 4 "none that fits is an error"
 # shellcheck disable=SC2086
-run "$plan" -q --shape "$tmp/gemma.json" $orin --memory 2G,4G --strategy lru
+run "$plan" -q --shape "$tmp/two.json" $orin --memory 2G,4G --strategy lru
 expect_exit 0 "a model of a family that is not implemented"
-expect_stdout_like "*moe-run cannot run it yet: Gemma's layers*" "... says so"
+expect_stdout_like "*moe-run cannot run it yet: its layers*" "... says so"
 # shellcheck disable=SC2086
-run "$plan" --shape "$tmp/gemma.json" $orin --memory 2G --strategy lru
-expect_stderr_like "*moe-run cannot run it yet: Gemma's layers*" "... in a plan of one budget, too"
-sed 's/"count": 9/"count": 8/' "$tmp/gemma.json" >"$tmp/wrong.json"
+run "$plan" --shape "$tmp/two.json" $orin --memory 2G --strategy lru
+expect_stderr_like "*moe-run cannot run it yet: its layers*" "... in a plan of one budget, too"
+sed 's/"count": 9/"count": 8/' "$tmp/two.json" >"$tmp/wrong.json"
 # shellcheck disable=SC2086
 run "$plan" -q --shape "$tmp/wrong.json" $orin
 error_line 3 "moe-plan: $tmp/wrong.json: 'layers' are 11 in all, the model has 12" "layers that do not add up"

@@ -332,6 +332,34 @@ static void phimoe_minicpm_granite(void **state)
     assert_layers("dddd", "----");
     assert_int_equal(config.state_step_rank, 9);
 
+#define GEMMA "\"hidden_size_per_layer_input\": 0, \"head_dim\": 24, \"global_head_dim\": 40"
+    read_ok(MODEL("gemma4",
+                  ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 2, "
+                  "\"moe_intermediate_size\": 32, \"num_key_value_heads\": 2, "
+                  "\"num_global_key_value_heads\": 1, \"attention_k_eq_v\": true, "
+                  "\"final_logit_softcapping\": 30.0, " GEMMA));
+    assert_layers("MMMM", "www-");
+    assert_int_equal(config.norm_place, MOE_NORM_BOTH);
+    assert_int_equal(config.dense_act, MOE_ACT_GEGLU);
+    assert_true(config.own_norms && config.expert_scale && config.layer_scale);
+    assert_true(config.global_keys_are_values && config.tied_head && config.value_norm);
+    assert_int_equal(moe_config_kv_heads(&config, 2), 2);
+    assert_int_equal(moe_config_kv_heads(&config, 3), 1);
+    assert_int_equal(moe_config_head_dim(&config, 2), 24);
+    assert_int_equal(moe_config_head_dim(&config, 3), 40);
+    assert_true(config.shared_ff == 96 && config.dense_ff == 0 && config.window == 512);
+    assert_near(config.attn_scale, 1);
+    assert_near(config.logit_cap, 30);
+    assert_near(config.embed_scale, 8);
+    assert_near(config.rope_theta, 1e4);
+    assert_int_equal(config.n_global_freqs, 20);
+    assert_near(config.global_freqs[4], pow(1e6, -4.0 / 20));
+    assert_true(config.global_freqs[5] == 0);
+    read_ok(MODEL("gemma4_text", ", " GEMMA));
+    assert_layers("dddd", "www-");
+    assert_true(config.n_experts == 0 && !config.own_norms && config.dense_ff == 96);
+    assert_int_equal(moe_config_kv_heads(&config, 3), moe_config_kv_heads(&config, 0));
+
     read_ok(MODEL("nemotron_h",
                   ", \"hybrid_override_pattern\": \"ME*-M\", \"time_step_limit\": [0.0, 1e30], "
                   "\"num_key_value_heads\": 2"));
@@ -674,6 +702,16 @@ static void what_is_not_computed_is_refused(void **state)
               "rank of its steps is 0"),
         REFUSED("jamba", "\"num_key_value_heads\": 2, \"mamba_d_state\": 300", "up to 256 keys"),
         REFUSED("jamba", "\"mamba_inner_layernorms\": false", "'mamba_inner_layernorms' is false"),
+        REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),
+        REFUSED("gemma4", GEMMA ", \"num_kv_shared_layers\": 2", "'num_kv_shared_layers' is 2"),
+        REFUSED("gemma4", GEMMA ", \"use_bidirectional_attention\": \"all\"", "is all"),
+        REFUSED("gemma4", GEMMA ", \"hidden_activation\": \"silu\"", "'hidden_activation'"),
+        REFUSED("gemma4",
+                GEMMA ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"yarn\"}, "
+                      "\"sliding_attention\": {}}",
+                "'yarn' of global layers"),
+        REFUSED("gemma4", GEMMA ", \"per_layer_config\": {\"0\": {\"head_dim\": 32}}",
+                "gives layer 0 heads of its own"),
         WRONG("nemotron_h", "\"x\": 0", "'hybrid_override_pattern', must name 1 to 1024 layers"),
         REFUSED("nemotron_h", "\"hybrid_override_pattern\": \"M*X\"", "layer 2 is 'X'"),
         REFUSED("nemotron_h", "\"layers_block_type\": [\"mamba\", \"conv\"]", "layer 1 is 'conv'"),

@@ -15,6 +15,7 @@
 #include "kern/kern.h"
 #include "random_model.h"
 
+#include "../make_pack.h"
 #include "../scratch_dir.h"
 
 enum { N_IDS = 75, N_AFTER = 5, N_MODELS = 40, BATCH = 128 };
@@ -86,13 +87,20 @@ static struct moe_context context_of(const struct moe_session *s, uint32_t *ids,
     return (struct moe_context){.ids = {.ids = ids, .n = n}, .n_done = n, .far = s->far};
 }
 
-/* A random model that contexts of can be kept; its pack. */
+/* A random model that contexts of can be kept; its pack. From N_MODELS on one with layers of two
+ * kinds of heads, of which keys and values take another number of bytes. */
 static void draw_pack(uint64_t seed, uint32_t ids[N_IDS + N_AFTER])
 {
     struct random_model m;
     uint64_t random = seed + 5;
     random_model_draw(&m, seed);
-    random_model_write(&m, 8, pack);
+    if (seed >= N_MODELS) {
+        const struct moe_convert_options options = pack_options("8", 8);
+        make_pack(pack, "tests/fixtures/gemma4-a", &options);
+        m.c.vocab = 260;
+    } else {
+        random_model_write(&m, 8, pack);
+    }
     for (int i = 0; i < N_IDS + N_AFTER; i++)
         ids[i] = random_below(&random, m.c.vocab);
     random_model_free(&m);
@@ -103,7 +111,7 @@ static void draw_pack(uint64_t seed, uint32_t ids[N_IDS + N_AFTER])
 static void goes_on_bit_for_bit(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < N_MODELS; seed++) {
+    for (uint64_t seed = 0; seed < N_MODELS + 3; seed++) {
         struct moe_err err = {0};
         struct opened a, b;
         struct moe_context_file file;

@@ -284,6 +284,9 @@ static struct family_case cases[] = {
     HF("kimi-linear-b"),
     HF("jamba-a"),
     HF("jamba-b"),
+    HF("gemma4-dense"),
+    HF("gemma4-a"),
+    HF("gemma4-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

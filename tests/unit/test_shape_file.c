@@ -75,21 +75,29 @@ static void four_bits_are_a_known_size(void **state)
 
 static void layers_of_two_kinds(void **state)
 {
-    static struct moe_shape_file gemma;
+    static struct moe_shape_file two;
     struct moe_shape_bytes b;
     struct moe_err err = {0};
-    read_shape(&gemma, "gemma-4-26b-a4b.json");
-    assert_false(gemma.runs);
-    assert_non_null(strstr(gemma.why, "not implemented"));
+    assert_ok(moe_shape_file_read(&two, "tests/data/two-kinds.json", &err), &err);
+    assert_false(two.runs);
+    assert_non_null(strstr(two.why, "not implemented"));
     /* 25 layers keep 1024 positions at most, 5 keep all. */
-    assert_int_equal(moe_shape_file_kv_bytes(&gemma, 100),
+    assert_int_equal(moe_shape_file_kv_bytes(&two, 100),
                      4 * 100 * (25 * UINT64_C(4096) + 5 * 2048));
-    assert_int_equal(moe_shape_file_kv_bytes(&gemma, 4096),
+    assert_int_equal(moe_shape_file_kv_bytes(&two, 4096),
                      4 * (25 * UINT64_C(4096) * 1024 + 5 * UINT64_C(2048) * 4096));
-    assert_ok(moe_shape_file_bytes(&b, &gemma, four, 16, 64, &err), &err);
+    assert_ok(moe_shape_file_bytes(&b, &two, four, 16, 64, &err), &err);
     assert_int_equal(b.attention_parameters, (25 * 34603520 + 5 * 49021952) / 30);
     assert_true(
         fabs((double)(b.attention - b.router) / (2.0 * (double)b.attention_parameters) - 1) < 0.01);
+
+    /* Gemma-4 has such layers and runs: each keeps keys and values of all positions. */
+    static struct moe_shape_file runs;
+    assert_ok(moe_shape_file_read(&runs, "profiles/shapes/gemma-4-26b-a4b.json", &err), &err);
+    assert_true(runs.runs && runs.n_kinds == 0);
+    assert_ok(moe_shape_file_bytes(&b, &runs, four, 16, 64, &err), &err);
+    assert_int_equal(b.kv_position, 4 * (25 * UINT64_C(4096) + 5 * 2048));
+    assert_true(fabs((double)b.parameters / 25.2e9 - 1) < 0.01);
 
     static struct moe_shape_file plain;
     read_shape(&plain, "mixtral-8x7b.json");

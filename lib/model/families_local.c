@@ -1,0 +1,60 @@
+/*
+ * Families whose layers attend to a window or to all of a text, and compute differently in these
+ * two kinds: other heads, other rotations, none.
+ */
+#include "model/family_table.h"
+
+/* With experts the norm before feed-forwards is the shared one's; without, all there is. */
+static const struct moe_source_names gemma4_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm_2.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight"),
+              [MOE_T_LAYER_SCALE] = MOE_ALL(L "layer_scalar"),
+              [MOE_T_ROUTER] = MOE_ALL(L "router.proj.weight"),
+              [MOE_T_ROUTER_NORM] = MOE_ALL(L "router.scale"),
+              [MOE_T_EXPERT_SCALE] = MOE_ALL(L "router.per_expert_scale"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.down_proj.weight"),
+              [MOE_T_SHARED_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight"),
+              [MOE_T_SHARED_END_NORM] = MOE_ALL(L "post_feedforward_layernorm_1.weight"),
+              [MOE_T_EXPERTS_END_NORM] = MOE_ALL(L "post_feedforward_layernorm_2.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "experts.down_proj", EXPERT)},
+};
+static const struct moe_source_names gemma4_dense_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight")},
+};
+
+const struct moe_family moe_families_local[] = {
+    /* Gemma-4: norms on both sides of everything, a dense feed-forward beside the experts, global
+     * layers with wider heads whose values are their keys. Which layers these are and what they
+     * rotate by is worked out, hence a function. Embeddings by layer (E2B, E4B) and keys that
+     * layers share are refused. */
+    {
+        .name = "gemma4",
+        .also = "gemma4_text",
+        .constants = SETTINGS(SET(norm_place, MOE_NORM_BOTH), SET(qk_norm, MOE_QK_NORM_HEAD),
+                              SET(value_norm, true), SET(attn_scale, 1), SET(layer_scale, true),
+                              SET(dense_act, MOE_ACT_GEGLU), SET(expert_act, MOE_ACT_GEGLU),
+                              SET(norm_topk, true), SET(tied_head, true)),
+        .hf = {.only =
+                   ONLY({"hidden_activation", "gelu_pytorch_tanh"},
+                        {"use_bidirectional_attention", "vision"}, {"num_kv_shared_layers", "0"}),
+               .settings = SETTINGS(
+                   CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 256), DENSE_FF, EXPERTS(0),
+                   KEY("top_k_experts", top_k, 0), KEY("moe_intermediate_size", expert_ff, 0),
+                   KEY("global_head_dim", global_head_dim, 0),
+                   KEY("num_global_key_value_heads", global_kv_heads, 0),
+                   KEY("attention_k_eq_v", global_keys_are_values, false),
+                   KEY("final_logit_softcapping", logit_cap, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .rope_of = "sliding_attention",
+               .windows = {MOE_WINDOW_ALL, 512, .listed = true},
+               .in_text_config = true,
+               .own = family_gemma4_hf},
+        .tensors[MOE_NAMING_HF].names = {&gemma4_names, &gemma4_dense_names},
+    },
+    {.name = NULL},
+};
