@@ -148,7 +148,9 @@ CMD_SHARED := $(filter-out $(CMD_MAIN),$(sort $(wildcard cmd/*.c cmd/*/*.c)))
 CMD_SHARED_OBJ := $(CMD_SHARED:%.c=$(BUILD)/%.o)
 LIBCMD := $(BUILD)/libcmd.a
 PROGRAMS := $(CMD_MAIN:cmd/%.c=$(BUILD)/bin/%)
-TEST_SRC := $(sort $(wildcard tests/unit/test_*.c tests/kern/test_*.c))
+# UNBUILT: names of tests that need not be built (make asan).
+build_all_but = $(sort $(filter-out $(UNBUILT:%=tests/unit/%.c) $(UNBUILT:%=tests/gpu/%.c),$(1)))
+TEST_SRC := $(call build_all_but,$(wildcard tests/unit/test_*.c tests/kern/test_*.c))
 TESTS := $(TEST_SRC:%.c=$(BUILD)/%)
 # Programs with a stand-in, for scripts.
 UNCHECKED := $(addprefix $(BUILD)/tests/tools/,run_unchecked serve_unchecked)
@@ -257,14 +259,14 @@ SHIM_FLAGS := -std=c++17 $(CFLAGS) $(SHIM_ARCH) -Wall -Wextra -Wundef \
               -Itests/shim -Ilib -Ikernels \
               $(filter -Werror -fopenmp -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
 SHIM_LIBS := $(LIBS) -lstdc++
-GPU_TEST_SRC := $(sort $(wildcard tests/gpu/test_*.c))
+GPU_TEST_SRC := $(call build_all_but,$(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
 SHIM_BENCH := $(SHIM_DIR)/tests/bench/bench_gpu
 # Kernels that the tests have for themselves.
 GPU_TEST_CU := $(sort $(wildcard tests/gpu/*.cu))
 
 .PHONY: shim shim-programs
-shim: $(SHIM_OBJ) $(GPU_TESTS) $(SHIM_BENCH)
+shim: $(SHIM_OBJ) $(GPU_TESTS) $(if $(filter bench-gpu.sh,$(UNBUILT)),,$(SHIM_BENCH))
 shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
 
 $(call keep_command,$(SHIM_DIR)/.flags,$(CXX) $(SHIM_FLAGS))
@@ -446,9 +448,10 @@ THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached
             $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine \
                                               test_server_device) \
             tests/unit/test_http
+SHIM_SCRIPTS = $(filter-out $(LEAVE_OUT),cuda.sh serve-cuda.sh plan-cuda.sh)
 asan:
 	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
-	    $(if $(filter 1,$(SHIM)),shim shim-programs)
+	    UNBUILT='$(LEAVE_OUT)' $(if $(filter 1,$(SHIM)),shim $(if $(SHIM_SCRIPTS),shim-programs))
 	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
 	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \
