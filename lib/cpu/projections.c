@@ -22,14 +22,14 @@ struct project {
     const struct moe_layer *layer;
     struct cpu_attention *w;
     uint32_t head_dim, kv_heads, rope_dim; /* the layer's */
-    bool global;
+    bool global, still;                    /* still: nothing is rotated */
 };
 
 static const float *angles(const struct project *p, int64_t row)
 {
     const struct moe_model *m = p->s->model;
     const struct moe_row *r = &p->rows[row];
-    if (m->config.positions != MOE_POSITIONS_ROTARY)
+    if (m->config.positions != MOE_POSITIONS_ROTARY || p->still)
         return NULL;
     if (p->global)
         return m->global_rope + (uint64_t)r->position * p->rope_dim;
@@ -223,6 +223,7 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .kv_heads = moe_config_kv_heads(c, layer),
         .rope_dim = global ? 2 * c->n_global_freqs : c->rope_dim,
         .global = global,
+        .still = c->rope_in_windows && !c->layer_is_windowed[layer],
     };
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
     if (c->kv_rank)

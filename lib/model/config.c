@@ -324,7 +324,8 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
             check_freqs(name, c->global_freqs, c->n_global_freqs, c->global_head_dim / 2, 1, err);
     if (status == MOE_OK &&
         (c->kv_rank || c->n_encoder || c->state_heads || c->attn_gate || c->rope_original ||
-         c->qk_norm == MOE_QK_NORM_FULL || c->positions != MOE_POSITIONS_ROTARY))
+         c->rope_in_windows || c->qk_norm == MOE_QK_NORM_FULL ||
+         c->positions != MOE_POSITIONS_ROTARY))
         status = moe_fail(err, MOE_ERR_UNSUPPORTED,
                           "%s: layers with heads of another shape are implemented for ordinary "
                           "attention with rotary positions",
@@ -337,10 +338,12 @@ static int check_norms(const struct moe_config *c, const char *name, struct moe_
     bool both = c->norm_place == MOE_NORM_BOTH;
     if ((both && (c->n_encoder || c->norm_kind != MOE_NORM_RMS)) ||
         (c->own_norms && (!both || c->shared_ff == 0 || c->shared_gate || c->soft_bypass)) ||
-        (c->value_norm && c->kv_rank) || (c->layer_scale && moe_config_has_halves(c)))
+        ((c->value_norm || c->rope_in_windows) && c->kv_rank) ||
+        (c->layer_scale && moe_config_has_halves(c)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: norms on both sides of a block, of values and of a layer's parts are "
-                        "implemented without an encoder, latent attention, biases and halves",
+                        "%s: norms on both sides of a block, of values and of a layer's parts, and "
+                        "rotation in windows alone, are implemented without an encoder, latent "
+                        "attention, biases and halves",
                         name);
     return MOE_OK;
 }
@@ -476,8 +479,8 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     c->topk_eps == 0 && c->positions == MOE_POSITIONS_ROTARY &&
                     c->norm_place == MOE_NORM_BEFORE && c->qk_norm != MOE_QK_NORM_ROTATED &&
                     c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
-                    c->logit_cap == 0 && !c->global_head_dim && !c->value_norm && !c->own_norms &&
-                    !c->expert_scale && !c->layer_scale &&
+                    c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
+                    !c->value_norm && !c->own_norms && !c->expert_scale && !c->layer_scale &&
                     !moe_config_has_static(c, 0, c->n_layers) && !moe_config_has_halves(c);
     if (computed)
         return MOE_OK;

@@ -77,7 +77,8 @@ struct moe_config {
     bool global_keys_are_values;
     uint32_t n_global_freqs; /* global_head_dim / 2, or 0 */
     double global_freqs[MOE_MAX_ROPE_PAIRS];
-    bool value_norm; /* a head's values are divided by their root mean square */
+    bool rope_in_windows; /* only layers with a window rotate queries and keys (AFMoE) */
+    bool value_norm;      /* a head's values are divided by their root mean square */
     /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
      * kv_rank and from rope_dim rotated values that all heads share. head_dim = rope_dim + the part
      * that is not rotated. kv_rank and value_dim are multiples of 16. */

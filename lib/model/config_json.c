@@ -76,6 +76,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(global_head_dim, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(global_kv_heads, MOE_MAX_HEADS),
     OPTIONAL(global_keys_are_values, MOE_FIELD_BOOL),
+    OPTIONAL(rope_in_windows, MOE_FIELD_BOOL),
     OPTIONAL(value_norm, MOE_FIELD_BOOL),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),

@@ -27,7 +27,36 @@ static const struct moe_source_names gemma4_dense_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight")},
 };
 
+static const struct moe_source_names afmoe_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_mlp_layernorm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight"),
+              [MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.gate_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
+};
+
 const struct moe_family moe_families_local[] = {
+    /* AFMoE (Trinity): norms on both sides of blocks, gated attention, global layers that know no
+     * positions, DeepSeek-V3's router without groups. Which layers are which is worked out, hence a
+     * function. */
+    {
+        .name = "afmoe",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_place, MOE_NORM_BOTH), SET(norm_topk, true),
+                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(attn_gate, true),
+                              SET(rope_in_windows, true)),
+        .hf = {.only = ONLY({"score_func", "sigmoid"}, {"route_norm", "true"}, {"n_group", "1"},
+                            {"topk_group", "1"}, {"num_expert_groups", "1"},
+                            {"num_limited_groups", "1"}),
+               .settings =
+                   SETTINGS(CONTEXT(16384), SET(norm_eps, 1e-5), SET(head_dim, 128), DENSE_FF,
+                            EXPERTS(64), TOP_K(6), KEY("moe_intermediate_size", expert_ff, 1408),
+                            KEY("route_scale", routed_scale, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 1024, .listed = true},
+               .own = family_afmoe_hf},
+        .tensors[MOE_NAMING_HF].names = {&afmoe_names},
+    },
     /* Gemma-4: norms on both sides of everything, a dense feed-forward beside the experts, global
      * layers with wider heads whose values are their keys. Which layers these are and what they
      * rotate by is worked out, hence a function. Embeddings by layer (E2B, E4B) and keys that
@@ -42,13 +71,14 @@ const struct moe_family moe_families_local[] = {
         .hf = {.only =
                    ONLY({"hidden_activation", "gelu_pytorch_tanh"},
                         {"use_bidirectional_attention", "vision"}, {"num_kv_shared_layers", "0"}),
-               .settings = SETTINGS(
-                   CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 256), DENSE_FF, EXPERTS(0),
-                   KEY("top_k_experts", top_k, 0), KEY("moe_intermediate_size", expert_ff, 0),
-                   KEY("global_head_dim", global_head_dim, 0),
-                   KEY("num_global_key_value_heads", global_kv_heads, 0),
-                   KEY("attention_k_eq_v", global_keys_are_values, false),
-                   KEY("final_logit_softcapping", logit_cap, 0), ATTENTION_BIAS(false)),
+               .settings =
+                   SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 256), DENSE_FF,
+                            EXPERTS(0), KEY("top_k_experts", top_k, 0),
+                            KEY("moe_intermediate_size", expert_ff, 0),
+                            KEY("global_head_dim", global_head_dim, 0),
+                            KEY("num_global_key_value_heads", global_kv_heads, 0),
+                            KEY("attention_k_eq_v", global_keys_are_values, false),
+                            KEY("final_logit_softcapping", logit_cap, 0), ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .rope_of = "sliding_attention",
                .windows = {MOE_WINDOW_ALL, 512, .listed = true},

@@ -8,6 +8,46 @@
 #include "model/family_own.h"
 #include "model/family_settings.h"
 #include "model/rope.h"
+#include "quant/layout.h"
+
+/* ---- AFMoE ---- */
+
+int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t n_dense = 1, n_shared = 2, every = 4;
+    bool scaled = false;
+    const struct {
+        const char *key;
+        uint32_t *out, most;
+    } numbers[] = {
+        {"num_dense_layers", &n_dense, MOE_MAX_LAYERS},
+        {"num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {"global_attn_every_n_layers", &every, MOE_MAX_LAYERS},
+    };
+    int status = moe_json_get_bool(path, json, "mup_enabled", false, &scaled, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].most, false,
+                                  numbers[i].out, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
+    if (every == 0 || shared_ff > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " shared experts of width %" PRIu32
+                        ", a global layer after every %" PRIu32 " make no sense",
+                        path, n_shared, c->expert_ff, every);
+    c->shared_ff = (uint32_t)shared_ff;
+    if (scaled)
+        c->embed_scale = sqrtf((float)c->hidden);
+    bool listed = json_is_array(json_object_get(json, "layer_types"));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layer_is_moe[i] = i >= n_dense;
+        if (!listed)
+            c->layer_is_windowed[i] = (i + 1) % every != 0;
+    }
+    return MOE_OK;
+}
 
 /* ---- Gemma-4 ---- */
 

@@ -332,6 +332,15 @@ static void phimoe_minicpm_granite(void **state)
     assert_layers("dddd", "----");
     assert_int_equal(config.state_step_rank, 9);
 
+    read_ok(MODEL("afmoe",
+                  ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"mup_enabled\": true, "
+                  "\"head_dim\": 24, \"num_shared_experts\": 1"));
+    assert_layers("dMMM", "www-");
+    assert_true(config.rope_in_windows && config.attn_gate && config.choice_bias);
+    assert_int_equal(config.norm_place, MOE_NORM_BOTH);
+    assert_true(config.shared_ff == 1408 && config.dense_ff == 96 && config.window == 1024);
+    assert_near(config.embed_scale, 8);
+    assert_near(config.norm_eps, 1e-5);
 #define GEMMA "\"hidden_size_per_layer_input\": 0, \"head_dim\": 24, \"global_head_dim\": 40"
     read_ok(MODEL("gemma4",
                   ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 2, "
@@ -702,6 +711,9 @@ static void what_is_not_computed_is_refused(void **state)
               "rank of its steps is 0"),
         REFUSED("jamba", "\"num_key_value_heads\": 2, \"mamba_d_state\": 300", "up to 256 keys"),
         REFUSED("jamba", "\"mamba_inner_layernorms\": false", "'mamba_inner_layernorms' is false"),
+        REFUSED("afmoe", "\"score_func\": \"softmax\"", "'score_func' is softmax"),
+        REFUSED("afmoe", "\"n_group\": 2", "'n_group' is 2"),
+        WRONG("afmoe", "\"global_attn_every_n_layers\": 0", "every 0"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),
         REFUSED("gemma4", GEMMA ", \"num_kv_shared_layers\": 2", "'num_kv_shared_layers' is 2"),
         REFUSED("gemma4", GEMMA ", \"use_bidirectional_attention\": \"all\"", "is all"),

@@ -287,6 +287,8 @@ static struct family_case cases[] = {
     HF("gemma4-dense"),
     HF("gemma4-a"),
     HF("gemma4-b"),
+    HF("afmoe-a"),
+    HF("afmoe-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
