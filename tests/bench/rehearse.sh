@@ -110,16 +110,18 @@ while [ "$((round += 1))" -le "$rounds" ]; do
     done
 done
 
+# shellcheck disable=SC2016 # awk expands it
+sort='function sort(a, n,   i, j, x) {
+        for (i = 2; i <= n; i++)
+            for (j = i; j > 1 && a[j - 1] > a[j]; j--) { x = a[j]; a[j] = a[j - 1]; a[j - 1] = x }
+    }
+    function median(a, n) { sort(a, n); return (a[int((n + 1) / 2)] + a[int(n / 2) + 1]) / 2 }
+    '
 printf '\n%-32s %6s %9s %15s %9s %7s %13s %9s %6s\n' strategy memory tokens/s '(of all rounds)' MB/token hits \
     'disk, GB/s' planned ratio
 for budget in $budgets; do
     for strategy in $strategies; do
-        awk -v strategy="$strategy" -v budget="$budget" '
-            function sort(a, n,   i, j, x) {
-                for (i = 2; i <= n; i++)
-                    for (j = i; j > 1 && a[j - 1] > a[j]; j--) { x = a[j]; a[j] = a[j - 1]; a[j - 1] = x }
-            }
-            function median(a, n) { sort(a, n); return (a[int((n + 1) / 2)] + a[int(n / 2) + 1]) / 2 }
+        awk -v strategy="$strategy" -v budget="$budget" "$sort"'
             $1 == strategy && $2 == budget { n++; rate[n] = $4 + 0; bytes = $5; hits = $6; plan[n] = $7 + 0; disk[n] = $8 + 0 }
             END {
                 if (!n) exit
@@ -135,20 +137,15 @@ printf '\n%-32s %6s %22s %22s %22s %10s\n' 'ms of a token, measured/planned' mem
     'host took'
 for budget in $budgets; do
     for strategy in $strategies; do
-        awk -v strategy="$strategy" -v budget="$budget" '
-            function sort(a, n,   i, j, x) {
-                for (i = 2; i <= n; i++)
-                    for (j = i; j > 1 && a[j - 1] > a[j]; j--) { x = a[j]; a[j] = a[j - 1]; a[j - 1] = x }
-            }
-            function median(of,   i, a) {
+        awk -v strategy="$strategy" -v budget="$budget" "$sort"'
+            function of_rounds(of,   i, a) {
                 for (i = 1; i <= n; i++)
                     a[i] = 1e3 * value[of, i]
-                sort(a, n)
-                return (a[int((n + 1) / 2)] + a[int(n / 2) + 1]) / 2
+                return median(a, n)
             }
             function pair(of,   measured, planned) {
-                measured = median(of)
-                planned = median(of + 1)
+                measured = of_rounds(of)
+                planned = of_rounds(of + 1)
                 return sprintf("%.1f / %.1f = %.2f", measured, planned, planned > 0 ? measured / planned : 0)
             }
             $1 == strategy && $2 == budget {
@@ -159,7 +156,7 @@ for budget in $budgets; do
             }
             END {
                 if (n)
-                    printf "%-32s %6s %22s %22s %22s %9.1f%%\n", strategy, budget, pair(10), pair(12), pair(14), median(16)
+                    printf "%-32s %6s %22s %22s %22s %9.1f%%\n", strategy, budget, pair(10), pair(12), pair(14), of_rounds(16)
             }' "$dir/rows"
     done
 done
