@@ -69,11 +69,6 @@ static void copy_inside(const struct gpu_bench *b)
     moe_gpu_copy(b->gpu, MOE_GPU_COMPUTE, b->device + BYTES, b->device, BYTES);
 }
 
-static void upload(const struct gpu_bench *b)
-{
-    moe_gpu_upload(b->gpu, MOE_GPU_COPY, b->device, b->host, BYTES);
-}
-
 static void upload_pieces(const struct gpu_bench *b)
 {
     for (uint64_t i = 0; i < N_PIECES; i++)
@@ -140,9 +135,8 @@ static bool time_trips(const struct gpu_bench *b, double launch_seconds, double 
         }
         if (moe_gpu_finish(b->gpu, &unsaid) != MOE_OK)
             return false;
-        double took = (moe_seconds() - began) / N_TRIPS - launch_seconds;
         if (i >= 0)
-            seconds[i] = took > 0 ? took : 0;
+            seconds[i] = (moe_seconds() - began) / N_TRIPS - launch_seconds;
     }
     return true;
 }
@@ -176,12 +170,12 @@ void moe_device_measure_gpu(struct moe_device_accelerator *a)
     snprintf(a->name, sizeof a->name, "%s", info.name);
     a->memory_bytes.value = (double)info.memory_bytes;
     a->shares_memory = info.unified;
+    if (moe_gpu_copy_seconds(0, BYTES, RUNS, seconds) == 0)
+        set_rate(&a->link_bytes_per_second, BYTES, seconds);
     if (open_bench(&b, &unsaid) != MOE_OK)
         goto out;
     if (time_work(&b, MOE_GPU_COMPUTE, copy_inside, seconds))
         set_rate(&a->memory_bytes_per_second, 2.0 * BYTES, seconds); /* read and written */
-    if (time_work(&b, MOE_GPU_COPY, upload, seconds))
-        set_rate(&a->link_bytes_per_second, BYTES, seconds);
     if (a->link_bytes_per_second.value > 0 && time_work(&b, MOE_GPU_COPY, upload_pieces, seconds))
         set_each(&a->link_piece_seconds, N_PIECES, PIECE_BYTES / a->link_bytes_per_second.value,
                  seconds);
