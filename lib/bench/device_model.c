@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/steal.h"
 #include "bench/bench.h"
 #include "bench/device_private.h"
 #include "layer/recurrent.h"
@@ -24,7 +25,7 @@ enum {
     FAR_POSITIONS = 512,
     FAR_LAYERS = 2, /* next to each other: models have layers of two kinds in turn */
 };
-static const double LOADING_SECONDS = 1.5;
+static const double LOADING_SECONDS = 1.5, STRETCH_SECONDS = 0.25;
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
 
@@ -192,53 +193,80 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
 
 /* ---- Computing beside loads ---- */
 
-/* Seconds that a layer computes one row: without what loads take. *experts: of these its experts'.
- * The pass before it is of the same kind and not timed: threads that slept while loads ended would
- * make the quiet pass the slowest.
- */
-static int time_layer(struct bench *b, uint32_t layer, enum device_loading how, double *seconds,
-                      double *experts, uint64_t *sleeps, struct moe_err *err)
+/* A stretch of layers, one after the other, with what else goes on meanwhile. */
+struct stretch {
+    double seconds;  /* computing: without what loads take */
+    double experts;  /* of these their experts' */
+    double steal;    /* share of all processors' time that the machine's host kept */
+    uint64_t sleeps; /* until a load had ended */
+    uint32_t n;      /* layers */
+};
+
+static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
+{
+    do
+        layer = layer + 1 < b->model->config.n_layers ? layer + 1 : b->model->config.n_encoder;
+    while (!b->model->layers[layer].is_moe);
+    return layer;
+}
+
+/* One row through MoE layers in turn from `layer` on, n of them, or for so many seconds. The first
+ * pass is of the same kind and not timed: threads that slept while loads ended would make the quiet
+ * stretch the slowest. */
+static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t n,
+                        double seconds, struct stretch *to, struct moe_err *err)
 {
     struct device_loads *l = b->experts.loads;
     int status = moe_device_loads_set(l, how, err);
     if (status == MOE_OK)
         status = run_layer(b, layer, 1, NULL, 0, err);
+    const struct moe_ticks before = moe_ticks_now();
     double others = moe_device_loads_seconds(l), began = moe_seconds();
-    *sleeps = moe_device_loads_sleeps(l);
-    if (status == MOE_OK)
+    *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l)};
+    while (status == MOE_OK && (n ? to->n < n : moe_seconds() - began < seconds)) {
         status = run_layer(b, layer, 1, NULL, 0, err);
-    *seconds = moe_seconds() - began - (moe_device_loads_seconds(l) - others);
-    *experts = b->experts.seconds;
-    *sleeps = moe_device_loads_sleeps(l) - *sleeps;
+        to->experts += b->experts.seconds;
+        to->n++;
+        layer = next_moe_layer(b, layer);
+    }
+    to->seconds = moe_seconds() - began - (moe_device_loads_seconds(l) - others);
+    to->sleeps = moe_device_loads_sleeps(l) - to->sleeps;
+    const struct moe_ticks after = moe_ticks_now();
+    if (after.all > before.all)
+        to->steal = (after.stolen - before.stolen) / (after.all - before.all);
     return status;
 }
 
-/* Each layer in turn quietly, beside loads, and waiting for them. */
-static int compare_loading(struct bench *b, struct samples *slowdown, struct samples *wake,
-                           struct moe_err *err)
+/* The same layers quietly, beside loads, and waiting for them, stretch after stretch. Stretches are
+ * long enough to hold what comes seldom and takes long, as what the host of a virtual machine does
+ * while it serves the loads: layers one by one would have it in few of them, and not in the
+ * median. */
+static int compare_loading(struct bench *b, struct samples *slowdown, struct samples *steal,
+                           struct samples *wake, struct moe_err *err)
 {
-    uint32_t first = b->model->config.n_encoder, n_layers = b->model->config.n_layers;
-    double began = moe_seconds(), usual = 1;
+    uint32_t layer = b->model->config.n_encoder;
+    double began = moe_seconds();
     int status = MOE_OK;
-    for (uint32_t layer = first; status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
-                                 (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
-                                  moe_seconds() - began < LOADING_SECONDS);
-         layer = layer + 1 < n_layers ? layer + 1 : first) {
-        double seconds[3], experts[3];
-        uint64_t sleeps[3];
-        if (!b->model->layers[layer].is_moe)
-            continue;
+    if (!b->model->layers[layer].is_moe)
+        layer = next_moe_layer(b, layer);
+    while (status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
+           (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
+            moe_seconds() - began < LOADING_SECONDS)) {
+        struct stretch s[3] = {{.n = 0}};
         for (int how = DEVICE_QUIET; how <= DEVICE_WAITED && status == MOE_OK; how++)
-            status = time_layer(b, layer, how, &seconds[how], &experts[how], &sleeps[how], err);
+            status = time_stretch(b, layer, how, s[DEVICE_QUIET].n, STRETCH_SECONDS, &s[how], err);
         if (status != MOE_OK)
             break;
-        add(slowdown, seconds[DEVICE_BACKGROUND] / seconds[DEVICE_QUIET]);
+        for (uint32_t i = 0; i < s->n; i++)
+            layer = next_moe_layer(b, layer);
+        add(slowdown, s[DEVICE_BACKGROUND].seconds / s[DEVICE_QUIET].seconds);
+        add(steal, s[DEVICE_BACKGROUND].steal);
         struct samples sorted = *slowdown;
-        usual = moe_bench_summarise(sorted.values, sorted.n).median;
+        double usual = moe_bench_summarise(sorted.values, sorted.n).median;
         double expected =
-            seconds[DEVICE_QUIET] + experts[DEVICE_QUIET] * (usual > 1 ? usual - 1 : 0);
-        if (sleeps[DEVICE_WAITED])
-            add(wake, (seconds[DEVICE_WAITED] - expected) / (double)sleeps[DEVICE_WAITED]);
+            s[DEVICE_QUIET].seconds + s[DEVICE_QUIET].experts * (usual > 1 ? usual - 1 : 0);
+        if (s[DEVICE_WAITED].sleeps)
+            add(wake, (s[DEVICE_WAITED].seconds - expected) / (double)s[DEVICE_WAITED].sleeps);
         if (moe_seconds() - began > 10 * LOADING_SECONDS) /* hardly a load that is waited for */
             break;
         if (moe_progress_stopped(b->progress))
@@ -265,16 +293,17 @@ static void set_above_zero(struct moe_figure *f, struct samples *s)
 static int measure_loading(struct bench *b, struct moe_device_model *out, struct moe_err *err)
 {
     const struct moe_config *c = &b->model->config;
-    struct samples slowdown = {.n = 0}, wake = {.n = 0};
+    struct samples slowdown = {.n = 0}, steal = {.n = 0}, wake = {.n = 0};
     if (c->n_experts == 0 || b->experts.n == 0 || !has_layers(b, c->n_encoder, true))
         return MOE_OK;
     int status = moe_device_loads_open(&b->experts.loads, b->model->pack, 0, c->top_k, err);
     if (status == MOE_OK && b->experts.loads)
-        status = compare_loading(b, &slowdown, &wake, err);
+        status = compare_loading(b, &slowdown, &steal, &wake, err);
     moe_device_loads_close(b->experts.loads);
     b->experts.loads = NULL;
     if (status == MOE_OK) {
         set_above_zero(&out->loading_slowdown, &slowdown);
+        set_above_zero(&out->loading_steal, &steal);
         set_above_zero(&out->wake, &wake);
     }
     return status;

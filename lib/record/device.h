@@ -103,6 +103,8 @@ struct moe_device_model {
     struct moe_figure head_seconds;     /* final norm and head, one row */
     struct moe_figure loading_slowdown; /* how many times as long a row's layer takes while loads go
                                            on; 0: not measured */
+    struct moe_figure loading_steal;    /* share of the processors' time that the host of a virtual
+                                           machine keeps then; 0: nothing, or not measured */
     struct moe_figure wake; /* seconds by which computing after a wait for a load takes longer */
     uint32_t n_variants;
     struct moe_device_variant variants[MOE_DEVICE_MAX_VARIANTS];

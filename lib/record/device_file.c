@@ -230,6 +230,7 @@ static const struct moe_member model_members[] = {
     FIGURE(moe_device, "far_attention_seconds", model.far_attention),
     FIGURE(moe_device, "head_seconds", model.head_seconds),
     FIGURE(moe_device, "loading_slowdown", model.loading_slowdown),
+    FIGURE(moe_device, "loading_steal", model.loading_steal),
     FIGURE(moe_device, "wake_seconds", model.wake),
     MOE_LIST(struct moe_device, "variants", model.variants, model.n_variants, variant_record),
     MOE_LIST(struct moe_device, "batches", model.batches, model.n_batches, batch_record),

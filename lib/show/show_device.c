@@ -149,6 +149,22 @@ static void put_timed(const struct moe_device_timed *t, struct moe_screen screen
     put_figure(out, screen, "... of", &t->load_bytes, BYTES);
 }
 
+/* Whether plans for this machine can come true. */
+static void put_steal(const struct moe_device_model *m, struct moe_screen screen,
+                      struct moe_buf *out)
+{
+    char text[256];
+    if (m->loading_steal.value < 0.02)
+        return;
+    snprintf(
+        text, sizeof text,
+        "This machine's host kept %.0f%% of the processors while loads went on: it is a virtual "
+        "one, or other work shares it. Runs that load while they compute can be slower than "
+        "their plans.",
+        100 * m->loading_steal.value);
+    put_wrapped(out, screen, text);
+}
+
 void moe_show_device(const struct moe_device *d, struct moe_screen screen, struct moe_buf *out)
 {
     moe_buf_printf(out, "%s\n", d->name);
@@ -168,7 +184,9 @@ void moe_show_device(const struct moe_device *d, struct moe_screen screen, struc
     put_wrapped(out, screen, d->model.source);
     put_figure(out, screen, "head, per token", &d->model.head_seconds, SECONDS);
     put_figure(out, screen, "slower during loads", &d->model.loading_slowdown, COUNT);
+    put_figure(out, screen, "... taken by the host", &d->model.loading_steal, COUNT);
     put_figure(out, screen, "after a wait, more", &d->model.wake, SECONDS);
+    put_steal(&d->model, screen, out);
     if (d->model.far_positions)
         moe_buf_printf(out, "  attention to %" PRIu32 " tokens in place of %" PRIu32 "\n",
                        d->model.far_positions, d->model.positions);

@@ -75,6 +75,7 @@ static struct moe_device *full(void)
     m->far_attention = measured(1.5);
     m->head_seconds = measured(0.25);
     m->loading_slowdown = measured(1.25);
+    m->loading_steal = measured(0.0625);
     m->wake = measured(3e-5);
     m->n_variants = 2;
     strcpy(m->variants[0].name, "8");
@@ -143,7 +144,8 @@ static void what_is_written_is_read_back(void **state)
     assert_int_equal(again->storage.n_handling, 2);
     assert_int_equal(again->storage.handling[1].bytes, 4096 + 1048576);
     assert_int_equal(again->model.far_positions, 512);
-    assert_true(again->model.loading_slowdown.value == 1.25 && again->model.wake.max == 6e-5);
+    assert_true(again->model.loading_slowdown.value == 1.25 &&
+                again->model.loading_steal.value == 0.0625 && again->model.wake.max == 6e-5);
     assert_string_equal(again->timed[1].load.source, "a paper");
     moe_buf_release(&first);
     moe_buf_release(&second);
