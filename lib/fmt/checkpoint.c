@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "fmt/gguf_file.h"
 #include "fmt/tensor_list.h"
+#include "fmt/tensor_pairs.h"
 
 struct moe_checkpoint {
     char *path;
@@ -124,26 +125,19 @@ const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, co
     return i < 0 ? NULL : moe_checkpoint_at(ck, (uint64_t)i);
 }
 
-/* "[4096][192]" */
-static void format_dims(int n_dims, const uint64_t *dims, char out[128])
-{
-    int at = 0;
-    out[0] = '\0';
-    for (int i = 0; i < n_dims; i++)
-        at += snprintf(out + at, 128 - (size_t)at, "[%" PRIu64 "]", dims[i]);
-}
-
 /* The tensor of that name and shape, of whatever type. */
 static int get_shaped(const struct moe_checkpoint *ck, const char *name, int n_dims,
                       const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
 {
     const struct moe_tensor *t = moe_checkpoint_find(ck, name);
-    char expected[128], found[128];
-    format_dims(n_dims, dims, expected);
+    char expected[MOE_DIMS_BYTES], found[MOE_DIMS_BYTES];
+    struct moe_tensor wanted = {.n_dims = n_dims};
+    memcpy(wanted.dims, dims, (size_t)n_dims * sizeof *dims);
+    moe_tensor_dims(&wanted, expected);
     if (!t)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' %s is missing", ck->path, name,
                         expected);
-    format_dims(t->n_dims, t->dims, found);
+    moe_tensor_dims(t, found);
     if (t->n_dims != n_dims || memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) != 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' has the shape %s, expected %s",
                         file_of(ck, t->file)->path, name, found, expected);
@@ -154,8 +148,8 @@ static int get_shaped(const struct moe_checkpoint *ck, const char *name, int n_d
 static int refuse_type(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                        const char *types, struct moe_err *err)
 {
-    char found[128];
-    format_dims(t->n_dims, t->dims, found);
+    char found[MOE_DIMS_BYTES];
+    moe_tensor_dims(t, found);
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: tensor '%s' %s is of type %s, which is not read (%s are)",
                     file_of(ck, t->file)->path, t->name, found, entry_of(t)->dtype_name, types);
@@ -165,13 +159,14 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
                        const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
 {
     int status = get_shaped(ck, name, n_dims, dims, out, err);
-    if (status == MOE_OK && (*out)->dtype == MOE_DTYPE_OTHER)
-        status =
-            refuse_type(ck, *out,
-                        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, MXFP4"
-                                 : "F32, F16, BF16 and MXFP4",
-                        err);
-    return status;
+    if (status != MOE_OK || (*out)->dtype != MOE_DTYPE_OTHER)
+        return status;
+    if (moe_tensor_is_fp8(entry_of(*out)))
+        return moe_tensor_pairs_refuse_fp8(ck->files, entry_of(*out), err);
+    return refuse_type(ck, *out,
+                       ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, MXFP4"
+                                : "F32, F16, BF16, MXFP4 and F8_E4M3 with scales",
+                       err);
 }
 
 /* Bytes of a whole number; 0: the tensor has none, or of another type. */
@@ -205,31 +200,6 @@ static int check_range(const struct moe_checkpoint *ck, const struct moe_tensor 
                     file_of(ck, t->file)->path, t->name, what, first, first + n, all);
 }
 
-/* Puts blocks together from packed values and exponents. */
-static int read_pairs(const struct moe_checkpoint *ck, const struct moe_tensor_entry *entry,
-                      uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
-{
-    enum { STEP = 1024, PACKED = 16, BLOCK = 17 };
-    const struct moe_tensor_file *values = file_of(ck, entry->tensor.file);
-    const struct moe_tensor_file *scales = file_of(ck, entry->scales_file);
-    uint8_t packed[STEP * PACKED], exponents[STEP];
-    int status = MOE_OK;
-    while (n > 0 && status == MOE_OK) {
-        uint64_t some = n < STEP ? n : STEP;
-        status = moe_file_pread(values->fd, values->path, packed, some * PACKED,
-                                entry->tensor.offset + first * PACKED, err);
-        if (status == MOE_OK)
-            status = moe_file_pread(scales->fd, scales->path, exponents, some,
-                                    entry->scales_offset + first, err);
-        for (uint64_t i = 0; i < some && status == MOE_OK; i++)
-            moe_ggml_mxfp4_from_pairs(packed + i * PACKED, exponents[i], out + i * BLOCK);
-        first += some;
-        out += some * BLOCK;
-        n -= some;
-    }
-    return status;
-}
-
 int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
@@ -237,8 +207,8 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
     int status = check_range(ck, t, "blocks", first, n, type ? t->n_items / type->items : 0, err);
     if (status != MOE_OK)
         return status;
-    if (entry_of(t)->in_pairs)
-        return read_pairs(ck, entry_of(t), first, n, out, err);
+    if (entry_of(t)->pair != MOE_PAIR_NONE)
+        return moe_tensor_pairs_read(ck->files, entry_of(t), first, n, out, err);
     const struct moe_tensor_file *file = file_of(ck, t->file);
     return moe_file_pread(file->fd, file->path, out, n * type->bytes,
                           t->offset + first * type->bytes, err);

@@ -63,6 +63,10 @@ struct moe_checkpoint;
  *
  * MXFP4 matrices that Hugging Face checkpoints store as two byte tensors, NAME_blocks
  * [...][cols / 32][16] and NAME_scales [...][cols / 32], are presented as one: NAME [...][cols].
+ * So are matrices in FP8, NAME [...][rows][cols] of F8_E4M3, with NAME_scale_inv or NAME_scale,
+ * which has a factor for each block of config.json's weight_block_size (128 by 128 where it names
+ * none; the last block of a row or column may be smaller), for each row ([rows][1], or [rows]), or
+ * one for all. They are presented as F32: values times factors, rounded once.
  *
  * Errors: MOE_ERR_IO, MOE_ERR_FORMAT (path and tensor in the text), MOE_ERR_UNSUPPORTED (a
  * checkpoint in a container that is not read: the text says what to do), MOE_ERR_VERSION. */

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "fmt/json_scan.h"
 #include "fmt/safetensors.h"
+#include "fmt/tensor_pairs.h"
 
 enum { MAX_SHARDS = 4096, MAX_INDEX_BYTES = 256 << 20 };
 
@@ -232,76 +233,6 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* ---- MXFP4 as two tensors ---- */
-
-static bool is_bytes(const struct moe_tensor_entry *entry)
-{
-    return strcmp(entry->dtype_name, "U8") == 0 && entry->tensor.n_items > 0;
-}
-
-/* Whether the two are packed values [...][groups][16] and exponents [...][groups]. */
-static bool make_a_pair(const struct moe_tensor_entry *blocks,
-                        const struct moe_tensor_entry *scales)
-{
-    const struct moe_tensor *b = &blocks->tensor, *s = &scales->tensor;
-    return is_bytes(blocks) && is_bytes(scales) && b->n_dims >= 2 && s->n_dims == b->n_dims - 1 &&
-           b->n_items == b->bytes && s->n_items == s->bytes && b->n_items == 16 * s->n_items &&
-           memcmp(b->dims, s->dims, (size_t)s->n_dims * sizeof *s->dims) == 0;
-}
-
-/* Turns NAME_blocks into NAME [...][groups * 32] and drops NAME_scales, for every such pair. What
- * is no pair stays as it is: bytes, refused when asked for. */
-static int join_pairs(struct moe_tensor_list *list, struct moe_err *err)
-{
-    static const char blocks_end[] = "_blocks";
-    uint64_t kept = 0;
-    bool *dropped = moe_alloc(list->n, sizeof *dropped, err);
-    if (!dropped)
-        return MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < list->n; i++) {
-        struct moe_tensor_entry *blocks = &list->items[i];
-        char name[256];
-        size_t stem = strlen(blocks->tensor.name);
-        if (!ends_with(blocks->tensor.name, blocks_end) || stem >= sizeof name)
-            continue;
-        stem -= strlen(blocks_end);
-        memcpy(name, blocks->tensor.name, stem);
-        strcpy(name + stem, "_scales");
-        int64_t found = moe_tensor_list_find(list, name);
-        name[stem] = '\0';
-        if (found < 0 || !make_a_pair(blocks, &list->items[found]) ||
-            moe_tensor_list_find(list, name) >= 0)
-            continue;
-        const struct moe_tensor *scales = &list->items[found].tensor;
-        struct moe_tensor *t = &blocks->tensor;
-        blocks->in_pairs = true;
-        blocks->scales_file = scales->file;
-        blocks->scales_offset = scales->offset;
-        t->dtype = MOE_DTYPE_MXFP4;
-        t->n_dims--;
-        t->dims[t->n_dims] = 0;
-        t->dims[t->n_dims - 1] *= 32;
-        t->n_items *= 2;
-        t->bytes += scales->bytes;
-        dropped[found] = true;
-    }
-    for (uint64_t i = 0; i < list->n; i++) {
-        struct moe_tensor_entry *entry = &list->items[i];
-        char *name = (char *)entry->tensor.name;
-        if (dropped[i]) {
-            free(name);
-            continue;
-        }
-        if (entry->in_pairs)
-            name[strlen(name) - strlen(blocks_end)] = '\0';
-        list->items[kept++] = *entry;
-    }
-    list->n = kept;
-    free(dropped);
-    moe_tensor_list_sort(list); /* shorter names sort elsewhere */
-    return MOE_OK;
-}
-
 /* ---- Opening ---- */
 
 /* The directory holds no safetensors file under the known names: say what it holds instead. */
@@ -359,7 +290,7 @@ int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct
         status = fail_no_weights(dir, err);
     }
     if (status == MOE_OK)
-        status = join_pairs(&out->list, err);
+        status = moe_tensor_pairs_join(&out->list, dir, err);
 done:
     free(single);
     free(index);

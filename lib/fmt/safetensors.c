@@ -13,11 +13,14 @@ static const struct {
     int bytes; /* of one item */
     enum moe_dtype dtype;
 } known_dtypes[] = {
-    {"F32", 4, MOE_DTYPE_F32},    {"F16", 2, MOE_DTYPE_F16},       {"BF16", 2, MOE_DTYPE_BF16},
-    {"F64", 8, MOE_DTYPE_OTHER},  {"I64", 8, MOE_DTYPE_OTHER},     {"U64", 8, MOE_DTYPE_OTHER},
-    {"I32", 4, MOE_DTYPE_OTHER},  {"U32", 4, MOE_DTYPE_OTHER},     {"I16", 2, MOE_DTYPE_OTHER},
-    {"U16", 2, MOE_DTYPE_OTHER},  {"I8", 1, MOE_DTYPE_OTHER},      {"U8", 1, MOE_DTYPE_OTHER},
-    {"BOOL", 1, MOE_DTYPE_OTHER}, {"F8_E4M3", 1, MOE_DTYPE_OTHER}, {"F8_E5M2", 1, MOE_DTYPE_OTHER},
+    {"F32", 4, MOE_DTYPE_F32},       {"F16", 2, MOE_DTYPE_F16},
+    {"BF16", 2, MOE_DTYPE_BF16},     {"F64", 8, MOE_DTYPE_OTHER},
+    {"I64", 8, MOE_DTYPE_OTHER},     {"U64", 8, MOE_DTYPE_OTHER},
+    {"I32", 4, MOE_DTYPE_OTHER},     {"U32", 4, MOE_DTYPE_OTHER},
+    {"I16", 2, MOE_DTYPE_OTHER},     {"U16", 2, MOE_DTYPE_OTHER},
+    {"I8", 1, MOE_DTYPE_OTHER},      {"U8", 1, MOE_DTYPE_OTHER},
+    {"BOOL", 1, MOE_DTYPE_OTHER},    {"F8_E4M3", 1, MOE_DTYPE_OTHER},
+    {"F8_E5M2", 1, MOE_DTYPE_OTHER}, {"F8_E8M0", 1, MOE_DTYPE_OTHER},
 };
 
 /* ---- A tensor's members ---- */

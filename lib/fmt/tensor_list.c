@@ -1,5 +1,7 @@
 #include "fmt/tensor_list.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +21,14 @@ const struct moe_ggml_type *moe_dtype_block(enum moe_dtype dtype)
         [MOE_DTYPE_MXFP4] = MOE_GGML_MXFP4,
     };
     return dtype > MOE_DTYPE_OTHER && dtype < MOE_DTYPE_N ? moe_ggml_find(numbers[dtype]) : NULL;
+}
+
+void moe_tensor_dims(const struct moe_tensor *tensor, char out[MOE_DIMS_BYTES])
+{
+    int at = 0;
+    out[0] = '\0';
+    for (int i = 0; i < tensor->n_dims; i++)
+        at += snprintf(out + at, MOE_DIMS_BYTES - (size_t)at, "[%" PRIu64 "]", tensor->dims[i]);
 }
 
 void moe_tensor_list_release(struct moe_tensor_list *list)

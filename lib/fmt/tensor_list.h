@@ -13,16 +13,29 @@
 
 enum { MOE_DTYPE_NAME_BYTES = 16 };
 
+enum moe_tensor_pair {
+    MOE_PAIR_NONE,  /* one tensor */
+    MOE_PAIR_MXFP4, /* e2m1 in pairs, exponents */
+    MOE_PAIR_FP8,   /* F8_E4M3, a factor for each block of rows and columns */
+};
+
 struct moe_tensor_entry {
     struct moe_tensor tensor; /* ->name is owned here */
     /* The type as the file spells it, truncated: for errors about tensors that cannot be read. */
     char dtype_name[MOE_DTYPE_NAME_BYTES];
-    /* MXFP4 as two tensors: tensor.file and .offset are those of the packed values, in pairs; the
-     * exponents are here. */
-    bool in_pairs;
+    /* Values and scales as two tensors (tensor_pairs.h): tensor.file and .offset are those of the
+     * values, those of the scales are here. */
+    enum moe_tensor_pair pair;
     int scales_file;
     uint64_t scales_offset;
+    /* Of FP8: the scales' type (OTHER: F8_E8M0), and what a scale is for. */
+    enum moe_dtype scales_dtype;
+    uint32_t block_rows, block_cols;
 };
+
+/* "[4096][192]", for errors. */
+enum { MOE_DIMS_BYTES = 128 };
+void moe_tensor_dims(const struct moe_tensor *tensor, char out[MOE_DIMS_BYTES]);
 
 struct moe_tensor_list {
     struct moe_tensor_entry *items;

@@ -282,14 +282,20 @@ static int unknown_family(const char *path, const char *type, struct moe_err *er
     return status;
 }
 
-/* Quantized weights are read where they are MXFP4 and the family is published so. */
+/* Quantized weights are read where they are FP8 (fmt/checkpoint.h has the ways of it), or MXFP4 and
+ * the family is published so. */
 static int check_quantization(const char *path, const json_t *json, const struct moe_family *family,
                               struct moe_err *err)
 {
     const json_t *quantization = json_object_get(json, "quantization_config");
     const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-    if (!quantization || json_is_null(quantization) ||
-        (family->hf.reads_mxfp4 && method && strcmp(method, "mxfp4") == 0))
+    const char *format = json_string_value(json_object_get(quantization, "format"));
+    if (!quantization || json_is_null(quantization))
+        return MOE_OK;
+    if (method &&
+        ((family->hf.reads_mxfp4 && strcmp(method, "mxfp4") == 0) || strcmp(method, "fp8") == 0 ||
+         (strcmp(method, "compressed-tensors") == 0 && format &&
+          strcmp(format, "float-quantized") == 0)))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "

@@ -7,6 +7,7 @@
  * its own; the model described, the template and the tokenizer come from the same directory.
  */
 /* Readers: fmt/checkpoint.c fmt/checkpoint_hf.c fmt/safetensors.c fmt/tensor_list.c */
+/* Readers: fmt/tensor_pairs.c */
 /* Readers: chat/source.c vocab/hf.c model/family_hf.c */
 #define _GNU_SOURCE
 #include "base/file.h"

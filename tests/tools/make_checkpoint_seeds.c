@@ -13,6 +13,7 @@ enum { AS_IT_STANDS = 128, TORCH = 9, GGUF };
 #define TENSOR(name, dtype, shape, begin, end)                                                     \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":[" shape "],\"data_offsets\":[" begin "," end \
     "]}"
+#define FP8(name, shape, begin, end) TENSOR(name, "F8_E4M3", shape, begin, end)
 #define BLOCKS TENSOR("x_blocks", "U8", "2,1,16", "0", "32")
 #define SCALES TENSOR("x_scales", "U8", "2,1", "32", "34")
 #define CONFIG_TEXT                                                                                \
@@ -48,6 +49,25 @@ static const struct {
     {"no-pair",
      {{MODEL, "{" BLOCKS "," TENSOR("x_scales", "U8", "3,1", "32",
                                     "35") "," TENSOR("x", "U8", "1", "40", "41") "}"}}},
+    {"fp8",
+     {{MODEL,
+       "{" FP8("a", "3,5", "0", "15") "," TENSOR("a_scale_inv", "F32", "2,2", "15", "31") "," FP8(
+           "b", "2,4", "31",
+           "39") "," TENSOR("b_scale", "F8_E8M0", "2,1", "39",
+                            "41") "," FP8("c", "2", "41",
+                                          "43") "," TENSOR("c_scale", "BF16", "1", "43",
+                                                           "45") "," FP8("d", "1,2", "45",
+                                                                         "47") "}"},
+      {CONFIG, "{\"quantization_config\":{\"weight_block_size\":[2,3]}}"}}},
+    {"fp8-structure",
+     {{MODEL,
+       "{" FP8("a", "2,2,2", "0", "8") "," TENSOR("a_scale", "BF16", "2,1,2", "8", "16") "," FP8(
+           "b", "2,4", "31", "39") "," TENSOR("b_scale", "F16", "", "39", "41") "}"},
+      {CONFIG, "{\"quantization_config\":{\"config_groups\":{\"group_0\":{\"weights\":"
+               "{\"block_structure\":[2,1]}}}}}"}}},
+    {"fp8-no-blocks",
+     {{MODEL, "{" FP8("a", "3,5", "0", "15") "}"},
+      {CONFIG, "{\"quantization_config\":{\"weight_block_size\":[2]}}"}}},
     {"overlap",
      {{MODEL, "{" TENSOR("a", "U8", "4", "0", "4") "," TENSOR("b", "U8", "4", "2", "6") "}"}}},
     {"long-shape", {{MODEL, "{" TENSOR("a", "F32", "1,1,1,1,1", "0", "4") "}"}}},

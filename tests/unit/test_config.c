@@ -823,7 +823,11 @@ static void directories_of_others_are_refused(void **state)
         {MODEL("gpt2", ""), "model type 'gpt2' is not implemented (known: qwen2_moe, "},
         {MODEL("mixtral", ", \"quantization_config\": {\"quant_method\": \"gptq\"}"), "gptq"},
         {MODEL("mixtral", ", \"quantization_config\": {\"quant_method\": \"mxfp4\"}"), "mxfp4"},
-        {MODEL("gpt_oss", ", \"quantization_config\": {\"quant_method\": \"fp8\"}"), "fp8"},
+        {MODEL("gpt_oss", ", \"quantization_config\": {\"quant_method\": \"fbgemm_fp8\"}"),
+         "fbgemm_fp8"},
+        {MODEL("gpt_oss", ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "
+                          "\"format\": \"int-quantized\"}"),
+         "compressed-tensors"},
         {MODEL("gpt_oss", ", \"quantization_config\": 4"), "unnamed"},
     };
     static const char mxfp4[] = MODEL("gpt_oss", ", \"num_key_value_heads\": 2, "

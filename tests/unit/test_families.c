@@ -248,6 +248,8 @@ static struct family_case cases[] = {
     HF("deepseek-v3-b"),
     GGUF("deepseek-v3-b"),
     HF("deepseek-v3-c"),
+    HF("fp8-blocks"),
+    HF("fp8-rows"),
     HF("glm4-moe-a"),
     GGUF("glm4-moe-a"),
     HF("glm4-moe-b"),

@@ -1,6 +1,7 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../scratch_dir.h"
 
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -99,6 +100,77 @@ static void types_are_converted_exactly(void **state)
     assert_true(v[0] == moe_bits_f32(0x13121110));
     assert_ok(moe_checkpoint_get(ck, "scalar", 1, (uint64_t[]){1}, &t, &err), &err);
     moe_checkpoint_close(ck);
+}
+
+/* A matrix [3][5] whose codes count 0, 1, 2 ..., and 8 bytes for its scales after it. */
+#define FP8 "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[3,5],\"data_offsets\":[0,15]}"
+#define SCALES(name, dtype, shape, end)                                                            \
+    ",\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[15," end "]}}"
+
+/* The value of a code from 0 to 0x7e. */
+static double fp8_value(int code)
+{
+    return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
+}
+
+/* Reads the matrix whole and from each of its items on; wants these factors for its items. */
+static void expect_fp8(const char *header, const float factors[15])
+{
+    struct moe_err err = {0};
+    const struct moe_tensor *t;
+    float values[15], rest[15];
+    write_tensors("model.safetensors", header, 32);
+    struct moe_checkpoint *ck = expect_opened();
+    assert_int_equal(moe_checkpoint_n_tensors(ck), 1);
+    assert_ok(moe_checkpoint_get(ck, "w", 2, (uint64_t[]){3, 5}, &t, &err), &err);
+    assert_int_equal(t->dtype, MOE_DTYPE_F32);
+    assert_ok(moe_checkpoint_read(ck, t, 0, 15, values, &err), &err);
+    for (int i = 0; i < 15; i++) {
+        assert_true(values[i] == (float)fp8_value(i) * factors[i]);
+        assert_ok(moe_checkpoint_read(ck, t, (uint64_t)i, (uint64_t)(15 - i), rest, &err), &err);
+        assert_memory_equal(rest, values + i, (size_t)(15 - i) * sizeof *rest);
+    }
+    moe_checkpoint_close(ck);
+}
+
+static void expect_fp8_refused(const char *header, const char *words)
+{
+    struct moe_err err = {0};
+    const struct moe_tensor *t;
+    write_tensors("model.safetensors", header, 40);
+    struct moe_checkpoint *ck = expect_opened();
+    assert_fails(moe_checkpoint_get(ck, "w", 2, (uint64_t[]){3, 5}, &t, &err), MOE_ERR_FORMAT,
+                 words, &err);
+    moe_checkpoint_close(ck);
+}
+
+static void weights_in_fp8_are_multiplied_by_their_scales(void **state)
+{
+    (void)state;
+    static const char blocks[] = "{\"quantization_config\":{\"weight_block_size\":[2,3]}}";
+    static const char not_blocks[] = "{\"quantization_config\":{\"weight_block_size\":[2,0]}}";
+    float by_block[15], by_row[15], one[15], wide[15];
+    for (int i = 0; i < 15; i++) { /* scales are the bytes from 15 on */
+        int block = i / 10 * 2 + i % 5 / 3, row = i / 5;
+        by_block[i] = ldexpf(1, 15 + block - 127);
+        by_row[i] = moe_bf16_to_f32((uint16_t)((16 + 2 * row) << 8 | (15 + 2 * row)));
+        one[i] = moe_bits_f32(0x1211100f);
+        wide[i] = ldexpf(1, 15 - 127);
+    }
+    expect_fp8(FP8 SCALES("w_scale_inv", "F8_E8M0", "[1,1]", "16"), wide);
+    expect_fp8(FP8 SCALES("w_scale", "BF16", "[3,1]", "21"), by_row);
+    expect_fp8(FP8 SCALES("w_scale", "BF16", "[3]", "21"), by_row);
+    expect_fp8(FP8 SCALES("w_scale", "F32", "[]", "19"), one);
+    write_in_dir("config.json", blocks, strlen(blocks));
+    expect_fp8(FP8 SCALES("w_scale_inv", "F8_E8M0", "[2,2]", "19"), by_block);
+    expect_fp8_refused(FP8 "}", "its scales 'w_scale_inv' are missing");
+    expect_fp8_refused(FP8 SCALES("w_scale_inv", "F32", "[2,3]", "39"),
+                       "'w_scale_inv' [2][3], of type F32, does not fit 'w' [3][5]");
+    expect_fp8_refused(FP8 SCALES("w_scale_inv", "I32", "[1]", "19"), "of type I32, does not fit");
+    write_in_dir("config.json", not_blocks, strlen(not_blocks));
+    expect_refused(MOE_ERR_FORMAT, "'weight_block_size'");
+    unlink(in_dir("config.json"));
+    expect_fp8_refused(FP8 SCALES("w_scale_inv", "F8_E8M0", "[2,2]", "19"), "block of 128 rows");
 }
 
 static void odd_tensors_are_refused_only_when_asked_for(void **state)
@@ -299,6 +371,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tiny_model_opens),
         in_fresh_dir(types_are_converted_exactly),
+        in_fresh_dir(weights_in_fp8_are_multiplied_by_their_scales),
         in_fresh_dir(odd_tensors_are_refused_only_when_asked_for),
         in_fresh_dir(damaged_headers_are_refused),
         in_fresh_dir(every_truncation_is_refused),
