@@ -321,7 +321,7 @@ FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
 # What the targets read with and show; the archive gives each only what it uses.
-FUZZ_FLOORS := base quant cache fmt pack model jinja text vocab grammar chat record trace coe convert sched plan sample engine serve lines show
+FUZZ_FLOORS := base quant cache fmt pack model family jinja text vocab grammar chat record trace coe convert sched plan sample engine serve lines show
 FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c))))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
 FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb

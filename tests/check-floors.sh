@@ -5,9 +5,9 @@
 # floors in GPU. A word of the glossary there is explained once. Prints each offending line; exit 1 if there is any.
 set -eu
 cd "$(dirname "$0")/.."
-FLOORS='base quant kern cache fmt pack model jinja text vocab grammar chat io record trace coe convert sched plan experts layer cpu gpu run sample engine serve lines show html api bench study calibrate planning repl cmd'
-APART='kern cache, kern fmt, kern pack, kern trace, kern model, kern text, kern io, kern record, kern convert, kern sched,
-    kern plan, kern coe, io coe, model coe, text coe, cache coe, quant coe, coe convert, io sched, io plan, io record, io convert, text record, text trace, io trace, text sched, text plan, cpu gpu'
+FLOORS='base quant kern cache fmt pack model family jinja text vocab grammar chat io record trace coe convert sched plan experts layer cpu gpu run sample engine serve lines show html api bench study calibrate planning repl cmd'
+APART='kern cache, kern fmt, kern pack, kern trace, kern model, kern family, kern text, kern io, kern record, kern convert, kern sched,
+    kern plan, kern coe, io coe, model coe, family coe, text coe, cache coe, quant coe, coe convert, io sched, io plan, io record, io convert, text record, text trace, io trace, text sched, text plan, cpu gpu'
 GPU='io experts layer gpu run engine serve bench show cmd'
 find lib cmd -name '*.[ch]' | sort | xargs awk -v floors="$FLOORS" -v apart="$APART" -v gpu=" $GPU " '
 BEGIN {

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
 

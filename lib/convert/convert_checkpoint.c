@@ -8,9 +8,10 @@
 #include "base/text.h"
 #include "chat/chat.h"
 #include "convert/convert_weights.h"
+#include "family/family.h"
+#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
-#include "model/family.h"
 #include "vocab/vocab.h"
 
 /* ---- First pass: everything is there ---- */

@@ -6,8 +6,8 @@
 #ifndef MOE_CONVERT_CONVERT_SOURCE_H
 #define MOE_CONVERT_CONVERT_SOURCE_H
 
+#include "family/family.h"
 #include "fmt/checkpoint.h"
-#include "model/family.h"
 
 /* A checkpoint, and how its family names and orders its tensors; borrows everything. */
 struct convert_source {

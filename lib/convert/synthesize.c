@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "convert/convert_parts.h"
+#include "family/read.h"
 #include "quant/drawn.h"
 #include "vocab/vocab.h"
 

@@ -1,7 +1,7 @@
 /*
  * The members of struct moe_config that are one number or switch, as a table: packs spell them by
- * their own names, config.json and GGUF by keys of theirs (family_settings.h). Internal to
- * lib/model.
+ * their own names, config.json and GGUF by keys of theirs (family/family_settings.h). For these two
+ * floors alone.
  */
 #ifndef MOE_MODEL_CONFIG_FIELDS_H
 #define MOE_MODEL_CONFIG_FIELDS_H

@@ -200,7 +200,7 @@ struct moe_tensor_spec {
     const char *pack_name; /* "layers.%u.attn.q": "%u" is the layer; of a part: for people */
     enum moe_tensor_kind kind;
     bool per_layer;
-    uint8_t condition, rows, cols; /* tensor_roles.c's: which models have it, and its shape */
+    uint8_t condition, rows, cols; /* tensor_words.h: which models have it, and its shape */
     /* What checkpoints usually call it, in the order in which names are tried; a family may have
      * names of its own (family.h), tried before these. */
     struct moe_source names[MOE_N_NAMINGS][MOE_MAX_USUAL_NAMES];

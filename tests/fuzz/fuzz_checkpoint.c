@@ -8,10 +8,11 @@
  */
 /* Readers: fmt/checkpoint.c fmt/checkpoint_hf.c fmt/safetensors.c fmt/tensor_list.c */
 /* Readers: fmt/tensor_pairs.c */
-/* Readers: chat/source.c vocab/hf.c model/family_hf.c */
+/* Readers: chat/source.c vocab/hf.c family/family_hf.c */
 #define _GNU_SOURCE
 #include "base/file.h"
 #include "chat/chat.h"
+#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
 #include "mutate.h"

@@ -1,7 +1,9 @@
 /* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
-/* Readers: model/config.c model/config_json.c model/family_hf.c model/family_own.c */
-/* Readers: model/family_settings.c model/family_switch.c model/rope.c */
+/* Readers: model/config.c model/config_json.c model/config_mixing.c model/rope.c */
+/* Readers: family/family_hf.c family/family_own.c family/family_settings.c */
+/* Readers: family/family_switch.c */
 #define _GNU_SOURCE
+#include "family/read.h"
 #include "model/config.h"
 #include "mutate.h"
 

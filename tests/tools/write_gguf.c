@@ -25,6 +25,7 @@
 #include "base/float16.h"
 #include "base/mem.h"
 #include "chat/chat.h"
+#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/json.h"
 #include "model/config.h"

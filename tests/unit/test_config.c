@@ -7,8 +7,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "family/family.h"
+#include "family/read.h"
 #include "fmt/json.h"
-#include "model/family.h"
 
 #include "../test.h"
 

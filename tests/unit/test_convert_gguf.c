@@ -7,6 +7,7 @@
 
 #include "base/par.h"
 #include "convert/convert.h"
+#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
 #include "pack/pack.h"

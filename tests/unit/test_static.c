@@ -10,6 +10,7 @@
 #include "base/par.h"
 #include "engine/engine.h"
 #include "engine/fit_pack.h"
+#include "family/read.h"
 #include "kern/kern.h"
 #include "model/routes.h"
 #include "run/source.h"

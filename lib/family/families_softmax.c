@@ -2,7 +2,7 @@
  * Families whose router takes a softmax, over all experts or over those it chose, and whose
  * attention keeps keys and values.
  */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 /* Also Phi-3.5-MoE's. */
 static const struct moe_source_names mixtral_names = {

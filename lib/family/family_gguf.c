@@ -11,9 +11,10 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "family/family_settings.h"
+#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
-#include "model/family_settings.h"
 #include "model/rope.h"
 #include "quant/layout.h"
 

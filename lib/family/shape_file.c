@@ -1,10 +1,11 @@
-#include "model/shape_file.h"
+#include "family/shape_file.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "family/read.h"
 #include "fmt/json.h"
 #include "quant/quantize.h"
 

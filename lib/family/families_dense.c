@@ -1,5 +1,5 @@
 /* Dense models: the case without experts. */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 const struct moe_family moe_families_dense[] = {
     {

@@ -1,11 +1,11 @@
 /*
  * What single families compute of their own from their settings (family.h: hf.own, gguf.own).
- * Internal to lib/model.
+ * Internal to lib/family.
  */
-#ifndef MOE_MODEL_FAMILY_OWN_H
-#define MOE_MODEL_FAMILY_OWN_H
+#ifndef MOE_FAMILY_FAMILY_OWN_H
+#define MOE_FAMILY_FAMILY_OWN_H
 
-#include "model/family.h"
+#include "family/family.h"
 
 int family_deepseek_v2_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);

@@ -3,8 +3,8 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "family/family_own.h"
 #include "fmt/json.h"
-#include "model/family_own.h"
 #include "quant/layout.h"
 
 /* A number that may be null; *found says whether it is there. */

@@ -3,8 +3,8 @@
  * beyond it, moe-shape(5). Of models whose family runs that is only for people. Of others it says
  * which family's settings stand in for the sizes, and what their layers of attention take instead.
  */
-#ifndef MOE_MODEL_SHAPE_FILE_H
-#define MOE_MODEL_SHAPE_FILE_H
+#ifndef MOE_FAMILY_SHAPE_FILE_H
+#define MOE_FAMILY_SHAPE_FILE_H
 
 #include "model/shape.h"
 

@@ -2,7 +2,7 @@
  * Families whose layers attend to a window or to all of a text, and compute differently in these
  * two kinds: other heads, other rotations, none.
  */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 /* With experts the norm before feed-forwards is the shared one's; without, all there is. */
 static const struct moe_source_names gemma4_names = {

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 static const struct moe_family *const tables[] = {
     moe_families_softmax,  moe_families_granite, moe_families_local, moe_families_states,

@@ -1,5 +1,5 @@
 /* Granite: four multipliers, gate and up projections of all experts in one tensor. */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 static const struct moe_source_names granite_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.layer.weight"),

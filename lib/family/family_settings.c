@@ -1,4 +1,4 @@
-#include "model/family_settings.h"
+#include "family/family_settings.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "family/family_own.h"
+#include "family/family_settings.h"
 #include "fmt/json.h"
-#include "model/family_own.h"
-#include "model/family_settings.h"
 #include "model/rope.h"
 #include "quant/layout.h"
 

@@ -1,5 +1,5 @@
 /* Families of which most layers have a recurrent state in the place of keys and values. */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 /* Norms of the stream, of queries and keys are stored as what they differ from 1. */
 static const struct moe_source_names qwen3_next_names = {

@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "family/family_own.h"
 #include "fmt/json.h"
-#include "model/family_own.h"
 #include "model/rope.h"
 #include "quant/layout.h"
 

@@ -1,5 +1,5 @@
 /* Families with an encoder, or whose prompt sees all of itself. */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 /* Switch Transformers: the sublayers of a block are numbered, and a decoder has one more. */
 #define STACK_NAMES(stack, ffn)                                                                    \

@@ -1,5 +1,5 @@
 /* DeepSeek's families, and those that have taken its router or its attention. */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 static const struct moe_source_names minimax_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),

@@ -1,5 +1,5 @@
 /* Names of tensors that families of several tables have. */
-#include "model/family_table.h"
+#include "family/family_table.h"
 
 const struct moe_source_names moe_placed_norm_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},

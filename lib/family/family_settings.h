@@ -1,12 +1,12 @@
 /*
  * Reading a family's settings (family.h) from config.json and from GGUF metadata. Internal to
- * lib/model.
+ * lib/family.
  */
-#ifndef MOE_MODEL_FAMILY_SETTINGS_H
-#define MOE_MODEL_FAMILY_SETTINGS_H
+#ifndef MOE_FAMILY_FAMILY_SETTINGS_H
+#define MOE_FAMILY_FAMILY_SETTINGS_H
 
+#include "family/family.h"
 #include "fmt/gguf.h"
-#include "model/family.h"
 
 /* Sets the members of settings without keys. A list may be NULL, here and below. */
 void family_set_constants(struct moe_config *config, const struct moe_setting *settings);

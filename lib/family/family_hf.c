@@ -7,8 +7,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "family/family_settings.h"
+#include "family/read.h"
 #include "fmt/json.h"
-#include "model/family_settings.h"
 #include "model/rope.h"
 #include "model/routes.h"
 #include "quant/layout.h"

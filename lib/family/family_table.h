@@ -1,11 +1,11 @@
 /*
- * The words that the tables of families are written in (families_*.c). Internal to lib/model.
+ * The words that the tables of families are written in (families_*.c). Internal to lib/family.
  */
-#ifndef MOE_MODEL_FAMILY_TABLE_H
-#define MOE_MODEL_FAMILY_TABLE_H
+#ifndef MOE_FAMILY_FAMILY_TABLE_H
+#define MOE_FAMILY_FAMILY_TABLE_H
 
-#include "model/family.h"
-#include "model/family_own.h"
+#include "family/family.h"
+#include "family/family_own.h"
 
 #define SETTINGS(...) ((const struct moe_setting[]){__VA_ARGS__, {.member = 0}})
 #define ONLY(...) ((const struct moe_only[]){__VA_ARGS__, {NULL, NULL}})

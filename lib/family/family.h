@@ -6,8 +6,8 @@
  * windows, and what its tensors are called where not as usual (tensor_roles.h). What a family
  * computes of its own from its settings is a function in a file of its own, family_NAME.c.
  */
-#ifndef MOE_MODEL_FAMILY_H
-#define MOE_MODEL_FAMILY_H
+#ifndef MOE_FAMILY_FAMILY_H
+#define MOE_FAMILY_FAMILY_H
 
 #include <stddef.h>
 
