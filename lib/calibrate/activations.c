@@ -52,7 +52,7 @@ void moe_activations_add(struct moe_activations *a, const struct moe_ffn *ffn, c
             mm[1] = moe_inputs_mm(&a->inputs, ffn->gate, a->gate, a->ff_stride);
         moe_matmul(mm, ffn->gate.data ? 2 : 1);
         for (uint32_t i = 0; i < here; i++)
-            moe_activate_row(a->config, ffn->view, width, a->gate + i * a->ff_stride,
+            moe_activate_row(a->config, ffn->view, width, NULL, a->gate + i * a->ff_stride,
                              a->up + i * a->ff_stride);
         moe_moments_add(moments, width, a->gate, a->ff_stride, NULL, here);
     }

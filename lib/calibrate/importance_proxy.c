@@ -80,12 +80,16 @@ static void add_errors(struct proxy *p, const struct worker *w, uint32_t expert,
 {
     const struct moe_states *states = &p->session->states;
     uint32_t hidden = p->config->hidden, rows[CHUNK];
-    for (uint32_t i = 0; i < n; i++)
-        rows[i] = activations[i] / p->config->top_k;
-    moe_expert_compute(w->compute, &p->views[expert], p->inputs, p->stride, rows, n, w->out,
-                       p->stride);
+    bool inside = p->config->weigh_inputs;
+    float scales[CHUNK];
     for (uint32_t i = 0; i < n; i++) {
-        double weight = p->weights[activations[i]] * (double)p->config->residual_scale;
+        rows[i] = activations[i] / p->config->top_k;
+        scales[i] = p->weights[activations[i]];
+    }
+    moe_expert_compute(w->compute, &p->views[expert], p->inputs, p->stride, rows,
+                       inside ? scales : NULL, n, w->out, p->stride);
+    for (uint32_t i = 0; i < n; i++) {
+        double weight = (inside ? 1 : scales[i]) * (double)p->config->residual_scale;
         double stream = square(states->h + rows[i] * states->stride, hidden);
         double distance = square_distance(p->outputs + p->slots[activations[i]] * p->output_stride,
                                           w->out + i * p->stride, hidden);

@@ -76,9 +76,10 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
-    static const char *const formats[] = {"model.visual.*", "model.vision_tower.*",
-                                          "model.embed_vision.*", "model.audio_tower.*",
-                                          "model.embed_audio.*"};
+    static const char *const formats[] = {"model.visual.*",         "model.vision_tower.*",
+                                          "model.embed_vision.*",   "model.audio_tower.*",
+                                          "model.embed_audio.*",    "vision_model.*",
+                                          "multi_modal_projector.*"};
     bool sees = false;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
         sees |= matches(formats[i], name);
@@ -182,17 +183,19 @@ static bool is_plain(const struct moe_tensor *t)
     return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
 }
 
-/* Makes a name that of the text part of a model which sees images as well; false: it has none. */
-static bool is_text_part(const struct convert_source *s, char name[NAME_BYTES])
+/* Makes a name that of the text part of a model which sees images as well, in the i-th way that
+ * there is; false: there is none. */
+static bool is_text_part(const struct convert_source *s, int i, const char *name,
+                         char out[NAME_BYTES])
 {
-    static const char whole[] = "model.", text[] = "model.language_model.";
-    size_t n = strlen(name), more = sizeof text - sizeof whole;
-    if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config ||
-        strncmp(name, whole, sizeof whole - 1) != 0 || n + more >= NAME_BYTES)
+    static const struct {
+        const char *whole, *text;
+    } ways[] = {{"model.", "model.language_model."}, {"", "language_model."}};
+    if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config)
         return false;
-    memmove(name + sizeof text - 1, name + sizeof whole - 1, n - sizeof whole + 2);
-    memcpy(name, text, sizeof text - 1);
-    return true;
+    size_t n = strlen(ways[i].whole);
+    return strncmp(name, ways[i].whole, n) == 0 &&
+           snprintf(out, NAME_BYTES, "%s%s", ways[i].text, name + n) < NAME_BYTES;
 }
 
 /* Makes a name of a layer's tensor that of a layer which drafts, where those are counted by
@@ -223,14 +226,14 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
         char candidate[NAME_BYTES];
         expand_name(entry->name, w->layer - first, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
-        char ahead[NAME_BYTES];
-        if (!there && is_ahead(s, w->spec->per_layer ? w->layer : 0, candidate, ahead) &&
-            moe_checkpoint_find(s->checkpoint, ahead)) {
-            memcpy(candidate, ahead, NAME_BYTES);
-            there = true;
+        for (int way = 0; !there && way < 3; way++) {
+            char other[NAME_BYTES];
+            bool named = way == 0 ? is_ahead(s, w->spec->per_layer ? w->layer : 0, candidate, other)
+                                  : is_text_part(s, way - 1, candidate, other);
+            there = named && moe_checkpoint_find(s->checkpoint, other) != NULL;
+            if (there)
+                memcpy(candidate, other, NAME_BYTES);
         }
-        if (!there && is_text_part(s, candidate))
-            there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
         if (there || !*from) { /* one that is nowhere is reported under its first name */
             *from = entry;
             memcpy(name, candidate, NAME_BYTES);

@@ -6,11 +6,12 @@
  * to 8 queries that share keys (neighbouring rows, heads of one group) are computed together.
  *
  * A row at position p sees the positions up to p, in a layer with a window of n the last n of
- * these; in an encoder all of its source, in a prompt with prefix_lm also all of its prefix
- * (run/source.h). They are taken in chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So
- * scratch memory does not grow with the context, a device that computes chunks side by side gets
- * the same bits, and chunks may lie anywhere (kv.h, blocks). For a row and a head, with the query
- * times attn_scale (each value rounded):
+ * these, or with window_chunks those from the last multiple of n on; in an encoder all of its
+ * source, in a prompt with prefix_lm also all of its prefix (run/source.h). They are taken in
+ * chunks: chunk c begins at position c * MOE_ATTENTION_CHUNK. So scratch memory does not grow with
+ * the context, a device that computes chunks side by side gets the same bits, and chunks may lie
+ * anywhere (kv.h, blocks). For a row and a head, with the query times attn_scale (each value
+ * rounded):
  *
  *   score    s_p = the panel product of key p and the query: one fma chain over key_dim
  *   bias     s_p = s_p + b[head][p - position], rounded: where positions are known by buckets, in
@@ -62,6 +63,7 @@ struct attend {
     float scale;
     uint32_t layer, group; /* heads that share a kv head */
     uint32_t window;       /* 0: all positions */
+    bool window_chunks;    /* it begins at its multiples */
     const float *sinks;    /* [heads] or NULL */
     const struct moe_row *rows;
     bool encoder;                     /* rows see their source */
@@ -135,6 +137,13 @@ struct tile {
     float *out;    /* [nt][value_padded] O */
 };
 
+static uint32_t sees_from(const struct attend *a, uint32_t end)
+{
+    if (a->window == 0 || end <= a->window)
+        return 0;
+    return a->window_chunks ? (end - 1) / a->window * a->window : end - a->window;
+}
+
 static void open_column(const struct attend *a, const struct moe_attn_tile *from, uint32_t kv_head,
                         uint32_t t, struct tile *tile)
 {
@@ -143,7 +152,7 @@ static void open_column(const struct attend *a, const struct moe_attn_tile *from
     uint32_t end = sees_up_to(a, &a->rows[row]), key_dim = a->kv->key_dim;
     const float *q = a->work->queries + row * a->work->stride.queries + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
-    tile->sees[t] = (struct span){a->window && end > a->window ? end - a->window : 0, end};
+    tile->sees[t] = (struct span){sees_from(a, end), end};
     for (uint32_t c = 0; c < key_dim; c++)
         tile->query[c * tile->nt + t] = q[c] * a->scale;
 }
@@ -351,6 +360,7 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
         .layer = encoder ? c->n_encoder : layer,
         .group = c->n_heads / kv.n_heads,
         .window = c->layer_is_windowed[layer] ? c->window : 0,
+        .window_chunks = c->window_chunks,
         .sinks = m->layers[layer].sinks,
         .rows = rows,
         .encoder = encoder,

@@ -47,10 +47,10 @@ static void norm_heads(const struct project *p, float *x, uint32_t n_heads, cons
 }
 
 /* The same without weights: the scale is kern.h's. */
-static void norm_values(const struct project *p, float *x)
+static void norm_bare(const struct project *p, float *x, uint32_t n_heads)
 {
     float eps = p->s->model->config.norm_eps;
-    for (uint32_t head = 0; head < p->kv_heads; head++, x += p->head_dim) {
+    for (uint32_t head = 0; head < n_heads; head++, x += p->head_dim) {
         float lane[MOE_LANES] = {0};
         for (uint32_t i = 0; i < p->head_dim; i++)
             lane[i % MOE_LANES] = fmaf(x[i], x[i], lane[i % MOE_LANES]);
@@ -74,6 +74,17 @@ static void finish_heads(const struct project *p, float *x, uint32_t n_heads, co
         moe_kern.rope(x + head * p->head_dim, cs, p->rope_dim);
     if (c->qk_norm == MOE_QK_NORM_ROTATED)
         norm_heads(p, x, n_heads, norm);
+    if (c->qk_norm == MOE_QK_NORM_BARE && cs)
+        norm_bare(p, x, n_heads);
+}
+
+/* query_scale's: in double precision, so that it is the same number everywhere. */
+static void scale_queries(const struct project *p, uint32_t position, float *q)
+{
+    const struct moe_config *c = &p->s->model->config;
+    double steps = (double)(((uint64_t)position + 1) / c->query_step);
+    float scale = (float)(1 + (double)c->query_scale * log1p(steps));
+    moe_kern.scale(scale, c->n_heads * p->head_dim, q);
 }
 
 static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -97,8 +108,10 @@ static void finish_rows(void *ctx, int64_t begin, int64_t end, int thread)
             memcpy(v, k, kv_width * sizeof *v);
         finish_heads(p, q, c->n_heads, l->q_norm, cs);
         finish_heads(p, k, p->kv_heads, l->k_norm, cs);
+        if (c->query_step && p->still)
+            scale_queries(p, p->rows[i].position, q);
         if (c->value_norm)
-            norm_values(p, v);
+            norm_bare(p, v, p->kv_heads);
         if (c->clip_qkv > 0)
             moe_kern.clamp(c->clip_qkv, kv_width, v);
     }

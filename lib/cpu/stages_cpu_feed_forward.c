@@ -26,6 +26,7 @@ struct activation {
     uint32_t width;
     const struct moe_expert_view *views;
     uint32_t step;
+    const float *scales; /* of the rows, or NULL */
 };
 
 static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -36,14 +37,14 @@ static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
         if (a->up_bias)
             moe_kern.add(a->up_bias, a->width, up);
         moe_activate_row(a->config, a->views ? &a->views[i * a->step] : NULL, a->width,
-                         a->gate + (uint64_t)i * a->stride, up);
+                         a->scales ? &a->scales[i] : NULL, a->gate + (uint64_t)i * a->stride, up);
     }
 }
 
 /* gate[n][stride] = activation of gate x and up x for the n rows of `in`; there may be no gate. */
 static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
                      const struct moe_mat *up, const float *up_bias,
-                     const struct moe_expert_view *view)
+                     const struct moe_expert_view *view, const float *scales)
 {
     struct cpu_feed_forward *w = cpu_feed_forward(s);
     struct moe_mm mm[2] = {
@@ -53,7 +54,7 @@ static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct 
         mm[1] = moe_inputs_mm(in, *gate, w->gate, w->stride);
     moe_matmul(mm, gate->data ? 2 : 1);
     struct activation a = {
-        &s->model->config, up_bias, w->gate, w->up, w->stride, up->rows, view, 0,
+        &s->model->config, up_bias, w->gate, w->up, w->stride, up->rows, view, 0, scales,
     };
     moe_par_for(in->n, 4, activate_rows, &a);
 }
@@ -108,7 +109,7 @@ static void run_dense(struct moe_session *s, const struct moe_layer *l)
     uint32_t n_rows = in->n;
     if (l->shared_norm)
         in = stages_cpu_normed(s, l, l->shared_norm, n_rows);
-    gated_in(s, in, &l->gate, &l->up, l->up_bias, NULL);
+    gated_in(s, in, &l->gate, &l->up, l->up_bias, NULL, NULL);
     gated_out(s, n_rows, &l->down, w->sum);
 }
 
@@ -156,7 +157,7 @@ static int run_expert(struct moe_session *s, uint32_t which, const struct moe_ex
     float *out = states->expert_out + first * states->stride;
     moe_inputs_set(gathered, states->xn, states->stride, r->rows + first, n,
                    s->model->config.hidden);
-    gated_in(s, gathered, &view->gate, &view->up, NULL, view);
+    gated_in(s, gathered, &view->gate, &view->up, NULL, view, r->scales ? r->scales + first : NULL);
     moe_lockstep_expert(s, view->variant, n, false);
     int status = s->experts->ops->complete(s->experts, which, err);
     if (status == MOE_OK) {
@@ -176,8 +177,10 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
     struct moe_inputs *in = &s->states.inputs;
     uint64_t stride = s->states.stride;
     struct moe_mm mm[2 * MOE_MAX_TOP_K];
+    float scales[MOE_MAX_TOP_K];
     int n_mm = 0;
     for (uint32_t i = 0; i < n; i++) {
+        scales[i] = s->request.scales ? s->request.scales[s->request.first[which[i]]] : 1;
         float *gate = w->gate + i * w->stride, *up = w->up + i * w->stride;
         mm[n_mm++] = moe_inputs_mm(in, views[i].up, up, w->stride);
         if (views[i].gate.data)
@@ -185,7 +188,15 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
     }
     moe_matmul(mm, n_mm);
     struct activation a = {
-        &s->model->config, NULL, w->gate, w->up, w->stride, views[0].up.rows, views, 1,
+        &s->model->config,
+        NULL,
+        w->gate,
+        w->up,
+        w->stride,
+        views[0].up.rows,
+        views,
+        1,
+        s->request.scales ? scales : NULL,
     };
     moe_par_for(n, 4, activate_rows, &a);
     for (uint32_t i = 0; i < n; i++)
@@ -269,7 +280,7 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
         uint64_t first = (uint64_t)i * c->top_k;
         memset(acc, 0, c->hidden * sizeof *acc);
         for (uint32_t k = 0; k < c->top_k; k++)
-            moe_kern.axpy(r->weights[first + k],
+            moe_kern.axpy(c->weigh_inputs ? 1 : r->weights[first + k],
                           states->expert_out + r->slot_of[first + k] * states->stride, c->hidden,
                           acc);
         if (m->layer->experts_end_norm) {

@@ -33,9 +33,13 @@ static void geglu(const float *up, uint32_t width, float *gate)
 }
 
 void moe_activate_row(const struct moe_config *config, const struct moe_expert_view *view,
-                      uint32_t width, float *gate, float *up)
+                      uint32_t width, const float *scale, float *gate, float *up)
 {
     enum moe_act_kind kind = view ? config->expert_act : config->dense_act;
+    if (scale) {
+        moe_kern.scale(*scale, width, gate);
+        moe_kern.scale(*scale, width, up);
+    }
     if (view && view->gate_bias)
         moe_kern.add(view->gate_bias, width, gate);
     if (view && view->up_bias)
@@ -113,8 +117,8 @@ void moe_expert_compute_close(struct moe_expert_compute *c)
 /* ---- Computing ---- */
 
 void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_view *view,
-                        const float *x, uint64_t x_stride, const uint32_t *rows, uint32_t n,
-                        float *out, uint64_t out_stride)
+                        const float *x, uint64_t x_stride, const uint32_t *rows,
+                        const float *scales, uint32_t n, float *out, uint64_t out_stride)
 {
     bool before = moe_par_alone(true);
     moe_inputs_set(&c->from_x, x, x_stride, rows, n, view->up.cols);
@@ -123,8 +127,8 @@ void moe_expert_compute(struct moe_expert_compute *c, const struct moe_expert_vi
         in[1] = moe_inputs_mm(&c->from_x, view->gate, c->gate, c->stride);
     moe_matmul(in, view->gate.data ? 2 : 1);
     for (uint32_t i = 0; i < n; i++)
-        moe_activate_row(c->config, view, view->up.rows, c->gate + i * c->stride,
-                         c->up + i * c->stride);
+        moe_activate_row(c->config, view, view->up.rows, scales ? &scales[i] : NULL,
+                         c->gate + i * c->stride, c->up + i * c->stride);
     moe_inputs_set(&c->from_gate, c->gate, c->stride, NULL, n, view->down.cols);
     struct moe_mm down = moe_inputs_mm(&c->from_gate, view->down, out, out_stride);
     moe_matmul(&down, 1);

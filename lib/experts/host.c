@@ -64,8 +64,8 @@ static void sleep_seconds(double seconds)
 static void run_job(const struct worker *w, const struct moe_host_job *job, double *owed)
 {
     double began = own_seconds();
-    moe_expert_compute(w->compute, &job->view, job->x, job->x_stride, NULL, job->n, job->out,
-                       job->out_stride);
+    moe_expert_compute(w->compute, &job->view, job->x, job->x_stride, NULL, job->scales, job->n,
+                       job->out, job->out_stride);
     *owed += (w->host->slowdown - 1) * (own_seconds() - began);
     if (*owed >= SHORTEST_SLEEP) {
         double lay_down = moe_seconds();

@@ -18,6 +18,7 @@ struct moe_host_job {
     const float *x;              /* inputs, copied when the job is submitted */
     uint64_t x_stride;
     const uint32_t *rows; /* n of them, or NULL: 0..n-1 */
+    const float *scales;  /* of these, or NULL; they stay until the job is done */
     uint32_t n;
     float *out; /* [n][out_stride], written by the host's thread */
     uint64_t out_stride;

@@ -36,7 +36,54 @@ static const struct moe_source_names afmoe_names = {
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
 };
 
+/* Experts of a layer together, transposed. */
+static const struct moe_source_names llama4_names = {
+    .dense = {[MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.down_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.router.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "feed_forward.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "feed_forward.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "feed_forward.shared_expert.down_proj.weight")},
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "feed_forward.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = PART_COLUMNS(L "feed_forward.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = PART_COLUMNS(L "feed_forward.experts.down_proj", EXPERT)},
+};
+
 const struct moe_family moe_families_local[] = {
+    /* Llama-4: layers that rotate see their own part of the text alone, the others all of it, with
+     * queries scaled by their position; weights multiply what experts take in. Which layers are
+     * which is worked out, hence a function. */
+    {
+        .name = "llama4",
+        .also = "llama4_text",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SIGMOID), SET(weigh_inputs, true),
+                              SET(rope_in_windows, true), SET(window_chunks, true)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(head_dim, 128),
+                            LOCAL_EXPERTS(16), TOP_K(1), KEY("intermediate_size", expert_ff, 8192),
+                            KEY("intermediate_size_mlp", dense_ff, 16384), ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .in_text_config = true,
+               .own = family_llama4_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&llama4_names}, .paired = true},
+    },
+    /* EXAONE-MoE (K-EXAONE): DeepSeek-V3's router, global layers that know no positions. Which
+     * layers are which is worked out, hence a function. */
+    {
+        .name = "exaone_moe",
+        .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD), SET(rope_in_windows, true)),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY),
+               .settings = SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), DENSE_FF, EXPERTS(64),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 1024),
+                                    KEY("norm_topk_prob", norm_topk, true),
+                                    KEY("routed_scaling_factor", routed_scale, 2.5), GROUPS(1, 1)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .own = family_exaone_moe_hf},
+    },
     /* AFMoE (Trinity): norms on both sides of blocks, gated attention, global layers that know no
      * positions, DeepSeek-V3's router without groups. Which layers are which is worked out, hence a
      * function. */

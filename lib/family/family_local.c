@@ -49,6 +49,54 @@ int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
     return MOE_OK;
 }
 
+/* ---- EXAONE-MoE ---- */
+
+/* "sliding_window_pattern": every n-th layer is global, or by letters "L" and "G", over and over,
+ * the last one global anyway. */
+static int exaone_pattern(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    const json_t *pattern = json_object_get(json, "sliding_window_pattern");
+    const char *letters = json_string_value(pattern);
+    uint32_t every = 4;
+    if (letters ? strspn(letters, "LG") != strlen(letters) || !letters[0]
+                : pattern && !json_is_integer(pattern))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a 'sliding_window_pattern' that is neither a number nor letters L and "
+                        "G is not implemented",
+                        path);
+    int status = letters ? MOE_OK
+                         : moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS,
+                                            false, &every, err);
+    if (status == MOE_OK && every == 0)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0 makes no sense", path);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        c->layer_is_windowed[i] = letters
+                                      ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
+                                      : (i + 1) % every != 0;
+    return status;
+}
+
+int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t n_shared = 1;
+    int status =
+        moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n_shared, err);
+    if (status == MOE_OK && (uint64_t)n_shared * c->expert_ff > MOE_MAX_DIM)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
+                          n_shared, c->expert_ff);
+    if (status != MOE_OK)
+        return status;
+    c->shared_ff = n_shared * c->expert_ff;
+    c->rope_in_windows = c->window > 0; /* else all layers rotate, and see all */
+    if (c->window > 0 && !json_is_array(json_object_get(json, "layer_types")))
+        status = exaone_pattern(c, path, json, err);
+    return status == MOE_OK ? family_sigmoid_hf(c, path, json, rope, err) : status;
+}
+
 /* ---- Gemma-4 ---- */
 
 /* Five local layers, then a global one, where nothing is listed; the last is global anyway. */

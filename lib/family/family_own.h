@@ -48,6 +48,10 @@ int family_kimi_linear_hf(struct moe_config *config, const char *path, const str
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_jamba_hf(struct moe_config *config, const char *path, const struct json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_llama4_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_exaone_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_afmoe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err);
 int family_gemma4_hf(struct moe_config *config, const char *path, const struct json_t *json,

@@ -20,6 +20,7 @@ void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *aren
     r->rows = moe_arena_take(arena, pairs, sizeof *r->rows);
     r->sequences = moe_arena_take(arena, batch, sizeof *r->sequences);
     r->slot_of = moe_arena_take(arena, pairs, sizeof *r->slot_of);
+    r->scales = c->weigh_inputs ? moe_arena_take(arena, pairs, sizeof *r->scales) : NULL;
     r->over = moe_arena_take(arena, c->expert_capacity ? pairs : 0, 1);
     r->passing = moe_arena_take(arena, c->overflow_passes ? pairs : 0, sizeof *r->passing);
     r->experts = moe_arena_take(arena, entries, sizeof *r->experts);
@@ -125,6 +126,8 @@ void moe_layer_request_fill(struct moe_layer_request *r, const struct moe_config
                             uint32_t n_rows, bool assigned, const uint8_t *precalculated)
 {
     group(r, c, n_rows, assigned);
+    for (uint64_t i = 0; c->weigh_inputs && i < (uint64_t)n_rows * c->top_k; i++)
+        r->scales[r->slot_of[i]] = r->weights[i];
     /* How much each expert matters to the row that it matters to most. */
     for (uint32_t i = 0; i < r->n_entries; i++)
         r->unimportance[r->experts[i]] = 2;

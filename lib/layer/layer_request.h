@@ -42,10 +42,11 @@ struct moe_layer_request {
     uint32_t *rows;      /* [batch * top_k] rows of the batch, grouped by entry */
     uint32_t *sequences; /* [batch] of the rows */
     uint32_t *slot_of; /* [batch][top_k] where it lies in that order, as do the experts' outputs */
-    uint8_t *over;     /* [batch][top_k] beyond the expert's capacity; not without one */
-    float *passing;    /* [batch][top_k] their weights; not unless overflow_passes */
-    uint32_t n_over;   /* of the layer at work: they belong to no entry and lie behind all of these,
-                          their outputs zeros, or what their rows brought (overflow_passes) */
+    float *scales;  /* [batch * top_k] of what experts take in, by slot; not without weigh_inputs */
+    uint8_t *over;  /* [batch][top_k] beyond the expert's capacity; not without one */
+    float *passing; /* [batch][top_k] their weights; not unless overflow_passes */
+    uint32_t n_over; /* of the layer at work: they belong to no entry and lie behind all of these,
+                        their outputs zeros, or what their rows brought (overflow_passes) */
 
     /* Of entries: an expert once for each class of rows that want it. With an assigner a class is a
      * variant, the last one what is left out; otherwise there is one. Room for n_experts *

@@ -175,9 +175,15 @@ static void share_sigmoids(float *p, uint32_t n)
 static void choose_by_sigmoid(const struct moe_config *c, const float *choice_bias, float *p,
                               float *scratch, uint32_t *chosen, float *weights)
 {
+    /* Large sigmoids are equal where their scores are not: Llama-4 chooses by scores. */
+    if (c->weigh_inputs)
+        choose_best(c, NULL, p, scratch, chosen, weights);
     for (uint32_t e = 0; e < c->n_experts; e++)
         p[e] = sigmoid(p[e]);
-    choose_best(c, choice_bias, p, scratch, chosen, weights);
+    if (!c->weigh_inputs)
+        choose_best(c, choice_bias, p, scratch, chosen, weights);
+    for (uint32_t k = 0; k < c->top_k; k++)
+        weights[k] = p[chosen[k]];
     share_sigmoids(p, c->n_experts);
 }
 

@@ -56,6 +56,12 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         "%s: a bias for the choice alone is implemented for routers that choose by "
                         "a softmax or by sigmoids",
                         name);
+    if (c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
+                            c->expert_act != MOE_ACT_SWIGLU))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: weights of what experts take in are implemented for swiglu without "
+                        "biases, capacities and scales of experts",
+                        name);
     if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: sparsemixer routing is implemented for two experts per token", name);
@@ -220,7 +226,8 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
 {
     bool computed = c->n_encoder == 0 && !c->prefix_lm && !c->attn_gate && !c->state_heads &&
                     c->topk_eps == 0 && c->positions == MOE_POSITIONS_ROTARY &&
-                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm != MOE_QK_NORM_ROTATED &&
+                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
+                    !c->window_chunks && !c->query_step && !c->weigh_inputs &&
                     c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
                     c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
                     !c->value_norm && !c->own_norms && !c->expert_scale && !c->layer_scale &&
@@ -230,8 +237,8 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
         "%s: models of this kind (encoder, recurrent states, positions by distance, "
-        "learnt or none, norms after blocks or rotation, layers of two shapes, experts of "
-        "two matrices or chosen by the token) "
+        "learnt or none, norms after blocks or rotation, layers of two shapes, windows that do not "
+        "move, experts of two matrices, with weighed inputs or chosen by the token) "
         "are computed by the processor alone: take --device cpu",
         named);
 }

@@ -69,6 +69,9 @@ struct moe_config {
     float attn_scale; /* of the scores; 1 / sqrt(head_dim) as a rule */
     bool attn_sinks;  /* a learnt score per head that joins the softmax and has no value */
     uint32_t window;  /* positions that windowed layers attend to, the row's own included */
+    /* Windows do not move with the row: a row sees its own part of the text, of `window` positions
+     * from a multiple of it on, up to itself (Llama-4). */
+    bool window_chunks;
     uint8_t layer_is_windowed[MOE_MAX_LAYERS];
     /* Layers without a window may have heads of another shape than those with one (Gemma-4: global
      * and local layers); 0: they have not. Their values may be their keys before norm and rotation,
@@ -78,7 +81,11 @@ struct moe_config {
     uint32_t n_global_freqs; /* global_head_dim / 2, or 0 */
     double global_freqs[MOE_MAX_ROPE_PAIRS];
     bool rope_in_windows; /* only layers with a window rotate queries and keys (AFMoE) */
-    bool value_norm;      /* a head's values are divided by their root mean square */
+    /* Of the other layers, queries at position p are multiplied by 1 + query_scale * log(1 +
+     * floor((p + 1) / query_step)) (Llama-4); query_step 0: not. */
+    uint32_t query_step;
+    float query_scale;
+    bool value_norm; /* a head's values are divided by their root mean square */
     /* Latent attention (DeepSeek-V2, MLA): keys and values come from a normalised vector of
      * kv_rank and from rope_dim rotated values that all heads share. head_dim = rope_dim + the part
      * that is not rotated. kv_rank and value_dim are multiples of 16. */
@@ -166,6 +173,9 @@ struct moe_config {
     bool layer_scale;  /* the stream behind a layer is multiplied by a number */
     /* A MoE layer's output has tanh(bypass . x) added, before the norm that follows (GPTSAN). */
     bool soft_bypass;
+    /* Weights multiply what experts take in and not what they put out: gate and up before the
+     * activation (Llama-4). */
+    bool weigh_inputs;
     bool norm_topk;      /* the chosen weights are divided by their sum */
     float topk_eps;      /* is added to that sum */
     float routed_scale;  /* of the chosen weights */

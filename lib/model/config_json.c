@@ -16,7 +16,7 @@
 /* ---- The table ---- */
 
 static const char *const norm_names[] = {"rms", "layer", NULL};
-static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", NULL};
+static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "bare", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
                                            NULL};
 static const char *const act_names[] = {"swiglu", "swiglu-clamped", "geglu", "relu",
@@ -73,6 +73,9 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(state_step_rank, MOE_MAX_DIM),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
+    OPTIONAL(window_chunks, MOE_FIELD_BOOL),
+    OPTIONAL_U32(query_step, MOE_MAX_CONTEXT),
+    OPTIONAL(query_scale, MOE_FIELD_FLOAT),
     OPTIONAL_U32(global_head_dim, MOE_MAX_HEAD_DIM),
     OPTIONAL_U32(global_kv_heads, MOE_MAX_HEADS),
     OPTIONAL(global_keys_are_values, MOE_FIELD_BOOL),
@@ -112,6 +115,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(layer_scale, MOE_FIELD_BOOL),
     OPTIONAL(soft_bypass, MOE_FIELD_BOOL),
     NEEDED(norm_topk, MOE_FIELD_BOOL),
+    OPTIONAL(weigh_inputs, MOE_FIELD_BOOL),
     OPTIONAL(topk_eps, MOE_FIELD_FLOAT),
     OPTIONAL(routed_scale, MOE_FIELD_FLOAT),
     OPTIONAL(router_jitter, MOE_FIELD_FLOAT),

@@ -27,6 +27,15 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         windowed |= c->layer_is_windowed[i];
     if (windowed && c->window == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: windowed layers need a window", name);
+    if (c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: windows that do not move are implemented for decoders with windows",
+                        name);
+    if (c->query_step && (!c->rope_in_windows || !(c->query_scale >= 0 && c->query_scale < 1e6)))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: queries scaled by their position are implemented for layers that do "
+                        "not rotate them, beside others that do",
+                        name);
     if (!c->kv_rank)
         return c->q_rank || c->value_dim != c->head_dim
                    ? moe_fail(err, MOE_ERR_FORMAT,

@@ -40,6 +40,7 @@ enum moe_qk_norm {
     MOE_QK_NORM_HEAD,    /* RMS over each head; weights [head_dim] */
     MOE_QK_NORM_FULL,    /* RMS over all heads together; weights [heads * head_dim] */
     MOE_QK_NORM_ROTATED, /* as HEAD, after rope (Hunyuan) */
+    MOE_QK_NORM_BARE,    /* as ROTATED without weights, where queries and keys rotate (Llama-4) */
 };
 
 /* From the router's scores to experts and weights. */

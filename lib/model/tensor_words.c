@@ -98,7 +98,7 @@ bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint
         [LATENT] = attends && c->kv_rank > 0,
         [LATENT_Q] = attends && c->kv_rank > 0 && c->q_rank > 0,
         [QKV_BIAS] = attends && c->qkv_bias,
-        [QK_NORM] = attends && c->qk_norm != MOE_QK_NORM_NONE,
+        [QK_NORM] = attends && c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm != MOE_QK_NORM_BARE,
         [SINKS] = attends && c->attn_sinks,
         [O_BIAS] = attends && c->o_bias,
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,

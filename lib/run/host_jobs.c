@@ -44,6 +44,7 @@ int moe_host_jobs_begin(struct moe_host_jobs *jobs, const struct moe_expert_view
         .x = s->states.xn,
         .x_stride = s->states.stride,
         .rows = rows->rows,
+        .scales = rows->scales,
         .n = rows->n,
         .out = rows->out,
         .out_stride = s->states.stride,

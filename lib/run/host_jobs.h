@@ -31,6 +31,7 @@ uint64_t moe_host_jobs_bytes(const struct moe_config *config, uint32_t batch, ui
 /* One expert for some rows of the states' xn; out: [n][states' stride]. */
 struct moe_host_rows {
     const uint32_t *rows; /* NULL: 0..n-1 */
+    const float *scales;  /* as moe_expert_compute's; they stay until the job is done */
     uint32_t n;
     float *out;
 };

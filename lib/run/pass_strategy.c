@@ -134,6 +134,7 @@ static int begin_host_jobs(struct moe_pass_strategy *p, uint32_t layer, struct m
             continue;
         const struct moe_host_rows rows = {
             .rows = r->rows + r->first[i],
+            .scales = r->scales ? r->scales + r->first[i] : NULL,
             .n = r->n_rows[i],
             .out = s->states.expert_out + r->first[i] * s->states.stride,
         };

@@ -88,7 +88,9 @@ int moe_precalculation_begin(struct moe_precalculation *p, uint32_t next,
     for (uint32_t k = 0; k < l->choice.n && status == MOE_OK; k++) {
         if (!l->choice.on_host[k])
             continue;
-        const struct moe_host_rows row = {.n = 1, .out = l->out + k * s->states.stride};
+        const struct moe_host_rows row = {.scales = c->weigh_inputs ? &l->weights[k] : NULL,
+                                          .n = 1,
+                                          .out = l->out + k * s->states.stride};
         struct moe_expert_view view;
         experts->host_view(s->experts, UINT32_MAX, next, l->choice.experts[k], &view);
         status = moe_host_jobs_begin(p->jobs, &view, &row, &l->tickets[k], err);

@@ -102,7 +102,7 @@ static void compute_on_host(struct batch *b, const struct moe_expert_view *view,
     struct moe_err err;
     assert_ok(moe_expert_compute_open(&compute, &b->config, n, &err), &err);
     float *out = b->want + first * b->e.out_stride;
-    moe_expert_compute(compute, view, b->x, b->x_stride, rows, n, out, b->e.out_stride);
+    moe_expert_compute(compute, view, b->x, b->x_stride, rows, NULL, n, out, b->e.out_stride);
     moe_expert_compute_close(compute);
 }
 

@@ -342,6 +342,30 @@ static void phimoe_minicpm_granite(void **state)
     assert_true(config.shared_ff == 1408 && config.dense_ff == 96 && config.window == 1024);
     assert_near(config.embed_scale, 8);
     assert_near(config.norm_eps, 1e-5);
+    read_ok(MODEL("llama4", ", \"intermediate_size_mlp\": 50, \"head_dim\": 24, "
+                            "\"attn_temperature_tuning\": 4, \"interleave_moe_layer_step\": 2"));
+    assert_layers("dMdM", "www-");
+    assert_true(config.weigh_inputs && config.window_chunks && config.rope_in_windows);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_BARE);
+    assert_true(config.expert_ff == 96 && config.shared_ff == 96 && config.dense_ff == 50);
+    assert_true(config.window == 8192 && config.query_step == 8192);
+    assert_near(config.query_scale, 0.1);
+    read_ok(MODEL("llama4_text",
+                  ", \"no_rope_layers\": [0, 1, 1, 1], \"moe_layers\": [0], \"head_dim\": 24, "
+                  "\"attention_chunk_size\": null, \"attn_temperature_tuning\": false, "
+                  "\"use_qk_norm\": false"));
+    assert_layers("Mddd", "-www");
+    assert_true(config.window == config.context_max && config.query_step == 0);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_NONE);
+
+#define EXAONE ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"head_dim\": 24"
+    read_ok(MODEL("exaone_moe", EXAONE ", \"sliding_window_pattern\": \"LLGL\""));
+    assert_layers("dMMM", "ww--");
+    assert_true(config.rope_in_windows && config.choice_bias && config.shared_ff == 1024);
+    read_ok(MODEL("exaone_moe", EXAONE ", \"sliding_window\": null, \"num_shared_experts\": 2"));
+    assert_layers("dMMM", "----");
+    assert_true(!config.rope_in_windows && config.shared_ff == 2048);
+
 #define GEMMA "\"hidden_size_per_layer_input\": 0, \"head_dim\": 24, \"global_head_dim\": 40"
     read_ok(MODEL("gemma4",
                   ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 2, "
@@ -715,6 +739,16 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("afmoe", "\"score_func\": \"softmax\"", "'score_func' is softmax"),
         REFUSED("afmoe", "\"n_group\": 2", "'n_group' is 2"),
         WRONG("afmoe", "\"global_attn_every_n_layers\": 0", "every 0"),
+        WRONG("llama4", "\"no_rope_layers\": [1, 1]", "'no_rope_layers' must be"),
+        WRONG("llama4", "\"no_rope_layers\": [1, 1, 2, 0]", "neither 0 nor 1"),
+        WRONG("llama4", "\"moe_layers\": [4]", "'moe_layers' names no layer"),
+        WRONG("llama4", "\"interleave_moe_layer_step\": 0", "'interleave_moe_layer_step' 0"),
+        REFUSED("llama4",
+                "\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\", "
+                "\"full_attention\"]",
+                "'layer_types' item 0 is 'full_attention'"),
+        REFUSED("exaone_moe", "\"sliding_window_pattern\": \"LX\"", "letters L and G"),
+        REFUSED("exaone_moe", "\"scoring_func\": \"softmax\"", "'scoring_func' is softmax"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),
         REFUSED("gemma4", GEMMA ", \"num_kv_shared_layers\": 2", "'num_kv_shared_layers' is 2"),
         REFUSED("gemma4", GEMMA ", \"use_bidirectional_attention\": \"all\"", "is all"),

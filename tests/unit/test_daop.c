@@ -205,7 +205,7 @@ static void check_expert(struct watch *w, struct moe_expert_compute *compute, ui
     assert_ok(moe_expert_view_read(&view, w->engine->model->pack, &measure, &err), &err);
     struct moe_arena arena = {.base = moe_alloc(measure.used, 1, &err), .size = measure.used};
     assert_ok(moe_expert_view_read(&view, w->engine->model->pack, &arena, &err), &err);
-    moe_expert_compute(compute, &view, x, HIDDEN, NULL, 1, out, HIDDEN);
+    moe_expert_compute(compute, &view, x, HIDDEN, NULL, NULL, 1, out, HIDDEN);
     if (memcmp(out, w->token.outputs[layer][k], sizeof out) != 0)
         fail_msg("token %u, layer %u: output %d is not expert %u's on the input of layer %u",
                  w->n_tokens, layer, k, c->experts[k], c->early[k] ? layer - 1 : layer);

@@ -289,6 +289,10 @@ static struct family_case cases[] = {
     HF("gemma4-dense"),
     HF("gemma4-a"),
     HF("gemma4-b"),
+    HF("llama4-a"),
+    HF("llama4-b"),
+    HF("exaone-moe-a"),
+    HF("exaone-moe-b"),
     HF("afmoe-a"),
     HF("afmoe-b"),
 };

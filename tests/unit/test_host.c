@@ -138,7 +138,7 @@ static void begin_layer(void *ctx, uint32_t layer, const struct moe_row *rows, u
         if (job.n == 0)
             continue;
         assert_ok(moe_host_submit(o->host, &job, &o->last_ticket, &err), &err);
-        moe_expert_compute(o->compute, &job.view, gate_input, hidden_stride, job.rows, job.n,
+        moe_expert_compute(o->compute, &job.view, gate_input, hidden_stride, job.rows, NULL, job.n,
                            out_of(o, o->own_out, e), o->stride);
     }
 }
@@ -209,7 +209,8 @@ static float *random_inputs(const struct opened *o, uint64_t seed)
 
 static void assert_result(const struct opened *o, const struct moe_host_job *job, const float *x)
 {
-    moe_expert_compute(o->compute, &job->view, x, o->stride, NULL, job->n, o->own_out, o->stride);
+    moe_expert_compute(o->compute, &job->view, x, o->stride, NULL, NULL, job->n, o->own_out,
+                       o->stride);
     for (uint32_t i = 0; i < job->n; i++)
         assert_memory_equal(job->out + i * o->stride, o->own_out + i * o->stride,
                             o->m.c.hidden * sizeof(float));
@@ -325,7 +326,8 @@ static void slowing_down_takes_time(void **state)
     const struct moe_host_job job = job_of(&o, 0, x, o.host_out);
     for (int i = 0; i < 50; i++) {
         double began = processor_seconds();
-        moe_expert_compute(o.compute, &job.view, x, o.stride, NULL, BATCH, o.own_out, o.stride);
+        moe_expert_compute(o.compute, &job.view, x, o.stride, NULL, NULL, BATCH, o.own_out,
+                           o.stride);
         double took = processor_seconds() - began;
         least = took < least ? took : least;
     }

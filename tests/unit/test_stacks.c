@@ -235,7 +235,7 @@ static void experts_of_two_matrices(void **state)
         uint64_t random = seed;
         for (uint32_t i = 0; i < m.c.hidden; i++)
             x[i] = test_uniform(&random);
-        moe_expert_compute(compute, &view, x, m.c.hidden, NULL, 1, out, 128);
+        moe_expert_compute(compute, &view, x, m.c.hidden, NULL, NULL, 1, out, 128);
         float *const *e = m.expert[view.layer][view.expert];
         double mid[64];
         for (uint32_t r = 0; r < m.c.expert_ff; r++) {
