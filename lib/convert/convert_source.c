@@ -309,12 +309,22 @@ static uint32_t third_of(int role)
     return role == MOE_T_STATE_SCALE ? 0 : role == MOE_T_STATE_Z ? 1 : 2;
 }
 
+/* Rows of queries, keys and values in one tensor: how many, and how many before those of the role.
+ */
+static uint64_t attention_rows(const struct moe_config *c, int role, uint64_t *before)
+{
+    uint64_t queries = (uint64_t)c->n_heads * c->head_dim;
+    uint64_t keys = (uint64_t)c->n_kv_heads * c->head_dim;
+    *before = role == MOE_T_Q ? 0 : role == MOE_T_K ? queries : queries + keys;
+    return queries + 2 * keys;
+}
+
 /* The shape that the tensor must have. */
 static int expected_shape(const struct convert_source *s, const struct wanted *w,
                           const struct moe_source *from, bool transposed, bool all_experts,
                           uint64_t dims[MOE_MAX_TENSOR_DIMS])
 {
-    uint64_t rows = w->rows, cols = w->cols;
+    uint64_t rows = w->rows, cols = w->cols, before;
     int n = 0;
     switch (from->take) {
     case MOE_TAKE_ALL:
@@ -332,6 +342,9 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:
         rows *= 2;
+        break;
+    case MOE_TAKE_ATTENTION:
+        rows = attention_rows(s->config, w->index, &before);
         break;
     case MOE_TAKE_THIRD:
         rows *= 3;
@@ -442,6 +455,9 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         v->block = s->config->state_value_dim;
         v->stride = 1;
         v->step = s->config->state_key_dim;
+        break;
+    case MOE_TAKE_ATTENTION:
+        attention_rows(s->config, role, &first);
         break;
     case MOE_TAKE_THIRD:
         first = (uint64_t)v->rows * third_of(role);

@@ -13,6 +13,17 @@ static const struct moe_source_names minimax_newer_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
 };
 
+static const struct moe_source_names bailing_names = {
+    .dense = {[MOE_T_EMBED] = MOE_ALL("model.word_embeddings.weight"),
+              [MOE_T_Q] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
+              [MOE_T_Q_NORM] = MOE_ALL(L "attention.query_layernorm.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "attention.key_layernorm.weight"),
+              [MOE_T_O] = MOE_ALL(L "attention.dense.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
+};
+
 const struct moe_family moe_families_deepseek[] = {
     /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
      * experts and shared ones. */
@@ -110,6 +121,27 @@ const struct moe_family moe_families_deepseek[] = {
                  .qk_norm = MOE_QK_NORM_HEAD,
                  .own = family_sigmoid_gguf},
         .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
+    },
+    /* Ling and Ring 2.0 (BailingMoeV2): as GLM-4.5 with norms of queries and keys. Ling 1 has the
+     * same model type and another router, hence a function. */
+    {
+        .name = "bailing_moe",
+        .also = "bailing_moe_v2",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"score_function", "sigmoid"}, {"scoring_func", "sigmoid"},
+                            {"topk_method", "noaux_tc"}, {"norm_topk_prob", "true"},
+                            {"use_qk_norm", "true"}, {"moe_router_enable_expert_bias", "true"},
+                            {"use_bias", "false"}, {"use_qkv_bias", "false"},
+                            {"norm_head", "false"}, {"use_sliding_window", "false"}),
+               .settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), DENSE_FF, EXPERTS(256),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 512),
+                                    KEY("routed_scaling_factor", routed_scale, 1), GROUPS(8, 4)),
+               .rope_theta = 6e5,
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_bailing_moe_hf},
+        .tensors[MOE_NAMING_HF].names = {&bailing_names},
     },
     /* dots.llm1: Qwen3's attention, DeepSeek-V3's router. */
     {

@@ -81,16 +81,9 @@ static int exaone_pattern(struct moe_config *c, const char *path, const json_t *
 int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    uint32_t n_shared = 1;
-    int status =
-        moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n_shared, err);
-    if (status == MOE_OK && (uint64_t)n_shared * c->expert_ff > MOE_MAX_DIM)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
-                          n_shared, c->expert_ff);
+    int status = family_shared_experts(c, 1, path, json, err);
     if (status != MOE_OK)
         return status;
-    c->shared_ff = n_shared * c->expert_ff;
     c->rope_in_windows = c->window > 0; /* else all layers rotate, and see all */
     if (c->window > 0 && !json_is_array(json_object_get(json, "layer_types")))
         status = exaone_pattern(c, path, json, err);

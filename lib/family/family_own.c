@@ -129,6 +129,35 @@ int family_sigmoid_gguf(struct moe_config *c, const struct moe_gguf *gguf,
     return MOE_OK;
 }
 
+int family_shared_experts(struct moe_config *c, uint32_t n, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    int status =
+        moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n, err);
+    if (status == MOE_OK && (uint64_t)n * c->expert_ff > MOE_MAX_DIM)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
+                          n, c->expert_ff);
+    if (status == MOE_OK)
+        c->shared_ff = n * c->expert_ff;
+    return status;
+}
+
+int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    (void)rope;
+    if (!name || strcmp(name, "BailingMoeV2ForCausalLM") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'architectures' is %.60s: of this model type only "
+                        "BailingMoeV2ForCausalLM (Ling and Ring 2.0) is implemented",
+                        path, name ? name : "absent");
+    drop_single_group(c);
+    return family_shared_experts(c, 1, path, json, err);
+}
+
 /* "attn_type_list": 1 where a layer attends as usual. */
 int family_minimax_m2_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)

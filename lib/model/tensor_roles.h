@@ -152,12 +152,13 @@ enum moe_take {
     /* The same of queries, keys and values one after the other, all heads'; of MOE_STATE_SCAN
      * gates, values, keys, queries and decays; of MOE_STATE_SELECT decays, keys and queries. */
     MOE_TAKE_STATE_ROWS,
-    MOE_TAKE_THIRD,   /* [3 * rows][cols]: of a short convolution scale, gate and values */
-    MOE_TAKE_BUCKETS, /* a vector that is [n_buckets][n_heads] */
-    MOE_TAKE_ROW,     /* a vector that is [1][rows] */
-    MOE_TAKE_CONV,    /* a vector [conv_width][channels] that is [channels][1][conv_width] */
-    MOE_TAKE_TURNED,  /* a vector [keys][values] that is [values][keys] */
-    MOE_TAKE_ROUTES,  /* a vector that is [vocab][top_k], of whole numbers */
+    MOE_TAKE_ATTENTION, /* [queries + keys + values][cols], by the role */
+    MOE_TAKE_THIRD,     /* [3 * rows][cols]: of a short convolution scale, gate and values */
+    MOE_TAKE_BUCKETS,   /* a vector that is [n_buckets][n_heads] */
+    MOE_TAKE_ROW,       /* a vector that is [1][rows] */
+    MOE_TAKE_CONV,      /* a vector [conv_width][channels] that is [channels][1][conv_width] */
+    MOE_TAKE_TURNED,    /* a vector [keys][values] that is [values][keys] */
+    MOE_TAKE_ROUTES,    /* a vector that is [vocab][top_k], of whole numbers */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */

@@ -366,6 +366,14 @@ static void phimoe_minicpm_granite(void **state)
     assert_layers("dMMM", "----");
     assert_true(!config.rope_in_windows && config.shared_ff == 2048);
 
+#define LING ", \"architectures\": [\"BailingMoeV2ForCausalLM\"], \"head_dim\": 24"
+    read_ok(MODEL("bailing_moe", LING));
+    assert_layers("dMMM", "----");
+    assert_true(config.n_experts == 256 && config.top_k == 8 && config.shared_ff == 512);
+    assert_true(config.n_groups == 8 && config.top_groups == 4 && config.norm_topk);
+    assert_true(config.rope_dim == 12 && config.choice_bias);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
+
 #define GEMMA "\"hidden_size_per_layer_input\": 0, \"head_dim\": 24, \"global_head_dim\": 40"
     read_ok(MODEL("gemma4",
                   ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 2, "
@@ -748,6 +756,10 @@ static void what_is_not_computed_is_refused(void **state)
                 "\"full_attention\"]",
                 "'layer_types' item 0 is 'full_attention'"),
         REFUSED("exaone_moe", "\"sliding_window_pattern\": \"LX\"", "letters L and G"),
+        REFUSED("bailing_moe", "\"x\": 0", "'architectures' is absent"),
+        REFUSED("bailing_moe", "\"architectures\": [\"BailingMoeForCausalLM\"]",
+                "Ling and Ring 2.0"),
+        REFUSED("bailing_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
         REFUSED("exaone_moe", "\"scoring_func\": \"softmax\"", "'scoring_func' is softmax"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),
         REFUSED("gemma4", GEMMA ", \"num_kv_shared_layers\": 2", "'num_kv_shared_layers' is 2"),

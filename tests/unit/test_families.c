@@ -291,6 +291,8 @@ static struct family_case cases[] = {
     HF("gemma4-b"),
     HF("llama4-a"),
     HF("llama4-b"),
+    HF("ling2-a"),
+    HF("ling2-b"),
     HF("exaone-moe-a"),
     HF("exaone-moe-b"),
     HF("afmoe-a"),
