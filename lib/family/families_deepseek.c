@@ -122,6 +122,20 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_sigmoid_gguf},
         .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
     },
+    /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. */
+    {
+        .name = "solar_open",
+        .constants = SETTINGS(SIGMOIDS),
+        .hf = {.only =
+                   ONLY(SIGMOIDS_ONLY, {"first_k_dense_replace", "0"}, {"use_qk_norm", "false"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 128), ROUTED_EXPERTS(128, 8, 1280, true, 1),
+                                    GROUPS(1, 1), KEY("attention_bias", qkv_bias, false)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .own = family_sigmoid_hf},
+    },
     /* Ling and Ring 2.0 (BailingMoeV2): as GLM-4.5 with norms of queries and keys. Ling 1 has the
      * same model type and another router, hence a function. */
     {

@@ -374,6 +374,12 @@ static void phimoe_minicpm_granite(void **state)
     assert_true(config.rope_dim == 12 && config.choice_bias);
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
 
+    read_ok(MODEL("solar_open", ", \"num_key_value_heads\": 2, \"attention_bias\": true"));
+    assert_layers("MMMM", "----");
+    assert_true(config.expert_ff == 1280 && config.shared_ff == 1280 && config.head_dim == 128);
+    assert_true(config.qkv_bias && !config.o_bias && config.n_groups == 0);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_NONE);
+
 #define GEMMA "\"hidden_size_per_layer_input\": 0, \"head_dim\": 24, \"global_head_dim\": 40"
     read_ok(MODEL("gemma4",
                   ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 2, "
@@ -760,6 +766,7 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("bailing_moe", "\"architectures\": [\"BailingMoeForCausalLM\"]",
                 "Ling and Ring 2.0"),
         REFUSED("bailing_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
+        REFUSED("solar_open", "\"first_k_dense_replace\": 1", "'first_k_dense_replace' is 1"),
         REFUSED("exaone_moe", "\"scoring_func\": \"softmax\"", "'scoring_func' is softmax"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),
         REFUSED("gemma4", GEMMA ", \"num_kv_shared_layers\": 2", "'num_kv_shared_layers' is 2"),

@@ -293,6 +293,8 @@ static struct family_case cases[] = {
     HF("llama4-b"),
     HF("ling2-a"),
     HF("ling2-b"),
+    HF("solar-open-a"),
+    HF("solar-open-b"),
     HF("exaone-moe-a"),
     HF("exaone-moe-b"),
     HF("afmoe-a"),
