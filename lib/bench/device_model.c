@@ -26,6 +26,8 @@ enum {
     FAR_LAYERS = 2, /* next to each other: models have layers of two kinds in turn */
 };
 static const double LOADING_SECONDS = 1.5, STRETCH_SECONDS = 0.25;
+/* So many times LOADING_SECONDS at most, where hardly a load is waited for. */
+static const double LOADING_LIMIT = 4;
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
 
@@ -210,9 +212,9 @@ static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
     return layer;
 }
 
-/* One row through MoE layers in turn from `layer` on, n of them, or for so many seconds. The first
- * pass is of the same kind and not timed: threads that slept while loads ended would make the quiet
- * stretch the slowest. */
+/* One row through MoE layers in turn from `layer` on, n of them, or for so many seconds and one at
+ * least. The first pass is of the same kind and not timed: threads that slept while loads ended
+ * would make the quiet stretch the slowest. */
 static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t n,
                         double seconds, struct stretch *to, struct moe_err *err)
 {
@@ -223,7 +225,7 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
     const struct moe_ticks before = moe_ticks_now();
     double others = moe_device_loads_seconds(l), began = moe_seconds();
     *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l)};
-    while (status == MOE_OK && (n ? to->n < n : moe_seconds() - began < seconds)) {
+    while (status == MOE_OK && (n ? to->n < n : to->n == 0 || moe_seconds() - began < seconds)) {
         status = run_layer(b, layer, 1, NULL, 0, err);
         to->experts += b->experts.seconds;
         to->n++;
@@ -240,21 +242,23 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
 /* The same layers quietly, beside loads, and waiting for them, stretch after stretch. Stretches are
  * long enough to hold what comes seldom and takes long, as what the host of a virtual machine does
  * while it serves the loads: layers one by one would have it in few of them, and not in the
- * median. */
-static int compare_loading(struct bench *b, struct samples *slowdown, struct samples *steal,
-                           struct samples *wake, struct moe_err *err)
+ * median. They are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. */
+static int compare_loading(struct bench *b, double seconds, struct samples *slowdown,
+                           struct samples *steal, struct samples *wake, struct moe_err *err)
 {
     uint32_t layer = b->model->config.n_encoder;
+    double share = seconds < LOADING_SECONDS ? seconds / LOADING_SECONDS : 1;
     double began = moe_seconds();
     int status = MOE_OK;
     if (!b->model->layers[layer].is_moe)
         layer = next_moe_layer(b, layer);
     while (status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
            (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
-            moe_seconds() - began < LOADING_SECONDS)) {
+            moe_seconds() - began < share * LOADING_SECONDS)) {
         struct stretch s[3] = {{.n = 0}};
         for (int how = DEVICE_QUIET; how <= DEVICE_WAITED && status == MOE_OK; how++)
-            status = time_stretch(b, layer, how, s[DEVICE_QUIET].n, STRETCH_SECONDS, &s[how], err);
+            status = time_stretch(b, layer, how, s[DEVICE_QUIET].n, share * STRETCH_SECONDS,
+                                  &s[how], err);
         if (status != MOE_OK)
             break;
         for (uint32_t i = 0; i < s->n; i++)
@@ -267,7 +271,8 @@ static int compare_loading(struct bench *b, struct samples *slowdown, struct sam
             s[DEVICE_QUIET].seconds + s[DEVICE_QUIET].experts * (usual > 1 ? usual - 1 : 0);
         if (s[DEVICE_WAITED].sleeps)
             add(wake, (s[DEVICE_WAITED].seconds - expected) / (double)s[DEVICE_WAITED].sleeps);
-        if (moe_seconds() - began > 10 * LOADING_SECONDS) /* hardly a load that is waited for */
+        if (slowdown->n >= DEVICE_RUNS &&
+            moe_seconds() - began > share * LOADING_LIMIT * LOADING_SECONDS)
             break;
         if (moe_progress_stopped(b->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
@@ -290,7 +295,8 @@ static void set_above_zero(struct moe_figure *f, struct samples *s)
 }
 
 /* Of the best variant, whose experts are open. */
-static int measure_loading(struct bench *b, struct moe_device_model *out, struct moe_err *err)
+static int measure_loading(struct bench *b, double seconds, struct moe_device_model *out,
+                           struct moe_err *err)
 {
     const struct moe_config *c = &b->model->config;
     struct samples slowdown = {.n = 0}, steal = {.n = 0}, wake = {.n = 0};
@@ -298,7 +304,7 @@ static int measure_loading(struct bench *b, struct moe_device_model *out, struct
         return MOE_OK;
     int status = moe_device_loads_open(&b->experts.loads, b->model->pack, 0, c->top_k, err);
     if (status == MOE_OK && b->experts.loads)
-        status = compare_loading(b, &slowdown, &steal, &wake, err);
+        status = compare_loading(b, seconds, &slowdown, &steal, &wake, err);
     moe_device_loads_close(b->experts.loads);
     b->experts.loads = NULL;
     if (status == MOE_OK) {
@@ -460,7 +466,7 @@ int moe_device_measure_model(struct moe_device_model *out, const char *pack, dou
     if (status == MOE_OK) /* the loop ends with the best variant */
         status = measure_far(b, out, err);
     if (status == MOE_OK)
-        status = measure_loading(b, out, err);
+        status = measure_loading(b, seconds, out, err);
     if (status == MOE_OK)
         set_batches(b, out);
     moe_session_close(b->session);

@@ -7,7 +7,7 @@
 #include "strategies_fixture.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { N_CONFIGS = 15 };
+enum { N_CONFIGS = 8 };
 #else
 enum { N_CONFIGS = 60 };
 #endif
