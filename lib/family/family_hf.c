@@ -283,27 +283,6 @@ static int unknown_family(const char *path, const char *type, struct moe_err *er
     return status;
 }
 
-/* Quantized weights are read where they are FP8 (fmt/checkpoint.h has the ways of it), or MXFP4 and
- * the family is published so. */
-static int check_quantization(const char *path, const json_t *json, const struct moe_family *family,
-                              struct moe_err *err)
-{
-    const json_t *quantization = json_object_get(json, "quantization_config");
-    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-    const char *format = json_string_value(json_object_get(quantization, "format"));
-    if (!quantization || json_is_null(quantization))
-        return MOE_OK;
-    if (method &&
-        ((family->hf.reads_mxfp4 && strcmp(method, "mxfp4") == 0) || strcmp(method, "fp8") == 0 ||
-         (strcmp(method, "compressed-tensors") == 0 && format &&
-          strcmp(format, "float-quantized") == 0)))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "
-                    "the original 16-bit one",
-                    path, method ? method : "by an unnamed method");
-}
-
 static int read_family(struct moe_config *c, const struct moe_family *family, const char *path,
                        const json_t *json, struct moe_err *err)
 {
@@ -344,7 +323,7 @@ static int read_config(struct moe_config *config, const char *path, const char *
     const struct moe_family *family = moe_family_find(type);
     if (!family)
         return unknown_family(path, type, err);
-    status = check_quantization(path, json, family, err);
+    status = family_check_quantization(path, json, family, err);
     const json_t *text = json_object_get(json, "text_config");
     bool nested = family->hf.in_text_config && json_is_object(text);
     if (status == MOE_OK)

@@ -27,4 +27,10 @@ struct moe_gguf_key {
 };
 struct moe_gguf_key moe_gguf_arch_key(const struct moe_gguf *gguf, const char *name);
 
+/* Refuses quantized checkpoints whose weights are not read: they are where they are FP8 or packed
+ * INT4 (fmt/checkpoint.h has the ways of it), or MXFP4 and the family is published so.
+ * MOE_ERR_UNSUPPORTED. */
+int family_check_quantization(const char *path, const struct json_t *json,
+                              const struct moe_family *family, struct moe_err *err);
+
 #endif

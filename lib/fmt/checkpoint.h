@@ -66,7 +66,10 @@ struct moe_checkpoint;
  * So are matrices in FP8, NAME [...][rows][cols] of F8_E4M3, with NAME_scale_inv or NAME_scale,
  * which has a factor for each block of config.json's weight_block_size (128 by 128 where it names
  * none; the last block of a row or column may be smaller), for each row ([rows][1], or [rows]), or
- * one for all. They are presented as F32: values times factors, rounded once.
+ * one for all. They are presented as F32: values times factors, rounded once. And so are matrices
+ * in INT4 as compressed-tensors packs them: NAME_packed [rows][cols / 8] of I32, whose bits from
+ * the lowest on have 8 values each, with 8 added, and NAME_scale [rows][groups], a factor for each
+ * group of equal size within a row; NAME_shape is left out.
  *
  * Errors: MOE_ERR_IO, MOE_ERR_FORMAT (path and tensor in the text), MOE_ERR_UNSUPPORTED (a
  * checkpoint in a container that is not read: the text says what to do), MOE_ERR_VERSION. */

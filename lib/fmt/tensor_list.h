@@ -17,6 +17,7 @@ enum moe_tensor_pair {
     MOE_PAIR_NONE,  /* one tensor */
     MOE_PAIR_MXFP4, /* e2m1 in pairs, exponents */
     MOE_PAIR_FP8,   /* F8_E4M3, a factor for each block of rows and columns */
+    MOE_PAIR_INT4,  /* whole numbers from -8 to 7, stored as 0 to 15, factors as for FP8 */
 };
 
 struct moe_tensor_entry {
@@ -28,7 +29,7 @@ struct moe_tensor_entry {
     enum moe_tensor_pair pair;
     int scales_file;
     uint64_t scales_offset;
-    /* Of FP8: the scales' type (OTHER: F8_E8M0), and what a scale is for. */
+    /* Of FP8 and INT4: the scales' type (OTHER: F8_E8M0), and what a scale is for. */
     enum moe_dtype scales_dtype;
     uint32_t block_rows, block_cols;
 };

@@ -105,8 +105,8 @@ static int read_mxfp4(const struct moe_tensor_files *files, const struct moe_ten
 
 /* ---- FP8 ---- */
 
-static const char *const fp8_ends[] = {"_scale_inv", "_scale"};
-enum { N_FP8_ENDS = 2 };
+static const char *const scale_ends[] = {"_scale_inv", "_scale"};
+enum { N_SCALE_ENDS = 2 };
 
 /* Rows and columns of the blocks that have a factor each. */
 struct fp8_blocks {
@@ -118,13 +118,13 @@ bool moe_tensor_is_fp8(const struct moe_tensor_entry *entry)
     return strcmp(entry->dtype_name, "F8_E4M3") == 0;
 }
 
-static const struct moe_tensor_entry *fp8_scales(const struct moe_tensor_list *list,
-                                                 const struct moe_tensor_entry *weights)
+const struct moe_tensor_entry *moe_tensor_pairs_scales(const struct moe_tensor_list *list,
+                                                       const struct moe_tensor_entry *weights)
 {
     char name[NAME_BYTES];
     const struct moe_tensor_entry *scales = NULL;
-    for (int i = 0; i < N_FP8_ENDS && !scales; i++)
-        if (other_name(weights->tensor.name, 0, fp8_ends[i], name))
+    for (int i = 0; i < N_SCALE_ENDS && !scales; i++)
+        if (other_name(weights->tensor.name, 0, scale_ends[i], name))
             scales = entry_named(list, name);
     return scales;
 }
@@ -199,7 +199,7 @@ static const struct moe_tensor_entry *join_fp8(const struct moe_tensor_list *lis
                                                struct moe_tensor_entry *weights,
                                                const struct fp8_blocks *blocks)
 {
-    const struct moe_tensor_entry *scales = fp8_scales(list, weights);
+    const struct moe_tensor_entry *scales = moe_tensor_pairs_scales(list, weights);
     if (!scales || !fit_fp8(weights, &scales->tensor, blocks))
         return NULL;
     const struct moe_ggml_type *type = moe_dtype_block(scales->tensor.dtype);
@@ -210,6 +210,57 @@ static const struct moe_tensor_entry *join_fp8(const struct moe_tensor_list *lis
     weights->tensor.dtype = MOE_DTYPE_F32;
     return scales;
 }
+
+/* ---- INT4 ---- */
+
+static const char packed_end[] = "_packed";
+
+static const struct moe_tensor_entry *beside(const struct moe_tensor_list *list, const char *name,
+                                             size_t cut, const char *end)
+{
+    char other[NAME_BYTES];
+    return other_name(name, cut, end, other) ? entry_named(list, other) : NULL;
+}
+
+/* What a matrix has that is packed in other ways, which are not read. */
+static const char *const other_ways[] = {"_zero_point", "_g_idx"};
+
+const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
+                                                          const char *name, size_t cut)
+{
+    const struct moe_tensor_entry *found = beside(list, name, cut, other_ways[0]);
+    return found ? found : beside(list, name, cut, other_ways[1]);
+}
+
+/* Presents NAME_packed as NAME; returns its scales, or NULL: they do not fit, or it is none. */
+static const struct moe_tensor_entry *join_int4(const struct moe_tensor_list *list,
+                                                struct moe_tensor_entry *packed)
+{
+    struct moe_tensor *t = &packed->tensor;
+    size_t cut = strlen(packed_end);
+    if (!ends_with(t->name, packed_end) || strcmp(packed->dtype_name, "I32") != 0 ||
+        t->n_dims != 2 || t->n_items == 0 || t->dims[0] > UINT32_MAX ||
+        t->dims[1] > UINT32_MAX / 8 || beside(list, t->name, cut, ""))
+        return NULL;
+    const struct moe_tensor_entry *scales = beside(list, t->name, cut, "_scale");
+    packed->pair = MOE_PAIR_INT4;
+    t->dims[1] *= 8;
+    t->n_items *= 8;
+    if (!scales || moe_tensor_pairs_other_way(list, t->name, cut) || scales->tensor.n_dims != 2 ||
+        scales->tensor.dims[0] != t->dims[0] || scales->tensor.n_items == 0 ||
+        t->dims[1] % scales->tensor.dims[1] != 0)
+        return NULL;
+    const struct moe_ggml_type *type = moe_dtype_block(scales->tensor.dtype);
+    if (!type || type->items != 1)
+        return NULL;
+    packed->block_rows = 1;
+    packed->block_cols = (uint32_t)(t->dims[1] / scales->tensor.dims[1]);
+    packed->scales_dtype = scales->tensor.dtype;
+    t->dtype = MOE_DTYPE_F32;
+    return scales;
+}
+
+/* ---- FP8 and INT4 ---- */
 
 /* E4M3 without infinities: with the exponent of f16, 256 times smaller. */
 static float e4m3(uint8_t code)
@@ -237,8 +288,8 @@ static int read_scales(const struct moe_tensor_files *files, const struct moe_te
     return status;
 }
 
-static int read_fp8(const struct moe_tensor_files *files, const struct moe_tensor_entry *entry,
-                    uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
+static int read_scaled(const struct moe_tensor_files *files, const struct moe_tensor_entry *entry,
+                       uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
     const struct moe_tensor *t = &entry->tensor;
     const struct moe_tensor_file *file = &files->files[t->file];
@@ -246,8 +297,11 @@ static int read_fp8(const struct moe_tensor_files *files, const struct moe_tenso
     uint64_t row_blocks = n_blocks(rows, entry->block_rows);
     uint64_t col_blocks = n_blocks(cols, entry->block_cols), held = UINT64_MAX, n_held = 0;
     float scales[MAX_SCALES];
-    const uint8_t *codes = out + 3 * n; /* the end of the values' memory, which grow towards it */
-    int status = moe_file_pread(file->fd, file->path, out + 3 * n, n, t->offset + first, err);
+    uint64_t a_byte = entry->pair == MOE_PAIR_INT4 ? 2 : 1, skipped = first % a_byte;
+    uint64_t bytes = (skipped + n + a_byte - 1) / a_byte;
+    uint8_t *codes = out + 4 * n - bytes; /* the end of the values' memory: they grow towards it */
+    int status =
+        moe_file_pread(file->fd, file->path, codes, bytes, t->offset + first / a_byte, err);
     for (uint64_t done = 0, some; done < n && status == MOE_OK; done += some) {
         uint64_t row = (first + done) / cols, col = (first + done) % cols;
         uint64_t block = col / entry->block_cols;
@@ -262,35 +316,16 @@ static int read_fp8(const struct moe_tensor_files *files, const struct moe_tenso
         held = scale;
         n_held = here;
         for (uint64_t i = 0; i < some && status == MOE_OK; i++) {
-            float value = e4m3(codes[done + i]) * scales[(col + i) / entry->block_cols - block];
+            uint64_t at = skipped + done + i;
+            float value = a_byte == 1 ? e4m3(codes[at]) : (codes[at / 2] >> at % 2 * 4 & 15) - 8;
+            value *= scales[(col + i) / entry->block_cols - block];
             memcpy(out + 4 * (done + i), &value, sizeof value);
         }
     }
     return status;
 }
 
-int moe_tensor_pairs_refuse_fp8(const struct moe_tensor_files *files,
-                                const struct moe_tensor_entry *entry, struct moe_err *err)
-{
-    const char *path = files->files[entry->tensor.file].path, *name = entry->tensor.name;
-    const struct moe_tensor_entry *scales = fp8_scales(&files->list, entry);
-    char weights_dims[MOE_DIMS_BYTES], scales_dims[MOE_DIMS_BYTES];
-    moe_tensor_dims(&entry->tensor, weights_dims);
-    if (!scales)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: tensor '%.200s' %s is in FP8 (F8_E4M3), and its scales "
-                        "'%.200s_scale_inv' are missing",
-                        path, name, weights_dims, name);
-    moe_tensor_dims(&scales->tensor, scales_dims);
-    return moe_fail(err, MOE_ERR_FORMAT,
-                    "%s: tensor '%.200s' %s, of type %s, does not fit '%.200s' %s, whose scales it "
-                    "should have: one for each block of %" PRIu32 " rows and %" PRIu32
-                    " columns, each row, or all",
-                    files->files[scales->tensor.file].path, scales->tensor.name, scales_dims,
-                    scales->dtype_name, name, weights_dims, entry->block_rows, entry->block_cols);
-}
-
-/* ---- Both ---- */
+/* ---- All ---- */
 
 static void drop(struct moe_tensor_list *list, const bool *dropped)
 {
@@ -304,6 +339,8 @@ static void drop(struct moe_tensor_list *list, const bool *dropped)
         }
         if (entry->pair == MOE_PAIR_MXFP4)
             name[strlen(name) - strlen(blocks_end)] = '\0';
+        if (entry->pair == MOE_PAIR_INT4)
+            name[strlen(name) - strlen(packed_end)] = '\0';
         list->items[kept++] = *entry;
     }
     list->n = kept;
@@ -326,7 +363,15 @@ int moe_tensor_pairs_join(struct moe_tensor_list *list, const char *dir, struct 
         const struct moe_tensor_entry *scales =
             moe_tensor_is_fp8(entry) ? join_fp8(list, entry, &blocks) : join_mxfp4(list, entry);
         if (!scales)
+            scales = join_int4(list, entry);
+        if (!scales)
             continue;
+        if (entry->pair == MOE_PAIR_INT4) {
+            const struct moe_tensor_entry *shape =
+                beside(list, entry->tensor.name, strlen(packed_end), "_shape");
+            if (shape)
+                dropped[shape - list->items] = true;
+        }
         entry->scales_file = scales->tensor.file;
         entry->scales_offset = scales->tensor.offset;
         entry->tensor.bytes += scales->tensor.bytes;
@@ -342,6 +387,6 @@ int moe_tensor_pairs_read(const struct moe_tensor_files *files,
                           const struct moe_tensor_entry *entry, uint64_t first, uint64_t n,
                           uint8_t *out, struct moe_err *err)
 {
-    return entry->pair == MOE_PAIR_FP8 ? read_fp8(files, entry, first, n, out, err)
-                                       : read_mxfp4(files, entry, first, n, out, err);
+    return entry->pair == MOE_PAIR_MXFP4 ? read_mxfp4(files, entry, first, n, out, err)
+                                         : read_scaled(files, entry, first, n, out, err);
 }

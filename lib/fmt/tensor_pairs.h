@@ -1,9 +1,12 @@
 /*
- * Matrices that Hugging Face checkpoints store as two tensors, values and scales: MXFP4 and FP8.
+ * Matrices that Hugging Face checkpoints store as two tensors, values and scales: MXFP4, FP8 and
+ * INT4.
  * Internal to fmt/ (checkpoint.h says what callers see of them).
  */
 #ifndef MOE_FMT_TENSOR_PAIRS_H
 #define MOE_FMT_TENSOR_PAIRS_H
+
+#include <stddef.h>
 
 #include "fmt/tensor_list.h"
 
@@ -18,10 +21,20 @@ int moe_tensor_pairs_read(const struct moe_tensor_files *files,
                           const struct moe_tensor_entry *entry, uint64_t first, uint64_t n,
                           uint8_t *out, struct moe_err *err);
 
-/* Why a tensor in FP8 is no pair: the sentence of moe_checkpoint_get. MOE_ERR_FORMAT. */
+/* Why a tensor in FP8 or INT4 is no pair: the sentence of moe_checkpoint_get. MOE_ERR_FORMAT. */
 int moe_tensor_pairs_refuse_fp8(const struct moe_tensor_files *files,
                                 const struct moe_tensor_entry *entry, struct moe_err *err);
+int moe_tensor_pairs_refuse_int4(const struct moe_tensor_files *files,
+                                 const struct moe_tensor_entry *entry, struct moe_err *err);
 /* Whether the file has the tensor in FP8. */
 bool moe_tensor_is_fp8(const struct moe_tensor_entry *entry);
+
+/* The scales of a matrix in FP8 or INT4, whether they fit or not; NULL: there are none. */
+const struct moe_tensor_entry *moe_tensor_pairs_scales(const struct moe_tensor_list *list,
+                                                       const struct moe_tensor_entry *weights);
+/* What the matrix of that name, `cut` bytes shorter, has that is packed in a way that is not read:
+ * zero points, an order of its columns. NULL: nothing. */
+const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
+                                                          const char *name, size_t cut);
 
 #endif

@@ -7,8 +7,8 @@
  * its own; the model described, the template and the tokenizer come from the same directory.
  */
 /* Readers: fmt/checkpoint.c fmt/checkpoint_hf.c fmt/safetensors.c fmt/tensor_list.c */
-/* Readers: fmt/tensor_pairs.c */
-/* Readers: chat/source.c vocab/hf.c family/family_hf.c */
+/* Readers: fmt/tensor_pairs.c fmt/tensor_pairs_refuse.c */
+/* Readers: chat/source.c vocab/hf.c family/family_hf.c family/family_quantized.c */
 #define _GNU_SOURCE
 #include "base/file.h"
 #include "chat/chat.h"

@@ -866,6 +866,12 @@ static void what_is_not_computed_is_refused(void **state)
     }
 }
 
+#define PACKED(bits, symmetric, order)                                                             \
+    ", \"quantization_config\": {\"quant_method\": \"compressed-tensors\", "                       \
+    "\"format\": \"pack-quantized\", \"config_groups\": {\"group_0\": {\"weights\": "              \
+    "{\"num_bits\": " bits ", \"type\": \"int\", \"symmetric\": " symmetric                        \
+    ", \"actorder\": " order "}}}}"
+
 /* From a directory: the checks that come before the family's. */
 static void directories_of_others_are_refused(void **state)
 {
@@ -883,6 +889,9 @@ static void directories_of_others_are_refused(void **state)
                           "\"format\": \"int-quantized\"}"),
          "compressed-tensors"},
         {MODEL("gpt_oss", ", \"quantization_config\": 4"), "unnamed"},
+        {MODEL("mixtral", PACKED("8", "true", "null")), "than symmetric INT4"},
+        {MODEL("mixtral", PACKED("4", "false", "null")), "than symmetric INT4"},
+        {MODEL("mixtral", PACKED("4", "true", "\"group\"")), "than symmetric INT4"},
     };
     static const char mxfp4[] = MODEL("gpt_oss", ", \"num_key_value_heads\": 2, "
                                                  "\"quantization_config\": "

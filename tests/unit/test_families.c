@@ -250,6 +250,7 @@ static struct family_case cases[] = {
     HF("deepseek-v3-c"),
     HF("fp8-blocks"),
     HF("fp8-rows"),
+    HF("int4-groups"),
     HF("glm4-moe-a"),
     GGUF("glm4-moe-a"),
     HF("glm4-moe-b"),

@@ -173,6 +173,59 @@ static void weights_in_fp8_are_multiplied_by_their_scales(void **state)
     expect_fp8_refused(FP8 SCALES("w_scale_inv", "F8_E8M0", "[2,2]", "19"), "block of 128 rows");
 }
 
+/* The matrix w [2][16] in words from the bytes 0, 1, 2, ... on; scales are the bytes from 16 on. */
+#define INT4 "{\"w_packed\":{\"dtype\":\"I32\",\"shape\":[2,2],\"data_offsets\":[0,16]}"
+#define BESIDE(name, dtype, shape, begin, end)                                                     \
+    ",\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end  \
+    "]}"
+
+static void weights_in_int4_are_multiplied_by_their_scales(void **state)
+{
+    (void)state;
+    static const char fitting[] = INT4 BESIDE("w_scale", "BF16", "[2,4]", "16", "32")
+        BESIDE("w_shape", "I32", "[2]", "32", "40") "}";
+    static const struct {
+        const char *header, *words;
+    } refused[] = {
+        {INT4 "}", "its scales 'w_scale' are missing"},
+        {INT4 BESIDE("w_scale", "BF16", "[2,3]", "16", "28") "}",
+         "'w_scale' [2][3], of type BF16, does not fit 'w' [2][16]"},
+        {INT4 BESIDE("w_scale", "BF16", "[1,4]", "16", "24") "}", "does not fit 'w'"},
+        {INT4 BESIDE("w_scale", "I32", "[2,1]", "16", "24") "}", "of type I32, does not fit"},
+        {INT4 BESIDE("w_scale", "BF16", "[2,4]", "16", "32")
+             BESIDE("w_zero_point", "I32", "[1]", "32", "36") "}",
+         "'w_zero_point', which is not read"},
+        {INT4 BESIDE("w_scale", "BF16", "[2,4]", "16", "32")
+             BESIDE("w_g_idx", "I32", "[1]", "32", "36") "}",
+         "'w_g_idx', which is not read"},
+    };
+    struct moe_err err = {0};
+    const struct moe_tensor *t;
+    float values[32], rest[32];
+    write_tensors("model.safetensors", fitting, 40);
+    struct moe_checkpoint *ck = expect_opened();
+    assert_int_equal(moe_checkpoint_n_tensors(ck), 1);
+    assert_ok(moe_checkpoint_get(ck, "w", 2, (uint64_t[]){2, 16}, &t, &err), &err);
+    assert_ok(moe_checkpoint_read(ck, t, 0, 32, values, &err), &err);
+    for (int i = 0; i < 32; i++) {
+        int scale = 16 + i / 4 * 2;
+        float factor = moe_bf16_to_f32((uint16_t)((scale + 1) << 8 | scale));
+        assert_true(values[i] == (float)((i % 2 ? i / 2 >> 4 : i / 2 & 15) - 8) * factor);
+        for (int n = 1; n <= 32 - i; n++) {
+            assert_ok(moe_checkpoint_read(ck, t, (uint64_t)i, (uint64_t)n, rest, &err), &err);
+            assert_memory_equal(rest, values + i, (size_t)n * sizeof *rest);
+        }
+    }
+    moe_checkpoint_close(ck);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        write_tensors("model.safetensors", refused[i].header, 40);
+        ck = expect_opened();
+        assert_fails(moe_checkpoint_get(ck, "w", 2, (uint64_t[]){2, 16}, &t, &err), MOE_ERR_FORMAT,
+                     refused[i].words, &err);
+        moe_checkpoint_close(ck);
+    }
+}
+
 static void odd_tensors_are_refused_only_when_asked_for(void **state)
 {
     (void)state;
@@ -372,6 +425,7 @@ int main(void)
         cmocka_unit_test(tiny_model_opens),
         in_fresh_dir(types_are_converted_exactly),
         in_fresh_dir(weights_in_fp8_are_multiplied_by_their_scales),
+        in_fresh_dir(weights_in_int4_are_multiplied_by_their_scales),
         in_fresh_dir(odd_tensors_are_refused_only_when_asked_for),
         in_fresh_dir(damaged_headers_are_refused),
         in_fresh_dir(every_truncation_is_refused),
