@@ -24,6 +24,14 @@ static const struct moe_source_names bailing_names = {
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
 };
 
+static const struct moe_source_names hy_v3_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+};
+
 const struct moe_family moe_families_deepseek[] = {
     /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
      * experts and shared ones. */
@@ -156,6 +164,25 @@ const struct moe_family moe_families_deepseek[] = {
                .n_dense = 1,
                .own = family_bailing_moe_hf},
         .tensors[MOE_NAMING_HF].names = {&bailing_names},
+    },
+    /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. Shared experts are counted by a
+     * key of its own, hence a function. */
+    {
+        .name = "hy_v3",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"route_norm", "true"}, {"qk_norm", "true"}, {"mlp_bias", "false"},
+                            {"moe_router_use_sigmoid", "true"},
+                            {"moe_router_enable_expert_bias", "true"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 128), DENSE_FF, EXPERTS(192), TOP_K(8),
+                                    KEY("moe_intermediate_size", expert_ff, 1536),
+                                    KEY("router_scaling_factor", routed_scale, 2.826),
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 11158840,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_hy_v3_hf},
+        .tensors[MOE_NAMING_HF].names = {&hy_v3_names},
     },
     /* dots.llm1: Qwen3's attention, DeepSeek-V3's router. */
     {

@@ -158,6 +158,13 @@ int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *
     return family_shared_experts(c, 1, path, json, err);
 }
 
+int family_hy_v3_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return family_shared_experts(c, 1, path, json, err);
+}
+
 /* "attn_type_list": 1 where a layer attends as usual. */
 int family_minimax_m2_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)

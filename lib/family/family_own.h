@@ -22,6 +22,8 @@ int family_sigmoid_gguf(struct moe_config *config, const struct moe_gguf *gguf,
                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_bailing_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_hy_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err);
 /* Sets the width of shared experts by "num_shared_experts"; n: where that is absent. */
 int family_shared_experts(struct moe_config *config, uint32_t n, const char *path,
                           const struct json_t *json, struct moe_err *err);

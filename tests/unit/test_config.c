@@ -374,6 +374,12 @@ static void phimoe_minicpm_granite(void **state)
     assert_true(config.rope_dim == 12 && config.choice_bias);
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
 
+    read_ok(MODEL("hy_v3", ", \"num_key_value_heads\": 2, \"num_shared_experts\": 2"));
+    assert_layers("dMMM", "----");
+    assert_true(config.n_experts == 192 && config.shared_ff == 3072 && config.norm_topk);
+    assert_true(config.choice_bias && config.n_groups == 0 && !config.qkv_bias);
+    assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
+
     read_ok(MODEL("solar_open", ", \"num_key_value_heads\": 2, \"attention_bias\": true"));
     assert_layers("MMMM", "----");
     assert_true(config.expert_ff == 1280 && config.shared_ff == 1280 && config.head_dim == 128);
@@ -766,6 +772,8 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("bailing_moe", "\"architectures\": [\"BailingMoeForCausalLM\"]",
                 "Ling and Ring 2.0"),
         REFUSED("bailing_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
+        REFUSED("hy_v3", "\"route_norm\": false", "'route_norm' is false"),
+        REFUSED("hy_v3", "\"moe_router_use_sigmoid\": false", "'moe_router_use_sigmoid' is false"),
         REFUSED("solar_open", "\"first_k_dense_replace\": 1", "'first_k_dense_replace' is 1"),
         REFUSED("exaone_moe", "\"scoring_func\": \"softmax\"", "'scoring_func' is softmax"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),

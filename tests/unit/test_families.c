@@ -296,6 +296,8 @@ static struct family_case cases[] = {
     HF("ling2-b"),
     HF("solar-open-a"),
     HF("solar-open-b"),
+    HF("hy3-a"),
+    HF("hy3-b"),
     HF("exaone-moe-a"),
     HF("exaone-moe-b"),
     HF("afmoe-a"),
