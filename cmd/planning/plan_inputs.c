@@ -182,6 +182,7 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
     moe_inventory_set_layers(&in->own, in->config.layer_is_moe, in->config.n_layers);
     moe_inventory_set_encoder(&in->own, in->config.n_encoder);
     moe_inventory_set_static(&in->own, in->config.layer_is_static);
+    in->own.routes_early = in->config.router_early;
     if (!in->shape.runs)
         cli_note("%s: moe-run cannot run it yet: %s", o->shape, in->shape.why);
     return MOE_OK;

@@ -107,10 +107,13 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
         add(&to->dense, end - b->attended);
         return MOE_OK;
     }
+    /* Experts are asked for once the router has chosen; where that is before attention, the time of
+     * both is in that of attention. */
+    double asked = b->model->config.router_early ? b->routed : e->began;
     add(&to->router, b->routed - b->attended);
     if (l->has_ffn)
-        add(&to->shared, e->first - e->began);
-    add(&to->combine, e->began - b->routed + end - e->last);
+        add(&to->shared, e->first - asked);
+    add(&to->combine, asked - b->routed + end - e->last);
     add(&to->experts[variant], e->seconds / e->n_experts);
     add(&to->expert_rows, (double)e->n_rows / e->n_experts);
     return MOE_OK;

@@ -63,6 +63,11 @@ static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *are
     f->gate = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
     f->up = moe_arena_take(arena, n_rows * f->stride, sizeof(float));
     f->probabilities = moe_arena_take(arena, batch * f->router_stride, sizeof(float));
+    if (c->router_early) {
+        uint64_t n = (uint64_t)batch * c->top_k;
+        f->seen_chosen = moe_arena_take(arena, n, sizeof *f->seen_chosen);
+        f->seen_weights = moe_arena_take(arena, n, sizeof *f->seen_weights);
+    }
     f->router_scratch =
         moe_arena_take(arena, (uint64_t)n_threads * 2 * f->router_stride, sizeof(float));
     f->shared_scale = moe_arena_take(arena, (uint64_t)batch * MOE_PANEL_ROWS, sizeof(float));

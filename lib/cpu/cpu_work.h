@@ -44,6 +44,8 @@ struct cpu_attention {
 struct cpu_feed_forward {
     uint64_t stride, router_stride;
     float *probabilities;        /* [batch][router_stride] */
+    uint32_t *seen_chosen;       /* [batch][top_k] of a router before attention, as it chose: */
+    float *seen_weights;         /* ... for observers; not without one */
     float *router_scratch;       /* [threads][2 * router_stride] */
     float *shared_scale;         /* [batch][16] */
     float *bypass;               /* [batch][states' stride] its products; not unless soft_bypass */

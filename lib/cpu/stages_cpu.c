@@ -342,6 +342,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .copy_block = copy_block,
     .enter = enter,
     .join = stages_cpu_join,
+    .choose = stages_cpu_choose,
     .attend = attend,
     .dense = stages_cpu_dense,
     .route = moe_route,

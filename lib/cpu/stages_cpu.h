@@ -65,6 +65,8 @@ void moe_project_source(struct moe_session *s, uint32_t layer);
 uint64_t moe_attention_scratch_floats(const struct moe_config *c);
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 
+int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_err *err);
 int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
               struct moe_err *err);
 

@@ -40,8 +40,9 @@ static void share_probabilities(const struct moe_session *s, uint32_t n_rows)
     }
 }
 
-int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-              struct moe_err *err)
+/* Scores, choice and weights, into the request. */
+static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
@@ -51,8 +52,8 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
         moe_route_tokens(s->model, layer, rows, n_rows, &s->request);
         share_probabilities(s, n_rows);
     } else {
-        struct moe_inputs *in =
-            l->router_norm ? stages_cpu_normed(s, l, NULL, n_rows) : &s->states.inputs;
+        bool own = l->router_norm || c->router_early;
+        struct moe_inputs *in = own ? stages_cpu_normed(s, l, NULL, n_rows) : &s->states.inputs;
         const struct moe_router_use use = {l, moe_inputs_for(in, l->router.layout),
                                            w->probabilities};
         moe_router_scores(&use, 1, w->router_stride);
@@ -67,8 +68,40 @@ int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           s->request.weights);
     int status = moe_layer_request_check(r, c, layer, n_rows, err);
     moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);
-    if (status == MOE_OK && s->observer.routed)
+    return status;
+}
+
+static void show(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                 const uint32_t *chosen, const float *weights)
+{
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    if (s->observer.routed)
         s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
-                           w->probabilities, w->router_stride, r->chosen, r->weights);
+                           w->probabilities, w->router_stride, chosen, weights);
+}
+
+int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_err *err)
+{
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    uint64_t n = (uint64_t)n_rows * s->model->config.top_k;
+    int status = choose(s, layer, rows, n_rows, err);
+    /* The request may become another one, by a strategy, before observers see it. */
+    memcpy(w->seen_chosen, s->request.chosen, n * sizeof *w->seen_chosen);
+    memcpy(w->seen_weights, s->request.weights, n * sizeof *w->seen_weights);
+    return status;
+}
+
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err)
+{
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    if (s->model->config.router_early) { /* it has chosen */
+        show(s, layer, rows, n_rows, w->seen_chosen, w->seen_weights);
+        return MOE_OK;
+    }
+    int status = choose(s, layer, rows, n_rows, err);
+    if (status == MOE_OK)
+        show(s, layer, rows, n_rows, s->request.chosen, s->request.weights);
     return status;
 }

@@ -74,6 +74,7 @@ static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
     if (status == MOE_OK) {
         moe_inventory_set_encoder(i, m->config.n_encoder);
         moe_inventory_set_static(i, m->config.layer_is_static);
+        i->routes_early = m->config.router_early;
         in->all = moe_inventory_all_bytes(i, 0);
         in->token =
             (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);

@@ -35,6 +35,7 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     }
     moe_inventory_set_encoder(&f->inventory, f->model->config.n_encoder);
     moe_inventory_set_static(&f->inventory, f->model->config.layer_is_static);
+    f->inventory.routes_early = f->model->config.router_early;
     f->options.program_bytes = moe_engine_program_bytes(f->model, options->device.cuda);
     *out = f;
     return MOE_OK;

@@ -54,6 +54,11 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
     case MOE_ACT_GEGLU:
         geglu(up, width, gate);
         break;
+    case MOE_ACT_REGLU:
+        moe_kern.relu(gate, width, gate);
+        for (uint32_t i = 0; i < width; i++)
+            gate[i] *= up[i];
+        break;
     case MOE_ACT_RELU:
         moe_kern.relu(up, width, gate);
         break;

@@ -50,7 +50,34 @@ static const struct moe_source_names llama4_names = {
                [MOE_E_DOWN] = PART_COLUMNS(L "feed_forward.experts.down_proj", EXPERT)},
 };
 
+static const struct moe_source_names smallthinker_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.primary_router.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.gate.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.up.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.down.weight")},
+};
+
 const struct moe_family moe_families_local[] = {
+    /* SmallThinker, as the code published with it: routers stand before attention, experts are
+     * gated by max(x, 0). Which layers rotate and see a window is listed, hence a function. */
+    {
+        .name = "smallthinker",
+        .constants =
+            SETTINGS(SET(router_early, true), SET(router_kind, MOE_ROUTER_SIGMOID),
+                     SET(norm_topk, true), SET(expert_act, MOE_ACT_REGLU), SET(tied_head, true)),
+        .hf = {.only = ONLY({"moe_enable_early_router", "true"}, {"use_qk_norm", "false"},
+                            {"moe_enable_secondary_experts", "false"},
+                            {"moe_shared_primary_experts", "0"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 2), SET(head_dim, 128),
+                                    KEY("moe_num_primary_experts", n_experts, 32),
+                                    KEY("moe_num_active_primary_experts", top_k, 4),
+                                    KEY("moe_ffn_hidden_size", expert_ff, 768)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_smallthinker_hf},
+        .gguf = {.arch = "smallthinker", .says_router = true, .own = family_smallthinker_gguf},
+        .tensors[MOE_NAMING_HF].names = {&smallthinker_names},
+    },
     /* Llama-4: layers that rotate see their own part of the text alone, the others all of it, with
      * queries scaled by their position; weights multiply what experts take in. Which layers are
      * which is worked out, hence a function. */

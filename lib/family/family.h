@@ -139,6 +139,7 @@ struct moe_family {
         const char *arch; /* general.architecture; NULL: this family has none */
         bool dense;       /* of several families of one architecture, the one without experts */
         bool sigmoid;     /* ... the one whose router takes sigmoids */
+        bool says_router; /* "expert_gating_func" says whether it does, or takes a softmax */
         const struct moe_setting *settings; /* what all architectures share is read before */
         bool windowed;            /* by hf.windows, where "attention.sliding_window" is not 0 */
         enum moe_qk_norm qk_norm; /* where the norms' weights are there */

@@ -391,6 +391,8 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
         return status;
     snprintf(config->family, sizeof config->family, "%s", family->name);
     family_set_constants(config, family->constants);
+    if (family->gguf.says_router)
+        config->router_kind = gating == GATING_SIGMOID ? MOE_ROUTER_SIGMOID : MOE_ROUTER_SOFTMAX;
     status = refuse_switches(gguf, err);
     if (status == MOE_OK)
         status = check_gating(config, gguf, gating, err);

@@ -90,6 +90,104 @@ int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *j
     return status == MOE_OK ? family_sigmoid_hf(c, path, json, rope, err) : status;
 }
 
+/* ---- SmallThinker ---- */
+
+/* A list of 0 or 1 for each layer; absent or null: all `otherwise`. */
+static int read_layout(const struct moe_config *c, const char *path, const json_t *json,
+                       const char *key, uint8_t otherwise, uint8_t *out, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, key);
+    bool listed = list && !json_is_null(list);
+    if (listed && json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
+                        key, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t value = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (listed && value != 0 && value != 1)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %" PRIu32 " is neither 0 nor 1",
+                            path, key, i);
+        out[i] = listed ? value == 1 : otherwise;
+    }
+    return MOE_OK;
+}
+
+/* All layers rotate, or those with a window, or some where none has one: these then have one that
+ * is as wide as any text. */
+static int smallthinker_layers(struct moe_config *c, const char *path, const json_t *json,
+                               struct moe_err *err)
+{
+    uint8_t rotates[MOE_MAX_LAYERS], windowed[MOE_MAX_LAYERS];
+    uint32_t n_rotating = 0, n_windowed = 0, n_other = 0, other = 0;
+    int status = c->n_layers <= MOE_MAX_LAYERS
+                     ? read_layout(c, path, json, "rope_layout", 1, rotates, err)
+                     : moe_fail(err, MOE_ERR_FORMAT, "%s: too many layers", path);
+    if (status == MOE_OK)
+        status = read_layout(c, path, json, "sliding_window_layout", 0, windowed, err);
+    c->window = 4096;
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "sliding_window_size", MOE_MAX_CONTEXT, false,
+                                  &c->window, err);
+    if (status != MOE_OK)
+        return status;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        n_rotating += rotates[i];
+        n_windowed += windowed[i];
+        if (rotates[i] != windowed[i] && n_other++ == 0)
+            other = i;
+    }
+    c->rope_in_windows = n_rotating < c->n_layers;
+    if (c->rope_in_windows && n_windowed > 0 && n_other > 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'rope_layout' says that layer %" PRIu32
+                        " %s, 'sliding_window_layout' that it %s: where not all layers rotate, "
+                        "only those with a window may",
+                        path, other, rotates[other] ? "rotates" : "does not rotate",
+                        windowed[other] ? "has a window" : "has none");
+    bool everything = c->rope_in_windows && n_windowed == 0;
+    if (everything || n_windowed == 0)
+        c->window = everything ? c->context_max : 0;
+    memcpy(c->layer_is_windowed, everything ? rotates : windowed, c->n_layers);
+    return MOE_OK;
+}
+
+int family_smallthinker_hf(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool softmax = false;
+    (void)rope;
+    int status =
+        moe_json_get_bool(path, json, "moe_primary_router_apply_softmax", false, &softmax, err);
+    if (softmax) {
+        c->router_kind = MOE_ROUTER_TOPK_SOFTMAX;
+        c->norm_topk = false; /* their sum is 1 */
+    }
+    return status == MOE_OK ? smallthinker_layers(c, path, json, err) : status;
+}
+
+/* Files with a window are of models whose layers 0, 4, 8, ... have none and do not rotate. */
+int family_smallthinker_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    enum { EVERY = 4 };
+    uint32_t every = EVERY;
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, "attention.sliding_window_pattern");
+    (void)rope;
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.sliding_window").text,
+                                  MOE_MAX_CONTEXT, false, &c->window, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_u32(gguf, key.text, UINT32_MAX, false, &every, err);
+    if (status == MOE_OK && every != EVERY)
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: '%s' is %" PRIu32 ", only %d is "
+                          "implemented for this family",
+                          moe_gguf_path(gguf), key.text, every, EVERY);
+    c->rope_in_windows = c->window > 0;
+    for (uint32_t i = 0; i < c->n_layers && c->window > 0; i++)
+        c->layer_is_windowed[i] = i % EVERY != 0;
+    return status;
+}
+
 /* ---- Gemma-4 ---- */
 
 /* Five local layers, then a global one, where nothing is listed; the last is global anyway. */

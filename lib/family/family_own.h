@@ -63,6 +63,10 @@ int family_afmoe_hf(struct moe_config *config, const char *path, const struct js
                     struct moe_rope_settings *rope, struct moe_err *err);
 int family_gemma4_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_smallthinker_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_smallthinker_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                             struct moe_rope_settings *rope, struct moe_err *err);
 int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
 

@@ -55,7 +55,7 @@ static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe
 static bool has_own_inputs(const struct moe_layer_predictor *p, const struct moe_config *c)
 {
     return p->by == MOE_PREDICT_BY_RESIDUAL || moe_predicts_from_attention(p->by) ||
-           (c->own_norms && !moe_predicts_from_choices(p->by));
+           ((c->own_norms || c->router_early) && !moe_predicts_from_choices(p->by));
 }
 
 /* What only `by` needs. */
@@ -213,7 +213,8 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++)
         for (uint32_t d = 0; d < q->n; d++) {
             const struct moe_layer *of = a ? a : q->ahead[d];
-            bool before = a && a->attn_norm; /* else a layer without attention */
+            /* Else a layer without attention, or a router that takes in the stream itself. */
+            bool before = a && a->attn_norm && !s->model->config.router_early;
             const float *h = s->states.h + (uint64_t)i * s->states.stride;
             float *out = normalised_at(q->p, d, (uint64_t)i);
             if (before && !of->router_norm)
@@ -379,17 +380,12 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
     uint32_t end = moe_config_stack_end(c, layer);
     while (target < end && !c->layer_is_moe[target])
         target++;
-    if (target == end || c->layer_is_static[target])
+    /* What a layer's own router chooses before its attention is known, not predicted. */
+    if (target == end || c->layer_is_static[target] || (c->router_early && target == layer))
         return 0;
     uint32_t m = moe_config_moe_layers(c, layer);
     struct query q = {
-        .p = p,
-        .m = m,
-        .n_rows = n_rows,
-        .n = 1,
-        .attention = &p->layers[layer],
-        .ahead = {&p->layers[target]},
-        .target = {m + of_next},
+        p, m, n_rows, 1, &p->layers[layer], {&p->layers[target]}, {m + of_next},
     };
     ask_routers(&q);
     if (p->session->follow)

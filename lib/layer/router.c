@@ -36,6 +36,10 @@ void moe_block_input_row(const struct moe_config *c, const float *h, const float
 void moe_router_input_row(const struct moe_config *c, const struct moe_layer *l, const float *h,
                           float *out)
 {
+    if (c->router_early) {
+        memcpy(out, h, c->hidden * sizeof *out);
+        return;
+    }
     if (!l->router_norm) {
         moe_block_input_row(c, h, l->ffn_norm, l->ffn_norm_bias, out);
         return;
@@ -175,12 +179,14 @@ static void share_sigmoids(float *p, uint32_t n)
 static void choose_by_sigmoid(const struct moe_config *c, const float *choice_bias, float *p,
                               float *scratch, uint32_t *chosen, float *weights)
 {
-    /* Large sigmoids are equal where their scores are not: Llama-4 chooses by scores. */
-    if (c->weigh_inputs)
+    /* Large sigmoids are equal where their scores are not: Llama-4 and SmallThinker choose by
+     * scores. */
+    bool by_scores = c->weigh_inputs || (c->router_early && !choice_bias && !c->n_groups);
+    if (by_scores)
         choose_best(c, NULL, p, scratch, chosen, weights);
     for (uint32_t e = 0; e < c->n_experts; e++)
         p[e] = sigmoid(p[e]);
-    if (!c->weigh_inputs)
+    if (!by_scores)
         choose_best(c, choice_bias, p, scratch, chosen, weights);
     for (uint32_t k = 0; k < c->top_k; k++)
         weights[k] = p[chosen[k]];

@@ -16,7 +16,8 @@ void moe_norm_row(const struct moe_config *c, const float *h, const float *weigh
 void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
                          const float *bias, float *out);
 
-/* What the layer's router takes in of it: that of routed experts, or with own_norms its own. */
+/* What the layer's router takes in of it: that of routed experts, with own_norms its own, with
+ * router_early the row itself. */
 void moe_router_input_row(const struct moe_config *c, const struct moe_layer *layer, const float *h,
                           float *out);
 

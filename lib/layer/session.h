@@ -35,8 +35,9 @@ struct moe_row {
  * `computed` on other devices, too. Any member may be NULL. */
 struct moe_observer {
     void *ctx;
-    /* After the router of a layer: for each of n_rows rows, in the order of the batch, the gate's
-     * input [n_rows][hidden_stride], the softmax of its scores over all experts
+    /* After the router of a layer, and its attention: for each of n_rows rows, in the order of the
+     * batch, the gate's input (with router_early the experts': the gate took in the stream before
+     * attention) [n_rows][hidden_stride], the softmax of its scores over all experts
      * [n_rows][router_stride], the chosen experts [n_rows][top_k] by falling score, and the weights
      * used. A choice beyond its expert's capacity (expert_capacity), which the model leaves out, is
      * there with the weight 0; no other has it. Borrowed for the call. */

@@ -4,9 +4,10 @@
  * experts come from; a device is one table of these functions.
  *
  * A pass goes: enter; for each layer attend, then dense or the MoE layer's stages in the order in
- * which they stand here; leave. Each stage says what lies in memory of the processor afterwards
- * (the session's states and request); the rest is the device's. Devices differ in where they
- * compute and not in what: kern/kern.h and cpu/attention.c define it for all of them.
+ * which they stand here (where routers stand before attention, choose comes first of all); leave.
+ * Each stage says what lies in memory of the processor afterwards (the session's states and
+ * request); the rest is the device's. Devices differ in where they compute and not in what:
+ * kern/kern.h and cpu/attention.c define it for all of them.
  */
 #ifndef MOE_LAYER_STAGES_H
 #define MOE_LAYER_STAGES_H
@@ -43,6 +44,11 @@ struct moe_stages_ops {
      * that cannot be, and the pass goes through them one by one. May be NULL. */
     bool (*replay)(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
                    uint32_t layer_end);
+    /* With router_early, of a layer with experts: the request's chosen and weights, by the stream
+     * as it comes into the layer; route then only shows observers what it was. NULL: not for such
+     * models. */
+    int (*choose)(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows, struct moe_err *err);
     /* The stream receives the attention's output, and in a decoder with an encoder then that of
      * attention to the rows' sources; then its norm for the feed-forward. */
     int (*attend)(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

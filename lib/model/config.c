@@ -71,6 +71,19 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
+/* Nothing of what stands beside such a router elsewhere is implemented with it. */
+static int check_early(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (!c->router_early ||
+        (c->n_experts > 0 && c->n_encoder == 0 && !c->prefix_lm && !c->own_norms &&
+         c->n_ahead == 0 && c->extra_positions == 0 && !moe_config_has_halves(c)))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: routers before attention are implemented for decoders whose layers have "
+                    "both halves, without norms of the router's own and layers that draft",
+                    name);
+}
+
 static int check_static(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -207,6 +220,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     }
     status = check_static(c, name, err);
     if (status == MOE_OK)
+        status = check_early(c, name, err);
+    if (status == MOE_OK)
         status = check_ahead(c, name, err);
     if (status != MOE_OK)
         return status;
@@ -230,15 +245,17 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     !c->window_chunks && !c->query_step && !c->weigh_inputs &&
                     c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
                     c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
-                    !c->value_norm && !c->own_norms && !c->expert_scale && !c->layer_scale &&
-                    !moe_config_has_static(c, 0, c->n_layers) && !moe_config_has_halves(c);
+                    !c->value_norm && !c->own_norms && !c->router_early && !c->expert_scale &&
+                    !c->layer_scale && !moe_config_has_static(c, 0, c->n_layers) &&
+                    !moe_config_has_halves(c);
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
         "%s: models of this kind (encoder, recurrent states, positions by distance, "
         "learnt or none, norms after blocks or rotation, layers of two shapes, windows that do not "
-        "move, experts of two matrices, with weighed inputs or chosen by the token) "
+        "move, experts of two matrices, with weighed inputs or chosen by the token, routers before "
+        "attention) "
         "are computed by the processor alone: take --device cpu",
         named);
 }

@@ -156,6 +156,10 @@ struct moe_config {
     bool shared_gate;           /* their output is scaled by sigmoid(shared_gate . x) */
     enum moe_router_kind router_kind;
     bool router_bias;
+    /* The router takes in the stream as it comes into the layer, before attention and without a
+     * norm: what it chooses is known, and asked for, before attention is computed (SmallThinker).
+     */
+    bool router_early;
     /* A number for each expert that is added where experts and groups are chosen, and not in their
      * weights (DeepSeek-V3: it evens out how often experts are used). */
     bool choice_bias;

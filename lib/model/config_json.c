@@ -19,8 +19,8 @@ static const char *const norm_names[] = {"rms", "layer", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "bare", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
                                            NULL};
-static const char *const act_names[] = {"swiglu", "swiglu-clamped", "geglu", "relu",
-                                        "silu",   "relu2",          NULL};
+static const char *const act_names[] = {"swiglu", "swiglu-clamped", "geglu", "reglu",
+                                        "relu",   "silu",           "relu2", NULL};
 static const char *const norm_places[] = {"before", "after", "both", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta", "convolution", "kda", "scan", "select", NULL};
@@ -107,6 +107,7 @@ static const struct moe_config_field fields[] = {
     NEEDED(shared_gate, MOE_FIELD_BOOL),
     CHOICE(router_kind, router_names),
     OPTIONAL(router_bias, MOE_FIELD_BOOL),
+    OPTIONAL(router_early, MOE_FIELD_BOOL),
     OPTIONAL(choice_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(expert_capacity, MOE_MAX_CONTEXT),
     OPTIONAL(overflow_passes, MOE_FIELD_BOOL),

@@ -58,6 +58,7 @@ enum moe_act_kind {
     MOE_ACT_SWIGLU_CLAMPED, /* gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit),
                                g * sigmoid(alpha * g) * (u + 1) */
     MOE_ACT_GEGLU,          /* gelu(gate) * up, gelu by a tanh (Gemma) */
+    MOE_ACT_REGLU,          /* max(gate, 0) * up (SmallThinker) */
     /* Of two matrices instead of three: there is no gate. */
     MOE_ACT_RELU,  /* max(up, 0) */
     MOE_ACT_SILU,  /* silu(up) */
@@ -67,7 +68,7 @@ enum moe_act_kind {
 /* Whether there is a gate beside up and down. */
 static inline int moe_act_is_gated(enum moe_act_kind kind)
 {
-    return kind <= MOE_ACT_GEGLU;
+    return kind <= MOE_ACT_REGLU;
 }
 
 #endif

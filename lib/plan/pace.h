@@ -4,7 +4,8 @@
  *
  * A pass over rows goes, for each MoE layer: (dense layers before it), route, predictions for later
  * layers, beside, the routed experts as they arrive, combine; at its end the head, once. Runner and
- * simulator count these pieces at the same places.
+ * simulator count these pieces at the same places. Where routers stand before attention, experts
+ * are asked for before "route" is counted, and come during it.
  */
 #ifndef MOE_PLAN_PACE_H
 #define MOE_PLAN_PACE_H

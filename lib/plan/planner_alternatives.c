@@ -265,6 +265,7 @@ static int other_inventory(const struct moe_inventory *inv, const struct bits *b
         return status;
     memcpy(out->model_layer, inv->model_layer, inv->n_layers * sizeof *inv->model_layer);
     memcpy(out->is_static, inv->is_static, inv->n_layers * sizeof *inv->is_static);
+    out->routes_early = inv->routes_early;
     out->n_encoder = inv->n_encoder;
     out->n_model_layers = inv->n_model_layers;
     out->n_model_encoder = inv->n_model_encoder;

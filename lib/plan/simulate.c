@@ -179,7 +179,8 @@ static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct 
 static int predict_by_attention(struct simulator *s, uint32_t layer, uint32_t n_rows,
                                 struct moe_err *err)
 {
-    bool wanted = moe_predicts_from_attention(s->strategy.predict) &&
+    bool known = s->inventory->routes_early && s->strategy.predict == MOE_PREDICT_BY_ATTENTION;
+    bool wanted = moe_predicts_from_attention(s->strategy.predict) && !known &&
                   moe_replay_has(s->replay, layer) &&
                   moe_scheduler_wants_prediction(s->scheduler, layer) > 0;
     return wanted ? predict(s, layer, n_rows, err) : MOE_OK;
@@ -268,12 +269,9 @@ static void count_layer(struct simulator *s, uint32_t layer, const struct moe_co
     l->stall_seconds += s->channel.stalled - stall_before;
 }
 
-static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+/* The router has chosen: what becomes of the layer's experts. */
+static int request(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
 {
-    uint32_t n;
-    const struct moe_counts before = s->phase->experts;
-    double stall_before = s->channel.stalled;
-    took_attention(s, MOE_PIECE_ROUTE, n_rows);
     moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
     take_predicted(s, layer, n_rows);
     if (s->strategy.prefer > 0 && s->decode && n_rows == 1 && !s->inventory->is_static[layer])
@@ -283,15 +281,49 @@ static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, s
     uint32_t n_needs = list_needs(s, n_rows);
     const struct moe_choices choices = {layer, n_rows, s->chosen, NULL};
     moe_scheduler_chosen(s->scheduler, &choices);
-    int status = moe_scheduler_request(s->scheduler, layer, s->needs, n_needs, err);
+    return moe_scheduler_request(s->scheduler, layer, s->needs, n_needs, err);
+}
+
+/* Loads move on while attention is computed. */
+static int poll_twice(struct simulator *s, struct moe_err *err)
+{
+    int status = moe_scheduler_poll(s->scheduler, err);
+    return status == MOE_OK ? moe_scheduler_poll(s->scheduler, err) : status;
+}
+
+/* Attention, the router, and what they tell the scheduler, in one order or the other. */
+static int route(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    bool by_attention = moe_predicts_from_attention(s->strategy.predict);
+    bool early = s->inventory->routes_early;
+    bool predicted = early && moe_strategy_predicts_early(&s->strategy);
+    int status = MOE_OK;
+    if (early)
+        status = request(s, layer, n_rows, err);
+    if (status == MOE_OK && predicted)
+        status = by_attention ? predict_by_attention(s, layer, n_rows, err)
+                              : predict(s, layer, n_rows, err);
+    if (status == MOE_OK && early)
+        status = poll_twice(s, err);
     if (status != MOE_OK)
         return status;
+    took_attention(s, MOE_PIECE_ROUTE, n_rows);
+    status = early ? moe_scheduler_poll(s->scheduler, err) : request(s, layer, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    uint32_t n;
     const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n);
     for (uint32_t i = 0; i < n; i++)
         if (entries[i].kind == MOE_ENTRY_HOST)
             s->due[i] = ask_host(s, entries[i].variant, entries[i].need.n_rows);
-    if (!moe_predicts_from_attention(s->strategy.predict))
-        status = predict(s, layer, n_rows, err);
+    return predicted || by_attention ? MOE_OK : predict(s, layer, n_rows, err);
+}
+
+static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_counts before = s->phase->experts;
+    double stall_before = s->channel.stalled;
+    int status = route(s, layer, n_rows, err);
     if (status != MOE_OK)
         return status;
     if (s->in->pace->pieces[MOE_PIECE_BESIDE].n) {
@@ -359,10 +391,11 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
             moe += is_moe;
             continue;
         }
-        if (is_moe)
+        bool early = is_moe && inv->routes_early && moe_replay_has(s->replay, moe);
+        if (is_moe && !early)
             status = predict_by_attention(s, moe, pass->n_rows, err);
-        for (int i = 0; i < 2 && status == MOE_OK; i++)
-            status = moe_scheduler_poll(s->scheduler, err);
+        if (status == MOE_OK && !early)
+            status = poll_twice(s, err);
         if (status != MOE_OK)
             return status;
         if (!is_moe)

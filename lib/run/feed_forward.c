@@ -28,10 +28,7 @@ static int request_experts(struct moe_session *s, uint32_t layer, const struct m
     const struct moe_expert_request request = {
         layer,  r->n_entries, r->needs,    r->kinds, assigned ? r->classes : NULL,
         n_rows, r->chosen,    r->sequences};
-    int status = s->experts->ops->begin(s->experts, &request, phase, err);
-    if (status == MOE_OK && s->strategy)
-        status = moe_pass_strategy_requested(s->strategy, layer, n_rows, err);
-    return status;
+    return s->experts->ops->begin(s->experts, &request, phase, err);
 }
 
 /* Experts of the request that the device computes. The outputs of those left out become zero, of
@@ -96,7 +93,10 @@ static int run_chosen(struct moe_session *s, uint32_t layer, const struct moe_ro
                       uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
 {
     const struct moe_stages_ops *stages = s->stages;
-    int status = request_experts(s, layer, rows, n_rows, phase, err);
+    bool requested = s->model->config.router_early;
+    int status = requested ? MOE_OK : request_experts(s, layer, rows, n_rows, phase, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_requested(s->strategy, layer, n_rows, err);
     /* What does not depend on the router goes first: meanwhile experts are on their way. */
     if (status == MOE_OK)
         status = stages->beside(s, layer, n_rows, err);
@@ -116,6 +116,19 @@ static int run_chosen(struct moe_session *s, uint32_t layer, const struct moe_ro
                              s->request.slot_of);
     status = stages->combine(s, layer, n_rows, err);
     moe_lockstep_piece(s, MOE_PIECE_COMBINE, n_rows);
+    return status;
+}
+
+int moe_feed_forward_early(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    if (!moe_follows_layer(s, layer))
+        return MOE_OK;
+    int status = s->stages->choose(s, layer, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = request_experts(s, layer, rows, n_rows, phase, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_early(s->strategy, layer, n_rows, err);
     return status;
 }
 
@@ -139,6 +152,10 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
     if (status != MOE_OK)
         return status;
     moe_lockstep_attention(s, MOE_PIECE_ROUTE, rows, n_rows);
+    if (s->model->config.router_early)
+        status = moe_poll_loads(s, err); /* those that came during attention make room for others */
+    if (status != MOE_OK)
+        return status;
     return run_chosen(s, layer, rows, n_rows, phase, err);
 }
 

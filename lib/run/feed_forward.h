@@ -7,6 +7,10 @@
 
 #include "run/session.h"
 
+/* The part of it before attention, in a layer with experts whose router stands there
+ * (router_early): it chooses, its experts are asked for, and come while attention is computed. */
+int moe_feed_forward_early(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);
 /* The residual stream receives its output. */
 int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);

@@ -18,7 +18,9 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     if (s->timeline)
         s->stages->reached(s, layer, NULL);
     int status = MOE_OK;
-    if (s->strategy && s->model->layers[layer].is_moe)
+    if (s->model->layers[layer].is_moe && s->model->config.router_early)
+        status = moe_feed_forward_early(s, layer, rows, n_rows, phase, err);
+    else if (s->strategy && s->model->layers[layer].is_moe)
         status = moe_pass_strategy_attending(s->strategy, layer, n_rows, err);
     if (status == MOE_OK)
         status = s->stages->attend(s, layer, rows, n_rows, err);

@@ -173,15 +173,14 @@ int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uin
     return status;
 }
 
-int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
-                                struct moe_err *err)
+/* Predicts layers to come by what this layer's router chose, or what it chose by. */
+static int predict(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                   struct moe_err *err)
 {
     struct moe_session *s = p->session;
     const struct moe_config *c = &s->model->config;
     const struct moe_prediction *predictions;
-    int status = p->jobs.host ? begin_host_jobs(p, layer, err) : MOE_OK;
-    if (status != MOE_OK || !p->predictor || moe_layer_predictor_by_attention(p->predictor))
-        return status;
+    int status = MOE_OK;
     uint32_t next = next_moe_layer(c, layer);
     bool precalculates = p->strategy.precalculate && p->decode && n_rows == 1 &&
                          next < moe_config_stack_end(c, layer) && !c->layer_is_static[next] &&
@@ -201,6 +200,28 @@ int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uin
         status = s->experts->ops->predicted(s->experts, predictions, n, err);
     s->phase->predict_seconds += moe_seconds() - started;
     return status;
+}
+
+int moe_pass_strategy_early(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                            struct moe_err *err)
+{
+    if (!p->predictor || !moe_strategy_predicts_early(&p->strategy))
+        return MOE_OK;
+    return moe_layer_predictor_by_attention(p->predictor)
+               ? moe_pass_strategy_attending(p, layer, n_rows, err)
+               : predict(p, layer, n_rows, err);
+}
+
+int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                                struct moe_err *err)
+{
+    const struct moe_config *c = &p->session->model->config;
+    int status = p->jobs.host ? begin_host_jobs(p, layer, err) : MOE_OK;
+    bool predicted = c->router_early && moe_strategy_predicts_early(&p->strategy);
+    if (status != MOE_OK || predicted || !p->predictor ||
+        moe_layer_predictor_by_attention(p->predictor))
+        return status;
+    return predict(p, layer, n_rows, err);
 }
 
 void moe_pass_strategy_collect(struct moe_pass_strategy *p, uint32_t layer)

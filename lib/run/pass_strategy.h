@@ -3,7 +3,8 @@
  * layers to come, experts computed on the host, and DAOP's pre-calculation.
  *
  * The feed-forward calls, per MoE layer: choose (before its experts are asked for), requested
- * (after), collect (before outputs are added).
+ * (after), collect (before outputs are added). Where routers stand before attention, choose and
+ * early come before it and requested after it.
  */
 #ifndef MOE_RUN_PASS_STRATEGY_H
 #define MOE_RUN_PASS_STRATEGY_H
@@ -40,6 +41,10 @@ int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uin
  */
 uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
                                   const uint8_t **precalculated);
+/* The layer's experts were asked for, and its attention is to come: hands on predictions that need
+ * nothing of it. */
+int moe_pass_strategy_early(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
+                            struct moe_err *err);
 /* The layer's experts were asked for: the request's kinds say what became of them. Begins host
  * jobs, hands predictions on, begins pre-calculation for the next layer. */
 int moe_pass_strategy_requested(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,

@@ -32,6 +32,8 @@ struct moe_inventory {
     uint32_t n_model_layers, n_model_encoder; /* all layers; of these, the encoder's */
     uint32_t *model_layer;                    /* [n_layers] rising */
     uint8_t *is_static;  /* [n_layers] whether it chooses experts by the token (model/routes.h) */
+    bool routes_early;   /* its routers stand before attention (model/config.h); packs and traces do
+                            not say it: it is set by those who know the model */
     uint32_t n_variants; /* best first */
     char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
     uint32_t n_classes;

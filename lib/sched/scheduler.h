@@ -15,6 +15,9 @@
  *             next, complete, release   until every entry in a slot is computed
  *         end_tokens
  *
+ * Where routers stand before attention, a layer's request comes before its attention is computed,
+ * and predictions by that after it.
+ *
  * Layers are MoE layers, numbered from 0: those of an encoder first, whose passes are over sources,
  * then the decoder's. An encoder's layers choose for a whole source at once, so that each of their
  * experts loads once for it, in the order of the request (EdgeMoE III-C2, "re-batching"); nothing

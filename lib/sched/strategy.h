@@ -289,6 +289,14 @@ static inline uint32_t moe_strategy_replaces(const struct moe_strategy *s)
     return !s->degrade ? 0 : s->degrade_most ? s->degrade_most : UINT32_MAX;
 }
 
+/* Where routers stand before attention: whether predictions, too, need nothing of it. Those by the
+ * stream at the experts wait for it, and so does pre-calculation, which computes on what they take
+ * in. */
+static inline bool moe_strategy_predicts_early(const struct moe_strategy *s)
+{
+    return s->predict != MOE_PREDICT_BY_RESIDUAL && !s->precalculate;
+}
+
 /* What loads cost under the strategy: prefetches that stop once the router has chosen are asked for
  * one after the other. */
 static inline struct moe_link_costs moe_strategy_loads(const struct moe_strategy *s,

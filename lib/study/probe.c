@@ -16,8 +16,8 @@ enum { DISTANCES = 3 };
 enum slot {
     GATE,                             /* gate inputs */
     RESIDUAL = GATE + DISTANCES,      /* the stream at the gate */
-    ATTENTION = RESIDUAL + DISTANCES, /* attention inputs, this layer's and the one before */
-    NORMALISED = ATTENTION + 2,       /* RESIDUAL under this layer's norm */
+    ATTENTION = RESIDUAL + DISTANCES, /* its inputs, this layer's and the last's; or the stream */
+    NORMALISED = ATTENTION + 2,       /* RESIDUAL as this layer's router takes it in */
     N_SLOTS = NORMALISED + DISTANCES
 };
 
@@ -93,8 +93,10 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
                          uint64_t stride)
 {
     struct moe_probe *p = ctx;
-    if (p->session->model->config.layer_is_moe[layer])
-        keep_rows(p, ATTENTION + place_of(p, layer) % 2, input, stride, n_rows);
+    const struct moe_config *c = &p->session->model->config;
+    if (c->layer_is_moe[layer])
+        keep_rows(p, ATTENTION + place_of(p, layer) % 2,
+                  c->router_early ? p->session->states.h : input, stride, n_rows);
 }
 
 /* ---- Predicting ---- */
@@ -141,7 +143,7 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
         for (uint32_t d = 1; d <= DISTANCES && d <= k->m; d++) {
             const float *h = row_at(k->p, RESIDUAL + (k->m - d) % DISTANCES, (uint64_t)i);
             float *out = row_at(k->p, NORMALISED + d - 1, (uint64_t)i);
-            moe_block_input_row(c, h, k->layer->ffn_norm, k->layer->ffn_norm_bias, out);
+            moe_router_input_row(c, k->layer, h, out);
         }
 }
 
@@ -205,13 +207,11 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
     const struct moe_states *states = &p->session->states;
     const struct moe_config *c = &p->session->model->config;
     uint32_t m = place_of(p, layer);
-    struct look k = {
-        .p = p,
-        .layer = &p->session->model->layers[layer],
-        .m = m,
-        .gate_input = gate_input,
-        .stride = hidden_stride,
-    };
+    if (c->router_early) { /* what the router took in was kept before attention */
+        gate_input = row_at(p, ATTENTION + m % 2, 0);
+        hidden_stride = p->stride;
+    }
+    struct look k = {p, &p->session->model->layers[layer], m, gate_input, hidden_stride};
     p->first_token = rows[0].position;
     p->seen = (struct moe_layer_observation){
         .chosen = chosen,

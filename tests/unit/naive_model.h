@@ -19,6 +19,7 @@ struct naive {
     uint32_t n;                   /* positions */
     const uint32_t *ids;          /* [n] */
     double *h, *x, *out;          /* [n][hidden] */
+    double *entered;              /* [n][hidden] h as it came into the layer */
     double *q, *k;                /* [n][heads][head_dim] */
     double *v;                    /* [n][heads][value_dim] */
     double *logits;               /* [n][vocab] */
@@ -291,6 +292,8 @@ static inline double naive_act(const struct moe_config *c, enum moe_act_kind kin
     switch (kind) {
     case MOE_ACT_RELU:
         return fmax(u, 0);
+    case MOE_ACT_REGLU:
+        return fmax(g, 0) * u;
     case MOE_ACT_SILU:
         return u / (1 + exp(-u));
     case MOE_ACT_SWIGLU_CLAMPED:
@@ -487,7 +490,7 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     if (c->layer_is_static[layer])
         naive_look_up(t, layer, p, choice);
     else
-        naive_route(t, layer, x, choice);
+        naive_route(t, layer, c->router_early ? t->entered + p * c->hidden : x, choice);
     memset(out, 0, c->hidden * sizeof *out);
     for (uint32_t k = 0; k < c->top_k; k++) {
         float *const *e = t->m->expert[layer][choice->experts[k]];
@@ -533,6 +536,7 @@ static inline void naive_layer(struct naive *t, uint32_t layer)
     float *const *w = t->m->dense[layer];
     for (uint32_t i = 0; c->extra_positions == layer && layer > 0 && i < t->n * c->hidden; i++)
         t->h[i] += (double)t->m->dense[0][MOE_T_EXTRA_POSITIONS][i];
+    memcpy(t->entered, t->h, t->n * c->hidden * sizeof *t->h);
     naive_attention(t, layer);
     naive_add(t, w[MOE_T_ATTN_NORM], w[MOE_T_ATTN_NORM_BIAS]);
     if (t->source) {
@@ -558,6 +562,7 @@ static inline void naive_stack(struct naive *t, const uint32_t *ids, uint32_t n,
     t->margin = 1;
     t->h = calloc(n * c->hidden, sizeof *t->h);
     t->x = calloc(n * c->hidden, sizeof *t->x);
+    t->entered = calloc(n * c->hidden, sizeof *t->entered);
     t->out = calloc(n * c->hidden, sizeof *t->out);
     t->q = calloc(n * c->n_heads * c->head_dim, sizeof *t->q);
     t->k = calloc(n * c->n_heads * c->head_dim, sizeof *t->k);
@@ -644,6 +649,7 @@ static inline void naive_free(struct naive *t)
 {
     free(t->h);
     free(t->x);
+    free(t->entered);
     free(t->out);
     free(t->q);
     free(t->k);

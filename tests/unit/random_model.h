@@ -172,6 +172,18 @@ static inline void random_static(struct moe_config *c, uint64_t random)
         c->layer_is_static[i] = c->layer_is_moe[i] && random_chance(&random, 2) && some;
 }
 
+/* In a third of the models with experts routers stand before attention, and experts may be gated as
+ * SmallThinker's are: drawn from a copy of the stream, too. */
+static inline void random_early(struct moe_config *c, uint64_t random)
+{
+    test_random(&random);
+    if (c->n_experts == 0 || !random_chance(&random, 3))
+        return;
+    c->router_early = true;
+    if (c->expert_act == MOE_ACT_SWIGLU && random_chance(&random, 2))
+        c->expert_act = MOE_ACT_REGLU;
+}
+
 /* An encoder before the decoder, as T5's descendants have them: two-matrix or gated feed-forwards,
  * positions by bucketed distance or rotary, an expert's capacity or none. */
 static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
@@ -320,13 +332,15 @@ static inline void random_model_draw(struct random_model *m, uint64_t seed)
     random_model_fill(m, random);
 }
 
-/* The same, perhaps with layers that choose experts by the token. */
+/* The same, perhaps with layers that choose experts by the token, or with routers before attention.
+ */
 static inline void random_static_draw(struct random_model *m, uint64_t seed)
 {
     uint64_t random = seed;
     *m = (struct random_model){0};
     random_config(&m->c, &random);
     random_static(&m->c, random);
+    random_early(&m->c, random);
     random_model_fill(m, random);
 }
 

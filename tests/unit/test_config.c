@@ -380,6 +380,26 @@ static void phimoe_minicpm_granite(void **state)
     assert_true(config.choice_bias && config.n_groups == 0 && !config.qkv_bias);
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
 
+#define SMALLTHINKER ", \"head_dim\": 24, \"rope_layout\": "
+    read_ok(MODEL("smallthinker", SMALLTHINKER "[0, 1, 1, 1], "
+                                               "\"sliding_window_layout\": [0, 1, 1, 1]"));
+    assert_layers("MMMM", "-www");
+    assert_true(config.n_experts == 32 && config.top_k == 4 && config.expert_ff == 768);
+    assert_true(config.router_early && config.rope_in_windows && config.window == 4096);
+    assert_true(config.router_kind == MOE_ROUTER_SIGMOID && config.norm_topk && config.tied_head);
+    assert_int_equal(config.expert_act, MOE_ACT_REGLU);
+    read_ok(MODEL("smallthinker", SMALLTHINKER "[1, 1, 1, 1], \"sliding_window_size\": 9, "
+                                               "\"sliding_window_layout\": [0, 1, 0, 1]"));
+    assert_layers("MMMM", "-w-w");
+    assert_true(!config.rope_in_windows && config.window == 9);
+    read_ok(MODEL("smallthinker", SMALLTHINKER "[0, 1, 1, 0], \"sliding_window_layout\": null"));
+    assert_layers("MMMM", "-ww-");
+    assert_true(config.rope_in_windows && config.window == config.context_max);
+    read_ok(MODEL("smallthinker", ", \"moe_primary_router_apply_softmax\": true"));
+    assert_layers("MMMM", "----");
+    assert_true(!config.rope_in_windows && config.window == 0 && config.head_dim == 128);
+    assert_int_equal(config.router_kind, MOE_ROUTER_TOPK_SOFTMAX);
+
     read_ok(MODEL("solar_open", ", \"num_key_value_heads\": 2, \"attention_bias\": true"));
     assert_layers("MMMM", "----");
     assert_true(config.expert_ff == 1280 && config.shared_ff == 1280 && config.head_dim == 128);
@@ -774,6 +794,13 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("bailing_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
         REFUSED("hy_v3", "\"route_norm\": false", "'route_norm' is false"),
         REFUSED("hy_v3", "\"moe_router_use_sigmoid\": false", "'moe_router_use_sigmoid' is false"),
+        REFUSED("smallthinker", "\"moe_enable_early_router\": false",
+                "'moe_enable_early_router' is false"),
+        REFUSED("smallthinker", "\"moe_enable_secondary_experts\": true",
+                "'moe_enable_secondary_experts' is true"),
+        REFUSED("smallthinker",
+                "\"rope_layout\": [1, 1, 0, 1], \"sliding_window_layout\": [0, 1, 0, 1]",
+                "layer 0 rotates, 'sliding_window_layout' that it has none"),
         REFUSED("solar_open", "\"first_k_dense_replace\": 1", "'first_k_dense_replace' is 1"),
         REFUSED("exaone_moe", "\"scoring_func\": \"softmax\"", "'scoring_func' is softmax"),
         REFUSED("gemma4", "\"x\": 0", "embeddings by layer"),

@@ -302,6 +302,10 @@ static struct family_case cases[] = {
     HF("exaone-moe-b"),
     HF("afmoe-a"),
     HF("afmoe-b"),
+    HF("smallthinker-a"),
+    GGUF("smallthinker-a"),
+    HF("smallthinker-b"),
+    GGUF("smallthinker-b"),
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 

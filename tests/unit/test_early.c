@@ -1,0 +1,254 @@
+/*
+ * Routers that stand before attention (SmallThinker): their experts are asked for before attention
+ * is computed, results are the same whatever is kept, observers see what the router chose, and the
+ * simulator does the same.
+ */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "base/best.h"
+
+#include "simulated_fixture.h"
+
+#define FIXTURE "tests/fixtures/smallthinker-a"
+
+static uint64_t slot_bytes(void)
+{
+    struct moe_engine *e = open_engine("resident", 0, 0);
+    uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
+    moe_engine_close(e);
+    return slot;
+}
+
+static void convert(void)
+{
+    const struct moe_convert_options o = pack_options("32", 32);
+    make_pack(in_dir("x.moe"), FIXTURE, &o);
+}
+
+/* ---- When experts are asked for ---- */
+
+struct order {
+    const struct moe_session *s;
+    uint32_t n_layers; /* whose attention began, of all tokens */
+    uint32_t n_early;  /* their loads had begun by then */
+};
+
+static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
+                         uint64_t stride)
+{
+    struct order *o = ctx;
+    const struct moe_counts *counts = &o->s->phase->experts;
+    o->n_layers++;
+    assert_int_equal(counts->activations, (uint64_t)o->n_layers * o->s->model->config.top_k);
+    assert_int_equal(counts->activations, counts->misses + counts->cache_hits);
+    o->n_early += counts->misses > 0 && counts->loads > 0;
+}
+
+static void experts_are_asked_for_before_attention(void **state)
+{
+    struct moe_err err = {0};
+    uint32_t ids[N_IDS];
+    convert();
+    uint64_t slot = slot_bytes();
+    struct moe_engine *e = open_engine("lru", 4 * slot, 0);
+    const struct moe_config *c = &e->model->config;
+    struct order o = {.s = e->session};
+    draw_ids(c, 7, ids);
+    e->session->observer = (struct moe_observer){.ctx = &o, .attending = on_attending};
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        const struct moe_row row = {0, i, ids[i], 0};
+        assert_ok(moe_forward(e->session, MOE_DECODE, &row, 1, 0, c->n_layers, NULL, NULL, &err),
+                  &err);
+    }
+    assert_int_equal(o.n_layers, N_IDS * c->n_layers);
+    assert_int_equal(o.n_early, o.n_layers);
+    e->session->observer = (struct moe_observer){0};
+    moe_engine_close(e);
+}
+
+/* ---- Results ---- */
+
+/* The same bits whatever is kept and predicted. */
+static void nothing_changes_a_result(void **state)
+{
+    static const char *const strategies[] = {"lru",
+                                             "prefetch",
+                                             "prefetch+predict=previous",
+                                             "prefetch+predict=gate-ahead:3",
+                                             "prefetch+predict=gate-residual:2",
+                                             "prefetch+predict=gate-attention",
+                                             "prefetch+predict=gate-attention-before"};
+    uint64_t seed = 1;
+    for (int i = 0; i < 8; i++, seed++) {
+        struct random_model m;
+        uint32_t ids[N_IDS];
+        for (random_static_draw(&m, seed); !m.c.router_early; random_static_draw(&m, ++seed))
+            random_model_free(&m);
+        draw_ids(&m.c, seed, ids);
+        random_model_write(&m, i % 2 ? 8 : 32, in_dir("x.moe"));
+        struct moe_engine *e = open_engine("resident", 0, 0);
+        uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
+        uint64_t n_logits = N_IDS * moe_logits_stride(&m.c);
+        float *want = run(e->session, ids, N_IDS);
+        moe_engine_close(e);
+        for (size_t k = 0; k < N_ITEMS(strategies); k++) {
+            uint32_t size = (uint32_t)(k + (size_t)i) % 3;
+            moe_par_set_threads(1 + (int)size % 2);
+            e = open_engine(strategies[k], (1 + 3 * size) * m.c.top_k * slot, size * 5);
+            float *got = run(e->session, ids, 1 + (k * 5) % N_IDS);
+            if (memcmp(want, got, n_logits * sizeof *want))
+                fail_msg("seed %llu, %s, size %u: logits differ", (unsigned long long)seed,
+                         strategies[k], size);
+            assert_true(moe_stats_exact(&e->session->stats));
+            free(got);
+            moe_engine_close(e);
+        }
+        moe_par_set_threads(2);
+        free(want);
+        random_model_free(&m);
+    }
+}
+
+/* ---- What observers see ---- */
+
+static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                      const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                      uint64_t router_stride, const uint32_t *chosen, const float *weights)
+{
+    const struct moe_config *c = ctx;
+    uint32_t best[MOE_MAX_TOP_K];
+    moe_best(probabilities, c->n_experts, c->top_k, best);
+    assert_memory_equal(chosen, best, c->top_k * sizeof *best);
+}
+
+static void observers_see_what_the_router_chose(void **state)
+{
+    struct moe_err err = {0};
+    uint32_t ids[N_IDS];
+    convert();
+    uint64_t slot = slot_bytes();
+    struct moe_engine *e = open_engine("lru+prefer-cached=1", 22 * slot, 0);
+    struct moe_config *c = &e->model->config;
+    draw_ids(c, 9, ids);
+    e->session->observer = (struct moe_observer){.ctx = c, .routed = on_routed};
+    for (uint32_t i = 0; i < N_IDS; i++) {
+        const struct moe_row row = {0, i, ids[i], 0};
+        assert_ok(moe_forward(e->session, MOE_DECODE, &row, 1, 0, c->n_layers, NULL, NULL, &err),
+                  &err);
+    }
+    assert_true(e->session->stats.decode.experts.substituted > 20);
+    e->session->observer = (struct moe_observer){0};
+    moe_engine_close(e);
+}
+
+/* ---- Simulated ---- */
+
+/* Run in lockstep and simulated from a trace, they ask for the same at the same time. */
+static void simulations_ask_alike(void **state)
+{
+    static const char *const words[] = {"lru",
+                                        "prefetch",
+                                        "prefetch+predict=previous",
+                                        "prefetch+predict=gate-ahead:2",
+                                        "prefetch+predict=gate-residual:2",
+                                        "prefetch+predict=gate-attention",
+                                        "prefetch+predict=gate-attention-before",
+                                        "fate+prefill=popularity"};
+    struct moe_err err = {0};
+    struct moe_statistics *counted = NULL;
+    struct moe_trace *trace = NULL;
+    struct moe_config c;
+    uint32_t ids[N_IDS];
+    convert();
+    struct moe_engine *e = open_engine("resident", 0, 0);
+    c = e->model->config;
+    moe_engine_close(e);
+    draw_ids(&c, 5, ids);
+    write_trace(in_dir("x.trace"), &counted, ids);
+    assert_ok(moe_trace_open(&trace, in_dir("x.trace"), &err), &err);
+    for (size_t k = 0; k < N_ITEMS(words); k++)
+        for (int i = 0; i < 2; i++) {
+            struct moe_simulated s =
+                compare(words[k], i ? 6 : 12, i ? 0.3 : 1.5, ids, counted, trace);
+            /* A layer's own router is asked, not guessed; other routers are. */
+            bool own = strstr(words[k], "gate-attention") && !strstr(words[k], "-before");
+            assert_true(!own || s.decode.experts.predicted == 0);
+            assert_true(!strstr(words[k], "gate-residual") || s.decode.experts.predicted > 100);
+        }
+    moe_trace_close(trace);
+    moe_statistics_free(counted);
+}
+
+/* What predictors see: the stream as it came into a layer says exactly what this chooses. */
+static void probes_see_the_stream(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *counted = NULL;
+    struct moe_trace *trace = NULL;
+    const struct moe_trace_token *token;
+    uint32_t ids[N_IDS], n = 0, n_right[2] = {0};
+    convert();
+    struct moe_engine *e = open_engine("resident", 0, 0);
+    uint32_t n_layers = e->model->config.n_layers, top_k = e->model->config.top_k;
+    draw_ids(&e->model->config, 5, ids);
+    moe_engine_close(e);
+    write_trace(in_dir("x.trace"), &counted, ids);
+    assert_ok(moe_trace_open(&trace, in_dir("x.trace"), &err), &err);
+    for (;;) {
+        assert_ok(moe_trace_next(trace, &token, &err), &err);
+        if (!token)
+            break;
+        for (uint32_t layer = 1; layer < n_layers; layer++) {
+            const struct moe_trace_step step = moe_trace_step(trace, layer);
+            const uint16_t *own = step.predicted[MOE_PREDICT_ATTN].experts;
+            const uint16_t *gate = step.predicted[MOE_PREDICT_GATE_1].experts;
+            const uint16_t *before = step.predicted[MOE_PREDICT_ATTN_1].experts;
+            const uint16_t *residual = step.predicted[MOE_PREDICT_RESIDUAL_1].experts;
+            assert_memory_equal(own, step.experts, top_k * sizeof *own);
+            assert_memory_equal(gate, before, top_k * sizeof *gate);
+            for (uint32_t k = 0; k < top_k; k++, n++)
+                for (uint32_t i = 0; i < top_k; i++) {
+                    n_right[0] += gate[i] == step.experts[k];
+                    n_right[1] += residual[i] == step.experts[k];
+                }
+        }
+    }
+    print_message("# of %u chosen experts the layer's before says %u before its attention, %u "
+                  "after it\n",
+                  n, n_right[0], n_right[1]);
+    assert_true(n_right[0] != n_right[1]);
+    moe_trace_close(trace);
+    moe_statistics_free(counted);
+}
+
+/* ---- Refused ---- */
+
+static void what_is_not_computed_is_refused(void **state)
+{
+    struct moe_err err = {0};
+    struct random_model m;
+    uint64_t seed = 1;
+    for (random_static_draw(&m, seed); !m.c.router_early; random_static_draw(&m, ++seed))
+        random_model_free(&m);
+    assert_fails(moe_config_check_gpu(&m.c, "x", &err), MOE_ERR_UNSUPPORTED,
+                 "routers before attention", &err);
+    m.c.layer_no_ffn[0] = 1;
+    m.c.layer_is_moe[0] = 0;
+    assert_fails(moe_config_check(&m.c, "x", &err), MOE_ERR_UNSUPPORTED, "routers before attention",
+                 &err);
+    random_model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_are_asked_for_before_attention),
+        cmocka_unit_test(nothing_changes_a_result),
+        cmocka_unit_test(observers_see_what_the_router_chose),
+        cmocka_unit_test(simulations_ask_alike),
+        cmocka_unit_test(probes_see_the_stream),
+        cmocka_unit_test(what_is_not_computed_is_refused),
+    };
+    moe_kern_select(moe_cpu_detect(), NULL);
+    moe_par_set_threads(2);
+    return cmocka_run_group_tests_name("early", tests, make_dir, remove_dir);
+}
