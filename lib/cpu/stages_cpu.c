@@ -187,7 +187,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     }
     if (status != MOE_OK)
         return status;
-    if (mixes && feeds)
+    if (mixes && feeds && !c->parallel_blocks)
         block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
                    s->model->config.hidden);

@@ -293,6 +293,8 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
                 scale = 1 / (1 + moe_expf(-w->ff.shared_scale[i * MOE_PANEL_ROWS]));
             moe_kern.axpy(scale, sum, c->hidden, acc);
         }
+        if (c->moe_scale != 1)
+            moe_kern.scale(c->moe_scale, c->hidden, acc);
         if (m->layer->bypass.data) {
             float *bypass = w->ff.bypass + (uint64_t)i * states->stride;
             moe_kern.tanh(bypass, c->hidden, bypass);

@@ -111,6 +111,25 @@ const struct moe_family moe_families_local[] = {
                .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
                .own = family_exaone_moe_hf},
     },
+    /* Command-A with experts: attention and feed-forward take in one norm, which only subtracts the
+     * mean and scales; global layers know no positions, but for those without experts. Which layers
+     * are which, and the kinds of norm and router, are worked out, hence a function. */
+    {
+        .name = "cohere2_moe",
+        .constants = SETTINGS(SET(parallel_blocks, true), SET(router_early, true),
+                              SET(rope_in_windows, true), SET(norm_kind, MOE_NORM_CENTRED),
+                              SET(tied_head, true)),
+        .hf = {.settings = SETTINGS(CONTEXT(8192), SET(head_dim, 128),
+                                    KEY("layer_norm_eps", norm_eps, 1e-5),
+                                    KEY("logit_scale", logit_scale, 0.0625), EXPERT_FF, EXPERTS(8),
+                                    TOP_K(2), KEY("prefix_dense_intermediate_size", dense_ff, 0),
+                                    ATTENTION_BIAS(false), KEY("norm_topk_prob", norm_topk, true)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .own = family_cohere2_moe_hf},
+        .tensors[MOE_NAMING_HF].paired = true,
+    },
     /* AFMoE (Trinity): norms on both sides of blocks, gated attention, global layers that know no
      * positions, DeepSeek-V3's router without groups. Which layers are which is worked out, hence a
      * function. */

@@ -188,6 +188,84 @@ int family_smallthinker_gguf(struct moe_config *c, const struct moe_gguf *gguf,
     return status;
 }
 
+/* ---- Command-A with experts ---- */
+
+/* Without "layer_types" layers are global one by one of a pattern, those without experts, which
+ * come first, by one of their own; a pattern's count begins anew behind them. */
+static int cohere2_layers(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    uint32_t every = 4, every_dense = 1, n_dense = 0;
+    const struct {
+        const char *key;
+        uint32_t *out;
+    } numbers[] = {
+        {"sliding_window_pattern", &every},
+        {"prefix_dense_sliding_window_pattern", &every_dense},
+        {"first_k_dense_replace", &n_dense},
+    };
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, MOE_MAX_LAYERS, false, numbers[i].out,
+                                  err);
+    if (status == MOE_OK && (every == 0 || every_dense == 0))
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: a sliding window pattern of 0 makes no sense", path);
+    c->rope_in_dense = every_dense == 1;
+    bool listed = json_is_array(json_object_get(json, "layer_types"));
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK && !listed && c->window; i++)
+        c->layer_is_windowed[i] =
+            i < n_dense ? (i + 1) % every_dense != 0 : (i - n_dense + 1) % every != 0;
+    return status;
+}
+
+/* "expert_selection_fn", and how shared experts are added. */
+static int cohere2_experts(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_err *err)
+{
+    const char *selects = "softmax", *adds = "average";
+    int status = family_shared_experts(c, 0, path, json, err);
+    if (status == MOE_OK)
+        status = moe_json_get_text(path, json, "expert_selection_fn", false, &selects, err);
+    if (status == MOE_OK)
+        status =
+            moe_json_get_text(path, json, "shared_expert_combination_strategy", false, &adds, err);
+    if (status != MOE_OK)
+        return status;
+    bool softmax = strcmp(selects, "softmax") == 0, average = strcmp(adds, "average") == 0;
+    if (!softmax && strcmp(selects, "sigmoid") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'expert_selection_fn' %.60s is not implemented", path, selects);
+    if (!average && strcmp(adds, "sum") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'shared_expert_combination_strategy' %.60s is not implemented", path,
+                        adds);
+    c->router_kind = softmax ? MOE_ROUTER_TOPK_SOFTMAX : MOE_ROUTER_SIGMOID;
+    c->norm_topk = c->norm_topk && !softmax; /* the sum of a softmax is 1 */
+    c->moe_scale = c->shared_ff && average ? 0.5f : 1;
+    return MOE_OK;
+}
+
+int family_cohere2_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    double eps = 0;
+    const json_t *rms = json_object_get(json, "rms_norm_eps");
+    (void)rope;
+    int status = rms && !json_is_null(rms)
+                     ? moe_json_get_double(path, json, "rms_norm_eps", true, &eps, err)
+                     : MOE_OK;
+    if (status == MOE_OK && eps != 0) {
+        c->norm_kind = MOE_NORM_RMS;
+        c->norm_eps = (float)eps;
+    }
+    if (c->dense_ff == 0)
+        c->dense_ff = c->expert_ff;
+    if (status == MOE_OK)
+        status = cohere2_layers(c, path, json, err);
+    return status == MOE_OK ? cohere2_experts(c, path, json, err) : status;
+}
+
 /* ---- Gemma-4 ---- */
 
 /* Five local layers, then a global one, where nothing is listed; the last is global anyway. */

@@ -67,6 +67,8 @@ int family_smallthinker_hf(struct moe_config *config, const char *path, const st
                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_smallthinker_gguf(struct moe_config *config, const struct moe_gguf *gguf,
                              struct moe_rope_settings *rope, struct moe_err *err);
+int family_cohere2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
 int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
 

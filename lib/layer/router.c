@@ -15,11 +15,25 @@
 
 /* ---- Scores ---- */
 
+/* As MOE_NORM_LAYER without biases: the mean by a sum as in kern.h's layer_norm, then rms_norm. */
+static void centred_norm(const float *h, const float *weights, uint32_t n, float eps, float *out)
+{
+    float lane[MOE_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        lane[i % MOE_LANES] += h[i];
+    float mean = moe_math_join(lane) / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = h[i] - mean;
+    moe_kern.rms_norm(out, weights, n, eps, out);
+}
+
 void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
                   const float *bias, float *out)
 {
     if (c->norm_kind == MOE_NORM_LAYER)
         moe_kern.layer_norm(h, weights, bias, c->hidden, c->norm_eps, out);
+    else if (c->norm_kind == MOE_NORM_CENTRED)
+        centred_norm(h, weights, c->hidden, c->norm_eps, out);
     else
         moe_kern.rms_norm(h, weights, c->hidden, c->norm_eps, out);
 }
@@ -36,6 +50,10 @@ void moe_block_input_row(const struct moe_config *c, const float *h, const float
 void moe_router_input_row(const struct moe_config *c, const struct moe_layer *l, const float *h,
                           float *out)
 {
+    if (c->parallel_blocks) {
+        moe_block_input_row(c, h, l->attn_norm, l->attn_norm_bias, out);
+        return;
+    }
     if (c->router_early) {
         memcpy(out, h, c->hidden * sizeof *out);
         return;

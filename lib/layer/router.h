@@ -17,7 +17,7 @@ void moe_block_input_row(const struct moe_config *c, const float *h, const float
                          const float *bias, float *out);
 
 /* What the layer's router takes in of it: that of routed experts, with own_norms its own, with
- * router_early the row itself. */
+ * router_early the row itself, with parallel_blocks what attention takes in. */
 void moe_router_input_row(const struct moe_config *c, const struct moe_layer *layer, const float *h,
                           float *out);
 

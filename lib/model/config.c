@@ -17,6 +17,7 @@ void moe_config_init(struct moe_config *config)
         .residual_scale = 1,
         .logit_scale = 1,
         .routed_scale = 1,
+        .moe_scale = 1,
         .rope_scale = 1,
         .rope_scale_long = 1,
     };
@@ -69,6 +70,19 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_FORMAT, "%s: a clamped activation needs limit and alpha",
                         name);
     return MOE_OK;
+}
+
+static int check_parallel(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool early = c->router_early || c->n_experts == 0;
+    if (!c->parallel_blocks ||
+        (early && c->norm_place == MOE_NORM_BEFORE && c->n_encoder == 0 && !c->prefix_lm &&
+         c->state_heads == 0 && c->n_ahead == 0 && !c->own_norms && !moe_config_has_halves(c)))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: attention and feed-forward that take in one norm are implemented for "
+                    "decoders whose layers have both, and routers that know it before attention",
+                    name);
 }
 
 /* Nothing of what stands beside such a router elsewhere is implemented with it. */
@@ -185,8 +199,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     if (c->dense_act == MOE_ACT_SWIGLU_CLAMPED)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a clamped activation is implemented for experts alone", name);
-    const float scales[] = {c->embed_scale, c->residual_scale, c->logit_scale, c->routed_scale,
-                            c->attn_scale};
+    const float scales[] = {c->embed_scale,  c->residual_scale, c->logit_scale,
+                            c->routed_scale, c->attn_scale,     c->moe_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (!isfinite(scales[i]) || scales[i] == 0)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
@@ -222,6 +236,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     if (status == MOE_OK)
         status = check_early(c, name, err);
     if (status == MOE_OK)
+        status = check_parallel(c, name, err);
+    if (status == MOE_OK)
         status = check_ahead(c, name, err);
     if (status != MOE_OK)
         return status;
@@ -245,7 +261,8 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     !c->window_chunks && !c->query_step && !c->weigh_inputs &&
                     c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
                     c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
-                    !c->value_norm && !c->own_norms && !c->router_early && !c->expert_scale &&
+                    !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
+                    c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
                     !c->layer_scale && !moe_config_has_static(c, 0, c->n_layers) &&
                     !moe_config_has_halves(c);
     if (computed)

@@ -49,6 +49,9 @@ struct moe_config {
     uint32_t context_max;   /* positions the model was made for */
     enum moe_norm_kind norm_kind;
     enum moe_norm_place norm_place;
+    /* Attention and feed-forward of a layer take in one norm of the stream, and both are added to
+     * it; routers are early ones (Command-A). */
+    bool parallel_blocks;
     /* In place of the final norm stands a matrix with biases, of whose output the head takes silu
      * (GPTSAN). */
     bool last_projection;
@@ -81,6 +84,7 @@ struct moe_config {
     uint32_t n_global_freqs; /* global_head_dim / 2, or 0 */
     double global_freqs[MOE_MAX_ROPE_PAIRS];
     bool rope_in_windows; /* only layers with a window rotate queries and keys (AFMoE) */
+    bool rope_in_dense;   /* ... and those without experts (Command-A) */
     /* Of the other layers, queries at position p are multiplied by 1 + query_scale * log(1 +
      * floor((p + 1) / query_step)) (Llama-4); query_step 0: not. */
     uint32_t query_step;
@@ -154,11 +158,12 @@ struct moe_config {
     bool expert_bias;           /* gate, up and down have biases */
     uint32_t shared_ff;         /* width of all shared experts together; 0: none */
     bool shared_gate;           /* their output is scaled by sigmoid(shared_gate . x) */
+    float moe_scale;            /* of the sum of routed and shared experts' outputs */
     enum moe_router_kind router_kind;
     bool router_bias;
     /* The router takes in the stream as it comes into the layer, before attention and without a
-     * norm: what it chooses is known, and asked for, before attention is computed (SmallThinker).
-     */
+     * norm (SmallThinker), or with parallel_blocks under theirs: what it chooses is known, and
+     * asked for, before attention is computed. */
     bool router_early;
     /* A number for each expert that is added where experts and groups are chosen, and not in their
      * weights (DeepSeek-V3: it evens out how often experts are used). */

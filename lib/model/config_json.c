@@ -15,7 +15,7 @@
 
 /* ---- The table ---- */
 
-static const char *const norm_names[] = {"rms", "layer", NULL};
+static const char *const norm_names[] = {"rms", "layer", "centred", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "bare", NULL};
 static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
                                            NULL};
@@ -45,6 +45,7 @@ static const struct moe_config_field fields[] = {
     NEEDED_U32(context_max, MOE_MAX_CONTEXT),
     CHOICE(norm_kind, norm_names),
     CHOICE(norm_place, norm_places),
+    OPTIONAL(parallel_blocks, MOE_FIELD_BOOL),
     OPTIONAL(last_projection, MOE_FIELD_BOOL),
     NEEDED(norm_eps, MOE_FIELD_FLOAT),
     OPTIONAL(embed_scale, MOE_FIELD_FLOAT),
@@ -80,6 +81,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(global_kv_heads, MOE_MAX_HEADS),
     OPTIONAL(global_keys_are_values, MOE_FIELD_BOOL),
     OPTIONAL(rope_in_windows, MOE_FIELD_BOOL),
+    OPTIONAL(rope_in_dense, MOE_FIELD_BOOL),
     OPTIONAL(value_norm, MOE_FIELD_BOOL),
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
@@ -105,6 +107,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(expert_bias, MOE_FIELD_BOOL),
     NEEDED_U32(shared_ff, MOE_MAX_DIM),
     NEEDED(shared_gate, MOE_FIELD_BOOL),
+    OPTIONAL(moe_scale, MOE_FIELD_FLOAT),
     CHOICE(router_kind, router_names),
     OPTIONAL(router_bias, MOE_FIELD_BOOL),
     OPTIONAL(router_early, MOE_FIELD_BOOL),

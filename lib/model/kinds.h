@@ -7,7 +7,8 @@
 
 enum moe_norm_kind {
     MOE_NORM_RMS,
-    MOE_NORM_LAYER, /* mean subtracted, weights and biases */
+    MOE_NORM_LAYER,   /* mean subtracted, weights and biases */
+    MOE_NORM_CENTRED, /* mean subtracted, weights alone (Cohere) */
 };
 
 /* Where a layer's norms stand. */

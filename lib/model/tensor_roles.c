@@ -125,7 +125,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_CROSS_O] = {LAYER("cross.o", DENSE), CROSS, HIDDEN, VALUES},
     [MOE_T_FFN_NORM] = {LAYER("ffn.norm", VECTOR), FEEDS, HIDDEN, ONE,
                         NAMES(L "post_attention_layernorm.weight", B "ffn_norm.weight")},
-    [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), LAYER_NORM, HIDDEN, ONE,
+    [MOE_T_FFN_NORM_BIAS] = {LAYER("ffn.norm.bias", VECTOR), FFN_LAYER_NORM, HIDDEN, ONE,
                              NAMES(L "post_attention_layernorm.bias", B "ffn_norm.bias")},
     [MOE_T_FFN_END_NORM] = {LAYER("ffn.end_norm", VECTOR), FEEDS_BOTH, HIDDEN, ONE},
     [MOE_T_LAYER_SCALE] = {LAYER("scale", VECTOR), LAYER_SCALE, ONE, ONE},

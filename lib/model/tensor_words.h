@@ -60,8 +60,9 @@ enum condition {
     MIXES_BOTH, /* norms stand on both sides of it */
     FEEDS_BOTH,
     LAYER_SCALE,
-    MIXES,   /* a layer with attention, or a state in its place */
-    FEEDS,   /* ... with a feed-forward */
+    MIXES, /* a layer with attention, or a state in its place */
+    FEEDS, /* ... with a norm of its feed-forward */
+    FFN_LAYER_NORM,
     ATTENDS, /* ... of attention */
     ATTN_GATE,
     RECURRENT, /* a layer with a state in its place */

@@ -96,7 +96,8 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
     const struct moe_config *c = &p->session->model->config;
     if (c->layer_is_moe[layer])
         keep_rows(p, ATTENTION + place_of(p, layer) % 2,
-                  c->router_early ? p->session->states.h : input, stride, n_rows);
+                  c->router_early && !c->parallel_blocks ? p->session->states.h : input, stride,
+                  n_rows);
 }
 
 /* ---- Predicting ---- */

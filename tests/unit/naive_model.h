@@ -58,7 +58,7 @@ static inline void naive_norm(const struct naive *t, const float *w, const float
 {
     const struct moe_config *c = &t->m->c;
     double mean = 0, sum = 0;
-    for (uint32_t i = 0; i < c->hidden && c->norm_kind == MOE_NORM_LAYER; i++)
+    for (uint32_t i = 0; i < c->hidden && c->norm_kind != MOE_NORM_RMS; i++)
         mean += from[i] / c->hidden;
     for (uint32_t i = 0; i < c->hidden; i++)
         sum += (from[i] - mean) * (from[i] - mean);
@@ -490,7 +490,9 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     if (c->layer_is_static[layer])
         naive_look_up(t, layer, p, choice);
     else
-        naive_route(t, layer, c->router_early ? t->entered + p * c->hidden : x, choice);
+        naive_route(t, layer,
+                    c->router_early && !c->parallel_blocks ? t->entered + p * c->hidden : x,
+                    choice);
     memset(out, 0, c->hidden * sizeof *out);
     for (uint32_t k = 0; k < c->top_k; k++) {
         float *const *e = t->m->expert[layer][choice->experts[k]];
@@ -510,14 +512,16 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
         naive_multiply(w[MOE_T_BYPASS] + i * c->hidden, NULL, 1, c->hidden, x, one);
         out[i] += tanh(one[0]);
     }
-    if (!c->shared_ff)
-        return;
-    naive_gated(c, &w[MOE_T_SHARED_GATE_PROJ], NULL, NULL, NULL, c->shared_ff, c->dense_act, x,
-                one);
-    if (c->shared_gate)
-        naive_multiply(w[MOE_T_SHARED_GATE], NULL, 1, c->hidden, x, &scale);
+    if (c->shared_ff) {
+        naive_gated(c, &w[MOE_T_SHARED_GATE_PROJ], NULL, NULL, NULL, c->shared_ff, c->dense_act, x,
+                    one);
+        if (c->shared_gate)
+            naive_multiply(w[MOE_T_SHARED_GATE], NULL, 1, c->hidden, x, &scale);
+        for (uint32_t i = 0; i < c->hidden; i++)
+            out[i] += one[i] / (c->shared_gate ? 1 + exp(-scale) : 1);
+    }
     for (uint32_t i = 0; i < c->hidden; i++)
-        out[i] += one[i] / (c->shared_gate ? 1 + exp(-scale) : 1);
+        out[i] *= (double)c->moe_scale;
 }
 
 /* ---- All of it ---- */
@@ -545,8 +549,10 @@ static inline void naive_layer(struct naive *t, uint32_t layer)
     }
     memset(t->taken, 0, sizeof t->taken);
     for (uint32_t p = 0; p < t->n; p++) {
-        naive_input(t, w[MOE_T_FFN_NORM], w[MOE_T_FFN_NORM_BIAS], t->h + p * c->hidden,
-                    t->x + p * c->hidden);
+        bool side = c->parallel_blocks;
+        naive_input(t, w[side ? MOE_T_ATTN_NORM : MOE_T_FFN_NORM],
+                    w[side ? MOE_T_ATTN_NORM_BIAS : MOE_T_FFN_NORM_BIAS],
+                    (side ? t->entered : t->h) + p * c->hidden, t->x + p * c->hidden);
         naive_feed_forward(t, layer, p);
     }
     naive_add(t, w[MOE_T_FFN_NORM], w[MOE_T_FFN_NORM_BIAS]);

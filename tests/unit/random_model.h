@@ -182,6 +182,11 @@ static inline void random_early(struct moe_config *c, uint64_t random)
     c->router_early = true;
     if (c->expert_act == MOE_ACT_SWIGLU && random_chance(&random, 2))
         c->expert_act = MOE_ACT_REGLU;
+    /* In half of them blocks stand side by side, as Command-A has them. */
+    c->parallel_blocks = random_chance(&random, 2);
+    if (c->parallel_blocks && c->norm_kind == MOE_NORM_LAYER && random_chance(&random, 2))
+        c->norm_kind = MOE_NORM_CENTRED;
+    c->moe_scale = c->parallel_blocks && random_chance(&random, 2) ? 0.5f : 1;
 }
 
 /* An encoder before the decoder, as T5's descendants have them: two-matrix or gated feed-forwards,

@@ -380,6 +380,21 @@ static void phimoe_minicpm_granite(void **state)
     assert_true(config.choice_bias && config.n_groups == 0 && !config.qkv_bias);
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
 
+    read_ok(MODEL("cohere2_moe", ", \"first_k_dense_replace\": 1, \"num_shared_experts\": 2, "
+                                 "\"sliding_window_pattern\": 2"));
+    assert_layers("dMMM", "-w-w");
+    assert_true(config.parallel_blocks && config.router_early && config.rope_in_dense);
+    assert_true(config.shared_ff == 192 && config.moe_scale == 0.5f && config.dense_ff == 96);
+    assert_true(config.router_kind == MOE_ROUTER_TOPK_SOFTMAX && config.tied_head);
+    assert_true(config.logit_scale == 0.0625f && config.norm_kind == MOE_NORM_CENTRED);
+    assert_near(config.norm_eps, 1e-5);
+    read_ok(MODEL("cohere2_moe", ", \"rms_norm_eps\": 1e-6, \"expert_selection_fn\": \"sigmoid\", "
+                                 "\"prefix_dense_sliding_window_pattern\": 3, "
+                                 "\"first_k_dense_replace\": 3"));
+    assert_layers("dddM", "ww-w");
+    assert_true(!config.rope_in_dense && config.moe_scale == 1 && config.norm_topk);
+    assert_true(config.norm_kind == MOE_NORM_RMS && config.router_kind == MOE_ROUTER_SIGMOID);
+
 #define SMALLTHINKER ", \"head_dim\": 24, \"rope_layout\": "
     read_ok(MODEL("smallthinker", SMALLTHINKER "[0, 1, 1, 1], "
                                                "\"sliding_window_layout\": [0, 1, 1, 1]"));
@@ -794,6 +809,9 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("bailing_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
         REFUSED("hy_v3", "\"route_norm\": false", "'route_norm' is false"),
         REFUSED("hy_v3", "\"moe_router_use_sigmoid\": false", "'moe_router_use_sigmoid' is false"),
+        REFUSED("cohere2_moe", "\"expert_selection_fn\": \"topk\"", "'expert_selection_fn' topk"),
+        REFUSED("cohere2_moe", "\"shared_expert_combination_strategy\": \"max\"",
+                "'shared_expert_combination_strategy' max"),
         REFUSED("smallthinker", "\"moe_enable_early_router\": false",
                 "'moe_enable_early_router' is false"),
         REFUSED("smallthinker", "\"moe_enable_secondary_experts\": true",

@@ -1,14 +1,15 @@
 /*
- * Routers that stand before attention (SmallThinker): their experts are asked for before attention
- * is computed, results are the same whatever is kept, observers see what the router chose, and the
- * simulator does the same.
+ * Routers that stand before attention (SmallThinker) or beside it (Command-A): their experts are
+ * asked for before attention is computed, results are the same whatever is kept, observers see what
+ * the router chose, and the simulator does the same.
  */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "base/best.h"
 
 #include "simulated_fixture.h"
 
-#define FIXTURE "tests/fixtures/smallthinker-a"
+#define SMALLTHINKER "tests/fixtures/smallthinker-a"
+#define COMMAND_A "tests/fixtures/cohere2-moe-a"
 
 static uint64_t slot_bytes(void)
 {
@@ -18,10 +19,10 @@ static uint64_t slot_bytes(void)
     return slot;
 }
 
-static void convert(void)
+static void convert(const char *fixture)
 {
     const struct moe_convert_options o = pack_options("32", 32);
-    make_pack(in_dir("x.moe"), FIXTURE, &o);
+    make_pack(in_dir("x.moe"), fixture, &o);
 }
 
 /* ---- When experts are asked for ---- */
@@ -47,7 +48,7 @@ static void experts_are_asked_for_before_attention(void **state)
 {
     struct moe_err err = {0};
     uint32_t ids[N_IDS];
-    convert();
+    convert(SMALLTHINKER);
     uint64_t slot = slot_bytes();
     struct moe_engine *e = open_engine("lru", 4 * slot, 0);
     const struct moe_config *c = &e->model->config;
@@ -124,7 +125,7 @@ static void observers_see_what_the_router_chose(void **state)
 {
     struct moe_err err = {0};
     uint32_t ids[N_IDS];
-    convert();
+    convert(SMALLTHINKER);
     uint64_t slot = slot_bytes();
     struct moe_engine *e = open_engine("lru+prefer-cached=1", 22 * slot, 0);
     struct moe_config *c = &e->model->config;
@@ -145,6 +146,7 @@ static void observers_see_what_the_router_chose(void **state)
 /* Run in lockstep and simulated from a trace, they ask for the same at the same time. */
 static void simulations_ask_alike(void **state)
 {
+    const char *fixture = *state;
     static const char *const words[] = {"lru",
                                         "prefetch",
                                         "prefetch+predict=previous",
@@ -158,7 +160,7 @@ static void simulations_ask_alike(void **state)
     struct moe_trace *trace = NULL;
     struct moe_config c;
     uint32_t ids[N_IDS];
-    convert();
+    convert(fixture);
     struct moe_engine *e = open_engine("resident", 0, 0);
     c = e->model->config;
     moe_engine_close(e);
@@ -178,17 +180,20 @@ static void simulations_ask_alike(void **state)
     moe_statistics_free(counted);
 }
 
-/* What predictors see: the stream as it came into a layer says exactly what this chooses. */
+/* What predictors see: the stream as it came into a layer says exactly what this chooses, under the
+ * norm of both blocks where these have one. */
 static void probes_see_the_stream(void **state)
 {
+    const char *fixture = *state;
     struct moe_err err = {0};
     struct moe_statistics *counted = NULL;
     struct moe_trace *trace = NULL;
     const struct moe_trace_token *token;
     uint32_t ids[N_IDS], n = 0, n_right[2] = {0};
-    convert();
+    convert(fixture);
     struct moe_engine *e = open_engine("resident", 0, 0);
-    uint32_t n_layers = e->model->config.n_layers, top_k = e->model->config.top_k;
+    const struct moe_config *c = &e->model->config;
+    uint32_t n_layers = moe_config_moe_layers(c, c->n_layers), top_k = e->model->config.top_k;
     draw_ids(&e->model->config, 5, ids);
     moe_engine_close(e);
     write_trace(in_dir("x.trace"), &counted, ids);
@@ -244,8 +249,10 @@ int main(void)
         cmocka_unit_test(experts_are_asked_for_before_attention),
         cmocka_unit_test(nothing_changes_a_result),
         cmocka_unit_test(observers_see_what_the_router_chose),
-        cmocka_unit_test(simulations_ask_alike),
-        cmocka_unit_test(probes_see_the_stream),
+        cmocka_unit_test_prestate(simulations_ask_alike, SMALLTHINKER),
+        cmocka_unit_test_prestate(simulations_ask_alike, COMMAND_A),
+        cmocka_unit_test_prestate(probes_see_the_stream, SMALLTHINKER),
+        cmocka_unit_test_prestate(probes_see_the_stream, COMMAND_A),
         cmocka_unit_test(what_is_not_computed_is_refused),
     };
     moe_kern_select(moe_cpu_detect(), NULL);

@@ -302,6 +302,8 @@ static struct family_case cases[] = {
     HF("exaone-moe-b"),
     HF("afmoe-a"),
     HF("afmoe-b"),
+    HF("cohere2-moe-a"),
+    HF("cohere2-moe-b"),
     HF("smallthinker-a"),
     GGUF("smallthinker-a"),
     HF("smallthinker-b"),
