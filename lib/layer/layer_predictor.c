@@ -189,8 +189,7 @@ struct query {
     struct moe_layer_predictor *p;
     uint32_t m; /* MoE layer whose router has chosen, or whose attention is to come */
     uint32_t n_rows, n;
-    /* That layer, by attention, or by the gate where that is asked before it; else NULL. */
-    const struct moe_layer *attention;
+    const struct moe_layer *attention; /* that layer, by attention; else NULL */
     /* The n next MoE layers that a router chooses for, and their numbers. */
     const struct moe_layer *ahead[MOE_MAX_DEPTH];
     uint32_t target[MOE_MAX_DEPTH];
@@ -340,8 +339,6 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
     const struct moe_config *c = &p->session->model->config;
     struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
     uint32_t far = 0;
-    if (c->router_early && p->by == MOE_PREDICT_BY_GATE)
-        q.attention = &p->layers[layer]; /* what this layer's router takes in */
     for (uint32_t l = layer + 1;
          l < moe_config_stack_end(c, layer) && far < depth && far < p->depth; l++) {
         far += c->layer_is_moe[l];

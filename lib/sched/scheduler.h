@@ -16,7 +16,7 @@
  *         end_tokens
  *
  * Where routers stand before attention, a layer's request comes before its attention is computed,
- * and predictions by that after it.
+ * and what routers ahead say after it.
  *
  * Layers are MoE layers, numbered from 0: those of an encoder first, whose passes are over sources,
  * then the decoder's. An encoder's layers choose for a whole source at once, so that each of their

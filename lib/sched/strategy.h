@@ -289,12 +289,13 @@ static inline uint32_t moe_strategy_replaces(const struct moe_strategy *s)
     return !s->degrade ? 0 : s->degrade_most ? s->degrade_most : UINT32_MAX;
 }
 
-/* Where routers stand before attention: whether predictions, too, need nothing of it. Those by the
- * stream at the experts wait for it, and so does pre-calculation, which computes on what they take
- * in. */
+/* Where routers stand before attention: whether predictions, too, need nothing of it. Routers ahead
+ * are asked about the stream behind it, which says more of what they will take in than the stream
+ * before (tests/bench/RESULTS.md), and pre-calculation computes on what experts take in. */
 static inline bool moe_strategy_predicts_early(const struct moe_strategy *s)
 {
-    return s->predict != MOE_PREDICT_BY_RESIDUAL && !s->precalculate;
+    return s->predict != MOE_PREDICT_BY_RESIDUAL && s->predict != MOE_PREDICT_BY_GATE &&
+           !s->precalculate;
 }
 
 /* What loads cost under the strategy: prefetches that stop once the router has chosen are asked for

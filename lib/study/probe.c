@@ -102,15 +102,16 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 
 /* ---- Predicting ---- */
 
-/* Which rows a predictor applies the router to; N_SLOTS: none in this layer. */
-static uint32_t slot_of_predictor(enum moe_predictor predictor, uint32_t m)
+/* Which rows a predictor applies the router to; N_SLOTS: none in this layer. stream: gates are
+ * asked about the stream behind attention, as where they stand before that. */
+static uint32_t slot_of_predictor(enum moe_predictor predictor, uint32_t m, bool stream)
 {
     switch (predictor) {
     case MOE_PREDICT_GATE_1:
     case MOE_PREDICT_GATE_2:
     case MOE_PREDICT_GATE_3: {
         uint32_t d = (uint32_t)(predictor - MOE_PREDICT_GATE_1) + 1;
-        return m >= d ? GATE + (m - d) % DISTANCES : N_SLOTS;
+        return m < d ? N_SLOTS : stream ? NORMALISED + d - 1 : GATE + (m - d) % DISTANCES;
     }
     case MOE_PREDICT_ATTN:
         return ATTENTION + m % 2;
@@ -162,7 +163,7 @@ static void compare_range(void *ctx, int64_t begin, int64_t end, int thread)
         const float *x = k->gate_input + (uint64_t)i * k->stride;
         float length = sqrtf(moe_kern.dot(x, x, hidden));
         for (int c = 0; c < MOE_N_COSINES; c++) {
-            uint32_t slot = slot_of_predictor(inputs[c], k->m);
+            uint32_t slot = slot_of_predictor(inputs[c], k->m, false);
             if (slot == N_SLOTS)
                 continue;
             float both = length * p->lengths[(uint64_t)slot * p->batch + (uint64_t)i];
@@ -188,7 +189,7 @@ static void predict(struct look *k, uint32_t n_rows)
     uint32_t n = 0;
     moe_par_for(n_rows, 8, normalise_range, k);
     for (int i = 0; i < MOE_N_PREDICTORS; i++) {
-        uint32_t slot = slot_of_predictor(i, k->m);
+        uint32_t slot = slot_of_predictor(i, k->m, p->session->model->config.router_early);
         p->seen.predicted[i] = slot == N_SLOTS ? NULL : p->scores + n * p->router_stride;
         for (uint32_t r = 0; slot != N_SLOTS && r < n_rows; r++)
             p->gather[n++] = slot * p->batch + r;

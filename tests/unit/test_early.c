@@ -209,10 +209,10 @@ static void probes_see_the_stream(void **state)
             const uint16_t *before = step.predicted[MOE_PREDICT_ATTN_1].experts;
             const uint16_t *residual = step.predicted[MOE_PREDICT_RESIDUAL_1].experts;
             assert_memory_equal(own, step.experts, top_k * sizeof *own);
-            assert_memory_equal(gate, before, top_k * sizeof *gate);
+            assert_memory_equal(gate, residual, top_k * sizeof *gate);
             for (uint32_t k = 0; k < top_k; k++, n++)
                 for (uint32_t i = 0; i < top_k; i++) {
-                    n_right[0] += gate[i] == step.experts[k];
+                    n_right[0] += before[i] == step.experts[k];
                     n_right[1] += residual[i] == step.experts[k];
                 }
         }
