@@ -9,6 +9,7 @@
  * Over 400 lines: whatever is timed of a layer (by rows, far into a text, beside loads) shares the
  * session, the samples and the layers in turn.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,10 +216,10 @@ static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
     return layer;
 }
 
-/* One row through MoE layers in turn from `layer` on, n of them, or for so many seconds and one at
- * least. The first pass is of the same kind and not timed: threads that slept while loads ended
- * would make the quiet stretch the slowest. */
-static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t n,
+/* One row through MoE layers in turn from `layer` on, for so many seconds, but one layer at least
+ * and `most` at most. The first pass is of the same kind and not timed: threads that slept while
+ * loads ended would make the quiet stretch the slowest. */
+static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t most,
                         double seconds, struct stretch *to, struct moe_err *err)
 {
     struct device_loads *l = b->experts.loads;
@@ -228,7 +229,7 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
     const struct moe_ticks before = moe_ticks_now();
     double others = moe_device_loads_seconds(l), began = moe_seconds();
     *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l)};
-    while (status == MOE_OK && (n ? to->n < n : to->n == 0 || moe_seconds() - began < seconds)) {
+    while (status == MOE_OK && to->n < most && (to->n == 0 || moe_seconds() - began < seconds)) {
         status = run_layer(b, layer, 1, NULL, 0, err);
         to->experts += b->experts.seconds;
         to->n++;
@@ -245,35 +246,38 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
 /* The same layers quietly, beside loads, and waiting for them, stretch after stretch. Stretches are
  * long enough to hold what comes seldom and takes long, as what the host of a virtual machine does
  * while it serves the loads: layers one by one would have it in few of them, and not in the
- * median. They are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. */
+ * median. They are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. Waiting
+ * for loads takes much longer than computing small experts, so that fewer layers do. */
 static int compare_loading(struct bench *b, double seconds, struct samples *slowdown,
                            struct samples *steal, struct samples *wake, struct moe_err *err)
 {
     uint32_t layer = b->model->config.n_encoder;
     double share = seconds < LOADING_SECONDS ? seconds / LOADING_SECONDS : 1;
-    double began = moe_seconds();
+    double stretch = share * STRETCH_SECONDS, began = moe_seconds();
     int status = MOE_OK;
     if (!b->model->layers[layer].is_moe)
         layer = next_moe_layer(b, layer);
     while (status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
            (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
             moe_seconds() - began < share * LOADING_SECONDS)) {
-        struct stretch s[3] = {{.n = 0}};
-        for (int how = DEVICE_QUIET; how <= DEVICE_WAITED && status == MOE_OK; how++)
-            status = time_stretch(b, layer, how, s[DEVICE_QUIET].n, share * STRETCH_SECONDS,
-                                  &s[how], err);
+        struct stretch quiet, beside, waiting = {.n = 0};
+        status = time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, &quiet, err);
+        if (status == MOE_OK)
+            status = time_stretch(b, layer, DEVICE_BACKGROUND, quiet.n, INFINITY, &beside, err);
+        if (status == MOE_OK)
+            status = time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err);
         if (status != MOE_OK)
             break;
-        for (uint32_t i = 0; i < s->n; i++)
+        for (uint32_t i = 0; i < quiet.n; i++)
             layer = next_moe_layer(b, layer);
-        add(slowdown, s[DEVICE_BACKGROUND].seconds / s[DEVICE_QUIET].seconds);
-        add(steal, s[DEVICE_BACKGROUND].steal);
+        add(slowdown, beside.seconds / quiet.seconds);
+        add(steal, beside.steal);
         struct samples sorted = *slowdown;
         double usual = moe_bench_summarise(sorted.values, sorted.n).median;
         double expected =
-            s[DEVICE_QUIET].seconds + s[DEVICE_QUIET].experts * (usual > 1 ? usual - 1 : 0);
-        if (s[DEVICE_WAITED].sleeps)
-            add(wake, (s[DEVICE_WAITED].seconds - expected) / (double)s[DEVICE_WAITED].sleeps);
+            (quiet.seconds + quiet.experts * (usual > 1 ? usual - 1 : 0)) * waiting.n / quiet.n;
+        if (waiting.sleeps)
+            add(wake, (waiting.seconds - expected) / (double)waiting.sleeps);
         if (slowdown->n >= DEVICE_RUNS &&
             moe_seconds() - began > share * LOADING_LIMIT * LOADING_SECONDS)
             break;
