@@ -43,6 +43,7 @@ struct rule {
     enum axis rows, cols;
     bool undivided;   /* columns are outputs: the embedding is used row by row */
     bool before_head; /* the norm whose output a tied head takes */
+    bool joins;       /* columns are two inputs of equal widths, one behind the other */
 };
 
 static const struct rule qwen2_moe[] = {
@@ -63,6 +64,11 @@ static const struct rule qwen2_moe[] = {
     {.suffix = ".gate_proj.weight", .rows = FF, .cols = HIDDEN},
     {.suffix = ".up_proj.weight", .rows = FF, .cols = HIDDEN},
     {.suffix = ".down_proj.weight", .rows = HIDDEN, .cols = FF},
+    /* Of a layer that drafts (MTP). */
+    {.suffix = ".enorm.weight", .rows = HIDDEN},
+    {.suffix = ".hnorm.weight", .rows = HIDDEN},
+    {.suffix = ".shared_head.norm.weight", .rows = HIDDEN},
+    {.suffix = ".eh_proj.weight", .rows = HIDDEN, .cols = HIDDEN, .joins = true},
 };
 
 static const struct rule switch_transformers[] = {
@@ -115,6 +121,7 @@ struct output {
     const struct moe_tensor *source;
     uint64_t rows, cols;           /* of the source; a vector has one column */
     uint64_t row_times, col_times; /* repetitions */
+    uint64_t run;                  /* columns that are repeated together: all, or half of them */
     uint32_t item;                 /* bytes of a weight */
     float factor;                  /* of every weight */
     int shard;                     /* number, from 0 */
@@ -174,6 +181,7 @@ static int add_output(struct widening *w, const char *name, const struct moe_ten
     o->item = source->dtype == MOE_DTYPE_BF16 ? 2 : 4;
     o->row_times = w->times[rule->rows];
     o->col_times = w->times[rule->cols];
+    o->run = rule->joins ? o->cols / 2 : o->cols;
     o->factor = rule->undivided ? 1 : 1 / (float)o->col_times;
     if (rule->before_head && w->tied)
         o->factor = 1 / (float)root_of(w->times[HIDDEN]);
@@ -244,11 +252,11 @@ static int shard_header(const struct widening *w, int shard, struct moe_buf *hea
     return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }
 
-/* One source row, widened; false when a weight cannot be divided exactly. */
-static bool widen_row(const struct output *o, const float *from, uint8_t *to)
+/* `run` columns of a source row, repeated; false when a weight cannot be divided exactly. */
+static bool widen_run(const struct output *o, const float *from, uint8_t *to)
 {
-    uint64_t bytes = o->item * o->cols;
-    for (uint64_t c = 0; c < o->cols; c++) {
+    uint64_t bytes = o->item * o->run;
+    for (uint64_t c = 0; c < o->run; c++) {
         float value = from[c] * o->factor;
         if (o->item == 4) {
             moe_put_u32(to + 4 * c, moe_f32_bits(value));
@@ -262,6 +270,14 @@ static bool widen_row(const struct output *o, const float *from, uint8_t *to)
     for (uint64_t k = 1; k < o->col_times; k++)
         memcpy(to + k * bytes, to, bytes);
     return true;
+}
+
+static bool widen_row(const struct output *o, const float *from, uint8_t *to)
+{
+    bool exact = true;
+    for (uint64_t c = 0; c < o->cols && exact; c += o->run)
+        exact = widen_run(o, from + c, to + o->item * c * o->col_times);
+    return exact;
 }
 
 /* Streams one tensor in batches of rows; `data` is where the shard's data begin. */
@@ -448,7 +464,7 @@ static int check_row(const struct widening *w, const struct output *o,
         uint64_t first = (k * o->rows + row) * wide_cols;
         status = moe_checkpoint_read(wide_ck, wide_tensor, first, wide_cols, wide, err);
         for (uint64_t c = 0; c < wide_cols && status == MOE_OK; c++)
-            if (wide[c] / o->factor != from[c % o->cols])
+            if (wide[c] / o->factor != from[c / (o->run * o->col_times) * o->run + c % o->run])
                 status = moe_fail(err, MOE_ERR_LIMIT,
                                   "%s: tensor '%s' row %" PRIu64 " column %" PRIu64
                                   " is not the weight of the source",
