@@ -60,6 +60,40 @@ static inline struct moe_engine *open_engine(const char *strategy, uint64_t expe
     return e;
 }
 
+/* That the model's logits, written at `bits`, are the same bits with each strategy, in caches and
+ * passes of several sizes and with both numbers of threads, as with all experts in memory. seen:
+ * called with the statistics of strategy k, NULL: nobody looks. */
+static inline void check_same_bits(const struct random_model *m, uint64_t seed, int bits,
+                                   const char *const *strategies, size_t n,
+                                   void (*seen)(void *ctx, size_t k, const struct moe_stats *),
+                                   void *ctx)
+{
+    uint32_t ids[N_IDS];
+    draw_ids(&m->c, seed, ids);
+    random_model_write(m, bits, in_dir("x.moe"));
+    struct moe_engine *e = open_engine("resident", 0, 0);
+    uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
+    uint64_t n_logits = N_IDS * moe_logits_stride(&m->c);
+    float *want = run(e->session, ids, N_IDS);
+    moe_engine_close(e);
+    for (size_t k = 0; k < n; k++) {
+        uint32_t size = (uint32_t)(k + seed) % 3;
+        moe_par_set_threads(1 + (int)size % 2);
+        e = open_engine(strategies[k], (1 + 3 * size) * m->c.top_k * slot, size * 5);
+        float *got = run(e->session, ids, 1 + (k * 5) % N_IDS);
+        if (memcmp(want, got, n_logits * sizeof *want))
+            fail_msg("seed %llu, %s, size %u: logits differ", (unsigned long long)seed,
+                     strategies[k], size);
+        assert_true(moe_stats_exact(&e->session->stats));
+        if (seen)
+            seen(ctx, k, &e->session->stats);
+        free(got);
+        moe_engine_close(e);
+    }
+    moe_par_set_threads(2);
+    free(want);
+}
+
 static inline void write_trace(const char *path, struct moe_statistics **counted,
                                const uint32_t *ids)
 {

@@ -81,30 +81,9 @@ static void nothing_changes_a_result(void **state)
     uint64_t seed = 1;
     for (int i = 0; i < 8; i++, seed++) {
         struct random_model m;
-        uint32_t ids[N_IDS];
         for (random_static_draw(&m, seed); !m.c.router_early; random_static_draw(&m, ++seed))
             random_model_free(&m);
-        draw_ids(&m.c, seed, ids);
-        random_model_write(&m, i % 2 ? 8 : 32, in_dir("x.moe"));
-        struct moe_engine *e = open_engine("resident", 0, 0);
-        uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
-        uint64_t n_logits = N_IDS * moe_logits_stride(&m.c);
-        float *want = run(e->session, ids, N_IDS);
-        moe_engine_close(e);
-        for (size_t k = 0; k < N_ITEMS(strategies); k++) {
-            uint32_t size = (uint32_t)(k + (size_t)i) % 3;
-            moe_par_set_threads(1 + (int)size % 2);
-            e = open_engine(strategies[k], (1 + 3 * size) * m.c.top_k * slot, size * 5);
-            float *got = run(e->session, ids, 1 + (k * 5) % N_IDS);
-            if (memcmp(want, got, n_logits * sizeof *want))
-                fail_msg("seed %llu, %s, size %u: logits differ", (unsigned long long)seed,
-                         strategies[k], size);
-            assert_true(moe_stats_exact(&e->session->stats));
-            free(got);
-            moe_engine_close(e);
-        }
-        moe_par_set_threads(2);
-        free(want);
+        check_same_bits(&m, seed, i % 2 ? 8 : 32, strategies, N_ITEMS(strategies), NULL, NULL);
         random_model_free(&m);
     }
 }
