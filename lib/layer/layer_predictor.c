@@ -384,9 +384,9 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
     if (target == end || c->layer_is_static[target] || (c->router_early && target == layer))
         return 0;
     uint32_t m = moe_config_moe_layers(c, layer);
-    struct query q = {
-        p, m, n_rows, 1, &p->layers[layer], {&p->layers[target]}, {m + of_next},
-    };
+    struct query q = {.p = p, .m = m, .n_rows = n_rows, .n = 1, .target = {m + of_next}};
+    q.attention = &p->layers[layer];
+    q.ahead[0] = &p->layers[target];
     ask_routers(&q);
     if (p->session->follow)
         return moe_replay_predict(p->session->follow, m, 1, NULL, NULL, predictions);
