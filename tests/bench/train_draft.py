@@ -7,7 +7,7 @@ The layer is built as DeepSeek-V3's (arXiv:2412.19437, 2.2): norms of the next t
 state, joined, through a layer like the model's own, and its head. The model stays as it is; the layer begins as a copy of the
 model's last one and learns what the model itself would say one token further (cross entropy against its
 probabilities), on the texts and on N tokens that the model writes on from them. OUT_DIR becomes a checkpoint of the
-model with that layer behind it. Needs PyTorch and transformers 5; a quarter of an hour on two cores.
+model with that layer behind it. Needs PyTorch and transformers 5; some ten minutes on one core.
 """
 import argparse
 import copy
