@@ -325,12 +325,14 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
                           uint64_t dims[MOE_MAX_TENSOR_DIMS])
 {
     uint64_t rows = w->rows, cols = w->cols, before;
+    uint64_t key_heads = s->config->state_key_heads ? s->config->state_key_heads : 1;
     int n = 0;
     switch (from->take) {
     case MOE_TAKE_ALL:
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_GROUPS:
     case MOE_TAKE_CONV:
     case MOE_TAKE_TURNED:
     case MOE_TAKE_ROUTES:
@@ -362,6 +364,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
+        [MOE_TAKE_GROUPS] = {key_heads, rows / key_heads},
         [MOE_TAKE_CONV] = {conv_channels(s->config, rows), 1, s->config->conv_width},
         [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
@@ -389,6 +392,12 @@ static bool same_lines(const struct moe_tensor *t, uint64_t rows, uint64_t cols)
     return lines == rows && t->dims[t->n_dims - 1] == cols;
 }
 
+/* As GGUF has the weights of convolutions: without a dimension of 1, or with more. */
+static bool same_taps(const struct moe_tensor *t, const uint64_t dims[MOE_MAX_TENSOR_DIMS])
+{
+    return t->n_dims != 3 && same_lines(t, dims[0], dims[2]);
+}
+
 /* A vector may have further dimensions of 1. */
 static bool same_items(const struct moe_tensor *t, uint64_t n)
 {
@@ -411,6 +420,8 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
             s->checkpoint, name, t && t->n_dims == 1 && dims[1] == 1 ? 1 : n, dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && w->is_vector && n == 1 && same_items(t, dims[0]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
+    if (t && from->take == MOE_TAKE_CONV && same_taps(t, dims))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
         return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
     return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
@@ -430,6 +441,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_EXPERT:
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
+    case MOE_TAKE_GROUPS:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_FIRST_HALF:
         break;
@@ -533,7 +545,7 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
         return status;
     const struct moe_tensor *t = out->tensor;
     out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
-    out->plus_one = from->plus_one;
+    out->stored = from->stored;
     place_part(s, from, w->is_expert ? -1 : w->index, out);
     if (w->is_expert && holds_all_experts(from))
         out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;

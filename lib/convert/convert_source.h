@@ -39,7 +39,7 @@ struct convert_view {
     uint32_t step, block, stride;
     uint32_t rotated_to, rotated_from, n_rotated;
     bool paired;
-    bool plus_one; /* of a vector: 1 is added to each value */
+    enum moe_stored stored; /* of a vector */
 };
 
 /* Finds a tensor of the model, checks its shape, and describes where its rows are. A tensor that

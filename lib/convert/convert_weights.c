@@ -105,6 +105,22 @@ static int read_routes(const struct moe_config *config, const struct convert_vie
                             : status;
 }
 
+/* Values as the model computes with them. */
+static int change_values(const struct converter *c, const struct convert_view *view, float *values,
+                         struct moe_err *err)
+{
+    for (uint32_t i = 0; view->stored == MOE_STORED_LESS_ONE && i < view->rows; i++)
+        values[i] += 1;
+    for (uint32_t i = 0; view->stored == MOE_STORED_NEGATIVE_EXP && i < view->rows; i++) {
+        if (!(values[i] < 0))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s': a value is %g, only negative ones make sense",
+                            c->source_path, view->tensor->name, (double)values[i]);
+        values[i] = (float)log(-(double)values[i]);
+    }
+    return MOE_OK;
+}
+
 /* Reads a vector: plain f32, not panels. `out` has room for its rows. routes: it is a table of
  * experts in a model of this description; NULL: it is not. */
 static int read_vector(struct converter *c, const struct convert_view *view,
@@ -116,8 +132,9 @@ static int read_vector(struct converter *c, const struct convert_view *view,
         status = check_finite(c, view, out, err);
     if (status != MOE_OK)
         return status;
-    for (uint32_t i = 0; view->plus_one && i < view->rows; i++)
-        out[i] += 1;
+    status = change_values(c, view, out, err);
+    if (status != MOE_OK)
+        return status;
     if (!c->ahead)
         c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
     c->done += convert_view_bytes(view);

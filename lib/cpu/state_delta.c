@@ -71,7 +71,7 @@ static void step_panel(const struct cpu_state_pass *p, uint32_t head, uint32_t p
 {
     const struct moe_config *c = p->c;
     uint32_t first = panel * MOE_PANEL_ROWS, n = c->state_value_dim - first;
-    uint32_t keys = head / (c->state_heads / c->state_key_heads) * c->state_key_dim;
+    uint32_t keys = moe_config_state_key_head(c, head) * c->state_key_dim;
     uint64_t values = head * c->state_value_dim + first;
     uint32_t each = decays_of(c);
     float same[MOE_MAX_HEAD_DIM];

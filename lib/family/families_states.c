@@ -15,6 +15,13 @@ static const struct moe_source_names qwen3_next_names = {
               [MOE_T_AHEAD_NORM] = MOE_PLUS_ONE("mtp.norm.weight")},
 };
 
+/* llama.cpp adds 1 to norms, and puts tensors of several parts in order, but for queries with the
+ * gates of outputs. */
+static const struct moe_source_names qwen3_next_gguf_names = {
+    .dense = {[MOE_T_Q] = MOE_PART("blk.%u.attn_q.weight", HEAD_QUERY),
+              [MOE_T_ATTN_GATE] = MOE_PART("blk.%u.attn_q.weight", HEAD_GATE)},
+};
+
 /* Experts and recurrent states of Qwen3-Next and its successors. */
 #define QWEN3_NEXT_SETTINGS                                                                        \
     KEY("moe_intermediate_size", expert_ff, 512),                                                  \
@@ -24,6 +31,9 @@ static const struct moe_source_names qwen3_next_names = {
         KEY("linear_key_head_dim", state_key_dim, 128),                                            \
         KEY("linear_value_head_dim", state_value_dim, 128),                                        \
         KEY("linear_conv_kernel_dim", conv_width, 4)
+#define STATES_GGUF                                                                                \
+    KEY("ssm.conv_kernel", conv_width, 0), KEY("ssm.state_size", state_key_dim, 0),                \
+        KEY("ssm.group_count", state_key_heads, 0), KEY("ssm.time_step_rank", state_heads, 0)
 
 static const struct moe_source_names lfm2_moe_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.embedding_norm.weight"),
@@ -136,7 +146,11 @@ const struct moe_family moe_families_states[] = {
                .expert_layers = MOE_LAYERS_STEP,
                .partial_rotary = 0.25,
                .own = family_qwen3_next_hf},
-        .tensors[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
+        .gguf = {.arch = "qwen3next",
+                 .settings = SETTINGS(STATES_GGUF, GGUF_NORM_TOPK(true)),
+                 .own = family_qwen3_next_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
     },
     /* Qwen3.5 and 3.6 with experts: 35B-A3B and larger, their text part. As Qwen3-Next, with other
      * tensors; positions of a text are the same in all sections of its rotary settings. */
@@ -153,7 +167,11 @@ const struct moe_family moe_families_states[] = {
                .in_text_config = true,
                .partial_rotary = 0.25,
                .own = family_qwen3_next_hf},
-        .tensors[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
+        .gguf = {.arch = "qwen35moe",
+                 .settings = SETTINGS(STATES_GGUF),
+                 .own = family_qwen3_5_moe_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
     },
     /* LFM2 with experts: 8B-A1B, 24B-A2B. Short convolutions, attention in a few layers;
      * DeepSeek-V3's router without groups, with another epsilon. Which layers are which is listed

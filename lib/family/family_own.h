@@ -45,6 +45,10 @@ int family_switch_hf(struct moe_config *config, const char *path, const struct j
                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_qwen3_next_hf(struct moe_config *config, const char *path, const struct json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_qwen3_next_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_qwen3_5_moe_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                        struct moe_rope_settings *rope, struct moe_err *err);
 int family_granite_hybrid_hf(struct moe_config *config, const char *path, const struct json_t *json,

@@ -101,8 +101,9 @@ struct moe_config {
 
     /* Layers with a recurrent state in the place of keys and values: of each of state_heads heads a
      * matrix [state_key_dim][state_value_dim], which a token's keys and values change; as many
-     * heads after each other share one of the state_key_heads heads of queries and keys. All three
-     * come through a causal convolution over conv_width tokens.
+     * heads after each other share one of the state_key_heads heads of queries and keys, or with
+     * state_keys_in_turn take these in turn. All three come through a causal convolution over
+     * conv_width tokens.
      *
      * MOE_STATE_KDA makes decays, and gates of outputs, through a vector of state_key_dim.
      * MOE_STATE_SCAN calls values x, keys B and queries C; a head's output is gated before a norm
@@ -114,6 +115,7 @@ struct moe_config {
     enum moe_state_kind state_kind;
     uint32_t state_heads, state_key_heads, state_key_dim, state_value_dim, conv_width;
     uint32_t state_step_rank;
+    bool state_keys_in_turn;
     bool conv_bias; /* a number for each channel is added to the convolution */
     uint8_t layer_is_recurrent[MOE_MAX_LAYERS];
 
@@ -271,6 +273,13 @@ static inline bool moe_config_has_halves(const struct moe_config *c)
     for (uint32_t i = 0; i < c->n_layers; i++)
         has |= c->layer_no_attention[i] || c->layer_no_ffn[i];
     return has;
+}
+
+/* The head of queries and keys that a state's head takes. */
+static inline uint32_t moe_config_state_key_head(const struct moe_config *c, uint32_t head)
+{
+    return c->state_keys_in_turn ? head % c->state_key_heads
+                                 : head / (c->state_heads / c->state_key_heads);
 }
 
 /* Channels of the convolution: queries, keys, values (of MOE_STATE_SCAN values, keys, queries). */

@@ -72,6 +72,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(conv_width, MOE_MAX_HEAD_DIM),
     CHOICE(state_kind, state_names),
     OPTIONAL_U32(state_step_rank, MOE_MAX_DIM),
+    OPTIONAL(state_keys_in_turn, MOE_FIELD_BOOL),
     OPTIONAL(conv_bias, MOE_FIELD_BOOL),
     OPTIONAL_U32(window, MOE_MAX_CONTEXT),
     OPTIONAL(window_chunks, MOE_FIELD_BOOL),

@@ -206,6 +206,10 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         return status;
     if (c->state_kind == MOE_STATE_KDA && c->state_heads != c->state_key_heads)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: of KDA each head has keys of its own", name);
+    if (c->state_keys_in_turn && c->state_kind != MOE_STATE_DELTA)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: heads that take keys in turn are implemented for gated DeltaNet",
+                        name);
     if (!short_conv && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " key heads", name,

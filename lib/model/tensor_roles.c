@@ -17,7 +17,8 @@
 /* Queries, keys or values of a recurrent state: with the gates, or by themselves. */
 #define STATE_PART                                                                                 \
     HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),                                 \
-       MOE_PART(L "linear_attn.in_proj_qkv.weight", STATE_ROWS))
+       MOE_PART(L "linear_attn.in_proj_qkv.weight", STATE_ROWS)),                                  \
+        GGUF(MOE_PART(B "attn_qkv.weight", STATE_ROWS), MOE_PART(B "ssm_in.weight", STATE_HEADS))
 /* A tensor of a layer. */
 #define L "model.layers.%u."
 #define B "blk.%u."
@@ -89,7 +90,9 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_STATE_V] = {LAYER("state.v", DENSE), RECURRENT, STATE_VALUES, HIDDEN, STATE_PART},
     [MOE_T_STATE_Z] = {LAYER("state.gate", DENSE), RECURRENT, STATE_VALUES, STATE_GATE_INPUT,
                        HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),
-                          MOE_ALL(L "linear_attn.in_proj_z.weight"))},
+                          MOE_ALL(L "linear_attn.in_proj_z.weight")),
+                       GGUF(MOE_ALL(B "attn_gate.weight"),
+                            MOE_PART(B "ssm_in.weight", STATE_HEADS))},
     [MOE_T_STATE_Z_DOWN] = {LAYER("state.gate_down", DENSE), KDA, STATE_LOW, HIDDEN},
     [MOE_T_STATE_DECAY_DOWN] = {LAYER("state.decay_down", ROUTER), DECAY_DOWN, STATE_LOW,
                                 STATE_KEY_INPUT},
@@ -99,24 +102,32 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_STATE_SCALE] = {LAYER("state.scale", DENSE), SHORT_CONV, STATE_VALUES, HIDDEN},
     [MOE_T_STATE_BETA] = {LAYER("state.beta", ROUTER), BETA, STATE_HEADS, HIDDEN,
                           HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
-                             MOE_ALL(L "linear_attn.in_proj_b.weight"))},
+                             MOE_ALL(L "linear_attn.in_proj_b.weight")),
+                          GGUF(MOE_PART(B "ssm_ba.weight", STATE_HEADS),
+                               MOE_ALL(B "ssm_beta.weight"))},
     [MOE_T_STATE_DECAY] = {LAYER("state.decay", ROUTER), STATE, STATE_DECAYS, STATE_DECAY_INPUT,
                            HF(MOE_PART(L "linear_attn.in_proj_ba.weight", STATE_HEADS),
-                              MOE_ALL(L "linear_attn.in_proj_a.weight"))},
+                              MOE_ALL(L "linear_attn.in_proj_a.weight")),
+                           GGUF(MOE_PART(B "ssm_ba.weight", STATE_HEADS),
+                                MOE_ALL(B "ssm_alpha.weight"))},
     [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_DECAYS, ONE,
-                          HF(MOE_ALL(L "linear_attn.dt_bias"))},
+                          NAMES(L "linear_attn.dt_bias", B "ssm_dt.bias")},
     [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_RATES, ONE,
-                          HF(MOE_ALL(L "linear_attn.A_log"))},
-    [MOE_T_STATE_SKIP] = {LAYER("state.skip", VECTOR), SKIPS, STATE_SKIPS, ONE},
+                          HF(MOE_ALL(L "linear_attn.A_log")),
+                          GGUF(MOE_NEGATIVE_EXP(B "ssm_a", ALL))},
+    [MOE_T_STATE_SKIP] = {LAYER("state.skip", VECTOR), SKIPS, STATE_SKIPS, ONE,
+                          GGUF(MOE_ALL(B "ssm_d"))},
     [MOE_T_STATE_CONV] = {LAYER("state.conv", VECTOR), RECURRENT, STATE_CONV, ONE,
-                          HF(MOE_PART(L "linear_attn.conv1d.weight", CONV))},
-    [MOE_T_STATE_CONV_BIAS] = {LAYER("state.conv.bias", VECTOR), CONV_BIAS, STATE_CHANNELS, ONE},
+                          HF(MOE_PART(L "linear_attn.conv1d.weight", CONV)),
+                          GGUF(MOE_PART(B "ssm_conv1d.weight", CONV))},
+    [MOE_T_STATE_CONV_BIAS] = {LAYER("state.conv.bias", VECTOR), CONV_BIAS, STATE_CHANNELS, ONE,
+                               GGUF(MOE_ALL(B "ssm_conv1d.bias"))},
     [MOE_T_STATE_CONV_Q] = {LAYER("state.conv.q", VECTOR), KDA, STATE_CONV_KEYS, ONE},
     [MOE_T_STATE_CONV_K] = {LAYER("state.conv.k", VECTOR), KDA, STATE_CONV_KEYS, ONE},
     [MOE_T_STATE_NORM] = {LAYER("state.norm", VECTOR), STATE_NORMED, STATE_NORM, ONE,
-                          HF(MOE_ALL(L "linear_attn.norm.weight"))},
+                          NAMES(L "linear_attn.norm.weight", B "ssm_norm.weight")},
     [MOE_T_STATE_O] = {LAYER("state.o", DENSE), RECURRENT, HIDDEN, STATE_VALUES,
-                       HF(MOE_ALL(L "linear_attn.out_proj.weight"))},
+                       NAMES(L "linear_attn.out_proj.weight", B "ssm_out.weight")},
     [MOE_T_POSITION_BIAS] = {LAYER("attn.positions", VECTOR), POSITION_BUCKETS, POSITION_BIAS, ONE},
     [MOE_T_CROSS_NORM] = {LAYER("cross.norm", VECTOR), CROSS, HIDDEN, ONE},
     [MOE_T_CROSS_Q] = {LAYER("cross.q", DENSE), CROSS, QUERIES, HIDDEN},

@@ -156,9 +156,18 @@ enum moe_take {
     MOE_TAKE_THIRD,     /* [3 * rows][cols]: of a short convolution scale, gate and values */
     MOE_TAKE_BUCKETS,   /* a vector that is [n_buckets][n_heads] */
     MOE_TAKE_ROW,       /* a vector that is [1][rows] */
-    MOE_TAKE_CONV,      /* a vector [conv_width][channels] that is [channels][1][conv_width] */
+    MOE_TAKE_GROUPS,    /* a vector that is [state_key_heads][rows / state_key_heads] */
+    MOE_TAKE_CONV,      /* a vector [conv_width][channels] that is [channels][1][conv_width], or has
+                           dimensions of 1 elsewhere or none */
     MOE_TAKE_TURNED,    /* a vector [keys][values] that is [values][keys] */
     MOE_TAKE_ROUTES,    /* a vector that is [vocab][top_k], of whole numbers */
+};
+
+/* How a vector's values are stored. */
+enum moe_stored {
+    MOE_STORED_PLAIN = 0,
+    MOE_STORED_LESS_ONE,    /* the model computes with 1 + what is there */
+    MOE_STORED_NEGATIVE_EXP /* -exp of what the model computes with is there */
 };
 
 /* The first "%u" of a name is the layer, the second the expert. */
@@ -168,7 +177,7 @@ struct moe_source {
     /* The last two dimensions are [cols][rows] (before halves are taken). Not so for types that
      * quantize blocks of columns. */
     bool transposed;
-    bool plus_one; /* of a vector: the model computes with 1 + what is there */
+    enum moe_stored stored;
 };
 
 /* How tables spell a source: a whole tensor, or what is taken of one. */
@@ -183,7 +192,12 @@ struct moe_source {
 
 #define MOE_PLUS_ONE(path)                                                                         \
     {                                                                                              \
-        .name = (path), .plus_one = true                                                           \
+        .name = (path), .stored = MOE_STORED_LESS_ONE                                              \
+    }
+
+#define MOE_NEGATIVE_EXP(path, what)                                                               \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .stored = MOE_STORED_NEGATIVE_EXP                 \
     }
 
 /* Who named a checkpoint's tensors. */
