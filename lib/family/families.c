@@ -30,6 +30,15 @@ const struct moe_family *moe_family_find(const char *name)
     return NULL;
 }
 
+const struct moe_family *moe_family_find_architecture(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->hf.architecture && strcmp(family->hf.architecture, name) == 0)
+            return family;
+    return NULL;
+}
+
 const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid)
 {
     const struct moe_family *family, *found = NULL;

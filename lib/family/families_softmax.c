@@ -126,9 +126,11 @@ const struct moe_family moe_families_softmax[] = {
      */
     {
         .name = "hunyuan_v1_moe",
+        .also = "hunyuan",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_ROTATED), SET(norm_topk, true)),
         .hf = {.only = ONLY({"use_qk_norm", "true"}, {"use_cla", "false"}, {"use_mla", "false"},
-                            {"mlp_bias", "false"}, {"moe_layer_num_skipped", "0"}),
+                            {"mlp_bias", "false"}, {"moe_layer_num_skipped", "0"},
+                            {"use_mixed_mlp_moe", "true"}),
                .settings = SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), EXPERT_FF,
                                     KEY("attention_head_dim", head_dim, 0), ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
@@ -164,8 +166,9 @@ const struct moe_family moe_families_softmax[] = {
     {
         .name = "ernie4_5_moe",
         .constants = SETTINGS(SET(choice_bias, true), SET(norm_topk, true)),
-        .hf = {.only = ONLY({"use_bias", "false"}, {"moe_norm_min", "1e-12"}, {"moe_gate", "topk"},
-                            {"moe_use_aux_free", "true"}),
+        .hf = {.only = ONLY({"use_bias", "false"}, {"moe_norm_min", "1e-12"},
+                            {"moe_gate", "topk|topk_fused"}, {"moe_gate_act", "softmax"},
+                            {"moe_norm_gate_logits", "true"}, {"moe_use_aux_free", "true"}),
                .settings =
                    SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 4),
                             SET(tied_head, true), DENSE_FF, KEY("moe_num_experts", n_experts, 64),

@@ -115,6 +115,7 @@ struct moe_family {
     const struct moe_setting *constants; /* of config.json and GGUF alike */
 
     struct {
+        const char *architecture; /* says which family it is where there is no "model_type" */
         const struct moe_only *only;
         const struct moe_setting *settings; /* what Llama's descendants share is read before */
         bool own_keys;                      /* it is no such descendant: that is not read */
@@ -153,8 +154,10 @@ struct moe_family {
 };
 
 const struct moe_family *moe_family_find(const char *name); /* NULL: unknown */
-/* The family of an architecture, for models with or without experts, with one router or the other,
- * where several share it. */
+/* The family whose config.json may have this architecture alone. */
+const struct moe_family *moe_family_find_architecture(const char *name);
+/* The family of a GGUF architecture, for models with or without experts, with one router or the
+ * other, where several share it. */
 const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid);
 const struct moe_family *moe_family_at(int i); /* NULL past the end */
 

@@ -311,21 +311,33 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     return status;
 }
 
+/* What "model_type" names, or the first of "architectures" where there is none. */
+static int find_family(const struct moe_family **family, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "architectures");
+    const char *type = NULL, *architecture = json_string_value(json_array_get(list, 0));
+    int status = moe_json_get_text(path, json, "model_type", !architecture, &type, err);
+    if (status != MOE_OK)
+        return status;
+    *family = type ? moe_family_find(type) : moe_family_find_architecture(architecture);
+    return *family ? MOE_OK : unknown_family(path, type ? type : architecture, err);
+}
+
 /* dir: where the checkpoint's other files are; NULL: there are none. */
 static int read_config(struct moe_config *config, const char *path, const char *dir,
                        const json_t *json, struct moe_err *err)
 {
-    const char *type = NULL;
+    const struct moe_family *family;
     moe_config_init(config);
-    int status = moe_json_get_text(path, json, "model_type", true, &type, err);
+    int status = find_family(&family, path, json, err);
     if (status != MOE_OK)
         return status;
-    const struct moe_family *family = moe_family_find(type);
-    if (!family)
-        return unknown_family(path, type, err);
-    status = family_check_quantization(path, json, family, err);
     const json_t *text = json_object_get(json, "text_config");
     bool nested = family->hf.in_text_config && json_is_object(text);
+    status = family_check_quantization(path, json, family, err);
+    if (status == MOE_OK && nested)
+        status = family_check_quantization(path, text, family, err);
     if (status == MOE_OK)
         status = read_family(config, family, path, nested ? text : json, err);
     if (status == MOE_OK && nested)
@@ -335,7 +347,9 @@ static int read_config(struct moe_config *config, const char *path, const char *
     if (status == MOE_OK && dir)
         status = read_generation_config(config, dir, err);
     if (status == MOE_OK)
-        status = read_hf_eos(config, path, nested ? text : json, err);
+        status = read_hf_eos(config, path, json, err);
+    if (status == MOE_OK && nested)
+        status = read_hf_eos(config, path, text, err);
     if (status != MOE_OK)
         return status;
     moe_config_complete(config);

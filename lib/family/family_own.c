@@ -247,6 +247,7 @@ static int read_same_everywhere(const struct moe_config *c, const char *path, co
 int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
+    const char *name = json_string_value(json_array_get(json_object_get(json, "architectures"), 0));
     uint32_t n_shared = 1, width = c->expert_ff;
     const struct {
         const char *key;
@@ -258,6 +259,12 @@ int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json
         {"moe_intermediate_size", &width, MOE_MAX_DIM},
     };
     int status = MOE_OK;
+    (void)rope;
+    if (name && strcmp(name, "HunYuanMoEV1ForCausalLM") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'architectures' is %.60s: of this model type only "
+                        "HunYuanMoEV1ForCausalLM (Hunyuan-A13B) is implemented",
+                        path, name);
     c->n_experts = c->top_k = 1;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
         status = read_same_everywhere(c, path, json, numbers[i].key, numbers[i].most,

@@ -226,7 +226,8 @@ static void apply_yarn(struct moe_config *c, const struct moe_rope_settings *s, 
         c->rope_scale = yarn_mscale(factor, 1);
 }
 
-/* Llama 3: pairs slower than the original context are interpolated, fast ones stay. */
+/* Llama 3: pairs slower than the original context are interpolated, fast ones stay; between them
+ * stands a ramp, unless both factors are the same (Llama-4-Scout). */
 static void apply_llama3(struct moe_config *c, const struct moe_rope_settings *s, double context,
                          uint32_t pairs)
 {
@@ -236,7 +237,7 @@ static void apply_llama3(struct moe_config *c, const struct moe_rope_settings *s
         double smooth = (turns - s->low_freq_factor) / (s->high_freq_factor - s->low_freq_factor);
         if (turns < s->low_freq_factor)
             freq /= s->factor;
-        else if (turns <= s->high_freq_factor)
+        else if (turns < s->high_freq_factor)
             freq = (1 - smooth) * freq / s->factor + smooth * freq;
         c->rope_freqs[i] = freq;
     }
@@ -280,9 +281,9 @@ static int check_settings(const struct moe_rope_settings *s, double factor, doub
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: rotary scaling by %g from a context of %g makes no sense", name,
                         factor, context);
-    if (s->kind == MOE_ROPE_LLAMA3 && !(s->high_freq_factor > s->low_freq_factor))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary 'high_freq_factor' %g is not above %g",
-                        name, s->high_freq_factor, s->low_freq_factor);
+    if (s->kind == MOE_ROPE_LLAMA3 && !(s->high_freq_factor >= s->low_freq_factor))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary 'high_freq_factor' %g is below %g", name,
+                        s->high_freq_factor, s->low_freq_factor);
     if (s->kind == MOE_ROPE_YARN && !(s->beta_fast > 0 && s->beta_slow > 0))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary betas of %g and %g make no sense", name,
                         s->beta_fast, s->beta_slow);

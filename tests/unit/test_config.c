@@ -121,9 +121,10 @@ static void qwen_families(void **state)
     assert_true(config.norm_topk && !config.qkv_bias && config.rope_theta == 1e7);
 
     read_ok("{\"model_type\": \"qwen3_vl_moe\", \"tie_word_embeddings\": false, "
-            "\"text_config\": " MODEL(
+            "\"eos_token_id\": [7, 8], \"text_config\": " MODEL(
                 "qwen3_vl_moe_text",
                 ", \"num_key_value_heads\": 2, \"num_experts\": 9, \"head_dim\": 24, "
+                "\"eos_token_id\": 9, "
                 "\"norm_topk_prob\": true, "
                 "\"rope_theta\": 5000000, \"rope_scaling\": {\"mrope_interleaved\": true, "
                 "\"mrope_section\": [4, 4, 4], \"rope_type\": \"default\"}") "}");
@@ -132,6 +133,7 @@ static void qwen_families(void **state)
     assert_int_equal(config.rope_dim, 24);
     assert_int_equal(config.qk_norm, MOE_QK_NORM_HEAD);
     assert_true(config.norm_topk && !config.tied_head && config.rope_theta == 5e6);
+    assert_true(config.n_eos == 3 && config.eos[0] == 7 && config.eos[2] == 9);
 
     read_ok(MODEL("lfm2_moe", ", \"num_key_value_heads\": 2, \"num_dense_layers\": 1, "
                               "\"conv_L_cache\": 4, \"norm_eps\": 1e-4, "
@@ -362,6 +364,8 @@ static void phimoe_minicpm_granite(void **state)
     read_ok(MODEL("exaone_moe", EXAONE ", \"sliding_window_pattern\": \"LLGL\""));
     assert_layers("dMMM", "ww--");
     assert_true(config.rope_in_windows && config.choice_bias && config.shared_ff == 1024);
+    read_ok(MODEL("exaone_moe", EXAONE ", \"is_moe_layer\": [true, false, true, false]"));
+    assert_layers("MdMd", "www-");
     read_ok(MODEL("exaone_moe", EXAONE ", \"sliding_window\": null, \"num_shared_experts\": 2"));
     assert_layers("dMMM", "----");
     assert_true(!config.rope_in_windows && config.shared_ff == 2048);
@@ -803,6 +807,8 @@ static void what_is_not_computed_is_refused(void **state)
                 "\"full_attention\"]",
                 "'layer_types' item 0 is 'full_attention'"),
         REFUSED("exaone_moe", "\"sliding_window_pattern\": \"LX\"", "letters L and G"),
+        WRONG("exaone_moe", "\"is_moe_layer\": [true, true]", "'is_moe_layer' must say"),
+        WRONG("exaone_moe", "\"is_moe_layer\": [true, true, 1, true]", "'is_moe_layer' must say"),
         REFUSED("bailing_moe", "\"x\": 0", "'architectures' is absent"),
         REFUSED("bailing_moe", "\"architectures\": [\"BailingMoeForCausalLM\"]",
                 "Ling and Ring 2.0"),
@@ -810,6 +816,7 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("hy_v3", "\"route_norm\": false", "'route_norm' is false"),
         REFUSED("hy_v3", "\"moe_router_use_sigmoid\": false", "'moe_router_use_sigmoid' is false"),
         REFUSED("cohere2_moe", "\"expert_selection_fn\": \"topk\"", "'expert_selection_fn' topk"),
+        REFUSED("cohere2_moe", "\"use_parallel_block\": false", "'use_parallel_block' is false"),
         REFUSED("cohere2_moe", "\"shared_expert_combination_strategy\": \"max\"",
                 "'shared_expert_combination_strategy' max"),
         REFUSED("smallthinker", "\"moe_enable_early_router\": false",
@@ -850,11 +857,14 @@ static void what_is_not_computed_is_refused(void **state)
         REFUSED("hunyuan_v1_moe", "\"moe_topk\": [2, 2, 1, 2]", "'moe_topk' differs by layer"),
         REFUSED("hunyuan_v1_moe", "\"num_shared_expert\": 2", "2 shared experts"),
         REFUSED("hunyuan_v1_moe", "\"use_cla\": true", "'use_cla' is true"),
+        REFUSED("hunyuan", "\"architectures\": [\"HunYuanForCausalLM\"]", "Hunyuan-A13B"),
+        REFUSED("hunyuan", "\"use_mixed_mlp_moe\": false", "'use_mixed_mlp_moe' is false"),
         REFUSED("hunyuan_v1_moe", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}",
                 "'dynamic'"),
         REFUSED("ernie4_5_moe", "\"use_bias\": true", "'use_bias' is true"),
         REFUSED("ernie4_5_moe", "\"moe_use_aux_free\": false", "'moe_use_aux_free' is false"),
         REFUSED("ernie4_5_moe", "\"moe_gate\": \"top2_fused\"", "'moe_gate' is top2_fused"),
+        REFUSED("ernie4_5_moe", "\"moe_gate_act\": \"sigmoid\"", "'moe_gate_act' is sigmoid"),
         REFUSED("qwen3_vl_moe", "\"norm_topk_prob\": false", "'norm_topk_prob' is false"),
         WRONG("flex_olmo", "\"num_experts_per_tok\": 9", "experts per token"),
         REFUSED("gpt_oss", "\"hidden_act\": \"gelu\"", "hidden_act"),
@@ -934,6 +944,10 @@ static void directories_of_others_are_refused(void **state)
         const char *text, *words;
     } cases[] = {
         {MODEL("gpt2", ""), "model type 'gpt2' is not implemented (known: qwen2_moe, "},
+        {"{\"architectures\": [\"GPT2LMHeadModel\"]}", "'GPT2LMHeadModel' is not implemented"},
+        {"{\"model_type\": \"gemma4\", \"text_config\": {\"quantization_config\": "
+         "{\"quant_method\": \"awq\"}}}",
+         "awq"},
         {MODEL("mixtral", ", \"quantization_config\": {\"quant_method\": \"gptq\"}"), "gptq"},
         {MODEL("mixtral", ", \"quantization_config\": {\"quant_method\": \"mxfp4\"}"), "mxfp4"},
         {MODEL("gpt_oss", ", \"quantization_config\": {\"quant_method\": \"fbgemm_fp8\"}"),

@@ -81,6 +81,15 @@ static void frequencies_are_those_of_transformers(void **state)
          {1.0, 0.193922758, 0.0273441337, 0.000911583134, 0.000176776681, 3.42810235e-05,
           6.64786967e-06, 1.28917316e-06},
          4096},
+        /* As Llama-4-Scout has it: no ramp. */
+        {"{\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": "
+         "16.0,"
+         "\"low_freq_factor\": 1.0, \"high_freq_factor\": 1.0,"
+         "\"original_max_position_embeddings\": 8192}}",
+         1,
+         {1.0, 0.193922758, 0.0376060307, 0.00729266508, 0.00141421345, 1.71405118e-05,
+          3.32393483e-06, 6.44586578e-07},
+         4096},
         {"{\"rope_theta\": 10000, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40,"
          "\"mscale\": 0.8, \"mscale_all_dim\": 0.4, \"beta_fast\": 32, \"beta_slow\": 1,"
          "\"original_max_position_embeddings\": 512}}",
@@ -177,7 +186,7 @@ static void what_is_not_computed_is_refused(void **state)
         {"{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 0], \"long_factor\": "
          "[1, 1]}}",
          MOE_ERR_FORMAT, "'short_factor' item 1"},
-        {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4}}",
+        {"{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 5}}",
          MOE_ERR_FORMAT, "high_freq_factor"},
         {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 8, \"beta_slow\": -1}}",
          MOE_ERR_FORMAT, "betas"},

@@ -1,0 +1,455 @@
+/*
+ * What is read from published models' config.json: the settings that decide the sizes, arranged
+ * here (tests/FAMILIES.md says which were read), against the parameters that are published of them.
+ * Quotes are single ones.
+ */
+#include <math.h>
+
+#include "family/read.h"
+#include "fmt/json.h"
+#include "model/shape.h"
+
+#include "../test.h"
+
+/* So many of them, with commas between. */
+#define R3(x) x ", " x ", " x
+#define R4(x) R3(x) ", " x
+#define R5(x) R4(x) ", " x
+#define R8(x) R4(x) ", " R4(x)
+#define R9(x) R8(x) ", " x
+#define R12(x) R3(R4(x))
+#define R13(x) R12(x) ", " x
+#define R32(x) R4(R8(x))
+/* Kinds of layers. */
+#define S "'sliding_attention'"
+#define F "'full_attention'"
+#define A "'attention'"
+#define M "'mamba'"
+#define C "'conv'"
+#define SSSF R3(S) ", " F
+
+#define SIZES(layers, hidden, heads, kv, vocab)                                                    \
+    "'num_hidden_layers': " #layers ", 'hidden_size': " #hidden ", 'num_attention_heads': " #heads \
+    ", 'num_key_value_heads': " #kv ", 'vocab_size': " #vocab ", "
+#define WIDTHS(dense, expert)                                                                      \
+    "'intermediate_size': " #dense ", 'moe_intermediate_size': " #expert ", "
+#define EXPERTS(n, chosen) "'num_experts': " #n ", 'num_experts_per_tok': " #chosen ", "
+#define ROUTED(n, shared, chosen)                                                                  \
+    "'n_routed_experts': " #n ", 'n_shared_experts': " #shared ", 'num_experts_per_tok': " #chosen \
+    ", "
+#define LATENT_HEADS(q, plain, rotated, values)                                                    \
+    "'q_lora_rank': " #q ", 'kv_lora_rank': 512, 'qk_nope_head_dim': " #plain                      \
+    ", 'qk_rope_head_dim': " #rotated ", 'v_head_dim': " #values ", "
+
+#define LING                                                                                       \
+    "'model_type': 'bailing_moe', 'architectures': ['BailingMoeV2ForCausalLM'], "                  \
+    "'first_k_dense_replace': 1, 'num_shared_experts': 1, 'n_group': 8, 'topk_group': 4, "         \
+    "'head_dim': 128, 'use_qk_norm': true, 'partial_rotary_factor': 0.5, "                         \
+    "'score_function': 'sigmoid', 'norm_topk_prob': true, 'routed_scaling_factor': 2.5, "          \
+    "'moe_router_enable_expert_bias': true, 'rope_theta': 600000"
+#define TRINITY                                                                                    \
+    "'model_type': 'afmoe', 'head_dim': 128, 'num_shared_experts': 1, 'score_func': 'sigmoid', "   \
+    "'route_norm': true, 'route_scale': 2.826, 'n_group': 1, 'topk_group': 1, "                    \
+    "'num_expert_groups': 1, 'num_limited_groups': 1, 'global_attn_every_n_layers': 4, "           \
+    "'mup_enabled': true, 'tie_word_embeddings': false, 'sliding_window': "
+#define GRANITE_H                                                                                  \
+    "'model_type': 'granitemoehybrid', 'mamba_d_state': 128, 'mamba_d_conv': 4, "                  \
+    "'mamba_d_head': 64, 'mamba_expand': 2, 'mamba_n_groups': 1, 'mamba_proj_bias': false, "       \
+    "'position_embedding_type': 'nope', 'normalization_function': 'rmsnorm', "                     \
+    "'tie_word_embeddings': true, 'embedding_multiplier': 12, 'layer_types': [" R5(                \
+        M) ", " A ", " R9(M) ", " A ", " R9(M) ", " A ", " R9(M) ", " A ", " R4(M) "], "
+#define LLAMA_4                                                                                    \
+    "'model_type': 'llama4', 'text_config': {'model_type': 'llama4_text', "                        \
+    "'intermediate_size': 8192, 'intermediate_size_mlp': 16384, 'head_dim': 128, "                 \
+    "'attention_chunk_size': 8192, 'num_experts_per_tok': 1, "
+#define GLM                                                                                        \
+    "'model_type': 'glm4_moe', 'head_dim': 128, 'attention_bias': true, "                          \
+    "'partial_rotary_factor': 0.5, 'num_nextn_predict_layers': 1, 'n_group': 1, 'topk_group': 1, "
+
+/* What a published number of active parameters leaves out. */
+enum apart { NOTHING, EMBEDDING, HEAD_TOO };
+
+/* Parameters in billions, as published; where that is coarser than one in a hundred, the unit, or
+ * twice that of a number that is cut off rather than rounded. */
+static const struct {
+    const char *name, *text;
+    double total, unit, active, active_unit;
+    enum apart apart;
+    uint32_t n_windowed, n_recurrent, rope_dim;
+    double routed_scale;
+} models[] = {
+    {"DeepSeek-V3",
+     SIZES(61, 7168, 128, 128, 129280) WIDTHS(18432, 2048) ROUTED(256, 1, 8) LATENT_HEADS(
+         1536, 128, 64,
+         128) "'model_type': 'deepseek_v3', 'n_group': 8, "
+              "'topk_group': 4, 'first_k_dense_replace': 3, 'num_nextn_predict_layers': 1, "
+              "'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc', 'routed_scaling_factor': 2.5",
+     671, 1, 37, 1, EMBEDDING, 0, 0, 64, 2.5},
+    {"Kimi-K2",
+     SIZES(61, 7168, 64, 64, 163840) WIDTHS(18432, 2048) ROUTED(384, 1, 8) LATENT_HEADS(
+         1536, 128, 64,
+         128) "'model_type': 'kimi_k2', 'n_group': 1, "
+              "'topk_group': 1, 'first_k_dense_replace': 1, 'num_nextn_predict_layers': 0, "
+              "'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc', 'routed_scaling_factor': "
+              "2.827",
+     1000, 100, 32, 1, EMBEDDING, 0, 0, 64, 2.827},
+    {"Moonlight-16B-A3B",
+     SIZES(27, 2048, 16, 16, 163840) WIDTHS(11264, 1408) ROUTED(64, 2, 6) LATENT_HEADS(
+         null, 128, 64,
+         128) "'model_type': 'deepseek_v3', 'n_group': 1, "
+              "'topk_group': 1, 'first_k_dense_replace': 1, 'routed_scaling_factor': 2.446",
+     16, 1, 2.24, 0.01, HEAD_TOO, 0, 0, 64, 2.446},
+    {"Kimi-Linear-48B-A3B",
+     SIZES(27, 2304, 32, 32, 163840) WIDTHS(9216, 1024) LATENT_HEADS(
+         null, 128, 64,
+         128) "'model_type': 'kimi_linear', 'num_experts': 256, 'num_experts_per_token': 8, "
+              "'num_shared_experts': 1, 'head_dim': 72, 'mla_use_nope': true, 'moe_renormalize': "
+              "true, "
+              "'moe_router_activation_func': 'sigmoid', 'routed_scaling_factor': 2.446, "
+              "'first_k_dense_replace': 1, 'use_grouped_topk': true, 'num_expert_group': 1, "
+              "'topk_group': 1, 'linear_attn_config': {'num_heads': 32, 'head_dim': 128, "
+              "'short_conv_kernel_size': 4, 'kda_layers': [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, "
+              "15, 17, "
+              "18, 19, 21, 22, 23, 25, 26], 'full_attn_layers': [4, 8, 12, 16, 20, 24, 27]}",
+     49.123, 0, 3, 1, EMBEDDING, 0, 20, 64, 2.446},
+    {"GLM-4.5",
+     SIZES(92, 5120, 96, 8, 151552) WIDTHS(12288, 1536) ROUTED(160, 1, 8) GLM
+     "'first_k_dense_replace': 3, 'use_qk_norm': true, 'routed_scaling_factor': 2.5",
+     355, 1, 32, 1, HEAD_TOO, 0, 0, 64, 2.5},
+    {"GLM-4.5-Air",
+     SIZES(46, 4096, 96, 8, 151552) WIDTHS(10944, 1408) ROUTED(128, 1, 8) GLM
+     "'first_k_dense_replace': 1, 'use_qk_norm': false, 'routed_scaling_factor': 1.0",
+     106, 1, 12, 1, HEAD_TOO, 0, 0, 64, 1},
+    {"GLM-4.7-Flash",
+     SIZES(47, 2048, 20, 20, 154880) WIDTHS(10240, 1536) ROUTED(64, 1, 4) LATENT_HEADS(
+         768, 192, 64,
+         256) "'model_type': 'glm4_moe_lite', 'n_group': 1, "
+              "'topk_group': 1, 'partial_rotary_factor': 1.0, 'first_k_dense_replace': 1, "
+              "'num_nextn_predict_layers': 1, 'routed_scaling_factor': 1.8",
+     30, 1, 3, 1, HEAD_TOO, 0, 0, 64, 1.8},
+    {"Ling-mini-2.0", SIZES(20, 2048, 16, 4, 157184) WIDTHS(5120, 512) EXPERTS(256, 8) LING, 16, 1,
+     0.789, 0.001, HEAD_TOO, 0, 0, 64, 2.5},
+    {"Ling-flash-2.0", SIZES(32, 4096, 32, 4, 157184) WIDTHS(9216, 1024) EXPERTS(256, 8) LING, 103,
+     1, 6.1, 0.1, NOTHING, 0, 0, 64, 2.5},
+    {"Solar-Open-100B",
+     SIZES(48, 4096, 64, 8, 196608) WIDTHS(10240, 1280) ROUTED(
+         128, 1, 8) "'model_type': 'solar_open', 'partial_rotary_factor': 1.0, 'head_dim': 128, "
+                    "'first_k_dense_replace': 0, 'rope_scaling': {'type': 'yarn', 'factor': 2.0, "
+                    "'original_max_position_embeddings': 65536}",
+     102, 1, 12, 1, NOTHING, 0, 0, 128, 1},
+    {"Hy3",
+     SIZES(80, 4096, 64, 8, 120832) WIDTHS(13312, 1536)
+         EXPERTS(192, 8) "'model_type': 'hy_v3', 'head_dim': 128, 'expert_hidden_dim': 1536, "
+                         "'num_shared_experts': 1, "
+                         "'first_k_dense_replace': 1, 'qk_norm': true, 'route_norm': true, "
+                         "'moe_router_use_sigmoid': true, 'moe_router_enable_expert_bias': true, "
+                         "'router_scaling_factor': 2.826, 'enable_lm_head_fp32': true, "
+                         "'rope_parameters': {'rope_theta': 11158840.0, 'rope_type': 'default'}",
+     295, 1, 21, 1, NOTHING, 0, 0, 128, 2.826},
+    {"dots.llm1",
+     SIZES(62, 4096, 32, 32, 152064) WIDTHS(10944, 1408) ROUTED(
+         128, 2, 6) "'model_type': 'dots1', 'first_k_dense_replace': 1, 'norm_topk_prob': true, "
+                    "'scoring_func': 'sigmoid', 'n_group': null, 'topk_group': null, "
+                    "'routed_scaling_factor': 2.5",
+     142, 1, 14, 1, NOTHING, 0, 0, 128, 2.5},
+    {"MiniMax-M2.5",
+     SIZES(62, 3072, 48, 8, 200064) "'model_type': 'minimax_m2', 'intermediate_size': 1536, "
+                                    "'num_local_experts': 256, 'num_experts_per_tok': 8, "
+                                    "'head_dim': 128, 'rotary_dim': 64, "
+                                    "'shared_intermediate_size': 0, 'use_routing_bias': true, "
+                                    "'scoring_func': 'sigmoid', "
+                                    "'use_qk_norm': true, 'qk_norm_type': 'per_layer', 'use_mtp': "
+                                    "true, 'num_mtp_modules': 3",
+     229, 1, 10, 1, EMBEDDING, 0, 0, 64, 1},
+    {"ERNIE-4.5-21B-A3B",
+     SIZES(28, 2560, 20, 4, 103424)
+         WIDTHS(12288, 1536) "'model_type': 'ernie4_5_moe', 'moe_num_experts': 64, 'moe_k': 6, "
+                             "'moe_num_shared_experts': 2, 'moe_layer_start_index': 1, "
+                             "'moe_layer_end_index': 27, "
+                             "'moe_layer_interval': 1, 'moe_gate': 'topk', 'moe_gate_act': null, "
+                             "'use_bias': false, "
+                             "'moe_use_aux_free': true, 'tie_word_embeddings': true, "
+                             "'num_nextn_predict_layers': 1",
+     21.8, 0.1, 3, 1, EMBEDDING, 0, 0, 128, 1},
+    {"ERNIE-4.5-300B-A47B",
+     SIZES(54, 8192, 64, 8, 103424) WIDTHS(
+         28672,
+         3584) "'model_type': 'ernie4_5_moe', 'moe_num_experts': 64, 'moe_k': 8, "
+               "'moe_num_shared_experts': 0, 'moe_layer_start_index': 3, 'moe_layer_end_index': "
+               "53, "
+               "'moe_layer_interval': 1, 'moe_gate': 'topk_fused', 'tie_word_embeddings': true",
+     300, 1, 47, 1, NOTHING, 0, 0, 128, 1},
+    {"Hunyuan-A13B",
+     SIZES(32, 4096, 32, 8,
+           128167) "'model_type': 'hunyuan', 'intermediate_size': 3072, "
+                   "'architectures': ['HunYuanMoEV1ForCausalLM'], 'attention_head_dim': 128, "
+                   "'num_experts': 64, 'moe_topk': [" R32("8") "], 'num_shared_expert': [" R32(
+                       "1") "], "
+                            "'moe_intermediate_size': [" R32(
+                                "3072") "], 'use_mixed_mlp_moe': true, 'use_cla': false, "
+                                        "'use_qk_norm': true, 'moe_layer_num_skipped': 0, "
+                                        "'tie_word_embeddings': true, "
+                                        "'rope_scaling': {'type': 'dynamic', 'alpha': 1000.0, "
+                                        "'factor': 1.0}",
+     80, 1, 13, 1, NOTHING, 0, 0, 128, 1},
+    {"Qwen3-Coder-480B-A35B",
+     SIZES(62, 6144, 96, 8, 151936) WIDTHS(8192, 2560)
+         EXPERTS(160, 8) "'model_type': 'qwen3_moe', 'head_dim': 128, 'norm_topk_prob': true",
+     480, 1, 35, 1, NOTHING, 0, 0, 128, 1},
+    {"Qwen3-VL-30B-A3B",
+     "'model_type': 'qwen3_vl_moe', 'tie_word_embeddings': false, 'text_config': {" SIZES(
+         48, 2048, 32, 4, 151936) WIDTHS(6144, 768)
+         EXPERTS(128, 8) "'model_type': 'qwen3_vl_moe_text', 'head_dim': 128, 'rope_scaling': "
+                         "{'mrope_interleaved': "
+                         "true, 'mrope_section': [24, 20, 20], 'rope_type': 'default'}}",
+     30.5, 0.1, 3, 1, NOTHING, 0, 0, 128, 1},
+    {"Qwen3-Next-80B-A3B",
+     SIZES(48, 2048, 16, 2, 151936) WIDTHS(5120, 512) EXPERTS(
+         512,
+         10) "'model_type': 'qwen3_next', 'head_dim': 256, 'shared_expert_intermediate_size': 512, "
+             "'full_attention_interval': 4, 'partial_rotary_factor': 0.25, 'linear_num_key_heads': "
+             "16, "
+             "'linear_num_value_heads': 32, 'linear_key_head_dim': 128, 'linear_value_head_dim': "
+             "128, "
+             "'linear_conv_kernel_dim': 4, 'decoder_sparse_step': 1, 'mlp_only_layers': []",
+     80, 1, 3, 1, HEAD_TOO, 0, 36, 64, 1},
+    {"Qwen3.5-397B-A17B",
+     "'model_type': 'qwen3_5_moe', 'text_config': {" SIZES(60, 4096, 32, 2, 248320) EXPERTS(
+         512,
+         10) "'model_type': 'qwen3_5_moe_text', 'moe_intermediate_size': 1024, "
+             "'shared_expert_intermediate_size': 1024, 'head_dim': 256, 'full_attention_interval': "
+             "4, "
+             "'linear_num_key_heads': 16, 'linear_num_value_heads': 64, 'linear_key_head_dim': "
+             "128, "
+             "'linear_value_head_dim': 128, 'mtp_num_hidden_layers': 1, 'attn_output_gate': true, "
+             "'rope_parameters': {'partial_rotary_factor': 0.25, 'rope_theta': 10000000, "
+             "'mrope_section': [11, 11, 10], 'mrope_interleaved': true, 'rope_type': 'default'}}",
+     397, 1, 17, 1, NOTHING, 0, 45, 64, 1},
+    {"Granite-4.0-H-Small",
+     SIZES(40, 4096, 32, 8, 100352) GRANITE_H
+     "'intermediate_size': 768, 'num_local_experts': 72, 'num_experts_per_tok': 10, "
+     "'shared_intermediate_size': 1536, 'mamba_n_heads': 128",
+     32.207, 0, 9, 1, NOTHING, 0, 36, 0, 1},
+    {"Granite-4.0-H-Tiny",
+     SIZES(40, 1536, 12, 4, 100352) GRANITE_H
+     "'intermediate_size': 512, 'num_local_experts': 64, 'num_experts_per_tok': 6, "
+     "'shared_intermediate_size': 1024, 'mamba_n_heads': 48",
+     7, 1, 1, 1, NOTHING, 0, 36, 0, 1},
+    {"Granite-3.1-3B-A800M",
+     SIZES(32, 1536, 24, 8,
+           49155) "'model_type': 'granitemoe', 'intermediate_size': 512, "
+                  "'num_local_experts': 40, 'num_experts_per_tok': 8, 'tie_word_embeddings': true",
+     3.3, 0, 0.8, 0.1, EMBEDDING, 0, 0, 64, 1},
+    {"LFM2-8B-A1B",
+     SIZES(24, 2048, 32, 8, 65536) WIDTHS(7168, 1792)
+         EXPERTS(32, 4) "'model_type': 'lfm2_moe', 'num_dense_layers': 2, 'norm_eps': 1e-5, "
+                        "'conv_bias': false, "
+                        "'conv_L_cache': 3, 'use_expert_bias': true, 'layer_types': [" C ", " C
+                        ", " F ", " R3(C) ", " F ", " R3(C) ", " F ", " R3(C) ", " F ", " R3(
+                            C) ", " F ", " C ", " C ", " F ", " C ", " C "]",
+     8.3, 0, 1.5, 0.2, NOTHING, 0, 18, 64, 1},
+    {"Llama-4-Scout",
+     LLAMA_4 SIZES(
+         48, 5120,
+         40, 8,
+         202048) "'num_local_experts': 16, 'use_qk_norm': true, "
+                 "'interleave_moe_layer_step': 1, 'no_rope_layers': [], 'rope_scaling': "
+                 "{'rope_type': "
+                 "'llama3', 'factor': 16.0, 'low_freq_factor': 1.0, 'high_freq_factor': 1.0, "
+                 "'original_max_position_embeddings': 8192}}",
+     107.8, 0, 17, 1, NOTHING, 36, 0, 128, 1},
+    {"Llama-4-Maverick",
+     LLAMA_4 SIZES(48, 5120, 40, 8, 202048) "'num_local_experts': 128, 'use_qk_norm': false, "
+                                            "'interleave_moe_layer_step': 2, 'rope_scaling': null}",
+     400, 1, 17, 1, NOTHING, 36, 0, 128, 1},
+    {"Gemma-4-26B-A4B",
+     "'model_type': 'gemma4', 'text_config': {" SIZES(30, 2816, 16, 8, 262144) WIDTHS(
+         2112,
+         704) "'model_type': 'gemma4_text', 'num_experts': 128, 'top_k_experts': 8, 'head_dim': "
+              "256, "
+              "'global_head_dim': 512, 'num_global_key_value_heads': 2, 'attention_k_eq_v': true, "
+              "'enable_moe_block': true, 'hidden_size_per_layer_input': 0, 'num_kv_shared_layers': "
+              "0, "
+              "'sliding_window': 1024, 'use_bidirectional_attention': 'vision', "
+              "'hidden_activation': 'gelu_pytorch_tanh', 'layer_types': [" R5(
+                  R5(S) ", " F) "], "
+                                "'rope_parameters': {'full_attention': {'partial_rotary_factor': "
+                                "0.25, 'rope_theta': "
+                                "1000000.0, 'rope_type': 'proportional'}, 'sliding_attention': "
+                                "{'rope_theta': 10000.0, "
+                                "'rope_type': 'default'}}}",
+     25.2, 0.1, 3.8, 0.1, NOTHING, 25, 0, 256, 1},
+    {"K-EXAONE-236B-A23B",
+     SIZES(48, 6144, 64, 8, 153600) WIDTHS(18432, 2048) EXPERTS(
+         128,
+         8) "'model_type': 'exaone_moe', 'head_dim': 128, 'num_shared_experts': 1, 'n_group': 1, "
+            "'topk_group': 1, 'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc', "
+            "'first_last_k_dense_replace': 1, 'sliding_window': 128, 'sliding_window_pattern': "
+            "'LLLG', "
+            "'is_moe_layer': [false, " R32("true") ", " R12("true") ", " R3(
+                "true") "], "
+                        "'layer_types': [" R12(SSSF) "], 'routed_scaling_factor': 2.5",
+     236, 1, 23, 1, EMBEDDING, 36, 0, 128, 2.5},
+    {"North-Mini-Code-30B-A3B",
+     SIZES(49, 2048, 32, 4, 262144) EXPERTS(
+         128,
+         8) "'model_type': 'cohere2_moe', 'intermediate_size': 768, 'head_dim': 128, "
+            "'prefix_dense_intermediate_size': 3072, 'num_shared_experts': 0, "
+            "'first_k_dense_replace': 1, 'prefix_dense_sliding_window_pattern': 1, "
+            "'expert_selection_fn': 'sigmoid', 'norm_topk_prob': false, 'sliding_window': 4096, "
+            "'use_parallel_block': true, 'use_qk_norm': false, 'rms_norm_eps': 1e-6, "
+            "'layer_norm_eps': 1e-5, 'layer_types': [" R12(F ", " R3(S)) ", " F "]",
+     30, 1, 3, 1, NOTHING, 36, 0, 128, 1},
+    {"Trinity-Nano",
+     SIZES(56, 1024, 8, 2, 200192) WIDTHS(3072, 256) EXPERTS(128, 8) TRINITY
+     "2048, 'num_dense_layers': 2",
+     6, 1, 1, 1, NOTHING, 42, 0, 128, 2.826},
+    {"Trinity-Mini",
+     SIZES(32, 2048, 32, 4, 200192) WIDTHS(6144, 1024) EXPERTS(128, 8) TRINITY
+     "2048, 'num_dense_layers': 2",
+     26, 1, 3, 1, NOTHING, 24, 0, 128, 2.826},
+    {"Trinity-Large",
+     SIZES(60, 3072, 48, 8, 200192) WIDTHS(12288, 3072) EXPERTS(256, 4) TRINITY
+     "4096, 'num_dense_layers': 6",
+     398, 1, 13, 1, NOTHING, 45, 0, 128, 2.826},
+    {"SmallThinker-4B-A0.6B",
+     SIZES(32, 1536, 12, 2,
+           151936) "'model_type': 'smallthinker', 'head_dim': 128, "
+                   "'moe_num_primary_experts': 32, 'moe_num_active_primary_experts': 4, "
+                   "'moe_ffn_hidden_size': 768, 'sliding_window_size': 4096, "
+                   "'tie_word_embeddings': true, "
+                   "'rope_layout': [" R32("1") "], 'sliding_window_layout': [" R32("0") "]",
+     4, 1, 0.6, 0.1, EMBEDDING, 0, 0, 128, 1},
+    {"SmallThinker-21B-A3B", /* without "model_type" */
+     SIZES(52, 2560, 28, 4,
+           151936) "'architectures': ['SmallThinkerForCausalLM'], "
+                   "'moe_num_primary_experts': 64, 'moe_num_active_primary_experts': 6, "
+                   "'head_dim': 128, "
+                   "'moe_ffn_hidden_size': 768, 'sliding_window_size': 4096, "
+                   "'tie_word_embeddings': false, "
+                   "'rope_layout': [" R13("0, 1, 1, 1") "], 'sliding_window_layout': [" R13(
+                       "0, 1, 1, 1") "]",
+     21.507, 0, 3, 1, EMBEDDING, 39, 0, 128, 1},
+    {"Nemotron-3-Nano-30B-A3B",
+     SIZES(52, 2688, 32, 2, 131072) WIDTHS(1856, 1856) ROUTED(
+         128, 1,
+         6) "'model_type': 'nemotron_h', 'moe_shared_expert_intermediate_size': 3712, 'n_group': "
+            "1, "
+            "'topk_group': 1, 'n_groups': 8, 'head_dim': 128, 'mamba_num_heads': 64, "
+            "'mamba_head_dim': 64, 'ssm_state_size': 128, 'conv_kernel': 4, 'use_conv_bias': true, "
+            "'hybrid_override_pattern': 'MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME', "
+            "'mlp_hidden_act': 'relu2', 'sliding_window': null, 'norm_topk_prob': true, "
+            "'rope_theta': 10000, 'partial_rotary_factor': 1.0, 'routed_scaling_factor': 2.5",
+     31.6, 0.1, 3.2, 0.1, EMBEDDING, 0, 23, 0, 2.5},
+    {"Jamba-1.5-Mini",
+     SIZES(32, 4096, 32, 8, 65536) EXPERTS(
+         16, 2) "'model_type': 'jamba', 'intermediate_size': 14336, 'attn_layer_period': 8, "
+                "'attn_layer_offset': 4, 'expert_layer_period': 2, 'expert_layer_offset': 1, "
+                "'mamba_d_state': 16, 'mamba_d_conv': 4, 'mamba_dt_rank': 256, 'mamba_expand': 2, "
+                "'mamba_conv_bias': true, 'mamba_proj_bias': false",
+     51.6, 0.1, 12, 1, NOTHING, 0, 28, 0, 1},
+    {"Phi-3.5-MoE",
+     SIZES(32, 4096, 32, 8,
+           32064) "'model_type': 'phimoe', 'intermediate_size': 6400, "
+                  "'num_local_experts': 16, 'num_experts_per_tok': 2, 'attention_bias': true, "
+                  "'lm_head_bias': true, 'sliding_window': 131072",
+     41.9, 0.1, 6.6, 0.1, NOTHING, 32, 0, 128, 1},
+    {"Phi-tiny-MoE",
+     SIZES(
+         32, 4096, 16, 4,
+         32064) "'model_type': 'phimoe', 'intermediate_size': 448, "
+                "'moe_intermediate_size': 448, 'num_local_experts': 16, 'num_experts_per_tok': 2, "
+                "'head_dim': 128, 'attention_bias': true, 'lm_head_bias': true, 'sliding_window': "
+                "2047",
+     3.8, 0.1, 1.1, 0.2, EMBEDDING, 32, 0, 128, 1},
+    {"gpt-oss-120b",
+     SIZES(36, 2880, 64, 8, 201088) "'model_type': 'gpt_oss', 'intermediate_size': 2880, "
+                                    "'num_local_experts': 128, 'num_experts_per_tok': 4, "
+                                    "'head_dim': 64, 'sliding_window': 128, "
+                                    "'layer_types': [" R9(S ", " F) ", " R9(S ", " F) "]",
+     116.8, 0.1, 5.13, 0, EMBEDDING, 18, 0, 64, 1},
+    {"OLMoE-1B-7B",
+     SIZES(16, 2048, 16, 16, 50304)
+         EXPERTS(64, 8) "'model_type': 'olmoe', 'intermediate_size': 1024, 'clip_qkv': null",
+     6.9, 0.1, 1.3, 0.1, NOTHING, 0, 0, 128, 1},
+    {"Mixtral-8x22B",
+     SIZES(56, 6144, 48, 8,
+           32000) "'model_type': 'mixtral', 'intermediate_size': 16384, "
+                  "'num_local_experts': 8, 'num_experts_per_tok': 2, 'sliding_window': null",
+     140.6, 0.1, 39, 1, NOTHING, 0, 0, 128, 1},
+};
+
+static struct moe_config config;
+
+static void read_model(const char *name, const char *text)
+{
+    char json_text[8192];
+    struct moe_err err = {0};
+    struct json_t *json;
+    int n = snprintf(json_text, sizeof json_text, "{%s, 'max_position_embeddings': 131072}", text);
+    assert_in_range(n, 1, sizeof json_text - 1);
+    for (char *p = json_text; *p; p++)
+        if (*p == '\'')
+            *p = '"';
+    assert_ok(moe_json_parse(&json, name, json_text, (size_t)n, MOE_JSON_CONFIG_MEMORY, &err),
+              &err);
+    assert_ok(moe_config_read_hf_json(&config, name, json, &err), &err);
+    moe_json_free(json);
+}
+
+/* Parameters that a token uses: all but those of experts that are not chosen. */
+static double active_of(const struct moe_config *c, double parameters)
+{
+    double matrices = moe_act_is_gated(c->expert_act) ? 3 : 2;
+    double expert = matrices * c->hidden * c->expert_ff;
+    return parameters - expert * moe_config_moe_layers(c, c->n_layers) * (c->n_experts - c->top_k);
+}
+
+static void assert_published(const char *name, const char *what, double got, double published,
+                             double unit)
+{
+    if (fabs(got - published) > fmax(0.01 * published, 0.5 * unit))
+        fail_msg("%s: %.4g billion %s parameters, published are %.4g", name, got, what, published);
+}
+
+static uint32_t count(const uint8_t *flags)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < config.n_layers; i++)
+        n += flags[i];
+    return n;
+}
+
+static void sizes_are_those_published(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(models); i++) {
+        struct moe_shape_bytes bytes;
+        struct moe_err err = {0};
+        const char *name = models[i].name;
+        read_model(name, models[i].text);
+        assert_ok(moe_shape_bytes(&bytes, &config, (struct moe_bits){4, 4}, 8, 64, &err), &err);
+        double all = (double)bytes.parameters, active = active_of(&config, all);
+        double embedding = (double)config.vocab * config.hidden;
+        if (models[i].apart != NOTHING)
+            active -= embedding * (models[i].apart == HEAD_TOO && !config.tied_head ? 2 : 1);
+        assert_published(name, "", all / 1e9, models[i].total, models[i].unit);
+        assert_published(name, "active", active / 1e9, models[i].active, models[i].active_unit);
+        if (count(config.layer_is_windowed) != models[i].n_windowed ||
+            count(config.layer_is_recurrent) != models[i].n_recurrent)
+            fail_msg("%s: %u layers with windows, %u with states", name,
+                     count(config.layer_is_windowed), count(config.layer_is_recurrent));
+        if (config.rope_dim != models[i].rope_dim ||
+            config.routed_scale != (float)models[i].routed_scale)
+            fail_msg("%s: %u values are rotated, weights scaled by %g", name, config.rope_dim,
+                     (double)config.routed_scale);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_are_those_published),
+    };
+    return cmocka_run_group_tests_name("published", tests, NULL, NULL);
+}
