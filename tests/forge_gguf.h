@@ -24,13 +24,27 @@ struct forged_tensor {
     uint64_t dims[3]; /* innermost first; 0: no such dimension */
 };
 
-static inline void set_u32_key(uint8_t *data, uint64_t n, const char *key, uint32_t value)
+/* Where what follows the key begins: the value's type. */
+static inline uint8_t *after_key(uint8_t *data, uint64_t n, const char *key)
 {
-    uint64_t length = strlen(key), at = 0;
-    while (at + length + 8 <= n && memcmp(data + at, key, length) != 0)
+    uint64_t length = strlen(key), at = 8;
+    while (at + length + 8 <= n &&
+           (moe_get_u32(data + at - 8) != length || memcmp(data + at, key, length) != 0))
         at++;
     assert_true(at + length + 8 <= n);
-    moe_put_u32(data + at + length + 4, value); /* after the key and the value's type */
+    return data + at + length;
+}
+
+static inline void set_u32_key(uint8_t *data, uint64_t n, const char *key, uint32_t value)
+{
+    moe_put_u32(after_key(data, n, key) + 4, value);
+}
+
+/* Of an array with elements of 4 bytes; before them stand two types and their number. */
+static inline void set_u32_item(uint8_t *data, uint64_t n, const char *key, uint32_t item,
+                                uint32_t value)
+{
+    moe_put_u32(after_key(data, n, key) + 16 + 4 * item, value);
 }
 
 /* Random codes; scales small enough for f16 whatever they are multiplied with. */

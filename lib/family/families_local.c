@@ -27,6 +27,22 @@ static const struct moe_source_names gemma4_dense_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight")},
 };
 
+/* Of a MoE layer "ffn_norm", "ffn_gate" and so on are the shared expert's. */
+static const struct moe_source_names gemma4_gguf_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(B "pre_ffw_norm_2.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(B "post_ffw_norm.weight"),
+              [MOE_T_LAYER_SCALE] = MOE_ALL(B "layer_output_scale.weight"),
+              [MOE_T_ROUTER_NORM] = MOE_ALL(B "ffn_gate_inp.scale"),
+              [MOE_T_EXPERT_SCALE] = MOE_ALL(B "ffn_down_exps.scale"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(B "ffn_gate.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(B "ffn_up.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(B "ffn_down.weight"),
+              [MOE_T_SHARED_NORM] = MOE_ALL(B "ffn_norm.weight"),
+              [MOE_T_SHARED_END_NORM] = MOE_ALL(B "post_ffw_norm_1.weight"),
+              [MOE_T_EXPERTS_END_NORM] = MOE_ALL(B "post_ffw_norm_2.weight")},
+};
+
 static const struct moe_source_names afmoe_names = {
     .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
               [MOE_T_FFN_NORM] = MOE_ALL(L "pre_mlp_layernorm.weight"),
@@ -76,7 +92,11 @@ const struct moe_family moe_families_local[] = {
                .rope_theta = 1e6,
                .expert_layers = MOE_LAYERS_ALL,
                .own = family_smallthinker_hf},
-        .gguf = {.arch = "smallthinker", .says_router = true, .own = family_smallthinker_gguf},
+        .gguf = {.arch = "smallthinker",
+                 .says_router = true,
+                 .only = ONLY({"attention.sliding_window_pattern", "4"}),
+                 .settings = SETTINGS(KEY("attention.sliding_window", window, 0)),
+                 .own = family_smallthinker_gguf},
         .tensors[MOE_NAMING_HF].names = {&smallthinker_names},
     },
     /* Llama-4: layers that rotate see their own part of the text alone, the others all of it, with
@@ -180,7 +200,15 @@ const struct moe_family moe_families_local[] = {
                .windows = {MOE_WINDOW_ALL, 512, .listed = true},
                .in_text_config = true,
                .own = family_gemma4_hf},
-        .tensors[MOE_NAMING_HF].names = {&gemma4_names, &gemma4_dense_names},
+        .gguf = {.arch = "gemma4",
+                 .only = ONLY({"attention.shared_kv_layers", "0"},
+                              {"embedding_length_per_layer_input", "0"}),
+                 .settings = SETTINGS(NEED("attention.sliding_window", window),
+                                      KEY("final_logit_softcapping", logit_cap, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_gemma4_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&gemma4_names, &gemma4_dense_names},
+                    [MOE_NAMING_GGUF].names = {&gemma4_gguf_names}},
     },
     {.name = NULL},
 };

@@ -16,7 +16,7 @@
 #include "model/tensor_roles.h"
 
 struct json_t;
-struct moe_gguf;
+struct moe_checkpoint;
 struct moe_rope_settings;
 
 /* ---- Settings ---- */
@@ -42,9 +42,9 @@ struct moe_setting {
 
 #define MOE_MEMBER(name) offsetof(struct moe_config, name)
 
-/* A switch of config.json of which one value is implemented: a text, a number as it is usually
- * written, "true" or "false"; other names of it follow after '|'. Absent or null is fine; anything
- * else is MOE_ERR_UNSUPPORTED. */
+/* A switch of config.json, or of GGUF, of which one value is implemented: a text, a number as it is
+ * usually written, "true" or "false"; other names of it follow after '|'. Absent or null is fine;
+ * anything else is MOE_ERR_UNSUPPORTED. */
 struct moe_only {
     const char *key, *value; /* key NULL ends a list */
 };
@@ -109,6 +109,8 @@ struct moe_family_tensors {
     const char *ignored[2];
 };
 
+enum { MOE_MAX_BY_LAYER = 4 };
+
 struct moe_family {
     const char *name;                    /* as config.json's "model_type" has it */
     const char *also;                    /* another spelling of it; NULL: none */
@@ -141,12 +143,16 @@ struct moe_family {
         bool dense;       /* of several families of one architecture, the one without experts */
         bool sigmoid;     /* ... the one whose router takes sigmoids */
         bool says_router; /* "expert_gating_func" says whether it does, or takes a softmax */
+        const struct moe_only *only;        /* of keys under the architecture's name */
         const struct moe_setting *settings; /* what all architectures share is read before */
+        /* Of the shared keys those that may differ by layer: own looks at them, and the member is
+         * the largest. NULL ends them. */
+        const char *by_layer[MOE_MAX_BY_LAYER];
         bool windowed;            /* by hf.windows, where "attention.sliding_window" is not 0 */
         enum moe_qk_norm qk_norm; /* where the norms' weights are there */
         /* As above: all keys are read, and what tensors show; *rope is what holds where the file
          * says nothing of its rotary settings. */
-        int (*own)(struct moe_config *config, const struct moe_gguf *gguf,
+        int (*own)(struct moe_config *config, const struct moe_checkpoint *ck,
                    struct moe_rope_settings *rope, struct moe_err *err);
     } gguf;
 

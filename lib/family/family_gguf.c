@@ -13,26 +13,24 @@
 #include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
+#include "model/config_fields.h"
 #include "model/rope.h"
 #include "quant/layout.h"
 
-/* ---- Tensors by name ---- */
-
-static const struct moe_tensor *find(const struct moe_checkpoint *ck, const char *format,
-                                     uint32_t layer)
-{
-    char name[128];
-    const char *mark = strstr(format, "%u");
-    if (!mark)
-        return moe_checkpoint_find(ck, format);
-    snprintf(name, sizeof name, "%.*s%" PRIu32 "%s", (int)(mark - format), format, layer, mark + 2);
-    return moe_checkpoint_find(ck, name);
-}
-
 /* ---- Keys ---- */
 
+/* Whether the family reads the key itself. */
+static bool reads(const struct moe_family *family, const char *key)
+{
+    const struct moe_setting *s = family->gguf.settings;
+    while (s && s->member && !(s->key && strcmp(s->key, key) == 0))
+        s++;
+    return s && s->member;
+}
+
 /* Refuses switches that change what is computed and are not implemented. */
-static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
+static int refuse_switches(const struct moe_family *family, const struct moe_gguf *gguf,
+                           struct moe_err *err)
 {
     static const char *const keys[] = {
         "attn_logit_softcapping",      "final_logit_softcapping", "attention.max_alibi_bias",
@@ -41,12 +39,12 @@ static int refuse_switches(const struct moe_gguf *gguf, struct moe_err *err)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         struct moe_gguf_key key = moe_gguf_arch_key(gguf, keys[i]);
         double value = 1;
-        if (moe_gguf_has(gguf, key.text) &&
+        if (moe_gguf_has(gguf, key.text) && !reads(family, keys[i]) &&
             !(moe_gguf_get_double(gguf, key.text, true, &value, NULL) == MOE_OK && value == 0))
             return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: setting '%s' is not implemented",
                             moe_gguf_path(gguf), key.text);
     }
-    return MOE_OK;
+    return family_check_only_gguf(family->gguf.only, gguf, err);
 }
 
 /* The functions of "expert_gating_func": unsaid, softmax, sigmoid, softmax of the chosen. */
@@ -65,7 +63,7 @@ static bool takes_sigmoids(const struct moe_checkpoint *ck, uint32_t gating)
 {
     bool biased = false;
     for (uint32_t i = 0; i < MOE_MAX_LAYERS && gating == GATING_UNSAID && !biased; i++)
-        biased = find(ck, "blk.%u.exp_probs_b.bias", i) != NULL;
+        biased = family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", i) != NULL;
     return gating == GATING_SIGMOID || biased;
 }
 
@@ -121,6 +119,34 @@ static const struct moe_setting shared[] = {
     {.member = 0},
 };
 
+/* Whether the key has numbers that differ by layer, as the family says that they may. */
+static bool differs(const struct moe_family *family, const struct moe_gguf *gguf, const char *key)
+{
+    const char *const *by_layer = family->gguf.by_layer;
+    int i = 0;
+    while (i < MOE_MAX_BY_LAYER && by_layer[i] && strcmp(by_layer[i], key) != 0)
+        i++;
+    return i < MOE_MAX_BY_LAYER && by_layer[i] && family_gguf_is_list(gguf, key);
+}
+
+static int read_shared(struct moe_config *c, const struct moe_family *family,
+                       const struct moe_gguf *gguf, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (const struct moe_setting *s = shared; s->member && status == MOE_OK; s++) {
+        const struct moe_config_field *field = moe_config_field(s->member);
+        const struct moe_setting one[] = {*s, {.member = 0}};
+        uint32_t largest = 0;
+        if (!differs(family, gguf, s->key)) {
+            status = family_read_gguf(c, one, gguf, err);
+        } else {
+            status = family_gguf_largest(gguf, s->key, field->max, &largest, err);
+            moe_config_field_set(c, field, largest);
+        }
+    }
+    return status;
+}
+
 static int read_windows(struct moe_config *c, const struct moe_family *family,
                         const struct moe_gguf *gguf, struct moe_err *err)
 {
@@ -145,29 +171,30 @@ static void take_width(const struct moe_tensor *t, uint32_t *width)
 
 static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
-    const struct moe_tensor *embed = find(ck, "token_embd.weight", 0);
+    const struct moe_tensor *embed = family_gguf_tensor(ck, "token_embd.weight", 0);
     if (!embed || embed->n_dims != 2 || embed->dims[0] > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: tensor 'token_embd.weight' is missing or not a matrix",
                         moe_checkpoint_dir(ck));
     c->vocab = (uint32_t)embed->dims[0];
-    c->tied_head = !find(ck, "output.weight", 0);
-    c->head_bias = find(ck, "output.bias", 0) != NULL;
-    c->qkv_bias = find(ck, "blk.%u.attn_q.bias", 0) != NULL;
-    c->o_bias = find(ck, "blk.%u.attn_output.bias", 0) != NULL;
+    c->tied_head = !family_gguf_tensor(ck, "output.weight", 0);
+    c->head_bias = family_gguf_tensor(ck, "output.bias", 0) != NULL;
+    c->qkv_bias = family_gguf_tensor(ck, "blk.%u.attn_q.bias", 0) != NULL;
+    c->o_bias = family_gguf_tensor(ck, "blk.%u.attn_output.bias", 0) != NULL;
     bool dense = false, choice_bias = c->choice_bias;
     c->choice_bias = false;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        c->layer_is_moe[i] = c->n_experts && find(ck, "blk.%u.ffn_gate_inp.weight", i);
+        c->layer_is_moe[i] =
+            c->n_experts && family_gguf_tensor(ck, "blk.%u.ffn_gate_inp.weight", i);
         dense = dense || !c->layer_is_moe[i];
         if (!c->layer_is_moe[i])
             continue;
         /* Widths of experts, from the matrices whose columns they are. */
-        take_width(find(ck, "blk.%u.ffn_down.0.weight", i), &c->expert_ff);
-        take_width(find(ck, "blk.%u.ffn_down_exps.weight", i), &c->expert_ff);
-        take_width(find(ck, "blk.%u.ffn_down_shexp.weight", i), &c->shared_ff);
-        c->shared_gate = find(ck, "blk.%u.ffn_gate_inp_shexp.weight", i) != NULL;
-        c->choice_bias |= choice_bias && find(ck, "blk.%u.exp_probs_b.bias", i);
+        take_width(family_gguf_tensor(ck, "blk.%u.ffn_down.0.weight", i), &c->expert_ff);
+        take_width(family_gguf_tensor(ck, "blk.%u.ffn_down_exps.weight", i), &c->expert_ff);
+        take_width(family_gguf_tensor(ck, "blk.%u.ffn_down_shexp.weight", i), &c->shared_ff);
+        c->shared_gate = family_gguf_tensor(ck, "blk.%u.ffn_gate_inp_shexp.weight", i) != NULL;
+        c->choice_bias |= choice_bias && family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", i);
     }
     if (!dense)
         c->dense_ff = 0; /* the key may be there nevertheless: an expert's width, or unused */
@@ -248,11 +275,11 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
     family_set_constants(config, family->constants);
     if (family->gguf.says_router)
         config->router_kind = gating == GATING_SIGMOID ? MOE_ROUTER_SIGMOID : MOE_ROUTER_SOFTMAX;
-    status = refuse_switches(gguf, err);
+    status = refuse_switches(family, gguf, err);
     if (status == MOE_OK)
         status = check_gating(config, gguf, gating, err);
     if (status == MOE_OK)
-        status = family_read_gguf(config, shared, gguf, err);
+        status = read_shared(config, family, gguf, err);
     if (status == MOE_OK)
         status = read_beyond(config, gguf, err);
     if (status == MOE_OK && (config->n_heads == 0 || config->n_layers == 0))
@@ -262,12 +289,12 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
         status = read_tensors(config, ck, err);
     if (status == MOE_OK)
         status = family_read_gguf(config, family->gguf.settings, gguf, err);
-    if (family->gguf.qk_norm && find(ck, "blk.%u.attn_q_norm.weight", 0))
+    if (family->gguf.qk_norm && family_gguf_tensor(ck, "blk.%u.attn_q_norm.weight", 0))
         config->qk_norm = family->gguf.qk_norm;
     if (status == MOE_OK)
         status = read_windows(config, family, gguf, err);
     if (status == MOE_OK && family->gguf.own)
-        status = family->gguf.own(config, gguf, &rope, err);
+        status = family->gguf.own(config, ck, &rope, err);
     if (status == MOE_OK)
         status = family_gguf_rotary(config, ck, &rope, err);
     if (status == MOE_OK)

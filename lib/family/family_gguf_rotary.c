@@ -124,11 +124,44 @@ static int apply_factors(struct moe_config *c, const struct moe_checkpoint *ck, 
     return MOE_OK;
 }
 
+/* Global layers with heads of their own rotate all of a head by the file's base and factors; those
+ * of pairs that stand still are huge, since there is no other word for it. Local layers have a base
+ * of their own. */
+static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *s, struct moe_err *err)
+{
+    const double still = 1e20;
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    double factors[MOE_MAX_ROPE_PAIRS], theta = s->theta;
+    uint32_t n, pairs = c->global_head_dim / 2;
+    int status = read_factors(ck, "rope_freqs.weight", factors, &n, err);
+    if (status != MOE_OK)
+        return status;
+    if (s->kind != MOE_ROPE_PLAIN)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: rotary scaling beside global layers with heads of their own is not "
+                        "implemented",
+                        moe_gguf_path(gguf));
+    if ((n != 0 && n != pairs) || pairs > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs of global layers",
+                        moe_checkpoint_dir(ck), n, pairs);
+    for (uint32_t i = 0; i < pairs; i++)
+        c->global_freqs[i] =
+            n && factors[i] >= still ? 0 : pow(theta, -(double)i / pairs) / (n ? factors[i] : 1);
+    c->n_global_freqs = pairs;
+    s->theta = 1e4;
+    return moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, "rope.freq_base_swa").text, false,
+                               &s->theta, err);
+}
+
 int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *s, struct moe_err *err)
 {
     uint32_t n_long = 0;
     int status = read_rope_settings(s, moe_checkpoint_gguf(ck), err);
+    if (status == MOE_OK && c->global_head_dim)
+        status = read_global(c, ck, s, err);
     if (status == MOE_OK && s->kind == MOE_ROPE_PLAIN &&
         moe_checkpoint_find(ck, "rope_factors_long.weight"))
         s->kind = MOE_ROPE_LONGROPE; /* some files have the factors and name no kind */
@@ -144,7 +177,7 @@ int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
     }
     if (status == MOE_OK)
         status = moe_rope_apply(c, s, moe_checkpoint_dir(ck), err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && !c->global_head_dim)
         status = apply_factors(c, ck, err);
     if (status == MOE_OK && s->mscale_all_dim != 0 && c->attn_scale == 0) {
         double mscale = moe_rope_mscale(c, s);

@@ -5,6 +5,7 @@
 
 #include "family/family_own.h"
 #include "family/family_settings.h"
+#include "fmt/checkpoint.h"
 #include "quant/layout.h"
 
 /* "ssm.inner_size": the values of all heads. */
@@ -47,9 +48,10 @@ static int read_delta_layers(struct moe_config *c, const struct moe_gguf *gguf, 
     return status;
 }
 
-int family_qwen3_next_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     (void)rope;
     int status = read_values(c, gguf, err);
     return status == MOE_OK ? read_delta_layers(c, gguf, err) : status;
@@ -57,9 +59,9 @@ int family_qwen3_next_gguf(struct moe_config *c, const struct moe_gguf *gguf,
 
 /* Heads that share keys do not follow each other: llama.cpp has put the first of each key head
  * first, then the second ones. The product behind them has its columns in that order. */
-int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
     c->state_keys_in_turn = c->state_heads != c->state_key_heads;
-    return family_qwen3_next_gguf(c, gguf, rope, err);
+    return family_qwen3_next_gguf(c, ck, rope, err);
 }

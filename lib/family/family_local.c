@@ -187,29 +187,6 @@ int family_smallthinker_hf(struct moe_config *c, const char *path, const json_t 
     return status == MOE_OK ? smallthinker_layers(c, path, json, err) : status;
 }
 
-/* Files with a window are of models whose layers 0, 4, 8, ... have none and do not rotate. */
-int family_smallthinker_gguf(struct moe_config *c, const struct moe_gguf *gguf,
-                             struct moe_rope_settings *rope, struct moe_err *err)
-{
-    enum { EVERY = 4 };
-    uint32_t every = EVERY;
-    struct moe_gguf_key key = moe_gguf_arch_key(gguf, "attention.sliding_window_pattern");
-    (void)rope;
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.sliding_window").text,
-                                  MOE_MAX_CONTEXT, false, &c->window, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(gguf, key.text, UINT32_MAX, false, &every, err);
-    if (status == MOE_OK && every != EVERY)
-        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: '%s' is %" PRIu32 ", only %d is "
-                          "implemented for this family",
-                          moe_gguf_path(gguf), key.text, every, EVERY);
-    c->rope_in_windows = c->window > 0;
-    for (uint32_t i = 0; i < c->n_layers && c->window > 0; i++)
-        c->layer_is_windowed[i] = i % EVERY != 0;
-    return status;
-}
-
 /* ---- Command-A with experts ---- */
 
 /* Without "layer_types" layers are global one by one of a pattern, those without experts, which

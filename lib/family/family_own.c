@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "family/family_settings.h"
+#include "fmt/checkpoint.h"
 #include "fmt/json.h"
 #include "model/rope.h"
 #include "quant/layout.h"
@@ -73,9 +74,10 @@ static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf 
     return MOE_OK;
 }
 
-int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     int status = latent_attention_of_gguf(c, gguf, err);
     if (status == MOE_OK && fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* as of the norms in attention */
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -97,9 +99,10 @@ int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *
     return status;
 }
 
-int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     int status = latent_attention_of_gguf(c, gguf, err);
     /* Files older than the keys of groups are of models with these: V3, R1. */
     if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "expert_group_count").text) &&
@@ -122,7 +125,7 @@ int family_sigmoid_hf(struct moe_config *c, const char *path, const json_t *json
     return status;
 }
 
-int family_sigmoid_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_sigmoid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err)
 {
     drop_single_group(c);
@@ -294,9 +297,10 @@ int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json
 }
 
 /* Files older than the keys of the three scales are of models with these. */
-int family_minicpm_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_minicpm_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err)
 {
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "embedding_scale").text)) {
         c->embed_scale = 12;
         c->residual_scale = 1.4f / sqrtf((float)c->n_layers);
@@ -322,7 +326,7 @@ int family_gpt_oss_hf(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
-int family_gpt_oss_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+int family_gpt_oss_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err)
 {
     rope->truncate = false;

@@ -9,16 +9,16 @@
 
 int family_deepseek_v2_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
 /* Of families with DeepSeek-V3's router and ordinary attention. */
 int family_sigmoid_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
-int family_sigmoid_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_sigmoid_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_bailing_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
@@ -35,19 +35,19 @@ int family_hunyuan_hf(struct moe_config *config, const char *path, const struct 
                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
-int family_minicpm_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_minicpm_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_gpt_oss_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
-int family_gpt_oss_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_gpt_oss_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_switch_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_qwen3_next_hf(struct moe_config *config, const char *path, const struct json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err);
-int family_qwen3_next_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_qwen3_next_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                            struct moe_rope_settings *rope, struct moe_err *err);
-int family_qwen3_5_moe_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_qwen3_5_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
 int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                        struct moe_rope_settings *rope, struct moe_err *err);
@@ -67,9 +67,11 @@ int family_afmoe_hf(struct moe_config *config, const char *path, const struct js
                     struct moe_rope_settings *rope, struct moe_err *err);
 int family_gemma4_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_gemma4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_smallthinker_hf(struct moe_config *config, const char *path, const struct json_t *json,
                            struct moe_rope_settings *rope, struct moe_err *err);
-int family_smallthinker_gguf(struct moe_config *config, const struct moe_gguf *gguf,
+int family_smallthinker_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                              struct moe_rope_settings *rope, struct moe_err *err);
 int family_cohere2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);

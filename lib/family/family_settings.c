@@ -111,6 +111,14 @@ static bool is_one_of(const char *text, const char *names)
     return false;
 }
 
+static int refuse(const struct moe_only *only, const char *path, const char *key, const char *text,
+                  struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: '%s' is %s, only %.*s is implemented for this family", path, key, text,
+                    (int)strcspn(only->value, "|"), only->value);
+}
+
 int family_check_only(const struct moe_only *only, const char *path, const json_t *json,
                       struct moe_err *err)
 {
@@ -121,9 +129,30 @@ int family_check_only(const struct moe_only *only, const char *path, const json_
             continue;
         value_text(value, text, sizeof text);
         if (!is_one_of(text, only->value))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: '%s' is %s, only %.*s is implemented for this family", path,
-                            only->key, text, (int)strcspn(only->value, "|"), only->value);
+            return refuse(only, path, only->key, text, err);
+    }
+    return MOE_OK;
+}
+
+int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *gguf,
+                           struct moe_err *err)
+{
+    for (; only && only->key; only++) {
+        char text[64] = "a list";
+        const char *said;
+        double number;
+        bool truth;
+        struct moe_gguf_key key = moe_gguf_arch_key(gguf, only->key);
+        if (!moe_gguf_has(gguf, key.text))
+            continue;
+        if (moe_gguf_get_double(gguf, key.text, true, &number, NULL) == MOE_OK)
+            snprintf(text, sizeof text, "%.9g", number);
+        else if (moe_gguf_get_bool(gguf, key.text, true, &truth, NULL) == MOE_OK)
+            snprintf(text, sizeof text, "%s", truth ? "true" : "false");
+        else if (moe_gguf_get_text(gguf, key.text, true, &said, NULL) == MOE_OK)
+            snprintf(text, sizeof text, "%s", said);
+        if (!is_one_of(text, only->value))
+            return refuse(only, moe_gguf_path(gguf), key.text, text, err);
     }
     return MOE_OK;
 }

@@ -17,9 +17,11 @@ int family_read_json(struct moe_config *config, const struct moe_setting *settin
 int family_read_gguf(struct moe_config *config, const struct moe_setting *settings,
                      const struct moe_gguf *gguf, struct moe_err *err);
 
-/* Refuses what a config.json has and the family does not implement. */
+/* Refuses what a config.json or a GGUF file has and the family does not implement. */
 int family_check_only(const struct moe_only *only, const char *path, const struct json_t *json,
                       struct moe_err *err);
+int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *gguf,
+                           struct moe_err *err);
 
 /* "ARCH.NAME", for the moe_gguf_get functions; room for any key we ask for. */
 struct moe_gguf_key {

@@ -74,6 +74,7 @@
 #define LATENT_SIGMOIDS SIGMOIDS, SET(latent_eps, 1e-6)
 
 #define L "model.layers.%u."
+#define B "blk.%u."
 
 /* Tensors of a Mamba-2 layer. */
 #define MAMBA(path)                                                                                \

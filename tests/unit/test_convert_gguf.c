@@ -16,6 +16,7 @@
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
 #define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"
+#define GEMMA4 "tests/fixtures/gemma4-a/model.gguf"
 
 enum { LAYERS = 2, EXPERTS = 4, HIDDEN = 64, FF = 32, HEADS = 2, HEAD_DIM = 32 };
 
@@ -532,6 +533,43 @@ static void metadata_and_tensors_describe_the_model(void **state)
     moe_checkpoint_close(ck);
 }
 
+/* A fixture with one whole number changed: a key's, or that of one layer. */
+static void describe_changed(const char *fixture, const char *key, int layer, uint32_t value,
+                             const char *message)
+{
+    struct moe_buf file = {0};
+    struct moe_err err = {0};
+    static struct moe_config c;
+    assert_ok(moe_file_read_all(fixture, 1 << 22, &file, &err), &err);
+    if (layer < 0)
+        set_u32_key(file.data, file.size, key, value);
+    else
+        set_u32_item(file.data, file.size, key, (uint32_t)layer, value);
+    write_in_dir("changed.gguf", file.data, file.size);
+    assert_ok(moe_checkpoint_open(&ck, in_dir("changed.gguf"), &err), &err);
+    int status = moe_config_read_gguf(&c, ck, &err);
+    assert_true(status == MOE_ERR_UNSUPPORTED || status == MOE_ERR_FORMAT);
+    assert_non_null(strstr(err.text, message));
+    moe_checkpoint_close(ck);
+    moe_buf_release(&file);
+}
+
+static void what_is_not_computed_is_refused_by_its_key(void **state)
+{
+    (void)state;
+    describe_changed(GEMMA4, "gemma4.attention.shared_kv_layers", -1, 2,
+                     "'gemma4.attention.shared_kv_layers' is 2, only 0 is implemented");
+    describe_changed(GEMMA4, "gemma4.embedding_length_per_layer_input", -1, 256,
+                     "'gemma4.embedding_length_per_layer_input' is 256, only 0 is implemented");
+    describe_changed(GEMMA4, "gemma4.attention.head_count_kv", 2, 4,
+                     "'attention.head_count_kv' differs for layer 2");
+    describe_changed(GEMMA4, "gemma4.attention.head_count_kv", 3, 1u << 31,
+                     "is -2147483648 for layer 3");
+    describe_changed(GEMMA4, "gemma4.rope.dimension_count", -1, 10,
+                     "global heads of 20 values of which 10 are rotated");
+    describe_changed(GEMMA4, "gemma4.block_count", -1, 5, "has 4 numbers for 5 layers");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -546,6 +584,7 @@ int main(void)
         cmocka_unit_test(rounded_scales_are_counted_and_measured),
         cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
         cmocka_unit_test(metadata_and_tensors_describe_the_model),
+        cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
