@@ -230,7 +230,7 @@ static __device__ void dev_route_row(const struct moe_gpu_router &r, uint64_t ro
     for (uint32_t k = 0; k < r.top_k; k++)
         sum += w.aside[k];
     if (r.kind == MOE_ROUTER_SIGMOID)
-        sum += ROUTE_LEAST_SUM;
+        sum += r.topk_eps > 0 ? r.topk_eps : ROUTE_LEAST_SUM;
     for (uint32_t k = w.lane; k < r.top_k; k += DEV_WARP)
         weights[k] = (r.norm_topk ? w.aside[k] / sum : w.aside[k]) * r.routed_scale;
     __syncwarp();

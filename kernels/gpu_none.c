@@ -3,6 +3,7 @@
 
 #include "gpu.h"
 #include "gpu_ops.h"
+#include "gpu_states.h"
 
 const char *moe_gpu_build(void)
 {
@@ -113,6 +114,10 @@ OPERATION(moe_gpu_softmax, float *x, uint64_t stride, uint32_t n, uint32_t cols,
 OPERATION(moe_gpu_combine, const struct moe_gpu_combine *c, const struct moe_gpu_norm *norm,
           uint32_t n)
 OPERATION(moe_gpu_moe, const struct moe_gpu_moe *m, uint32_t n)
+OPERATION(moe_gpu_convolve, const struct moe_gpu_recurrent *r, uint32_t n)
+OPERATION(moe_gpu_step_states, const struct moe_gpu_recurrent *r, uint32_t n)
+OPERATION(moe_gpu_norm_parts, const struct moe_gpu_norm_parts *p, uint32_t n)
+OPERATION(moe_gpu_gate, const struct moe_gpu_gate *gate, uint32_t n)
 OPERATION(moe_gpu_finish_logits, float *logits, uint64_t stride, uint32_t n, uint32_t vocab,
           const float *bias, float scale)
 OPERATION(moe_gpu_argmax, const float *logits, uint64_t stride, uint32_t n, uint32_t vocab,

@@ -2,6 +2,8 @@
  * What the GPU computes: the stages of a forward pass, each asked of the compute stream of a device
  * (gpu.h: nothing is returned, failures are kept).
  *
+ * Those of recurrent states and gates stand in gpu_states.h.
+ *
  * Every operation has the meaning that the processor's kernels have (kern/kern.h, quant/layout.h,
  * cpu/attention.c), to the bit: the same order of the same roundings. Sums down the columns of a
  * row are one chain, block by block; the integer sums inside a block may be spread over threads,
@@ -280,6 +282,7 @@ struct moe_gpu_router {
     enum moe_router_kind kind;
     uint32_t n_experts, top_k, n_groups, top_groups;
     bool norm_topk;
+    float topk_eps; /* of MOE_ROUTER_SIGMOID, in the place of the least sum; 0: that */
     float routed_scale, jitter;
     const float *bias;        /* [n_experts] */
     const float *choice_bias; /* [n_experts] for the choice alone; NULL: none */

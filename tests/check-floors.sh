@@ -1,7 +1,7 @@
 #!/bin/sh
 # Checks the include directions of lib/ and cmd/: a file includes its own floor and those below it. The floors
 # from the lowest up stand in FLOORS, as in lib/README.md; those of a few pairs do not know each other
-# (APART), though one lies above the other. A room of cmd/ uses what all programs share. The GPU's interface (kernels/gpu.h, gpu_ops.h) is for the
+# (APART), though one lies above the other. A room of cmd/ uses what all programs share. The GPU's interface (kernels/gpu.h, gpu_ops.h, gpu_states.h) is for the
 # floors in GPU. A word of the glossary there is explained once. Prints each offending line; exit 1 if there is any.
 set -eu
 cd "$(dirname "$0")/.."
@@ -25,7 +25,7 @@ FNR == 1 {
 /^[ \t]*#[ \t]*include[ \t]*"/ {
     split($0, quoted, "\"")
     path = quoted[2]
-    if (path == "gpu.h" || path == "gpu_ops.h" || path ~ /^kernels\//) {
+    if (path == "gpu.h" || path == "gpu_ops.h" || path == "gpu_states.h" || path ~ /^kernels\//) {
         ok = index(gpu, " " floor " ") > 0
     } else if (path ~ /\//) {
         split(path, to, "/")

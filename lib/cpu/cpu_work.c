@@ -87,25 +87,21 @@ static void carve_recurrent(struct cpu_work *w, struct moe_arena *arena, const s
 {
     struct cpu_recurrent *r = &w->recurrent;
     uint64_t batch = n;
-    uint32_t values = c->state_heads * c->state_value_dim;
-    bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
-    uint32_t low = kda ? c->state_key_dim : select ? c->state_step_rank : 0;
-    r->values_stride = moe_padded(values);
-    r->heads_stride = moe_padded(c->state_heads);
+    const struct moe_recurrent_strides strides = moe_recurrent_strides(c);
+    r->values_stride = strides.values;
+    r->heads_stride = strides.heads;
+    r->decay_stride = strides.decay;
+    r->low_stride = moe_padded(strides.low);
     r->mixed = moe_arena_take(arena, batch * w->states.stride, sizeof(float));
     r->gate = moe_arena_take(arena, batch * r->values_stride, sizeof(float));
     r->out = moe_arena_take(arena, batch * r->values_stride, sizeof(float));
     r->beta = moe_arena_take(arena, batch * r->heads_stride, sizeof(float));
-    r->decay_stride = kda      ? moe_padded((uint64_t)c->state_heads * c->state_key_dim)
-                      : select ? r->values_stride
-                               : r->heads_stride;
-    r->low_stride = moe_padded(low);
     r->decay = moe_arena_take(arena, batch * r->decay_stride, sizeof(float));
-    for (int i = 0; i < 2 && low; i++) {
+    for (int i = 0; i < 2 && strides.low; i++) {
         r->low[i] = moe_arena_take(arena, batch * r->low_stride, sizeof(float));
-        moe_inputs_carve(&r->from_low[i], arena, n, low);
+        moe_inputs_carve(&r->from_low[i], arena, n, strides.low);
     }
-    moe_inputs_carve(&r->from_out, arena, n, values);
+    moe_inputs_carve(&r->from_out, arena, n, c->state_heads * c->state_value_dim);
 }
 
 static void carve_joined(struct cpu_work *w, struct moe_arena *arena, const struct moe_config *c,

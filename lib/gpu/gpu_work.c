@@ -66,6 +66,8 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
     g->k = moe_arena_take(arena, batch * g->stride.k, sizeof(float));
     g->v = moe_arena_take(arena, batch * g->stride.v, sizeof(float));
     g->out = moe_arena_take(arena, batch * g->stride.out, sizeof(float));
+    if (c->attn_gate)
+        g->gate = moe_arena_take(arena, batch * g->stride.out, sizeof(float));
     g->from_out.x = g->out;
     g->from_out.x_stride = g->stride.out;
     carve_act(&g->from_out, arena, batch, c->n_heads * c->value_dim);
@@ -77,6 +79,30 @@ static void carve_attention(struct gpu_attention *g, struct moe_arena *arena,
     g->scratch = moe_arena_take(arena, g->scratch_bytes, 1);
     g->rope = moe_arena_take(arena, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim,
                              sizeof(float));
+}
+
+static void carve_recurrent(struct gpu_recurrent *g, struct moe_arena *arena,
+                            const struct moe_config *c, const struct moe_recurrent *states,
+                            uint64_t batch)
+{
+    g->stride = moe_recurrent_strides(c);
+    g->low_stride = moe_padded(g->stride.low);
+    g->mixed = moe_arena_take(arena, batch * states->stride, sizeof(float));
+    g->gate = moe_arena_take(arena, batch * g->stride.values, sizeof(float));
+    g->out = moe_arena_take(arena, batch * g->stride.values, sizeof(float));
+    g->beta = moe_arena_take(arena, batch * g->stride.heads, sizeof(float));
+    g->decay = moe_arena_take(arena, batch * g->stride.decay, sizeof(float));
+    for (int i = 0; i < 2 && g->low_stride; i++) {
+        g->low[i].x = moe_arena_take(arena, batch * g->low_stride, sizeof(float));
+        g->low[i].x_stride = g->low_stride;
+        carve_act(&g->low[i], arena, batch, g->stride.low);
+    }
+    g->from_out.x = g->out;
+    g->from_out.x_stride = g->stride.values;
+    carve_act(&g->from_out, arena, batch, c->state_heads * c->state_value_dim);
+    g->from_values = g->from_out;
+    g->from_values.x = g->mixed ? g->mixed + states->values_at : NULL;
+    g->from_values.x_stride = states->stride;
 }
 
 static void carve_feed_forward(struct gpu_feed_forward *g, struct moe_arena *arena,
@@ -125,6 +151,7 @@ static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_
     uint32_t widest = larger(larger(c->dense_ff, c->shared_ff), c->expert_ff);
     widest = larger(larger(widest, c->n_heads * c->head_dim), c->n_heads * c->value_dim);
     widest = larger(widest, c->n_heads * moe_config_cache_key(c));
+    widest = larger(widest, c->state_heads * larger(c->state_value_dim, c->state_key_dim));
     uint64_t other = larger(c->hidden, larger(c->q_rank, c->kv_rank));
     return moe_gpu_math_bytes(moe_padded(widest) * moe_padded(other),
                               (uint64_t)o->batch * moe_padded(larger(widest, c->hidden)));
@@ -150,6 +177,9 @@ static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_
     g->hidden.x_stride = g->hidden_stride;
     carve_act(&g->hidden, arena, batch, c->hidden);
     carve_attention(&g->attention, arena, c, o);
+    g->states = moe_recurrent_shape(c, o->n_sequences + o->takes_back);
+    if (g->states.n_layers)
+        carve_recurrent(&g->recurrent, arena, c, &g->states, batch);
     carve_feed_forward(&g->ff, arena, c, batch);
     carve_prediction(&g->prediction, arena, c, o);
     g->logits = moe_arena_take(arena, GPU_LOGITS_ROWS * moe_logits_stride(c), sizeof(float));
@@ -198,7 +228,9 @@ uint64_t gpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct moe_arena arena = {0};
     carve(&g, &arena, c, o);
     uint64_t kv = moe_kv_shape(c, o).bytes, sum;
-    return !arena.overflowed && moe_add_u64(arena.used, kv, &sum) ? sum : UINT64_MAX;
+    bool fits = !arena.overflowed && moe_add_u64(arena.used, kv, &sum) &&
+                moe_add_u64(sum, g.states.bytes, &sum);
+    return fits ? sum : UINT64_MAX;
 }
 
 uint64_t gpu_work_host_bytes(const struct moe_config *c, const struct moe_session_options *o)
@@ -272,6 +304,8 @@ static int allocate(struct gpu_work *g, struct moe_states *states, const struct 
         return MOE_ERR_MEMORY;
     moe_kv_place(&g->kv, kv);
     g->kv.table = g->kv_table;
+    if (g->states.n_layers && !(g->states.memory = moe_gpu_alloc(g->gpu, g->states.bytes, err)))
+        return MOE_ERR_MEMORY;
     g->host_block = moe_pages_alloc(host.used, err);
     if (!g->host_block)
         return MOE_ERR_MEMORY;
@@ -342,6 +376,7 @@ void gpu_work_close(struct gpu_work *g)
         moe_gpu_unpin(g->gpu, g->host_block);
     moe_pages_free(g->host_block, g->host_bytes);
     moe_gpu_unpin(g->gpu, g->pinned);
+    moe_gpu_free(g->gpu, g->states.memory, g->states.bytes);
     moe_gpu_free(g->gpu, g->kv.keys, g->kv.bytes);
     moe_gpu_free(g->gpu, g->block, g->block_bytes);
     free(g);

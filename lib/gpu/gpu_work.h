@@ -10,7 +10,9 @@
 
 #include "base/mem.h"
 #include "gpu_ops.h"
+#include "gpu_states.h"
 #include "layer/kv.h"
+#include "layer/recurrent.h"
 #include "layer/session.h"
 
 enum {
@@ -31,10 +33,21 @@ struct gpu_attention {
     float *q_down_raw; /* [batch][q_rank] before its norm */
     struct moe_gpu_act q_down;
     float *q, *k, *v, *queries, *attended, *out;
+    float *gate;                 /* as out, where outputs have one */
     struct moe_gpu_act heads;    /* [heads * batch] inputs of k_up and v_up, head by head */
     struct moe_gpu_act from_out; /* x is out */
     void *scratch;
     uint64_t scratch_bytes;
+};
+
+/* Of a layer with a recurrent state. */
+struct gpu_recurrent {
+    struct moe_recurrent_strides stride;
+    uint64_t low_stride;
+    float *mixed, *gate, *out, *beta, *decay; /* as cpu_recurrent's */
+    struct moe_gpu_act low[2];                /* what gates and decays are made of */
+    struct moe_gpu_act from_values;           /* x are values in `mixed`; shares bytes with: */
+    struct moe_gpu_act from_out;              /* x is out */
 };
 
 struct gpu_feed_forward {
@@ -77,7 +90,7 @@ struct gpu_residents {
 
 struct gpu_work {
     struct moe_gpu *gpu; /* borrowed */
-    uint8_t *block;      /* everything on the device except the KV cache */
+    uint8_t *block;      /* everything on the device but KV cache and states */
     uint64_t block_bytes;
     uint8_t *host_block; /* everything on the host, the session's states included; page-locked */
     uint64_t host_bytes;
@@ -86,11 +99,13 @@ struct gpu_work {
     struct moe_kv kv;   /* of the device, its table too */
     uint32_t *kv_table; /* [n_sequences][per_sequence] the pool's, as of the last change known */
     uint64_t n_kv_changes;
-    struct moe_gpu_row *rows; /* [batch] */
+    struct moe_recurrent states; /* of the device */
+    struct moe_gpu_row *rows;    /* [batch] */
     uint64_t hidden_stride;
     float *h, *sum;
     struct moe_gpu_act hidden; /* the stream's norm: x is as the states' xn */
     struct gpu_attention attention;
+    struct gpu_recurrent recurrent;
     struct gpu_feed_forward ff;
     struct gpu_prediction prediction;
     struct gpu_residents residents;

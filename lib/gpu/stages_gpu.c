@@ -40,6 +40,14 @@ static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
                      spans[i].at + from * spans[i].bytes, spans[i].bytes);
 }
 
+static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    const struct gpu_work *g = s->device;
+    const struct moe_recurrent *r = &g->states;
+    moe_gpu_copy(g->gpu, MOE_GPU_COMPUTE, r->memory + to * r->sequence,
+                 r->memory + from * r->sequence, r->sequence * sizeof *r->memory);
+}
+
 static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err)
 {
@@ -151,9 +159,11 @@ static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
     }
     if (!recording->graph && !recording->refused)
         record(s, recording);
-    if (recording->graph)
-        moe_gpu_graph_run(g->gpu, recording->graph);
-    return recording->graph != NULL;
+    if (!recording->graph)
+        return false;
+    moe_gpu_graph_run(g->gpu, recording->graph);
+    moe_recurrent_stand(s, g->host_rows->sequence, g->host_rows->position + 1);
+    return true;
 }
 
 /* ---- The head ---- */
@@ -227,6 +237,7 @@ const struct moe_stages_ops moe_stages_gpu = {
     .device_bytes = gpu_work_bytes,
     .open = gpu_work_open,
     .close = close_gpu,
+    .copy_states = copy_states,
     .copy_block = copy_block,
     .enter = enter,
     .replay = replay,

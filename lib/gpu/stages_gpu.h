@@ -1,8 +1,8 @@
 /*
- * The GPU's stages for its table (stages_gpu.c): attention (stages_gpu_attention.c), routers
- * (stages_gpu_route.c), predictions (stages_gpu_predict.c), feed-forward
- * (stages_gpu_feed_forward.c). Internal to these; those of the table are described in
- * layer/stages.h.
+ * The GPU's stages for its table (stages_gpu.c): attention (stages_gpu_attention.c), recurrent
+ * states (stages_gpu_recurrent.c), routers (stages_gpu_route.c), predictions
+ * (stages_gpu_predict.c), feed-forward (stages_gpu_feed_forward.c). Internal to these; those of the
+ * table are described in layer/stages.h.
  */
 #ifndef MOE_GPU_STAGES_GPU_H
 #define MOE_GPU_STAGES_GPU_H
@@ -61,6 +61,11 @@ uint32_t stages_gpu_list_routers(const struct moe_session *s, uint32_t layer,
 struct moe_gpu_router stages_gpu_router(const struct moe_session *s, uint32_t layer);
 
 /* ---- Stages ---- */
+
+/* What a layer with a recurrent state makes of its input, up to its last product, whose inputs are
+ * returned. */
+struct moe_gpu_act stages_gpu_recurrent(struct moe_session *s, uint32_t layer,
+                                        const struct moe_gpu_act *in, uint32_t n_rows);
 
 int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows, struct moe_err *err);

@@ -63,6 +63,9 @@ struct moe_gpu_norm stages_gpu_attention_norm(const struct moe_session *s, uint3
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
     const struct moe_gpu_act *room = &gpu_work_of(s)->hidden;
+    const struct moe_mat *const of_states[] = {
+        &l->state_q,    &l->state_k,          &l->state_v,     &l->state_z,    &l->state_z_down,
+        &l->state_beta, &l->state_decay_down, &l->state_scale, &l->state_decay};
     struct moe_gpu_act in = gpu_act_plain(room, c->hidden);
     gpu_act_want(&in, room, l->q_down.layout);
     gpu_act_want(&in, room, l->kv_down.layout);
@@ -70,6 +73,10 @@ struct moe_gpu_norm stages_gpu_attention_norm(const struct moe_session *s, uint3
         gpu_act_want(&in, room, l->q.layout);
     gpu_act_want(&in, room, l->k.layout);
     gpu_act_want(&in, room, l->v.layout);
+    gpu_act_want(&in, room, l->attn_gate.layout);
+    for (size_t i = 0; c->layer_is_recurrent[layer] && i < sizeof of_states / sizeof *of_states;
+         i++)
+        gpu_act_want(&in, room, of_states[i]->layout);
     return stages_gpu_norm(s, l->attn_norm, l->attn_norm_bias, in);
 }
 
@@ -126,6 +133,7 @@ struct moe_gpu_router stages_gpu_router(const struct moe_session *s, uint32_t la
         .n_groups = c->n_groups,
         .top_groups = c->top_groups,
         .norm_topk = c->norm_topk,
+        .topk_eps = c->topk_eps,
         .routed_scale = c->routed_scale,
         .jitter = c->router_jitter,
         .bias = s->model->layers[layer].router_bias,

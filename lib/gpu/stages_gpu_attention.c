@@ -31,12 +31,13 @@ static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
     const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->device;
     struct gpu_attention *a = &g->attention;
-    const struct moe_gpu_product products[3] = {
+    const struct moe_gpu_product products[4] = {
         stages_gpu_product(l->q, in, n_rows, a->q, a->stride.q),
         stages_gpu_product(l->k, in, n_rows, a->k, a->stride.k),
         stages_gpu_product(l->v, in, n_rows, a->v, a->stride.v),
+        stages_gpu_product(l->attn_gate, in, n_rows, a->gate, a->stride.out),
     };
-    moe_gpu_matmul(g->gpu, products, 3);
+    moe_gpu_matmul(g->gpu, products, l->attn_gate.data ? 4 : 3);
     return (struct moe_gpu_heads){
         .q = a->q,
         .k = a->k,
@@ -60,7 +61,7 @@ static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
         .head_dim = c->head_dim,
         .rows = g->rows,
         .kv = gpu_kv_of(g),
-        .layer = layer,
+        .layer = moe_config_attending_layers(c, layer),
     };
 }
 
@@ -136,7 +137,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         .kv_rank = c->kv_rank,
         .rows = g->rows,
         .kv = gpu_kv_of(g),
-        .layer = layer,
+        .layer = moe_config_attending_layers(c, layer),
         .nope = &nope,
     };
     moe_gpu_finish_latent(g->gpu, &latent, n_rows);
@@ -159,7 +160,7 @@ static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
         .queries_stride = a->stride.queries,
         .attended_stride = a->stride.attended,
         .kv = gpu_kv_of(g),
-        .layer = layer,
+        .layer = moe_config_attending_layers(c, layer),
         .n_heads = c->n_heads,
         .scale = c->attn_scale,
         .window = c->layer_is_windowed[layer] ? c->window : 0,
@@ -175,32 +176,52 @@ static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
     moe_gpu_attention(g->gpu, &attention, n_rows);
 }
 
+/* Attention up to its last product, whose inputs are returned. */
+static struct moe_gpu_act attend_text(struct moe_session *s, uint32_t layer,
+                                      const struct moe_gpu_act *in, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct gpu_work *g = s->device;
+    struct gpu_attention *a = &g->attention;
+    struct moe_gpu_act out = gpu_act_plain(&a->from_out, c->n_heads * c->value_dim);
+    gpu_act_want(&out, &a->from_out, l->o.layout);
+    if (c->kv_rank) {
+        struct moe_gpu_act heads = heads_act(a, &l->v_up, a->attended, a->stride.attended);
+        project_latent(s, layer, in, n_rows);
+        attend_cache(s, layer, n_rows, NULL, &heads, c->n_heads);
+        multiply_heads(s, &l->v_up, n_rows, &heads, c->kv_rank, a->out, a->stride.out,
+                       c->value_dim);
+        moe_gpu_prepare(g->gpu, a->out, a->stride.out, n_rows, 1, 0, &out);
+        return out;
+    }
+    const struct moe_gpu_heads fresh = project_heads(s, layer, in, n_rows);
+    attend_cache(s, layer, n_rows, &fresh, l->attn_gate.data ? NULL : &out, 1);
+    const struct moe_gpu_gate gate = {.x = a->out,
+                                      .gate = a->gate,
+                                      .x_stride = a->stride.out,
+                                      .gate_stride = a->stride.out,
+                                      .act = out};
+    if (l->attn_gate.data)
+        moe_gpu_gate(g->gpu, &gate, n_rows);
+    return out;
+}
+
 int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows, struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->device;
-    struct gpu_attention *a = &g->attention;
+    bool recurrent = c->layer_is_recurrent[layer];
     struct moe_gpu_norm norm = stages_gpu_attention_norm(s, layer);
     const struct moe_gpu_act in = norm.out;
     if (g->normed_for != layer)
         moe_gpu_add_norm(g->gpu, &norm, n_rows);
-    struct moe_gpu_act out = gpu_act_plain(&a->from_out, c->n_heads * c->value_dim);
-    gpu_act_want(&out, &a->from_out, l->o.layout);
-    if (c->kv_rank) {
-        struct moe_gpu_act heads = heads_act(a, &l->v_up, a->attended, a->stride.attended);
-        project_latent(s, layer, &in, n_rows);
-        attend_cache(s, layer, n_rows, NULL, &heads, c->n_heads);
-        multiply_heads(s, &l->v_up, n_rows, &heads, c->kv_rank, a->out, a->stride.out,
-                       c->value_dim);
-        moe_gpu_prepare(g->gpu, a->out, a->stride.out, n_rows, 1, 0, &out);
-    } else {
-        const struct moe_gpu_heads fresh = project_heads(s, layer, &in, n_rows);
-        attend_cache(s, layer, n_rows, &fresh, &out, 1);
-    }
+    const struct moe_gpu_act out = recurrent ? stages_gpu_recurrent(s, layer, &in, n_rows)
+                                             : attend_text(s, layer, &in, n_rows);
     const struct moe_gpu_product o =
-        stages_gpu_product(l->o, &out, n_rows, g->sum, g->hidden_stride);
+        stages_gpu_product(recurrent ? l->state_o : l->o, &out, n_rows, g->sum, g->hidden_stride);
     norm = stages_gpu_norm(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
     norm.add = g->sum;
     norm.add_stride = g->hidden_stride;
@@ -208,5 +229,7 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     norm.add_scale = c->residual_scale;
     const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
     moe_gpu_matmul_then(g->gpu, &o, 1, &then);
+    if (recurrent)
+        moe_recurrent_passed(s, layer, rows, n_rows);
     return moe_poll_loads(s, err);
 }

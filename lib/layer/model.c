@@ -144,19 +144,6 @@ struct moe_mat *moe_model_matrix(const struct moe_model *m, enum moe_tensor_role
     return place_of(m, role, layer);
 }
 
-/* Reads a tensor to `at`; with a GPU that is an address there, and `staging` has room for it. */
-static int read_tensor(struct moe_model *m, const struct moe_pack_tensor *t, uint8_t *at,
-                       uint8_t *staging, struct moe_err *err)
-{
-    char what[MOE_PACK_NAME_BYTES + 16];
-    snprintf(what, sizeof what, "tensor '%s'", t->name);
-    int status = moe_pack_read(m->pack, &t->extent, m->gpu ? staging : at, what, err);
-    if (status != MOE_OK || !m->gpu)
-        return status;
-    moe_gpu_upload(m->gpu, MOE_GPU_COPY, at, staging, t->extent.raw_bytes);
-    return moe_gpu_finish(m->gpu, err); /* staging is used again */
-}
-
 /* Rates of single cells are too many for each token. */
 static void take_exponentials(float *x, uint32_t n)
 {
@@ -164,11 +151,30 @@ static void take_exponentials(float *x, uint32_t n)
         x[i] = moe_expf(x[i]);
 }
 
+/* Reads a tensor to `at`; with a GPU that is an address there, and `staging` has room for it. */
+static int read_tensor(struct moe_model *m, enum moe_tensor_role role,
+                       const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
+                       struct moe_err *err)
+{
+    char what[MOE_PACK_NAME_BYTES + 16];
+    uint8_t *here = m->gpu ? staging : at;
+    snprintf(what, sizeof what, "tensor '%s'", t->name);
+    int status = moe_pack_read(m->pack, &t->extent, here, what, err);
+    if (status != MOE_OK)
+        return status;
+    if (role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT)
+        take_exponentials((float *)(void *)here, t->rows);
+    if (!m->gpu)
+        return MOE_OK;
+    moe_gpu_upload(m->gpu, MOE_GPU_COPY, at, staging, t->extent.raw_bytes);
+    return moe_gpu_finish(m->gpu, err); /* staging is used again */
+}
+
 static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
                         const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
                         struct moe_err *err)
 {
-    int status = read_tensor(m, t, at, staging, err);
+    int status = read_tensor(m, role, t, at, staging, err);
     if (status != MOE_OK)
         return status;
     void *place = place_of(m, role, layer);
@@ -176,8 +182,6 @@ static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t
         *(const float **)place = (const float *)(const void *)at;
     else
         *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
-    if (role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT && !m->gpu)
-        take_exponentials((float *)(void *)at, t->rows);
     if (role == MOE_T_ROUTES && !m->gpu)
         return moe_routes_check(&m->config, m->layers[layer].routes, moe_pack_path(m->pack),
                                 t->name, err);

@@ -5,6 +5,22 @@
 #include "base/mem.h"
 #include "layer/session.h"
 
+struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *c)
+{
+    bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
+    struct moe_recurrent_strides s = {
+        .values = moe_padded((uint64_t)c->state_heads * c->state_value_dim),
+        .heads = moe_padded(c->state_heads),
+        .low = kda      ? c->state_key_dim
+               : select ? c->state_step_rank
+                        : 0,
+    };
+    s.decay = kda      ? moe_padded((uint64_t)c->state_heads * c->state_key_dim)
+              : select ? s.values
+                       : s.heads;
+    return s;
+}
+
 struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n_sequences)
 {
     struct moe_recurrent r = {.n_layers = moe_config_recurrent_layers(c, c->n_layers)};

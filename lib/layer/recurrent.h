@@ -34,6 +34,15 @@ struct moe_recurrent {
     uint64_t bytes;                      /* of all; UINT64_MAX: they overflow */
 };
 
+/* Floats from one row to the next of what a pass computes: values, numbers of heads (of Mamba-2
+ * steps), decays (by head, of KDA by key, of Mamba by value), the vectors that gates and decays are
+ * made of in KDA and Mamba; low: that vector's width, 0: there is none. */
+struct moe_recurrent_strides {
+    uint64_t values, heads, decay;
+    uint32_t low;
+};
+struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *config);
+
 /* Without memory. */
 struct moe_recurrent moe_recurrent_shape(const struct moe_config *config, uint32_t n_sequences);
 

@@ -119,6 +119,9 @@ static struct family_case cases[] = {
     FULL("qwen2-moe-b"),
     SMALL("qwen3-moe-b"),
     FULL("mixtral-b"),
+    FULL("qwen3-next-a"),
+    SMALL("qwen3-next-b"),
+    SMALL("qwen3.5-moe"),
     /* Every layout that experts have. */
     {"qwen2-moe-a", {16, 16}, 16, 0},
     {"qwen2-moe-a", {8, 8}, 4, 0},

@@ -1,0 +1,268 @@
+/*
+ * Recurrent states: the convolution, and the token's step of each kind.
+ *
+ * A thread has a channel, or one value of a head's state: 16 neighbours share a panel, so that its
+ * cells are read and written together, and the keys and queries that they all need come from the
+ * cache. A step is a chain of fma's over the keys, as the definition has it, and rows follow each
+ * other: what a prompt takes is rows times keys, however many threads there are.
+ */
+#include "dev_vector.cuh"
+#include "gpu_context.cuh"
+#include "gpu_states.h"
+
+/* ---- The convolution ---- */
+
+enum { CONVOLVE_THREADS = 128, N_PARTS = 3 };
+
+/* Queries, keys or values of a row: where they begin, how many; how many lie together in the
+ * weights. */
+struct conv_part {
+    uint64_t at;
+    uint32_t n, channels;
+    const float *weights, *bias;
+};
+
+struct convolve {
+    struct moe_gpu_recurrent r;
+    uint32_t n_rows;
+    struct conv_part parts[N_PARTS];
+};
+
+/* A channel's sum for a row whose input is x, over the oldest first; x joins the last inputs. */
+static __device__ __forceinline__ float convolve_value(const struct moe_gpu_recurrent &r,
+                                                       const struct conv_part &p, uint32_t channel,
+                                                       uint32_t row, float x)
+{
+    const struct moe_gpu_row at = r.rows[row];
+    const struct moe_gpu_states &m = r.states;
+    float *taps = m.memory + at.sequence * m.sequence + r.layer * m.layer + p.at + channel;
+    const float *weights = p.weights + channel;
+    float sum = p.bias ? p.bias[channel] : 0;
+    for (uint32_t t = 0; t < m.n_taps; t++) {
+        float tap = at.position ? taps[t * m.stride] : 0;
+        sum = fmaf(weights[(uint64_t)t * p.channels], tap, sum);
+        if (t > 0)
+            taps[(t - 1) * m.stride] = tap;
+    }
+    if (m.n_taps > 0)
+        taps[(m.n_taps - 1) * m.stride] = x;
+    return fmaf(weights[(uint64_t)m.n_taps * p.channels], x, sum);
+}
+
+static __global__ void convolve_kernel(struct convolve c)
+{
+    const struct moe_gpu_recurrent &r = c.r;
+    uint32_t channel = blockIdx.x * CONVOLVE_THREADS + threadIdx.x, part = 0;
+    while (part < N_PARTS && channel >= c.parts[part].n)
+        channel -= c.parts[part++].n;
+    if (part == N_PARTS)
+        return;
+    for (uint32_t i = 0; i < c.n_rows; i++) {
+        float *x = r.mixed + i * r.states.stride + c.parts[part].at + channel;
+        if (r.kind != MOE_STATE_CONV) {
+            *x = moe_math_silu(convolve_value(r, c.parts[part], channel, i, *x));
+            continue;
+        }
+        uint64_t at = i * r.values_stride + channel;
+        float sum = convolve_value(r, c.parts[part], channel, i, fmaf(r.out[at], *x, 0.0f));
+        r.out[at] = fmaf(r.gate[at], sum, 0.0f);
+    }
+}
+
+/* The parts that are convolved; those that are not are empty. */
+static void list_parts(const struct moe_gpu_recurrent *r, struct conv_part parts[N_PARTS])
+{
+    uint32_t keys = r->kind == MOE_STATE_SELECT ? 0 : r->n_key_heads * r->key_dim;
+    uint32_t values = r->n_heads * r->value_dim, all = 2 * keys + values;
+    bool scan = r->kind == MOE_STATE_SCAN; /* weights are of values, keys, queries */
+    const uint32_t first[N_PARTS] = {scan ? values + keys : 0, scan ? values : keys,
+                                     scan ? 0 : 2 * keys};
+    const struct conv_part apart[N_PARTS] = {
+        {0, keys, keys, r->conv_q, NULL},
+        {r->states.keys_at, keys, keys, r->conv_k, NULL},
+        {r->states.values_at, values, values, r->conv, NULL},
+    };
+    for (int i = 0; i < N_PARTS; i++) {
+        parts[i] = apart[i];
+        if (r->conv_q)
+            continue;
+        parts[i].channels = all;
+        parts[i].weights = r->conv + first[i];
+        parts[i].bias = r->conv_bias ? r->conv_bias + first[i] : NULL;
+    }
+}
+
+extern "C" void moe_gpu_convolve(struct moe_gpu *g, const struct moe_gpu_recurrent *r, uint32_t n)
+{
+    struct convolve c = {*r, n, {}};
+    list_parts(r, c.parts);
+    uint32_t channels = c.parts[0].n + c.parts[1].n + c.parts[2].n;
+    if (n > 0)
+        MOE_LAUNCH(g, convolve_kernel, (channels + CONVOLVE_THREADS - 1) / CONVOLVE_THREADS,
+                   CONVOLVE_THREADS, 0, c);
+}
+
+/* ---- Before a step ---- */
+
+enum { READY_THREADS = 256, READY_WARPS = READY_THREADS / DEV_WARP };
+
+/* Decays of a head: one, or of KDA one for each key. */
+static __device__ __forceinline__ uint32_t decays_of(const struct moe_gpu_recurrent &r)
+{
+    return r.kind == MOE_STATE_KDA ? r.key_dim : 1;
+}
+
+/* Keys become vectors of length 1, queries of length `factor`; a warp has one at a time. */
+static __device__ void make_units(const struct moe_gpu_recurrent &r, float *mixed)
+{
+    float factor = 1.0f / sqrtf((float)r.key_dim);
+    for (uint32_t i = threadIdx.x / DEV_WARP; i < 2 * r.n_key_heads; i += READY_WARPS) {
+        bool keys = i >= r.n_key_heads;
+        uint32_t head = keys ? i - r.n_key_heads : i;
+        float *x = mixed + (keys ? r.states.keys_at : 0) + (uint64_t)head * r.key_dim;
+        float squares = dev_warp_squares(r.key_dim, [&](uint32_t k) { return x[k]; });
+        float scale = (keys ? 1.0f : factor) / sqrtf(squares + 1e-6f);
+        for (uint32_t k = threadIdx.x % DEV_WARP; k < r.key_dim; k += DEV_WARP)
+            x[k] *= scale;
+    }
+}
+
+/* What a row's steps and decays are; a block for a row. */
+static __global__ void __launch_bounds__(READY_THREADS) ready_kernel(struct moe_gpu_recurrent r)
+{
+    uint64_t row = blockIdx.x;
+    float *beta = r.beta + row * r.heads_stride, *decay = r.decay + row * r.decay_stride;
+    if (r.kind == MOE_STATE_SCAN) {
+        for (uint32_t head = threadIdx.x; head < r.n_heads; head += READY_THREADS) {
+            beta[head] = moe_math_softplus(decay[head] + r.step[head]);
+            decay[head] = moe_math_exp(-(moe_math_exp(r.rate[head]) * beta[head]));
+        }
+        return;
+    }
+    make_units(r, r.mixed + row * r.states.stride);
+    for (uint32_t head = threadIdx.x; head < r.n_heads; head += READY_THREADS)
+        beta[head] = moe_math_sigmoid(beta[head]);
+    uint32_t each = decays_of(r);
+    for (uint32_t k = threadIdx.x; k < r.n_heads * each; k += READY_THREADS) {
+        float rate = moe_math_exp(r.rate[k / each]);
+        decay[k] = moe_math_exp(-(rate * moe_math_softplus(decay[k] + r.step[k])));
+    }
+}
+
+/* ---- A step ---- */
+
+enum { STEP_THREADS = 64, STEP_PANELS = STEP_THREADS / MOE_PANEL_ROWS };
+
+/* A value of a head at a row: its cells of the state, one for each key and MOE_PANEL_ROWS apart,
+ * and what changes them. */
+struct step {
+    float *state;
+    bool begins; /* the cells count as zeros */
+    const float *keys, *queries, *decay;
+    float value;
+};
+
+static __device__ __forceinline__ float cell_of(const struct step &s, uint32_t k)
+{
+    return s.begins ? 0.0f : s.state[(uint64_t)k * MOE_PANEL_ROWS];
+}
+
+static __device__ __forceinline__ void take_in(const struct step &s, uint32_t k, float cell,
+                                               float *y)
+{
+    s.state[(uint64_t)k * MOE_PANEL_ROWS] = cell;
+    *y = fmaf(cell, s.queries[k], *y);
+}
+
+/* kern.h's delta_step of one of its values; apart: each key has a decay of its own. */
+static __device__ float step_delta(const struct step &s, uint32_t n, bool apart, float beta)
+{
+    float m = 0, y = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        float cell = cell_of(s, k) * s.decay[apart ? k : 0];
+        s.state[(uint64_t)k * MOE_PANEL_ROWS] = cell;
+        m = fmaf(cell, s.keys[k], m);
+    }
+    float d = (s.value - m) * beta;
+    for (uint32_t k = 0; k < n; k++)
+        take_in(s, k, fmaf(s.keys[k], d, s.state[(uint64_t)k * MOE_PANEL_ROWS]), &y);
+    return y;
+}
+
+/* scan_step's. */
+static __device__ float step_scan(const struct step &s, uint32_t n)
+{
+    float y = 0, decay = *s.decay;
+    for (uint32_t k = 0; k < n; k++)
+        take_in(s, k, fmaf(s.keys[k], s.value, cell_of(s, k) * decay), &y);
+    return y;
+}
+
+/* select_step's; rates of a value lie `apart`. */
+static __device__ float step_select(const struct step &s, uint32_t n, const float *rates,
+                                    uint32_t apart, float step)
+{
+    float y = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        float e = moe_math_exp(-(rates[(uint64_t)k * apart] * step));
+        take_in(s, k, fmaf(s.keys[k], s.value, cell_of(s, k) * e), &y);
+    }
+    return y;
+}
+
+/* Value d of a head at a row; panel: where the head's panel with it begins in a layer's states. */
+static __device__ float step_value(const struct moe_gpu_recurrent &r, uint32_t row, uint32_t head,
+                                   uint32_t d, uint64_t panel)
+{
+    const struct moe_gpu_states &m = r.states;
+    const struct moe_gpu_row at = r.rows[row];
+    const float *mixed = r.mixed + row * m.stride;
+    const float *queries = mixed + head / (r.n_heads / r.n_key_heads) * r.key_dim;
+    const float *decay = r.decay + row * r.decay_stride;
+    const float *beta = r.beta + row * r.heads_stride + head;
+    float value = mixed[m.values_at + (uint64_t)head * r.value_dim + d];
+    struct step s = {
+        m.memory + at.sequence * m.sequence + r.layer * m.layer + panel + d % MOE_PANEL_ROWS,
+        at.position == 0,
+        queries + m.keys_at,
+        queries,
+        decay + head * decays_of(r),
+        value,
+    };
+    if (r.kind == MOE_STATE_DELTA || r.kind == MOE_STATE_KDA)
+        return step_delta(s, r.key_dim, decays_of(r) > 1, *beta);
+    if (r.kind == MOE_STATE_SCAN) {
+        s.value = value * *beta;
+        return fmaf(r.skip[head], value, step_scan(s, r.key_dim));
+    }
+    float step = moe_math_softplus(decay[d] + r.step[d]);
+    s.value = value * step;
+    float y = step_select(s, r.key_dim, r.rate + d, r.value_dim, step);
+    return moe_math_swiglu(r.gate[row * r.values_stride + d], fmaf(r.skip[d], value, y));
+}
+
+static __global__ void __launch_bounds__(STEP_THREADS)
+    step_kernel(struct moe_gpu_recurrent r, uint32_t n_rows)
+{
+    const struct moe_gpu_states &m = r.states;
+    uint32_t panel = blockIdx.x * STEP_PANELS + threadIdx.x / MOE_PANEL_ROWS;
+    uint32_t head = panel / m.n_panels;
+    uint32_t d = panel % m.n_panels * MOE_PANEL_ROWS + threadIdx.x % MOE_PANEL_ROWS;
+    if (head >= r.n_heads || d >= r.value_dim)
+        return;
+    uint64_t at = m.n_taps * m.stride + panel * m.panel;
+    for (uint32_t i = 0; i < n_rows; i++)
+        r.out[i * r.values_stride + (uint64_t)head * r.value_dim + d] =
+            step_value(r, i, head, d, at);
+}
+
+extern "C" void moe_gpu_step_states(struct moe_gpu *g, const struct moe_gpu_recurrent *r,
+                                    uint32_t n)
+{
+    uint32_t panels = r->n_heads * r->states.n_panels;
+    if (n == 0)
+        return;
+    if (r->kind != MOE_STATE_SELECT)
+        MOE_LAUNCH(g, ready_kernel, n, READY_THREADS, 0, *r);
+    MOE_LAUNCH(g, step_kernel, (panels + STEP_PANELS - 1) / STEP_PANELS, STEP_THREADS, 0, *r, n);
+}
