@@ -51,6 +51,13 @@ extern "C" void moe_gpu_finish_heads(struct moe_gpu *g, const struct moe_gpu_hea
 
 enum { LATENT_THREADS = 256, LATENT_WARPS = LATENT_THREADS / DEV_WARP };
 
+/* A pair under the angle of pair i; angles NULL: nothing is rotated. */
+static __device__ __forceinline__ void turn(float *a, float *b, const float *angles, uint32_t i)
+{
+    if (angles)
+        moe_math_rotate(a, b, angles[2 * i], angles[2 * i + 1]);
+}
+
 /* The cache's cells of a row. */
 static __device__ void store_latent(const struct moe_gpu_latent &l, const struct moe_gpu_row &at,
                                     const float *angles)
@@ -67,7 +74,7 @@ static __device__ void store_latent(const struct moe_gpu_latent &l, const struct
     }
     for (uint32_t i = threadIdx.x; i < l.rope_dim / 2; i += blockDim.x) {
         float a = shared[i], b = shared[i + l.rope_dim / 2];
-        moe_math_rotate(&a, &b, angles[2 * i], angles[2 * i + 1]);
+        turn(&a, &b, angles, i);
         dev_put_key(l.kv, cells, at.position, i, a);
         dev_put_key(l.kv, cells, at.position, i + l.rope_dim / 2, b);
     }
@@ -81,7 +88,7 @@ static __device__ void rotate_queries(const struct moe_gpu_latent &l, const floa
         const float *from = l.q + blockIdx.x * l.q_stride + (uint64_t)head * l.head_dim;
         float *to = l.queries + blockIdx.x * l.queries_stride + (uint64_t)head * l.kv.key_dim;
         float a = from[i], b = from[i + half];
-        moe_math_rotate(&a, &b, angles[2 * i], angles[2 * i + 1]);
+        turn(&a, &b, angles, i);
         to[i] = a;
         to[i + half] = b;
     }
@@ -104,7 +111,7 @@ static __global__ void __launch_bounds__(LATENT_THREADS)
     finish_latent_kernel(struct moe_gpu_latent l, struct moe_gpu_act nope)
 {
     const struct moe_gpu_row at = l.rows[blockIdx.x];
-    const float *angles = dev_angles(l.rope, l.rope_dim, l.rope_original, at);
+    const float *angles = l.rope ? dev_angles(l.rope, l.rope_dim, l.rope_original, at) : NULL;
     if (blockIdx.y == 0)
         store_latent(l, at, angles);
     else if (blockIdx.y == 1)

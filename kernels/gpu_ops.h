@@ -227,7 +227,7 @@ struct moe_gpu_latent {
     uint64_t q_stride, v_stride, queries_stride;
     const float *kv_norm; /* [kv_rank] */
     float eps;
-    const float *rope;
+    const float *rope; /* NULL: the rotated parts are not rotated */
     uint32_t rope_dim, rope_original, n_heads, head_dim, kv_rank;
     const struct moe_gpu_row *rows;
     struct moe_gpu_kv kv;

@@ -129,7 +129,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         .queries_stride = a->stride.queries,
         .kv_norm = l->kv_down_norm,
         .eps = moe_config_latent_eps(c),
-        .rope = a->rope,
+        .rope = c->positions == MOE_POSITIONS_ROTARY ? a->rope : NULL,
         .rope_dim = c->rope_dim,
         .rope_original = c->rope_original,
         .n_heads = c->n_heads,

@@ -255,22 +255,22 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
 
 int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err)
 {
-    bool states = c->state_heads == 0 || c->state_kind == MOE_STATE_DELTA;
-    bool computed = c->n_encoder == 0 && !c->prefix_lm && states && c->topk_eps == 0 &&
-                    c->positions == MOE_POSITIONS_ROTARY && c->norm_place == MOE_NORM_BEFORE &&
-                    c->qk_norm < MOE_QK_NORM_ROTATED && !c->window_chunks && !c->query_step &&
-                    !c->weigh_inputs && c->dense_act == MOE_ACT_SWIGLU &&
-                    c->expert_act <= MOE_ACT_SWIGLU_CLAMPED && c->logit_cap == 0 &&
-                    !c->rope_in_windows && !c->global_head_dim && !c->value_norm && !c->own_norms &&
-                    !c->router_early && !c->parallel_blocks && c->norm_kind != MOE_NORM_CENTRED &&
-                    c->moe_scale == 1 && !c->expert_scale && !c->layer_scale &&
-                    !moe_config_has_static(c, 0, c->n_layers) && !moe_config_has_halves(c);
+    bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
+    bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order &&
+                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
+                    !c->window_chunks && !c->query_step && !c->weigh_inputs &&
+                    c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
+                    c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
+                    !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
+                    c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
+                    !c->layer_scale && !moe_config_has_static(c, 0, c->n_layers) &&
+                    !moe_config_has_halves(c);
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, recurrent states, positions by distance, "
-        "learnt or none, norms after blocks or rotation, layers of two shapes, windows that do not "
+        "%s: models of this kind (encoder, positions by distance or "
+        "learnt, norms after blocks or rotation, layers of two shapes, windows that do not "
         "move, experts of two matrices, with weighed inputs or chosen by the token, routers before "
         "attention) "
         "are computed by the processor alone: take --device cpu",

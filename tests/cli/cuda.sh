@@ -124,6 +124,23 @@ refused 2 "$of_a_gpu" "a place for predictions beside no GPU" --predict-on host
 refused 2 'option --predict-on: strategy lru asks no routers *' "a place for no predictions" \
     --device cuda --strategy lru --predict-on host
 
+# ---- Recurrent states ----------------------------------------------------------------------------
+
+next=$tmp/next.moe
+"$bin/moe-quantize" -q --experts 4 --dense 8 -o "$next" tests/fixtures/qwen3-next-a || exit 1
+model=$next
+tokens=24
+saying "$bin/moe-run"
+cp "$out" "$tmp/states"
+ask
+check "recurrent states on a GPU: the CPU's answer" answers "$tmp/states"
+ask --draft ngram
+check "... with drafts" answers "$tmp/states"
+ask --batch 3 --strategy lru --expert-memory 16K
+check "... in small passes, behind a cache" answers "$tmp/states"
+model=$two
+tokens=10
+
 # ---- Measuring -----------------------------------------------------------------------------------
 
 run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --prompt-share 0.7

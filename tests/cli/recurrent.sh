@@ -62,7 +62,7 @@ expect_exit 0 "moe-profile"
 run "$bin/moe-plan" -t 1 "$next" --memory 64M --stats "$tmp/stats" --trace "$tmp/trace" --link-rate 1G -o "$tmp/plan"
 expect_exit 0 "moe-plan"
 run "$bin/moe-plan" -q "$next" --device cuda --device-profile profiles/rtx4090.yaml --memory 64M --gpu-memory 64M
-error_line 3 "moe-plan: $next: models of this kind*: take --device cpu" "a plan for a GPU"
+expect_exit 0 "a plan for a GPU"
 moe -p "$story" --temp 0 -n 24 --ignore-eos --plan "$tmp/plan"
 check "--plan: the same" cmp -s "$out" "$tmp/alone"
 "$bin/moe-quantize" -q -t 1 --experts 8,4 --dense 8 --group 32 -o "$tmp/two.moe" tests/fixtures/qwen3-next-a

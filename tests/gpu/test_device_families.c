@@ -32,6 +32,27 @@ static void check_one_sequence(struct pair *p)
     }
 }
 
+/* What a draft in vain has changed is taken back; then another sequence goes on from there. */
+static void check_copies(struct pair *p)
+{
+    struct moe_err err = {0};
+    const uint32_t at = PROMPT + 3;
+    struct moe_row rows[2];
+    for (struct side *s = p->sides; s < p->sides + N_SIDES; s++)
+        moe_sequence_mark(s->session, at);
+    pair_rows(p, rows, 0, at, 2);
+    pair_forward(p, rows, 2, 2, "a draft");
+    for (struct side *s = p->sides; s < p->sides + N_SIDES; s++)
+        assert_int_equal(moe_sequence_back(s->session, at), at);
+    pair_rows(p, rows, 0, at, 1);
+    pair_forward(p, rows, 1, 1, "after a draft in vain");
+    for (struct side *s = p->sides; s < p->sides + N_SIDES; s++)
+        assert_ok(moe_sequence_fork(s->session, 0, 1, at + 1, &err), &err);
+    pair_rows(p, rows, 1, at + 1, 1);
+    pair_rows(p, rows + 1, 0, at + 1, 1);
+    pair_forward(p, rows, 2, 2, "a text that went on twice");
+}
+
 /* Two prompts of different lengths in one batch, their rows mixed, then a token of each. */
 static void check_two_sequences(struct pair *p)
 {
@@ -68,11 +89,14 @@ static void device_equals_processor(void **state)
                                   .n_sequences = 2,
                                   .batch = MAX_ROWS,
                                   .kv_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+                                  .takes_back = true,
                               });
-            if (!f16)
+            if (!f16) {
                 check_one_sequence(&p);
-            else
+                check_copies(&p);
+            } else {
                 check_two_sequences(&p);
+            }
             const struct moe_stats *on[N_SIDES] = {&p.sides[CPU].session->stats,
                                                    &p.sides[GPU].session->stats};
             assert_int_equal(on[GPU]->prefill.experts.activations,
@@ -119,9 +143,19 @@ static struct family_case cases[] = {
     FULL("qwen2-moe-b"),
     SMALL("qwen3-moe-b"),
     FULL("mixtral-b"),
+    /* Recurrent states. */
     FULL("qwen3-next-a"),
     SMALL("qwen3-next-b"),
     SMALL("qwen3.5-moe"),
+    FULL("lfm2-moe-a"),
+    SMALL("lfm2-moe-b"),
+    SMALL("granite4-a"),
+    FULL("granite4-b"),
+    SMALL("granite4-dense"),
+    FULL("kimi-linear-a"),
+    SMALL("kimi-linear-b"),
+    SMALL("jamba-a"),
+    FULL("jamba-b"),
     /* Every layout that experts have. */
     {"qwen2-moe-a", {16, 16}, 16, 0},
     {"qwen2-moe-a", {8, 8}, 4, 0},
