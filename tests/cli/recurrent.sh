@@ -61,7 +61,11 @@ run "$bin/moe-profile" -q -t 1 "$next" --text "$tmp/text" -o "$tmp/stats" --trac
 expect_exit 0 "moe-profile"
 run "$bin/moe-plan" -t 1 "$next" --memory 64M --stats "$tmp/stats" --trace "$tmp/trace" --link-rate 1G -o "$tmp/plan"
 expect_exit 0 "moe-plan"
-run "$bin/moe-plan" -q "$next" --device cuda --device-profile profiles/rtx4090.yaml --memory 64M --gpu-memory 64M
+{
+    cat profiles/rtx4090.yaml
+    printf '%s\n' 'storage:' '  bytes_per_second: 600e6'
+} >"$tmp/gpu.yaml"
+run "$bin/moe-plan" -q "$next" --device cuda --device-profile "$tmp/gpu.yaml" --memory 64M --gpu-memory 64M
 expect_exit 0 "a plan for a GPU"
 moe -p "$story" --temp 0 -n 24 --ignore-eos --plan "$tmp/plan"
 check "--plan: the same" cmp -s "$out" "$tmp/alone"
