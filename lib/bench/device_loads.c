@@ -3,22 +3,24 @@
  * a wait for one.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "bench/device_private.h"
+#include "bench/read_rate.h"
 #include "experts/expert_load.h"
 #include "io/loader.h"
 
-enum { BACKGROUND_LOADS = 4, MAX_LOADS = 64 };
+enum { LEAST_LOADS = 8, MAX_LOADS = 64 };
 
 struct device_loads {
     const struct moe_pack *pack;
     uint32_t variant;
     struct moe_loader *loader;
-    uint8_t *buffers; /* one of `largest` bytes for each load */
+    uint8_t *buffers; /* of `largest` bytes each */
     uint64_t largest, stored;
-    uint32_t n_buffers, n_under_way;
-    uint32_t free[MAX_LOADS], n_free; /* buffers */
+    uint32_t n_buffers, n_requests, n_under_way;
+    uint32_t *free, next, n_free; /* a ring of buffers: n_free from `next` on */
     uint64_t random, sleeps;
     enum device_loading how;
 };
@@ -49,8 +51,8 @@ int moe_device_loads_open(struct device_loads **out, const struct moe_pack *pack
         return MOE_ERR_MEMORY;
     l->pack = pack;
     l->variant = variant;
-    l->n_buffers = top_k > BACKGROUND_LOADS ? top_k : BACKGROUND_LOADS;
-    l->n_buffers = l->n_buffers < MAX_LOADS ? l->n_buffers : MAX_LOADS;
+    l->n_requests = top_k > LEAST_LOADS ? top_k : LEAST_LOADS;
+    l->n_requests = l->n_requests < MAX_LOADS ? l->n_requests : MAX_LOADS;
     find_largest(l);
     if (l->largest == 0) {
         free(l);
@@ -59,11 +61,18 @@ int moe_device_loads_open(struct device_loads **out, const struct moe_pack *pack
     const struct moe_loader_options options = {.fd = moe_pack_fd(pack),
                                                .path = moe_pack_path(pack),
                                                .verify = true,
-                                               .n_requests = l->n_buffers,
-                                               .compressed_bytes = l->n_buffers * l->stored};
+                                               .n_requests = l->n_requests,
+                                               .compressed_bytes = l->n_requests * l->stored};
+    /* As many as the caches do not hold, each in its turn, as a run's slots are: what is loaded
+     * into a few buffers over and over stays in the caches and leaves the memory to computing. */
+    l->n_buffers = l->n_requests + (uint32_t)(moe_cold_bytes() / l->largest);
     l->buffers = moe_pages_alloc(l->n_buffers * l->largest, err);
-    int status = l->buffers ? moe_loader_open(&l->loader, &options, err) : MOE_ERR_MEMORY;
-    while (l->n_free < l->n_buffers) {
+    l->free = moe_alloc(l->n_buffers, sizeof *l->free, err);
+    int status =
+        l->buffers && l->free ? moe_loader_open(&l->loader, &options, err) : MOE_ERR_MEMORY;
+    if (l->buffers)
+        memset(l->buffers, 0, l->n_buffers * l->largest); /* the pages are there */
+    while (l->free && l->n_free < l->n_buffers) {
         l->free[l->n_free] = l->n_free;
         l->n_free++;
     }
@@ -77,6 +86,7 @@ void moe_device_loads_close(struct device_loads *l)
         return;
     moe_loader_close(l->loader); /* first: it writes into the buffers */
     moe_pages_free(l->buffers, l->n_buffers * l->largest);
+    free(l->free);
     free(l);
 }
 
@@ -89,10 +99,12 @@ static int submit(struct device_loads *l, struct moe_err *err)
         which.layer = (uint32_t)(l->random >> 33) % moe_pack_n_layers(l->pack);
         which.expert = (uint32_t)(l->random >> 48) % moe_pack_n_experts(l->pack);
     } while (!moe_pack_expert(l->pack, which.layer, which.expert, l->variant)->present);
-    uint32_t buffer = l->free[--l->n_free], handle;
+    uint32_t buffer = l->free[l->next], handle;
+    l->next = (l->next + 1) % l->n_buffers;
+    l->n_free--;
     struct moe_load load = moe_expert_load(l->pack, &which);
     load.to = l->buffers + buffer * l->largest;
-    load.priority = MOE_LOAD_DEMAND;
+    load.priority = l->how == DEVICE_WAITED ? MOE_LOAD_DEMAND : MOE_LOAD_PREFETCH;
     load.tag = buffer;
     l->n_under_way++;
     return moe_loader_submit(l->loader, &load, &handle, err);
@@ -103,7 +115,7 @@ static int take(struct device_loads *l, const struct moe_load_done *done, uint32
 {
     int status = MOE_OK;
     for (uint32_t i = 0; i < n; i++) {
-        l->free[l->n_free++] = (uint32_t)done[i].tag;
+        l->free[(l->next + l->n_free++) % l->n_buffers] = (uint32_t)done[i].tag;
         l->n_under_way--;
         if (done[i].status != MOE_OK)
             status = moe_fail(err, done[i].status, "%s: %s", moe_pack_path(l->pack),
@@ -134,7 +146,9 @@ int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct
 int moe_device_loads_begin(struct device_loads *l, uint32_t n, struct moe_err *err)
 {
     int status = MOE_OK;
-    for (uint32_t i = 0; l->how == DEVICE_WAITED && i < n && l->n_free && status == MOE_OK; i++)
+    for (uint32_t i = 0;
+         l->how == DEVICE_WAITED && i < n && l->n_under_way < l->n_requests && status == MOE_OK;
+         i++)
         status = submit(l, err);
     return status;
 }
@@ -145,7 +159,7 @@ int moe_device_loads_poll(struct device_loads *l, struct moe_err *err)
     if (l->how != DEVICE_BACKGROUND)
         return MOE_OK; /* what is waited for is taken there */
     int status = take(l, done, moe_loader_poll(l->loader, done, MAX_LOADS), err);
-    while (status == MOE_OK && l->n_under_way < BACKGROUND_LOADS)
+    while (status == MOE_OK && l->n_under_way < l->n_requests)
         status = submit(l, err);
     return status;
 }
