@@ -38,7 +38,7 @@ static int load_prompt(const struct moe_engine *engine, struct moe_conversation 
     if (status != MOE_OK)
         return status;
     struct moe_context *c = &file.context;
-    uint64_t n = c->n_done < s->context ? c->n_done : s->context;
+    uint64_t n = moe_context_most(&file, s);
     status = moe_context_put(&file, s, n, err);
     if (status == MOE_OK) {
         moe_ids_release(&talk->history);
@@ -50,20 +50,35 @@ static int load_prompt(const struct moe_engine *engine, struct moe_conversation 
     return status;
 }
 
-/* Writes the prompt's context, where the file held less of it. */
-static int save_prompt(const struct moe_engine *engine, const struct moe_conversation *talk,
-                       uint64_t held, struct moe_err *err)
+/* Whose prompt is kept. */
+struct keeping {
+    const struct moe_engine *engine;
+    const struct moe_conversation *talk;
+    uint64_t held; /* positions of the file */
+};
+
+/* Writes the prompt's context, where the file held less of it. With recurrent states, which go on
+ * with the answer, it is written before the prompt's last token is computed (`reading`), and
+ * without it. */
+static int save_prompt(const struct keeping *k, bool reading, struct moe_err *err)
 {
+    const struct moe_conversation *talk = k->talk;
     struct moe_session *s = talk->session;
-    uint64_t n = talk->history.n - s->stats.generated_tokens;
-    s->stats.loaded_tokens = held ? n - s->stats.prompt_tokens : 0;
-    bool grew = s->stats.loaded_tokens + 1 < n || held < n;
-    if (!grew || n > talk->n_done || s->stats.context_shifts)
+    bool states = s->stands != NULL;
+    uint64_t n = talk->history.n - s->stats.generated_tokens, n_kept = n - states;
+    s->stats.loaded_tokens = k->held ? n - s->stats.prompt_tokens : 0;
+    bool grew = s->stats.loaded_tokens + 1 < n || k->held < n_kept;
+    if (!grew || states != reading || n_kept > talk->n_done || s->stats.context_shifts)
         return MOE_OK;
-    struct moe_context c = {.ids = talk->history, .n_done = n, .far = s->far};
+    struct moe_context c = {.ids = talk->history, .n_done = n_kept, .far = s->far};
     c.ids.n = n;
-    snprintf(c.way, sizeof c.way, "%s", moe_engine_way(engine));
+    snprintf(c.way, sizeof c.way, "%s", moe_engine_way(k->engine));
     return moe_context_write(opt.prompt_cache, s, &c, err);
+}
+
+static int save_read(void *keeping, struct moe_err *err)
+{
+    return save_prompt(keeping, true, err);
 }
 
 /* ---- The answer ---- */
@@ -75,6 +90,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     bool tokens = cli_given("logprobs");
     struct moe_sampler *sampler = NULL;
     struct moe_buf line = {0};
+    struct keeping keeping = {engine, talk, 0};
     struct moe_generate_options go = {
         .beams = opt.beams,
         .constraint = constraint,
@@ -90,14 +106,15 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
         .token = tokens ? print_token : NULL,
         .n_top = opt.logprobs,
         .ctx = &line,
+        .read = opt.prompt_cache ? save_read : NULL,
+        .read_ctx = &keeping,
     };
     enum moe_stop_reason why;
-    uint64_t held = 0;
     err->text[0] = 0;
     int status = moe_sampler_new(&sampler, &opt.sampling, model->config.vocab, err);
     cli_catch_interrupt(false);
     if (status == MOE_OK && opt.prompt_cache)
-        status = load_prompt(engine, talk, &held, err);
+        status = load_prompt(engine, talk, &keeping.held, err);
     if (status == MOE_OK)
         status = !text ? moe_conversation_answer(talk, sampler, &go, &why, err)
                        : (opt.context_shift ? moe_conversation_shifting : moe_conversation_ask)(
@@ -110,7 +127,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
         repl_explain_stop(why, talk->session->context);
         repl_explain_shift(&talk->session->stats);
         if (status == MOE_OK && opt.prompt_cache)
-            status = save_prompt(engine, talk, held, err);
+            status = save_prompt(&keeping, false, err);
         if (status == MOE_OK && why == MOE_STOP_USER)
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "interrupted");
     } else if (line.failed) {

@@ -309,6 +309,12 @@ static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
     moe_recurrent_copy(&w->states, from, to);
 }
 
+static const struct moe_recurrent *states_of(const struct moe_session *s)
+{
+    const struct cpu_work *w = s->device;
+    return &w->states;
+}
+
 static const struct moe_kv *kv_of(const struct moe_session *s)
 {
     const struct cpu_work *w = s->device;
@@ -338,6 +344,7 @@ const struct moe_stages_ops moe_stages_cpu = {
     .open = open_cpu,
     .close = close_cpu,
     .kv = kv_of,
+    .states = states_of,
     .copy_states = copy_states,
     .copy_block = copy_block,
     .enter = enter,

@@ -71,6 +71,10 @@ struct moe_generate_options {
     /* The context is full: may drop some of it, so that the answer goes on (*more); the text then
      * is what moe_generate was given, shorter. NULL: the answer ends with the context. */
     int (*full)(void *ctx, bool *more, struct moe_err *err);
+    /* With recurrent states, when all of the prompt but its last token is computed: that can be
+     * kept now (context_file.h), and not later. NULL: not wanted. */
+    int (*read)(void *read_ctx, struct moe_err *err);
+    void *read_ctx;
     uint32_t n_top; /* that it gets of the likeliest, at most MOE_MAX_TOP_TOKENS */
     void *ctx;
 };

@@ -9,10 +9,11 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "layer/recurrent.h"
 #include "model/config.h"
 
 #define MAGIC "MOEC"
-enum { VERSION = 1, HEADER = 104, FAR = 1, DRAWS = 2 };
+enum { VERSION = 1, HEADER = 104, N_WORDS = 9, FAR = 1, DRAWS = 2 };
 
 /* A text tells of its ids: more than this is not one of ours. */
 static uint64_t most_text(uint64_t n_ids)
@@ -29,28 +30,28 @@ void moe_context_release(struct moe_context *c)
 
 /* ---- Header ---- */
 
-/* What the file says of itself; the texts and ids follow, then keys and values. */
+/* What the file says of itself; the texts and ids follow, then keys and values, then states. */
 struct header {
     uint64_t pack;
     uint16_t kind, flags;
     uint32_t n_layers, n_heads, key_dim, value_dim; /* of the cache */
     uint32_t n_ids, n_done, n_text, n_way;
+    uint32_t n_states; /* layers whose recurrent states there are */
     struct moe_sampler_draws draws;
     uint64_t head_check; /* of way, text and ids */
 };
 
 static void encode(const struct header *h, uint8_t to[HEADER])
 {
-    const uint32_t words[] = {h->n_layers, h->n_heads, h->key_dim, h->value_dim,
-                              h->n_ids,    h->n_done,  h->n_text,  h->n_way};
+    const uint32_t words[] = {h->n_layers, h->n_heads, h->key_dim, h->value_dim, h->n_ids,
+                              h->n_done,   h->n_text,  h->n_way,   h->n_states};
     memcpy(to, MAGIC, 4);
     moe_put_u32(to + 4, VERSION);
     moe_put_u64(to + 8, h->pack);
     moe_put_u16(to + 16, h->kind);
     moe_put_u16(to + 18, h->flags);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < N_WORDS; i++)
         moe_put_u32(to + 20 + 4 * i, words[i]);
-    moe_put_u32(to + 52, 0);
     for (int i = 0; i < 4; i++)
         moe_put_u64(to + 56 + 8 * i, h->draws.random[i]);
     moe_put_u64(to + 88, h->head_check);
@@ -65,8 +66,8 @@ static int damaged(const char *path, const char *what, struct moe_err *err)
 static int decode(const uint8_t from[HEADER], const char *path, struct header *h,
                   struct moe_err *err)
 {
-    uint32_t *const words[] = {&h->n_layers, &h->n_heads, &h->key_dim, &h->value_dim,
-                               &h->n_ids,    &h->n_done,  &h->n_text,  &h->n_way};
+    uint32_t *const words[] = {&h->n_layers, &h->n_heads, &h->key_dim, &h->value_dim, &h->n_ids,
+                               &h->n_done,   &h->n_text,  &h->n_way,   &h->n_states};
     if (memcmp(from, MAGIC, 4) != 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: is not a context file (/save makes one)", path);
     if (moe_get_u32(from + 4) != VERSION)
@@ -78,16 +79,15 @@ static int decode(const uint8_t from[HEADER], const char *path, struct header *h
     h->pack = moe_get_u64(from + 8);
     h->kind = moe_get_u16(from + 16);
     h->flags = moe_get_u16(from + 18);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < N_WORDS; i++)
         *words[i] = moe_get_u32(from + 20 + 4 * i);
     for (int i = 0; i < 4; i++)
         h->draws.random[i] = moe_get_u64(from + 56 + 8 * i);
     h->head_check = moe_get_u64(from + 88);
     const uint64_t *r = h->draws.random;
-    bool sense = moe_get_u32(from + 52) == 0 && h->n_done <= h->n_ids &&
-                 h->n_ids <= MOE_MAX_CONTEXT && h->n_text <= most_text(h->n_ids) &&
-                 h->n_way < MOE_CONTEXT_WAY && h->flags <= (FAR | DRAWS) &&
-                 (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
+    bool sense = h->n_done <= h->n_ids && h->n_ids <= MOE_MAX_CONTEXT &&
+                 h->n_text <= most_text(h->n_ids) && h->n_way < MOE_CONTEXT_WAY &&
+                 h->flags <= (FAR | DRAWS) && (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
     return sense ? MOE_OK : damaged(path, "its header makes no sense", err);
 }
 
@@ -110,8 +110,20 @@ static uint64_t piece_bytes(const struct moe_kv *kv)
     return moe_kv_group_bytes(kv) + sizeof(uint64_t);
 }
 
+/* A layer's states are a piece like the others. */
+static uint64_t state_bytes(const struct moe_recurrent *r)
+{
+    return r->layer * sizeof *r->memory;
+}
+
+/* Layers whose states stand behind n_done positions; states NULL: none. */
+static uint32_t n_states_of(const struct moe_recurrent *states, uint64_t n_done)
+{
+    return states && n_done ? states->n_layers : 0;
+}
+
 static int write_pieces(struct moe_outfile *file, const struct moe_kv *kv, uint64_t n_done,
-                        uint64_t check, struct moe_err *err)
+                        uint64_t *check, struct moe_err *err)
 {
     uint64_t bytes = moe_kv_group_bytes(kv);
     uint8_t *piece = moe_alloc(piece_bytes(kv), 1, err);
@@ -121,12 +133,57 @@ static int write_pieces(struct moe_outfile *file, const struct moe_kv *kv, uint6
         uint64_t at = i / kept_layers(kv) * MOE_KV_GROUP, left = n_done - at;
         moe_kv_group_get(kv, moe_kv_layer(kv, layer), 0, (uint32_t)at,
                          left < MOE_KV_GROUP ? (uint32_t)left : MOE_KV_GROUP, piece);
-        check = moe_hash64_chain(check, piece, bytes);
-        moe_put_u64(piece + bytes, check);
+        *check = moe_hash64_chain(*check, piece, bytes);
+        moe_put_u64(piece + bytes, *check);
         status = moe_outfile_write(file, piece, piece_bytes(kv), file->size_bytes, err);
     }
     free(piece);
     return status;
+}
+
+/* The states of a sequence. */
+static int write_states(struct moe_outfile *file, const struct moe_recurrent *r, uint32_t n_states,
+                        uint32_t sequence, uint64_t check, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t layer = 0; layer < n_states && status == MOE_OK; layer++) {
+        const float *states = moe_recurrent_taps(r, sequence, layer);
+        uint8_t behind[sizeof(uint64_t)];
+        check = moe_hash64_chain(check, states, state_bytes(r));
+        moe_put_u64(behind, check);
+        status = moe_outfile_write(file, states, state_bytes(r), file->size_bytes, err);
+        if (status == MOE_OK)
+            status = moe_outfile_write(file, behind, sizeof behind, file->size_bytes, err);
+    }
+    return status;
+}
+
+/* Sequence 0 receives the states that begin at `at`. */
+static int put_states(const struct moe_context_file *f, const struct moe_recurrent *r,
+                      uint32_t n_states, uint64_t at, uint64_t check, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t layer = 0; layer < n_states && status == MOE_OK; layer++) {
+        float *states = moe_recurrent_taps(r, 0, layer);
+        uint8_t behind[sizeof(uint64_t)];
+        status = moe_file_pread(f->fd, f->path, states, state_bytes(r), at, err);
+        at += state_bytes(r);
+        if (status == MOE_OK)
+            status = moe_file_pread(f->fd, f->path, behind, sizeof behind, at, err);
+        at += sizeof behind;
+        check = moe_hash64_chain(check, states, state_bytes(r));
+        if (status == MOE_OK && check != moe_get_u64(behind))
+            status = damaged(f->path, "a checksum of its recurrent states is wrong", err);
+    }
+    return status;
+}
+
+uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_session *s)
+{
+    uint64_t n = f->context.n_done;
+    if (n <= s->context)
+        return n;
+    return moe_sequence_states(s) ? 0 : s->context;
 }
 
 int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
@@ -154,8 +211,12 @@ int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uin
             status = damaged(f->path, "a key or a value is not finite", err);
     }
     free(piece);
+    const struct moe_recurrent *states = moe_sequence_states(s);
     if (status == MOE_OK)
-        moe_sequence_put(s, 0, f->context.far);
+        status = put_states(f, states, n_states_of(states, n),
+                            f->keys_at + n_pieces(kv, n) * piece_bytes(kv), check, err);
+    if (status == MOE_OK)
+        moe_sequence_put(s, 0, (uint32_t)n, f->context.far);
     return status;
 }
 
@@ -165,11 +226,14 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
                       struct moe_err *err)
 {
     const struct moe_kv *kv = moe_sequence_kv(s, err);
+    const struct moe_recurrent *states = moe_sequence_states(s);
     if (!kv)
         return MOE_ERR_UNSUPPORTED;
     if (c->ids.n > MOE_MAX_CONTEXT || c->text.size > most_text(c->ids.n))
         return moe_fail(err, MOE_ERR_LIMIT, "%s: a text of %" PRIu64 " bytes is too long to save",
                         path, c->text.size);
+    uint32_t kept;
+    uint32_t n_done = moe_sequence_kept(s, (uint32_t)c->n_done, &kept);
     struct header h = {
         .pack = moe_pack_fingerprint(s->model->pack),
         .kind = kv->layout.kind,
@@ -179,7 +243,8 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
         .key_dim = kv->key_dim,
         .value_dim = kv->value_dim,
         .n_ids = (uint32_t)c->ids.n,
-        .n_done = (uint32_t)c->n_done,
+        .n_done = n_done,
+        .n_states = n_states_of(states, n_done),
         .n_text = (uint32_t)c->text.size,
         .n_way = (uint32_t)strlen(c->way),
         .draws = c->draws,
@@ -190,6 +255,7 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
     for (uint64_t i = 0; i < c->ids.n; i++)
         moe_buf_u32(&head, c->ids.ids[i]);
     h.head_check = head.failed ? 0 : moe_hash64(head.data, head.size);
+    uint64_t check = h.head_check;
     uint8_t header[HEADER];
     encode(&h, header);
     struct moe_outfile file = {.fd = -1};
@@ -200,7 +266,9 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
         if (status == MOE_OK)
             status = moe_outfile_write(&file, head.data, head.size, HEADER, err);
         if (status == MOE_OK)
-            status = write_pieces(&file, kv, c->n_done, h.head_check, err);
+            status = write_pieces(&file, kv, n_done, &check, err);
+        if (status == MOE_OK)
+            status = write_states(&file, states, h.n_states, kept, check, err);
         status = moe_outfile_end(&file, status, err);
     }
     moe_buf_release(&head);
@@ -221,7 +289,8 @@ static int check_origin(const struct header *h, const char *path, const struct m
         return moe_fail(err, MOE_ERR_USAGE, "%s: its keys and values are %s, and here they are %s",
                         path, moe_layout_name(h->kind), moe_layout_name(kv->layout.kind));
     if (h->n_layers != kept_layers(kv) || h->n_heads != kv->n_heads || h->key_dim != kv->key_dim ||
-        h->value_dim != kv->value_dim)
+        h->value_dim != kv->value_dim ||
+        h->n_states != n_states_of(moe_sequence_states(s), h->n_done))
         return damaged(path, "its keys and values are not of the shape of its pack", err);
     return MOE_OK;
 }
@@ -274,7 +343,9 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
     uint64_t n_head = h.n_way + (uint64_t)h.n_text + 4 * (uint64_t)h.n_ids;
     f->keys_at = HEADER + n_head;
     f->check = h.head_check;
-    if (size != f->keys_at + n_pieces(kv, h.n_done) * piece_bytes(kv))
+    uint64_t of_states =
+        h.n_states ? h.n_states * (state_bytes(moe_sequence_states(s)) + sizeof(uint64_t)) : 0;
+    if (size != f->keys_at + n_pieces(kv, h.n_done) * piece_bytes(kv) + of_states)
         return damaged(f->path, "its size is not what it says", err);
     uint8_t *head = moe_alloc(n_head + 1, 1, err);
     if (!head)

@@ -3,9 +3,10 @@
  * man/moe-context.5.
  *
  * It holds the context's ids, the keys and values of those that were computed, as the KV cache has
- * them, and a text of the file's user (engine/conversation_file.h). It is of one pack and of one
- * way to compute: with another, keys and values would be others, so it is refused. On the processor
- * alone; models without an encoder and with prompts that do not see all of themselves.
+ * them, the recurrent states behind them, and a text of the file's user
+ * (engine/conversation_file.h). It is of one pack and of one way to compute: with another, keys and
+ * values would be others, so it is refused. On the processor alone; models without an encoder and
+ * with prompts that do not see all of themselves.
  *
  * Keys and values are read and written a piece at a time, past nothing but a buffer of one layer's
  * 16 positions.
@@ -26,8 +27,10 @@ enum { MOE_CONTEXT_WAY = 512 };
 
 struct moe_context {
     struct moe_ids ids;
-    uint64_t n_done; /* the first of them that have keys and values */
-    bool far;        /* these are of a text beyond rope_original */
+    /* The first of them that have keys and values; what is written may have fewer of them, where
+     * recurrent states stand elsewhere. */
+    uint64_t n_done;
+    bool far; /* these are of a text beyond rope_original */
     /* How they were computed: "" exactly, else a strategy's parts. */
     char way[MOE_CONTEXT_WAY];
     bool has_draws;
@@ -46,7 +49,8 @@ struct moe_context_file {
     /* Private. */
     int fd;
     char *path;
-    uint64_t keys_at, check; /* where keys and values begin, and what their checksums begin with */
+    uint64_t keys_at, check; /* where keys and values begin, and what the checksums of these and the
+                                states begin with */
 };
 
 /* Opens a file for this session and reads all but keys and values; way: how this session computes,
@@ -54,8 +58,11 @@ struct moe_context_file {
  * another way; MOE_ERR_VERSION: a newer one. After success close it. */
 int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,
                      const char *way, struct moe_err *err);
-/* Has sequence 0 of the session begin with the file's first n positions, at most n_done and the
- * session's context. On an error nothing is known of what that sequence holds. */
+/* How many positions that may be: n_done, or as many as the session has room for, with recurrent
+ * states none then. */
+uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_session *s);
+/* Has sequence 0 of the session begin with the file's first n positions, at most these; with
+ * recurrent states n_done or 0. On an error nothing is known of what that sequence holds. */
 int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
                     struct moe_err *err);
 void moe_context_close(struct moe_context_file *f); /* one of zeroes is fine */

@@ -46,22 +46,22 @@ static void forget_other_states(struct moe_session *s, const struct moe_ids *his
     *n_done = moe_sequence_back(s, (uint32_t)*n_done);
 }
 
-/* Computes history[*n_done..n) in batches; *last is the last token's row in the last batch. */
-static int compute_pending(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                           const struct moe_generate_options *options, uint32_t *last,
-                           struct moe_err *err)
+/* Computes history[*n_done..end) in batches; *last is the last token's row in the last batch. */
+static int compute_until(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
+                         uint64_t end, const struct moe_generate_options *options, uint32_t *last,
+                         struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
-    uint64_t n_new = history->n - *n_done;
+    uint64_t n_new = end - *n_done;
     /* A decoder's first token is no prompt: that was the source. */
     bool prompt = n_new > 1 || (*n_done == 0 && c->n_encoder == 0);
     struct moe_row *rows = moe_alloc(s->batch, sizeof *rows, err);
     if (!rows)
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
-    while (*n_done < history->n && status == MOE_OK) {
+    while (*n_done < end && status == MOE_OK) {
         uint32_t n_read;
-        uint64_t left = history->n - *n_done;
+        uint64_t left = end - *n_done;
         uint32_t n = left < s->batch ? (uint32_t)left : s->batch;
         for (uint32_t i = 0; i < n; i++)
             rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i],
@@ -82,6 +82,27 @@ static int compute_pending(struct moe_session *s, const struct moe_ids *history,
     }
     free(rows);
     return status;
+}
+
+static int compute_pending(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
+                           const struct moe_generate_options *options, uint32_t *last,
+                           struct moe_err *err)
+{
+    return compute_until(s, history, n_done, history->n, options, last, err);
+}
+
+/* The prompt, of which all but the last token may be wanted before the states go on. */
+static int compute_prompt(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
+                          const struct moe_generate_options *options, uint32_t *last,
+                          struct moe_err *err)
+{
+    int status = MOE_OK;
+    if (options->read && s->stands && *n_done + 1 < history->n) {
+        status = compute_until(s, history, n_done, history->n - 1, options, last, err);
+        if (status == MOE_OK)
+            status = options->read(options->read_ctx, err);
+    }
+    return status == MOE_OK ? compute_pending(s, history, n_done, options, last, err) : status;
 }
 
 /* ---- Drafts ---- */
@@ -224,7 +245,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (!s->n_sources)
         s->stats.prompt_tokens += history->n - *n_done;
     if (status == MOE_OK)
-        status = compute_pending(s, history, n_done, options, &last, err);
+        status = compute_prompt(s, history, n_done, options, &last, err);
     if (status == MOE_ERR_INTERRUPTED) {
         answer.why = MOE_STOP_USER;
         status = MOE_OK;

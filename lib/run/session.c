@@ -311,7 +311,6 @@ const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err
     const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
                       : c->prefix_lm
                           ? "a model whose prompts see all of themselves begins each anew"
-                      : s->stands      ? "recurrent states are not kept in files yet"
                       : !s->stages->kv ? "the KV cache lies in the GPU's memory: take --device cpu"
                                        : NULL;
     if (!why)
@@ -320,12 +319,29 @@ const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err
     return NULL;
 }
 
-void moe_sequence_put(struct moe_session *s, uint32_t sequence, bool far)
+const struct moe_recurrent *moe_sequence_states(const struct moe_session *s)
 {
+    return s->stands && s->stages->states ? s->stages->states(s) : NULL;
+}
+
+uint32_t moe_sequence_kept(const struct moe_session *s, uint32_t n, uint32_t *kept)
+{
+    bool marked = s->marked != MOE_STANDS_NOWHERE && s->marked <= n;
+    *kept = 0;
+    if (!marked || moe_recurrent_from(s, 0, n) == n)
+        return moe_recurrent_from(s, 0, n);
+    *kept = s->n_sequences;
+    return s->marked;
+}
+
+void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far)
+{
+    moe_recurrent_stand(s, sequence, n);
     s->n_recorded[sequence] = 0;
     s->begun = true;
     if (sequence == 0) {
         s->far = far;
+        s->marked = MOE_STANDS_NOWHERE;
         s->passed = (struct moe_passed){0};
     }
 }

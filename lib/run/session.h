@@ -78,9 +78,14 @@ uint32_t moe_sequence_back(struct moe_session *s, uint32_t n);
  * with the reason in err: they lie in a GPU's memory, or belong to a source or a prompt that sees
  * all of itself, without which they mean nothing. */
 const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err *err);
-/* A sequence goes on from positions that were put into the cache, where it has room for them. far:
- * they are of a text beyond rope_original. */
-void moe_sequence_put(struct moe_session *s, uint32_t sequence, bool far);
+/* The recurrent states, likewise, of a session whose cache that gives; NULL: there are none. */
+const struct moe_recurrent *moe_sequence_states(const struct moe_session *s);
+/* How many of sequence 0's first n positions can be kept elsewhere: n, or, where recurrent states
+ * stand elsewhere, those that they were marked at, or 0. *kept: whose states they are. */
+uint32_t moe_sequence_kept(const struct moe_session *s, uint32_t n, uint32_t *kept);
+/* A sequence goes on from n positions that were put into the cache, where it has room for them, and
+ * their states. far: they are of a text beyond rope_original. */
+void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far);
 
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).

@@ -22,9 +22,22 @@ check "--context-shift" [ "$(figure generated_tokens)" = 90 ]
 
 moe -p "$story" --temp 0 -n 24 --ignore-eos --draft ngram --stats-json "$json"
 check "--draft: the same" cmp -s "$out" "$tmp/alone"
-moe -p "$story" --prompt-cache "$tmp/cache"
-error_line 3 'moe-run: no context can be saved or loaded here: recurrent states are not kept in files yet' \
-    "--prompt-cache"
+
+# Kept on disk: all of the prompt but its last token, and with its states.
+kept() { moe --temp 0 -n 24 --ignore-eos --prompt-cache "$tmp/cache" --stats-json "$json" "$@"; }
+kept -p "$story"
+check "--prompt-cache: the same" cmp -s "$out" "$tmp/alone"
+prompt=$(figure prompt_tokens)
+kept -p "$story" --batch 5 --draft ngram
+check "... again, the same" cmp -s "$out" "$tmp/alone"
+check "... of which one token was computed" [ "$(figure prompt_tokens) $(figure loaded_tokens)" = "1 $((prompt - 1))" ]
+moe -p "$story the end" --temp 0 -n 24 --ignore-eos
+cp "$out" "$tmp/longer"
+kept -p "$story the end"
+check "... a longer prompt: its answer" cmp -s "$out" "$tmp/longer"
+check "... from where the file ends" [ "$(figure loaded_tokens)" = "$((prompt - 1))" ]
+kept -p "$story"
+check "... the shorter one again: its answer" cmp -s "$out" "$tmp/alone"
 
 # Side by side, texts that begin alike: every answer as alone.
 for i in 1 2 3 4 5 6; do

@@ -1,14 +1,17 @@
 /*
  * Recurrent states: the same bits for any batch, thread count and company, where a text may go on
- * from, forks, and what they take of memory.
+ * from, forks, files, and what they take of memory.
  */
 #include <string.h>
 
+#include "engine/context_file.h"
 #include "layer/recurrent.h"
 #include "model/tensor_roles.h"
 #include "model_fixture.h"
 
 enum { N_IDS = 70, N_SEQUENCES = 3 };
+
+static char context_path[64];
 
 struct recurrent {
     struct fixture f;
@@ -21,7 +24,7 @@ static void open_session(struct fixture *f, uint32_t batch)
 {
     struct moe_err err = {0};
     const struct moe_session_options options = {
-        .context = 256, .n_sequences = N_SEQUENCES, .batch = batch};
+        .context = 256, .n_sequences = N_SEQUENCES, .batch = batch, .takes_back = true};
     moe_session_close(f->session);
     assert_ok(moe_session_open(&f->session, f->model, f->experts, &options, &err), &err);
 }
@@ -61,6 +64,7 @@ static int open_all(void **state, const char *checkpoint)
     struct moe_err err = {0};
     struct recurrent *r = *state = calloc(1, sizeof *r);
     const struct moe_convert_options options = pack_options("8", 8);
+    snprintf(context_path, sizeof context_path, "/tmp/moe-recurrent-%d.context", (int)getpid());
     snprintf(r->f.path, sizeof r->f.path, "/tmp/moe-recurrent-%d.moe", (int)getpid());
     make_pack(r->f.path, checkpoint, &options);
     assert_ok(moe_model_open(&r->f.model, r->f.path, 0, NULL, &err), &err);
@@ -272,12 +276,67 @@ static void test_memory_of_selections_is_booked(void **state)
                      4 * (3 * (16 + 16 + 80) + 5 * 6 * 16) * 4);
 }
 
-static void test_contexts_are_not_kept_in_files(void **state)
+/* Writes the first n positions of sequence 0, and has another session begin with the file; returns
+ * how many it had. */
+static uint64_t keep_and_take(struct recurrent *r, uint32_t n)
+{
+    struct moe_err err = {0};
+    struct moe_context_file file;
+    const struct moe_context c = {.ids = {.ids = r->ids, .n = n}, .n_done = n};
+    assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
+    open_session(&r->f, N_IDS);
+    assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
+    uint64_t n_done = file.context.n_done;
+    assert_int_equal(moe_context_most(&file, r->f.session), n_done);
+    assert_ok(moe_context_put(&file, r->f.session, n_done, &err), &err);
+    moe_context_close(&file);
+    return n_done;
+}
+
+static void test_files_keep_the_states(void **state)
+{
+    struct recurrent *r = *state;
+    compute(r, 0, 0, 30, 30);
+    assert_int_equal(keep_and_take(r, 30), 30);
+    compute(r, 0, 30, 40, 4);
+    assert_int_equal(keep_and_take(r, 40), 40);
+    compute(r, 0, 40, N_IDS, 7);
+    /* They have gone on. */
+    assert_int_equal(keep_and_take(r, 50), 0);
+    compute(r, 0, 0, 20, 20);
+    moe_sequence_mark(r->f.session, 20);
+    compute(r, 0, 20, 24, 4);
+    assert_int_equal(keep_and_take(r, 22), 20);
+    compute(r, 0, 20, N_IDS, 9);
+    unlink(context_path);
+}
+
+static void test_files_are_taken_whole(void **state)
 {
     struct recurrent *r = *state;
     struct moe_err err = {0};
-    assert_null(moe_sequence_kv(r->f.session, &err));
-    assert_non_null(strstr(err.text, "recurrent states"));
+    struct moe_context_file file;
+    const struct moe_context c = {.ids = {.ids = r->ids, .n = 30}, .n_done = 30};
+    compute(r, 0, 0, 30, 30);
+    assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
+    const struct moe_session_options narrow = {.context = 20, .batch = N_IDS};
+    moe_session_close(r->f.session);
+    assert_ok(moe_session_open(&r->f.session, r->f.model, r->f.experts, &narrow, &err), &err);
+    assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
+    assert_int_equal(moe_context_most(&file, r->f.session), 0);
+    moe_context_close(&file);
+    open_session(&r->f, N_IDS);
+    /* The last layer's states, before the checksum that ends the file. */
+    FILE *f = fopen(context_path, "r+b");
+    assert_int_equal(fseek(f, -12, SEEK_END), 0);
+    assert_int_equal(fputc(fgetc(f) ^ 4, f) == EOF, 0);
+    fclose(f);
+    assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
+    assert_fails(moe_context_put(&file, r->f.session, 30, &err), MOE_ERR_FORMAT, "recurrent states",
+                 &err);
+    moe_context_close(&file);
+    compute(r, 0, 0, 10, 10); /* begins anew all the same */
+    unlink(context_path);
 }
 
 int main(void)
@@ -289,9 +348,10 @@ int main(void)
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_layers_stand_for_themselves),
         cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_files_keep_the_states),
+        cmocka_unit_test(test_files_are_taken_whole),
         cmocka_unit_test(test_nothing_is_known_of_other_texts),
         cmocka_unit_test(test_memory_is_booked),
-        cmocka_unit_test(test_contexts_are_not_kept_in_files),
     };
     const struct CMUnitTest short_conv[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
@@ -299,8 +359,8 @@ int main(void)
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_layers_stand_for_themselves),
         cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_memory_of_inputs_is_booked),
-        cmocka_unit_test(test_contexts_are_not_kept_in_files),
     };
     const struct CMUnitTest scan[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
@@ -308,6 +368,7 @@ int main(void)
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_layers_stand_for_themselves),
         cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_memory_of_scans_is_booked),
     };
     const struct CMUnitTest halves[] = {
@@ -315,6 +376,7 @@ int main(void)
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_one_layer_of_halves_attends),
     };
     const struct CMUnitTest kda[] = {
@@ -322,12 +384,14 @@ int main(void)
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_files_keep_the_states),
     };
     const struct CMUnitTest select[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
         cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_memory_of_selections_is_booked),
     };
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);

@@ -132,6 +132,38 @@ static void a_loaded_conversation_goes_on(void **state)
     end(&b);
 }
 
+/* The same of a model with recurrent states, which stand behind its last token alone. */
+static void states_go_on_too(void **state)
+{
+    struct fixture bundled = fixture;
+    struct moe_err err = {0};
+    struct talk a, b;
+    const struct moe_convert_options options = pack_options("8", 8);
+    snprintf(fixture.path, sizeof fixture.path, "%s", in_dir("states.moe"));
+    make_pack(fixture.path, "tests/fixtures/qwen3-next-a", &options);
+    assert_ok(moe_model_open(&fixture.model, fixture.path, 0, NULL, &err), &err);
+    assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, NULL, &err),
+              &err);
+    fixture.session = NULL;
+    begin(&a, NULL, 0, 64, 0.9);
+    begin(&b, NULL, 200, 5, 0.9);
+    say(&a, QUESTIONS[0], 15, false);
+    say(&a, NULL, 4, false);
+    assert_ok(moe_conversation_save(&a.c, a.sampler, "", in_dir("c"), &err), &err);
+    say(&b, "Another conversation", 4, false);
+    uint64_t computed = b.session->stats.prompt_tokens;
+    assert_ok(moe_conversation_load(&b.c, b.sampler, "", in_dir("c"), &err), &err);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(say(&a, NULL, 14, false), say(&b, NULL, 14, false));
+        assert_same_context(&a, &b);
+    }
+    assert_in_range(b.session->stats.prompt_tokens - computed, 1, 4);
+    end(&a);
+    end(&b);
+    fixture_close(&fixture);
+    fixture = bundled;
+}
+
 static void others_conversations_are_refused(void **state)
 {
     struct talk a, plain, narrow;
@@ -317,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loaded_conversation_goes_on),
+        cmocka_unit_test(states_go_on_too),
         cmocka_unit_test(others_conversations_are_refused),
         cmocka_unit_test(an_undone_turn_leaves_nothing),
         cmocka_unit_test(a_question_drops_old_turns),
