@@ -14,6 +14,25 @@ struct dev_activate {
     struct moe_gpu_act mid;
 };
 
+/* Whether there is a gate beside up. */
+static inline __host__ __device__ bool dev_is_gated(const struct moe_gpu_activation &how)
+{
+    return how.kind != MOE_ACT_RELU2;
+}
+
+/* Of a column of gate and up. */
+static __device__ __forceinline__ float dev_activation(const struct moe_gpu_activation &how,
+                                                       const float *gate, const float *up)
+{
+    float v;
+    if (how.kind == MOE_ACT_SWIGLU_CLAMPED)
+        return moe_math_swiglu_clamped(*gate, *up, how.alpha, how.limit);
+    if (dev_is_gated(how))
+        return moe_math_swiglu(*gate, *up);
+    v = moe_math_relu(*up);
+    return fmaf(v, v, 0.0f);
+}
+
 /* 64 columns of an activation, by a warp. */
 static __device__ __forceinline__ void dev_activate_chunk(const struct dev_activate &a,
                                                           uint64_t row, uint32_t chunk)
@@ -25,10 +44,7 @@ static __device__ __forceinline__ void dev_activate_chunk(const struct dev_activ
             chunk * DEV_PREPARE_CHUNK + half * DEV_PREPARE_HALF + threadIdx.x % DEV_WARP;
         values[half] = 0;
         if (column < a.mid.cols)
-            gate[column] = values[half] =
-                a.how.clamped
-                    ? moe_math_swiglu_clamped(gate[column], up[column], a.how.alpha, a.how.limit)
-                    : moe_math_swiglu(gate[column], up[column]);
+            gate[column] = values[half] = dev_activation(a.how, &gate[column], &up[column]);
     }
     dev_prepare_values(values, chunk, a.mid, row);
 }

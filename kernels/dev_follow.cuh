@@ -39,7 +39,7 @@ static __device__ void follow_activate(const struct dev_follow &f, const struct 
     uint32_t chunks = dev_follow_counters(m.then, m.panels);
     uint32_t here = min(m.panels - chunk * FOLLOW_PANELS, (uint32_t)FOLLOW_PANELS);
     uint32_t *counter = f.arrivals + FOLLOW_FIRST + m.item * chunks + chunk;
-    if (!dev_last_arrival(counter, 2 * here))
+    if (!dev_last_arrival(counter, dev_is_gated(f.activate.how) ? 2 * here : here))
         return;
     for (uint32_t i = threadIdx.x / DEV_WARP; i < m.n; i += blockDim.x / DEV_WARP)
         dev_activate_chunk(f.activate, m.out + i, chunk);

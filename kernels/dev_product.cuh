@@ -12,7 +12,7 @@
 /* What a product's last block goes on with. */
 enum dev_then {
     DEV_THEN_NOTHING,
-    DEV_THEN_ACTIVATE, /* of a pair, gate and up: 64 columns of their activation */
+    DEV_THEN_ACTIVATE, /* of gate and up, or of up alone: 64 columns of their activation */
     DEV_THEN_ROUTE,
     DEV_THEN_COMBINE, /* the end of a MoE layer, 16 columns; then the norm where there is one */
     DEV_THEN_NORM,

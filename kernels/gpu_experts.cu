@@ -93,6 +93,12 @@ static struct moe_gpu_product down_product(const struct moe_gpu_experts *e,
 
 /* ---- Lists ---- */
 
+/* Of a job before its activation: gate and up, or up alone. */
+static uint32_t products_in(const struct moe_gpu_experts *e)
+{
+    return dev_is_gated(e->activation) ? 2 : 1;
+}
+
 struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n)
 {
     struct dev_products list = {};
@@ -102,28 +108,30 @@ struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n)
 }
 
 static void add(struct dev_products *list, struct moe_gpu_product product, enum dev_matrix matrix,
-                uint32_t out, enum dev_then then)
+                uint32_t out, enum dev_then then, uint32_t item)
 {
-    struct dev_product *p = &list->list[list->n];
+    struct dev_product *p = &list->list[list->n++];
     *p = gpu_describe_product(&product);
     p->matrix = (uint8_t)matrix;
     p->then = (uint8_t)then;
     p->out = out;
-    p->item = list->n++ / 2;
+    p->item = item;
 }
 
 void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job)
 {
+    uint32_t item = list->n / products_in(e);
     list->follow.activate = activation_of(e);
-    add(list, gate_product(e, job), DEV_GATE, job->first, DEV_THEN_ACTIVATE);
-    add(list, up_product(e, job), DEV_UP, job->first, DEV_THEN_ACTIVATE);
+    if (dev_is_gated(e->activation))
+        add(list, gate_product(e, job), DEV_GATE, job->first, DEV_THEN_ACTIVATE, item);
+    add(list, up_product(e, job), DEV_UP, job->first, DEV_THEN_ACTIVATE, item);
 }
 
 void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job)
 {
-    add(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING);
+    add(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING, 0);
 }
 
 /* ---- Jobs ---- */
@@ -153,13 +161,14 @@ static void start_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
 static bool list_job(struct moe_gpu *g, struct dev_products *pairs, const struct moe_gpu_experts *e,
                      const struct moe_gpu_job *job)
 {
-    const struct moe_gpu_product two[] = {gate_product(e, job), up_product(e, job)};
-    for (int tries = 0; tries < 2 && gpu_can_list(two, 2); tries++) {
-        if (pairs->n + 2 <= DEV_MAX_PRODUCTS) {
+    const struct moe_gpu_product two[] = {up_product(e, job), gate_product(e, job)};
+    uint32_t each = products_in(e);
+    for (int tries = 0; tries < 2 && gpu_can_list(two, each); tries++) {
+        if (pairs->n + each <= DEV_MAX_PRODUCTS) {
             gpu_list_pair(pairs, e, job);
             if (gpu_can_follow(pairs))
                 return true;
-            pairs->n -= 2;
+            pairs->n -= each;
         }
         start_pairs(g, pairs);
     }

@@ -121,15 +121,16 @@ enum { MOE_GPU_JOINED_ROWS = 4 };
 void moe_gpu_matmul_then(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list,
                          const struct moe_gpu_then *then);
 
-/* A feed-forward's matrices and biases: an expert, or a dense or shared one. */
+/* A feed-forward's matrices and biases: an expert, or a dense or shared one. gate.data is NULL
+ * where the activation is of up alone. */
 struct moe_gpu_gated {
     struct moe_mat gate, up, down;
     const float *gate_bias, *up_bias, *down_bias; /* [rows] */
 };
 
-/* The activation between its products. */
+/* The activation between its products: MOE_ACT_SWIGLU, _SWIGLU_CLAMPED or _RELU2. */
 struct moe_gpu_activation {
-    bool clamped; /* kern.h's swiglu_clamped; else swiglu */
+    enum moe_act_kind kind;
     float alpha, limit;
 };
 
@@ -144,7 +145,7 @@ struct moe_gpu_experts {
     const struct moe_gpu_act *in; /* of the host; the batch */
     const uint32_t *rows;         /* NULL: row i of the batch is input i */
     struct moe_gpu_activation activation;
-    float *gate, *up; /* [activations][ff_stride] scratch; gate receives the activation */
+    float *gate, *up; /* [activations][ff_stride] scratch; gate receives any activation */
     uint64_t ff_stride;
     const struct moe_gpu_act *mid; /* of the host; cols: the feed-forward's width; x is gate */
     float *out;                    /* [activations][out_stride] */

@@ -276,7 +276,7 @@ static int fill_table(struct gpu_work *g, const struct moe_config *c,
         }
         all->like[m] = at[-(int64_t)c->n_experts];
         if (!alike)
-            all->like[m].gate.data = NULL;
+            all->like[m].up.data = NULL;
         all->recordable &= alike;
         m++;
     }

@@ -81,7 +81,7 @@ struct gpu_prediction {
 struct gpu_residents {
     struct moe_gpu_gated *table; /* [MoE layers][n_experts]; NULL: not all are there */
     struct moe_gpu_gated *like;  /* [MoE layers] of the host; where experts of a layer differ in
-                                    layout, its gate.data is NULL */
+                                    layout, its up.data is NULL */
     uint64_t table_bytes;
     bool recordable; /* a decoded token needs nothing of the host */
     struct gpu_graph graphs[GPU_MAX_GRAPHS];

@@ -119,9 +119,9 @@ static void record(struct moe_session *s, struct gpu_graph *recording)
     moe_gpu_graph_begin(g->gpu);
     for (uint32_t layer = 0; layer < s->model->config.n_layers; layer++) {
         stages_gpu_attend(s, layer, rows, 1, NULL);
-        if (!s->model->layers[layer].is_moe)
+        if (!s->model->layers[layer].is_moe && !s->model->config.layer_no_ffn[layer])
             stages_gpu_dense(s, layer, 1, NULL);
-        else
+        else if (s->model->layers[layer].is_moe)
             stages_gpu_alone(s, layer, 1);
     }
     g->normed_for = UINT32_MAX; /* whether this is replayed or not, nothing was computed */

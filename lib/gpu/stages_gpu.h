@@ -40,7 +40,7 @@ struct moe_gpu_product stages_gpu_product(struct moe_mat w, const struct moe_gpu
 /* The norm of the stream into `out`. */
 struct moe_gpu_norm stages_gpu_norm(const struct moe_session *s, const float *weights,
                                     const float *bias, struct moe_gpu_act out);
-/* The norm in front of a layer's attention. */
+/* The norm in front of a layer's attention, or of its feed-forward where it has nothing else. */
 struct moe_gpu_norm stages_gpu_attention_norm(const struct moe_session *s, uint32_t layer);
 /* That of the next layer, for the kernel that completes the stream; NULL: there is none. It counts
  * as done then. */

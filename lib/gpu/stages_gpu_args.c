@@ -67,6 +67,8 @@ struct moe_gpu_norm stages_gpu_attention_norm(const struct moe_session *s, uint3
         &l->state_q,    &l->state_k,          &l->state_v,     &l->state_z,    &l->state_z_down,
         &l->state_beta, &l->state_decay_down, &l->state_scale, &l->state_decay};
     struct moe_gpu_act in = gpu_act_plain(room, c->hidden);
+    if (c->layer_no_attention[layer])
+        return stages_gpu_norm(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
     gpu_act_want(&in, room, l->q_down.layout);
     gpu_act_want(&in, room, l->kv_down.layout);
     if (!c->q_rank)

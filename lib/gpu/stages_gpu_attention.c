@@ -207,6 +207,18 @@ static struct moe_gpu_act attend_text(struct moe_session *s, uint32_t layer,
     return out;
 }
 
+/* The norm behind a layer's attention: its feed-forward's, or where it has none the next layer's,
+ * or none. */
+static struct moe_gpu_norm end_norm(struct moe_session *s, uint32_t layer)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct moe_gpu_norm norm = stages_gpu_norm(s, NULL, NULL, (struct moe_gpu_act){0});
+    if (!s->model->config.layer_no_ffn[layer])
+        return stages_gpu_norm(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
+    stages_gpu_next_norm(s, layer, &norm);
+    return norm;
+}
+
 int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows, struct moe_err *err)
 {
@@ -218,11 +230,13 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     const struct moe_gpu_act in = norm.out;
     if (g->normed_for != layer)
         moe_gpu_add_norm(g->gpu, &norm, n_rows);
+    if (c->layer_no_attention[layer])
+        return moe_poll_loads(s, err);
     const struct moe_gpu_act out = recurrent ? stages_gpu_recurrent(s, layer, &in, n_rows)
                                              : attend_text(s, layer, &in, n_rows);
     const struct moe_gpu_product o =
         stages_gpu_product(recurrent ? l->state_o : l->o, &out, n_rows, g->sum, g->hidden_stride);
-    norm = stages_gpu_norm(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
+    norm = end_norm(s, layer);
     norm.add = g->sum;
     norm.add_stride = g->hidden_stride;
     norm.add_bias = l->o_bias;

@@ -8,6 +8,11 @@
 
 /* ---- Dense and shared ---- */
 
+static struct moe_gpu_activation activation_of(const struct moe_config *c, enum moe_act_kind kind)
+{
+    return (struct moe_gpu_activation){kind, c->act_alpha, c->act_limit};
+}
+
 /* Inputs and outputs of a dense or shared feed-forward, with room in gate, up and `room`; the
  * result points at in and mid, which are filled. */
 static struct moe_gpu_experts dense_of(const struct moe_session *s, uint32_t layer, float *gate,
@@ -18,10 +23,11 @@ static struct moe_gpu_experts dense_of(const struct moe_session *s, uint32_t lay
     const struct gpu_work *g = s->device;
     *in = stages_gpu_ffn_inputs(s, layer);
     *mid = gpu_act_plain(room, l->down.cols);
-    mid->x_stride = moe_round_up(l->gate.rows, MOE_PANEL_ROWS);
+    mid->x_stride = moe_round_up(l->up.rows, MOE_PANEL_ROWS);
     gpu_act_want(mid, room, l->down.layout);
     return (struct moe_gpu_experts){
         .in = in,
+        .activation = activation_of(&s->model->config, s->model->config.dense_act),
         .gate = gate,
         .up = up,
         .ff_stride = mid->x_stride,
@@ -104,7 +110,7 @@ static struct moe_gpu_experts experts_of(struct moe_session *s, uint32_t layer,
     return (struct moe_gpu_experts){
         .in = in,
         .rows = g->ff.rows,
-        .activation = {c->expert_act == MOE_ACT_SWIGLU_CLAMPED, c->act_alpha, c->act_limit},
+        .activation = activation_of(c, c->expert_act),
         .gate = g->ff.gate,
         .up = g->ff.up,
         .ff_stride = mid->x_stride,
@@ -197,7 +203,7 @@ bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     struct gpu_work *g = s->device;
     uint32_t m = moe_config_moe_layers(c, layer);
     if (!g->residents.table || s->strategy || n_rows > MOE_GPU_JOINED_ROWS ||
-        !g->residents.like[m].gate.data)
+        !g->residents.like[m].up.data)
         return false;
     struct moe_gpu_act in, mid, shared_in, shared_mid;
     struct moe_gpu_product routers[2];

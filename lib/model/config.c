@@ -253,25 +253,30 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     return MOE_OK;
 }
 
+static bool gpu_activates(enum moe_act_kind kind)
+{
+    return kind <= MOE_ACT_SWIGLU_CLAMPED || kind == MOE_ACT_RELU2;
+}
+
 int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err)
 {
     bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
     bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order &&
                     c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
                     !c->window_chunks && !c->query_step && !c->weigh_inputs &&
-                    c->dense_act == MOE_ACT_SWIGLU && c->expert_act <= MOE_ACT_SWIGLU_CLAMPED &&
+                    gpu_activates(c->dense_act) && gpu_activates(c->expert_act) &&
                     c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
                     !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
                     c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
-                    !c->layer_scale && !moe_config_has_static(c, 0, c->n_layers) &&
-                    !moe_config_has_halves(c);
+                    !c->layer_scale && !moe_config_has_static(c, 0, c->n_layers);
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
         "%s: models of this kind (encoder, positions by distance or "
         "learnt, norms after blocks or rotation, layers of two shapes, windows that do not "
-        "move, experts of two matrices, with weighed inputs or chosen by the token, routers before "
+        "move, other activations, experts with weighed inputs or chosen by the token, routers "
+        "before "
         "attention) "
         "are computed by the processor alone: take --device cpu",
         named);

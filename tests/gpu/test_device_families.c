@@ -156,6 +156,8 @@ static struct family_case cases[] = {
     SMALL("kimi-linear-b"),
     SMALL("jamba-a"),
     FULL("jamba-b"),
+    FULL("nemotron-h-a"),
+    SMALL("nemotron-h-b"),
     /* Every layout that experts have. */
     {"qwen2-moe-a", {16, 16}, 16, 0},
     {"qwen2-moe-a", {8, 8}, 4, 0},

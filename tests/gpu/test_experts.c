@@ -90,8 +90,7 @@ static void batch_open(struct batch *b, struct gpu_taken *t, uint32_t n_rows,
     memset(b->want, GPU_GUARD_BYTE, out_bytes);
     b->e.in = &b->in;
     b->e.mid = &b->mid;
-    b->e.activation = (struct moe_gpu_activation){c->expert_act == MOE_ACT_SWIGLU_CLAMPED,
-                                                  c->act_alpha, c->act_limit};
+    b->e.activation = (struct moe_gpu_activation){c->expert_act, c->act_alpha, c->act_limit};
 }
 
 /* want[first ..] = the expert's outputs for rows of the batch. */

@@ -53,14 +53,15 @@ static void room_of(struct twins *t, struct layer *l, struct moe_gpu_experts e[N
     struct pair out = twin(t, NULL, n * l->stride * sizeof(float));
     twin_act(t, mid, n, ff, gate, stride);
     for (int side = 0; side < N_SIDES; side++)
-        e[side] = (struct moe_gpu_experts){.in = &l->in,
-                                           .activation = {.clamped = l->ff % 2, 1.702f, 0.5f},
-                                           .gate = gate.at[side],
-                                           .up = up.at[side],
-                                           .ff_stride = stride,
-                                           .mid = &mid[side],
-                                           .out = out.at[side],
-                                           .out_stride = l->stride};
+        e[side] = (struct moe_gpu_experts){
+            .in = &l->in,
+            .activation = {l->ff % 2 ? MOE_ACT_SWIGLU_CLAMPED : MOE_ACT_SWIGLU, 1.702f, 0.5f},
+            .gate = gate.at[side],
+            .up = up.at[side],
+            .ff_stride = stride,
+            .mid = &mid[side],
+            .out = out.at[side],
+            .out_stride = l->stride};
 }
 
 static void draw_kinds(uint64_t *seed, struct moe_layout kinds[3])
