@@ -84,13 +84,19 @@ static void device_equals_processor(void **state)
     for (int cached = 0; cached < 1 + has_experts; cached++) {
         pair_experts(&p, cached);
         for (int f16 = 0; f16 < 2 - cached; f16++) {
-            pair_sessions(&p, (struct moe_session_options){
-                                  .context = context,
-                                  .n_sequences = 2,
-                                  .batch = MAX_ROWS,
-                                  .kv_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
-                                  .takes_back = true,
-                              });
+            const struct moe_session_options options = {
+                .context = context,
+                .n_sequences = 2,
+                .batch = MAX_ROWS,
+                .kv_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+                .takes_back = true,
+                .gpu = gpu,
+            };
+            uint64_t before = moe_gpu_allocated_bytes(gpu);
+            pair_sessions(&p, options);
+            /* What plans book, recurrent states included, is what is taken. */
+            assert_int_equal(moe_gpu_allocated_bytes(gpu) - before,
+                             moe_session_gpu_bytes(&p.sides[GPU].model->config, &options));
             if (!f16) {
                 check_one_sequence(&p);
                 check_copies(&p);
