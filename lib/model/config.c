@@ -268,16 +268,14 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
                     !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
                     c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
-                    !c->layer_scale && !moe_config_has_static(c, 0, c->n_layers);
+                    !c->layer_scale && !c->dense_bias && !moe_config_has_static(c, 0, c->n_layers);
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, positions by distance or "
-        "learnt, norms after blocks or rotation, layers of two shapes, windows that do not "
-        "move, other activations, experts with weighed inputs or chosen by the token, routers "
-        "before "
-        "attention) "
-        "are computed by the processor alone: take --device cpu",
+        "%s: models of this kind (encoder, positions by distance or learnt, norms after blocks or "
+        "rotation, layers of two shapes, windows that do not move, other activations, experts with "
+        "weighed inputs or chosen by the token, routers before attention) are computed by the "
+        "processor alone: take --device cpu",
         named);
 }
