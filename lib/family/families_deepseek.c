@@ -24,12 +24,22 @@ static const struct moe_source_names bailing_names = {
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
 };
 
+static const struct moe_source_names bailing_gguf_names = {
+    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION)},
+};
+
 static const struct moe_source_names hy_v3_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias"),
               [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
               [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
               [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+};
+
+static const struct moe_source_names hy_v3_gguf_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(B "exp_probs_b")},
 };
 
 const struct moe_family moe_families_deepseek[] = {
@@ -130,7 +140,8 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_sigmoid_gguf},
         .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
     },
-    /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. */
+    /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. GGUF files call
+     * it glm4moe, which it is without norms of queries and keys. */
     {
         .name = "solar_open",
         .constants = SETTINGS(SIGMOIDS),
@@ -163,7 +174,12 @@ const struct moe_family moe_families_deepseek[] = {
                .expert_layers = MOE_LAYERS_AFTER,
                .n_dense = 1,
                .own = family_bailing_moe_hf},
-        .tensors[MOE_NAMING_HF].names = {&bailing_names},
+        .gguf = {.arch = "bailingmoe2",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .own = family_sigmoid_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&bailing_names},
+                    [MOE_NAMING_GGUF].names = {&bailing_gguf_names}},
     },
     /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. Shared experts are counted by a
      * key of its own, hence a function. */
@@ -182,7 +198,9 @@ const struct moe_family moe_families_deepseek[] = {
                .expert_layers = MOE_LAYERS_AFTER,
                .n_dense = 1,
                .own = family_hy_v3_hf},
-        .tensors[MOE_NAMING_HF].names = {&hy_v3_names},
+        .gguf = {.arch = "hy_v3", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&hy_v3_names}, [MOE_NAMING_GGUF].names = {&hy_v3_gguf_names}},
     },
     /* dots.llm1: Qwen3's attention, DeepSeek-V3's router. */
     {

@@ -52,6 +52,12 @@ static const struct moe_source_names afmoe_names = {
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
 };
 
+static const struct moe_source_names afmoe_gguf_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(B "post_ffw_norm.weight"),
+              [MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight")},
+};
+
 /* Experts of a layer together, transposed. */
 static const struct moe_source_names llama4_names = {
     .dense = {[MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
@@ -114,7 +120,13 @@ const struct moe_family moe_families_local[] = {
                .rope_theta = 5e5,
                .in_text_config = true,
                .own = family_llama4_hf},
-        .tensors[MOE_NAMING_HF] = {.names = {&llama4_names}, .paired = true},
+        .gguf = {.arch = "llama4",
+                 .only =
+                     ONLY({"attention.sliding_window", "8192"}, {"attention.chunk_size", "8192"},
+                          {"attention.sliding_window_pattern", "4"}),
+                 .own = family_llama4_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&llama4_names}, .paired = true},
+                    [MOE_NAMING_GGUF].paired = true},
     },
     /* EXAONE-MoE (K-EXAONE): DeepSeek-V3's router, global layers that know no positions. Which
      * layers are which is worked out, hence a function. */
@@ -131,6 +143,11 @@ const struct moe_family moe_families_local[] = {
                .n_dense = 1,
                .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
                .own = family_exaone_moe_hf},
+        .gguf = {.arch = "exaone-moe",
+                 .sigmoid = true,
+                 .settings = SETTINGS(NEED("attention.sliding_window", window), GGUF_GROUPS,
+                                      GGUF_NORM_TOPK(false)),
+                 .own = family_exaone_moe_gguf},
     },
     /* Command-A with experts: attention and feed-forward take in one norm, which only subtracts the
      * mean and scales; global layers know no positions, but for those without experts. Which layers
@@ -138,8 +155,8 @@ const struct moe_family moe_families_local[] = {
     {
         .name = "cohere2_moe",
         .constants = SETTINGS(SET(parallel_blocks, true), SET(router_early, true),
-                              SET(rope_in_windows, true), SET(norm_kind, MOE_NORM_CENTRED),
-                              SET(tied_head, true)),
+                              SET(router_kind, MOE_ROUTER_SIGMOID), SET(rope_in_windows, true),
+                              SET(norm_kind, MOE_NORM_CENTRED), SET(tied_head, true)),
         .hf = {.only = ONLY({"use_parallel_block", "true"}, {"use_qk_norm", "false"},
                             {"use_gated_activation", "true"}, {"layer_norm_bias", "false"}),
                .settings = SETTINGS(CONTEXT(8192), SET(head_dim, 128),
@@ -151,7 +168,11 @@ const struct moe_family moe_families_local[] = {
                .expert_layers = MOE_LAYERS_AFTER,
                .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
                .own = family_cohere2_moe_hf},
-        .tensors[MOE_NAMING_HF].paired = true,
+        .gguf = {.arch = "cohere2moe",
+                 .settings = SETTINGS(NEED("attention.sliding_window", window),
+                                      NEED("logit_scale", logit_scale), GGUF_NORM_TOPK(false)),
+                 .own = family_cohere2_moe_gguf},
+        .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
     },
     /* AFMoE (Trinity): norms on both sides of blocks, gated attention, global layers that know no
      * positions, DeepSeek-V3's router without groups. Which layers are which is worked out, hence a
@@ -171,7 +192,14 @@ const struct moe_family moe_families_local[] = {
                .rope_theta = 1e4,
                .windows = {MOE_WINDOW_ALL, 1024, .listed = true},
                .own = family_afmoe_hf},
-        .tensors[MOE_NAMING_HF].names = {&afmoe_names},
+        .gguf = {.arch = "afmoe",
+                 .sigmoid = true,
+                 .only = ONLY({"attention.sliding_window_pattern", "4"},
+                              {"expert_group_count", "1"}, {"expert_weights_norm", "true"}),
+                 .settings = SETTINGS(NEED("attention.sliding_window", window)),
+                 .own = family_afmoe_gguf},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&afmoe_names}, [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
     },
     /* Gemma-4: norms on both sides of everything, a dense feed-forward beside the experts, global
      * layers with wider heads whose values are their keys. Which layers these are and what they

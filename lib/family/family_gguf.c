@@ -57,13 +57,20 @@ static int read_gating(const struct moe_gguf *gguf, uint32_t *gating, struct moe
                             false, gating, err);
 }
 
+/* Hy3's files leave out the last word of the usual name. */
+static bool has_choice_bias(const struct moe_checkpoint *ck, uint32_t layer)
+{
+    return family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", layer) ||
+           family_gguf_tensor(ck, "blk.%u.exp_probs_b", layer);
+}
+
 /* Whether routers take sigmoids. Files that do not say (GLM-4.7-Flash) have a bias for the choice,
  * which of several families of an architecture only the one with sigmoids has. */
 static bool takes_sigmoids(const struct moe_checkpoint *ck, uint32_t gating)
 {
     bool biased = false;
     for (uint32_t i = 0; i < MOE_MAX_LAYERS && gating == GATING_UNSAID && !biased; i++)
-        biased = family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", i) != NULL;
+        biased = has_choice_bias(ck, i);
     return gating == GATING_SIGMOID || biased;
 }
 
@@ -194,7 +201,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
         take_width(family_gguf_tensor(ck, "blk.%u.ffn_down_exps.weight", i), &c->expert_ff);
         take_width(family_gguf_tensor(ck, "blk.%u.ffn_down_shexp.weight", i), &c->shared_ff);
         c->shared_gate = family_gguf_tensor(ck, "blk.%u.ffn_gate_inp_shexp.weight", i) != NULL;
-        c->choice_bias |= choice_bias && family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", i);
+        c->choice_bias |= choice_bias && has_choice_bias(ck, i);
     }
     if (!dense)
         c->dense_ff = 0; /* the key may be there nevertheless: an expert's width, or unused */

@@ -155,13 +155,28 @@ static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
                                &s->theta, err);
 }
 
+/* Layers with a window may have a base of their own; here only Gemma-4's have. */
+static int refuse_other_base(const struct moe_rope_settings *s, const struct moe_gguf *gguf,
+                             struct moe_err *err)
+{
+    double base = s->theta;
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, "rope.freq_base_swa");
+    int status = moe_gguf_get_double(gguf, key.text, false, &base, err);
+    if (status == MOE_OK && base != s->theta)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: '%s' %g beside 'rope.freq_base' %g is not implemented for this family",
+                        moe_gguf_path(gguf), key.text, base, s->theta);
+    return status;
+}
+
 int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *s, struct moe_err *err)
 {
     uint32_t n_long = 0;
     int status = read_rope_settings(s, moe_checkpoint_gguf(ck), err);
-    if (status == MOE_OK && c->global_head_dim)
-        status = read_global(c, ck, s, err);
+    if (status == MOE_OK)
+        status = c->global_head_dim ? read_global(c, ck, s, err)
+                                    : refuse_other_base(s, moe_checkpoint_gguf(ck), err);
     if (status == MOE_OK && s->kind == MOE_ROPE_PLAIN &&
         moe_checkpoint_find(ck, "rope_factors_long.weight"))
         s->kind = MOE_ROPE_LONGROPE; /* some files have the factors and name no kind */

@@ -8,6 +8,22 @@
 #include "fmt/checkpoint.h"
 #include "quant/layout.h"
 
+static void every_fourth_global(struct moe_config *c)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_windowed[i] = (i + 1) % 4 != 0;
+}
+
+static int needs_window(const struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_err *err)
+{
+    if (c->window > 0)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: 'attention.sliding_window' 0 is not implemented for this family",
+                    moe_checkpoint_dir(ck));
+}
+
 /* ---- SmallThinker ---- */
 
 /* Files with a window are of models whose layers 0, 4, 8, ... have none and do not rotate. */
@@ -92,4 +108,72 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                                   MOE_MAX_DIM, true, &c->shared_ff, err);
     }
     return status;
+}
+
+/* ---- Llama-4 ---- */
+
+/* Files say neither which layers see a part nor, as a rule, how long parts are nor how queries are
+ * scaled: these are as published, and so in llama.cpp. The model with 128 experts has no norms of
+ * queries and keys; some files say so. */
+int family_llama4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    bool norm = c->n_experts != 128;
+    (void)rope;
+    c->window = 8192;
+    every_fourth_global(c);
+    c->query_step = 8192;
+    c->query_scale = 0.1f;
+    int status =
+        moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "use_qk_norm").text, false, &norm, err);
+    c->qk_norm = norm ? MOE_QK_NORM_BARE : MOE_QK_NORM_NONE;
+    return status;
+}
+
+/* ---- AFMoE ---- */
+
+/* Every fourth layer is global, and embeddings are scaled, without a word of it in the file. */
+int family_afmoe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    every_fourth_global(c);
+    if (!moe_gguf_has(moe_checkpoint_gguf(ck),
+                      moe_gguf_arch_key(moe_checkpoint_gguf(ck), "embedding_scale").text))
+        c->embed_scale = sqrtf((float)c->hidden);
+    return needs_window(c, ck, err);
+}
+
+/* ---- EXAONE-MoE ---- */
+
+int family_exaone_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = needs_window(c, ck, err);
+    if (status == MOE_OK)
+        status = family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err);
+    return status == MOE_OK ? family_sigmoid_gguf(c, ck, rope, err) : status;
+}
+
+/* ---- Command-A with experts ---- */
+
+/* The epsilon's key says which norm it is. Layers without experts rotate in any case; the shared
+ * experts are averaged with the others. */
+int family_cohere2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    double eps = 0;
+    (void)rope;
+    int status = needs_window(c, ck, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_double(
+            gguf, moe_gguf_arch_key(gguf, "attention.layer_norm_rms_epsilon").text, false, &eps,
+            err);
+    if (status == MOE_OK && eps != 0)
+        c->norm_kind = MOE_NORM_RMS;
+    c->rope_in_dense = true;
+    c->moe_scale = c->shared_ff ? 0.5f : 1;
+    return status == MOE_OK ? family_gguf_windows(c, gguf, 0, err) : status;
 }

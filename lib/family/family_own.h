@@ -59,10 +59,16 @@ int family_kimi_linear_hf(struct moe_config *config, const char *path, const str
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_jamba_hf(struct moe_config *config, const char *path, const struct json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_llama4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err);
 int family_llama4_hf(struct moe_config *config, const char *path, const struct json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_exaone_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_exaone_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_afmoe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_afmoe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err);
 int family_gemma4_hf(struct moe_config *config, const char *path, const struct json_t *json,
@@ -73,6 +79,8 @@ int family_smallthinker_hf(struct moe_config *config, const char *path, const st
                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_smallthinker_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                              struct moe_rope_settings *rope, struct moe_err *err);
+int family_cohere2_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_cohere2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,

@@ -17,6 +17,8 @@
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
 #define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"
 #define GEMMA4 "tests/fixtures/gemma4-a/model.gguf"
+#define AFMOE "tests/fixtures/afmoe-a/model.gguf"
+#define LLAMA4 "tests/fixtures/llama4-gguf/model.gguf"
 
 enum { LAYERS = 2, EXPERTS = 4, HIDDEN = 64, FF = 32, HEADS = 2, HEAD_DIM = 32 };
 
@@ -568,6 +570,24 @@ static void what_is_not_computed_is_refused_by_its_key(void **state)
     describe_changed(GEMMA4, "gemma4.rope.dimension_count", -1, 10,
                      "global heads of 20 values of which 10 are rotated");
     describe_changed(GEMMA4, "gemma4.block_count", -1, 5, "has 4 numbers for 5 layers");
+    describe_changed(AFMOE, "afmoe.attention.sliding_window", -1, 0,
+                     "'attention.sliding_window' 0 is not implemented");
+    describe_changed(AFMOE, "afmoe.expert_group_count", -1, 2,
+                     "'afmoe.expert_group_count' is 2, only 1 is implemented");
+}
+
+/* What Llama-4's files do not say, and no prompt of a fixture is long enough to show. */
+static void unsaid_windows_are_as_published(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    static struct moe_config c;
+    assert_ok(moe_checkpoint_open(&ck, LLAMA4, &err), &err);
+    assert_ok(moe_config_read_gguf(&c, ck, &err), &err);
+    assert_true(c.window == 8192 && c.window_chunks && c.rope_in_windows);
+    assert_true(c.query_step == 8192 && fabsf(c.query_scale - 0.1f) < 1e-9f);
+    assert_memory_equal(c.layer_is_windowed, "\1\1\1\0", 4);
+    moe_checkpoint_close(ck);
 }
 
 int main(void)
@@ -585,6 +605,7 @@ int main(void)
         cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
         cmocka_unit_test(metadata_and_tensors_describe_the_model),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),
+        cmocka_unit_test(unsaid_windows_are_as_published),
     };
     return cmocka_run_group_tests(tests, make_dir, tear_down);
 }
