@@ -31,8 +31,8 @@ enum {
 
 bool moe_engine_takes_part(const struct moe_strategy *s)
 {
-    return s->predict != MOE_PREDICT_BY_NOTHING || s->needs_host || s->gate_below > 0 ||
-           s->prefer > 0;
+    return s->predict != MOE_PREDICT_BY_NOTHING || moe_strategy_recalls(s) || s->needs_host ||
+           s->gate_below > 0 || s->prefer > 0;
 }
 
 uint32_t moe_engine_host_threads(bool on_gpu)

@@ -108,6 +108,8 @@ struct moe_experts_ops {
                       struct moe_expert_view *view);
     /* For how many MoE layers after this one predictions are wanted. */
     uint32_t (*wants_prediction)(struct moe_experts *self, uint32_t layer);
+    /* ... and for how many from this model layer on, the first of a pass, before it. */
+    uint32_t (*wants_first)(struct moe_experts *self, uint32_t layer);
     /* Predictions for the next n MoE layers, nearest first. */
     int (*predicted)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
                      struct moe_err *err);
@@ -115,6 +117,8 @@ struct moe_experts_ops {
      * needs. Layers in their order, before the first of them is computed. */
     int (*known)(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
                  struct moe_err *err);
+    /* Experts of a layer that the pass may ask for: [n_experts], 0 or 1; before its first layer. */
+    void (*expected)(struct moe_experts *self, uint32_t layer, const uint8_t *marks);
     /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
     void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
     /* Which experts of a layer the cache keeps (moe_scheduler_cached): [n_experts], 0 or 1. */

@@ -171,6 +171,15 @@ static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
     return moe_scheduler_wants_prediction(c->scheduler, c->moe_layer[layer]);
 }
 
+static uint32_t wants_first(struct moe_experts *self, uint32_t layer)
+{
+    const struct cached *c = (const struct cached *)self;
+    uint32_t first = 0;
+    while (first < c->inventory.n_layers && c->inventory.model_layer[first] < layer)
+        first++;
+    return first < c->inventory.n_layers ? moe_scheduler_wants_first(c->scheduler, first) : 0;
+}
+
 static int predicted(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
                      struct moe_err *err)
 {
@@ -182,6 +191,12 @@ static int known(struct moe_experts *self, uint32_t layer, const struct moe_need
 {
     const struct cached *c = (const struct cached *)self;
     return moe_scheduler_known(c->scheduler, c->moe_layer[layer], needs, n, err);
+}
+
+static void expected(struct moe_experts *self, uint32_t layer, const uint8_t *marks)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_expected(c->scheduler, c->moe_layer[layer], marks);
 }
 
 static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
@@ -245,8 +260,10 @@ const struct moe_experts_ops cached_ops = {
     .poll = poll,
     .host_view = host_view,
     .wants_prediction = wants_prediction,
+    .wants_first = wants_first,
     .predicted = predicted,
     .known = known,
+    .expected = expected,
     .present = present,
     .cached = which_cached,
     .close = close_cached,

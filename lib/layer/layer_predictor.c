@@ -36,6 +36,8 @@ struct moe_layer_predictor {
     struct moe_act *acts; /* [depth] */
 
     struct moe_choice_history history; /* by choices */
+    bool recalls;                      /* it keeps what tokens chose last */
+    uint32_t *ids;                     /* [batch] of the pass's tokens */
 };
 
 /* ---- Memory ---- */
@@ -70,15 +72,19 @@ static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
             struct moe_act measure;
             moe_act_carve(p->acts ? &p->acts[d] : &measure, arena, p->batch, c->hidden);
         }
-    } else if (moe_predicts_from_choices(p->by)) {
+    }
+    if (moe_predicts_from_choices(p->by) || p->recalls) {
         p->history = (struct moe_choice_history){
-            .by = p->by,
+            .by = moe_predicts_from_choices(p->by) ? p->by : MOE_PREDICT_BY_NOTHING,
+            .recalls = p->recalls,
             .n_layers = p->n_moe,
             .n_experts = c->n_experts,
             .top_k = c->top_k,
         };
         moe_choice_history_carve(&p->history, arena, p->batch);
     }
+    if (p->recalls)
+        p->ids = moe_arena_take(arena, p->batch, sizeof *p->ids);
 }
 
 /* One block; NULL on an arena that only counts. */
@@ -88,6 +94,7 @@ static struct moe_layer_predictor *carve(struct moe_arena *arena, const struct m
     struct moe_layer_predictor *place = moe_arena_take(arena, 1, sizeof *place);
     struct moe_layer_predictor p = {
         .by = strategy->predict,
+        .recalls = moe_strategy_recalls(strategy),
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
         .router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS),
@@ -181,6 +188,34 @@ void moe_layer_predictor_close(struct moe_layer_predictor *p)
 void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p)
 {
     moe_choice_history_begin_sequence(&p->history);
+}
+
+void moe_layer_predictor_begin_pass(struct moe_layer_predictor *p, const struct moe_row *rows,
+                                    uint32_t n_rows)
+{
+    if (!p->recalls || p->session->follow)
+        return;
+    for (uint32_t i = 0; i < n_rows; i++)
+        p->ids[i] = rows[i].token;
+    moe_choice_history_begin_pass(&p->history, p->ids, n_rows);
+}
+
+bool moe_layer_predictor_expects(const struct moe_layer_predictor *p, uint32_t layer,
+                                 uint8_t *marks)
+{
+    uint32_t m = moe_config_moe_layers(&p->session->model->config, layer);
+    return p->session->follow ? moe_replay_expects(p->session->follow, m, marks)
+                              : moe_token_history_mark(&p->history.tokens, m, marks);
+}
+
+void moe_layer_predictor_note(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows)
+{
+    const struct moe_layer_request *r = &p->session->request;
+    uint32_t m = moe_config_moe_layers(&p->session->model->config, layer);
+    if (p->session->follow)
+        moe_replay_note(p->session->follow, m, r->chosen, r->weights);
+    else
+        moe_choice_history_note(&p->history, m, n_rows, r->chosen, r->weights);
 }
 
 /* ---- Predictions of rows ---- */
@@ -333,20 +368,44 @@ static void hand_out(const struct query *q)
     }
 }
 
+/* The next `depth` MoE layers from model layer `first` on that a router chooses for; q->m is the
+ * one before them. */
+static void list_ahead(struct query *q, uint32_t first, uint32_t end, uint32_t depth)
+{
+    const struct moe_config *c = &q->p->session->model->config;
+    uint32_t far = 0;
+    for (uint32_t l = first; l < end && far < depth && far < q->p->depth; l++) {
+        far += c->layer_is_moe[l];
+        if (c->layer_is_moe[l] && !c->layer_is_static[l]) {
+            q->target[q->n] = q->m + far;
+            q->ahead[q->n++] = &q->p->layers[l];
+        }
+    }
+}
+
+uint32_t moe_predict_first(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
+                           uint32_t depth, const struct moe_prediction **predictions)
+{
+    const struct moe_config *c = &p->session->model->config;
+    uint32_t first = moe_config_moe_layers(c, layer);
+    struct query q = {
+        .p = p, .m = first - 1, .n_rows = n_rows}; /* MOE_NO_LAYER_YET, or a source's */
+    if (p->session->follow)
+        return moe_replay_predict_first(p->session->follow, first, depth, predictions);
+    list_ahead(&q, layer, moe_config_stack_end(c, layer), depth);
+    if (q.n > 0)
+        predict(&q);
+    hand_out(&q);
+    *predictions = p->predictions;
+    return q.n;
+}
+
 uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
                             uint32_t depth, const struct moe_prediction **predictions)
 {
     const struct moe_config *c = &p->session->model->config;
     struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
-    uint32_t far = 0;
-    for (uint32_t l = layer + 1;
-         l < moe_config_stack_end(c, layer) && far < depth && far < p->depth; l++) {
-        far += c->layer_is_moe[l];
-        if (c->layer_is_moe[l] && !c->layer_is_static[l]) {
-            q.target[q.n] = q.m + far;
-            q.ahead[q.n++] = &p->layers[l];
-        }
-    }
+    list_ahead(&q, layer + 1, moe_config_stack_end(c, layer), depth);
     if (p->session->follow) {
         if (q.n > 0 && !moe_predicts_from_choices(p->by))
             ask_routers(&q); /* for the time that it takes */

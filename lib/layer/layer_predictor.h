@@ -1,8 +1,8 @@
 /*
  * Layer predictor: predicts the experts of MoE layers to come, by what the strategy says: the next
  * routers on this layer's gate input (Fate 4.2, HOBBIT 3.3) or on the residual stream, path
- * statistics (EdgeMoE III-C), or the token before. Choosing among them and loading is for sched/
- * (scheduler.h).
+ * statistics (EdgeMoE III-C), the token before, or what the same token chose last. Choosing among
+ * them and loading is for sched/ (scheduler.h).
  */
 #ifndef MOE_LAYER_LAYER_PREDICTOR_H
 #define MOE_LAYER_LAYER_PREDICTOR_H
@@ -32,6 +32,20 @@ uint32_t moe_layer_predictor_depth(const struct moe_model *model,
 
 /* A sequence begins: the token before is forgotten. */
 void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p);
+
+/* A pass over these rows begins: their tokens are known. */
+void moe_layer_predictor_begin_pass(struct moe_layer_predictor *p, const struct moe_row *rows,
+                                    uint32_t n_rows);
+/* Marks (marks[expert] = 1) what the tokens of the pass chose in a model layer with experts where
+ * they were used last; false: nothing is known. */
+bool moe_layer_predictor_expects(const struct moe_layer_predictor *p, uint32_t layer,
+                                 uint8_t *marks);
+/* Before model layer `layer`, the pass's first: predictions by the tokens for `depth` MoE layers
+ * from it on. Returns how many; *predictions as below. */
+uint32_t moe_predict_first(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows,
+                           uint32_t depth, const struct moe_prediction **predictions);
+/* Of every model layer with experts, which experts the request uses: remembered with its tokens. */
+void moe_layer_predictor_note(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows);
 
 /* Predicts the experts of the `depth` next MoE layers, nearest first, but of those with static
  * routing, which need no prediction, once the router of model layer `layer`

@@ -32,6 +32,7 @@ struct moe_replay {
     uint32_t n_rows;
     uint64_t sequence;
     uint32_t first_index; /* of the first row in it */
+    uint32_t *ids;        /* [batch] */
     uint16_t *chosen;     /* [batch][n_layers][top_k] */
     float *weights;       /* likewise */
     uint8_t *computed;    /* [n_layers] whether every row was */
@@ -70,6 +71,11 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
                  struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(r->trace);
+    if (r->history.recalls && !t->has_ids)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the trace does not say which tokens it is of, which --predict token and "
+                        "--protect-tokens go by (a trace that moe-profile makes from texts does, "
+                        "but not one of an earlier version)");
     if (r->by == MOE_PREDICT_BY_NOTHING || r->assumed > 0)
         return MOE_OK;
     if (moe_predicts_from_paths(r->by)) {
@@ -121,6 +127,7 @@ static int open_tables(struct moe_replay *r, struct moe_err *err)
     r->best = moe_alloc(n_ranked, sizeof *r->best, err);
     r->probabilities_of_best = moe_alloc(n_ranked, sizeof *r->probabilities_of_best, err);
     uint64_t n_cells = (uint64_t)r->batch * r->n_layers;
+    r->ids = moe_alloc(r->batch, sizeof *r->ids, err);
     r->chosen = moe_alloc(n_cells * r->top_k, sizeof *r->chosen, err);
     r->weights = moe_alloc(n_cells * r->top_k, sizeof *r->weights, err);
     r->computed = moe_alloc(r->n_layers, 1, err);
@@ -131,7 +138,7 @@ static int open_tables(struct moe_replay *r, struct moe_err *err)
     r->row_scores = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->row_scores, err);
     r->unimportance = moe_alloc((uint64_t)r->depth * r->n_experts, sizeof *r->unimportance, err);
     r->scratch = moe_alloc(2 * (uint64_t)r->top_k, sizeof *r->scratch, err);
-    bool all = r->chosen && r->weights && r->computed && r->predicted && r->scores &&
+    bool all = r->ids && r->chosen && r->weights && r->computed && r->predicted && r->scores &&
                r->is_predicted && r->probabilities && r->row_scores && r->unimportance &&
                r->scratch && r->best && r->probabilities_of_best;
     return all ? MOE_OK : MOE_ERR_MEMORY;
@@ -143,12 +150,13 @@ static int open_history(struct moe_replay *r, const struct moe_statistics *stati
     struct moe_arena arena = {0};
     r->history = (struct moe_choice_history){
         .by = r->from_choices ? r->by : MOE_PREDICT_BY_NOTHING,
+        .recalls = r->history.recalls,
         .n_layers = r->n_layers,
         .n_experts = r->n_experts,
         .top_k = r->top_k,
         .statistics = statistics,
     };
-    if (!r->from_choices)
+    if (!r->from_choices && !r->history.recalls)
         return MOE_OK;
     moe_choice_history_carve(&r->history, &arena, r->batch);
     r->block = moe_alloc(arena.used, 1, err);
@@ -203,6 +211,9 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
         if (r->by == MOE_PREDICT_BY_ATTENTION)
             r->reach = 1; /* of the layer itself */
     }
+    r->history.recalls =
+        !strategy->resident &&
+        (strategy->protect_tokens || (r->from_choices && r->by == MOE_PREDICT_BY_TOKEN));
     if (!strategy->resident && strategy->prefer > 0)
         r->ranked = moe_preference_reach(r->n_experts, r->top_k);
     int status = check(r, statistics, err);
@@ -231,6 +242,7 @@ void moe_replay_close(struct moe_replay *r)
     if (!r)
         return;
     free(r->block);
+    free(r->ids);
     free(r->best);
     free(r->probabilities_of_best);
     free(r->chosen);
@@ -304,12 +316,13 @@ int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err 
     do {
         for (uint32_t layer = 0; layer < r->n_layers; layer++)
             take_layer(r, r->n_rows, layer);
-        r->n_rows++;
+        r->ids[r->n_rows++] = r->next->id;
         status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &r->next, err);
     } while (status == MOE_OK && r->next && pass->prompt && r->next->prompt &&
              r->next->sequence == sequence && r->n_rows < r->batch);
     if (pass->first)
         moe_choice_history_begin_sequence(&r->history);
+    moe_choice_history_begin_pass(&r->history, r->ids, r->n_rows);
     pass->n_rows = r->n_rows;
     return status;
 }
@@ -355,6 +368,17 @@ static void spread(const struct moe_replay *r, uint64_t at, float *p)
     }
 }
 
+void moe_replay_note(struct moe_replay *r, uint32_t layer, const uint32_t *chosen,
+                     const float *weights)
+{
+    moe_choice_history_note(&r->history, layer, r->n_rows, chosen, weights);
+}
+
+bool moe_replay_expects(const struct moe_replay *r, uint32_t layer, uint8_t *marks)
+{
+    return r->history.recalls && moe_token_history_mark(&r->history.tokens, layer, marks);
+}
+
 /* The first layer that is predicted in `layer`: the next one, or by its attention the same. */
 static uint32_t first_predicted(const struct moe_replay *r, uint32_t layer)
 {
@@ -380,7 +404,7 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, cons
             assume(r, row, target, p);
         else if (r->from_choices)
             moe_choice_history_predict(&r->history, layer, d, row, r->n_rows,
-                                       chosen + (uint64_t)row * r->top_k, p);
+                                       chosen ? chosen + (uint64_t)row * r->top_k : NULL, p);
         else if (r->computed[target] && r->reach > d && r->is_predicted[at])
             spread(r, at, p);
         else
@@ -389,15 +413,13 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, cons
     return true;
 }
 
-uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
-                            const uint32_t *chosen, const float *weights,
-                            const struct moe_prediction **predictions)
+/* What follows `layer`, or MOE_NO_LAYER_YET. chosen: of that layer's rows. */
+static uint32_t predict_after(struct moe_replay *r, uint32_t layer, uint32_t depth,
+                              const uint32_t *chosen)
 {
     uint32_t left = r->n_layers - first_predicted(r, layer),
              n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
-    if (r->from_choices)
-        moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
     if (r->from_choices)
         n = moe_choice_history_reach(&r->history, layer, r->n_rows, n);
     const uint8_t *is_static = moe_trace_shape(r->trace)->is_static + first_predicted(r, layer);
@@ -414,6 +436,23 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
         r->predictions[found++] =
             (struct moe_prediction){first_predicted(r, layer) + d, r->n_rows, scores, unimportance};
     }
+    return found;
+}
+
+uint32_t moe_replay_predict_first(struct moe_replay *r, uint32_t first, uint32_t depth,
+                                  const struct moe_prediction **predictions)
+{
+    *predictions = r->predictions;
+    return predict_after(r, first - 1, depth, NULL);
+}
+
+uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
+                            const uint32_t *chosen, const float *weights,
+                            const struct moe_prediction **predictions)
+{
+    if (r->from_choices)
+        moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
+    uint32_t found = predict_after(r, layer, depth, chosen);
     if (r->from_choices)
         moe_choice_history_add(&r->history, layer, r->n_rows, chosen, weights);
     *predictions = r->predictions;

@@ -32,7 +32,8 @@ struct moe_replay;
 /* From the first token of the excerpt on. batch: rows of a pass at most, raised to the longest
  * source.
  * MOE_ERR_USAGE: the trace lacks the predictions that the strategy makes, or the scores that it
- * chooses by, or there are no statistics for paths; the text says what to do. */
+ * chooses by, or the ids of tokens, or there are no statistics for paths; the text says what to do.
+ */
 int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
                     uint32_t batch, const struct moe_strategy *strategy,
                     const struct moe_statistics *statistics, struct moe_err *err);
@@ -51,9 +52,19 @@ void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *cho
  * those chosen, then the next best, falling, and their probabilities. Returns how many. */
 uint32_t moe_replay_ranked(const struct moe_replay *r, uint32_t layer, uint32_t *experts,
                            float *probabilities);
+/* For every layer of the pass in turn, once it is known which experts its rows use: chosen, weights
+ * [n_rows][top_k] (moe_replay_chosen's, or those that replaced them). */
+void moe_replay_note(struct moe_replay *r, uint32_t layer, const uint32_t *chosen,
+                     const float *weights);
+/* Marks (marks[expert] = 1) what the tokens of the pass chose in a layer where they were used last;
+ * false: nothing is known. */
+bool moe_replay_expects(const struct moe_replay *r, uint32_t layer, uint8_t *marks);
+/* Before the pass's first layer `first`: predictions for it and those after it, `depth` in all,
+ * nearest first, by the tokens; returns how many there are. */
+uint32_t moe_replay_predict_first(struct moe_replay *r, uint32_t first, uint32_t depth,
+                                  const struct moe_prediction **predictions);
 /* Call it for every layer in turn, once its router has chosen: predictions for the next `depth`
- * layers, nearest first; returns how many there are. chosen, weights: the experts that are used
- * (moe_replay_chosen's, or those that replaced them). */
+ * layers, nearest first; returns how many there are. chosen, weights: the experts that are used. */
 uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
                             const uint32_t *chosen, const float *weights,
                             const struct moe_prediction **predictions);

@@ -50,6 +50,7 @@ struct simulator {
     uint32_t *chosen;                 /* [batch][top_k] of the layer */
     float *weights;                   /* [batch][top_k] */
     uint8_t *precalculated, *present; /* [n_experts] */
+    uint8_t *expected;                /* [n_experts] */
     uint32_t *barred;                 /* [n_experts] */
     struct early early[2];            /* this layer's and the next one's, by layer modulo 2 */
     bool has_precalculated;
@@ -278,6 +279,7 @@ static int request(struct simulator *s, uint32_t layer, uint32_t n_rows, struct 
         take_preferred(s, layer);
     if (s->strategy.gate_below > 0 && s->decode && n_rows == 1)
         moe_gate_below(s->weights, s->inventory->top_k, s->strategy.gate_below);
+    moe_replay_note(s->replay, layer, s->chosen, s->weights);
     uint32_t n_needs = list_needs(s, n_rows);
     const struct moe_choices choices = {layer, n_rows, s->chosen, NULL};
     moe_scheduler_chosen(s->scheduler, &choices);
@@ -366,6 +368,26 @@ static int ask_known(struct simulator *s, const struct moe_pass *pass, struct mo
     return status;
 }
 
+/* What the pass's tokens used last is expected again, and loaded first where they predict. */
+static int expect(struct simulator *s, const struct moe_pass *pass, struct moe_err *err)
+{
+    const struct moe_inventory *inv = s->inventory;
+    const struct moe_prediction *predictions;
+    uint32_t first = inv->n_model_encoder && !pass->prompt ? inv->n_encoder : 0;
+    for (uint32_t layer = first; s->decode && s->strategy.protect_tokens && layer < inv->n_layers;
+         layer++) {
+        memset(s->expected, 0, inv->n_experts);
+        if (!inv->is_static[layer] && moe_replay_expects(s->replay, layer, s->expected))
+            moe_scheduler_expected(s->scheduler, layer, s->expected);
+    }
+    uint32_t depth = moe_scheduler_wants_first(s->scheduler, first);
+    if (depth == 0)
+        return MOE_OK;
+    uint32_t n = moe_replay_predict_first(s->replay, first, depth, &predictions);
+    took(s, s->in->pace->predict * n);
+    return n ? moe_scheduler_predicted(s->scheduler, predictions, n, err) : MOE_OK;
+}
+
 static int run_pass(struct simulator *s, struct moe_simulated *out, const struct moe_pass *pass,
                     struct moe_err *err)
 {
@@ -385,6 +407,8 @@ static int run_pass(struct simulator *s, struct moe_simulated *out, const struct
     uint64_t loads_before = s->phase->experts.loads;
     double stalled_before = s->channel.stalled;
     int status = ask_known(s, pass, err);
+    if (status == MOE_OK)
+        status = expect(s, pass, err);
     for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
         bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
         if (!passes(inv, pass, layer)) {
@@ -445,10 +469,11 @@ static int open_tables(struct simulator *s, struct moe_err *err)
     s->barred = moe_alloc(n, sizeof *s->barred, err);
     s->precalculated = moe_alloc(n, 1, err);
     s->present = moe_alloc(n, 1, err);
+    s->expected = moe_alloc(n, 1, err);
     s->chosen = moe_alloc(n_chosen, sizeof *s->chosen, err);
     s->weights = moe_alloc(n_chosen, sizeof *s->weights, err);
     return s->needs && s->due && s->unimportance && s->rows && s->barred && s->precalculated &&
-                   s->present && s->chosen && s->weights
+                   s->present && s->expected && s->chosen && s->weights
                ? MOE_OK
                : MOE_ERR_MEMORY;
 }
@@ -532,6 +557,7 @@ static void close_simulator(struct simulator *s)
     free(s->barred);
     free(s->precalculated);
     free(s->present);
+    free(s->expected);
     free(s->chosen);
     free(s->weights);
 }

@@ -119,7 +119,7 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
     if (ops->begin_tokens)
         ops->begin_tokens(s->experts, n_rows, phase != MOE_DECODE, s->phase);
     if (s->strategy)
-        moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first);
+        moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first, rows, n_rows);
 }
 
 /* Tokens alone say what layers with static routing will ask for. */
@@ -197,6 +197,8 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     status = ask_known(s, rows, n_rows, layer_begin, layer_end, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_expect(s->strategy, layer_begin, layer_end, n_rows, err);
     if (status == MOE_OK)
         status = s->stages->enter(s, rows, n_rows, hidden_in, err);
     if (status == MOE_OK)

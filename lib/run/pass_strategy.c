@@ -1,6 +1,7 @@
 #include "run/pass_strategy.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "layer/layer_predictor.h"
@@ -15,7 +16,8 @@ struct moe_pass_strategy {
     struct moe_session *session;
     struct moe_strategy strategy;
     bool decode;
-    struct moe_layer_predictor *predictor; /* NULL: nothing predicts */
+    struct moe_layer_predictor *predictor; /* NULL: nothing predicts or is remembered */
+    uint8_t *expected;                     /* [n_experts] */
     struct moe_host_jobs jobs;
     struct moe_host_ticket *tickets; /* [n_experts] of the layer's own host jobs, by entry */
     struct moe_precalculation precalculation;
@@ -28,6 +30,7 @@ static struct moe_pass_strategy *carve(struct moe_arena *arena, const struct moe
 {
     struct moe_pass_strategy *place = moe_arena_take(arena, 1, sizeof *place), p = {0};
     p.tickets = moe_arena_take(arena, c->n_experts, sizeof *p.tickets);
+    p.expected = moe_arena_take(arena, c->n_experts, sizeof *p.expected);
     moe_precalculation_carve(&p.precalculation, arena, c);
     if (strategy->prefer > 0)
         moe_prefer_cached_carve(&p.prefer, arena, c);
@@ -36,13 +39,18 @@ static struct moe_pass_strategy *carve(struct moe_arena *arena, const struct moe
     return place;
 }
 
+static bool has_predictor(const struct moe_strategy *strategy)
+{
+    return strategy->predict != MOE_PREDICT_BY_NOTHING || moe_strategy_recalls(strategy);
+}
+
 uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
                                  const struct moe_strategy *strategy, uint32_t host_threads)
 {
     struct moe_arena arena = {0};
     carve(&arena, &model->config, strategy);
     uint64_t bytes = arena.used;
-    if (strategy->predict != MOE_PREDICT_BY_NOTHING)
+    if (has_predictor(strategy))
         bytes += moe_layer_predictor_bytes(model, batch, strategy);
     if (strategy->needs_host)
         bytes += moe_host_jobs_bytes(&model->config, batch, host_threads);
@@ -75,7 +83,7 @@ int moe_pass_strategy_open(struct moe_pass_strategy **out, struct moe_session *s
     p->prefer.preference.keeps = strategy->prefer_keeps;
     session->router_row = p->prefer.scores;
     int status = MOE_OK;
-    if (strategy->predict != MOE_PREDICT_BY_NOTHING)
+    if (has_predictor(strategy))
         status = moe_layer_predictor_open(&p->predictor, session, strategy, statistics, err);
     if (status == MOE_OK && p->predictor && session->stages->choose_predict_device)
         status = session->stages->choose_predict_device(session, p->predictor, err);
@@ -99,7 +107,8 @@ void moe_pass_strategy_close(struct moe_pass_strategy *p)
     free(p); /* the first of its block */
 }
 
-void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first)
+void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first,
+                             const struct moe_row *rows, uint32_t n_rows)
 {
     p->decode = decode;
     moe_host_jobs_wait_all(&p->jobs); /* a pass that ended in an error has left some */
@@ -108,6 +117,46 @@ void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool firs
         moe_layer_predictor_begin_sequence(p->predictor);
     if (first && p->strategy.prefer > 0)
         moe_preference_begin_sequence(&p->prefer.preference);
+    if (p->predictor)
+        moe_layer_predictor_begin_pass(p->predictor, rows, n_rows);
+}
+
+/* What the tokens used last stays until it is used again. A prompt's tokens used nearly all. */
+static void protect_expected(struct moe_pass_strategy *p, uint32_t begin, uint32_t end)
+{
+    struct moe_session *s = p->session;
+    const struct moe_config *c = &s->model->config;
+    for (uint32_t layer = begin; layer < end; layer++) {
+        if (!c->layer_is_moe[layer] || c->layer_is_static[layer] || !moe_follows_layer(s, layer))
+            continue;
+        memset(p->expected, 0, c->n_experts);
+        if (moe_layer_predictor_expects(p->predictor, layer, p->expected))
+            s->experts->ops->expected(s->experts, layer, p->expected);
+    }
+}
+
+int moe_pass_strategy_expect(struct moe_pass_strategy *p, uint32_t begin, uint32_t end,
+                             uint32_t n_rows, struct moe_err *err)
+{
+    struct moe_session *s = p->session;
+    const struct moe_experts_ops *ops = s->experts->ops;
+    const struct moe_prediction *predictions;
+    if (!moe_strategy_recalls(&p->strategy) || begin == end || !ops->wants_first)
+        return MOE_OK;
+    if (p->strategy.protect_tokens && p->decode)
+        protect_expected(p, begin, end);
+    uint32_t depth = ops->wants_first(s->experts, begin);
+    if (depth == 0)
+        return MOE_OK;
+    double started = moe_seconds();
+    int status = MOE_OK;
+    uint32_t n = moe_predict_first(p->predictor, begin, n_rows, depth, &predictions);
+    if (s->pace)
+        moe_lockstep_took(s, s->pace->predict * n);
+    if (n > 0)
+        status = ops->predicted(s->experts, predictions, n, err);
+    s->phase->predict_seconds += moe_seconds() - started;
+    return status;
 }
 
 uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
@@ -120,6 +169,8 @@ uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, u
         n_other += moe_prefer_cached_choose(&p->prefer, s, layer);
     if (p->strategy.gate_below > 0 && alone)
         moe_gate_below(s->request.weights, s->model->config.top_k, p->strategy.gate_below);
+    if (p->predictor)
+        moe_layer_predictor_note(p->predictor, layer, n_rows);
     return n_other;
 }
 

@@ -28,7 +28,11 @@ uint64_t moe_pass_strategy_bytes(const struct moe_model *model, uint32_t batch,
                                  const struct moe_strategy *strategy, uint32_t host_threads);
 
 /* A pass over rows begins; first: the sequence does. */
-void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first);
+void moe_pass_strategy_begin(struct moe_pass_strategy *p, bool decode, bool first,
+                             const struct moe_row *rows, uint32_t n_rows);
+/* Before its layers [begin, end): hands on what the tokens of its rows say of them. */
+int moe_pass_strategy_expect(struct moe_pass_strategy *p, uint32_t begin, uint32_t end,
+                             uint32_t n_rows, struct moe_err *err);
 
 /* The attention of a model layer with experts begins: hands on predictions by its input. */
 int moe_pass_strategy_attending(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,

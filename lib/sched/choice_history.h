@@ -1,7 +1,7 @@
 /*
  * Choice history: predictions from what routers chose before, without running a router: by the
- * previous token, by paths through the layers, and by earlier requests. Runner and simulator
- * predict with the same code. Pure.
+ * previous token, by what the same token chose last, by paths through the layers, and by earlier
+ * requests. Runner and simulator predict with the same code. Pure.
  *
  * Weights are kept as half-precision numbers, as traces have them, so that a replay ranks experts
  * as the run did.
@@ -16,6 +16,7 @@
 #include "record/statistics.h"
 #include "sched/request_history.h"
 #include "sched/strategy.h"
+#include "sched/token_history.h"
 
 struct moe_choice_history {
     enum moe_predict_by by;
@@ -23,7 +24,10 @@ struct moe_choice_history {
     const struct moe_statistics *statistics; /* of path predictions, and of earlier requests or
                                                 NULL; borrowed */
 
-    /* By the previous token: what it chose in each layer. */
+    bool recalls; /* keeps the tokens' history, for these predictions or for other uses of it */
+    struct moe_token_history tokens;
+
+    /* By the previous token, or where a token is new: what the one before chose in each layer. */
     uint32_t *chosen; /* [n_layers][top_k] */
     float *weights;   /* [n_layers][top_k] */
     bool *known;      /* [n_layers] */
@@ -39,8 +43,8 @@ struct moe_choice_history {
 /* Whether `by` predicts from earlier choices, and whether by paths. */
 static inline bool moe_predicts_from_choices(enum moe_predict_by by)
 {
-    return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_PATH ||
-           by == MOE_PREDICT_BY_KEYS || by == MOE_PREDICT_BY_REQUESTS;
+    return by == MOE_PREDICT_BY_PREVIOUS || by == MOE_PREDICT_BY_TOKEN ||
+           by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS || by == MOE_PREDICT_BY_REQUESTS;
 }
 /* Predictions made before a layer's attention, on its input. */
 static inline bool moe_predicts_from_attention(enum moe_predict_by by)
@@ -53,18 +57,31 @@ static inline bool moe_predicts_from_paths(enum moe_predict_by by)
     return by == MOE_PREDICT_BY_PATH || by == MOE_PREDICT_BY_KEYS;
 }
 
-/* Takes its memory from the arena (which may only count); shape, `by` and statistics are set. */
+/* In place of the layer whose router has chosen: a pass begins, and none has. What follows it is
+ * layer 0. */
+#define MOE_NO_LAYER_YET UINT32_MAX
+
+/* Takes its memory from the arena (which may only count); shape, `by`, `recalls` and statistics are
+ * set. */
 void moe_choice_history_carve(struct moe_choice_history *r, struct moe_arena *arena,
                               uint32_t batch);
 
 /* After carving: what statistics know of earlier requests, where they are given. */
 void moe_choice_history_seed(struct moe_choice_history *r);
 void moe_choice_history_begin_sequence(struct moe_choice_history *r);
+/* A pass over rows of these tokens begins: ids[n_rows]. Only where it `recalls`. */
+void moe_choice_history_begin_pass(struct moe_choice_history *r, const uint32_t *ids,
+                                   uint32_t n_rows);
+/* For every layer of the pass, once it is known which experts its rows use: what their tokens are
+ * remembered by. Only where it `recalls`. */
+void moe_choice_history_note(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
+                             const uint32_t *chosen, const float *weights);
 /* The router of `layer` has chosen for a pass's rows, chosen: [n_rows][top_k]: what predictions may
  * already go by. */
 void moe_choice_history_see(struct moe_choice_history *r, uint32_t layer, uint32_t n_rows,
                             const uint32_t *chosen);
-/* How many of the n layers after `layer` can be predicted for a pass of n_rows. */
+/* How many of the n layers after `layer`, or MOE_NO_LAYER_YET, can be predicted for a pass of
+ * n_rows. */
 uint32_t moe_choice_history_reach(const struct moe_choice_history *r, uint32_t layer,
                                   uint32_t n_rows, uint32_t n);
 /* Probabilities of the layer d + 1 after `layer` for row `row`, whose experts in `layer` were

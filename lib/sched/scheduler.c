@@ -97,7 +97,8 @@ static int open_tables(struct moe_scheduler *s, struct moe_err *err)
     s->predicted = moe_alloc(n_keys, 1, err);
     s->is_predicted = moe_alloc(s->n_layers, sizeof *s->is_predicted, err);
     s->guarded = moe_alloc(s->n_layers, 1, err);
-    s->queue = moe_alloc(2 * (uint64_t)s->n_experts, sizeof *s->queue, err);
+    uint64_t n_queued = s->strategy.depth > 2 ? s->strategy.depth : 2;
+    s->queue = moe_alloc(n_queued * s->n_experts, sizeof *s->queue, err);
     uint64_t n_static = 0;
     for (uint32_t layer = 0; layer < s->n_layers; layer++)
         n_static += s->inventory->is_static[layer];
@@ -276,6 +277,7 @@ void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefil
     s->streaming = UINT32_MAX;
     s->n_queue = s->strategy.stream ? s->at_queue : s->n_queue;
     scheduler_forget_known(s);
+    scheduler_forget_expected(s);
     if (!prefill) {
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
         moe_store_take_back(s->store);

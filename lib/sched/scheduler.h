@@ -7,6 +7,8 @@
  *     open, fill, then for each sequence begin_sequence, and for each of its passes
  *         begin_tokens
  *         known       of each layer with static routing: what it will ask for
+ *         expected    of other layers: what it may ask for, by its tokens
+ *         predicted   what the first layers may need, by the same
  *         for each MoE layer in order
  *             predicted   (by attention, before it)
  *             request     the router has chosen: what becomes of each expert; loads begin
@@ -189,6 +191,8 @@ void moe_scheduler_release(struct moe_scheduler *s, uint32_t which);
 /* How many layers ahead of `layer`'s router (or, for predictions by attention, of its attention)
  * predictions are useful now: 0 where nothing predicts, or prefetching is switched off. */
 uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer);
+/* ... and, before a pass, of how many layers from its first on: those that tokens predict. */
+uint32_t moe_scheduler_wants_first(const struct moe_scheduler *s, uint32_t first);
 /* Predictions for the next n layers, nearest first. */
 int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
                             uint32_t n, struct moe_err *err);
@@ -200,6 +204,10 @@ int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction
  * (EdgeMoE III-A); else nothing happens. */
 int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
                         uint32_t n, struct moe_err *err);
+
+/* The pass that has begun may ask for the marked experts ([n_experts], 0 or 1) in a layer: with
+ * --protect-tokens those are not evicted before the layer's request. */
+void moe_scheduler_expected(struct moe_scheduler *s, uint32_t layer, const uint8_t *marks);
 
 /* Which experts of a layer the cache keeps at the variant in use, as its policy has decided, though
  * their loads may be under way: [n_experts], 0 or 1. What is prefetched and has not been used since

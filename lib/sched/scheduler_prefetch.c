@@ -16,16 +16,28 @@ static bool prefetches(const struct moe_scheduler *s)
     return s->strategy.predict != MOE_PREDICT_BY_NOTHING && !s->strategy.precalculate;
 }
 
-uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
+/* Of so many layers to come those that are worth predicting now. */
+static uint32_t wanted_of(const struct moe_scheduler *s, uint32_t left)
 {
-    /* What an encoder chooses says nothing of the decoder, which begins with another text. */
-    uint32_t end = layer < s->n_encoder ? s->n_encoder : s->n_layers, left = end - 1 - layer;
     if (!prefetches(s))
         return 0;
     if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))
         return 0;
-    left += s->strategy.predict == MOE_PREDICT_BY_ATTENTION; /* its own router is to come, too */
     return s->strategy.depth < left ? s->strategy.depth : left;
+}
+
+uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
+{
+    /* What an encoder chooses says nothing of the decoder, which begins with another text. */
+    uint32_t end = layer < s->n_encoder ? s->n_encoder : s->n_layers, left = end - 1 - layer;
+    left += s->strategy.predict == MOE_PREDICT_BY_ATTENTION; /* its own router is to come, too */
+    return wanted_of(s, left);
+}
+
+uint32_t moe_scheduler_wants_first(const struct moe_scheduler *s, uint32_t first)
+{
+    uint32_t end = first < s->n_encoder ? s->n_encoder : s->n_layers;
+    return s->strategy.predict == MOE_PREDICT_BY_TOKEN ? wanted_of(s, end - first) : 0;
 }
 
 void scheduler_mark_unpopular(struct moe_scheduler *s)
@@ -105,9 +117,9 @@ uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_predi
                                         s->strategy.prefetch.slack_least);
         most = paid < most ? paid : most;
     }
-    unguard(s, p->layer);
+    if (s->strategy.protect) /* else what is protected is not for predictions to say */
+        unguard(s, p->layer);
     remember(s, p, experts, n_set);
-    s->n_queue = s->at_queue = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t key = scheduler_key(s, p->layer, experts[i]);
         uint32_t variant =
@@ -265,6 +277,24 @@ void scheduler_forget_known(struct moe_scheduler *s)
     s->n_known = s->at_known = 0;
 }
 
+/* ---- What tokens used last ---- */
+
+void moe_scheduler_expected(struct moe_scheduler *s, uint32_t layer, const uint8_t *marks)
+{
+    if (!s->strategy.protect_tokens)
+        return;
+    for (uint32_t e = 0; e < s->n_experts; e++)
+        if (marks[e])
+            moe_store_protect(s->store, layer, e, true);
+    s->guarded[layer] = 1;
+}
+
+void scheduler_forget_expected(struct moe_scheduler *s)
+{
+    for (uint32_t layer = 0; s->strategy.protect_tokens && layer < s->n_layers; layer++)
+        unguard(s, layer);
+}
+
 /* ---- Whole layers ---- */
 
 void scheduler_stream(struct moe_scheduler *s, uint32_t layer)
@@ -316,8 +346,8 @@ void scheduler_drop_stale(struct moe_scheduler *s)
         scheduler_give_up(s, slot);
     }
     s->n_prefetched = kept;
-    if (s->at_queue < s->n_queue && s->queue[s->at_queue].layer == s->layer)
-        s->n_queue = s->at_queue = 0;
+    while (s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= s->layer)
+        s->at_queue++;
     s->is_predicted[s->layer] = false;
     unguard(s, s->layer);
 }

@@ -262,9 +262,12 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
 int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
                             uint32_t n, struct moe_err *err)
 {
-    for (uint32_t d = 0; d < n; d++)
-        if (scheduler_predict_layer(s, &predictions[d]) > 0)
-            break;
+    /* Others predict layers beyond the next one worse from afar than they will from near. */
+    bool on = s->strategy.predict == MOE_PREDICT_BY_TOKEN;
+    uint32_t n_missing = 0;
+    s->n_queue = s->at_queue = 0;
+    for (uint32_t d = 0; d < n && (on || n_missing == 0); d++)
+        n_missing += scheduler_predict_layer(s, &predictions[d]);
     return feed(s, err);
 }
 

@@ -56,7 +56,7 @@ struct moe_scheduler {
     uint8_t *predicted;      /* [layer][expert] enum predicted_as */
     bool *is_predicted;      /* [layer] */
     uint8_t *guarded;        /* [layer] some of its experts are protected */
-    struct candidate *queue; /* [2 * n_experts] */
+    struct candidate *queue; /* [max(2, depth) * n_experts] of the nearest layer first */
     uint32_t n_queue, at_queue;
     uint32_t
         streaming; /* layer whose experts were queued last, to be loaded whole; UINT32_MAX: none */
@@ -113,12 +113,14 @@ void scheduler_mark_unpopular(struct moe_scheduler *s);
 /* Gives up prefetches for the layer whose router has chosen, those that it did not choose; its
  * predictions are forgotten. */
 void scheduler_drop_stale(struct moe_scheduler *s);
-/* Remembers the predicted set of a layer and queues what is missing of it; returns how many. */
+/* Remembers the predicted set of a layer and queues what is missing of it behind what is queued;
+ * returns how many. */
 uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_prediction *p);
 /* The pass has come to this layer: of what is known, layers after it are to be prefetched. */
 void scheduler_known_after(struct moe_scheduler *s, uint32_t layer);
-/* Forgets what was known of a pass. */
+/* Forgets what was known of a pass, and what was expected of it. */
 void scheduler_forget_known(struct moe_scheduler *s);
+void scheduler_forget_expected(struct moe_scheduler *s);
 /* Begins queued prefetches, as far as there is room. */
 int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err);
 /* Where layers are loaded whole: queues all experts of a layer behind what is queued, once in a

@@ -172,6 +172,8 @@ static const char *idle(const struct moe_strategy *s, enum moe_part part)
                    : NULL;
     case MOE_PART_PROTECT:
         return s->predict && s->cache ? NULL : "it needs a --predict and a --cache";
+    case MOE_PART_PROTECT_TOKENS:
+        return s->cache ? NULL : "nothing is kept: it needs a --cache";
     case MOE_PART_CACHE_WEIGHTS:
         return s->cache == &moe_policy_hobbit ? NULL : "only --cache hobbit has weights";
     case MOE_PART_LOW_POOL:

@@ -29,6 +29,7 @@
 enum moe_predict_by {
     MOE_PREDICT_BY_NOTHING = 0,
     MOE_PREDICT_BY_PREVIOUS, /* the previous token's experts in that layer */
+    MOE_PREDICT_BY_TOKEN,    /* those of the same token where it was used last */
     MOE_PREDICT_BY_PATH,     /* path statistics: pairs for top-k routers, keys for top-1 */
     MOE_PREDICT_BY_KEYS,     /* path statistics: keys of two rank-1 experts, whatever the router */
     MOE_PREDICT_BY_REQUESTS, /* the earlier request whose choices are most like this one's */
@@ -116,9 +117,11 @@ struct moe_strategy {
     double assumed; /* its accuracy where a trace is replayed, which says what to predict; 0: it
                        predicts as it does */
     struct moe_prefetch_limits prefetch;
-    bool protect; /* predicted experts are not evicted (HOBBIT 3.3) */
-    bool stream;  /* every layer is loaded whole, in order, whatever its router chooses (STI, as
-                     EdgeMoE IV-A describes it) */
+    bool protect;        /* predicted experts are not evicted (HOBBIT 3.3) */
+    bool protect_tokens; /* nor are those that a decoded pass's tokens, drafted ones too, chose
+                            where they were used last, until their layers have run */
+    bool stream; /* every layer is loaded whole, in order, whatever its router chooses (STI, as
+                    EdgeMoE IV-A describes it) */
 
     const struct moe_policy_ops *cache; /* NULL: nothing is kept */
     double half_life; /* of a use, in tokens, where the cache is lrfu; 0: the policy's own */
@@ -178,6 +181,7 @@ enum moe_part {
     MOE_PART_ASSUME_PREDICTION,
     MOE_PART_PREFETCH,
     MOE_PART_PROTECT,
+    MOE_PART_PROTECT_TOKENS,
     MOE_PART_STREAM,
     MOE_PART_CACHE,
     MOE_PART_CACHE_WEIGHTS,
@@ -282,6 +286,12 @@ void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIE
  * "--predict gate-next --prefetch percentile:75,slack --cache arc ...". As options on top of the
  * strategy lru they give the same strategy again; for resident: "--strategy resident". */
 void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
+
+/* Whether it goes by what tokens chose where they were used last. */
+static inline bool moe_strategy_recalls(const struct moe_strategy *s)
+{
+    return s->predict == MOE_PREDICT_BY_TOKEN || s->protect_tokens;
+}
 
 /* How many predicted experts of a layer may be replaced. */
 static inline uint32_t moe_strategy_replaces(const struct moe_strategy *s)

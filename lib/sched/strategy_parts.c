@@ -32,8 +32,8 @@ struct part {
 static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_PREDICT] = {
         {"predict", "HOW", "how to predict the experts of later layers", "none"},
-        CODEC(predict, "none, previous, path, keys, requests[:N], gate-next, gate-ahead[:N], "
-                       "gate-residual[:N] or gate-attention[-before]")},
+        CODEC(predict, "none, previous, path, keys, gate-next, gate-attention[-before]; token, "
+                       "requests, gate-ahead or gate-residual, [:N]")},
     [MOE_PART_ASSUME_PREDICTION] = {
         {"assume-prediction", "SHARE", "of a trace's choices, so many are predicted", "0"},
         SHARE(assumed)},
@@ -43,6 +43,9 @@ static const struct part parts[MOE_N_PARTS] = {
                         "all, measured, with commas")},
     [MOE_PART_PROTECT] = {
         {"protect", NULL, "do not evict predicted experts", "off"}, FLAG(protect)},
+    [MOE_PART_PROTECT_TOKENS] = {
+        {"protect-tokens", NULL, "nor what a pass's tokens used last, drafted ones too", "off"},
+        FLAG(protect_tokens)},
     [MOE_PART_STREAM] = {
         {"stream", NULL, "load layers whole, whatever their routers choose", "off"},
         FLAG(stream)},

@@ -104,6 +104,7 @@ static const struct {
 } predictors[] = {
     {"none", MOE_PREDICT_BY_NOTHING, 0, false},
     {"previous", MOE_PREDICT_BY_PREVIOUS, 1, false},
+    {"token", MOE_PREDICT_BY_TOKEN, 1, true},
     {"path", MOE_PREDICT_BY_PATH, 1, false},
     {"keys", MOE_PREDICT_BY_KEYS, 1, false},
     {"requests", MOE_PREDICT_BY_REQUESTS, 1, true},

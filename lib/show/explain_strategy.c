@@ -65,6 +65,10 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
     case MOE_PREDICT_BY_PREVIOUS:
         moe_buf_text(out, "the experts of the token before are expected again");
         break;
+    case MOE_PREDICT_BY_TOKEN:
+        moe_buf_text(out, "a token's experts are expected to be those of its last use, and a new "
+                          "token's those of the token before");
+        break;
     case MOE_PREDICT_BY_PATH:
         moe_buf_text(out, "the next layer's experts are predicted from this layer's, by how often "
                           "they followed each other in the statistics");

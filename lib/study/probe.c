@@ -327,13 +327,23 @@ void moe_probe_set_trace(struct moe_probe *p, struct moe_trace_writer *trace)
     p->trace = trace;
 }
 
-/* Announces tokens [first, first + n) of a document to the trace. */
-static int begin_rows(struct moe_probe *p, uint32_t first, uint32_t n, uint32_t n_prompt,
-                      struct moe_err *err)
+/* Announces tokens [first, first + n) of a document to the trace, n_prompt of them a prompt's. */
+static int add_tokens(struct moe_probe *p, uint32_t first, const uint32_t *ids, uint32_t n,
+                      uint32_t n_prompt, struct moe_err *err)
+{
+    int status = p->trace ? moe_trace_add(p->trace, n, n_prompt, err) : MOE_OK;
+    if (status == MOE_OK && p->trace)
+        moe_trace_put_ids(p->trace, first, n, ids);
+    return status;
+}
+
+/* The same of a document from its first token on, n_prompt of all being its prompt. */
+static int begin_rows(struct moe_probe *p, uint32_t first, const uint32_t *ids, uint32_t n,
+                      uint32_t n_prompt, struct moe_err *err)
 {
     uint32_t of_prompt = first >= n_prompt ? 0 : n_prompt - first < n ? n_prompt - first : n;
     int status = p->trace && first == 0 ? moe_trace_begin(p->trace, err) : MOE_OK;
-    return status == MOE_OK && p->trace ? moe_trace_add(p->trace, n, of_prompt, err) : status;
+    return status == MOE_OK ? add_tokens(p, first, ids, n, of_prompt, err) : status;
 }
 
 /* The decoder's rows, those of any batch alike. */
@@ -345,7 +355,7 @@ static int run_target(struct moe_probe *p, const uint32_t *ids, uint32_t n, stru
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
             p->pass[i] = (struct moe_row){.position = done + i, .token = ids[done + i]};
-        status = p->trace ? moe_trace_add(p->trace, n_rows, 0, err) : MOE_OK;
+        status = add_tokens(p, p->n_before + done, ids + done, n_rows, 0, err);
         if (status == MOE_OK)
             status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, c->n_encoder,
                                  c->n_layers, NULL, NULL, err);
@@ -368,7 +378,7 @@ int moe_probe_pair(struct moe_probe *p, const uint32_t *source, uint32_t n_sourc
     for (uint32_t i = 0; i < n_source; i++)
         p->pass[i] = (struct moe_row){.position = i, .token = source[i], .length = n_source};
     if (status == MOE_OK)
-        status = begin_rows(p, 0, n_source, n_source, err);
+        status = begin_rows(p, 0, source, n_source, n_source, err);
     if (status == MOE_OK)
         status = moe_encode(p->session, p->pass, n_source, NULL, err);
     p->n_before = n_source;
@@ -389,7 +399,7 @@ int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, str
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
             p->pass[i] = (struct moe_row){0, done + i, ids[done + i], length};
-        status = begin_rows(p, done, n_rows, n_prompt, err);
+        status = begin_rows(p, done, ids + done, n_rows, n_prompt, err);
         if (status == MOE_OK)
             status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows,
                                  p->session->model->config.n_encoder,

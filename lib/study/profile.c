@@ -202,6 +202,7 @@ static struct moe_trace_shape trace_shape_of(const struct moe_model *model, uint
         .predictors = keep > 0 ? MOE_TRACE_PREDICTORS : 0,
         .n_variants = moe_pack_n_variants(model->pack),
         .source_fingerprint = s.source_fingerprint,
+        .has_ids = true,
     };
     moe_config_static_layers(&model->config, shape.is_static);
     return shape;

@@ -25,7 +25,8 @@
 #include "record/statistics.h"
 
 enum {
-    MOE_TRACE_VERSION = 4, /* without static routing 3 is written, without an encoder too 2 */
+    MOE_TRACE_VERSION = 5, /* without tokens' ids 4 is written, without static routing too 3,
+                              without an encoder too 2 */
 };
 
 /* Those that apply a router to something: as a mask of 1 << enum moe_predictor. */
@@ -49,6 +50,7 @@ struct moe_trace_shape {
     /* [n_layers] layers that choose experts by the token, which are known when the token is:
      * nothing predicts them. */
     uint8_t is_static[MOE_PACK_MAX_LAYERS];
+    bool has_ids; /* of tokens; imported and synthesised traces have none */
 };
 
 struct moe_trace_totals {
@@ -92,6 +94,9 @@ int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err);
 /* n further tokens, the first n_prompt of them the prompt's (0 once tokens were decoded). Those
  * added before are complete and may be written. */
 int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, struct moe_err *err);
+/* The ids of tokens [first, first + n) of the sequence, all of the last add; 0 until then. Nothing
+ * where the shape has none. */
+void moe_trace_put_ids(struct moe_trace_writer *w, uint32_t first, uint32_t n, const uint32_t *ids);
 /* What `layer` did with tokens [first, first + n) of the sequence, all of the last add. Of `seen`
  * the choices, weights and (of all predictors that the shape names) predictions, scores before
  * softmax, are taken; `router`: probabilities [n][router_stride], needed where scores are kept. A
@@ -141,6 +146,7 @@ const struct moe_origins *moe_trace_origins(const struct moe_trace *t);
 struct moe_trace_token {
     uint64_t sequence; /* from 0 */
     uint32_t index;    /* in the sequence, from 0 */
+    uint32_t id;       /* in the vocabulary; 0 where the trace has none */
     bool prompt;
 };
 

@@ -56,7 +56,8 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
     struct trace_layout f = {.id_bytes = shape->n_experts > 256 ? 2 : 1};
     uint32_t k = shape->top_k, keep = shape->keep;
     f.n_router = keep > k ? keep : k;
-    f.token_bytes = shape->n_layers; /* whether each was computed */
+    f.token_bytes = shape->n_layers + /* whether each was computed */
+                    (shape->has_ids ? TRACE_TOKEN_ID_BYTES : 0);
     add_column(&f, shape, true, k, 0, 0);
     add_column(&f, shape, false, k, 0, 0);
     f.router_scores = f.n_scores;
@@ -83,7 +84,7 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
 uint32_t trace_version(const struct moe_trace_shape *shape)
 {
     bool any = memchr(shape->is_static, 1, shape->n_layers) != NULL;
-    return any ? MOE_TRACE_VERSION : shape->n_encoder ? 3 : 2;
+    return shape->has_ids ? MOE_TRACE_VERSION : any ? 4 : shape->n_encoder ? 3 : 2;
 }
 
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape)
@@ -97,7 +98,7 @@ bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_sh
     bool same = a->n_layers == b->n_layers && a->n_experts == b->n_experts &&
                 a->n_encoder == b->n_encoder && a->top_k == b->top_k && a->keep == b->keep &&
                 a->predictors == b->predictors && a->n_variants == b->n_variants &&
-                a->source_fingerprint == b->source_fingerprint &&
+                a->source_fingerprint == b->source_fingerprint && a->has_ids == b->has_ids &&
                 memcmp(a->is_static, b->is_static, a->n_layers) == 0;
     for (uint32_t v = 0; same && v < a->n_variants; v++)
         same = strcmp(a->variants[v], b->variants[v]) == 0;

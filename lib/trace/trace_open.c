@@ -47,6 +47,7 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
                         t->path, file_bytes, t->file_bytes,
                         file_bytes < t->file_bytes ? "cut off" : "file damaged");
     *has_static = version >= 4;
+    s->has_ids = version >= 5;
     s->source_fingerprint = moe_cursor_u64(&c);
     s->n_layers = moe_cursor_u32(&c);
     s->n_experts = moe_cursor_u32(&c);
@@ -117,7 +118,8 @@ static int read_static(struct moe_trace *t, struct moe_err *err)
     int status = trace_read_frame(t, s->n_layers, &stored, err);
     if (status != MOE_OK)
         return status;
-    bool valid = t->raw.size == s->n_layers && memchr(t->raw.data, 1, t->raw.size);
+    bool any = s->has_ids || memchr(t->raw.data, 1, t->raw.size);
+    bool valid = t->raw.size == s->n_layers && any;
     for (uint64_t i = 0; valid && i < t->raw.size; i++)
         valid = t->raw.data[i] <= 1;
     if (!valid)
@@ -130,19 +132,22 @@ static int read_static(struct moe_trace *t, struct moe_err *err)
 static int make_room(struct moe_trace *t, struct moe_err *err)
 {
     uint64_t rows = (uint64_t)t->layout.frame_tokens * t->shape.n_layers;
+    t->tokens = moe_alloc(t->layout.frame_tokens, sizeof *t->tokens, err);
     t->computed = moe_alloc(rows, 1, err);
     t->ids = moe_alloc(rows, t->layout.n_ids * sizeof *t->ids, err);
     t->scores = moe_alloc(rows, t->layout.n_scores * sizeof *t->scores, err);
     t->seen_at = moe_alloc(t->shape.n_experts, sizeof *t->seen_at, err);
-    return t->computed && t->ids && t->scores && t->seen_at ? MOE_OK : MOE_ERR_MEMORY;
+    return t->tokens && t->computed && t->ids && t->scores && t->seen_at ? MOE_OK : MOE_ERR_MEMORY;
 }
 
 void trace_release_room(struct moe_trace *t)
 {
+    free(t->tokens);
     free(t->computed);
     free(t->ids);
     free(t->scores);
     free(t->seen_at);
+    t->tokens = NULL;
     t->computed = NULL;
     t->ids = NULL;
     t->scores = NULL;

@@ -91,6 +91,12 @@ static void put_range(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+void moe_trace_put_ids(struct moe_trace_writer *w, uint32_t first, uint32_t n, const uint32_t *ids)
+{
+    for (uint32_t i = 0; w->shape.has_ids && i < n; i++)
+        w->waiting.tokens[first - w->first + i] = ids[i];
+}
+
 void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, uint32_t n,
                    const struct moe_layer_observation *seen, const float *router,
                    uint64_t router_stride)

@@ -188,6 +188,11 @@ int trace_read_tokens(struct moe_trace *t, struct moe_err *err)
     for (uint64_t layer = 0; layer < layers; layer++)
         for (uint64_t token = 0; token < n; token++)
             t->computed[token * layers + layer] = *raw++;
+    for (uint32_t token = 0; token < n; token++)
+        t->tokens[token] = 0;
+    for (int shift = 0; t->shape.has_ids && shift < 8 * TRACE_TOKEN_ID_BYTES; shift += 8)
+        for (uint32_t token = 0; token < n; token++)
+            t->tokens[token] |= (uint32_t)*raw++ << shift;
     for (uint32_t i = 0; i < f->n_columns; i++)
         raw = take_column(t, &f->columns[i], raw);
     for (uint64_t row = 0; row < n * layers; row++)
@@ -217,6 +222,7 @@ int moe_trace_next(struct moe_trace *t, const struct moe_trace_token **token, st
     t->token = (struct moe_trace_token){
         .sequence = t->met.sequences - 1,
         .index = t->first + t->here,
+        .id = t->tokens[t->here],
         .prompt = t->here < t->n_prompt,
     };
     *token = &t->token;

@@ -24,6 +24,7 @@ struct moe_trace {
     struct moe_buf stored, raw;
 
     /* The frame at hand, decoded. */
+    uint32_t *tokens;  /* [tokens] their ids; none where the shape has none */
     uint8_t *computed; /* [tokens][n_layers] */
     uint16_t *ids;     /* [tokens][n_layers][n_ids] */
     float *scores;     /* [tokens][n_layers][n_scores] */

@@ -71,6 +71,13 @@ static int write_static(struct moe_trace_writer *w, struct moe_err *err)
     return write_frame(w, err);
 }
 
+/* One byte of the ids of the first n tokens. */
+static void put_ids(struct moe_trace_writer *w, uint32_t n, int shift)
+{
+    for (uint32_t t = 0; t < n; t++)
+        moe_buf_u8(&w->raw, (uint8_t)(w->waiting.tokens[t] >> shift));
+}
+
 /* One byte of each of a column's values, over the first n tokens. */
 static void put_plane(struct moe_trace_writer *w, const struct trace_column *c, uint32_t n,
                       int shift)
@@ -108,6 +115,8 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
     for (uint32_t layer = 0; layer < layers; layer++)
         for (uint32_t t = 0; t < n; t++)
             moe_buf_u8(&w->raw, w->waiting.computed[t * layers + layer]);
+    for (int shift = 0; w->shape.has_ids && shift < 8 * TRACE_TOKEN_ID_BYTES; shift += 8)
+        put_ids(w, n, shift);
     for (uint32_t i = 0; i < f->n_columns; i++) {
         const struct trace_column *c = &f->columns[i];
         put_plane(w, c, n, 0);
@@ -115,6 +124,8 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
             put_plane(w, c, n, 8);
     }
     memmove(w->waiting.computed, w->waiting.computed + n * layers, left * layers);
+    if (w->shape.has_ids)
+        memmove(w->waiting.tokens, w->waiting.tokens + n, left * sizeof *w->waiting.tokens);
     memmove(w->waiting.ids, w->waiting.ids + n * layers * f->n_ids,
             left * layers * f->n_ids * sizeof *w->waiting.ids);
     memmove(w->waiting.scores, w->waiting.scores + n * layers * f->n_scores,
@@ -128,8 +139,10 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
 
 /* Carves the arrays of waiting tokens from an arena, which may only count. */
 static void carve(struct trace_tokens *t, struct moe_arena *arena, const struct trace_layout *f,
-                  uint64_t layers, uint64_t room)
+                  const struct moe_trace_shape *shape, uint64_t room)
 {
+    uint64_t layers = shape->n_layers;
+    t->tokens = shape->has_ids ? moe_arena_take(arena, room, sizeof *t->tokens) : NULL;
     t->computed = moe_arena_take(arena, room * layers, sizeof *t->computed);
     t->ids = moe_arena_take(arena, room * layers, f->n_ids * sizeof *t->ids);
     t->scores = moe_arena_take(arena, room * layers, f->n_scores * sizeof *t->scores);
@@ -144,14 +157,16 @@ static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err
     struct moe_arena arena = {0};
     if (n <= w->room)
         return MOE_OK;
-    carve(&larger, &arena, f, layers, n);
+    carve(&larger, &arena, f, &w->shape, n);
     uint8_t *block = n > UINT32_MAX || arena.overflowed ? NULL : moe_alloc(arena.used, 1, err);
     if (!block)
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for %" PRIu64 " tokens",
                         w->file.path, n);
     arena = (struct moe_arena){.base = block, .size = arena.used};
-    carve(&larger, &arena, f, layers, n);
+    carve(&larger, &arena, f, &w->shape, n);
     if (in_use) {
+        if (w->shape.has_ids)
+            memcpy(larger.tokens, old->tokens, w->n_tokens * sizeof *old->tokens);
         memcpy(larger.computed, old->computed, in_use);
         memcpy(larger.ids, old->ids, in_use * f->n_ids * sizeof *old->ids);
         memcpy(larger.scores, old->scores, in_use * f->n_scores * sizeof *old->scores);
@@ -181,7 +196,7 @@ uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t mo
     struct trace_layout f = trace_layout_of(shape);
     struct trace_tokens waiting;
     struct moe_arena arena = {0};
-    carve(&waiting, &arena, &f, shape->n_layers, room_for(&f, most));
+    carve(&waiting, &arena, &f, shape, room_for(&f, most));
     uint64_t raw = largest_frame(shape, &f),
              stored = TRACE_FRAME_HEAD_BYTES + ZSTD_compressBound(raw);
     return arena.overflowed ? UINT64_MAX
@@ -226,6 +241,8 @@ int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, str
         status = make_room(w, (uint64_t)w->n_tokens + n, err);
     if (status != MOE_OK)
         return status;
+    if (w->shape.has_ids)
+        memset(w->waiting.tokens + w->n_tokens, 0, n * sizeof *w->waiting.tokens);
     memset(w->waiting.computed + w->n_tokens * layers, 0, n * layers);
     memset(w->waiting.ids + w->n_tokens * layers * w->layout.n_ids, 0,
            n * layers * w->layout.n_ids * sizeof *w->waiting.ids);

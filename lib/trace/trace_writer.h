@@ -13,6 +13,7 @@
 /* Tokens that are not written yet. */
 struct trace_tokens {
     uint8_t *computed;      /* [room][n_layers] */
+    uint32_t *tokens;       /* [room] their ids; none where the shape has none */
     uint16_t *ids, *scores; /* [room][n_layers][n_ids], [n_scores] */
 };
 

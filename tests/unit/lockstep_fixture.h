@@ -21,7 +21,8 @@ static inline void lockstep_write_trace(const struct strategies *f, const char *
                                           .n_experts = EXPERTS,
                                           .top_k = TOP_K,
                                           .keep = keep,
-                                          .predictors = MOE_TRACE_PREDICTORS};
+                                          .predictors = MOE_TRACE_PREDICTORS,
+                                          .has_ids = true};
     const struct moe_engine_options o = strategies_options(f, "resident", 0);
     struct moe_engine *e = strategies_open(f, &o);
     assert_ok(moe_statistics_new(&counted, &f->statistics->shape, &err), &err);

@@ -11,7 +11,7 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
 {
 #define SAME(field) assert_true(a->field == b->field)
     SAME(resident), SAME(needs_profile), SAME(needs_low), SAME(needs_host);
-    SAME(predict), SAME(depth), SAME(protect);
+    SAME(predict), SAME(depth), SAME(protect), SAME(protect_tokens);
     SAME(prefetch.percentile), SAME(prefetch.count), SAME(prefetch.slack),
         SAME(prefetch.slack_least);
     SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
@@ -44,8 +44,9 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
 {
     struct moe_strategy s = {0};
 #define DRAW(n) (test_random(seed) % (n))
-    s.predict = (enum moe_predict_by)DRAW(9);
-    bool deep = s.predict == MOE_PREDICT_BY_GATE || s.predict == MOE_PREDICT_BY_RESIDUAL;
+    s.predict = (enum moe_predict_by)DRAW(10);
+    bool deep = s.predict == MOE_PREDICT_BY_GATE || s.predict == MOE_PREDICT_BY_RESIDUAL ||
+                s.predict == MOE_PREDICT_BY_TOKEN;
     s.depth = deep ? 1 + (uint32_t)DRAW(MOE_MAX_DEPTH) : s.predict != MOE_PREDICT_BY_NOTHING;
     s.prefetch.percentile = DRAW(2) ? 99 * random_share(seed) : 0;
     s.prefetch.count = DRAW(2) ? (uint32_t)test_random(seed) : 0;
@@ -55,6 +56,7 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     s.prefetch.top_k = DRAW(2);
     s.prefetch.measured = DRAW(2);
     s.protect = DRAW(2);
+    s.protect_tokens = DRAW(2);
     int n_policies = 0;
     while (moe_policy_at(n_policies))
         n_policies++;

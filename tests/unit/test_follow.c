@@ -207,6 +207,7 @@ static void decisions_are_the_simulators(void **state)
     static const char *const words[] = {
         "lru cache=lrfu alloc=per-layer",
         "prefetch predict=previous",
+        "prefetch predict=token:3 protect-tokens=on",
         "fate prefill=popularity",
         "prefetch assume-prediction=100% predict=gate-ahead:3",
         "prefetch assume-prediction=50% predict=gate-attention",

@@ -152,6 +152,7 @@ static void set(struct moe_strategy *s, enum moe_part part, const char *text)
 static void draw_parts(struct moe_strategy *s, bool host, uint64_t *random)
 {
     static const char *const predict[] = {"previous",
+                                          "token:3",
                                           "path",
                                           "keys",
                                           "requests:2",

@@ -77,6 +77,12 @@ static bool sees(const struct document *d, uint32_t layer, uint32_t token)
     return n_encoder == 0 || (layer < n_encoder) == (token < d->n_prompt);
 }
 
+/* Of all four bytes; 0 where the trace keeps none. */
+static uint32_t id_of(const struct document *d, uint32_t token)
+{
+    return d->shape->has_ids ? (token + d->n) * 2654435761u : 0;
+}
+
 /* Writes it as one sequence in batches. */
 static void put_document(struct moe_trace_writer *w, const struct document *d, uint32_t batch)
 {
@@ -89,6 +95,10 @@ static void put_document(struct moe_trace_writer *w, const struct document *d, u
             n = d->n_prompt - at; /* a source and a target are computed apart */
         uint32_t prompt = at >= d->n_prompt ? 0 : d->n_prompt - at < n ? d->n_prompt - at : n;
         assert_ok(moe_trace_add(w, n, prompt, &err), &err);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t id = id_of(d, at + i);
+            moe_trace_put_ids(w, at + i, 1, &id);
+        }
         for (uint32_t l = 0; l < s->n_layers; l++) {
             uint64_t row = (uint64_t)l * d->n + at;
             if (!sees(d, l, at))
@@ -169,6 +179,7 @@ static void check_documents(struct moe_trace *t, const struct document *d, uint3
                 assert_int_equal(token->sequence, i);
                 assert_int_equal(token->index, at);
                 assert_int_equal(token->prompt, at < d[i].n_prompt);
+                assert_int_equal(token->id, id_of(&d[i], at));
                 for (uint32_t l = 0; l < d[i].shape->n_layers; l++) {
                     struct moe_trace_step step = moe_trace_step(t, l);
                     check_step(&d[i], &step, l, at);
@@ -207,15 +218,15 @@ enum { SOME = 1 << MOE_PREDICT_GATE_2 | 1 << MOE_PREDICT_ATTN };
 static void what_is_written_comes_back(void **state)
 {
     static const struct moe_trace_shape shapes[] = {
-        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0, {0}},
-        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0, {0}},
-        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0, {0}},
-        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3, {0}},
-        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4, {0}},
-        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0, {0}},
-        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0, {0}},
-        {5, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4"}, NULL, 12, 0, {1, 0, 0, 1, 0}},
-        {4, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 13, 2, {1, 1, 0, 1}},
+        {3, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4d8"}, NULL, 7, 0, {0}, false},
+        {5, 32, 4, 0, 0, 1, {"4"}, NULL, 8, 0, {0}, false},
+        {4, 300, 6, 75, SOME, 0, {""}, NULL, 9, 0, {0}, true},
+        {7, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 10, 3, {0}, false},
+        {5, 300, 2, 75, MOE_TRACE_PREDICTORS, 1, {"4"}, NULL, 11, 4, {0}, true},
+        {1, 16, 8, 2, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 0, 0, {0}, false},
+        {2, 6, 6, 6, SOME, 1, {"16"}, NULL, 1, 0, {0}, false},
+        {5, 8, 2, 4, MOE_TRACE_PREDICTORS, 2, {"8", "4"}, NULL, 12, 0, {1, 0, 0, 1, 0}, false},
+        {4, 8, 1, 4, MOE_TRACE_PREDICTORS, 0, {""}, NULL, 13, 2, {1, 1, 0, 1}, true},
     };
     for (size_t i = 0; i < N_ITEMS(shapes); i++) {
         struct moe_err err = {0};
@@ -275,7 +286,7 @@ static int continue_trace(struct moe_trace_writer **w, const struct moe_trace_sh
 static void a_part_is_continued(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}};
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, true};
     struct document d[] = {new_document(&s, 20, 10, 1), new_document(&s, 30, 10, 2)};
     struct moe_trace_writer *w = NULL, *none;
     struct moe_trace *t = NULL;
@@ -360,7 +371,7 @@ static void assert_same_file(const char *a, const char *b)
 static void shards_merge_to_the_trace_of_one_run(void **state)
 {
     static const uint32_t lengths[ALL_DOCUMENTS] = {20, 256, 300, 1, 512, 700, 3, 40};
-    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}};
+    static const struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, true};
     struct moe_err err = {0};
     struct document d[ALL_DOCUMENTS];
     char part[SHARDS][160], some[160], sum[160];
@@ -407,7 +418,7 @@ static void shards_merge_to_the_trace_of_one_run(void **state)
 static void what_does_not_belong_is_not_merged(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}}, more = s;
+    struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, false}, more = s;
     struct document d[ALL_DOCUMENTS], e[ALL_DOCUMENTS];
     more.keep = 5;
     for (uint32_t i = 0; i < ALL_DOCUMENTS; i++) {
@@ -444,7 +455,7 @@ static void what_does_not_belong_is_not_merged(void **state)
 static void odd_scores_are_written(void **state)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7, 0, {0}};
+    struct moe_trace_shape s = {1, 4, 2, 4, 1 << MOE_PREDICT_ATTN, 0, {""}, NULL, 7, 0, {0}, false};
     const uint32_t chosen[] = {3, 1};
     const float weights[] = {1e9f, -1}, router[] = {NAN, INFINITY, -INFINITY, 0};
     const float scores[] = {NAN, 0, INFINITY, NAN};
@@ -498,7 +509,7 @@ static int read_bytes(const void *data, uint64_t n)
 static struct moe_buf small_trace(void)
 {
     struct moe_err err = {0};
-    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0, {0}};
+    struct moe_trace_shape s = {2, 8, 2, 3, SOME, 1, {"4"}, NULL, 7, 0, {0}, false};
     struct document d[] = {new_document(&s, 3, 1, 1), new_document(&s, 2, 1, 2)};
     struct moe_buf file = {0};
     uint64_t *sizes = new_sizes(&s);
@@ -562,7 +573,7 @@ static void forged_headers_are_errors(void **state)
 /* The border: no layer of the decoder for a source, none of the encoder for a target. */
 static void tokens_of_the_wrong_layers_are_errors(void **state)
 {
-    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0, {0}};
+    struct moe_trace_shape shape = {4, 8, 1, 0, 0, 0, {""}, NULL, 7, 0, {0}, false};
     struct document d = new_document(&shape, 5, 3, 1);
     struct moe_buf file = {0};
     struct moe_err err = {0};
@@ -603,7 +614,7 @@ static void frames_out_of_order_are_errors(void **state)
 /* Origins that lie in a sound frame. */
 static void forged_origins_are_errors(void **state)
 {
-    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0, {0}};
+    static const struct moe_trace_shape s = {2, 8, 2, 0, 0, 0, {""}, NULL, 7, 0, {0}, false};
     struct moe_err err = {0};
     uint64_t text = 3;
     uint32_t held[] = {0, 2, 2};
@@ -665,12 +676,13 @@ static void forged_lists_of_static_layers_are_errors(void **state)
         uint32_t version;
         int status;
     } cases[] = {
-        {{1, 0, 1}, 4, MOE_OK},         {{1, 2, 0}, 4, MOE_ERR_FORMAT},
-        {{1, 0, 1}, 3, MOE_ERR_FORMAT}, {{1, 0, 1}, 2, MOE_ERR_FORMAT},
-        {{0, 0, 0}, 2, MOE_OK},         {{0, 0, 0}, 4, MOE_ERR_FORMAT},
+        {{1, 0, 1}, 5, MOE_ERR_FORMAT}, {{1, 0, 1}, 4, MOE_OK},
+        {{1, 2, 0}, 4, MOE_ERR_FORMAT}, {{1, 0, 1}, 3, MOE_ERR_FORMAT},
+        {{1, 0, 1}, 2, MOE_ERR_FORMAT}, {{0, 0, 0}, 2, MOE_OK},
+        {{0, 0, 0}, 4, MOE_ERR_FORMAT},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
-        struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}};
+        struct moe_trace_shape s = {3, 8, 2, 4, SOME, 0, {""}, NULL, 7, 0, {0}, false};
         struct moe_buf file = {0};
         struct moe_err err = {0};
         memcpy(s.is_static, cases[i].is_static, 3);
