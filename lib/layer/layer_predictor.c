@@ -1,3 +1,8 @@
+/*
+ * Predictions of layers to come, by routers and by earlier choices.
+ *
+ * Over 400 lines: every way of predicting takes the same query and hands out the same scores.
+ */
 #include "layer/layer_predictor.h"
 
 #include <stdlib.h>
@@ -329,7 +334,7 @@ static void predict(struct query *q)
     }
     uint32_t far = q->target[q->n - 1] - q->m;
     far = moe_choice_history_reach(&p->history, q->m, q->n_rows, far);
-    while (q->n > 0 && q->target[q->n - 1] > q->m + far)
+    while (q->n > 0 && q->target[q->n - 1] - q->m > far) /* m may be MOE_NO_LAYER_YET */
         q->n--;
     if (q->n > 0)
         moe_par_for(q->n_rows, 8, predict_from_choices, q);

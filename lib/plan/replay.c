@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "plan/assumed.h"
+#include "sched/assumed.h"
 #include "sched/choice_history.h"
 #include "sched/prefer.h"
 

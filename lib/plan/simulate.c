@@ -377,7 +377,8 @@ static int expect(struct simulator *s, const struct moe_pass *pass, struct moe_e
     for (uint32_t layer = first; s->decode && s->strategy.protect_tokens && layer < inv->n_layers;
          layer++) {
         memset(s->expected, 0, inv->n_experts);
-        if (!inv->is_static[layer] && moe_replay_expects(s->replay, layer, s->expected))
+        bool asks = !inv->is_static[layer] && moe_replay_has(s->replay, layer);
+        if (asks && moe_replay_expects(s->replay, layer, s->expected))
             moe_scheduler_expected(s->scheduler, layer, s->expected);
     }
     uint32_t depth = moe_scheduler_wants_first(s->scheduler, first);

@@ -6,7 +6,7 @@
 
 #include "bench/followed.h"
 #include "lockstep_fixture.h"
-#include "plan/assumed.h"
+#include "sched/assumed.h"
 
 enum { TOKENS = 42 }; /* of a trace in lockstep: a text and the beginning of the next */
 

@@ -3,8 +3,8 @@
  * all but a share of them, which are others. So a strategy can be tried where no predictor of the
  * model is at hand: a trace of another engine has none.
  */
-#ifndef MOE_PLAN_ASSUMED_H
-#define MOE_PLAN_ASSUMED_H
+#ifndef MOE_SCHED_ASSUMED_H
+#define MOE_SCHED_ASSUMED_H
 
 #include <stdint.h>
 

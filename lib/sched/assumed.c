@@ -1,4 +1,4 @@
-#include "plan/assumed.h"
+#include "sched/assumed.h"
 
 #include <stdbool.h>
 #include <string.h>
