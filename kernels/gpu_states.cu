@@ -217,7 +217,8 @@ static __device__ float step_value(const struct moe_gpu_recurrent &r, uint32_t r
     const struct moe_gpu_states &m = r.states;
     const struct moe_gpu_row at = r.rows[row];
     const float *mixed = r.mixed + row * m.stride;
-    const float *queries = mixed + head / (r.n_heads / r.n_key_heads) * r.key_dim;
+    uint32_t key_head = r.keys_in_turn ? head % r.n_key_heads : head / (r.n_heads / r.n_key_heads);
+    const float *queries = mixed + key_head * r.key_dim;
     const float *decay = r.decay + row * r.decay_stride;
     const float *beta = r.beta + row * r.heads_stride + head;
     float value = mixed[m.values_at + (uint64_t)head * r.value_dim + d];

@@ -27,6 +27,7 @@ struct moe_gpu_states {
 struct moe_gpu_recurrent {
     enum moe_state_kind kind;
     uint32_t n_heads, n_key_heads, key_dim, value_dim;
+    bool keys_in_turn; /* heads take the key heads in turn (config.h) */
     struct moe_gpu_states states;
     uint32_t layer; /* its number among such layers */
     const struct moe_gpu_row *rows;

@@ -1,6 +1,8 @@
 /* Families of which most layers have a recurrent state in the place of keys and values. */
 #include "family/family_table.h"
 
+#define B "blk.%u."
+
 /* Norms of the stream, of queries and keys are stored as what they differ from 1. */
 static const struct moe_source_names qwen3_next_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
@@ -18,8 +20,8 @@ static const struct moe_source_names qwen3_next_names = {
 /* llama.cpp adds 1 to norms, and puts tensors of several parts in order, but for queries with the
  * gates of outputs. */
 static const struct moe_source_names qwen3_next_gguf_names = {
-    .dense = {[MOE_T_Q] = MOE_PART("blk.%u.attn_q.weight", HEAD_QUERY),
-              [MOE_T_ATTN_GATE] = MOE_PART("blk.%u.attn_q.weight", HEAD_GATE)},
+    .dense = {[MOE_T_Q] = MOE_PART(B "attn_q.weight", HEAD_QUERY),
+              [MOE_T_ATTN_GATE] = MOE_PART(B "attn_q.weight", HEAD_GATE)},
 };
 
 /* Experts and recurrent states of Qwen3-Next and its successors. */
@@ -31,9 +33,6 @@ static const struct moe_source_names qwen3_next_gguf_names = {
         KEY("linear_key_head_dim", state_key_dim, 128),                                            \
         KEY("linear_value_head_dim", state_value_dim, 128),                                        \
         KEY("linear_conv_kernel_dim", conv_width, 4)
-#define STATES_GGUF                                                                                \
-    KEY("ssm.conv_kernel", conv_width, 0), KEY("ssm.state_size", state_key_dim, 0),                \
-        KEY("ssm.group_count", state_key_heads, 0), KEY("ssm.time_step_rank", state_heads, 0)
 
 static const struct moe_source_names lfm2_moe_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.embedding_norm.weight"),
@@ -131,6 +130,49 @@ static const struct moe_source_names nemotron_h_names = {
 };
 #undef N
 
+/* GGUF's. What is missing in these tables is called as in others of its files (tensor_roles.c). */
+static const struct moe_source_names lfm2_moe_gguf_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("token_embd_norm.weight"),
+              [MOE_T_STATE_SCALE] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
+              [MOE_T_STATE_Z] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
+              [MOE_T_STATE_V] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
+              [MOE_T_STATE_CONV] = MOE_PART(B "shortconv.conv.weight", CONV),
+              [MOE_T_STATE_O] = MOE_ALL(B "shortconv.out_proj.weight")},
+};
+
+/* Of KDA; layers of attention have some of the same names. */
+static const struct moe_source_names kimi_linear_gguf_names = {
+    .dense = {[MOE_T_STATE_Q] = MOE_ALL(B "attn_q.weight"),
+              [MOE_T_STATE_K] = MOE_ALL(B "attn_k.weight"),
+              [MOE_T_STATE_V] = MOE_ALL(B "attn_v.weight"),
+              [MOE_T_STATE_CONV_Q] = MOE_PART(B "ssm_conv1d_q.weight", CONV),
+              [MOE_T_STATE_CONV_K] = MOE_PART(B "ssm_conv1d_k.weight", CONV),
+              [MOE_T_STATE_CONV] = MOE_PART(B "ssm_conv1d_v.weight", CONV),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_ALL(B "ssm_f_a.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_f_b.weight"),
+              [MOE_T_STATE_Z_DOWN] = MOE_ALL(B "ssm_g_a.weight"),
+              [MOE_T_STATE_Z] = MOE_ALL(B "ssm_g_b.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
+};
+
+/* One head's rates, by value. */
+static const struct moe_source_names jamba_gguf_names = {
+    .dense = {[MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", FIRST_HALF),
+              [MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", SECOND_HALF),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
+              [MOE_T_STATE_K] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
+              [MOE_T_STATE_Q] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
+              [MOE_T_STATE_DECAY_NORM] = MOE_ALL(B "ssm_dt_norm.weight"),
+              [MOE_T_STATE_K_NORM] = MOE_ALL(B "ssm_b_norm.weight"),
+              [MOE_T_STATE_Q_NORM] = MOE_ALL(B "ssm_c_norm.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_dt.weight"),
+              [MOE_T_STATE_RATE] = MOE_NEGATIVE_EXP(B "ssm_a", TURNED)},
+};
+
+static const struct moe_source_names nemotron_h_gguf_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL(B "attn_norm.weight")},
+};
+
 const struct moe_family moe_families_states[] = {
     /* Qwen3-Next: 80B-A3B. Layers with recurrent states (gated DeltaNet), every fourth with gated
      * attention that rotates a quarter of a head; many small experts and a shared one. */
@@ -192,7 +234,15 @@ const struct moe_family moe_families_states[] = {
                             KEY("conv_L_cache", conv_width, 3)),
                .rope_theta = 1e6,
                .own = family_lfm2_moe_hf},
-        .tensors[MOE_NAMING_HF].names = {&lfm2_moe_names},
+        .gguf = {.arch = "lfm2moe",
+                 .sigmoid = true,
+                 .only = ONLY({"attention.sliding_window", "0"}),
+                 .settings =
+                     SETTINGS(KEY("shortconv.l_cache", conv_width, 0), GGUF_NORM_TOPK(true)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_lfm2_moe_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&lfm2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&lfm2_moe_gguf_names}},
     },
     /* Nemotron-H, Nemotron-3: 30B-A3B; and dense ones. Every layer is a half: a state (Mamba-2),
      * attention without positions, experts of two matrices, or a feed-forward. Which is which a
@@ -223,7 +273,15 @@ const struct moe_family moe_families_states[] = {
                    KEY("use_conv_bias", conv_bias, true)),
                .own_keys = true,
                .own = family_nemotron_h_hf},
-        .tensors[MOE_NAMING_HF].names = {&nemotron_h_names},
+        .gguf = {.arch = "nemotron_h_moe",
+                 .sigmoid = true,
+                 .only = ONLY({"moe_latent_size", "0"}),
+                 .settings = SETTINGS(STATES_GGUF, GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .by_layer = {"attention.head_count", "attention.head_count_kv",
+                              "feed_forward_length"},
+                 .own = family_nemotron_h_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&nemotron_h_names},
+                    [MOE_NAMING_GGUF].names = {&nemotron_h_gguf_names, &moe_mamba_gguf_names}},
     },
     /* Kimi-Linear: 48B-A3B. KDA in three of four layers, latent attention without positions in the
      * others; DeepSeek-V3's router. Several keys have two names, layers are counted from 1, and the
@@ -246,7 +304,17 @@ const struct moe_family moe_families_states[] = {
                .expert_layers = MOE_LAYERS_AFTER,
                .n_dense = 1,
                .own = family_kimi_linear_hf},
-        .tensors[MOE_NAMING_HF].names = {&kimi_linear_names},
+        .gguf = {.arch = "kimi-linear",
+                 .sigmoid = true,
+                 .only = ONLY({"moe_latent_size", "0"}, {"attn_res_block_size", "0"},
+                              {"hidden_act", "silu"}),
+                 .settings = SETTINGS(LATENT_GGUF, GGUF_NORM_TOPK(true),
+                                      KEY("ssm.conv_kernel", conv_width, 0),
+                                      KEY("kda.head_dim", state_key_dim, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_kimi_linear_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&kimi_linear_names},
+                    [MOE_NAMING_GGUF].names = {&kimi_linear_gguf_names}},
     },
     /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in
      * every eighth layer, experts in every other. Layers are counted by periods, and widths follow
@@ -263,7 +331,14 @@ const struct moe_family moe_families_states[] = {
                    LOCAL_EXPERTS(0), TOP_K(2), KEY("mamba_d_state", state_key_dim, 16),
                    KEY("mamba_d_conv", conv_width, 4), KEY("mamba_conv_bias", conv_bias, true)),
                .own = family_jamba_hf},
-        .tensors[MOE_NAMING_HF].names = {&jamba_names},
+        .gguf = {.arch = "jamba",
+                 .settings = SETTINGS(KEY("ssm.conv_kernel", conv_width, 0),
+                                      KEY("ssm.state_size", state_key_dim, 0),
+                                      KEY("ssm.time_step_rank", state_step_rank, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_jamba_gguf},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&jamba_names}, [MOE_NAMING_GGUF].names = {&jamba_gguf_names}},
     },
     {.name = NULL},
 };

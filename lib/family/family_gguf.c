@@ -186,11 +186,12 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
     c->vocab = (uint32_t)embed->dims[0];
     c->tied_head = !family_gguf_tensor(ck, "output.weight", 0);
     c->head_bias = family_gguf_tensor(ck, "output.bias", 0) != NULL;
-    c->qkv_bias = family_gguf_tensor(ck, "blk.%u.attn_q.bias", 0) != NULL;
-    c->o_bias = family_gguf_tensor(ck, "blk.%u.attn_output.bias", 0) != NULL;
+    c->qkv_bias = c->o_bias = false;
     bool dense = false, choice_bias = c->choice_bias;
     c->choice_bias = false;
     for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->qkv_bias |= family_gguf_tensor(ck, "blk.%u.attn_q.bias", i) != NULL;
+        c->o_bias |= family_gguf_tensor(ck, "blk.%u.attn_output.bias", i) != NULL;
         c->layer_is_moe[i] =
             c->n_experts && family_gguf_tensor(ck, "blk.%u.ffn_gate_inp.weight", i);
         dense = dense || !c->layer_is_moe[i];

@@ -51,14 +51,24 @@ int family_qwen3_5_moe_gguf(struct moe_config *config, const struct moe_checkpoi
                             struct moe_rope_settings *rope, struct moe_err *err);
 int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_lfm2_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                         struct moe_rope_settings *rope, struct moe_err *err);
 int family_granite_hybrid_hf(struct moe_config *config, const char *path, const struct json_t *json,
                              struct moe_rope_settings *rope, struct moe_err *err);
+int family_granite_hybrid_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                               struct moe_rope_settings *rope, struct moe_err *err);
 int family_nemotron_h_hf(struct moe_config *config, const char *path, const struct json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_nemotron_h_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_kimi_linear_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_kimi_linear_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_jamba_hf(struct moe_config *config, const char *path, const struct json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_jamba_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_llama4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *rope, struct moe_err *err);
 int family_llama4_hf(struct moe_config *config, const char *path, const struct json_t *json,

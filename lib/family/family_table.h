@@ -73,6 +73,11 @@
 #define SIGMOIDS SET(router_kind, MOE_ROUTER_SIGMOID), SET(choice_bias, true)
 #define LATENT_SIGMOIDS SIGMOIDS, SET(latent_eps, 1e-6)
 
+/* Of states with several heads, in GGUF. */
+#define STATES_GGUF                                                                                \
+    KEY("ssm.conv_kernel", conv_width, 0), KEY("ssm.state_size", state_key_dim, 0),                \
+        KEY("ssm.group_count", state_key_heads, 0), KEY("ssm.time_step_rank", state_heads, 0)
+
 #define L "model.layers.%u."
 #define B "blk.%u."
 
@@ -92,6 +97,8 @@
 
 /* GGUF calls the norm before feed-forwards by its place. */
 extern const struct moe_source_names moe_placed_norm_names;
+/* Tensors of a Mamba-2 layer in GGUF. */
+extern const struct moe_source_names moe_mamba_gguf_names;
 /* One shared expert, beside routed ones as usual. */
 extern const struct moe_source_names moe_qwen2_moe_names;
 

@@ -125,6 +125,7 @@ static struct moe_gpu_recurrent states_of(const struct pass *p, uint32_t layer)
         .n_key_heads = c->state_key_heads,
         .key_dim = c->state_key_dim,
         .value_dim = c->state_value_dim,
+        .keys_in_turn = c->state_keys_in_turn,
         .states = {r->memory, r->n_taps, r->n_panels, r->keys_at, r->values_at, r->stride, r->panel,
                    r->layer, r->sequence},
         .layer = moe_config_recurrent_layers(c, layer),

@@ -153,6 +153,7 @@ static struct family_case cases[] = {
     FULL("qwen3-next-a"),
     SMALL("qwen3-next-b"),
     SMALL("qwen3.5-moe"),
+    SMALL("qwen3.5-moe/model.gguf"),
     FULL("lfm2-moe-a"),
     SMALL("lfm2-moe-b"),
     SMALL("granite4-a"),
