@@ -296,7 +296,8 @@ static int generate(struct run *r, double started, struct moe_err *err)
 static int serve_requests(struct run *r, struct moe_err *err)
 {
     struct moe_server *server = NULL;
-    struct moe_server_options o = {.pack = r->pack, .sequences = opt.sequences};
+    struct moe_server_options o = {
+        .pack = r->pack, .sequences = opt.sequences, .draft = opt.draft_max};
     o.template_file = opt.template_file;
     int status = choose_strategy(r, err);
     if (status == MOE_OK && opt.plan)

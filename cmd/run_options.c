@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "drafters.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
 #include "grammar/grammar.h"
@@ -28,9 +29,6 @@ static const char *const places[] = {
     [MOE_PREDICT_ON_HOST] = "host",
     NULL,
 };
-
-enum { DRAFT_MTP = 2 };
-static const char *const drafters[] = {"none", "ngram", "mtp", NULL};
 
 static const char *const early[] = {
     [MOE_EARLY_NO] = "no",
@@ -171,7 +169,7 @@ static int check_requests(void)
         "ids",           "perplexity",     "trace-events", "link-rate",   "lockstep",
         "pack-in-ram",   "repeat-penalty", "beams",        "encode",      "logprobs",
         "prompt-cache",  "prefix-text",    "grammar",      "json-schema", "json-object",
-        "context-shift", "draft",
+        "context-shift",
     };
     if (!opt.requests.input && opt.sequences)
         return cli_misuse("option --sequences goes with --requests");

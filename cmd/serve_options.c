@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "drafters.h"
+#include "sample/draft.h"
 
 enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };
 
@@ -112,6 +114,8 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Requests"},
     {CLI_OPT_U32(0, "sequences", "N", &serve_opt.server.sequences, 1, MAX_SEQUENCES), .shown = "8",
      .help = "answers side by side"},
+    {CLI_OPT_CHOICE(0, "draft", "HOW", &serve_opt.draft, drafters), .shown = "none",
+     .help = "tokens drafted and judged with the next: ngram or mtp"},
     {CLI_OPT_U32(0, "max-queue", "N", &serve_opt.server.max_queue, 1, MAX_QUEUE), .shown = "1024",
      .help = "requests that may wait or run"},
     {CLI_OPT_STREAM(0, "stats-json", "FILE", &serve_opt.stats_json),
@@ -191,6 +195,8 @@ int serve_options_parse(int argc, char **argv, const char **path)
         status = serve_http_check(&serve_opt.http);
     if (status >= 0)
         return status;
+    serve_opt.server.draft = serve_opt.draft ? MOE_DRAFT_MOST : 0;
+    serve_opt.server.engine.ahead = serve_opt.draft == DRAFT_MTP;
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;
     *path = serve_opt.collection ? NULL : args[0];

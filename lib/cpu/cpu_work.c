@@ -127,7 +127,7 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, arena, c, o->batch, n_threads);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
-    w->states = moe_recurrent_shape(c, o->n_sequences + o->takes_back);
+    w->states = moe_recurrent_shape(c, o->n_sequences * (1 + o->takes_back));
     if (w->states.n_layers)
         carve_recurrent(w, arena, c, o->batch);
     if (c->n_drafting)

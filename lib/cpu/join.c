@@ -9,7 +9,8 @@ struct join {
     const struct moe_layer *layer;
     const struct moe_row *rows;
     const float *last_norm; /* of what has left the states */
-    uint32_t first;         /* row of h that is the first of them */
+    const uint32_t *from;   /* rows of h that they are made of; NULL: the same */
+    uint32_t first;         /* of all rows, that is the first here */
 };
 
 /* Rows of `joined`: both halves, each under its norm. */
@@ -27,25 +28,25 @@ static void join_rows(void *ctx, int64_t begin, int64_t end, int thread)
         if (c->embed_scale != 1)
             moe_kern.scale(c->embed_scale, c->hidden, spare);
         moe_norm_row(c, spare, j->layer->ahead_token_norm, NULL, joined);
-        moe_norm_row(c, states->h + (j->first + (uint64_t)i) * states->stride, j->last_norm, NULL,
-                     spare);
+        const uint64_t row = j->first + (uint64_t)i, state = j->from ? j->from[row] : row;
+        moe_norm_row(c, states->h + state * states->stride, j->last_norm, NULL, spare);
         moe_norm_row(c, spare, j->layer->ahead_state_norm, NULL, joined + c->hidden);
     }
 }
 
 int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                    uint32_t n_rows, uint32_t first, struct moe_err *err)
+                    uint32_t n_rows, const uint32_t *from, struct moe_err *err)
 {
     struct cpu_work *w = s->device;
     const struct moe_model *m = s->model;
     const struct moe_layer *l = &m->layers[layer];
     const struct moe_states *states = &s->states;
     (void)err;
-    /* Some rows at a time. Their products take the place of states that were read: row 0 is never
-     * behind row `first`. */
+    /* Some rows at a time. Their products take the place of states that were read: row i is never
+     * behind the row that it is made of. */
     for (uint32_t at = 0; at < n_rows; at += CPU_JOINED_ROWS) {
         uint32_t n = n_rows - at < CPU_JOINED_ROWS ? n_rows - at : CPU_JOINED_ROWS;
-        struct join j = {s, l, rows + at, s->drafts ? l->ahead_norm : m->final_norm, first + at};
+        struct join j = {s, l, rows + at, s->drafts ? l->ahead_norm : m->final_norm, from, at};
         moe_par_for(n, 1, join_rows, &j);
         moe_inputs_set(&w->from_joined, w->joined, w->joined_stride, NULL, n, 2 * m->config.hidden);
         struct moe_mm mm = moe_inputs_mm(&w->from_joined, l->ahead_join,

@@ -51,7 +51,7 @@ float *stages_cpu_state_panel(const struct cpu_state_pass *p, uint32_t row, uint
 
 /* As the table's join (join.c). */
 int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                    uint32_t n_rows, uint32_t first, struct moe_err *err);
+                    uint32_t n_rows, const uint32_t *from, struct moe_err *err);
 
 /* The same for attention to sources. Queries of the rows, from the states' xn. */
 void moe_project_cross_in(struct moe_session *s, uint32_t layer, uint32_t n_rows);

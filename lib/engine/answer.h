@@ -51,7 +51,7 @@ struct moe_generate_options {
     struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
     /* Tokens that are drafted at most (sample/draft.h), up to MOE_DRAFT_MOST; the answer is the
-     * same without; 0: none. Not with beams, nor in a batch of answers. */
+     * same without; 0: none. Not with beams. */
     uint32_t draft;
     bool draft_ahead; /* ... by the model's layer that drafts (engine.h, ahead) */
     bool ignore_eos;

@@ -4,11 +4,10 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/batch_drafts.h"
 #include "engine/batch_members.h"
 #include "engine/encode.h"
 #include "run/source.h"
-
-enum { LOGITS_ROWS = 8 }; /* at a time */
 
 /* ---- Opening and closing ---- */
 
@@ -19,7 +18,9 @@ static void carve(struct moe_batch *b, struct moe_arena *arena, const struct moe
     b->running = moe_arena_take(arena, n_sequences, sizeof *b->running);
     b->rows = moe_arena_take(arena, batch, sizeof *b->rows);
     b->of_row = moe_arena_take(arena, batch, sizeof *b->of_row);
-    b->logits = moe_arena_take(arena, LOGITS_ROWS * moe_logits_stride(config), sizeof *b->logits);
+    b->from = moe_arena_take(arena, batch, sizeof *b->from);
+    b->logits =
+        moe_arena_take(arena, BATCH_LOGITS_ROWS * moe_logits_stride(config), sizeof *b->logits);
 }
 
 uint64_t moe_batch_bytes(const struct moe_config *config, const struct moe_session_options *session)
@@ -88,29 +89,20 @@ const struct moe_batch_state *moe_batch_state(const struct moe_batch *b)
 
 /* ---- Passes ---- */
 
-/* A decoder's first token is no prompt: that was the source. */
-static bool is_decoding(const struct member *m)
-{
-    return (m->n_done > 0 || m->source.n) && !m->waits_for_source && m->history.n - m->n_done == 1;
-}
-
-/* The member's next n ids as rows of a pass. */
-static void add_rows(struct moe_batch *b, uint32_t sequence, uint32_t *n_rows, uint32_t n)
+/* The member's next n ids, those drafted after its text, as rows of a pass. */
+static void add_rows(struct moe_batch *b, uint32_t sequence, uint32_t *n_rows, uint64_t n)
 {
     struct member *m = b->running[sequence];
-    for (uint32_t i = 0; i < n; i++, ++*n_rows) {
-        b->rows[*n_rows] = (struct moe_row){sequence, (uint32_t)(m->n_done + i),
-                                            m->history.ids[m->n_done + i], (uint32_t)m->history.n};
+    const struct moe_draft *d = &m->drafting.draft;
+    for (uint64_t at = m->n_done, end = at + n; at < end; at++, ++*n_rows) {
+        b->rows[*n_rows] = (struct moe_row){
+            .sequence = sequence,
+            .position = (uint32_t)at,
+            .token = at < m->history.n ? m->history.ids[at] : d->ids[at - m->history.n],
+            .length = (uint32_t)m->history.n + d->n,
+        };
         b->of_row[*n_rows] = m;
     }
-}
-
-/* What has failed in a pass ends everyone in it. */
-static void fail_rows(struct moe_batch *b, uint32_t n_rows, int status, const struct moe_err *err)
-{
-    for (uint32_t i = 0; i < n_rows; i++)
-        if (i == 0 || b->rows[i].sequence != b->rows[i - 1].sequence)
-            batch_finish(batch_stop_running(b, b->rows[i].sequence), status, err);
 }
 
 /* LongRoPE: a text that has grown beyond the original context is computed again (generate.c). */
@@ -122,6 +114,19 @@ static void note_length(struct moe_batch *b, uint32_t sequence)
         batch_begin_again(b, sequence);
 }
 
+/* A drafted token that was right is computed: it is the row behind `row`. */
+static void judge(struct moe_batch *b, uint32_t row, struct member *m, uint32_t id)
+{
+    struct moe_session *s = b->session;
+    if (!moe_draft_judge(&m->drafting.draft, id))
+        return;
+    m->n_done++;
+    m->n_accepted++;
+    s->stats.accepted_tokens++;
+    s->stats.decode.tokens++;
+    moe_sequence_computed(s, &b->rows[row + 1], 1);
+}
+
 /* Draws the next token of a row whose sequence is computed up to it. */
 static void draw(struct moe_batch *b, uint32_t row, const float *logits)
 {
@@ -129,10 +134,10 @@ static void draw(struct moe_batch *b, uint32_t row, const float *logits)
     uint32_t sequence = b->rows[row].sequence;
     struct member *m = b->running[sequence];
     struct moe_err err = {0};
+    uint32_t id = 0;
     int status = MOE_OK;
     if (!m->answer.ended) {
         uint64_t n_before = m->answer.n_tokens;
-        uint32_t id = 0;
         status = moe_answer_draw(&m->answer, m->request.sampler, logits, &m->history, &id, &err);
         if (n_before == 0)
             m->ttft_seconds = moe_seconds() - m->request.options.started;
@@ -143,22 +148,38 @@ static void draw(struct moe_batch *b, uint32_t row, const float *logits)
         if (status != MOE_OK && !err.text[0])
             moe_fail(&err, status, "the answer's text was not taken");
     }
-    if (status != MOE_OK || m->answer.ended)
+    if (status != MOE_OK || m->answer.ended) {
         batch_finish(batch_stop_running(b, sequence), status, &err);
-    else
-        note_length(b, sequence);
+        return;
+    }
+    judge(b, row, m, id);
+    note_length(b, sequence);
 }
 
-/* Rows [first, first + n) are the last of their sequences. */
+/* Whether the row is the last that is computed of its text, of which nothing else is to be. */
+static bool is_last(const struct moe_batch *b, uint32_t row)
+{
+    const struct moe_row *r = &b->rows[row];
+    const struct member *m = b->running[r->sequence];
+    return m && m->n_done == m->history.n && r->position + 1 == m->history.n;
+}
+
+/* What comes after rows [first, first + n), where they are the last of their sequences or, drafted,
+ * come to be. */
 static void draw_rows(struct moe_batch *b, uint32_t first, uint32_t n)
 {
     uint64_t stride = moe_logits_stride(&b->session->model->config);
     struct moe_err err;
     for (uint32_t end = first + n, some; first < end; first += some) {
-        some = end - first < LOGITS_ROWS ? end - first : LOGITS_ROWS;
+        some = 1;
+        if (!is_last(b, first))
+            continue;
+        some = end - first < BATCH_LOGITS_ROWS ? end - first : BATCH_LOGITS_ROWS;
         int status = moe_logits(b->session, first, some, b->logits, &err);
         for (uint32_t i = 0; i < some; i++)
-            if (status == MOE_OK)
+            if (!is_last(b, first + i))
+                continue;
+            else if (status == MOE_OK)
                 draw(b, first + i, b->logits + i * stride);
             else
                 batch_finish(batch_stop_running(b, b->rows[first + i].sequence), status, &err);
@@ -171,32 +192,45 @@ static int compute(struct moe_batch *b, enum moe_phase phase, uint32_t n_rows)
     struct moe_err err;
     int status = moe_forward(s, phase, b->rows, n_rows, s->model->config.n_encoder,
                              s->model->config.n_layers, NULL, NULL, &err);
-    for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++)
-        b->of_row[i]->n_done++;
-    if (status == MOE_OK)
-        moe_sequence_computed(s, b->rows, n_rows);
-    else
-        fail_rows(b, n_rows, status, &err);
+    for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++) {
+        struct member *m = b->of_row[i];
+        if (b->rows[i].position >= m->history.n) /* drafted: not computed before it is right */
+            continue;
+        m->n_done++;
+        m->n_again = 0;
+        moe_sequence_computed(s, &b->rows[i], 1);
+    }
+    if (status != MOE_OK)
+        batch_fail_rows(b, n_rows, status, &err);
     return status;
 }
 
-/* A token for everyone who has a last one that is not computed. */
+/* A token for everyone who has a last one that is not computed, and those drafted after it that are
+ * right. */
 static void decode(struct moe_batch *b)
 {
     struct moe_session *s = b->session;
     struct moe_err full;
-    uint32_t n_rows = 0;
+    uint32_t n_rows = 0, n_members = 0;
     for (uint32_t i = 0; i < s->n_sequences; i++) {
         struct member *m = b->running[i];
-        while (b->running[i] && is_decoding(m) &&
+        while (b->running[i] && batch_is_decoding(m) &&
                moe_sequence_reserve(s, i, (uint32_t)m->history.n, &full) != MOE_OK)
             batch_make_room(b);
     }
-    for (uint32_t i = 0; i < s->n_sequences && n_rows < s->batch; i++)
-        if (b->running[i] && is_decoding(b->running[i]))
-            add_rows(b, i, &n_rows, 1);
-    if (n_rows > 0 && compute(b, MOE_DECODE, n_rows) == MOE_OK)
-        draw_rows(b, 0, n_rows);
+    batch_drafts_make(b);
+    for (uint32_t i = 0; i < s->n_sequences; i++) {
+        struct member *m = b->running[i];
+        if (!m || !batch_is_decoding(m))
+            continue;
+        add_rows(b, i, &n_rows, 1 + m->n_again + m->drafting.draft.n);
+        n_members++;
+    }
+    if (n_rows == 0 || compute(b, MOE_DECODE, n_rows) != MOE_OK)
+        return;
+    s->stats.decode.tokens -= n_rows - n_members; /* what is drafted counts when it is right */
+    draw_rows(b, 0, n_rows);
+    batch_drafts_after(b, n_rows);
 }
 
 /* The oldest whose text is not computed, of those after `after`; n_sequences: none. */
@@ -205,7 +239,7 @@ static uint32_t next_prompt(const struct moe_batch *b, uint64_t after)
     uint32_t n = b->session->n_sequences, oldest = n;
     for (uint32_t i = 0; i < n; i++) {
         const struct member *m = b->running[i];
-        if (m && m->id > after && !is_decoding(m) && !m->waits_for_source &&
+        if (m && m->id > after && !batch_is_decoding(m) && !m->waits_for_source &&
             (oldest == n || m->id < b->running[oldest]->id))
             oldest = i;
     }
@@ -241,8 +275,9 @@ static void prefill(struct moe_batch *b)
     if (n_rows == 0 || compute(b, MOE_PREFILL, n_rows) != MOE_OK)
         return;
     for (uint32_t row = 0; row < n_rows; row++)
-        if (b->rows[row].position + 1 == b->rows[row].length)
+        if (is_last(b, row))
             draw_rows(b, row, 1);
+    batch_drafts_after(b, n_rows);
 }
 
 /* The oldest whose source waits, of those after `after`; n_sequences: none. */
@@ -279,7 +314,7 @@ static void encode(struct moe_batch *b)
     }
     int status = n_rows ? moe_encode(s, b->rows, n_rows, NULL, &err) : MOE_OK;
     if (status != MOE_OK)
-        fail_rows(b, n_rows, status, &err);
+        batch_fail_rows(b, n_rows, status, &err);
     for (uint32_t row = 0; row < n_rows && status == MOE_OK; row++)
         b->running[b->rows[row].sequence]->waits_for_source = false;
 }

@@ -16,6 +16,10 @@
  * sequence decodes; nothing is taken over from other texts then. So it is where a prompt sees all
  * of itself (prefix_lm): it is computed in one pass, not in pieces.
  *
+ * Where a request wants drafts (engine/drafting.h), a step may decode several tokens of its
+ * sequence: the drafted ones stand in the same pass, and those that are wrong are taken back. The
+ * more sequences share a pass, the shorter are their drafts (engine/batch_drafts.h).
+ *
  * Everything happens in moe_batch_step, in the caller's thread.
  */
 #ifndef MOE_ENGINE_BATCH_H
@@ -35,6 +39,8 @@ struct moe_batch_result {
     const struct moe_err *err; /* then; valid for the call */
     uint64_t n_prompt, n_tokens;
     uint64_t n_cached;   /* of the prompt's: computed for another text before */
+    uint64_t n_drafted;  /* tokens; 0 without drafts */
+    uint64_t n_accepted; /* ... that were right */
     double ttft_seconds; /* from options.started to the first token; 0: there was none */
     double seconds;      /* ... to the end */
 };

@@ -27,6 +27,20 @@ void batch_free_member(struct member *m)
 
 /* ---- Waiting and running ---- */
 
+/* A decoder's first token is no prompt: that was the source. */
+bool batch_is_decoding(const struct member *m)
+{
+    return (m->n_done > 0 || m->source.n) && !m->waits_for_source &&
+           m->history.n - m->n_done == 1 + m->n_again;
+}
+
+void batch_fail_rows(struct moe_batch *b, uint32_t n_rows, int status, const struct moe_err *err)
+{
+    for (uint32_t i = 0; i < n_rows; i++)
+        if (b->running[b->rows[i].sequence])
+            batch_finish(batch_stop_running(b, b->rows[i].sequence), status, err);
+}
+
 /* Positions that a sequence may have when it is alone. */
 static uint32_t most_positions(const struct moe_session *s)
 {
@@ -50,6 +64,8 @@ int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, 
                         "the prompt of %" PRIu64 " tokens does not fit the context of %u",
                         request->n_prompt, most);
     int status = moe_check_ids(b->session->model, request->prompt, request->n_prompt, err);
+    if (status == MOE_OK)
+        status = moe_drafting_check(b->session, &request->options, err);
     if (status != MOE_OK)
         return status;
     struct member *m = moe_alloc(1, sizeof *m, err);
@@ -71,6 +87,7 @@ int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, 
     m->n_prompt = request->n_prompt;
     m->id = *id = ++b->n_added;
     moe_answer_begin(&m->answer, b->session->model, most, &m->request.options);
+    moe_drafting_begin(&m->drafting, request->options.draft, request->options.draft_ahead);
     *b->last = m;
     b->last = &m->next;
     b->state.n_waiting++;
@@ -96,6 +113,8 @@ struct member *batch_stop_running(struct moe_batch *b, uint32_t sequence)
     b->running[sequence] = NULL;
     b->state.n_running--;
     m->n_done = 0;
+    m->n_again = 0;
+    m->drafting.draft.n = 0;
     return m;
 }
 
@@ -116,6 +135,8 @@ void batch_finish(struct member *m, int status, const struct moe_err *err)
         .n_prompt = m->n_prompt,
         .n_tokens = m->answer.n_tokens,
         .n_cached = m->n_cached,
+        .n_drafted = m->n_drafted,
+        .n_accepted = m->n_accepted,
         .ttft_seconds = m->ttft_seconds,
         .seconds = moe_seconds() - started,
     };

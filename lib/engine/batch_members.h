@@ -6,6 +6,7 @@
 #define MOE_ENGINE_BATCH_MEMBERS_H
 
 #include "engine/batch.h"
+#include "engine/drafting.h"
 
 /* A request, waiting or running. */
 struct member {
@@ -17,7 +18,11 @@ struct member {
     struct moe_answer answer;
     uint64_t n_prompt;
     uint64_t n_done;   /* ids of the history that are computed */
+    uint32_t n_again;  /* ... and of those behind it, that were: their states were taken back */
     uint64_t n_cached; /* of the prompt: found computed */
+    uint64_t n_drafted, n_accepted; /* tokens; of these, that were right */
+    struct moe_drafting drafting;
+    uint32_t to_draft; /* while the layer that drafts is at work, tokens of its next draft */
     double ttft_seconds;
     bool has_run;
     bool waits_for_source; /* it runs, and its source is not encoded */
@@ -33,9 +38,17 @@ struct moe_batch {
     struct member *first, **last; /* those that wait */
     struct moe_row *rows;         /* [batch] */
     struct member **of_row;       /* [batch] */
+    uint32_t *from;               /* [batch] states that the layer that drafts goes on from */
     float *logits;                /* [LOGITS_ROWS][moe_logits_stride] */
     uint8_t *block;               /* holds these arrays */
 };
+
+enum { BATCH_LOGITS_ROWS = 8 }; /* at a time */
+
+/* Whether all of its text but the last token is computed, or was: a step draws its next one. */
+bool batch_is_decoding(const struct member *m);
+/* What has failed in a pass ends everyone who has one of the first n_rows. */
+void batch_fail_rows(struct moe_batch *b, uint32_t n_rows, int status, const struct moe_err *err);
 
 /* Frees a member that neither waits nor runs. NULL is fine. */
 void batch_free_member(struct member *m);

@@ -5,6 +5,35 @@
 #include "base/mem.h"
 #include "run/ahead.h"
 
+/* With recurrent states a draft in vain has its pass computed again with the next one, from the
+ * mark on. After so many tokens a pass has none, so that the states are marked further on. */
+enum { MOST_AGAIN = 3 };
+
+int moe_drafting_check(const struct moe_session *s, const struct moe_generate_options *options,
+                       struct moe_err *err)
+{
+    if (options->draft && s->stands && !s->marked)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "this session's recurrent states take no token back: no drafts here");
+    if (options->draft_ahead && s->model->config.n_drafting == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "the model was opened without a layer that drafts");
+    return MOE_OK;
+}
+
+uint64_t moe_drafting_room(const struct moe_answer *answer, const struct moe_ids *history,
+                           uint32_t rows, uint32_t n_again, bool far)
+{
+    uint64_t n = history->n, left = answer->context - n;
+    uint64_t room = n_again <= MOST_AGAIN && n_again < rows ? rows - 1 - n_again : 0;
+    uint64_t wanted = answer->options->max_tokens - answer->n_tokens;
+    uint32_t original = answer->model->config.rope_original;
+    room = left < room ? left : room;
+    room = wanted - 1 < room ? wanted - 1 : room;
+    if (original && !far && original - n < room)
+        room = original - n;
+    return room;
+}
+
 void moe_drafting_begin(struct moe_drafting *d, uint32_t most, bool ahead)
 {
     moe_draft_begin(&d->draft, most);
@@ -27,13 +56,13 @@ int moe_drafting_read(struct moe_session *s, const struct moe_ids *history, uint
         return MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (struct moe_row){0, passed.first + i, history->ids[passed.first + i + 1], 0};
-    int status = moe_ahead(s, rows, n, 0, err);
+    int status = moe_ahead(s, rows, n, NULL, err);
     free(rows);
     *n_read = status == MOE_OK ? n : 0;
     return status;
 }
 
-static uint32_t largest(const float *logits, uint32_t n)
+uint32_t moe_drafting_likeliest(const float *logits, uint32_t n)
 {
     uint32_t best = 0;
     for (uint32_t i = 1; i < n; i++)
@@ -54,13 +83,13 @@ static int draft_ahead(struct moe_draft *d, struct moe_session *s, const struct 
     for (uint32_t row = n_read - 1; n < most && status == MOE_OK;) {
         if (n > 0) {
             const struct moe_row next = {0, (uint32_t)history->n - 2 + n, d->ids[n - 1], 0};
-            status = moe_ahead(s, &next, 1, row, err);
+            status = moe_ahead(s, &next, 1, &row, err);
             row = 0;
         }
         if (status == MOE_OK)
             status = moe_logits(s, row, 1, logits, err);
         if (status == MOE_OK)
-            d->ids[n++] = largest(logits, s->model->config.vocab);
+            d->ids[n++] = moe_drafting_likeliest(logits, s->model->config.vocab);
     }
     if (status == MOE_OK)
         d->made = d->n = n;
@@ -95,7 +124,7 @@ int moe_drafting_compute(struct moe_drafting *d, struct moe_session *s,
                                    i < n_old ? history->ids[*n_done + i] : d->draft.ids[i - n_old],
                                    length};
     if (d->draft.n)
-        moe_sequence_mark(s, (uint32_t)*n_done);
+        moe_sequence_mark(s, 0, (uint32_t)*n_done);
     int status = moe_forward(s, MOE_DECODE, rows, n, c->n_encoder, c->n_layers, NULL, NULL, err);
     if (status != MOE_OK)
         return status;

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/answer.h"
 #include "run/session.h"
 #include "sample/draft.h"
 #include "text/tokenizer.h"
@@ -17,6 +18,19 @@ struct moe_drafting {
     struct moe_draft draft;
     bool ahead; /* a layer of the model drafts */
 };
+
+/* Whether the session can compute the drafts that an answer's options want. MOE_ERR_*: why not. */
+int moe_drafting_check(const struct moe_session *s, const struct moe_generate_options *options,
+                       struct moe_err *err);
+
+/* How many tokens may be drafted after the text: what a pass of so many rows, with n_again tokens
+ * that are computed again, the context, the answer and, with LongRoPE, the frequencies of its rows
+ * have room for. far: the text is beyond rope_original. */
+uint64_t moe_drafting_room(const struct moe_answer *answer, const struct moe_ids *history,
+                           uint32_t rows, uint32_t n_again, bool far);
+
+/* The first of a row's largest logits. */
+uint32_t moe_drafting_likeliest(const float *logits, uint32_t n);
 
 /* No draft yet. most: tokens of one, 0: there are none. */
 void moe_drafting_begin(struct moe_drafting *d, uint32_t most, bool ahead);

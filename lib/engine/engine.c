@@ -152,19 +152,6 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     return o->shares ? MOE_OK : moe_engine_open_session(e, &split.session, err);
 }
 
-static int take_ahead(struct moe_model *model, const struct moe_engine_options *o,
-                      struct moe_err *err)
-{
-    const char *other = o->device.cuda || o->device.test
-                            ? "on the processor alone: take --device cpu"
-                        : o->plan ? "without a plan, which has no room for its experts"
-                        : o->lockstep || o->follows ? "on a clock that is not modelled"
-                                                    : NULL;
-    return other ? moe_fail(err, MOE_ERR_USAGE, "%s: a layer that drafts (MTP) is computed %s",
-                            moe_pack_path(model->pack), other)
-                 : moe_model_take_ahead(model, err);
-}
-
 static int open_engine(struct moe_engine **out, const char *path,
                        const struct moe_engine_options *o, const struct moe_progress *progress,
                        struct moe_err *err)
@@ -177,7 +164,7 @@ static int open_engine(struct moe_engine **out, const char *path,
     if (status == MOE_OK && !o->measures)
         status = moe_pack_check_meant(e->model->pack, err);
     if (status == MOE_OK && o->ahead)
-        status = take_ahead(e->model, o, err);
+        status = moe_engine_take_ahead(e->model, o, o->device.cuda, err);
     if (status == MOE_OK)
         e->own_top_k = e->model->config.top_k;
     if (status == MOE_OK && o->follows)

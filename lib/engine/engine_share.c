@@ -6,6 +6,7 @@
 #include "engine/batch.h"
 #include "engine/engine_size.h"
 #include "engine/engine_split.h"
+#include "engine/engine_strategy.h"
 #include "run/pass_strategy.h"
 
 enum {
@@ -90,6 +91,10 @@ int moe_engine_needs_of(struct moe_engine_needs *out, const char *path,
     int status = moe_model_open_directory(&model, path, err);
     if (status != MOE_OK)
         return status;
+    if (options->ahead && (status = moe_engine_take_ahead(model, options, gpu != NULL, err)) < 0) {
+        moe_model_close(model);
+        return status;
+    }
     uint64_t after = moe_heap_bytes();
     out->config = model->config;
     out->directory = moe_round_up(after > before ? after - before : 0, HEAP_UNIT);

@@ -20,4 +20,9 @@ struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe
 int moe_engine_take_trace(struct moe_model *model, const struct moe_engine_options *o,
                           struct moe_err *err);
 
+/* o->ahead: the layer that drafts is part of the model from now on. MOE_ERR_USAGE: the options have
+ * what does not go with it, or it would compute on a GPU. */
+int moe_engine_take_ahead(struct moe_model *model, const struct moe_engine_options *o, bool on_gpu,
+                          struct moe_err *err);
+
 #endif

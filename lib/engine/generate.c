@@ -43,7 +43,7 @@ static void forget_other_states(struct moe_session *s, const struct moe_ids *his
     uint32_t original = s->model->config.rope_original;
     if (original && s->far != (history->n > original))
         *n_done = 0;
-    *n_done = moe_sequence_back(s, (uint32_t)*n_done);
+    *n_done = moe_sequence_back(s, 0, (uint32_t)*n_done);
 }
 
 /* Computes history[*n_done..end) in batches; *last is the last token's row in the last batch. */
@@ -107,26 +107,6 @@ static int compute_prompt(struct moe_session *s, const struct moe_ids *history, 
 
 /* ---- Drafts ---- */
 
-/* With recurrent states a draft in vain has its pass computed again with the next one, from the
- * mark on. After so many tokens a pass has none, so that the states are marked further on. */
-enum { MOST_AGAIN = 3 };
-
-/* How many tokens may be drafted after the text: what a pass, with n_again tokens that are computed
- * again, the context, the answer and, with LongRoPE, the frequencies of its rows have room for. */
-static uint64_t draft_room(const struct moe_session *s, const struct moe_ids *history,
-                           const struct moe_answer *answer, uint32_t n_again)
-{
-    uint64_t n = history->n, left = s->context - n;
-    uint64_t room = n_again <= MOST_AGAIN && n_again < s->batch ? s->batch - 1 - n_again : 0;
-    uint64_t wanted = answer->options->max_tokens - answer->n_tokens;
-    uint32_t original = s->model->config.rope_original;
-    room = left < room ? left : room;
-    room = wanted - 1 < room ? wanted - 1 : room;
-    if (original && !s->far && original - n < room)
-        room = original - n;
-    return room;
-}
-
 /* Has the text's last token computed, so that the next token's logits are those of row *last: it
  * may be in the last pass as a draft that was right. */
 static int compute_next(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
@@ -148,9 +128,11 @@ static int compute_next(struct moe_session *s, const struct moe_ids *history, ui
     if (!one || (options->stop && *options->stop))
         return compute_pending(s, history, n_done, options, last, err);
     int status = MOE_OK;
+    const uint32_t n_again = (uint32_t)(done - *n_done);
     if (d->draft.most)
-        status = moe_drafting_make(
-            d, s, history, draft_room(s, history, answer, (uint32_t)(done - *n_done)), logits, err);
+        status = moe_drafting_make(d, s, history,
+                                   moe_drafting_room(answer, history, s->batch, n_again, s->far),
+                                   logits, err);
     if (status != MOE_OK)
         return status;
     bool back = *n_done > 0 && *n_done < done && done - *n_done <= 2 * MOE_DRAFT_MOST;
@@ -225,13 +207,11 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (options->beams.n && options->constraint)
         return moe_fail(err, MOE_ERR_USAGE,
                         "a search with beams follows no grammar: leave one of them out");
-    if (options->draft && s->stands && !s->takes_back)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "this session's recurrent states take no token back: no drafts here");
-    if (options->draft_ahead && s->model->config.n_drafting == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "the model was opened without a layer that drafts");
     struct moe_answer answer;
     uint32_t last = 0;
+    int status = moe_drafting_check(s, options, err);
+    if (status != MOE_OK)
+        return status;
     forget_other_states(s, history, n_done);
     float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
     if (!logits)
@@ -241,7 +221,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
         moe_sequence_end(s, 0);
         moe_prompt_mark(s, 0, history->ids, history->n);
     }
-    int status = options->source ? encode_source(s, options, err) : MOE_OK;
+    status = options->source ? encode_source(s, options, err) : MOE_OK;
     if (!s->n_sources)
         s->stats.prompt_tokens += history->n - *n_done;
     if (status == MOE_OK)

@@ -82,8 +82,8 @@ struct moe_session_options {
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
         kv_blocks;   /* of the KV cache (layer/kv.h); 0: enough for all sequences at full context */
-    bool takes_back; /* sequence 0 can go back to a mark (moe_sequence_mark): recurrent states
-                        of one more sequence */
+    bool takes_back; /* sequences can go back to a mark (moe_sequence_mark): each has its recurrent
+                        states twice */
     uint16_t kv_kind;    /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
                             differ in the fourth digit; 0: F32 */
     uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
@@ -133,10 +133,8 @@ struct moe_session {
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_passed passed;
-    bool drafts;     /* the states are those of a layer that drafts (run/ahead.h) */
-    bool takes_back; /* there is room for a mark, where there are recurrent states */
-    uint32_t marked; /* positions that the marked states stand behind; MOE_STANDS_NOWHERE: none */
-    bool far;        /* rows of sequence 0 were last computed for a text beyond rope_original */
+    bool drafts; /* the states are those of a layer that drafts (run/ahead.h) */
+    bool far;    /* rows of sequence 0 were last computed for a text beyond rope_original */
     struct moe_observer observer;
     struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */
@@ -159,6 +157,9 @@ struct moe_session {
     struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
     /* [n_sequences][recurrent layers] positions that each state stands behind: the next row's */
     uint32_t *stands;
+    /* [n_sequences] positions that marked states stand behind; MOE_STANDS_NOWHERE: none are marked.
+     * NULL: there is no room for marks, or no recurrent state. */
+    uint32_t *marked;
     uint32_t *n_recorded;   /* [n_sequences] tokens of each that the experts' records have */
     bool begun;             /* a sequence has, and no pass since */
     uint8_t *request_block; /* holds the arrays of both */

@@ -39,10 +39,10 @@ struct moe_stages_ops {
     /* The rows' states: hidden_in [n_rows][hidden], or NULL: the embeddings of their tokens. */
     int (*enter)(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err);
-    /* The first n_rows states become what a layer that drafts makes of the states from row `first`
-     * on (run/ahead.h). NULL: not for such layers. */
+    /* The first n_rows states become what a layer that drafts makes of the states of rows from[i]
+     * (run/ahead.h). NULL: not for such layers. */
     int (*join)(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                uint32_t first, struct moe_err *err);
+                const uint32_t *from, struct moe_err *err);
     /* Computes the layers as they were recorded for a row before, without the host; false where
      * that cannot be, and the pass goes through them one by one. May be NULL. */
     bool (*replay)(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,

@@ -6,13 +6,16 @@
 #include "run/session.h"
 
 static int check_rows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
-                      uint32_t first, struct moe_err *err)
+                      const uint32_t *from, struct moe_err *err)
 {
     if (s->model->config.n_drafting == 0 || !s->stages->join || !s->phase || n_rows == 0 ||
-        first + n_rows > s->batch)
+        n_rows > s->batch)
         return moe_fail(err, MOE_ERR_USAGE, "nothing drafts here: no layer, or no pass before");
     int status = MOE_OK;
     for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++) {
+        if (from && (from[i] >= s->batch || (i && from[i] <= from[i - 1])))
+            return moe_fail(err, MOE_ERR_USAGE, "row %u: the states that it is made of do not rise",
+                            i);
         if (rows[i].sequence >= s->n_sequences || rows[i].position >= s->context)
             return moe_fail(err, MOE_ERR_USAGE,
                             "row %u: sequence %u or position %u is out of range", i,
@@ -37,11 +40,11 @@ static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row
     return status;
 }
 
-int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, uint32_t first,
-              struct moe_err *err)
+int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+              const uint32_t *from, struct moe_err *err)
 {
     const uint32_t layer = s->model->config.n_layers;
-    int status = check_rows(s, rows, n_rows, first, err);
+    int status = check_rows(s, rows, n_rows, from, err);
     if (status != MOE_OK)
         return status;
     /* Observers and strategies know the model's layers alone. */
@@ -50,7 +53,7 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     s->strategy = NULL;
     s->observer = (struct moe_observer){0};
-    status = s->stages->join(s, layer, rows, n_rows, first, err);
+    status = s->stages->join(s, layer, rows, n_rows, from, err);
     if (status == MOE_OK)
         status = run_layer(s, layer, rows, n_rows, err);
     s->strategy = strategy;

@@ -22,11 +22,11 @@
 #include "layer/session.h"
 
 /* Computes the layer for n_rows rows, whose tokens are those after their positions. Row i is made
- * of the state that row first + i of the last pass (through all layers, or of this) has left, and
- * leaves its own as row i: moe_logits then gives what comes after the rows' tokens. Counted in the
- * phase of the last moe_forward, but for tokens. The model was opened with such a layer
- * (moe_model_take_ahead), and computes on the processor. */
-int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, uint32_t first,
-              struct moe_err *err);
+ * of the state that row from[i] of the last pass (through all layers, or of this) has left, which
+ * rise (NULL: of row i), and leaves its own as row i: moe_logits then gives what comes after the
+ * rows' tokens. Counted in the phase of the last moe_forward, but for tokens. The model was opened
+ * with such a layer (moe_model_take_ahead), and computes on the processor. */
+int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+              const uint32_t *from, struct moe_err *err);
 
 #endif

@@ -170,8 +170,8 @@ static void note_passed(struct moe_session *s, bool whole, const struct moe_row 
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i].sequence != 0 || rows[i].position != rows[0].position + i)
             s->passed.n = 0;
-        if (rows[i].sequence == 0 && rows[i].position == 0)
-            s->marked = MOE_STANDS_NOWHERE;
+        if (s->marked && rows[i].position == 0)
+            s->marked[rows[i].sequence] = MOE_STANDS_NOWHERE;
     }
 }
 

@@ -62,6 +62,7 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
     moe_arena_take(&arena, (uint64_t)o->n_sequences * moe_config_recurrent_layers(c, c->n_layers),
                    sizeof(uint32_t)); /* stands */
+    moe_arena_take(&arena, o->takes_back ? o->n_sequences : 0, sizeof(uint32_t)); /* marked */
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
     moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
     moe_arena_take(&arena, c->prefix_lm ? o->n_sequences : 0, sizeof(struct moe_prompt));
@@ -141,6 +142,11 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     uint64_t n_states = (uint64_t)o->n_sequences * moe_config_recurrent_layers(c, c->n_layers);
     uint32_t *stands = moe_arena_take(&arena, n_states, sizeof *stands);
     s->stands = n_states ? stands : NULL;
+    uint32_t n_marked = o->takes_back ? o->n_sequences : 0;
+    uint32_t *marked = moe_arena_take(&arena, n_marked, sizeof *marked);
+    s->marked = n_marked ? marked : NULL;
+    for (uint32_t i = 0; i < n_marked; i++)
+        marked[i] = MOE_STANDS_NOWHERE;
     for (uint32_t i = 0; i < o->n_sequences; i++)
         moe_recurrent_stand(s, i, 0);
     s->sources = moe_arena_take(&arena, o->n_sources, sizeof *s->sources);
@@ -176,8 +182,6 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->source_context = o.source_context;
     s->n_sources = o.n_sources;
     s->n_threads = moe_par_threads();
-    s->takes_back = o.takes_back;
-    s->marked = MOE_STANDS_NOWHERE;
     s->stages = stages_of(&o);
     status = allocate_request(s, &o, err);
     if (status == MOE_OK)
@@ -216,10 +220,10 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence)
     if (n_recorded && s->experts->ops->end_sequence)
         s->experts->ops->end_sequence(s->experts, n_recorded);
     s->n_recorded[sequence] = 0;
-    if (sequence == 0) {
-        s->marked = MOE_STANDS_NOWHERE;
+    if (s->marked)
+        s->marked[sequence] = MOE_STANDS_NOWHERE;
+    if (sequence == 0)
         s->passed = (struct moe_passed){0};
-    }
     moe_recurrent_stand(s, sequence, 0);
     if (s->prompts)
         s->prompts[sequence] = (struct moe_prompt){0};
@@ -285,22 +289,24 @@ uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint3
     return moe_recurrent_from(s, sequence, n);
 }
 
-void moe_sequence_mark(struct moe_session *s, uint32_t n)
+void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    if (!s->takes_back || s->marked == n || n == 0 || moe_recurrent_from(s, 0, n) != n)
+    if (!s->marked || s->marked[sequence] == n || n == 0 ||
+        moe_recurrent_from(s, sequence, n) != n)
         return;
-    s->stages->copy_states(s, 0, s->n_sequences);
-    s->marked = n;
+    s->stages->copy_states(s, sequence, s->n_sequences + sequence);
+    s->marked[sequence] = n;
 }
 
-uint32_t moe_sequence_back(struct moe_session *s, uint32_t n)
+uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    uint32_t from = moe_recurrent_from(s, 0, n);
-    if (from == n || s->marked == MOE_STANDS_NOWHERE || s->marked > n)
+    uint32_t from = moe_recurrent_from(s, sequence, n);
+    if (from == n || !s->marked || s->marked[sequence] == MOE_STANDS_NOWHERE ||
+        s->marked[sequence] > n)
         return from;
-    s->stages->copy_states(s, s->n_sequences, 0);
-    moe_recurrent_stand(s, 0, s->marked);
-    return s->marked;
+    s->stages->copy_states(s, s->n_sequences + sequence, sequence);
+    moe_recurrent_stand(s, sequence, s->marked[sequence]);
+    return s->marked[sequence];
 }
 
 /* ---- Keys and values from elsewhere ---- */
@@ -326,12 +332,12 @@ const struct moe_recurrent *moe_sequence_states(const struct moe_session *s)
 
 uint32_t moe_sequence_kept(const struct moe_session *s, uint32_t n, uint32_t *kept)
 {
-    bool marked = s->marked != MOE_STANDS_NOWHERE && s->marked <= n;
+    bool marked = s->marked && s->marked[0] != MOE_STANDS_NOWHERE && s->marked[0] <= n;
     *kept = 0;
     if (!marked || moe_recurrent_from(s, 0, n) == n)
         return moe_recurrent_from(s, 0, n);
-    *kept = s->n_sequences;
-    return s->marked;
+    *kept = s->n_sequences; /* sequence 0's */
+    return s->marked[0];
 }
 
 void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far)
@@ -339,9 +345,10 @@ void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool
     moe_recurrent_stand(s, sequence, n);
     s->n_recorded[sequence] = 0;
     s->begun = true;
+    if (s->marked)
+        s->marked[sequence] = MOE_STANDS_NOWHERE;
     if (sequence == 0) {
         s->far = far;
-        s->marked = MOE_STANDS_NOWHERE;
         s->passed = (struct moe_passed){0};
     }
 }

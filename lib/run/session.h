@@ -67,12 +67,12 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
  * n, or 0. */
 uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n);
 
-/* What a draft in vain has changed is taken back: `mark` keeps the states of sequence 0, which
+/* What a draft in vain has changed is taken back: `mark` keeps the states of a sequence, which
  * stand behind its first n positions; `back` is as moe_sequence_from, but where they stand
  * elsewhere and were marked at no more than n positions of the same text, they stand there again.
  * Options: takes_back. */
-void moe_sequence_mark(struct moe_session *s, uint32_t n);
-uint32_t moe_sequence_back(struct moe_session *s, uint32_t n);
+void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n);
+uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n);
 
 /* The cache, for keys and values that come from elsewhere and go there (moe_kv_group_get). NULL,
  * with the reason in err: they lie in a GPU's memory, or belong to a source or a prompt that sees

@@ -42,6 +42,12 @@ void moe_draft_make(struct moe_draft *d, const uint32_t *ids, uint64_t n, uint64
     d->made = d->n;
 }
 
+void moe_draft_cut(struct moe_draft *d, uint32_t n)
+{
+    d->n = n < d->n ? n : d->n;
+    d->made = d->n;
+}
+
 bool moe_draft_judge(struct moe_draft *d, uint32_t id)
 {
     if (!d->n)

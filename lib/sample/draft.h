@@ -37,6 +37,9 @@ uint32_t moe_draft_look_up(const uint32_t *ids, uint64_t n, uint32_t most, uint3
  * next time, one that was wrong fewer: see moe_draft_judge. */
 void moe_draft_make(struct moe_draft *d, const uint32_t *ids, uint64_t n, uint64_t room);
 
+/* Of the draft, none of which is judged yet, only the first n tokens stay. */
+void moe_draft_cut(struct moe_draft *d, uint32_t n);
+
 /* Whether the draft had this token next, which then is no longer in it. Where it had another, the
  * draft ends, and the next is shorter by half; a draft that was right to its end is followed by one
  * of twice the length. */

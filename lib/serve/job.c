@@ -83,6 +83,8 @@ void job_count(struct executor *x)
     const struct moe_stats *now = &x->loaded[x->model].engine->session->stats;
     c->prompt_tokens += now->prompt_tokens - x->seen.prompt_tokens;
     c->generated_tokens += now->generated_tokens - x->seen.generated_tokens;
+    c->drafted_tokens += now->drafted_tokens - x->seen.drafted_tokens;
+    c->accepted_tokens += now->accepted_tokens - x->seen.accepted_tokens;
     const struct moe_phase_stats a = moe_stats_all(now), b = moe_stats_all(&x->seen);
     c->activations += a.experts.activations - b.experts.activations;
     c->hits += a.experts.cache_hits - b.experts.cache_hits;
@@ -271,6 +273,8 @@ static void ended(void *ctx, const struct moe_batch_result *r)
         .n_prompt = r->n_prompt,
         .n_tokens = r->n_tokens,
         .n_cached = r->n_cached,
+        .n_drafted = r->n_drafted,
+        .n_accepted = r->n_accepted,
         .ttft_seconds = r->ttft_seconds,
         .changes = j->changes,
     };
@@ -342,6 +346,8 @@ static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, s
         .options = {.constraint = j->constraint,
                     .max_tokens = r->max_tokens,
                     .ignore_eos = r->ignore_eos,
+                    .draft = r->draft ? x->server->options.draft : 0,
+                    .draft_ahead = r->draft && x->server->options.engine.ahead,
                     .stop_texts = j->stops,
                     .started = j->of->came,
                     .text = hear,

@@ -127,6 +127,8 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     counter(out, "prompt_tokens_cached_total", c->cached_tokens,
             "Tokens of prompts that were not computed again.");
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
+    counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
+    counter(out, "accepted_tokens_total", c->accepted_tokens, "... of which were right.");
     counter(out, "expert_activations_total", c->activations,
             "Experts that the models' routers chose.");
     counter(out, "expert_hits_total", c->hits, "... of which were in memory.");

@@ -26,7 +26,7 @@ struct moe_reply {
     bool stream, stream_usage, logprobs;
     char id[40], *model, *echo;
     int64_t created;
-    uint64_t n_prompt, n_tokens, n_cached;
+    uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
     uint32_t n, n_ended;
     bool failed;
     struct moe_err why;
@@ -124,6 +124,12 @@ static void put_usage(const struct moe_reply *r, struct moe_emit *e)
     moe_emit_open_map(e, "prompt_tokens_details");
     moe_emit_u64(e, "cached_tokens", r->n_cached);
     moe_emit_close(e);
+    if (r->n_drafted) { /* the API's names, of texts that clients expect */
+        moe_emit_open_map(e, "completion_tokens_details");
+        moe_emit_u64(e, "accepted_prediction_tokens", r->n_accepted);
+        moe_emit_u64(e, "rejected_prediction_tokens", r->n_drafted - r->n_accepted);
+        moe_emit_close(e);
+    }
     moe_emit_close(e);
 }
 
@@ -277,6 +283,8 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         r->n_prompt = result->n_prompt;
         r->n_cached = result->n_cached > r->n_cached ? result->n_cached : r->n_cached;
         r->n_tokens += result->n_tokens;
+        r->n_drafted += result->n_drafted;
+        r->n_accepted += result->n_accepted;
         note_model(r, result->model);
     }
     r->failed = result->status != MOE_OK;

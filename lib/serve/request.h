@@ -2,7 +2,7 @@
  * Request: what a client asks for, read from the body of OpenAI's API: /v1/chat/completions or
  * /v1/completions. The limits and what a missing key means are the API's (temperature 1, top_p 1;
  * /v1/completions ends after 16 tokens); top_k, min_p, repeat_penalty (or repetition_penalty) and
- * ignore_eos are added, and off by default.
+ * ignore_eos are added, and off by default; so is draft, which is on where the server drafts.
  *
  * response_format, and llama.cpp's json_schema and grammar, say what an answer may be (grammar/).
  *
@@ -62,6 +62,7 @@ struct moe_request { /* owns all that it points at */
     bool logprobs;         /* of every token ... */
     uint32_t top_logprobs; /* ... and of so many that were likeliest in its place */
     bool ignore_eos, echo; /* echo: TEXT, the prompt comes first */
+    bool draft;            /* where the server drafts, for this one too */
 
     struct moe_grammar *grammar; /* that the answer follows; NULL: any does */
     char *id; /* of JSON lines: the value of "custom_id" or "id", as JSON; NULL: none */

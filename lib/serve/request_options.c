@@ -56,6 +56,7 @@ static const struct {
 } switches[] = {
     {"stream", BOTH, OWN(stream)},
     {"ignore_eos", BOTH, OWN(ignore_eos)},
+    {"draft", BOTH, OWN(draft)},
     {"logprobs", MOE_REQUEST_CHAT, OWN(logprobs)},
     {"echo", MOE_REQUEST_TEXT, OWN(echo)},
 };
@@ -325,6 +326,7 @@ int request_read_options(struct moe_request *r, const json_t *body, struct moe_e
     moe_sampler_options_default(&r->sampling);
     r->sampling.temperature = 1;
     r->n = 1;
+    r->draft = true;
     int status = refuse_what_is_not_done(body, err);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == MOE_OK; i++)
         status = parts[i](r, body, err);

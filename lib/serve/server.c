@@ -33,6 +33,7 @@ static struct moe_server_options complete(const struct moe_server_options *given
         o.patience = PATIENCE_SECONDS;
     if (!o.schedule)
         o.schedule = moe_coe_schedule_find("coserve");
+    o.engine.session.takes_back = o.draft > 0;
     return o;
 }
 

@@ -53,6 +53,8 @@ struct moe_server_options {
     enum moe_coe_evict evict;
     const struct moe_coe_costs *costs; /* of the collection's models here; NULL: as they show */
     const struct moe_coe_plan *plan;   /* says executors and their memory; NULL: the options do */
+    uint32_t draft; /* tokens of a draft at most (engine/answer.h), by the layer that drafts where
+                       engine.ahead; 0: none */
     uint32_t sequences;                /* side by side, of each executor; 0: MOE_SERVER_SEQUENCES */
     uint32_t max_queue;                /* requests that have not ended; 0: MOE_SERVER_MAX_QUEUE */
     double expert_share;               /* of an executor's memory, for models; 0: 75% */
@@ -70,6 +72,7 @@ struct moe_server_result {
     enum moe_stop_reason why;  /* else */
     uint64_t n_prompt, n_tokens;
     uint64_t n_cached;    /* tokens of the prompt that were not computed again */
+    uint64_t n_drafted, n_accepted; /* tokens of drafts; of these, that were right */
     double ttft_seconds;  /* from its coming to the first token; 0: there was none */
     double seconds;       /* ... to its end */
     double queue_seconds; /* ... to the beginning of its computation */
@@ -141,6 +144,7 @@ struct moe_server_counts {
     uint64_t waiting, running, preempted; /* choices; see engine/batch.h */
     uint64_t follow_ons;                  /* results that went on to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
+    uint64_t drafted_tokens, accepted_tokens; /* by drafts; of these, that were right */
     uint64_t activations, hits;      /* of experts within models; those found in memory */
     bool exact_required;             /* --exact */
     struct moe_changes changes;      /* what was done that may have changed results */

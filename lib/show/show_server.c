@@ -46,6 +46,8 @@ int moe_show_server_json(const struct moe_server_counts *c, struct moe_buf *out,
     moe_emit_u64(&e, "prompt_tokens", c->prompt_tokens);
     moe_emit_u64(&e, "cached_tokens", c->cached_tokens);
     moe_emit_u64(&e, "generated_tokens", c->generated_tokens);
+    moe_emit_u64(&e, "drafted_tokens", c->drafted_tokens);
+    moe_emit_u64(&e, "accepted_tokens", c->accepted_tokens);
     moe_emit_rounded(&e, "schedule_seconds", 6, c->schedule_seconds);
     if (c->memory_bytes == UINT64_MAX)
         moe_emit_null(&e, "memory_bytes");

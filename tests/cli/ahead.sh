@@ -39,6 +39,18 @@ for fixture in ahead-deepseek ahead-qwen3-next; do
     check "... nothing is drafted" [ -z "$(figure drafted_tokens)" ]
     same "up to a full context" -c 60 --temp 0 --ignore-eos
     same "with a shifted context" -c 48 -n 50 --temp 0 --ignore-eos --context-shift
+    for i in 1 2 3 4; do
+        printf '{"custom_id": "%s", "prompt": "%s", "temperature": 0, "max_tokens": 3%s, "ignore_eos": true}\n' $i "$asked $i" $i
+    done >"$tmp/requests"
+    run "$bin/moe-serve" -t 1 "$pack" --requests "$tmp/requests"
+    answers "$out" >"$tmp/plain"
+    run "$bin/moe-serve" -t 1 "$pack" --requests "$tmp/requests" --draft mtp --sequences 3 --memory 40M --stats-json "$json"
+    expect_exit 0 "side by side: exit 0"
+    answers "$out" >"$tmp/drafted"
+    check "... the same answers" cmp -s "$tmp/plain" "$tmp/drafted"
+    check "... some were drafted" some drafted_tokens
+    check "... some of them right" some accepted_tokens
+    check "... within the memory" [ "$(figure peak_rss_bytes)" -le $((40 << 20)) ]
 done
 
 # Contexts are those of the model alone: made with drafts, used without.
@@ -55,6 +67,8 @@ expect_exit 0 "packed again without"
 check "... a smaller file" [ "$(wc -c <"$tmp/without.moe")" -lt "$(wc -c <"$pack")" ]
 run "$bin/moe-run" "$tmp/without.moe" -p x --draft mtp
 error_line 3 "*without.moe: has no layer that drafts (MTP)*" "--draft mtp without such a layer"
+run "$bin/moe-serve" "$tmp/without.moe" --requests "$tmp/requests" --draft mtp
+error_line 3 "*without.moe: has no layer that drafts (MTP)*" "moe-serve --draft mtp without such a layer"
 run "$bin/moe-run" "$pack" -p x --draft mtp --device test:2,1G
 error_line 2 "*a layer that drafts (MTP) is computed on the processor alone*" "--draft mtp beside a device"
 run "$bin/moe-plan" -t 1 "$pack" --memory 40M -o "$tmp/plan.yaml"

@@ -45,6 +45,23 @@ same "in passes of two rows" -n 30 --temp 0 --ignore-eos --batch 2
 same "in passes of one row" -n 20 --temp 0 --ignore-eos --batch 1
 check "... nothing is drafted" [ -z "$(figure drafted_tokens)" ]
 
+# Side by side: each answer is the same, and a request may do without.
+requests=$tmp/requests
+for i in 1 2 3 4 5; do
+    printf '{"custom_id": "%s", "prompt": "a b c d, a b c d, a b", "temperature": 0.%s, "seed": %s, "max_tokens": 2%s, "ignore_eos": true, "draft": %s}\n' \
+        $i $i $i $i "$([ $i = 2 ] && echo false || echo true)"
+done >"$requests"
+run "$bin/moe-run" -t 1 -q "$tiny" --requests "$requests"
+expect_exit 0 "requests"
+answers "$out" >"$tmp/plain"
+check "... nothing is drafted" [ "$(grep -c prediction_tokens "$out")" = 0 ]
+run "$bin/moe-run" -t 1 -q "$tiny" --requests "$requests" --draft ngram --sequences 3
+expect_exit 0 "... with drafts"
+answers "$out" >"$tmp/drafted"
+check "... the same answers" cmp -s "$tmp/plain" "$tmp/drafted"
+check "... some of them drafted" grep -q '"accepted_prediction_tokens":[1-9]' "$out"
+check "... one without" sh -c "! grep '\"custom_id\":\"2\"' '$out' | grep -q prediction_tokens"
+
 run "$bin/moe-run" "$tiny" -p x --draft ngram --beams 2
 error_line 2 "*--draft and --beams exclude each other*" "drafts with beams"
 run "$bin/moe-run" "$tiny" -p x --draft eagle

@@ -75,6 +75,8 @@ error_line() {
 
 # Totals are indented by two blanks, those of a phase by four.
 figure() { sed -n "s/^  \"$1\": *\"*\([^\",]*\).*/\1/p" "$json"; }
+# Results of --requests in order, without what another run has otherwise.
+answers() { sed 's/"response":{.*"choices":/"choices":/; s/,"usage":.*//' "$1" | sort; } # FILE
 some() { [ "$(figure "$1")" -gt 0 ]; } # KEY
 none() { [ "$(figure "$1")" = 0 ]; }
 adds_up() {

@@ -103,14 +103,14 @@ static void read_text(struct ahead *a, uint32_t batch)
         }
         assert_ok(moe_forward(a->f.session, MOE_PREFILL, rows, n, 0, n_layers, NULL, NULL, &err),
                   &err);
-        assert_ok(moe_ahead(a->f.session, next, n, 0, &err), &err);
+        assert_ok(moe_ahead(a->f.session, next, n, NULL, &err), &err);
         for (uint32_t i = 0; i < n; i++)
             compare(a, i, at + i);
         last = n - 1;
     }
     const struct moe_row further = {0, a->n - 1,
                                     (uint32_t)json_integer_value(reference_of(a, "drafted")), a->n};
-    assert_ok(moe_ahead(a->f.session, &further, 1, last, &err), &err);
+    assert_ok(moe_ahead(a->f.session, &further, 1, &last, &err), &err);
     compare(a, 0, a->n - 1);
 }
 

@@ -304,7 +304,7 @@ static void test_files_keep_the_states(void **state)
     /* They have gone on. */
     assert_int_equal(keep_and_take(r, 50), 0);
     compute(r, 0, 0, 20, 20);
-    moe_sequence_mark(r->f.session, 20);
+    moe_sequence_mark(r->f.session, 0, 20);
     compute(r, 0, 20, 24, 4);
     assert_int_equal(keep_and_take(r, 22), 20);
     compute(r, 0, 20, N_IDS, 9);

@@ -48,7 +48,7 @@ static void missing_keys_mean_what_the_api_says(void **state)
     assert_int_equal(chat->n_stops, 0);
     assert_null(chat->stops[0]);
     assert_false(chat->stream || chat->stream_usage || chat->logprobs || chat->ignore_eos ||
-                 chat->echo);
+                 chat->echo || !chat->draft);
     struct moe_request *text = parse(MOE_REQUEST_TEXT, "{\"prompt\": \"Once\"}");
     assert_string_equal(text->prompt, "Once");
     assert_int_equal(text->n_prompt, 4);
@@ -76,7 +76,7 @@ static void every_key_is_read(void **state)
         "\"repeat_penalty\": 1.5, \"seed\": -1, \"max_completion_tokens\": 12, \"max_tokens\": 12,"
         "\"stop\": [\"x\", \"\", \"yz\"], \"n\": 3, \"stream\": true,"
         "\"stream_options\": {\"include_usage\": true}, \"logprobs\": true, \"top_logprobs\": 4,"
-        "\"ignore_eos\": true, \"metadata\": {\"topic\": \"law\", \"model\": \"b\"},"
+        "\"ignore_eos\": true, \"draft\": false, \"metadata\": {\"topic\": \"law\", \"model\": \"b\"},"
         "\"user\": \"somebody\", \"no_such_key\": {\"a\": [1]}}");
     assert_string_equal(r->model, "a");
     assert_int_equal(json_array_size(r->messages), 5);
@@ -98,7 +98,7 @@ static void every_key_is_read(void **state)
     assert_string_equal(r->stops[1], "yz");
     assert_null(r->stops[2]);
     assert_int_equal(r->n, 3);
-    assert_true(r->stream && r->stream_usage && r->logprobs && r->ignore_eos);
+    assert_true(r->stream && r->stream_usage && r->logprobs && r->ignore_eos && !r->draft);
     assert_int_equal(r->top_logprobs, 4);
     assert_string_equal(moe_request_field(r, "topic"), "law");
     assert_string_equal(moe_request_field(r, "model"), "a");
