@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "drafters.h"
 #include "planning/plan_budgets.h"
 #include "planning/plan_choose.h"
 #include "planning/plan_coe.h"
@@ -59,6 +60,8 @@ static const struct cli_option options[] = {
      .shown = "the model's, at most 4096", .help = "context length in tokens"},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "the fastest",
      .help = "prompt tokens per pass, at most"},
+    {CLI_OPT_CHOICE(0, "draft", "HOW", &o.plan.draft, drafters), .shown = "none",
+     .help = "leave room for moe-run --draft HOW"},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
      .help = "write the plan"},
 
@@ -194,6 +197,8 @@ static int check_gpu_budgets(void)
 static int check_machine(void)
 {
     const struct moe_device_choice *device = &o.plan.strategy.device;
+    if (o.plan.draft && !o.plan.pack && !o.packs)
+        return cli_misuse("option --draft goes with a PACK, which has what drafts");
     if (device->cuda && o.packs)
         return cli_misuse("option --device: several packs are compared for the CPU and for test "
                           "devices (for a GPU, one PACK is planned, or a --shape)");

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "drafters.h"
 #include "plan_machine.h"
 #include "plan_trace.h"
 
@@ -51,9 +52,13 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .low_variant = o->strategy.low,
         .staging = o->strategy.staging,
         .device = o->strategy.device,
+        .ahead = o->draft == DRAFT_MTP,
         .link_rate = o->link_rate,
         .seed = o->seed,
-        .session = {.context = o->context, .n_sequences = 1, .batch = o->batch},
+        .session = {.context = o->context,
+                    .n_sequences = 1,
+                    .batch = o->batch,
+                    .takes_back = o->draft != DRAFT_NONE},
         .context_cap = MOST_CONTEXT,
         .beside = room_for_text,
         .beside_ctx = (void *)o,

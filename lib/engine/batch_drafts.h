@@ -5,8 +5,8 @@
  * Within that a draft that was wrong is followed by a shorter one (sample/draft.h).
  *
  * A drafted row takes blocks of the KV cache only where some are free: nobody makes room for it.
- * What is in the cache of a draft in vain lies behind the text's end, where the next pass overwrites
- * it, and no other text takes it over. Internal to the batch.
+ * What is in the cache of a draft in vain lies behind the text's end, where the next pass
+ * overwrites it, and no other text takes it over. Internal to the batch.
  */
 #ifndef MOE_ENGINE_BATCH_DRAFTS_H
 #define MOE_ENGINE_BATCH_DRAFTS_H

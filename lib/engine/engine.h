@@ -78,7 +78,8 @@ struct moe_engine_options {
     uint64_t seed; /* of the random policy */
     /* The model's layer that drafts is there (run/ahead.h), its experts among the others behind the
      * cache. MOE_ERR_UNSUPPORTED: the pack has none; MOE_ERR_USAGE: with what does not go with it
-     * (a GPU or a test device, a plan, lockstep, a trace that is followed). */
+     * (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all of
+     * these experts then, and fewer where it did not count the layer. */
     bool ahead;
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts, of which one that does not fit room->may_hold must not be read. An error ends the

@@ -246,19 +246,27 @@ static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned
 {
     const struct moe_plan *plan = in->options->plan;
     const struct moe_inventory *inventory = &in->inventory;
+    const uint32_t n_drafting = in->model->config.n_drafting; /* a plan is of the model's layers */
     *planned = (struct moe_pools){.n_classes = plan->n_pools};
-    bool agrees = plan->n_pools == inventory->n_classes && plan->n_layers == inventory->n_layers &&
+    bool agrees = plan->n_pools == inventory->n_classes &&
+                  plan->n_layers == inventory->n_layers - n_drafting &&
                   plan->n_experts == inventory->n_experts && plan->top_k == inventory->top_k;
     for (uint32_t c = 0; agrees && c < plan->n_pools; c++) {
         const struct moe_plan_pool *p = &plan->pools[c];
         agrees = p->slot_bytes == inventory->classes[c].slot_bytes;
-        planned->pools[c] = (struct moe_pool_params){p->n_cache, p->n_working, p->per_layer};
+        /* With a layer more they are divided anew, as the strategy does. */
+        planned->pools[c] =
+            (struct moe_pool_params){p->n_cache, p->n_working, n_drafting ? NULL : p->per_layer};
         planned->n_slots += p->n_cache + p->n_working;
         planned->bytes += (uint64_t)(p->n_cache + p->n_working) * p->slot_bytes;
     }
     if (!agrees)
         return moe_fail(err, MOE_ERR_FORMAT, "the plan's slots are not those of %s",
                         moe_pack_path(in->model->pack));
+    if (n_drafting && cache->strategy->alloc == MOE_ALLOC_FREQUENCY)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "the plan's slots are by the frequency of the model's experts: the layer "
+                        "that drafts has none (alloc=global has)");
     cache->pools = planned;
     cache->contents = plan->contents;
     cache->n_contents = plan->n_contents;

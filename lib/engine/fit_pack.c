@@ -29,6 +29,8 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
         moe_engine_take_trace(f->model, options, &other);
     if (status == MOE_OK)
         status = moe_inventory_of_pack(&f->inventory, f->model->pack, f->model->config.top_k, err);
+    if (status == MOE_OK && options->ahead) /* counted, but no layer of those that are planned */
+        status = moe_engine_take_ahead(f->model, options, options->device.cuda, err);
     if (status != MOE_OK) {
         moe_pack_fit_close(f);
         return status;

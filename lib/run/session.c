@@ -61,7 +61,7 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_kv_pool_carve(&pool, &arena);
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
     moe_arena_take(&arena, (uint64_t)o->n_sequences * moe_config_recurrent_layers(c, c->n_layers),
-                   sizeof(uint32_t)); /* stands */
+                   sizeof(uint32_t));                                             /* stands */
     moe_arena_take(&arena, o->takes_back ? o->n_sequences : 0, sizeof(uint32_t)); /* marked */
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
     moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
@@ -291,8 +291,7 @@ uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint3
 
 void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    if (!s->marked || s->marked[sequence] == n || n == 0 ||
-        moe_recurrent_from(s, sequence, n) != n)
+    if (!s->marked || s->marked[sequence] == n || n == 0 || moe_recurrent_from(s, sequence, n) != n)
         return;
     s->stages->copy_states(s, sequence, s->n_sequences + sequence);
     s->marked[sequence] = n;

@@ -54,10 +54,8 @@ static const struct {
     int kind; /* enum moe_request_kind, or BOTH */
     size_t at;
 } switches[] = {
-    {"stream", BOTH, OWN(stream)},
-    {"ignore_eos", BOTH, OWN(ignore_eos)},
-    {"draft", BOTH, OWN(draft)},
-    {"logprobs", MOE_REQUEST_CHAT, OWN(logprobs)},
+    {"stream", BOTH, OWN(stream)},         {"ignore_eos", BOTH, OWN(ignore_eos)},
+    {"draft", BOTH, OWN(draft)},           {"logprobs", MOE_REQUEST_CHAT, OWN(logprobs)},
     {"echo", MOE_REQUEST_TEXT, OWN(echo)},
 };
 

@@ -55,9 +55,9 @@ struct moe_server_options {
     const struct moe_coe_plan *plan;   /* says executors and their memory; NULL: the options do */
     uint32_t draft; /* tokens of a draft at most (engine/answer.h), by the layer that drafts where
                        engine.ahead; 0: none */
-    uint32_t sequences;                /* side by side, of each executor; 0: MOE_SERVER_SEQUENCES */
-    uint32_t max_queue;                /* requests that have not ended; 0: MOE_SERVER_MAX_QUEUE */
-    double expert_share;               /* of an executor's memory, for models; 0: 75% */
+    uint32_t sequences;    /* side by side, of each executor; 0: MOE_SERVER_SEQUENCES */
+    uint32_t max_queue;    /* requests that have not ended; 0: MOE_SERVER_MAX_QUEUE */
+    double expert_share;   /* of an executor's memory, for models; 0: 75% */
     double patience;       /* seconds after which who waits for another model goes first; 0: 10 */
     bool no_prefetch;      /* the next model is not loaded while one computes */
     uint64_t beside_bytes; /* of the process's memory for the caller's own use */
@@ -71,13 +71,13 @@ struct moe_server_result {
     const struct moe_err *err; /* then */
     enum moe_stop_reason why;  /* else */
     uint64_t n_prompt, n_tokens;
-    uint64_t n_cached;    /* tokens of the prompt that were not computed again */
+    uint64_t n_cached;              /* tokens of the prompt that were not computed again */
     uint64_t n_drafted, n_accepted; /* tokens of drafts; of these, that were right */
-    double ttft_seconds;  /* from its coming to the first token; 0: there was none */
-    double seconds;       /* ... to its end */
-    double queue_seconds; /* ... to the beginning of its computation */
-    const char *model;    /* that answered */
-    const char *route;    /* the models that it went through, "router > math" */
+    double ttft_seconds;            /* from its coming to the first token; 0: there was none */
+    double seconds;                 /* ... to its end */
+    double queue_seconds;           /* ... to the beginning of its computation */
+    const char *model;              /* that answered */
+    const char *route;              /* the models that it went through, "router > math" */
     /* What was done in the passes that it took part in, of all that ran side by side; where it took
      * over what was computed before, in those before, too. */
     struct moe_changes changes;
@@ -145,9 +145,9 @@ struct moe_server_counts {
     uint64_t follow_ons;                  /* results that went on to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
     uint64_t drafted_tokens, accepted_tokens; /* by drafts; of these, that were right */
-    uint64_t activations, hits;      /* of experts within models; those found in memory */
-    bool exact_required;             /* --exact */
-    struct moe_changes changes;      /* what was done that may have changed results */
+    uint64_t activations, hits;               /* of experts within models; those found in memory */
+    bool exact_required;                      /* --exact */
+    struct moe_changes changes;               /* what was done that may have changed results */
     char inexact[MOE_EXACTNESS_WHY]; /* what models were opened with that may; "": nothing */
     uint64_t memory_bytes;           /* the budget; UINT64_MAX: not known */
     uint64_t rss_bytes, floor_bytes; /* the process now; the smallest budget that works */

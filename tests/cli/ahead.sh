@@ -71,7 +71,21 @@ run "$bin/moe-serve" "$tmp/without.moe" --requests "$tmp/requests" --draft mtp
 error_line 3 "*without.moe: has no layer that drafts (MTP)*" "moe-serve --draft mtp without such a layer"
 run "$bin/moe-run" "$pack" -p x --draft mtp --device test:2,1G
 error_line 2 "*a layer that drafts (MTP) is computed on the processor alone*" "--draft mtp beside a device"
-run "$bin/moe-plan" -t 1 "$pack" --memory 40M -o "$tmp/plan.yaml"
-run "$bin/moe-run" "$pack" -p x --draft mtp --plan "$tmp/plan.yaml"
-error_line 2 "*without a plan, which has no room for its experts*" "--draft mtp with a plan"
+
+# Plans: one that counts the layer, and one that has to make room for it.
+for how in none mtp; do
+    [ $how = mtp ] && alloc=global || alloc=per-layer
+    run "$bin/moe-plan" -t 1 "$pack" --memory 40M --strategy lru+alloc=$alloc --draft $how -o "$tmp/$how.yaml"
+    expect_exit 0 "a plan, --draft $how"
+    moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft mtp --plan "$tmp/$how.yaml"
+    expect_exit 0 "... --draft mtp under it"
+    check "... the same text" cmp -s "$out" "$tmp/plain"
+    check "... some were drafted" some drafted_tokens
+    check "... experts were loaded" some loads
+    check "... within its memory" [ "$(figure peak_rss_bytes)" -le $((40 << 20)) ]
+done
+dense() { sed -n 's/^ *dense_bytes: *//p' "$1"; }
+check "the layer's weights are counted" [ "$(dense "$tmp/mtp.yaml")" -gt "$(dense "$tmp/none.yaml")" ]
+run "$bin/moe-plan" -t 1 "$tmp/without.moe" --memory 40M --draft mtp
+error_line 3 "*without.moe: has no layer that drafts (MTP)*" "moe-plan --draft mtp without such a layer"
 finish

@@ -86,8 +86,9 @@ static void make_requests(uint32_t vocab)
         *a = (struct asked){.temperature = i % 2 ? 0.7 : 0};
         a->n_prompt = i == 2 ? MOST_PROMPT : 2 + (uint32_t)(test_random(&random) % 20);
         for (uint32_t k = 0; k < a->n_prompt; k++)
-            a->prompt[k] = k < period ? (uint32_t)(test_random(&random) % (vocab < 4000 ? vocab : 4000))
-                                      : a->prompt[k - period];
+            a->prompt[k] = k < period
+                               ? (uint32_t)(test_random(&random) % (vocab < 4000 ? vocab : 4000))
+                               : a->prompt[k - period];
         a->max_tokens = i == 2 ? UINT64_MAX : 40 + test_random(&random) % 60;
         if (i % 3 == 0)
             assert_ok(moe_grammar_parse(&a->grammar, "words", words, strlen(words), &err), &err);
@@ -113,8 +114,7 @@ static void add(struct moe_batch *b, struct moe_engine *e, struct asked *a,
                 const struct drafter *how)
 {
     struct moe_sampler_options so;
-    struct moe_batch_request request = {
-        .prompt = a->prompt, .n_prompt = a->n_prompt, .ended = end};
+    struct moe_batch_request request = {.prompt = a->prompt, .n_prompt = a->n_prompt, .ended = end};
     struct moe_err err;
     uint64_t id;
     moe_sampler_options_default(&so);

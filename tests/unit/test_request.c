@@ -76,7 +76,8 @@ static void every_key_is_read(void **state)
         "\"repeat_penalty\": 1.5, \"seed\": -1, \"max_completion_tokens\": 12, \"max_tokens\": 12,"
         "\"stop\": [\"x\", \"\", \"yz\"], \"n\": 3, \"stream\": true,"
         "\"stream_options\": {\"include_usage\": true}, \"logprobs\": true, \"top_logprobs\": 4,"
-        "\"ignore_eos\": true, \"draft\": false, \"metadata\": {\"topic\": \"law\", \"model\": \"b\"},"
+        "\"ignore_eos\": true, \"draft\": false, \"metadata\": {\"topic\": \"law\", \"model\": "
+        "\"b\"},"
         "\"user\": \"somebody\", \"no_such_key\": {\"a\": [1]}}");
     assert_string_equal(r->model, "a");
     assert_int_equal(json_array_size(r->messages), 5);
