@@ -516,6 +516,14 @@ static void place_rotation(const struct convert_source *s, int role, struct conv
     case MOE_T_KV_DOWN:
         v->rotated_to = v->rotated_from = c->kv_rank;
         break;
+    case MOE_T_INDEX_Q:
+    case MOE_T_INDEX_K:
+    case MOE_T_INDEX_K_NORM:
+    case MOE_T_INDEX_K_NORM_BIAS:
+        v->block = v->stride = c->index_dim;
+        v->n_rotated = c->rope_dim;
+        v->paired = s->family->tensors[s->naming].index_paired;
+        return;
     default:
         return;
     }

@@ -66,6 +66,7 @@ struct attend {
     bool window_chunks;    /* it begins at its multiples */
     const float *sinks;    /* [heads] or NULL */
     const struct moe_row *rows;
+    uint32_t first;                   /* the row of the pass that rows[0] is */
     bool encoder;                     /* rows see their source */
     const struct moe_prompt *prompts; /* of sequences, whose prefixes are seen; NULL: none */
     const float *bias;    /* of distance 0 and head 0, or NULL; distances lie side by side */
@@ -150,7 +151,8 @@ static void open_column(const struct attend *a, const struct moe_attn_tile *from
     uint32_t row = from->first_row + (from->first + t) / a->group;
     uint32_t head = kv_head * a->group + (from->first + t) % a->group;
     uint32_t end = sees_up_to(a, &a->rows[row]), key_dim = a->kv->key_dim;
-    const float *q = a->work->queries + row * a->work->stride.queries + (uint64_t)head * key_dim;
+    const float *q =
+        a->work->queries + (a->first + row) * a->work->stride.queries + (uint64_t)head * key_dim;
     tile->cols[t] = (struct column){.row = row, .head = head};
     tile->sees[t] = (struct span){sees_from(a, end), end};
     for (uint32_t c = 0; c < key_dim; c++)
@@ -293,7 +295,8 @@ static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
         memset(part, 0, n * sizeof *part);
         join(col, a->sinks[col->head], 1, part, n, out);
     }
-    float *to = a->work->attended + col->row * a->work->stride.attended + (uint64_t)col->head * n;
+    uint64_t row = (uint64_t)a->first + col->row;
+    float *to = a->work->attended + row * a->work->stride.attended + (uint64_t)col->head * n;
     for (uint32_t d = 0; d < n; d++)
         to[d] = out[d] / col->sum;
 }
@@ -345,14 +348,15 @@ static void run(const struct attend *a, uint32_t n_rows)
     moe_par_for((int64_t)n_tiles * a->kv->n_heads, 1, attend_range, (void *)a);
 }
 
-void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                   uint32_t n_rows)
+void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                        uint32_t first, uint32_t n_rows, const struct moe_kv *chosen)
 {
     const struct moe_model *m = s->model;
     const struct moe_config *c = &m->config;
     const struct cpu_work *w = s->device;
     bool encoder = moe_config_in_encoder(c, layer);
-    const struct moe_kv kv = moe_kv_of_layer(encoder ? &w->source_kv : &w->kv, layer);
+    const struct moe_kv all = moe_kv_of_layer(encoder ? &w->source_kv : &w->kv, layer);
+    const struct moe_kv kv = chosen ? *chosen : all;
     struct attend a = {
         .kv = &kv,
         .work = &w->attention,
@@ -363,6 +367,7 @@ void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *
         .window_chunks = c->window_chunks,
         .sinks = m->layers[layer].sinks,
         .rows = rows,
+        .first = first,
         .encoder = encoder,
         .prompts = s->prompts,
     };

@@ -53,6 +53,30 @@ static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
     moe_inputs_carve(&a->from_out, arena, n, c->n_heads * larger(c->value_dim, c->global_head_dim));
 }
 
+static void carve_index(struct cpu_index *x, struct moe_arena *arena, const struct moe_config *c,
+                        const struct moe_session_options *o)
+{
+    uint64_t batch = o->batch, n_tiles = (c->index_heads + MOE_TILE - 1) / MOE_TILE;
+    x->q_stride = moe_padded((uint64_t)c->index_heads * c->index_dim);
+    x->k_stride = moe_padded(c->index_dim);
+    x->weights_stride = moe_padded(c->index_heads);
+    x->q = moe_arena_take(arena, batch * x->q_stride, sizeof(float));
+    x->k = moe_arena_take(arena, batch * x->k_stride, sizeof(float));
+    x->weights = moe_arena_take(arena, batch * x->weights_stride, sizeof(float));
+    x->top = o->context > c->index_top ? c->index_top : 0;
+    if (!x->top)
+        return;
+    uint64_t per_thread = (uint64_t)MOE_TILE * MOE_ATTENTION_CHUNK;
+    x->tiles = moe_arena_take(arena, n_tiles * c->index_dim * MOE_TILE, sizeof(float));
+    x->scores = moe_arena_take(arena, moe_padded(o->context), sizeof(float));
+    x->scratch = moe_arena_take(arena, (uint64_t)moe_par_threads() * per_thread, sizeof(float));
+    x->places = moe_arena_take(arena, batch * x->top, sizeof *x->places);
+    x->of = moe_arena_take(arena, batch, sizeof *x->of);
+    x->chosen = moe_kv_chosen_shape(c, o, x->top);
+    x->table = moe_arena_take(arena, x->chosen.per_sequence, sizeof *x->table);
+    x->chosen.keys = moe_arena_take(arena, x->chosen.bytes, 1);
+}
+
 static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *arena,
                                const struct moe_config *c, uint32_t batch, int n_threads)
 {
@@ -126,6 +150,8 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, arena, c, o->batch, n_threads);
+    if (c->index_top)
+        carve_index(&w->index, arena, c, o);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
     w->states = moe_recurrent_shape(c, o->n_sequences * (1 + o->takes_back));
     if (w->states.n_layers)
@@ -173,6 +199,11 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
     arena = (struct moe_arena){.base = w->block, .size = w->block_bytes};
     carve(w, states, &arena, c, o);
     w->kv = moe_kv_shape(c, o);
+    if (w->index.top) {
+        moe_kv_source_table(&w->index.chosen, 1, w->index.table);
+        w->index.chosen.table = w->index.table;
+        moe_kv_place(&w->index.chosen, w->index.chosen.keys);
+    }
     int status = allocate_kv(&w->kv, err);
     if (status == MOE_OK && w->states.n_layers) {
         w->states.memory = (float *)(void *)moe_pages_alloc(w->states.bytes, err);

@@ -40,6 +40,23 @@ struct cpu_attention {
     uint64_t scratch_floats;
 };
 
+/* Of layers whose rows see what an indexer chooses (sparse.c). */
+struct cpu_index {
+    uint64_t q_stride, k_stride, weights_stride;
+    float *q;       /* [batch][index_heads * index_dim] its queries */
+    float *k;       /* [batch][index_dim] */
+    float *weights; /* [batch][index_heads] how much each head counts */
+    /* Where the context is longer than what a row sees: */
+    uint32_t top;       /* positions that a row sees; 0: all */
+    float *tiles;       /* [index_heads / 8][index_dim][8] a row's queries side by side */
+    float *scores;      /* [context] of one row */
+    float *scratch;     /* [threads][8][chunk] */
+    uint32_t *places;   /* [batch][top] the positions that a row of the pass sees, rising */
+    struct moe_row *of; /* [batch] the rows that these are of */
+    struct moe_kv chosen; /* keys and values of one row's */
+    uint32_t *table;      /* its */
+};
+
 /* A feed-forward's, from the router to the outputs before they are added. */
 struct cpu_feed_forward {
     uint64_t stride, router_stride;
@@ -82,6 +99,7 @@ struct cpu_work {
     struct moe_inputs from_joined;
     float *sum; /* [batch][states' stride] a block's output before it is added to the stream */
     struct cpu_attention attention;
+    struct cpu_index index;
     struct cpu_feed_forward ff;
     double reached_at; /* for the timeline: where the last span ended */
 };

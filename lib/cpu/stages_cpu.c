@@ -133,7 +133,8 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
 {
     const struct cpu_work *w = s->device;
     const struct cpu_attention *a = &w->attention;
-    const struct moe_kv_input in = {a->k, a->v, a->stride.k, a->stride.v};
+    const struct moe_kv_input in = {a->k,           a->v,        a->stride.k,
+                                    a->stride.v,    w->index.k,  w->index.k_stride};
     uint32_t n_encoder = s->model->config.n_encoder;
     if (layer < n_encoder)
         moe_kv_store(&w->source_kv, n_encoder, rows, n_rows, &in);
@@ -170,10 +171,15 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         stages_cpu_recurrent(s, layer, rows, n_rows);
     } else if (mixes) {
         moe_project_in(s, layer, rows, n_rows);
+        if (moe_config_has_indexer(c, layer))
+            stages_cpu_index(s, layer, rows, n_rows);
         if (status == MOE_OK)
             status = moe_poll_loads(s, err);
         stages_cpu_store(s, layer, rows, n_rows);
-        moe_attention(s, layer, rows, n_rows);
+        if (!c->index_top)
+            moe_attention(s, layer, rows, n_rows);
+        else if (status == MOE_OK)
+            status = stages_cpu_attend_chosen(s, layer, rows, n_rows, err);
         moe_project_out(s, layer, n_rows);
     }
     if (status != MOE_OK)
@@ -278,7 +284,10 @@ static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint3
     const struct cpu_work *w = s->device;
     const struct cpu_attention *a = &w->attention;
     const struct moe_states *states = &s->states;
-    const struct moe_kv_input in = {a->k, a->v, a->stride.k, a->stride.v};
+    const struct moe_kv_input in = {.keys = a->k,
+                                    .values = a->v,
+                                    .keys_stride = a->stride.k,
+                                    .values_stride = a->stride.v};
     uint32_t hidden = m->config.hidden;
     struct stage st = {.s = s, .weights = m->encoder_norm};
     moe_par_for(n_rows, 16, norm_rows, &st);

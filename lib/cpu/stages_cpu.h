@@ -19,9 +19,22 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
 void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows);
 /* Its `attended` = attention of its queries over the cache, per sequence: causal, or over the whole
- * text (attention.c). */
-void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                   uint32_t n_rows);
+ * text (attention.c); of rows that are those of the pass from `first` on. chosen: the cache that
+ * holds what one row sees, which stands for that row at the position of the last; NULL: the pass's.
+ */
+void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                        uint32_t first, uint32_t n_rows, const struct moe_kv *chosen);
+static inline void moe_attention(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                                 uint32_t n_rows)
+{
+    moe_attention_rows(s, layer, rows, 0, n_rows, NULL);
+}
+/* In the place of moe_attention where rows see what an indexer chooses: after moe_project_in the
+ * indexer's queries, keys and weights, then the choice and `attended` (sparse.c). */
+void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows);
+int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                             uint32_t n_rows, struct moe_err *err);
 /* sum = the layer's output projection of `attended`. */
 void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows);
 

@@ -101,7 +101,41 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_deepseek_v3_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* GLM-4.7-Flash: the same with other widths, one group. GGUF files call it deepseek2, and may
+    /* DeepSeek-V3.2: the same, and rows see the positions that an indexer chooses, whose queries and
+     * keys rotate halves. */
+    {
+        .name = "deepseek_v32",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"indexer_rope_interleave", "false"}, {"mlp_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(163840), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),
+                            LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4), INDEXER(64)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .own = family_deepseek_v32_hf},
+        .tensors[MOE_NAMING_HF].paired = true,
+    },
+    /* GLM-5: DeepSeek-V3.2 with other widths, an indexer that rotates pairs, and layers that share
+     * what another one's chose. */
+    {
+        .name = "glm_moe_dsa",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"indexer_rope_interleave", "true"}, {"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(202752), SET(norm_eps, 1e-5), DENSE_FF,
+                                    ROUTED_EXPERTS(256, 8, 2048, true, 2.5),
+                                    LATENT(2048, 512, 192, 64, 256), GROUPS(1, 1), INDEXER(32)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .own = family_glm_dsa_hf},
+        .tensors[MOE_NAMING_HF] = {.paired = true, .index_paired = true},
+    },
+    /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and may
      * say nothing of sigmoids. */
     {
         .name = "glm4_moe_lite",

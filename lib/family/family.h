@@ -99,6 +99,7 @@ struct moe_family_tensors {
     /* Rotated values are stored as pairs (0, 1), (2, 3), ...: rows of queries and keys are put into
      * halves as they are read. With latent attention they also stand last in a head. */
     bool paired;
+    bool index_paired; /* the same of an indexer's queries and keys */
     /* Names of the encoder's layers, which are tried in place of names[0], where there is one. The
      * layers of both stacks are then counted from 0. */
     const struct moe_source_names *encoder;

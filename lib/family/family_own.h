@@ -13,6 +13,11 @@ int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_checkpoi
                             struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
+/* ... with an indexer in every layer, and of GLM-5, where layers may share what one chose. */
+int family_deepseek_v32_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_glm_dsa_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
 /* Of families with DeepSeek-V3's router and ordinary attention. */

@@ -56,6 +56,10 @@
     KEY("attention.q_lora_rank", q_rank, 0), KEY("attention.kv_lora_rank", kv_rank, 0),            \
         KEY("attention.key_length_mla", head_dim, 0),                                              \
         KEY("attention.value_length_mla", value_dim, 0), GGUF_GROUPS, GGUF_NORM_TOPK(false)
+/* What an indexer has: heads, their width, positions that it chooses. */
+#define INDEXER(heads)                                                                             \
+    USE("index_topk", index_top, 2048, MOE_NOT_ZERO), KEY("index_n_heads", index_heads, heads),    \
+        KEY("index_head_dim", index_dim, 128)
 /* Experts beside shared ones, as DeepSeek's descendants spell them. */
 #define ROUTED_EXPERTS(number, chosen, width, normalised, scale)                                   \
     KEY("n_routed_experts", n_experts, number), TOP_K(chosen),                                     \

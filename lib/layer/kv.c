@@ -26,6 +26,8 @@ struct moe_kv_pool moe_kv_pool_shape(const struct moe_session_options *o)
 struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
 {
     struct moe_kv of = *kv;
+    if (kv->index_dim && !moe_config_has_indexer(kv->config, layer))
+        of.index_dim = 0;
     if (moe_config_is_global(kv->config, layer)) {
         of.n_heads = kv->config->global_kv_heads;
         of.key_dim = of.value_dim = kv->config->global_head_dim;
@@ -46,6 +48,8 @@ static void add_cells(const struct moe_kv *kv, uint32_t end, uint64_t *keys, uin
     *keys = (n - n_global) * moe_config_cache_heads(c) * moe_config_cache_key(c);
     *values = (n - n_global) * moe_config_cache_heads(c) * moe_padded(moe_config_cache_value(c));
     *keys += n_global * c->global_kv_heads * c->global_head_dim;
+    uint64_t n_indexers = moe_config_indexers(c, end) - moe_config_indexers(c, kv->first_layer);
+    *keys += n_indexers * c->index_dim; /* kv may be of a layer without one */
     *values += n_global * c->global_kv_heads * moe_padded(c->global_head_dim);
 }
 
@@ -58,6 +62,7 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .key_dim = moe_config_cache_key(c),
         .value_dim = moe_config_cache_value(c),
         .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
+        .index_dim = c->index_dim,
         .n_heads = moe_config_cache_heads(c),
         .first_layer = c->n_encoder,
         .n_layers = moe_config_attending_layers(c, moe_config_all_layers(c)) -
@@ -82,6 +87,23 @@ struct moe_kv moe_kv_source_shape(const struct moe_config *c, const struct moe_s
     of_sources.n_sequences = o->n_sources;
     of_sources.kv_blocks = 0;
     return moe_kv_shape(c, &of_sources);
+}
+
+struct moe_kv moe_kv_chosen_shape(const struct moe_config *c, const struct moe_session_options *o,
+                                  uint32_t n)
+{
+    struct moe_session_options of_chosen = *o;
+    of_chosen.context = n;
+    of_chosen.n_sequences = 1;
+    of_chosen.kv_blocks = 0;
+    struct moe_kv kv = moe_kv_shape(c, &of_chosen);
+    kv.index_dim = 0;
+    kv.n_layers = 1;
+    kv.key_cells = kv.key_dim;
+    kv.value_cells = kv.value_padded;
+    uint64_t items = (uint64_t)kv.per_sequence * kv.block_positions;
+    kv.bytes = items * (kv.key_cells + kv.value_cells) * kv.item_bytes;
+    return kv;
 }
 
 void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table)
@@ -127,6 +149,11 @@ uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, 
     uint64_t keys, values;
     cells_before(kv, layer, head, &keys, &values);
     return kv->values + (block * kv->value_cells + values) * kv->block_positions * kv->item_bytes;
+}
+
+uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block)
+{
+    return moe_kv_keys(kv, layer, block, kv->n_heads);
 }
 
 void moe_kv_spans(const struct moe_kv *kv, struct moe_kv_span spans[2])
@@ -199,6 +226,12 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
                 put_cell(kv, values,
                          (c / 16 * (uint64_t)kv->block_positions + position) * 16 + c % 16, v[c]);
         }
+        if (!kv->index_dim)
+            continue;
+        const float *k = st->in->index_keys + (uint64_t)i * st->in->index_stride;
+        uint8_t *keys = moe_kv_index_keys(kv, st->layer, block);
+        for (uint32_t c = 0; c < kv->index_dim; c++)
+            put_cell(kv, keys, (position / 16 * kv->index_dim + c) * 16 + position % 16, k[c]);
     }
 }
 
@@ -215,6 +248,7 @@ void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row 
 uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
 {
     uint64_t cells = (uint64_t)kv->n_heads * (kv->key_dim + kv->value_padded), global = 0;
+    cells += kv->index_dim;
     if (kv->config->global_head_dim)
         global = kv->config->global_kv_heads *
                  (kv->config->global_head_dim + moe_padded(kv->config->global_head_dim));
@@ -222,7 +256,7 @@ uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
 }
 
 /* Where a group lies in the cache: of each head a run of keys, and of values one for every 16
- * dimensions. */
+ * dimensions; of an indexer a run of keys. */
 struct group {
     uint32_t layer, block, place; /* its first position's place in the block */
 };
@@ -233,9 +267,14 @@ static struct group group_at(const struct moe_kv *kv, uint32_t layer, uint32_t s
     return (struct group){layer, moe_kv_block(kv, sequence, at), at % kv->block_positions};
 }
 
-static uint32_t n_runs(const struct moe_kv *kv)
+/* Heads, the indexer's among them, and runs of each. */
+static uint32_t n_heads(const struct moe_kv *kv)
 {
-    return 1 + kv->value_padded / MOE_PANEL_ROWS;
+    return kv->n_heads + (kv->index_dim > 0);
+}
+static uint32_t n_runs(const struct moe_kv *kv, uint32_t head)
+{
+    return head < kv->n_heads ? 1 + kv->value_padded / MOE_PANEL_ROWS : 1;
 }
 
 static uint8_t *run_of(const struct moe_kv *kv, struct group g, uint32_t head, uint32_t run,
@@ -243,8 +282,9 @@ static uint8_t *run_of(const struct moe_kv *kv, struct group g, uint32_t head, u
 {
     uint64_t item = kv->item_bytes;
     if (run == 0) {
-        *bytes = MOE_KV_GROUP * kv->key_dim * item;
-        return moe_kv_keys(kv, g.layer, g.block, head) + g.place * kv->key_dim * item;
+        uint64_t dim = head < kv->n_heads ? kv->key_dim : kv->index_dim;
+        *bytes = MOE_KV_GROUP * dim * item;
+        return moe_kv_keys(kv, g.layer, g.block, head) + g.place * dim * item;
     }
     uint64_t row = (run - 1) * (uint64_t)kv->block_positions + g.place;
     *bytes = MOE_KV_GROUP * MOE_PANEL_ROWS * item;
@@ -265,8 +305,8 @@ void moe_kv_group_get(const struct moe_kv *all, uint32_t layer, uint32_t sequenc
     const struct moe_kv of = moe_kv_of_layer(all, layer), *kv = &of;
     struct group g = group_at(kv, layer, sequence, at);
     memset(to, 0, moe_kv_group_bytes(all));
-    for (uint32_t head = 0; head < kv->n_heads; head++)
-        for (uint32_t run = 0; run < n_runs(kv); run++) {
+    for (uint32_t head = 0; head < n_heads(kv); head++)
+        for (uint32_t run = 0; run < n_runs(kv, head); run++) {
             uint64_t bytes;
             const uint8_t *cells = run_of(kv, g, head, run, &bytes);
             memcpy(to, cells, bytes);
@@ -294,8 +334,8 @@ bool moe_kv_group_put(const struct moe_kv *all, uint32_t layer, uint32_t sequenc
     struct group g = group_at(kv, layer, sequence, at);
     if (!all_finite(all, from))
         return false;
-    for (uint32_t head = 0; head < kv->n_heads; head++)
-        for (uint32_t run = 0; run < n_runs(kv); run++) {
+    for (uint32_t head = 0; head < n_heads(kv); head++)
+        for (uint32_t run = 0; run < n_runs(kv, head); run++) {
             uint64_t bytes;
             uint8_t *cells = run_of(kv, g, head, run, &bytes);
             memcpy(cells, from, bytes);

@@ -14,6 +14,8 @@
  *   keys    a matrix [positions][key_dim]: per block, layer and kv head, panels of 16 positions
  *   values  a matrix [value_dim][positions]: per block, layer and kv head, panels of 16 dimensions
  *
+ * The keys of a layer's indexer (cpu/sparse.c) lie behind its other keys, as those of one head more.
+ *
  * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
  */
 #ifndef MOE_LAYER_KV_H
@@ -40,6 +42,7 @@ struct moe_kv {
     uint32_t block_positions, per_sequence; /* as the pool's */
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
+    uint32_t index_dim;    /* of an indexer's key; 0: none */
     uint32_t n_heads; /* as well as the widths of layers that are not global (moe_kv_of_layer) */
     uint64_t key_cells, value_cells; /* of one position, all layers */
     uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
@@ -58,6 +61,11 @@ struct moe_kv moe_kv_source_shape(const struct moe_config *config,
                                   const struct moe_session_options *o);
 /* table: [n_sources][kv->per_sequence] */
 void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table);
+/* The same for one layer's keys and values of positions that a row sees among others
+ * (cpu/sparse.c): its block i is number i, the positions follow each other as if they were a text.
+ * Whose first_layer is that layer. n: at most so many. */
+struct moe_kv moe_kv_chosen_shape(const struct moe_config *config,
+                                  const struct moe_session_options *o, uint32_t n);
 /* Its arrays lie in kv->bytes of memory. */
 void moe_kv_place(struct moe_kv *kv, uint8_t *memory);
 
@@ -73,6 +81,8 @@ uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i);
 /* The keys, or the values, of one layer and kv head in a block. */
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
+/* The keys of its indexer, which it must have. */
+uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block);
 
 /* All keys and values of a block follow each other: where block 0's begin in each of the arrays,
  * and the bytes of one block. */
@@ -94,6 +104,8 @@ struct moe_attention_strides moe_attention_strides(const struct moe_config *conf
 struct moe_kv_input {
     const float *keys, *values;
     uint64_t keys_stride, values_stride;
+    const float *index_keys; /* where the layer has an indexer */
+    uint64_t index_stride;
 };
 /* Stores the rows' keys (after rope) and values of one layer, at their positions. */
 void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,

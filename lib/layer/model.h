@@ -27,6 +27,8 @@ struct moe_layer {
     const float *scale;        /* of the stream behind the layer, [1] */
     const float *expert_scale; /* [n_experts] */
     struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
+    struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
+    const float *index_k_norm, *index_k_norm_bias;
     const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
     struct moe_mat attn_gate;

@@ -261,7 +261,7 @@ static bool gpu_activates(enum moe_act_kind kind)
 int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err)
 {
     bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
-    bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order &&
+    bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
                     c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
                     !c->window_chunks && !c->query_step && !c->weigh_inputs &&
                     gpu_activates(c->dense_act) && gpu_activates(c->expert_act) &&
@@ -273,9 +273,9 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, positions by distance or learnt, norms after blocks or "
-        "rotation, layers of two shapes, windows that do not move, other activations, experts with "
-        "weighed inputs or chosen by the token, routers before attention) are computed by the "
-        "processor alone: take --device cpu",
+        "%s: models of this kind (encoder, chosen positions, positions by distance or learnt, norms "
+        "after blocks or rotation, layers of two shapes, windows that do not move, other "
+        "activations, experts with weighed inputs or chosen by the token, routers before attention) "
+        "are computed by the processor alone: take --device cpu",
         named);
 }

@@ -96,6 +96,15 @@ struct moe_config {
     uint32_t kv_rank; /* 0: ordinary attention */
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
     float latent_eps; /* of the norms of both; 0: norm_eps */
+    /* Sparse attention (DeepSeek-V3.2): a row sees the index_top positions that an indexer scores
+     * highest for it, or all where there are no more (cpu/sparse.c). The indexer has queries of
+     * index_heads heads, out of the vector of q_rank, and one key of index_dim values a position,
+     * both with their first rope_dim values rotated. */
+    uint32_t index_top; /* 0: rows see all positions */
+    uint32_t index_heads, index_dim;
+    /* Layers without an indexer of their own: they see what the last layer before them that has one
+     * chose (GLM-5). */
+    uint8_t layer_shares_choice[MOE_MAX_LAYERS];
 
     bool attn_gate; /* outputs are scaled by sigmoid(gate . x), each value by its own */
 
@@ -264,6 +273,28 @@ static inline uint32_t moe_config_attending_layers(const struct moe_config *c, u
     for (uint32_t i = 0; i < layer; i++)
         n += moe_config_attends(c, i);
     return n;
+}
+
+/* Layers with an indexer, which keep its keys, counted likewise. */
+static inline bool moe_config_has_indexer(const struct moe_config *c, uint32_t layer)
+{
+    bool shares = layer < c->n_layers && c->layer_shares_choice[layer];
+    return c->index_top && moe_config_attends(c, layer) && !shares;
+}
+static inline uint32_t moe_config_indexers(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < layer && c->index_top; i++)
+        n += moe_config_has_indexer(c, i);
+    return n;
+}
+/* The last layer up to this one that a pass can begin with: it needs nothing that layers before it
+ * chose. */
+static inline uint32_t moe_config_beginning(const struct moe_config *c, uint32_t layer)
+{
+    while (layer > 0 && layer < c->n_layers && c->layer_shares_choice[layer])
+        layer--;
+    return layer;
 }
 
 /* Whether there are layers that are halves. */

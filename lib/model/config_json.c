@@ -87,6 +87,9 @@ static const struct moe_config_field fields[] = {
     OPTIONAL_U32(kv_rank, MOE_MAX_DIM),
     OPTIONAL_U32(q_rank, MOE_MAX_DIM),
     OPTIONAL(latent_eps, MOE_FIELD_FLOAT),
+    OPTIONAL_U32(index_top, MOE_MAX_CONTEXT),
+    OPTIONAL_U32(index_heads, MOE_MAX_HEADS),
+    OPTIONAL_U32(index_dim, MOE_MAX_HEAD_DIM),
     CHOICE(positions, position_names),
     OPTIONAL_U32(n_buckets, MOE_MAX_BUCKETS),
     OPTIONAL_U32(bucket_distance, MOE_MAX_CONTEXT),
@@ -242,6 +245,8 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
         write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
     if (moe_config_recurrent_layers(config, config->n_layers))
         write_layers(&e, "recurrent_layers", config->layer_is_recurrent, config->n_layers);
+    if (moe_config_indexers(config, config->n_layers) < config->n_layers && config->index_top)
+        write_layers(&e, "sharing_layers", config->layer_shares_choice, config->n_layers);
     if (moe_config_has_halves(config)) {
         write_layers(&e, "no_attention_layers", config->layer_no_attention, config->n_layers);
         write_layers(&e, "no_ffn_layers", config->layer_no_ffn, config->n_layers);
@@ -300,7 +305,7 @@ static bool known_key(const char *key)
     static const char *const others[] = {
         "family",        "rope_freqs", "rope_freqs_long",  "windowed_layers",     "moe_layers",
         "static_layers", "eos",        "recurrent_layers", "no_attention_layers", "no_ffn_layers",
-        "global_freqs",
+        "global_freqs",  "sharing_layers",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -383,6 +388,11 @@ static void take_windowed_layer(struct moe_config *config, uint32_t layer)
     config->layer_is_windowed[layer] = 1;
 }
 
+static void take_sharing_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_shares_choice[layer] = 1;
+}
+
 static void take_eos(struct moe_config *config, uint32_t id)
 {
     for (uint32_t i = 0; i < config->n_eos; i++)
@@ -409,6 +419,9 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK && json_object_get(json, "recurrent_layers"))
         status = read_numbers(config, name, json, "recurrent_layers", config->n_layers,
                               config->n_layers, take_recurrent_layer, err);
+    if (status == MOE_OK && json_object_get(json, "sharing_layers"))
+        status = read_numbers(config, name, json, "sharing_layers", config->n_layers,
+                              config->n_layers, take_sharing_layer, err);
     if (status == MOE_OK && json_object_get(json, "no_attention_layers"))
         status = read_numbers(config, name, json, "no_attention_layers", config->n_layers,
                               config->n_layers, take_no_attention_layer, err);

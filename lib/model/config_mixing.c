@@ -68,6 +68,35 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
     return MOE_OK;
 }
 
+/* Rows that see what an indexer chooses. */
+static int check_indexer(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    uint32_t sharing = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        sharing += c->layer_shares_choice[i];
+    if (!c->index_top)
+        return c->index_heads || c->index_dim || sharing
+                   ? moe_fail(err, MOE_ERR_FORMAT, "%s: an indexer chooses no positions", name)
+                   : MOE_OK;
+    if (!c->kv_rank || !c->q_rank || c->window || c->attn_sinks || c->state_heads ||
+        c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: an indexer that chooses positions is implemented for latent attention "
+                        "with low-rank queries and rotary positions, without windows, sinks, "
+                        "states and LongRoPE",
+                        name);
+    const struct moe_range ranges[] = {
+        {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
+        {"the number of an indexer's heads", c->index_heads, 1, MOE_MAX_HEADS},
+        {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
+    };
+    int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
+    if (status == MOE_OK && c->layer_shares_choice[0])
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: the first layer has no choice of positions to share", name);
+    return status;
+}
+
 static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32_t pairs,
                        double scale, struct moe_err *err)
 {
@@ -267,6 +296,8 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
 int moe_config_check_mixing(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     int status = check_attention(c, name, err);
+    if (status == MOE_OK)
+        status = check_indexer(c, name, err);
     if (status == MOE_OK)
         status = check_states(c, name, err);
     if (status == MOE_OK)

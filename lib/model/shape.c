@@ -154,6 +154,7 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
         if (moe_config_attends(c, layer))
             out->kv_position += moe_config_is_global(c, layer) ? global * c->global_kv_heads
                                                                : values * moe_config_cache_heads(c);
+    out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * c->index_dim;
     out->kv_position *= sizeof(float) * (c->n_encoder ? 2 : 1);
     return MOE_OK;
 }

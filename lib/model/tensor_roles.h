@@ -43,6 +43,12 @@ enum moe_tensor_role {
     MOE_T_KV_DOWN_NORM,
     MOE_T_K_UP,
     MOE_T_V_UP,
+    /* An indexer (config.h): its queries, keys with a norm, and how much each head counts. */
+    MOE_T_INDEX_Q,
+    MOE_T_INDEX_K,
+    MOE_T_INDEX_K_NORM,
+    MOE_T_INDEX_K_NORM_BIAS,
+    MOE_T_INDEX_WEIGHTS,
     MOE_T_SINKS,
     MOE_T_O,
     MOE_T_O_BIAS,

@@ -27,6 +27,9 @@ enum width {
     KV_DOWN,     /* latent vector and rotated values */
     LATENT_KEYS, /* all heads' queries in the latent space */
     NOT_ROTATED, /* the part of a head that is not */
+    INDEX_HEADS, /* of an indexer, here and below */
+    INDEX_QUERIES,
+    INDEX_KEY,
     DENSE_FF,
     EXPERTS,
     SHARED_FF,
@@ -80,6 +83,7 @@ enum condition {
     VALUES_BIAS,
     LATENT,
     LATENT_Q, /* ... with queries out of a vector of their own */
+    INDEXED,  /* ... to positions that the layer chooses */
     QKV_BIAS,
     QK_NORM,
     SINKS,
