@@ -52,6 +52,7 @@ struct bench {
     float *hidden, *logits;
     struct moe_row rows[64], source[64];
     uint32_t n_positions, n_far; /* n_far: 0, or more of them */
+    uint32_t chosen_for;         /* rows whose choice of positions is at hand; 0: others' */
     double attended, routed;     /* when, in the last pass */
     struct batch_samples batches[N_BATCHES];
     const struct moe_progress *progress;
@@ -83,6 +84,19 @@ static void set_source(struct bench *b, uint32_t source, uint32_t n_rows)
         b->source[i] = (struct moe_row){source, i, b->rows[i].token, n_rows};
 }
 
+/* The positions that rows see in a layer that shares another one's choice are chosen there first,
+ * unless the last pass of these rows has chosen. */
+static int choose_positions(struct bench *b, uint32_t layer, const struct moe_row *rows,
+                            uint32_t n_rows, struct moe_err *err)
+{
+    uint32_t from = moe_config_beginning(&b->model->config, layer), chosen_for = b->chosen_for;
+    b->chosen_for = n_rows;
+    if (from == layer || chosen_for == n_rows)
+        return MOE_OK;
+    return moe_forward(b->session, MOE_PREFILL, rows, n_rows, from, from + 1,
+                       from == 0 ? NULL : b->hidden, b->hidden, err);
+}
+
 /* One pass of one layer; its times go to `to` unless that is NULL. */
 static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct batch_samples *to,
                      uint32_t variant, struct moe_err *err)
@@ -97,8 +111,10 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
         set_source(b, TIMED, n_rows);
     if (!encode)
         moe_recurrent_stand(b->session, rows[0].sequence, rows[0].position);
+    int status = choose_positions(b, layer, rows, n_rows, err);
     double began = moe_seconds();
-    int status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
+    if (status == MOE_OK)
+        status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
                              first ? NULL : b->hidden, b->hidden, err);
     double end = moe_seconds();
     if (status != MOE_OK || !to)
@@ -174,10 +190,14 @@ static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct m
 static int measure_far(struct bench *b, struct moe_device_model *out, struct moe_err *err)
 {
     struct samples s = {.n = 0};
-    uint32_t n_layers = b->model->config.n_layers, first = n_layers / 2;
+    const struct moe_config *c = &b->model->config;
+    uint32_t n_layers = c->n_layers, first = moe_config_beginning(c, n_layers / 2);
     uint32_t last = first + FAR_LAYERS < n_layers ? first + FAR_LAYERS : n_layers;
     int status = MOE_OK;
+    b->chosen_for = 0;
     for (uint32_t layer = first; b->n_far && layer < last && status == MOE_OK; layer++) {
+        if (moe_config_beginning(c, layer) != layer)
+            continue; /* other rows' choice of positions is at hand */
         for (uint32_t at = 0; at < b->n_far && status == MOE_OK; at += b->n_positions) {
             struct moe_row rows[64];
             uint32_t n = b->n_far - at < b->n_positions ? b->n_far - at : b->n_positions;

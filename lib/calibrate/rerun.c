@@ -51,6 +51,8 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
     moe_answers_carve(&r.answers, arena, session.n_sequences, options->answer_tokens);
     r.held = moe_arena_take(arena, session.n_sequences, sizeof *r.held);
     if (options->keeps_states) {
+        bool shares = config->index_top &&
+                      moe_config_indexers(config, config->n_layers) < config->n_layers;
         r.in = moe_arena_take(arena, batch * hidden, sizeof *r.in);
         r.out = moe_arena_take(arena, batch * hidden, sizeof *r.out);
         for (int i = 0; i < 2; i++) {
@@ -58,6 +60,8 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
             r.source_states[i] =
                 moe_arena_take(arena, corpus->n_source_tokens * hidden, sizeof *r.in);
         }
+        if (shares)
+            r.choosing_states = moe_arena_take(arena, corpus->n_predicted * hidden, sizeof *r.in);
     }
     if (place)
         *place = r;
@@ -289,6 +293,11 @@ void moe_rerun_step(struct moe_rerun *r)
         return; /* the states after this layer are not known */
     states[0] = states[1];
     states[1] = before;
+    if (r->choosing_states &&
+        moe_config_beginning(&r->session->model->config, r->layer + 1) == r->layer) {
+        states[1] = r->choosing_states;
+        r->choosing_states = before;
+    }
     r->layer++;
     r->looked = RERUN_NONE;
 }

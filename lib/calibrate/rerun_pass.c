@@ -128,6 +128,35 @@ static int attend_kept(struct moe_rerun *r, struct moe_err *err)
 
 /* ---- Documents ---- */
 
+/* The kept states of the jobs' rows, side by side. */
+static const float *states_of_jobs(struct moe_rerun *r, const float *states, uint32_t layer)
+{
+    float *to = r->in;
+    for (uint32_t j = 0; j < r->n_jobs; j++) {
+        uint64_t from = moe_corpus_prediction(r->corpus, r->jobs[j].document);
+        uint64_t n = (uint64_t)rerun_rows(r, &r->jobs[j], layer) * r->hidden;
+        memcpy(to, states + from * r->hidden, n * sizeof *to);
+        to += n;
+    }
+    return r->in;
+}
+
+/* Has a layer before `begin` choose the positions that this one's rows see, if it shares a choice:
+ * nothing else that it computes is wanted. */
+static int choose_again(struct moe_rerun *r, uint32_t n_rows, uint32_t begin, struct moe_err *err)
+{
+    uint32_t layer = moe_config_beginning(&r->session->model->config, begin);
+    uint8_t *visited = r->visited;
+    if (layer == begin)
+        return MOE_OK;
+    r->visited = NULL;
+    int status = moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, layer, layer + 1,
+                             layer ? states_of_jobs(r, r->choosing_states, layer) : NULL, NULL,
+                             err);
+    r->visited = visited;
+    return status;
+}
+
 static int run_documents(struct moe_rerun *r, uint32_t begin, uint32_t end, struct moe_err *err)
 {
     bool from_states = begin > r->n_encoder;
@@ -137,17 +166,17 @@ static int run_documents(struct moe_rerun *r, uint32_t begin, uint32_t end, stru
     for (uint32_t j = 0; j < r->n_jobs; j++) {
         uint32_t document = r->jobs[j].document, length = rerun_rows(r, &r->jobs[j], begin);
         const uint32_t *ids = r->corpus->ids + r->corpus->first[document];
-        if (from_states)
-            memcpy(r->in + (uint64_t)n_rows * r->hidden,
-                   r->states[0] + moe_corpus_prediction(r->corpus, document) * r->hidden,
-                   (uint64_t)length * r->hidden * sizeof *r->in);
         for (uint32_t i = 0; i < length; i++, n_rows++) {
             r->rows[n_rows] = (struct moe_row){j, i, ids[i], prefix_lm ? 0 : length};
             r->targets[n_rows] = ids[i + 1];
         }
     }
+    int status = choose_again(r, n_rows, begin, err);
+    if (status != MOE_OK)
+        return status;
     return moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, begin, end,
-                       from_states ? r->in : NULL, end < r->n_layers ? r->out : NULL, err);
+                       from_states ? states_of_jobs(r, r->states[0], begin) : NULL,
+                       end < r->n_layers ? r->out : NULL, err);
 }
 
 int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,

@@ -20,6 +20,9 @@ struct moe_rerun {
      * as everywhere here: it predicts nothing. Of sources, while the layer is the encoder's:
      * [n_source_tokens][hidden]; after it the first of these is what decoders attend to. */
     float *states[2], *source_states[2];
+    /* The same before the layer whose choice of positions `layer` shares (model/config.h); NULL: no
+     * layer shares one. */
+    float *choosing_states;
     uint32_t layer, looked; /* looked: the layer that the second ones come from; RERUN_NONE: none */
     uint32_t *held;         /* [n_sources] the document whose kept source each has; RERUN_NONE */
     /* The pass under way: jobs in sequences 0, 1, ... */
