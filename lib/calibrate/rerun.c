@@ -51,8 +51,8 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
     moe_answers_carve(&r.answers, arena, session.n_sequences, options->answer_tokens);
     r.held = moe_arena_take(arena, session.n_sequences, sizeof *r.held);
     if (options->keeps_states) {
-        bool shares = config->index_top &&
-                      moe_config_indexers(config, config->n_layers) < config->n_layers;
+        bool shares =
+            config->index_top && moe_config_indexers(config, config->n_layers) < config->n_layers;
         r.in = moe_arena_take(arena, batch * hidden, sizeof *r.in);
         r.out = moe_arena_take(arena, batch * hidden, sizeof *r.out);
         for (int i = 0; i < 2; i++) {

@@ -150,9 +150,9 @@ static int choose_again(struct moe_rerun *r, uint32_t n_rows, uint32_t begin, st
     if (layer == begin)
         return MOE_OK;
     r->visited = NULL;
-    int status = moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, layer, layer + 1,
-                             layer ? states_of_jobs(r, r->choosing_states, layer) : NULL, NULL,
-                             err);
+    int status =
+        moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, layer, layer + 1,
+                    layer ? states_of_jobs(r, r->choosing_states, layer) : NULL, NULL, err);
     r->visited = visited;
     return status;
 }

@@ -47,12 +47,12 @@ struct cpu_index {
     float *k;       /* [batch][index_dim] */
     float *weights; /* [batch][index_heads] how much each head counts */
     /* Where the context is longer than what a row sees: */
-    uint32_t top;       /* positions that a row sees; 0: all */
-    float *tiles;       /* [index_heads / 8][index_dim][8] a row's queries side by side */
-    float *scores;      /* [context] of one row */
-    float *scratch;     /* [threads][8][chunk] */
-    uint32_t *places;   /* [batch][top] the positions that a row of the pass sees, rising */
-    struct moe_row *of; /* [batch] the rows that these are of */
+    uint32_t top;         /* positions that a row sees; 0: all */
+    float *tiles;         /* [index_heads / 8][index_dim][8] a row's queries side by side */
+    float *scores;        /* [context] of one row */
+    float *scratch;       /* [threads][8][chunk] */
+    uint32_t *places;     /* [batch][top] the positions that a row of the pass sees, rising */
+    struct moe_row *of;   /* [batch] the rows that these are of */
     struct moe_kv chosen; /* keys and values of one row's */
     uint32_t *table;      /* its */
 };

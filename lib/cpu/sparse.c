@@ -121,8 +121,7 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
     for (int64_t chunk = first; chunk < end; chunk++) {
         uint32_t base = (uint32_t)chunk * CHUNK, left = r->position + 1 - base;
         uint32_t n = left < CHUNK ? left : CHUNK;
-        const uint8_t *keys =
-            moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
+        const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
         float *scores = sp->x->scores + base;
         memset(scores, 0, n * sizeof *scores);
         for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {

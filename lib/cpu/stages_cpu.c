@@ -133,8 +133,8 @@ void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_ro
 {
     const struct cpu_work *w = s->device;
     const struct cpu_attention *a = &w->attention;
-    const struct moe_kv_input in = {a->k,           a->v,        a->stride.k,
-                                    a->stride.v,    w->index.k,  w->index.k_stride};
+    const struct moe_kv_input in = {a->k,        a->v,       a->stride.k,
+                                    a->stride.v, w->index.k, w->index.k_stride};
     uint32_t n_encoder = s->model->config.n_encoder;
     if (layer < n_encoder)
         moe_kv_store(&w->source_kv, n_encoder, rows, n_rows, &in);
@@ -284,10 +284,8 @@ static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint3
     const struct cpu_work *w = s->device;
     const struct cpu_attention *a = &w->attention;
     const struct moe_states *states = &s->states;
-    const struct moe_kv_input in = {.keys = a->k,
-                                    .values = a->v,
-                                    .keys_stride = a->stride.k,
-                                    .values_stride = a->stride.v};
+    const struct moe_kv_input in = {
+        .keys = a->k, .values = a->v, .keys_stride = a->stride.k, .values_stride = a->stride.v};
     uint32_t hidden = m->config.hidden;
     struct stage st = {.s = s, .weights = m->encoder_norm};
     moe_par_for(n_rows, 16, norm_rows, &st);

@@ -101,8 +101,8 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_deepseek_v3_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* DeepSeek-V3.2: the same, and rows see the positions that an indexer chooses, whose queries and
-     * keys rotate halves. */
+    /* DeepSeek-V3.2: the same, and rows see the positions that an indexer chooses, whose queries
+     * and keys rotate halves. */
     {
         .name = "deepseek_v32",
         .constants = SETTINGS(LATENT_SIGMOIDS),
@@ -135,8 +135,8 @@ const struct moe_family moe_families_deepseek[] = {
                .own = family_glm_dsa_hf},
         .tensors[MOE_NAMING_HF] = {.paired = true, .index_paired = true},
     },
-    /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and may
-     * say nothing of sigmoids. */
+    /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and
+     * may say nothing of sigmoids. */
     {
         .name = "glm4_moe_lite",
         .constants = SETTINGS(LATENT_SIGMOIDS),

@@ -67,8 +67,7 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_err *err)
 {
     uint32_t freq = 1, offset = 2;
-    int status =
-        moe_json_get_u32(path, json, "index_topk_freq", MOE_MAX_LAYERS, false, &freq, err);
+    int status = moe_json_get_u32(path, json, "index_topk_freq", MOE_MAX_LAYERS, false, &freq, err);
     if (status == MOE_OK)
         status = moe_json_get_u32(path, json, "index_skip_topk_offset", MOE_MAX_LAYERS, false,
                                   &offset, err);

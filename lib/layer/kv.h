@@ -14,7 +14,8 @@
  *   keys    a matrix [positions][key_dim]: per block, layer and kv head, panels of 16 positions
  *   values  a matrix [value_dim][positions]: per block, layer and kv head, panels of 16 dimensions
  *
- * The keys of a layer's indexer (cpu/sparse.c) lie behind its other keys, as those of one head more.
+ * The keys of a layer's indexer (cpu/sparse.c) lie behind its other keys, as those of one head
+ * more.
  *
  * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
  */

@@ -273,9 +273,11 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, chosen positions, positions by distance or learnt, norms "
+        "%s: models of this kind (encoder, chosen positions, positions by distance or learnt, "
+        "norms "
         "after blocks or rotation, layers of two shapes, windows that do not move, other "
-        "activations, experts with weighed inputs or chosen by the token, routers before attention) "
+        "activations, experts with weighed inputs or chosen by the token, routers before "
+        "attention) "
         "are computed by the processor alone: take --device cpu",
         named);
 }

@@ -303,9 +303,18 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
 static bool known_key(const char *key)
 {
     static const char *const others[] = {
-        "family",        "rope_freqs", "rope_freqs_long",  "windowed_layers",     "moe_layers",
-        "static_layers", "eos",        "recurrent_layers", "no_attention_layers", "no_ffn_layers",
-        "global_freqs",  "sharing_layers",
+        "family",
+        "rope_freqs",
+        "rope_freqs_long",
+        "windowed_layers",
+        "moe_layers",
+        "static_layers",
+        "eos",
+        "recurrent_layers",
+        "no_attention_layers",
+        "no_ffn_layers",
+        "global_freqs",
+        "sharing_layers",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)

@@ -120,6 +120,16 @@ static const struct {
      SIZES(46, 4096, 96, 8, 151552) WIDTHS(10944, 1408) ROUTED(128, 1, 8) GLM
      "'first_k_dense_replace': 1, 'use_qk_norm': false, 'routed_scaling_factor': 1.0",
      106, 1, 12, 1, HEAD_TOO, 0, 0, 64, 1},
+    {"GLM-5",
+     SIZES(78, 6144, 64, 64, 154880) WIDTHS(12288, 2048) ROUTED(256, 1, 8) LATENT_HEADS(
+         2048, 192, 64,
+         256) "'model_type': 'glm_moe_dsa', 'n_group': 1, 'topk_group': 1, 'head_dim': 64, "
+              "'index_topk': 2048, 'index_head_dim': 128, 'index_n_heads': 32, "
+              "'indexer_rope_interleave': true, 'first_k_dense_replace': 3, 'moe_layer_freq': 1, "
+              "'num_nextn_predict_layers': 1, 'scoring_func': 'sigmoid', 'topk_method': "
+              "'noaux_tc', 'rope_parameters': {'rope_theta': 1000000, 'rope_type': 'default'}, "
+              "'routed_scaling_factor': 2.5",
+     744, 1, 40, 1, EMBEDDING, 0, 0, 64, 2.5},
     {"GLM-4.7-Flash",
      SIZES(47, 2048, 20, 20, 154880) WIDTHS(10240, 1536) ROUTED(64, 1, 4) LATENT_HEADS(
          768, 192, 64,

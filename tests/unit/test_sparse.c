@@ -264,8 +264,8 @@ static void a_pass_begins_where_positions_are_chosen(void **state)
     open_session(&r->f, 256, MOE_LAYOUT_F32);
     assert_ok(moe_forward(r->f.session, MOE_PREFILL, rows, n, 0, layer, NULL, hidden, &err), &err);
     for (int i = 0; i < 2; i++) /* the choice of the pass before */
-        assert_ok(moe_forward(r->f.session, MOE_PREFILL, rows, n, layer, c->n_layers, hidden,
-                              again, &err),
+        assert_ok(moe_forward(r->f.session, MOE_PREFILL, rows, n, layer, c->n_layers, hidden, again,
+                              &err),
                   &err);
     assert_fails(
         moe_forward(r->f.session, MOE_DECODE, &later, 1, layer, c->n_layers, hidden, NULL, &err),
