@@ -129,7 +129,7 @@ static const struct {
               "'num_nextn_predict_layers': 1, 'scoring_func': 'sigmoid', 'topk_method': "
               "'noaux_tc', 'rope_parameters': {'rope_theta': 1000000, 'rope_type': 'default'}, "
               "'routed_scaling_factor': 2.5",
-     744, 1, 40, 1, EMBEDDING, 0, 0, 64, 2.5},
+     744, 1, 40, 2, EMBEDDING, 0, 0, 64, 2.5},
     {"GLM-4.7-Flash",
      SIZES(47, 2048, 20, 20, 154880) WIDTHS(10240, 1536) ROUTED(64, 1, 4) LATENT_HEADS(
          768, 192, 64,
