@@ -330,7 +330,8 @@ static const struct {
                    "'tie_word_embeddings': true, "
                    "'rope_layout': [" R32("1") "], 'sliding_window_layout': [" R32("0") "]",
      4, 1, 0.6, 0.1, EMBEDDING, 0, 0, 128, 1},
-    {"SmallThinker-21B-A3B", /* without "model_type" */
+    {"SmallThinker-21B-A3B", /* without "model_type"; its widths were not read, they give its size
+                              */
      SIZES(52, 2560, 28, 4,
            151936) "'architectures': ['SmallThinkerForCausalLM'], "
                    "'moe_num_primary_experts': 64, 'moe_num_active_primary_experts': 6, "

@@ -55,7 +55,7 @@ static void shapes_weigh_what_is_published(void **state)
         published += s.parameters > 0;
     }
     closedir(shapes);
-    assert_true(n >= 13 && published >= 12);
+    assert_true(n >= 37 && published >= 32);
 }
 
 /* Experts at 4 bits in groups of 64 with a scale and a zero of 16 bits: 4.5 bits a weight, and the
