@@ -76,10 +76,10 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
-    static const char *const formats[] = {"model.visual.*",         "model.vision_tower.*",
-                                          "model.embed_vision.*",   "model.audio_tower.*",
-                                          "model.embed_audio.*",    "vision_model.*",
-                                          "multi_modal_projector.*"};
+    static const char *const formats[] = {
+        "model.visual.*",          "model.vision_tower.*", "model.embed_vision.*",
+        "model.audio_tower.*",     "model.embed_audio.*",  "vision_model.*",
+        "multi_modal_projector.*", "vision_tower.*",       "mm_projector.*"};
     bool sees = false;
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
         sees |= matches(formats[i], name);

@@ -42,6 +42,14 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(B "exp_probs_b")},
 };
 
+/* DeepSeek-V3's settings, in a config.json of its own or as the text part of a larger model. */
+#define DEEPSEEK_V3_HF                                                                             \
+    .only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"}),         \
+    .settings = SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),         \
+                         LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4)),                           \
+    .rope_theta = 1e4, .expert_layers = MOE_LAYERS_AFTER, .n_shared = 1, .n_dense = 3,             \
+    .own = family_deepseek_v3_hf
+
 const struct moe_family moe_families_deepseek[] = {
     /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
      * experts and shared ones. */
@@ -85,16 +93,7 @@ const struct moe_family moe_families_deepseek[] = {
         .name = "deepseek_v3",
         .also = "kimi_k2",
         .constants = SETTINGS(LATENT_SIGMOIDS),
-        .hf = {.only =
-                   ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"}),
-               .settings =
-                   SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),
-                            LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4)),
-               .rope_theta = 1e4,
-               .expert_layers = MOE_LAYERS_AFTER,
-               .n_shared = 1,
-               .n_dense = 3,
-               .own = family_deepseek_v3_hf},
+        .hf = {DEEPSEEK_V3_HF},
         .gguf = {.arch = "deepseek2",
                  .sigmoid = true,
                  .settings = SETTINGS(LATENT_GGUF),
@@ -134,6 +133,13 @@ const struct moe_family moe_families_deepseek[] = {
                .n_dense = 3,
                .own = family_glm_dsa_hf},
         .tensors[MOE_NAMING_HF] = {.paired = true, .index_paired = true},
+    },
+    /* Kimi-K2.5 and later ones that see images: their text part, which is Kimi-K2. */
+    {
+        .name = "kimi_k25",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {DEEPSEEK_V3_HF, .in_text_config = true},
+        .tensors[MOE_NAMING_HF].paired = true,
     },
     /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and
      * may say nothing of sigmoids. */

@@ -224,6 +224,14 @@ static void deepseek_families(void **state)
     /* yarn_apply_mscale of the public implementation: (0.0707 ln 40 + 1)^2 / sqrt(24). */
     assert_near(config.attn_scale, 1.5896262 / sqrt(24));
 
+    read_ok(
+        "{\"model_type\": \"kimi_k25\", \"tie_word_embeddings\": false, \"text_config\": " MODEL(
+            "kimi_k2", ", \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"n_group\": 1, "
+                       "\"topk_group\": 1, \"first_k_dense_replace\": 1") "}");
+    assert_string_equal(config.family, "kimi_k25");
+    assert_layers("dMMM", "----");
+    assert_true(config.n_groups == 0 && config.q_rank == 1536 && config.choice_bias);
+
     read_ok(MODEL("deepseek_v2", ", \"num_experts_per_tok\": 2, \"n_group\": 3, "
                                  "\"topk_group\": 1, \"q_lora_rank\": 20"));
     assert_layers("MMMM", "----");

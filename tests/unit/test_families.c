@@ -252,6 +252,7 @@ static struct family_case cases[] = {
     HF("fp8-blocks"),
     HF("fp8-rows"),
     HF("int4-groups"),
+    HF("kimi-k2.5"),
     HF("glm4-moe-a"),
     GGUF("glm4-moe-a"),
     HF("glm4-moe-b"),

@@ -93,6 +93,18 @@ static const struct {
               "'scoring_func': 'sigmoid', 'topk_method': 'noaux_tc', 'routed_scaling_factor': "
               "2.827",
      1000, 100, 32, 1, EMBEDDING, 0, 0, 64, 2.827},
+    {"Kimi-K2.5",
+     "'model_type': 'kimi_k25', 'text_config': {" SIZES(61, 7168, 64, 64, 163840)
+         WIDTHS(18432, 2048) ROUTED(384, 1, 8) LATENT_HEADS(
+             1536, 128, 64, 128) "'model_type': 'kimi_k2', 'n_group': 1, 'topk_group': 1, "
+                                 "'first_k_dense_replace': 1, "
+                                 "'quantization_config': {'quant_method': 'compressed-tensors', "
+                                 "'format': 'pack-quantized', "
+                                 "'config_groups': {'group_0': {'weights': {'num_bits': 4, 'type': "
+                                 "'int', 'symmetric': true, "
+                                 "'strategy': 'group', 'group_size': 32, 'actorder': null}}}}, "
+                                 "'routed_scaling_factor': 2.827}",
+     1000, 100, 32, 1, EMBEDDING, 0, 0, 64, 2.827},
     {"Moonlight-16B-A3B",
      SIZES(27, 2048, 16, 16, 163840) WIDTHS(11264, 1408) ROUTED(64, 2, 6) LATENT_HEADS(
          null, 128, 64,
