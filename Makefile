@@ -28,7 +28,7 @@
 #
 # tests/README.md says which of these catches which kind of mistake.
 #
-# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, OPENMP=0|1, CUDA=auto|0|1, WERROR=1,
+# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, CUDA=auto|0|1, WERROR=1,
 #        SANITIZE=address,undefined|thread, BUILD=dir, PREFIX=/usr/local, DESTDIR=,
 #        V=1 (show commands), LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their
 #        builds and tests), SHIM=0|1 (make asan with the tests of kernels/), STRIP=0 (install programs
@@ -37,7 +37,6 @@
 CC ?= cc
 AR ?= ar
 PREFIX ?= /usr/local
-OPENMP ?= 1
 CUDA ?= auto
 BUILD ?= build
 FUZZ_SECONDS ?= 10
@@ -52,16 +51,12 @@ WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
             -Wvla -Wundef -Wno-unused-parameter
 # No contraction: it would make results depend on the compiler. fma is written where it is meant.
 # Position-independent, so that the library can become part of a shared object (a Python module).
-ALL_CFLAGS := -std=c11 $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden \
+ALL_CFLAGS := -std=c11 -pthread $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-math-errno -fPIC -fvisibility=hidden \
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
 LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
 ifeq ($(WERROR),1)
 ALL_CFLAGS += -Werror
-endif
-ifeq ($(OPENMP),1)
-ALL_CFLAGS += -fopenmp
-LIBS += -fopenmp
 endif
 ifneq ($(SANITIZE),)
 ALL_CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -257,7 +252,7 @@ SHIM_ARCH ?= $(if $(filter x86_64%,$(ARCH)),-march=native)
 SHIM_FLAGS := -std=c++17 $(CFLAGS) $(SHIM_ARCH) -Wall -Wextra -Wundef \
               -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno \
               -Itests/shim -Ilib -Ikernels \
-              $(filter -Werror -fopenmp -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
+              $(filter -Werror -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
 SHIM_LIBS := $(LIBS) -lstdc++
 GPU_TEST_SRC := $(call build_all_but,$(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
@@ -441,10 +436,9 @@ check-format:
 	    $(MAKE) --no-print-directory format-check; \
 	else echo "no clang-format $(FORMAT_VERSION) here: the format is not checked"; fi
 
-# OpenMP's own runtime is not instrumented, so its loops run on one thread under the thread sanitizer.
-# These tests have threads of our own: the loader's, alone and under the engine; those that compute on
+# These tests have threads: those of loops; the loader's, alone and under the engine; those that compute on
 # the host; those of a server; and on the shim the device's streams, tiers and uploads.
-THREADED := $(patsubst %,tests/unit/%,test_loader test_loader_faults test_cached test_host test_server) \
+THREADED := $(patsubst %,tests/unit/%,test_par test_loader test_loader_faults test_cached test_host test_server) \
             $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine \
                                               test_server_device) \
             tests/unit/test_http
@@ -454,7 +448,7 @@ asan:
 	    UNBUILT='$(LEAVE_OUT)' $(if $(filter 1,$(SHIM)),shim $(if $(SHIM_SCRIPTS),shim-programs))
 	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
 tsan:
-	$(MAKE) BUILD=build-tsan SANITIZE=thread OPENMP=0 CFLAGS='-O1 -g' -j$(JOBS) \
+	$(MAKE) BUILD=build-tsan SANITIZE=thread CFLAGS='-O1 -g' -j$(JOBS) \
 	    $(THREADED:%=build-tsan/%)
 	set -e; for test in $(THREADED); do \
 	    case ' $(LEAVE_OUT) ' in *" $${test##*/} "*) continue ;; esac; \
@@ -566,7 +560,7 @@ NEON_DIR := $(BUILD)/neon
 NEON_SRC := $(filter-out lib/base/hash.c,$(sort $(wildcard lib/base/*.c))) \
             lib/quant/layout.c $(sort $(wildcard lib/kern/*.c)) tests/kern/test_kernels.c
 NEON_OBJ := $(NEON_SRC:%.c=$(NEON_DIR)/%.o)
-NEON_FLAGS := -std=c11 -O2 -g $(WARNINGS) -Werror -ffp-contract=off -fno-math-errno -fopenmp \
+NEON_FLAGS := -std=c11 -pthread -O2 -g $(WARNINGS) -Werror -ffp-contract=off -fno-math-errno \
               -Ilib -Itests/kern/plain
 
 .PHONY: neon
@@ -580,5 +574,5 @@ $(call keep_command,$(NEON_DIR)/.flags,$(NEON_CC) $(NEON_FLAGS))
 $(NEON_DIR)/%.o: %.c $(NEON_DIR)/.flags
 	$(call compile,NEON,$(NEON_CC) $(NEON_FLAGS) $(VARIANT))
 $(NEON_DIR)/test_kernels: $(NEON_OBJ)
-	$(call link,$(NEON_CC) -fopenmp,-lm)
+	$(call link,$(NEON_CC),-lm -lpthread)
 -include $(NEON_OBJ:.o=.d)

@@ -1,5 +1,5 @@
 /* The option table, messages and exit status of all programs. */
-#define _POSIX_C_SOURCE 200809L /* setenv, isatty */
+#define _POSIX_C_SOURCE 200809L /* isatty */
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -239,21 +239,6 @@ static int parse_options(int argc, char **argv)
     }
 }
 
-/*
- * At the end of every parallel loop GNU's OpenMP spins for milliseconds, which is ruinous as soon
- * as another process needs the processor: with one busy neighbour on two cores, decode ran at 32
- * tokens/s instead of 56. A short spin costs nothing on a quiet machine. The runtime reads the
- * setting before main, so the program executes itself again with it, unless the user has set one of
- * the variables.
- */
-static void shorten_spinning(char **argv)
-{
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
-        return;
-    if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0)
-        execv("/proc/self/exe", argv); /* if that fails, it spins */
-}
-
 static const char *output_of(int i)
 {
     return given[i] && table[i]->output ? *(const char **)table[i]->to : NULL;
@@ -277,7 +262,6 @@ static int try_outputs(void)
 
 int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, int *n_args)
 {
-    shorten_spinning(argv);
     cli_open_output();
     program = p;
     add_options(p->options);

@@ -86,11 +86,6 @@ void cli_print_help(const struct cli_program *program, const struct cli_option *
 
 void cli_print_version(const struct cli_program *program)
 {
-#ifdef _OPENMP
-    const char *openmp = "yes";
-#else
-    const char *openmp = "no";
-#endif
-    printf("%s (moe-toolkit) " MOE_VERSION "\ncpu: %s, OpenMP: %s, CUDA: %s\n", program->name,
-           moe_cpu_level_name(moe_kern.level), openmp, moe_gpu_build());
+    printf("%s (moe-toolkit) " MOE_VERSION "\ncpu: %s, CUDA: %s\n", program->name,
+           moe_cpu_level_name(moe_kern.level), moe_gpu_build());
 }

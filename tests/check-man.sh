@@ -10,7 +10,6 @@ cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export OMP_WAIT_POLICY=passive # one process start a call
 : >"$work/found"
 
 # "x name|default" or "name|default" for each option of a help text, in rows or side by side.

@@ -14,11 +14,9 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
-# Spinning at barriers is ten times slower than sleeping when other programs want the cores.
-OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 PROCESSORS=${PROCESSORS:-$(nproc 2>/dev/null || echo 2)}
 JOBS=${JOBS:-$PROCESSORS}
-export BUILD CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY PROCESSORS JOBS
+export BUILD CMOCKA_MESSAGE_OUTPUT=TAP PROCESSORS JOBS
 
 # ---- One test ------------------------------------------------------------------------------------
 

@@ -5,13 +5,20 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "base/crew.h"
 
 static int n_threads_wanted = 1;
 static _Thread_local int team; /* 0: n_threads_wanted */
 static _Thread_local bool runs_alone;
+
+/* Of a loop under way. */
+struct loop {
+    int64_t n, grain;
+    void (*fn)(void *ctx, int64_t begin, int64_t end, int thread);
+    void *ctx;
+    int threads;
+    atomic_llong next;
+};
 
 int moe_cores_available(void)
 {
@@ -53,12 +60,33 @@ bool moe_par_alone(bool alone)
     return before;
 }
 
+/* Takes ranges until none is left. They shrink towards the end, so a core slowed by other work
+ * holds up the others by one grain at most. */
+static void take_ranges(void *ctx, int thread)
+{
+    struct loop *l = ctx;
+    for (;;) {
+        long long seen = atomic_load_explicit(&l->next, memory_order_relaxed), take;
+        do {
+            take = (l->n - seen) / (2 * l->threads);
+            take = take / l->grain * l->grain;
+            if (take < l->grain)
+                take = l->grain;
+        } while (seen < l->n && !atomic_compare_exchange_weak_explicit(&l->next, &seen, seen + take,
+                                                                       memory_order_relaxed,
+                                                                       memory_order_relaxed));
+        if (seen >= l->n)
+            break;
+        l->fn(l->ctx, seen, seen + take < l->n ? seen + take : l->n, thread);
+    }
+}
+
 void moe_par_for(int64_t n, int64_t grain,
                  void (*fn)(void *ctx, int64_t begin, int64_t end, int thread), void *ctx)
 {
     if (n <= 0)
         return;
-    if (runs_alone) {
+    if (runs_alone || moe_crew_inside()) {
         fn(ctx, 0, n, 0);
         return;
     }
@@ -66,32 +94,9 @@ void moe_par_for(int64_t n, int64_t grain,
         grain = 1;
     int64_t n_ranges = (n + grain - 1) / grain;
     int wanted = moe_par_threads(), threads = wanted < n_ranges ? wanted : (int)n_ranges;
-#ifdef _OPENMP
-    if (threads > 1 && !omp_in_parallel()) {
-        /* A shared counter instead of schedule(dynamic): the ranges shrink towards the end, so a
-         * core slowed by other work holds up the others by one grain at most. */
-        atomic_llong next = 0;
-#pragma omp parallel num_threads(threads)
-        {
-            int thread = omp_get_thread_num();
-            for (;;) {
-                long long seen = atomic_load_explicit(&next, memory_order_relaxed), take;
-                do {
-                    take = (n - seen) / (2 * threads);
-                    take = take / grain * grain;
-                    if (take < grain)
-                        take = grain;
-                } while (seen < n && !atomic_compare_exchange_weak_explicit(
-                                         &next, &seen, seen + take, memory_order_relaxed,
-                                         memory_order_relaxed));
-                if (seen >= n)
-                    break;
-                fn(ctx, seen, seen + take < n ? seen + take : n, thread);
-            }
-        }
-        return;
-    }
-#endif
-    (void)threads;
-    fn(ctx, 0, n, 0);
+    struct loop l = {.n = n, .grain = grain, .fn = fn, .ctx = ctx, .threads = threads};
+    if (threads > 1)
+        moe_crew_run(threads, take_ranges, &l);
+    else
+        fn(ctx, 0, n, 0);
 }

@@ -1,11 +1,11 @@
 /*
- * Parallel loops: the one place that knows OpenMP.
+ * Parallel loops.
  *
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
  * results must not depend on the cut: any number of threads gives the same tokens. Loops do not
- * nest: one started inside another's parallel section runs on its own thread. Every thread that
- * starts loops has a team of its own, so that several compute side by side; one that is to take no
- * others with it calls moe_par_alone(true).
+ * nest: one started inside another runs on its own thread. Every thread that starts loops has
+ * helpers of its own (crew.h), so that several compute side by side; one that is to take no others
+ * with it calls moe_par_alone(true).
  */
 #ifndef MOE_BASE_PAR_H
 #define MOE_BASE_PAR_H

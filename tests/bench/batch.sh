@@ -25,7 +25,6 @@ cell=${CELL:-8x16}
 dir=${DIR:-$BUILD/bench/peer}
 gguf=$dir/$cell-q4_0.gguf
 pack=$dir/$cell-q4_0.moe
-export OMP_WAIT_POLICY=passive GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 
 mkdir -p "$dir"
 if [ ! -f "$gguf" ]; then

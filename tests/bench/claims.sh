@@ -109,7 +109,7 @@ rehearse() { # NAME PACK OPTION=VALUE...
     name=$1
     pack=$2
     shift 2
-    once "$name.txt" env GOMP_SPINCOUNT=1000 "$BUILD/tests/bench/bench_strategies" "$wide/$pack.moe" \
+    once "$name.txt" "$BUILD/tests/bench/bench_strategies" "$wide/$pack.moe" \
         "$wide/stats.yaml" tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data/code.valid.txt \
         seconds="${SECONDS_PER_STRATEGY:-3}" rounds="${ROUNDS:-1}" "$@"
 }

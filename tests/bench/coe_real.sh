@@ -37,7 +37,6 @@ rows=${ROWS:-samba samba-fifo parallel none +evict +arrange +assign +ahead plann
 bench_build=$BUILD
 . tests/cli/lib.sh
 bin=$bench_build/bin
-unset OMP_WAIT_POLICY GOMP_SPINCOUNT # the programs choose
 
 # ---- The collection ----
 

@@ -18,7 +18,6 @@ work=${WORK:-$BUILD/bench/shapes}
 memory=${MEMORY:-8G}
 tokens=${TOKENS:-32}
 name=$(basename "$shape" .json)
-export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 mkdir -p "$work"
 [ -e "$work/$name.moe" ] || "$BUILD/bin/moe-quantize" -q --synthesize "$shape" --experts 4 -o "$work/$name.moe"
 [ -e "$work/$name.gguf" ] || "${PYTHON:-python3}" tests/bench/shape_gguf.py "$shape" "$work/$name.gguf"

@@ -28,7 +28,6 @@ budgets=${BUDGETS:-2G 4G 6G 8G}
 strategies=${STRATEGIES:-lru lru+cache=lrfu lru+cache=learned prefetch+assume-prediction=80%}
 device=${DEVICE:-}
 rounds=${ROUNDS:-3}
-export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 [ -n "$trace" ] || { echo "usage: tests/bench/rehearse.sh TRACE" >&2; exit 2; }
 
 mkdir -p "$dir"

@@ -12,7 +12,6 @@ tools=$BUILD/tests
 dir=$BUILD/bench/$hidden-$ff
 text=tests/data/stories.valid.txt
 # What moe-run sets for itself: a short spin at the end of parallel loops.
-export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 mkdir -p "$dir"
 if [ ! -f "$dir/4.moe" ]; then
     "$tools/tools/widen" --hidden "$hidden" --ff "$ff" tests/models/tiny-moe "$dir/model"

@@ -20,7 +20,6 @@ seconds=${SECONDS_PER_STRATEGY:-3}
 rounds=${ROUNDS:-1}
 texts=${TEXTS:-tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data/code.valid.txt}
 # What moe-run sets for itself: a short spin at the end of parallel loops.
-export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}"
 [ $# -gt 0 ] || set -- grid test-device ablations prompts
 
 mkdir -p "$dir"

@@ -13,7 +13,7 @@ check "-h is --help" cmp -s "$out" "$tmp/help"
 
 run "$bin/moe-run" --version
 expect_exit 0 "--version exits with 0"
-expect_stdout_like 'moe-run (moe-toolkit) [0-9]*cpu: *OpenMP: *CUDA: *' "--version names the build"
+expect_stdout_like 'moe-run (moe-toolkit) [0-9]*cpu: *CUDA: *' "--version names the build"
 run "$bin/moe-run" --cpu scalar --version
 expect_stdout_like '*cpu: scalar,*' "--cpu forces an instruction set"
 

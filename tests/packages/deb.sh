@@ -90,7 +90,7 @@ models and machines, moe-calibrate finds precisions, moe-plan splits the
 memory, moe-run answers, moe-serve answers many.
 END
 # What the library is linked with, by its pkg-config file.
-needs=libgomp1
+needs=
 for name in $(sed -n 's/^Libs.private: //p' "$library/usr/$lib/pkgconfig/moe.pc" | tr ' ' '\n' | sed -n 's/^-l//p'); do
     file=$(${CC:-cc} -print-file-name="lib$name.so")
     [ -e "$file" ] || continue
@@ -98,7 +98,7 @@ for name in $(sed -n 's/^Libs.private: //p' "$library/usr/$lib/pkgconfig/moe.pc"
     package=$(dpkg -S "$file" 2>/dev/null | sed 's/:.*//')
     case ", $needs, " in
     *", $package, "*) ;;
-    *) needs="$needs${package:+, $package}" ;;
+    *) needs="$needs${package:+${needs:+, }$package}" ;;
     esac
 done
 finish libmoe-dev libdevel "$needs" "run Mixture-of-Experts models from programs of one's own" <<'END'

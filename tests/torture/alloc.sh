@@ -8,9 +8,8 @@
 . tests/cli/lib.sh
 . tests/tools/failing.sh
 # Failures that a library answers by itself, with its own words and status.
-#   libgomp: ends the program when its teams cannot be made; it has no other way to say so.
-#   libtinfo: ends it when it cannot hold the terminal's description, which libedit asks for.
-allowed='^libgomp: Out of memory allocating |^"[^"]*", line [0-9]+, col [0-9]+: Out of memory'
+#   libtinfo: ends the program when it cannot hold the terminal's description, which libedit asks for.
+allowed='^"[^"]*", line [0-9]+, col [0-9]+: Out of memory'
 #   libedit: el_init writes through pointers that it did not get.
 #   jansson: asserts that a long number is whole of which it lost bytes.
 theirs='libedit|libjansson'

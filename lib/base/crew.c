@@ -1,0 +1,196 @@
+#define _GNU_SOURCE
+#include "base/crew.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/par.h"
+
+/* How long a helper looks for the next loop before it sleeps, and the caller for the end of those
+ * that have begun: longer than what stands between two loops of a layer, shorter than a load. */
+static const double LOOK_SECONDS = 50e-6;
+enum { LOOKS = 32 }; /* between two looks at the clock */
+
+/* A loop is open while `loop` is odd. Its other members change while it is closed and nobody is
+ * inside: who enters counts himself first and then looks whether the loop that he saw is still
+ * open, and who closes it looks afterwards who is inside. */
+struct crew {
+    atomic_uint loop;
+    atomic_int inside;  /* helpers that have entered, or are about to find it closed */
+    atomic_int numbers; /* given out in this loop */
+    void (*work)(void *ctx, int thread);
+    void *ctx;
+    atomic_int threads;
+
+    atomic_int n_asleep;
+    atomic_bool caller_asleep;
+    bool ends;
+    pthread_mutex_t lock;
+    pthread_cond_t opened, left;
+    pthread_t helpers[MOE_MAX_THREADS - 1];
+    int n_helpers;
+};
+
+static _Thread_local struct crew *own;
+static _Thread_local bool is_inside;
+static pthread_key_t key; /* frees a thread's crew at its end */
+static pthread_once_t key_made = PTHREAD_ONCE_INIT;
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ---- Helpers ---- */
+
+static void help(struct crew *c, unsigned seen)
+{
+    if (atomic_load(&c->numbers) + 1 >= atomic_load(&c->threads))
+        return; /* enough have come */
+    atomic_fetch_add(&c->inside, 1);
+    if (atomic_load(&c->loop) == seen) {
+        int number = atomic_fetch_add(&c->numbers, 1) + 1;
+        if (number < c->threads)
+            c->work(c->ctx, number);
+    }
+    if (atomic_fetch_sub(&c->inside, 1) == 1 && atomic_load(&c->caller_asleep)) {
+        pthread_mutex_lock(&c->lock);
+        pthread_cond_signal(&c->left);
+        pthread_mutex_unlock(&c->lock);
+    }
+}
+
+/* Returns the loop's number once it is open and not `before`; 0: the crew ends. */
+static unsigned next_loop(struct crew *c, unsigned before)
+{
+    double until = moe_seconds() + LOOK_SECONDS;
+    unsigned now;
+    do {
+        for (int i = 0; i < LOOKS; i++) {
+            now = atomic_load(&c->loop);
+            if (now % 2 && now != before)
+                return now;
+            relax();
+        }
+    } while (moe_seconds() < until);
+    pthread_mutex_lock(&c->lock);
+    atomic_fetch_add(&c->n_asleep, 1);
+    for (now = atomic_load(&c->loop); !c->ends && (now % 2 == 0 || now == before);
+         now = atomic_load(&c->loop))
+        pthread_cond_wait(&c->opened, &c->lock);
+    atomic_fetch_sub(&c->n_asleep, 1);
+    bool ends = c->ends;
+    pthread_mutex_unlock(&c->lock);
+    return ends ? 0 : now;
+}
+
+static void *helper(void *arg)
+{
+    struct crew *c = arg;
+    unsigned seen = 0;
+    is_inside = true;
+    while ((seen = next_loop(c, seen)) != 0)
+        help(c, seen);
+    return NULL;
+}
+
+/* ---- The crew ---- */
+
+static void end_crew(void *arg)
+{
+    struct crew *c = arg;
+    pthread_mutex_lock(&c->lock);
+    c->ends = true;
+    pthread_cond_broadcast(&c->opened);
+    pthread_mutex_unlock(&c->lock);
+    for (int i = 0; i < c->n_helpers; i++)
+        pthread_join(c->helpers[i], NULL);
+    pthread_mutex_destroy(&c->lock);
+    pthread_cond_destroy(&c->opened);
+    pthread_cond_destroy(&c->left);
+    free(c);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&key, end_crew);
+}
+
+/* The calling thread's crew with so many helpers, or as many as can be had; NULL: none. */
+static struct crew *crew_of(int n_helpers)
+{
+    if (!own) {
+        pthread_once(&key_made, make_key);
+        own = calloc(1, sizeof *own);
+        if (!own)
+            return NULL;
+        pthread_mutex_init(&own->lock, NULL);
+        pthread_cond_init(&own->opened, NULL);
+        pthread_cond_init(&own->left, NULL);
+        pthread_setspecific(key, own);
+    }
+    while (own->n_helpers < n_helpers &&
+           pthread_create(&own->helpers[own->n_helpers], NULL, helper, own) == 0)
+        own->n_helpers++;
+    return own->n_helpers ? own : NULL;
+}
+
+static void open_loop(struct crew *c)
+{
+    atomic_fetch_add(&c->loop, 1);
+    int n_asleep = atomic_load(&c->n_asleep);
+    if (n_asleep == 0)
+        return;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < n_asleep && i < c->threads - 1; i++)
+        pthread_cond_signal(&c->opened);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void close_loop(struct crew *c)
+{
+    atomic_fetch_add(&c->loop, 1);
+    double until = moe_seconds() + LOOK_SECONDS;
+    do {
+        for (int i = 0; i < LOOKS; i++) {
+            if (atomic_load(&c->inside) == 0)
+                return;
+            relax();
+        }
+    } while (moe_seconds() < until);
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&c->caller_asleep, true);
+    while (atomic_load(&c->inside) > 0)
+        pthread_cond_wait(&c->left, &c->lock);
+    atomic_store(&c->caller_asleep, false);
+    pthread_mutex_unlock(&c->lock);
+}
+
+void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx)
+{
+    struct crew *c = crew_of(threads - 1);
+    is_inside = true;
+    if (c) {
+        c->work = work;
+        c->ctx = ctx;
+        atomic_store(&c->threads, threads);
+        atomic_store(&c->numbers, 0);
+        open_loop(c);
+    }
+    work(ctx, 0);
+    if (c)
+        close_loop(c);
+    is_inside = false;
+}
+
+bool moe_crew_inside(void)
+{
+    return is_inside;
+}
