@@ -65,3 +65,45 @@ void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
     else
         best_of_few(values, n, FEW, k, best);
 }
+
+/* A whole number that orders as the value does. */
+static uint32_t order_of(float value)
+{
+    uint32_t bits;
+    value += 0.0f; /* -0 becomes 0 */
+    memcpy(&bits, &value, sizeof bits);
+    return bits >> 31 ? ~bits : bits | 1u << 31;
+}
+
+/* The number of the k-th largest, found from its highest byte on: among those that agree with it so
+ * far, how many have a larger next byte. *n_equal: how many of its equals are among the k. */
+static uint32_t kth_order(const float *values, uint32_t n, uint32_t k, uint32_t *n_equal)
+{
+    uint32_t found = 0, mask = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        uint32_t counts[256] = {0}, byte = 255;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t order = order_of(values[i]);
+            if ((order & mask) == found)
+                counts[order >> shift & 255]++;
+        }
+        for (; counts[byte] < k; byte--)
+            k -= counts[byte];
+        found |= byte << shift;
+        mask |= 255u << shift;
+    }
+    *n_equal = k;
+    return found;
+}
+
+void moe_best_places(const float *values, uint32_t n, uint32_t k, uint32_t *places)
+{
+    uint32_t n_equal, n_found = 0, least = kth_order(values, n, k, &n_equal);
+    for (uint32_t i = 0; i < n && n_found < k; i++) {
+        uint32_t order = order_of(values[i]);
+        if (order < least || (order == least && n_equal == 0))
+            continue;
+        n_equal -= order == least;
+        places[n_found++] = i;
+    }
+}

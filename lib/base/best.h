@@ -10,4 +10,8 @@
  * lower index first. k <= n. They are k different ones even if values are NaN. */
 void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
 
+/* The same k < n, in rising order, in a time that does not depend on k. Both zeros are equal; a NaN
+ * may be anywhere. */
+void moe_best_places(const float *values, uint32_t n, uint32_t k, uint32_t *places);
+
 #endif

@@ -18,6 +18,7 @@
 #include "bench/bench.h"
 #include "bench/device_private.h"
 #include "layer/recurrent.h"
+#include "model/config_states.h"
 #include "run/source.h"
 
 enum {
@@ -455,7 +456,7 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
                                                 .source_context = b->n_positions,
                                                 .n_sources = N_SOURCES};
     moe_bench_rows(NULL, c->vocab, 0, b->rows, b->n_positions);
-    b->hidden = moe_alloc((uint64_t)b->n_positions * c->hidden, sizeof(float), err);
+    b->hidden = moe_alloc((uint64_t)b->n_positions * moe_config_state_width(c), sizeof(float), err);
     b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
     if (!b->hidden || !b->logits)
         return MOE_ERR_MEMORY;

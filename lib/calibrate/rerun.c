@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "calibrate/rerun_private.h"
+#include "model/config_states.h"
 
 enum { DEFAULT_ROWS = 1024, MAX_SEQUENCES = 64 };
 
@@ -37,10 +38,10 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
 {
     struct moe_rerun *place = moe_arena_take(arena, 1, sizeof *place);
     const struct moe_session_options session = session_options(corpus, options);
-    uint64_t batch = session.batch, hidden = config->hidden;
+    uint64_t batch = session.batch, hidden = moe_config_state_width(config);
     struct moe_rerun r = {.options = *options,
                           .corpus = corpus,
-                          .hidden = config->hidden,
+                          .hidden = moe_config_state_width(config),
                           .n_layers = config->n_layers,
                           .n_encoder = config->n_encoder,
                           .looked = RERUN_NONE};
@@ -51,8 +52,8 @@ static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config 
     moe_answers_carve(&r.answers, arena, session.n_sequences, options->answer_tokens);
     r.held = moe_arena_take(arena, session.n_sequences, sizeof *r.held);
     if (options->keeps_states) {
-        bool shares =
-            config->index_top && moe_config_indexers(config, config->n_layers) < config->n_layers;
+        bool shares = moe_config_picks_positions(config) &&
+                      moe_config_indexers(config, config->n_layers) < config->n_layers;
         r.in = moe_arena_take(arena, batch * hidden, sizeof *r.in);
         r.out = moe_arena_take(arena, batch * hidden, sizeof *r.out);
         for (int i = 0; i < 2; i++) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/config_states.h"
 
 enum {
     NAME_BYTES = 256,
@@ -335,6 +336,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     case MOE_TAKE_GROUPS:
     case MOE_TAKE_CONV:
     case MOE_TAKE_TURNED:
+    case MOE_TAKE_PLACES:
     case MOE_TAKE_ROUTES:
         break;
     case MOE_TAKE_FIRST_HALF:
@@ -361,12 +363,14 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
         cols = s->config->kv_rank;
         break;
     }
+    uint32_t ratio = w->spec->per_layer ? moe_config_ratio(s->config, w->layer) : 0;
     const uint64_t lists[][3] = {
         [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
         [MOE_TAKE_ROW] = {1, rows},
         [MOE_TAKE_GROUPS] = {key_heads, rows / key_heads},
         [MOE_TAKE_CONV] = {conv_channels(s->config, rows), 1, s->config->conv_width},
         [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
+        [MOE_TAKE_PLACES] = {ratio, rows / (ratio ? ratio : 1)},
         [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
     };
     if (from->take >= MOE_TAKE_BUCKETS) {
@@ -442,6 +446,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_BUCKETS:
     case MOE_TAKE_ROW:
     case MOE_TAKE_GROUPS:
+    case MOE_TAKE_PLACES:
     case MOE_TAKE_ROUTES:
     case MOE_TAKE_FIRST_HALF:
         break;

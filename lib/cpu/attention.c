@@ -23,6 +23,8 @@
  *   joined   by rising c into M, S, O. The first: M = m, S = sum, O = o. Then, when m > M:
  *              a = moe_expf(M - m), M = m, S = fma(S, a, sum), O[d] = fma(O[d], a, o[d]);
  *            else: b = moe_expf(m - M), S = fma(sum, b, S), O[d] = fma(o[d], b, O[d])
+ *   entries  of a layer that compresses follow, by the same rules in chunks of their own: all that
+ *            the row sees, or the chosen ones, by rising number (layer/compressed.h)
  *   sink     joined last, as a chunk with m = the sink, sum = 1, o = 0
  *   result   O[d] / S
  *
@@ -34,18 +36,17 @@
 #include <string.h>
 
 #include "base/par.h"
-#include "cpu/stages_cpu.h"
+#include "cpu/attention_tile.h"
 #include "kern/kern.h"
 #include "kern/kern_math.h"
-
-enum { CHUNK = MOE_ATTENTION_CHUNK };
 
 uint64_t moe_attention_scratch_floats(const struct moe_config *c)
 {
     uint64_t key = moe_config_cache_key(c), value = moe_config_cache_value(c);
     key = key > c->global_head_dim ? key : c->global_head_dim;
     value = moe_round_up(value > c->global_head_dim ? value : c->global_head_dim, 16);
-    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value);
+    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value) +
+           moe_attend_entries_floats(c);
 }
 
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
@@ -56,25 +57,6 @@ uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
         heads = c->global_kv_heads;
     return (uint64_t)batch * (c->n_heads / heads) / MOE_TILE + batch;
 }
-
-struct attend {
-    const struct moe_kv *kv;
-    const struct cpu_attention *work;
-    float scale;
-    uint32_t layer, group; /* heads that share a kv head */
-    uint32_t window;       /* 0: all positions */
-    bool window_chunks;    /* it begins at its multiples */
-    const float *sinks;    /* [heads] or NULL */
-    const struct moe_row *rows;
-    uint32_t first;                   /* the row of the pass that rows[0] is */
-    bool encoder;                     /* rows see their source */
-    const struct moe_prompt *prompts; /* of sequences, whose prefixes are seen; NULL: none */
-    const float *bias;    /* of distance 0 and head 0, or NULL; distances lie side by side */
-    uint64_t bias_stride; /* from head to head */
-    /* Attention to sources: the one of each sequence, whose keys they are; NULL: to the text. */
-    const uint32_t *attends;
-    const struct moe_encoded *sources;
-};
 
 /* Whose keys a row's queries meet. */
 static uint32_t keys_of(const struct attend *a, const struct moe_row *r)
@@ -91,52 +73,6 @@ static uint32_t sees_up_to(const struct attend *a, const struct moe_row *r)
     uint32_t more = a->encoder ? r->length : a->prompts ? a->prompts[r->sequence].prefix : 0;
     return more > end ? more : end;
 }
-
-/* The logarithm of the smallest power of two that is at least n. */
-static int tile_log2(uint32_t n)
-{
-    int log2 = 0;
-    while (1u << log2 < n)
-        log2++;
-    return log2;
-}
-
-/* Positions [begin, end), or places in a chunk; empty: 0, 0. */
-struct span {
-    uint32_t begin, end;
-};
-
-/* The smallest span that covers those that are not empty. */
-static struct span hull(const struct span *spans, uint32_t n)
-{
-    struct span all = {0, 0};
-    for (uint32_t i = 0; i < n; i++) {
-        if (spans[i].end == 0)
-            continue;
-        all.begin = all.end == 0 || spans[i].begin < all.begin ? spans[i].begin : all.begin;
-        all.end = spans[i].end > all.end ? spans[i].end : all.end;
-    }
-    return all;
-}
-
-/* A head of a row, and its chunks joined so far. */
-struct column {
-    uint32_t row, head;
-    float largest, sum; /* M, S; sum 0: no chunk yet */
-};
-
-/* Columns that share keys, at work. */
-struct tile {
-    uint32_t n, nt; /* columns; with those that fill it up and see nothing */
-    struct column cols[MOE_TILE];
-    struct span sees[MOE_TILE]; /* positions */
-    uint32_t sequence, kv_head;
-    float *query;  /* [key_dim][nt] */
-    float *scores; /* [nt][CHUNK] */
-    float *shares; /* [CHUNK][nt] e, from the first panel that a column sees on; nt > 1 */
-    float *part;   /* [nt][value_padded] a chunk's o */
-    float *out;    /* [nt][value_padded] O */
-};
 
 static uint32_t sees_from(const struct attend *a, uint32_t end)
 {
@@ -165,7 +101,7 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
     const struct moe_kv *kv = a->kv;
     *tile = (struct tile){
         .n = from->n,
-        .nt = 1u << tile_log2(from->n),
+        .nt = 1u << moe_tile_log2(from->n),
         .sequence = keys_of(a, &a->rows[from->first_row]),
         .kv_head = kv_head,
         .scores = scratch,
@@ -181,107 +117,20 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
             tile->query[c * tile->nt + t] = 0;
 }
 
-/* The part of `sees` in the chunk that starts at position `base`, as places in it. */
-static struct span in_chunk(struct span sees, uint32_t base)
-{
-    uint32_t begin = sees.begin > base ? sees.begin - base : 0;
-    uint32_t end = sees.end > base ? sees.end - base : 0;
-    end = end < CHUNK ? end : CHUNK;
-    return begin < end ? (struct span){begin, end} : (struct span){0, 0};
-}
-
-/* Joins a chunk, its o at `part`, to what was joined to `out` before. */
-static void join(struct column *col, float largest, float sum, float *part, uint32_t n, float *out)
-{
-    if (col->sum == 0) {
-        memcpy(out, part, n * sizeof *out);
-        col->sum = sum;
-        col->largest = largest;
-    } else if (largest > col->largest) {
-        float a = moe_expf(col->largest - largest);
-        moe_kern.axpy(a, out, n, part);
-        memcpy(out, part, n * sizeof *out);
-        col->sum = fmaf(col->sum, a, sum);
-        col->largest = largest;
-    } else {
-        float b = moe_expf(largest - col->largest);
-        moe_kern.axpy(b, part, n, out);
-        col->sum = fmaf(sum, b, col->sum);
-    }
-}
-
-/* Replaces the scores that a column sees by e, those that only others see by 0; returns the sum. */
-static float exp_seen(float *scores, struct span seen, struct span any, float *largest)
-{
-    if (seen.end == 0) {
-        memset(scores + any.begin, 0, (any.end - any.begin) * sizeof *scores);
-        return 0;
-    }
-    memset(scores + any.begin, 0, (seen.begin - any.begin) * sizeof *scores);
-    memset(scores + seen.end, 0, (any.end - seen.end) * sizeof *scores);
-    return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
-}
-
-/* To the scores that a column sees of the chunk at `base`. */
-static void add_bias(const struct attend *a, const struct column *col, uint32_t base,
-                     struct span seen, float *scores)
-{
-    int64_t distance = (int64_t)base + seen.begin - a->rows[col->row].position;
-    const float *bias = a->bias + col->head * a->bias_stride + distance;
-    moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
-}
-
-/* n columns' e side by side, position by position, so that what is written lies together. */
-static inline void put_shares(const struct tile *tile, struct span any, uint32_t n)
-{
-    const float *from = tile->scores + any.begin, *end = tile->scores + any.end;
-    for (float *share = tile->shares; from < end; from++, share += n)
-        for (uint32_t t = 0; t < n; t++)
-            share[t] = from[t * CHUNK];
-}
-
-static void attend_chunk(const struct attend *a, struct tile *tile, uint32_t base)
+/* The chunk of the KV cache that starts at position `base`. */
+static void attend_cached(const struct attend *a, struct tile *tile, uint32_t base)
 {
     const struct moe_kv *kv = a->kv;
-    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
     struct span seen[MOE_TILE];
-    float largest[MOE_TILE], sum[MOE_TILE];
-    for (uint32_t t = 0; t < tile->nt; t++)
-        seen[t] = in_chunk(tile->sees[t], base);
-    struct span any = hull(seen, tile->n);
-    if (any.end == 0) /* rows far apart, with a window */
-        return;
-    any.begin -= any.begin % MOE_PANEL_ROWS;
     uint32_t block = moe_kv_block(kv, tile->sequence, base);
-    const uint8_t *keys = moe_kv_keys(kv, a->layer, block, tile->kv_head);
-    const uint8_t *values = moe_kv_values(kv, a->layer, block, tile->kv_head);
-
-    struct moe_tile in = {.x = tile->query};
-    for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
-        moe_kern.panel[form][log2](keys + (uint64_t)p * kv->key_dim * kv->item_bytes, kv->layout,
-                                   kv->key_dim, &in, tile->scores + p, CHUNK);
-
-    for (uint32_t t = 0; t < tile->nt; t++) {
-        float *s = tile->scores + t * CHUNK;
-        if (a->bias && seen[t].end)
-            add_bias(a, &tile->cols[t], base, seen[t], s);
-        sum[t] = exp_seen(s, seen[t], any, &largest[t]);
-    }
-    if (tile->nt == MOE_TILE) /* a number that the compiler knows: it shuffles registers */
-        put_shares(tile, any, MOE_TILE);
-    else if (tile->nt > 1)
-        put_shares(tile, any, tile->nt);
-
-    in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
-    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
-        uint64_t cell = (uint64_t)c * kv->block_positions + (uint64_t)any.begin * 16;
-        moe_kern.panel[form][log2](values + cell * kv->item_bytes, kv->layout, any.end - any.begin,
-                                   &in, tile->part + c, kv->value_padded);
-    }
-    for (uint32_t t = 0; t < tile->n; t++)
-        if (seen[t].end)
-            join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
-                 kv->value_padded, tile->out + t * kv->value_padded);
+    for (uint32_t t = 0; t < tile->nt; t++)
+        seen[t] = moe_span_in_chunk(tile->sees[t], base);
+    const struct chunk chunk = {
+        .keys = moe_kv_keys(kv, a->layer, block, tile->kv_head),
+        .values = moe_kv_values(kv, a->layer, block, tile->kv_head),
+        .value_stride = (uint64_t)kv->block_positions * MOE_PANEL_ROWS * kv->item_bytes,
+    };
+    moe_attend_chunk(a, tile, &chunk, base, seen);
 }
 
 /* Joins the sink and divides. */
@@ -293,7 +142,7 @@ static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
     float *out = tile->out + (uint64_t)t * a->kv->value_padded;
     if (a->sinks) {
         memset(part, 0, n * sizeof *part);
-        join(col, a->sinks[col->head], 1, part, n, out);
+        moe_attend_join(col, a->sinks[col->head], 1, part, n, out);
     }
     uint64_t row = (uint64_t)a->first + col->row;
     float *to = a->work->attended + row * a->work->stride.attended + (uint64_t)col->head * n;
@@ -306,9 +155,11 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *from
 {
     struct tile tile;
     open_tile(a, from, kv_head, scratch, &tile);
-    struct span all = hull(tile.sees, tile.n);
+    struct span all = moe_span_hull(tile.sees, tile.n);
     for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
-        attend_chunk(a, &tile, base);
+        attend_cached(a, &tile, base);
+    if (a->compressed)
+        moe_attend_entries(a, &tile, tile.query + (uint64_t)MOE_TILE * moe_padded(a->kv->key_dim));
     for (uint32_t t = 0; t < tile.n; t++)
         close_column(a, &tile, t);
 }
@@ -370,6 +221,8 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .first = first,
         .encoder = encoder,
         .prompts = s->prompts,
+        .compressed = c->layer_compresses[layer] ? &w->compressed : NULL,
+        .chosen = c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN ? &w->entries : NULL,
     };
     a.bias = moe_model_position_bias(m, layer, &a.bias_stride);
     run(&a, n_rows);

@@ -14,6 +14,18 @@ static uint32_t larger(uint32_t a, uint32_t b)
 
 /* ---- Sizes: one function carves, counting or for real ---- */
 
+/* Inputs of products of n heads, or groups of them, by themselves. */
+static void carve_heads(struct cpu_attention *a, struct moe_arena *arena, uint32_t n,
+                        uint32_t batch, uint32_t width)
+{
+    a->head_products = moe_arena_take(arena, n, sizeof *a->head_products);
+    a->head_acts = moe_arena_take(arena, n, sizeof *a->head_acts);
+    for (uint32_t i = 0; i < n; i++) {
+        struct moe_act measure;
+        moe_act_carve(a->head_acts ? &a->head_acts[i] : &measure, arena, batch, width);
+    }
+}
+
 /* What latent attention needs in addition. */
 static void carve_latent(struct cpu_attention *a, struct moe_arena *arena,
                          const struct moe_config *c, uint32_t batch)
@@ -23,13 +35,19 @@ static void carve_latent(struct cpu_attention *a, struct moe_arena *arena,
     a->queries = moe_arena_take(arena, batch * a->stride.queries, sizeof(float));
     a->attended = moe_arena_take(arena, batch * a->stride.attended, sizeof(float));
     moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
-    a->head_products = moe_arena_take(arena, c->n_heads, sizeof *a->head_products);
-    a->head_acts = moe_arena_take(arena, c->n_heads, sizeof *a->head_acts);
-    for (uint32_t i = 0; i < c->n_heads; i++) {
-        struct moe_act measure;
-        moe_act_carve(a->head_acts ? &a->head_acts[i] : &measure, arena, batch,
-                      larger(nope, c->kv_rank));
-    }
+    carve_heads(a, arena, c->n_heads, batch, larger(nope, c->kv_rank));
+}
+
+/* ... and shared keys: what groups of heads take in, and what the last matrix does. */
+static void carve_shared_keys(struct cpu_attention *a, struct moe_arena *arena,
+                              const struct moe_config *c, uint32_t batch)
+{
+    a->q_down = moe_arena_take(arena, batch * a->stride.q_down, sizeof(float));
+    a->low_stride = moe_padded(c->out_groups * c->out_rank);
+    a->low = moe_arena_take(arena, batch * a->low_stride, sizeof(float));
+    moe_inputs_carve(&a->from_q_down, arena, batch, c->q_rank);
+    moe_inputs_carve(&a->from_low, arena, batch, c->out_groups * c->out_rank);
+    carve_heads(a, arena, c->out_groups, batch, c->n_heads * c->head_dim / c->out_groups);
 }
 
 static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
@@ -45,6 +63,8 @@ static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
         a->gate = moe_arena_take(arena, batch * a->stride.out, sizeof(float));
     a->queries = a->q;
     a->attended = a->out;
+    if (c->out_groups)
+        carve_shared_keys(a, arena, c, n);
     if (c->kv_rank)
         carve_latent(a, arena, c, n);
     a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);
@@ -128,6 +148,45 @@ static void carve_recurrent(struct cpu_work *w, struct moe_arena *arena, const s
     moe_inputs_carve(&r->from_out, arena, n, c->state_heads * c->state_value_dim);
 }
 
+static void carve_entries(struct cpu_entries *e, struct moe_arena *arena,
+                          const struct moe_config *c, const struct moe_session_options *o,
+                          int n_threads)
+{
+    uint64_t batch = o->batch, n = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        if (c->layer_compresses[layer] == MOE_COMPRESS_NOT)
+            continue;
+        uint64_t stride = moe_compressed_row(c, layer).stride;
+        e->made_stride = stride > e->made_stride ? stride : e->made_stride;
+        if (c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN)
+            n = moe_padded(o->context / c->chosen_ratio + 1);
+    }
+    e->queries_stride = moe_padded((uint64_t)c->index_heads * c->index_dim);
+    e->weights_stride = moe_padded(c->index_heads);
+    e->scratch_stride = moe_index_scratch_floats(c, n);
+    e->made = moe_arena_take(arena, batch * e->made_stride, sizeof *e->made);
+    e->completed = moe_arena_take(arena, batch, sizeof *e->completed);
+    if (n == 0)
+        return;
+    e->queries = moe_arena_take(arena, batch * e->queries_stride, sizeof *e->queries);
+    e->weights = moe_arena_take(arena, batch * e->weights_stride, sizeof *e->weights);
+    e->scratch = moe_arena_take(arena, (uint64_t)n_threads * e->scratch_stride, sizeof *e->scratch);
+    e->chosen = moe_arena_take(arena, batch * c->index_top, sizeof *e->chosen);
+    e->n_chosen = moe_arena_take(arena, batch, sizeof *e->n_chosen);
+}
+
+static void carve_streams(struct cpu_streams *st, struct moe_arena *arena,
+                          const struct moe_config *c, uint32_t batch)
+{
+    uint32_t width = c->n_streams * c->hidden;
+    st->stride = moe_padded(width);
+    st->mix_stride = moe_padded((2 + c->n_streams) * c->n_streams);
+    st->streams = moe_arena_take(arena, batch * st->stride, sizeof *st->streams);
+    st->normed = moe_arena_take(arena, batch * st->stride, sizeof *st->normed);
+    st->mix = moe_arena_take(arena, batch * st->mix_stride, sizeof *st->mix);
+    moe_inputs_carve(&st->from_all, arena, batch, width);
+}
+
 static void carve_joined(struct cpu_work *w, struct moe_arena *arena, const struct moe_config *c,
                          uint32_t batch)
 {
@@ -150,12 +209,17 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
     moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
     carve_attention(&w->attention, arena, c, o->batch, n_threads);
-    if (c->index_top)
+    if (moe_config_picks_positions(c))
         carve_index(&w->index, arena, c, o);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);
     w->states = moe_recurrent_shape(c, o->n_sequences * (1 + o->takes_back));
     if (w->states.n_layers)
         carve_recurrent(w, arena, c, o->batch);
+    w->compressed = moe_compressed_shape(c, o);
+    if (w->compressed.bytes)
+        carve_entries(&w->entries, arena, c, o, n_threads);
+    if (c->n_streams)
+        carve_streams(&w->streams, arena, c, o->batch);
     if (c->n_drafting)
         carve_joined(w, arena, c, o->batch);
     w->source_kv = o->n_sources ? moe_kv_source_shape(c, o) : (struct moe_kv){0};
@@ -172,7 +236,9 @@ uint64_t cpu_work_bytes(const struct moe_config *c, const struct moe_session_opt
     struct moe_kv kv = moe_kv_shape(c, o);
     uint64_t sum;
     bool fits = !arena.overflowed && moe_add_u64(arena.used, kv.bytes, &sum) &&
-                moe_add_u64(sum, w.source_kv.bytes, &sum) && moe_add_u64(sum, w.states.bytes, &sum);
+                moe_add_u64(sum, w.source_kv.bytes, &sum) &&
+                moe_add_u64(sum, w.states.bytes, &sum) &&
+                moe_add_u64(sum, w.compressed.bytes, &sum);
     return fits ? sum : UINT64_MAX;
 }
 
@@ -209,6 +275,10 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
         w->states.memory = (float *)(void *)moe_pages_alloc(w->states.bytes, err);
         status = w->states.memory ? MOE_OK : MOE_ERR_MEMORY;
     }
+    if (status == MOE_OK && w->compressed.bytes) {
+        w->compressed.memory = moe_pages_alloc(w->compressed.bytes, err);
+        status = w->compressed.memory ? MOE_OK : MOE_ERR_MEMORY;
+    }
     if (status != MOE_OK || o->n_sources == 0)
         return status;
     moe_kv_source_table(&w->source_kv, o->n_sources, w->source_table);
@@ -235,6 +305,7 @@ void cpu_work_close(struct cpu_work *w)
     moe_pages_free(w->block, w->block_bytes);
     moe_pages_free(w->kv.keys, w->kv.bytes);
     moe_pages_free(w->states.memory, w->states.bytes);
+    moe_pages_free(w->compressed.memory, w->compressed.bytes);
     moe_pages_free(w->source_kv.keys, w->source_kv.bytes);
     free(w);
 }

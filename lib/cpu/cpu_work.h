@@ -10,6 +10,7 @@
 #define MOE_CPU_CPU_WORK_H
 
 #include "kern/inputs.h"
+#include "layer/compressed.h"
 #include "layer/kv.h"
 #include "layer/recurrent.h"
 #include "layer/session.h"
@@ -33,8 +34,12 @@ struct cpu_attention {
     float *gate;     /* [batch][heads * value_dim], where outputs have one */
     struct moe_inputs from_q_down; /* q_down */
     struct moe_inputs from_out;    /* out */
-    struct moe_act *head_acts;     /* [heads] of latent attention: inputs of k_up, then of v_up */
-    struct moe_mm *head_products;  /* [heads] */
+    float *low; /* [batch][low_stride] of shared keys: what groups of heads put out */
+    uint64_t low_stride;
+    struct moe_inputs from_low;   /* low */
+    struct moe_act *head_acts;    /* [heads] of latent attention: inputs of k_up, then of v_up; of
+                                     shared keys [out_groups] inputs of out_down */
+    struct moe_mm *head_products; /* as many */
     struct moe_attn_tile *tiles;
     float *scratch; /* [threads][scratch_floats] */
     uint64_t scratch_floats;
@@ -84,6 +89,27 @@ struct cpu_recurrent {
     struct moe_inputs from_out; /* out */
 };
 
+/* Of a layer that compresses. */
+struct cpu_entries {
+    uint64_t made_stride, queries_stride, weights_stride, scratch_stride;
+    float *made;         /* [batch][made_stride] as struct moe_compressed_row says */
+    float *queries;      /* [batch][queries_stride] the indexer's */
+    float *weights;      /* [batch][weights_stride] what each head of them counts */
+    float *scratch;      /* [threads][scratch_stride] of a row's choice */
+    uint32_t *chosen;    /* [batch][index_top] by rising number */
+    uint32_t *n_chosen;  /* [batch] */
+    uint32_t *completed; /* [batch] rows that complete a group */
+};
+
+/* Of several streams. */
+struct cpu_streams {
+    uint64_t stride, mix_stride;
+    float *streams;             /* [batch][n_streams][hidden], rows stride apart */
+    float *normed;              /* the same under a norm */
+    float *mix;                 /* [batch][mix_stride] in, out, each into each */
+    struct moe_inputs from_all; /* normed */
+};
+
 enum { CPU_JOINED_ROWS = 32 }; /* joined at a time */
 
 struct cpu_work {
@@ -92,6 +118,9 @@ struct cpu_work {
     struct moe_kv kv, source_kv;
     struct moe_recurrent states;
     struct cpu_recurrent recurrent;
+    struct moe_compressed compressed;
+    struct cpu_entries entries;
+    struct cpu_streams streams;
     uint32_t *source_table; /* [n_sources][source_kv.per_sequence] */
     /* [CPU_JOINED_ROWS][joined_stride] of a layer that drafts; where there is one */
     float *joined;

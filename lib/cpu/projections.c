@@ -174,25 +174,22 @@ static void finish_latent_rows(void *ctx, int64_t begin, int64_t end, int thread
     }
 }
 
-/* y[i][head * y_width ..] = (rows [head * rows_each ..) of m) x[i][head * x_width ..] for all
- * heads: one list of products over row blocks of one matrix. */
-static void multiply_heads(struct cpu_attention *w, const struct moe_mat *m, uint32_t n_heads,
-                           uint32_t n_rows, const float *x, uint64_t x_stride, uint32_t x_width,
-                           float *y, uint64_t y_stride, uint32_t y_width)
+void stages_cpu_multiply_blocks(struct cpu_attention *w, const struct moe_mat *m, uint32_t n,
+                                uint32_t n_rows, const float *x, uint64_t x_stride,
+                                uint32_t x_width, float *y, uint64_t y_stride, uint32_t y_width)
 {
-    uint32_t each = m->rows / n_heads, block = moe_act_block_for(m->layout);
+    uint32_t each = m->rows / n, block = moe_act_block_for(m->layout);
     uint64_t bytes = each / MOE_PANEL_ROWS * moe_layout_panel_bytes(m->layout, m->cols);
-    for (uint32_t head = 0; head < n_heads; head++) {
-        moe_act_prepare(&w->head_acts[head], x + head * x_width, x_stride, NULL, n_rows, m->cols,
-                        block);
-        w->head_products[head] = (struct moe_mm){
-            .w = {m->data + head * bytes, m->layout, each, m->cols},
-            .act = &w->head_acts[head],
-            .y = y + head * y_width,
+    for (uint32_t i = 0; i < n; i++) {
+        moe_act_prepare(&w->head_acts[i], x + i * x_width, x_stride, NULL, n_rows, m->cols, block);
+        w->head_products[i] = (struct moe_mm){
+            .w = {m->data + i * bytes, m->layout, each, m->cols},
+            .act = &w->head_acts[i],
+            .y = y + i * y_width,
             .y_stride = y_stride,
         };
     }
-    moe_matmul(w->head_products, (int)n_heads);
+    moe_matmul(w->head_products, (int)n);
 }
 
 static void project_latent(struct project *p, uint32_t n_rows)
@@ -214,8 +211,9 @@ static void project_latent(struct project *p, uint32_t n_rows)
         mm[1] = moe_inputs_mm(from, l->q, w->q, w->stride.q);
         moe_matmul(mm, 2);
     }
-    multiply_heads(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->stride.q, c->head_dim,
-                   w->queries + c->rope_dim, w->stride.queries, moe_config_cache_key(c));
+    stages_cpu_multiply_blocks(w, &l->k_up, c->n_heads, n_rows, w->q + c->rope_dim, w->stride.q,
+                               c->head_dim, w->queries + c->rope_dim, w->stride.queries,
+                               moe_config_cache_key(c));
     moe_par_for(n_rows, 8, finish_latent_rows, p);
 }
 
@@ -284,8 +282,8 @@ void moe_project_out(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     const struct moe_layer *l = &s->model->layers[layer];
     struct cpu_attention *w = &((struct cpu_work *)s->device)->attention;
     if (c->kv_rank)
-        multiply_heads(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended, c->kv_rank,
-                       w->out, w->stride.out, c->value_dim);
+        stages_cpu_multiply_blocks(w, &l->v_up, c->n_heads, n_rows, w->attended, w->stride.attended,
+                                   c->kv_rank, w->out, w->stride.out, c->value_dim);
     if (l->attn_gate.data) {
         struct project p = {.s = s, .w = w};
         moe_par_for((int64_t)n_rows * c->n_heads, 1, gate_heads, &p);

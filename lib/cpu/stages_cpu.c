@@ -64,6 +64,10 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
 {
     const struct moe_states *states = &s->states;
     uint32_t hidden = s->model->config.hidden;
+    if (s->model->config.n_streams && hidden_in) {
+        stages_cpu_streams_set(s, n_rows, hidden_in);
+        return MOE_OK;
+    }
     if (hidden_in) {
         for (uint32_t i = 0; i < n_rows; i++)
             memcpy(states->h + i * states->stride, hidden_in + (uint64_t)i * hidden,
@@ -74,6 +78,8 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
         if (s->model->positions.data)
             add_positions(s, &s->model->positions, rows, n_rows);
     }
+    if (s->model->config.n_streams)
+        stages_cpu_streams_begin(s, n_rows);
     return MOE_OK;
 }
 
@@ -93,6 +99,10 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
 {
     const struct moe_states *states = &s->states;
     uint32_t hidden = s->model->config.hidden;
+    if (s->model->config.n_streams && hidden_out) {
+        stages_cpu_streams_get(s, n_rows, hidden_out);
+        return MOE_OK;
+    }
     for (uint32_t i = 0; hidden_out && i < n_rows; i++)
         memcpy(hidden_out + (uint64_t)i * hidden, states->h + i * states->stride,
                hidden * sizeof(float));
@@ -163,6 +173,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     bool mixes = !c->layer_no_attention[layer], feeds = !c->layer_no_ffn[layer];
     bool recurrent = c->layer_is_recurrent[layer];
     const float *norm = mixes ? l->attn_norm : l->ffn_norm;
+    if (c->n_streams)
+        stages_cpu_streams_in(s, &l->attn_mix, 0, n_rows);
     block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
@@ -170,17 +182,25 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     if (recurrent) {
         stages_cpu_recurrent(s, layer, rows, n_rows);
     } else if (mixes) {
-        moe_project_in(s, layer, rows, n_rows);
+        if (c->out_groups)
+            stages_cpu_shared_in(s, layer, rows, n_rows);
+        else
+            moe_project_in(s, layer, rows, n_rows);
         if (moe_config_has_indexer(c, layer))
             stages_cpu_index(s, layer, rows, n_rows);
         if (status == MOE_OK)
             status = moe_poll_loads(s, err);
         stages_cpu_store(s, layer, rows, n_rows);
-        if (!c->index_top)
+        if (c->layer_compresses[layer])
+            stages_cpu_compress(s, layer, rows, n_rows);
+        if (!moe_config_picks_positions(c))
             moe_attention(s, layer, rows, n_rows);
         else if (status == MOE_OK)
             status = stages_cpu_attend_chosen(s, layer, rows, n_rows, err);
-        moe_project_out(s, layer, n_rows);
+        if (c->out_groups)
+            stages_cpu_shared_out(s, layer, rows, n_rows);
+        else
+            moe_project_out(s, layer, n_rows);
     }
     if (status != MOE_OK)
         return status;
@@ -193,6 +213,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     }
     if (status != MOE_OK)
         return status;
+    if (c->n_streams)
+        stages_cpu_streams_in(s, &l->ffn_mix, 0, n_rows);
     if (mixes && feeds && !c->parallel_blocks)
         block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
@@ -246,6 +268,8 @@ static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
         .s = s, .weights = m->final_norm, .bias = m->final_norm_bias, .first = first};
     if (s->drafts)
         st.weights = m->layers[m->config.n_layers].ahead_norm;
+    if (m->config.n_streams)
+        stages_cpu_streams_in(s, &m->last_mix, first, n);
     if (!m->last_projection.data) {
         moe_par_for(n, 16, norm_rows, &st);
     } else {
@@ -313,7 +337,9 @@ static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
 static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
 {
     const struct cpu_work *w = s->device;
-    moe_recurrent_copy(&w->states, from, to);
+    if (w->states.n_layers)
+        moe_recurrent_copy(&w->states, from, to);
+    moe_compressed_copy(&w->compressed, from, to, from < s->n_sequences && to < s->n_sequences);
 }
 
 static const struct moe_recurrent *states_of(const struct moe_session *s)

@@ -62,6 +62,42 @@ void stages_cpu_convolve(struct cpu_state_pass *p);
 float *stages_cpu_state_panel(const struct cpu_state_pass *p, uint32_t row, uint32_t head,
                               uint32_t panel);
 
+/* Of a layer with shared keys (shared_keys.c): as moe_project_in and moe_project_out. */
+void stages_cpu_shared_in(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                          uint32_t n_rows);
+void stages_cpu_shared_out(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows);
+/* ... that compresses: the entries of groups that rows complete (entries.c), and which ones rows
+ * choose (index.c). After stages_cpu_shared_in. */
+void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows);
+void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                               uint32_t n_rows);
+/* Floats of scratch that a thread needs to choose among so many entries. */
+uint64_t moe_index_scratch_floats(const struct moe_config *c, uint64_t n_entries);
+/* cosines and sines of a row's position in the layer, pair by pair. */
+const float *stages_cpu_shared_angles(const struct moe_session *s, uint32_t layer,
+                                      uint32_t position);
+/* Turns the last rope_dim values of x [width], pairs of neighbours; back: the other way. */
+void stages_cpu_turn(const struct moe_config *c, const float *angles, bool back, uint32_t width,
+                     float *x);
+/* y[i][group * y_width ..] = (rows [group * rows_each ..) of m) x[i][group * x_width ..] for all n
+ * groups: one list of products over row blocks of one matrix (projections.c). */
+void stages_cpu_multiply_blocks(struct cpu_attention *w, const struct moe_mat *m, uint32_t n,
+                                uint32_t n_rows, const float *x, uint64_t x_stride,
+                                uint32_t x_width, float *y, uint64_t y_stride, uint32_t y_width);
+
+/* Several streams (streams.c). Of each the rows' embeddings, which lie in the states' h. */
+void stages_cpu_streams_begin(struct moe_session *s, uint32_t n_rows);
+/* The same from the states of a pass, [n_rows][n_streams * hidden], and back. */
+void stages_cpu_streams_set(struct moe_session *s, uint32_t n_rows, const float *states);
+void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float *states);
+/* h = what a block takes in of them; of rows [first, first + n). */
+void stages_cpu_streams_in(struct moe_session *s, const struct moe_streams_mix *mix, uint32_t first,
+                           uint32_t n);
+/* The streams of a row become what they are behind the block, whose output is `out`. */
+void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *out);
+
 /* As the table's join (join.c). */
 int stages_cpu_join(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                     uint32_t n_rows, const uint32_t *from, struct moe_err *err);

@@ -131,7 +131,10 @@ static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
         float *h = a->s->states.h + (uint64_t)i * stride;
         if (a->end->norm)
             moe_norm_row(c, sum, a->end->norm, a->end->norm_bias, sum);
-        moe_kern.axpy(c->residual_scale, sum, c->hidden, h);
+        if (c->n_streams)
+            stages_cpu_streams_out(a->s, (uint32_t)i, sum);
+        else
+            moe_kern.axpy(c->residual_scale, sum, c->hidden, h);
         if (a->end->scale)
             moe_kern.scale(*a->end->scale, c->hidden, h);
     }
@@ -302,7 +305,10 @@ static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
         }
         if (last.norm)
             moe_norm_row(c, acc, last.norm, last.norm_bias, acc);
-        moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
+        if (c->n_streams)
+            stages_cpu_streams_out(m->s, (uint32_t)i, acc);
+        else
+            moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
         if (last.scale)
             moe_kern.scale(*last.scale, c->hidden, h);
     }

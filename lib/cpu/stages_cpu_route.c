@@ -6,11 +6,31 @@
 #include "base/par.h"
 #include "cpu/stages_cpu.h"
 #include "layer/router.h"
+#include "model/routes.h"
 
 struct route {
     const struct moe_session *s;
     const struct moe_layer *layer;
+    const struct moe_row *rows;
 };
+
+/* As moe_route_scores, of experts that a table gives the token (static_weighed). */
+static void weigh_known(const struct moe_config *c, const float *routes, uint32_t token, float *p,
+                        float *scratch, uint32_t *chosen, float *weights)
+{
+    moe_routes_choose(c, routes, token, chosen, weights);
+    for (uint32_t k = 1; k < c->top_k; k++) { /* by falling score */
+        uint32_t e = chosen[k], at = k;
+        for (; at > 0 &&
+               (p[e] > p[chosen[at - 1]] || (p[e] == p[chosen[at - 1]] && e < chosen[at - 1]));
+             at--)
+            chosen[at] = chosen[at - 1];
+        chosen[at] = e;
+    }
+    memcpy(scratch, p, c->n_experts * sizeof *p);
+    moe_router_probabilities(c, p);
+    moe_router_weigh(c, scratch, p, chosen, scratch + c->n_experts, weights);
+}
 
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -22,8 +42,12 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t i = begin; i < end; i++) {
         float *p = w->probabilities + (uint64_t)i * w->router_stride;
         uint64_t at = (uint64_t)i * c->top_k;
-        moe_route_scores(c, r->layer->choice_bias, p, scratch, s->request.chosen + at,
-                         s->request.weights + at);
+        uint32_t *chosen = s->request.chosen + at;
+        float *weights = s->request.weights + at;
+        if (r->layer->routes)
+            weigh_known(c, r->layer->routes, r->rows[i].token, p, scratch, chosen, weights);
+        else
+            moe_route_scores(c, r->layer->choice_bias, p, scratch, chosen, weights);
     }
 }
 
@@ -48,7 +72,7 @@ static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *r
     const struct moe_layer *l = &s->model->layers[layer];
     struct cpu_feed_forward *w = cpu_feed_forward(s);
     const struct moe_layer_request *r = &s->request;
-    if (l->routes) {
+    if (l->routes && !l->router.data) {
         moe_route_tokens(s->model, layer, rows, n_rows, &s->request);
         share_probabilities(s, n_rows);
     } else {
@@ -59,7 +83,7 @@ static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *r
         moe_router_scores(&use, 1, w->router_stride);
         if (s->router_row && n_rows == 1)
             memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
-        struct route route = {s, l};
+        struct route route = {s, l, rows};
         moe_par_for(n_rows, 16, route_rows, &route);
         moe_router_scale_experts(l, r->chosen, (uint64_t)n_rows * c->top_k, r->weights);
     }

@@ -5,6 +5,7 @@
 #include "base/par.h"
 #include "kern/inputs.h"
 #include "kern/kern.h"
+#include "kern/kern_math.h"
 
 struct moe_expert_compute {
     const struct moe_config *config;
@@ -58,6 +59,12 @@ void moe_activate_row(const struct moe_config *config, const struct moe_expert_v
         moe_kern.relu(gate, width, gate);
         for (uint32_t i = 0; i < width; i++)
             gate[i] *= up[i];
+        break;
+    case MOE_ACT_SWIGLU_LIMITED:
+        moe_kern.clamp(config->act_limit, width, up);
+        for (uint32_t i = 0; i < width; i++)
+            gate[i] = moe_math_at_most(gate[i], config->act_limit);
+        moe_kern.swiglu(gate, up, width, gate);
         break;
     case MOE_ACT_RELU:
         moe_kern.relu(up, width, gate);

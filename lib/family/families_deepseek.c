@@ -50,6 +50,60 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .rope_theta = 1e4, .expert_layers = MOE_LAYERS_AFTER, .n_shared = 1, .n_dense = 3,             \
     .own = family_deepseek_v3_hf
 
+/* DeepSeek-V4's, as published. */
+#define V4 "layers.%u."
+static const struct moe_source_names v4_names = {
+    .dense = {[MOE_T_EMBED] = MOE_ALL("embed.weight"),
+              [MOE_T_FINAL_NORM] = MOE_ALL("norm.weight"),
+              [MOE_T_LAST_MIX] = MOE_ALL("hc_head_fn"),
+              [MOE_T_LAST_MIX_BIAS] = MOE_ALL("hc_head_base"),
+              [MOE_T_LAST_MIX_SCALE] = MOE_ALL("hc_head_scale"),
+              [MOE_T_HEAD] = MOE_ALL("head.weight"),
+              [MOE_T_ATTN_NORM] = MOE_ALL(V4 "attn_norm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(V4 "ffn_norm.weight"),
+              [MOE_T_ATTN_MIX] = MOE_ALL(V4 "hc_attn_fn"),
+              [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(V4 "hc_attn_base"),
+              [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(V4 "hc_attn_scale"),
+              [MOE_T_FFN_MIX] = MOE_ALL(V4 "hc_ffn_fn"),
+              [MOE_T_FFN_MIX_BIAS] = MOE_ALL(V4 "hc_ffn_base"),
+              [MOE_T_FFN_MIX_SCALE] = MOE_ALL(V4 "hc_ffn_scale"),
+              [MOE_T_Q_DOWN] = MOE_ALL(V4 "attn.wq_a.weight"),
+              [MOE_T_Q_DOWN_NORM] = MOE_ALL(V4 "attn.q_norm.weight"),
+              [MOE_T_Q] = MOE_ALL(V4 "attn.wq_b.weight"),
+              [MOE_T_K] = MOE_ALL(V4 "attn.wkv.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(V4 "attn.kv_norm.weight"),
+              [MOE_T_SINKS] = MOE_ALL(V4 "attn.attn_sink"),
+              [MOE_T_OUT_DOWN] = MOE_ALL(V4 "attn.wo_a.weight"),
+              [MOE_T_O] = MOE_ALL(V4 "attn.wo_b.weight"),
+              [MOE_T_ENTRY] = MOE_ALL(V4 "attn.compressor.wkv.weight"),
+              [MOE_T_ENTRY_GATE] = MOE_ALL(V4 "attn.compressor.wgate.weight"),
+              [MOE_T_ENTRY_BIAS] = MOE_PART(V4 "attn.compressor.ape", PLACES),
+              [MOE_T_ENTRY_NORM] = MOE_ALL(V4 "attn.compressor.norm.weight"),
+              [MOE_T_INDEX_ENTRY] = MOE_ALL(V4 "attn.indexer.compressor.wkv.weight"),
+              [MOE_T_INDEX_GATE] = MOE_ALL(V4 "attn.indexer.compressor.wgate.weight"),
+              [MOE_T_INDEX_BIAS] = MOE_PART(V4 "attn.indexer.compressor.ape", PLACES),
+              [MOE_T_INDEX_NORM] = MOE_ALL(V4 "attn.indexer.compressor.norm.weight"),
+              [MOE_T_INDEX_Q] = MOE_ALL(V4 "attn.indexer.wq_b.weight"),
+              [MOE_T_INDEX_WEIGHTS] = MOE_ALL(V4 "attn.indexer.weights_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(V4 "ffn.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(V4 "ffn.gate.bias"),
+              [MOE_T_ROUTES] = MOE_PART(V4 "ffn.gate.tid2eid", ROUTES),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(V4 "ffn.shared_experts.w1.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(V4 "ffn.shared_experts.w3.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(V4 "ffn.shared_experts.w2.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(V4 "ffn.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(V4 "ffn.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(V4 "ffn.experts.%u.w2.weight")},
+};
+/* As they are in memory, where not as usual. */
+static const struct moe_source_names v4_newer_names = {
+    .dense = {[MOE_T_Q_DOWN_NORM] = MOE_ALL(L "self_attn.q_a_norm.weight"),
+              [MOE_T_K] = MOE_ALL(L "self_attn.kv_proj.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.kv_norm.weight"),
+              [MOE_T_O] = MOE_ALL(L "self_attn.o_b_proj.weight"),
+              [MOE_T_ROUTES] = MOE_PART(L "mlp.gate.tid2eid", ROUTES)},
+};
+
 const struct moe_family moe_families_deepseek[] = {
     /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
      * experts and shared ones. */
@@ -140,6 +194,35 @@ const struct moe_family moe_families_deepseek[] = {
         .constants = SETTINGS(LATENT_SIGMOIDS),
         .hf = {DEEPSEEK_V3_HF, .in_text_config = true},
         .tensors[MOE_NAMING_HF].paired = true,
+    },
+    /* DeepSeek-V4: one key for all heads, windows in all layers and compressed positions beyond in
+     * most, several residual streams, routers that take roots of softplus; in the first layers
+     * experts are those of the token, from a table. */
+    {
+        .name = "deepseek_v4",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SOFTPLUS), SET(choice_bias, true),
+                              SET(norm_topk, true), SET(static_weighed, true),
+                              SET(attn_sinks, true), SET(expert_act, MOE_ACT_SWIGLU_LIMITED),
+                              SET(dense_act, MOE_ACT_SWIGLU_LIMITED)),
+        .hf = {.only = ONLY({"scoring_func", "sqrtsoftplus"}, {"topk_method", "noaux_tc"},
+                            {"norm_topk_prob", "true"}, {"attention_bias", "false"},
+                            {"mlp_bias", "false"}, {"n_shared_experts", "1"},
+                            {"expert_dtype", "bf16|fp8"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), SET(n_kv_heads, 1), SET(head_dim, 512),
+                   ROUTED_EXPERTS(256, 6, 2048, true, 1.5), KEY("swiglu_limit", act_limit, 10),
+                   KEY("q_lora_rank", q_rank, 1024), KEY("qk_rope_head_dim", rope_dim, 0),
+                   KEY("o_groups", out_groups, 8), KEY("o_lora_rank", out_rank, 1024),
+                   KEY("index_n_heads", index_heads, 64), KEY("index_head_dim", index_dim, 128),
+                   KEY("index_topk", index_top, 512), KEY("hc_mult", n_streams, 4),
+                   KEY("hc_sinkhorn_iters", stream_rounds, 20), KEY("hc_eps", stream_eps, 1e-6)),
+               .rope_theta = 1e4,
+               .rope_of = "compress",
+               .partial_rotary = 0.125,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 128},
+               .own = family_deepseek_v4_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&v4_names, &v4_newer_names}, .ignored = {"mtp.*"}},
     },
     /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and
      * may say nothing of sigmoids. */

@@ -7,6 +7,8 @@
 
 #include "family/family.h"
 
+int family_deepseek_v4_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v2_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
 int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_checkpoint *ck,

@@ -62,7 +62,7 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .key_dim = moe_config_cache_key(c),
         .value_dim = moe_config_cache_value(c),
         .value_padded = (uint32_t)moe_padded(moe_config_cache_value(c)),
-        .index_dim = c->index_dim,
+        .index_dim = moe_config_picks_positions(c) ? c->index_dim : 0,
         .n_heads = moe_config_cache_heads(c),
         .first_layer = c->n_encoder,
         .n_layers = moe_config_attending_layers(c, moe_config_all_layers(c)) -
@@ -207,6 +207,15 @@ static void put_cell(const struct moe_kv *kv, uint8_t *cells, uint64_t c, float 
                                                                         : v);
 }
 
+void moe_kv_put(const struct moe_kv *kv, uint8_t *keys, uint8_t *values, uint64_t positions,
+                uint64_t place, const float *key, const float *value)
+{
+    for (uint32_t c = 0; c < kv->key_dim; c++)
+        put_cell(kv, keys, (place / 16 * kv->key_dim + c) * 16 + place % 16, key[c]);
+    for (uint32_t c = 0; c < kv->value_dim; c++)
+        put_cell(kv, values, (c / 16 * positions + place) * 16 + c % 16, value[c]);
+}
+
 static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct store *st = ctx;
@@ -218,13 +227,9 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
             const float *k = st->in->keys + (uint64_t)i * st->in->keys_stride + head * kv->key_dim;
             const float *v =
                 st->in->values + (uint64_t)i * st->in->values_stride + head * kv->value_dim;
-            uint8_t *keys = moe_kv_keys(kv, st->layer, block, head);
-            uint8_t *values = moe_kv_values(kv, st->layer, block, head);
-            for (uint32_t c = 0; c < kv->key_dim; c++)
-                put_cell(kv, keys, (position / 16 * kv->key_dim + c) * 16 + position % 16, k[c]);
-            for (uint32_t c = 0; c < kv->value_dim; c++)
-                put_cell(kv, values,
-                         (c / 16 * (uint64_t)kv->block_positions + position) * 16 + c % 16, v[c]);
+            moe_kv_put(kv, moe_kv_keys(kv, st->layer, block, head),
+                       moe_kv_values(kv, st->layer, block, head), kv->block_positions, position, k,
+                       v);
         }
         if (!kv->index_dim)
             continue;

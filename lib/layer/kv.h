@@ -108,6 +108,9 @@ struct moe_kv_input {
     const float *index_keys; /* where the layer has an indexer */
     uint64_t index_stride;
 };
+/* Stores a head's key and value at a place among `positions` that lie together. */
+void moe_kv_put(const struct moe_kv *kv, uint8_t *keys, uint8_t *values, uint64_t positions,
+                uint64_t place, const float *key, const float *value);
 /* Stores the rows' keys (after rope) and values of one layer, at their positions. */
 void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, const struct moe_kv_input *in);

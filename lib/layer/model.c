@@ -53,6 +53,9 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_LAST_PROJECTION] = IN_MODEL(last_projection),
     [MOE_T_LAST_PROJECTION_BIAS] = IN_MODEL(last_projection_bias),
     [MOE_T_ENCODER_NORM] = IN_MODEL(encoder_norm),
+    [MOE_T_LAST_MIX] = IN_MODEL(last_mix.of),
+    [MOE_T_LAST_MIX_BIAS] = IN_MODEL(last_mix.bias),
+    [MOE_T_LAST_MIX_SCALE] = IN_MODEL(last_mix.scale),
     [MOE_T_HEAD] = IN_MODEL(head),
     [MOE_T_HEAD_BIAS] = IN_MODEL(head_bias),
     [MOE_T_ATTN_NORM] = IN_LAYER(attn_norm),
@@ -80,6 +83,21 @@ static const size_t places[MOE_T_N_ROLES] = {
     [MOE_T_O] = IN_LAYER(o),
     [MOE_T_O_BIAS] = IN_LAYER(o_bias),
     [MOE_T_ATTN_GATE] = IN_LAYER(attn_gate),
+    [MOE_T_OUT_DOWN] = IN_LAYER(out_down),
+    [MOE_T_ENTRY] = IN_LAYER(entry),
+    [MOE_T_ENTRY_GATE] = IN_LAYER(entry_gate),
+    [MOE_T_ENTRY_BIAS] = IN_LAYER(entry_bias),
+    [MOE_T_ENTRY_NORM] = IN_LAYER(entry_norm),
+    [MOE_T_INDEX_ENTRY] = IN_LAYER(index_entry),
+    [MOE_T_INDEX_GATE] = IN_LAYER(index_gate),
+    [MOE_T_INDEX_BIAS] = IN_LAYER(index_bias),
+    [MOE_T_INDEX_NORM] = IN_LAYER(index_norm),
+    [MOE_T_ATTN_MIX] = IN_LAYER(attn_mix.of),
+    [MOE_T_ATTN_MIX_BIAS] = IN_LAYER(attn_mix.bias),
+    [MOE_T_ATTN_MIX_SCALE] = IN_LAYER(attn_mix.scale),
+    [MOE_T_FFN_MIX] = IN_LAYER(ffn_mix.of),
+    [MOE_T_FFN_MIX_BIAS] = IN_LAYER(ffn_mix.bias),
+    [MOE_T_FFN_MIX_SCALE] = IN_LAYER(ffn_mix.scale),
     [MOE_T_STATE_Q] = IN_LAYER(state_q),
     [MOE_T_STATE_K] = IN_LAYER(state_k),
     [MOE_T_STATE_V] = IN_LAYER(state_v),
@@ -290,7 +308,8 @@ static int make_tables(struct moe_model *m, uint32_t positions, struct moe_err *
         return MOE_ERR_MEMORY;
     moe_rope_fill(c, positions, m->rope);
     if (c->n_global_freqs) {
-        m->global_rope = moe_alloc((uint64_t)positions * c->global_head_dim, sizeof *m->rope, err);
+        m->global_rope =
+            moe_alloc((uint64_t)positions * 2 * c->n_global_freqs, sizeof *m->rope, err);
         if (!m->global_rope)
             return MOE_ERR_MEMORY;
         moe_rope_global_fill(c, positions, m->global_rope);

@@ -17,6 +17,12 @@
 #include "record/statistics.h"
 #include "text/tokenizer.h"
 
+/* How several streams are mixed, before a block or behind the last layer. */
+struct moe_streams_mix {
+    struct moe_mat of;         /* ... by all of them */
+    const float *bias, *scale; /* [of.rows]; [3], behind the last layer [1] */
+};
+
 /* The dense weights of one layer; shapes in model/tensor_roles.c. Vectors are plain f32 arrays.
  * What the model lacks is NULL (of a matrix: its data). */
 struct moe_layer {
@@ -37,6 +43,10 @@ struct moe_layer {
         state_beta, state_decay, state_o;
     const float *state_step, *state_rate, *state_skip, *state_conv, *state_conv_bias,
         *state_decay_norm, *state_k_norm, *state_q_norm, *state_conv_q, *state_conv_k, *state_norm;
+    /* Shared keys, and entries of layers that compress. */
+    struct moe_mat out_down, entry, entry_gate, index_entry, index_gate;
+    const float *entry_bias, *entry_norm, *index_bias, *index_norm;
+    struct moe_streams_mix attn_mix, ffn_mix;
     const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
     const float *cross_norm;
     struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */
@@ -60,6 +70,7 @@ struct moe_model {
     struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
     struct moe_mat positions, extra_positions; /* [context_max][hidden] */
     const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
+    struct moe_streams_mix last_mix;
     struct moe_mat last_projection;
     const float *last_projection_bias; /* [hidden] */
     const float *encoder_norm;         /* [hidden] */

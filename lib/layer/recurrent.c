@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "layer/session.h"
+#include "model/config_states.h"
 
 struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *c)
 {
@@ -63,7 +64,7 @@ void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t t
 static uint32_t n_states(const struct moe_session *s)
 {
     const struct moe_config *c = &s->model->config;
-    return moe_config_recurrent_layers(c, c->n_layers);
+    return moe_config_state_layers(c, c->n_layers);
 }
 
 static int check_layer(const struct moe_session *s, uint32_t state, const struct moe_row *rows,
@@ -79,7 +80,7 @@ static int check_layer(const struct moe_session *s, uint32_t state, const struct
             before ? rows[before - 1].position + 1 : s->stands[sequence * n_states(s) + state];
         if (stands != rows[i].position)
             return moe_fail(err, MOE_ERR_USAGE,
-                            "position %u of sequence %u cannot be computed: its recurrent state "
+                            "position %u of sequence %u cannot be computed: its state "
                             "does not stand there (compute the text from its first token on)",
                             rows[i].position, sequence);
     }
@@ -92,15 +93,15 @@ int moe_recurrent_check(const struct moe_session *s, const struct moe_row *rows,
     const struct moe_config *c = &s->model->config;
     int status = MOE_OK;
     for (uint32_t layer = begin; s->stands && layer < end && status == MOE_OK; layer++)
-        if (c->layer_is_recurrent[layer])
-            status = check_layer(s, moe_config_recurrent_layers(c, layer), rows, n_rows, err);
+        if (moe_config_keeps_state(c, layer))
+            status = check_layer(s, moe_config_state_layers(c, layer), rows, n_rows, err);
     return status;
 }
 
 void moe_recurrent_passed(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows)
 {
-    uint32_t state = moe_config_recurrent_layers(&s->model->config, layer);
+    uint32_t state = moe_config_state_layers(&s->model->config, layer);
     for (uint32_t i = 0; i < n_rows; i++)
         s->stands[rows[i].sequence * n_states(s) + state] = rows[i].position + 1;
 }

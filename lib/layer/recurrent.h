@@ -52,7 +52,9 @@ float *moe_recurrent_panel(const struct moe_recurrent *r, uint32_t sequence, uin
                            uint32_t head, uint32_t panel);
 void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t to);
 
-/* ---- Where the states of a session stand ---- */
+/* ---- Where the states of a session stand ----
+ * Those of groups that are open too (layer/compressed.h): of every layer that keeps one
+ * (moe_config_keeps_state). */
 
 /* The position whose state none has. */
 enum { MOE_STANDS_NOWHERE = UINT32_MAX };

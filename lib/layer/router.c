@@ -109,7 +109,7 @@ static float group_value(const struct moe_config *c, const float *values, uint32
         second = values[e] > first ? first : values[e] > second ? values[e] : second;
         first = values[e] > first ? values[e] : first;
     }
-    return c->router_kind == MOE_ROUTER_SIGMOID ? first + second : first;
+    return moe_router_is_single(c) ? first + second : first;
 }
 
 /* values[e] becomes -INFINITY where e's group is not among the best. best: [n_groups]. */
@@ -175,16 +175,19 @@ static void choose_by_score(const struct moe_config *c, const float *choice_bias
     moe_kern.softmax(p, c->n_experts);
 }
 
-static float sigmoid(float score)
+/* Of a router that gives each score a value of its own. */
+static float value_of(const struct moe_config *c, float score)
 {
+    if (c->router_kind == MOE_ROUTER_SOFTPLUS)
+        return sqrtf(moe_math_softplus(score));
     return 1 / (1 + moe_expf(-score));
 }
 
-/* Keeps a sum of sigmoids from being 0, as the code published with DeepSeek-V3 does. */
+/* Keeps a sum of such values from being 0, as the code published with DeepSeek-V3 does. */
 #define LEAST_SUM 1e-20f
 
-/* Sigmoids become shares of their sum. */
-static void share_sigmoids(float *p, uint32_t n)
+/* Values become shares of their sum. */
+static void share_values(float *p, uint32_t n)
 {
     float lane[MOE_LANES] = {0};
     for (uint32_t e = 0; e < n; e++)
@@ -194,8 +197,8 @@ static void share_sigmoids(float *p, uint32_t n)
         p[e] /= sum;
 }
 
-static void choose_by_sigmoid(const struct moe_config *c, const float *choice_bias, float *p,
-                              float *scratch, uint32_t *chosen, float *weights)
+static void choose_by_values(const struct moe_config *c, const float *choice_bias, float *p,
+                             float *scratch, uint32_t *chosen, float *weights)
 {
     /* Large sigmoids are equal where their scores are not: Llama-4 and SmallThinker choose by
      * scores. */
@@ -203,12 +206,12 @@ static void choose_by_sigmoid(const struct moe_config *c, const float *choice_bi
     if (by_scores)
         choose_best(c, NULL, p, scratch, chosen, weights);
     for (uint32_t e = 0; e < c->n_experts; e++)
-        p[e] = sigmoid(p[e]);
+        p[e] = value_of(c, p[e]);
     if (!by_scores)
         choose_best(c, choice_bias, p, scratch, chosen, weights);
     for (uint32_t k = 0; k < c->top_k; k++)
         weights[k] = p[chosen[k]];
-    share_sigmoids(p, c->n_experts);
+    share_values(p, c->n_experts);
 }
 
 /* The best expert but `without`. */
@@ -255,10 +258,9 @@ static void choose_by_mixer(const struct moe_config *c, const float *choice_bias
 
 static void (*const choose[])(const struct moe_config *c, const float *choice_bias, float *p,
                               float *scratch, uint32_t *chosen, float *weights) = {
-    [MOE_ROUTER_SOFTMAX] = choose_by_softmax,
-    [MOE_ROUTER_TOPK_SOFTMAX] = choose_by_score,
-    [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer,
-    [MOE_ROUTER_SIGMOID] = choose_by_sigmoid,
+    [MOE_ROUTER_SOFTMAX] = choose_by_softmax,   [MOE_ROUTER_TOPK_SOFTMAX] = choose_by_score,
+    [MOE_ROUTER_SPARSEMIXER] = choose_by_mixer, [MOE_ROUTER_SIGMOID] = choose_by_values,
+    [MOE_ROUTER_SOFTPLUS] = choose_by_values,
 };
 
 /* As the model uses them, of a row's experts. */
@@ -267,7 +269,7 @@ static void finish_weights(const struct moe_config *c, float *weights)
     float sum = 0;
     for (uint32_t k = 0; k < c->top_k; k++)
         sum += weights[k];
-    if (c->router_kind == MOE_ROUTER_SIGMOID)
+    if (moe_router_is_single(c))
         sum += c->topk_eps > 0 ? c->topk_eps : LEAST_SUM;
     for (uint32_t k = 0; c->norm_topk && k < c->top_k; k++)
         weights[k] /= sum;
@@ -284,13 +286,13 @@ void moe_route_scores(const struct moe_config *c, const float *choice_bias, floa
 
 void moe_router_probabilities(const struct moe_config *c, float *p)
 {
-    if (c->router_kind != MOE_ROUTER_SIGMOID) {
+    if (!moe_router_is_single(c)) {
         moe_kern.softmax(p, c->n_experts);
         return;
     }
     for (uint32_t e = 0; e < c->n_experts; e++)
-        p[e] = sigmoid(p[e]);
-    share_sigmoids(p, c->n_experts);
+        p[e] = value_of(c, p[e]);
+    share_values(p, c->n_experts);
 }
 
 void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
@@ -299,8 +301,8 @@ void moe_router_weigh(const struct moe_config *c, const float *scores, const flo
     const float *of = c->router_kind == MOE_ROUTER_SOFTMAX ? p : scores;
     for (uint32_t k = 0; k < c->top_k; k++)
         weights[k] = of[chosen[k]];
-    for (uint32_t k = 0; c->router_kind == MOE_ROUTER_SIGMOID && k < c->top_k; k++)
-        weights[k] = sigmoid(weights[k]);
+    for (uint32_t k = 0; moe_router_is_single(c) && k < c->top_k; k++)
+        weights[k] = value_of(c, weights[k]);
     if (c->router_kind == MOE_ROUTER_TOPK_SOFTMAX)
         moe_kern.softmax(weights, c->top_k);
     else if (c->router_kind == MOE_ROUTER_SPARSEMIXER)
@@ -314,7 +316,7 @@ void moe_router_leave_groups(const struct moe_config *c, const float *choice_bia
     if (!c->n_groups)
         return;
     for (uint32_t e = 0; e < c->n_experts; e++) {
-        scratch[e] = c->router_kind == MOE_ROUTER_SIGMOID ? sigmoid(scores[e]) : p[e];
+        scratch[e] = moe_router_is_single(c) ? value_of(c, scores[e]) : p[e];
         scratch[e] += choice_bias ? choice_bias[e] : 0;
     }
     mask_groups(c, scratch, scratch + c->n_experts);
@@ -342,7 +344,7 @@ void moe_route_tokens(const struct moe_model *m, uint32_t layer, const struct mo
 bool moe_router_is_softmax(const struct moe_config *c)
 {
     return !c->n_groups && !c->choice_bias && c->router_kind != MOE_ROUTER_SPARSEMIXER &&
-           c->router_kind != MOE_ROUTER_SIGMOID;
+           !moe_router_is_single(c);
 }
 
 /* Scores whose order is that of `ranks`, none of them far below the others: all of these above the
@@ -367,9 +369,9 @@ void moe_router_grade(const struct moe_config *c, const float *choice_bias, floa
         return;
     memcpy(p, scores, c->n_experts * sizeof *p);
     choose[c->router_kind](c, choice_bias, p, scratch, chosen, weights);
-    if (choice_bias || c->router_kind == MOE_ROUTER_SIGMOID) {
-        for (uint32_t e = 0; c->router_kind == MOE_ROUTER_SIGMOID && e < c->n_experts; e++)
-            p[e] = sigmoid(scores[e]);
+    if (choice_bias || moe_router_is_single(c)) {
+        for (uint32_t e = 0; moe_router_is_single(c) && e < c->n_experts; e++)
+            p[e] = value_of(c, scores[e]);
         score_by_rank(c, rank_values(c, choice_bias, p, scratch), scores);
         by_weight = true;
     }

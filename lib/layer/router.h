@@ -8,6 +8,12 @@
 #include "kern/matmul.h"
 #include "layer/model.h"
 
+/* Whether its router gives each score a value of its own, as sigmoids are: all but softmaxes. */
+static inline bool moe_router_is_single(const struct moe_config *c)
+{
+    return c->router_kind == MOE_ROUTER_SIGMOID || c->router_kind == MOE_ROUTER_SOFTPLUS;
+}
+
 /* One row of the residual stream under a norm of the model's kind; bias NULL where it has none. */
 void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
                   const float *bias, float *out);

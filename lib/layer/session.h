@@ -155,7 +155,8 @@ struct moe_session {
     uint32_t *attends;           /* [n_sequences] the source that each attends to */
     uint64_t n_encoded;          /* sources so far */
     struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
-    /* [n_sequences][recurrent layers] positions that each state stands behind: the next row's */
+    /* [n_sequences][layers that keep states] positions that each state stands behind: the next
+     * row's */
     uint32_t *stands;
     /* [n_sequences] positions that marked states stand behind; MOE_STANDS_NOWHERE: none are marked.
      * NULL: there is no room for marks, or no recurrent state. */

@@ -36,7 +36,8 @@ struct moe_stages_ops {
     void (*copy_states)(struct moe_session *s, uint32_t from, uint32_t to);
     /* A block of the KV cache receives all cells of another. */
     void (*copy_block)(struct moe_session *s, uint32_t from, uint32_t to);
-    /* The rows' states: hidden_in [n_rows][hidden], or NULL: the embeddings of their tokens. */
+    /* The rows' states: hidden_in [n_rows][moe_config_state_width], or NULL: the embeddings of
+     * their tokens. */
     int (*enter)(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                  const float *hidden_in, struct moe_err *err);
     /* The first n_rows states become what a layer that drafts makes of the states of rows from[i]
@@ -90,7 +91,7 @@ struct moe_stages_ops {
      * cache. NULL: not for models with an encoder. */
     int (*keep_sources)(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                         float *output, struct moe_err *err);
-    /* The end of a pass. hidden_out: the states, [n_rows][hidden], or NULL. */
+    /* The end of a pass. hidden_out: the states, as wide, or NULL. */
     int (*leave)(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err);
     /* As moe_logits. */
     int (*logits)(struct moe_session *s, uint32_t first, uint32_t n, float *logits,

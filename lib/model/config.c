@@ -48,11 +48,11 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         "%s: %" PRIu32 " experts in %" PRIu32 " groups, %" PRIu32
                         " of them for a token, cannot give %" PRIu32 " experts",
                         name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
-    if (c->n_groups && c->router_kind == MOE_ROUTER_SIGMOID && c->n_experts == c->n_groups)
+    bool single = c->router_kind == MOE_ROUTER_SIGMOID || c->router_kind == MOE_ROUTER_SOFTPLUS;
+    if (c->n_groups && single && c->n_experts == c->n_groups)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: groups of one expert: this router ranks them by their two best", name);
-    if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX &&
-        c->router_kind != MOE_ROUTER_SIGMOID)
+    if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a bias for the choice alone is implemented for routers that choose by "
                         "a softmax or by sigmoids",
@@ -68,6 +68,31 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         "%s: sparsemixer routing is implemented for two experts per token", name);
     if (c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: a clamped activation needs limit and alpha",
+                        name);
+    if (c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a limited activation needs a limit", name);
+    return MOE_OK;
+}
+
+/* Of several streams. */
+static int check_streams(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (c->n_streams == 0)
+        return MOE_OK;
+    if (c->n_streams < 2 || c->stream_rounds == 0 || !(c->stream_eps > 0 && c->stream_eps < 1))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " streams mixed by %" PRIu32
+                        " rounds with an epsilon of %g make no sense",
+                        name, c->n_streams, c->stream_rounds, (double)c->stream_eps);
+    if ((uint64_t)c->n_streams * c->hidden > MOE_MAX_DIM || c->n_encoder || c->prefix_lm ||
+        c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS || c->parallel_blocks ||
+        c->router_early || c->own_norms || c->layer_scale || c->soft_bypass || c->n_ahead ||
+        c->last_projection || c->residual_scale != 1 || c->positions != MOE_POSITIONS_ROTARY ||
+        moe_config_has_halves(c))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: several residual streams are implemented for decoders whose blocks "
+                        "follow norms that only scale, with rotary positions and without layers "
+                        "that draft",
                         name);
     return MOE_OK;
 }
@@ -232,7 +257,9 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (status != MOE_OK)
             return status;
     }
-    status = check_static(c, name, err);
+    status = check_streams(c, name, err);
+    if (status == MOE_OK)
+        status = check_static(c, name, err);
     if (status == MOE_OK)
         status = check_early(c, name, err);
     if (status == MOE_OK)
@@ -268,15 +295,17 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
                     c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
                     !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
                     c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
-                    !c->layer_scale && !c->dense_bias && !moe_config_has_static(c, 0, c->n_layers);
+                    !c->layer_scale && !c->dense_bias &&
+                    !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
+                    c->router_kind <= MOE_ROUTER_SIGMOID;
     if (computed)
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, chosen positions, positions by distance or learnt, "
-        "norms "
-        "after blocks or rotation, layers of two shapes, windows that do not move, other "
-        "activations, experts with weighed inputs or chosen by the token, routers before "
+        "%s: models of this kind (encoder, chosen or compressed positions, positions by distance "
+        "or learnt, several streams, norms after blocks or rotation, layers of two shapes, windows "
+        "that do not move, other activations, experts with weighed inputs or chosen by the token, "
+        "routers before "
         "attention) "
         "are computed by the processor alone: take --device cpu",
         named);

@@ -32,6 +32,8 @@ enum {
     MOE_MAX_BUCKETS = 1 << 12,
     MOE_MAX_SELECTED = 1 << 8, /* keys of MOE_STATE_SELECT */
     MOE_MAX_AHEAD = 1,
+    MOE_MAX_STREAMS = 16,
+    MOE_MAX_RATIO = 1 << 10, /* positions of a group that an entry is made of */
 };
 
 /* Where a switch is off or a scale is 1 the value is the zero or one that moe_config_init sets;
@@ -83,7 +85,7 @@ struct moe_config {
      * and they then rotate all of a head by frequencies of their own. */
     uint32_t global_head_dim, global_kv_heads;
     bool global_keys_are_values;
-    uint32_t n_global_freqs; /* global_head_dim / 2, or 0 */
+    uint32_t n_global_freqs; /* global_head_dim / 2, of layers that compress rope_dim / 2; or 0 */
     double global_freqs[MOE_MAX_ROPE_PAIRS];
     bool rope_in_windows; /* only layers with a window rotate queries and keys (AFMoE) */
     bool rope_in_dense;   /* ... and those without experts (Command-A) */
@@ -107,6 +109,24 @@ struct moe_config {
     /* Layers without an indexer of their own: they see what the last layer before them that has one
      * chose (GLM-5). */
     uint8_t layer_shares_choice[MOE_MAX_LAYERS];
+
+    /* Shared keys (DeepSeek-V4): one vector, under a norm, is key and value of all heads. Queries
+     * come through a normalised vector of q_rank and are divided, head by head, by their root mean
+     * square. The last rope_dim values of a head rotate, in pairs of neighbours, and those of
+     * outputs are turned back. Outputs go, in out_groups groups of heads, through out_rank values
+     * each. out_rank is a multiple of 16. */
+    uint32_t out_groups, out_rank; /* 0: not so */
+    /* Layers of it that compress see, beside their window, an entry for each complete group of
+     * all_ratio or chosen_ratio positions; MOE_COMPRESS_CHOSEN the index_top best of them by the
+     * scores of index_heads heads of index_dim. They rotate by global_freqs. */
+    uint32_t all_ratio, chosen_ratio;
+    uint8_t layer_compresses[MOE_MAX_LAYERS]; /* enum moe_compression */
+
+    /* Hyper-connections (DeepSeek-V4): the residual stream is n_streams side by side. A block takes
+     * in a mixture of them, and puts out into each; they are mixed among each other by a matrix
+     * that stream_rounds rounds make doubly stochastic. 0: one stream. */
+    uint32_t n_streams, stream_rounds;
+    float stream_eps;
 
     bool attn_gate; /* outputs are scaled by sigmoid(gate . x), each value by its own */
 
@@ -167,7 +187,7 @@ struct moe_config {
     uint32_t top_k;
     uint32_t expert_ff; /* width of an expert's feed-forward */
     enum moe_act_kind expert_act;
-    float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED */
+    float act_alpha, act_limit; /* of MOE_ACT_SWIGLU_CLAMPED; limit alone of _LIMITED */
     bool expert_bias;           /* gate, up and down have biases */
     uint32_t shared_ff;         /* width of all shared experts together; 0: none */
     bool shared_gate;           /* their output is scaled by sigmoid(shared_gate . x) */
@@ -207,8 +227,10 @@ struct moe_config {
     uint32_t n_groups, top_groups;
     uint8_t layer_is_moe[MOE_MAX_LAYERS];
     /* Of these, the ones that choose experts by a row's token (static routing, model/routes.h): a
-     * table stands in the place of their router. */
+     * table stands in the place of their router, or beside one that only weighs what the table
+     * chooses (DeepSeek-V4). */
     uint8_t layer_is_static[MOE_MAX_LAYERS];
+    bool static_weighed;
 
     /* Layers behind these in a checkpoint, which predict tokens beyond the next one (MTP). */
     uint32_t n_beyond;
@@ -278,15 +300,19 @@ static inline uint32_t moe_config_attending_layers(const struct moe_config *c, u
 }
 
 /* Layers with an indexer, which keep its keys, counted likewise. */
+static inline bool moe_config_picks_positions(const struct moe_config *c)
+{
+    return c->index_top && c->kv_rank;
+}
 static inline bool moe_config_has_indexer(const struct moe_config *c, uint32_t layer)
 {
     bool shares = layer < c->n_layers && c->layer_shares_choice[layer];
-    return c->index_top && moe_config_attends(c, layer) && !shares;
+    return moe_config_picks_positions(c) && moe_config_attends(c, layer) && !shares;
 }
 static inline uint32_t moe_config_indexers(const struct moe_config *c, uint32_t layer)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < layer && c->index_top; i++)
+    for (uint32_t i = 0; i < layer; i++)
         n += moe_config_has_indexer(c, i);
     return n;
 }
@@ -313,14 +339,6 @@ static inline uint32_t moe_config_state_key_head(const struct moe_config *c, uin
 {
     return c->state_keys_in_turn ? head % c->state_key_heads
                                  : head / (c->state_heads / c->state_key_heads);
-}
-
-/* Channels of the convolution: queries, keys, values (of MOE_STATE_SCAN values, keys, queries). */
-static inline uint32_t moe_config_state_channels(const struct moe_config *c)
-{
-    uint32_t values = c->state_heads * c->state_value_dim;
-    bool values_alone = c->state_kind == MOE_STATE_SELECT;
-    return (values_alone ? 0 : 2 * c->state_key_heads * c->state_key_dim) + values;
 }
 
 /* Whether one of layers [begin, end) chooses experts by the token. */

@@ -11,16 +11,17 @@
 #include "fmt/emit.h"
 #include "fmt/json.h"
 #include "model/config_fields.h"
+#include "model/config_states.h"
 #include "quant/layout.h"
 
 /* ---- The table ---- */
 
 static const char *const norm_names[] = {"rms", "layer", "centred", NULL};
 static const char *const qk_norm_names[] = {"none", "head", "full", "rotated", "bare", NULL};
-static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer", "sigmoid",
-                                           NULL};
-static const char *const act_names[] = {"swiglu", "swiglu-clamped", "geglu", "reglu",
-                                        "relu",   "silu",           "relu2", NULL};
+static const char *const router_names[] = {"softmax", "topk-softmax", "sparsemixer",
+                                           "sigmoid", "softplus",     NULL};
+static const char *const act_names[] = {
+    "swiglu", "swiglu-clamped", "geglu", "reglu", "swiglu-limited", "relu", "silu", "relu2", NULL};
 static const char *const norm_places[] = {"before", "after", "both", NULL};
 static const char *const position_names[] = {"rotary", "buckets", "learnt", "none", NULL};
 static const char *const state_names[] = {"delta", "convolution", "kda", "scan", "select", NULL};
@@ -64,6 +65,13 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(clip_qkv, MOE_FIELD_FLOAT),
     OPTIONAL(attn_scale, MOE_FIELD_FLOAT),
     OPTIONAL(attn_sinks, MOE_FIELD_BOOL),
+    OPTIONAL_U32(out_groups, MOE_MAX_HEADS),
+    OPTIONAL_U32(out_rank, MOE_MAX_DIM),
+    OPTIONAL_U32(all_ratio, MOE_MAX_RATIO),
+    OPTIONAL_U32(chosen_ratio, MOE_MAX_RATIO),
+    OPTIONAL_U32(n_streams, MOE_MAX_STREAMS),
+    OPTIONAL_U32(stream_rounds, MOE_MAX_DIM),
+    OPTIONAL(stream_eps, MOE_FIELD_FLOAT),
     OPTIONAL(attn_gate, MOE_FIELD_BOOL),
     OPTIONAL_U32(state_heads, MOE_MAX_HEADS),
     OPTIONAL_U32(state_key_heads, MOE_MAX_HEADS),
@@ -123,6 +131,7 @@ static const struct moe_config_field fields[] = {
     OPTIONAL(layer_scale, MOE_FIELD_BOOL),
     OPTIONAL(soft_bypass, MOE_FIELD_BOOL),
     NEEDED(norm_topk, MOE_FIELD_BOOL),
+    OPTIONAL(static_weighed, MOE_FIELD_BOOL),
     OPTIONAL(weigh_inputs, MOE_FIELD_BOOL),
     OPTIONAL(topk_eps, MOE_FIELD_FLOAT),
     OPTIONAL(routed_scale, MOE_FIELD_FLOAT),
@@ -215,6 +224,16 @@ static void write_layers(struct moe_emit *e, const char *key, const uint8_t *fla
     moe_emit_close(e);
 }
 
+/* Layers that compress in one way. */
+static void write_kind(struct moe_emit *e, const char *key, const struct moe_config *c,
+                       enum moe_compression kind)
+{
+    uint8_t flags[MOE_MAX_LAYERS] = {0};
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        flags[i] = c->layer_compresses[i] == kind;
+    write_layers(e, key, flags, c->n_layers);
+}
+
 static void write_doubles(struct moe_emit *e, const char *key, const double *values, uint32_t n)
 {
     if (n == 0)
@@ -245,8 +264,13 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
         write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
     if (moe_config_recurrent_layers(config, config->n_layers))
         write_layers(&e, "recurrent_layers", config->layer_is_recurrent, config->n_layers);
-    if (moe_config_indexers(config, config->n_layers) < config->n_layers && config->index_top)
+    if (moe_config_picks_positions(config) &&
+        moe_config_indexers(config, config->n_layers) < config->n_layers)
         write_layers(&e, "sharing_layers", config->layer_shares_choice, config->n_layers);
+    if (moe_config_compressing_layers(config, config->n_layers)) {
+        write_kind(&e, "compressing_layers", config, MOE_COMPRESS_ALL);
+        write_kind(&e, "choosing_layers", config, MOE_COMPRESS_CHOSEN);
+    }
     if (moe_config_has_halves(config)) {
         write_layers(&e, "no_attention_layers", config->layer_no_attention, config->n_layers);
         write_layers(&e, "no_ffn_layers", config->layer_no_ffn, config->n_layers);
@@ -315,6 +339,8 @@ static bool known_key(const char *key)
         "no_ffn_layers",
         "global_freqs",
         "sharing_layers",
+        "compressing_layers",
+        "choosing_layers",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -382,6 +408,16 @@ static void take_recurrent_layer(struct moe_config *config, uint32_t layer)
     config->layer_is_recurrent[layer] = 1;
 }
 
+static void take_compressing_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_compresses[layer] = MOE_COMPRESS_ALL;
+}
+
+static void take_choosing_layer(struct moe_config *config, uint32_t layer)
+{
+    config->layer_compresses[layer] = MOE_COMPRESS_CHOSEN;
+}
+
 static void take_no_attention_layer(struct moe_config *config, uint32_t layer)
 {
     config->layer_no_attention[layer] = 1;
@@ -431,6 +467,12 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK && json_object_get(json, "sharing_layers"))
         status = read_numbers(config, name, json, "sharing_layers", config->n_layers,
                               config->n_layers, take_sharing_layer, err);
+    if (status == MOE_OK && json_object_get(json, "compressing_layers"))
+        status = read_numbers(config, name, json, "compressing_layers", config->n_layers,
+                              config->n_layers, take_compressing_layer, err);
+    if (status == MOE_OK && json_object_get(json, "choosing_layers"))
+        status = read_numbers(config, name, json, "choosing_layers", config->n_layers,
+                              config->n_layers, take_choosing_layer, err);
     if (status == MOE_OK && json_object_get(json, "no_attention_layers"))
         status = read_numbers(config, name, json, "no_attention_layers", config->n_layers,
                               config->n_layers, take_no_attention_layer, err);

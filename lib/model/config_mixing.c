@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "model/config_states.h"
 #include "quant/layout.h"
 
 enum { MAX_KV_RANK = 1 << 14 };
@@ -18,6 +19,77 @@ int moe_config_check_ranges(const char *name, const struct moe_range *ranges, si
                             "%s: %s is %" PRIu32 ", expected %" PRIu32 " to %" PRIu32, name,
                             ranges[i].key, ranges[i].value, ranges[i].low, ranges[i].high);
     return MOE_OK;
+}
+
+static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32_t pairs,
+                       double scale, struct moe_err *err)
+{
+    if (n != 0 && n != pairs)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " rotary frequencies for %" PRIu32 " pairs", name, n, pairs);
+    for (uint32_t i = 0; i < n; i++)
+        if (!(fabs(freqs[i]) <= 1e6))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: a rotary frequency of %g makes no sense",
+                            name, freqs[i]);
+    if (!(scale > 0 && scale < 1e6))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a rotary scale of %g makes no sense", name,
+                        scale);
+    return MOE_OK;
+}
+
+/* One key for all heads, and layers that compress. */
+static int check_shared_keys(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool all = false, chosen = false;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        all |= c->layer_compresses[i] == MOE_COMPRESS_ALL;
+        chosen |= c->layer_compresses[i] == MOE_COMPRESS_CHOSEN;
+        if (!c->layer_is_windowed[i])
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: layer %" PRIu32 " has no window: shared keys are implemented for "
+                            "layers that all have one",
+                            name, i);
+    }
+    const struct moe_range ranges[] = {
+        {"the number of key/value heads", c->n_kv_heads, 1, 1},
+        {"the rank of queries", c->q_rank, 1, MOE_MAX_DIM},
+        {"the rank of outputs", c->out_rank, 1, MOE_MAX_DIM / c->out_groups},
+        {"the positions of a group", all ? c->all_ratio : 1, 1, MOE_MAX_RATIO},
+        {"the positions of a chosen group", chosen ? c->chosen_ratio : 1, 1, MOE_MAX_RATIO},
+        {"the number of the indexer's heads", chosen ? c->index_heads : 1, 1, MOE_MAX_HEADS},
+        {"the width of the indexer's heads", chosen ? c->index_dim : c->rope_dim, c->rope_dim,
+         MOE_MAX_HEAD_DIM},
+        {"the number of chosen groups", chosen ? c->index_top : 1, 1, MOE_MAX_CONTEXT},
+    };
+    int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
+    if (status != MOE_OK)
+        return status;
+    if (c->n_heads % c->out_groups != 0 || c->value_dim != c->head_dim ||
+        (uint64_t)c->n_heads * c->head_dim > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " heads of %" PRIu32 " cannot put out in %" PRIu32 " groups",
+                        name, c->n_heads, c->head_dim, c->out_groups);
+    if (c->out_rank % MOE_PANEL_ROWS != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: outputs of %" PRIu32 " values a group: multiples of %d are "
+                        "implemented",
+                        name, c->out_rank, MOE_PANEL_ROWS);
+    if (c->kv_rank || c->qkv_bias || c->o_bias || c->clip_qkv > 0 || c->attn_gate ||
+        c->qk_norm != MOE_QK_NORM_NONE || c->window_chunks || c->value_norm || c->rope_in_windows ||
+        c->n_encoder || c->prefix_lm || c->state_heads || c->global_head_dim || c->rope_original ||
+        c->n_ahead || c->positions != MOE_POSITIONS_ROTARY || c->rope_scale != 1)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: shared keys are implemented for decoders with plain rotary positions, "
+                        "without biases, gates, other norms, recurrent states and layers that "
+                        "draft",
+                        name);
+    uint32_t pairs = all || chosen ? c->rope_dim / 2 : 0;
+    if (c->n_global_freqs != pairs)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " rotary frequencies for %" PRIu32
+                        " pairs of layers that compress",
+                        name, c->n_global_freqs, pairs);
+    return check_freqs(name, c->global_freqs, pairs, pairs, 1, err);
 }
 
 static int check_attention(const struct moe_config *c, const char *name, struct moe_err *err)
@@ -36,11 +108,14 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
                         "%s: queries scaled by their position are implemented for layers that do "
                         "not rotate them, beside others that do",
                         name);
+    if (c->out_groups)
+        return check_shared_keys(c, name, err);
     if (!c->kv_rank)
-        return c->q_rank || c->value_dim != c->head_dim
+        return c->q_rank || c->value_dim != c->head_dim || c->out_rank ||
+                       moe_config_compressing_layers(c, c->n_layers)
                    ? moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: only latent attention has low-rank queries or values of "
-                              "another width",
+                              "%s: only latent attention and shared keys have low-rank queries, "
+                              "values of another width or compression",
                               name)
                    : MOE_OK;
     if ((uint64_t)c->n_heads * c->kv_rank + c->rope_dim > MOE_MAX_DIM)
@@ -74,8 +149,8 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
     uint32_t sharing = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
         sharing += c->layer_shares_choice[i];
-    if (!c->index_top)
-        return c->index_heads || c->index_dim || sharing
+    if (!c->index_top || c->out_groups)
+        return (!c->out_groups && (c->index_heads || c->index_dim)) || sharing
                    ? moe_fail(err, MOE_ERR_FORMAT, "%s: an indexer chooses no positions", name)
                    : MOE_OK;
     if (!c->kv_rank || !c->q_rank || c->window || c->attn_sinks || c->state_heads ||
@@ -95,22 +170,6 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
         status = moe_fail(err, MOE_ERR_FORMAT,
                           "%s: the first layer has no choice of positions to share", name);
     return status;
-}
-
-static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32_t pairs,
-                       double scale, struct moe_err *err)
-{
-    if (n != 0 && n != pairs)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " rotary frequencies for %" PRIu32 " pairs", name, n, pairs);
-    for (uint32_t i = 0; i < n; i++)
-        if (!(fabs(freqs[i]) <= 1e6))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: a rotary frequency of %g makes no sense",
-                            name, freqs[i]);
-    if (!(scale > 0 && scale < 1e6))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a rotary scale of %g makes no sense", name,
-                        scale);
-    return MOE_OK;
 }
 
 /* Relative positions: the encoder halves the buckets by direction, and each half again. */
@@ -265,7 +324,8 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
         {"the width of a global head", c->global_head_dim, 2, 2 * MOE_MAX_ROPE_PAIRS},
     };
     if (!c->global_head_dim)
-        return c->global_kv_heads || c->global_keys_are_values || c->n_global_freqs
+        return c->global_kv_heads || c->global_keys_are_values ||
+                       (c->n_global_freqs && !c->out_groups)
                    ? moe_fail(err, MOE_ERR_FORMAT, "%s: global heads have no width", name)
                    : MOE_OK;
     int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);

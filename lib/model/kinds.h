@@ -26,6 +26,14 @@ enum moe_position_kind {
     MOE_POSITIONS_NONE,    /* by the order of what it sees alone: states, the causal mask */
 };
 
+/* What a layer of compressed attention sees beside its window (DeepSeek-V4): entries made of groups
+ * of positions that are complete. */
+enum moe_compression {
+    MOE_COMPRESS_NOT,
+    MOE_COMPRESS_ALL,    /* all of them */
+    MOE_COMPRESS_CHOSEN, /* those of the best scores by an indexer; groups overlap */
+};
+
 /* What a layer with a recurrent state does with it, token by token. */
 enum moe_state_kind {
     MOE_STATE_DELTA,  /* gated DeltaNet: a key's value is corrected towards the token's */
@@ -50,8 +58,9 @@ enum moe_router_kind {
     MOE_ROUTER_TOPK_SOFTMAX, /* the top k scores, then softmax over these */
     MOE_ROUTER_SPARSEMIXER,  /* Phi-3.5-MoE's top 2: each weight is a softmax over the scores near
                                 its own winner (within router_jitter) */
-    MOE_ROUTER_SIGMOID, /* DeepSeek-V3: each score's sigmoid, then the top k of these; a group is
-                           as good as the sum of its two best experts */
+    MOE_ROUTER_SIGMOID,  /* DeepSeek-V3: each score's sigmoid, then the top k of these; a group is
+                            as good as the sum of its two best experts */
+    MOE_ROUTER_SOFTPLUS, /* DeepSeek-V4: as SIGMOID, by the roots of softplus of scores */
 };
 
 enum moe_act_kind {
@@ -60,6 +69,7 @@ enum moe_act_kind {
                                g * sigmoid(alpha * g) * (u + 1) */
     MOE_ACT_GEGLU,          /* gelu(gate) * up, gelu by a tanh (Gemma) */
     MOE_ACT_REGLU,          /* max(gate, 0) * up (SmallThinker) */
+    MOE_ACT_SWIGLU_LIMITED, /* silu(min(gate, limit)) * clamp(up, -limit, limit) (DeepSeek-V4) */
     /* Of two matrices instead of three: there is no gate. */
     MOE_ACT_RELU,  /* max(up, 0) */
     MOE_ACT_SILU,  /* silu(up) */
@@ -69,7 +79,7 @@ enum moe_act_kind {
 /* Whether there is a gate beside up and down. */
 static inline int moe_act_is_gated(enum moe_act_kind kind)
 {
-    return kind <= MOE_ACT_REGLU;
+    return kind <= MOE_ACT_SWIGLU_LIMITED;
 }
 
 #endif

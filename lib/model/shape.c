@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "base/mem.h"
+#include "model/config_states.h"
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
@@ -155,6 +156,11 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
             out->kv_position += moe_config_is_global(c, layer) ? global * c->global_kv_heads
                                                                : values * moe_config_cache_heads(c);
     out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * c->index_dim;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        if (c->layer_compresses[layer]) /* a position's part of an entry */
+            out->kv_position +=
+                (values + (c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN ? c->index_dim : 0)) /
+                moe_config_ratio(c, layer);
     out->kv_position *= sizeof(float) * (c->n_encoder ? 2 : 1);
     return MOE_OK;
 }

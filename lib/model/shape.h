@@ -21,8 +21,8 @@ struct moe_shape_bytes {
     uint64_t shared;   /* shared expert, or bypass, of one MoE layer */
     uint64_t dense_ff; /* feed-forward of one layer without experts */
     uint64_t head;     /* final norm (or last projection) and head; a tied one counts here too */
-    /* KV cache of one position, all layers of attention, f32. With an encoder all of the decoder's,
-     * for a position of the text and one of its source. */
+    /* KV cache of one position, all layers of attention, f32; its part of entries as well. With an
+     * encoder all of the decoder's, for a position of the text and one of its source. */
     uint64_t kv_position;
     uint64_t expert;             /* one routed expert */
     uint64_t expert_segments[2]; /* gate and up; down */

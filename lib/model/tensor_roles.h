@@ -21,7 +21,10 @@ enum moe_tensor_role {
     MOE_T_LAST_PROJECTION, /* in place of the final norm */
     MOE_T_LAST_PROJECTION_BIAS,
     MOE_T_ENCODER_NORM, /* the last of the encoder */
-    MOE_T_HEAD,         /* absent when tied */
+    MOE_T_LAST_MIX,     /* of several streams, behind the last layer */
+    MOE_T_LAST_MIX_BIAS,
+    MOE_T_LAST_MIX_SCALE,
+    MOE_T_HEAD, /* absent when tied */
     MOE_T_HEAD_BIAS,
     MOE_T_ATTN_NORM,
     MOE_T_ATTN_NORM_BIAS,
@@ -53,6 +56,26 @@ enum moe_tensor_role {
     MOE_T_O,
     MOE_T_O_BIAS,
     MOE_T_ATTN_GATE,
+    /* Shared keys, whose one head K makes. */
+    MOE_T_OUT_DOWN, /* [out_groups * out_rank][values of a group of heads] */
+    /* What entries are made of: values, the logarithms of their weights, and biases of these by
+     * place in the group; where groups overlap each first for the next group, then for its own. */
+    MOE_T_ENTRY,
+    MOE_T_ENTRY_GATE,
+    MOE_T_ENTRY_BIAS, /* [ratio][width] */
+    MOE_T_ENTRY_NORM,
+    MOE_T_INDEX_ENTRY, /* the same of the entries that an indexer scores */
+    MOE_T_INDEX_GATE,
+    MOE_T_INDEX_BIAS,
+    MOE_T_INDEX_NORM,
+    /* Of several streams, before attention and before the feed-forward: the matrix that makes of
+     * all of them how they are mixed (in, out, each into each), with biases and three scales. */
+    MOE_T_ATTN_MIX,
+    MOE_T_ATTN_MIX_BIAS,
+    MOE_T_ATTN_MIX_SCALE,
+    MOE_T_FFN_MIX,
+    MOE_T_FFN_MIX_BIAS,
+    MOE_T_FFN_MIX_SCALE,
     /* Layers with a recurrent state, in the place of all of the above but the norm. */
     MOE_T_STATE_Q,
     MOE_T_STATE_K,
@@ -166,6 +189,7 @@ enum moe_take {
     MOE_TAKE_CONV,      /* a vector [conv_width][channels] that is [channels][1][conv_width], or has
                            dimensions of 1 elsewhere or none */
     MOE_TAKE_TURNED,    /* a vector [keys][values] that is [values][keys] */
+    MOE_TAKE_PLACES,    /* a vector that is [ratio][width] */
     MOE_TAKE_ROUTES,    /* a vector that is [vocab][top_k], of whole numbers */
 };
 

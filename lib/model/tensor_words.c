@@ -1,5 +1,6 @@
 /* What a model's description answers to the words of the table of tensors (tensor_words.h). */
 #include "model/tensor_words.h"
+#include "model/config_states.h"
 
 uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {
@@ -9,6 +10,8 @@ uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t
     uint32_t values = c->state_heads * c->state_value_dim;
     uint32_t state_keys = c->state_key_heads * c->state_key_dim;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
+    bool chooses = layer < MOE_NO_LAYER && c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN;
+    uint32_t ratio = layer < MOE_NO_LAYER ? moe_config_ratio(c, layer) : 0, twice = 1 + chooses;
     const uint32_t widths[N_WIDTHS] = {
         [ONE] = 1,
         [VOCAB] = c->vocab,
@@ -18,10 +21,25 @@ uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t
         [QUERIES] = queries,
         [KEYS] = keys,
         [VALUES] = c->n_heads * (moe_config_is_global(c, layer) ? head : c->value_dim),
-        [QUERY_INPUT] = c->kv_rank && c->q_rank ? c->q_rank : c->hidden,
+        [QUERY_INPUT] = c->q_rank ? c->q_rank : c->hidden,
         [QUERY_NORM] = all_heads ? queries : head,
         [KEY_NORM] = all_heads ? keys : head,
         [Q_RANK] = c->q_rank,
+        [OUTPUTS] = c->out_groups
+                        ? c->out_groups * c->out_rank
+                        : c->n_heads * (moe_config_is_global(c, layer) ? head : c->value_dim),
+        [OUT_DOWN] = c->out_groups * c->out_rank,
+        [OUT_GROUP] = c->out_groups ? queries / c->out_groups : 0,
+        [ENTRIES] = twice * head,
+        [ENTRY] = head,
+        [ENTRY_BIAS] = ratio * twice * head,
+        [INDEX_ENTRIES] = twice * c->index_dim,
+        [INDEX_ENTRY] = c->index_dim,
+        [INDEX_BIAS] = ratio * twice * c->index_dim,
+        [STREAMS] = c->n_streams * c->hidden,
+        [STREAM_MIX] = (2 + c->n_streams) * c->n_streams,
+        [STREAM_ENDS] = c->n_streams,
+        [THREE] = 3,
         [KV_RANK] = c->kv_rank,
         [KV_DOWN] = c->kv_rank + c->rope_dim,
         [LATENT_KEYS] = c->n_heads * c->kv_rank,
@@ -62,7 +80,8 @@ uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t
 bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer)
 {
     bool moe_layer = layer < MOE_NO_LAYER && c->layer_is_moe[layer];
-    bool routed = moe_layer && !c->layer_is_static[layer];
+    bool is_static = moe_layer && c->layer_is_static[layer];
+    bool routed = moe_layer && (!is_static || c->static_weighed);
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
@@ -72,6 +91,9 @@ bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
+    bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm != MOE_QK_NORM_BARE;
+    bool indexed = layer < MOE_NO_LAYER && moe_config_has_indexer(c, layer);
+    uint32_t compression = layer < MOE_NO_LAYER ? c->layer_compresses[layer] : MOE_COMPRESS_NOT;
     bool plain = !moe_layer && !(layer < MOE_NO_LAYER && c->layer_no_ffn[layer]);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
@@ -85,6 +107,11 @@ bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint
         [LAYER_SCALE] = c->layer_scale,
         [FEEDS] = (moe_layer || plain) && !c->parallel_blocks,
         [ATTENDS] = attends,
+        [SHARED_KEYS] = attends && c->out_groups,
+        [KEY_NORMED] = attends && (c->out_groups || normed),
+        [COMPRESSES] = compression != MOE_COMPRESS_NOT,
+        [CHOOSES] = compression == MOE_COMPRESS_CHOSEN,
+        [MANY_STREAMS] = c->n_streams > 0,
         [ATTN_GATE] = attends && c->attn_gate,
         [RECURRENT] = recurrent,
         [STATE] = recurrent && c->state_kind != MOE_STATE_CONV,
@@ -97,13 +124,14 @@ bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint
         [SHORT_CONV] = recurrent && c->state_kind == MOE_STATE_CONV,
         [CONV_BIAS] = recurrent && c->conv_bias,
         [ORDINARY] = attends && c->kv_rank == 0,
-        [HAS_VALUES] = attends && c->kv_rank == 0 && !keys_only,
+        [HAS_VALUES] = attends && c->kv_rank == 0 && !keys_only && !c->out_groups,
         [VALUES_BIAS] = attends && c->qkv_bias && !keys_only,
         [LATENT] = attends && c->kv_rank > 0,
-        [LATENT_Q] = attends && c->kv_rank > 0 && c->q_rank > 0,
-        [INDEXED] = layer < MOE_NO_LAYER && moe_config_has_indexer(c, layer),
+        [LATENT_Q] = attends && c->q_rank > 0,
+        [INDEXED] = indexed,
+        [SCORES] = indexed || compression == MOE_COMPRESS_CHOSEN,
         [QKV_BIAS] = attends && c->qkv_bias,
-        [QK_NORM] = attends && c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm != MOE_QK_NORM_BARE,
+        [QK_NORM] = attends && normed,
         [SINKS] = attends && c->attn_sinks,
         [O_BIAS] = attends && c->o_bias,
         [POSITION_BUCKETS] = c->positions == MOE_POSITIONS_BUCKETS && first,
@@ -121,8 +149,8 @@ bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint
         [ROUTER_BIAS] = routed && c->router_bias,
         [OWN_NORMS] = moe_layer && c->own_norms,
         [EXPERT_SCALE] = routed && c->expert_scale,
-        [CHOICE_BIAS] = routed && c->choice_bias,
-        [STATIC] = moe_layer && !routed,
+        [CHOICE_BIAS] = moe_layer && !is_static && c->choice_bias,
+        [STATIC] = is_static,
         [SHARED] = shared,
         [SHARED_HAS_GATE] = shared && dense_gate,
         [SHARED_GATE] = shared && c->shared_gate,

@@ -23,6 +23,19 @@ enum width {
     QUERY_NORM,  /* of a norm over a head, or over all of them */
     KEY_NORM,    /* ... the same of keys */
     Q_RANK,      /* of latent attention, here and below */
+    OUTPUTS,     /* what the output's matrix takes in: VALUES, or with shared keys */
+    OUT_DOWN,    /* ... this, which is made of */
+    OUT_GROUP,   /* ... these values of a group of heads */
+    ENTRIES,     /* what entries are made of: of a layer whose groups overlap twice as wide */
+    ENTRY,       /* ... one, */
+    ENTRY_BIAS,  /* ... and its biases; the same three of the indexer */
+    INDEX_ENTRIES,
+    INDEX_ENTRY,
+    INDEX_BIAS,
+    STREAMS,     /* what mixes streams: all of them, */
+    STREAM_MIX,  /* ... by these numbers, */
+    STREAM_ENDS, /* ... or behind the last layer by one each */
+    THREE,
     KV_RANK,     /* the latent vector */
     KV_DOWN,     /* latent vector and rotated values */
     LATENT_KEYS, /* all heads' queries in the latent space */
@@ -67,6 +80,11 @@ enum condition {
     FEEDS, /* ... with a norm of its feed-forward */
     FFN_LAYER_NORM,
     ATTENDS, /* ... of attention */
+    SHARED_KEYS,
+    KEY_NORMED,
+    COMPRESSES, /* ... with entries, */
+    CHOOSES,    /* ... of which it chooses */
+    MANY_STREAMS,
     ATTN_GATE,
     RECURRENT, /* a layer with a state in its place */
     STATE,     /* ... that is a matrix of each head, */
@@ -84,6 +102,7 @@ enum condition {
     LATENT,
     LATENT_Q, /* ... with queries out of a vector of their own */
     INDEXED,  /* ... to positions that the layer chooses */
+    SCORES,   /* ... or entries */
     QKV_BIAS,
     QK_NORM,
     SINKS,

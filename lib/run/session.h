@@ -89,8 +89,8 @@ void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool
 
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).
- * hidden_in: states [n_rows][hidden] to start from; NULL: the embedding of the rows' tokens.
- * hidden_out: if not NULL, receives the states after layer_end - 1, [n_rows][hidden].
+ * hidden_in: states [n_rows][moe_config_state_width] to start from; NULL: the embedding of the
+ * rows' tokens. hidden_out: if not NULL, receives the states after layer_end - 1, as wide.
  * Statistics go to the named phase. With an encoder (run/source.h): the decoder's layers are those
  * from n_encoder on, each row's sequence attending to a source that is encoded; the encoder's are
  * computed in the phase MOE_ENCODE, over whole sources.

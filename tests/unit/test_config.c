@@ -12,6 +12,7 @@
 #include "fmt/json.h"
 
 #include "../test.h"
+#include "model/config_states.h"
 
 static struct moe_config config;
 
@@ -523,6 +524,59 @@ static void hunyuan(void **state)
                  &err);
 }
 
+static void deepseek_v4(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    read_ok(MODEL(
+        "deepseek_v4",
+        ", \"o_groups\": 2, \"compress_ratios\": [0, 128, 4, 4, 0], \"qk_rope_head_dim\": 32, "
+        "\"num_hash_layers\": 1, \"num_nextn_predict_layers\": 1, \"rope_scaling\": "
+        "{\"type\": \"yarn\", \"factor\": 16, "
+        "\"original_max_position_embeddings\": 1024}"));
+    assert_layers("MMMM", "wwww");
+    assert_memory_equal(config.layer_compresses, "\0\1\2\2\0", 5);
+    assert_memory_equal(config.layer_is_static, "\1\0\0\0", 4);
+    assert_int_equal(config.head_dim, 512);
+    assert_int_equal(config.n_kv_heads, 1);
+    assert_int_equal(config.window, 128);
+    assert_int_equal(config.all_ratio, 128);
+    assert_int_equal(config.chosen_ratio, 4);
+    assert_int_equal(config.index_heads, 64);
+    assert_int_equal(config.n_streams, 4);
+    assert_int_equal(config.shared_ff, 2048);
+    assert_int_equal(config.router_kind, MOE_ROUTER_SOFTPLUS);
+    assert_int_equal(config.n_global_freqs, 16);
+    assert_near(config.rope_theta, 1e4);
+    assert_near(config.global_freqs[1], pow(160000, -1.0 / 16)); /* the ramp begins behind it, */
+    assert_near(config.global_freqs[15], pow(160000, -15.0 / 16) / 16); /* and ends before this */
+    assert_true(config.n_rope_freqs == 0 && config.rope_scale == 1 && config.attn_sinks);
+    assert_fails(moe_config_check_gpu(&config, "v4", &err), MOE_ERR_UNSUPPORTED,
+                 "compressed positions", &err);
+
+    read_ok(
+        MODEL("deepseek_v4",
+              ", \"o_groups\": 2, \"layer_types\": [\"sliding_attention\", \"sliding_attention\", "
+              "\"compressed_sparse_attention\", \"sliding_attention\"], "
+              "\"compress_rates\": {\"compressed_sparse_attention\": 6}, "
+              "\"mlp_layer_types\": [\"moe\", \"moe\", \"moe\", \"moe\"], "
+              "\"rope_parameters\": {\"main\": {\"rope_type\": \"default\", \"rope_theta\": "
+              "5e4}, \"compress\": {\"rope_type\": \"default\", \"rope_theta\": 7e4, "
+              "\"partial_rotary_factor\": 0.25}}"));
+    assert_memory_equal(config.layer_compresses, "\0\0\2\0", 4);
+    assert_int_equal(config.chosen_ratio, 6);
+    assert_int_equal(config.all_ratio, 0);
+    assert_int_equal(config.rope_dim, 128);
+    assert_near(config.rope_theta, 5e4);
+    assert_near(config.global_freqs[1], pow(7e4, -1.0 / 64));
+    assert_true(!config.static_weighed && !moe_config_has_static(&config, 0, 4));
+
+    read_ok(MODEL("deepseek_v4", ", \"o_groups\": 2")); /* all that is not said */
+    assert_memory_equal(config.layer_compresses, "\1\1\1\2", 4);
+    assert_memory_equal(config.layer_is_static, "\1\1\1\0", 4);
+    assert_int_equal(config.rope_dim, 64);
+}
+
 static void gpt_oss(void **state)
 {
     (void)state;
@@ -769,6 +823,24 @@ static void what_is_not_computed_is_refused(void **state)
         WRONG("deepseek_v2", "\"topk_method\": \"group_limited_greedy\"", "'n_group'"),
         WRONG("deepseek_v2", "\"kv_lora_rank\": null", "latent attention with 0 shared"),
         WRONG("deepseek_v2", "\"kv_lora_rank\": 16777216", "too wide"),
+        REFUSED("deepseek_v4", "\"scoring_func\": \"sigmoid\"", "'scoring_func' is sigmoid"),
+        REFUSED("deepseek_v4", "\"expert_dtype\": \"fp4\"", "'expert_dtype' is fp4"),
+        REFUSED("deepseek_v4", "\"o_groups\": 2, \"compress_ratios\": [0, 4, 128, 64]",
+                "'compress_ratios' item 3 is none"),
+        WRONG("deepseek_v4", "\"o_groups\": 2, \"compress_ratios\": [0, 4]",
+              "must be a list of 4 layers"),
+        REFUSED("deepseek_v4",
+                "\"o_groups\": 2, \"mlp_layer_types\": [\"moe\", \"moe\", \"dense\", \"moe\"]",
+                "item 2 is 'dense'"),
+        REFUSED("deepseek_v4", "\"o_groups\": 2, \"o_lora_rank\": 24", "outputs of 24 values"),
+        WRONG("deepseek_v4", "\"o_groups\": 2, \"num_key_value_heads\": 2", "key/value heads is 2"),
+        WRONG("deepseek_v4", "\"o_groups\": 3", "cannot put out in 3 groups"),
+        WRONG("deepseek_v4", "\"o_groups\": 2, \"hc_mult\": 1", "1 streams mixed by 20"),
+        WRONG("deepseek_v4", "\"o_groups\": 2, \"index_head_dim\": 32", "indexer's heads is 32"),
+        REFUSED("deepseek_v4",
+                "\"o_groups\": 2, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, "
+                "\"attention_factor\": 1.1}",
+                "'attention_factor' of 1.1"),
         REFUSED("phimoe", "\"num_experts_per_tok\": 4, \"num_key_value_heads\": 2",
                 "sparsemixer routing is implemented for two"),
         REFUSED("minicpm", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", "dynamic"),
@@ -995,6 +1067,7 @@ int main(void)
         cmocka_unit_test(phimoe_minicpm_granite),
         cmocka_unit_test(flex_olmo_ernie),
         cmocka_unit_test(hunyuan),
+        cmocka_unit_test(deepseek_v4),
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(switch_transformers),
         cmocka_unit_test(gptsan),

@@ -329,6 +329,8 @@ static struct family_case cases[] = {
     HF("cohere2-moe-b"),
     HF("cohere2-moe-gguf"),
     GGUF("cohere2-moe-gguf"),
+    HF("deepseek-v4-a"),
+    HF("deepseek-v4-b"),
     HF("smallthinker-a"),
     GGUF("smallthinker-a"),
     HF("smallthinker-b"),

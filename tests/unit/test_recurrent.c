@@ -1,11 +1,13 @@
 /*
- * Recurrent states: the same bits for any batch, thread count and company, where a text may go on
- * from, forks, files, and what they take of memory.
+ * Recurrent states, and entries of layers that compress: the same bits for any batch, thread count
+ * and company, where a text may go on from, forks, files, and what they take of memory.
  */
 #include <string.h>
 
 #include "engine/context_file.h"
+#include "layer/compressed.h"
 #include "layer/recurrent.h"
+#include "model/config_states.h"
 #include "model/tensor_roles.h"
 #include "model_fixture.h"
 
@@ -15,16 +17,21 @@ static char context_path[64];
 
 struct recurrent {
     struct fixture f;
+    uint16_t kv_kind;
     uint32_t ids[N_IDS];
     uint64_t stride;
     float *want; /* [N_IDS][stride] logits after each token, computed one by one */
 };
 
-static void open_session(struct fixture *f, uint32_t batch)
+static void open_session(struct recurrent *r, uint32_t batch)
 {
     struct moe_err err = {0};
-    const struct moe_session_options options = {
-        .context = 256, .n_sequences = N_SEQUENCES, .batch = batch, .takes_back = true};
+    struct fixture *f = &r->f;
+    const struct moe_session_options options = {.context = 256,
+                                                .n_sequences = N_SEQUENCES,
+                                                .batch = batch,
+                                                .kv_kind = r->kv_kind,
+                                                .takes_back = true};
     moe_session_close(f->session);
     assert_ok(moe_session_open(&f->session, f->model, f->experts, &options, &err), &err);
 }
@@ -59,10 +66,11 @@ static void compute(struct recurrent *r, uint32_t sequence, uint32_t first, uint
     free(logits);
 }
 
-static int open_all(void **state, const char *checkpoint)
+static int open_kind(void **state, const char *checkpoint, uint16_t kv_kind)
 {
     struct moe_err err = {0};
     struct recurrent *r = *state = calloc(1, sizeof *r);
+    r->kv_kind = kv_kind;
     const struct moe_convert_options options = pack_options("8", 8);
     snprintf(context_path, sizeof context_path, "/tmp/moe-recurrent-%d.context", (int)getpid());
     snprintf(r->f.path, sizeof r->f.path, "/tmp/moe-recurrent-%d.moe", (int)getpid());
@@ -72,7 +80,7 @@ static int open_all(void **state, const char *checkpoint)
               &err);
     r->stride = moe_logits_stride(&r->f.model->config);
     r->want = calloc(N_IDS, r->stride * sizeof *r->want);
-    open_session(&r->f, N_IDS);
+    open_session(r, N_IDS);
     for (uint32_t i = 0; i < N_IDS; i++) {
         r->ids[i] = i * 37 % 251;
         const struct moe_row row = row_of(r, 0, i);
@@ -80,6 +88,21 @@ static int open_all(void **state, const char *checkpoint)
         assert_ok(moe_logits(r->f.session, 0, 1, r->want + i * r->stride, &err), &err);
     }
     return 0;
+}
+
+static int open_all(void **state, const char *checkpoint)
+{
+    return open_kind(state, checkpoint, MOE_LAYOUT_F32);
+}
+
+static int open_compressed(void **state)
+{
+    return open_all(state, "tests/fixtures/deepseek-v4-a");
+}
+
+static int open_compressed_f16(void **state)
+{
+    return open_kind(state, "tests/fixtures/deepseek-v4-b", MOE_LAYOUT_F16);
 }
 
 static int open_delta(void **state)
@@ -127,12 +150,12 @@ static void test_any_batch_gives_the_same_bits(void **state)
     static const uint32_t batches[] = {2, 3, 16, 33, N_IDS};
     for (int threads = 1; threads <= 3; threads += 2) {
         moe_par_set_threads(threads);
-        open_session(&r->f, N_IDS);
+        open_session(r, N_IDS);
         for (size_t i = 0; i < sizeof batches / sizeof batches[0]; i++)
             compute(r, 1, 0, N_IDS, batches[i]); /* each begins the text anew */
     }
     moe_par_set_threads(2);
-    open_session(&r->f, N_IDS);
+    open_session(r, N_IDS);
 }
 
 static void test_company_changes_nothing(void **state)
@@ -184,7 +207,7 @@ static void test_layers_stand_for_themselves(void **state)
     struct moe_row rows[6];
     for (uint32_t i = 0; i < 6; i++)
         rows[i] = row_of(r, 0, i);
-    float *hidden = calloc(6, r->f.model->config.hidden * sizeof *hidden);
+    float *hidden = calloc(6, moe_config_state_width(&r->f.model->config) * sizeof *hidden);
     assert_ok(moe_forward(r->f.session, MOE_PREFILL, rows, 6, 0, 2, NULL, hidden, &err), &err);
     assert_int_equal(moe_sequence_from(r->f.session, 0, 6), 0);
     for (int again = 0; again < 2; again++)
@@ -209,6 +232,19 @@ static void test_forks_take_the_states(void **state)
     assert_ok(moe_sequence_fork(r->f.session, 0, 2, 35, &err), &err); /* its state is gone */
     assert_int_equal(moe_sequence_from(r->f.session, 2, 35), 0);
     compute(r, 2, 0, 5, 5);
+}
+
+static void test_a_text_goes_back_to_its_mark(void **state)
+{
+    struct recurrent *r = *state;
+    compute(r, 0, 0, 21, 21);
+    moe_sequence_mark(r->f.session, 0, 21);
+    for (int times = 0; times < 2; times++) { /* over several groups, and to be changed again */
+        compute(r, 0, 21, 60, times ? 39 : 4);
+        assert_int_equal(moe_sequence_back(r->f.session, 0, 47), 21);
+    }
+    compute(r, 0, 21, N_IDS, 5);
+    assert_int_equal(moe_sequence_back(r->f.session, 0, 20), 0);
 }
 
 static void test_nothing_is_known_of_other_texts(void **state)
@@ -276,6 +312,19 @@ static void test_memory_of_selections_is_booked(void **state)
                      4 * (3 * (16 + 16 + 80) + 5 * 6 * 16) * 4);
 }
 
+static void test_memory_of_entries_is_booked(void **state)
+{
+    const struct recurrent *r = *state;
+    const struct moe_session_options options = {
+        .context = 256, .n_sequences = 2, .kv_kind = MOE_LAYOUT_F32};
+    /* Twice: of 8 positions values and logarithms, 48 for attention and 32 for the indexer, whose
+     * keys have 16; entries of 24, once as values with room for 32: 65 and 33 of them, in 16s. */
+    uint64_t choosing = 8 * 2 * (48 + 32) + 80 * 16 + 80 * (24 + 32);
+    uint64_t seeing_all = 8 * 2 * 32 + 48 * (24 + 32);
+    assert_int_equal(moe_compressed_shape(&r->f.model->config, &options).bytes,
+                     2 * (2 * choosing + seeing_all) * 4);
+}
+
 /* Writes the first n positions of sequence 0, and has another session begin with the file; returns
  * how many it had. */
 static uint64_t keep_and_take(struct recurrent *r, uint32_t n)
@@ -284,7 +333,7 @@ static uint64_t keep_and_take(struct recurrent *r, uint32_t n)
     struct moe_context_file file;
     const struct moe_context c = {.ids = {.ids = r->ids, .n = n}, .n_done = n};
     assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
-    open_session(&r->f, N_IDS);
+    open_session(r, N_IDS);
     assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
     uint64_t n_done = file.context.n_done;
     assert_int_equal(moe_context_most(&file, r->f.session), n_done);
@@ -325,7 +374,7 @@ static void test_files_are_taken_whole(void **state)
     assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
     assert_int_equal(moe_context_most(&file, r->f.session), 0);
     moe_context_close(&file);
-    open_session(&r->f, N_IDS);
+    open_session(r, N_IDS);
     /* The last layer's states, before the checksum that ends the file. */
     FILE *f = fopen(context_path, "r+b");
     assert_int_equal(fseek(f, -12, SEEK_END), 0);
@@ -337,6 +386,14 @@ static void test_files_are_taken_whole(void **state)
     moe_context_close(&file);
     compute(r, 0, 0, 10, 10); /* begins anew all the same */
     unlink(context_path);
+}
+
+static void test_open_groups_are_not_kept_in_files(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    assert_null(moe_sequence_kv(r->f.session, &err));
+    assert_non_null(strstr(err.text, "groups that are open"));
 }
 
 int main(void)
@@ -352,6 +409,22 @@ int main(void)
         cmocka_unit_test(test_files_are_taken_whole),
         cmocka_unit_test(test_nothing_is_known_of_other_texts),
         cmocka_unit_test(test_memory_is_booked),
+    };
+    const struct CMUnitTest compressed[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
+        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_forks_take_the_states),
+        cmocka_unit_test(test_a_text_goes_back_to_its_mark),
+        cmocka_unit_test(test_nothing_is_known_of_other_texts),
+        cmocka_unit_test(test_memory_of_entries_is_booked),
+        cmocka_unit_test(test_open_groups_are_not_kept_in_files),
+    };
+    const struct CMUnitTest compressed_f16[] = {
+        cmocka_unit_test(test_any_batch_gives_the_same_bits),
+        cmocka_unit_test(test_company_changes_nothing),
+        cmocka_unit_test(test_a_text_goes_back_to_its_mark),
     };
     const struct CMUnitTest short_conv[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
@@ -400,6 +473,9 @@ int main(void)
     failed += cmocka_run_group_tests_name("halves", halves, open_halves, close_all);
     failed += cmocka_run_group_tests_name("kda", kda, open_kda, close_all);
     failed += cmocka_run_group_tests_name("select", select, open_select, close_all);
+    failed += cmocka_run_group_tests_name("compressed", compressed, open_compressed, close_all);
+    failed += cmocka_run_group_tests_name("compressed, f16", compressed_f16, open_compressed_f16,
+                                          close_all);
     failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +
            cmocka_run_group_tests_name("short convolution", short_conv, open_short_conv, close_all);

@@ -52,6 +52,30 @@ static void test_best_against_ranks(void **state)
     }
 }
 
+/* The same ones in rising order, where values are numbers; both zeros are equal. */
+static void test_best_places(void **state)
+{
+    uint64_t random = 5;
+    for (int round = 0; round < 3000; round++) {
+        float values[MAX_EXPERTS];
+        uint32_t best[MAX_EXPERTS], places[MAX_EXPERTS];
+        uint32_t n = 2 + (uint32_t)(test_random(&random) % (MAX_EXPERTS - 1));
+        uint32_t k = 1 + (uint32_t)(test_random(&random) % (n - 1)), at = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            values[i] = ((float)(test_random(&random) % 20) - 9) * (round % 2 ? 1e-3f : 1e30f);
+            if (values[i] == 0 && test_random(&random) % 2)
+                values[i] = -0.0f;
+        }
+        moe_best(values, n, k, best);
+        moe_best_places(values, n, k, places);
+        for (uint32_t i = 0; i < n; i++)
+            for (uint32_t j = 0; j < k; j++)
+                if (best[j] == i)
+                    assert_int_equal(places[at++], i);
+        assert_int_equal(at, k);
+    }
+}
+
 /* ---- Selecting ---- */
 
 static const struct moe_prefetch_limits above_75 = {.percentile = 75};
@@ -254,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_best),
         cmocka_unit_test(test_best_against_ranks),
+        cmocka_unit_test(test_best_places),
         cmocka_unit_test(test_percentile_is_nearest_rank),
         cmocka_unit_test(test_percentile_of_equal_scores),
         cmocka_unit_test(test_limits_combine),
