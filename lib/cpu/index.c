@@ -1,6 +1,7 @@
 /*
- * Indexers: which of the keys that a row may see its attention sees (DeepSeek-V4: entries of groups
- * of positions). A key's score, with q_h the row's queries and w_h what each head of them counts:
+ * Indexers: which of the keys that a row may see its attention sees (DeepSeek-V3.2: of positions,
+ * sparse.c; DeepSeek-V4: of entries of groups of them). A key's score, with q_h the row's queries
+ * and w_h what each head of them counts:
  *
  *   s = fma(w_h, max(d_h, 0), s) by rising h, from 0; d_h the panel product of key and q_h, one fma
  *   chain. (Descriptions divide by square roots of widths and numbers of heads, which does not
@@ -24,8 +25,7 @@ static uint64_t tiles_floats(const struct moe_config *c)
     return moe_round_up(c->index_heads, MOE_TILE) * c->index_dim;
 }
 
-/* A row's queries side by side, eight heads at a time; zeros stand for heads there are not. */
-static void put_tiles(const struct moe_config *c, const float *queries, float *tiles)
+void stages_cpu_index_tiles(const struct moe_config *c, const float *queries, float *tiles)
 {
     for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE)
         for (uint32_t i = 0; i < c->index_dim; i++)
@@ -33,19 +33,18 @@ static void put_tiles(const struct moe_config *c, const float *queries, float *t
                 *tiles++ = h + t < c->index_heads ? queries[(h + t) * c->index_dim + i] : 0;
 }
 
-/* Of the first n <= CHUNK keys of some panels. products: [MOE_TILE][CHUNK] scratch. */
-static void score(const struct moe_config *c, const float *tiles, const float *weights,
-                  const float *keys, uint32_t n, float *products, float *scores)
+void stages_cpu_index_scores(const struct moe_config *c, struct moe_layout layout,
+                             const float *tiles, const float *weights, const uint8_t *keys,
+                             uint32_t n, float *products, float *scores)
 {
-    const struct moe_layout f32 = {.kind = MOE_LAYOUT_F32};
-    int form = moe_kern_layout_index(MOE_LAYOUT_F32);
+    int form = moe_kern_layout_index(layout.kind);
+    uint64_t item = moe_layout_bits(layout.kind) / 8;
     memset(scores, 0, n * sizeof *scores);
     for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
         const struct moe_tile in = {.x = tiles + (uint64_t)h * c->index_dim};
         for (uint32_t i = 0; i < n; i += MOE_PANEL_ROWS)
-            moe_kern.panel[form][MOE_N_TILES - 1](
-                (const uint8_t *)(keys + (uint64_t)i * c->index_dim), f32, c->index_dim, &in,
-                products + i, CHUNK);
+            moe_kern.panel[form][MOE_N_TILES - 1](keys + (uint64_t)i * c->index_dim * item, layout,
+                                                  c->index_dim, &in, products + i, CHUNK);
         for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
             float *of = products + t * CHUNK;
             moe_kern.relu(of, n, of);
@@ -94,9 +93,10 @@ static void score_chunk(const struct choose *p, uint32_t row, uint32_t chunk, co
     const struct moe_compressed_part part =
         moe_compressed_at(&w->compressed, p->rows[row].sequence, p->layer);
     uint32_t base = chunk * CHUNK, left = n_seen(p, row) - base;
-    score(p->c, tiles, p->e->weights + row * p->e->weights_stride,
-          part.index + (uint64_t)base * p->c->index_dim, left < CHUNK ? left : CHUNK, products,
-          scores + base);
+    stages_cpu_index_scores(p->c, (struct moe_layout){.kind = MOE_LAYOUT_F32}, tiles,
+                            p->e->weights + row * p->e->weights_stride,
+                            (const uint8_t *)(part.index + (uint64_t)base * p->c->index_dim),
+                            left < CHUNK ? left : CHUNK, products, scores + base);
 }
 
 static void choose(const struct choose *p, uint32_t row, const float *scores)
@@ -116,7 +116,7 @@ static void choose_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct scratch s = scratch_of(p, thread);
     for (uint32_t row = (uint32_t)begin; row < (uint32_t)end; row++) {
         uint32_t n = n_seen(p, row) > p->c->index_top ? n_seen(p, row) : 0;
-        put_tiles(p->c, p->e->queries + row * p->e->queries_stride, s.tiles);
+        stages_cpu_index_tiles(p->c, p->e->queries + row * p->e->queries_stride, s.tiles);
         for (uint32_t chunk = 0; chunk * CHUNK < n; chunk++)
             score_chunk(p, row, chunk, s.tiles, s.products, s.scores);
         choose(p, row, s.scores);
@@ -161,7 +161,7 @@ void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const stru
         return;
     }
     const struct scratch first = scratch_of(&p, 0);
-    put_tiles(c, p.e->queries, first.tiles);
+    stages_cpu_index_tiles(c, p.e->queries, first.tiles);
     if (n_seen(&p, 0) > c->index_top)
         moe_par_for((n_seen(&p, 0) - 1) / CHUNK + 1, 1, score_chunks, &p);
     choose(&p, 0, first.scores);

@@ -6,9 +6,7 @@
  * from, for each position one key k (under a layer norm of epsilon 1e-6), and for each row weights
  * w_h of its heads; of queries and keys the first rope_dim values are rotated. For a row:
  *
- *   score    s_p = fma(w_h, max(d_h, 0), s_p) by rising h, from 0; d_h the panel product of key p
- *            and q_h, one fma chain. (Descriptions divide by square roots of widths and numbers of
- *            heads, which does not change the order of the scores.)
+ *   score    of the positions' keys, as index.c defines it
  *   choice   the index_top positions of the highest scores, of equal ones the first; all where
  *            there are no more. A layer that shares a choice takes that of the last layer before it
  *            that has an indexer.
@@ -22,6 +20,7 @@
  */
 #include <string.h>
 
+#include "base/best.h"
 #include "base/par.h"
 #include "cpu/stages_cpu.h"
 #include "kern/kern.h"
@@ -97,18 +96,6 @@ void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_ro
 
 /* ---- Scores ---- */
 
-/* The row's queries side by side, eight heads at a time; zeros stand for heads there are not. */
-static void put_tiles(const struct sparse *sp)
-{
-    const struct moe_config *c = &sp->s->model->config;
-    const float *q = sp->x->q + sp->row * sp->x->q_stride;
-    float *to = sp->x->tiles;
-    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE)
-        for (uint32_t i = 0; i < c->index_dim; i++)
-            for (uint32_t t = 0; t < MOE_TILE; t++)
-                *to++ = h + t < c->index_heads ? q[(h + t) * c->index_dim + i] : 0;
-}
-
 static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
 {
     const struct sparse *sp = ctx;
@@ -117,62 +104,16 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
     const struct moe_kv *kv = &sp->kv;
     const float *weights = sp->x->weights + sp->row * sp->x->weights_stride;
     float *products = sp->x->scratch + (uint64_t)thread * MOE_TILE * CHUNK;
-    int form = moe_kern_layout_index(kv->layout.kind);
     for (int64_t chunk = first; chunk < end; chunk++) {
         uint32_t base = (uint32_t)chunk * CHUNK, left = r->position + 1 - base;
         uint32_t n = left < CHUNK ? left : CHUNK;
         const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
         float *scores = sp->x->scores + base;
-        memset(scores, 0, n * sizeof *scores);
-        for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
-            struct moe_tile tile = {.x = sp->x->tiles + (uint64_t)h * c->index_dim};
-            for (uint32_t p = 0; p < n; p += MOE_PANEL_ROWS)
-                moe_kern.panel[form][MOE_N_TILES - 1](
-                    keys + (uint64_t)p * c->index_dim * kv->item_bytes, kv->layout, c->index_dim,
-                    &tile, products + p, CHUNK);
-            for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
-                float *of = products + t * CHUNK;
-                moe_kern.relu(of, n, of);
-                moe_kern.axpy(weights[h + t], of, n, scores);
-            }
-        }
+        stages_cpu_index_scores(c, kv->layout, sp->x->tiles, weights, keys, n, products, scores);
     }
 }
 
 /* ---- The choice ---- */
-
-/* A number that orders as the score does, both zeros alike. */
-static uint32_t order_of(float score)
-{
-    uint32_t bits;
-    score += 0.0f;
-    memcpy(&bits, &score, sizeof bits);
-    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
-
-/* The `top` highest of n scores, by rising place: byte by byte the number of the last of them is
- * found, and how many that are equal to it belong to them. */
-static void choose(const float *scores, uint32_t n, uint32_t top, uint32_t *places)
-{
-    uint32_t last = 0, known = 0, left = top;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        uint32_t count[256] = {0}, byte = 255;
-        for (uint32_t p = 0; p < n; p++)
-            if ((order_of(scores[p]) & known) == last)
-                count[order_of(scores[p]) >> shift & 255]++;
-        while (count[byte] < left)
-            left -= count[byte--];
-        last |= byte << shift;
-        known |= 255u << shift;
-    }
-    for (uint32_t p = 0; p < n; p++) {
-        uint32_t order = order_of(scores[p]);
-        if (order > last || (order == last && left > 0)) {
-            left -= order == last;
-            *places++ = p;
-        }
-    }
-}
 
 /* The row's choice, made here or by a layer before this one. */
 static int find_places(struct sparse *sp, struct moe_err *err)
@@ -182,9 +123,9 @@ static int find_places(struct sparse *sp, struct moe_err *err)
     struct moe_row *of = &x->of[sp->row];
     if (sp->l->index_k_norm) {
         uint32_t n = r->position + 1;
-        put_tiles(sp);
+        stages_cpu_index_tiles(&sp->s->model->config, x->q + sp->row * x->q_stride, x->tiles);
         moe_par_for((n - 1) / CHUNK + 1, 1, score_chunks, sp);
-        choose(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
+        moe_best_places(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
         *of = *r;
     }
     if (of->sequence == r->sequence && of->position == r->position)

@@ -73,6 +73,14 @@ void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe
                          uint32_t n_rows);
 void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                                uint32_t n_rows);
+/* An indexer's queries of a row side by side, eight heads at a time; zeros stand for heads there
+ * are not (index.c). */
+void stages_cpu_index_tiles(const struct moe_config *c, const float *queries, float *tiles);
+/* By these the scores of the first n <= MOE_ATTENTION_CHUNK keys of some panels. weights: of the
+ * heads; products: [MOE_TILE][MOE_ATTENTION_CHUNK] scratch. */
+void stages_cpu_index_scores(const struct moe_config *c, struct moe_layout layout,
+                             const float *tiles, const float *weights, const uint8_t *keys,
+                             uint32_t n, float *products, float *scores);
 /* Floats of scratch that a thread needs to choose among so many entries. */
 uint64_t moe_index_scratch_floats(const struct moe_config *c, uint64_t n_entries);
 /* cosines and sines of a row's position in the layer, pair by pair. */
