@@ -15,8 +15,8 @@ static const double LOOK_SECONDS = 50e-6;
 enum { LOOKS = 32 }; /* between two looks at the clock */
 
 /* A loop is open while `loop` is odd. Its other members change while it is closed and nobody is
- * inside: who enters counts himself first and then looks whether the loop that he saw is still
- * open, and who closes it looks afterwards who is inside. */
+ * inside: a helper that enters counts itself first and then looks whether the loop that it saw is
+ * still open, and the caller that closes it looks afterwards how many are inside. */
 struct crew {
     atomic_uint loop;
     atomic_int inside;  /* helpers that have entered, or are about to find it closed */
