@@ -44,7 +44,7 @@ static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_PROTECT] = {
         {"protect", NULL, "do not evict predicted experts", "off"}, FLAG(protect)},
     [MOE_PART_PROTECT_TOKENS] = {
-        {"protect-tokens", NULL, "nor what a pass's tokens used last, drafted ones too", "off"},
+        {"protect-tokens", NULL, "nor what a pass's tokens, drafts too, used last", "off"},
         FLAG(protect_tokens)},
     [MOE_PART_STREAM] = {
         {"stream", NULL, "load layers whole, whatever their routers choose", "off"},
