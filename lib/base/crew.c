@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "base/crew.h"
 
 #include <pthread.h>

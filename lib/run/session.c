@@ -317,7 +317,7 @@ const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err
     const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
                       : c->prefix_lm
                           ? "a model whose prompts see all of themselves begins each anew"
-                      : c->out_groups  ? "groups that are open are not kept in files yet"
+                      : c->out_groups  ? "groups that are open are not kept in files"
                       : !s->stages->kv ? "the KV cache lies in the GPU's memory: take --device cpu"
                                        : NULL;
     if (!why)
