@@ -2,6 +2,7 @@
 #include "answer_once.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -25,37 +26,50 @@ static int print_token(void *ctx, const struct moe_token_said *said)
 
 /* ---- The prompt kept on disk ---- */
 
-/* The conversation begins with what the file holds of a context; *held: so many positions. */
-static int load_prompt(const struct moe_engine *engine, struct moe_conversation *talk,
-                       uint64_t *held, struct moe_err *err)
+/* Whose prompt is kept, and what the file holds of a context. */
+struct keeping {
+    const struct moe_engine *engine;
+    struct moe_conversation *talk;
+    struct moe_ids file; /* ids that it has something of */
+    uint64_t held;       /* how many of them this session could take */
+};
+
+/* The conversation begins with what the file holds. */
+static int load_prompt(struct keeping *k, struct moe_err *err)
 {
+    struct moe_conversation *talk = k->talk;
     struct moe_context_file file = {.fd = -1};
     struct moe_session *s = talk->session;
-    *held = 0;
+    struct moe_kept none;
     if (!moe_path_exists(opt.prompt_cache))
-        return moe_sequence_kv(s, err) ? MOE_OK : MOE_ERR_UNSUPPORTED;
-    int status = moe_context_open(&file, opt.prompt_cache, s, moe_engine_way(engine), err);
+        return moe_sequence_pieces(s, 0, &none, err);
+    int status = moe_context_open(&file, opt.prompt_cache, s, moe_engine_way(k->engine), err);
     if (status != MOE_OK)
         return status;
     struct moe_context *c = &file.context;
     uint64_t n = moe_context_most(&file, s);
     status = moe_context_put(&file, s, n, err);
+    talk->history.n = 0;
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++)
+        status = moe_ids_push(&talk->history, c->ids.ids[i], err);
     if (status == MOE_OK) {
-        moe_ids_release(&talk->history);
-        talk->history = c->ids;
-        talk->history.n = talk->n_done = *held = n;
+        k->file = c->ids;
+        k->file.n = c->n_done;
+        talk->n_done = k->held = n;
         c->ids = (struct moe_ids){0};
     }
     moe_context_close(&file);
     return status;
 }
 
-/* Whose prompt is kept. */
-struct keeping {
-    const struct moe_engine *engine;
-    const struct moe_conversation *talk;
-    uint64_t held; /* positions of the file */
-};
+/* The file begins with the n tokens, so that it would lose by being replaced. Of its states, or of
+ * keys and values of a text that is longer than LongRoPE's original context, the prompt may have
+ * had no use nevertheless. */
+static bool holds(const struct keeping *k, uint64_t n)
+{
+    const struct moe_ids *prompt = &k->talk->history;
+    return k->file.n >= n && memcmp(k->file.ids, prompt->ids, n * sizeof *prompt->ids) == 0;
+}
 
 /* Writes the prompt's context, where the file held less of it. With recurrent states, which go on
  * with the answer, it is written before the prompt's last token is computed (`reading`), and
@@ -67,8 +81,16 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
     bool states = s->stands != NULL;
     uint64_t n = talk->history.n - s->stats.generated_tokens, n_kept = n - states;
     s->stats.loaded_tokens = k->held ? n - s->stats.prompt_tokens : 0;
-    bool grew = s->stats.loaded_tokens + 1 < n || k->held < n_kept;
-    if (!grew || states != reading || n_kept > talk->n_done || s->stats.context_shifts)
+    if (s->stats.context_shifts)
+        return MOE_OK;
+    if (k->file.n && holds(k, n_kept)) {
+        if (!reading && s->stats.loaded_tokens + 1 < n)
+            cli_note("%s: holds a longer prompt, of which this one can take nothing: it stays as "
+                     "it is (another file would keep this one)",
+                     opt.prompt_cache);
+        return MOE_OK;
+    }
+    if (states != reading || n_kept > talk->n_done)
         return MOE_OK;
     struct moe_context c = {.ids = talk->history, .n_done = n_kept, .far = s->far};
     c.ids.n = n;
@@ -90,7 +112,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     bool tokens = cli_given("logprobs");
     struct moe_sampler *sampler = NULL;
     struct moe_buf line = {0};
-    struct keeping keeping = {engine, talk, 0};
+    struct keeping keeping = {.engine = engine, .talk = talk};
     struct moe_generate_options go = {
         .beams = opt.beams,
         .constraint = constraint,
@@ -114,7 +136,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     int status = moe_sampler_new(&sampler, &opt.sampling, model->config.vocab, err);
     cli_catch_interrupt(false);
     if (status == MOE_OK && opt.prompt_cache)
-        status = load_prompt(engine, talk, &keeping.held, err);
+        status = load_prompt(&keeping, err);
     if (status == MOE_OK)
         status = !text ? moe_conversation_answer(talk, sampler, &go, &why, err)
                        : (opt.context_shift ? moe_conversation_shifting : moe_conversation_ask)(
@@ -136,6 +158,7 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
         status = cli_flush(err); /* standard output failed */
     }
     moe_sampler_free(sampler);
+    moe_ids_release(&keeping.file);
     moe_buf_release(&line);
     return status;
 }

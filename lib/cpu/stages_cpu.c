@@ -342,10 +342,12 @@ static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
     moe_compressed_copy(&w->compressed, from, to, from < s->n_sequences && to < s->n_sequences);
 }
 
-static const struct moe_recurrent *states_of(const struct moe_session *s)
+static void states_of(const struct moe_session *s, const struct moe_recurrent **states,
+                      const struct moe_compressed **compressed)
 {
     const struct cpu_work *w = s->device;
-    return &w->states;
+    *states = &w->states;
+    *compressed = &w->compressed;
 }
 
 static const struct moe_kv *kv_of(const struct moe_session *s)

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "layer/recurrent.h"
+#include "layer/kept.h"
 #include "model/config.h"
 
 #define MAGIC "MOEC"
@@ -91,91 +91,63 @@ static int decode(const uint8_t from[HEADER], const char *path, struct header *h
     return sense ? MOE_OK : damaged(path, "its header makes no sense", err);
 }
 
-/* ---- Keys and values ---- */
+/* ---- Pieces ---- */
 
-/* Those of layers that draft are made anew: a context is the same with and without drafts. */
-static uint32_t kept_layers(const struct moe_kv *kv)
+/* Every piece has its checksum behind it, which goes on from that of the piece before; `check` is
+ * that. */
+static int write_pieces(struct moe_outfile *file, const struct moe_kept *p, uint64_t check,
+                        struct moe_err *err)
 {
-    return kv->n_layers - kv->n_drafting;
-}
-
-static uint64_t n_pieces(const struct moe_kv *kv, uint64_t n_done)
-{
-    return (n_done + MOE_KV_GROUP - 1) / MOE_KV_GROUP * kept_layers(kv);
-}
-
-/* Every piece has its checksum behind it, which goes on from that of the piece before. */
-static uint64_t piece_bytes(const struct moe_kv *kv)
-{
-    return moe_kv_group_bytes(kv) + sizeof(uint64_t);
-}
-
-/* A layer's states are a piece like the others. */
-static uint64_t state_bytes(const struct moe_recurrent *r)
-{
-    return r->layer * sizeof *r->memory;
-}
-
-/* Layers whose states stand behind n_done positions; states NULL: none. */
-static uint32_t n_states_of(const struct moe_recurrent *states, uint64_t n_done)
-{
-    return states && n_done ? states->n_layers : 0;
-}
-
-static int write_pieces(struct moe_outfile *file, const struct moe_kv *kv, uint64_t n_done,
-                        uint64_t *check, struct moe_err *err)
-{
-    uint64_t bytes = moe_kv_group_bytes(kv);
-    uint8_t *piece = moe_alloc(piece_bytes(kv), 1, err);
-    int status = piece ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < n_pieces(kv, n_done) && status == MOE_OK; i++) {
-        uint32_t layer = (uint32_t)(i % kept_layers(kv));
-        uint64_t at = i / kept_layers(kv) * MOE_KV_GROUP, left = n_done - at;
-        moe_kv_group_get(kv, moe_kv_layer(kv, layer), 0, (uint32_t)at,
-                         left < MOE_KV_GROUP ? (uint32_t)left : MOE_KV_GROUP, piece);
-        *check = moe_hash64_chain(*check, piece, bytes);
-        moe_put_u64(piece + bytes, *check);
-        status = moe_outfile_write(file, piece, piece_bytes(kv), file->size_bytes, err);
-    }
-    free(piece);
-    return status;
-}
-
-/* The states of a sequence. */
-static int write_states(struct moe_outfile *file, const struct moe_recurrent *r, uint32_t n_states,
-                        uint32_t sequence, uint64_t check, struct moe_err *err)
-{
-    int status = MOE_OK;
-    for (uint32_t layer = 0; layer < n_states && status == MOE_OK; layer++) {
-        const float *states = moe_recurrent_taps(r, sequence, layer);
-        uint8_t behind[sizeof(uint64_t)];
-        check = moe_hash64_chain(check, states, state_bytes(r));
+    uint64_t bytes, n = moe_kept_count(p, &bytes);
+    uint8_t *room = moe_alloc(moe_kept_room(p), 1, err);
+    int status = room ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
+        const struct moe_kept_piece piece = moe_kept_at(p, i);
+        uint8_t behind[sizeof check], *at = moe_kept_place(p, &piece, room);
+        moe_kept_get(p, &piece, at);
+        check = moe_hash64_chain(check, at, piece.bytes);
         moe_put_u64(behind, check);
-        status = moe_outfile_write(file, states, state_bytes(r), file->size_bytes, err);
+        status = moe_outfile_write(file, at, piece.bytes, file->size_bytes, err);
         if (status == MOE_OK)
             status = moe_outfile_write(file, behind, sizeof behind, file->size_bytes, err);
     }
+    free(room);
     return status;
 }
 
-/* Sequence 0 receives the states that begin at `at`. */
-static int put_states(const struct moe_context_file *f, const struct moe_recurrent *r,
-                      uint32_t n_states, uint64_t at, uint64_t check, struct moe_err *err)
+static int put_pieces(const struct moe_context_file *f, const struct moe_kept *p,
+                      struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (uint32_t layer = 0; layer < n_states && status == MOE_OK; layer++) {
-        float *states = moe_recurrent_taps(r, 0, layer);
-        uint8_t behind[sizeof(uint64_t)];
-        status = moe_file_pread(f->fd, f->path, states, state_bytes(r), at, err);
-        at += state_bytes(r);
+    uint64_t at = f->pieces_at, check = f->check, bytes, n = moe_kept_count(p, &bytes);
+    uint8_t *room = moe_alloc(moe_kept_room(p), 1, err);
+    int status = room ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
+        const struct moe_kept_piece piece = moe_kept_at(p, i);
+        uint8_t behind[sizeof check], *to = moe_kept_place(p, &piece, room);
+        status = moe_file_pread(f->fd, f->path, to, piece.bytes, at, err);
         if (status == MOE_OK)
-            status = moe_file_pread(f->fd, f->path, behind, sizeof behind, at, err);
-        at += sizeof behind;
-        check = moe_hash64_chain(check, states, state_bytes(r));
-        if (status == MOE_OK && check != moe_get_u64(behind))
-            status = damaged(f->path, "a checksum of its recurrent states is wrong", err);
+            status = moe_file_pread(f->fd, f->path, behind, sizeof behind, at + piece.bytes, err);
+        if (status != MOE_OK)
+            break;
+        at += piece.bytes + sizeof behind;
+        check = moe_hash64_chain(check, to, piece.bytes);
+        if (check != moe_get_u64(behind))
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: the context file is damaged: a checksum of its %s is wrong",
+                              f->path, moe_kept_words[piece.kind]);
+        else if (!moe_kept_put(p, &piece, to))
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: the context file is damaged: a cell of its %s is not finite",
+                              f->path, moe_kept_words[piece.kind]);
     }
+    free(room);
     return status;
+}
+
+/* Layers that have states, or compress, and something of n positions. */
+static uint32_t n_states_of(const struct moe_kept *p, uint64_t n)
+{
+    return n ? moe_kept_state_layers(p) : 0;
 }
 
 uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_session *s)
@@ -183,38 +155,18 @@ uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_ses
     uint64_t n = f->context.n_done;
     if (n <= s->context)
         return n;
-    return moe_sequence_states(s) ? 0 : s->context;
+    return s->stands ? 0 : s->context;
 }
 
 int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
                     struct moe_err *err)
 {
-    const struct moe_kv *kv = moe_sequence_kv(s, err);
-    int status = kv ? moe_sequence_reserve(s, 0, (uint32_t)n, err) : MOE_ERR_UNSUPPORTED;
-    if (status != MOE_OK)
-        return status;
-    uint64_t bytes = moe_kv_group_bytes(kv), check = f->check;
-    uint8_t *piece = moe_alloc(piece_bytes(kv), 1, err);
-    if (!piece)
-        status = MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < n_pieces(kv, n) && status == MOE_OK; i++) {
-        status = moe_file_pread(f->fd, f->path, piece, piece_bytes(kv),
-                                f->keys_at + i * piece_bytes(kv), err);
-        if (status != MOE_OK)
-            break;
-        check = moe_hash64_chain(check, piece, bytes);
-        uint32_t layer = moe_kv_layer(kv, (uint32_t)(i % kept_layers(kv)));
-        uint64_t at = i / kept_layers(kv) * MOE_KV_GROUP;
-        if (check != moe_get_u64(piece + bytes))
-            status = damaged(f->path, "a checksum of its keys and values is wrong", err);
-        else if (!moe_kv_group_put(kv, layer, 0, (uint32_t)at, piece))
-            status = damaged(f->path, "a key or a value is not finite", err);
-    }
-    free(piece);
-    const struct moe_recurrent *states = moe_sequence_states(s);
+    struct moe_kept p;
+    int status = moe_sequence_pieces(s, (uint32_t)n, &p, err);
     if (status == MOE_OK)
-        status = put_states(f, states, n_states_of(states, n),
-                            f->keys_at + n_pieces(kv, n) * piece_bytes(kv), check, err);
+        status = moe_sequence_reserve(s, 0, (uint32_t)n, err);
+    if (status == MOE_OK)
+        status = put_pieces(f, &p, err);
     if (status == MOE_OK)
         moe_sequence_put(s, 0, (uint32_t)n, f->context.far);
     return status;
@@ -225,26 +177,24 @@ int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uin
 int moe_context_write(const char *path, const struct moe_session *s, const struct moe_context *c,
                       struct moe_err *err)
 {
-    const struct moe_kv *kv = moe_sequence_kv(s, err);
-    const struct moe_recurrent *states = moe_sequence_states(s);
-    if (!kv)
-        return MOE_ERR_UNSUPPORTED;
+    struct moe_kept p;
+    int status = moe_sequence_kept(s, (uint32_t)c->n_done, &p, err);
+    if (status != MOE_OK)
+        return status;
     if (c->ids.n > MOE_MAX_CONTEXT || c->text.size > most_text(c->ids.n))
         return moe_fail(err, MOE_ERR_LIMIT, "%s: a text of %" PRIu64 " bytes is too long to save",
                         path, c->text.size);
-    uint32_t kept;
-    uint32_t n_done = moe_sequence_kept(s, (uint32_t)c->n_done, &kept);
     struct header h = {
         .pack = moe_pack_fingerprint(s->model->pack),
-        .kind = kv->layout.kind,
+        .kind = p.kv->layout.kind,
         .flags = (uint16_t)((c->far ? FAR : 0) | (c->has_draws ? DRAWS : 0)),
-        .n_layers = kept_layers(kv),
-        .n_heads = kv->n_heads,
-        .key_dim = kv->key_dim,
-        .value_dim = kv->value_dim,
+        .n_layers = moe_kept_kv_layers(&p),
+        .n_heads = p.kv->n_heads,
+        .key_dim = p.kv->key_dim,
+        .value_dim = p.kv->value_dim,
         .n_ids = (uint32_t)c->ids.n,
-        .n_done = n_done,
-        .n_states = n_states_of(states, n_done),
+        .n_done = p.n,
+        .n_states = n_states_of(&p, p.n),
         .n_text = (uint32_t)c->text.size,
         .n_way = (uint32_t)strlen(c->way),
         .draws = c->draws,
@@ -255,20 +205,17 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
     for (uint64_t i = 0; i < c->ids.n; i++)
         moe_buf_u32(&head, c->ids.ids[i]);
     h.head_check = head.failed ? 0 : moe_hash64(head.data, head.size);
-    uint64_t check = h.head_check;
     uint8_t header[HEADER];
     encode(&h, header);
     struct moe_outfile file = {.fd = -1};
-    int status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
-                             : moe_outfile_open(&file, path, err);
+    status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
+                         : moe_outfile_open(&file, path, err);
     if (status == MOE_OK) {
         status = moe_outfile_write(&file, header, HEADER, 0, err);
         if (status == MOE_OK)
             status = moe_outfile_write(&file, head.data, head.size, HEADER, err);
         if (status == MOE_OK)
-            status = write_pieces(&file, kv, n_done, &check, err);
-        if (status == MOE_OK)
-            status = write_states(&file, states, h.n_states, kept, check, err);
+            status = write_pieces(&file, &p, h.head_check, err);
         status = moe_outfile_end(&file, status, err);
     }
     moe_buf_release(&head);
@@ -279,8 +226,9 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
 
 /* That keys and values of the file are what this session would compute. */
 static int check_origin(const struct header *h, const char *path, const struct moe_session *s,
-                        const struct moe_kv *kv, struct moe_err *err)
+                        const struct moe_kept *p, struct moe_err *err)
 {
+    const struct moe_kv *kv = p->kv;
     if (h->pack != moe_pack_fingerprint(s->model->pack))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: the context was computed with another pack than %s", path,
@@ -288,9 +236,9 @@ static int check_origin(const struct header *h, const char *path, const struct m
     if (h->kind != kv->layout.kind)
         return moe_fail(err, MOE_ERR_USAGE, "%s: its keys and values are %s, and here they are %s",
                         path, moe_layout_name(h->kind), moe_layout_name(kv->layout.kind));
-    if (h->n_layers != kept_layers(kv) || h->n_heads != kv->n_heads || h->key_dim != kv->key_dim ||
-        h->value_dim != kv->value_dim ||
-        h->n_states != n_states_of(moe_sequence_states(s), h->n_done))
+    if (h->n_layers != moe_kept_kv_layers(p) || h->n_heads != kv->n_heads ||
+        h->key_dim != kv->key_dim || h->value_dim != kv->value_dim ||
+        h->n_states != n_states_of(p, h->n_done))
         return damaged(path, "its keys and values are not of the shape of its pack", err);
     return MOE_OK;
 }
@@ -326,9 +274,9 @@ static int take_head(struct moe_context *c, const struct header *h, const uint8_
     return status;
 }
 
-/* Everything but keys and values, of a file of `size` bytes. */
+/* Everything but the pieces, of a file of `size` bytes; p: of this session, whose n is set. */
 static int read_head(struct moe_context_file *f, uint64_t size, const struct moe_session *s,
-                     const struct moe_kv *kv, struct moe_err *err)
+                     struct moe_kept *p, struct moe_err *err)
 {
     uint8_t header[HEADER];
     struct header h;
@@ -337,15 +285,15 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
     if (status == MOE_OK)
         status = decode(header, f->path, &h, err);
     if (status == MOE_OK)
-        status = check_origin(&h, f->path, s, kv, err);
+        status = check_origin(&h, f->path, s, p, err);
     if (status != MOE_OK)
         return status;
     uint64_t n_head = h.n_way + (uint64_t)h.n_text + 4 * (uint64_t)h.n_ids;
-    f->keys_at = HEADER + n_head;
+    f->pieces_at = HEADER + n_head;
     f->check = h.head_check;
-    uint64_t of_states =
-        h.n_states ? h.n_states * (state_bytes(moe_sequence_states(s)) + sizeof(uint64_t)) : 0;
-    if (size != f->keys_at + n_pieces(kv, h.n_done) * piece_bytes(kv) + of_states)
+    p->n = h.n_done;
+    uint64_t bytes, n = moe_kept_count(p, &bytes);
+    if (size != f->pieces_at + bytes + n * sizeof f->check)
         return damaged(f->path, "its size is not what it says", err);
     uint8_t *head = moe_alloc(n_head + 1, 1, err);
     if (!head)
@@ -364,14 +312,15 @@ int moe_context_open(struct moe_context_file *out, const char *path, const struc
 {
     uint64_t size = 0;
     *out = (struct moe_context_file){.fd = -1};
-    const struct moe_kv *kv = moe_sequence_kv(s, err);
-    if (!kv)
-        return MOE_ERR_UNSUPPORTED;
+    struct moe_kept p;
+    int status = moe_sequence_pieces(s, 0, &p, err);
+    if (status != MOE_OK)
+        return status;
     if (!(out->path = moe_strndup(path, strlen(path), err)))
         return MOE_ERR_MEMORY;
-    int status = out->fd = moe_file_open(path, &size, err);
+    status = out->fd = moe_file_open(path, &size, err);
     if (status >= 0)
-        status = read_head(out, size, s, kv, err);
+        status = read_head(out, size, s, &p, err);
     if (status == MOE_OK)
         status = check_way(path, out->context.way, way, err);
     if (status != MOE_OK)

@@ -2,14 +2,14 @@
  * Context files: a context as it was computed, to go on from at once in another session. Format:
  * man/moe-context.5.
  *
- * It holds the context's ids, the keys and values of those that were computed, as the KV cache has
- * them, the recurrent states behind them, and a text of the file's user
+ * It holds the context's ids, what the session has of those that were computed, keys and values,
+ * recurrent states and entries (layer/kept.h), and a text of the file's user
  * (engine/conversation_file.h). It is of one pack and of one way to compute: with another, keys and
  * values would be others, so it is refused. On the processor alone; models without an encoder and
  * with prompts that do not see all of themselves.
  *
- * Keys and values are read and written a piece at a time, past nothing but a buffer of one layer's
- * 16 positions.
+ * They are read and written a piece at a time, past nothing but a buffer of one layer's 16
+ * positions or entries.
  */
 #ifndef MOE_ENGINE_CONTEXT_FILE_H
 #define MOE_ENGINE_CONTEXT_FILE_H
@@ -49,11 +49,10 @@ struct moe_context_file {
     /* Private. */
     int fd;
     char *path;
-    uint64_t keys_at, check; /* where keys and values begin, and what the checksums of these and the
-                                states begin with */
+    uint64_t pieces_at, check; /* where the pieces begin, and what their checksums begin with */
 };
 
-/* Opens a file for this session and reads all but keys and values; way: how this session computes,
+/* Opens a file for this session and reads all but the pieces; way: how this session computes,
  * as in struct moe_context. MOE_ERR_FORMAT: it is damaged, of another kind or pack, or was computed
  * another way; MOE_ERR_VERSION: a newer one. After success close it. */
 int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,

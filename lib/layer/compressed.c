@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "layer/kv.h"
 #include "layer/session.h"
 #include "model/config_states.h"
 
@@ -91,4 +92,98 @@ void moe_compressed_copy(const struct moe_compressed *c, uint32_t from, uint32_t
         memcpy(c->memory + to * c->sequence + at, c->memory + from * c->sequence + at, n);
         at += all;
     }
+}
+
+/* ---- Pieces ---- */
+
+/* Of an entry group: cells of the entries, and bytes of both kinds. */
+struct group {
+    uint64_t cells, entries, index;
+};
+
+static struct group group_of(const struct moe_compressed *c, const struct moe_compressed_part *part)
+{
+    struct group g = {.cells = MOE_PANEL_ROWS * (uint64_t)c->config->head_dim};
+    g.entries = g.cells * c->item_bytes;
+    g.index = part->index ? MOE_PANEL_ROWS * c->config->index_dim * sizeof(float) : 0;
+    return g;
+}
+
+struct moe_compressed_pieces moe_compressed_pieces(const struct moe_compressed *c, uint32_t layer,
+                                                   uint32_t n)
+{
+    if (c->config->layer_compresses[layer] == MOE_COMPRESS_NOT)
+        return (struct moe_compressed_pieces){0};
+    const struct moe_compressed_part part = moe_compressed_at(c, 0, layer);
+    const struct group g = group_of(c, &part);
+    uint32_t before = part.index && n >= part.ratio ? part.ratio : 0; /* groups overlap */
+    return (struct moe_compressed_pieces){
+        .n_groups = moe_padded(n / part.ratio) / MOE_PANEL_ROWS,
+        .group_bytes = g.entries + g.index,
+        .n_rows = n % part.ratio + before,
+        .row_bytes = moe_compressed_row(c->config, layer).stride * sizeof(float),
+    };
+}
+
+/* The floats of the position that a piece behind those of entries is of. */
+static float *row_of(const struct moe_compressed_part *part,
+                     const struct moe_compressed_pieces *all, uint32_t n, uint32_t piece)
+{
+    uint64_t position = n - all->n_rows + (piece - all->n_groups);
+    return part->kept + position % part->n_kept * (all->row_bytes / sizeof(float));
+}
+
+/* Of 16 entries, whose number is the innermost, the first `count` stay. */
+static void clear_rest(uint8_t *cells, uint64_t bytes, uint32_t count, uint32_t item)
+{
+    for (uint64_t i = 0; i < bytes / item; i++)
+        if (i % MOE_PANEL_ROWS >= count)
+            memset(cells + i * item, 0, item);
+}
+
+void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t of,
+                              uint32_t layer, uint32_t n, uint32_t piece, uint8_t *to)
+{
+    const struct moe_compressed_part part = moe_compressed_at(c, sequence, layer);
+    const struct moe_compressed_part open = moe_compressed_at(c, of, layer);
+    const struct moe_compressed_pieces all = moe_compressed_pieces(c, layer, n);
+    const struct group g = group_of(c, &part);
+    if (piece >= all.n_groups) {
+        memcpy(to, row_of(&open, &all, n, piece), all.row_bytes);
+        return;
+    }
+    uint32_t count = n / part.ratio - piece * MOE_PANEL_ROWS;
+    memcpy(to, part.keys + piece * g.entries, g.entries);
+    clear_rest(to, g.entries, count, c->item_bytes);
+    if (!part.index)
+        return;
+    memcpy(to + g.entries, (const uint8_t *)part.index + piece * g.index, g.index);
+    clear_rest(to + g.entries, g.index, count, sizeof(float));
+}
+
+bool moe_compressed_piece_put(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
+                              uint32_t n, uint32_t piece, const uint8_t *from)
+{
+    const struct moe_compressed_part part = moe_compressed_at(c, sequence, layer);
+    const struct moe_compressed_pieces all = moe_compressed_pieces(c, layer, n);
+    const struct group g = group_of(c, &part);
+    if (piece >= all.n_groups) {
+        if (!moe_kv_all_finite(MOE_LAYOUT_F32, from, all.row_bytes / sizeof(float)))
+            return false;
+        memcpy(row_of(&part, &all, n, piece), from, all.row_bytes);
+        return true;
+    }
+    if (!moe_kv_all_finite(c->layout.kind, from, g.cells) ||
+        !moe_kv_all_finite(MOE_LAYOUT_F32, from + g.entries, g.index / sizeof(float)))
+        return false;
+    memcpy(part.keys + piece * g.entries, from, g.entries);
+    for (uint64_t i = 0; i < g.cells; i++) { /* [values][16 entries] */
+        uint64_t value = i / MOE_PANEL_ROWS, entry = piece * MOE_PANEL_ROWS + i % MOE_PANEL_ROWS;
+        uint64_t to = (value / MOE_PANEL_ROWS * part.n_entries + entry) * MOE_PANEL_ROWS +
+                      value % MOE_PANEL_ROWS;
+        memcpy(part.values + to * c->item_bytes, from + i * c->item_bytes, c->item_bytes);
+    }
+    if (part.index)
+        memcpy((uint8_t *)part.index + piece * g.index, from + g.entries, g.index);
+    return true;
 }

@@ -23,6 +23,7 @@
 #ifndef MOE_LAYER_COMPRESSED_H
 #define MOE_LAYER_COMPRESSED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "model/config.h"
@@ -65,6 +66,22 @@ static inline uint32_t moe_compressed_seen(uint32_t ratio, uint32_t position)
 {
     return (position + 1) / ratio;
 }
+
+/* What there is of a sequence's first n positions in a layer, as pieces (layer/kept.h): of every 16
+ * complete entries, and then of each position that entries to come need. */
+struct moe_compressed_pieces {
+    uint64_t n_groups, group_bytes; /* of entries */
+    uint64_t n_rows, row_bytes;
+};
+struct moe_compressed_pieces moe_compressed_pieces(const struct moe_compressed *c, uint32_t layer,
+                                                   uint32_t n);
+/* A piece of theirs: entries are the sequence's, positions those of the sequence `of`. An entry is
+ * there once, as key and value in one; zeros stand for those that are missing to 16. */
+void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t of,
+                              uint32_t layer, uint32_t n, uint32_t piece, uint8_t *to);
+/* False: a cell is not finite; nothing is changed then. */
+bool moe_compressed_piece_put(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
+                              uint32_t n, uint32_t piece, const uint8_t *from);
 
 /* A sequence receives what another has; entries: those too, which a text that only goes back to
  * where it stood has itself. */

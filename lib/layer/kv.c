@@ -321,14 +321,12 @@ void moe_kv_group_get(const struct moe_kv *all, uint32_t layer, uint32_t sequenc
         }
 }
 
-static bool all_finite(const struct moe_kv *kv, const uint8_t *cells)
+bool moe_kv_all_finite(uint16_t kind, const uint8_t *cells, uint64_t n)
 {
-    uint64_t n = moe_kv_group_bytes(kv) / kv->item_bytes;
     bool finite = true;
     for (uint64_t i = 0; i < n; i++)
-        finite &= kv->layout.kind == MOE_LAYOUT_F32
-                      ? (moe_get_u32(cells + 4 * i) & 0x7f800000) != 0x7f800000
-                      : (moe_get_u16(cells + 2 * i) & 0x7c00) != 0x7c00;
+        finite &= kind == MOE_LAYOUT_F32 ? (moe_get_u32(cells + 4 * i) & 0x7f800000) != 0x7f800000
+                                         : (moe_get_u16(cells + 2 * i) & 0x7c00) != 0x7c00;
     return finite;
 }
 
@@ -337,7 +335,7 @@ bool moe_kv_group_put(const struct moe_kv *all, uint32_t layer, uint32_t sequenc
 {
     const struct moe_kv of = moe_kv_of_layer(all, layer), *kv = &of;
     struct group g = group_at(kv, layer, sequence, at);
-    if (!all_finite(all, from))
+    if (!moe_kv_all_finite(all->layout.kind, from, moe_kv_group_bytes(all) / all->item_bytes))
         return false;
     for (uint32_t head = 0; head < n_heads(kv); head++)
         for (uint32_t run = 0; run < n_runs(kv, head); run++) {

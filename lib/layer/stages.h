@@ -16,6 +16,7 @@
 
 struct moe_layer_predictor;
 struct moe_recurrent;
+struct moe_compressed;
 
 struct moe_stages_ops {
     const char *name;
@@ -30,8 +31,9 @@ struct moe_stages_ops {
 
     /* The KV cache. NULL: it lies in the device's own memory. */
     const struct moe_kv *(*kv)(const struct moe_session *s);
-    /* The recurrent states, where there are any. NULL: they lie in the device's own memory. */
-    const struct moe_recurrent *(*states)(const struct moe_session *s);
+    /* What sequences have beside it (layer/kept.h). NULL: it lies in the device's own memory. */
+    void (*states)(const struct moe_session *s, const struct moe_recurrent **states,
+                   const struct moe_compressed **compressed);
     /* A sequence receives the recurrent states of another. NULL: not for models with such. */
     void (*copy_states)(struct moe_session *s, uint32_t from, uint32_t to);
     /* A block of the KV cache receives all cells of another. */

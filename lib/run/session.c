@@ -309,36 +309,36 @@ uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n)
     return s->marked[sequence];
 }
 
-/* ---- Keys and values from elsewhere ---- */
+/* ---- What is kept elsewhere ---- */
 
-const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err *err)
+int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept *out,
+                        struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
     const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
                       : c->prefix_lm
                           ? "a model whose prompts see all of themselves begins each anew"
-                      : c->out_groups  ? "groups that are open are not kept in files"
                       : !s->stages->kv ? "the KV cache lies in the GPU's memory: take --device cpu"
                                        : NULL;
-    if (!why)
-        return s->stages->kv(s);
-    moe_fail(err, MOE_ERR_UNSUPPORTED, "no context can be saved or loaded here: %s", why);
-    return NULL;
+    if (why)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "no context can be saved or loaded here: %s",
+                        why);
+    *out = (struct moe_kept){.kv = s->stages->kv(s), .n = n};
+    if (s->stages->states)
+        s->stages->states(s, &out->states, &out->compressed);
+    return MOE_OK;
 }
 
-const struct moe_recurrent *moe_sequence_states(const struct moe_session *s)
-{
-    return s->stands && s->stages->states ? s->stages->states(s) : NULL;
-}
-
-uint32_t moe_sequence_kept(const struct moe_session *s, uint32_t n, uint32_t *kept)
+int moe_sequence_kept(const struct moe_session *s, uint32_t n, struct moe_kept *out,
+                      struct moe_err *err)
 {
     bool marked = s->marked && s->marked[0] != MOE_STANDS_NOWHERE && s->marked[0] <= n;
-    *kept = 0;
-    if (!marked || moe_recurrent_from(s, 0, n) == n)
-        return moe_recurrent_from(s, 0, n);
-    *kept = s->n_sequences; /* sequence 0's */
-    return s->marked[0];
+    uint32_t from = moe_recurrent_from(s, 0, n);
+    bool back = marked && from != n;
+    int status = moe_sequence_pieces(s, back ? s->marked[0] : from, out, err);
+    if (status == MOE_OK && back)
+        out->states_of = s->n_sequences; /* sequence 0's mark */
+    return status;
 }
 
 void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far)

@@ -17,6 +17,7 @@
 
 #include "base/err.h"
 #include "experts/experts.h"
+#include "layer/kept.h"
 #include "layer/kv.h"
 #include "layer/model.h"
 #include "layer/session.h"
@@ -74,17 +75,17 @@ uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint3
 void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n);
 uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n);
 
-/* The cache, for keys and values that come from elsewhere and go there (moe_kv_group_get). NULL,
- * with the reason in err: they lie in a GPU's memory, or belong to a source or a prompt that sees
- * all of itself, without which they mean nothing. */
-const struct moe_kv *moe_sequence_kv(const struct moe_session *s, struct moe_err *err);
-/* The recurrent states, likewise, of a session whose cache that gives; NULL: there are none. */
-const struct moe_recurrent *moe_sequence_states(const struct moe_session *s);
-/* How many of sequence 0's first n positions can be kept elsewhere: n, or, where recurrent states
- * stand elsewhere, those that they were marked at, or 0. *kept: whose states they are. */
-uint32_t moe_sequence_kept(const struct moe_session *s, uint32_t n, uint32_t *kept);
-/* A sequence goes on from n positions that were put into the cache, where it has room for them, and
- * their states. far: they are of a text beyond rope_original. */
+/* What sequence 0 has of its first n positions, to be kept elsewhere or to come from there.
+ * MOE_ERR_UNSUPPORTED: it lies in a GPU's memory, or belongs to a source or a prompt that sees all
+ * of itself, without which it means nothing. */
+int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept *out,
+                        struct moe_err *err);
+/* The same, of as many of these as can be kept: n, or, where states stand elsewhere, those that
+ * they were marked at, or 0. */
+int moe_sequence_kept(const struct moe_session *s, uint32_t n, struct moe_kept *out,
+                      struct moe_err *err);
+/* A sequence goes on from n positions whose pieces were put there. far: they are of a text beyond
+ * rope_original. */
 void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far);
 
 /*

@@ -36,8 +36,31 @@ cp "$out" "$tmp/longer"
 kept -p "$story the end"
 check "... a longer prompt: its answer" cmp -s "$out" "$tmp/longer"
 check "... from where the file ends" [ "$(figure loaded_tokens)" = "$((prompt - 1))" ]
+cp "$tmp/cache" "$tmp/longest"
 kept -p "$story"
 check "... the shorter one again: its answer" cmp -s "$out" "$tmp/alone"
+check "... computed anew" none loaded_tokens
+expect_stderr_like "*moe-run: $tmp/cache: holds a longer prompt, *it stays as it is*" "... which says so"
+check "... and the longer file stays" cmp -s "$tmp/cache" "$tmp/longest"
+kept -c 42 -p "$story"
+check "... also where it is too long for the context" cmp -s "$tmp/cache" "$tmp/longest"
+kept -p "No such thing"
+check "... and gives way to another prompt" [ "$(wc -c <"$tmp/cache")" -lt "$(wc -c <"$tmp/longest")" ]
+
+# The same of a model whose layers compress, with groups that are open.
+v4=$tmp/v4.moe
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$v4" tests/fixtures/deepseek-v4-a
+v4() { run "$bin/moe-run" -t 1 "$v4" --temp 0 -n 24 --ignore-eos --stats-json "$json" "$@"; }
+v4 -p "$story"
+cp "$out" "$tmp/alone.v4"
+v4 -p "$story" --prompt-cache "$tmp/cache.v4"
+check "entries: --prompt-cache: the same" cmp -s "$out" "$tmp/alone.v4"
+v4 -p "$story" --prompt-cache "$tmp/cache.v4" -c 100 --batch 3 --draft ngram
+check "... again, the same" cmp -s "$out" "$tmp/alone.v4"
+check "... of which one token was computed" [ "$(figure prompt_tokens)" = 1 ]
+printf X | dd of="$tmp/cache.v4" bs=1 seek=$(($(wc -c <"$tmp/cache.v4") - 20)) conv=notrunc 2>/dev/null
+v4 -p "$story" --prompt-cache "$tmp/cache.v4"
+error_line 3 "moe-run: $tmp/cache.v4: the context file is damaged: a checksum of its entries is wrong" "... a damaged one"
 
 # Side by side, texts that begin alike: every answer as alone.
 for i in 1 2 3 4 5 6; do

@@ -200,59 +200,121 @@ static int take(const char *path, struct moe_session *s, const char *way, struct
     return status;
 }
 
+/* Flips a bit of every byte, or of some, and adds or leaves out bytes at the end. */
+static void damage(struct moe_session *s, struct moe_buf *file, uint64_t n_head, uint64_t step)
+{
+    struct moe_err err = {0};
+    for (uint64_t i = 0; i < file->size; i += i < n_head ? 1 : step) {
+        FILE *f = fopen(in_dir("d"), "wb"); /* not moe_file_write_all: an fsync each */
+        file->data[i] ^= 1 << i % 8;
+        assert_int_equal(fwrite(file->data, 1, file->size, f), file->size);
+        fclose(f);
+        int status = take(in_dir("d"), s, "", &err);
+        if (status != MOE_ERR_FORMAT && status != MOE_ERR_VERSION)
+            fail_msg("byte %d: status %d", (int)i, status);
+        file->data[i] ^= 1 << i % 8;
+    }
+    const uint64_t sizes[] = {0, 3, 103, 104, 150, file->size - 1};
+    for (size_t i = 0; i < N_ITEMS(sizes); i++) {
+        assert_ok(moe_file_write_all(in_dir("d"), file->data, sizes[i], &err), &err);
+        assert_fails(take(in_dir("d"), s, "", &err), MOE_ERR_FORMAT, "context file", &err);
+    }
+    moe_buf_u8(file, 0);
+    assert_ok(moe_file_write_all(in_dir("d"), file->data, file->size, &err), &err);
+    assert_fails(take(in_dir("d"), s, "", &err), MOE_ERR_FORMAT, "its size", &err);
+    file->size--;
+}
+
+/* Also of files that have states, or entries. */
 static void damage_is_refused(void **state)
 {
     (void)state;
-    struct moe_err err = {0};
-    struct opened a;
-    struct moe_buf file = {0};
-    uint32_t ids[N_IDS + N_AFTER];
-    draw_pack(1, ids);
-    open_pack(&a, pack, N_IDS + N_AFTER, MOE_LAYOUT_F32);
-    float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
-    compute(a.session, ids, 0, 20, BATCH, logits);
-    struct moe_context c = context_of(a.session, ids, 20);
-    moe_buf_text(&c.text, "{\"messages\":[]}");
-    c.has_draws = true;
-    c.draws.random[2] = 7;
-    assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
-    assert_ok(take(in_dir("c"), a.session, "", &err), &err);
-    assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
-    for (uint64_t i = 0; i < file.size; i += i < 300 ? 1 : 97) {
-        FILE *f = fopen(in_dir("d"), "wb"); /* not moe_file_write_all: an fsync each */
-        file.data[i] ^= 1 << i % 8;
-        assert_int_equal(fwrite(file.data, 1, file.size, f), file.size);
-        fclose(f);
-        int status = take(in_dir("d"), a.session, "", &err);
-        if (status != MOE_ERR_FORMAT && status != MOE_ERR_VERSION)
-            fail_msg("byte %d: status %d", (int)i, status);
-        file.data[i] ^= 1 << i % 8;
+    static const char *const checkpoints[] = {NULL, "tests/fixtures/deepseek-v4-a",
+                                              "tests/fixtures/qwen3-next-a"};
+    for (size_t i = 0; i < N_ITEMS(checkpoints); i++) {
+        struct moe_err err = {0};
+        struct opened a;
+        struct moe_buf file = {0};
+        uint32_t ids[N_IDS + N_AFTER];
+        const struct moe_convert_options options = pack_options("8", 8);
+        draw_pack(1, ids);
+        if (checkpoints[i])
+            make_pack(pack, checkpoints[i], &options);
+        open_pack(&a, pack, N_IDS + N_AFTER, MOE_LAYOUT_F32);
+        float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
+        for (int id = 0; id < N_IDS; id++)
+            ids[id] %= a.model->config.vocab;
+        compute(a.session, ids, 0, 20, BATCH, logits);
+        struct moe_context c = context_of(a.session, ids, 20);
+        moe_buf_text(&c.text, "{\"messages\":[]}");
+        c.has_draws = true;
+        c.draws.random[2] = 7;
+        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(take(in_dir("c"), a.session, "", &err), &err);
+        assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
+        damage(a.session, &file, 300, checkpoints[i] ? file.size / 90 : 97);
+        unlink(in_dir("d"));
+        moe_buf_release(&file);
+        moe_buf_release(&c.text);
+        free(logits);
+        close_pack(&a);
     }
-    static const int64_t sizes[] = {0, 3, 103, 104, 150, -1};
-    for (size_t i = 0; i < N_ITEMS(sizes); i++) {
-        uint64_t n = sizes[i] < 0 ? file.size - 1 : (uint64_t)sizes[i];
-        assert_ok(moe_file_write_all(in_dir("d"), file.data, n, &err), &err);
-        assert_fails(take(in_dir("d"), a.session, "", &err), MOE_ERR_FORMAT, "context file", &err);
+}
+
+/* With right checksums: an infinite key or entry, a version to come. */
+static void cells_are_finite(void **state)
+{
+    (void)state;
+    static const char *const checkpoints[] = {NULL, "tests/fixtures/deepseek-v4-a"};
+    for (size_t i = 0; i < N_ITEMS(checkpoints); i++) {
+        struct moe_err err = {0};
+        struct opened a;
+        struct moe_kept p;
+        struct moe_buf file = {0};
+        uint32_t ids[N_IDS + N_AFTER] = {0};
+        const struct moe_convert_options options = pack_options("8", 8);
+        draw_pack(1, ids);
+        if (checkpoints[i])
+            make_pack(pack, checkpoints[i], &options);
+        memset(ids, 0, sizeof ids);
+        open_pack(&a, pack, N_IDS + N_AFTER, MOE_LAYOUT_F32);
+        float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
+        compute(a.session, ids, 0, 20, BATCH, logits);
+        const struct moe_context c = context_of(a.session, ids, 20);
+        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
+        assert_ok(moe_sequence_pieces(a.session, 20, &p, &err), &err);
+        uint64_t bytes, n = moe_kept_count(&p, &bytes), at = 104 + 80;
+        uint64_t check = moe_get_u64(file.data + 88);
+        assert_int_equal(file.size, at + bytes + 8 * n);
+        for (uint64_t piece = 0; piece < n; piece++) { /* one cell of each piece in turn */
+            uint64_t size = moe_kept_at(&p, piece).bytes;
+            uint8_t *cell = file.data + at + piece % (size / 4) * 4;
+            uint32_t was = moe_get_u32(cell);
+            uint64_t checked = moe_get_u64(file.data + at + size);
+            moe_put_u32(cell, 0x7f800000);
+            moe_put_u64(file.data + at + size, moe_hash64_chain(check, file.data + at, size));
+            FILE *f = fopen(in_dir("d"), "wb");
+            assert_int_equal(fwrite(file.data, 1, file.size, f), file.size);
+            fclose(f);
+            assert_fails(take(in_dir("d"), a.session, "", &err), MOE_ERR_FORMAT,
+                         moe_kept_at(&p, piece).kind == MOE_KEPT_KEYS
+                             ? "a cell of its keys and values is not finite"
+                             : "a cell of its entries is not finite",
+                         &err);
+            moe_put_u32(cell, was);
+            moe_put_u64(file.data + at + size, checked);
+            check = checked;
+            at += size + 8;
+        }
+        moe_put_u32(file.data + 4, 2);
+        assert_ok(moe_file_write_all(in_dir("d"), file.data, file.size, &err), &err);
+        assert_fails(take(in_dir("d"), a.session, "", &err), MOE_ERR_VERSION, "version 2", &err);
+        unlink(in_dir("d"));
+        moe_buf_release(&file);
+        free(logits);
+        close_pack(&a);
     }
-    moe_buf_u8(&file, 0);
-    assert_ok(moe_file_write_all(in_dir("d"), file.data, file.size, &err), &err);
-    assert_fails(take(in_dir("d"), a.session, "", &err), MOE_ERR_FORMAT, "its size", &err);
-    /* With right checksums: an infinite key, a version to come. */
-    file.size--;
-    uint64_t group = (file.size - 104 - c.text.size - 80) / 2 / a.model->config.n_layers - 8;
-    uint8_t *keys = file.data + 104 + c.text.size + 80;
-    moe_put_u32(keys, 0x7f800000);
-    moe_put_u64(keys + group, moe_hash64_chain(moe_get_u64(file.data + 88), keys, group));
-    assert_ok(moe_file_write_all(in_dir("d"), file.data, file.size, &err), &err);
-    assert_fails(take(in_dir("d"), a.session, "", &err), MOE_ERR_FORMAT, "not finite", &err);
-    moe_put_u32(file.data + 4, 2);
-    assert_ok(moe_file_write_all(in_dir("d"), file.data, file.size, &err), &err);
-    assert_fails(take(in_dir("d"), a.session, "", &err), MOE_ERR_VERSION, "version 2", &err);
-    unlink(in_dir("d"));
-    moe_buf_release(&file);
-    moe_buf_release(&c.text);
-    free(logits);
-    close_pack(&a);
 }
 
 static void others_files_are_refused(void **state)
@@ -287,9 +349,8 @@ static void others_files_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on_bit_for_bit),
-        cmocka_unit_test(a_part_is_taken),
-        cmocka_unit_test(damage_is_refused),
+        cmocka_unit_test(goes_on_bit_for_bit),      cmocka_unit_test(a_part_is_taken),
+        cmocka_unit_test(damage_is_refused),        cmocka_unit_test(cells_are_finite),
         cmocka_unit_test(others_files_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "base/file.h"
 #include "engine/context_file.h"
 #include "layer/compressed.h"
 #include "layer/recurrent.h"
@@ -360,6 +361,32 @@ static void test_files_keep_the_states(void **state)
     unlink(context_path);
 }
 
+/* Wherever the text ends; and the file of what came from a file is that file: nothing of what the
+ * session held before is in it. */
+static void test_files_end_within_any_group(void **state)
+{
+    struct recurrent *r = *state;
+    struct moe_err err = {0};
+    for (uint32_t n = 1; n < N_IDS; n += n < 24 ? 1 : 7) {
+        struct moe_buf first = {0}, again = {0};
+        const struct moe_context c = {.ids = {.ids = r->ids, .n = n}, .n_done = n};
+        compute(r, 0, 0, n, 16);
+        assert_int_equal(keep_and_take(r, n), n);
+        assert_ok(moe_file_read_all(context_path, 1 << 24, &first, &err), &err);
+        compute(r, 0, n, n + 1, 1);
+        moe_sequence_end(r->f.session, 0);
+        compute(r, 0, 0, N_IDS, N_IDS); /* more than the file will hold */
+        compute(r, 0, 0, n, 5);
+        assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
+        assert_ok(moe_file_read_all(context_path, 1 << 24, &again, &err), &err);
+        assert_int_equal(first.size, again.size);
+        assert_memory_equal(first.data, again.data, first.size);
+        moe_buf_release(&first);
+        moe_buf_release(&again);
+    }
+    unlink(context_path);
+}
+
 static void test_files_are_taken_whole(void **state)
 {
     struct recurrent *r = *state;
@@ -375,25 +402,18 @@ static void test_files_are_taken_whole(void **state)
     assert_int_equal(moe_context_most(&file, r->f.session), 0);
     moe_context_close(&file);
     open_session(r, N_IDS);
-    /* The last layer's states, before the checksum that ends the file. */
+    /* What the last layer has, before the checksum that ends the file. */
     FILE *f = fopen(context_path, "r+b");
     assert_int_equal(fseek(f, -12, SEEK_END), 0);
     assert_int_equal(fputc(fgetc(f) ^ 4, f) == EOF, 0);
     fclose(f);
     assert_ok(moe_context_open(&file, context_path, r->f.session, "", &err), &err);
-    assert_fails(moe_context_put(&file, r->f.session, 30, &err), MOE_ERR_FORMAT, "recurrent states",
+    assert_fails(moe_context_put(&file, r->f.session, 30, &err), MOE_ERR_FORMAT,
+                 r->f.model->config.state_heads ? "of its recurrent states" : "of its entries",
                  &err);
     moe_context_close(&file);
     compute(r, 0, 0, 10, 10); /* begins anew all the same */
     unlink(context_path);
-}
-
-static void test_open_groups_are_not_kept_in_files(void **state)
-{
-    struct recurrent *r = *state;
-    struct moe_err err = {0};
-    assert_null(moe_sequence_kv(r->f.session, &err));
-    assert_non_null(strstr(err.text, "groups that are open"));
 }
 
 int main(void)
@@ -419,12 +439,16 @@ int main(void)
         cmocka_unit_test(test_a_text_goes_back_to_its_mark),
         cmocka_unit_test(test_nothing_is_known_of_other_texts),
         cmocka_unit_test(test_memory_of_entries_is_booked),
-        cmocka_unit_test(test_open_groups_are_not_kept_in_files),
+        cmocka_unit_test(test_files_keep_the_states),
+        cmocka_unit_test(test_files_are_taken_whole),
+        cmocka_unit_test(test_files_end_within_any_group),
     };
     const struct CMUnitTest compressed_f16[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_back_to_its_mark),
+        cmocka_unit_test(test_files_keep_the_states),
+        cmocka_unit_test(test_files_end_within_any_group),
     };
     const struct CMUnitTest short_conv[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
