@@ -109,6 +109,20 @@ bool convert_is_shared(const struct convert_source *source, const char *name)
            (matches(formats[0][source->naming], name) || matches(formats[1][source->naming], name));
 }
 
+/* Whether it is of an indexer in a layer that shares another one's choice: some files repeat the
+ * other's there. */
+static bool is_idle_indexer(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.self_attn.indexer.*",
+                                                       "blk.%u.indexer.*"};
+    const char *format = formats[source->naming];
+    const struct moe_config *c = source->config;
+    if (!matches(format, name))
+        return false;
+    uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
+    return layer < c->n_layers && c->layer_shares_choice[layer];
+}
+
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
     const char *const *ignored = moe_ignored_names[source->naming];
@@ -117,7 +131,8 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
     for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, false, i)) != NULL; i++)
         if (source->config->tied_head && head->name && matches(head->name, name))
             return true;
-    if (convert_is_beyond(source, name) || convert_sees_images(source, name))
+    if (convert_is_beyond(source, name) || convert_sees_images(source, name) ||
+        is_idle_indexer(source, name))
         return true;
     for (; *ignored; ignored++)
         if (matches(*ignored, name))

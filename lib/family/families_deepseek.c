@@ -103,6 +103,11 @@ static const struct moe_source_names v4_newer_names = {
               [MOE_T_O] = MOE_ALL(L "self_attn.o_b_proj.weight"),
               [MOE_T_ROUTES] = MOE_PART(L "mlp.gate.tid2eid", ROUTES)},
 };
+static const struct moe_source_names v4_gguf_names = {
+    .dense = {[MOE_T_K] = MOE_ALL(B "attn_kv.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(B "attn_kv_a_norm.weight"),
+              [MOE_T_O] = MOE_ALL(B "attn_output_b.weight")},
+};
 
 const struct moe_family moe_families_deepseek[] = {
     /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
@@ -169,7 +174,11 @@ const struct moe_family moe_families_deepseek[] = {
                .n_shared = 1,
                .n_dense = 3,
                .own = family_deepseek_v32_hf},
-        .tensors[MOE_NAMING_HF].paired = true,
+        .gguf = {.arch = "deepseek32",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF, INDEXER_GGUF),
+                 .own = family_deepseek_v3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
     /* GLM-5: DeepSeek-V3.2 with other widths, an indexer that rotates pairs, and layers that share
      * what another one's chose. */
@@ -186,7 +195,12 @@ const struct moe_family moe_families_deepseek[] = {
                .n_shared = 1,
                .n_dense = 3,
                .own = family_glm_dsa_hf},
-        .tensors[MOE_NAMING_HF] = {.paired = true, .index_paired = true},
+        .gguf = {.arch = "glm-dsa",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF, INDEXER_GGUF),
+                 .own = family_glm_dsa_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true, .index_paired = true},
+                    [MOE_NAMING_GGUF] = {.paired = true, .index_paired = true}},
     },
     /* Kimi-K2.5 and later ones that see images: their text part, which is Kimi-K2. */
     {
@@ -222,7 +236,20 @@ const struct moe_family moe_families_deepseek[] = {
                .expert_layers = MOE_LAYERS_ALL,
                .windows = {MOE_WINDOW_ALL, 128},
                .own = family_deepseek_v4_hf},
-        .tensors[MOE_NAMING_HF] = {.names = {&v4_names, &v4_newer_names}, .ignored = {"mtp.*"}},
+        .gguf = {.arch = "deepseek4",
+                 .only = ONLY({"expert_weights_norm", "true"}, {"expert_shared_count", "1"}),
+                 .settings = SETTINGS(INDEXER_GGUF, NEED("attention.q_lora_rank", q_rank),
+                                      NEED("attention.output_group_count", out_groups),
+                                      NEED("attention.output_lora_rank", out_rank),
+                                      NEED("hyper_connection.count", n_streams),
+                                      NEED("hyper_connection.sinkhorn_iterations", stream_rounds),
+                                      NEED("hyper_connection.epsilon", stream_eps)),
+                 .windowed = true,
+                 .own = family_deepseek_v4_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&v4_names, &v4_newer_names}, .ignored = {"mtp.*"}},
+                    /* The bias is that of images. */
+                    [MOE_NAMING_GGUF] = {.names = {&v4_gguf_names},
+                                         .ignored = {B "exp_probs_b_vl.bias"}}},
     },
     /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and
      * may say nothing of sigmoids. */

@@ -76,7 +76,7 @@ static int read_ratios(struct moe_config *c, const char *path, const json_t *jso
 }
 
 /* A model that lacks a kind of layer has none of what belongs to it. */
-static void drop_unused(struct moe_config *c)
+void family_deepseek_v4_drop(struct moe_config *c)
 {
     bool has[N_WORDS] = {false};
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -116,6 +116,35 @@ static int read_static(struct moe_config *c, const char *path, const json_t *jso
     return MOE_OK;
 }
 
+int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *rope, double theta,
+                              const char *name, struct moe_err *err)
+{
+    if (rope->kind == MOE_ROPE_LONGROPE)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: LongRoPE is not implemented for this family",
+                        name);
+    if (c->rope_dim < 2 || c->rope_dim > 2 * MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
+                        name, c->rope_dim, 2 * MOE_MAX_ROPE_PAIRS);
+    if (rope->kind == MOE_ROPE_YARN && rope->attention_factor == 0)
+        rope->attention_factor = 1;
+    int status = moe_rope_apply(c, rope, name, err);
+    if (status != MOE_OK)
+        return status;
+    if (c->rope_scale != 1)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a rotary 'attention_factor' of %g is not implemented", name,
+                        c->rope_scale);
+    if (moe_config_compressing_layers(c, c->n_layers) > 0)
+        c->n_global_freqs = c->rope_dim / 2;
+    for (uint32_t i = 0; i < c->n_global_freqs; i++)
+        c->global_freqs[i] =
+            c->n_rope_freqs ? c->rope_freqs[i] : pow(rope->theta, -2.0 * i / c->rope_dim);
+    c->n_rope_freqs = 0;
+    moe_rope_settings_init(rope);
+    rope->theta = theta;
+    return MOE_OK;
+}
+
 /* *rope: of layers that compress, but for its base where the file does not have both apart; then of
  * the others, which are not stretched. */
 static int read_rope(struct moe_config *c, const char *path, const json_t *json,
@@ -134,36 +163,14 @@ static int read_rope(struct moe_config *c, const char *path, const json_t *json,
         rope->theta = 160000;
         status = moe_json_get_double(path, json, "compress_rope_theta", false, &rope->theta, err);
     }
-    if (status == MOE_OK && (strcmp(type, "default") != 0 || rope->kind == MOE_ROPE_LONGROPE))
+    if (status == MOE_OK && strcmp(type, "default") != 0)
         status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: this rotary scaling of layers that see a window alone, or LongRoPE, "
-                          "is not implemented",
+                          "%s: this rotary scaling of layers that see a window alone is not "
+                          "implemented",
                           path);
-    if (status != MOE_OK)
-        return status;
     if (c->rope_dim == 0)
         c->rope_dim = (uint32_t)(c->head_dim * rope->partial);
-    if (c->rope_dim < 2 || c->rope_dim > 2 * MOE_MAX_ROPE_PAIRS)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
-                        path, c->rope_dim, 2 * MOE_MAX_ROPE_PAIRS);
-    if (rope->kind == MOE_ROPE_YARN && rope->attention_factor == 0)
-        rope->attention_factor = 1;
-    status = moe_rope_apply(c, rope, path, err);
-    if (status != MOE_OK)
-        return status;
-    if (c->rope_scale != 1)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a rotary 'attention_factor' of %g is not implemented", path,
-                        c->rope_scale);
-    if (moe_config_compressing_layers(c, c->n_layers) > 0)
-        c->n_global_freqs = c->rope_dim / 2;
-    for (uint32_t i = 0; i < c->n_global_freqs; i++)
-        c->global_freqs[i] =
-            c->n_rope_freqs ? c->rope_freqs[i] : pow(rope->theta, -2.0 * i / c->rope_dim);
-    c->n_rope_freqs = 0;
-    moe_rope_settings_init(rope);
-    rope->theta = theta;
-    return MOE_OK;
+    return status == MOE_OK ? family_deepseek_v4_rotary(c, rope, theta, path, err) : status;
 }
 
 int family_deepseek_v4_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -177,6 +184,6 @@ int family_deepseek_v4_hf(struct moe_config *c, const char *path, const json_t *
         status = read_static(c, path, json, err);
     if (status != MOE_OK)
         return status;
-    drop_unused(c);
+    family_deepseek_v4_drop(c);
     return read_rope(c, path, json, rope, err);
 }

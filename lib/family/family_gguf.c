@@ -47,8 +47,9 @@ static int refuse_switches(const struct moe_family *family, const struct moe_ggu
     return family_check_only_gguf(family->gguf.only, gguf, err);
 }
 
-/* The functions of "expert_gating_func": unsaid, softmax, sigmoid, softmax of the chosen. */
-enum { GATING_UNSAID, GATING_SOFTMAX, GATING_SIGMOID, GATING_CHOSEN };
+/* The functions of "expert_gating_func": unsaid, softmax, sigmoid, softmax of the chosen, root of
+ * softplus. */
+enum { GATING_UNSAID, GATING_SOFTMAX, GATING_SIGMOID, GATING_CHOSEN, GATING_SOFTPLUS };
 
 static int read_gating(const struct moe_gguf *gguf, uint32_t *gating, struct moe_err *err)
 {
@@ -77,9 +78,10 @@ static bool takes_sigmoids(const struct moe_checkpoint *ck, uint32_t gating)
 static int check_gating(const struct moe_config *c, const struct moe_gguf *gguf, uint32_t gating,
                         struct moe_err *err)
 {
-    bool sigmoid = gating == GATING_SIGMOID;
+    bool sigmoid = gating == GATING_SIGMOID, softplus = gating == GATING_SOFTPLUS;
     if (gating == GATING_UNSAID || c->n_experts == 0 ||
-        (gating <= GATING_CHOSEN && sigmoid == (c->router_kind == MOE_ROUTER_SIGMOID)))
+        (gating <= GATING_SOFTPLUS && sigmoid == (c->router_kind == MOE_ROUTER_SIGMOID) &&
+         softplus == (c->router_kind == MOE_ROUTER_SOFTPLUS)))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: experts chosen by function %" PRIu32
@@ -87,9 +89,11 @@ static int check_gating(const struct moe_config *c, const struct moe_gguf *gguf,
                     moe_gguf_path(gguf), gating, c->family);
 }
 
-/* Layers that predict further tokens are counted among the others. */
-static int read_beyond(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+/* Layers that predict further tokens are counted among the others, or are not there: then their
+ * first number is that of an ordinary layer, as in the first files of DeepSeek-V4. */
+static int read_beyond(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "nextn_predict_layers").text,
                                   MOE_MAX_LAYERS, false, &c->n_beyond, err);
     if (status == MOE_OK && c->n_beyond > 0 && c->n_beyond >= c->n_layers)
@@ -97,9 +101,14 @@ static int read_beyond(struct moe_config *c, const struct moe_gguf *gguf, struct
                         "%s: %" PRIu32 " layers, %" PRIu32 " of them for further tokens, make no "
                         "sense",
                         moe_gguf_path(gguf), c->n_layers, c->n_beyond);
-    if (status == MOE_OK)
-        c->n_layers -= c->n_beyond;
-    return status;
+    if (status != MOE_OK)
+        return status;
+    uint32_t first = c->n_layers - c->n_beyond;
+    if (family_gguf_tensor(ck, "blk.%u.attn_norm.weight", first) &&
+        !family_gguf_tensor(ck, "blk.%u.nextn.eh_proj.weight", first))
+        c->n_beyond = 0;
+    c->n_layers -= c->n_beyond;
+    return MOE_OK;
 }
 
 /* What all architectures share. */
@@ -289,7 +298,7 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
     if (status == MOE_OK)
         status = read_shared(config, family, gguf, err);
     if (status == MOE_OK)
-        status = read_beyond(config, gguf, err);
+        status = read_beyond(config, ck, err);
     if (status == MOE_OK && (config->n_heads == 0 || config->n_layers == 0))
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: a model without heads or layers makes no sense",
                           moe_gguf_path(gguf));

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "family/family_own.h"
 #include "family/family_settings.h"
 
 /* A vector of one factor per pair. */
@@ -155,6 +156,18 @@ static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
                                &s->theta, err);
 }
 
+/* DeepSeek-V4's layers that compress have the scaling, and a base of their own. */
+static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
+                            const struct moe_gguf *gguf, struct moe_err *err)
+{
+    double theta = s->theta;
+    int status =
+        moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, "attention.compress_rope_freq_base").text,
+                            true, &s->theta, err);
+    return status == MOE_OK ? family_deepseek_v4_rotary(c, s, theta, moe_gguf_path(gguf), err)
+                            : status;
+}
+
 /* Layers with a window may have a base of their own; here only Gemma-4's have. */
 static int refuse_other_base(const struct moe_rope_settings *s, const struct moe_gguf *gguf,
                              struct moe_err *err)
@@ -174,7 +187,9 @@ int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
 {
     uint32_t n_long = 0;
     int status = read_rope_settings(s, moe_checkpoint_gguf(ck), err);
-    if (status == MOE_OK)
+    if (status == MOE_OK && c->out_groups)
+        status = read_compressing(c, s, moe_checkpoint_gguf(ck), err);
+    else if (status == MOE_OK)
         status = c->global_head_dim ? read_global(c, ck, s, err)
                                     : refuse_other_base(s, moe_checkpoint_gguf(ck), err);
     if (status == MOE_OK && s->kind == MOE_ROPE_PLAIN &&

@@ -20,6 +20,16 @@ int family_deepseek_v32_hf(struct moe_config *config, const char *path, const st
                            struct moe_rope_settings *rope, struct moe_err *err);
 int family_glm_dsa_hf(struct moe_config *config, const char *path, const struct json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err);
+int family_glm_dsa_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+/* What both have of DeepSeek-V4: drops what belongs to kinds of layers that there are none of;
+ * takes *rope, which is that of layers that compress, into config and leaves that of the others,
+ * whose base is theta, in it. */
+void family_deepseek_v4_drop(struct moe_config *config);
+int family_deepseek_v4_rotary(struct moe_config *config, struct moe_rope_settings *rope,
+                              double theta, const char *name, struct moe_err *err);
 int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
 /* Of families with DeepSeek-V3's router and ordinary attention. */

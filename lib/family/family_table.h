@@ -60,6 +60,13 @@
 #define INDEXER(heads)                                                                             \
     USE("index_topk", index_top, 2048, MOE_NOT_ZERO), KEY("index_n_heads", index_heads, heads),    \
         KEY("index_head_dim", index_dim, 128)
+#define INDEXER_GGUF                                                                               \
+    NEED("attention.indexer.head_count", index_heads),                                             \
+        NEED("attention.indexer.key_length", index_dim),                                           \
+    {                                                                                              \
+        .key = "attention.indexer.top_k", .member = MOE_MEMBER(index_top), .required = true,       \
+        .use = MOE_NOT_ZERO                                                                        \
+    }
 /* Experts beside shared ones, as DeepSeek's descendants spell them. */
 #define ROUTED_EXPERTS(number, chosen, width, normalised, scale)                                   \
     KEY("n_routed_experts", n_experts, number), TOP_K(chosen),                                     \

@@ -2,56 +2,10 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include <unistd.h>
 
-#include "base/buf.h"
-#include "base/file.h"
 #include "convert/convert.h"
-#include "family/read.h"
-#include "fmt/checkpoint.h"
 
-#include "../forge_gguf.h"
 #include "../make_pack.h"
-
-#define FIXTURE(name) "tests/fixtures/" name "/model.gguf"
-
-static struct moe_config config;
-
-static int read_config(const char *path, struct moe_err *err)
-{
-    struct moe_checkpoint *ck = NULL;
-    int status = moe_checkpoint_open(&ck, path, err);
-    if (status == MOE_OK)
-        status = moe_config_read_gguf(&config, ck, err);
-    moe_checkpoint_close(ck);
-    return status;
-}
-
-static void read_ok(const char *path)
-{
-    struct moe_err err = {0};
-    assert_ok(read_config(path, &err), &err);
-}
-
-/* A copy of the file with another number for a key, or for a layer in its list; or with another
- * name of the same length for the key. */
-static const char *changed(const char *source, const char *key, int layer, uint32_t value,
-                           const char *name)
-{
-    struct moe_err err = {0};
-    struct moe_buf file = {0};
-    assert_ok(moe_file_read_all(source, 1 << 28, &file, &err), &err);
-    if (layer >= 0)
-        set_u32_item(file.data, file.size, key, (uint32_t)layer, value);
-    else if (!name)
-        set_u32_key(file.data, file.size, key, value);
-    else
-        memcpy(after_key(file.data, file.size, key) - strlen(name), name, strlen(name));
-    FILE *out = fopen(in_dir("changed.gguf"), "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(file.data, 1, file.size, out), file.size);
-    assert_int_equal(fclose(out), 0);
-    moe_buf_release(&file);
-    return in_dir("changed.gguf");
-}
+#include "gguf_fixture.h"
 
 static void layers_and_widths_are_read(void **state)
 {
@@ -102,14 +56,7 @@ static void layers_and_widths_are_read(void **state)
 static void what_makes_no_sense_or_is_not_computed_is_refused(void **state)
 {
     (void)state;
-    static const struct {
-        const char *file, *key;
-        int layer;
-        uint32_t value;
-        const char *name;
-        int status;
-        const char *words;
-    } cases[] = {
+    static const struct refused_gguf cases[] = {
         {FIXTURE("qwen3.5-moe"), "qwen35moe.full_attention_interval", -1, 0, NULL, MOE_ERR_FORMAT,
          "must be at least 1"},
         {FIXTURE("qwen3.5-moe"), "qwen35moe.ssm.inner_size", -1, 85, NULL, MOE_ERR_FORMAT,
@@ -129,12 +76,7 @@ static void what_makes_no_sense_or_is_not_computed_is_refused(void **state)
          "kimi-linear.moe_latent_size", MOE_ERR_UNSUPPORTED,
          "'kimi-linear.moe_latent_size' is 4, only 0"},
     };
-    for (size_t i = 0; i < N_ITEMS(cases); i++) {
-        struct moe_err err = {0};
-        const char *path =
-            changed(cases[i].file, cases[i].key, cases[i].layer, cases[i].value, cases[i].name);
-        assert_fails(read_config(path, &err), cases[i].status, cases[i].words, &err);
-    }
+    assert_refused(cases, N_ITEMS(cases));
 }
 
 /* They are -exp of what is computed with. */
