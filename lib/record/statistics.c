@@ -14,7 +14,7 @@ static const char *const predictor_names[MOE_N_PREDICTORS] = {
     [MOE_PREDICT_ATTN] = "attention",        [MOE_PREDICT_ATTN_1] = "attention-1",
     [MOE_PREDICT_RESIDUAL_1] = "residual-1", [MOE_PREDICT_RESIDUAL_2] = "residual-2",
     [MOE_PREDICT_RESIDUAL_3] = "residual-3", [MOE_PREDICT_PATH] = "path",
-    [MOE_PREDICT_PATH_RANK1] = "path-rank1",
+    [MOE_PREDICT_PATH_RANK1] = "path-rank1", [MOE_PREDICT_TOKEN] = "token",
 };
 
 static const char *const series_names[MOE_N_SERIES] = {
@@ -32,6 +32,7 @@ static const char *const series_names[MOE_N_SERIES] = {
     [MOE_S_SKEW] = "skew_sums_30bit",
     [MOE_S_PAIRS] = "pairs",
     [MOE_S_ACCURACY] = "accuracy",
+    [MOE_S_TOKEN_ACCURACY] = "token_accuracy",
 };
 
 const char *moe_predictor_name(enum moe_predictor predictor)
@@ -71,7 +72,9 @@ uint64_t moe_series_length(const struct moe_statistics_shape *shape, enum moe_se
     case MOE_S_PAIRS:
         return (uint64_t)shape->n_experts * shape->n_experts;
     case MOE_S_ACCURACY:
-        return MOE_N_PREDICTORS * MOE_N_ACCURACIES;
+        return MOE_PREDICT_TOKEN * MOE_N_ACCURACIES;
+    case MOE_S_TOKEN_ACCURACY:
+        return MOE_N_ACCURACIES;
     case MOE_N_SERIES:
         break;
     }
@@ -88,12 +91,22 @@ bool moe_statistics_has_decoded(const struct moe_statistics *s)
     return false;
 }
 
+bool moe_statistics_has_tokens(const struct moe_statistics *s)
+{
+    bool any = false;
+    for (uint32_t l = 0; l < s->shape.n_layers; l++)
+        any |= moe_accuracy_at(s, l, MOE_PREDICT_TOKEN)[MOE_ACC_TOKENS] > 0;
+    return any;
+}
+
 const uint64_t *moe_statistics_placement(const struct moe_statistics *s)
 {
     return s->series[moe_statistics_has_decoded(s) ? MOE_S_DECODED : MOE_S_ACTIVATIONS];
 }
 
 /* ---- Making and merging ---- */
+
+_Static_assert(MOE_S_TOKEN_ACCURACY == MOE_N_SERIES - 1, "fingerprints leave it out by its place");
 
 static uint64_t n_numbers(const struct moe_statistics_shape *shape)
 {
@@ -215,7 +228,10 @@ uint64_t moe_statistics_fingerprint(const struct moe_statistics *s)
     /* Without an encoder as before there were any. */
     uint64_t n_totals = s->shape.n_encoder ? MOE_N_TOTALS : MOE_TOTAL_SOURCE;
     uint64_t totals = moe_hash64(s->totals, n_totals * sizeof *s->totals);
-    return moe_hash64_chain(totals, s->series[0], n_numbers(&s->shape) * sizeof *s->series[0]);
+    uint64_t n = n_numbers(&s->shape);
+    if (!moe_statistics_has_tokens(s)) /* as before that was counted: it is the last series */
+        n -= s->shape.n_layers * moe_series_length(&s->shape, MOE_S_TOKEN_ACCURACY);
+    return moe_hash64_chain(totals, s->series[0], n * sizeof *s->series[0]);
 }
 
 int moe_statistics_check_finished(const struct moe_statistics *s, struct moe_err *err)

@@ -41,6 +41,8 @@ enum moe_predictor {
     MOE_PREDICT_RESIDUAL_3,
     MOE_PREDICT_PATH,       /* P(expert | experts of the layer before), from another text */
     MOE_PREDICT_PATH_RANK1, /* the rank-1 experts of the two layers before, from another text */
+    MOE_PREDICT_TOKEN,      /* the experts of the same token's last use in the document, or without
+                               one of the token before, in this layer */
     MOE_N_PREDICTORS
 };
 /* "gate-1", as files and tables call it. */
@@ -113,7 +115,9 @@ enum moe_series {
     MOE_S_SKEW,       /* [2] documents; sums of the share on the busiest quarter of all, 2^-30 */
     MOE_S_PAIRS,      /* [E][E] expert of the layer before (layer 0: the last layer, token before),
                          expert of this layer */
-    MOE_S_ACCURACY,   /* [predictors][7] */
+    MOE_S_ACCURACY,   /* [predictors but the last][7] */
+    /* [7] the last one's, by the token; all 0 where tokens' ids were not known */
+    MOE_S_TOKEN_ACCURACY,
     MOE_N_SERIES
 };
 
@@ -190,12 +194,16 @@ static inline uint64_t *moe_series_at(const struct moe_statistics *s, enum moe_s
 static inline uint64_t *moe_accuracy_at(const struct moe_statistics *s, uint32_t layer,
                                         enum moe_predictor predictor)
 {
-    return moe_series_at(s, MOE_S_ACCURACY, layer) + predictor * MOE_N_ACCURACIES;
+    return predictor == MOE_PREDICT_TOKEN
+               ? moe_series_at(s, MOE_S_TOKEN_ACCURACY, layer)
+               : moe_series_at(s, MOE_S_ACCURACY, layer) + predictor * MOE_N_ACCURACIES;
 }
 
 /* Whether the activations of decoded tokens are known: earlier versions did not count them, and
  * without any there is nothing to count. */
 bool moe_statistics_has_decoded(const struct moe_statistics *s);
+/* Whether it is known how well tokens predict: any of them had an earlier one in its document. */
+bool moe_statistics_has_tokens(const struct moe_statistics *s);
 /* [n_layers][n_experts] uses that decide where experts are placed (DAOP IV-A): by decoded tokens,
  * or by all where those are not known. */
 const uint64_t *moe_statistics_placement(const struct moe_statistics *s);
@@ -215,6 +223,8 @@ void moe_statistics_free(struct moe_statistics *s);
 struct moe_layer_observation {
     const uint32_t *chosen; /* [n][top_k] by falling weight */
     const float *weights;   /* [n][top_k] */
+    const uint32_t *ids;    /* [n] the tokens' in the vocabulary, needed with the first layer of an
+                               encoder or decoder */
     bool by_token;          /* static routing: nothing predicts it, and no path ends there */
     const float *predicted[MOE_N_PREDICTORS]; /* [n][stride] scores of all experts; not of the
                                                  predictors that follow from choices alone */

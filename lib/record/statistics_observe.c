@@ -64,19 +64,54 @@ static void count_prediction(struct moe_statistics *s, uint32_t layer, enum moe_
     mark_best(scores, n_experts, k, d->predicted + set * n_experts);
 }
 
-/* The predictions that follow from choices: the token before, and paths of another text. */
+/* ---- Tokens ---- */
+
+static void take_ids(struct moe_statistics_document *d, uint32_t first, uint32_t n,
+                     const uint32_t *ids)
+{
+    if (first == 0)
+        memset(d->newest, 0, MOE_DOCUMENT_BUCKETS * sizeof *d->newest);
+    d->has_ids = ids && (first == 0 || d->has_ids);
+    for (uint32_t t = 0; d->has_ids && t < n; t++) {
+        uint32_t *newest = &d->newest[ids[t] % MOE_DOCUMENT_BUCKETS];
+        d->ids[first + t] = ids[t];
+        d->before[first + t] = *newest;
+        *newest = first + t + 1;
+    }
+}
+
+/* Where the token was used last, or without that the token before, which there is. */
+static uint32_t last_use(const struct moe_statistics_document *d, uint32_t token)
+{
+    uint32_t at = d->before[token];
+    while (at && d->ids[at - 1] != d->ids[token])
+        at = d->before[at - 1];
+    return at ? at - 1 : token - 1;
+}
+
+/* A token's experts are predicted to be those of an earlier one. */
+static void predict_as(struct moe_statistics *s, uint32_t layer, enum moe_predictor predictor,
+                       uint32_t earlier, const uint16_t *chosen)
+{
+    const uint16_t *before = moe_document_chosen(s, layer, earlier);
+    uint32_t k = s->shape.top_k;
+    float *scores = s->document->scores;
+    memset(scores, 0, s->shape.n_experts * sizeof *scores);
+    for (uint32_t i = 0; i < k; i++)
+        scores[before[i]] = (float)(k - i);
+    count_prediction(s, layer, predictor, scores, chosen);
+}
+
+/* The predictions that follow from choices: earlier tokens, and paths of another text. */
 static void predict_from_choices(struct moe_statistics *s, uint32_t layer, uint32_t token)
 {
     struct moe_statistics_document *d = s->document;
     const uint16_t *chosen = moe_document_chosen(s, layer, token);
     uint32_t k = s->shape.top_k;
-    if (token > 0) {
-        const uint16_t *before = moe_document_chosen(s, layer, token - 1);
-        memset(d->scores, 0, s->shape.n_experts * sizeof *d->scores);
-        for (uint32_t i = 0; i < k; i++)
-            d->scores[before[i]] = (float)(k - i);
-        count_prediction(s, layer, MOE_PREDICT_PREVIOUS, d->scores, chosen);
-    }
+    if (token > 0)
+        predict_as(s, layer, MOE_PREDICT_PREVIOUS, token - 1, chosen);
+    if (token > 0 && d->has_ids)
+        predict_as(s, layer, MOE_PREDICT_TOKEN, last_use(d, token), chosen);
     uint32_t first = s->shape.n_encoder;
     if (!s->prior || layer <= first)
         return;
@@ -142,6 +177,8 @@ void moe_statistics_observe(struct moe_statistics *s, uint32_t layer, uint32_t f
     uint64_t *correlation = moe_series_at(s, MOE_S_CORRELATION, layer);
     struct counting counting = {s, seen, layer, first_token, n};
     s->document->by_token[layer] = seen->by_token;
+    if (layer == moe_first_of_stack(&s->shape, layer))
+        take_ids(s->document, first_token, n, seen->ids);
     for (uint32_t t = 0; t < n; t++) {
         uint16_t *chosen = moe_document_chosen(s, layer, first_token + t);
         for (uint32_t i = 0; i < k; i++)

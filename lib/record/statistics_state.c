@@ -20,6 +20,9 @@ static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
     uint64_t sets = (uint64_t)shape->n_layers * MOE_N_PREDICTORS, n = shape->n_experts;
     d->chosen = moe_arena_take(arena, slots, sizeof *d->chosen);
     d->weights = moe_arena_take(arena, slots, sizeof *d->weights);
+    d->ids = moe_arena_take(arena, shape->max_tokens, sizeof *d->ids);
+    d->before = moe_arena_take(arena, shape->max_tokens, sizeof *d->before);
+    d->newest = moe_arena_take(arena, MOE_DOCUMENT_BUCKETS, sizeof *d->newest);
     d->predicted = moe_arena_take(arena, sets * n, sizeof *d->predicted);
     d->was_predicted = moe_arena_take(arena, sets, sizeof *d->was_predicted);
     d->by_token = moe_arena_take(arena, shape->n_layers, sizeof *d->by_token);

@@ -7,6 +7,8 @@
 #include "record/statistics.h"
 #include "record/statistics_paths.h"
 
+enum { MOE_DOCUMENT_BUCKETS = 1 << 12 };
+
 struct moe_statistics_document {
     uint8_t *block;    /* holds the arrays */
     uint32_t n_tokens; /* seen in the first layer of the decoder */
@@ -14,6 +16,11 @@ struct moe_statistics_document {
     uint64_t hash;
     uint16_t *chosen; /* [layers][max_tokens][k] */
     float *weights;   /* [layers][max_tokens][k] */
+    /* Of its source, then of its target; a token's bucket is its id's last bits. */
+    bool has_ids;
+    uint32_t *ids;    /* [max_tokens] */
+    uint32_t *before; /* [max_tokens] the token before it in its bucket, + 1; 0: it is the first */
+    uint32_t *newest; /* [MOE_DOCUMENT_BUCKETS] the last one in it, + 1 */
     /* Per layer and predictor, for prompts: experts that some token's predicted k held. */
     uint8_t *predicted;  /* [layers][predictors][E] */
     bool *was_predicted; /* [layers][predictors] */

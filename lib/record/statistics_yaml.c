@@ -35,6 +35,18 @@ static bool is_list(enum moe_series series)
     return series != MOE_S_PAIRS && series != MOE_S_ACCURACY;
 }
 
+/* Files of earlier versions lack these, and those of texts that had none of them. */
+static bool may_lack(enum moe_series series)
+{
+    return series == MOE_S_DECODED || series == MOE_S_TOKEN_ACCURACY;
+}
+
+static bool lacks(const struct moe_statistics *s, enum moe_series series)
+{
+    return (series == MOE_S_DECODED && !moe_statistics_has_decoded(s)) ||
+           (series == MOE_S_TOKEN_ACCURACY && !moe_statistics_has_tokens(s));
+}
+
 static bool is_signed(enum moe_series series)
 {
     return series == MOE_S_COSINES;
@@ -101,11 +113,11 @@ static void put_layer(struct moe_emit *e, const struct moe_statistics *s, uint32
     moe_emit_open_map(e, NULL);
     moe_emit_u64(e, "layer", layer);
     for (int i = 0; i < MOE_N_SERIES; i++)
-        if (is_list(i) && (i != MOE_S_DECODED || moe_statistics_has_decoded(s)))
+        if (is_list(i) && !lacks(s, i))
             put_numbers(e, moe_series_name(i), moe_series_at(s, i, layer),
                         moe_series_length(&s->shape, i), is_signed(i));
     moe_emit_open_map(e, moe_series_name(MOE_S_ACCURACY));
-    for (int p = 0; p < MOE_N_PREDICTORS; p++)
+    for (int p = 0; p < MOE_PREDICT_TOKEN; p++)
         put_numbers(e, moe_predictor_name(p), moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES,
                     false);
     moe_emit_close(e);
@@ -261,7 +273,7 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
         status = moe_yaml_fail(r->doc, map, r->err, "layer %" PRIu64 " where %" PRIu32 " belongs",
                                number, layer);
     for (int i = 0; i < MOE_N_SERIES && status == MOE_OK; i++) {
-        bool absent = i == MOE_S_DECODED && !moe_yaml_get(map, moe_series_name(i));
+        bool absent = may_lack(i) && !moe_yaml_get(map, moe_series_name(i));
         if (!is_list(i) || absent)
             continue;
         status = read_series(r, map, moe_series_name(i), is_signed(i), moe_series_at(s, i, layer),
@@ -270,7 +282,7 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
     if (status == MOE_OK)
         status =
             moe_yaml_get_map(r->doc, map, moe_series_name(MOE_S_ACCURACY), true, &accuracy, r->err);
-    for (int p = 0; p < MOE_N_PREDICTORS && status == MOE_OK; p++)
+    for (int p = 0; p < MOE_PREDICT_TOKEN && status == MOE_OK; p++)
         status = read_series(r, accuracy, moe_predictor_name(p), false,
                              moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES);
     if (status == MOE_OK)

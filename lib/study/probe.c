@@ -39,6 +39,7 @@ struct moe_probe {
     float *norms;             /* [batch * top_k] */
     uint32_t *gather;         /* [predictors * batch] */
     struct moe_row *pass;     /* [batch] */
+    uint32_t *ids;            /* [batch] of its tokens */
     struct moe_inputs inputs; /* gathered rows, in the form that routers take */
     uint8_t *block;           /* holds the buffers */
     uint32_t first_token;     /* of the pass, in its source or target */
@@ -220,9 +221,12 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
     }
     struct look k = {p, &p->session->model->layers[layer], m, gate_input, hidden_stride};
     p->first_token = rows[0].position;
+    for (uint32_t i = 0; i < n_rows; i++)
+        p->ids[i] = rows[i].token;
     p->seen = (struct moe_layer_observation){
         .chosen = chosen,
         .weights = weights,
+        .ids = p->ids,
         .by_token = c->layer_is_static[layer],
         .stride = p->router_stride,
         .norms = p->norms,
@@ -296,6 +300,7 @@ static void carve(struct moe_probe *p, struct moe_arena *arena, const struct moe
     p->norms = moe_arena_take(arena, (uint64_t)batch * c->top_k, sizeof *p->norms);
     p->gather = moe_arena_take(arena, asked, sizeof *p->gather);
     p->pass = moe_arena_take(arena, batch, sizeof *p->pass);
+    p->ids = moe_arena_take(arena, batch, sizeof *p->ids);
     moe_inputs_carve(&p->inputs, arena, MOE_N_PREDICTORS * batch, c->hidden);
 }
 

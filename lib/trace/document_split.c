@@ -41,6 +41,7 @@ struct counting {
     struct moe_trace *trace;
     uint32_t *chosen; /* [n_layers][max_tokens][top_k] */
     float *weights;   /* likewise */
+    uint32_t *ids;    /* [max_tokens] */
     uint32_t n;       /* tokens of the document */
     uint64_t sequence;
 };
@@ -61,6 +62,7 @@ static int end_document(struct counting *c, struct moe_err *err)
         const struct moe_layer_observation seen = {
             .chosen = c->chosen + at(c, layer),
             .weights = c->weights + at(c, layer),
+            .ids = moe_trace_shape(c->trace)->has_ids ? c->ids : NULL,
             .by_token = moe_trace_shape(c->trace)->is_static[layer],
         };
         moe_statistics_observe(s, layer, 0, c->n, &seen);
@@ -69,7 +71,7 @@ static int end_document(struct counting *c, struct moe_err *err)
     return status == MOE_OK ? moe_statistics_end(s, err) : status;
 }
 
-static int add_token(struct counting *c, struct moe_err *err)
+static int add_token(struct counting *c, uint32_t id, struct moe_err *err)
 {
     const struct moe_statistics_shape *s = &c->statistics->shape;
     for (uint32_t layer = 0; layer < s->n_layers; layer++) {
@@ -83,7 +85,7 @@ static int add_token(struct counting *c, struct moe_err *err)
             c->weights[to + i] = step.weights[i];
         }
     }
-    c->n++;
+    c->ids[c->n++] = id;
     return MOE_OK;
 }
 
@@ -98,7 +100,7 @@ static int count_all(struct counting *c, struct moe_excerpt excerpt, struct moe_
             status = end_document(c, err);
         c->sequence = token->sequence;
         if (status == MOE_OK && c->n < c->statistics->shape.max_tokens)
-            status = add_token(c, err);
+            status = add_token(c, token->id, err);
         if (status != MOE_OK)
             break;
     }
@@ -119,12 +121,14 @@ int moe_split_count(struct moe_statistics **out, struct moe_trace *trace,
     int status = moe_statistics_new(&c.statistics, shape, err);
     c.chosen = moe_alloc(n, sizeof *c.chosen, err);
     c.weights = moe_alloc(n, sizeof *c.weights, err);
-    if (status == MOE_OK && (!c.chosen || !c.weights))
+    c.ids = moe_alloc(shape->max_tokens, sizeof *c.ids, err);
+    if (status == MOE_OK && (!c.chosen || !c.weights || !c.ids))
         status = MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = count_all(&c, excerpt, err);
     free(c.chosen);
     free(c.weights);
+    free(c.ids);
     if (status == MOE_OK)
         *out = c.statistics;
     else

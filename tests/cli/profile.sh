@@ -154,6 +154,7 @@ run "$bin/moe-profile" --show "$tmp/whole.yaml"
 expect_exit 0 "--show"
 check "... names documents, tokens and predictors" \
     sh -c "grep -q '24 documents' '$out' && grep -q 'gate-1' '$out' && grep -q residual-3 '$out'"
+check "... says what tokens predict" grep -q '^  token  *[0-9]' "$out"
 check "... fits 100 columns" sh -c "! grep -q '.\{101\}' '$out'"
 run "$bin/moe-profile" --show --json "$tmp/whole.yaml"
 expect_stdout_like '{"documents":24,*"layers":\[*\]}' "--json is an object"

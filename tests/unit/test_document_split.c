@@ -10,13 +10,14 @@ enum { EXPERTS = 8 };
 static char path[128];
 static struct moe_trace *trace;
 
-/* A word is a sequence, a letter a token's expert. */
+/* A word is a sequence, a letter a token, and its expert. */
 static const char *const sequences[] = {"abab", "cdcdc", "aab", "efe", "bbc"};
 
 static int set_up(void **state)
 {
     static const float weight = 1;
-    const struct moe_trace_shape shape = {.n_layers = 1, .n_experts = EXPERTS, .top_k = 1};
+    const struct moe_trace_shape shape = {
+        .n_layers = 1, .n_experts = EXPERTS, .top_k = 1, .has_ids = true};
     struct moe_trace_writer *w = NULL;
     struct moe_err err = {0};
     snprintf(path, sizeof path, "/tmp/moe-split-%d", (int)getpid());
@@ -27,6 +28,7 @@ static int set_up(void **state)
             uint32_t expert = (uint32_t)(sequences[s][t] - 'a');
             const struct moe_layer_observation seen = {.chosen = &expert, .weights = &weight};
             assert_ok(moe_trace_add(w, 1, 0, &err), &err);
+            moe_trace_put_ids(w, t, 1, &expert);
             moe_trace_put(w, 0, t, 1, &seen, NULL, 0);
         }
     }
@@ -67,6 +69,18 @@ static void every_other_document_is_counted(void **state)
     const struct moe_excerpt odd = {.every = 2, .first = 1};
     check_counted(moe_split_judged(odd), (const uint64_t[EXPERTS]){0, 0, 2, 2}, 1);
     check_counted(moe_split_counted(odd), (const uint64_t[EXPERTS]){0, 0, 0, 0, 2, 1}, 1);
+}
+
+/* "abab" and "cdcd": two of three; "aab", "efe", "bbc": one of two. */
+static void tokens_predict(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_statistics *s = NULL;
+    assert_ok(moe_split_count(&s, trace, (struct moe_excerpt){0}, &shape, &err), &err);
+    const uint64_t *seen = moe_accuracy_at(s, 0, MOE_PREDICT_TOKEN);
+    assert_int_equal(seen[MOE_ACC_TOKENS], 12);
+    assert_int_equal(seen[MOE_ACC_IN_K], 7);
+    moe_statistics_free(s);
 }
 
 static void other_models_are_refused(void **state)
@@ -114,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_other_document_is_counted),
+        cmocka_unit_test(tokens_predict),
         cmocka_unit_test(other_models_are_refused),
         cmocka_unit_test(shared_documents_are_found),
     };

@@ -25,6 +25,7 @@ static const struct moe_statistics_shape SHAPE = {
 /* A document's choices and scores, the same for the same seed. */
 struct document {
     uint32_t n;
+    uint32_t ids[MAX_TOKENS];
     uint64_t hash;
     uint32_t chosen[LAYERS][MAX_TOKENS][TOP_K];
     float weights[LAYERS][MAX_TOKENS][TOP_K];
@@ -37,6 +38,8 @@ static void make_document(struct document *d, uint64_t seed)
     uint64_t rng = seed * 77 + 5;
     d->n = 1 + (uint32_t)(test_random(&rng) % MAX_TOKENS);
     d->hash = moe_hash64(&seed, sizeof seed); /* no two alike */
+    for (uint32_t t = 0; t < d->n; t++)       /* some share a bucket */
+        d->ids[t] = (uint32_t)(test_random(&rng) % 5) << 12 | (uint32_t)(test_random(&rng) % 2);
     for (uint32_t l = 0; l < LAYERS; l++)
         for (uint32_t t = 0; t < d->n; t++) {
             uint32_t a = (uint32_t)(test_random(&rng) % EXPERTS);
@@ -68,6 +71,7 @@ static void feed(struct moe_statistics *s, const struct document *d, uint32_t ba
             struct moe_layer_observation seen = {
                 .chosen = d->chosen[l][t],
                 .weights = d->weights[l][t],
+                .ids = &d->ids[t],
                 .stride = EXPERTS,
                 .norms = d->norms[l][t],
             };
@@ -113,7 +117,7 @@ static void counts_equal_a_naive_recount(void **state)
     uint64_t tokens = 0, active[LAYERS][EXPERTS] = {{0}}, best[LAYERS][EXPERTS] = {{0}};
     uint64_t decoded[LAYERS][EXPERTS] = {{0}};
     uint64_t pairs[LAYERS][EXPERTS][EXPERTS] = {{{0}}}, reuse[LAYERS][MOE_N_REUSES] = {{0}};
-    uint64_t acc[LAYERS][5] = {{0}}, n_gate = 0;
+    uint64_t acc[LAYERS][5] = {{0}}, by_token[LAYERS][5] = {{0}}, n_gate = 0;
     double cosines = 0, xx = 0, xy = 0;
     struct document d;
     for (uint32_t i = 0; i < DOCUMENTS; i++) {
@@ -140,6 +144,13 @@ static void counts_equal_a_naive_recount(void **state)
                     reuse[l][MOE_REUSE_BEST] += chose(&d, l, t, d.chosen[l][t - 1][0]);
                     reuse[l][MOE_REUSE_ANY] += again > 0;
                     reuse[l][MOE_REUSE_WAS] += chose(&d, l, t - 1, d.chosen[l][t][0]);
+                    uint32_t last = t - 1;
+                    for (uint32_t earlier = 0; earlier < t; earlier++)
+                        last = d.ids[earlier] == d.ids[t] ? earlier : last;
+                    by_token[l][MOE_ACC_TOKENS]++;
+                    by_token[l][MOE_ACC_TOP1] += d.chosen[l][last][0] == d.chosen[l][t][0];
+                    for (uint32_t k = 0; k < TOP_K; k++)
+                        by_token[l][MOE_ACC_IN_K] += chose(&d, l, last, d.chosen[l][t][k]);
                 }
                 if (l == 0)
                     continue;
@@ -177,6 +188,8 @@ static void counts_equal_a_naive_recount(void **state)
         assert_memory_equal(moe_series_at(s, MOE_S_REUSE, l), reuse[l], sizeof reuse[l]);
         for (int m = MOE_ACC_TOP1; m <= MOE_ACC_IN_P75; m++)
             assert_int_equal(moe_accuracy_at(s, l, MOE_PREDICT_GATE_1)[m], acc[l][m]);
+        for (int m = MOE_ACC_TOKENS; m <= MOE_ACC_IN_K; m++)
+            assert_int_equal(moe_accuracy_at(s, l, MOE_PREDICT_TOKEN)[m], by_token[l][m]);
         assert_int_equal(moe_accuracy_at(s, l, MOE_PREDICT_GATE_1)[MOE_ACC_TOKENS], l ? tokens : 0);
         got_cosines += (double)(int64_t)moe_series_at(s, MOE_S_COSINES, l)[MOE_COSINE_GATE_1];
         const uint64_t *corr = moe_series_at(s, MOE_S_CORRELATION, l);
@@ -262,7 +275,8 @@ static void a_file_gives_the_numbers_back(void **state)
     moe_statistics_free(back);
 }
 
-/* Statistics as versions before wrote them: without the lines of decoded tokens. */
+/* Statistics as versions before wrote them: without the lines of decoded tokens, and of what tokens
+ * predict. */
 static struct moe_statistics *run_before(uint32_t first, uint32_t step)
 {
     struct moe_err err = {0};
@@ -273,8 +287,9 @@ static struct moe_statistics *run_before(uint32_t first, uint32_t step)
     for (char *line = (char *)text.data, *next; line < end; line = next) {
         next = memchr(line, '\n', (size_t)(end - line));
         next = next ? next + 1 : end;
-        char *key = strstr(line, "decode_activations:");
-        if (!key || key > next)
+        char *decoded = strstr(line, "decode_activations:");
+        char *tokens = strstr(line, "token_accuracy:");
+        if ((!decoded || decoded > next) && (!tokens || tokens > next))
             moe_buf_append(&old, line, (size_t)(next - line));
     }
     assert_true(old.size < text.size);
@@ -294,6 +309,7 @@ static void decoded_tokens_place_experts(void **state)
     assert_true(moe_statistics_has_decoded(s));
     assert_memory_equal(moe_statistics_placement(s), s->series[MOE_S_DECODED], bytes);
     assert_false(moe_statistics_has_decoded(old));
+    assert_true(moe_statistics_has_tokens(s) && !moe_statistics_has_tokens(old));
     assert_memory_equal(moe_statistics_placement(old), old->series[MOE_S_ACTIVATIONS], bytes);
     assert_ok(moe_statistics_merge(s, old, &err), &err);
     assert_memory_equal(moe_statistics_placement(s), s->series[MOE_S_ACTIVATIONS], bytes);
@@ -536,7 +552,11 @@ static void feed_stack(struct moe_statistics *s, uint32_t first, uint32_t n_laye
 {
     for (uint32_t l = 0; l < n_layers; l++) {
         struct moe_layer_observation seen = {
-            .chosen = d->chosen[l][0], .weights = d->weights[l][0], .stride = EXPERTS};
+            .chosen = d->chosen[l][0],
+            .weights = d->weights[l][0],
+            .ids = d->ids,
+            .stride = EXPERTS,
+        };
         if (l > 0)
             seen.predicted[MOE_PREDICT_GATE_1] = d->scores[l][0];
         moe_statistics_observe(s, first + l, 0, d->n, &seen);
