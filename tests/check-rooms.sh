@@ -18,20 +18,23 @@ for floor in lib/*/ cmd/ cmd/*/; do
     [ "$files" -le "$most" ] || echo "$floor has $files files: $most at most"
     [ "$lines" -le 7000 ] || echo "$floor has $lines lines: 7,000 at most"
 done >>"$found"
-for file in lib/*/*.[ch] cmd/*.[ch] cmd/*/*.[ch]; do
-    lines=$(wc -l <"$file")
-    [ "$lines" -le 400 ] || sed 20q "$file" | grep -q 'Over 400 lines: ' ||
+wc -l lib/*/*.[ch] cmd/*.[ch] cmd/*/*.[ch] | awk '$1 > 400 && $2 != "total"' | while read -r lines file; do
+    sed 20q "$file" | grep -q 'Over 400 lines: ' ||
         echo "$file has $lines lines: split it, or say why in its first comment (Over 400 lines: ...)"
 done >>"$found"
 
 # "user definer" for every symbol that one object takes from another; tsort names what goes round.
 for source in lib/*/*.c; do
     object=$BUILD/${source%.c}.o
-    [ -f "$object" ] || { echo "$object is not built" >>"$found"; continue; }
-    nm "$object" | awk -v file="$source" 'NF == 3 { print $2, $3, file } NF == 2 { print "U", $2, file }'
-done | awk '
-    $1 ~ /^[TDRBC]$/ { definer[$2] = $3 }
-    $1 == "U" { n++; symbol[n] = $2; user[n] = $3 }
+    if [ -f "$object" ]; then echo "$object"; else echo "$object is not built" >>"$found"; fi
+done | xargs nm -A | awk -v build="$BUILD/" '
+    { # "FILE:ADDRESS T NAME", or "FILE: U NAME"
+        colon = index($0, ".o:")
+        file = substr($0, length(build) + 1, colon - length(build)) "c"
+        kind = $(NF - 1)
+    }
+    kind ~ /^[TDRBC]$/ { definer[$NF] = file }
+    kind == "U" { n++; symbol[n] = $NF; user[n] = file }
     END {
         for (i = 1; i <= n; i++)
             if ((symbol[i] in definer) && definer[symbol[i]] != user[i])

@@ -5,11 +5,12 @@
 # Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
 # exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
 # test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
-# those that take as long or longer; JOBS=N run at a time (as many as there are processors), in files
-# of their own; RUN_UNDER=COMMAND runs those of gpu. Of torture every line is printed, with the seconds
-# each script took, and the soak begins first. Where as many run at a time as there are
-# processors, each script has one of them: programs then compute with one thread unless their
-# options say more, since threads of several programs on the same processors mostly wait for each other.
+# those that take as long or longer, with the seconds of a processor that they use; JOBS=N run at a time
+# (as many as there are processors), in files of their own; RUN_UNDER=COMMAND runs those of gpu. Of
+# torture every line is printed, with the seconds each script took, and the soak begins first. Where as
+# many run at a time as there are processors, each script has one of them: programs then compute with
+# one thread unless their options say more, since threads of several programs on the same processors
+# mostly wait for each other.
 # Everything runs from the repository's root with BUILD naming the build directory.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -73,7 +74,11 @@ one() { # TEST
     "$@" >"$out" 2>&1 </dev/null
     status=$?
     took=$(($(date +%s) - began))
-    [ "$took" -lt "${SLOW:-1000000}" ] || echo "$name: $took s"
+    if [ "$took" -ge "${SLOW:-1000000}" ]; then
+        times >"$out.times" # of the children, in the second line: what other work does not change
+        used=$(awk 'NR == 2 { gsub(/[ms]/, " "); printf "%.1f", $1 * 60 + $2 + $3 * 60 + $4 }' "$out.times")
+        echo "$name: $took s, $used of a processor"
+    fi
     # The last lines of a test that died.
     if [ "$status" -gt 125 ]; then
         tail -n 5 "$out" | sed "s|^|$name: |"
@@ -83,7 +88,7 @@ one() { # TEST
 
 if [ "${1:-}" = one ]; then
     out=$(mktemp) || exit 1
-    trap 'rm -f "$out" "$out.said"' EXIT
+    trap 'rm -f "$out" "$out.said" "$out.times"' EXIT
     one "$2" >"$out.said" 2>&1
     cat "$out.said" # at once: others write too
     exit 0

@@ -106,7 +106,7 @@ printf 'echo "1..1"; echo "ok 1 - two hours"\n' >"$house/tests/torture/soak.sh"
 torture 'ok 1 - 7 of 7 died'
 expect_exit 0 "torture passes"
 check "... prints what was tried" grep -q '^tests/torture/heat.sh: ok 1 - 7 of 7 died$' "$out"
-check "... and how long" grep -q '^tests/torture/soak.sh: [0-9]* s$' "$out"
+check "... and how long" grep -q '^tests/torture/soak.sh: [0-9]* s, [0-9.]* of a processor$' "$out"
 check "... and totals" last "2 passed, 0 failed"
 torture 'not ok 1 - 7 of 7 died'
 expect_exit 1 "torture fails with one of its checks"
