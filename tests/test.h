@@ -17,6 +17,14 @@
 
 #define N_ITEMS(array) (sizeof(array) / sizeof(array)[0])
 
+/* The address sanitizer slows tests down many times; it looks at code, not at numbers, and is
+ * content with each kind of what a test repeats. */
+#ifdef __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* Asserts success and shows the message otherwise. */
 #define assert_ok(call, err)                                                                       \
     do {                                                                                           \

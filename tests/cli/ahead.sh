@@ -72,10 +72,11 @@ error_line 3 "*without.moe: has no layer that drafts (MTP)*" "moe-serve --draft 
 run "$bin/moe-run" "$pack" -p x --draft mtp --device test:2,1G
 error_line 2 "*a layer that drafts (MTP) is computed on the processor alone*" "--draft mtp beside a device"
 
-# Plans: one that counts the layer, and one that has to make room for it.
+# Plans: one that counts the layer, by what is measured here, and one that has to make room for it.
 for how in none mtp; do
-    [ $how = mtp ] && alloc=global || alloc=per-layer
-    run "$bin/moe-plan" -t 1 "$pack" --memory 40M --strategy lru+alloc=$alloc --draft $how -o "$tmp/$how.yaml"
+    set -- --strategy lru+alloc=global
+    [ $how = mtp ] || set -- --strategy lru+alloc=per-layer --device-profile profiles/apple-m2.yaml
+    run "$bin/moe-plan" -t 1 "$pack" --memory 40M "$@" --draft $how -o "$tmp/$how.yaml"
     expect_exit 0 "a plan, --draft $how"
     moe -p "$asked" -n 30 --temp 0 --ignore-eos --draft mtp --plan "$tmp/$how.yaml"
     expect_exit 0 "... --draft mtp under it"

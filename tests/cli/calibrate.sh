@@ -60,7 +60,8 @@ check "quietly" [ ! -s "$err" ]
 check "no partial file is left" [ ! -e "$tmp/one.yaml.part" ]
 run calibrate --from "$tmp/one.yaml" --dry-run --json
 check "with the importances there is nothing to measure" [ "$(told experts_known) $(told passes_importances)" = "384 0" ]
-run calibrate -t 2 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/two.yaml"
+# Two threads measure the importances of the shards below; here they search with those of one.
+run calibrate -t 2 --from "$tmp/one.yaml" --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/two.yaml"
 check "two threads give the same file" cmp "$tmp/one.yaml" "$tmp/two.yaml"
 run "$bin/moe-calibrate" --show "$tmp/one.yaml"
 expect_stdout_like '*Uniform bitwidths*Importance, measured*Choice for a tolerance of 3%*Prompts:*Misses: T1*' \
@@ -157,7 +158,7 @@ check "... finds weights" awk '
 
 # Shards put together, and an interrupted run that is resumed, have the importances of one run.
 importances() { sed -n '/^importances:/,/^[a-z]/{/^ /p;}' "$1"; }
-seq 3 | xargs -P 2 -I SHARD "$bin/moe-calibrate" -q -t 1 "$tmp/all.moe" --text "$tmp/math.txt" \
+seq 3 | xargs -P 2 -I SHARD "$bin/moe-calibrate" -q -t 2 "$tmp/all.moe" --text "$tmp/math.txt" \
     --text "$tmp/code.txt" --max-tokens 24 --tolerance 3% --shard SHARD/3 -o "$tmp/part.SHARD.yaml"
 run "$bin/moe-calibrate" -q --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"

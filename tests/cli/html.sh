@@ -8,7 +8,7 @@ plan="$bin/moe-plan"
 "$bin/moe-run" -q "$tiny" -p 2+2 -n 4 --trace-events "$tmp/events.json" >/dev/null
 full=tests/fuzz/corpus/plan/full
 planned() { # OPTION...
-    "$plan" -q "$tiny" --strategy lru --trace "$tmp/t.trace" -o "$tmp/plan.yaml" "$@"
+    "$plan" -q "$tiny" --strategy lru --trace "$tmp/t.trace" --device-profile profiles/apple-m2.yaml -o "$tmp/plan.yaml" "$@"
 }
 planned --memory "$(($(smallest_memory planned) + 4))M"
 

@@ -53,7 +53,7 @@ trace moe-profile -q -t 1 $tiny --text $sample -o $tmp/x
 output moe-profile -q --merge $tmp/s.yaml
 output moe-profile -q --merge $tmp/t.trace
 output moe-calibrate -q -t 1 $tmp/two.moe --text $sample --max-tokens 16 --importance proxy --without fate --without hobbit --tolerance 1000%
-output moe-plan -q $tiny --expert-memory 6M --trace $tmp/t.trace --device-profile $PWD/profiles/apple-m2.yaml
+output moe-plan -q $tiny --expert-memory 6M --strategy lru --trace $tmp/t.trace --device-profile $PWD/profiles/apple-m2.yaml
 stats-json moe-run -t 1 $tiny -p One -n 2
 trace-events moe-run -t 1 $tiny -p One -n 2
 token-log moe-run -t 1 $tiny --perplexity $sample

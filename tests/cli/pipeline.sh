@@ -54,7 +54,7 @@ check "... which are not run" [ ! -e gone ]
 o=$tmp/mixed
 begin --bits 4,2 --memory 26M --importance proxy -q --device-profile "$tmp/a b/device.yaml" --dry-run
 expect_stdout_like "*moe-calibrate*--importance proxy*--tolerance 2%*moe-quantize*--map*" "bits are chosen"
-begin --bits 4,2 --memory 1M --importance proxy -q
+begin --bits 4,2 --memory 1M --importance proxy -q --device-profile "$tmp/a b/device.yaml"
 expect_exit 4 "a budget too small is the planner's error"
 expect_stderr_like "moe-pipeline: plan: moe-plan: *the smallest that works is*" "... in its words"
 check "... with a mixed pack before it" [ -s "$o/model.moe" ]
@@ -70,10 +70,8 @@ error_line 2 "*give one checkpoint or pack*" "nothing to begin with"
 
 # Without GNU parallel: a PATH that has all other programs.
 mkdir "$tmp/path"
-for place in $(echo "$PATH" | tr : ' '); do
-    for program in "$place"/*; do
-        [ "${program##*/}" = parallel ] || [ -e "$tmp/path/${program##*/}" ] || ln -s "$program" "$tmp/path/${program##*/}" 2>/dev/null
-    done
+echo "$PATH" | tr : '\n' | while IFS= read -r place; do
+    find "$place/" -mindepth 1 -maxdepth 1 ! -name parallel -exec ln -s -t "$tmp/path" {} + 2>/dev/null # the first of a name
 done
 o=$tmp/plain
 PATH="$tmp/path" begin --bits 4 --memory 26M --shards 4 --jobs 2 --threads 1 --device-profile "$tmp/a b/device.yaml"
@@ -87,7 +85,8 @@ PATH="$tmp/path" pipeline --jobs 2
 expect_exit 0 "a lost shard, likewise"
 check "... is made again alone" [ "$(grep -c 'profile:. took' "$err")" = 1 ]
 o=$tmp/failing
-PATH="$tmp/path" pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 26M --bits 4 --shards 2 --jobs 2
+PATH="$tmp/path" pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 26M --bits 4 --shards 2 --jobs 2 \
+    --device-profile "$tmp/a b/device.yaml"
 expect_exit 1 "a task that fails beside another"
 expect_stderr_like "*moe-pipeline: profile:?: moe-profile: *no.txt*" "... is named"
 

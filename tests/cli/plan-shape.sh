@@ -46,16 +46,17 @@ sed -i 's/"num_hidden_layers": 12/"num_hidden_layers": 13, "mlp_only_layers": [0
 of_fate resident 100%
 check "... and for layers without experts" seconds decode_s 0.1646
 # A drawn trace can be kept: explained, simulated, and taken in place of the same one drawn again.
-shape=profiles/shapes/olmoe-1b-7b.json
-run "$bin/moe-plan" --shape "$shape" --strategy lru --memory 3G --device-profile profiles/raspberry-pi-4b.yaml --draw-trace "$tmp/drawn" -o "$tmp/a.yaml"
+like_trace profiles/shapes/olmoe-1b-7b.json >"$tmp/olmoe.json"
+shape=$tmp/olmoe.json
+run "$bin/moe-plan" --shape "$shape" --strategy lru --memory 2G --device-profile profiles/raspberry-pi-4b.yaml --draw-trace "$tmp/drawn" -o "$tmp/a.yaml"
 expect_exit 0 "a drawn trace is kept"
 run "$bin/moe-plan" --explain "$tmp/drawn"
 expect_stdout_like "*24 sequences*" "... can be explained"
-run "$bin/moe-plan" --simulate "$tmp/drawn" --shape "$shape" --strategy lru --memory 3G --device-profile profiles/raspberry-pi-4b.yaml
+run "$bin/moe-plan" --simulate "$tmp/drawn" --shape "$shape" --strategy lru --memory 2G --device-profile profiles/raspberry-pi-4b.yaml
 expect_exit 0 "... simulated"
-run "$bin/moe-plan" --shape "$shape" --strategy lru --memory 3G --device-profile profiles/raspberry-pi-4b.yaml --trace "$tmp/drawn" --draw-trace "$tmp/x" -o "$tmp/b.yaml"
+run "$bin/moe-plan" --shape "$shape" --strategy lru --memory 2G --device-profile profiles/raspberry-pi-4b.yaml --trace "$tmp/drawn" --draw-trace "$tmp/x" -o "$tmp/b.yaml"
 error_line 2 "moe-plan: $tmp/drawn: is a trace of this model, so there is none to draw (--draw-trace)" "... and is one of the model"
-run "$bin/moe-plan" --shape "$shape" --strategy lru --memory 3G --draw-trace "$tmp/none/x" -o "$tmp/b.yaml"
+run "$bin/moe-plan" --shape "$shape" --strategy lru --memory 2G --draw-trace "$tmp/none/x" -o "$tmp/b.yaml"
 error_line 1 "moe-plan: $tmp/none/x*" "a place that is not there"
 
 # What nothing was counted of is drawn: strategies that go by what experts do can be simulated.

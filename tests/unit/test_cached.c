@@ -19,7 +19,7 @@ static const enum moe_load_backend any_backend = MOE_LOAD_PREAD;
 enum { N_CONFIGS = 16 };
 static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;
 #else
-enum { N_CONFIGS = 120 };
+enum { N_CONFIGS = 72 };
 static const enum moe_load_backend any_backend = MOE_LOAD_AUTO;
 #endif
 

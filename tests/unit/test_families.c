@@ -10,15 +10,9 @@
 
 enum { MAX_POSITIONS = 256 };
 
-/* Sanitizers look at code, not at numbers, and slow it down many times: there the longest prompt
- * does, which goes through all of a layer's chunks and windows, and the cached way, which is more
- * code. */
+/* Under sanitizers the longest prompt does, which goes through all of a layer's chunks and windows,
+ * and the cached way, which is more code. */
 enum { FEW = 8 };
-#ifdef __SANITIZE_ADDRESS__
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
 
 struct family_case {
     const char *fixture; /* directory in tests/fixtures */
