@@ -37,7 +37,7 @@ static void open_session(struct ahead *a, uint32_t batch)
     assert_ok(moe_session_open(&a->f.session, a->f.model, a->f.experts, &o, &err), &err);
 }
 
-static void open_all(struct ahead *a, const char *fixture)
+static void open_all(struct ahead *a, const char *fixture, const char *file)
 {
     struct moe_err err = {0};
     char path[256];
@@ -52,7 +52,8 @@ static void open_all(struct ahead *a, const char *fixture)
     for (uint32_t i = 0; i < a->n; i++)
         a->ids[i] = (uint32_t)json_integer_value(json_array_get(ids, i));
     snprintf(a->f.path, sizeof a->f.path, "/tmp/moe-ahead-%d.moe", (int)getpid());
-    make_pack(a->f.path, fixture, &options);
+    snprintf(path, sizeof path, "%s%s", fixture, file);
+    make_pack(a->f.path, path, &options);
     assert_ok(moe_model_open_directory(&a->f.model, a->f.path, &err), &err);
     assert_ok(moe_model_take_ahead(a->f.model, &err), &err);
     assert_ok(moe_model_load(a->f.model, 0, NULL, NULL, &err), &err);
@@ -114,14 +115,14 @@ static void read_text(struct ahead *a, uint32_t batch)
     compare(a, 0, a->n - 1);
 }
 
-static void check_fixture(const char *fixture)
+static void check_fixture(const char *fixture, const char *file)
 {
     static const uint32_t batches[] = {1, 7, MOST_IDS};
     struct ahead a;
-    open_all(&a, fixture);
+    open_all(&a, fixture, file);
     for (size_t i = 0; i < N_ITEMS(batches); i++)
         read_text(&a, batches[i]);
-    print_message("# %s: %.2g of the largest logit\n", fixture, (double)a.worst);
+    print_message("# %s%s: %.2g of the largest logit\n", fixture, file, (double)a.worst);
     assert_true(a.worst > 0 && a.worst < 1e-4f);
     /* Its activations are counted with the others', its rows are no tokens. */
     const struct moe_phase_stats *p = &a.f.session->stats.prefill;
@@ -135,12 +136,13 @@ static void check_fixture(const char *fixture)
 
 static void deepseeks_layer(void **state)
 {
-    check_fixture("tests/fixtures/ahead-deepseek");
+    check_fixture("tests/fixtures/ahead-deepseek", "");
+    check_fixture("tests/fixtures/ahead-deepseek", "/model.gguf");
 }
 
 static void qwen3_nexts_layer(void **state)
 {
-    check_fixture("tests/fixtures/ahead-qwen3-next");
+    check_fixture("tests/fixtures/ahead-qwen3-next", "");
 }
 
 /* What is made of a pack does not see the layer unless it is taken. */
