@@ -41,6 +41,7 @@ struct moe_layer_predictor {
     struct moe_act *acts; /* [depth] */
 
     struct moe_choice_history history; /* by choices */
+    bool first_by_token;               /* a pass's first layer by these, whatever the others */
     bool recalls;                      /* it keeps what tokens chose last */
     uint32_t *ids;                     /* [batch] of the pass's tokens */
 };
@@ -80,7 +81,9 @@ static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
     }
     if (moe_predicts_from_choices(p->by) || p->recalls) {
         p->history = (struct moe_choice_history){
-            .by = moe_predicts_from_choices(p->by) ? p->by : MOE_PREDICT_BY_NOTHING,
+            .by = p->first_by_token                  ? MOE_PREDICT_BY_TOKEN
+                  : moe_predicts_from_choices(p->by) ? p->by
+                                                     : MOE_PREDICT_BY_NOTHING,
             .recalls = p->recalls,
             .n_layers = p->n_moe,
             .n_experts = c->n_experts,
@@ -99,6 +102,7 @@ static struct moe_layer_predictor *carve(struct moe_arena *arena, const struct m
     struct moe_layer_predictor *place = moe_arena_take(arena, 1, sizeof *place);
     struct moe_layer_predictor p = {
         .by = strategy->predict,
+        .first_by_token = moe_strategy_predicts_first(strategy),
         .recalls = moe_strategy_recalls(strategy),
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
@@ -324,11 +328,11 @@ static void predict_from_choices(void *ctx, int64_t begin, int64_t end, int thre
 
 /* ---- Predictions of a pass ---- */
 
-static void predict(struct query *q)
+static void predict(struct query *q, bool from_choices)
 {
     struct moe_layer_predictor *p = q->p;
     p->has_scores = false;
-    if (!moe_predicts_from_choices(p->by)) {
+    if (!from_choices) {
         ask_routers(q);
         return;
     }
@@ -399,7 +403,7 @@ uint32_t moe_predict_first(struct moe_layer_predictor *p, uint32_t layer, uint32
         return moe_replay_predict_first(p->session->follow, first, depth, predictions);
     list_ahead(&q, layer, moe_config_stack_end(c, layer), depth);
     if (q.n > 0)
-        predict(&q);
+        predict(&q, true);
     hand_out(&q);
     *predictions = p->predictions;
     return q.n;
@@ -418,11 +422,12 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
         return moe_replay_predict(p->session->follow, q.m, depth, p->session->request.chosen,
                                   p->session->request.weights, predictions);
     }
-    if (moe_predicts_from_choices(p->by))
+    bool from_choices = moe_predicts_from_choices(p->by);
+    if (from_choices)
         moe_choice_history_see(&p->history, q.m, n_rows, p->session->request.chosen);
     if (q.n > 0)
-        predict(&q);
-    if (moe_predicts_from_choices(p->by))
+        predict(&q, from_choices);
+    if (from_choices || p->first_by_token)
         moe_choice_history_add(&p->history, q.m, n_rows, p->session->request.chosen,
                                p->session->request.weights);
     hand_out(&q);

@@ -23,8 +23,9 @@ struct moe_replay {
     uint32_t batch;
     uint32_t n_layers, n_experts, top_k, keep, depth;
     enum moe_predict_by by;
-    double assumed;    /* accuracy; 0: predictions are the trace's, or follow from its choices */
-    bool from_choices; /* the latter */
+    double assumed;      /* accuracy; 0: predictions are the trace's, or follow from its choices */
+    bool from_choices;   /* the latter */
+    bool first_by_token; /* those of a pass's first layer do, by its tokens, whatever the others */
     struct moe_choice_history history;
     void *block; /* memory of the history */
 
@@ -149,14 +150,16 @@ static int open_history(struct moe_replay *r, const struct moe_statistics *stati
 {
     struct moe_arena arena = {0};
     r->history = (struct moe_choice_history){
-        .by = r->from_choices ? r->by : MOE_PREDICT_BY_NOTHING,
+        .by = r->first_by_token ? MOE_PREDICT_BY_TOKEN
+              : r->from_choices ? r->by
+                                : MOE_PREDICT_BY_NOTHING,
         .recalls = r->history.recalls,
         .n_layers = r->n_layers,
         .n_experts = r->n_experts,
         .top_k = r->top_k,
         .statistics = statistics,
     };
-    if (!r->from_choices && !r->history.recalls)
+    if (!r->from_choices && !r->history.recalls) /* which those by tokens do */
         return MOE_OK;
     moe_choice_history_carve(&r->history, &arena, r->batch);
     r->block = moe_alloc(arena.used, 1, err);
@@ -211,9 +214,9 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
         if (r->by == MOE_PREDICT_BY_ATTENTION)
             r->reach = 1; /* of the layer itself */
     }
-    r->history.recalls =
-        !strategy->resident &&
-        (strategy->protect_tokens || (r->from_choices && r->by == MOE_PREDICT_BY_TOKEN));
+    r->first_by_token =
+        !strategy->resident && moe_strategy_predicts_first(strategy) && !(r->assumed > 0);
+    r->history.recalls = !strategy->resident && (strategy->protect_tokens || r->first_by_token);
     if (!strategy->resident && strategy->prefer > 0)
         r->ranked = moe_preference_reach(r->n_experts, r->top_k);
     int status = check(r, statistics, err);
@@ -394,7 +397,8 @@ static void assume(const struct moe_replay *r, uint32_t row, uint32_t target, fl
 }
 
 /* Predicts the layer d after the first, all rows; false if the trace has no prediction of it. */
-static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, const uint32_t *chosen)
+static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, bool from_choices,
+                          const uint32_t *chosen)
 {
     uint32_t target = first_predicted(r, layer) + d;
     for (uint32_t row = 0; row < r->n_rows; row++) {
@@ -402,7 +406,7 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, cons
         uint64_t at = cell_of(r, row, target) * r->reach + d;
         if (r->assumed > 0 && r->computed[target])
             assume(r, row, target, p);
-        else if (r->from_choices)
+        else if (from_choices)
             moe_choice_history_predict(&r->history, layer, d, row, r->n_rows,
                                        chosen ? chosen + (uint64_t)row * r->top_k : NULL, p);
         else if (r->computed[target] && r->reach > d && r->is_predicted[at])
@@ -415,19 +419,19 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, cons
 
 /* What follows `layer`, or MOE_NO_LAYER_YET. chosen: of that layer's rows. */
 static uint32_t predict_after(struct moe_replay *r, uint32_t layer, uint32_t depth,
-                              const uint32_t *chosen)
+                              bool from_choices, const uint32_t *chosen)
 {
     uint32_t left = r->n_layers - first_predicted(r, layer),
              n = depth < r->depth ? depth : r->depth;
     n = n < left ? n : left;
-    if (r->from_choices)
+    if (from_choices)
         n = moe_choice_history_reach(&r->history, layer, r->n_rows, n);
     const uint8_t *is_static = moe_trace_shape(r->trace)->is_static + first_predicted(r, layer);
     uint32_t found = 0;
     for (uint32_t d = 0; d < n; d++) {
         if (is_static[d])
             continue;
-        if (!predict_layer(r, layer, d, chosen))
+        if (!predict_layer(r, layer, d, from_choices, chosen))
             break;
         float *scores = r->row_scores + (uint64_t)found * r->n_experts;
         float *unimportance = r->unimportance + (uint64_t)found * r->n_experts;
@@ -443,7 +447,7 @@ uint32_t moe_replay_predict_first(struct moe_replay *r, uint32_t first, uint32_t
                                   const struct moe_prediction **predictions)
 {
     *predictions = r->predictions;
-    return predict_after(r, first - 1, depth, NULL);
+    return predict_after(r, first - 1, depth, r->first_by_token, NULL);
 }
 
 uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth,
@@ -452,8 +456,8 @@ uint32_t moe_replay_predict(struct moe_replay *r, uint32_t layer, uint32_t depth
 {
     if (r->from_choices)
         moe_choice_history_see(&r->history, layer, r->n_rows, chosen);
-    uint32_t found = predict_after(r, layer, depth, chosen);
-    if (r->from_choices)
+    uint32_t found = predict_after(r, layer, depth, r->from_choices, chosen);
+    if (r->from_choices || r->first_by_token)
         moe_choice_history_add(&r->history, layer, r->n_rows, chosen, weights);
     *predictions = r->predictions;
     return found;

@@ -217,6 +217,7 @@ static int set_strategy(struct tuner *t, struct moe_err *err)
     if (t->in->n_sizes == 0)
         return moe_fail(err, MOE_ERR_USAGE, "tuning needs a cache size");
     s->predict = MOE_PREDICT_BY_NOTHING;
+    s->first_by_token = false;
     s->depth = 0;
     s->prefetch = (struct moe_prefetch_limits){0};
     moe_strategy_drop_idle(s, 0);

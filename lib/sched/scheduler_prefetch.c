@@ -37,7 +37,7 @@ uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t 
 uint32_t moe_scheduler_wants_first(const struct moe_scheduler *s, uint32_t first)
 {
     uint32_t end = first < s->n_encoder ? s->n_encoder : s->n_layers;
-    return s->strategy.predict == MOE_PREDICT_BY_TOKEN ? wanted_of(s, end - first) : 0;
+    return moe_strategy_predicts_first(&s->strategy) ? wanted_of(s, end - first) : 0;
 }
 
 void scheduler_mark_unpopular(struct moe_scheduler *s)

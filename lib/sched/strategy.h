@@ -114,6 +114,8 @@ struct moe_strategy {
     enum moe_predict_by predict;
     uint32_t depth; /* layers ahead; beyond the next one only while everything predicted so far is
                        present (HOBBIT fig. 8) */
+    bool first_by_token; /* a pass's first layer is predicted by its tokens, since `predict` says
+                            nothing of it */
     double assumed; /* its accuracy where a trace is replayed, which says what to predict; 0: it
                        predicts as it does */
     struct moe_prefetch_limits prefetch;
@@ -287,10 +289,16 @@ void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIE
  * strategy lru they give the same strategy again; for resident: "--strategy resident". */
 void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out);
 
+/* Whether a pass's first layer is predicted, which only its tokens can. */
+static inline bool moe_strategy_predicts_first(const struct moe_strategy *s)
+{
+    return s->predict == MOE_PREDICT_BY_TOKEN || s->first_by_token;
+}
+
 /* Whether it goes by what tokens chose where they were used last. */
 static inline bool moe_strategy_recalls(const struct moe_strategy *s)
 {
-    return s->predict == MOE_PREDICT_BY_TOKEN || s->protect_tokens;
+    return moe_strategy_predicts_first(s) || s->protect_tokens;
 }
 
 /* How many predicted experts of a layer may be replaced. */

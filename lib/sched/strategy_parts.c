@@ -32,8 +32,8 @@ struct part {
 static const struct part parts[MOE_N_PARTS] = {
     [MOE_PART_PREDICT] = {
         {"predict", "HOW", "how to predict the experts of later layers", "none"},
-        CODEC(predict, "none, previous, path, keys, gate-next, gate-attention[-before]; token, "
-                       "requests, gate-ahead or gate-residual, [:N]")},
+        CODEC(predict, "none, previous, path, keys, gate-next[,token], gate-attention[-before]; "
+                       "token, requests, gate-ahead, gate-residual, [:N]")},
     [MOE_PART_ASSUME_PREDICTION] = {
         {"assume-prediction", "SHARE", "of a trace's choices, so many are predicted", "0"},
         SHARE(assumed)},
@@ -144,7 +144,7 @@ static bool refuse(enum moe_part part, char why[128])
 {
     char values[MOE_PART_TEXT_BYTES];
     moe_strategy_part_values(part, values);
-    snprintf(why, 128, "is not %.118s", values);
+    snprintf(why, 128, "is not %.120s", values);
     return false;
 }
 

@@ -101,18 +101,20 @@ static const struct {
     enum moe_predict_by by;
     uint32_t depth; /* where the text has none */
     bool takes_depth;
+    bool first_by_token;
 } predictors[] = {
-    {"none", MOE_PREDICT_BY_NOTHING, 0, false},
-    {"previous", MOE_PREDICT_BY_PREVIOUS, 1, false},
-    {"token", MOE_PREDICT_BY_TOKEN, 1, true},
-    {"path", MOE_PREDICT_BY_PATH, 1, false},
-    {"keys", MOE_PREDICT_BY_KEYS, 1, false},
-    {"requests", MOE_PREDICT_BY_REQUESTS, 1, true},
-    {"gate-next", MOE_PREDICT_BY_GATE, 1, false},
-    {"gate-ahead", MOE_PREDICT_BY_GATE, 3, true},
-    {"gate-residual", MOE_PREDICT_BY_RESIDUAL, 1, true},
-    {"gate-attention", MOE_PREDICT_BY_ATTENTION, 1, false},
-    {"gate-attention-before", MOE_PREDICT_BY_ATTENTION_BEFORE, 1, false},
+    {"none", MOE_PREDICT_BY_NOTHING, 0, false, false},
+    {"previous", MOE_PREDICT_BY_PREVIOUS, 1, false, false},
+    {"token", MOE_PREDICT_BY_TOKEN, 1, true, false},
+    {"path", MOE_PREDICT_BY_PATH, 1, false, false},
+    {"keys", MOE_PREDICT_BY_KEYS, 1, false, false},
+    {"requests", MOE_PREDICT_BY_REQUESTS, 1, true, false},
+    {"gate-next", MOE_PREDICT_BY_GATE, 1, false, false},
+    {"gate-next,token", MOE_PREDICT_BY_GATE, 1, false, true},
+    {"gate-ahead", MOE_PREDICT_BY_GATE, 3, true, false},
+    {"gate-residual", MOE_PREDICT_BY_RESIDUAL, 1, true, false},
+    {"gate-attention", MOE_PREDICT_BY_ATTENTION, 1, false, false},
+    {"gate-attention-before", MOE_PREDICT_BY_ATTENTION_BEFORE, 1, false, false},
 };
 
 static bool parse_predict(const char *text, struct moe_strategy *s)
@@ -126,6 +128,7 @@ static bool parse_predict(const char *text, struct moe_strategy *s)
             return false;
         s->predict = predictors[i].by;
         s->depth = depth;
+        s->first_by_token = predictors[i].first_by_token;
         return true;
     }
     return false;
@@ -134,7 +137,7 @@ static bool parse_predict(const char *text, struct moe_strategy *s)
 static void write_predict(const struct moe_strategy *s, char *out, size_t size)
 {
     for (size_t i = 0; i < sizeof predictors / sizeof predictors[0]; i++) {
-        if (predictors[i].by != s->predict)
+        if (predictors[i].by != s->predict || predictors[i].first_by_token != s->first_by_token)
             continue;
         if (predictors[i].takes_depth)
             snprintf(out, size, "%s:%u", predictors[i].word, s->depth);

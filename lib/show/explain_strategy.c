@@ -95,6 +95,9 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_text(out, "the next layer's router runs early, on this layer's attention input");
         break;
     }
+    if (s->first_by_token)
+        moe_buf_text(out, ", and the first layer's experts are expected to be those of the token's "
+                          "last use");
     if (s->depth > 1)
         moe_buf_printf(out, ", up to %" PRIu32 " layers ahead", s->depth);
 }

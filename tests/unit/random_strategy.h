@@ -11,7 +11,7 @@ static inline void assert_same(const struct moe_strategy *a, const struct moe_st
 {
 #define SAME(field) assert_true(a->field == b->field)
     SAME(resident), SAME(needs_profile), SAME(needs_low), SAME(needs_host);
-    SAME(predict), SAME(depth), SAME(protect), SAME(protect_tokens);
+    SAME(predict), SAME(depth), SAME(first_by_token), SAME(protect), SAME(protect_tokens);
     SAME(prefetch.percentile), SAME(prefetch.count), SAME(prefetch.slack),
         SAME(prefetch.slack_least);
     SAME(prefetch.until_router), SAME(prefetch.top_k), SAME(prefetch.measured);
@@ -48,6 +48,7 @@ static inline struct moe_strategy random_strategy(uint64_t *seed)
     bool deep = s.predict == MOE_PREDICT_BY_GATE || s.predict == MOE_PREDICT_BY_RESIDUAL ||
                 s.predict == MOE_PREDICT_BY_TOKEN;
     s.depth = deep ? 1 + (uint32_t)DRAW(MOE_MAX_DEPTH) : s.predict != MOE_PREDICT_BY_NOTHING;
+    s.first_by_token = s.predict == MOE_PREDICT_BY_GATE && s.depth == 1 && DRAW(2);
     s.prefetch.percentile = DRAW(2) ? 99 * random_share(seed) : 0;
     s.prefetch.count = DRAW(2) ? (uint32_t)test_random(seed) : 0;
     s.prefetch.slack = DRAW(2);

@@ -208,6 +208,7 @@ static void decisions_are_the_simulators(void **state)
         "lru cache=lrfu alloc=per-layer",
         "prefetch predict=previous",
         "prefetch predict=token:3 protect-tokens=on",
+        "prefetch predict=gate-next,token",
         "fate prefill=popularity",
         "prefetch assume-prediction=100% predict=gate-ahead:3",
         "prefetch assume-prediction=50% predict=gate-attention",

@@ -174,6 +174,8 @@ static const char *const exact[] = {
     "prefetch predict=gate-attention-before prefetch=percentile:75",
     "prefetch predict=previous",
     "prefetch predict=token",
+    "prefetch predict=gate-next,token",
+    "lru predict=gate-next,token prefetch=percentile:75 protect-tokens=on",
     "prefetch predict=token:4 prefetch=percentile:75 protect-tokens=on",
     "lru protect-tokens=on",
     "prefetch protect=on protect-tokens=on",
