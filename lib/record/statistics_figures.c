@@ -41,9 +41,10 @@ static double fixed(double x)
 struct moe_accuracy_figures moe_figure_accuracy(const struct moe_statistics *s, uint32_t layer,
                                                 enum moe_predictor predictor)
 {
-    double n[MOE_N_ACCURACIES];
-    for (int i = 0; i < MOE_N_ACCURACIES; i++)
-        n[i] = sum(s, layer, MOE_S_ACCURACY, (uint64_t)(predictor * MOE_N_ACCURACIES + i));
+    double n[MOE_N_ACCURACIES] = {0};
+    for (uint32_t l = first_layer(layer); l < end_layer(s, layer); l++)
+        for (int i = 0; i < MOE_N_ACCURACIES; i++)
+            n[i] += (double)moe_accuracy_at(s, l, predictor)[i];
     double tokens = n[MOE_ACC_TOKENS], activations = tokens * s->shape.top_k;
     return (struct moe_accuracy_figures){
         .top1 = share(n[MOE_ACC_TOP1], tokens),

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "record/statistics.h"
+#include "record/statistics_figures.h"
 #include "record/statistics_paths.h"
 
 enum { LAYERS = 3, EXPERTS = 6, TOP_K = 2, MAX_TOKENS = 40, DOCUMENTS = 23 };
@@ -198,6 +199,14 @@ static void counts_equal_a_naive_recount(void **state)
         got_xx += ldexp((double)corr[MOE_CORR_XX], -32);
         got_xy += (double)corr[MOE_CORR_XY_HI] + ldexp((double)corr[MOE_CORR_XY_LO], -32);
     }
+    double right = 0, of = 0, own = moe_figure_accuracy(s, 1, MOE_PREDICT_TOKEN).in_k;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        right += (double)by_token[l][MOE_ACC_IN_K];
+        of += (double)by_token[l][MOE_ACC_TOKENS] * TOP_K;
+    }
+    assert_true(fabs(own * of / LAYERS - (double)by_token[1][MOE_ACC_IN_K]) < 1e-6);
+    double all = moe_figure_accuracy(s, MOE_ALL_LAYERS, MOE_PREDICT_TOKEN).in_k;
+    assert_true(fabs(all * of - right) < 1e-6);
     assert_true(fabs(ldexp(got_cosines, -30) - cosines) < 1e-5);
     assert_true(n_gate > 500 && fabs(got_xx - xx) < 1e-4 && fabs(got_xy - xy) < 1e-4);
     moe_statistics_free(s);
