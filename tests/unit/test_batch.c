@@ -11,7 +11,7 @@
 
 /* Under sanitizers every third way of batching. */
 enum { OF_WAYS = SANITIZED ? 3 : 1 };
-enum { N = 14, CONTEXT = 512, MOST_PROMPT = 300, SEED = 11 };
+enum { N = 14, CONTEXT = 320, MOST_PROMPT = 300, SEED = 11 };
 
 static char pack[128];
 

@@ -9,7 +9,7 @@
 
 #include "random_fixture.h"
 
-enum { N_MODELS = 100, N_COMPUTED = 40, N_TEXTS = 3, N_IDS = 40 };
+enum { N_MODELS = SANITIZED ? 60 : 100, N_COMPUTED = SANITIZED ? 12 : 40, N_TEXTS = 3, N_IDS = 40 };
 
 static uint32_t ids[N_TEXTS][N_IDS], n_prompt[N_TEXTS], prefix[N_TEXTS];
 
