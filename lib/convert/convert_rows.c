@@ -44,12 +44,16 @@ struct moe_layout convert_source_layout(const struct converter *c, const struct 
 
 /* ---- Rows to matrices ---- */
 
-/* Rows that fit into the chunk: whole panels, since a panel is encoded at once. */
-static int chunk_rows(struct converter *c, uint32_t cols, uint32_t *rows, struct moe_err *err)
+/* Rows that fit into the chunk: whole panels, since a panel is encoded at once, and no more than
+ * the source has. */
+static int chunk_rows(struct converter *c, const struct row_source *source, uint32_t *rows,
+                      struct moe_err *err)
 {
-    uint64_t panels = CHUNK_ITEMS / ((uint64_t)MOE_PANEL_ROWS * cols);
+    uint64_t panels = CHUNK_ITEMS / ((uint64_t)MOE_PANEL_ROWS * source->cols);
+    uint64_t all = ((uint64_t)source->rows + MOE_PANEL_ROWS - 1) / MOE_PANEL_ROWS;
+    panels = panels < all ? panels : all;
     *rows = (uint32_t)(panels ? panels : 1) * MOE_PANEL_ROWS;
-    uint64_t items = (uint64_t)*rows * cols;
+    uint64_t items = (uint64_t)*rows * source->cols;
     if (items > c->chunk_items) {
         free(c->chunk);
         c->chunk_items = 0;
@@ -137,7 +141,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
     bool carried = false;
     for (int i = 0; i < n_targets; i++)
         carried = carried || carries(source, targets[i].layout);
-    int status = chunk_rows(c, source->cols, &step, err);
+    int status = chunk_rows(c, source, &step, err);
     for (uint32_t first = 0; first < source->rows && status == MOE_OK; first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;
         status = convert_check_stop(c, err);
@@ -186,7 +190,7 @@ int convert_choose_float16(struct converter *c, const struct row_source *source,
 {
     uint32_t step;
     bool bf16 = true, f16 = true;
-    int status = chunk_rows(c, source->cols, &step, err);
+    int status = chunk_rows(c, source, &step, err);
     for (uint32_t first = 0; first < source->rows && status == MOE_OK && (bf16 || f16);
          first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;

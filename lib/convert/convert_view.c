@@ -83,7 +83,10 @@ static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n
 int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
                       struct moe_err *err)
 {
-    uint64_t items = view->width > GATHER_ITEMS ? view->width : GATHER_ITEMS;
+    /* A line, or twice the lines that are wanted, as far as they fit: tensors are often small. */
+    uint64_t items = view->transposed ? view->width : 2 * (uint64_t)n * view->width;
+    items = items < GATHER_ITEMS ? items : GATHER_ITEMS;
+    items = items > view->width ? items : view->width;
     float *buffer = moe_alloc(items, sizeof *buffer, err);
     if (!buffer)
         return MOE_ERR_MEMORY;
