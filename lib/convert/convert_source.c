@@ -77,14 +77,16 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
-    static const char *const formats[] = {
-        "model.visual.*",          "model.vision_tower.*", "model.embed_vision.*",
-        "model.audio_tower.*",     "model.embed_audio.*",  "vision_model.*",
-        "multi_modal_projector.*", "vision_tower.*",       "mm_projector.*"};
+    /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
+    static const char *const formats[MOE_N_NAMINGS][10] = {
+        {"model.visual.*", "model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
+         "model.embed_audio.*", "vision_model.*", "multi_modal_projector.*", "vision_tower.*",
+         "mm_projector.*", NULL},
+        {"v.*", "mm.*", NULL}};
     bool sees = false;
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
-        sees |= matches(formats[i], name);
-    return source->naming == MOE_NAMING_HF && source->family->hf.in_text_config && sees;
+    for (const char *const *format = formats[source->naming]; *format; format++)
+        sees |= matches(*format, name);
+    return source->family->hf.in_text_config && sees;
 }
 
 bool convert_is_beyond(const struct convert_source *source, const char *name)
@@ -92,7 +94,7 @@ bool convert_is_beyond(const struct convert_source *source, const char *name)
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
     const char *format = formats[source->naming];
     uint64_t first = source->config->n_layers, n = source->config->n_beyond;
-    if (source->naming == MOE_NAMING_HF && (matches("mtp.*", name) || matches("model.mtp_*", name)))
+    if (matches("mtp.*", name) || (source->naming == MOE_NAMING_HF && matches("model.mtp_*", name)))
         return true;
     if (!matches(format, name))
         return false;

@@ -52,15 +52,11 @@ static void find_biases(struct moe_config *c, const struct moe_checkpoint *ck)
 /* ---- Qwen3-Next and its successors ---- */
 
 /* "attention.recurrent_layers", or every "full_attention_interval"-th layer attends. */
-int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
-                           struct moe_rope_settings *rope, struct moe_err *err)
+static int read_recurrent(struct moe_config *c, const struct moe_gguf *gguf,
+                          uint32_t recurrent[MOE_MAX_LAYERS], struct moe_err *err)
 {
-    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    uint32_t interval = 4, recurrent[MOE_MAX_LAYERS];
-    (void)rope;
-    int status = read_values(c, gguf, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
+    uint32_t interval = 4;
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
                                   MOE_MAX_LAYERS, false, &interval, err);
     if (status == MOE_OK && interval == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1",
@@ -69,18 +65,69 @@ int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck
         recurrent[i] = (i + 1) % interval != 0;
     if (status == MOE_OK)
         status = family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err);
+    return status;
+}
+
+/* Files made by ollama have key heads listed by layer as well, perhaps alone: where something else
+ * is said, both must agree. */
+static int check_listed_heads(const struct moe_config *c, const struct moe_gguf *gguf,
+                              const uint32_t recurrent[MOE_MAX_LAYERS], struct moe_err *err)
+{
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text) &&
+        !moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "attention.recurrent_layers").text))
+        return MOE_OK;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layer_is_recurrent[i] != recurrent[i])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " has %s by 'head_count_kv', by other keys not",
+                            moe_gguf_path(gguf), i, recurrent[i] ? "key heads" : "a state");
+    return MOE_OK;
+}
+
+/* Heads that share keys follow each other, or the first of each key head come first, then the
+ * second ones, and so on: then the product behind them has its columns in that order. llama.cpp
+ * orders them so for Qwen3.5 alone; ollama says which. */
+static int read_delta(struct moe_config *c, const struct moe_gguf *gguf, bool in_turn,
+                      struct moe_err *err)
+{
+    uint32_t recurrent[MOE_MAX_LAYERS];
+    bool listed = family_gguf_is_list(gguf, "attention.head_count_kv");
+    int status = read_values(c, gguf, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "ssm.v_head_reordered").text,
+                                   false, &in_turn, err);
+    c->state_keys_in_turn = in_turn && c->state_heads != c->state_key_heads;
+    if (status == MOE_OK)
+        status = read_recurrent(c, gguf, recurrent, err);
+    if (status == MOE_OK && listed)
+        status = read_layers(c, gguf, err);
+    if (status == MOE_OK && listed)
+        return check_listed_heads(c, gguf, recurrent, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
         c->layer_is_recurrent[i] = recurrent[i] != 0;
     return status;
 }
 
-/* Heads that share keys do not follow each other: llama.cpp has put the first of each key head
- * first, then the second ones. The product behind them has its columns in that order. */
+int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return read_delta(c, moe_checkpoint_gguf(ck), false, err);
+}
+
+/* ollama names Qwen3-Next so as well, and does not reorder its heads. Its products of two parts
+ * ("ssm_ba") show it. */
 int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
-    c->state_keys_in_turn = c->state_heads != c->state_key_heads;
-    return family_qwen3_next_gguf(c, ck, rope, err);
+    (void)rope;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (family_gguf_tensor(ck, "blk.%u.ssm_ba.weight", i))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: a model of Qwen3-Next's tensors under Qwen3.5's architecture is "
+                            "not implemented",
+                            moe_checkpoint_dir(ck));
+    return read_delta(c, moe_checkpoint_gguf(ck), true, err);
 }
 
 /* ---- LFM2 with experts ---- */

@@ -165,7 +165,8 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                            GGUF(MOE_PART(B "ssm_ba.weight", STATE_HEADS),
                                 MOE_ALL(B "ssm_alpha.weight"))},
     [MOE_T_STATE_STEP] = {LAYER("state.decay.bias", VECTOR), STATE, STATE_DECAYS, ONE,
-                          NAMES(L "linear_attn.dt_bias", B "ssm_dt.bias")},
+                          HF(MOE_ALL(L "linear_attn.dt_bias")),
+                          GGUF(MOE_ALL(B "ssm_dt.bias"), MOE_ALL(B "ssm_dt"))}, /* ollama's */
     [MOE_T_STATE_RATE] = {LAYER("state.decay.rate", VECTOR), STATE, STATE_RATES, ONE,
                           HF(MOE_ALL(L "linear_attn.A_log")),
                           GGUF(MOE_NEGATIVE_EXP(B "ssm_a", ALL))},

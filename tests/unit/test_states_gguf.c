@@ -103,12 +103,162 @@ static void rates_are_negative(void **state)
     assert_true(access(in_dir("x.moe"), F_OK) != 0);
 }
 
+/* ---- As ollama's converter writes them ---- */
+
+static void put_text(struct moe_buf *out, const char *text)
+{
+    moe_buf_u64(out, strlen(text));
+    moe_buf_text(out, text);
+}
+
+/* Copies what is before the text with its length, and skips both. */
+static void copy_up_to(struct moe_buf *out, const struct moe_buf *file, uint64_t *at,
+                       const char *text)
+{
+    uint64_t end = (uint64_t)(after_key(file->data, file->size, text) - file->data);
+    uint64_t begin = end - strlen(text) - 8;
+    assert_true(begin >= *at);
+    moe_buf_append(out, file->data + *at, begin - *at);
+    *at = end;
+}
+
+/* The fixture with key heads by layer and steps under ollama's name, with a key of its own, and
+ * vectors of these names behind the others. A note that nobody reads keeps what follows metadata
+ * aligned. */
+static const char *as_ollama(const uint32_t heads[4], const char *const *extra, int n_extra,
+                             const char *key, uint8_t flag)
+{
+    struct moe_err err = {0};
+    struct moe_buf file = {0}, out = {0};
+    struct moe_checkpoint *ck = NULL;
+    uint64_t at = 0, data = UINT64_MAX;
+    assert_ok(moe_checkpoint_open(&ck, FIXTURE("qwen3.5-moe"), &err), &err);
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++)
+        if (moe_checkpoint_at(ck, i)->offset < data)
+            data = moe_checkpoint_at(ck, i)->offset;
+    moe_checkpoint_close(ck);
+    assert_ok(moe_file_read_all(FIXTURE("qwen3.5-moe"), 1 << 28, &file, &err), &err);
+    uint64_t n_tensors = moe_get_u32(file.data + 8), n_keys = moe_get_u32(file.data + 16);
+
+    copy_up_to(&out, &file, &at, "qwen35moe.attention.head_count_kv");
+    at += 8; /* a type and a number */
+    put_text(&out, "qwen35moe.attention.head_count_kv");
+    moe_buf_u32(&out, 9); /* a list of u32 */
+    moe_buf_u32(&out, 4);
+    moe_buf_u64(&out, 4);
+    for (int i = 0; i < 4; i++)
+        moe_buf_u32(&out, heads[i]);
+    put_text(&out, key);
+    moe_buf_u32(&out, 7); /* bool */
+    moe_buf_append(&out, &flag, 1);
+    put_text(&out, "general.note");
+    moe_buf_u32(&out, 8); /* text */
+    moe_buf_u64(&out, 0);
+    uint64_t note = out.size;
+
+    copy_up_to(&out, &file, &at, "output.weight");
+    for (int i = 0; i < n_extra; i++) {
+        put_text(&out, extra[i]);
+        moe_buf_u32(&out, 1);
+        moe_buf_u64(&out, 8);
+        moe_buf_u32(&out, MOE_GGML_F32);
+        moe_buf_u64(&out, file.size - data + 32 * (uint64_t)i);
+    }
+    put_text(&out, "output.weight");
+    for (int layer = 0; layer < 3; layer++) {
+        char name[32];
+        snprintf(name, sizeof name, "blk.%d.ssm_dt.bias", layer);
+        copy_up_to(&out, &file, &at, name);
+        name[strlen(name) - strlen(".bias")] = '\0';
+        put_text(&out, name);
+    }
+    assert_int_equal(file.size % 32, 0);
+    moe_buf_append(&out, file.data + at, file.size - at);
+    for (int i = 0; i < 8 * n_extra; i++)
+        moe_buf_u32(&out, moe_f32_bits(1));
+    assert_false(out.failed);
+
+    static const uint8_t zeros[32];
+    uint64_t size = file.size + 32 * (uint64_t)n_extra, pad = (size - out.size) % 32;
+    struct moe_buf whole = {0};
+    moe_put_u32(out.data + 8, (uint32_t)n_tensors + (uint32_t)n_extra);
+    moe_put_u32(out.data + 16, (uint32_t)n_keys + 2);
+    moe_put_u32(out.data + note - 8, (uint32_t)pad);
+    moe_buf_append(&whole, out.data, note);
+    moe_buf_append(&whole, zeros, pad);
+    moe_buf_append(&whole, out.data + note, out.size - note);
+    write_in_dir("model.gguf", whole.data, whole.size);
+    moe_buf_release(&file);
+    moe_buf_release(&out);
+    moe_buf_release(&whole);
+    return in_dir("model.gguf");
+}
+
+static const char *const others[] = {"v.blk.0.attn_q.weight", "v.patch_embed.weight", "mm.0.weight",
+                                     "mtp.fc.weight", "mtp.layers.0.mlp.experts.0.up_proj.weight"};
+
+/* What is left of ollama's file is the same model, bit for bit. */
+static void files_of_ollama_are_read(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    struct moe_buf packs[2] = {{0}};
+    const struct moe_convert_options options = pack_options("4", 8);
+    const char *path = as_ollama((const uint32_t[]){0, 0, 0, 2}, others, (int)N_ITEMS(others),
+                                 "qwen35moe.ssm.v_head_reordered", 1);
+    read_ok(path);
+    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_true(config.n_kv_heads == 2 && config.state_keys_in_turn);
+    assert_ok(moe_convert_checkpoint(path, in_dir("a.moe"), &options, &report, &err), &err);
+    assert_true(report.n_visual == 3 && report.n_beyond == 2);
+    make_pack(in_dir("b.moe"), FIXTURE("qwen3.5-moe"), &options);
+    assert_ok(moe_file_read_all(in_dir("a.moe"), 1 << 28, &packs[0], &err), &err);
+    assert_ok(moe_file_read_all(in_dir("b.moe"), 1 << 28, &packs[1], &err), &err);
+    assert_int_equal(packs[0].size, packs[1].size);
+    assert_memory_equal(packs[0].data, packs[1].data, packs[0].size);
+    moe_buf_release(&packs[0]);
+    moe_buf_release(&packs[1]);
+}
+
+static void files_of_ollama_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    static const char *const ba[] = {"blk.0.ssm_ba.weight"};
+    static const char *const heard[] = {"a.blk.0.attn_q.weight"};
+    static const uint32_t ordinary[] = {0, 0, 0, 2};
+    const char *key = "qwen35moe.ssm.v_head_reordered";
+    struct moe_err err = {0};
+    struct moe_convert_report report;
+    const struct moe_convert_options options = pack_options("4", 8);
+    assert_fails(read_config(as_ollama((const uint32_t[]){0, 2, 0, 2}, NULL, 0, key, 1), &err),
+                 MOE_ERR_FORMAT, "layer 1 has key heads by 'head_count_kv', by other keys not",
+                 &err);
+    assert_fails(read_config(as_ollama((const uint32_t[]){0, 0, 0, 0}, NULL, 0, key, 1), &err),
+                 MOE_ERR_FORMAT, "layer 3 has a state by 'head_count_kv', by other keys not", &err);
+    assert_fails(read_config(as_ollama((const uint32_t[]){0, 0, 1, 2}, NULL, 0, key, 1), &err),
+                 MOE_ERR_UNSUPPORTED, "layers with 2 and with 1 key heads", &err);
+    assert_fails(read_config(as_ollama(ordinary, ba, 1, key, 1), &err), MOE_ERR_UNSUPPORTED,
+                 "Qwen3-Next's tensors under Qwen3.5's architecture", &err);
+    assert_fails(moe_convert_checkpoint(as_ollama(ordinary, heard, 1, key, 1), in_dir("x.moe"),
+                                        &options, &report, &err),
+                 MOE_ERR_UNSUPPORTED, "tensor 'a.blk.0.attn_q.weight' has no place", &err);
+    /* The list alone says it, and the key in which order heads are. */
+    const char *path = as_ollama((const uint32_t[]){2, 0, 2, 0}, NULL, 0, key, 0);
+    read_ok(changed(path, "qwen35moe.full_attention_interval", -1, 0,
+                    "qwen35moe.full_attention_intervel"));
+    assert_memory_equal(config.layer_is_recurrent, "\0\1\0\1", 4);
+    assert_false(config.state_keys_in_turn);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_and_widths_are_read),
         cmocka_unit_test(what_makes_no_sense_or_is_not_computed_is_refused),
         cmocka_unit_test(rates_are_negative),
+        cmocka_unit_test(files_of_ollama_are_read),
+        cmocka_unit_test(files_of_ollama_that_make_no_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
