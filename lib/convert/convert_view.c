@@ -83,9 +83,12 @@ static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n
 int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
                       struct moe_err *err)
 {
-    /* A line, or twice the lines that are wanted, as far as they fit: tensors are often small. */
-    uint64_t items = view->transposed ? view->width : 2 * (uint64_t)n * view->width;
+    /* What is read at once: of a transposed tensor all columns of the rows, else a line or twice
+     * those that are wanted, as far as they fit. Tensors are often small. */
+    uint64_t items = 2 * (uint64_t)n * view->width;
     items = items < GATHER_ITEMS ? items : GATHER_ITEMS;
+    if (view->transposed)
+        items = (uint64_t)view->step * n;
     items = items > view->width ? items : view->width;
     float *buffer = moe_alloc(items, sizeof *buffer, err);
     if (!buffer)
