@@ -9,8 +9,9 @@
 #include "base/par.h"
 
 /* How long a helper looks for the next loop before it sleeps, and the caller for the end of those
- * that have begun: longer than what stands between two loops of a layer, shorter than a load. */
-static const double LOOK_SECONDS = 50e-6;
+ * that have begun: longer than what stands between two loops of a layer, the check of an expert
+ * that was loaded included, and shorter than a load (tests/bench/RESULTS.md, Beside other work). */
+static const double LOOK_SECONDS = 100e-6;
 enum { LOOKS = 32 }; /* between two looks at the clock */
 
 /* A loop is open while `loop` is odd. Its other members change while it is closed and nobody is
@@ -66,28 +67,42 @@ static void help(struct crew *c, unsigned seen)
     }
 }
 
-/* Returns the loop's number once it is open and not `before`; 0: the crew ends. */
-static unsigned next_loop(struct crew *c, unsigned before)
+/* The number of the loop that is open, if it is not `before`; 0: there is none. */
+static unsigned open_since(struct crew *c, unsigned before)
 {
-    double until = moe_seconds() + LOOK_SECONDS;
-    unsigned now;
-    do {
-        for (int i = 0; i < LOOKS; i++) {
-            now = atomic_load(&c->loop);
-            if (now % 2 && now != before)
-                return now;
-            relax();
-        }
-    } while (moe_seconds() < until);
+    unsigned now = atomic_load(&c->loop);
+    return now % 2 && now != before ? now : 0;
+}
+
+/* Sleeps until a loop opens; false: the crew ends. */
+static bool sleep_until_open(struct crew *c, unsigned before)
+{
     pthread_mutex_lock(&c->lock);
     atomic_fetch_add(&c->n_asleep, 1);
-    for (now = atomic_load(&c->loop); !c->ends && (now % 2 == 0 || now == before);
-         now = atomic_load(&c->loop))
+    if (!c->ends && !open_since(c, before))
         pthread_cond_wait(&c->opened, &c->lock);
     atomic_fetch_sub(&c->n_asleep, 1);
     bool ends = c->ends;
     pthread_mutex_unlock(&c->lock);
-    return ends ? 0 : now;
+    return !ends;
+}
+
+/* Returns the loop's number once it is open and not `before`; 0: the crew ends. Who was woken for a
+ * loop that is over by now looks for the next, which is near. */
+static unsigned next_loop(struct crew *c, unsigned before)
+{
+    do {
+        double until = moe_seconds() + LOOK_SECONDS;
+        do {
+            for (int i = 0; i < LOOKS; i++) {
+                unsigned now = open_since(c, before);
+                if (now)
+                    return now;
+                relax();
+            }
+        } while (moe_seconds() < until);
+    } while (sleep_until_open(c, before));
+    return 0;
 }
 
 static void *helper(void *arg)
