@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { HUGE_PAGE = 2 << 20 }; /* of x86-64, and of ARM with pages of 4 KiB */
+
 void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err)
 {
     uint64_t bytes;
@@ -28,13 +30,31 @@ void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err)
     return block;
 }
 
+/* Memory of the system, at a multiple of HUGE_PAGE where a huge page fits in: older kernels put it
+ * anywhere, and its ends then stay small pages. */
+static uint8_t *map_pages(uint64_t bytes)
+{
+    uint64_t spare = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
+    if (bytes > SIZE_MAX - spare)
+        return MAP_FAILED;
+    uint8_t *at =
+        mmap(NULL, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED || spare == 0)
+        return at;
+    const uint64_t page = 4096, used = moe_round_up(bytes, page);
+    uint64_t before = -(uintptr_t)at % HUGE_PAGE, after = bytes + spare - before - used;
+    if (before)
+        munmap(at, before);
+    if (after >= page)
+        munmap(at + before + used, after);
+    return at + before;
+}
+
 void *moe_pages_alloc(uint64_t bytes, struct moe_err *err)
 {
     if (bytes == 0)
         bytes = 1;
-    void *pages = bytes > SIZE_MAX ? MAP_FAILED
-                                   : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages = map_pages(bytes);
     if (pages == MAP_FAILED) {
         moe_fail(err, MOE_ERR_MEMORY, "out of memory: %" PRIu64 " bytes", bytes);
         return NULL;

@@ -488,6 +488,11 @@ static void test_memory(void **state)
     assert_true(p && p[9999] == 0);
     moe_pages_free(p, 10000);
     moe_pages_free(NULL, 10000);
+    const uint64_t large = (5 << 20) + 1; /* a huge page fits in: it begins one */
+    p = moe_pages_alloc(large, &err);
+    assert_true(p && (uintptr_t)p % (2 << 20) == 0 && p[large - 1] == 0);
+    memset(p, 1, large);
+    moe_pages_free(p, large);
     char *copy = moe_strndup("abc", 2, &err);
     assert_string_equal(copy, "ab");
     free(copy);
