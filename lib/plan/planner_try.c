@@ -39,7 +39,8 @@ uint32_t planner_n_cached(const struct moe_pools *pools)
 double planner_load_seconds(const struct moe_planner *p, const struct moe_pace *pace,
                             uint32_t variant)
 {
-    return moe_inventory_mean_load(p->inventory, variant) / pace->load_rate;
+    double bytes = moe_inventory_mean_load(p->inventory, variant);
+    return bytes / pace->load_rate + ceil(bytes / MOE_LINK_PIECE_BYTES) * pace->loads.piece;
 }
 
 static int find_optimum(const struct moe_planner *p, struct moe_trial_run *t, struct moe_err *err)

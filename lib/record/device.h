@@ -22,6 +22,7 @@ enum {
     MOE_DEVICE_MAX_BATCHES = 8,
     MOE_DEVICE_MAX_VARIANTS = 8,
     MOE_DEVICE_MAX_TIMED = 8,
+    MOE_DEVICE_MAX_BURSTS = 8,
     MOE_DEVICE_MAX_HANDLING = 8,
 };
 
@@ -57,6 +58,14 @@ struct moe_device_reads {
     struct moe_figure seconds;          /* of one, from its request to its last byte */
 };
 
+/* So many loads of `bytes` each, asked for at once of a storage at rest. */
+struct moe_device_burst {
+    uint32_t loads;
+    uint64_t bytes;
+    struct moe_figure first_seconds; /* until one of them had come */
+    struct moe_figure seconds;       /* until all had */
+};
+
 /* The computing thread's own time for a load of so many bytes: asking for it, taking it in,
  * checking them. */
 struct moe_device_handling {
@@ -72,6 +81,8 @@ struct moe_device_storage {
     struct moe_figure read_bytes;
     uint32_t n_reads;
     struct moe_device_reads reads[MOE_DEVICE_MAX_READS]; /* rising in_flight */
+    uint32_t n_bursts;
+    struct moe_device_burst bursts[MOE_DEVICE_MAX_BURSTS];
     uint32_t n_handling;
     struct moe_device_handling handling[MOE_DEVICE_MAX_HANDLING]; /* rising bytes */
 };

@@ -127,6 +127,26 @@ static const struct moe_member reads_members[] = {
 };
 static const struct moe_record reads_record = {MOE_RECORD(reads_members)};
 
+static const struct moe_member burst_members[] = {
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_device_burst, "loads", loads, 1, MAX_COUNT),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_device_burst, "bytes", bytes, 1, UINT64_C(1) << 40),
+    FIGURE(moe_device_burst, "first_seconds", first_seconds),
+    FIGURE(moe_device_burst, "seconds", seconds),
+};
+
+static int check_burst(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    const struct moe_device_burst *b = record;
+    if (!(b->seconds.value > 0))
+        return moe_yaml_fail(r->doc, map, r->err, "'seconds' is missing");
+    if (!(b->first_seconds.value > 0 && b->first_seconds.value <= b->seconds.value))
+        return moe_yaml_fail(r->doc, map, r->err,
+                             "'first_seconds' must be above 0 and at most 'seconds'");
+    return MOE_OK;
+}
+
+static const struct moe_record burst_record = {MOE_RECORD(burst_members), check_burst};
+
 static const struct moe_member handling_members[] = {
     MOE_RISING_FIELD(struct moe_device_handling, "bytes", bytes, 1, 1 << 30),
     FIGURE(moe_device_handling, "seconds", seconds),
@@ -149,6 +169,7 @@ static const struct moe_member storage_members[] = {
     FIGURE(moe_device_storage, "latency_seconds", latency_seconds),
     FIGURE(moe_device_storage, "read_bytes", read_bytes),
     MOE_LIST(struct moe_device_storage, "reads", reads, n_reads, reads_record),
+    MOE_LIST(struct moe_device_storage, "bursts", bursts, n_bursts, burst_record),
     MOE_LIST(struct moe_device_storage, "handling", handling, n_handling, handling_record),
 };
 static const struct moe_record storage_record = {MOE_RECORD(storage_members)};

@@ -92,6 +92,14 @@ static void put_storage(const struct moe_device_storage *s, struct moe_screen sc
         put_figure(out, screen, name, &s->reads[i].bytes_per_second, RATE);
         put_figure(out, screen, "  each takes", &s->reads[i].seconds, SECONDS);
     }
+    for (uint32_t i = 0; i < s->n_bursts; i++) {
+        char name[48], size[32];
+        snprintf(name, sizeof name, "%" PRIu32 " of %s at once", s->bursts[i].loads,
+                 moe_format_bytes(s->bursts[i].bytes, size));
+        put_figure(out, screen, name, &s->bursts[i].seconds, SECONDS);
+        if (s->bursts[i].loads > 1)
+            put_figure(out, screen, "  the first takes", &s->bursts[i].first_seconds, SECONDS);
+    }
     for (uint32_t i = 0; i < s->n_handling; i++) {
         char name[40], size[32];
         snprintf(name, sizeof name, "handling %s", moe_format_bytes(s->handling[i].bytes, size));

@@ -18,7 +18,8 @@ expect_exit 0 "a profile with a pack"
 check "... quietly" [ ! -s "$err" ]
 for key in 'format: moe-device' '  memory_bytes_per_second: ' '  cores: ' '  latency_seconds: ' \
     '    - in_flight: 1$' '    - in_flight: 8$' '  source_fingerprint: ' '  head_seconds: ' \
-    '  far_positions: 512' '  far_attention_seconds: ' '  loading_slowdown: ' '  handling:' '    - bytes: 4096' \
+    '  far_positions: 512' '  far_attention_seconds: ' '  loading_slowdown: ' \
+    '  bursts:' '    - loads: 8' '  handling:' '    - bytes: 4096' \
     '    - rows: 1$' '    - rows: 8$' '    - rows: 64$' '      attention_seconds: ' \
     '      router_seconds: ' '      shared_seconds: ' '      expert_seconds:$' '        "4": '; do
     check "... has $key" grep -q "^$key" "$tmp/device.yaml"

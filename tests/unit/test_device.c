@@ -59,6 +59,10 @@ static struct moe_device *full(void)
     for (uint32_t i = 0; i < 2; i++)
         d->storage.reads[i] =
             (struct moe_device_reads){1 + 3 * i, measured(1e9 * (1 + i)), measured(1.1e-3)};
+    d->storage.n_bursts = 2;
+    for (uint32_t i = 0; i < 2; i++)
+        d->storage.bursts[i] = (struct moe_device_burst){1 + 7 * i, 1048576, measured(1e-3),
+                                                         measured(1e-3 * (1 + 5 * i))};
     d->storage.n_handling = 2;
     for (uint32_t i = 0; i < 2; i++)
         d->storage.handling[i] =
@@ -141,6 +145,11 @@ static void what_is_written_is_read_back(void **state)
     assert_true(again->model.batches[1].experts[1].max == 5);
     assert_int_equal(again->model.batches[1].experts[1].n_runs, 5);
     assert_int_equal(again->n_timed, 2);
+    assert_int_equal(again->storage.n_bursts, 2);
+    assert_int_equal(again->storage.bursts[1].loads, 8);
+    assert_true(again->storage.bursts[1].bytes == 1048576 &&
+                again->storage.bursts[1].first_seconds.value == 1e-3 &&
+                again->storage.bursts[1].seconds.value == 6e-3);
     assert_int_equal(again->storage.n_handling, 2);
     assert_int_equal(again->storage.handling[1].bytes, 4096 + 1048576);
     assert_int_equal(again->model.far_positions, 512);
@@ -308,6 +317,15 @@ static void damage_is_named(void **state)
     refused(HEAD "storage: {handling: [{bytes: 8, seconds: -1}]}\n", MOE_ERR_FORMAT,
             "'seconds' must be above zero");
     refused(HEAD "storage: {handling: 8}\n", MOE_ERR_FORMAT, "must be a list");
+    refused(HEAD "storage: {bursts: [{loads: 8, bytes: 1}]}\n", MOE_ERR_FORMAT,
+            "'seconds' is missing");
+    refused(HEAD "storage: {bursts: [{loads: 8, bytes: 1, seconds: 1}]}\n", MOE_ERR_FORMAT,
+            "'first_seconds' must be above 0 and at most 'seconds'");
+    refused(HEAD "storage: {bursts: [{loads: 8, bytes: 1, first_seconds: 2, seconds: 1}]}\n",
+            MOE_ERR_FORMAT, "'first_seconds' must be above 0 and at most 'seconds'");
+    refused(HEAD "storage: {bursts: [{loads: 0, bytes: 1}]}\n", MOE_ERR_FORMAT,
+            "'loads' must be from 1");
+    refused(HEAD "storage: {bursts: [{loads: 1}]}\n", MOE_ERR_FORMAT, "'bytes' is missing");
     refused(MODEL "  far_positions: 64\n", MOE_ERR_FORMAT,
             "'far_positions' without 'far_attention_seconds'");
     refused(MODEL "  far_attention_seconds: 64\n", MOE_ERR_FORMAT,

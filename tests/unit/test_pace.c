@@ -164,6 +164,50 @@ static void what_loads_cost_comes_from_the_profile(void **state)
     assert_true(p.loads.latency == 0 && p.loads.demands_in_flight == 0);
 }
 
+/* n loads take 1 + n (2 a piece + bytes / 4096): two pieces of 512 KiB, 256 seconds, four together.
+ */
+static void what_loads_cost_comes_from_bursts(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_device d = measured();
+    struct moe_pace p;
+    struct moe_device_storage *s = &d.storage;
+    const struct moe_device_burst bursts[] = {{1, 1 << 20, figure(261), figure(261)},
+                                              {8, 1 << 20, figure(521), figure(2081)},
+                                              {1, 4096, figure(4), figure(4)},
+                                              {8, 4096, figure(25), figure(25)}};
+    memcpy(s->bursts, bursts, sizeof bursts);
+    s->n_bursts = 4;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.load_rate, 4096);
+    near(p.loads.piece, 2);
+    near(p.loads.latency, 1);
+    assert_int_equal(p.loads.demands_in_flight, 4);
+    assert_int_equal(p.loads.prefetches_in_flight, 4);
+    s->bursts[1].first_seconds.value = 2081; /* all at the end; prefetches are fewer */
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    assert_int_equal(p.loads.demands_in_flight, MOE_LINK_DEMANDS_IN_FLIGHT);
+    assert_int_equal(p.loads.prefetches_in_flight, MOE_LINK_PREFETCHES_IN_FLIGHT);
+    s->bursts[1].first_seconds.value = 1; /* one after the other */
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    assert_int_equal(p.loads.demands_in_flight, 1);
+    /* Small loads that took longer than large ones were disturbed: all of the time is the bytes'.
+     */
+    s->bursts[3].seconds.value = 4000;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.load_rate, 1048576 / 260.0);
+    assert_true(p.loads.piece == 0);
+    /* As long for one as for eight: the reads tell what there is to know. */
+    s->bursts[1].seconds.value = 261;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.load_rate, 1e9);
+    /* A link that is slower than the storage hides them. */
+    memcpy(s->bursts, bursts, sizeof bursts);
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 2048, &err), &err);
+    near(p.load_rate, 2048);
+    assert_true(p.loads.piece == 0 && p.loads.latency == 0 && p.loads.demands_in_flight == 0);
+}
+
 /* A row took 4 at position 8; at position 40, 32 further ones, it takes 12. */
 static void attention_goes_by_positions(void **state)
 {
@@ -385,6 +429,7 @@ int main(void)
         cmocka_unit_test(pieces_come_from_the_batches),
         cmocka_unit_test(rates_are_of_storage_or_as_given),
         cmocka_unit_test(what_loads_cost_comes_from_the_profile),
+        cmocka_unit_test(what_loads_cost_comes_from_bursts),
         cmocka_unit_test(attention_goes_by_positions),
         cmocka_unit_test(what_has_no_figure_takes_no_time),
         cmocka_unit_test(missing_measurements_are_named),
