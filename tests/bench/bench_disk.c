@@ -6,14 +6,16 @@
  *
  * Reads 4 MiB requests spread over a file that it creates and removes. Prints bandwidth per
  * backend, queue depth and piece size, ratios to the best of the same run, CPU time per gigabyte,
- * what the checksum costs, and how much CPU time a throttled wait takes. Rounds are interleaved
- * (every cell is measured once per round) and the median over rounds is shown.
+ * what small pages cost, what the checksum costs, and how much CPU time a throttled wait takes.
+ * Rounds are interleaved (every cell is measured once per round) and the median over rounds is
+ * shown.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -29,6 +31,7 @@ enum {
     N_PREFETCHES = 8,
     N_DEMANDS = 15,
     N_ROUNDS = 5,
+    N_BURSTS = 20,
     N_DEPTHS = 6,
     N_PIECES = 7,
     CELL_BYTES = 128 << 20, /* read for one figure */
@@ -202,6 +205,50 @@ static void candidates(struct bench *b)
                median(turn[i]) / median(demand[i]));
 }
 
+/* Milliseconds until n loads have come that were asked for at once, on average. */
+static double burst(struct bench *b, struct moe_loader *l, uint8_t *buffers, uint64_t n)
+{
+    struct moe_err err;
+    struct moe_load_done done[N_BUFFERS];
+    double start = moe_seconds();
+    for (int k = 0; k < N_BURSTS; k++) {
+        for (uint64_t i = 0; i < n; i++)
+            if (reads_submit(&b->reads, l, buffers + i * REQUEST_BYTES, i, MOE_LOAD_DEMAND, &err) !=
+                MOE_OK)
+                die(&err);
+        for (uint64_t over = 0; over < n;)
+            over += moe_loader_wait(l, done, N_BUFFERS);
+    }
+    return 1e3 * (moe_seconds() - start) / N_BURSTS;
+}
+
+/* The same reads into small and into huge pages, as far as the system has them. */
+static void pages(struct bench *b)
+{
+    static const uint64_t numbers[] = {1, 8};
+    struct moe_err err;
+    struct moe_loader *l;
+    const uint64_t n_bytes = (uint64_t)N_BUFFERS * REQUEST_BYTES;
+    uint8_t *buffers[2] = {moe_pages_alloc(n_bytes, &err), b->buffers};
+    double ms[2][2][N_ROUNDS];
+    const struct moe_loader_options o = {.fd = b->fd, .path = b->path, .n_requests = N_BUFFERS};
+    if (!buffers[0] || moe_loader_open(&l, &o, &err) != MOE_OK)
+        die(&err);
+    madvise(buffers[0], n_bytes, MADV_NOHUGEPAGE);
+    for (int i = 0; i < 2; i++)
+        memset(buffers[i], 1, n_bytes);
+    for (int k = 0; k < N_ROUNDS; k++)
+        for (int j = 0; j < 2; j++)
+            for (int i = 0; i < 2; i++)
+                ms[i][j][k] = burst(b, l, buffers[i], numbers[j]);
+    printf("\nloads of 4 MiB asked for at once  small pages, ms  huge pages, ms  ratio\n");
+    for (int j = 0; j < 2; j++)
+        printf("%32u  %15.2f  %14.2f  %5.2f\n", (unsigned)numbers[j], median(ms[0][j]),
+               median(ms[1][j]), median(ms[0][j]) / median(ms[1][j]));
+    moe_loader_close(l);
+    moe_pages_free(buffers[0], n_bytes);
+}
+
 /* The defaults, and what each thing costs: medians of interleaved rounds. */
 static void details(struct bench *b)
 {
@@ -249,6 +296,7 @@ int main(int argc, char **argv)
         return 2;
     }
     create(&b, argc > 1 ? argv[1] : "build", bytes);
+    pages(&b);
     grid(&b, MOE_LOAD_AUTO, "io_uring (or what there is)");
     grid(&b, MOE_LOAD_PREAD, "pread threads");
     candidates(&b);
