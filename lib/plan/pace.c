@@ -153,58 +153,20 @@ static void set_loads_by_reads(struct moe_pace *p, const struct moe_device_stora
     }
 }
 
-static double n_pieces(double bytes)
+/* False: the profile has no bursts that tell. */
+static bool set_loads_by_bursts(struct moe_pace *p, const struct moe_device *d)
 {
-    return ceil(bytes / MOE_LINK_PIECE_BYTES);
-}
-
-/* The bursts of so many loads, the smallest ones or the largest; NULL: there is none. */
-static const struct moe_device_burst *find_burst(const struct moe_device_storage *s, bool many,
-                                                 bool large)
-{
-    const struct moe_device_burst *best = NULL;
-    for (uint32_t i = 0; i < s->n_bursts; i++) {
-        const struct moe_device_burst *b = &s->bursts[i];
-        if ((b->loads > 1) == many &&
-            (!best || (large ? b->bytes > best->bytes : b->bytes < best->bytes)))
-            best = b;
-    }
-    return best;
-}
-
-/* n loads of so many bytes arrive after latency + n (pieces x piece + bytes / rate) seconds: four
- * kinds of bursts tell all three. Of these, pieces that arrive with the first load arrive together:
- * one disk works at all that it is asked for, another at one after the other. False: they do not
- * tell. */
-static bool set_loads_by_bursts(struct moe_pace *p, const struct moe_device_storage *s)
-{
-    const struct moe_device_burst *one = find_burst(s, false, true),
-                                  *many = find_burst(s, true, true),
-                                  *small_one = find_burst(s, false, false),
-                                  *small = find_burst(s, true, false);
-    if (!one || !many || one->bytes != many->bytes || small_one->bytes != small->bytes)
-        return false;
     struct moe_link_costs *c = &p->loads;
-    double bytes = (double)many->bytes, fewer = (double)small->bytes, pieces = n_pieces(bytes);
-    double each = (many->seconds.value - one->seconds.value) / (many->loads - 1);
-    double each_small = (small->seconds.value - small_one->seconds.value) / (small->loads - 1);
-    if (!(each > 0))
+    struct moe_device_burst_costs costs;
+    if (!moe_device_burst_costs(d, MOE_LINK_PIECE_BYTES, &costs))
         return false;
-    double rate = (bytes - pieces * fewer) / (each - pieces * each_small);
-    c->piece = each_small - fewer / rate;
-    if (!(rate > 0) || !isfinite(rate) || !(c->piece > 0)) {
-        rate = bytes / each;
-        c->piece = 0;
-    }
-    c->latency = fmax(0, one->seconds.value - each);
-    double together = many->loads * pieces * (many->first_seconds.value - c->latency) /
-                      (many->seconds.value - c->latency);
-    together = fmin(fmax(together, 1), MOE_LINK_DEMANDS_IN_FLIGHT);
-    c->demands_in_flight = (uint32_t)(together + 0.5);
+    p->load_rate = costs.bytes_per_second;
+    c->piece = costs.piece;
+    c->latency = costs.latency;
+    c->demands_in_flight = (uint32_t)(fmin(costs.together, MOE_LINK_DEMANDS_IN_FLIGHT) + 0.5);
     c->prefetches_in_flight = c->demands_in_flight < MOE_LINK_PREFETCHES_IN_FLIGHT
                                   ? c->demands_in_flight
                                   : MOE_LINK_PREFETCHES_IN_FLIGHT;
-    p->load_rate = rate;
     return true;
 }
 
@@ -216,8 +178,7 @@ static int set_loads(struct moe_pace *p, const struct moe_device *d, double load
     int status = set_load_rate(p, d, MOE_TIER_STORAGE, load_rate, err);
     if (status != MOE_OK)
         return status;
-    if (p->load_rate >= moe_device_load_rate(d, MOE_TIER_STORAGE) &&
-        !set_loads_by_bursts(p, &d->storage))
+    if (p->load_rate >= moe_device_load_rate(d, MOE_TIER_STORAGE) && !set_loads_by_bursts(p, d))
         set_loads_by_reads(p, &d->storage);
     if (load_rate > 0)
         p->load_rate = load_rate;

@@ -166,3 +166,47 @@ void moe_device_handling(const struct moe_device *d, double *seconds, double *pe
         *per_byte = more / (double)(most->bytes - least->bytes);
     *seconds = fmax(0, least->seconds.value - *per_byte * (double)least->bytes);
 }
+
+/* The bursts of one load or of many, the smallest or the largest; NULL: there are none. */
+static const struct moe_device_burst *find_burst(const struct moe_device_storage *s, bool many,
+                                                 bool large)
+{
+    const struct moe_device_burst *best = NULL;
+    for (uint32_t i = 0; i < s->n_bursts; i++) {
+        const struct moe_device_burst *b = &s->bursts[i];
+        if ((b->loads > 1) == many &&
+            (!best || (large ? b->bytes > best->bytes : b->bytes < best->bytes)))
+            best = b;
+    }
+    return best;
+}
+
+/* n loads take latency + n (pieces x piece + bytes / rate): four kinds of bursts tell all three. */
+bool moe_device_burst_costs(const struct moe_device *d, uint32_t piece_bytes,
+                            struct moe_device_burst_costs *out)
+{
+    const struct moe_device_storage *s = &d->storage;
+    const struct moe_device_burst *one = find_burst(s, false, true),
+                                  *many = find_burst(s, true, true),
+                                  *small_one = find_burst(s, false, false),
+                                  *small = find_burst(s, true, false);
+    if (!one || !many || one->bytes != many->bytes || small_one->bytes != small->bytes)
+        return false;
+    double bytes = (double)many->bytes, fewer = (double)small->bytes;
+    double pieces = ceil(bytes / piece_bytes);
+    double each = (many->seconds.value - one->seconds.value) / (many->loads - 1);
+    double each_small = (small->seconds.value - small_one->seconds.value) / (small->loads - 1);
+    if (!(each > 0))
+        return false;
+    double rate = (bytes - pieces * fewer) / (each - pieces * each_small);
+    double piece = each_small - fewer / rate;
+    bool told = rate > 0 && isfinite(rate) && piece > 0;
+    double latency = fmax(0, one->seconds.value - each);
+    double together = many->loads * pieces * (many->first_seconds.value - latency) /
+                      (many->seconds.value - latency);
+    *out = (struct moe_device_burst_costs){.bytes_per_second = told ? rate : bytes / each,
+                                           .piece = told ? piece : 0,
+                                           .latency = latency,
+                                           .together = fmax(together, 1)};
+    return true;
+}

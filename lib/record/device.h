@@ -194,6 +194,18 @@ double moe_device_load_rate(const struct moe_device *d, enum moe_device_tier fro
 /* What a load takes of the computing thread: *seconds, and *per_byte for each of its bytes; 0 where
  * the profile does not say. */
 void moe_device_handling(const struct moe_device *d, double *seconds, double *per_byte);
+
+/* What bursts say of loads that are asked for at once, in pieces of piece_bytes: n of them arrive
+ * after latency + n (pieces x piece + bytes / bytes_per_second) seconds. */
+struct moe_device_burst_costs {
+    double bytes_per_second, piece, latency;
+    double together; /* pieces that arrive at a time, 1 or more: one disk works at all that it is
+                        asked for, another at one after the other */
+};
+
+/* False: the profile has no bursts, or one load took as long as many. */
+bool moe_device_burst_costs(const struct moe_device *d, uint32_t piece_bytes,
+                            struct moe_device_burst_costs *out);
 /* One load of so many bytes with no other in flight: latency and transfer. */
 double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier from,
                                uint64_t bytes);
