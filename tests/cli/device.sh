@@ -36,7 +36,7 @@ check "... figures between their ends" awk '
         match($0, /runs: [0-9]*/); runs = substr($0, RSTART + 6, RLENGTH - 6) + 0
         if (!(least > 0 && least <= value && value <= most && most < 1e15 && runs >= 5)) bad = 1
     }
-    END { exit bad || n < 33 || n > 35 }' "$tmp/device.yaml"
+    END { exit bad || n < 41 || n > 43 }' "$tmp/device.yaml"
 run "$bin/moe-profile" --show "$tmp/device.yaml"
 expect_exit 0 "--show"
 check "... names the parts" sh -c "grep -q '^Host' '$out' && grep -q '^Storage' '$out' &&
