@@ -198,6 +198,8 @@ bool moe_device_burst_costs(const struct moe_device *d, uint32_t piece_bytes,
     double each_small = (small->seconds.value - small_one->seconds.value) / (small->loads - 1);
     if (!(each > 0))
         return false;
+    if (one->seconds.value < each) /* one alone is faster than its share of many: between the two */
+        each = sqrt(one->seconds.value * many->seconds.value / many->loads);
     double rate = (bytes - pieces * fewer) / (each - pieces * each_small);
     double piece = each_small - fewer / rate;
     bool told = rate > 0 && isfinite(rate) && piece > 0;

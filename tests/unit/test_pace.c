@@ -197,6 +197,12 @@ static void what_loads_cost_comes_from_bursts(void **state)
     assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
     near(p.load_rate, 1048576 / 260.0);
     assert_true(p.loads.piece == 0);
+    /* One alone takes a quarter of its share of eight: a load takes twice as long as that. */
+    s->bursts[0].seconds.value = 65, s->bursts[1].seconds.value = 2080;
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
+    near(p.load_rate, 1048576 / 130.0);
+    assert_true(p.loads.latency == 0);
+    s->bursts[0].seconds.value = 261;
     /* As long for one as for eight: the reads tell what there is to know. */
     s->bursts[1].seconds.value = 261;
     assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err);
