@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE = 2 << 20 }; /* of x86-64, and of ARM with pages of 4 KiB */
 
@@ -41,7 +42,7 @@ static uint8_t *map_pages(uint64_t bytes)
         mmap(NULL, bytes + spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED || spare == 0)
         return at;
-    const uint64_t page = 4096, used = moe_round_up(bytes, page);
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), used = moe_round_up(bytes, page);
     uint64_t before = -(uintptr_t)at % HUGE_PAGE, after = bytes + spare - before - used;
     if (before)
         munmap(at, before);
