@@ -1,6 +1,8 @@
+#define _GNU_SOURCE /* pthread_setaffinity_np */
 #include "base/crew.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,6 +34,7 @@ struct crew {
     pthread_cond_t opened, left;
     pthread_t helpers[MOE_MAX_THREADS - 1];
     int n_helpers;
+    int core; /* that helpers keep off, as the caller was there; -1: none yet */
 };
 
 static _Thread_local struct crew *own;
@@ -148,12 +151,31 @@ static struct crew *crew_of(int n_helpers)
         pthread_mutex_init(&own->lock, NULL);
         pthread_cond_init(&own->opened, NULL);
         pthread_cond_init(&own->left, NULL);
+        own->core = -1;
         pthread_setspecific(key, own);
     }
     while (own->n_helpers < n_helpers &&
-           pthread_create(&own->helpers[own->n_helpers], NULL, helper, own) == 0)
+           pthread_create(&own->helpers[own->n_helpers], NULL, helper, own) == 0) {
         own->n_helpers++;
+        own->core = -1;
+    }
     return own->n_helpers ? own : NULL;
+}
+
+/* A helper that wakes on the caller's core would take the loop from it, not help. Kernels put it
+ * there: those of virtual machines take a processor that has halted for one that is not to be had,
+ * and wake who slept on the waker's. So helpers run where the caller does not, as long as there are
+ * cores for all. */
+static void keep_helpers_off(struct crew *c, int core)
+{
+    cpu_set_t set;
+    c->core = core;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return; /* more than CPU_SETSIZE processors, or no such call */
+    if (CPU_COUNT(&set) > c->n_helpers)
+        CPU_CLR((size_t)core, &set);
+    for (int i = 0; i < c->n_helpers; i++)
+        pthread_setaffinity_np(c->helpers[i], sizeof set, &set);
 }
 
 static void open_loop(struct crew *c)
@@ -162,6 +184,9 @@ static void open_loop(struct crew *c)
     int n_asleep = atomic_load(&c->n_asleep);
     if (n_asleep == 0)
         return;
+    int core = sched_getcpu();
+    if (core >= 0 && core != c->core)
+        keep_helpers_off(c, core);
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < n_asleep && i < c->threads - 1; i++)
         pthread_cond_signal(&c->opened);
