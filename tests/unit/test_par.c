@@ -1,11 +1,14 @@
 /* Parallel loops and the crews that help with them. */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "../test.h"
+#include "base/clock.h"
 #include "base/par.h"
 
 enum { THREADS = 4, ITEMS = 257 };
@@ -112,12 +115,57 @@ static void a_loop_inside_another_runs_on_its_thread(void **state)
     free(c);
 }
 
+/* The cores that a helper may run on; 0 as long as none has come. */
+static atomic_int helper_cores;
+
+static void count_cores(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    if (thread > 0)
+        helper_cores = moe_cores_available();
+    for (double until = moe_seconds() + 1e-3; moe_seconds() < until;)
+        ;
+}
+
+struct search {
+    int kept_off; /* cores that a helper may not run on */
+    bool found;   /* such a helper has come */
+};
+
+/* Loops after pauses that send helpers to sleep. */
+static void *search_helper(void *arg)
+{
+    struct search *s = arg;
+    for (int i = 0; i < 200 && !s->found; i++) {
+        helper_cores = 0;
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        moe_par_for(8, 1, count_cores, NULL);
+        s->found = helper_cores == moe_cores_available() - s->kept_off;
+    }
+    return NULL;
+}
+
+/* As many threads as there are cores: each helper runs where the caller does not. One more, and
+ * they may run anywhere. */
+static void helpers_keep_off_the_callers_core(void **state)
+{
+    int cores = moe_cores_available();
+    for (int more = 0; more < 2 && cores > 1; more++) {
+        struct search search = {.kept_off = 1 - more};
+        pthread_t thread; /* a crew of its own, of so many */
+        moe_par_set_threads(cores + more);
+        assert_int_equal(pthread_create(&thread, NULL, search_helper, &search), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_true(search.found);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_item_is_visited_once),
         cmocka_unit_test(threads_run_loops_side_by_side),
         cmocka_unit_test(a_loop_inside_another_runs_on_its_thread),
+        cmocka_unit_test(helpers_keep_off_the_callers_core),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
