@@ -180,13 +180,13 @@ static void keep_helpers_off(struct crew *c, int core)
 
 static void open_loop(struct crew *c)
 {
+    int core = sched_getcpu();
+    if (core >= 0 && core != c->core)
+        keep_helpers_off(c, core);
     atomic_fetch_add(&c->loop, 1);
     int n_asleep = atomic_load(&c->n_asleep);
     if (n_asleep == 0)
         return;
-    int core = sched_getcpu();
-    if (core >= 0 && core != c->core)
-        keep_helpers_off(c, core);
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < n_asleep && i < c->threads - 1; i++)
         pthread_cond_signal(&c->opened);
