@@ -28,10 +28,10 @@
 #
 # tests/README.md says which of these catches which kind of mistake.
 #
-# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, CUDA=auto|0|1, WERROR=1,
+# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, CUDA=auto|0|1, CUDA_ARCHS='80 90', WERROR=1,
 #        SANITIZE=address,undefined|thread, BUILD=dir, PREFIX=/usr/local, DESTDIR=,
-#        V=1 (show commands), LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (of their
-#        builds and tests), SHIM=0|1 (make asan with the tests of kernels/), STRIP=0 (install programs
+#        V=1 (show commands), LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (at a time,
+#        of demo, asan, tsan), SHIM=0|1 (make asan with the tests of kernels/), STRIP=0 (install programs
 #        as they are built, for debuggers)
 
 CC ?= cc
@@ -41,7 +41,7 @@ CUDA ?= auto
 BUILD ?= build
 FUZZ_SECONDS ?= 10
 FUZZ_INPUTS ?= -1
-JOBS ?= 2
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SHIM ?= 1
 STRIP ?= 1
 VERSION := 0.1.0
@@ -95,12 +95,18 @@ $(shell mkdir -p $(dir $(1)); test "$$(cat $(1) 2>/dev/null)" = $(call quoted,$(
     printf '%s' $(call quoted,$(2)) >$(1))
 endef
 
+COMMA := ,
 # CUDA is used where its compiler and cuBLAS are found, and left out cleanly where they are not.
 # Sanitized builds leave it out: its runtime is not instrumented.
 NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_FOUND := $(if $(NVCC),$(wildcard $(CUDA_HOME)/include/cublas_v2.h /usr/include/cublas_v2.h))
-CUDA_ARCHS ?= 75 80 86 89 90 100 120
+# Kernels are for the GPUs of this machine; for all kinds where there is none that nvidia-smi knows, and in
+# packages, which go elsewhere. CUDA_ARCHS='80 90' names others.
+ALL_CUDA_ARCHS := 75 80 86 89 90 100 120
+CUDA_ARCHS_HERE := $(if $(CUDA_FOUND),$(filter $(ALL_CUDA_ARCHS),$(sort $(subst .,,\
+    $(shell nvidia-smi --query-gpu=compute_cap --format=csv$(COMMA)noheader 2>/dev/null)))))
+CUDA_ARCHS ?= $(or $(if $(filter deb check-deb,$(MAKECMDGOALS)),,$(CUDA_ARCHS_HERE)),$(ALL_CUDA_ARCHS))
 ifeq ($(CUDA),auto)
 USE_CUDA := $(if $(SANITIZE),,$(CUDA_FOUND))
 else
@@ -115,7 +121,6 @@ GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
 # Machine code for all architectures takes three passes of the compiler, since the sources use nothing
 # newer than what 8.0 brought; the last one adds PTX, which GPUs of later kinds (11.0, 13.0, ...)
 # compile for themselves. No contraction, as in C.
-COMMA := ,
 SPACE := $(subst x,,x x)
 GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(2:%=sm_%))$(3)]')
 NVCC_OPT ?= -O3
@@ -200,7 +205,8 @@ endif
 $(call keep_command,$(BUILD)/.flags,$(CC) $(ALL_CFLAGS) $(LIBS))
 $(BUILD)/%.o: %.c $(BUILD)/.flags
 	$(call compile,CC,$(CC) $(ALL_CFLAGS) $(VARIANT))
-$(BUILD)/%.cu.o: %.cu $(BUILD)/.flags
+$(if $(USE_CUDA),$(call keep_command,$(BUILD)/.nvcc-flags,$(NVCC) $(NVCC_FLAGS)))
+$(BUILD)/%.cu.o: %.cu $(BUILD)/.nvcc-flags
 	$(call compile,NVCC,$(NVCC) $(NVCC_FLAGS))
 
 # The assembler reads the page.
@@ -374,10 +380,12 @@ DEMO_PACK := $(BUILD)/tiny.moe
 
 # In two steps: make looks for the compiler when it starts, which is before anything is installed.
 .PHONY: demo demo-run deps
+# It computes on the processor: without a GPU here, nobody waits for kernels of all kinds.
+DEMO_CUDA := $(if $(filter auto,$(CUDA)),$(if $(CUDA_ARCHS_HERE),,CUDA=0))
 demo: deps
 	@echo "Building..."
-	@$(MAKE) --no-print-directory -j2 all >/dev/null
-	@$(MAKE) --no-print-directory demo-run
+	@$(MAKE) --no-print-directory -j$(JOBS) $(DEMO_CUDA) all >/dev/null
+	@$(MAKE) --no-print-directory $(DEMO_CUDA) demo-run
 demo-run: all
 	@echo "Quantizing tests/models/tiny-moe to 4 bits: $(DEMO_PACK)"
 	@$(BUILD)/bin/moe-quantize -q -o $(DEMO_PACK) --experts 4 tests/models/tiny-moe
@@ -545,7 +553,7 @@ uninstall:
 
 .PHONY: deb check-deb check-slurm
 deb: all $(PUBLIC)
-	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' sh tests/packages/deb.sh $(BUILD)/deb
+	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tests/packages/deb.sh $(BUILD)/deb
 check-deb: deb
 	@sh tests/tools/install-tools.sh debootstrap lintian
 	@BUILD=$(BUILD) sh tests/packages/try.sh
