@@ -194,6 +194,7 @@ static int open_run(struct run *r, struct moe_err *err)
                                      .n_sources = 1,
                                      .batch = opt.batch,
                                      .takes_back = opt.draft_max > 0,
+                                     .whole_windows = opt.prompt_cache != NULL,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
     opt.engine.survey = survey;
     opt.engine.beside = beside;

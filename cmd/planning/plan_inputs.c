@@ -135,7 +135,11 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
         .batch = o->batch ? o->batch : SHAPE_BATCH,
     };
     const struct moe_session_options so = {
-        .context = m.context, .n_sequences = 1, .batch = m.batch};
+        .context = m.context,
+        .n_sequences = 1,
+        .batch = m.batch,
+        .whole_windows = plan_machine_has_gpu(in),
+    };
     if (!o->shape)
         return m;
     m.program = SHAPE_PROGRAM;

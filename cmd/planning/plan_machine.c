@@ -80,6 +80,11 @@ static enum moe_device_tier tier_of(const struct plan_inputs *in)
     return moe_pace_tier(in->device, described || o->strategy.device.cuda);
 }
 
+bool plan_machine_has_gpu(const struct plan_inputs *in)
+{
+    return tier_of(in) == MOE_TIER_HOST;
+}
+
 static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_device *d = in->device;

@@ -6,5 +6,7 @@
 
 /* Sets in->device, in->pace and their part of in->evidence. The model must be open. */
 int plan_machine_open(struct plan_inputs *in, struct moe_err *err);
+/* Whether a GPU with memory of its own computes. The machine must be open. */
+bool plan_machine_has_gpu(const struct plan_inputs *in);
 
 #endif

@@ -17,7 +17,6 @@
 #include "base/steal.h"
 #include "bench/bench.h"
 #include "bench/device_private.h"
-#include "layer/recurrent.h"
 #include "model/config_states.h"
 #include "run/source.h"
 
@@ -110,9 +109,11 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     enum moe_phase phase = encode ? MOE_ENCODE : n_rows > 1 ? MOE_PREFILL : MOE_DECODE;
     if (encode)
         set_source(b, TIMED, n_rows);
+    int status = MOE_OK;
     if (!encode)
-        moe_recurrent_stand(b->session, rows[0].sequence, rows[0].position);
-    int status = choose_positions(b, layer, rows, n_rows, err);
+        status = moe_sequence_stand(b->session, rows[0].sequence, rows[0].position, err);
+    if (status == MOE_OK)
+        status = choose_positions(b, layer, rows, n_rows, err);
     double began = moe_seconds();
     if (status == MOE_OK)
         status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
@@ -180,9 +181,10 @@ static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct m
     struct moe_row row = b->rows[b->n_positions - 1];
     row.position = b->n_far - 1;
     row.length = b->n_far;
-    moe_recurrent_stand(b->session, row.sequence, row.position);
+    int status = moe_sequence_stand(b->session, row.sequence, row.position, err);
     double began = moe_seconds();
-    int status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,
+    if (status == MOE_OK)
+        status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,
                              layer == 0 ? NULL : b->hidden, b->hidden, err);
     add(to, b->attended - began);
     return status;

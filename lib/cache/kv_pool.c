@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "cache/kv_windows.h"
+
 enum { COPIED_LEAST = 16 /* positions: fewer are as well computed again */ };
 
 /* ---- Whose they are ---- */
@@ -43,6 +45,7 @@ void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena)
     pool->table = moe_arena_take(arena, (uint64_t)pool->n_sequences * pool->per_sequence,
                                  sizeof *pool->table);
     pool->n_taken = moe_arena_take(arena, pool->n_sequences, sizeof *pool->n_taken);
+    moe_kv_windows_carve(pool, arena);
     if (!pool->blocks || !pool->ids || !pool->table || !pool->n_taken)
         return;
     pool->n_free = 0;
@@ -52,6 +55,7 @@ void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena)
         append_free(pool, i);
     }
     memset(pool->n_taken, 0, pool->n_sequences * sizeof *pool->n_taken);
+    moe_kv_windows_clear(pool);
 }
 
 /* A sequence has the block. */
@@ -77,6 +81,7 @@ static uint32_t take_oldest(struct moe_kv_pool *p)
 {
     uint32_t block = p->oldest;
     remove_free(p, block);
+    moe_kv_windows_drop(p, block);
     p->blocks[block] = (struct moe_kv_block){.n_users = 1};
     return block;
 }
@@ -120,6 +125,7 @@ void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
     uint32_t *taken = &pool->n_taken[sequence];
     while (*taken)
         release(pool, row_of(pool, sequence)[--*taken]);
+    moe_kv_windows_ended(pool, sequence);
 }
 
 /* ---- What blocks hold ---- */
@@ -170,14 +176,42 @@ static uint32_t next_whole(const struct moe_kv_pool *p, uint64_t *before, struct
     return block;
 }
 
-uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text)
+/* How many of a text's ids there are in blocks that follow each other, and how many of these can be
+ * gone on from. */
+static uint32_t walk(const struct moe_kv_pool *p, const struct moe_kv_text *text, uint32_t *usable)
 {
     struct moe_kv_text rest = *text;
+    struct moe_kv_walk w = {0};
     uint64_t before = 0;
-    uint32_t part, n;
-    while (next_whole(pool, &before, &rest, &part, &n) != MOE_NO_BLOCK)
-        ;
-    return text->n - rest.n + n;
+    uint32_t block, part = MOE_NO_BLOCK, n;
+    while ((block = next_whole(p, &before, &rest, &part, &n)) != MOE_NO_BLOCK)
+        moe_kv_windows_walk(p, &w, block, p->block_positions);
+    if (n)
+        moe_kv_windows_walk(p, &w, part, n);
+    *usable = w.usable;
+    return w.n;
+}
+
+/* The text as far as it can be gone on from. Of a shorter one other blocks may hold as much: it is
+ * looked at again. A part that might not be copied is none. */
+static struct moe_kv_text usable_text(const struct moe_kv_pool *p, const struct moe_kv_text *text)
+{
+    struct moe_kv_text some = *text;
+    for (uint32_t n; p->n_slots; some.n = n) {
+        walk(p, &some, &n);
+        if (n % p->block_positions < COPIED_LEAST)
+            n -= n % p->block_positions;
+        if (n == some.n)
+            break;
+    }
+    return some;
+}
+
+uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *text)
+{
+    const struct moe_kv_text some = usable_text(pool, text);
+    uint32_t n;
+    return walk(pool, &some, &n);
 }
 
 /* Only the first n positions of a block that one sequence has are known from now on. */
@@ -221,10 +255,12 @@ static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare,
 int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_kv_text *text,
                  uint32_t n_positions, struct moe_kv_begun *out, struct moe_err *err)
 {
-    struct moe_kv_text rest = *text;
+    const struct moe_kv_text known = usable_text(pool, text);
+    struct moe_kv_text rest = known;
     uint64_t before = 0;
     uint32_t *row = row_of(pool, sequence), *taken = &pool->n_taken[sequence];
-    uint32_t wanted = n_blocks_of(pool, n_positions), part = MOE_NO_BLOCK, n, block;
+    uint32_t wanted = n_blocks_of(pool, n_positions), part = MOE_NO_BLOCK, n, block, parts;
+    const uint32_t n_alike = pool->n_slots ? walk(pool, text, &parts) : 0;
     *out = (struct moe_kv_begun){0, MOE_NO_BLOCK, MOE_NO_BLOCK};
     while ((block = next_whole(pool, &before, &rest, &part, &n)) != MOE_NO_BLOCK) {
         retain(pool, block);
@@ -239,10 +275,12 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
         block = begin_part(pool, part, pool->n_free - (wanted - *taken), &n, out);
     if (block != MOE_NO_BLOCK)
         row[(*taken)++] = block;
-    out->n_known = text->n - rest.n + n;
+    out->n_known = known.n - rest.n + n;
     while (*taken < wanted)
         row[(*taken)++] = take_oldest(pool);
     pool->n_changes++;
+    moe_kv_windows_begun(pool, sequence, out);
+    moe_kv_windows_mark(pool, sequence, n_alike, text->n);
     return MOE_OK;
 }
 
@@ -265,6 +303,7 @@ int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n
     }
     *taken = n_whole + (out->copy_to != MOE_NO_BLOCK);
     pool->n_changes++;
+    moe_kv_windows_begun(pool, to, out);
     return MOE_OK;
 }
 

@@ -29,6 +29,13 @@ struct moe_kv_block {
     uint32_t older, newer; /* of a free one: neighbours in the order in which they will be taken */
 };
 
+/* Room for the keys and values that layers with a window have in a block (cache/kv_windows.h). */
+struct moe_kv_slot {
+    uint32_t block;  /* MOE_NO_BLOCK: it is free */
+    uint32_t n;      /* its first positions are there */
+    uint64_t needed; /* when it was last: slots go to other blocks by rising numbers */
+};
+
 /* Which blocks the sequences have: the same wherever the cache lies. */
 struct moe_kv_pool {
     uint32_t n_sequences, n_blocks;
@@ -42,10 +49,17 @@ struct moe_kv_pool {
     uint32_t *n_taken;           /* [n_sequences] */
     uint64_t n_changes;          /* of the table, so far */
     uint64_t n_texts;            /* numbers of texts, so far */
+    /* Where layers with a window keep fewer blocks than the others (cache/kv_windows.h): */
+    uint32_t window;                 /* positions that their rows see, the own one included */
+    uint32_t n_slots;                /* 0: they have all blocks */
+    uint32_t *slot_of;               /* [n_blocks]; MOE_NO_BLOCK: the block has none */
+    struct moe_kv_slot *slots;       /* [n_slots] */
+    struct moe_kv_places *places_of; /* [n_sequences] */
+    uint64_t n_passes;               /* so far */
 };
 
-/* A pool whose first four members are set: takes its arrays from the arena, or only counts them.
- * All blocks are free. */
+/* A pool whose first four members, window and n_slots are set: takes its arrays from the arena, or
+ * only counts them. All blocks are free. */
 void moe_kv_pool_carve(struct moe_kv_pool *pool, struct moe_arena *arena);
 /* Has the first n_positions of a sequence lie in blocks of its own. MOE_ERR_LIMIT where fewer are
  * free than that takes; none is taken then. */

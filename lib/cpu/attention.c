@@ -122,9 +122,11 @@ static void attend_cached(const struct attend *a, struct tile *tile, uint32_t ba
 {
     const struct moe_kv *kv = a->kv;
     struct span seen[MOE_TILE];
-    uint32_t block = moe_kv_block(kv, tile->sequence, base);
     for (uint32_t t = 0; t < tile->nt; t++)
         seen[t] = moe_span_in_chunk(tile->sees[t], base);
+    if (moe_span_hull(seen, tile->n).end == 0) /* rows far apart, with a window */
+        return;
+    uint32_t block = moe_kv_block(kv, tile->sequence, base);
     const struct chunk chunk = {
         .keys = moe_kv_keys(kv, a->layer, block, tile->kv_head),
         .values = moe_kv_values(kv, a->layer, block, tile->kv_head),

@@ -91,7 +91,7 @@ void moe_attend_chunk(const struct attend *a, struct tile *tile, const struct ch
     int form = moe_kern_layout_index(kv->layout.kind), log2 = moe_tile_log2(tile->nt);
     float largest[MOE_TILE], sum[MOE_TILE];
     struct span any = moe_span_hull(seen, tile->n);
-    if (any.end == 0) /* rows far apart, with a window */
+    if (any.end == 0)
         return;
     any.begin -= any.begin % MOE_PANEL_ROWS;
 

@@ -94,7 +94,7 @@ static void carve_index(struct cpu_index *x, struct moe_arena *arena, const stru
     x->of = moe_arena_take(arena, batch, sizeof *x->of);
     x->chosen = moe_kv_chosen_shape(c, o, x->top);
     x->table = moe_arena_take(arena, x->chosen.per_sequence, sizeof *x->table);
-    x->chosen.keys = moe_arena_take(arena, x->chosen.bytes, 1);
+    x->chosen.whole.keys = moe_arena_take(arena, x->chosen.bytes, 1);
 }
 
 static void carve_feed_forward(struct cpu_feed_forward *f, struct moe_arena *arena,
@@ -268,7 +268,7 @@ static int allocate(struct cpu_work *w, struct moe_states *states, const struct 
     if (w->index.top) {
         moe_kv_source_table(&w->index.chosen, 1, w->index.table);
         w->index.chosen.table = w->index.table;
-        moe_kv_place(&w->index.chosen, w->index.chosen.keys);
+        moe_kv_place(&w->index.chosen, w->index.chosen.whole.keys);
     }
     int status = allocate_kv(&w->kv, err);
     if (status == MOE_OK && w->states.n_layers) {
@@ -303,9 +303,9 @@ void cpu_work_close(struct cpu_work *w)
     if (!w)
         return;
     moe_pages_free(w->block, w->block_bytes);
-    moe_pages_free(w->kv.keys, w->kv.bytes);
+    moe_pages_free(w->kv.whole.keys, w->kv.bytes);
     moe_pages_free(w->states.memory, w->states.bytes);
     moe_pages_free(w->compressed.memory, w->compressed.bytes);
-    moe_pages_free(w->source_kv.keys, w->source_kv.bytes);
+    moe_pages_free(w->source_kv.whole.keys, w->source_kv.bytes);
     free(w);
 }

@@ -326,12 +326,8 @@ static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint3
 
 static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
 {
-    struct cpu_work *w = s->device;
-    struct moe_kv_span spans[2];
-    moe_kv_spans(&w->kv, spans);
-    for (int i = 0; i < 2; i++)
-        memcpy(spans[i].at + to * spans[i].bytes, spans[i].at + from * spans[i].bytes,
-               spans[i].bytes);
+    const struct cpu_work *w = s->device;
+    moe_kv_copy_block(&w->kv, from, to);
 }
 
 static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
@@ -363,9 +359,11 @@ static int open_cpu(struct moe_session *s, const struct moe_session_options *o, 
     struct cpu_work *w;
     int status = cpu_work_open(&w, &s->states, &s->model->config, o, err);
     s->device = w;
-    if (status == MOE_OK)
-        w->kv.table = s->kv_pool.table;
-    return status;
+    if (status != MOE_OK)
+        return status;
+    w->kv.table = s->kv_pool.table;
+    w->kv.slot_of = s->kv_pool.slot_of;
+    return MOE_OK;
 }
 
 static void close_cpu(struct moe_session *s)

@@ -164,7 +164,7 @@ int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uin
     struct moe_kept p;
     int status = moe_sequence_pieces(s, (uint32_t)n, &p, err);
     if (status == MOE_OK)
-        status = moe_sequence_reserve(s, 0, (uint32_t)n, err);
+        status = moe_sequence_hold(s, 0, (uint32_t)n, err);
     if (status == MOE_OK)
         status = put_pieces(f, &p, err);
     if (status == MOE_OK)

@@ -212,6 +212,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     int status = moe_drafting_check(s, options, err);
     if (status != MOE_OK)
         return status;
+    moe_sequence_prompted(s, 0, (uint32_t)*n_done, (uint32_t)history->n);
     forget_other_states(s, history, n_done);
     float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
     if (!logits)

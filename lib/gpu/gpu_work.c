@@ -157,9 +157,9 @@ static uint64_t math_bytes(const struct moe_config *c, const struct moe_session_
                               (uint64_t)o->batch * moe_padded(larger(widest, c->hidden)));
 }
 
-static uint64_t kv_table_cells(const struct moe_session_options *o)
+static uint64_t kv_table_cells(const struct moe_config *c, const struct moe_session_options *o)
 {
-    struct moe_kv_pool pool = moe_kv_pool_shape(o);
+    struct moe_kv_pool pool = moe_kv_pool_shape(c, o);
     return (uint64_t)pool.n_sequences * pool.per_sequence;
 }
 
@@ -170,7 +170,7 @@ static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_
     uint64_t batch = o->batch;
     g->hidden_stride = moe_padded(c->hidden);
     g->rows = moe_arena_take(arena, batch, sizeof *g->rows);
-    g->kv_table = moe_arena_take(arena, kv_table_cells(o), sizeof *g->kv_table);
+    g->kv_table = moe_arena_take(arena, kv_table_cells(c, o), sizeof *g->kv_table);
     g->h = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->sum = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
     g->hidden.x = moe_arena_take(arena, batch * g->hidden_stride, sizeof(float));
@@ -214,7 +214,7 @@ static void carve_host(struct gpu_work *g, struct moe_states *states, struct moe
 {
     carve_states(states, arena, c, o);
     g->host_rows = moe_arena_take(arena, o->batch, sizeof *g->host_rows);
-    g->host_kv_table = moe_arena_take(arena, kv_table_cells(o), sizeof *g->host_kv_table);
+    g->host_kv_table = moe_arena_take(arena, kv_table_cells(c, o), sizeof *g->host_kv_table);
     g->prediction.on_host = moe_arena_take(
         arena, (uint64_t)o->predict_depth * o->batch * moe_router_stride(c), sizeof(float));
     g->host_token = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
@@ -377,7 +377,7 @@ void gpu_work_close(struct gpu_work *g)
     moe_pages_free(g->host_block, g->host_bytes);
     moe_gpu_unpin(g->gpu, g->pinned);
     moe_gpu_free(g->gpu, g->states.memory, g->states.bytes);
-    moe_gpu_free(g->gpu, g->kv.keys, g->kv.bytes);
+    moe_gpu_free(g->gpu, g->kv.whole.keys, g->kv.bytes);
     moe_gpu_free(g->gpu, g->block, g->block_bytes);
     free(g);
 }

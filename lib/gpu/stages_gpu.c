@@ -34,7 +34,7 @@ static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
 {
     struct gpu_work *g = s->device;
     struct moe_kv_span spans[2];
-    moe_kv_spans(&g->kv, spans);
+    moe_kv_spans(&g->kv, &g->kv.whole, spans);
     for (int i = 0; i < 2; i++)
         moe_gpu_copy(g->gpu, MOE_GPU_COMPUTE, spans[i].at + to * spans[i].bytes,
                      spans[i].at + from * spans[i].bytes, spans[i].bytes);

@@ -9,8 +9,8 @@ static struct moe_gpu_kv gpu_kv_of(const struct gpu_work *g)
 {
     const struct moe_kv *kv = &g->kv;
     return (struct moe_gpu_kv){
-        .keys = kv->keys,
-        .values = kv->values,
+        .keys = kv->whole.keys,
+        .values = kv->whole.values,
         .f16 = kv->layout.kind == MOE_LAYOUT_F16,
         .table = kv->table,
         .block_positions = kv->block_positions,

@@ -17,6 +17,9 @@
  * The keys of a layer's indexer (cpu/sparse.c) lie behind its other keys, as those of one head
  * more.
  *
+ * Layers with a window may lie apart: their part of a block is in a slot, of which there are fewer
+ * than blocks (cache/kv_windows.h), laid out in the same way.
+ *
  * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
  */
 #ifndef MOE_LAYER_KV_H
@@ -34,10 +37,18 @@ struct moe_session_options;
 
 /* Without its arrays: the pool of a session with these options (complete: no member 0 that has a
  * default). */
-struct moe_kv_pool moe_kv_pool_shape(const struct moe_session_options *o);
+struct moe_kv_pool moe_kv_pool_shape(const struct moe_config *config,
+                                     const struct moe_session_options *o);
+
+/* Layers that lie together: for each block, or slot, the cells of all of them. */
+struct moe_kv_part {
+    uint8_t *keys, *values;
+    uint64_t key_cells, value_cells; /* of one position, all its layers */
+    uint32_t n_blocks;
+};
 
 struct moe_kv {
-    uint8_t *keys, *values;
+    struct moe_kv_part whole, windows;      /* windows.n_blocks 0: no layer lies apart */
     struct moe_layout layout;               /* f32 or f16 */
     uint32_t item_bytes;                    /* of a cell: 4 or 2 */
     uint32_t block_positions, per_sequence; /* as the pool's */
@@ -45,12 +56,12 @@ struct moe_kv {
     uint32_t value_padded; /* rounded up to 16 */
     uint32_t index_dim;    /* of an indexer's key; 0: none */
     uint32_t n_heads; /* as well as the widths of layers that are not global (moe_kv_of_layer) */
-    uint64_t key_cells, value_cells; /* of one position, all layers */
+    bool apart;       /* it is of a layer that lies apart (moe_kv_of_layer) */
     uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
     uint32_t n_drafting;             /* of these layers, the last: those that draft */
     const struct moe_config *config; /* says which layers it leaves out; borrowed */
-    const uint32_t *table;           /* the pool's; borrowed */
-    uint64_t bytes;                  /* of both arrays; UINT64_MAX: it overflows */
+    const uint32_t *table, *slot_of; /* the pool's; borrowed */
+    uint64_t bytes;                  /* of all arrays; UINT64_MAX: it overflows */
 };
 
 /* A cache without memory and table. o: complete, as above. */
@@ -70,28 +81,36 @@ struct moe_kv moe_kv_chosen_shape(const struct moe_config *config,
 /* Its arrays lie in kv->bytes of memory. */
 void moe_kv_place(struct moe_kv *kv, uint8_t *memory);
 
-/* The block that holds a sequence's position, which lies in it at position % block_positions. */
+/* The block that holds a sequence's position, which lies in it at position % block_positions; of a
+ * layer that lies apart, the slot. */
 static inline uint32_t moe_kv_block(const struct moe_kv *kv, uint32_t sequence, uint32_t position)
 {
-    return kv->table[(uint64_t)sequence * kv->per_sequence + position / kv->block_positions];
+    uint32_t block =
+        kv->table[(uint64_t)sequence * kv->per_sequence + position / kv->block_positions];
+    return kv->apart ? kv->slot_of[block] : block;
 }
 /* The cache with the heads and widths of the model's layer. */
 struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer);
 /* The model's layer that the cache has as its i-th. */
 uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i);
-/* The keys, or the values, of one layer and kv head in a block. */
+/* The keys, or the values, of one layer and kv head in a block, or slot. */
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 /* The keys of its indexer, which it must have. */
 uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block);
 
-/* All keys and values of a block follow each other: where block 0's begin in each of the arrays,
- * and the bytes of one block. */
+/* All keys and values of a block follow each other: where block 0's begin in each of the arrays of
+ * a part, and the bytes of one block. */
 struct moe_kv_span {
     uint8_t *at;
     uint64_t bytes;
 };
-void moe_kv_spans(const struct moe_kv *kv, struct moe_kv_span spans[2]);
+void moe_kv_spans(const struct moe_kv *kv, const struct moe_kv_part *part,
+                  struct moe_kv_span spans[2]);
+
+/* A block receives all cells of another, in the processor's memory; those that lie apart where both
+ * have slots. */
+void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to);
 
 /* Floats from one row to the next of what attention computes on its way into the cache and out of
  * it: the products q, q_down, k and v; queries and attended as the cache's heads see them (without
@@ -123,7 +142,8 @@ uint64_t moe_kv_group_bytes(const struct moe_kv *kv);
  * sequence has a block there. */
 void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
                       uint32_t n, uint8_t *to);
-/* False: a cell is not finite, which the cache must not hold; nothing is changed then. */
+/* False: a cell is not finite, which the cache must not hold; nothing is changed then. What lies
+ * apart and has no slot there is not kept. */
 bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
                       const uint8_t *from);
 /* That of n cells of a cache of that kind each is finite. */

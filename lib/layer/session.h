@@ -81,11 +81,12 @@ struct moe_session_options {
     uint32_t source_context; /* positions per source; 0: as context */
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
-        kv_blocks;   /* of the KV cache (layer/kv.h); 0: enough for all sequences at full context */
-    bool takes_back; /* sequences can go back to a mark (moe_sequence_mark): each has its recurrent
-                        states twice */
-    uint16_t kv_kind;    /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
-                            differ in the fourth digit; 0: F32 */
+        kv_blocks; /* of the KV cache (layer/kv.h); 0: enough for all sequences at full context */
+    bool whole_windows; /* layers with a window keep all keys and values (cache/kv_windows.h) */
+    bool takes_back;  /* sequences can go back to a mark (moe_sequence_mark): each has its recurrent
+                         states twice */
+    uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
+                         differ in the fourth digit; 0: F32 */
     uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
                             computed (layer_request.h); 0: there is no assigner */
 

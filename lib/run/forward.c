@@ -4,6 +4,7 @@
  */
 #include "base/energy.h"
 #include "base/par.h"
+#include "cache/kv_windows.h"
 #include "layer/lockstep.h"
 #include "layer/recurrent.h"
 #include "layer/router.h"
@@ -71,6 +72,37 @@ static int check_rows(struct moe_session *s, bool encode, const struct moe_row *
             return status;
     }
     return MOE_OK;
+}
+
+/* Rows [first, *end) of a pass follow each other in one sequence. */
+static struct moe_row run_at(const struct moe_row *rows, uint32_t n_rows, uint32_t first,
+                             uint32_t *end)
+{
+    for (*end = first + 1; *end < n_rows && rows[*end].sequence == rows[first].sequence &&
+                           rows[*end].position == rows[*end - 1].position + 1;)
+        ++*end;
+    return rows[first];
+}
+
+/* Layers with a window have room for what these rows see and for what they become. */
+static int take_windows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        struct moe_err *err)
+{
+    struct moe_kv_pool *pool = &s->kv_pool;
+    int status = MOE_OK;
+    if (!pool->n_slots)
+        return MOE_OK;
+    moe_kv_windows_pass(pool);
+    for (uint32_t i = 0, end; i < n_rows; i = end) {
+        const struct moe_row r = run_at(rows, n_rows, i, &end);
+        moe_kv_windows_run(pool, r.sequence, r.position, r.position + end - i);
+    }
+    moe_kv_windows_keep(pool);
+    for (uint32_t i = 0, end; i < n_rows && status == MOE_OK; i = end) {
+        const struct moe_row r = run_at(rows, n_rows, i, &end);
+        status = moe_kv_windows_take(pool, r.sequence, r.position, r.position + end - i, err);
+    }
+    return status;
 }
 
 static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
@@ -181,6 +213,8 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
 {
     bool encode = phase == MOE_ENCODE;
     int status = check_rows(s, encode, rows, n_rows, err);
+    if (status == MOE_OK && !encode)
+        status = take_windows(s, rows, n_rows, err);
     if (status == MOE_OK)
         status = moe_recurrent_check(s, rows, n_rows, layer_begin, layer_end, err);
     if (status == MOE_OK)

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/par.h"
+#include "cache/kv_windows.h"
 #include "cpu/stages_cpu.h"
 #include "gpu/stages_gpu.h"
 #include "layer/recurrent.h"
@@ -56,7 +57,7 @@ static const struct moe_stages_ops *stages_of(const struct moe_session_options *
 static uint64_t request_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
     struct moe_layer_request request;
-    struct moe_kv_pool pool = moe_kv_pool_shape(o);
+    struct moe_kv_pool pool = moe_kv_pool_shape(c, o);
     struct moe_arena arena = {0};
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
     moe_kv_pool_carve(&pool, &arena);
@@ -136,7 +137,7 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
         return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = s->request_block, .size = s->request_bytes};
     moe_layer_request_carve(&s->request, &arena, c, o->batch, o->n_variants);
-    s->kv_pool = moe_kv_pool_shape(o);
+    s->kv_pool = moe_kv_pool_shape(c, o);
     moe_kv_pool_carve(&s->kv_pool, &arena);
     s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
     memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
@@ -287,7 +288,21 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
 
 uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    return moe_recurrent_from(s, sequence, n);
+    return moe_recurrent_from(s, sequence, moe_kv_windows_from(&s->kv_pool, sequence, n));
+}
+
+int moe_sequence_stand(struct moe_session *s, uint32_t sequence, uint32_t position,
+                       struct moe_err *err)
+{
+    int status = moe_sequence_hold(s, sequence, position, err);
+    if (status == MOE_OK)
+        moe_recurrent_stand(s, sequence, position);
+    return status;
+}
+
+void moe_sequence_prompted(struct moe_session *s, uint32_t sequence, uint32_t begin, uint32_t end)
+{
+    moe_kv_windows_mark(&s->kv_pool, sequence, begin, end);
 }
 
 void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n)
@@ -300,9 +315,10 @@ void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n)
 
 uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    uint32_t from = moe_recurrent_from(s, sequence, n);
+    uint32_t from = moe_sequence_from(s, sequence, n);
     if (from == n || !s->marked || s->marked[sequence] == MOE_STANDS_NOWHERE ||
-        s->marked[sequence] > n)
+        s->marked[sequence] > n ||
+        moe_kv_windows_from(&s->kv_pool, sequence, s->marked[sequence]) != s->marked[sequence])
         return from;
     s->stages->copy_states(s, s->n_sequences + sequence, sequence);
     moe_recurrent_stand(s, sequence, s->marked[sequence]);
@@ -332,12 +348,21 @@ int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept
 int moe_sequence_kept(const struct moe_session *s, uint32_t n, struct moe_kept *out,
                       struct moe_err *err)
 {
+    n = moe_kv_windows_complete(&s->kv_pool, 0, n);
     bool marked = s->marked && s->marked[0] != MOE_STANDS_NOWHERE && s->marked[0] <= n;
     uint32_t from = moe_recurrent_from(s, 0, n);
     bool back = marked && from != n;
     int status = moe_sequence_pieces(s, back ? s->marked[0] : from, out, err);
     if (status == MOE_OK && back)
         out->states_of = s->n_sequences; /* sequence 0's mark */
+    return status;
+}
+
+int moe_sequence_hold(struct moe_session *s, uint32_t sequence, uint32_t n, struct moe_err *err)
+{
+    int status = moe_sequence_reserve(s, sequence, n, err);
+    if (status == MOE_OK)
+        moe_kv_windows_hold(&s->kv_pool, sequence, n);
     return status;
 }
 

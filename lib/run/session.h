@@ -65,8 +65,15 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
 /* With recurrent states (layer/recurrent.h) a text goes on from the last position that was computed
  * of it, or begins anew: nothing is known of other sequences' texts, `fork` takes all positions of
  * `from` or leaves a sequence that begins anew, and this says where to go on to compute position n:
- * n, or 0. */
+ * n, or 0. With windows that lie apart (cache/kv_windows.h) it may also be a position between. */
 uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n);
+/* A sequence is to compute this position next, with whatever stands there of
+ * those before: its time is measured, not its result. */
+int moe_sequence_stand(struct moe_session *s, uint32_t sequence, uint32_t position,
+                       struct moe_err *err);
+/* What is computed of the sequence at positions [begin, end) is a prompt: it may go on from its
+ * beginning or its end later, and what takes little memory is kept for that. */
+void moe_sequence_prompted(struct moe_session *s, uint32_t sequence, uint32_t begin, uint32_t end);
 
 /* What a draft in vain has changed is taken back: `mark` keeps the states of a sequence, which
  * stand behind its first n positions; `back` is as moe_sequence_from, but where they stand
@@ -81,9 +88,12 @@ uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n)
 int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept *out,
                         struct moe_err *err);
 /* The same, of as many of these as can be kept: n, or, where states stand elsewhere, those that
- * they were marked at, or 0. */
+ * they were marked at, or 0; of windows that lie apart, those up to the first block without a slot.
+ */
 int moe_sequence_kept(const struct moe_session *s, uint32_t n, struct moe_kept *out,
                       struct moe_err *err);
+/* Room for the pieces of n positions, from which a sequence will go on. */
+int moe_sequence_hold(struct moe_session *s, uint32_t sequence, uint32_t n, struct moe_err *err);
 /* A sequence goes on from n positions whose pieces were put there. far: they are of a text beyond
  * rope_original. */
 void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far);

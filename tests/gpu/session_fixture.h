@@ -118,7 +118,7 @@ static inline struct cpu_work *cpu_of(const struct forged *f)
 static inline uint64_t key_bytes(const struct forged *f)
 {
     const struct moe_kv *kv = &cpu_of(f)->kv;
-    return (uint64_t)(kv->values - kv->keys);
+    return (uint64_t)(kv->whole.values - kv->whole.keys);
 }
 
 static inline uint64_t value_bytes(const struct forged *f)
@@ -131,8 +131,8 @@ static inline struct moe_gpu_kv kv_on_device(struct forged *f)
 {
     const struct moe_kv *kv = &cpu_of(f)->kv;
     return (struct moe_gpu_kv){
-        .keys = gpu_take(&f->taken, kv->keys, key_bytes(f)),
-        .values = gpu_take(&f->taken, kv->values, value_bytes(f)),
+        .keys = gpu_take(&f->taken, kv->whole.keys, key_bytes(f)),
+        .values = gpu_take(&f->taken, kv->whole.values, value_bytes(f)),
         .f16 = kv->layout.kind == MOE_LAYOUT_F16,
         .table = gpu_take(&f->taken, kv->table,
                           (uint64_t)f->s->n_sequences * kv->per_sequence * sizeof *kv->table),
@@ -151,10 +151,10 @@ static inline void check_kv(struct forged *f, const struct moe_gpu_kv *kv)
 {
     uint8_t *got = malloc(cpu_of(f)->kv.bytes);
     assert_non_null(got);
-    gpu_get(f->taken.g, got, kv->keys, key_bytes(f));
-    assert_memory_equal(got, cpu_of(f)->kv.keys, key_bytes(f));
-    gpu_get(f->taken.g, got, kv->values, value_bytes(f));
-    assert_memory_equal(got, cpu_of(f)->kv.values, value_bytes(f));
+    gpu_get(f->taken.g, got, kv->whole.keys, key_bytes(f));
+    assert_memory_equal(got, cpu_of(f)->kv.whole.keys, key_bytes(f));
+    gpu_get(f->taken.g, got, kv->whole.values, value_bytes(f));
+    assert_memory_equal(got, cpu_of(f)->kv.whole.values, value_bytes(f));
     free(got);
 }
 

@@ -22,9 +22,9 @@ static void fill_cache(struct forged *f)
     for (uint64_t i = 0; i < kv->bytes / kv->item_bytes; i++) {
         float v = test_uniform(&f->random);
         if (f16)
-            ((uint16_t *)(void *)kv->keys)[i] = moe_f32_to_f16(v);
+            ((uint16_t *)(void *)kv->whole.keys)[i] = moe_f32_to_f16(v);
         else
-            ((float *)(void *)kv->keys)[i] = v;
+            ((float *)(void *)kv->whole.keys)[i] = v;
     }
 }
 

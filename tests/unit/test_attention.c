@@ -383,7 +383,7 @@ static uint64_t other_bytes(const struct moe_config *c, uint32_t context)
     const struct moe_session_options o = {
         .context = context, .n_sequences = 1, .batch = 16, .kv_kind = MOE_LAYOUT_F32};
     struct moe_arena lists = {0};
-    struct moe_kv_pool pool = moe_kv_pool_shape(&o);
+    struct moe_kv_pool pool = moe_kv_pool_shape(c, &o);
     moe_kv_pool_carve(&pool, &lists);
     return moe_session_bytes(c, &o) - moe_session_kv_bytes(c, &o) - lists.used;
 }

@@ -48,7 +48,8 @@ static void blocks_have_one_owner(void **state)
     const struct moe_session_options o = {
         .context = 2000, .n_sequences = N_SEQUENCES, .kv_blocks = 11};
     uint8_t *memory;
-    struct moe_kv_pool p = new_pool(moe_kv_pool_shape(&o), &memory);
+    const struct moe_config none = {0};
+    struct moe_kv_pool p = new_pool(moe_kv_pool_shape(&none, &o), &memory);
     struct moe_err err;
     uint64_t random = 3;
     uint32_t n_full = 0;
