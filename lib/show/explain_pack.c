@@ -11,22 +11,32 @@
 
 enum { CONTEXT = 4096, SMALL_BATCH = 16, MIB = 1 << 20 };
 
-/* What running it takes at least: no cache, small batches of a prompt. */
+/* What a run reads, its prompt, has room too, as in moe-plan and moe-run. */
+static uint64_t room_for_text(const void *ctx, const struct moe_model *model, uint32_t batch)
+{
+    uint32_t most = model->config.context_max;
+    (void)ctx;
+    (void)batch;
+    return moe_engine_text_room(most < CONTEXT ? most : CONTEXT);
+}
+
+/* What running it takes at least, as moe-run does by itself, with small batches of a prompt. */
 static int measure_pack(const char *path, struct moe_plan_memory *out, struct moe_err *err)
 {
     const struct moe_engine_options options = {.memory_bytes = UINT64_MAX / 2,
                                                .session = {.n_sequences = 1, .batch = SMALL_BATCH},
-                                               .context_cap = CONTEXT};
+                                               .context_cap = CONTEXT,
+                                               .beside = room_for_text};
     struct moe_pack_fit *fit = NULL;
-    struct moe_strategy none;
+    struct moe_strategy usual;
     struct moe_fitted fitted;
-    moe_strategy_find("ondemand", &none);
-    int status = moe_strategy_settle(&none, err);
+    moe_strategy_find("prefetch", &usual);
+    int status = moe_strategy_settle(&usual, err);
     if (status == MOE_OK)
         status = moe_pack_fit_open(&fit, path, &options, err);
     if (status == MOE_OK) {
         struct moe_fitter fitter = moe_pack_fit_fitter(fit);
-        status = fitter.fit(fitter.ctx, &none, NULL, &fitted, err);
+        status = fitter.fit(fitter.ctx, &usual, NULL, &fitted, err);
     }
     if (status == MOE_OK)
         *out = fitted.memory;
@@ -59,9 +69,9 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
 {
     const struct moe_config *c = &s->config;
     char room[3][32];
-    uint64_t floor = (m->floor + 2 * MIB - 1) / MIB;
+    uint64_t floor = (m->floor + MIB - 1) / MIB;
     moe_draw_paragraph(out, screen, NULL, 0,
-                       "%s: a %s model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
+                       "%s: %s, a model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
                        " experts (blocks of weights); a token uses %" PRIu32 ".",
                        path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
     if (s->synthesized.is)
@@ -87,11 +97,18 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
                        "; all experts fit from %s on.",
                        moe_format_bytes(m->floor, room[0]), floor, m->context, m->batch,
                        moe_format_bytes(all_in_memory(m), room[1]));
-    moe_buf_printf(out,
-                   "\nNext\n"
-                   "  moe-profile %s --text YOURS.txt -o stats.yaml --trace yours.trace\n"
-                   "  moe-plan %s --memory SIZE --stats stats.yaml --trace yours.trace\n",
-                   path, path);
+    if (s->synthesized.is) /* texts say nothing of it */
+        moe_buf_printf(out,
+                       "\nNext\n"
+                       "  moe-plan %s --memory SIZE --draw-trace drawn.trace -o plan.yaml\n"
+                       "  moe-run %s --plan plan.yaml --bench --follow drawn.trace\n",
+                       path, path);
+    else
+        moe_buf_printf(out,
+                       "\nNext\n"
+                       "  moe-profile %s --text YOURS.txt -o stats.yaml --trace yours.trace\n"
+                       "  moe-plan %s --memory SIZE --stats stats.yaml --trace yours.trace\n",
+                       path, path);
 }
 
 static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
