@@ -1,7 +1,10 @@
 #include "show/explain_file.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
 #include "fmt/yaml.h"
 #include "show/compare.h"
 #include "show/explain.h"
@@ -87,6 +90,23 @@ static int explain_trace(const char *path, bool json, struct moe_screen screen, 
     return status;
 }
 
+/* Whether it is a file that can be read and does not begin as packs do; what cannot be read,
+ * opening it as a pack says why. */
+static bool is_no_pack(const char *path)
+{
+    static const char magic[] = {'M', 'O', 'E', 'P'};
+    char start[sizeof magic];
+    uint64_t bytes = 0;
+    int fd = moe_file_open(path, &bytes, NULL);
+    if (fd < 0)
+        return false;
+    bool is = bytes >= sizeof start &&
+              moe_file_pread(fd, path, start, sizeof start, 0, NULL) == MOE_OK &&
+              memcmp(start, magic, sizeof start) == 0;
+    close(fd);
+    return !is;
+}
+
 int moe_explain_file(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_buf *picture, struct moe_err *err)
 {
@@ -109,7 +129,23 @@ int moe_explain_file(const char *path, bool json, struct moe_screen screen, stru
                         "%s: figures of a run are explained beside its plan: --explain PLAN "
                         "--compare FILE",
                         path);
+    if (is_no_pack(path))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: neither a plan, statistics, a trace, a bit map, a device profile nor "
+                        "a pack",
+                        path);
     return moe_explain_pack(path, json, screen, out, err);
+}
+
+/* Another kind of file than a plan; what cannot be read, reading it as a plan says why. */
+static bool is_no_plan(const char *path)
+{
+    uint64_t bytes = 0;
+    int fd = moe_file_open(path, &bytes, NULL);
+    if (fd < 0)
+        return false;
+    close(fd);
+    return !moe_yaml_file_is(path, "moe-plan");
 }
 
 int moe_compare_files(const char *path, const char *other, bool json, struct moe_screen screen,
@@ -119,6 +155,13 @@ int moe_compare_files(const char *path, const char *other, bool json, struct moe
     struct moe_run_figures run;
     struct moe_comparison c;
     bool measured = moe_run_figures_is(other);
+    if (is_no_plan(path))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: not a plan: --compare puts the plan of --explain beside another",
+                        path);
+    if (!measured && is_no_plan(other))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: neither a plan nor what moe-run --stats-json wrote", other);
     int status = moe_plan_read(&plan, path, err);
     if (status == MOE_OK)
         status =
