@@ -35,6 +35,9 @@ void planner_scale_computation(struct moe_pace *pace, double times)
     pace->head *= times;
     pace->predict *= times;
     pace->joint *= times;
+    pace->loads.handling *= times;
+    pace->loads.handling_byte *= times;
+    pace->loads.wake *= times;
 }
 
 static bool does_not_run(int status)

@@ -59,6 +59,8 @@ static void set_doubt(struct planner_variation *v, const struct moe_plan *plan,
         break;
     case MOE_ASSUME_QUIET:
         planner_scale_computation(&v->pace, 1 + by);
+        v->pace.loads.piece *= 1 + by;
+        v->pace.loads.latency *= 1 + by;
         v->load_rate = rate / (1 + by);
         break;
     default:
