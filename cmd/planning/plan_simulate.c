@@ -36,20 +36,29 @@ struct table {
     uint32_t n_strategies, n_sizes;
     int width; /* of the longest name */
     bool json;
+    bool assumes;       /* --assume-prediction is of use to one of them */
     uint32_t n_results; /* printed */
 };
 
 /* ---- Lists ---- */
 
+/* An assumed accuracy is that of the strategies that predict. */
 static int add_strategy(struct table *t, const char *text, const struct strategy_options *o,
                         struct moe_err *err)
 {
     struct strategy_options one = *o;
     bool automatic;
     one.strategy = text;
+    one.parts[MOE_PART_ASSUME_PREDICTION] = NULL;
     if (t->n_strategies == MAX_STRATEGIES)
         return moe_fail(err, MOE_ERR_USAGE, "option --strategy: at most %d", MAX_STRATEGIES);
     int status = strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err);
+    if (status == MOE_OK && t->strategies[t->n_strategies].predict &&
+        o->parts[MOE_PART_ASSUME_PREDICTION]) {
+        one.parts[MOE_PART_ASSUME_PREDICTION] = o->parts[MOE_PART_ASSUME_PREDICTION];
+        t->assumes = true;
+        status = strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err);
+    }
     if (status == MOE_OK && automatic)
         return moe_fail(err, MOE_ERR_USAGE,
                         "option --strategy: auto is for plans; --simulate takes names");
@@ -74,6 +83,10 @@ static int parse_strategies(struct table *t, const char *list, const struct stra
         status = add_strategy(t, item, o, err);
         list = list[n] ? list + n + 1 : NULL;
     }
+    if (status == MOE_OK && o->parts[MOE_PART_ASSUME_PREDICTION] && !t->assumes)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --assume-prediction has no effect here: none of the strategies "
+                        "predicts");
     return status;
 }
 

@@ -78,6 +78,12 @@ check "hits repeat" [ "$(figure cache_hits),$(figure misses)" = "$followed" ]
 run "$bin/moe-plan" --simulate "$tmp/r.trace" "$drawn" --memory 30M \
     --strategy lru,prefetch+assume-prediction=100% --device-profile profiles/apple-m2.yaml
 expect_stdout_like '*lru*prefetch+assume-prediction=100%*' "moe-plan simulates it on the same pack"
+cp "$out" "$tmp/named"
+run "$bin/moe-plan" --simulate "$tmp/r.trace" "$drawn" --memory 30M \
+    --strategy lru,prefetch --assume-prediction 100% --device-profile profiles/apple-m2.yaml
+check "... as an option, of those that predict" cmp "$out" "$tmp/named"
+run "$bin/moe-plan" --simulate "$tmp/r.trace" "$drawn" --strategy lru --assume-prediction 80% --link-rate 1GB/s
+error_line 2 '*none of the strategies predicts*' "... of which there must be one"
 follow --strategy prefetch --assume-prediction 100% --stats-json "$json"
 check "a sure prediction is right" [ "$(figure predicted_right)" = "$(figure predicted)" ]
 check "... and there is one" some predicted
