@@ -11,6 +11,7 @@
 #include "base/cpu.h"
 #include "base/file.h"
 #include "base/par.h"
+#include "base/text.h"
 #include "cli_private.h"
 #include "kern/kern.h"
 
@@ -139,9 +140,20 @@ static bool may_draw(int fd)
     return utf8 && cli_may_colour(fd);
 }
 
+/* COLUMNS, which a person sets for what goes to a pager or a file; 0: it is not set. */
+static int columns_asked_for(void)
+{
+    const char *columns = getenv("COLUMNS");
+    uint64_t n = 0;
+    if (!columns || !moe_parse_u64(columns, &n))
+        return 0;
+    return n < MOE_MOST_COLUMNS ? (int)n : MOE_MOST_COLUMNS;
+}
+
 struct moe_screen cli_screen(int fd)
 {
-    int columns = isatty(fd) ? cli_width(fd) : MOE_USUAL_COLUMNS;
+    int asked_for = columns_asked_for();
+    int columns = isatty(fd) ? cli_width(fd) : asked_for ? asked_for : MOE_USUAL_COLUMNS;
     columns = columns < MOE_LEAST_COLUMNS ? MOE_LEAST_COLUMNS : columns;
     columns = columns > MOE_MOST_COLUMNS ? MOE_MOST_COLUMNS : columns;
     return (struct moe_screen){(uint32_t)columns, may_draw(fd), cli_may_colour(fd)};
@@ -149,7 +161,7 @@ struct moe_screen cli_screen(int fd)
 
 void cli_fit(int fd, struct moe_buf *text)
 {
-    if (isatty(fd))
+    if (isatty(fd) || columns_asked_for())
         moe_draw_fit(text, cli_screen(fd));
 }
 

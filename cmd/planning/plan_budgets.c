@@ -73,6 +73,8 @@ static void say_line(const struct plan_inputs *in, const struct budget *b)
     moe_strategy_brief(&t->fitted.strategy, name);
     if (t->fitted.strategy.resident)
         snprintf(cache, sizeof cache, "all in memory");
+    else if ((double)t->fitted.pools.bytes < 0.01 * all)
+        snprintf(cache, sizeof cache, "below 1%% of the experts, %s", name);
     else
         snprintf(cache, sizeof cache, "%.0f%% of the experts, %s",
                  100 * (double)t->fitted.pools.bytes / all, name);

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "fmt/emit.h"
 
-enum { INDENT = 27, SHORT = 28 /* two texts that have room in a line */ };
+enum { INDENT = 27, SHORT = 28 /* two texts that have room in a line */, ENOUGH = 60 /* tokens */ };
 
 /* ---- Figures ---- */
 
@@ -64,7 +64,7 @@ static void add_phase(struct moe_comparison *c, const struct moe_run_phase *a,
         b->bytes_per_token);
     add(c, "loads for a token", "loads_per_token", MOE_COMPARED_NUMBER, false, a->loads_per_token,
         b->loads_per_token);
-    add(c, "the link is busy for a token", "link_s", MOE_COMPARED_SECONDS, false, a->link_seconds,
+    add(c, "the link is busy", "link_s", MOE_COMPARED_SECONDS, false, a->link_seconds,
         b->link_seconds);
 }
 
@@ -185,18 +185,19 @@ static const char *format(double x, enum moe_compared_unit unit, char room[32])
     }
 }
 
-static void put_figure(const struct moe_compared *f, struct moe_buf *out)
+static void put_figure(const struct moe_compared *f, bool wide, struct moe_buf *out)
 {
     char room[2][32], change[32] = "", name[48];
     double share = moe_compared_change(f);
     snprintf(name, sizeof name, "%s%s", f->component ? "  " : "", f->name);
     if (f->unit == MOE_COMPARED_SHARE && f->values[0] >= 0 && f->values[1] >= 0)
-        snprintf(change, sizeof change, "%+.1f points", 100 * (f->values[1] - f->values[0]));
+        snprintf(change, sizeof change, "%+.1f %s", 100 * (f->values[1] - f->values[0]),
+                 wide ? "points" : "pts");
     else if (!isnan(share))
         snprintf(change, sizeof change, "%+.1f%%", 100 * share);
-    moe_buf_printf(out, "  %-28s %12s %12s", name, format(f->values[0], f->unit, room[0]),
-                   format(f->values[1], f->unit, room[1]));
-    moe_buf_printf(out, change[0] ? "  %12s\n" : "\n", change);
+    moe_buf_printf(out, wide ? "  %-28s %12s %12s" : "  %-26s %10s %10s", name,
+                   format(f->values[0], f->unit, room[0]), format(f->values[1], f->unit, room[1]));
+    moe_buf_printf(out, !change[0] ? "\n" : wide ? "  %12s\n" : " %9s\n", change);
 }
 
 static void put_settings(const struct moe_comparison *c, struct moe_screen screen,
@@ -244,11 +245,11 @@ static void put_verdict(const struct moe_comparison *c, struct moe_screen screen
         moe_draw_paragraph(out, screen, NULL, 0,
                            "What differs most in a token's time is %s: %.3f ms in place of %.3f.",
                            most->name, 1e3 * most->values[1], 1e3 * most->values[0]);
-    if (c->measured && c->tokens >= 0 && c->tokens < 64)
+    if (c->measured && c->tokens >= 0 && c->tokens < ENOUGH)
         moe_draw_paragraph(out, screen, NULL, 0,
-                           "The run decoded %.0f tokens: too few to judge a plan by; 64 or more "
+                           "The run decoded %.0f tokens: too few to judge a plan by; %d or more "
                            "(moe-run -n) are better.",
-                           c->tokens);
+                           c->tokens, ENOUGH);
     if (c->measured && !c->same_plan)
         moe_draw_paragraph(out, screen, NULL, 0,
                            "The run had another strategy or budget: it did not follow this plan.");
@@ -257,15 +258,16 @@ static void put_verdict(const struct moe_comparison *c, struct moe_screen screen
 void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
                          struct moe_buf *out)
 {
+    bool wide = screen.columns >= MOE_USUAL_COLUMNS;
     const char *heads[2] = {c->measured ? "planned" : "first", c->measured ? "measured" : "second"};
     moe_buf_printf(out, "What differs in the %s\n", c->measured ? "plan and the run" : "plans");
     put_settings(c, screen, out);
-    moe_buf_printf(out, "\n%-30s %12s %12s  %12s\n", "What a token takes", heads[0], heads[1],
-                   "change");
+    moe_buf_printf(out, wide ? "\n%-30s %12s %12s  %12s\n" : "\n%-28s %10s %10s %9s\n",
+                   "What a token takes", heads[0], heads[1], "change");
     for (uint32_t i = 0; i < c->n; i++) {
         if (i == c->n_decode)
             moe_buf_text(out, "\n");
-        put_figure(&c->figures[i], out);
+        put_figure(&c->figures[i], wide, out);
     }
     put_verdict(c, screen, out);
 }

@@ -34,8 +34,9 @@ void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption wha
                             struct moe_buf *out);
 
 /* Which parts a strategy has and whether it may change results, as sentences, one paragraph of
- * ASCII without its newline. n_slots: that keep experts. */
-void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, struct moe_buf *out);
+ * ASCII without its newline. n_slots: that keep experts; n_experts: of a layer. */
+void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, uint32_t n_experts,
+                          struct moe_buf *out);
 /* The last of them: whether, and through what, one may change what the model says. */
 void moe_explain_exactness(const struct moe_exactness *x, struct moe_buf *out);
 

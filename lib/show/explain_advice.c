@@ -86,7 +86,8 @@ static void put_row(const struct explanation *x, const char *name, double speed,
     moe_buf_printf(x->out, "  %-29s %8s %8s", name, moe_format_speed(speed, room[0]), change);
     if (wide)
         moe_buf_printf(x->out, " %9s", moe_format_speed(prompt, room[1]));
-    moe_buf_printf(x->out, " %11s", bytes >= 0 ? moe_format_bytes_of(bytes, room[2]) : "?");
+    moe_buf_printf(x->out, " %*s", wide ? 11 : 10,
+                   bytes >= 0 ? moe_format_bytes_of(bytes, room[2]) : "?");
     if (wide)
         moe_draw_percent(x->out, found, 7);
     moe_buf_text(x->out, "\n");
@@ -98,7 +99,7 @@ static void put_refusal(const struct explanation *x, const struct moe_plan_alter
     char room[32];
     uint64_t floor = x->plan->memory.floor;
     moe_buf_printf(x->out, "  %-29s does not work", name);
-    if (a->what == MOE_ALTERNATIVE_MEMORY && floor)
+    if (a->what == MOE_ALTERNATIVE_MEMORY && floor && !x->plan->strategy.resident)
         moe_buf_printf(x->out, ": at least %s", moe_format_bytes(floor, room));
     moe_buf_text(x->out, "\n");
 }
@@ -142,8 +143,8 @@ void explain_alternatives(const struct explanation *x)
     if (p->n_alternatives == 0)
         return;
     moe_buf_text(x->out, "\nWhat if one thing were otherwise (simulated; loads: of a token)");
-    moe_buf_printf(x->out, "\n  %-29s %8s %8s%s %11s%s\n", "", "tokens/s", "",
-                   wide ? "  prompt/s" : "", "loads", wide ? "  found" : "");
+    moe_buf_printf(x->out, "\n  %-29s %8s %8s%s %*s%s\n", "", "tokens/s", "",
+                   wide ? "  prompt/s" : "", wide ? 11 : 10, "loads", wide ? "  found" : "");
     put_row(x, "as planned", e->decode_tokens_per_second, NAN, e->prefill_tokens_per_second,
             e->bytes_per_token, e->hit_rate);
     for (uint32_t i = 0; i < p->n_alternatives; i++) {

@@ -60,7 +60,7 @@ static void put_strategy(const struct explanation *x)
     char brief[MOE_STRATEGY_BRIEF];
     moe_strategy_brief(&p->strategy, brief);
     const struct moe_terms terms = moe_plan_terms(p);
-    moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, &text);
+    moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);
     moe_draw_paragraph(x->out, x->screen, NULL, 0, "Strategy %s%s%s%s%s%s", brief,
                        p->high[0] ? "; experts at " : "", p->high, p->high[0] ? " bits" : "",
                        p->low[0] ? ", low " : "", p->low);
@@ -150,8 +150,12 @@ static void put_memory(const struct explanation *x)
                            slots.tokens, moe_format_bytes(m->token, room[2]), slots.n_working,
                            moe_format_bytes(slots.working_bytes, room[3]));
     if (m->floor)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2, "The smallest budget that works is %s.",
-                           moe_format_bytes(m->floor, room[0]));
+        moe_draw_paragraph(
+            x->out, x->screen, NULL, 2,
+            x->plan->strategy.resident
+                ? "In less than %s not all experts fit: another plan would load some."
+                : "The smallest budget that works is %s.",
+            moe_format_bytes(m->floor, room[0]));
     if (host->total)
         put_split(x, "Where main memory goes", host);
 }

@@ -10,6 +10,7 @@
 enum {
     CAUSE_BAR = 16,
     LAYER_LINES = 12,
+    BEFORE_BAR = 56, /* columns of a layer's line */
     STEP_LINES = 5,
     TRIED_LINES = 3,
     TRIED_NAME = 118, /* two lines */
@@ -20,8 +21,12 @@ enum {
 static void put_bound(const struct explanation *x, const char *name, double seconds, double total)
 {
     double share = seconds / total;
-    moe_buf_printf(x->out, "  %-40s %9.3f ms %5.1f%% ", name, 1e3 * seconds, 100 * share);
-    moe_draw_bar(x->out, share, moe_draw_columns(x->screen, CAUSE_BAR, 2 * CAUSE_BAR), x->screen);
+    bool wide = x->screen.columns >= MOE_USUAL_COLUMNS; /* else without a bar */
+    moe_buf_printf(x->out, wide ? "  %-40s %9.3f ms %5.1f%% " : "  %-39s%8.3f ms %5.1f%%", name,
+                   1e3 * seconds, 100 * share);
+    if (wide)
+        moe_draw_bar(x->out, share, moe_draw_columns(x->screen, CAUSE_BAR, 2 * CAUSE_BAR),
+                     x->screen);
     moe_buf_text(x->out, "\n");
 }
 
@@ -68,10 +73,13 @@ static void put_loads(const struct explanation *x)
             "Launching a layer's experts takes %.1f us.",
             1e6 * p->pace.loads.piece, moe_format_rate(p->pace.storage_rate, rate),
             1e6 * p->pace.joint);
+    char loads[16] = "no";
+    if (p->slack_loads)
+        snprintf(loads, sizeof loads, "%" PRIu32, p->slack_loads);
     moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                       "A layer takes %.3f ms, loading an expert %.3f ms: %" PRIu32
-                       " loads fit in its time.",
-                       1e3 * p->layer_seconds, 1e3 * p->load_seconds, p->slack_loads);
+                       "A layer takes %.3f ms, loading an expert %.3f ms: %s load%s in its time.",
+                       1e3 * p->layer_seconds, 1e3 * p->load_seconds, loads,
+                       p->slack_loads < 2 ? " fits" : "s fit");
     if (e->accuracy >= 0)
         moe_draw_paragraph(x->out, x->screen, NULL, 2, "Of a layer's experts %.1f%% are predicted.",
                            100 * e->accuracy);
@@ -106,6 +114,8 @@ void explain_bounds(const struct explanation *x)
 static void put_span(const struct explanation *x, uint32_t first, uint32_t n)
 {
     struct moe_plan_span l = moe_plan_span(x->plan, first, n);
+    uint32_t bar = moe_draw_columns(x->screen, EXPLAIN_BAR, 2 * EXPLAIN_BAR);
+    uint32_t room = x->screen.columns - BEFORE_BAR;
     char name[32], slots[16] = "shared";
     if (l.own_slots)
         snprintf(slots, sizeof slots, "%" PRIu64, l.slots);
@@ -115,8 +125,7 @@ static void put_span(const struct explanation *x, uint32_t first, uint32_t n)
     moe_buf_printf(x->out, " %8.3f ms", 1e3 * l.stall_seconds);
     moe_draw_percent(x->out, l.hit_rate, 8);
     moe_buf_text(x->out, " ");
-    moe_draw_bar(x->out, l.hit_rate, moe_draw_columns(x->screen, EXPLAIN_BAR, 2 * EXPLAIN_BAR),
-                 x->screen);
+    moe_draw_bar(x->out, l.hit_rate, bar < room ? bar : room, x->screen);
     moe_buf_text(x->out, "\n");
 }
 
@@ -141,8 +150,10 @@ void explain_layers(const struct explanation *x)
     if (p->n_pools == 0)
         return;
     uint32_t step = (p->n_layers + LAYER_LINES - 1) / LAYER_LINES;
-    moe_buf_text(x->out, "\nLayers with experts\n"
-                         "    layer   slots  loaded predicted       waits  found in memory\n");
+    moe_buf_printf(x->out,
+                   "\nLayers with experts\n"
+                   "    layer   slots  loaded predicted       waits  found%s\n",
+                   x->screen.columns >= MOE_USUAL_COLUMNS ? " in memory" : "");
     for (uint32_t l = 0; l < p->n_layers; l += step)
         put_span(x, l, l + step < p->n_layers ? step : p->n_layers - l);
     put_boundaries(x);

@@ -3,11 +3,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void say_shallow(const struct moe_strategy *s, struct moe_buf *out)
+static void say_shallow(const struct moe_strategy *s, uint64_t n_slots, uint32_t n_experts,
+                        struct moe_buf *out)
 {
     const char *from = moe_strategy_boundary_from(s);
     if (s->boundary == 0)
         moe_buf_text(out, ", as many for each layer: the first are no harder to predict");
+    else if (n_slots < (uint64_t)s->boundary * n_experts)
+        moe_buf_printf(out,
+                       ", as far as they go for the first %" PRIu32
+                       " layers, which are the hardest to predict, none for the rest",
+                       s->boundary);
     else
         moe_buf_printf(out,
                        ", enough for all experts of the first %" PRIu32
@@ -17,7 +23,8 @@ static void say_shallow(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_printf(out, " (shallow:%" PRIu32 ", %s)", s->boundary, from);
 }
 
-static void say_cache(const struct moe_strategy *s, uint64_t n_slots, struct moe_buf *out)
+static void say_cache(const struct moe_strategy *s, uint64_t n_slots, uint32_t n_experts,
+                      struct moe_buf *out)
 {
     if (!s->cache || n_slots == 0) {
         moe_buf_text(out, "No expert is kept once its layer is computed.");
@@ -32,7 +39,7 @@ static void say_cache(const struct moe_strategy *s, uint64_t n_slots, struct moe
         moe_buf_text(out, ", as many for each layer");
         break;
     case MOE_ALLOC_SHALLOW:
-        say_shallow(s, out);
+        say_shallow(s, n_slots, n_experts, out);
         break;
     case MOE_ALLOC_FREQUENCY:
         moe_buf_text(out,
@@ -183,7 +190,8 @@ void moe_explain_exactness(const struct moe_exactness *x, struct moe_buf *out)
         moe_buf_printf(out, "This may change what the model says: %s.", x->why);
 }
 
-void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, struct moe_buf *out)
+void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, uint32_t n_experts,
+                          struct moe_buf *out)
 {
     const struct moe_strategy *s = terms->strategy;
     const struct moe_exactness x = moe_exactness_of(terms);
@@ -191,7 +199,7 @@ void moe_explain_strategy(const struct moe_terms *terms, uint64_t n_slots, struc
         moe_buf_text(out, "All experts are in memory from the start: nothing is loaded later.");
         return;
     }
-    say_cache(s, n_slots, out);
+    say_cache(s, n_slots, n_experts, out);
     say_init(s, out);
     say_prefetch(s, out);
     say_miss(s, out);

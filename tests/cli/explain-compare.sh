@@ -67,12 +67,29 @@ error_line 2 "moe-plan: $json: *--compare*" "figures of a run alone"
 run "$plan" --compare "$tmp/a.yaml"
 error_line 2 "moe-plan: option --compare belongs to --explain*" "nothing to compare with"
 run "$plan" --explain "$tmp/t.trace" --compare "$tmp/a.yaml"
-error_line 3 "moe-plan: $tmp/t.trace: *" "what is compared is a plan"
+error_line 3 "moe-plan: $tmp/t.trace: not a plan: --compare*" "what is compared is a plan"
 run "$plan" --explain "$tmp/a.yaml" --compare "$tmp/s.yaml"
-error_line 3 "moe-plan: $tmp/s.yaml: *" "... with a plan or a run"
+error_line 3 "moe-plan: $tmp/s.yaml: neither a plan nor*--stats-json*" "... with a plan or a run"
 head -c 300 "$json" >"$tmp/cut"
 run "$plan" --explain "$tmp/a.yaml" --compare "$tmp/cut"
 error_line 3 "moe-plan: $tmp/cut: *" "a cut run"
 run "$plan" --explain "$tmp/a.yaml" --compare "$tmp/none"
 error_line 1 "moe-plan: $tmp/none: *" "a missing one"
+: >"$tmp/empty"
+for file in "$tmp/empty" tests/data/math.valid.txt; do
+    run "$plan" --explain "$file"
+    error_line 3 "moe-plan: $file: neither a plan, *" "a file of no kind"
+done
+
+# As wide as is asked for, where that is no terminal.
+for columns in 60 100; do
+    for other in "$tmp/b.yaml" "$json"; do
+        COLUMNS=$columns run "$plan" --explain "$tmp/a.yaml" --compare "$other"
+        check "a comparison in $columns columns" [ "$(awk 'length > n { n = length } END { print n }' "$out")" -le "$columns" ]
+        check "... each figure in a line" grep -q '^  tokens/s of an answer .* [-+][.0-9]*%$' "$out"
+    done
+done
+COLUMNS=60 run "$plan" --explain "$tmp/a.yaml"
+check "a plan in 60 columns" [ "$(awk 'length > n { n = length } END { print n }' "$out")" -le 60 ]
+check "... each layer in a line" [ "$(grep -c '^ *[0-9]* *shared .*% #* *$' "$out")" = 12 ]
 finish

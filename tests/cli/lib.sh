@@ -16,6 +16,7 @@
 # derive DIR OPTION...: makes a collection of different packs of it, with requests (tests/tools/derive.c)
 # shellcheck shell=sh
 set -u
+unset COLUMNS # as wide as files are by themselves
 BUILD=${BUILD:-build}
 bin=$BUILD/bin
 tmp=$(mktemp -d) || exit 1

@@ -68,7 +68,8 @@ function put_memory(used, all, names, keys, n, i) {
     if (memory("total") > used)
         print "unused", bytes(memory("total") - used),
               sprintf("%.1f%%", 100 * (memory("total") - used) / all)
-    if (memory("floor")) print "The smallest budget that works is " bytes(memory("floor")) "."
+    if (memory("floor") && pools)
+        print "The smallest budget that works is " bytes(memory("floor")) "."
 }
 function put_slots(i, cache, working, cache_bytes, working_bytes, all, token) {
     for (i = 1; i <= pools; i++) {
@@ -84,6 +85,7 @@ function put_slots(i, cache, working, cache_bytes, working_bytes, all, token) {
           sprintf("%.2f", token ? cache_bytes / token : 0) " times what a token uses (" \
           bytes(token) "). " working + 0 " are scratch space (" bytes(working_bytes) ")."
 }
+function fitting(n) { return n == 0 ? "no load fits" : n == 1 ? "1 load fits" : n " loads fit" }
 function put_bounds(compute, handling, wait, host, total, c, limit, part1, part2, part3, least, what) {
     compute = max(expected("compute_seconds"), 0); wait = max(expected("stall_seconds"), 0)
     host = max(expected("host_seconds"), 0); handling = max(expected("handling_seconds"), 0)
@@ -109,8 +111,8 @@ function put_bounds(compute, handling, wait, host, total, c, limit, part1, part2
           "; by a cache that knows the future but loads only on demand: " \
           percent(expected("optimal_hit_rate")) "."
     print "A layer takes " ms(value["prefetch", "layer_seconds"]) " ms, loading an expert " \
-          ms(value["prefetch", "load_seconds"]) " ms: " value["prefetch", "loads"] + 0 \
-          " loads fit in its time."
+          ms(value["prefetch", "load_seconds"]) " ms: " fitting(value["prefetch", "loads"] + 0) \
+          " in its time."
     if (expected("accuracy") != "")
         print "Of a layer's experts " percent(expected("accuracy")) " are predicted."
 }
