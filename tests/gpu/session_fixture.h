@@ -151,9 +151,9 @@ static inline void check_kv(struct forged *f, const struct moe_gpu_kv *kv)
 {
     uint8_t *got = malloc(cpu_of(f)->kv.bytes);
     assert_non_null(got);
-    gpu_get(f->taken.g, got, kv->whole.keys, key_bytes(f));
+    gpu_get(f->taken.g, got, kv->keys, key_bytes(f));
     assert_memory_equal(got, cpu_of(f)->kv.whole.keys, key_bytes(f));
-    gpu_get(f->taken.g, got, kv->whole.values, value_bytes(f));
+    gpu_get(f->taken.g, got, kv->values, value_bytes(f));
     assert_memory_equal(got, cpu_of(f)->kv.whole.values, value_bytes(f));
     free(got);
 }
