@@ -146,10 +146,12 @@ int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct
 int moe_device_loads_begin(struct device_loads *l, uint32_t n, struct moe_err *err)
 {
     int status = MOE_OK;
+    moe_loader_hold(l->loader);
     for (uint32_t i = 0;
          l->how == DEVICE_WAITED && i < n && l->n_under_way < l->n_requests && status == MOE_OK;
          i++)
         status = submit(l, err);
+    moe_loader_let_go(l->loader);
     return status;
 }
 
@@ -159,8 +161,10 @@ int moe_device_loads_poll(struct device_loads *l, struct moe_err *err)
     if (l->how != DEVICE_BACKGROUND)
         return MOE_OK; /* what is waited for is taken there */
     int status = take(l, done, moe_loader_poll(l->loader, done, MAX_LOADS), err);
+    moe_loader_hold(l->loader);
     while (status == MOE_OK && l->n_under_way < l->n_requests)
         status = submit(l, err);
+    moe_loader_let_go(l->loader);
     return status;
 }
 

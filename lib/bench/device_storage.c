@@ -111,8 +111,10 @@ static int run_burst(struct device_reads *r, uint32_t loads, uint64_t n_bytes, d
 {
     double began = moe_seconds(), came = began;
     int status = MOE_OK;
+    moe_loader_hold(r->loader);
     for (uint32_t i = 0; i < loads && status == MOE_OK; i++)
         status = device_reads_submit(r, i, n_bytes, err);
+    moe_loader_let_go(r->loader);
     if (status == MOE_OK)
         status = device_reads_wait(r, r->loader, loads, &came, err);
     *first += came - began;
@@ -148,6 +150,7 @@ static int load_together(struct device_reads *r, struct moe_loader *l, uint32_t 
     uint8_t *to[TOGETHER];
     uint32_t handle;
     int status = MOE_OK;
+    moe_loader_hold(l);
     for (uint32_t i = 0; i < TOGETHER && status == MOE_OK; i++) {
         to[i] = device_reads_buffer(r);
         const struct moe_load load = {.offset = r->places[(at + i) % r->n].offset,
@@ -158,6 +161,7 @@ static int load_together(struct device_reads *r, struct moe_loader *l, uint32_t 
                                       .priority = MOE_LOAD_DEMAND};
         status = moe_loader_submit(l, &load, &handle, err);
     }
+    moe_loader_let_go(l);
     if (status == MOE_OK)
         status = device_reads_wait(r, l, TOGETHER, NULL, err);
     for (uint32_t i = 0; i < TOGETHER && tell && status == MOE_OK; i++)

@@ -91,8 +91,10 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     const struct moe_choices choices = {c->moe_layer[request->layer], request->n_rows,
                                         request->chosen, request->sequences};
     moe_scheduler_chosen(c->scheduler, &choices);
+    moe_loader_hold(c->loader);
     int status = moe_scheduler_request(c->scheduler, c->moe_layer[request->layer], request->needs,
                                        request->n, err);
+    moe_loader_let_go(c->loader);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
     for (uint32_t i = 0; i < n; i++)
         request->kinds[i] = (uint8_t)entries[i].kind;
@@ -130,7 +132,11 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
 
 static int poll(struct moe_experts *self, struct moe_err *err)
 {
-    return moe_scheduler_poll(((struct cached *)self)->scheduler, err);
+    struct cached *c = (struct cached *)self;
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_poll(c->scheduler, err);
+    moe_loader_let_go(c->loader);
+    return status;
 }
 
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
@@ -138,7 +144,9 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
 {
     struct cached *c = (struct cached *)self;
     uint32_t n_entries;
+    moe_loader_hold(c->loader);
     int status = moe_scheduler_next(c->scheduler, max, which, n, err);
+    moe_loader_let_go(c->loader);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
     for (uint32_t i = 0; i < *n; i++) {
         view_slot(c, entries[which[i]].slot, &views[i]);
@@ -183,14 +191,21 @@ static uint32_t wants_first(struct moe_experts *self, uint32_t layer)
 static int predicted(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
                      struct moe_err *err)
 {
-    return moe_scheduler_predicted(((struct cached *)self)->scheduler, predictions, n, err);
+    struct cached *c = (struct cached *)self;
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_predicted(c->scheduler, predictions, n, err);
+    moe_loader_let_go(c->loader);
+    return status;
 }
 
 static int known(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
                  struct moe_err *err)
 {
     const struct cached *c = (const struct cached *)self;
-    return moe_scheduler_known(c->scheduler, c->moe_layer[layer], needs, n, err);
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_known(c->scheduler, c->moe_layer[layer], needs, n, err);
+    moe_loader_let_go(c->loader);
+    return status;
 }
 
 static void expected(struct moe_experts *self, uint32_t layer, const uint8_t *marks)

@@ -59,10 +59,26 @@ int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_
     } else {
         double began = moe_seconds();
         loader_request_read(l, item, began);
-        loader_read_pump(l);
+        if (!l->held)
+            loader_read_pump(l);
         l->stats.work_seconds += moe_seconds() - began;
     }
     return MOE_OK;
+}
+
+void moe_loader_hold(struct moe_loader *l)
+{
+    l->held = true;
+}
+
+void moe_loader_let_go(struct moe_loader *l)
+{
+    l->held = false;
+    if (l->options.lockstep || moe_link_first(&l->queue) == MOE_LINK_NONE)
+        return;
+    double began = moe_seconds();
+    loader_read_pump(l);
+    l->stats.work_seconds += moe_seconds() - began;
 }
 
 /* The request under way with that handle, or NULL. */

@@ -145,11 +145,17 @@ void moe_loader_close(struct moe_loader *l);
 uint64_t moe_loader_bytes(const struct moe_loader_options *options);
 
 /* Takes a request; *handle (never 0) names it until it is reported done. Starts reads if there is
- * room in the queue. MOE_ERR_LIMIT when n_requests are under way, MOE_ERR_USAGE for a request that
- * can never be served (misaligned, more compressed bytes than the room for them). Never blocks,
- * never allocates. */
+ * room in the queue, unless they are held. MOE_ERR_LIMIT when n_requests are under way,
+ * MOE_ERR_USAGE for a request that can never be served (misaligned, more compressed bytes than the
+ * room for them). Never blocks, never allocates. */
 int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
                       struct moe_err *err);
+
+/* Between the two, requests that are taken start no reads: those of a layer, which come one by one,
+ * then go to the kernel with one call, and to the disk with one notice (in a virtual machine each
+ * is a call of its host), the most urgent first. poll and wait start them at any time. */
+void moe_loader_hold(struct moe_loader *l);
+void moe_loader_let_go(struct moe_loader *l);
 
 /* Changes the urgency of a request under way (a prefetch that is now a demand). No effect on a
  * request that was reported done. */

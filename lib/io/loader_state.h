@@ -70,6 +70,7 @@ struct moe_loader {
     uint32_t n_free_pieces, n_at_backend;
     uint32_t n_put_by; /* PIECE_HELD and PIECE_AGAIN */
 
+    bool held;            /* submitted requests start no reads */
     double reading_since; /* when the first of the pieces under way was started */
     double waited;        /* seconds inside moe_loader_wait, without the present call */
     double waiting_since; /* when the present call began; 0: none */

@@ -261,6 +261,40 @@ static void prefetches_go_by_score(void **state)
     moe_loader_close(l);
 }
 
+/* A prefetch and then a demand are held: let go, the demand is read first; waited for, both come.
+ */
+static void what_is_held_starts_together(void **state)
+{
+    for (size_t k = 0; k < N_ITEMS(ways); k++) {
+        struct moe_loader_options o = hooked_options();
+        struct moe_load_done done[2];
+        if (!go_this_way(&o, &ways[k]))
+            continue;
+        o.queue_depth = 1;
+        for (int let_go = 0; let_go < 2; let_go++) {
+            struct moe_loader *l = fixture_loader(&o);
+            moe_loader_hold(l);
+            fixture_submit(&f, l, 0, MOE_LOAD_PREFETCH, 1);
+            uint32_t dropped = fixture_submit(&f, l, 5, MOE_LOAD_PREFETCH, 2);
+            fixture_submit(&f, l, 10, MOE_LOAD_DEMAND, 0);
+            assert_true(moe_loader_cancel(l, dropped));
+            assert_int_equal(moe_loader_stats(l)->pieces, 0);
+            if (let_go) {
+                moe_loader_let_go(l);
+                assert_int_not_equal(moe_loader_stats(l)->pieces, 0);
+            }
+            for (uint32_t n = 0; n < 2;)
+                n += moe_loader_wait(l, done + n, 2 - n);
+            assert_int_equal(done[0].tag, 10);
+            assert_int_equal(done[1].tag, 0);
+            assert_int_equal(n_before(5, 0), 0);
+            fixture_check(&f, 0);
+            fixture_check(&f, 10);
+            moe_loader_close(l);
+        }
+    }
+}
+
 static void a_cancelled_request_reads_nothing_more(void **state)
 {
     for (size_t k = 0; k < N_ITEMS(ways); k++) {
@@ -669,6 +703,7 @@ int main(void)
         cmocka_unit_test(stats_tell_what_is_in_use),
         cmocka_unit_test(a_demand_overtakes_a_prefetch),
         cmocka_unit_test(prefetches_go_by_score),
+        cmocka_unit_test(what_is_held_starts_together),
         cmocka_unit_test(a_cancelled_request_reads_nothing_more),
         cmocka_unit_test(more_compressed_requests_than_room_wait_for_each_other),
         cmocka_unit_test(faults_are_mended_or_reported),
