@@ -95,7 +95,8 @@ expect_stdout_like 'tokens/s of 5 runs *prefill * 24 *decode * 4 *' "--bench"
 printf '%s\n' "$story" >"$tmp/text"
 run "$bin/moe-profile" -q -t 1 "$next" --text "$tmp/text" -o "$tmp/stats" --trace "$tmp/trace"
 expect_exit 0 "moe-profile"
-run "$bin/moe-plan" -t 1 "$next" --memory 64M --stats "$tmp/stats" --trace "$tmp/trace" --link-rate 1G -o "$tmp/plan"
+run "$bin/moe-plan" -t 1 "$next" --memory 64M --stats "$tmp/stats" --trace "$tmp/trace" \
+    --device-profile profiles/apple-m2.yaml -o "$tmp/plan"
 expect_exit 0 "moe-plan"
 {
     cat profiles/rtx4090.yaml
