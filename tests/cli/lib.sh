@@ -142,7 +142,7 @@ smallest_memory() {
 interrupt() {
     left=$1
     shift
-    for pause in 0.5 1 2 4 8 16; do
+    for pause in 0.2 0.5 1 2 4 8 16; do
         "$@" >"$out" 2>"$err" </dev/null &
         pid=$!
         sleep "$pause"
