@@ -120,14 +120,14 @@ GPU_SRC := $(sort $(wildcard kernels/*.cu))
 GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
 # Machine code for all architectures takes three passes of the compiler, since the sources use nothing
 # newer than what 8.0 brought; the last one adds PTX, which GPUs of later kinds (11.0, 13.0, ...)
-# compile for themselves. No contraction, as in C.
+# compile for themselves. ptx75 among CUDA_ARCHS: the PTX of the first pass alone. No contraction, as in C.
 SPACE := $(subst x,,x x)
-GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(2:%=sm_%))$(3)]')
+GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(patsubst sm_ptx%,compute_%,$(2:%=sm_%)))$(3)]')
 NVCC_OPT ?= -O3
 NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -fmad=false -Ikernels -Ilib \
-              $(call GENCODE,75,$(filter 75,$(CUDA_ARCHS))) \
+              $(call GENCODE,75,$(filter 75 ptx75,$(CUDA_ARCHS))) \
               $(call GENCODE,80,$(filter 8%,$(CUDA_ARCHS))) \
-              $(call GENCODE,90,$(filter-out 75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
+              $(call GENCODE,90,$(filter-out 75 ptx75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
               -Xcompiler -fPIC,-Wall,-Wextra,-Wno-unused-parameter
 ifeq ($(WERROR),1)
 NVCC_FLAGS += -Werror all-warnings -Xcompiler -Werror
