@@ -327,9 +327,18 @@ FUZZ_SANITIZE ?= -fsanitize=address,undefined
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
-# What the targets read with and show; the archive gives each only what it uses.
-FUZZ_FLOORS := base quant cache fmt pack model family jinja text vocab grammar chat record trace coe convert sched plan sample engine serve lines show
-FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c))))
+# What the targets read with and show; the archive gives each only what it uses. Of floors that they use a
+# little of, the files alone: a linker that misses a name wants its file here.
+FUZZ_FLOORS := base cache fmt pack model family jinja text vocab grammar chat record trace sample lines
+FUZZ_FILES := $(addprefix quant/,bits ggml ggml_carry layout)
+FUZZ_FILES += $(addprefix coe/,coe_plan collection costs costs_teams schedule task)
+FUZZ_FILES += $(addprefix sched/,boundary exactness inventory strategy strategy_parts strategy_text \
+              strategy_values)
+FUZZ_FILES += $(addprefix plan/,pace plan plan_alternatives plan_slots plan_strategy plan_times)
+FUZZ_FILES += $(addprefix serve/,reply reply_error reply_logprobs request request_options request_text)
+FUZZ_FILES += $(addprefix show/,draw explain_coe explain_statistics heat show_device show_pack show_pack_bits \
+              show_statistics show_trace)
+FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c)) $(FUZZ_FILES:%=lib/%.c)))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
 FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
