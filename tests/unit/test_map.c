@@ -642,12 +642,14 @@ static void files_that_are_no_map_are_refused(void **state)
 }
 
 /* On one line: no prefix of it is accepted as the whole. */
+/* Under sanitizers every seventh place: most cut one of many alike lines. */
 static void what_is_cut_off_is_refused(void **state)
 {
+    enum { EACH_CUT = SANITIZED ? 7 : 1 };
     struct moe_err err = {0};
     struct moe_map *whole = full_map(10), *m;
     struct moe_buf text = written(whole, true);
-    for (uint64_t n = 0; n + 2 < text.size; n++)
+    for (uint64_t n = 0; n + 2 < text.size; n += EACH_CUT)
         assert_int_not_equal(moe_map_parse(&m, "cut", text.data, n, &err), MOE_OK);
     moe_buf_release(&text);
     moe_map_free(whole);
