@@ -262,7 +262,8 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("option --output needs one budget (--memory SIZE)");
     if (!o.memory && !o.plan.expert_memory && !o.budgets)
         return cli_misuse("no budget given (--memory SIZE)");
-    if (o.memory && !o.budgets && !moe_parse_bytes(o.memory, &o.plan.memory))
+    if (o.memory && !o.budgets &&
+        (!moe_parse_bytes(o.memory, &o.plan.memory) || o.plan.memory == 0))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
     o.plan.pack = n_args && !chooses ? args[0] : NULL;
     o.packs = chooses ? args : NULL;

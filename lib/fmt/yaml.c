@@ -109,6 +109,9 @@ static int next_event(struct reader *r, yaml_event_t *event)
     const yaml_parser_t *p = &r->parser;
     if (p->error == YAML_MEMORY_ERROR)
         return moe_fail(r->err, MOE_ERR_MEMORY, "%s: out of memory", r->doc->name);
+    if (p->error == YAML_READER_ERROR) /* it has no line yet */
+        return moe_fail(r->err, MOE_ERR_FORMAT, "%s: not a text file: byte %zu: %s", r->doc->name,
+                        p->problem_offset + 1, p->problem ? p->problem : "not UTF-8");
     return moe_fail(r->err, MOE_ERR_FORMAT, "%s: line %zu column %zu: %s", r->doc->name,
                     p->problem_mark.line + 1, p->problem_mark.column + 1,
                     p->problem ? p->problem : "not YAML");

@@ -30,6 +30,8 @@ wrong "a row without its statistics" "strategy eap*" "$tiny" --memory "${memory}
 wrong "exact and not" "*--exact forbids*" "$tiny" --memory 30M --strategy hobbit --exact
 run "$plan" "$tiny" --memory 1M
 error_line 4 "moe-plan: *too small: the smallest that works is*" "a budget that is too small"
+run "$plan" "$tiny" --memory 0
+error_line 2 "moe-plan: option --memory: '0' is not a size*" "a budget of nothing"
 run "$plan" "$tmp/s.yaml" --memory 30M
 error_line 3 "moe-plan: $tmp/s.yaml: not an expert pack*" "no pack"
 run "$plan" --simulate "$tiny" --strategy lru

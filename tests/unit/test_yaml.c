@@ -119,7 +119,8 @@ static void what_is_no_plain_yaml_is_refused(void **state)
     refused("a: 1\n---\nb: 2\n", "not one YAML document");
     refused("? [1, 2]\n: 3\n", "a key must be a plain word");
     refused("a: \"x\\0y\"\n", "NUL");
-    refused("a: \xff\xfe\n", "line");
+    refused("a: \xff\xfe\n", "not a text file: byte 4: ");
+    refused("a: 1\nb: \x01\n", "not a text file: byte 9: ");
     for (int i = 0; i < 40; i++)
         strcat(deep, "[");
     refused(deep, "nested too deeply");
