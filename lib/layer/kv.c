@@ -47,20 +47,6 @@ static bool lies_apart(const struct moe_kv *kv, uint32_t layer)
     return kv->windows.n_blocks && has_window(kv->config, layer);
 }
 
-struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
-{
-    struct moe_kv of = *kv;
-    of.apart = lies_apart(kv, layer);
-    if (kv->index_dim && !moe_config_has_indexer(kv->config, layer))
-        of.index_dim = 0;
-    if (moe_config_is_global(kv->config, layer)) {
-        of.n_heads = kv->config->global_kv_heads;
-        of.key_dim = of.value_dim = kv->config->global_head_dim;
-        of.value_padded = (uint32_t)moe_padded(of.value_dim);
-    }
-    return of;
-}
-
 /* Cells of keys and of values of one position, of the cache's layers up to `end`, a model's, that
  * lie apart or do not. */
 static void add_cells(const struct moe_kv *kv, uint32_t end, bool apart, uint64_t *keys,
@@ -81,6 +67,22 @@ static void add_cells(const struct moe_kv *kv, uint32_t end, bool apart, uint64_
     *keys += n_global * c->global_kv_heads * c->global_head_dim;
     *keys += n_indexers * c->index_dim; /* kv may be of a layer without one */
     *values += n_global * c->global_kv_heads * moe_padded(c->global_head_dim);
+}
+
+struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
+{
+    struct moe_kv of = *kv;
+    of.apart = lies_apart(kv, layer);
+    if (kv->index_dim && !moe_config_has_indexer(kv->config, layer))
+        of.index_dim = 0;
+    if (moe_config_is_global(kv->config, layer)) {
+        of.n_heads = kv->config->global_kv_heads;
+        of.key_dim = of.value_dim = kv->config->global_head_dim;
+        of.value_padded = (uint32_t)moe_padded(of.value_dim);
+    }
+    of.layer = layer + 1;
+    add_cells(kv, layer, of.apart, &of.keys_before, &of.values_before);
+    return of;
 }
 
 static uint64_t part_bytes(const struct moe_kv *kv, const struct moe_kv_part *part)
@@ -184,10 +186,14 @@ static const struct moe_kv_part *part_of(const struct moe_kv *kv, uint32_t layer
 static void cells_before(const struct moe_kv *kv, uint32_t layer, uint32_t head, uint64_t *keys,
                          uint64_t *values)
 {
-    const struct moe_kv of = moe_kv_of_layer(kv, layer);
-    add_cells(kv, layer, of.apart, keys, values);
-    *keys += (uint64_t)head * of.key_dim;
-    *values += (uint64_t)head * of.value_padded;
+    struct moe_kv other;
+    const struct moe_kv *of = kv;
+    if (kv->layer != layer + 1) {
+        other = moe_kv_of_layer(kv, layer);
+        of = &other;
+    }
+    *keys = of->keys_before + (uint64_t)head * of->key_dim;
+    *values = of->values_before + (uint64_t)head * of->value_padded;
 }
 
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)

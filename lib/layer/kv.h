@@ -56,7 +56,9 @@ struct moe_kv {
     uint32_t value_padded; /* rounded up to 16 */
     uint32_t index_dim;    /* of an indexer's key; 0: none */
     uint32_t n_heads; /* as well as the widths of layers that are not global (moe_kv_of_layer) */
-    bool apart;       /* it is of a layer that lies apart (moe_kv_of_layer) */
+    uint32_t layer;   /* + 1, that it is of (moe_kv_of_layer); 0: of any */
+    bool apart;       /* that layer lies apart */
+    uint64_t keys_before, values_before; /* cells of a position before that layer's, in its part */
     uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
     uint32_t n_drafting;             /* of these layers, the last: those that draft */
     const struct moe_config *config; /* says which layers it leaves out; borrowed */
