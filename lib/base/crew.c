@@ -163,9 +163,9 @@ static struct crew *crew_of(int n_helpers)
 }
 
 /* A helper that wakes on the caller's core would take the loop from it, not help. Kernels put it
- * there: those of virtual machines take a processor that has halted for one that is not to be had,
- * and wake who slept on the waker's. So helpers run where the caller does not, as long as there are
- * cores for all. */
+ * there: in a virtual machine they count a halted processor as preempted by the host and pass it
+ * over, so that the sleeper wakes on the waker's core. So helpers run where the caller does not, as
+ * long as there are cores for all. */
 static void keep_helpers_off(struct crew *c, int core)
 {
     cpu_set_t set;

@@ -30,6 +30,9 @@ struct moe_engine_room {
 /* Of this budget, of a process as it is now. */
 struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context);
 
+/* Where no strategy is named and not everything fits: the exact one that measures best. */
+#define MOE_DEFAULT_STRATEGY "prefetch"
+
 /* Bytes of a text, a prompt or a document, that every budget has room for beside everything else.
  */
 uint64_t moe_engine_text_room(uint32_t context);

@@ -20,9 +20,6 @@ enum {
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
 };
 
-/* Where no strategy is named and not everything fits: the exact one that measures best. */
-#define DEFAULT_STRATEGY "prefetch"
-
 struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context)
 {
     uint64_t taken = moe_rss_bytes(), left = total > taken ? total - taken : 0;
@@ -156,7 +153,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         return status;
     in->automatic = in->strategy.name == NULL;
     if (in->automatic)
-        moe_strategy_find(DEFAULT_STRATEGY, &in->strategy);
+        moe_strategy_find(MOE_DEFAULT_STRATEGY, &in->strategy);
     if (in->all == 0) /* a model without experts has nothing to cache */
         moe_strategy_find("resident", &in->strategy);
     return MOE_OK;

@@ -30,7 +30,7 @@ static int measure_pack(const char *path, struct moe_plan_memory *out, struct mo
     struct moe_pack_fit *fit = NULL;
     struct moe_strategy usual;
     struct moe_fitted fitted;
-    moe_strategy_find("prefetch", &usual);
+    moe_strategy_find(MOE_DEFAULT_STRATEGY, &usual);
     int status = moe_strategy_settle(&usual, err);
     if (status == MOE_OK)
         status = moe_pack_fit_open(&fit, path, &options, err);

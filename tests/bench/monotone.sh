@@ -3,7 +3,7 @@
 # plan and without one, in turn, MONOTONE_ROUNDS times (9). Prints medians of decoded tokens/s and hits, and the plan's rate
 # beside the other run's of the same minute, and beside that of the budget below: medians of the rounds' ratios, which what
 # slows the machine for seconds leaves alone. Counts budgets that are slower than the one below by more than MONOTONE_NOISE
-# percent (10), and plans slower than no plan by as much. It takes 10 minutes or so; nothing else should run.
+# percent (10), and plans slower than no plan by as much. It takes 5 minutes or so; nothing else should run.
 # BUILD=build sh tests/bench/monotone.sh
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh

@@ -641,8 +641,8 @@ static void files_that_are_no_map_are_refused(void **state)
     assert_null(m);
 }
 
-/* On one line: no prefix of it is accepted as the whole. */
-/* Under sanitizers every seventh place: most cut one of many alike lines. */
+/* On one line: no prefix of it is accepted as the whole. Under sanitizers every seventh is tried:
+ * most cut one of many alike lines. */
 static void what_is_cut_off_is_refused(void **state)
 {
     enum { EACH_CUT = SANITIZED ? 7 : 1 };
