@@ -1,7 +1,5 @@
 /*
  * A device from the host's side: opening, memory, streams, marks, graphs.
- *
- * Over 400 lines: all of them share the handle, and its one error that ends the device.
  */
 #include "gpu_context.cuh"
 

@@ -5,9 +5,6 @@
  * Of a model with an encoder, batches of several rows take the layers of both stacks in turn, the
  * encoder's over a source of so many positions, and a single row the decoder's alone: only these
  * are ever computed for one.
- *
- * Over 400 lines: whatever is timed of a layer (by rows, far into a text, beside loads) shares the
- * session, the samples and the layers in turn.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,5 @@
-/*
- * The store. Over 400 lines: slots, lists of free and of staged slots, domains and counters change
- * together in every step of the protocol; files that shared them would only be harder to check.
- */
+/* The store: slots, the lists of free and staged ones, domains and counters change together in
+ * every step of the protocol (store.h). */
 #include "cache/store.h"
 
 #include <stdlib.h>

@@ -1,6 +1,4 @@
-/* What matrices see of texts (inputs_seen.h).
- *
- * Over 400 lines: each role's inputs are named here, and where they come from. */
+/* What matrices see of texts (inputs_seen.h). */
 #include "calibrate/inputs_seen.h"
 
 #include <stdlib.h>

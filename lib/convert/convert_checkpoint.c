@@ -1,4 +1,4 @@
-/* From a checkpoint to a pack. Over 400 lines: one state of a source, which every step fills on. */
+/* From a checkpoint to a pack. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,4 @@
-/* Where the matrices of a pack lie in a checkpoint (convert_source.h).
- *
- * Over 400 lines: each part that roles can take of a tensor has its name, shape and place here. */
+/* Where the matrices of a pack lie in a checkpoint (convert_source.h). */
 #include "convert/convert_source.h"
 
 #include <inttypes.h>

@@ -1,7 +1,4 @@
-/*
- * The split, from its inputs to slots. Over 400 lines: the steps read one after the other, and each
- * is used once.
- */
+/* The split of a budget: from its inputs, step by step, to slots of experts. */
 #include "engine/engine_split.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
-/* Expressions. Over 400 lines: they compute each other, so that parts would be files that call each
- * other in a circle. */
+/* Evaluates expressions. */
 #include <math.h>
 #include <string.h>
 

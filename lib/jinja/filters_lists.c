@@ -1,4 +1,4 @@
-/* Filters of lists and dictionaries. Over 400 lines: a table of many small functions. */
+/* Filters of lists and dictionaries. */
 #include <stdlib.h>
 #include <string.h>
 

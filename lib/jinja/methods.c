@@ -1,7 +1,6 @@
 /*
  * The methods of texts, lists and dictionaries, as Python has them; without those that change a
  * value, which the templates' environment forbids.
- * Over 400 lines: a table of many small functions.
  */
 #include <stdlib.h>
 #include <string.h>

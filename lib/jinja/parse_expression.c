@@ -1,7 +1,5 @@
 /*
  * Expressions, from the loosest operator to the tightest: as Jinja's parser nests them.
- * Over 400 lines: the tightest come back to the loosest, in parentheses, so that parts of it would
- * call each other in a circle.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Values. Over 400 lines: one short switch over the kinds for each thing to know of a value. */
+/* The values of templates: what each kind prints, compares and counts as. */
 #include "jinja/value.h"
 
 #include <jansson.h>

@@ -1,8 +1,6 @@
 /*
  * AVX2 with FMA and F16C: a panel's 16 rows are two registers of 8.
  *
- * Over 400 lines: a variant is one file, so that it can be read beside the others slot by slot.
- *
  * There are 16 registers, so a tile is computed in parts of at most 4 inputs. Codes times
  * activations: vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and
  * saturates. All its uses here are exact:

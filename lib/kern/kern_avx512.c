@@ -1,8 +1,6 @@
 /*
  * AVX-512 (F, BW, VL, DQ, VNNI): a panel's 16 rows are the 16 lanes of one register.
  *
- * Over 400 lines: a variant is one file, so that it can be read beside the others slot by slot.
- *
  * Codes times activations: vpdpbusd takes unsigned codes and signed activations, four columns at a
  * time, into exact 32-bit sums. The codes of MXFP4 become unsigned by adding 12 to their values;
  * the sum starts at -12 times that of the activations.

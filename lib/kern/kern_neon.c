@@ -1,7 +1,5 @@
 /*
  * AArch64 without extensions: dot products are kern_neon_dot.c's.
- *
- * Over 400 lines: a variant is one file, so that it can be read beside the others slot by slot.
  */
 #include "kern/kern.h"
 

@@ -1,7 +1,5 @@
 /*
  * Predictions of layers to come, by routers and by earlier choices.
- *
- * Over 400 lines: every way of predicting takes the same query and hands out the same scores.
  */
 #include "layer/layer_predictor.h"
 

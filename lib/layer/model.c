@@ -1,7 +1,5 @@
 /* A model out of its pack: where each tensor belongs, reading the dense part, tables made at
- * loading.
- *
- * Over 400 lines: most of them are one table of places. */
+ * loading. */
 #include "layer/model.h"
 
 #include <stddef.h>

@@ -4,8 +4,6 @@
  * It comes from a checkpoint through its family's table entry (family.h) and travels in a pack as
  * JSON (moe_config_write / moe_config_read), with every key known and checked. The forward pass
  * reads only this, never a family's name.
- *
- * Over 400 lines: most of them say what a member means.
  */
 #ifndef MOE_MODEL_CONFIG_H
 #define MOE_MODEL_CONFIG_H

@@ -1,6 +1,4 @@
-/* The model description as JSON: one table of its members for writing and reading.
- *
- * Over 400 lines: it is one table and the lists beside it. */
+/* The model description as JSON: one table of its members for writing and reading. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

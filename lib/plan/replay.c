@@ -1,7 +1,5 @@
 /*
  * Passes of a trace, row by row, and what is predicted of each.
- *
- * Over 400 lines: one state of a pass, which opening sizes and every kind of prediction reads.
  */
 #include "plan/replay.h"
 

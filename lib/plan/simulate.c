@@ -1,7 +1,5 @@
 /*
  * The simulator: passes over rows, layer by layer, in the order of run/feed_forward.c.
- *
- * Over 400 lines: one order of events, to be read beside the runner's; its parts share the clock.
  */
 #include "plan/simulate.h"
 

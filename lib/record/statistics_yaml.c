@@ -1,8 +1,6 @@
 /*
  * Statistics as YAML, moe-stats(5): all numbers are whole, so that merged shards give exactly the
  * file of one run.
- *
- * Over 400 lines: a series is written, read and checked by the same tables.
  */
 #include <inttypes.h>
 #include <stdlib.h>

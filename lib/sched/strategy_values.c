@@ -1,7 +1,5 @@
 /*
  * Values of parts as text (strategy_values.h).
- *
- * Over 400 lines: the reader and the writer of each part stand side by side.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,5 @@
 /*
  * What a model does with a document, looked at layer by layer.
- *
- * Over 400 lines: what is kept of earlier layers serves predictors, likenesses and the trace.
  */
 #include "study/probe.h"
 

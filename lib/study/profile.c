@@ -1,7 +1,4 @@
-/*
- * Profiling. Over 400 lines: what documents, statistics and trace hold is saved, resumed and ended
- * together.
- */
+/* Profiling: documents, statistics and trace are saved, resumed and ended together. */
 #include "study/profile.h"
 
 #include <inttypes.h>

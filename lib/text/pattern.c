@@ -6,8 +6,6 @@
  * so that no tokenizer is silently wrong.
  *
  * Which characters are letters and so on is PCRE2's to say, by the Unicode that it was made from.
- *
- * Over 400 lines: escapes mean one thing in classes and another outside, and both are scanned here.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>

@@ -2,8 +2,6 @@
  * Text to ids. Added tokens are cut out, the text between them goes through the normalizer and the
  * pre-tokenizer, and every piece is merged. Bytes that are not UTF-8 are pieces of their own: the
  * normalizer and the patterns only get valid text.
- *
- * Over 400 lines: the state of one encoding runs through all of it.
  */
 #include <string.h>
 

@@ -2,8 +2,6 @@
  * Routing traces of other engines. Two formats, distinguished by their first bytes: the CSV
  * "route_trace v1" (a line per chosen expert), and JSON lines (an object per token with expert ids
  * by layer).
- *
- * Over 400 lines: each format is half of it, and both fill the same tokens.
  */
 #include <inttypes.h>
 #include <jansson.h>
