@@ -124,7 +124,7 @@ GPU_OBJ := $(GPU_SRC:%.cu=$(BUILD)/%.cu.o)
 SPACE := $(subst x,,x x)
 GENCODE = $(if $(2),-gencode 'arch=compute_$(1)$(COMMA)code=[$(subst $(SPACE),$(COMMA),$(patsubst sm_ptx%,compute_%,$(2:%=sm_%)))$(3)]')
 NVCC_OPT ?= -O3
-NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -fmad=false -Ikernels -Ilib \
+NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -lineinfo -fmad=false -Ikernels -Ilib \
               $(call GENCODE,75,$(filter 75 ptx75,$(CUDA_ARCHS))) \
               $(call GENCODE,80,$(filter 8%,$(CUDA_ARCHS))) \
               $(call GENCODE,90,$(filter-out 75 ptx75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
