@@ -12,7 +12,10 @@
  *
  * Errors: what goes into a stream returns nothing. The first failure is kept, everything asked for
  * afterwards is dropped, and the functions that wait return it (moe_gpu_mark_wait, moe_gpu_finish,
- * moe_gpu_status: MOE_ERR_DEVICE with the call that failed). A device that failed stays so.
+ * moe_gpu_status: MOE_ERR_DEVICE with the call that failed). A device that failed stays so. What a
+ * kernel does wrong while it runs is found by whatever call comes next; with MOE_GPU_SYNC=1 in the
+ * environment when the device is opened, everything asked of a stream is waited for, nothing is
+ * recorded, and the error names the kernel.
  */
 #ifndef MOE_KERNELS_GPU_H
 #define MOE_KERNELS_GPU_H
@@ -67,9 +70,12 @@ uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g);       /* graphs inclu
 /* What an open device takes for itself. */
 enum { MOE_GPU_OWN_BYTES = 8 << 10 };
 
-/* Page-locks memory of the caller's (whole pages), so that copies of it overlap computation. */
+/* Page-locks memory of the caller's (whole pages), so that copies of it overlap computation: piece
+ * by piece, as much as the system allows. Copies of the rest go by way of a little memory that is
+ * page-locked, or wait. MOE_ERR_MEMORY: the process has none left. */
 int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err);
-void moe_gpu_unpin(struct moe_gpu *g, void *p); /* NULL is fine */
+void moe_gpu_unpin(struct moe_gpu *g, void *p);           /* NULL is fine */
+uint64_t moe_gpu_unlocked_bytes(const struct moe_gpu *g); /* the rest, of all that is pinned now */
 
 /* ---- Streams ---- */
 
@@ -95,7 +101,7 @@ void moe_gpu_mark_close(struct moe_gpu_mark *m); /* NULL is fine */
 void moe_gpu_mark_set(struct moe_gpu_mark *m, enum moe_gpu_stream stream);
 /* Whether the stream has come past it; true, too, when the device has failed. */
 bool moe_gpu_mark_passed(struct moe_gpu_mark *m);
-/* Waits for it, asleep. */
+/* Waits for it: 200 microseconds awake, then asleep. */
 int moe_gpu_mark_wait(struct moe_gpu_mark *m, struct moe_err *err);
 /* What is asked of the stream from now on begins after the mark was passed. */
 void moe_gpu_stream_after(struct moe_gpu *g, enum moe_gpu_stream stream, struct moe_gpu_mark *m);
@@ -105,7 +111,8 @@ double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu_mark *to);
 /* Kernels launched so far, without cuBLAS's own; those of a recording count when it is made. */
 uint64_t moe_gpu_launches(const struct moe_gpu *g);
 
-/* Waits for both streams. */
+/* Waits for a stream, for both, as moe_gpu_mark_wait does. */
+int moe_gpu_wait(struct moe_gpu *g, enum moe_gpu_stream stream, struct moe_err *err);
 int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err);
 /* What went wrong so far, without waiting; MOE_OK: nothing. */
 int moe_gpu_status(const struct moe_gpu *g, struct moe_err *err);

@@ -150,14 +150,24 @@ static bool note_blas(struct moe_gpu *g, cublasStatus_t result, const char *what
     return result == CUBLAS_STATUS_SUCCESS;
 }
 
+enum { SCRATCH_ALIGN = 256 }; /* as cuBLAS wants it */
+
 static uint64_t matrix_bytes(uint64_t n_values)
 {
-    return (n_values * sizeof(uint16_t) + 255) / 256 * 256;
+    return (n_values * sizeof(uint16_t) + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+}
+
+/* Where the scratch begins, aligned. */
+static uint8_t *scratch_of(void *memory)
+{
+    uintptr_t at = (uintptr_t)memory;
+    return (uint8_t *)((at + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN);
 }
 
 extern "C" uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs)
 {
-    return matrix_bytes(max_weights) + matrix_bytes(max_inputs);
+    return SCRATCH_ALIGN + MOE_GPU_BLAS_BYTES + matrix_bytes(max_weights) +
+           matrix_bytes(max_inputs);
 }
 
 /* A product without parts. */
@@ -166,20 +176,21 @@ static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
 {
     const struct dev_product p = gpu_describe_product(product);
     uint64_t n_weights = (uint64_t)p.rows * p.cols;
-    uint16_t *weights = (uint16_t *)g->math_scratch;
-    uint16_t *inputs = (uint16_t *)((uint8_t *)g->math_scratch + matrix_bytes(n_weights));
+    uint16_t *weights = (uint16_t *)(scratch_of(g->math_scratch) + MOE_GPU_BLAS_BYTES);
+    uint16_t *inputs = weights + matrix_bytes(n_weights) / 2;
     unpack(g, product->w.layout, p, weights);
     MOE_LAUNCH(g, round_inputs, dim3(p.n, (p.cols + THREADS - 1) / THREADS), THREADS, 0, p, act->x,
                act->x_stride, inputs);
     /* By columns, as BLAS sees memory: y [rows x n] = transposed w [cols x rows] x [cols x n]. */
     const float one = 1, zero = 0;
-    if (gpu_works(g))
+    if (gpu_works(g) &&
         note_blas(g,
                   g->blas_functions->gemm(g->blas, CUBLAS_OP_T, CUBLAS_OP_N, (int)p.rows, (int)p.n,
                                           (int)p.cols, &one, weights, CUDA_R_16BF, (int)p.cols,
                                           inputs, CUDA_R_16BF, (int)p.cols, &zero, p.y, CUDA_R_32F,
                                           (int)p.y_stride, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-                  "cublasGemmEx");
+                  "cublasGemmEx"))
+        gpu_asked(g, MOE_GPU_COMPUTE, cudaSuccess, "cublasGemmEx");
     if (p.bias || p.rows % MOE_PANEL_ROWS)
         MOE_LAUNCH(g, finish_results,
                    dim3(p.n, (moe_panels(p.rows) * MOE_PANEL_ROWS + THREADS - 1) / THREADS),
@@ -242,6 +253,10 @@ extern "C" int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void 
         note_blas(g, g->blas_functions->set_stream(g->blas, g->streams[MOE_GPU_COMPUTE]),
                   "cublasSetStream");
     }
+    if (math == MOE_GPU_MATH_BF16 && scratch_bytes >= moe_gpu_math_bytes(0, 0) && gpu_works(g))
+        note_blas(
+            g, g->blas_functions->set_workspace(g->blas, scratch_of(scratch), MOE_GPU_BLAS_BYTES),
+            "cublasSetWorkspace");
     if (!gpu_works(g))
         return moe_gpu_status(g, err);
     g->math = math;

@@ -4,8 +4,8 @@
 
 const struct gpu_blas *gpu_blas_load(struct moe_err *err)
 {
-    static const struct gpu_blas linked = {cublasGetStatusString, cublasCreate, cublasDestroy,
-                                           cublasSetStream, cublasGemmEx};
+    static const struct gpu_blas linked = {cublasGetStatusString, cublasCreate,       cublasDestroy,
+                                           cublasSetStream,       cublasSetWorkspace, cublasGemmEx};
     (void)err;
     return &linked;
 }
@@ -39,6 +39,7 @@ const struct gpu_blas *gpu_blas_load(struct moe_err *err)
         find(library, "cublasCreate_v2", &blas.create) &&
         find(library, "cublasDestroy_v2", &blas.destroy) &&
         find(library, "cublasSetStream_v2", &blas.set_stream) &&
+        find(library, "cublasSetWorkspace_v2", &blas.set_workspace) &&
         find(library, "cublasGemmEx", &blas.gemm))
         return &blas;
     blas.gemm = NULL;

@@ -15,11 +15,26 @@
 /* REFUSED: a call failed while it went on. Nothing more is asked of the device until it ends. */
 enum gpu_recording { RECORDING_NONE, RECORDING_GOES_ON, RECORDING_REFUSED };
 
+/* Memory of the host's that was to be page-locked, piece by piece, and how much of it is. */
+struct gpu_pin {
+    uint8_t *at;
+    uint64_t n_bytes, n_locked;
+};
+
+enum { GPU_STAGING_ROOMS = 4 };
+
 struct moe_gpu {
     int index;
     struct moe_gpu_info info;
     cudaStream_t streams[MOE_GPU_N_STREAMS];
     uint64_t allocated_bytes;
+    bool one_by_one; /* MOE_GPU_SYNC=1: whatever is asked of a stream is waited for */
+    struct gpu_pin *pins;
+    uint32_t n_pins;
+    /* For copies of what could not be page-locked; NULL: all could, or there is no room for it. */
+    uint8_t *staging;
+    cudaEvent_t staged[GPU_STAGING_ROOMS]; /* after the last copy from each */
+    uint64_t unlocked_bytes, n_staged;
     struct moe_err failure;       /* the first; status MOE_OK: none */
     enum gpu_recording recording; /* of a graph */
     const char *refused_call;     /* RECORDING_REFUSED: which, and how */
@@ -48,6 +63,10 @@ static inline bool gpu_works(const struct moe_gpu *g)
 /* Keeps the first failure: `what` names the call. While a graph is recorded, it is that recording's
  * and the device goes on working. Returns whether all is well. */
 bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what);
+
+/* The same of a call that asked something of the stream. With MOE_GPU_SYNC=1 waits for it, so that
+ * what a kernel does wrong has its name. */
+bool gpu_asked(struct moe_gpu *g, enum moe_gpu_stream stream, cudaError_t result, const char *what);
 
 /* Makes the device the calling thread's current one; false when it has failed, or the recording
  * has. */
@@ -88,7 +107,7 @@ static inline bool gpu_allow_shared(struct moe_gpu *g, KERNEL kernel, uint64_t b
         if (gpu_ready(g) && gpu_allow_shared(g, kernel, shared_bytes)) {                           \
             (g)->n_launches++;                                                                     \
             (kernel)<<<grid, block, shared_bytes, (g)->streams[MOE_GPU_COMPUTE]>>>(__VA_ARGS__);   \
-            gpu_note(g, cudaGetLastError(), #kernel);                                              \
+            gpu_asked(g, MOE_GPU_COMPUTE, cudaGetLastError(), #kernel);                            \
         }                                                                                          \
     } while (0)
 /* Declares `type *name`: a kernel's dynamic shared memory, 16-byte aligned. */

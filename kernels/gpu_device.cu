@@ -3,10 +3,31 @@
  */
 #include "gpu_context.cuh"
 
+#include <chrono>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Failures ---- */
+
+/* What a kernel does wrong while it runs: later calls, of whatever kind, report it. */
+static bool comes_from_a_kernel(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+        return true;
+    default:
+        return false;
+    }
+}
 
 bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what)
 {
@@ -15,11 +36,21 @@ bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what)
         g->refused_call = what;
         g->refused_with = result;
     }
-    if (result != cudaSuccess && gpu_works(g) && g->recording == RECORDING_NONE)
+    if (result != cudaSuccess && gpu_works(g) && g->recording == RECORDING_NONE) {
+        bool named = g->one_by_one || !comes_from_a_kernel(result);
         moe_fail(&g->failure, MOE_ERR_DEVICE,
-                 "CUDA device %d failed: %s: %s (start again, or with --device cpu)", g->index,
-                 what, cudaGetErrorString(result));
+                 "CUDA device %d failed: %s%s: %s (%sstart again, or with --device cpu)", g->index,
+                 what, named ? "" : " or a kernel before it", cudaGetErrorString(result),
+                 named ? "" : "MOE_GPU_SYNC=1 finds which; ");
+    }
     return result == cudaSuccess;
+}
+
+bool gpu_asked(struct moe_gpu *g, enum moe_gpu_stream stream, cudaError_t result, const char *what)
+{
+    if (result == cudaSuccess && g->one_by_one && g->recording == RECORDING_NONE)
+        result = cudaStreamSynchronize(g->streams[stream]);
+    return gpu_note(g, result, what);
 }
 
 bool gpu_ready(struct moe_gpu *g)
@@ -117,7 +148,9 @@ extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err
     struct moe_gpu *g = (struct moe_gpu *)calloc(1, sizeof *g);
     if (!g)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory opening CUDA device %d", index);
+    const char *one_by_one = getenv("MOE_GPU_SYNC");
     g->index = index;
+    g->one_by_one = one_by_one && strcmp(one_by_one, "1") == 0;
     moe_gpu_set_bf16_rule(g, MOE_GPU_BF16_ROWS, MOE_GPU_BF16_WORK);
     status = start_device(g, err);
     if (status != MOE_OK) {
@@ -127,6 +160,8 @@ extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err
     *out = g;
     return MOE_OK;
 }
+
+static void close_staging(struct moe_gpu *g);
 
 extern "C" void moe_gpu_close(struct moe_gpu *g)
 {
@@ -142,7 +177,9 @@ extern "C" void moe_gpu_close(struct moe_gpu *g)
             cudaStreamDestroy(g->streams[i]);
     if (g->arrivals)
         cudaFree(g->arrivals);
+    close_staging(g);
     (void)cudaGetLastError();
+    free(g->pins);
     free(g);
 }
 
@@ -207,66 +244,207 @@ extern "C" uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g)
     return g->allocated_bytes;
 }
 
+/* ---- Page-locked memory ---- */
+
+static const uint64_t PIN_BYTES = 64 << 20;    /* page-locked at a time */
+static const uint64_t STAGING_BYTES = 1 << 20; /* of each room of the staging */
+
+/* Gives the rooms back; what is copied from them has arrived. */
+static void close_staging(struct moe_gpu *g)
+{
+    for (int i = 0; i < GPU_STAGING_ROOMS; i++)
+        if (g->staged[i])
+            cudaEventDestroy(g->staged[i]);
+    if (g->staging)
+        cudaFreeHost(g->staging);
+    g->staging = NULL;
+}
+
+/* Where not even this is to be had, CUDA stages copies itself, and each call waits. */
+static void open_staging(struct moe_gpu *g)
+{
+    bool made = true;
+    if (g->staging)
+        return;
+    for (int i = 0; i < GPU_STAGING_ROOMS && made; i++)
+        if (!g->staged[i])
+            made = !cudaEventCreateWithFlags(&g->staged[i],
+                                             cudaEventBlockingSync | cudaEventDisableTiming);
+    void *rooms = NULL;
+    if (made && cudaMallocHost(&rooms, GPU_STAGING_ROOMS * STAGING_BYTES) == cudaSuccess)
+        g->staging = (uint8_t *)rooms;
+    (void)cudaGetLastError();
+}
+
+/* The pieces that are page-locked. */
+static void unlock(struct moe_gpu *g, const struct gpu_pin *pin)
+{
+    for (uint64_t at = 0; at < pin->n_locked; at += PIN_BYTES)
+        gpu_note(g, cudaHostUnregister(pin->at + at), "cudaHostUnregister");
+}
+
+static bool room_for_pin(struct moe_gpu *g)
+{
+    struct gpu_pin *more = (struct gpu_pin *)realloc(g->pins, (g->n_pins + 1) * sizeof *g->pins);
+    if (more)
+        g->pins = more;
+    return more != NULL;
+}
+
 extern "C" int moe_gpu_pin(struct moe_gpu *g, void *p, uint64_t n_bytes, struct moe_err *err)
 {
+    struct gpu_pin pin = {(uint8_t *)p, n_bytes, 0};
+    bool refused = false;
     if (!gpu_ready(g))
         return moe_gpu_status(g, err);
-    cudaError_t result = cudaHostRegister(p, n_bytes, cudaHostRegisterPortable);
-    if (result == cudaSuccess)
-        return MOE_OK;
-    if (!only_refused(g, "cudaHostRegister"))
+    if (!room_for_pin(g))
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory for page-locked memory");
+    while (pin.n_locked < n_bytes && !refused) {
+        uint64_t left = n_bytes - pin.n_locked, n = left < PIN_BYTES ? left : PIN_BYTES;
+        refused = cudaHostRegister(pin.at + pin.n_locked, n, cudaHostRegisterPortable);
+        if (!refused)
+            pin.n_locked += n;
+    }
+    if (refused && !only_refused(g, "cudaHostRegister")) {
+        unlock(g, &pin);
         return moe_gpu_status(g, err);
-    return moe_fail(err, MOE_ERR_MEMORY, "cannot page-lock %llu bytes of host memory: %s",
-                    (unsigned long long)n_bytes, cudaGetErrorString(result));
+    }
+    if (refused)
+        open_staging(g);
+    g->pins[g->n_pins++] = pin;
+    g->unlocked_bytes += n_bytes - pin.n_locked;
+    return MOE_OK;
 }
 
 extern "C" void moe_gpu_unpin(struct moe_gpu *g, void *p)
 {
-    if (!p)
+    uint32_t i = 0;
+    while (p && i < g->n_pins && g->pins[i].at != p)
+        i++;
+    if (!p || i == g->n_pins)
         return;
     (void)cudaSetDevice(g->index);
-    gpu_note(g, cudaHostUnregister(p), "cudaHostUnregister");
+    unlock(g, &g->pins[i]);
+    g->unlocked_bytes -= g->pins[i].n_bytes - g->pins[i].n_locked;
+    g->pins[i] = g->pins[--g->n_pins];
+}
+
+extern "C" uint64_t moe_gpu_unlocked_bytes(const struct moe_gpu *g)
+{
+    return g->unlocked_bytes;
+}
+
+/* How many of the n bytes one copy may take: CUDA refuses those of which only a part is
+ * page-locked. *locked: whether they are, or moe_gpu_pin was never asked for them. */
+static uint64_t copied_at_once(const struct moe_gpu *g, const uint8_t *p, uint64_t n, bool *locked)
+{
+    *locked = true;
+    for (const struct gpu_pin *pin = g->pins; pin < g->pins + g->n_pins; pin++) {
+        if (p < pin->at || p >= pin->at + pin->n_bytes)
+            continue;
+        uint64_t at = (uint64_t)(p - pin->at), end = (at / PIN_BYTES + 1) * PIN_BYTES;
+        *locked = at < pin->n_locked;
+        if (!*locked)
+            return n;
+        end = end < pin->n_locked ? end : pin->n_locked;
+        return n < end - at ? n : end - at;
+    }
+    return n;
 }
 
 /* ---- Streams ---- */
 
+/* By way of a room that is page-locked, as much as it holds: returns how much. */
+static uint64_t upload_staged(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
+                              const void *from, uint64_t n_bytes)
+{
+    uint32_t room = g->n_staged++ % GPU_STAGING_ROOMS;
+    uint8_t *by = g->staging + (uint64_t)room * STAGING_BYTES;
+    uint64_t n = n_bytes < STAGING_BYTES ? n_bytes : STAGING_BYTES;
+    if (!gpu_note(g, cudaEventSynchronize(g->staged[room]), "cudaEventSynchronize"))
+        return n;
+    memcpy(by, from, n);
+    gpu_asked(g, stream, cudaMemcpyAsync(to, by, n, cudaMemcpyHostToDevice, g->streams[stream]),
+              "cudaMemcpyAsync to the device");
+    gpu_note(g, cudaEventRecord(g->staged[room], g->streams[stream]), "cudaEventRecord");
+    return n;
+}
+
 extern "C" void moe_gpu_upload(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
                                const void *from, uint64_t n_bytes)
 {
-    if (gpu_ready(g))
-        gpu_note(g, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, g->streams[stream]),
-                 "cudaMemcpyAsync to the device");
+    uint8_t *at = (uint8_t *)to;
+    const uint8_t *source = (const uint8_t *)from;
+    bool locked;
+    for (uint64_t n; n_bytes > 0 && gpu_ready(g); at += n, source += n, n_bytes -= n) {
+        n = copied_at_once(g, source, n_bytes, &locked);
+        if (!locked && g->staging)
+            n = upload_staged(g, stream, at, source, n);
+        else
+            gpu_asked(g, stream,
+                      cudaMemcpyAsync(at, source, n, cudaMemcpyHostToDevice, g->streams[stream]),
+                      "cudaMemcpyAsync to the device");
+    }
 }
 
 extern "C" void moe_gpu_download(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
                                  const void *from, uint64_t n_bytes)
 {
-    if (gpu_ready(g))
-        gpu_note(g, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, g->streams[stream]),
-                 "cudaMemcpyAsync from the device");
+    uint8_t *at = (uint8_t *)to;
+    const uint8_t *source = (const uint8_t *)from;
+    bool locked;
+    for (uint64_t n; n_bytes > 0 && gpu_ready(g); at += n, source += n, n_bytes -= n) {
+        n = copied_at_once(g, at, n_bytes, &locked);
+        gpu_asked(g, stream,
+                  cudaMemcpyAsync(at, source, n, cudaMemcpyDeviceToHost, g->streams[stream]),
+                  "cudaMemcpyAsync from the device");
+    }
 }
 
 extern "C" void moe_gpu_copy(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
                              const void *from, uint64_t n_bytes)
 {
     if (gpu_ready(g))
-        gpu_note(g,
-                 cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToDevice, g->streams[stream]),
-                 "cudaMemcpyAsync inside the device");
+        gpu_asked(g, stream,
+                  cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToDevice, g->streams[stream]),
+                  "cudaMemcpyAsync inside the device");
 }
 
 extern "C" void moe_gpu_zero(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
                              uint64_t n_bytes)
 {
     if (gpu_ready(g))
-        gpu_note(g, cudaMemsetAsync(to, 0, n_bytes, g->streams[stream]), "cudaMemsetAsync");
+        gpu_asked(g, stream, cudaMemsetAsync(to, 0, n_bytes, g->streams[stream]),
+                  "cudaMemsetAsync");
+}
+
+/* Asks again and again for a while, before the caller goes to sleep: waking up takes as long as a
+ * layer's kernels. */
+template <class QUERY> static void spin(QUERY query)
+{
+    const std::chrono::microseconds a_while(200);
+    const auto begun = std::chrono::steady_clock::now();
+    cudaError_t result = query();
+    while (result == cudaErrorNotReady && std::chrono::steady_clock::now() - begun < a_while)
+        result = query();
+    if (result == cudaErrorNotReady)
+        (void)cudaGetLastError(); /* or the next kernel's start would be blamed for it */
+}
+
+extern "C" int moe_gpu_wait(struct moe_gpu *g, enum moe_gpu_stream stream, struct moe_err *err)
+{
+    cudaStream_t s = g->streams[stream];
+    if (gpu_ready(g)) {
+        spin([s] { return cudaStreamQuery(s); });
+        gpu_note(g, cudaStreamSynchronize(s), "cudaStreamSynchronize");
+    }
+    return moe_gpu_status(g, err);
 }
 
 extern "C" int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err)
 {
     for (int i = 0; i < MOE_GPU_N_STREAMS; i++)
-        if (gpu_ready(g))
-            gpu_note(g, cudaStreamSynchronize(g->streams[i]), "cudaStreamSynchronize");
+        moe_gpu_wait(g, (enum moe_gpu_stream)i, NULL);
     return moe_gpu_status(g, err);
 }
 
@@ -324,8 +502,10 @@ extern "C" bool moe_gpu_mark_passed(struct moe_gpu_mark *m)
 
 extern "C" int moe_gpu_mark_wait(struct moe_gpu_mark *m, struct moe_err *err)
 {
-    if (gpu_works(m->gpu))
+    if (gpu_works(m->gpu)) {
+        spin([m] { return cudaEventQuery(m->event); });
         gpu_note(m->gpu, cudaEventSynchronize(m->event), "cudaEventSynchronize");
+    }
     return moe_gpu_status(m->gpu, err);
 }
 
@@ -366,9 +546,13 @@ extern "C" void moe_gpu_graph_begin(struct moe_gpu *g)
     if (!gpu_ready(g))
         return;
     g->recording = RECORDING_GOES_ON;
-    gpu_note(g,
-             cudaStreamBeginCapture(g->streams[MOE_GPU_COMPUTE], cudaStreamCaptureModeThreadLocal),
-             "cudaStreamBeginCapture");
+    if (g->one_by_one)
+        gpu_note(g, cudaErrorNotSupported, "MOE_GPU_SYNC=1");
+    else
+        gpu_note(
+            g,
+            cudaStreamBeginCapture(g->streams[MOE_GPU_COMPUTE], cudaStreamCaptureModeThreadLocal),
+            "cudaStreamBeginCapture");
 }
 
 /* What was recorded; NULL: it cannot be used. The stream could not be used again without this. */
@@ -440,7 +624,8 @@ extern "C" int moe_gpu_graph_end(struct moe_gpu *g, struct moe_gpu_graph **out, 
 extern "C" void moe_gpu_graph_run(struct moe_gpu *g, struct moe_gpu_graph *graph)
 {
     if (gpu_ready(g))
-        gpu_note(g, cudaGraphLaunch(graph->exec, g->streams[MOE_GPU_COMPUTE]), "cudaGraphLaunch");
+        gpu_asked(g, MOE_GPU_COMPUTE, cudaGraphLaunch(graph->exec, g->streams[MOE_GPU_COMPUTE]),
+                  "cudaGraphLaunch");
 }
 
 extern "C" void moe_gpu_graph_close(struct moe_gpu_graph *graph)

@@ -175,13 +175,16 @@ enum moe_gpu_math {
 enum { MOE_GPU_BF16_ROWS = 128, MOE_GPU_BF16_WORK = 1 << 28 };
 /* Another rule, for tests and benchmarks. */
 void moe_gpu_set_bf16_rule(struct moe_gpu *g, uint32_t rows, uint64_t work);
+/* cuBLAS's own room in the scratch: what NVIDIA advises for compute capability 9.0, the most that
+ * it advises for any. */
+enum { MOE_GPU_BLAS_BYTES = 32 << 20 };
 /* scratch: of moe_gpu_math_bytes, for BF16; borrowed while that math is in use; products that it is
  * too small for are exact. MOE_ERR_USAGE: the device has no tensor cores for bf16 (before
  * compute capability 8.0). MOE_ERR_DEVICE: no cuBLAS. */
 int moe_gpu_set_math(struct moe_gpu *g, enum moe_gpu_math math, void *scratch,
                      uint64_t scratch_bytes, struct moe_err *err);
-/* Room for products of matrices of up to max_weights weights with up to max_inputs input values
- * (rows x cols). */
+/* Room for cuBLAS and products of matrices of up to max_weights weights with up to max_inputs input
+ * values (rows x cols). */
 uint64_t moe_gpu_math_bytes(uint64_t max_weights, uint64_t max_inputs);
 /* Rows (of inputs, times matrices) that went through bf16 so far. */
 uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);

@@ -257,6 +257,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
                               : "cpu");
     stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
     stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
+    stats->unlocked_bytes = e->gpu ? moe_gpu_unlocked_bytes(e->gpu) : 0;
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
     if (e->session->stages->add_stats)
         e->session->stages->add_stats(e->session, stats);

@@ -218,6 +218,7 @@ static void carve_host(struct gpu_work *g, struct moe_states *states, struct moe
     g->prediction.on_host = moe_arena_take(
         arena, (uint64_t)o->predict_depth * o->batch * moe_router_stride(c), sizeof(float));
     g->host_token = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
+    g->host_logits = moe_arena_take(arena, GPU_LOGITS_ROWS * moe_logits_stride(c), sizeof(float));
     g->residents.like =
         moe_arena_take(arena, moe_config_moe_layers(c, c->n_layers), sizeof(struct moe_gpu_gated));
 }

@@ -117,6 +117,7 @@ struct gpu_work {
     struct moe_gpu_row *host_rows; /* [batch], of the host */
     uint32_t *host_kv_table;       /* of the host, on its way to kv_table */
     uint32_t *host_token;          /* [1], of the host */
+    float *host_logits;            /* as logits, of the host */
     bool needs_rows;               /* experts are computed on the host, too */
     uint32_t n_rows, end;          /* of the pass; positions that it reaches */
     uint32_t normed_for;           /* the layer whose attention finds its norm in `hidden` */

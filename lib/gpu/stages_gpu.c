@@ -97,7 +97,7 @@ static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, stru
     for (uint32_t i = 0; i < n_rows; i++)
         moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, hidden_out + (uint64_t)i * hidden,
                          g->h + i * g->hidden_stride, hidden * sizeof(float));
-    return moe_gpu_finish(g->gpu, err);
+    return moe_gpu_wait(g->gpu, MOE_GPU_COMPUTE, err);
 }
 
 /* ---- Recorded layers ---- */
@@ -195,19 +195,21 @@ static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *l
                      struct moe_err *err)
 {
     const struct gpu_work *g = s->device;
+    const uint64_t stride = moe_logits_stride(&s->model->config);
     for (uint32_t i = 0, part; i < n; i += part) {
         part = n - i < GPU_LOGITS_ROWS ? n - i : GPU_LOGITS_ROWS;
-        float *to = logits + i * moe_logits_stride(&s->model->config);
         head(s, first + i, part);
-        moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, to, g->logits,
-                         part * moe_logits_stride(&s->model->config) * sizeof(float));
-        int status = moe_gpu_finish(g->gpu, err);
+        /* By way of page-locked memory: the driver takes longer to stage them. */
+        moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, g->host_logits, g->logits,
+                         part * stride * sizeof(float));
+        int status = moe_gpu_wait(g->gpu, MOE_GPU_COMPUTE, err);
         if (status != MOE_OK)
             return status;
         /* A NaN in the stream makes all logits of its row NaN. */
         for (uint32_t row = 0; g->residents.table && row < part; row++)
-            if (isnan(to[row * moe_logits_stride(&s->model->config)]))
+            if (isnan(g->host_logits[row * stride]))
                 return not_numbers(err);
+        memcpy(logits + i * stride, g->host_logits, part * stride * sizeof(float));
     }
     return MOE_OK;
 }
@@ -219,7 +221,7 @@ static int greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct m
     moe_gpu_argmax(g->gpu, g->logits, moe_logits_stride(&s->model->config), 1,
                    s->model->config.vocab, g->tokens);
     moe_gpu_download(g->gpu, MOE_GPU_COMPUTE, g->host_token, g->tokens, sizeof *token);
-    int status = moe_gpu_finish(g->gpu, err);
+    int status = moe_gpu_wait(g->gpu, MOE_GPU_COMPUTE, err);
     if (status != MOE_OK)
         return status;
     *token = *g->host_token;

@@ -168,6 +168,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_u64(&e, "memory_budget_bytes", stats->memory_budget_bytes);
     moe_emit_u64(&e, "gpu_memory_bytes", stats->gpu_memory_bytes);
     moe_emit_u64(&e, "gpu_memory_budget_bytes", stats->gpu_memory_budget_bytes);
+    moe_emit_u64(&e, "unlocked_bytes", stats->unlocked_bytes);
     moe_emit_u64(&e, "bf16_rows", stats->bf16_rows);
     if (stats->predict_on[0]) {
         moe_emit_text(&e, "predict_on", stats->predict_on);
@@ -322,6 +323,11 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
         moe_buf_printf(out, "GPU      %s of its memory, %s allowed\n",
                        moe_format_bytes(stats->gpu_memory_bytes, a),
                        moe_format_bytes(stats->gpu_memory_budget_bytes, b));
+    if (stats->unlocked_bytes)
+        moe_buf_printf(out,
+                       "pinning  %s of the host's memory could not be page-locked: copies of it to "
+                       "the GPU take longer\n",
+                       moe_format_bytes(stats->unlocked_bytes, a));
     if (stats->predict_on[0])
         moe_buf_printf(out,
                        "predict  on the %s; for one row %.1f us on the GPU, %.1f us on the host\n",

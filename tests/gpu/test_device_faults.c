@@ -6,7 +6,7 @@
 
 static const char *const settings[] = {"MOE_SHIM_DEVICES", "MOE_SHIM_MEMORY",    "MOE_SHIM_OLD",
                                        "MOE_SHIM_FAIL",    "MOE_SHIM_COPY_RATE", "MOE_SHIM_LATE",
-                                       "MOE_SHIM_COMPUTE"};
+                                       "MOE_SHIM_COMPUTE", "MOE_SHIM_PINNED",    "MOE_GPU_SYNC"};
 
 static int forget_settings(void **state)
 {
@@ -92,20 +92,55 @@ static void test_too_little_memory(void **state)
     moe_gpu_close(g);
 }
 
+/* What the system refuses to page-lock is copied all the same: through the staging, or where that
+ * is refused, too, while the call waits. Copies across the end of what is page-locked are divided.
+ */
 static void test_refused_pinning(void **state)
 {
-    struct moe_gpu *g;
-    struct moe_err err;
-    void *pages = host_pages(4096);
+    enum { PIECE = 64 << 20, STAGING = 4 << 20, BYTES = PIECE + STAGING + (1 << 20) };
+    static const struct {
+        uint64_t limit, unlocked;
+    } cases[] = {{BYTES + STAGING, 0},
+                 {PIECE + STAGING, BYTES - PIECE},
+                 {PIECE, BYTES - PIECE},
+                 {STAGING, BYTES},
+                 {0, BYTES}};
+    uint8_t *host = host_pages(BYTES), *back = host_pages(BYTES);
     need_shim();
-    setenv("MOE_SHIM_FAIL", "cudaHostRegister:1:once", 1);
-    g = opened();
-    assert_fails(moe_gpu_pin(g, pages, 4096, &err), MOE_ERR_MEMORY,
-                 "cannot page-lock 4096 bytes of host memory: out of memory", &err);
-    assert_ok(moe_gpu_pin(g, pages, 4096, &err), &err);
-    moe_gpu_unpin(g, pages);
-    moe_gpu_close(g);
-    munmap(pages, 4096);
+    for (uint64_t i = 0; i < BYTES; i += 64)
+        host[i] = (uint8_t)(i >> 6 ^ i >> 14 ^ i >> 22);
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_gpu *g = opened();
+        struct moe_err err;
+        char limit[32];
+        snprintf(limit, sizeof limit, "%llu", (unsigned long long)cases[i].limit);
+        setenv("MOE_SHIM_PINNED", limit, 1);
+        setenv("MOE_SHIM_LATE", "1", 1);
+        uint8_t *device = moe_gpu_alloc(g, BYTES, &err);
+        assert_non_null(device);
+        assert_ok(moe_gpu_pin(g, host, BYTES, &err), &err);
+        assert_int_equal(moe_gpu_unlocked_bytes(g), cases[i].unlocked);
+        for (uint64_t at = 0, n; at < BYTES; at += n) {
+            n = at + 3 * (PIECE / 4) < BYTES ? 3 * (PIECE / 4) : BYTES - at;
+            moe_gpu_upload(g, MOE_GPU_COPY, device + at, host + at, n);
+        }
+        assert_ok(moe_gpu_finish(g, &err), &err);
+        moe_gpu_download(g, MOE_GPU_COPY, back, device, BYTES);
+        assert_ok(moe_gpu_finish(g, &err), &err);
+        assert_memory_equal(back, host, BYTES);
+        moe_gpu_zero(g, MOE_GPU_COPY, device, BYTES);
+        moe_gpu_download(g, MOE_GPU_COPY, host, device, BYTES);
+        assert_ok(moe_gpu_finish(g, &err), &err);
+        assert_int_equal(host[64], 0);
+        memcpy(host, back, BYTES);
+        moe_gpu_unpin(g, host);
+        assert_int_equal(moe_gpu_unlocked_bytes(g), 0);
+        moe_gpu_free(g, device, BYTES);
+        moe_gpu_close(g);
+        forget_settings(NULL);
+    }
+    munmap(host, BYTES);
+    munmap(back, BYTES);
 }
 
 /* A copy that takes its time: a mark tells, a stream that waits gets all, one that does not sees
@@ -180,7 +215,7 @@ static void test_lost_device(void **state)
         assert_true(moe_gpu_mark_passed(mark));
         moe_gpu_mark_wait(mark, &err);
         const char *words =
-            strcmp(calls[i], "cudaLaunchKernel") == 0 ? "failed: ragged: unspecified" : calls[i];
+            strcmp(calls[i], "cudaLaunchKernel") == 0 ? "failed: ragged or a kernel" : calls[i];
         assert_fails(moe_gpu_finish(g, &err), MOE_ERR_DEVICE, words, &err);
         assert_fails(moe_gpu_status(g, &err), MOE_ERR_DEVICE, "CUDA device 0 failed", &err);
         assert_fails(moe_gpu_mark_wait(mark, &err), MOE_ERR_DEVICE, words, &err);
@@ -192,6 +227,49 @@ static void test_lost_device(void **state)
         moe_gpu_close(g);
         unsetenv("MOE_SHIM_FAIL");
         check_add_one();
+    }
+}
+
+/* A kernel that fails while it runs is found by whatever waits next, unless everything is waited
+ * for: then the error has its name, and recordings are not made. */
+static void test_a_kernel_that_fails(void **state)
+{
+    need_shim();
+    for (int by_one = 0; by_one < 2; by_one++) {
+        struct moe_gpu_graph *graph = NULL;
+        struct moe_err err = {0};
+        if (by_one)
+            setenv("MOE_GPU_SYNC", "1", 1);
+        struct moe_gpu *g = opened();
+        int32_t *device = moe_gpu_alloc(g, N_BYTES, &err);
+        assert_non_null(device);
+        setenv("MOE_SHIM_LATE", "1", 1);
+        setenv("MOE_SHIM_FAIL", "in ragged:2", 1);
+        for (int i = 0; i < 3; i++) {
+            try_ragged(g, device, N);
+            moe_gpu_zero(g, MOE_GPU_COMPUTE, device, N_BYTES);
+        }
+        assert_fails(moe_gpu_finish(g, &err), MOE_ERR_DEVICE,
+                     by_one ? "failed: ragged: unspecified launch failure (start again"
+                            : "failed: cudaStreamSynchronize or a kernel before it: unspecified "
+                              "launch failure (MOE_GPU_SYNC=1 finds which; start again",
+                     &err);
+        moe_gpu_free(g, device, N_BYTES);
+        moe_gpu_close(g);
+        unsetenv("MOE_SHIM_FAIL");
+        unsetenv("MOE_SHIM_LATE");
+        g = opened();
+        device = moe_gpu_alloc(g, N_BYTES, &err);
+        moe_gpu_graph_begin(g);
+        try_ragged(g, device, N);
+        int status = moe_gpu_graph_end(g, &graph, &err);
+        assert_int_equal(status, by_one ? MOE_ERR_MEMORY : MOE_OK);
+        if (by_one)
+            assert_non_null(strstr(err.text, "no recording: MOE_GPU_SYNC=1"));
+        assert_ok(moe_gpu_finish(g, &err), &err);
+        moe_gpu_graph_close(graph);
+        moe_gpu_free(g, device, N_BYTES);
+        moe_gpu_close(g);
     }
 }
 
@@ -376,7 +454,9 @@ static void test_questions_leave_no_errors(void **state)
     assert_int_equal(moe_gpu_copy_seconds(0, 4096, 1, &seconds), -1);
     try_ragged(g, device, 3);
     setenv("MOE_SHIM_FAIL", "cudaHostRegister:1:once", 1);
-    assert_int_equal(moe_gpu_pin(g, pages, 4096, &err), MOE_ERR_MEMORY);
+    assert_ok(moe_gpu_pin(g, pages, 4096, &err), &err);
+    assert_int_equal(moe_gpu_unlocked_bytes(g), 4096);
+    moe_gpu_unpin(g, pages);
     try_ragged(g, device, 3);
     assert_int_equal(first_of(g, device), 5);
     unsetenv("MOE_SHIM_FAIL");
@@ -439,6 +519,7 @@ int main(void)
         cmocka_unit_test_teardown(test_slow_copies, forget_settings),
         cmocka_unit_test_teardown(test_late_work, forget_settings),
         cmocka_unit_test_teardown(test_lost_device, forget_settings),
+        cmocka_unit_test_teardown(test_a_kernel_that_fails, forget_settings),
         cmocka_unit_test_teardown(test_failures_everywhere, forget_settings),
         cmocka_unit_test_teardown(test_refused_recordings, forget_settings),
         cmocka_unit_test_teardown(test_memory_of_graphs, forget_settings),

@@ -31,7 +31,8 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode);
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t n_bytes);
 
 /* c = alpha op(a) op(b) + beta c, by columns. a and b may be f32, f16 or bf16, c and the factors
- * are f32. */
+ * are f32. Without a workspace of the caller's it is refused: nothing would say how much cuBLAS
+ * takes. */
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cublasOperation_t op_b,
                             int m, int n, int k, const void *alpha, const void *a,
                             cudaDataType type_a, int lda, const void *b, cudaDataType type_b,

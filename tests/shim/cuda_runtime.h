@@ -238,7 +238,7 @@ void shim_launch(cudaStream_t stream, const char *name, void (*kernel)(P...), di
             (g)->n_launches++;                                                                     \
             shim_launch((g)->streams[MOE_GPU_COMPUTE], #kernel, kernel, grid, block, shared_bytes, \
                         ##__VA_ARGS__);                                                            \
-            gpu_note(g, cudaGetLastError(), #kernel);                                              \
+            gpu_asked(g, MOE_GPU_COMPUTE, cudaGetLastError(), #kernel);                            \
         }                                                                                          \
     } while (0)
 

@@ -7,16 +7,20 @@
  *
  *   MOE_SHIM_DEVICES=N        devices there are (1); -1: there is no driver either
  *   MOE_SHIM_MEMORY=BYTES     memory of each (8 GiB); cudaMalloc fails beyond it
+ *   MOE_SHIM_PINNED=BYTES     how much of the host's memory can be registered (all)
  *   MOE_SHIM_COMPUTE=M.N      their compute capability (8.0)
  *   MOE_SHIM_UNIFIED=1        their memory is the host's
  *   MOE_SHIM_OLD=1            the program has no code for the devices' architecture
  *   MOE_SHIM_FAIL=NAME:N      the Nth call of NAME (a kernel's start: cudaLaunchKernel) fails, and
  *                             everything after it: the device is lost
  *   MOE_SHIM_FAIL=NAME:N:once only this one call fails
+ *   MOE_SHIM_FAIL=in KERNEL:N the Nth run of the kernel: the device is lost while it computes, and
+ *                             the next call, or with MOE_SHIM_LATE the next that waits, finds it
  *   MOE_SHIM_COPY_RATE=BYTES  per second: copies take their time and are done when it is over
  *   MOE_SHIM_LATE=1           work is done when somebody waits for it or asks for it, not before
  *
- * Memory begins as garbage. Copies check that what is said to be a device's memory is. There is no
+ * Memory begins as garbage. Copies check that what is said to be a device's memory is, and that the
+ * host's is registered, by one call, or not at all. There is no
  * cudaMemset: it goes to the legacy default stream, which the backend's streams do not wait for.
  */
 #ifndef TESTS_SHIM_CUDA_RUNTIME_API_H
@@ -35,11 +39,21 @@ enum cudaError_t {
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorECCUncorrectable = 214,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchTimeout = 702,
+    cudaErrorAssert = 710,
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorHostMemoryNotRegistered = 713,
+    cudaErrorHardwareStackError = 714,
+    cudaErrorIllegalInstruction = 715,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorInvalidAddressSpace = 717,
+    cudaErrorInvalidPc = 718,
     cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorIllegalState = 401,
 };

@@ -18,6 +18,9 @@ static cudaError_t copy(void *to, const void *from, size_t n_bytes, cudaMemcpyKi
     bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
     if (shim_is_device(to, n_bytes) != to_device || shim_is_device(from, n_bytes) != from_device)
         return shim_failed(cudaErrorInvalidValue);
+    if ((!to_device && shim_is_partly_pinned(to, n_bytes)) ||
+        (!from_device && shim_is_partly_pinned(from, n_bytes)))
+        return shim_failed(cudaErrorInvalidValue);
     if (shim_check_stream(stream))
         return cudaPeekAtLastError();
     shim_ask(stream, to_device && from_device ? 0 : link_seconds(n_bytes),

@@ -5,6 +5,7 @@
 
 struct shim_blas {
     cudaStream_t stream;
+    bool has_workspace;
 };
 
 const char *cublasGetStatusString(cublasStatus_t status)
@@ -41,6 +42,7 @@ cublasStatus_t cublasDestroy(cublasHandle_t handle)
 cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 {
     handle->stream = stream;
+    handle->has_workspace = false;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -49,10 +51,12 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasSetWorkspace(cublasHandle_t, void *workspace, size_t n_bytes)
+cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t n_bytes)
 {
-    return !n_bytes || shim_is_device(workspace, n_bytes) ? CUBLAS_STATUS_SUCCESS
-                                                          : CUBLAS_STATUS_INVALID_VALUE;
+    if ((uintptr_t)workspace % 256 || !shim_is_device(workspace, n_bytes))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    handle->has_workspace = true;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 struct operand {
@@ -80,7 +84,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
 {
     if (shim_enter("cublasGemmEx"))
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    if (type_c != CUDA_R_32F || m < 0 || n < 0 || k < 0 || ldc < m ||
+    if (!handle->has_workspace || type_c != CUDA_R_32F || m < 0 || n < 0 || k < 0 || ldc < m ||
         lda < (op_a == CUBLAS_OP_N ? m : k) || ldb < (op_b == CUBLAS_OP_N ? k : n))
         return CUBLAS_STATUS_INVALID_VALUE;
     operand left = {a, type_a, op_a == CUBLAS_OP_T, lda};

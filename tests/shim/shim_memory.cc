@@ -106,6 +106,7 @@ static const struct {
     ERROR(cudaErrorHostMemoryNotRegistered,
           "pointer does not correspond to a registered memory region"),
     ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR(cudaErrorNotSupported, "operation not supported"),
     ERROR(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
 };
 
@@ -257,6 +258,17 @@ bool shim_is_pinned(const void *p, size_t n_bytes)
     return holds(pinned_memory, p, n_bytes);
 }
 
+bool shim_is_partly_pinned(const void *p, size_t n_bytes)
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    uintptr_t end = (uintptr_t)p + n_bytes;
+    extents::iterator it = find(pinned_memory, p);
+    if (it != pinned_memory.end())
+        return end > it->first + it->second.n_bytes;
+    it = pinned_memory.upper_bound((uintptr_t)p);
+    return it != pinned_memory.end() && it->first < end;
+}
+
 /* Aligned as CUDA's, with exactly the bytes asked for. */
 static void *garbage(size_t n_bytes, size_t alignment)
 {
@@ -328,6 +340,11 @@ cudaError_t cudaHostRegister(void *p, size_t n_bytes, unsigned flags)
     if (find(pinned_memory, p) != pinned_memory.end() ||
         (next != pinned_memory.end() && next->first < (uintptr_t)p + n_bytes))
         return shim_failed(cudaErrorHostMemoryAlreadyRegistered);
+    size_t registered = n_bytes;
+    for (const auto &one : pinned_memory)
+        registered += one.second.n_bytes;
+    if ((double)registered > shim_setting("MOE_SHIM_PINNED", 0x1p60))
+        return shim_failed(cudaErrorMemoryAllocation);
     pinned_memory[(uintptr_t)p] = {n_bytes, current};
     return cudaSuccess;
 }

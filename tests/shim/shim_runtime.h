@@ -28,6 +28,8 @@ int shim_device(void); /* the current one */
 /* Whether all the bytes belong to one allocation of a device; to page-locked memory. */
 bool shim_is_device(const void *p, size_t n_bytes);
 bool shim_is_pinned(const void *p, size_t n_bytes);
+/* Whether some of the bytes are registered, and others not or by another call. */
+bool shim_is_partly_pinned(const void *p, size_t n_bytes);
 
 /* Asks it of the stream: done in its turn, and not before that many seconds after what came before
  * it. In a stream that records, it becomes part of the graph. */

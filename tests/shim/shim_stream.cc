@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stdint.h>
 #include <string.h>
+#include <string>
 #include <time.h>
 #include <vector>
 
@@ -177,6 +178,12 @@ void shim_drain_all()
 
 /* ---- Streams ---- */
 
+/* After a wait, in which a kernel may have failed. */
+static cudaError_t lost_meanwhile()
+{
+    return shim_lost() ? shim_failed(cudaErrorLaunchFailure) : cudaSuccess;
+}
+
 cudaError_t shim_check_stream(cudaStream_t stream)
 {
     holding hold(lock);
@@ -233,7 +240,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (shim_check_waiting(stream))
         return cudaPeekAtLastError();
     shim_drain(stream);
-    return cudaSuccess;
+    return lost_meanwhile();
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
@@ -301,7 +308,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     SHIM_ENTER();
     while (!passed(event))
         doze();
-    return cudaSuccess;
+    return lost_meanwhile();
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
@@ -366,7 +373,10 @@ void shim_ask_grid(cudaStream_t stream, const char *name, const void *kernel, di
     if (error)
         shim_failed(error);
     else
-        shim_ask(stream, 0, [=] { shim_run_grid(name, grid, block, shared_bytes, thread); });
+        shim_ask(stream, 0, [=] {
+            if (shim_enter((std::string("in ") + name).c_str()) == cudaSuccess)
+                shim_run_grid(name, grid, block, shared_bytes, thread);
+        });
 }
 
 /* ---- Graphs ---- */
