@@ -60,6 +60,8 @@ static const struct cli_option options[] = {
      .shown = "the model's, at most 4096", .help = "context length in tokens"},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "the fastest",
      .help = "prompt tokens per pass, at most"},
+    {CLI_OPT_U32(0, "prompt-tokens", "N", &o.plan.prompt_tokens, 1, MOE_MAX_CONTEXT),
+     .shown = "the context", .help = "choose it for prompts of N tokens"},
     {CLI_OPT_CHOICE(0, "draft", "HOW", &o.plan.draft, drafters), .shown = "none",
      .help = "leave room for moe-run --draft HOW"},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
@@ -225,11 +227,10 @@ static int check_machine(void)
 
 static int check_simulate(int n_args, char **args)
 {
-    if (o.plan.trace || o.plan.out || o.plan.calibration)
-        return cli_misuse("option --%s does not go with --simulate", o.plan.trace ? "trace"
-                                                                     : o.plan.calibration
-                                                                         ? "calibration"
-                                                                         : "output");
+    static const char *const of_plans[] = {"trace", "calibration", "output", "prompt-tokens"};
+    for (size_t i = 0; i < sizeof of_plans / sizeof *of_plans; i++)
+        if (cli_given(of_plans[i]))
+            return cli_misuse("option --%s does not go with --simulate", of_plans[i]);
     if (o.plan.expert_memory)
         return cli_misuse("option --expert-memory: with --simulate, give --memory 10%% or 2x for "
                           "the experts alone");
@@ -258,8 +259,9 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("option --calibration needs a PACK: nothing was measured on a --shape");
     if (o.plan.shape && !o.plan.expert_memory && (!o.memory || strchr(o.memory, ',')))
         o.budgets = o.memory ? o.memory : PLAN_BUDGETS;
-    if (o.budgets && o.plan.out)
-        return cli_misuse("option --output needs one budget (--memory SIZE)");
+    if (o.budgets && (o.plan.out || o.plan.prompt_tokens))
+        return cli_misuse("option --%s needs one budget (--memory SIZE)",
+                          o.plan.out ? "output" : "prompt-tokens");
     if (!o.memory && !o.plan.expert_memory && !o.budgets)
         return cli_misuse("no budget given (--memory SIZE)");
     if (o.memory && !o.budgets &&

@@ -337,6 +337,7 @@ struct moe_planner plan_planner(const struct plan_inputs *in, enum plan_budget b
         .host_bytes = in->host_bytes,
         .exact = in->options->strategy.exact,
         .batch_named = in->options->batch > 0,
+        .prompt_tokens = in->options->prompt_tokens,
         .seed = in->options->seed,
         .progress = cli_progress(),
     };

@@ -22,7 +22,7 @@ struct plan_options {
     const char *expert_bits; /* of a shape: one or two bitwidths with a comma */
     uint32_t dense_bits;
     uint64_t memory, gpu_memory, expert_memory, expert_size, max_tokens, seed;
-    uint32_t context, batch;
+    uint32_t context, batch, prompt_tokens;
     int draft;   /* enum drafter: what answers will be drafted by */
     bool on_cpu; /* the processor was named: no accelerator of a profile */
     double link_rate, layer_seconds, load_seconds;

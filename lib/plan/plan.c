@@ -116,6 +116,7 @@ static const struct moe_member evidence_members[] = {
     FIELD("trace_sequences", evidence.trace_sequences),
     FIELD("trace_tokens", evidence.trace_tokens),
     FIELD("trace_prompt_tokens", evidence.trace_prompt_tokens),
+    FIELD("prompt_tokens", evidence.prompt_tokens),
     FIELD("statistics", evidence.statistics),
     FIELD("statistics_tokens", evidence.statistics_tokens),
     FIELD("device", evidence.device),

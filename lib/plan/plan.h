@@ -118,6 +118,7 @@ struct moe_plan_doubt {
 struct moe_plan_evidence {
     char trace[MOE_PLAN_TEXT]; /* file; "": synthetic */
     uint64_t trace_sequences, trace_tokens, trace_prompt_tokens;
+    uint32_t prompt_tokens; /* of the prompt that was simulated; 0: those of the trace were */
     char statistics[MOE_PLAN_TEXT]; /* file; "": none */
     uint64_t statistics_tokens;
     char device[MOE_PLAN_TEXT];      /* the profile's name */

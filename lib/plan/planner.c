@@ -114,9 +114,10 @@ static double per_token(double seconds, const struct moe_simulated_phase *phase)
 }
 
 static void set_expected(const struct moe_planner *p, const struct moe_trial_run *t,
-                         double compute_limit, struct moe_plan_expected *e)
+                         const struct moe_simulated_phase *pre, double compute_limit,
+                         struct moe_plan_expected *e)
 {
-    const struct moe_simulated_phase *d = &t->simulated.decode, *pre = &t->simulated.prefill;
+    const struct moe_simulated_phase *d = &t->simulated.decode;
     const struct moe_inventory *inv = p->inventory;
     double n = (double)d->tokens;
     uint64_t predicted = d->experts.predicted;
@@ -318,6 +319,7 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
                      struct moe_plan *plan, struct moe_err *err)
 {
     struct moe_trial_run t;
+    struct moe_simulated_phase prompt;
     struct moe_simulated_layer *layers = moe_alloc(plan->n_layers, sizeof *layers, err);
     const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
     int status = layers ? MOE_OK : MOE_ERR_MEMORY;
@@ -325,11 +327,14 @@ int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *str
         status = moe_planner_try(p, strategy, 0, 0, &t, layers, err);
     if (status == MOE_OK && t.simulated.decode.tokens == 0)
         status = moe_fail(err, MOE_ERR_USAGE, "the trace has no decoded token to plan by");
+    if (status == MOE_OK)
+        status = moe_planner_try_prompt(p, strategy, 0, 0, &t, &prompt,
+                                        &plan->evidence.prompt_tokens, err);
     if (status != MOE_OK)
         goto done;
     set_shape(p, &t.fitted, plan);
     set_layers(&t.simulated, layers, plan);
-    set_expected(p, &t, compute_limit(p, &t.simulated.decode), &plan->expected);
+    set_expected(p, &t, &prompt, compute_limit(p, &t.simulated.decode), &plan->expected);
     set_evidence(p, &t.simulated, &plan->evidence);
     set_losses(p, &t.fitted, plan);
     status = set_error(p, strategy, &t, plan, err);

@@ -39,6 +39,7 @@ struct moe_planner {
     bool batch_named;    /* by the user: no other is tried */
     /* Rows of a pass, slots for prefetched experts; 0: the fitter's choice. */
     uint32_t batch, staging;
+    uint32_t prompt_tokens; /* that prompts have; 0: as many as the context allows */
     const struct moe_calibration *calibration; /* NULL: none */
     uint32_t n_bits;                           /* for alternatives */
     struct moe_planner_bits bits[MOE_PLANNER_BITS];
@@ -77,11 +78,19 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err);
 
-/* Searches batch and staging together, with the cache that they leave, for the least time that the
- * trace's prompts and answers take, and sets them. What a larger budget may choose from holds all
- * that a smaller one may, with more slots each, and the fitter's own choice is among it: so the
- * expected time never rises with the budget by the choice, nor above that without a plan. Leaves
- * them 0 where nothing is faster than the fitter's choice. */
+/* Simulates a prompt of p->prompt_tokens (of MOE_PLANNER_PROMPT at most: longer ones take as long
+ * for a token, but for attention), after `whole` has shown what memory and context there are.
+ * *n_tokens: how many it has; 0: prompts are the trace's own, as where an encoder reads them. */
+enum { MOE_PLANNER_PROMPT = 1024 };
+int moe_planner_try_prompt(const struct moe_planner *p, const struct moe_strategy *strategy,
+                           uint64_t bytes, double load_rate, const struct moe_trial_run *whole,
+                           struct moe_simulated_phase *out, uint32_t *n_tokens,
+                           struct moe_err *err);
+
+/* Searches batch and staging together, with the cache that they leave, for the least time of
+ * prompts and of answers, each beside what it takes by the fitter's own choice, and sets them.
+ * Neither becomes slower than that: so no batch is smaller than the fitter's, unless prompts are.
+ * Leaves them 0 where nothing is faster. */
 int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
                             struct moe_err *err);
 

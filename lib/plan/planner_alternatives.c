@@ -45,37 +45,41 @@ static bool does_not_run(int status)
     return status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE;
 }
 
-/* Takes over what a trial found, where it is faster than what is there. */
-static void take(const struct moe_trial_run *t, const char *strategy,
-                 struct moe_plan_alternative *a)
+/* Tries one strategy and takes over what it finds, where that is faster than what is there. */
+static int try_one(const struct planner_variation *v, const struct moe_strategy *strategy,
+                   const char *name, struct moe_plan_alternative *a, struct moe_err *err)
 {
-    const struct moe_simulated_phase *d = &t->simulated.decode, *pre = &t->simulated.prefill;
-    if (moe_trial_tokens_per_second(t) <= a->decode_tokens_per_second)
-        return;
-    a->decode_tokens_per_second = moe_trial_tokens_per_second(t);
-    a->prefill_tokens_per_second = pre->seconds > 0 ? (double)pre->tokens / pre->seconds : -1;
-    a->hit_rate = moe_trial_hit_rate(t);
+    struct moe_trial_run t;
+    struct moe_simulated_phase pre;
+    uint32_t n_prompt;
+    int status = moe_planner_try(&v->planner, strategy, v->bytes, v->load_rate, &t, NULL, err);
+    if (status != MOE_OK || moe_trial_tokens_per_second(&t) <= a->decode_tokens_per_second)
+        return status;
+    status = moe_planner_try_prompt(&v->planner, strategy, v->bytes, v->load_rate, &t, &pre,
+                                    &n_prompt, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_simulated_phase *d = &t.simulated.decode;
+    a->decode_tokens_per_second = moe_trial_tokens_per_second(&t);
+    a->prefill_tokens_per_second = pre.seconds > 0 ? (double)pre.tokens / pre.seconds : -1;
+    a->hit_rate = moe_trial_hit_rate(&t);
     a->bytes_per_token = d->tokens ? (double)d->bytes / (double)d->tokens : -1;
-    snprintf(a->strategy, sizeof a->strategy, "%s", strategy);
+    snprintf(a->strategy, sizeof a->strategy, "%s", name);
+    return MOE_OK;
 }
 
 /* other: a strategy that is tried as well; NULL: none. */
 static int add(const struct planner_variation *v, const char *other, struct moe_plan_alternative a,
                struct moe_plan *plan, struct moe_err *err)
 {
-    struct moe_trial_run t;
     struct moe_strategy second;
     a.decode_tokens_per_second = a.prefill_tokens_per_second = a.hit_rate = a.bytes_per_token = -1;
     if (plan->n_alternatives == MOE_PLAN_MAX_ALTERNATIVES)
         return MOE_OK;
-    int status = moe_planner_try(&v->planner, v->strategy, v->bytes, v->load_rate, &t, NULL, err);
-    if (status == MOE_OK)
-        take(&t, "", &a);
+    int status = try_one(v, v->strategy, "", &a, err);
     if ((status == MOE_OK || does_not_run(status)) && other) {
         moe_strategy_find(other, &second);
-        status = moe_planner_try(&v->planner, &second, v->bytes, v->load_rate, &t, NULL, err);
-        if (status == MOE_OK)
-            take(&t, other, &a);
+        status = try_one(v, &second, other, &a, err);
     }
     if (status != MOE_OK && !does_not_run(status))
         return status;

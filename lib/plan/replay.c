@@ -17,7 +17,8 @@ enum { REACH = 3 /* layers ahead that traces have predictions of */ };
 struct moe_replay {
     struct moe_trace *trace;
     struct moe_excerpt excerpt;
-    uint64_t n_taken;
+    uint32_t parts; /* of the trace that are read */
+    uint64_t n_taken, n_joined;
     uint32_t batch;
     uint32_t n_layers, n_experts, top_k, keep, depth;
     enum moe_predict_by by;
@@ -39,8 +40,8 @@ struct moe_replay {
     float *scores;        /* likewise */
     bool *is_predicted;   /* [batch][n_layers][reach] */
     uint32_t reach;       /* how many predictions of a layer are kept */
-    const struct moe_trace_token *next;
-    bool started;
+    struct moe_trace_token next;
+    bool started, ended;
 
     uint32_t ranked;              /* experts of a layer whose scores are kept; 0: none are wanted */
     uint16_t *best;               /* [n_layers][ranked] the first row's */
@@ -230,10 +231,10 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
         moe_replay_close(r);
         return status;
     }
-    uint32_t parts = r->ranked ? MOE_TRACE_NEXT_BEST : 0;
+    r->parts = r->ranked ? MOE_TRACE_NEXT_BEST : 0;
     for (uint32_t d = 0; d < r->reach; d++)
-        parts |= 1u << predictor_at(r->by, d);
-    moe_excerpt_begin(trace, excerpt, parts);
+        r->parts |= 1u << predictor_at(r->by, d);
+    moe_excerpt_begin(trace, excerpt, r->parts);
     *out = r;
     return MOE_OK;
 }
@@ -297,30 +298,55 @@ static void take_layer(struct moe_replay *r, uint32_t row, uint32_t layer)
     }
 }
 
+/* The token after the present one, as the excerpt has it or as one of its prompt. */
+static int advance(struct moe_replay *r, struct moe_err *err)
+{
+    const struct moe_trace_token *token = NULL;
+    const uint64_t joined = r->excerpt.prompt;
+    int status = MOE_OK;
+    if (!joined || r->n_joined < joined)
+        status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &token, err);
+    if (status == MOE_OK && !token && r->n_joined > 0 && r->n_joined < joined) {
+        r->n_taken = 0;
+        moe_excerpt_begin(r->trace, r->excerpt, r->parts);
+        status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &token, err);
+    }
+    r->ended = status != MOE_OK || !token;
+    if (r->ended)
+        return status;
+    r->next = *token;
+    if (joined) {
+        r->next.sequence = r->excerpt.first;
+        r->next.index = (uint32_t)r->n_joined++;
+        r->next.prompt = true;
+    }
+    return MOE_OK;
+}
+
 int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err *err)
 {
     int status = MOE_OK;
     *pass = (struct moe_pass){0};
     if (!r->started)
-        status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &r->next, err);
+        status = advance(r, err);
     r->started = true;
     r->n_rows = 0;
-    if (status != MOE_OK || !r->next)
+    if (status != MOE_OK || r->ended)
         return status;
-    uint64_t sequence = r->sequence = r->next->sequence;
-    r->first_index = r->next->index;
-    pass->prompt = r->next->prompt;
-    pass->first = r->next->index == 0;
-    pass->position = r->next->index;
+    uint64_t sequence = r->sequence = r->next.sequence;
+    r->first_index = r->next.index;
+    pass->prompt = r->next.prompt;
+    pass->first = r->next.index == 0;
+    pass->position = r->next.index;
     pass->warms = moe_excerpt_warms(r->excerpt, sequence);
     memset(r->computed, 1, r->n_layers);
     do {
         for (uint32_t layer = 0; layer < r->n_layers; layer++)
             take_layer(r, r->n_rows, layer);
-        r->ids[r->n_rows++] = r->next->id;
-        status = moe_excerpt_next(r->trace, r->excerpt, &r->n_taken, &r->next, err);
-    } while (status == MOE_OK && r->next && pass->prompt && r->next->prompt &&
-             r->next->sequence == sequence && r->n_rows < r->batch);
+        r->ids[r->n_rows++] = r->next.id;
+        status = advance(r, err);
+    } while (status == MOE_OK && !r->ended && pass->prompt && r->next.prompt &&
+             r->next.sequence == sequence && r->n_rows < r->batch);
     if (pass->first)
         moe_choice_history_begin_sequence(&r->history);
     moe_choice_history_begin_pass(&r->history, r->ids, r->n_rows);

@@ -16,6 +16,8 @@ struct moe_excerpt {
     uint64_t first;      /* the sequence to begin with */
     uint32_t cut;        /* at most so many tokens of a sequence; 0: all */
     uint64_t warm;       /* so many of its first sequences fill caches and are not counted */
+    uint32_t prompt;     /* a replay makes one prompt of so many tokens of it, text after text, and
+                            decodes none; where they run out they come again. 0: as recorded */
 };
 
 /* Whether a sequence of the excerpt only fills caches. */

@@ -280,11 +280,25 @@ static void a_budget_has_steps_too(void **state)
 
 /* ---- Batch and staging ---- */
 
-static double seconds_of(const struct planning *p, struct moe_fitted *f)
+/* What a prompt of p's length and the trace's answers take. */
+struct taken {
+    double prompt, answers;
+    struct moe_fitted fitted;
+};
+
+static struct taken time_of(const struct planning *p)
 {
+    struct moe_err err = {0};
+    struct moe_simulated_phase prompt;
+    uint32_t n;
     const struct moe_trial_run t = try_strategy(p, &p->options.strategy, NULL);
-    *f = t.fitted;
-    return t.simulated.prefill.seconds + t.simulated.decode.seconds;
+    assert_ok(
+        moe_planner_try_prompt(&p->planner, &p->options.strategy, 0, 0, &t, &prompt, &n, &err),
+        &err);
+    assert_int_equal(n,
+                     p->planner.prompt_tokens ? p->planner.prompt_tokens : t.fitted.memory.context);
+    assert_int_equal(prompt.tokens, n);
+    return (struct taken){prompt.seconds, t.simulated.decode.seconds, t.fitted};
 }
 
 static void open_budget(struct planning *p, uint64_t bytes)
@@ -299,37 +313,50 @@ static void open_budget(struct planning *p, uint64_t bytes)
     p->planner.batch = p->planner.staging = 0;
 }
 
-/* The room that is found is never slower than what runs without a plan, nor with more memory than
- * with less: of least recently used experts a larger cache holds all that a smaller one does. */
+/* With the room that is found neither a prompt nor an answer is slower than without a plan, nor
+ * are both together with more memory than with less: of least recently used experts a larger cache
+ * holds all that a smaller one does. Its batch is smaller only for prompts that are. */
 static void more_memory_is_never_slower(void **state)
 {
-    static const char *const words[] = {"lru", "prefetch"};
-    for (size_t r = 0; r < N_ITEMS(words); r++) {
+    static const struct {
+        const char *words;
+        uint32_t prompt;
+    } cases[] = {{"lru", 0}, {"prefetch", 0}, {"lru", 24}, {"prefetch", 24}};
+    for (size_t r = 0; r < N_ITEMS(cases); r++) {
         struct moe_err err = {0};
         struct planning p;
-        struct moe_fitted f;
-        double before = INFINITY;
-        uint32_t n_better = 0;
-        begin(&p, words[r], 0, 1);
+        struct taken before = {.prompt = INFINITY, .answers = INFINITY};
+        uint32_t n_better = 0, n_smaller = 0;
+        begin(&p, cases[r].words, 0, 1);
+        p.planner.prompt_tokens = cases[r].prompt;
         open_budget(&p, (uint64_t)1 << 40);
-        seconds_of(&p, &f);
-        const uint64_t floor = f.memory.floor;
+        const uint64_t floor = time_of(&p).fitted.memory.floor;
         for (uint32_t i = 0; i < 8; i++) {
             open_budget(&p, floor + i * fixture.token_bytes);
-            double own = seconds_of(&p, &f), found;
-            assert_int_equal(f.memory.floor, floor);
+            const struct taken own = time_of(&p);
+            assert_int_equal(own.fitted.memory.floor, floor);
             assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
-            found = seconds_of(&p, &f);
-            assert_int_equal(f.memory.floor, floor);
-            assert_true(!p.planner.batch || f.memory.batch == p.planner.batch);
-            assert_true(!p.planner.staging || f.staging <= p.planner.staging);
-            n_better += found < own;
-            if (found > own || (r == 0 && found > before * (1 + 1e-9)))
-                fail_msg("%s, step %d: %g s, %g without a choice, %g with less memory", words[r],
-                         (int)i, found, own, before);
+            const struct taken found = time_of(&p);
+            const struct moe_fitted *f = &found.fitted;
+            assert_int_equal(f->memory.floor, floor);
+            assert_true(!p.planner.batch || f->memory.batch == p.planner.batch);
+            assert_true(!p.planner.staging || f->staging <= p.planner.staging);
+            assert_true(f->memory.batch >= own.fitted.memory.batch ||
+                        f->memory.batch >= (cases[r].prompt ? cases[r].prompt : f->memory.context));
+            n_better += found.prompt + found.answers < own.prompt + own.answers;
+            n_smaller += f->memory.batch < own.fitted.memory.batch;
+            bool rises =
+                found.prompt + found.answers > (before.prompt + before.answers) * (1 + 1e-9);
+            if (found.prompt > own.prompt || found.answers > own.answers ||
+                (strcmp(cases[r].words, "lru") == 0 && rises))
+                fail_msg("%s, step %d: %g + %g s, %g + %g without a choice, %g + %g with less "
+                         "memory",
+                         cases[r].words, (int)i, found.prompt, found.answers, own.prompt,
+                         own.answers, before.prompt, before.answers);
             before = found;
         }
         assert_true(n_better > 0);
+        assert_true(n_smaller > 0 || !cases[r].prompt);
         /* A batch that the user names stays. */
         p.options.session.batch = 0;
         p.planner.batch_named = true;

@@ -47,6 +47,11 @@ static void passes(void **state)
         {"|Aa|AAa|Aa", 9, {.max_tokens = 3}, "|A a |A"},
         {"|AAAA|A", 9, {.max_tokens = 3}, "|AAA"},
         {"|AAAA|A", 2, {.every = 3, .max_tokens = 3}, "|AA A"},
+        /* One prompt of all texts, cut off or begun again. */
+        {"|Aa|AAa", 2, {.prompt = 4}, "|AA AA"},
+        {"|Aa|AAa", 4, {.prompt = 12}, "|AAAA AAAA AAAA"},
+        {"|Aa|AAa|a", 4, {.prompt = 7, .every = 2}, "|AAAA AAA"},
+        {"|Aa|AAa", 9, {.prompt = 8, .max_tokens = 3}, "|AAAAAAAA"},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct script s = {.n_layers = 1, .n_experts = 2, .top_k = 1};
