@@ -88,6 +88,12 @@ define archive
 	$(Q)rm -f $@
 	$(Q)$(AR) rcs $@ $^
 endef
+# What the backend takes of the library it has a copy of; it gives out its interface alone.
+define link_cuda # NAMES THAT IT GIVES OUT
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '{ global: $(1); local: *; };' >$@.names
+	$(call link,$(CC) $(LDFLAGS) -shared -Wl$(COMMA)-soname$(COMMA)$(@F) -Wl$(COMMA)-z$(COMMA)defs -Wl$(COMMA)--version-script=$@.names,$(CUDA_LIBS))
+endef
 # Objects depend on a file with the command that makes them, so that a changed knob rebuilds them.
 quoted = '$(subst ','\'',$(1))'
 define keep_command # FILE, COMMAND
@@ -215,11 +221,8 @@ $(BUILD)/lib/serve/page.o $(BUILD)/fuzz/lib/serve/page.o: lib/serve/page.html
 $(LIBMOE): $(LIB_OBJ)
 	$(archive)
 ifneq ($(CUDA_SO),)
-# What the backend takes of the library it has a copy of; it gives out its interface alone.
 $(CUDA_SO): $(GPU_OBJ) $(BUILD)/lib/base/err.o $(BUILD)/lib/quant/layout.o
-	$(Q)mkdir -p $(@D)
-	$(Q)echo '{ global: moe_gpu_*; local: *; };' >$(@D)/names
-	$(call link,$(CC) $(LDFLAGS) -shared -Wl$(COMMA)-soname$(COMMA)$(@F) -Wl$(COMMA)-z$(COMMA)defs -Wl$(COMMA)--version-script=$(@D)/names,$(CUDA_LIBS))
+	$(call link_cuda,moe_gpu_*)
 endif
 # An archive too, so that a program takes only what it uses of the files shared by programs.
 $(LIBCMD): $(CMD_SHARED_OBJ)
@@ -268,12 +271,12 @@ SHIM_FLAGS := -std=c++17 $(CFLAGS:-O3=-O1) $(SHIM_ARCH) -Wall -Wextra -Wundef \
 SHIM_LIBS := $(LIBS) -lstdc++
 GPU_TEST_SRC := $(call build_all_but,$(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
-SHIM_BENCH := $(SHIM_DIR)/tests/bench/bench_gpu
+SHIM_TOOLS := $(SHIM_DIR)/tests/bench/bench_gpu $(SHIM_DIR)/tests/tools/gpu_here
 # Kernels that the tests have for themselves.
 GPU_TEST_CU := $(sort $(wildcard tests/gpu/*.cu))
 
 .PHONY: shim shim-programs
-shim: $(SHIM_OBJ) $(GPU_TESTS) $(if $(filter bench-gpu.sh,$(UNBUILT)),,$(SHIM_BENCH))
+shim: $(SHIM_OBJ) $(GPU_TESTS) $(if $(filter bench-gpu.sh,$(UNBUILT)),,$(SHIM_TOOLS))
 shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
 
 $(call keep_command,$(SHIM_DIR)/.flags,$(CXX) $(SHIM_FLAGS))
@@ -281,22 +284,28 @@ $(SHIM_DIR)/%.o: % $(SHIM_DIR)/.flags
 	$(call compile,SHIM,$(CXX) $(SHIM_FLAGS) -x c++)
 $(GPU_TESTS): $(SHIM_DIR)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(SHIM_DIR)/%.o) $(SHIM_OBJ) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(SHIM_LIBS) -lcmocka)
-$(SHIM_BENCH): $(SHIM_DIR)/%: $(BUILD)/%.o $(SHIM_OBJ) $(LIBMOE)
+$(SHIM_TOOLS): $(SHIM_DIR)/%: $(BUILD)/%.o $(SHIM_OBJ) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(SHIM_LIBS))
 $(SHIM_DIR)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(SHIM_OBJ) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(SHIM_LIBS) -ledit)
 -include $(SHIM_OBJ:.o=.d) $(GPU_TEST_CU:%=$(SHIM_DIR)/%.d) $(GPU_TEST_SRC:%.c=$(BUILD)/%.d)
 
-# The same tests with the backend itself, which needs a GPU; without CUDA there are none.
+# The same tests with the backend itself, which needs a GPU; without CUDA there are none. They share one
+# object, in which the kernels that they have for themselves are too, and look for it beside them.
 GPU_REAL_TESTS := $(if $(USE_CUDA),$(GPU_TEST_SRC:%.c=$(BUILD)/%))
-$(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(BUILD)/%.o) $(GPU_OBJ) $(LIBMOE)
-	$(call link,$(CC) $(LDFLAGS),$(LIBS) $(CUDA_LIBS) -lcmocka)
+GPU_TEST_SO := $(BUILD)/tests/gpu/libmoe-cuda.so
+$(GPU_REAL_TESTS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE) $(GPU_TEST_SO)
+	$(call link,$(CC) $(LDFLAGS),$(LIBS) -Wl$(COMMA)-rpath$(COMMA)'$$ORIGIN' -lcmocka)
+$(GPU_TEST_SO): $(GPU_TEST_CU:%=$(BUILD)/%.o) $(GPU_OBJ) $(BUILD)/lib/base/err.o $(BUILD)/lib/quant/layout.o
+	$(call link_cuda,moe_gpu_*; try_*)
+.PHONY: gpu-tests
+gpu-tests: $(GPU_REAL_TESTS) $(BUILD)/tests/tools/gpu_here $(BUILD)/tests/bench/bench_gpu
 
 COMPUTE_SANITIZER ?= $(firstword $(wildcard $(shell command -v compute-sanitizer 2>/dev/null) \
                                             $(CUDA_HOME)/bin/compute-sanitizer))
 SANITIZER_TOOLS := memcheck racecheck synccheck initcheck
 .PHONY: check-gpu check-gpu-plain $(SANITIZER_TOOLS:%=check-gpu-%)
-check-gpu: $(GPU_REAL_TESTS) $(BUILD)/tests/tools/gpu_here
+check-gpu: gpu-tests
 	@if why=$$($(BUILD)/tests/tools/gpu_here); then \
 	    $(MAKE) --no-print-directory \
 	        $(if $(filter 1,$(SANITIZER)),$(SANITIZER_TOOLS:%=check-gpu-%),check-gpu-plain); \
