@@ -55,8 +55,10 @@ ALL_CFLAGS := -std=c11 -pthread $(CFLAGS) $(WARNINGS) -ffp-contract=off -fno-mat
               -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"'
 LIBS := -ljansson -lmicrohttpd -lpcre2-8 -lutf8proc -lzstd -lyaml -luring -lm -lpthread
 
+# Not among the flags that objects are kept by: those of make are as good for make check.
 ifeq ($(WERROR),1)
-ALL_CFLAGS += -Werror
+STRICT := -Werror
+NVCC_STRICT := -Werror all-warnings -Xcompiler -Werror
 endif
 ifneq ($(SANITIZE),)
 ALL_CFLAGS += -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -67,9 +69,16 @@ ALL_CFLAGS += -fno-sanitize=null,object-size
 endif
 LIBS += -fsanitize=$(SANITIZE)
 endif
+# make -s
+SILENT := $(findstring s,$(firstword -$(MAKEFLAGS)))
 ifneq ($(V),1)
 Q := @
-SAY = @printf '  %-6s %s\n' $(1) $(2)
+SAY = $(if $(SILENT),@:,@printf) '  %-6s %s\n' $(1) $(2)
+# With the number of STEPS, they are counted; LINE_END='\033[K\r' shows them on one line of a terminal.
+ifneq ($(STEPS),)
+LINE_END ?= \n
+SAY = $(eval STEP += x)@printf '[%s/%s] %-6s %s$(LINE_END)' $(words $(STEP)) $(STEPS) $(1) $(2)
+endif
 endif
 
 # The recipes of all rules that compile, archive and link, for every compiler.
@@ -86,7 +95,7 @@ endef
 define archive
 	$(call SAY,AR,$@)
 	$(Q)rm -f $@
-	$(Q)$(AR) rcs $@ $^
+	$(Q)$(AR) rcs $@ $(filter %.o,$^)
 endef
 # What the backend takes of the library it has a copy of; it gives out its interface alone.
 define link_cuda # NAMES THAT IT GIVES OUT
@@ -102,19 +111,23 @@ $(shell mkdir -p $(dir $(1)); test "$$(cat $(1) 2>/dev/null)" = $(call quoted,$(
 endef
 
 COMMA := ,
-# CUDA is used where its compiler and cuBLAS are found, and left out cleanly where they are not.
-# Sanitized builds leave it out: its runtime is not instrumented.
+# Kernels take minutes to compile, so they are compiled for a GPU that is here (nvidia-smi knows it), where the
+# toolkit is too; CUDA=1 compiles them without a GPU, CUDA=0 leaves them out. Packages go elsewhere: they have
+# kernels wherever there is a toolkit. Sanitized builds leave them out: CUDA's runtime is not instrumented.
 NVCC ?= $(firstword $(wildcard $(shell command -v nvcc 2>/dev/null) /usr/local/cuda/bin/nvcc))
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_FOUND := $(if $(NVCC),$(wildcard $(CUDA_HOME)/include/cublas_v2.h /usr/include/cublas_v2.h))
-# Kernels are for the GPUs of this machine; for all kinds where there is none that nvidia-smi knows, and in
-# packages, which go elsewhere. CUDA_ARCHS='80 90' names others.
+# Kernels are for the GPUs of this machine; for all kinds where there is none, and in packages.
+# CUDA_ARCHS='80 90' names others.
 ALL_CUDA_ARCHS := 75 80 86 89 90 100 120
 CUDA_ARCHS_HERE := $(if $(CUDA_FOUND),$(filter $(ALL_CUDA_ARCHS),$(sort $(subst .,,\
     $(shell nvidia-smi --query-gpu=compute_cap --format=csv$(COMMA)noheader 2>/dev/null)))))
-CUDA_ARCHS ?= $(or $(if $(filter deb check-deb,$(MAKECMDGOALS)),,$(CUDA_ARCHS_HERE)),$(ALL_CUDA_ARCHS))
+PACKAGES := $(filter deb check-deb,$(MAKECMDGOALS))
+CUDA_ARCHS ?= $(or $(if $(PACKAGES),,$(CUDA_ARCHS_HERE)),$(ALL_CUDA_ARCHS))
 ifeq ($(CUDA),auto)
-USE_CUDA := $(if $(SANITIZE),,$(CUDA_FOUND))
+GPU_HERE := $(if $(CUDA_FOUND),$(shell nvidia-smi -L 2>/dev/null | grep '^GPU '))
+USE_CUDA := $(if $(SANITIZE),,$(if $(PACKAGES)$(GPU_HERE),$(CUDA_FOUND)))
+LEFT_OUT := $(if $(SANITIZE)$(USE_CUDA)$(SILENT),,$(CUDA_FOUND))
 else
 USE_CUDA := $(filter 1,$(CUDA))
 endif
@@ -135,9 +148,6 @@ NVCC_FLAGS := -std=c++17 $(NVCC_OPT) -lineinfo -fmad=false -Ikernels -Ilib \
               $(call GENCODE,80,$(filter 8%,$(CUDA_ARCHS))) \
               $(call GENCODE,90,$(filter-out 75 ptx75 8%,$(CUDA_ARCHS)),$(COMMA)compute_90) \
               -Xcompiler -fPIC,-Wall,-Wextra,-Wno-unused-parameter
-ifeq ($(WERROR),1)
-NVCC_FLAGS += -Werror all-warnings -Xcompiler -Werror
-endif
 # cuBLAS is loaded at run time, from where it was found now.
 CUDA_LIB_DIR := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
 CUDA_LIBS := -L$(CUDA_LIB_DIR) -Wl,-rpath,$(CUDA_LIB_DIR) -lcudart_static -lstdc++ -ldl -lrt
@@ -181,19 +191,23 @@ TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked serve_unchec
             $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all lib tests tools help
 # Programs that are scripts: -s would have nothing to strip.
 SCRIPTS := $(BUILD)/bin/moe-pipeline
-$(SCRIPTS): $(BUILD)/bin/%: cmd/% Makefile
-	$(Q)mkdir -p $(@D)
-	$(Q)sed 's|@VERSION@|$(VERSION)|' $< >$@.new && chmod 755 $@.new && mv $@.new $@
 
+# What make does without a target, wherever the first rule stands.
+.DEFAULT_GOAL := all
+.PHONY: all lib tests tools help
 all: $(PROGRAMS) $(SCRIPTS)
+	$(if $(LEFT_OUT),@echo "CUDA kernels are left out: the toolkit is here but no GPU (CUDA=1 compiles them; CUDA=0 does not ask)")
 lib: $(LIBMOE)
 tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
+
+$(SCRIPTS): $(BUILD)/bin/%: cmd/% Makefile
+	$(Q)mkdir -p $(@D)
+	$(Q)sed 's|@VERSION@|$(VERSION)|' $< >$@.new && chmod 755 $@.new && mv $@.new $@
 
 # ---- Compilation ------------------------------------------------------------------------------
 
@@ -209,23 +223,29 @@ $(BUILD)/lib/kern/kern_neon_dot.o: VARIANT := -march=armv8.2-a+dotprod
 endif
 
 $(call keep_command,$(BUILD)/.flags,$(CC) $(ALL_CFLAGS) $(LIBS))
-$(BUILD)/%.o: %.c $(BUILD)/.flags
-	$(call compile,CC,$(CC) $(ALL_CFLAGS) $(VARIANT))
+$(BUILD)/%.o: %.c $(BUILD)/.flags | $(BUILD)/.compiles
+	$(call compile,CC,$(CC) $(ALL_CFLAGS) $(STRICT) $(VARIANT))
+# Before the first object, one sentence in the place of an error for each file.
+$(BUILD)/.compiles: $(BUILD)/.flags
+	$(Q)CC='$(CC)' FLAGS='$(CFLAGS) $(LDFLAGS)' sh tests/tools/install-deps.sh --look
+	$(Q)touch $@
 $(if $(USE_CUDA),$(call keep_command,$(BUILD)/.nvcc-flags,$(NVCC) $(NVCC_FLAGS)))
 $(BUILD)/%.cu.o: %.cu $(BUILD)/.nvcc-flags
-	$(call compile,NVCC,$(NVCC) $(NVCC_FLAGS))
+	$(call compile,NVCC,$(NVCC) $(NVCC_FLAGS) $(NVCC_STRICT))
 
 # The assembler reads the page.
 $(BUILD)/lib/serve/page.o $(BUILD)/fuzz/lib/serve/page.o: lib/serve/page.html
 
-$(LIBMOE): $(LIB_OBJ)
+# An archive is made again when its list changes: a file that is gone, a backend in the place of gpu_none.c.
+$(call keep_command,$(BUILD)/.parts,$(LIB_OBJ) $(CMD_SHARED_OBJ) $(CUDA_SO))
+$(LIBMOE): $(LIB_OBJ) $(BUILD)/.parts
 	$(archive)
 ifneq ($(CUDA_SO),)
 $(CUDA_SO): $(GPU_OBJ) $(BUILD)/lib/base/err.o $(BUILD)/lib/quant/layout.o
 	$(call link_cuda,moe_gpu_*)
 endif
 # An archive too, so that a program takes only what it uses of the files shared by programs.
-$(LIBCMD): $(CMD_SHARED_OBJ)
+$(LIBCMD): $(CMD_SHARED_OBJ) $(BUILD)/.parts
 	$(archive)
 
 # What the programs have in rooms of their own includes what they share.
@@ -267,7 +287,7 @@ SHIM_ARCH ?= $(if $(filter x86_64%,$(ARCH)),-march=native)
 SHIM_FLAGS := -std=c++17 $(CFLAGS:-O3=-O1) $(SHIM_ARCH) -Wall -Wextra -Wundef \
               -Wno-unused-parameter -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno \
               -Itests/shim -Ilib -Ikernels \
-              $(filter -Werror -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
+              $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(ALL_CFLAGS))
 SHIM_LIBS := $(LIBS) -lstdc++
 GPU_TEST_SRC := $(call build_all_but,$(wildcard tests/gpu/test_*.c))
 GPU_TESTS := $(GPU_TEST_SRC:%.c=$(SHIM_DIR)/%)
@@ -281,7 +301,7 @@ shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
 
 $(call keep_command,$(SHIM_DIR)/.flags,$(CXX) $(SHIM_FLAGS))
 $(SHIM_DIR)/%.o: % $(SHIM_DIR)/.flags
-	$(call compile,SHIM,$(CXX) $(SHIM_FLAGS) -x c++)
+	$(call compile,SHIM,$(CXX) $(SHIM_FLAGS) $(STRICT) -x c++)
 $(GPU_TESTS): $(SHIM_DIR)/%: $(BUILD)/%.o $(GPU_TEST_CU:%=$(SHIM_DIR)/%.o) $(SHIM_OBJ) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(SHIM_LIBS) -lcmocka)
 $(SHIM_TOOLS): $(SHIM_DIR)/%: $(BUILD)/%.o $(SHIM_OBJ) $(LIBMOE)
@@ -399,12 +419,11 @@ DEMO_PACK := $(BUILD)/tiny.moe
 
 # In two steps: make looks for the compiler when it starts, which is before anything is installed.
 .PHONY: demo demo-run deps
-# It computes on the processor: without a GPU here, nobody waits for kernels of all kinds.
-DEMO_CUDA := $(if $(filter auto,$(CUDA)),$(if $(CUDA_ARCHS_HERE),,CUDA=0))
 demo: deps
-	@echo "Building..."
-	@$(MAKE) --no-print-directory -j$(JOBS) $(DEMO_CUDA) all >/dev/null
-	@$(MAKE) --no-print-directory $(DEMO_CUDA) demo-run
+	@steps=$$($(MAKE) -n --no-print-directory all 2>/dev/null | grep -c "^printf '  "); \
+	    if [ -t 1 ]; then end='\033[K\r'; else end='\n'; fi; \
+	    $(MAKE) --no-print-directory -j$(JOBS) STEPS=$$steps LINE_END="$$end" all
+	@$(MAKE) --no-print-directory -s demo-run
 demo-run: all
 	@echo "Quantizing tests/models/tiny-moe to 4 bits: $(DEMO_PACK)"
 	@$(BUILD)/bin/moe-quantize -q -o $(DEMO_PACK) --experts 4 tests/models/tiny-moe
@@ -572,7 +591,9 @@ uninstall:
 
 .PHONY: deb check-deb check-slurm
 deb: all $(PUBLIC)
-	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' CUDA_ARCHS='$(CUDA_ARCHS)' sh tests/packages/deb.sh $(BUILD)/deb
+	@echo "Packages $(if $(USE_CUDA),with CUDA kernels for $(CUDA_ARCHS),without CUDA kernels)"
+	@BUILD=$(BUILD) MAKE='$(MAKE)' CC='$(CC)' CUDA=$(if $(USE_CUDA),1,0) CUDA_ARCHS='$(CUDA_ARCHS)' \
+	    sh tests/packages/deb.sh $(BUILD)/deb
 check-deb: deb
 	@sh tests/tools/install-tools.sh debootstrap lintian
 	@BUILD=$(BUILD) sh tests/packages/try.sh
