@@ -1,7 +1,7 @@
 # moe-toolkit: build, test, install.
 #
 #   make                 the programs, in build/bin
-#   make demo            install what is missing, build, run the bundled model: start here
+#   make demo            install what is missing, build, run the bundled model: start here; deps only installs
 #   make check           install what is missing, build and run every test that needs no GPU
 #   make quick           a part of the tests, three minutes on 2 cores, for the edit loop
 #   make check-floors check-rooms check-headers check-man check-format   single checks of make check
@@ -28,11 +28,11 @@
 #
 # tests/README.md says which of these catches which kind of mistake.
 #
-# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, CUDA=auto|0|1, CUDA_ARCHS='80 90', WERROR=1,
-#        SANITIZE=address,undefined|thread, BUILD=dir, PREFIX=/usr/local, DESTDIR=,
-#        V=1 (show commands), LEAVE_OUT='test_x ...' (of make asan and tsan), JOBS=N (at a time,
-#        of demo, asan, tsan), SHIM=0|1 (make asan with the tests of kernels/), STRIP=0 (install programs
-#        as they are built, for debuggers)
+# Knobs: CC, CXX, NVCC, NVCC_OPT, CFLAGS, WERROR=1, SANITIZE=address,undefined|thread, BUILD=dir,
+#        PREFIX=/usr/local, DESTDIR=, V=1 (show commands), CUDA=auto|0|1 (auto: kernels where nvidia-smi finds
+#        a GPU, and in packages where there is a toolkit), CUDA_ARCHS='80 90', LEAVE_OUT='test_x ...' (of make
+#        asan and tsan), JOBS=N (at a time, of demo, asan, tsan), SHIM=0|1 (make asan with the tests of
+#        kernels/), STRIP=0 (install programs as they are built, for debuggers)
 
 CC ?= cc
 AR ?= ar

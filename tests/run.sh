@@ -26,7 +26,13 @@ export BUILD CMOCKA_MESSAGE_OUTPUT=TAP PROCESSORS JOBS
 count() { # NAME STATUS FILE
     awk -v name="$1" -v status="$2" -v counts="$COUNTS" -v all="$([ "$TIER" = torture ] && echo 1)" '
         /^1\.\.[0-9]+/ { split($0, range, "\\.\\."); plan += range[2]; planned = 1 }
-        /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skipped++; showing = 0; print name ": " $0; next }
+        /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { # "not ok" to some versions of cmocka
+            skipped++
+            showing = 0
+            sub(/^not /, "")
+            print name ": " $0
+            next
+        }
         /^ok/ { passed++; showing = all }
         /^not ok/ { failed++; showing = 1 }
         showing { print name ": " $0 }

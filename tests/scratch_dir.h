@@ -1,6 +1,7 @@
 /* A directory for the files of a test, in memory where there is room for one: tests rewrite files
  * thousands of times. make_dir and one of remove_dir, remove_empty_dir are cmocka's set-up and
- * tear-down, of one test or of a group. Needs _DEFAULT_SOURCE (mkdtemp). */
+ * tear-down, of one test or of a group; without them there are no files, rather than some in /.
+ * Needs _DEFAULT_SOURCE (mkdtemp). */
 #ifndef TESTS_SCRATCH_DIR_H
 #define TESTS_SCRATCH_DIR_H
 
@@ -26,6 +27,7 @@ static inline int remove_dir(void **state)
     (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    dir[0] = '\0';
     return system(command);
 }
 
@@ -42,6 +44,7 @@ static inline const char *in_dir(const char *name)
     static char paths[4][256];
     static int next;
     char *path = paths[next++ % 4];
+    assert_true(dir[0]);
     snprintf(path, 256, "%s/%s", dir, name);
     return path;
 }

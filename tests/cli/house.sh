@@ -76,6 +76,7 @@ last() { [ "$(tail -n 1 "$out")" = "$1" ]; }
 planted '1..3\\nok 1 - a\\nnot ok 2 # SKIP b\\nok 3 # SKIP c\\n' 0
 expect_exit 0 "skipped tests are no failures, in either form"
 check "... and are counted" last "1 passed, 0 failed, 2 skipped"
+check "... and shown in one form" [ "$(grep -c ': ok [23] # SKIP ' "$out")" = 2 ]
 planted '1..2\\nok 1 - a\\nnot ok 2 - SKIP b\\n' 1
 expect_exit 1 "a failed test is one, whatever its name"
 check "... and is counted" last "1 passed, 1 failed"

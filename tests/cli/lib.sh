@@ -8,6 +8,8 @@
 #   check NAME COMMAND...     the command succeeds
 #   smallest_memory COMMAND...   prints the MiB of the smallest --memory that the command names
 #   interrupt FILE COMMAND...    runs it until FILE is there after a SIGINT; $code as of run
+#   ordinary COMMAND...       runs it without root's rights to every file
+#   small_disk SIZE           a file system of SIZE bytes, $disk; fails where there can be none
 #   figure KEY                prints a total of the --stats-json in $json; some KEY, none KEY: whether
 #                             it is above 0, is 0; adds_up: whether the kinds of activations do
 # $bin: the programs. $tmp: a scratch directory. pack: makes the bundled model's pack once, $tiny.
@@ -28,6 +30,8 @@ checkpoint=tests/models/tiny-moe
 load=$BUILD/tests/tools/http_load
 tests=0
 failures=0
+# The prompt's history belongs to whoever runs the tests.
+export XDG_STATE_HOME="$tmp/state"
 
 result() { # STATUS NAME
     tests=$((tests + 1))
@@ -45,6 +49,11 @@ result() { # STATUS NAME
 run() {
     code=0
     "$@" >"$out" 2>"$err" </dev/null || code=$?
+}
+
+ordinary() {
+    if [ "$(id -u)" = 0 ]; then set -- setpriv --bounding-set=-all "$@"; fi
+    run "$@"
 }
 
 check() {
@@ -152,6 +161,25 @@ interrupt() {
         [ "$code" != 1 ] || [ -e "$left" ] || continue
         break
     done
+}
+
+# Root mounts it; an ordinary user does in a namespace of a process that waits, and finds it under that.
+small_disk() { # SIZE
+    disk=$tmp/disk
+    mkdir "$disk"
+    if mount -t tmpfs -o "size=$1" none "$disk" 2>/dev/null; then
+        trap 'umount "$disk"; rm -rf "$tmp"' EXIT
+        return
+    fi
+    mkfifo "$tmp/mounted"
+    # shellcheck disable=SC2016 # for the inner shell
+    { unshare -rm sh -c 'mount -t tmpfs -o "size=$0" none "$1" && echo yes >"$2" && exec sleep 600' "$1" "$disk" "$tmp/mounted" ||
+        echo no >"$tmp/mounted"; } 2>/dev/null &
+    read -r mounted <"$tmp/mounted"
+    [ "$mounted" = yes ] || return 1
+    holder=$(ps -o pid= --ppid $! | tr -d ' ')
+    trap 'kill "$holder"; rm -rf "$tmp"' EXIT
+    disk=/proc/$holder/root$disk
 }
 
 skip() { # NAME REASON

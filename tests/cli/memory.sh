@@ -61,6 +61,7 @@ if can_control_groups; then
     expect_stdout "$want" "in a control group of the budget: the same tokens"
     check "... and nothing is killed" [ "$killed" = 0 ]
 else
-    skip "a control group" "none can be made here"
+    skip "in a control group of the budget: the same tokens" "none can be made here"
+    skip "... and nothing is killed" "none can be made here"
 fi
 finish

@@ -138,7 +138,7 @@ $hup true 2>/dev/null || hup=
 signals="TERM HUP"
 # shellcheck disable=SC2016 # the inner shell's
 if $hup sh -c 'kill -s HUP $$' 2>/dev/null; then
-    check "SIGHUP ends it # SKIP it is ignored here" true
+    skip "SIGHUP ends it" "it is ignored here"
     signals=TERM
 fi
 for signal in $signals; do

@@ -35,7 +35,9 @@ limited() { # MIB NAME OPTION...
     mib=$1 name=$2
     shift 2
     if ! can_control_groups; then
-        skip "$name" "no control group can be made here"
+        skip "$name: in a control group of $mib MiB" "none can be made here"
+        skip "... the same answers" "none can be made here"
+        skip "... and nothing is killed" "none can be made here"
         return
     fi
     control_group $((mib << 20)) "$bin/moe-serve" -q -t 2 -c 512 --coe "$collection" \

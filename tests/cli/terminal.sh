@@ -74,7 +74,7 @@ if command -v script >/dev/null; then
     "$bin/moe-profile" --show "$tmp/stats" >"$tmp/piped"
     check "a pipe: neither sequences nor blocks" [ "$(sent "$tmp/piped")$(tr -d '\0-\177' <"$tmp/piped" | wc -c)" = 00 ]
 else
-    check "control characters on a terminal # SKIP no script" true
+    skip "control characters on a terminal" "no script"
 fi
 
 # A pipe without room: non-blocking, as a shell's other programs may have made it, until it is read.
@@ -107,6 +107,6 @@ if dd if=/dev/null oflag=nonblock 2>/dev/null; then
     error_line 1 'moe-run: stopped without waiting any longer for *' "one Ctrl-C ends a write that does not"
     exec 3>&-
 else
-    check "a pipe that is full for a while # SKIP dd cannot fill one" true
+    skip "a pipe that is full for a while" "dd cannot fill one"
 fi
 finish

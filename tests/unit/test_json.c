@@ -1,6 +1,8 @@
+#define _DEFAULT_SOURCE /* mkdtemp */
 #include <unistd.h>
 
 #include "../failing_malloc.h"
+#include "../scratch_dir.h"
 #include "../test.h"
 
 #include "base/file.h"
@@ -162,7 +164,7 @@ static void numbers_of_python_do_not_spoil_a_file(void **state)
     static const char text[] = "{\"a\": NaN, \"b\": [-Infinity, {\"c\": Infinity}],\n"
                                "\"say\": \"NaN \\\" Infinity\", \"n\": 7}";
     struct moe_err err = {0};
-    const char *path = "/tmp/moe-json-python.json", *say = NULL;
+    const char *path = in_dir("python.json"), *say = NULL;
     uint32_t n = 0;
     assert_ok(moe_file_write_all(path, text, strlen(text), &err), &err);
     struct json_t *json = read_file(path, 1000, &err);
@@ -178,7 +180,6 @@ static void numbers_of_python_do_not_spoil_a_file(void **state)
     assert_ok(moe_file_write_all(path, damaged, strlen(damaged), &err), &err);
     assert_null(read_file(path, 1000, &err));
     assert_non_null(strstr(err.text, "line 2"));
-    unlink(path);
 }
 
 static void files_are_bounded(void **state)
@@ -285,7 +286,8 @@ int main(void)
         cmocka_unit_test(bad_text_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(huge_integers_do_not_spoil_a_file),
-        cmocka_unit_test(numbers_of_python_do_not_spoil_a_file),
+        cmocka_unit_test_setup_teardown(numbers_of_python_do_not_spoil_a_file, make_dir,
+                                        remove_dir),
         cmocka_unit_test(files_are_bounded),
         cmocka_unit_test(trees_are_bounded),
         cmocka_unit_test(large_tokenizers_are_parsed),

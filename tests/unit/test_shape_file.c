@@ -188,7 +188,7 @@ int main(void)
         cmocka_unit_test(shapes_weigh_what_is_published),
         cmocka_unit_test(four_bits_are_a_known_size),
         cmocka_unit_test(layers_of_two_kinds),
-        cmocka_unit_test(layers_with_states),
+        cmocka_unit_test_setup_teardown(layers_with_states, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(damage_is_named, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
