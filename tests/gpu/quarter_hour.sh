@@ -46,7 +46,7 @@ libraries() { # PROGRAM...
 fixtures() {
     for fixture in tests/fixtures/*; do
         name=${fixture##*/}
-        grep -q "[\"/]$name[\"/]" tests/gpu/*.[ch] && echo "$fixture"
+        grep -q "[\"/]${name}[\"/]" tests/gpu/*.[ch] && echo "$fixture"
     done
 }
 
@@ -301,6 +301,9 @@ draw() { # NAME SHAPE
 draw_all() {
     for packs in /dev/shm /tmp; do
         room=$(df -Pm $packs | awk 'NR == 2 { print $4 }')
+        # What lies in memory lies there once more where the host keeps experts.
+        most=$(awk '/^MemAvailable/ { print int($2 / 2048) }' /proc/meminfo)
+        [ $packs = /tmp ] || [ "$most" -ge "${room:-0}" ] || room=$most
         [ "${room:-0}" -ge "$wanted" ] && break
         row - 0 "room in $packs" "${room:-0} MiB, the drawn models want $wanted"
     done
@@ -329,12 +332,12 @@ median() { sed -n 's/.*"'"$1"'_tokens_per_s": {"median": \([0-9.]*\).*/\1/p' "$o
 # Prompt and decode of a drawn model, five runs after a warm-up. OPTIONS without those of the bench are
 # kept with the figures, for plans of the same.
 speed() { # NAME SECONDS PACK PROMPT DECODE OPTIONS...
-    label=$1 most=$2 pack=$3 prompt=$4 decode=$5
+    label=$1 most=$2 pack=$3 first=$4 then=$5
     shift 5
     # shellcheck disable=SC2048,SC2086 # options without blanks
-    step "$label" "$most" bin/moe-run "$packs/$pack.moe" --device cuda $* --bench --prompt-tokens "$prompt" -n "$decode" \
+    step "$label" "$most" bin/moe-run "$packs/$pack.moe" --device cuda $* --bench --prompt-tokens "$first" -n "$then" \
         --json --stats-json "$work/$label.json" || return
-    ok "prompt of $prompt $(median prefill), decode of $decode $(median decode) tokens/s"
+    ok "prompt of $first $(median prefill), decode of $then $(median decode) tokens/s"
     echo "$label $pack $(median prefill) $(median decode) $*" >>"$work/figures"
     { echo "== $label"; cat "$work/$label.json"; } >>"$results/stats.txt"
 }
@@ -368,7 +371,7 @@ profile() {
     ok "$(awk '/^accelerator/ { here = 1 } /^storage/ { here = 0 }
         here && /_per_second|_seconds/ { sub(/:$/, "", $1); sub(/,$/, "", $3); printf "%s %s; ", $1, $3 }' "$results/device.yaml")"
     memory=$(awk '/^MemAvailable/ { print int($2 / 1024 * 0.9) "M" }' /proc/meminfo)
-    while read -r label pack prefill decode options; do
+    while read -r label pack read_rate answer_rate options; do
         case $label in *depth*) continue ;; esac
         case $options in *--gpu-memory*) ;; *) options="$options --gpu-memory 70G" ;; esac
         # shellcheck disable=SC2086 # options without blanks
@@ -380,7 +383,7 @@ profile() {
 plans() {
     # shellcheck disable=SC2086 # several processes
     [ -z "$planning" ] || wait $planning
-    while read -r label pack prefill decode options; do
+    while read -r label pack read_rate answer_rate options; do
         [ -f "$logs/plan-$label" ] || continue
         took=0 name=plan-$label
         if [ ! -f "$work/$label.plan" ]; then
@@ -528,7 +531,7 @@ rebuild() {
             $(cat "$2/rebuild/nvcc") -c {} -o \"$3/\$(basename {}).o\" || exit 255"' sh "$sources" "$PWD" "$objects" || return
     ok "$(find "$objects" -name '*.o' | wc -l) files compiled from $sources"
     step link 30 sh -c 'g++ -shared -o "$1" "$2"/*.o rebuild/err.o rebuild/layout.o \
-        -Wl,-soname,libmoe-cuda.so,--disable-new-dtags,-rpath,"\$ORIGIN/..:$3/lib64",--version-script=rebuild/names \
+        -Wl,-soname,libmoe-cuda.so,-z,defs,--disable-new-dtags,-rpath,"\$ORIGIN/..:$3/lib64",--version-script=rebuild/names \
         -L"$3/lib64" -L"$3/targets/x86_64-linux/lib" -lcudart_static -ldl -lrt -lpthread' \
         sh "$work/after.so" "$objects" "$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")" || return
     ok "$(wc -c <"$work/after.so") bytes"
@@ -550,8 +553,8 @@ compare() {
 figures() {
     [ -s "$work/figures" ] || return
     printf '\n%-22s %-8s %12s %12s %7s   (tokens/s)\n' figure phase measured modelled ratio
-    while read -r label pack prefill decode options; do
-        for pair in "prefill $prefill" "decode $decode"; do
+    while read -r label pack read_rate answer_rate options; do
+        for pair in "prefill $read_rate" "decode $answer_rate"; do
             rate=${pair%% *}
             modelled=$(sed -n "s/^$label $rate //p" "$work/plans" 2>/dev/null)
             echo "$label $rate ${pair#* } ${modelled:--}" | awk '{ printf "%-22s %-8s %12.1f ", $1, $2, $3
@@ -615,9 +618,7 @@ run() {
     export QUARTER_HOUR_BEGAN work logs results tokens
     trap 'kill $drawing $planning 2>/dev/null; rm -rf "$work" ${packs:+"$packs"}' EXIT
     trap 'exit 1' INT TERM
-    : >"$results/table.txt" >"$results/log.txt"
-    : >"$results/failed.txt"
-    : >"$results/stats.txt"
+    for file in table log failed stats; do : >"$results/$file.txt"; done
     : >"$work/figures"
     tools
     printf '%4s  %-6s %5s  %s\n' at state took step | tee -a "$results/table.txt"
