@@ -121,6 +121,20 @@ static int read_partial(struct moe_rope_settings *s, const char *path, const jso
     return status;
 }
 
+/* "dynamic": with 'alpha' Hunyuan's. Without, the base grows with texts longer than
+ * max_position_embeddings, of which there are none here (engine_split.c): plain. */
+static int read_dynamic(struct moe_rope_settings *s, const char *path, struct moe_err *err)
+{
+    if (s->alpha == 0)
+        s->kind = MOE_ROPE_PLAIN;
+    else if (!(s->alpha > 0 && s->alpha < 1e9))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: rotary scaling 'dynamic' with 'alpha' %g: expected a number above 0, "
+                        "or none for a base that grows with the text",
+                        path, s->alpha);
+    return MOE_OK;
+}
+
 /* Switches that nothing here computes. */
 static int refuse_others(const struct moe_rope_settings *s, const char *path, const json_t *json,
                          struct moe_err *err)
@@ -162,11 +176,8 @@ int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const
             status = read_kind(settings, path, scaling, err);
         if (status == MOE_OK)
             status = read_numbers(settings, path, scaling, err);
-        if (status == MOE_OK && settings->kind == MOE_ROPE_ALPHA &&
-            !(settings->alpha > 0 && settings->alpha < 1e9))
-            status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                              "%s: rotary scaling 'dynamic' with 'alpha' %g is not implemented",
-                              path, settings->alpha);
+        if (status == MOE_OK && settings->kind == MOE_ROPE_ALPHA)
+            status = read_dynamic(settings, path, err);
         if (status == MOE_OK)
             status = moe_json_get_bool(path, scaling, "truncate", false, &settings->truncate, err);
         if (status == MOE_OK && settings->kind == MOE_ROPE_LONGROPE)

@@ -1,7 +1,7 @@
 /*
  * Rotary frequencies from a checkpoint's settings ("rope_scaling", "rope_parameters", or GGUF's
- * keys): plain, linear, Llama 3's, YaRN and LongRoPE. The result is numbers in struct moe_config;
- * no code after this knows the kinds.
+ * keys): plain, linear, Llama 3's, YaRN, LongRoPE, dynamic. The result is numbers in struct
+ * moe_config; no code after this knows the kinds.
  */
 #ifndef MOE_MODEL_ROPE_H
 #define MOE_MODEL_ROPE_H

@@ -154,6 +154,8 @@ static void plain_rope_lists_nothing(void **state)
     static const char *const texts[] = {
         "{\"rope_theta\": 1000000.0, \"rope_scaling\": null}",
         "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1000000.0}}",
+        /* grows beyond max_position_embeddings alone */
+        "{\"rope_theta\": 1000000.0, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
     };
     for (size_t i = 0; i < N_ITEMS(texts); i++) {
         struct moe_err err = {0};
@@ -172,8 +174,8 @@ static void what_is_not_computed_is_refused(void **state)
         int status;
         const char *words;
     } cases[] = {
-        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", MOE_ERR_UNSUPPORTED,
-         "'dynamic'"},
+        {"{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": -2}}", MOE_ERR_FORMAT,
+         "'dynamic' with 'alpha' -2: expected a number above 0"},
         {"{\"rope_scaling\": {\"rope_type\": \"mrope\"}}", MOE_ERR_UNSUPPORTED, "'mrope'"},
         {"{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
          MOE_ERR_UNSUPPORTED, "full_attention"},
