@@ -30,7 +30,8 @@ static int check_unused(const struct converter *c, const struct checkpoint_sourc
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint) && status == MOE_OK; i++) {
         const struct moe_tensor *tensor = moe_checkpoint_at(s->checkpoint, i);
         const char *name = tensor->name;
-        bool known = s->used[i] || convert_may_ignore(&s->from, name);
+        /* Shared experts that a model has none of may be there, of width 0. */
+        bool known = s->used[i] || tensor->n_items == 0 || convert_may_ignore(&s->from, name);
         status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
         c->report->n_beyond +=
             !s->used[i] && convert_is_beyond(&s->from, name) && !convert_is_shared(&s->from, name);
@@ -302,6 +303,23 @@ static int read_description(struct checkpoint_source *s, const char *dir, struct
                    : moe_config_read_hf(&s->config, dir, err); /* for its error */
 }
 
+/* Takes a head that is there although it is said to be the embedding: with other values it is the
+ * model's own, as transformers (5) loads such checkpoints, of all families; otherwise it is the
+ * embedding once more. GGUF says that they are one by having no head. */
+static int take_head(struct checkpoint_source *s, struct moe_err *err)
+{
+    const struct moe_tensor *head;
+    bool same = true;
+    int status = MOE_OK;
+    if (!s->config.tied_head)
+        return MOE_OK;
+    status = convert_compare_head(&s->from, &head, &same, err);
+    if (status == MOE_OK && head && same)
+        s->used[moe_checkpoint_index(s->checkpoint, head)] = true;
+    s->config.tied_head = same;
+    return status;
+}
+
 static int open_source(struct checkpoint_source *s, const char *dir, struct moe_err *err)
 {
     int status = read_description(s, dir, err);
@@ -317,7 +335,7 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
     for (int v = 0; v < CONVERT_MAX_VARIANTS; v++)
         s->carried[v] = true;
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
-    return s->used ? MOE_OK : MOE_ERR_MEMORY;
+    return s->used ? take_head(s, err) : MOE_ERR_MEMORY;
 }
 
 /* Whether the checkpoint has every tensor of a layer, but for its experts' after the first. */

@@ -11,6 +11,7 @@
 
 enum {
     NAME_BYTES = 256,
+    TEXT_PARTS = 3, /* ways to name the text part of a model that sees images as well */
 };
 
 /* ---- Names ---- */
@@ -76,10 +77,10 @@ static const struct moe_source *name_at(const struct convert_source *s, bool is_
 bool convert_sees_images(const struct convert_source *source, const char *name)
 {
     /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
-    static const char *const formats[MOE_N_NAMINGS][10] = {
+    static const char *const formats[MOE_N_NAMINGS][11] = {
         {"model.visual.*", "model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
          "model.embed_audio.*", "vision_model.*", "multi_modal_projector.*", "vision_tower.*",
-         "mm_projector.*", NULL},
+         "mm_projector.*", "model.mm_projector.*", NULL},
         {"v.*", "mm.*", NULL}};
     bool sees = false;
     for (const char *const *format = formats[source->naming]; *format; format++)
@@ -126,11 +127,6 @@ static bool is_idle_indexer(const struct convert_source *source, const char *nam
 bool convert_may_ignore(const struct convert_source *source, const char *name)
 {
     const char *const *ignored = moe_ignored_names[source->naming];
-    const struct moe_source *head;
-    /* A head that is the embedding may be stored nevertheless. */
-    for (int i = 0; (head = name_at(source, false, MOE_T_HEAD, false, i)) != NULL; i++)
-        if (source->config->tied_head && head->name && matches(head->name, name))
-            return true;
     if (convert_is_beyond(source, name) || convert_sees_images(source, name) ||
         is_idle_indexer(source, name))
         return true;
@@ -143,29 +139,41 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
     return false;
 }
 
+/* Compares a tensor with the embedding, value by value. */
+static int compare_with_embedding(const struct convert_source *source,
+                                  const struct convert_view *embed, const struct moe_tensor *tensor,
+                                  bool *same, struct moe_err *err)
+{
+    uint32_t cols = embed->cols;
+    int status = MOE_OK;
+    *same = tensor->n_dims == 2 && tensor->dims[0] == embed->rows && tensor->dims[1] == cols;
+    float *rows = moe_alloc(2 * (uint64_t)cols, sizeof *rows, err);
+    if (!rows)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < embed->rows && *same && status == MOE_OK; i++) {
+        status = convert_view_read(embed, i, 1, rows, err);
+        if (status == MOE_OK)
+            status = moe_checkpoint_read(source->checkpoint, tensor, (uint64_t)i * cols, cols,
+                                         rows + cols, err);
+        *same = status == MOE_OK && memcmp(rows, rows + cols, cols * sizeof *rows) == 0;
+    }
+    free(rows);
+    return status;
+}
+
 int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
                        bool *is_copy, struct moe_err *err)
 {
     const char *const *copies = source->family->tensors[source->naming].copies;
     struct convert_view embed;
+    bool same;
     while (*copies && strcmp(*copies, tensor->name) != 0)
         copies++;
     *is_copy = *copies != NULL;
     int status = *is_copy ? convert_view_dense(source, MOE_T_EMBED, 0, &embed, err) : MOE_OK;
     if (!*is_copy || status != MOE_OK)
         return status;
-    uint32_t cols = embed.cols;
-    float *rows = moe_alloc(2 * (uint64_t)cols, sizeof *rows, err);
-    bool same = tensor->n_dims == 2 && tensor->dims[0] == embed.rows && tensor->dims[1] == cols;
-    status = rows ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint32_t i = 0; i < embed.rows && same && status == MOE_OK; i++) {
-        status = convert_view_read(&embed, i, 1, rows, err);
-        if (status == MOE_OK)
-            status = moe_checkpoint_read(source->checkpoint, tensor, (uint64_t)i * cols, cols,
-                                         rows + cols, err);
-        same = status != MOE_OK || memcmp(rows, rows + cols, cols * sizeof *rows) == 0;
-    }
-    free(rows);
+    status = compare_with_embedding(source, &embed, tensor, &same, err);
     if (status == MOE_OK && !same)
         status =
             moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -206,7 +214,10 @@ static bool is_text_part(const struct convert_source *s, int i, const char *name
 {
     static const struct {
         const char *whole, *text;
-    } ways[] = {{"model.", "model.language_model."}, {"", "language_model."}};
+    } ways[TEXT_PARTS] = {{"model.", "model.language_model."},
+                          {"", "language_model."},
+                          /* as transformers saves Kimi-K2.5 */
+                          {"model.layers.", "language_model.model.blocks."}};
     if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config)
         return false;
     size_t n = strlen(ways[i].whole);
@@ -242,7 +253,7 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
         char candidate[NAME_BYTES];
         expand_name(entry->name, w->layer - first, w->expert, candidate);
         bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
-        for (int way = 0; !there && way < 3; way++) {
+        for (int way = 0; !there && way <= TEXT_PARTS; way++) {
             char other[NAME_BYTES];
             bool named = way == 0 ? is_ahead(s, w->spec->per_layer ? w->layer : 0, candidate, other)
                                   : is_text_part(s, way - 1, candidate, other);
@@ -399,6 +410,15 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     if (!w->is_vector)
         dims[n++] = transposed ? rows : cols;
     return n;
+}
+
+/* Whether the tensor's shape is that of one which is not transposed. */
+static bool is_upright(const struct convert_source *s, const struct wanted *w,
+                       const struct moe_source *from, const struct moe_tensor *t)
+{
+    uint64_t dims[MOE_MAX_TENSOR_DIMS];
+    int n = expected_shape(s, w, from, false, w->is_expert && holds_all_experts(from), dims);
+    return t->n_dims == n && memcmp(t->dims, dims, (size_t)n * sizeof *dims) == 0;
 }
 
 /* A matrix may have its rows in several dimensions; one of a single row may be a vector. */
@@ -567,7 +587,8 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
         return status;
     /* Blocks of quantized values run along a row's columns: those are never transposed. */
     const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
-    out->transposed = from->transposed && (!found || is_plain(found));
+    out->transposed = from->transposed && (!found || is_plain(found)) &&
+                      !(from->either && found && is_upright(s, w, from, found));
     status = get_tensor(s, w, from, name, out->transposed, &out->tensor, err);
     if (status != MOE_OK)
         return status;
@@ -604,6 +625,25 @@ int convert_view_expert(const struct convert_source *source, uint32_t layer, uin
                        .expert = expert};
     moe_expert_part_shape(source->config, part, &w.rows, &w.cols);
     return make_view(source, &w, out, err);
+}
+
+int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
+                         bool *same, struct moe_err *err)
+{
+    const struct wanted w = {.index = MOE_T_HEAD, .spec = moe_tensor_spec(MOE_T_HEAD)};
+    const struct moe_source *from;
+    char name[NAME_BYTES];
+    struct convert_view view, embed;
+    int status = find_source(source, &w, &from, name, err);
+    *head = status == MOE_OK ? moe_checkpoint_find(source->checkpoint, name) : NULL;
+    if (!*head)
+        return status;
+    status = convert_view_dense(source, MOE_T_HEAD, 0, &view, err);
+    if (status == MOE_OK)
+        status = convert_view_dense(source, MOE_T_EMBED, 0, &embed, err);
+    if (status == MOE_OK)
+        status = compare_with_embedding(source, &embed, view.tensor, same, err);
+    return status;
 }
 
 uint64_t convert_view_bytes(const struct convert_view *view)

@@ -79,6 +79,11 @@ bool convert_sees_images(const struct convert_source *source, const char *name);
 /* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 
+/* The head of a model whose head is said to be the embedding, where the checkpoint has one (NULL:
+ * it has none), and whether it has the embedding's values. */
+int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
+                         bool *same, struct moe_err *err);
+
 /* Whether a tensor that no view covers is one that the family may have as the embedding once more.
  * MOE_ERR_UNSUPPORTED: it is, and has other values. */
 int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,

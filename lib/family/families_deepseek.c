@@ -50,50 +50,53 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .rope_theta = 1e4, .expert_layers = MOE_LAYERS_AFTER, .n_shared = 1, .n_dense = 3,             \
     .own = family_deepseek_v3_hf
 
-/* DeepSeek-V4's, as published. */
-#define V4 "layers.%u."
+/* DeepSeek-V4's layers, as published, and as transformers saves them. */
+#define V4_LAYER(path, key_norm)                                                                   \
+    [MOE_T_ATTN_NORM] = MOE_ALL(path "attn_norm.weight"),                                          \
+    [MOE_T_FFN_NORM] = MOE_ALL(path "ffn_norm.weight"),                                            \
+    [MOE_T_ATTN_MIX] = MOE_ALL(path "hc_attn_fn"),                                                 \
+    [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(path "hc_attn_base"),                                          \
+    [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(path "hc_attn_scale"),                                        \
+    [MOE_T_FFN_MIX] = MOE_ALL(path "hc_ffn_fn"),                                                   \
+    [MOE_T_FFN_MIX_BIAS] = MOE_ALL(path "hc_ffn_base"),                                            \
+    [MOE_T_FFN_MIX_SCALE] = MOE_ALL(path "hc_ffn_scale"),                                          \
+    [MOE_T_Q_DOWN] = MOE_ALL(path "attn.wq_a.weight"),                                             \
+    [MOE_T_Q_DOWN_NORM] = MOE_ALL(path "attn.q_norm.weight"),                                      \
+    [MOE_T_Q] = MOE_ALL(path "attn.wq_b.weight"), [MOE_T_K] = MOE_ALL(path "attn.wkv.weight"),     \
+    [MOE_T_K_NORM] = MOE_ALL(path key_norm), [MOE_T_SINKS] = MOE_ALL(path "attn.attn_sink"),       \
+    [MOE_T_OUT_DOWN] = MOE_ALL(path "attn.wo_a.weight"),                                           \
+    [MOE_T_O] = MOE_ALL(path "attn.wo_b.weight"),                                                  \
+    [MOE_T_ENTRY] = MOE_ALL(path "attn.compressor.wkv.weight"),                                    \
+    [MOE_T_ENTRY_GATE] = MOE_ALL(path "attn.compressor.wgate.weight"),                             \
+    [MOE_T_ENTRY_BIAS] = MOE_PART(path "attn.compressor.ape", PLACES),                             \
+    [MOE_T_ENTRY_NORM] = MOE_ALL(path "attn.compressor.norm.weight"),                              \
+    [MOE_T_INDEX_ENTRY] = MOE_ALL(path "attn.indexer.compressor.wkv.weight"),                      \
+    [MOE_T_INDEX_GATE] = MOE_ALL(path "attn.indexer.compressor.wgate.weight"),                     \
+    [MOE_T_INDEX_BIAS] = MOE_PART(path "attn.indexer.compressor.ape", PLACES),                     \
+    [MOE_T_INDEX_NORM] = MOE_ALL(path "attn.indexer.compressor.norm.weight"),                      \
+    [MOE_T_INDEX_Q] = MOE_ALL(path "attn.indexer.wq_b.weight"),                                    \
+    [MOE_T_INDEX_WEIGHTS] = MOE_ALL(path "attn.indexer.weights_proj.weight"),                      \
+    [MOE_T_ROUTER] = MOE_ALL(path "ffn.gate.weight"),                                              \
+    [MOE_T_CHOICE_BIAS] = MOE_ALL(path "ffn.gate.bias"),                                           \
+    [MOE_T_ROUTES] = MOE_PART(path "ffn.gate.tid2eid", ROUTES),                                    \
+    [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(path "ffn.shared_experts.w1.weight"),                       \
+    [MOE_T_SHARED_UP] = MOE_ALL(path "ffn.shared_experts.w3.weight"),                              \
+    [MOE_T_SHARED_DOWN] = MOE_ALL(path "ffn.shared_experts.w2.weight")
+#define V4_EXPERTS(path)                                                                           \
+    [MOE_E_GATE] = MOE_ALL(path "ffn.experts.%u.w1.weight"),                                       \
+    [MOE_E_UP] = MOE_ALL(path "ffn.experts.%u.w3.weight"),                                         \
+    [MOE_E_DOWN] = MOE_ALL(path "ffn.experts.%u.w2.weight")
 static const struct moe_source_names v4_names = {
-    .dense = {[MOE_T_EMBED] = MOE_ALL("embed.weight"),
-              [MOE_T_FINAL_NORM] = MOE_ALL("norm.weight"),
-              [MOE_T_LAST_MIX] = MOE_ALL("hc_head_fn"),
-              [MOE_T_LAST_MIX_BIAS] = MOE_ALL("hc_head_base"),
-              [MOE_T_LAST_MIX_SCALE] = MOE_ALL("hc_head_scale"),
-              [MOE_T_HEAD] = MOE_ALL("head.weight"),
-              [MOE_T_ATTN_NORM] = MOE_ALL(V4 "attn_norm.weight"),
-              [MOE_T_FFN_NORM] = MOE_ALL(V4 "ffn_norm.weight"),
-              [MOE_T_ATTN_MIX] = MOE_ALL(V4 "hc_attn_fn"),
-              [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(V4 "hc_attn_base"),
-              [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(V4 "hc_attn_scale"),
-              [MOE_T_FFN_MIX] = MOE_ALL(V4 "hc_ffn_fn"),
-              [MOE_T_FFN_MIX_BIAS] = MOE_ALL(V4 "hc_ffn_base"),
-              [MOE_T_FFN_MIX_SCALE] = MOE_ALL(V4 "hc_ffn_scale"),
-              [MOE_T_Q_DOWN] = MOE_ALL(V4 "attn.wq_a.weight"),
-              [MOE_T_Q_DOWN_NORM] = MOE_ALL(V4 "attn.q_norm.weight"),
-              [MOE_T_Q] = MOE_ALL(V4 "attn.wq_b.weight"),
-              [MOE_T_K] = MOE_ALL(V4 "attn.wkv.weight"),
-              [MOE_T_K_NORM] = MOE_ALL(V4 "attn.kv_norm.weight"),
-              [MOE_T_SINKS] = MOE_ALL(V4 "attn.attn_sink"),
-              [MOE_T_OUT_DOWN] = MOE_ALL(V4 "attn.wo_a.weight"),
-              [MOE_T_O] = MOE_ALL(V4 "attn.wo_b.weight"),
-              [MOE_T_ENTRY] = MOE_ALL(V4 "attn.compressor.wkv.weight"),
-              [MOE_T_ENTRY_GATE] = MOE_ALL(V4 "attn.compressor.wgate.weight"),
-              [MOE_T_ENTRY_BIAS] = MOE_PART(V4 "attn.compressor.ape", PLACES),
-              [MOE_T_ENTRY_NORM] = MOE_ALL(V4 "attn.compressor.norm.weight"),
-              [MOE_T_INDEX_ENTRY] = MOE_ALL(V4 "attn.indexer.compressor.wkv.weight"),
-              [MOE_T_INDEX_GATE] = MOE_ALL(V4 "attn.indexer.compressor.wgate.weight"),
-              [MOE_T_INDEX_BIAS] = MOE_PART(V4 "attn.indexer.compressor.ape", PLACES),
-              [MOE_T_INDEX_NORM] = MOE_ALL(V4 "attn.indexer.compressor.norm.weight"),
-              [MOE_T_INDEX_Q] = MOE_ALL(V4 "attn.indexer.wq_b.weight"),
-              [MOE_T_INDEX_WEIGHTS] = MOE_ALL(V4 "attn.indexer.weights_proj.weight"),
-              [MOE_T_ROUTER] = MOE_ALL(V4 "ffn.gate.weight"),
-              [MOE_T_CHOICE_BIAS] = MOE_ALL(V4 "ffn.gate.bias"),
-              [MOE_T_ROUTES] = MOE_PART(V4 "ffn.gate.tid2eid", ROUTES),
-              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(V4 "ffn.shared_experts.w1.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(V4 "ffn.shared_experts.w3.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(V4 "ffn.shared_experts.w2.weight")},
-    .expert = {[MOE_E_GATE] = MOE_ALL(V4 "ffn.experts.%u.w1.weight"),
-               [MOE_E_UP] = MOE_ALL(V4 "ffn.experts.%u.w3.weight"),
-               [MOE_E_DOWN] = MOE_ALL(V4 "ffn.experts.%u.w2.weight")},
+    .dense =
+        {V4_LAYER("layers.%u.", "attn.kv_norm.weight"), [MOE_T_EMBED] = MOE_ALL("embed.weight"),
+         [MOE_T_FINAL_NORM] = MOE_ALL("norm.weight"), [MOE_T_LAST_MIX] = MOE_ALL("hc_head_fn"),
+         [MOE_T_LAST_MIX_BIAS] = MOE_ALL("hc_head_base"),
+         [MOE_T_LAST_MIX_SCALE] = MOE_ALL("hc_head_scale"), [MOE_T_HEAD] = MOE_ALL("head.weight")},
+    .expert = {V4_EXPERTS("layers.%u.")},
+};
+static const struct moe_source_names v4_saved_names = {
+    .dense = {V4_LAYER(L, "attn.norm.weight")},
+    .expert = {V4_EXPERTS(L)},
 };
 /* As they are in memory, where not as usual. */
 static const struct moe_source_names v4_newer_names = {
@@ -246,7 +249,8 @@ const struct moe_family moe_families_deepseek[] = {
                                       NEED("hyper_connection.epsilon", stream_eps)),
                  .windowed = true,
                  .own = family_deepseek_v4_gguf},
-        .tensors = {[MOE_NAMING_HF] = {.names = {&v4_names, &v4_newer_names}, .ignored = {"mtp.*"}},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&v4_names, &v4_saved_names, &v4_newer_names},
+                                       .ignored = {"mtp.*"}},
                     /* The bias is that of images. */
                     [MOE_NAMING_GGUF] = {.names = {&v4_gguf_names},
                                          .ignored = {B "exp_probs_b_vl.bias"}}},

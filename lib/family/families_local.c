@@ -79,6 +79,10 @@ static const struct moe_source_names smallthinker_names = {
                [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.down.weight")},
 };
 
+static const struct moe_source_names exaone_moe_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
+};
+
 const struct moe_family moe_families_local[] = {
     /* SmallThinker, as the code published with it: routers stand before attention, experts are
      * gated by max(x, 0). Which layers rotate and see a window is listed, hence a function. */
@@ -148,6 +152,7 @@ const struct moe_family moe_families_local[] = {
                  .settings = SETTINGS(NEED("attention.sliding_window", window), GGUF_GROUPS,
                                       GGUF_NORM_TOPK(false)),
                  .own = family_exaone_moe_gguf},
+        .tensors[MOE_NAMING_HF].names = {&exaone_moe_names},
     },
     /* Command-A with experts: attention and feed-forward take in one norm, which only subtracts the
      * mean and scales; global layers know no positions, but for those without experts. Which layers

@@ -21,11 +21,12 @@ static const struct moe_source_names flex_olmo_names = {
     .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
               [MOE_T_FFN_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight")},
 };
-/* Experts of a layer together, transposed. */
+/* Experts of a layer together: transposed as published, as they are in memory as transformers saves
+ * them. */
 static const struct moe_source_names qwen3_vl_names = {
-    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", FIRST_HALF),
-               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", SECOND_HALF),
-               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT)},
+    .expert = {[MOE_E_GATE] = PART_EITHER(L "mlp.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = PART_EITHER(L "mlp.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = PART_EITHER(L "mlp.experts.down_proj", EXPERT)},
 };
 /* The bias is [1][n_experts]. */
 static const struct moe_source_names ernie_names = {

@@ -72,6 +72,9 @@ static const struct moe_source_names kimi_linear_names = {
               [MOE_T_STATE_Z] = MOE_ALL(L "self_attn.g_b_proj.weight"),
               [MOE_T_STATE_NORM] = MOE_ALL(L "self_attn.o_norm.weight"),
               [MOE_T_STATE_O] = MOE_ALL(L "self_attn.o_proj.weight"),
+              [MOE_T_GATE] = MOE_ALL(L "mlp.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "mlp.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "mlp.down_proj.weight"),
               [MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
               [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.gate.e_score_correction_bias"),
               [MOE_T_SHARED_GATE_PROJ] =
@@ -81,6 +84,13 @@ static const struct moe_source_names kimi_linear_names = {
     .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
                [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
                [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+
+/* As transformers saves dense layers: all feed-forwards are called what those with experts are. */
+static const struct moe_source_names kimi_linear_saved_names = {
+    .dense = {[MOE_T_GATE] = MOE_ALL(L "block_sparse_moe.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "block_sparse_moe.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "block_sparse_moe.down_proj.weight")},
 };
 
 static const struct moe_source_names jamba_names = {
@@ -315,7 +325,7 @@ const struct moe_family moe_families_states[] = {
                                       KEY("kda.head_dim", state_key_dim, 0)),
                  .by_layer = {"attention.head_count_kv"},
                  .own = family_kimi_linear_gguf},
-        .tensors = {[MOE_NAMING_HF].names = {&kimi_linear_names},
+        .tensors = {[MOE_NAMING_HF].names = {&kimi_linear_names, &kimi_linear_saved_names},
                     [MOE_NAMING_GGUF].names = {&kimi_linear_gguf_names}},
     },
     /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in

@@ -60,8 +60,12 @@ static int read_parts(struct moe_config *c, const char *path, const json_t *json
 {
     const json_t *width = json_object_get(json, "attention_chunk_size");
     c->window = width && json_is_null(width) ? c->context_max : 8192;
-    return moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false, &c->window,
-                            err);
+    int status = moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false,
+                                  &c->window, err);
+    c->window_chunks = memchr(c->layer_is_windowed, 1, c->n_layers) != NULL;
+    if (!c->window_chunks) /* no layer rotates: all see all */
+        c->window = 0;
+    return status;
 }
 
 /* "attn_temperature_tuning": a truth value, or a number as first published. */

@@ -26,6 +26,10 @@
     {                                                                                              \
         .key = (text), .member = MOE_MEMBER(name), .value = (number), .use = (how)                 \
     }
+#define PART_EITHER(path, what)                                                                    \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .transposed = true, .either = true                \
+    }
 #define PART_COLUMNS(path, what)                                                                   \
     {                                                                                              \
         .name = (path), .take = MOE_TAKE_##what, .transposed = true                                \

@@ -207,6 +207,7 @@ struct moe_source {
     /* The last two dimensions are [cols][rows] (before halves are taken). Not so for types that
      * quantize blocks of columns. */
     bool transposed;
+    bool either; /* transposed only where its shape is not that of a tensor which is not */
     enum moe_stored stored;
 };
 

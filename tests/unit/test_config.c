@@ -368,6 +368,9 @@ static void phimoe_minicpm_granite(void **state)
     assert_layers("Mddd", "-www");
     assert_true(config.window == config.context_max && config.query_step == 0);
     assert_int_equal(config.qk_norm, MOE_QK_NORM_NONE);
+    read_ok(MODEL("llama4_text", ", \"no_rope_layers\": [0, 0, 0, 0], \"head_dim\": 24"));
+    assert_layers("MMMM", "----"); /* none rotates */
+    assert_true(config.rope_in_windows && !config.window_chunks && config.window == 0);
 
 #define EXAONE ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"head_dim\": 24"
     read_ok(MODEL("exaone_moe", EXAONE ", \"sliding_window_pattern\": \"LLGL\""));

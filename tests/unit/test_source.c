@@ -278,7 +278,7 @@ static void the_first_table_that_has_it(void **state)
                  "'model.layers.0.block_sparse_moe.experts.1.w1.weight' [3][4] is missing", &err);
     assert_fails(convert_view_dense(&source, MOE_T_ROUTER_BIAS, 1, &view, &err),
                  MOE_ERR_UNSUPPORTED, "family phimoe has no tensor 'layers.%u.router.bias'", &err);
-    assert_true(convert_may_ignore(&source, "lm_head.weight"));
+    assert_false(convert_may_ignore(&source, "lm_head.weight")); /* it is compared */
     assert_true(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freq"));
     assert_false(convert_may_ignore(&source, "model.layers.x.self_attn.rotary_emb.inv_freq"));
     assert_false(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb."));
@@ -292,8 +292,85 @@ static void the_first_table_that_has_it(void **state)
     assert_false(convert_may_ignore(&source, "model.layers.0.self_attn.q_proj.bias"));
     assert_false(convert_may_ignore(&source, "model.layers.0.self_attn.biases"));
     assert_false(convert_may_ignore(&source, "model.layers.0.mlp.bias"));
-    config.tied_head = false;
-    assert_false(convert_may_ignore(&source, "lm_head.weight"));
+}
+
+/* Of qwen3_vl_moe: 2 experts of width 3 in a model of width 4, as published and as saved. */
+static void experts_of_either_shape(void **state)
+{
+    (void)state;
+    config.n_experts = 2;
+    config.expert_ff = 3;
+    config.hidden = 4;
+    config.n_layers = 2;
+    config.layer_is_moe[1] = 1;
+    add_tensor(L "mlp.experts.gate_up_proj", "2,6,4", 48);
+    add_tensor(L "mlp.experts.down_proj", "2,3,4", 24); /* each tensor's shape says it */
+    open_source("qwen3_vl_moe_text");
+    struct convert_view view = read_expert(1, MOE_E_UP);
+    assert_false(view.transposed);
+    assert_value(&view, 1, 2, 24 + 12 + 4 + 2);
+    view = read_expert(1, MOE_E_DOWN);
+    assert_true(view.transposed);
+    assert_value(&view, 2, 1, 12 + 4 + 2);
+}
+
+static void compare_head(const char *name, bool want_there, bool want_same)
+{
+    struct moe_err err = {0};
+    const struct moe_tensor *head;
+    bool same = false;
+    assert_ok(convert_compare_head(&source, &head, &same, &err), &err);
+    assert_true((head != NULL) == want_there);
+    if (want_there) {
+        assert_string_equal(head->name, name);
+        assert_true(same == want_same);
+    }
+}
+
+static void a_head_beside_the_embedding(void **state)
+{
+    static const struct {
+        const char *family, *embedding, *head;
+        bool differs;
+    } cases[] = {
+        {"nemotron_h", "backbone.embeddings.weight", "lm_head.weight", true},
+        {"nemotron_h", "backbone.embeddings.weight", "lm_head.weight", false},
+        {"qwen3", "model.embed_tokens.weight", "lm_head.weight", true},
+        {"gemma4", "model.language_model.embed_tokens.weight", "lm_head.weight", true},
+        {"kimi_k25", "language_model.model.embed_tokens.weight", "language_model.lm_head.weight",
+         true},
+        {"deepseek_v4", "embed.weight", "head.weight", true},
+        {"qwen3", "model.embed_tokens.weight", NULL, false},
+    };
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        if (i > 0) {
+            stop(state);
+            start(state);
+        }
+        config.hidden = 4;
+        config.vocab = 3;
+        config.n_layers = 1;
+        config.tied_head = true;
+        add_tensor(cases[i].embedding, "3,4", 12);
+        if (cases[i].head)
+            add_tensor(cases[i].head, "3,4", 12);
+        if (cases[i].differs)
+            data.data[data.size - 2] ^= 1; /* in the last value */
+        open_source(cases[i].family);
+        compare_head(cases[i].head, cases[i].head != NULL, !cases[i].differs);
+    }
+    struct moe_err err = {0};
+    const struct moe_tensor *head;
+    bool same;
+    stop(state);
+    start(state);
+    config.hidden = 4;
+    config.vocab = 3;
+    add_tensor("model.embed_tokens.weight", "3,4", 12);
+    add_tensor("lm_head.weight", "4,4", 16);
+    open_source("qwen3");
+    assert_fails(convert_compare_head(&source, &head, &same, &err), MOE_ERR_FORMAT,
+                 "'lm_head.weight' has the shape [4][4], expected [3][4]", &err);
 }
 
 #define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, start, stop)
@@ -462,6 +539,8 @@ int main(void)
         in_fresh_dir(latent_attention),
         in_fresh_dir(pairs_and_other_shapes),
         in_fresh_dir(the_first_table_that_has_it),
+        in_fresh_dir(experts_of_either_shape),
+        in_fresh_dir(a_head_beside_the_embedding),
         in_fresh_dir(stacks_have_names_of_their_own),
         in_fresh_dir(position_tables_of_both_stacks),
         in_fresh_dir(gptsan_names),
