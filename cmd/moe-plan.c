@@ -62,6 +62,9 @@ static const struct cli_option options[] = {
      .help = "prompt tokens per pass, at most"},
     {CLI_OPT_U32(0, "prompt-tokens", "N", &o.plan.prompt_tokens, 1, MOE_MAX_CONTEXT),
      .shown = "the context", .help = "choose it for prompts of N tokens"},
+    {CLI_OPT_CUSTOM(0, "kv", "KIND", &o.plan.strategy.kv_kind, strategy_kv),
+     .word = moe_kv_kind_at,
+     .shown = "f32", .help = "keys and values on a GPU: f32 or f16 (half)"},
     {CLI_OPT_CHOICE(0, "draft", "HOW", &o.plan.draft, drafters), .shown = "none",
      .help = "leave room for moe-run --draft HOW"},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
@@ -199,6 +202,9 @@ static int check_gpu_budgets(void)
 static int check_machine(void)
 {
     const struct moe_device_choice *device = &o.plan.strategy.device;
+    int kv = strategy_check_kv(&o.plan.strategy, device->cuda || !o.plan.pack);
+    if (kv >= 0)
+        return kv;
     if (o.plan.draft && !o.plan.pack && !o.packs)
         return cli_misuse("option --draft goes with a PACK, which has what drafts");
     if (device->cuda && o.packs)

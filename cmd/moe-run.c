@@ -195,6 +195,7 @@ static int open_run(struct run *r, struct moe_err *err)
                                      .batch = opt.batch,
                                      .takes_back = opt.draft_max > 0,
                                      .whole_windows = opt.prompt_cache != NULL,
+                                     .kv_kind = opt.strategy.kv_kind,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
     opt.engine.survey = survey;
     opt.engine.beside = beside;
@@ -310,6 +311,7 @@ static int serve_requests(struct run *r, struct moe_err *err)
     o.engine.session =
         (struct moe_session_options){.context = opt.context,
                                      .batch = opt.batch,
+                                     .kv_kind = opt.strategy.kv_kind,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
     status = requests_open(&server, &opt.requests, &o, err);
     if (status == MOE_OK)

@@ -40,6 +40,7 @@ static int choose_strategy(struct serve *v, struct moe_err *err)
     e->low_variant = o->low;
     e->staging = o->staging;
     e->device = o->device;
+    e->session.kv_kind = o->kv_kind;
     return MOE_OK;
 }
 

@@ -113,6 +113,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "calibration", "MAP", &opt.calibration)},
     {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &opt.engine.gpu_memory_bytes),
      .shown = "90% of what is free there"},
+    {CLI_OPT_CUSTOM(0, "kv", "KIND", &opt.strategy.kv_kind, strategy_kv), .word = moe_kv_kind_at,
+     .shown = "f32"},
     {CLI_OPT_FLAG(0, "bf16-prompts", &opt.engine.bf16_prompts)},
     {CLI_OPT_CHOICE(0, "predict-on", "WHERE", &opt.predict_on, places), .shown = "auto"},
 
@@ -330,7 +332,12 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --plan: the plan fixes strategy and slots");
     if (opt.raw && (opt.template_file || opt.system))
         return cli_misuse("option --raw: plain text has neither template nor system text");
-    int status = check_beams();
+    if (opt.prompt_cache && opt.strategy.kv_kind == MOE_LAYOUT_F16)
+        return cli_misuse("options --prompt-cache and --kv f16 exclude each other: the file would "
+                          "be of a KV cache in a GPU's memory");
+    int status = strategy_check_kv(&opt.strategy, opt.strategy.device.cuda);
+    if (status < 0)
+        status = check_beams();
     if (status < 0)
         status = check_messages();
     if (status < 0)

@@ -88,6 +88,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &serve_opt.strategy.device, strategy_device),
      .word = strategy_device_word,
      .shown = "cpu", .help = "cpu, cuda[:N] or auto"},
+    {CLI_OPT_CUSTOM(0, "kv", "KIND", &serve_opt.strategy.kv_kind, strategy_kv),
+     .word = moe_kv_kind_at,
+     .shown = "f32", .help = "keys and values on a GPU: f32 or f16 (half)"},
     {CLI_OPT_U32(0, "batch", "N", &serve_opt.server.engine.session.batch, 1, 65536),
      .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
 
@@ -178,7 +181,8 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --gpu-memory goes with executors on cuda");
     if (serve_opt.strategy.device.test)
         return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
-    return requests_check(&serve_opt.requests);
+    int status = strategy_check_kv(&serve_opt.strategy, cuda);
+    return status < 0 ? requests_check(&serve_opt.requests) : status;
 }
 
 int serve_options_parse(int argc, char **argv, const char **path)

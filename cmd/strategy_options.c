@@ -39,6 +39,26 @@ bool strategy_device(const char *text, void *to, char why[128])
     return moe_device_parse(text, to, why);
 }
 
+bool strategy_kv(const char *text, void *to, char why[128])
+{
+    uint16_t kind = moe_kv_kind_find(text);
+    snprintf(why, 128, "is not f32 or f16");
+    *(uint16_t *)to = kind;
+    return kind != MOE_LAYOUT_NONE;
+}
+
+int strategy_check_kv(const struct strategy_options *o, bool on_gpu)
+{
+    if (o->kv_kind == MOE_LAYOUT_NONE || o->kv_kind == MOE_LAYOUT_F32)
+        return -1;
+    if (!on_gpu)
+        return cli_misuse(MOE_KV_ON_CPU, moe_layout_name(o->kv_kind));
+    if (o->exact)
+        return cli_misuse("option --exact forbids what may change results: --kv %s",
+                          moe_layout_name(o->kv_kind));
+    return -1;
+}
+
 const char *strategy_device_word(int i)
 {
     static const char *const words[] = {"cpu", "cuda", "auto", NULL};

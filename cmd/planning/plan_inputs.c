@@ -49,6 +49,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .gpu_memory_bytes = o->gpu_memory,
         .expert_memory_bytes = o->expert_memory,
         .exact = o->strategy.exact,
+        .kv_beside = true,
         .low_variant = o->strategy.low,
         .staging = o->strategy.staging,
         .device = o->strategy.device,
@@ -58,6 +59,7 @@ static struct moe_engine_options engine_options(const struct plan_options *o,
         .session = {.context = o->context,
                     .n_sequences = 1,
                     .batch = o->batch,
+                    .kv_kind = o->strategy.kv_kind,
                     .takes_back = o->draft != DRAFT_NONE},
         .context_cap = MOST_CONTEXT,
         .beside = room_for_text,
@@ -138,6 +140,7 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
         .context = m.context,
         .n_sequences = 1,
         .batch = m.batch,
+        .kv_kind = o->strategy.kv_kind,
         .whole_windows = plan_machine_has_gpu(in),
     };
     if (!o->shape)
@@ -147,7 +150,10 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
     m.kv = moe_session_kv_bytes(&in->config, &so);
     m.work = moe_session_bytes(&in->config, &so) - m.kv;
     if (in->shape.n_kinds)
-        m.kv = moe_shape_file_kv_bytes(&in->shape, m.context);
+        m.kv = moe_shape_file_kv_bytes(&in->shape, m.context,
+                                       o->strategy.kv_kind
+                                           ? (uint32_t)moe_layout_bits(o->strategy.kv_kind) / 8
+                                           : sizeof(float));
     return m;
 }
 
@@ -267,6 +273,16 @@ static int open_statistics(struct plan_inputs *in, struct moe_err *err)
     return MOE_OK;
 }
 
+/* A GPU that is named, or that a profile describes. */
+static int check_kv(const struct plan_inputs *in, struct moe_err *err)
+{
+    const struct strategy_options *o = &in->options->strategy;
+    bool on_gpu = o->device.cuda || plan_machine_has_gpu(in);
+    if (on_gpu || o->kv_kind == MOE_LAYOUT_NONE || o->kv_kind == MOE_LAYOUT_F32)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(o->kv_kind));
+}
+
 /* Once everything that strategies depend on is known. */
 static void set_fitters(struct plan_inputs *in)
 {
@@ -306,6 +322,8 @@ int plan_inputs_open(struct plan_inputs *in, const struct plan_options *o, struc
     if (status == MOE_OK)
         status = plan_machine_open(in, err);
     cli_progress_done();
+    if (status == MOE_OK)
+        status = check_kv(in, err);
     if (status == MOE_OK)
         set_fitters(in);
     return status;

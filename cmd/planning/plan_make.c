@@ -42,6 +42,8 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     int status = MOE_OK;
     plan->pack_fingerprint = in->fingerprint;
     plan->evidence = in->evidence;
+    if (in->options->strategy.kv_kind)
+        snprintf(plan->kv, sizeof plan->kv, "%s", moe_layout_name(in->options->strategy.kv_kind));
     snprintf(plan->pack, sizeof plan->pack, "%.*s%s", MOE_PLAN_TEXT - 32, base_name(in->name),
              in->drawn ? " (drawn weights)" : "");
     if (calibration.map) {

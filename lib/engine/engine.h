@@ -76,9 +76,11 @@ struct moe_engine_options {
      * opening; NULL: none. */
     const struct moe_trace_shape *follows;
     const char *follows_name; /* begins error texts */
-    bool measures; /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
-                      do, else they are refused */
-    uint64_t seed; /* of the random policy */
+    bool measures;  /* what is computed is not looked at: drawn weights (moe_pack_synthesized) will
+                       do, else they are refused */
+    bool kv_beside; /* `exact` is not about session.kv_kind: of plans, which seek exact strategies
+                       for a cache that was named */
+    uint64_t seed;  /* of the random policy */
     /* The model's layer that drafts is there (run/ahead.h), its experts among the others behind the
      * cache. MOE_ERR_UNSUPPORTED: the pack has none; MOE_ERR_USAGE: with what does not go with it
      * (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all of
@@ -96,6 +98,11 @@ struct moe_engine_options {
     struct moe_session_options session;
     uint32_t context_cap; /* 0: none */
 };
+
+/* Why only a GPU has another kind of KV cache than f32; for its name. */
+#define MOE_KV_ON_CPU                                                                              \
+    "option --kv %s: the CPU keeps keys and values as f32 (with --device cuda a GPU keeps them "   \
+    "so)"
 
 /* The split of a GPU's memory, in bytes. */
 struct moe_gpu_budget {

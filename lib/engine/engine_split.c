@@ -55,7 +55,20 @@ static int check_plan(const struct moe_model *m, const struct moe_gpu *gpu,
         return moe_fail(err, MOE_ERR_USAGE,
                         "the plan is for a GPU: it takes --device cuda (moe-plan without it plans "
                         "for the processor)");
+    if (plan->kv[0] && moe_kv_kind_find(plan->kv) == MOE_LAYOUT_NONE)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "the plan keeps keys and values as '%s', which is not f32 or f16",
+                        plan->kv);
     return MOE_OK;
+}
+
+/* Of the KV cache. Engines that share are asked for before it is known what computes. */
+static int check_kv(const struct moe_split_inputs *in, struct moe_err *err)
+{
+    uint16_t kind = in->session.kv_kind;
+    if (in->gpu || in->options->shares || kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(kind));
 }
 
 static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
@@ -97,6 +110,8 @@ static void follow_plan(struct moe_split_inputs *in)
         in->gpu_total = plan->memory.total;
     if (!o->session.context)
         in->session.context = plan->memory.context;
+    if (!o->session.kv_kind && plan->kv[0])
+        in->session.kv_kind = moe_kv_kind_find(plan->kv);
     const uint64_t budget = in->gpu && plan->host.total ? in->gpu_total : in->total;
     bool fits = !plan->memory.total || budget >= plan->memory.total;
     if (!o->session.batch && fits)
@@ -135,6 +150,9 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
     in->session.context = context_of(model, o);
     if (o->plan)
         follow_plan(in);
+    status = check_kv(in, err);
+    if (status != MOE_OK)
+        return status;
     if (model->config.n_encoder && !in->session.source_context)
         in->session.source_context = in->session.context;
     if (in->total == 0) {

@@ -176,6 +176,8 @@ struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe
     t.host_beside_gpu = in->gpu && r->strategy.needs_host;
     t.bf16_prompts = in->session.gpu_bf16;
     t.planned = in->options->plan != NULL;
+    if (in->session.kv_kind != MOE_LAYOUT_NONE && in->session.kv_kind != MOE_LAYOUT_F32)
+        t.kv = moe_layout_name(in->session.kv_kind);
     return t;
 }
 
@@ -195,7 +197,8 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
         status = resolve_variants(out, in, all_fit, err);
     }
     if (status == MOE_OK && in->options->exact) {
-        const struct moe_terms terms = moe_engine_terms(out, in);
+        struct moe_terms terms = moe_engine_terms(out, in);
+        terms.kv = in->options->kv_beside ? NULL : terms.kv;
         status = moe_exactness_check(&terms, err);
     }
     if (status == MOE_OK && !s->resident)

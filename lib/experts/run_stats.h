@@ -32,6 +32,7 @@ struct moe_stats {
     uint64_t peak_rss_bytes, memory_budget_bytes;       /* budget 0: none was given */
     uint64_t gpu_memory_bytes, gpu_memory_budget_bytes; /* taken on a GPU, of so many; 0: none */
     uint64_t unlocked_bytes; /* of the host's memory for a GPU, what could not be page-locked */
+    char kv[8];              /* how keys and values were kept: "f32", "f16" */
     uint64_t bf16_rows;      /* inputs of products that were computed in bf16 (--bf16-prompts) */
     /* With a GPU and predictions by routers: where these are asked, "gpu" or "host", and what each
      * took for one row when that was chosen; "": there was no choice. */

@@ -173,17 +173,18 @@ int moe_shape_file_bytes(struct moe_shape_bytes *out, const struct moe_shape_fil
     for (uint32_t i = 0; i < shape->n_kinds; i++)
         out->attention_parameters += shape->kinds[i].count * shape->kinds[i].attention_parameters;
     out->attention_parameters /= c->n_layers;
-    out->kv_position = moe_shape_file_kv_bytes(shape, 1);
+    out->kv_position = moe_shape_file_kv_bytes(shape, 1, sizeof(float));
     return MOE_OK;
 }
 
-uint64_t moe_shape_file_kv_bytes(const struct moe_shape_file *shape, uint32_t positions)
+uint64_t moe_shape_file_kv_bytes(const struct moe_shape_file *shape, uint32_t positions,
+                                 uint32_t cell_bytes)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < shape->n_kinds; i++) {
         const struct moe_shape_layers *k = &shape->kinds[i];
         uint64_t kept = k->window && k->window < positions ? k->window : positions;
-        bytes += sizeof(float) * k->count * (kept * k->kv_values + k->state_values);
+        bytes += k->count * (kept * k->kv_values * cell_bytes + k->state_values * sizeof(float));
     }
     return bytes;
 }

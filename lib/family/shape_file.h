@@ -41,6 +41,7 @@ int moe_shape_file_bytes(struct moe_shape_bytes *out, const struct moe_shape_fil
 
 /* Bytes that the described layers keep of a text of so many positions, f32; 0 where the file
  * describes none. */
-uint64_t moe_shape_file_kv_bytes(const struct moe_shape_file *shape, uint32_t positions);
+uint64_t moe_shape_file_kv_bytes(const struct moe_shape_file *shape, uint32_t positions,
+                                 uint32_t cell_bytes);
 
 #endif

@@ -9,6 +9,24 @@
 #include "kern/kern.h"
 #include "layer/session.h"
 
+/* ---- Kinds of cells ---- */
+
+static const uint16_t kinds[] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16};
+enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+
+const char *moe_kv_kind_at(int i)
+{
+    return i < N_KINDS ? moe_layout_name(kinds[i]) : NULL;
+}
+
+uint16_t moe_kv_kind_find(const char *name)
+{
+    for (int i = 0; i < N_KINDS; i++)
+        if (strcmp(name, moe_kv_kind_at(i)) == 0)
+            return kinds[i];
+    return MOE_LAYOUT_NONE;
+}
+
 /* ---- Its shape ---- */
 
 /* Layers that draft count as without a window: their rows may come later than a pass's. */

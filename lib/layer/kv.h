@@ -40,6 +40,12 @@ struct moe_session_options;
 struct moe_kv_pool moe_kv_pool_shape(const struct moe_config *config,
                                      const struct moe_session_options *o);
 
+/* How cells can be kept, as options, plans and statistics name it: "f32", then those that may
+ * change results; NULL after the last. */
+const char *moe_kv_kind_at(int i);
+/* The layout of that name, of a cell; MOE_LAYOUT_NONE: there is none. */
+uint16_t moe_kv_kind_find(const char *name);
+
 /* Layers that lie together: for each block, or slot, the cells of all of them. */
 struct moe_kv_part {
     uint8_t *keys, *values;

@@ -130,6 +130,7 @@ struct moe_session {
     void *device;                        /* ... and its own state, private to them */
     uint32_t context, n_sequences, batch;
     uint32_t source_context, n_sources; /* 0 without an encoder */
+    uint16_t kv_kind;                   /* of the KV cache's cells */
     int n_threads;                      /* as when it was opened: scratch memory is per thread */
     struct moe_stats stats;
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */

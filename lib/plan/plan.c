@@ -45,7 +45,7 @@ static const struct moe_member memory_members[] = {
     FIELD("work_bytes", memory.work),       FIELD("experts_bytes", memory.experts),
     FIELD("floor_bytes", memory.floor),     FIELD("token_experts_bytes", memory.token),
     FIELD("all_experts_bytes", memory.all), FIELD("context_tokens", memory.context),
-    FIELD("batch_tokens", memory.batch),
+    FIELD("batch_tokens", memory.batch),    FIELD("kv", kv),
 };
 
 static int check_parts(struct moe_record_reader *r, struct moe_yaml_node *map,

@@ -180,6 +180,7 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->experts = experts;
     s->context = o.context;
     s->n_sequences = o.n_sequences;
+    s->kv_kind = o.kv_kind;
     s->batch = o.batch;
     s->source_context = o.source_context;
     s->n_sources = o.n_sources;
@@ -331,11 +332,14 @@ int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept
                         struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
-    const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
-                      : c->prefix_lm
-                          ? "a model whose prompts see all of themselves begins each anew"
-                      : !s->stages->kv ? "the KV cache lies in the GPU's memory: take --device cpu"
-                                       : NULL;
+    const char *why =
+        c->n_encoder    ? "a model with an encoder keeps none of its texts"
+        : c->prefix_lm  ? "a model whose prompts see all of themselves begins each anew"
+        : s->stages->kv ? NULL
+        : s->kv_kind == MOE_LAYOUT_F32
+            ? "the KV cache lies in the GPU's memory: take --device cpu"
+            : "the KV cache lies in the GPU's memory, as f16: take --device cpu, without "
+              "--kv f16";
     if (why)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "no context can be saved or loaded here: %s",
                         why);

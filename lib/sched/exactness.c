@@ -67,6 +67,9 @@ struct moe_exactness moe_exactness_of(const struct moe_terms *t)
     comma = x.why[0] ? ", " : "";
     if (t->bf16_prompts)
         add(x.why, sizeof x.why, "%s--bf16-prompts", comma);
+    comma = x.why[0] ? ", " : "";
+    if (t->kv)
+        add(x.why, sizeof x.why, "%s--kv %s", comma, t->kv);
     x.exact = x.why[0] == 0;
     return x;
 }
@@ -81,7 +84,7 @@ int moe_exactness_check(const struct moe_terms *t, struct moe_err *err)
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         if (x.parts >> part & 1)
             add(names, sizeof names, "%s%s", names[0] ? "," : "", moe_strategy_part_at(part)->name);
-    if (t->planned && (names[0] || t->kept))
+    if (t->planned && (names[0] || t->kept || t->kv))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s the plan has %s (moe-plan --exact makes one without)", forbids, x.why);
     if (names[0])
@@ -115,6 +118,7 @@ static const struct {
     [MOE_CHANGE_SUBSTITUTED] = {"substituted", "not the router's choice"},
     [MOE_CHANGE_ON_HOST] = {"on_host", "on the host beside a GPU"},
     [MOE_CHANGE_BF16_ROWS] = {"bf16_rows", "rows in bf16"},
+    [MOE_CHANGE_KV_ROWS] = {"kv_rows", "rows with keys and values of fewer bits"},
 };
 
 const char *moe_change_key(enum moe_change change)
@@ -167,7 +171,7 @@ int moe_changes_check(const struct moe_changes *c, struct moe_err *err)
     for (int i = 0; i < MOE_N_CHANGES; i++)
         if (c->of[i]) /* rows are no activations */
             add(list, sizeof list, "%s %" PRIu64 " %s",
-                i == MOE_CHANGE_BF16_ROWS ? ";"
+                i >= MOE_CHANGE_BF16_ROWS ? ";"
                 : list[0]                 ? ","
                                           : "",
                 c->of[i], changes[i].what);

@@ -33,7 +33,8 @@ struct moe_terms {
     const char *kept, *best;
     bool host_beside_gpu; /* experts are computed on the host, the others on a GPU */
     bool bf16_prompts;
-    bool planned; /* all of it is a plan's: errors say what to do about that */
+    const char *kv; /* how keys and values are kept, where that may change results; NULL: as f32 */
+    bool planned;   /* all of it is a plan's: errors say what to do about that */
 };
 
 /* ... where it is used at variant `high` (inventory.h) of a pack; nothing but the strategy and its
@@ -69,6 +70,7 @@ enum moe_change {
     MOE_CHANGE_SUBSTITUTED,   /* not the router's choice */
     MOE_CHANGE_ON_HOST,       /* beside a GPU */
     MOE_CHANGE_BF16_ROWS,
+    MOE_CHANGE_KV_ROWS, /* keys and values were kept with fewer bits than they had */
     MOE_N_CHANGES
 };
 

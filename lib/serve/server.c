@@ -138,6 +138,18 @@ static int find_gpu(struct moe_server *s, struct moe_err *err)
     return status;
 }
 
+/* Answers do not depend on the executor. */
+static int check_kv(const struct moe_server *s, struct moe_err *err)
+{
+    uint16_t kind = s->options.engine.session.kv_kind;
+    if (kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32)
+        return MOE_OK;
+    for (uint32_t i = 0; i < s->n_executors; i++)
+        if (!s->executors[i].options.device.cuda)
+            return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(kind));
+    return MOE_OK;
+}
+
 /* Of an engine that has all memory nothing is known before it is opened. */
 static int skip_survey(struct moe_server *s, struct moe_err *err)
 {
@@ -179,6 +191,8 @@ static int open_all(struct moe_server *s, const struct moe_progress *progress, s
         status = open_executors(s, err);
     if (status == MOE_OK)
         status = find_gpu(s, err);
+    if (status == MOE_OK)
+        status = check_kv(s, err);
     if (status == MOE_OK)
         status = s->whole ? skip_survey(s, err) : memory_survey(s, progress, err);
     if (status == MOE_OK && !s->whole)

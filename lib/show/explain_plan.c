@@ -123,7 +123,8 @@ static void put_split(const struct explanation *x, const char *title,
     moe_buf_printf(x->out, "\n%s\n", title);
     put_share(x, "program", m->program, all);
     put_share(x, "weights outside experts", m->dense, all);
-    snprintf(name, sizeof name, "context of %" PRIu32, m->context);
+    snprintf(name, sizeof name, "context of %" PRIu32 "%s%s", m->context,
+             m->kv && x->plan->kv[0] ? " as " : "", m->kv ? x->plan->kv : "");
     put_share(x, name, m->kv, all);
     snprintf(name, sizeof name, "batches of %" PRIu32, m->batch);
     put_share(x, name, m->work, all);

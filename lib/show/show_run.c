@@ -169,6 +169,7 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_u64(&e, "gpu_memory_bytes", stats->gpu_memory_bytes);
     moe_emit_u64(&e, "gpu_memory_budget_bytes", stats->gpu_memory_budget_bytes);
     moe_emit_u64(&e, "unlocked_bytes", stats->unlocked_bytes);
+    moe_emit_text(&e, "kv", stats->kv);
     moe_emit_u64(&e, "bf16_rows", stats->bf16_rows);
     if (stats->predict_on[0]) {
         moe_emit_text(&e, "predict_on", stats->predict_on);
@@ -333,6 +334,8 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        "predict  on the %s; for one row %.1f us on the GPU, %.1f us on the host\n",
                        strcmp(stats->predict_on, "gpu") == 0 ? "GPU" : "host",
                        1e6 * stats->predict_gpu_seconds, 1e6 * stats->predict_host_seconds);
+    if (stats->kv[0] && strcmp(stats->kv, "f32") != 0)
+        moe_buf_printf(out, "kv       keys and values kept as %s (--kv)\n", stats->kv);
     if (stats->bf16_rows)
         moe_buf_printf(out,
                        "bf16     %" PRIu64 " matmul input rows rounded to bf16 (--bf16-prompts)\n",

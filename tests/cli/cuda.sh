@@ -167,6 +167,35 @@ check "... has computation" grep -q 'layer 1 attention' "$tmp/trace"
 check "... of both kinds" grep -q 'layer 1 feed-forward' "$tmp/trace"
 check "... and loads" grep -q 'layer 1 expert' "$tmp/trace"
 
+# ---- Keys and values as f16 ----------------------------------------------------------------------
+
+ask --kv f32
+check "--kv f32: the CPU's answer" answers "$tmp/want"
+check "... which the statistics name" [ "$(figure kv)" = f32 ]
+full=$(figure gpu_memory_bytes)
+ask --kv f16
+expect_exit 0 "--kv f16"
+check "... takes less of the GPU ($(figure gpu_memory_bytes) of $full bytes)" [ "$(figure gpu_memory_bytes)" -lt "$full" ]
+check "... which the statistics name" [ "$(figure kv)" = f16 ]
+check "... as what may change results" grep -q '"why": "--kv f16"' "$json"
+check "... and did" grep -q '"as_done": false' "$json"
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --device cuda --kv f16
+expect_exit 0 "... --perplexity"
+check "... of other digits than with f32" [ "$(cat "$out")" != "$(cat "$tmp/whole")" ]
+check "... and near them" awk 'NR == FNR { want = $2; next } { exit !($2 > 0.98 * want && $2 < 1.02 * want) }' "$tmp/whole" "$out"
+ask --kv f16 --exact
+error_line 2 'moe-run: option --exact forbids what may change results: --kv f16*' "--exact forbids it"
+run "$gpu" "$two" -p Once -n 2 --kv f16
+error_line 2 'moe-run: option --kv f16: the CPU keeps keys and values as f32*' "the CPU has none"
+run "$gpu" "$two" -p Once -n 2 --kv f16 --device test:2,1GB/s
+error_line 2 'moe-run: option --kv f16: the CPU keeps keys and values as f32*' "... nor a test device"
+run env MOE_SHIM_DEVICES=0 "$gpu" "$two" -p Once -n 2 --kv f16 --device auto
+error_line 2 'moe-run: option --kv f16: the CPU keeps keys and values as f32*' "... nor the CPU in place of a GPU"
+ask --kv q7
+error_line 2 "moe-run: option --kv: 'q7' is not f32 or f16*" "another kind"
+ask --kv f16 --prompt-cache "$tmp/context"
+error_line 2 'moe-run: options --prompt-cache and --kv f16 exclude each other*' "a context file of it"
+
 # ---- No device, or one that fails ----------------------------------------------------------------
 
 failing() { # GLOB NAME SETTING OPTION...: an error with cuda, a note and the answer with auto

@@ -55,6 +55,19 @@ check "... of times that were not measured on it" [ "$(member evidence times_mea
 cp "$tmp/plan.yaml" "$tmp/first.yaml"
 planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M
 check "... the same twice" cmp -s "$tmp/plan.yaml" "$tmp/first.yaml"
+planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv f16
+check "--kv f16: half of the KV cache" [ $((2 * $(member memory kv_bytes))) = "$(sed -n '/^memory:/,/^[a-z]/s/^  kv_bytes: //p' "$tmp/first.yaml")" ]
+check "... which the plan names" [ "$(member memory kv)" = f16 ]
+cp "$tmp/plan.yaml" "$tmp/half.yaml"
+run "$plan" --explain "$tmp/half.yaml"
+expect_stdout_like '*may change what the model says: --kv f16.*context of 64 as f16*' "... and is explained so"
+planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv f16 --exact
+error_line 2 'moe-plan: option --exact forbids what may change results: --kv f16*' "... --exact forbids it"
+planned gpu --memory ${host}M --kv f16
+error_line 2 'moe-plan: option --kv f16: the CPU keeps keys and values as f32*' "... the CPU has none"
+planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv f16
+check "... a strategy is sought as without" [ "$(member memory kv)" = f16 ]
+sed 's/^  kv: f16/  kv: q7/' "$tmp/half.yaml" >"$tmp/other.yaml"
 rate() { planned gpu --strategy lru --device cuda --memory "$1" --gpu-memory 6M && member expected decode_tokens_per_second; }
 run "$plan" --explain "$tmp/first.yaml"
 expect_stdout_like "Plan for tiny.moe in 8.00 MiB of a GPU and $host.00 MiB of*main memory, on *
@@ -136,6 +149,17 @@ check "... in the GPU's budget" [ "$(figure gpu_memory_budget_bytes)" = $((8 << 
 check "... which it keeps" [ "$(figure gpu_memory_bytes)" -le $((8 << 20)) ]
 check "... and the host's" keeps $host
 check "... by the plan's strategy" [ "$(figure strategy)" = prefetch ]
+
+ask --plan "$tmp/half.yaml"
+expect_exit 0 "a plan with --kv f16"
+check "... keeps keys and values so" [ "$(figure kv)" = f16 ]
+ask --plan "$tmp/half.yaml" --kv f32
+check "... unless told otherwise" [ "$(figure kv)" = f32 ]
+check "... which gives the answer that there is without" cmp -s "$out" "$tmp/want"
+ask --plan "$tmp/half.yaml" --exact
+error_line 2 'moe-run: option --exact forbids what may change results: the plan has --kv f16 (*' "... --exact forbids it"
+ask --plan "$tmp/other.yaml"
+error_line 3 "moe-run: the plan keeps keys and values as 'q7', which is not f32 or f16" "... of a kind that there is not"
 
 # What is on the GPU is what the plan says, to less than a slot; a run without a plan has as much.
 planned gpu --strategy lru --device cuda --memory ${least}M --gpu-memory 6M --batch 64

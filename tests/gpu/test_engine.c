@@ -386,6 +386,47 @@ static void prompts_in_bf16(void **state)
     pair_close(&p);
 }
 
+/* Half of the bytes, other logits, and no context file, which says why. */
+static void keys_and_values_in_f16(void **state)
+{
+    enum { N = 20 };
+    struct pair p;
+    struct moe_row rows[N];
+    struct moe_err err = {0};
+    struct moe_kept kept;
+    uint64_t bytes[2];
+    float *first = NULL;
+    open_pair(&p, "tests/fixtures/qwen3-moe-a", small, 8, 64, false);
+    const struct moe_config *c = &p.sides[CPU].model->config;
+    pair_rows(&p, rows, 0, 0, N);
+    for (int f16 = 0; f16 < 2; f16++) {
+        pair_close_sessions(&p);
+        pair_sessions(&p, (struct moe_session_options){
+                              .context = 64,
+                              .batch = MAX_ROWS,
+                              .kv_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+                          });
+        struct side *s = &p.sides[GPU];
+        const struct gpu_work *work = s->session->device;
+        bytes[f16] = work->kv.bytes;
+        pair_forward(&p, rows, N, 1, f16 ? "as f16" : "as f32");
+        if (!f16) {
+            first = malloc(c->vocab * sizeof *first);
+            assert_non_null(first);
+            memcpy(first, s->logits, c->vocab * sizeof *first);
+        }
+        assert_int_equal(memcmp(first, s->logits, c->vocab * sizeof *first) != 0, f16);
+        assert_fails(moe_sequence_pieces(s->session, N, &kept, &err), MOE_ERR_UNSUPPORTED,
+                     f16 ? "in the GPU's memory, as f16: take --device cpu, without --kv f16"
+                         : "in the GPU's memory: take --device cpu",
+                     &err);
+        err = (struct moe_err){0};
+    }
+    assert_int_equal(bytes[0], 2 * bytes[1]);
+    free(first);
+    pair_close(&p);
+}
+
 /* A text that begins like one that was computed gets a copy of its block: what follows has the
  * logits that it has alone. */
 static void a_text_that_begins_like_another(void **state)
@@ -438,6 +479,7 @@ int main(void)
         cmocka_unit_test(experts_of_several_layouts),
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(prompts_in_bf16),
+        cmocka_unit_test(keys_and_values_in_f16),
         cmocka_unit_test(a_text_that_begins_like_another),
     };
     return cmocka_run_group_tests_name("engine", tests, open_gpu, close_gpu);

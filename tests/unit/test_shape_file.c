@@ -82,10 +82,12 @@ static void layers_of_two_kinds(void **state)
     assert_false(two.runs);
     assert_non_null(strstr(two.why, "not implemented"));
     /* 25 layers keep 1024 positions at most, 5 keep all. */
-    assert_int_equal(moe_shape_file_kv_bytes(&two, 100),
+    assert_int_equal(moe_shape_file_kv_bytes(&two, 100, 4),
                      4 * 100 * (25 * UINT64_C(4096) + 5 * 2048));
-    assert_int_equal(moe_shape_file_kv_bytes(&two, 4096),
+    assert_int_equal(moe_shape_file_kv_bytes(&two, 4096, 4),
                      4 * (25 * UINT64_C(4096) * 1024 + 5 * UINT64_C(2048) * 4096));
+    assert_int_equal(moe_shape_file_kv_bytes(&two, 4096, 2),
+                     2 * (25 * UINT64_C(4096) * 1024 + 5 * UINT64_C(2048) * 4096));
     assert_ok(moe_shape_file_bytes(&b, &two, four, 16, 64, &err), &err);
     assert_int_equal(b.attention_parameters, (25 * 34603520 + 5 * 49021952) / 30);
     assert_true(
@@ -102,7 +104,7 @@ static void layers_of_two_kinds(void **state)
     static struct moe_shape_file plain;
     read_shape(&plain, "mixtral-8x7b.json");
     assert_true(plain.runs && plain.n_kinds == 0);
-    assert_int_equal(moe_shape_file_kv_bytes(&plain, 4096), 0);
+    assert_int_equal(moe_shape_file_kv_bytes(&plain, 4096, 4), 0);
 }
 
 #define CONFIG                                                                                     \
@@ -134,7 +136,8 @@ static void layers_with_states(void **state)
                         "\"kv_values\": 64}]}}",
                         &err),
               &err);
-    assert_int_equal(moe_shape_file_kv_bytes(&s, 1000), 4 * (4000 + 64 * 1000));
+    assert_int_equal(moe_shape_file_kv_bytes(&s, 1000, 4), 4 * (4000 + 64 * 1000));
+    assert_int_equal(moe_shape_file_kv_bytes(&s, 1000, 2), 4 * 4000 + 2 * 64 * 1000);
     assert_ok(moe_shape_file_bytes(&b, &s, four, 16, 64, &err), &err);
     assert_int_equal(b.attention_parameters, 16384);
     double state_bytes = 8.0 * 4000 / 2;

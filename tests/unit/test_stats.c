@@ -469,6 +469,11 @@ static void one_change_breaks_exact(void **state)
                  &err);
     s = (struct moe_stats){.device = "cuda", .bf16_rows = 9};
     assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 9 rows in bf16", &err);
+    s = (struct moe_stats){.device = "cuda", .kv = "f16", .prefill.tokens = 4, .decode.tokens = 2};
+    assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 6 rows with keys and values of",
+                 &err);
+    strcpy(s.kv, "f32");
+    assert_ok(moe_stats_check_exact(&s, &err), &err);
 }
 
 int main(void)
