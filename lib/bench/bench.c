@@ -32,7 +32,7 @@ void moe_bench_rows(const struct moe_ids *text, uint32_t vocab, uint32_t first,
 static int likeliest(const struct bench *b, uint32_t row, uint32_t *token, struct moe_err *err)
 {
     if (b->s->stages->greedy)
-        return b->s->stages->greedy(b->s, row, token, err);
+        return moe_greedy(b->s, row, token, err);
     int status = moe_logits(b->s, row, 1, b->logits, err);
     *token = 0;
     for (uint32_t i = 1; status == MOE_OK && i < b->s->model->config.vocab; i++)

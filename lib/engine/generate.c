@@ -149,7 +149,7 @@ static int next_token(struct moe_session *s, struct moe_sampler *sampler,
 {
     const struct moe_generate_options *o = answer->options;
     if (s->stages->greedy && moe_sampler_is_greedy(sampler) && !o->token && !o->constraint)
-        return s->stages->greedy(s, last, id, err);
+        return moe_greedy(s, last, id, err);
     int status = moe_logits(s, last, 1, logits, err);
     if (status == MOE_OK)
         status = moe_answer_draw(answer, sampler, logits, history, id, err);

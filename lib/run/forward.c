@@ -259,14 +259,28 @@ int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_row
     return status == MOE_OK ? moe_encode_keep(s, rows, n_rows, output, err) : status;
 }
 
+/* Adds what was computed after a pass to the phase of that pass. */
+static void add_time(struct moe_session *s, double started, double joules)
+{
+    if (!s->phase)
+        return;
+    s->phase->seconds += moe_experts_clock(s->experts) - started;
+    s->phase->joules += moe_energy_joules(s->energy) - joules;
+}
+
 int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err)
 {
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     int status = s->stages->logits(s, first, n, logits, err);
-    if (s->phase) {
-        s->phase->seconds += moe_experts_clock(s->experts) - started;
-        s->phase->joules += moe_energy_joules(s->energy) - joules;
-    }
+    add_time(s, started, joules);
+    return status;
+}
+
+int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
+{
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    int status = s->stages->greedy(s, row, token, err);
+    add_time(s, started, joules);
     return status;
 }

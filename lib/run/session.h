@@ -120,4 +120,8 @@ int moe_check_ids(const struct moe_model *model, const uint32_t *ids, uint64_t n
 int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
                struct moe_err *err);
 
+/* The likeliest token after a row of the last moe_forward, chosen on the device: only where
+ * s->stages->greedy is there. Fails where a device does. */
+int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err);
+
 #endif

@@ -2,6 +2,8 @@
  * What must not change a result: threads, batch splits, other sequences in the batch, cuts of the
  * layer range, the instruction set. All bit for bit, on logits, at 16 bits and at 4.
  */
+#include "base/clock.h"
+#include "layer/stages.h"
 #include "model_fixture.h"
 
 enum { N_IDS = 45, N_SEQUENCES = 3, BATCH = 64 };
@@ -196,6 +198,36 @@ static void misuse_is_refused(void **state)
                  MOE_ERR_USAGE, "1 to 64 rows", &err);
 }
 
+/* A device that takes its time over the likeliest token. */
+static int slow_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
+{
+    double since = moe_seconds();
+    while (moe_seconds() < since + 0.02)
+        ;
+    *token = row;
+    return MOE_OK;
+}
+
+static void time_of_the_likeliest_token_counts(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_session *s = fixtures[0].session;
+    const struct moe_stages_ops *stages = s->stages;
+    struct moe_stages_ops slow = *stages;
+    slow.greedy = slow_greedy;
+    struct moe_row row = {0, 0, ids[0][0], 0};
+    assert_ok(moe_forward(s, MOE_DECODE, &row, 1, 0, s->model->config.n_layers, NULL, NULL, &err),
+              &err);
+    double before = s->stats.decode.seconds;
+    uint32_t token = 1;
+    s->stages = &slow;
+    int status = moe_greedy(s, 0, &token, &err);
+    s->stages = stages;
+    assert_ok(status, &err);
+    assert_int_equal(token, 0);
+    assert_true(s->stats.decode.seconds >= before + 0.02);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +237,7 @@ int main(void)
         cmocka_unit_test(other_sequences_change_nothing),
         cmocka_unit_test(cut_of_the_layers_changes_nothing),
         cmocka_unit_test(misuse_is_refused),
+        cmocka_unit_test(time_of_the_likeliest_token_counts),
     };
     return cmocka_run_group_tests_name("forward", tests, open_all, close_all);
 }
