@@ -251,6 +251,15 @@ $(LIBCMD): $(CMD_SHARED_OBJ) $(BUILD)/.parts
 # What the programs have in rooms of their own includes what they share.
 $(BUILD)/cmd/%.o: VARIANT := -Icmd
 
+# The manual as text, of which programs have a copy.
+PAGES := $(sort $(wildcard man/*.[1-9]))
+MANUAL := $(BUILD)/man/pages.txt
+$(MANUAL): man/text.awk $(PAGES)
+	$(Q)mkdir -p $(@D)
+	$(Q)awk -f man/text.awk $(PAGES) >$@.new && mv $@.new $@
+$(BUILD)/cmd/cli_manual.o: $(MANUAL)
+$(BUILD)/cmd/cli_manual.o: VARIANT := -Icmd -DCLI_MANUAL='"$(MANUAL)"'
+
 AS_NEEDED := -Wl,--as-needed
 $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(BESIDE) -ledit)
@@ -524,7 +533,6 @@ bench-gpu: all tools
 # ---- Installation -------------------------------------------------------------------------------
 
 .PHONY: install uninstall
-PAGES := $(wildcard man/*.[1-9])
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PROFILEDIR := $(DESTDIR)$(PREFIX)/share/moe-toolkit/profiles

@@ -27,7 +27,8 @@ static int n_options;
 static struct {
     uint32_t threads;
     const char *cpu;
-    int shell; /* an enum cli_shell, or -1 */
+    int shell;        /* an enum cli_shell, or -1 */
+    const char *page; /* of the manual, or NULL */
     bool help, version;
 } common = {.shell = -1};
 
@@ -37,6 +38,13 @@ static const char *cpu_word(int i)
 }
 static const char *const shells[] = {"bash", "zsh", "fish", NULL}; /* as enum cli_shell */
 
+static bool name_page(const char *text, void *to, char why[128])
+{
+    (void)why;
+    *(const char **)to = text ? text : program->name;
+    return true;
+}
+
 static const struct cli_option common_options[] = {
     {.kind = CLI_LIST, .help = "Common"},
     {CLI_OPT_U32('t', "threads", "N", &common.threads, 1, MOE_MAX_THREADS),
@@ -45,6 +53,7 @@ static const struct cli_option common_options[] = {
     {CLI_OPT_FLAG('q', "quiet", &cli_quiet)},
     {CLI_OPT_FLAG('v', "verbose", &cli_verbose)},
     {CLI_OPT_FLAG('h', "help", &common.help)},
+    {CLI_OPT_CUSTOM(0, "manual", "PAGE", &common.page, name_page), .alone = true},
     {CLI_OPT_FLAG('V', "version", &common.version)},
     {CLI_OPT_CHOICE(0, "completion", "SHELL", &common.shell, shells)},
     {.kind = CLI_END},
@@ -290,6 +299,10 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     if (common.help) {
         cli_print_help(p, common_options);
         return cli_finish(CLI_DONE);
+    }
+    if (common.page) {
+        status = cli_print_manual(common.page);
+        return status == CLI_DONE ? cli_finish(CLI_DONE) : status;
     }
     if (common.shell >= 0) {
         cli_print_completion((enum cli_shell)common.shell, p->name, table, n_options);

@@ -17,6 +17,10 @@ enum cli_shell { CLI_BASH, CLI_ZSH, CLI_FISH };
 void cli_print_completion(enum cli_shell shell, const char *name,
                           const struct cli_option *const *options, int n);
 
+/* Shows a manual page, "moe-run" or "moe-plan.5", in a pager where a person reads. CLI_DONE, or the
+ * exit status after a message that names the pages. */
+int cli_print_manual(const char *name);
+
 /* Puts streams of cli_output.c in the places of stdout and stderr. */
 void cli_open_output(void);
 /* The program's name. */

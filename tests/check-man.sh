@@ -64,6 +64,9 @@ takes() { # PROGRAM OPTION
     said=$("$1" --help "--$2=x" 2>&1 >/dev/null) || case $said in
         *"option --$2 takes no argument"*) return 0 ;;
     esac
+    said=$("$1" "--$2=/" 2>&1 >/dev/null) || case $said in # may stand alone
+        *"no page '/'"*) return 0 ;;
+    esac
     return 1
 }
 
