@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs tests and counts: tests/run.sh [quick|all|gpu|torture]. The last line is "N passed, N failed", with
+# Runs tests and counts: tests/run.sh [quick|all|root|gpu|torture]. The last line is "N passed, N failed", with
 # ", N skipped" where some were; exit 1 when any failed.
 #
 # Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
@@ -102,7 +102,12 @@ fi
 
 # ---- All of them ---------------------------------------------------------------------------------
 
-tests() { # quick|all|gpu|torture
+tests() { # quick|all|root|gpu|torture
+    if [ "$1" = root ]; then # what tests more, or otherwise, with root's rights
+        grep -l -E '^[^#]*(can_control_groups|small_disk|ordinary )' tests/cli/*.sh | grep -v /lib.sh
+        grep -l geteuid tests/unit/test_*.c | sed "s|^tests\(.*\)\.c$|$BUILD/tests\1|"
+        return
+    fi
     if [ "$1" = torture ]; then
         echo tests/torture/soak.sh
         for test in tests/torture/*.sh; do

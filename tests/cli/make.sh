@@ -40,7 +40,7 @@ END
 done
 
 made() { # TARGET OR KNOB...: as somebody types it, with the compilers above
-    run env -u MAKEFLAGS -u MAKELEVEL -u BUILD -u CFLAGS -u CUDA -u NVCC -u LEAVE_OUT MAKEFLAGS= \
+    run env -u MAKEFLAGS -u MAKELEVEL -u BUILD -u CFLAGS -u CUDA -u CUDA_ARCHS -u NVCC -u NVCC_OPT -u LEAVE_OUT MAKEFLAGS= \
         make -C "$clone" --no-print-directory CC="$tmp/cc" CXX="$tmp/c++" "$@"
 }
 programs() { ls "$clone/build/bin" 2>/dev/null | tr '\n' ' '; }
