@@ -30,7 +30,7 @@ static inline struct moe_pack *tiers_pack(char path[128], int zstd_level)
     struct moe_convert_options options = pack_options("4d8,2", 8);
     options.zstd_level = zstd_level;
     snprintf(path, 128, "/tmp/moe-tiers-%d-%d.moe", zstd_level, (int)getpid());
-    make_pack(path, TINY_MOE, &options);
+    bundled_pack(path, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     return pack;
 }

@@ -26,7 +26,7 @@ static inline void fixture_pack(char path[128], int bits)
     snprintf(experts, sizeof experts, "%d", bits);
     const struct moe_convert_options options = pack_options(experts, bits);
     snprintf(path, 128, "/tmp/moe-test-%d-%d.moe", bits, (int)getpid());
-    make_pack(path, TINY_MOE, &options);
+    bundled_pack(path, &options);
 }
 
 static inline void fixture_open(struct fixture *f, int bits, uint32_t n_sequences, uint32_t batch)

@@ -178,7 +178,7 @@ static inline void strategies_set_up(struct strategies *f, const char *name)
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
     moe_par_set_threads(2);
     snprintf(f->pack, sizeof f->pack, "/tmp/moe-%s-%d.moe", name, (int)getpid());
-    make_pack(f->pack, TINY_MOE, &options);
+    bundled_pack(f->pack, &options);
     const struct moe_engine_options resident = strategies_options(f, "resident", 0);
     struct moe_engine *e = strategies_open(f, &resident);
     assert_int_equal(e->model->config.n_layers, LAYERS);

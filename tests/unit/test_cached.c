@@ -67,7 +67,7 @@ static int open_all(void **state)
         snprintf(packs[i], sizeof packs[i], "/tmp/moe-cached-%d-%d.moe", i, (int)getpid());
         struct moe_convert_options options = pack_options("4d8,2", 8);
         options.zstd_level = i ? 3 : 0;
-        make_pack(packs[i], TINY_MOE, &options);
+        bundled_pack(packs[i], &options);
     }
     assert_ok(moe_model_open(&fixture.model, packs[0], 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, NULL, &err),

@@ -62,7 +62,7 @@ static int bench_open(void **state)
     b->progress.stop = &b->stop;
     const struct moe_convert_options options = pack_options("4,2", 8);
     snprintf(b->pack, sizeof b->pack, "/tmp/moe-test-importance-%d.moe", (int)getpid());
-    make_pack(b->pack, TINY_MOE, &options);
+    bundled_pack(b->pack, &options);
     snprintf(b->text, sizeof b->text, "/tmp/moe-test-importance-%d.txt", (int)getpid());
     FILE *f = fopen(b->text, "w");
     fputs(texts, f);

@@ -149,7 +149,7 @@ static void of_a_pack(void **state)
     const struct moe_convert_options options = pack_options("4d8,2", 8);
     snprintf(path, sizeof path, "/tmp/moe-inventory-%d.moe", (int)getpid());
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    make_pack(path, TINY_MOE, &options);
+    bundled_pack(path, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     assert_ok(moe_inventory_of_pack(&i, pack, 4, &err), &err);
     assert_true(i.n_layers == 12 && i.n_experts == 32 && i.top_k == 4 && i.n_model_layers == 12);

@@ -47,7 +47,7 @@ static void compare(const char *expert_bits, int dense_bits, uint32_t group)
     struct moe_convert_options options = pack_options(expert_bits, dense_bits);
     const char *path = in_dir("x.moe");
     options.group = group;
-    make_pack(path, TINY_MOE, &options);
+    bundled_pack(path, &options);
     assert_ok(moe_pack_open(&pack, path, &err), &err);
     assert_ok(moe_pack_summarize(pack, &summary, &err), &err);
     assert_ok(moe_shape_bytes(&shape, &summary.config, bits_of(expert_bits), (uint32_t)dense_bits,

@@ -70,7 +70,7 @@ static void load(const char *experts, bool compressed)
     uint64_t directory, wanted, got = 0, at = 0;
     options.zstd_level = compressed ? 3 : 0;
     snprintf(path, sizeof path, "/tmp/moe-sweep-%d.moe", (int)getpid());
-    make_pack(path, TINY_MOE, &options);
+    bundled_pack(path, &options);
     look_at(path, &directory, &wanted);
     const struct moe_server_options o = {
         .pack = path, .engine = {.memory_bytes = 1ull << 30, .session = {.context = 64}}};
@@ -117,7 +117,7 @@ static void staging_is_in_the_budget(void **state)
         uint64_t largest = 0;
         options.zstd_level = compressed ? 3 : 0;
         snprintf(path, sizeof path, "/tmp/moe-sweep-%d.moe", (int)getpid());
-        make_pack(path, TINY_MOE, &options);
+        bundled_pack(path, &options);
         moe_strategy_find("resident", &o.strategy);
         assert_ok(moe_engine_open(&e, path, &o, NULL, &err), &err);
         for (uint32_t i = 0; i < moe_pack_n_tensors(e->model->pack); i++) {
