@@ -56,7 +56,7 @@ static int encode_one(struct moe_session *s, const char *text, uint64_t n, enum 
                       float *embedding, struct moe_err *err)
 {
     struct moe_ids ids = {0};
-    int status = moe_prompt_source(s->model, text, n, &ids, err);
+    int status = moe_prompt_plain(s->model, text, n, &ids, err);
     if (status == MOE_OK)
         status = moe_encode_pooled(s, ids.ids, ids.n, pooling, embedding, err);
     if (status == MOE_OK)

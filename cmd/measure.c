@@ -263,7 +263,7 @@ int measure_ids(const char *pack_path, const char *text, struct moe_err *err)
     const uint8_t *section = moe_pack_section(pack, MOE_PACK_TOKENIZER, &n);
     status = moe_tokenizer_read(&tok, pack_path, section, n, err);
     if (status == MOE_OK)
-        status = moe_tokenizer_encode(tok, text, strlen(text), false, &ids, err);
+        status = moe_tokenizer_encode_whole(tok, text, strlen(text), false, &ids, err);
     for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++)
         printf("%s%u", i ? " " : "", ids.ids[i]);
     if (status == MOE_OK)

@@ -201,7 +201,7 @@ static int prepare_source(struct moe_conversation *c, const char *text, struct m
     const struct moe_model *m = c->session->model;
     forget_context(c);
     c->source.n = 0;
-    int status = moe_prompt_source(m, text, strlen(text), &c->source, err);
+    int status = moe_prompt_plain(m, text, strlen(text), &c->source, err);
     return status == MOE_OK ? moe_ids_push(&c->history, m->config.decoder_start, err) : status;
 }
 

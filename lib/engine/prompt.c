@@ -2,10 +2,16 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "run/source.h"
+
+enum {
+    ANSWER_ROOM = 256, /* tokens of a context for the answer, at least */
+    LOOK = 4,          /* contexts of a text that is too long are looked at, for its length */
+};
 
 int moe_prompt_open_chat(struct moe_chat **out, const struct moe_model *model, const char *name,
                          const char *template, uint64_t n, struct moe_err *err)
@@ -35,16 +41,32 @@ int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rende
                                      rendered->size - known, spans, kept, ids, err);
 }
 
+int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least, uint64_t context,
+                        struct moe_err *err)
+{
+    char way[96];
+    uint64_t larger = moe_round_up(n + ANSWER_ROOM, ANSWER_ROOM);
+    if (n < config->context_max)
+        snprintf(way, sizeof way, "-c %" PRIu64 "%s",
+                 larger < config->context_max ? larger : config->context_max,
+                 least ? " or more" : " would hold it");
+    else
+        snprintf(way, sizeof way, "the model's own is %" PRIu32, config->context_max);
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "the prompt of %s%" PRIu64 " tokens does not fit the context of %" PRIu64
+                    " (%s)",
+                    least ? "at least " : "", n, context, way);
+}
+
 int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
                             uint64_t context, struct moe_err *err)
 {
     struct moe_tokenizer_survey look;
     if (n <= context) /* no more tokens than bytes */
         return MOE_OK;
-    int status = moe_tokenizer_look(model->tokenizer, text, n, context + 1, &look, err);
+    int status = moe_tokenizer_look(model->tokenizer, text, n, LOOK * context, &look, err);
     if (status == MOE_OK && look.least_ids > context)
-        status = moe_fail(err, MOE_ERR_LIMIT,
-                          "the prompt does not fit the context of %" PRIu64 " tokens", context);
+        status = moe_prompt_too_long(&model->config, look.least_ids, true, context, err);
     return status;
 }
 
@@ -94,13 +116,7 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err)
 {
-    if (model->config.n_encoder || model->config.prefix_lm)
-        return moe_prompt_source(model, text, n, ids, err);
-    int64_t bos = moe_tokenizer_bos(model->tokenizer);
-    int status = bos >= 0 ? moe_ids_push(ids, (uint32_t)bos, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = moe_tokenizer_encode(model->tokenizer, text, n, false, ids, err);
-    return status;
+    return moe_tokenizer_encode_whole(model->tokenizer, text, n, false, ids, err);
 }
 
 int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
@@ -111,15 +127,9 @@ int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const
     if (!model->config.prefix_lm)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model sees no prefix as a whole: put it before the text itself");
-    int status = moe_prompt_source(model, prefix, strlen(prefix), ids, err);
+    int status = moe_prompt_plain(model, prefix, strlen(prefix), ids, err);
     return status == MOE_OK ? moe_tokenizer_encode(model->tokenizer, text, n, false, ids, err)
                             : status;
-}
-
-int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,
-                      struct moe_ids *ids, struct moe_err *err)
-{
-    return moe_tokenizer_encode_source(model->tokenizer, text, n, false, ids, err);
 }
 
 void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n)

@@ -19,6 +19,10 @@ int moe_prompt_open_chat(struct moe_chat **out, const struct moe_model *model, c
 int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rendered,
                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
                       struct moe_err *err);
+/* MOE_ERR_LIMIT, with both numbers, and which -c would do where the model can take so many;
+ * `least`: the prompt has n tokens or more. */
+int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least, uint64_t context,
+                        struct moe_err *err);
 /* MOE_ERR_LIMIT: n bytes of text make more ids than `context`, which is seen without making them.
  */
 int moe_prompt_check_length(const struct moe_model *model, const char *text, uint64_t n,
@@ -28,8 +32,8 @@ int moe_prompt_check_length(const struct moe_model *model, const char *text, uin
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                     const struct moe_chat_input *input, uint64_t context, struct moe_ids *ids,
                     struct moe_err *err);
-/* Appends the ids of n bytes of plain text, after the token that begins a text where there is one;
- * with an encoder, of a source. */
+/* Appends the ids of n bytes of plain text, or of what an encoder reads, with the tokens that the
+ * tokenizer's files put around a text. */
 int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n,
                      struct moe_ids *ids, struct moe_err *err);
 
@@ -38,11 +42,6 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
  * moe_prompt_plain. MOE_ERR_UNSUPPORTED: the model's texts have none. */
 int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
                         uint64_t n, struct moe_ids *ids, struct moe_err *err);
-
-/* Appends the ids of n bytes of text as an encoder reads it, with the tokens that the tokenizer
- * puts around a whole text. */
-int moe_prompt_source(const struct moe_model *model, const char *text, uint64_t n,
-                      struct moe_ids *ids, struct moe_err *err);
 
 /* A prompt that sees all of itself (prefix_lm), of n ids: the prefix is what stands before the
  * tokenizer's last token, GPTSAN's separator, or without one all of it. */

@@ -22,7 +22,7 @@ struct cutting {
     uint64_t size;
     char *separator;
     uint64_t separator_n;
-    uint32_t eos;
+    uint32_t first;            /* the token before each document */
     char *window;              /* [WINDOW] */
     uint64_t from, have;       /* the bytes of the file in it */
     uint64_t after;            /* what is left of the file */
@@ -57,7 +57,8 @@ static int cutting_open(struct cutting *c, const struct moe_documents *d, const 
                         "the model has no end-of-text token to separate documents");
     uint32_t length = 0;
     const uint8_t *bytes = moe_tokenizer_bytes(d->tokenizer, (uint32_t)eos, &length);
-    c->eos = (uint32_t)eos;
+    c->first =
+        (uint32_t)(moe_tokenizer_adds_bos(d->tokenizer) ? moe_tokenizer_bos(d->tokenizer) : eos);
     c->separator_n = length;
     if (length >= WINDOW / 2)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "an end-of-text token of %u bytes", length);
@@ -269,7 +270,7 @@ int moe_documents_each(const struct moe_documents *d, const char *path,
         status = read_document(&c, err);
         ids.n = 0;
         if (status == MOE_OK)
-            status = moe_ids_push(&ids, c.eos, err);
+            status = moe_ids_push(&ids, c.first, err);
         if (status == MOE_OK)
             status = moe_tokenizer_encode_start(d->tokenizer, c.text, c.end - c.begin,
                                                 d->max_tokens, &ids, err);
@@ -320,8 +321,8 @@ static int read_pair(const char *name, const char *line, uint64_t n, struct moe_
 static int encode_text(const struct moe_documents *d, const struct moe_buf *text,
                        struct moe_ids *ids, struct moe_err *err)
 {
-    int status = moe_tokenizer_encode_source(d->tokenizer, (const char *)text->data,
-                                             strlen((const char *)text->data), true, ids, err);
+    int status = moe_tokenizer_encode_whole(d->tokenizer, (const char *)text->data,
+                                            strlen((const char *)text->data), true, ids, err);
     if (ids->n > d->max_tokens)
         ids->n = d->max_tokens;
     return status;
@@ -353,7 +354,7 @@ int moe_pairs_each(const struct moe_documents *d, const char *path,
             status = moe_ids_push(&target, d->decoder_start, err);
         if (status == MOE_OK)
             status = encode_text(d, &texts[1], &target, err);
-        if (status == MOE_OK && (source.n == 0 || target.n < 2))
+        if (status == MOE_OK && (!*(const char *)texts[0].data || !*(const char *)texts[1].data))
             status = moe_fail(err, MOE_ERR_FORMAT, "%s: has an empty text", (char *)name.data);
         const struct moe_pair pair = {source.ids, target.ids, (uint32_t)source.n,
                                       (uint32_t)target.n, (const char *)texts[1].data};

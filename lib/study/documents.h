@@ -1,7 +1,8 @@
 /*
  * Texts as documents, separated by lines that hold only the end-of-text token's text. Each is
  * tokenized alone (its trailing newline before the separator belongs to the separator), prefixed
- * with end-of-text and cut to max_tokens: what follows them is left out.
+ * with the token that begins a text where the tokenizer adds one, else with end-of-text, and cut to
+ * max_tokens: what follows them is left out.
  *
  * Or as pairs of a source and a target: lines of JSON, {"source": TEXT, "target": TEXT}, for models
  * with an encoder. Each text is tokenized as a whole, special tokens that it names being these (T5:

@@ -44,14 +44,15 @@ int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err);
 int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
 
 /* Appends the ids of n bytes of text. parse_special: added tokens marked special are recognised in
- * the text (templates need it; a user's words should not). Never adds bos by itself. */
+ * the text (templates need it; a user's words should not). Adds nothing to them. */
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err);
 
-/* Appends the ids of a whole text as an encoder reads it, with the tokens that the tokenizer's
- * post-processor puts before it (where moe_tokenizer_adds_bos) and after it (T5: </s>). */
-int moe_tokenizer_encode_source(const struct moe_tokenizer *tok, const char *text, uint64_t n,
-                                bool parse_special, struct moe_ids *out, struct moe_err *err);
+/* Appends the ids of a whole text with the tokens that the tokenizer's files put before it (where
+ * moe_tokenizer_adds_bos) and after it (T5: </s>): what a model is given of every text but a
+ * chat, whose template writes such tokens itself. */
+int moe_tokenizer_encode_whole(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                               bool parse_special, struct moe_ids *out, struct moe_err *err);
 
 /*
  * A text that is too long to hold all its ids. Ids are final piece by piece, so those of the text's
@@ -113,7 +114,7 @@ int64_t moe_tokenizer_find(const struct moe_tokenizer *tok, const char *text);
 /* The token named as the beginning of a text, or -1; and whether texts should begin with it. */
 int64_t moe_tokenizer_bos(const struct moe_tokenizer *tok);
 bool moe_tokenizer_adds_bos(const struct moe_tokenizer *tok);
-/* The token that the tokenizer puts after a whole text (moe_tokenizer_encode_source), or -1. */
+/* The token that the tokenizer puts after a whole text (moe_tokenizer_encode_whole), or -1. */
 int64_t moe_tokenizer_tail(const struct moe_tokenizer *tok);
 /* Whether an answer ends with this token: eos, the separator, or padding. */
 bool moe_tokenizer_ends_answer(const struct moe_tokenizer *tok, uint32_t id);

@@ -364,8 +364,8 @@ int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint
     return encode(&e, n, err);
 }
 
-int moe_tokenizer_encode_source(const struct moe_tokenizer *tok, const char *text, uint64_t n,
-                                bool parse_special, struct moe_ids *out, struct moe_err *err)
+int moe_tokenizer_encode_whole(const struct moe_tokenizer *tok, const char *text, uint64_t n,
+                               bool parse_special, struct moe_ids *out, struct moe_err *err)
 {
     int status = moe_tokenizer_adds_bos(tok) ? moe_ids_push(out, tok->bos, err) : MOE_OK;
     if (status == MOE_OK)

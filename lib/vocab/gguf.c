@@ -291,7 +291,6 @@ static int read_t5(struct reader *r)
 {
     struct moe_tokenizer *tok = r->tok;
     float *scores = NULL;
-    bool adds_eos = true;
     tok->model = MOE_TOKENIZER_UNIGRAM;
     tok->flags = MOE_TOKENIZER_FUSE_UNK;
     int status = add_unigram_steps(r);
@@ -311,11 +310,6 @@ static int read_t5(struct reader *r)
     status = moe_gguf_get_u32(r->gguf, KEY("unknown_token_id"), last, false, &tok->unk, r->err);
     if (status == MOE_OK)
         status = moe_gguf_get_u32(r->gguf, KEY("padding_token_id"), last, false, &tok->pad, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(r->gguf, KEY("eos_token_id"), last, false, &tok->eos, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_bool(r->gguf, KEY("add_eos_token"), false, &adds_eos, r->err);
-    tok->tail = adds_eos ? tok->eos : MOE_NO_TOKEN;
     return status;
 }
 
@@ -326,11 +320,15 @@ static int read_named(struct reader *r)
     struct moe_tokenizer *tok = r->tok;
     uint32_t last = tok->n_tokens - 1;
     bool adds_bos = tok->flags & MOE_TOKENIZER_ADDS_BOS;
+    bool adds_eos = tok->model == MOE_TOKENIZER_UNIGRAM;
     int status = moe_gguf_get_u32(r->gguf, KEY("bos_token_id"), last, false, &tok->bos, r->err);
     if (status == MOE_OK)
         status = moe_gguf_get_u32(r->gguf, KEY("eos_token_id"), last, false, &tok->eos, r->err);
     if (status == MOE_OK)
         status = moe_gguf_get_bool(r->gguf, KEY("add_bos_token"), false, &adds_bos, r->err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_bool(r->gguf, KEY("add_eos_token"), false, &adds_eos, r->err);
+    tok->tail = adds_eos ? tok->eos : MOE_NO_TOKEN;
     tok->flags &= ~(uint32_t)MOE_TOKENIZER_ADDS_BOS;
     if (adds_bos && tok->bos != MOE_NO_TOKEN)
         tok->flags |= MOE_TOKENIZER_ADDS_BOS;

@@ -162,7 +162,8 @@ static const struct pre PRES[] = {
      {"\\p{N}{1,3}", CHINESE_AND_KANA, DEEPSEEK3}},
     {"spark2_5 ", BYTES, 0, {"\\p{N}{1,3}", CHINESE_AND_KANA, SPARK, "\\p{N}"}},
     {"afmoe ", BYTES, 0, {THREES_OF_NUMBERS, ASIAN, DEEPSEEK3}},
-    {"gemma4 sarvam-moe granite-embed-multi-311m ", SPACED, 0, {LINES}},
+    {"gemma4 ", SPACED, BOS, {LINES}},
+    {"sarvam-moe granite-embed-multi-311m ", SPACED, 0, {LINES}},
     /* As llama.cpp does where its converter knew no name. */
     {"default ",
      BYTES,

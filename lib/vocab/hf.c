@@ -42,7 +42,7 @@ static int added_token(struct moe_hf_reader *r, const char *text, uint32_t *id)
 static int read_named(struct moe_hf_reader *r)
 {
     struct moe_tokenizer *tok = r->tok;
-    bool adds_bos = r->prefix != NULL;
+    bool adds_bos = r->prefix != NULL, adds_eos = r->suffix != NULL;
     int status = MOE_OK;
     if (r->prefix)
         status = added_token(r, r->prefix, &tok->bos);
@@ -63,8 +63,15 @@ static int read_named(struct moe_hf_reader *r)
     if (status == MOE_OK && r->config)
         status =
             moe_json_get_bool(r->config_name, r->config, "add_bos_token", false, &adds_bos, r->err);
+    if (status == MOE_OK && r->config)
+        status =
+            moe_json_get_bool(r->config_name, r->config, "add_eos_token", false, &adds_eos, r->err);
     if (adds_bos && tok->bos != MOE_NO_TOKEN)
         tok->flags |= MOE_TOKENIZER_ADDS_BOS;
+    if (!adds_eos)
+        tok->tail = MOE_NO_TOKEN;
+    else if (!r->suffix)
+        tok->tail = tok->eos;
     if (tok->separator == MOE_NO_TOKEN)
         tok->separator = tok->eos;
     return status;

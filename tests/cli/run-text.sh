@@ -54,7 +54,7 @@ error_line 2 'moe-run: option --exact: --context-shift may change results*' "...
 moe -q -p "$story" -c 12 --temp 0
 expect_stderr_lines 0 "... but not with -q"
 moe -p "$story $story $story" -c 8
-error_line 4 'moe-run: the prompt of * tokens does not fit the context of 8' "a prompt too long"
+error_line 4 'moe-run: the prompt of * tokens does not fit the context of 8 (-c 512 would hold it)' "a prompt too long"
 moe -p x -c 100000
 error_line 2 'moe-run: a context of 100000: * has 512 positions' "a context too long"
 
@@ -137,9 +137,26 @@ moe -p ''  -n 3 --temp 0
 expect_exit 0 "an empty prompt"
 
 moe --ids "$story"
-expect_stdout "997 804 259 534" "--ids prints the ids"
+expect_stdout "4093 997 804 259 534" "--ids prints the ids, those that the tokenizer adds included"
 moe --ids ''
-expect_stdout "" "--ids of nothing"
+expect_stdout "4093" "--ids of nothing"
+moe --raw -p "$story" --show-prompt
+check "... those that a plain text is continued from" [ "$(tail -n 1 "$out")" = "4093 997 804 259 534" ]
+
+# The tokenizer's files say whether a text begins with a token, not whether there is such a token.
+mkdir "$tmp/plain"
+cp "$checkpoint"/*.json "$checkpoint"/*.safetensors "$tmp/plain"
+sed 's/"bos_token"/"add_bos_token": false, "bos_token"/' "$checkpoint/tokenizer_config.json" >"$tmp/plain/tokenizer_config.json"
+"$bin/moe-quantize" -q -o "$tmp/plain.moe" --experts 4 "$tmp/plain"
+run "$bin/moe-run" "$tmp/plain.moe" --ids "$story"
+expect_stdout "997 804 259 534" "add_bos_token false: --ids"
+run "$bin/moe-run" "$tmp/plain.moe" --raw -p "$story" --show-prompt
+check "... a plain text" [ "$(tail -n 1 "$out")" = "997 804 259 534" ]
+printf '{"prompt": "%s", "max_tokens": 1}\n' "$story" >"$tmp/request"
+run "$bin/moe-run" "$tmp/plain.moe" --requests "$tmp/request"
+expect_stdout_like '*"prompt_tokens":4,*' "... a request"
+moe --requests "$tmp/request"
+expect_stdout_like '*"prompt_tokens":5,*' "... and with it"
 
 moe -p "$story" -n 5 --ignore-eos --stats --stats-json "$tmp/stats.json"
 expect_stderr_like 'strategy resident on cpu*tokens/s*hit rate 100*' "--stats tells"

@@ -59,7 +59,7 @@ static void encode(const struct moe_tokenizer *tok, const void *text, uint64_t n
     const struct moe_span words[] = {{n / 8, n / 4}, {n / 2, n / 8}};
     struct moe_buf answer = {0};
     int status = FUZZ_TRY(n & 2   ? moe_tokenizer_encode_chat(tok, text, n, words, 2, &ids, &err)
-                          : n & 4 ? moe_tokenizer_encode_source(tok, text, n, n & 1, &ids, &err)
+                          : n & 4 ? moe_tokenizer_encode_whole(tok, text, n, n & 1, &ids, &err)
                                   : moe_tokenizer_encode(tok, text, n, n & 1, &ids, &err));
     for (uint64_t i = 0; i < ids.n && status == MOE_OK; i++) {
         uint32_t bytes;

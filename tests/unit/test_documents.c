@@ -277,7 +277,7 @@ static int check_pair(void *ctx, const struct moe_pair *pair, struct moe_err *er
     for (int i = 0; i < 2; i++) {
         const uint32_t *got = i ? pair->target + 1 : pair->source;
         ids.n = 0;
-        assert_ok(moe_tokenizer_encode_source(s->tok, texts[i], strlen(texts[i]), true, &ids, err),
+        assert_ok(moe_tokenizer_encode_whole(s->tok, texts[i], strlen(texts[i]), true, &ids, err),
                   err);
         n = ids.n + (uint64_t)i < MAX_TOKENS ? ids.n : MAX_TOKENS - (uint64_t)i;
         assert_int_equal(i ? pair->n_target - 1 : pair->n_source, n);

@@ -229,6 +229,7 @@ static void merges_of_characters_go_by_name(void **state)
 
 static void tokens_are_what_their_types_say(void **state)
 {
+    struct moe_err err = {0};
     struct moe_tokenizer *tok = accept(&BYTES);
     struct moe_ids ids = encode(tok, "1<s> 2", 6, true);
     static const uint32_t want[] = {0, 7, 8, 1};
@@ -257,6 +258,22 @@ static void tokens_are_what_their_types_say(void **state)
     assert_int_equal(moe_tokenizer_bos(tok), 7);
     assert_true(moe_tokenizer_adds_bos(tok));
     moe_tokenizer_free(tok);
+    v.flag = false; /* it has one, and texts do not begin with it */
+    tok = accept(&v);
+    ids = (struct moe_ids){0};
+    assert_ok(moe_tokenizer_encode_whole(tok, "a", 1, false, &ids, &err), &err);
+    assert_int_equal(moe_tokenizer_bos(tok), 7);
+    assert_true(ids.n > 0 && ids.ids[0] != 7);
+    moe_tokenizer_free(tok);
+    v.number_key = "tokenizer.ggml.eos_token_id";
+    v.flag_key = "tokenizer.ggml.add_eos_token";
+    v.flag = true;
+    tok = accept(&v);
+    ids.n = 0;
+    assert_ok(moe_tokenizer_encode_whole(tok, "a", 1, false, &ids, &err), &err);
+    assert_int_equal(ids.ids[ids.n - 1], 7);
+    moe_tokenizer_free(tok);
+    moe_ids_release(&ids);
 }
 
 static void bad_byte_vocabularies_are_refused(void **state)

@@ -56,7 +56,7 @@ static void a_prefix_stands_between_its_tokens(void **state)
     struct moe_tokenizer *tok = repack(read_hf(FIXTURES "/gptsan-clean"));
     struct moe_ids ids = {0}, plain = encode(tok, text, strlen(text), false);
     struct moe_err err = {0};
-    assert_ok(moe_tokenizer_encode_source(tok, text, strlen(text), false, &ids, &err), &err);
+    assert_ok(moe_tokenizer_encode_whole(tok, text, strlen(text), false, &ids, &err), &err);
     assert_int_equal(ids.n, plain.n + 2);
     assert_int_equal(ids.ids[0], moe_tokenizer_find(tok, "<|startoftext|>"));
     assert_int_equal(ids.ids[0], moe_tokenizer_bos(tok));

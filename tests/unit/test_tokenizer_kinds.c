@@ -63,7 +63,7 @@ static uint32_t hash_text(const struct moe_tokenizer *tok, const char *text, boo
     struct moe_ids plain = encode(tok, text, strlen(text), false), whole = {0};
     struct moe_buf back = {0};
     struct moe_err err = {0};
-    assert_ok(moe_tokenizer_encode_source(tok, text, strlen(text), true, &whole, &err), &err);
+    assert_ok(moe_tokenizer_encode_whole(tok, text, strlen(text), true, &whole, &err), &err);
     assert_ok(moe_tokenizer_decode(tok, plain.ids, plain.n, &back, &err), &err);
     uint32_t hash = hash_ids(hash_ids(0x811c9dc5, &plain), &whole);
     if (decodes)

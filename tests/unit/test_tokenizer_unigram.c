@@ -215,16 +215,16 @@ static void an_encoder_gets_its_last_token(void **state)
     assert_int_equal(moe_tokenizer_bos(tok), -1);
     assert_true(moe_tokenizer_ends_answer(tok, 0) && moe_tokenizer_ends_answer(tok, 1));
     assert_false(moe_tokenizer_ends_answer(tok, 2) || moe_tokenizer_ends_answer(tok, UINT32_MAX));
-    assert_ok(moe_tokenizer_encode_source(tok, "a", 1, false, &ids, &err), &err);
+    assert_ok(moe_tokenizer_encode_whole(tok, "a", 1, false, &ids, &err), &err);
     assert_int_equal(ids.ids[ids.n - 1], 1);
     ids.n = 0;
-    assert_ok(moe_tokenizer_encode_source(tok, "", 0, false, &ids, &err), &err);
+    assert_ok(moe_tokenizer_encode_whole(tok, "", 0, false, &ids, &err), &err);
     assert_int_equal(ids.n, 1);
     moe_tokenizer_free(tok);
 
     tok = repack(read_hf(FIXTURES "/albert"));
     ids.n = 0;
-    assert_ok(moe_tokenizer_encode_source(tok, "a", 1, false, &ids, &err), &err);
+    assert_ok(moe_tokenizer_encode_whole(tok, "a", 1, false, &ids, &err), &err);
     assert_int_equal(ids.ids[0], moe_tokenizer_find(tok, "[CLS]"));
     assert_int_equal(ids.ids[ids.n - 1], moe_tokenizer_find(tok, "[SEP]"));
     moe_ids_release(&ids);
@@ -387,7 +387,7 @@ static int read_section(const struct moe_buf *b, uint64_t n, struct moe_err *err
     int status = moe_tokenizer_read(&tok, "p.moe", copy, n, err);
     if (status == MOE_OK) {
         struct moe_ids ids = {0};
-        int encoded = moe_tokenizer_encode_source(tok, "a b\xff", 4, true, &ids, err);
+        int encoded = moe_tokenizer_encode_whole(tok, "a b\xff", 4, true, &ids, err);
         assert_true(encoded == MOE_OK || encoded == MOE_ERR_UNSUPPORTED);
         moe_ids_release(&ids);
     }
