@@ -133,7 +133,9 @@ int answer_once(const struct moe_engine *engine, struct moe_conversation *talk, 
     };
     enum moe_stop_reason why;
     err->text[0] = 0;
-    int status = moe_sampler_new(&sampler, &opt.sampling, model->config.vocab, err);
+    struct moe_sampler_options sampling = opt.sampling;
+    moe_sampling_complete(&sampling, &model->sampling);
+    int status = moe_sampler_new(&sampler, &sampling, model->config.vocab, err);
     cli_catch_interrupt(false);
     if (status == MOE_OK && opt.prompt_cache)
         status = load_prompt(&keeping, err);

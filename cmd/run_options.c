@@ -67,11 +67,11 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "messages", "FILE", &opt.messages)},
     {CLI_OPT_FLAG(0, "show-prompt", &opt.show_prompt)},
     {.kind = CLI_LIST, .help = "Sampling"},
-    {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100), .shown = "0.8"},
-    {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000), .shown = "0, all"},
-    {CLI_OPT_DOUBLE(0, "top-p", "X", &opt.sampling.top_p, 0, 1), .shown = "1"},
-    {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1), .shown = "0"},
-    {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10), .shown = "1"},
+    {CLI_OPT_DOUBLE(0, "temp", "X", &opt.sampling.temperature, 0, 100)},
+    {CLI_OPT_U32(0, "top-k", "N", &opt.sampling.top_k, 0, 1000000)},
+    {CLI_OPT_DOUBLE(0, "top-p", "X", &opt.sampling.top_p, 0, 1)},
+    {CLI_OPT_DOUBLE(0, "min-p", "X", &opt.sampling.min_p, 0, 1)},
+    {CLI_OPT_DOUBLE(0, "repeat-penalty", "X", &opt.sampling.repeat_penalty, 0.1, 10)},
     {CLI_OPT_U64(0, "seed", "N", &opt.sampling.seed, 0, UINT64_MAX)},
     {CLI_OPT_U32(0, "logprobs", "N", &opt.logprobs, 0, MOE_MAX_TOP_TOKENS)},
     {CLI_OPT_OUTPUT(0, "prompt-cache", "FILE", &opt.prompt_cache)},
@@ -357,7 +357,7 @@ int run_options_parse(int argc, char **argv, const char **pack)
 {
     char **args;
     int n_args;
-    moe_sampler_options_default(&opt.sampling);
+    moe_sampling_unsaid(&opt.sampling);
     program.more = strategy_part_options(&opt.strategy);
     int status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status < 0)

@@ -15,6 +15,10 @@ int run_report(const struct moe_engine *engine, struct moe_stats *stats,
     struct moe_buf text = {0}, json = {0};
     int status = MOE_OK;
     moe_engine_finish_stats(engine, stats);
+    if (!opt.bench && !opt.perplexity && !opt.encode && !opt.show_prompt && !opt.beams.n) {
+        stats->asked = &opt.sampling;
+        stats->published = &engine->model->sampling;
+    }
     if (opt.stats) {
         moe_show_run(stats, &text);
         moe_budget_write_text(&engine->budget, &text);

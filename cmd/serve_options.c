@@ -68,6 +68,8 @@ static const struct cli_option options[] = {
      .help = "serve the models of a moe-coe(5) file"},
     {CLI_OPT_TEXT(0, "name", "NAME", &serve_opt.server.name), .shown = "the pack's",
      .help = "the model's name for clients"},
+    {CLI_OPT_FLAG(0, "strict-names", &serve_opt.server.strict_names),
+     .help = "refuse requests for models of other names"},
     {CLI_OPT_U32('c', "context", "N", &serve_opt.server.engine.session.context, 2, MOE_MAX_CONTEXT),
      .shown = "the model's, at most 4096", .help = "context of each sequence, in tokens"},
     {CLI_OPT_TEXT(0, "template-file", "FILE", &serve_opt.server.template_file),

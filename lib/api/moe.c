@@ -173,7 +173,7 @@ void moe_facts(const struct moe *m, struct moe_facts *out)
 struct moe_answering moe_answering_default(void)
 {
     struct moe_sampler_options s;
-    moe_sampler_options_default(&s);
+    moe_sampling_unsaid(&s);
     return (struct moe_answering){
         .temperature = s.temperature,
         .top_k = s.top_k,
@@ -215,13 +215,14 @@ int moe_ask(struct moe *m, const char *text, const struct moe_answering *how, en
         .text = pass_text,
         .ctx = &copy,
     };
-    moe_sampler_options_default(&sampling);
+    moe_sampling_unsaid(&sampling);
     sampling.temperature = how->temperature;
     sampling.top_k = how->top_k;
     sampling.top_p = how->top_p;
     sampling.min_p = how->min_p;
     sampling.repeat_penalty = how->repeat_penalty;
     sampling.seed = how->seed;
+    moe_sampling_complete(&sampling, &m->engine->model->sampling);
     int status = moe_sampler_new(&sampler, &sampling, m->engine->model->config.vocab, &err);
     if (status == MOE_OK)
         status = moe_conversation_ask(&m->talk, text, sampler, &go, &why, &err);

@@ -100,7 +100,8 @@ enum moe_end {
 };
 
 struct moe_answering {
-    uint64_t max_tokens;     /* 0: until something else ends it */
+    uint64_t max_tokens; /* 0: until something else ends it */
+    /* How tokens are drawn; moe_answering_default leaves it to the model. */
     double temperature;      /* 0: always the likeliest token */
     uint32_t top_k;          /* of the k likeliest; 0: of all */
     double top_p;            /* of the fewest with this share; 1: of all */
@@ -114,7 +115,8 @@ struct moe_answering {
     void *ctx;
 };
 
-/* As moe-run(1) has them: a temperature of 0.8 and nothing else; seed 0. */
+/* As moe-run(1) has them, seed 0: a double that is NAN, and a top_k of UINT32_MAX, is as the
+ * model's makers published it, else as moe-run's defaults say. */
 struct moe_answering moe_answering_default(void);
 
 /* Sets the system's text (NULL: none) and forgets the conversation. MOE_ERROR_USAGE where the model

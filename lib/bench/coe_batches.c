@@ -101,8 +101,9 @@ static int add_request(struct moe_batch *batch, const struct moe_engine *e,
     for (uint32_t i = 0; i < o->prompt_tokens; i++)
         prompt[i] = rows[i].token;
     prompt[0] = number % e->model->config.vocab;
-    moe_sampler_options_default(&greedy);
+    moe_sampling_unsaid(&greedy);
     greedy.temperature = 0;
+    moe_sampling_complete(&greedy, NULL);
     int status = moe_sampler_new(&request.sampler, &greedy, e->model->config.vocab, err);
     if (status != MOE_OK)
         return status;

@@ -12,6 +12,7 @@
 #include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
+#include "model/sampling.h"
 #include "vocab/vocab.h"
 
 /* ---- First pass: everything is there ---- */
@@ -221,6 +222,20 @@ static int put_chat_template(struct converter *c, const struct checkpoint_source
     return status;
 }
 
+static int put_sampling(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
+{
+    struct moe_sampler_options published;
+    struct moe_buf text = {0};
+    int status = s->gguf ? moe_sampling_read_gguf(&published, s->gguf, err)
+                         : moe_sampling_read_hf(&published, moe_checkpoint_dir(s->checkpoint), err);
+    if (status == MOE_OK)
+        status = moe_sampling_write(&published, &text, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_section(c->writer, MOE_PACK_SAMPLING, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
 static int put_provenance(struct converter *c, const char *dir, struct moe_err *err)
 {
     char name[MOE_SOURCE_NAME_BYTES];
@@ -275,6 +290,8 @@ static int put_sections(struct converter *c, struct checkpoint_source *s,
                                       tokenizer->size, err);
     if (status == MOE_OK)
         status = put_chat_template(c, s, err);
+    if (status == MOE_OK)
+        status = put_sampling(c, s, err);
     if (status == MOE_OK)
         status = put_provenance(c, dir, err);
     return status;

@@ -282,7 +282,8 @@ static int put_model(struct converter *c, const struct repack *r, struct moe_err
 
 static int copy_sections(struct converter *c, const struct repack *r, struct moe_err *err)
 {
-    static const enum moe_pack_section ids[] = {MOE_PACK_TOKENIZER, MOE_PACK_CHAT};
+    static const enum moe_pack_section ids[] = {MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
+                                                MOE_PACK_SAMPLING};
     int status = put_model(c, r, err);
     for (size_t i = 0; i < sizeof ids / sizeof ids[0] && status == MOE_OK; i++) {
         uint64_t n;

@@ -60,9 +60,7 @@ int moe_batch_add(struct moe_batch *b, const struct moe_batch_request *request, 
         if (fits != MOE_OK)
             return fits;
     } else if (request->n_prompt > most)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the prompt of %" PRIu64 " tokens does not fit the context of %u",
-                        request->n_prompt, most);
+        return moe_prompt_too_long(c, request->n_prompt, false, most, err);
     int status = moe_check_ids(b->session->model, request->prompt, request->n_prompt, err);
     if (status == MOE_OK)
         status = moe_drafting_check(b->session, &request->options, err);

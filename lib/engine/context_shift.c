@@ -116,6 +116,26 @@ static int shift_chat(struct moe_conversation *c, bool *more, struct moe_err *er
     return status;
 }
 
+int moe_conversation_alone(struct moe_conversation *c, const char *text, uint64_t *n,
+                           struct moe_err *err)
+{
+    json_t *all = c->messages, *question = moe_chat_message("user", text, strlen(text), err);
+    struct moe_ids ids = {0};
+    if (!question)
+        return MOE_ERR_MEMORY;
+    c->messages = json_array();
+    bool copied = c->messages && (!moe_chat_has_role(json_array_get(all, 0), "system") ||
+                                  json_array_append(c->messages, json_array_get(all, 0)) == 0);
+    int status = json_array_append_new(c->messages, question) == 0 && copied
+                     ? question_ids(c, &ids, err)
+                     : moe_fail(err, MOE_ERR_MEMORY, "out of memory: messages");
+    json_decref(c->messages);
+    c->messages = all;
+    *n = ids.n;
+    moe_ids_release(&ids);
+    return status;
+}
+
 /* Drops as many turns as it takes for the question to fit; none where that is not enough. */
 static int make_room_for(struct moe_conversation *c, const char *text, struct moe_err *err)
 {

@@ -22,6 +22,10 @@ int moe_conversation_shifting(struct moe_conversation *c, const char *text,
                               const struct moe_generate_options *options, enum moe_stop_reason *why,
                               struct moe_err *err);
 
+/* How many tokens a question takes with the system's text alone, when all turns are dropped. */
+int moe_conversation_alone(struct moe_conversation *c, const char *text, uint64_t *n,
+                           struct moe_err *err);
+
 /* Drops the last question with all behind it, and appends its text to `question` (NULL: not
  * wanted). False: there is none. */
 bool moe_conversation_undo(struct moe_conversation *c, struct moe_buf *question);

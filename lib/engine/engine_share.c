@@ -97,6 +97,7 @@ int moe_engine_needs_of(struct moe_engine_needs *out, const char *path,
     }
     uint64_t after = moe_heap_bytes();
     out->config = model->config;
+    out->sampling = model->sampling;
     out->directory = moe_round_up(after > before ? after - before : 0, HEAP_UNIT);
     out->file_bytes = moe_pack_file_bytes(model->pack);
     o.shares = true;

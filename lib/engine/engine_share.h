@@ -33,8 +33,9 @@ struct moe_engine_needs {
     uint64_t least;     /* ... with the smallest cache that works */
     uint64_t
         pass_bytes; /* that a session takes beside its own where there is a cache: predictions */
-    uint64_t file_bytes; /* of the pack */
-    bool resident;       /* a share of `all` has no cache */
+    uint64_t file_bytes;                 /* of the pack */
+    bool resident;                       /* a share of `all` has no cache */
+    struct moe_sampler_options sampling; /* as the model's makers published it */
     struct moe_engine_gpu_needs gpu;
 };
 

@@ -201,9 +201,7 @@ int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_
     if (history->n <= *n_done)
         return moe_fail(err, MOE_ERR_USAGE, "the prompt is empty");
     if (history->n > s->context)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the prompt of %llu tokens does not fit the context of %u",
-                        (unsigned long long)history->n, s->context);
+        return moe_prompt_too_long(&s->model->config, history->n, false, s->context, err);
     if (options->beams.n && options->constraint)
         return moe_fail(err, MOE_ERR_USAGE,
                         "a search with beams follows no grammar: leave one of them out");

@@ -11,6 +11,8 @@
 #include "experts/phase_stats.h"
 #include "sched/exactness.h"
 
+struct moe_sampler_options; /* model/sampling.h */
+
 struct moe_stats {
     struct moe_phase_stats encode; /* of a model with an encoder: its passes over sources */
     struct moe_phase_stats prefill, decode;
@@ -38,6 +40,9 @@ struct moe_stats {
      * took for one row when that was chosen; "": there was no choice. */
     char predict_on[8];
     double predict_gpu_seconds, predict_host_seconds;
+    /* How tokens were drawn: what was asked for and what the model's makers published (borrowed);
+     * NULL: none were. */
+    const struct moe_sampler_options *asked, *published;
     char no_energy[64]; /* why the phases' joules are not known; "": they are */
     char
         followed[64]; /* the trace whose choices were computed in place of the routers'; "": none */

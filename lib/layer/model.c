@@ -353,7 +353,10 @@ static int read_sections(struct moe_model *m, const char *path, struct moe_err *
         return status;
     bytes = moe_pack_section(m->pack, MOE_PACK_CHAT, &n);
     m->chat_template = moe_strndup((const char *)bytes, n, err);
-    return m->chat_template ? MOE_OK : MOE_ERR_MEMORY;
+    if (!m->chat_template)
+        return MOE_ERR_MEMORY;
+    bytes = moe_pack_section(m->pack, MOE_PACK_SAMPLING, &n);
+    return moe_sampling_parse(&m->sampling, path, bytes, n, err);
 }
 
 int moe_model_open_image(struct moe_model **out, const char *path,

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/progress.h"
 #include "model/config.h"
+#include "model/sampling.h"
 #include "model/tensor_roles.h"
 #include "pack/pack.h"
 #include "quant/layout.h"
@@ -66,6 +67,7 @@ struct moe_model {
     struct moe_config config;
     struct moe_tokenizer *tokenizer;
     char *chat_template;                       /* Jinja source, "" when none */
+    struct moe_sampler_options sampling;       /* as its makers published it */
     struct moe_layer *layers;                  /* [n_layers + n_ahead] */
     struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
     struct moe_mat positions, extra_positions; /* [context_max][hidden] */

@@ -100,7 +100,7 @@ void moe_pack_close(struct moe_pack *pack)
         return;
     if (pack->fd >= 0)
         close(pack->fd);
-    for (int i = 0; i < PACK_N_IDS; i++)
+    for (int i = 0; i < PACK_N_KNOWN; i++)
         free(pack->sections[i]);
     free(pack->tensors);
     free(pack->tensors_by_name);
@@ -128,7 +128,7 @@ uint64_t moe_pack_file_bytes(const struct moe_pack *pack)
 uint64_t moe_pack_directory_bytes(const struct moe_pack *pack)
 {
     uint64_t bytes = sizeof *pack + strlen(pack->path) + 1;
-    for (uint32_t i = 0; i < PACK_N_IDS; i++)
+    for (uint32_t i = 0; i < pack_n_known(pack); i++)
         bytes += pack->table[i].bytes + 1;
     return bytes + pack->n_tensors * (sizeof *pack->tensors + sizeof *pack->tensors_by_name) +
            pack->n_classes * sizeof *pack->classes +
@@ -148,8 +148,9 @@ uint64_t moe_pack_source_fingerprint(const struct moe_pack *pack)
 const uint8_t *moe_pack_section(const struct moe_pack *pack, enum moe_pack_section id, uint64_t *n)
 {
     static const uint8_t nothing[1];
-    *n = pack->table[id].bytes; /* opening made sure that entry i is id i + 1 */
-    return *n ? pack->sections[id] : nothing;
+    uint32_t i = pack_section_id(id) - 1; /* opening made sure that entry i is id i + 1 */
+    *n = i < pack_n_known(pack) ? pack->table[i].bytes : 0;
+    return *n ? pack->sections[i] : nothing;
 }
 
 uint32_t moe_pack_n_tensors(const struct moe_pack *pack)

@@ -42,6 +42,8 @@ enum moe_pack_section {
     MOE_PACK_TOKENIZER,  /* binary (text/tokenizer.h) */
     MOE_PACK_CHAT,       /* chat template source text as the checkpoint has it; may be empty */
     MOE_PACK_PROVENANCE, /* JSON text: how the pack was made (tool, options, source), for --list */
+    MOE_PACK_SAMPLING,   /* JSON text: how the model's makers draw tokens (model/sampling.h); empty
+                            where they do not say, as in older packs */
     MOE_PACK_N_SECTIONS
 };
 

@@ -152,17 +152,27 @@ static int check_unique(struct moe_pack_writer *w, struct moe_err *err)
     return status;
 }
 
+/* Without the optional one where that is empty. */
+static uint32_t n_sections(const struct moe_pack_writer *w)
+{
+    return w->sections[MOE_PACK_SAMPLING].size ? PACK_N_KNOWN : PACK_N_IDS;
+}
+
 static int write_directory(struct moe_pack_writer *w, uint8_t *header, struct moe_err *err)
 {
-    struct moe_buf tables[PACK_N_IDS - MOE_PACK_N_SECTIONS] = {{0}};
-    write_tensors(w, &tables[PACK_ID_TENSORS - MOE_PACK_N_SECTIONS - 1]);
-    write_variants(w, &tables[PACK_ID_VARIANTS - MOE_PACK_N_SECTIONS - 1]);
-    write_classes(w, &tables[PACK_ID_CLASSES - MOE_PACK_N_SECTIONS - 1]);
-    write_experts(w, &tables[PACK_ID_EXPERTS - MOE_PACK_N_SECTIONS - 1]);
+    struct moe_buf tables[PACK_N_KNOWN + 1] = {{0}}; /* by id */
+    const struct moe_buf *contents[PACK_N_KNOWN + 1];
+    write_tensors(w, &tables[PACK_ID_TENSORS]);
+    write_variants(w, &tables[PACK_ID_VARIANTS]);
+    write_classes(w, &tables[PACK_ID_CLASSES]);
+    write_experts(w, &tables[PACK_ID_EXPERTS]);
+    for (uint32_t id = 1; id <= PACK_N_KNOWN; id++)
+        contents[id] = &tables[id];
+    for (int i = 0; i < MOE_PACK_N_SECTIONS; i++)
+        contents[pack_section_id((enum moe_pack_section)i)] = &w->sections[i];
     int status = MOE_OK;
-    for (uint32_t id = 1; id <= PACK_N_IDS && status == MOE_OK; id++) {
-        const struct moe_buf *b = id <= MOE_PACK_N_SECTIONS ? &w->sections[id - 1]
-                                                            : &tables[id - MOE_PACK_N_SECTIONS - 1];
+    for (uint32_t id = 1; id <= n_sections(w) && status == MOE_OK; id++) {
+        const struct moe_buf *b = contents[id];
         if (b->failed)
             status =
                 moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: the directory", w->file.path);
@@ -188,12 +198,12 @@ static void fill_header(const struct moe_pack_writer *w, uint8_t *header)
     memcpy(header, PACK_MAGIC, 4);
     moe_put_u32(header + 4, MOE_PACK_VERSION);
     moe_put_u32(header + 8, PACK_HEADER_BYTES);
-    moe_put_u32(header + 12, PACK_N_IDS);
+    moe_put_u32(header + 12, n_sections(w));
     moe_put_u64(header + 16, w->at);
     moe_put_u64(header + 24, w->features);
     moe_put_u64(header + 32, 0); /* optional features */
     moe_put_u64(header + 40, moe_hash64_chain(w->source_fingerprint, header + PACK_TABLE_AT,
-                                              PACK_N_IDS * PACK_SECTION_ENTRY_BYTES));
+                                              n_sections(w) * PACK_SECTION_ENTRY_BYTES));
     moe_put_u64(header + 48, w->source_fingerprint);
     moe_put_u64(header + PACK_CHECKSUM_AT, moe_hash64(header, PACK_CHECKSUM_AT));
 }

@@ -10,7 +10,7 @@
 
 #include "pack/pack.h"
 
-/* Section ids as written; the first four are enum moe_pack_section + 1. */
+/* Section ids as written; those of enum moe_pack_section are pack_section_id's. */
 enum {
     PACK_ID_MODEL = 1,
     PACK_ID_TOKENIZER,
@@ -21,6 +21,8 @@ enum {
     PACK_ID_CLASSES,
     PACK_ID_EXPERTS,
     PACK_N_IDS = PACK_ID_EXPERTS, /* every pack has each of these once */
+    PACK_ID_SAMPLING,             /* a pack may have these, too */
+    PACK_N_KNOWN = PACK_ID_SAMPLING,
 };
 
 enum {
@@ -63,7 +65,7 @@ struct moe_pack {
 
     struct pack_section table[PACK_MAX_SECTIONS]; /* in file order of the table: rising ids */
     uint32_t n_sections;
-    uint8_t *sections[PACK_N_IDS]; /* contents of ids 1..8; NULL when empty */
+    uint8_t *sections[PACK_N_KNOWN]; /* contents of the known ids; NULL where it is not there */
 
     struct moe_pack_tensor *tensors;
     uint32_t n_tensors;
@@ -88,6 +90,19 @@ struct pack_piece {
     uint32_t segment; /* of the expert */
     struct moe_extent extent;
 };
+
+/* The id of an opaque section. */
+static inline uint32_t pack_section_id(enum moe_pack_section section)
+{
+    return section < MOE_PACK_SAMPLING ? (uint32_t)section + 1 : PACK_ID_SAMPLING;
+}
+
+/* How many of the pack's sections, the first, have known ids. */
+static inline uint32_t pack_n_known(const struct moe_pack *pack)
+{
+    bool more = pack->n_sections > PACK_N_IDS && pack->table[PACK_N_IDS].id == PACK_ID_SAMPLING;
+    return PACK_N_IDS + more;
+}
 
 /* Exactly n bytes of the file, or of its image. */
 int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,

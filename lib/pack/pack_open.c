@@ -51,7 +51,7 @@ static int parse_table(struct moe_pack *pack, struct moe_cursor *c, struct moe_e
                            : s->offset < PACK_HEADER_BYTES || s->offset % MOE_PACK_ALIGN != 0 ||
                                  s->offset > offset_max || s->bytes > offset_max - s->offset))
             return pack_damaged(pack, err, "a section is not inside the file");
-        if (i < PACK_N_IDS && s->bytes > pack_section_max(s->id))
+        if (s->id <= PACK_N_KNOWN && s->bytes > pack_section_max(s->id))
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: section %" PRIu32 " of %" PRIu64 " bytes: none is that large "
                             "(file damaged)",
@@ -108,7 +108,7 @@ static int parse_header(struct moe_pack *pack, const uint8_t *header, struct moe
 
 static int read_sections(struct moe_pack *pack, struct moe_err *err)
 {
-    for (uint32_t i = 0; i < PACK_N_IDS; i++) {
+    for (uint32_t i = 0; i < pack_n_known(pack); i++) {
         const struct pack_section *s = &pack->table[i];
         uint8_t count[4] = {0};
         int status = MOE_OK;

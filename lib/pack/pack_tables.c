@@ -42,6 +42,7 @@ uint64_t pack_section_max(uint32_t id)
         [PACK_ID_TENSORS] = 8 + (uint64_t)MOE_PACK_MAX_TENSORS * PACK_TENSOR_BYTES,
         [PACK_ID_VARIANTS] = 16 + MOE_PACK_MAX_VARIANTS * PACK_VARIANT_BYTES,
         [PACK_ID_CLASSES] = 8 + (uint64_t)MOE_PACK_MAX_CLASSES * CLASS_BYTES_MAX,
+        [PACK_ID_SAMPLING] = 1 << 20,  /* a hundred bytes */
         [PACK_ID_EXPERTS] = 128 << 20, /* 10 MiB: 61 layers of 384 experts in four variants */
     };
     return id < sizeof max / sizeof max[0] ? max[id] : 0;

@@ -112,7 +112,7 @@ void moe_pack_set_source_fingerprint(struct moe_pack_writer *w, uint64_t source_
 int moe_pack_put_section(struct moe_pack_writer *w, enum moe_pack_section id, const void *data,
                          uint64_t n, struct moe_err *err)
 {
-    if (n > pack_section_max(id + 1))
+    if (n > pack_section_max(pack_section_id(id)))
         return pack_wrong_use(w, err, "larger than a section can be", "section");
     struct moe_buf *section = &w->sections[id];
     moe_buf_clear(section);

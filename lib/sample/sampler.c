@@ -45,16 +45,6 @@ void moe_sampler_set_draws(struct moe_sampler *s, const struct moe_sampler_draws
 
 /* ---- Opening ---- */
 
-void moe_sampler_options_default(struct moe_sampler_options *options)
-{
-    *options = (struct moe_sampler_options){
-        .temperature = 0.8,
-        .top_p = 1,
-        .repeat_penalty = 1,
-        .repeat_window = 64,
-    };
-}
-
 /* Written so that a NaN fails. */
 static int check_options(const struct moe_sampler_options *o, struct moe_err *err)
 {

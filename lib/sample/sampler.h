@@ -11,17 +11,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-
-struct moe_sampler_options {
-    double temperature;     /* 0: greedy (lowest id wins a tie); default 0.8 */
-    uint32_t top_k;         /* keep the k likeliest; 0: all */
-    double top_p;           /* keep the smallest set with this share; 1: all */
-    double min_p;           /* keep those with at least this share of the likeliest's; 0: all */
-    double repeat_penalty;  /* > 1 makes tokens of the recent context less likely; 1: off */
-    uint32_t repeat_window; /* how many recent tokens count; 64 */
-    uint64_t seed;
-};
-void moe_sampler_options_default(struct moe_sampler_options *options);
+#include "model/sampling.h"
 
 /* A damaged model may give anything: a NaN is never chosen, an infinity is a very large number. */
 static inline float moe_logit_sane(float logit)
@@ -32,6 +22,7 @@ static inline float moe_logit_sane(float logit)
 }
 
 struct moe_sampler;
+/* Every option is said (moe_sampling_complete). */
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err);
 void moe_sampler_free(struct moe_sampler *s);

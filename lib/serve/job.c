@@ -159,6 +159,8 @@ static void finish(struct executor *x, struct job *j, struct moe_server_result *
     double now = moe_seconds();
     moe_buf_u8(&j->route, 0);
     result->model = s->models[j->queued.expert].name;
+    if (s->own && a->request->model) /* by whatever name: clients compare it with theirs */
+        result->model = a->request->model;
     result->route = j->route.failed ? result->model : (const char *)j->route.data;
     result->seconds = now - a->came;
     result->queue_seconds = (j->began ? j->began : now) - a->came;
@@ -332,6 +334,7 @@ static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, s
     struct moe_sampler_options sampling = r->sampling;
     struct moe_sampler *sampler;
     sampling.seed = moe_request_seed(r, j->choice);
+    moe_sampling_complete(&sampling, &l->engine->model->sampling);
     int status = MOE_OK;
     if (r->grammar)
         status = moe_engine_constrain(l->engine, r->grammar, &j->constraint, err);

@@ -39,6 +39,7 @@ static int survey_one(struct moe_server *s, struct model *m, struct moe_engine_n
         m->directory = needs->directory;
         m->file_bytes = needs->file_bytes;
         m->resident = needs->resident;
+        m->sampling = needs->sampling;
         m->gpu = needs->gpu;
         return MOE_OK;
     }

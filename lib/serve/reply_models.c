@@ -8,7 +8,9 @@
 void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
 {
     struct moe_emit e;
+    struct moe_sampler_options nothing;
     const char *name;
+    moe_sampling_unsaid(&nothing);
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     moe_emit_text(&e, "object", "list");
     moe_emit_open_list(&e, "data");
@@ -18,6 +20,9 @@ void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
         moe_emit_text(&e, "object", "model");
         moe_emit_i64(&e, "created", (int64_t)time(NULL));
         moe_emit_text(&e, "owned_by", "moe-serve");
+        const struct moe_sampler_options *published = moe_server_sampling(server, i);
+        if (published)
+            moe_sampling_emit(&e, "sampling", &nothing, published);
         moe_emit_close(&e);
     }
     moe_emit_close(&e);

@@ -1,8 +1,9 @@
 /*
  * Request: what a client asks for, read from the body of OpenAI's API: /v1/chat/completions or
- * /v1/completions. The limits and what a missing key means are the API's (temperature 1, top_p 1;
- * /v1/completions ends after 16 tokens); top_k, min_p, repeat_penalty (or repetition_penalty) and
- * ignore_eos are added, and off by default; so is draft, which is on where the server drafts.
+ * /v1/completions. The limits and what a missing key means are the API's (/v1/completions ends
+ * after 16 tokens), but for temperature and top_p, which are then the model's as moe-run has them.
+ * top_k, min_p, repeat_penalty (or repetition_penalty) and ignore_eos are added; so is draft, which
+ * is on where the server drafts.
  *
  * response_format, and llama.cpp's json_schema and grammar, say what an answer may be (grammar/).
  *
@@ -53,7 +54,7 @@ struct moe_request { /* owns all that it points at */
     uint32_t *ids;
     uint64_t n_ids;
 
-    struct moe_sampler_options sampling; /* with a random seed where none was given */
+    struct moe_sampler_options sampling; /* what is asked for; with a random seed where none is */
     uint64_t max_tokens;                 /* UINT64_MAX: until something else ends it */
     const char **stops;                  /* NULL-terminated, texts owned; never NULL */
     uint32_t n_stops;

@@ -42,7 +42,7 @@ static int read_reals(struct moe_request *r, const json_t *body, struct moe_err 
         int status = moe_json_get_double(REQUEST, body, reals[i].key, false, to, err);
         if (status != MOE_OK)
             return status;
-        if (!(*to >= reals[i].low && *to <= reals[i].high))
+        if (!isnan(*to) && !(*to >= reals[i].low && *to <= reals[i].high))
             return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' is %g, expected %g to %g",
                             reals[i].key, *to, reals[i].low, reals[i].high);
     }
@@ -72,8 +72,10 @@ static int read_switches(struct moe_request *r, const json_t *body, struct moe_e
 static int read_top_k(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *top_k = json_object_get(body, "top_k");
-    if (json_is_integer(top_k) && json_integer_value(top_k) == -1)
-        return MOE_OK; /* as some servers write "all" */
+    if (json_is_integer(top_k) && json_integer_value(top_k) == -1) {
+        r->sampling.top_k = 0; /* as some servers write "all" */
+        return MOE_OK;
+    }
     return moe_json_get_u32(REQUEST, body, "top_k", 1000000, false, &r->sampling.top_k, err);
 }
 
@@ -321,8 +323,7 @@ int request_read_options(struct moe_request *r, const json_t *body, struct moe_e
         read_reals,      read_switches, read_top_k,          read_choices, read_logprobs,
         read_max_tokens, read_seed,     read_stream_options, read_grammar,
     };
-    moe_sampler_options_default(&r->sampling);
-    r->sampling.temperature = 1;
+    moe_sampling_unsaid(&r->sampling);
     r->n = 1;
     r->draft = true;
     int status = refuse_what_is_not_done(body, err);

@@ -1,6 +1,7 @@
 #define _POSIX_C_SOURCE 200809L /* pthread */
 #include "serve/server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,28 @@ const char *moe_server_model(const struct moe_server *s, uint32_t i)
     return i == s->n_models && (c->n_routes || c->n_scores) ? BY_RULES : NULL;
 }
 
+const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
+{
+    return i < s->n_models && !s->models[i].broken ? &s->models[i].sampling : NULL;
+}
+
+/* The names that are served, for an error. */
+static int refuse_name(const struct moe_server *s, const char *name, struct moe_err *err)
+{
+    char names[256] = "";
+    const char *served;
+    for (uint32_t i = 0; (served = moe_server_model(s, i)) != NULL; i++) {
+        size_t n = strlen(names);
+        if (n + strlen(served) + sizeof ", ..." > sizeof names) {
+            strcpy(names + n, ", ...");
+            break;
+        }
+        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", served);
+    }
+    return moe_fail(err, MOE_ERR_USAGE, "the model '%.100s' is not served here, but: %s", name,
+                    names);
+}
+
 static const char *field(void *ctx, const char *name)
 {
     return moe_request_field(ctx, name);
@@ -253,8 +276,9 @@ static int choose_model(const struct moe_server *s, struct moe_request *r, uint3
             *model = i;
     if (*model != MOE_COE_NONE)
         return MOE_OK;
-    if (r->model && strcmp(r->model, BY_RULES) != 0)
-        return moe_fail(err, MOE_ERR_USAGE, "the model '%s' is not served here", r->model);
+    bool any = s->own && !s->options.strict_names;
+    if (r->model && strcmp(r->model, BY_RULES) != 0 && !any)
+        return refuse_name(s, r->model, err);
     *model = s->own ? 0 : moe_coe_route(s->collection, field, r);
     if (*model == MOE_COE_NONE)
         return moe_fail(err, MOE_ERR_USAGE,

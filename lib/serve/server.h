@@ -46,6 +46,7 @@ struct moe_server_options {
      * context_cap). Borrowed while the server is open. */
     struct moe_engine_options engine;
     const char *template_file; /* chat template of all models; NULL: each its own */
+    bool strict_names; /* one pack answers to its own name alone, not to whatever is asked for */
 
     const struct moe_server_executor *executors; /* [n_executors]; 0: one on engine.device */
     uint32_t n_executors;
@@ -116,6 +117,8 @@ void moe_server_close(struct moe_server *s);
 /* The models by their names, then, where rules lead to them, "auto" for these; NULL past the end.
  */
 const char *moe_server_model(const struct moe_server *s, uint32_t i);
+/* How model i draws tokens where a request does not say; NULL: it is not known, as of "auto". */
+const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i);
 
 /* ---- Figures, since the server was opened ---- */
 

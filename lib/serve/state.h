@@ -68,8 +68,9 @@ struct model {
     uint64_t all, least; /* of memory, with all its experts there; that works (engine_share.h) */
     uint64_t directory;  /* of these */
     uint64_t file_bytes;
-    bool resident;                   /* with `all`, no expert of it is in a cache */
-    struct moe_engine_gpu_needs gpu; /* what it takes where it computes on one */
+    bool resident;                       /* with `all`, no expert of it is in a cache */
+    struct moe_sampler_options sampling; /* as its makers published it */
+    struct moe_engine_gpu_needs gpu;     /* what it takes where it computes on one */
 };
 
 enum loaded_state { MODEL_ABSENT, MODEL_LOADING, MODEL_READY, MODEL_FAILED };

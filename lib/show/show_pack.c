@@ -9,6 +9,7 @@
 #include "convert/convert.h"
 #include "fmt/json_scan.h"
 #include "pack/pack_bits.h"
+#include "show/show_run.h"
 
 enum { DIGITS = 6 /* of what is measured in bits, for scripts */ };
 
@@ -96,7 +97,8 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
     moe_pack_section(pack, MOE_PACK_CHAT, &n);
     out->has_chat_template = n > 0;
     out->synthesized = moe_pack_synthesized(pack);
-    return MOE_OK;
+    const uint8_t *sampling = moe_pack_section(pack, MOE_PACK_SAMPLING, &n);
+    return moe_sampling_parse(&out->sampling, moe_pack_path(pack), sampling, n, err);
 }
 
 double moe_weight_sum_bits(const struct moe_weight_sum *sum)
@@ -221,7 +223,11 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
     moe_buf_printf(out, "  tokenizer  %s, chat template: %s\n",
                    moe_format_bytes(s->tokenizer_bytes, bytes),
                    s->has_chat_template ? "yes" : "no");
-    moe_buf_printf(out, "  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
+    struct moe_sampler_options nothing;
+    moe_sampling_unsaid(&nothing);
+    moe_buf_text(out, "  sampling   ");
+    moe_show_sampling(&nothing, &s->sampling, out);
+    moe_buf_printf(out, "\n  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
                    moe_pack_fingerprint(pack), moe_pack_source_fingerprint(pack));
     if (s->synthesized.is)
         moe_buf_printf(out, "  weights    drawn by --synthesize%s: what it says is no text\n",
@@ -349,6 +355,8 @@ int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summar
     int status = emit_section(&e, "model", pack, MOE_PACK_MODEL, err);
     if (status == MOE_OK)
         status = emit_section(&e, "provenance", pack, MOE_PACK_PROVENANCE, err);
+    if (status == MOE_OK)
+        status = emit_section(&e, "sampling", pack, MOE_PACK_SAMPLING, err);
     if (s->synthesized.is)
         moe_emit_bool(&e, "synthesized", true);
     moe_emit_u64(&e, "tokenizer_bytes", s->tokenizer_bytes);

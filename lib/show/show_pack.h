@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "fmt/emit.h"
 #include "model/config.h"
+#include "model/sampling.h"
 #include "pack/pack.h"
 #include "show/draw.h"
 
@@ -31,6 +32,7 @@ struct moe_pack_summary {
     struct moe_weight_sum ahead; /* tensors and experts of layers that draft, in no other sum */
     uint64_t tokenizer_bytes;
     bool has_chat_template;
+    struct moe_sampler_options sampling; /* as the model's makers published it */
     struct moe_pack_synthesized synthesized;
 };
 

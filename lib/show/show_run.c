@@ -138,6 +138,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     if (stats->synthesized)
         moe_emit_bool(&e, "synthesized", true);
     put_exactness(&e, stats);
+    if (stats->asked)
+        moe_sampling_emit(&e, "sampling", stats->asked, stats->published);
     moe_emit_u64(&e, "prompt_tokens", stats->prompt_tokens);
     moe_emit_u64(&e, "generated_tokens", stats->generated_tokens);
     moe_emit_u64(&e, "loaded_tokens", stats->loaded_tokens);
@@ -259,6 +261,36 @@ static void put_grammar(struct moe_buf *out, const struct moe_stats *stats)
             stats->grammar_masks, stats->grammar_tokens);
 }
 
+void moe_show_sampling(const struct moe_sampler_options *asked,
+                       const struct moe_sampler_options *model, struct moe_buf *out)
+{
+    static const struct {
+        enum moe_sampling_origin origin;
+        const char *words;
+    } origins[] = {{MOE_SAMPLING_ASKED, "asked for"},
+                   {MOE_SAMPLING_OF_MODEL, "the model's"},
+                   {MOE_SAMPLING_DEFAULT, "default"}};
+    struct moe_sampler_options all = *asked;
+    struct moe_sampling_value v;
+    uint32_t n = 0;
+    moe_sampling_complete(&all, model);
+    for (size_t o = 0; o < sizeof origins / sizeof origins[0]; o++) {
+        uint32_t n_before = n;
+        for (int i = 0; moe_sampling_value(asked, model, i, &v); i++) {
+            bool penalty = strncmp(v.name, "repeat", 6) == 0;
+            bool idle = penalty ? all.repeat_penalty == 1 : i > 0 && all.temperature == 0;
+            if (v.origin != origins[o].origin || idle)
+                continue;
+            moe_buf_text(out, n++ ? ", " : "");
+            for (const char *c = v.name; *c; c++)
+                moe_buf_u8(out, *c == '_' ? '-' : (uint8_t)*c);
+            moe_buf_printf(out, " %g", v.value);
+        }
+        if (n > n_before)
+            moe_buf_printf(out, " (%s)", origins[o].words);
+    }
+}
+
 void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = moe_stats_all(stats);
@@ -272,6 +304,11 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     if (stats->synthesized)
         moe_buf_text(out,
                      "weights  drawn (moe-quantize --synthesize): what was computed is no text\n");
+    if (stats->asked) {
+        moe_buf_text(out, "sampling ");
+        moe_show_sampling(stats->asked, stats->published, out);
+        moe_buf_u8(out, '\n');
+    }
     if (stats->encode.tokens)
         put_speed(out, "encode", &stats->encode);
     put_speed(out, "prefill", &stats->prefill);

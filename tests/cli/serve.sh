@@ -60,6 +60,7 @@ says '{"status":"ok"}' "... is well"
 ask /v1/models
 is 200 "/v1/models"
 says '*"object":*"list"*"id":*"tiny"*"object":*"model"*' "... names the model"
+says '*"sampling":{"temperature":{"value":0.8,"from":"model"},"top_k":{"value":40,"from":"default"}*' "... and how it draws"
 ask /
 is 200 "/"
 has_header "content-type: text/html" "... is a page"
@@ -93,11 +94,19 @@ check "... ends with the figures and [DONE]" sh -c \
     "tail -n 4 '$got' | head -n 1 | grep -q '\"completion_tokens\": *24' && tail -n 2 '$got' | grep -q '^data: \[DONE\]$'"
 check "... comes in pieces" [ "$(grep -c '^data: ' "$got")" -gt 20 ]
 
-run "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 30 --temp 0.9 --top-p 0.9 --top-k 0 --seed 7 --repeat-penalty 1
+run "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 30 --temp 0.9 --top-p 0.9 --top-k 0 --min-p 0 --seed 7 --repeat-penalty 1
 cp "$out" "$tmp/alone"
-post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 30, \"temperature\": 0.9, \"top_p\": 0.9, \"seed\": 7}"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 30, \"temperature\": 0.9, \"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0, \"seed\": 7}"
 texts text >"$tmp/whole"
 check "a seed gives what moe-run says with it" cmp "$tmp/whole" "$tmp/alone"
+run "$bin/moe-run" -t 1 "$tiny" -p "$story" -n 30 --seed 7
+cp "$out" "$tmp/alone"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 30, \"seed\": 7}"
+texts text >"$tmp/whole"
+check "... also where both leave the sampling to the model" cmp "$tmp/whole" "$tmp/alone"
+post /v1/completions "{\"prompt\": \"$story\", \"max_tokens\": 30, \"seed\": 7, \"temperature\": 0.8, \"top_p\": 0.95, \"top_k\": 40, \"min_p\": 0.05}"
+texts text >"$tmp/named"
+check "... whose values these are" cmp "$tmp/named" "$tmp/alone"
 
 run "$bin/moe-run" -t 1 "$tiny" --template-file tests/data/chatml.jinja --system Short. -p "$story" -n 16 --temp 0
 cp "$out" "$tmp/alone"
@@ -143,13 +152,15 @@ error_is 400 "max_tokens" "a wrong type"
 printf '{"prompt": "\377\376"}' >"$tmp/body"
 ask /v1/completions -f "$tmp/body"
 error_is 400 "0xff" "invalid UTF-8"
-post /v1/completions '{"prompt": "x", "model": "gpt-9"}'
-error_is 404 "gpt-9" "an unknown model"
+post /v1/completions '{"prompt": "x", "model": "gpt-9", "max_tokens": 1}'
+is 200 "one pack answers for any model"
+says '*"model":*"gpt-9"*' "... by the name that was asked for"
 post /v1/chat/completions '{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}'
 error_is 400 "tools" "what is not done here"
 awk 'BEGIN { printf "{\"prompt\": \""; for (i = 0; i < 3000; i++) printf "once upon "; printf "\"}" }' >"$tmp/body"
 ask /v1/completions -f "$tmp/body"
 error_is 400 "context" "a prompt beyond the context"
+says '*"the prompt of at least [0-9]* tokens does not fit the context of [0-9]* (*"code":"context_length_exceeded"*' "... with both numbers"
 sed 's/"}$/", "stream": true}/' "$tmp/body" >"$tmp/body2"
 ask /v1/completions -f "$tmp/body2"
 error_is 400 "context" "... also where a stream was wanted"
@@ -317,7 +328,12 @@ run "$bin/moe-serve" "$tiny" --listen nowhere
 error_line 2 "moe-serve: 'nowhere' is no address*" "no address"
 run "$bin/moe-serve" "$tiny" --allow-origin pages.example
 error_line 2 "moe-serve: option --allow-origin: 'pages.example' is none of*" "no origin"
-serve || exit 1
+serve --strict-names || exit 1
+post /v1/completions '{"prompt": "x", "model": "gpt-9"}'
+error_is 404 "the model 'gpt-9' is not served here, but: tiny" "--strict-names refuses other names"
+says '*"param":"model","code":"model_not_found"*' "... by a code"
+post /v1/completions '{"prompt": "x", "model": "tiny", "max_tokens": 1}'
+is 200 "... and takes its own"
 run "$bin/moe-serve" "$tiny" --port "$port"
 error_line 1 "moe-serve: 127.0.0.1, port $port: cannot listen there: *" "a port in use"
 post /v1/chat/completions '{"messages": [{"role": "user", "content": "x"}]}'

@@ -29,7 +29,7 @@ static void test_parse_bytes(void **state)
         const char *text;
         int64_t bytes; /* -1: refused */
     } cases[] = {
-        {"0", 0},
+        {"1", 1},
         {"4096", 4096},
         {"512M", 512ll << 20},
         {"4G", 4ll << 30},
@@ -45,6 +45,11 @@ static void test_parse_bytes(void **state)
         {".5K", 512},
         {"+3", 3},
         {"1e3", 1000},
+        {"0", -1},
+        {"0K", -1},
+        {"0.0GiB", -1},
+        {".5", -1},
+        {"1e-9G", 1},
         {"", -1},
         {" 4", -1},
         {"4 ", -1},

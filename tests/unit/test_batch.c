@@ -85,7 +85,8 @@ static struct moe_sampler *sampler_of(const struct asked *a, uint32_t vocab)
     struct moe_sampler_options o;
     struct moe_sampler *sampler;
     struct moe_err err;
-    moe_sampler_options_default(&o);
+    o = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     o.temperature = a->temperature;
     o.seed = (uint64_t)(a - asked);
     o.repeat_penalty = 1.2;

@@ -117,7 +117,8 @@ static void add(struct moe_batch *b, struct moe_engine *e, struct asked *a,
     struct moe_batch_request request = {.prompt = a->prompt, .n_prompt = a->n_prompt, .ended = end};
     struct moe_err err;
     uint64_t id;
-    moe_sampler_options_default(&so);
+    so = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     so.temperature = a->temperature;
     so.seed = (uint64_t)(a - asked);
     assert_ok(moe_sampler_new(&request.sampler, &so, e->model->config.vocab, &err), &err);

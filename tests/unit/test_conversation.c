@@ -61,7 +61,8 @@ static void begin(struct talk *t, const struct moe_chat *chat, uint32_t context)
     const struct moe_session_options options = {.context = context, .n_sequences = 1, .batch = 64};
     *t = (struct talk){.why = MOE_STOP_EOS};
     assert_ok(moe_session_open(&t->session, fixture.model, fixture.experts, &options, &err), &err);
-    moe_sampler_options_default(&greedy);
+    greedy = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     greedy.temperature = 0;
     assert_ok(moe_sampler_new(&t->sampler, &greedy, fixture.model->config.vocab, &err), &err);
     assert_ok(moe_conversation_init(&t->c, t->session, chat, &err), &err);

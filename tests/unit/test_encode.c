@@ -115,7 +115,8 @@ static struct moe_sampler *greedy(const struct moe_model *m)
     struct moe_err err = {0};
     struct moe_sampler *sampler;
     struct moe_sampler_options o;
-    moe_sampler_options_default(&o);
+    o = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     o.temperature = 0;
     assert_ok(moe_sampler_new(&sampler, &o, m->config.vocab, &err), &err);
     return sampler;

@@ -114,7 +114,8 @@ static bool check_answer(struct gptsan *g)
         uint32_t id = (uint32_t)json_integer_value(json_array_get(id_list, i));
         assert_ok(moe_ids_push(&history, id, &err), &err);
     }
-    moe_sampler_options_default(&how);
+    how = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     how.temperature = 0;
     assert_ok(moe_sampler_new(&sampler, &how, g->run.model->config.vocab, &err), &err);
     const struct moe_generate_options o = {

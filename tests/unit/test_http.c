@@ -74,6 +74,12 @@ void moe_server_cancel(struct moe_server *s, uint64_t id)
         end(MOE_OK, NULL, MOE_STOP_USER);
 }
 
+const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
+{
+    (void)s, (void)i;
+    return NULL;
+}
+
 const char *moe_server_model(const struct moe_server *s, uint32_t i)
 {
     (void)s;

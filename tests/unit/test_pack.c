@@ -78,6 +78,8 @@ static void put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t exper
 }
 
 /* Layer 0 is dense; layer 1 has both experts, the second one only in the first variant. */
+static const char *sampling = ""; /* the optional section */
+
 static struct moe_pack_writer *start_pack(int zstd_level)
 {
     struct moe_err err = {0};
@@ -89,6 +91,7 @@ static struct moe_pack_writer *start_pack(int zstd_level)
     assert_ok(moe_pack_put_section(w, MOE_PACK_MODEL, "{}", 2, &err), &err);
     assert_ok(moe_pack_put_section(w, MOE_PACK_TOKENIZER, "tokens", 6, &err), &err);
     assert_ok(moe_pack_put_section(w, MOE_PACK_PROVENANCE, "{ }", 3, &err), &err);
+    assert_ok(moe_pack_put_section(w, MOE_PACK_SAMPLING, sampling, strlen(sampling), &err), &err);
     put_tensor(w, "norm", true, f32, HIDDEN, 1);
     put_tensor(w, "embed", false, q8, 40, HIDDEN);
     put_expert(w, 1, 1, 0);
@@ -460,6 +463,35 @@ static void forged_headers_are_refused(void **state)
     assert_ok(try_pack(&err), &err);
 }
 
+/* A pack has it or not; one without is what it was before there was such a section. */
+static void the_optional_section(void **state)
+{
+    struct moe_err err = {0};
+    struct moe_pack *p;
+    uint64_t n, without;
+    (void)state;
+    write_pack(0);
+    without = pack.size;
+    assert_int_equal(moe_get_u32(pack.data + 12), PACK_N_IDS);
+    assert_ok(moe_pack_open(&p, path, &err), &err);
+    moe_pack_section(p, MOE_PACK_SAMPLING, &n);
+    assert_int_equal(n, 0);
+    moe_pack_close(p);
+    sampling = "{\"top_k\":7}";
+    write_pack(0);
+    assert_int_equal(pack.size, without + MOE_PACK_ALIGN);
+    assert_ok(moe_pack_open(&p, path, &err), &err);
+    assert_memory_equal(moe_pack_section(p, MOE_PACK_SAMPLING, &n), sampling, strlen(sampling));
+    assert_int_equal(n, strlen(sampling));
+    moe_pack_close(p);
+    assert_ok(try_pack(&err), &err);
+    pack.data[moe_get_u64(entry_of(PACK_ID_SAMPLING) + 8)] ^= 1;
+    assert_fails(try_pack(&err), MOE_ERR_FORMAT, "section 9: checksum mismatch", &err);
+    moe_put_u64(entry_of(PACK_ID_SAMPLING) + 16, 2 << 20);
+    expect_forged(MOE_ERR_FORMAT, "inside the file");
+    sampling = "";
+}
+
 static void forged_tables_are_refused(void **state)
 {
     (void)state;
@@ -616,8 +648,9 @@ int main(void)
         in_fresh_dir(writer_refuses_nonsense),     in_fresh_dir(truncations_are_refused),
         in_fresh_dir(flipped_bits_are_found_raw),  in_fresh_dir(flipped_bits_are_found_compressed),
         in_fresh_dir(sparse_sections_are_refused), in_fresh_dir(forged_headers_are_refused),
-        in_fresh_dir(forged_tables_are_refused),   in_fresh_dir(forged_bytes_never_crash),
-        in_fresh_dir(other_files_are_explained),   in_fresh_dir(packs_are_read_from_images),
+        in_fresh_dir(the_optional_section),        in_fresh_dir(forged_tables_are_refused),
+        in_fresh_dir(forged_bytes_never_crash),    in_fresh_dir(other_files_are_explained),
+        in_fresh_dir(packs_are_read_from_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -256,7 +256,8 @@ static struct moe_sampler *sampler_of(const struct asked *a, uint32_t vocab)
     struct moe_err err = {0};
     struct moe_sampler *sampler;
     struct moe_sampler_options how;
-    moe_sampler_options_default(&how);
+    how = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     how.temperature = a->drawn ? 0.9 : 0;
     how.seed = a->n_prompt;
     assert_ok(moe_sampler_new(&sampler, &how, vocab, &err), &err);

@@ -9,7 +9,8 @@
 static struct moe_sampler_options plain(double temperature)
 {
     struct moe_sampler_options o;
-    moe_sampler_options_default(&o);
+    o = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     o.temperature = temperature;
     o.seed = 7;
     return o;

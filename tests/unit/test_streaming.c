@@ -54,7 +54,8 @@ static void generate(struct moe_tokenizer *tok, struct heard *heard, uint32_t id
     struct moe_tokenizer *own = fixture.model->tokenizer;
     const struct moe_generate_options options = {
         .max_tokens = TOKENS, .ignore_eos = true, .text = hear, .ctx = heard};
-    moe_sampler_options_default(&greedy);
+    greedy = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     greedy.temperature = 0;
     greedy.repeat_penalty = 1.5f; /* many different ids */
     assert_ok(moe_sampler_new(&sampler, &greedy, fixture.model->config.vocab, &err), &err);

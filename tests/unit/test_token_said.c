@@ -106,7 +106,8 @@ static struct moe_sampler *sampler_of(int i)
     struct moe_sampler_options o;
     struct moe_sampler *s;
     struct moe_err err;
-    moe_sampler_options_default(&o);
+    o = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     o.temperature = texts[i].temperature;
     o.repeat_penalty = texts[i].repeat_penalty;
     o.top_p = 0.9;
