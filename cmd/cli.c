@@ -214,7 +214,20 @@ static int refuse_option(int c, const char *word)
     int alike = 0;
     for (int i = 0; n > 2 && i < n_options; i++)
         alike += table[i]->name && strncmp(table[i]->name, word + 2, n - 2) == 0;
-    return cli_misuse("%s option '%.*s'", alike > 1 ? "ambiguous" : "unknown", (int)n, word);
+    if (alike > 1)
+        return cli_misuse("ambiguous option '%.*s'", (int)n, word);
+    const char *names[MAX_OPTIONS + 1], *nearest;
+    char wrong[64];
+    int n_names = 0;
+    for (int i = 0; i < n_options; i++)
+        if (table[i]->name)
+            names[n_names++] = table[i]->name;
+    names[n_names] = NULL;
+    snprintf(wrong, sizeof wrong, "%.*s", (int)n, word);
+    nearest = cli_nearest_name(wrong, names);
+    return cli_misuse("unknown option '%.*s'%s%s%s", (int)n, word,
+                      nearest ? "; did you mean --" : "", nearest ? nearest : "",
+                      nearest ? "?" : "");
 }
 
 static void add_options(const struct cli_option *options)

@@ -130,6 +130,11 @@ const char *cli_method_word(int i);
 const char *cli_schedule_word(int i);
 const char *cli_evict_word(int i);
 
+/* The one of `names` (NULL-terminated) that `word` is probably meant to be: spelled with _ for -,
+ * what other programs call it, one that it is the beginning of, or one at most two letters away;
+ * NULL: none. */
+const char *cli_nearest_name(const char *word, const char *const *names);
+
 /* True when the option of that long name was on the command line. */
 bool cli_given(const char *name);
 

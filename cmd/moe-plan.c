@@ -191,7 +191,7 @@ static int check_gpu_budgets(void)
         uint64_t bytes;
         size_t n = strcspn(rest, o.simulate ? "," : "");
         snprintf(size, sizeof size, "%.*s", (int)n, rest);
-        if (n >= sizeof size || !moe_parse_bytes(size, &bytes) || bytes == 0)
+        if (n >= sizeof size || !moe_parse_bytes(size, &bytes))
             return cli_misuse("option --gpu-memory: '%s' is not a size like 512M or 4GiB", size);
         o.plan.gpu_memory = bytes > o.plan.gpu_memory ? bytes : o.plan.gpu_memory;
         rest = rest[n] ? rest + n + 1 : NULL;
@@ -270,8 +270,7 @@ static int check_plan(int n_args, char **args)
                           o.plan.out ? "output" : "prompt-tokens");
     if (!o.memory && !o.plan.expert_memory && !o.budgets)
         return cli_misuse("no budget given (--memory SIZE)");
-    if (o.memory && !o.budgets &&
-        (!moe_parse_bytes(o.memory, &o.plan.memory) || o.plan.memory == 0))
+    if (o.memory && !o.budgets && !moe_parse_bytes(o.memory, &o.plan.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
     o.plan.pack = n_args && !chooses ? args[0] : NULL;
     o.packs = chooses ? args : NULL;

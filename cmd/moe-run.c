@@ -157,8 +157,7 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
         status = prompt_read(&r->prompt, opt.prompt, opt.messages ? opt.messages : opt.file,
                              room->may_hold, err);
     if (status == MOE_OK)
-        status = prompt_survey(&r->prompt, model->tokenizer,
-                               opt.bench ? opt.prompt_tokens : room->context,
+        status = prompt_survey(&r->prompt, model, opt.bench ? opt.prompt_tokens : room->context,
                                !opt.bench && !opt.encode && !opt.messages, err);
     r->text_bytes = r->prompt.bytes;
     return status;
@@ -266,6 +265,7 @@ static int generate(struct run *r, double started, struct moe_err *err)
         struct repl repl = {
             .engine = r->engine,
             .pack = r->pack,
+            .template_file = opt.template_file,
             .conversation = &talk,
             .sampling = &opt.sampling,
             .beams = opt.beams,

@@ -91,19 +91,17 @@ int prompt_read(struct prompt *p, const char *text, const char *file, uint64_t m
     return status;
 }
 
-int prompt_survey(struct prompt *p, const struct moe_tokenizer *tok, uint64_t most_tokens,
-                  bool whole, struct moe_err *err)
+int prompt_survey(struct prompt *p, const struct moe_model *model, uint64_t most_tokens, bool whole,
+                  struct moe_err *err)
 {
+    const struct moe_tokenizer *tok = model->tokenizer;
     uint64_t n = p->unread ? p->unread : p->text.size - 1;
     struct moe_tokenizer_survey survey = {.longest_piece = UINT64_MAX};
     int status = p->unread ? MOE_OK
                            : moe_tokenizer_look(tok, (const char *)p->text.data, n, most_tokens + 1,
                                                 &survey, err);
     if (status == MOE_OK && whole && n > SHORT && survey.least_ids > most_tokens)
-        status = moe_fail(err, MOE_ERR_LIMIT,
-                          "the prompt of more than %" PRIu64
-                          " tokens does not fit the context of %" PRIu64,
-                          survey.least_ids - 1, most_tokens);
+        status = moe_prompt_check_length(model, (const char *)p->text.data, n, most_tokens, err);
     uint64_t piece = survey.longest_piece < n ? survey.longest_piece : n;
     uint64_t ids = most_tokens < n ? most_tokens : n;
     p->bytes = (whole ? COPIES : 2) * n + moe_tokenizer_memory(tok, n, survey.longest_piece) +

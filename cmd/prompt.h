@@ -25,8 +25,8 @@ int prompt_read(struct prompt *p, const char *text, const char *file, uint64_t m
                 struct moe_err *err);
 /* Sets p->bytes of a prompt of which most_tokens are used; whole: all of it is, and MOE_ERR_LIMIT
  * where a long one has more. */
-int prompt_survey(struct prompt *p, const struct moe_tokenizer *tok, uint64_t most_tokens,
-                  bool whole, struct moe_err *err);
+int prompt_survey(struct prompt *p, const struct moe_model *model, uint64_t most_tokens, bool whole,
+                  struct moe_err *err);
 /* MOE_ERR_LIMIT where it was not read. */
 int prompt_check_read(const struct prompt *p, uint64_t may_hold, struct moe_err *err);
 

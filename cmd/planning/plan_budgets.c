@@ -36,7 +36,7 @@ static int parse(struct budget *all, uint32_t *n, const char *list, struct moe_e
         if ((*n)++ == MAX_BUDGETS)
             return moe_fail(err, MOE_ERR_USAGE, "option --memory: at most %d sizes", MAX_BUDGETS);
         snprintf(b->text, sizeof b->text, "%.*s", (int)length, list);
-        if (!moe_parse_bytes(b->text, &b->bytes) || b->bytes == 0)
+        if (!moe_parse_bytes(b->text, &b->bytes))
             return moe_fail(err, MOE_ERR_USAGE,
                             "option --memory: '%s' is not a size like 512M or 4GiB", b->text);
         list = list[length] ? list + length + 1 : NULL;

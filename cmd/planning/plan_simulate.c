@@ -107,7 +107,7 @@ static bool parse_size(struct size *s)
         return s->times_token < 1e6;
     if (parse_factor(s->text, '%', &s->share))
         return (s->share /= 100) <= 1;
-    return moe_parse_bytes(s->text, &s->bytes) && s->bytes > 0;
+    return moe_parse_bytes(s->text, &s->bytes);
 }
 
 static int parse_sizes(struct table *t, const char *list, struct moe_err *err)

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -9,6 +10,7 @@
 #include "cli.h"
 #include "console.h"
 #include "engine/context_shift.h"
+#include "engine/prompt.h"
 #include "show/show_run.h"
 
 /* ---- Shared with moe-run -p ---- */
@@ -69,9 +71,11 @@ bool console_has_encoder(const struct console *c)
 
 int console_new_sampler(struct console *c, struct moe_err *err)
 {
+    const struct moe_model *model = c->r->conversation->session->model;
+    struct moe_sampler_options sampling = *c->r->sampling;
     struct moe_sampler *fresh;
-    int status = moe_sampler_new(&fresh, c->r->sampling,
-                                 c->r->conversation->session->model->config.vocab, err);
+    moe_sampling_complete(&sampling, &model->sampling);
+    int status = moe_sampler_new(&fresh, &sampling, model->config.vocab, err);
     if (status != MOE_OK)
         return status;
     moe_sampler_free(c->sampler);
@@ -96,21 +100,49 @@ static void tell_full(const struct console *c)
                                            : "/reset empties the context; -c sets a longer one");
 }
 
-/* Whether the oldest turns may go, which then they may for good. */
+static bool is_one_of(const struct moe_buf *line, const char *const *words)
+{
+    while (*words && !(line->size == strlen(*words) &&
+                       strncasecmp((const char *)line->data, *words, line->size) == 0))
+        words++;
+    return *words;
+}
+
+/* Whether the oldest turns may go, which then they may for good. A line that is neither yes nor no
+ * was meant for the model: it is the next input. */
 static bool offer_shift(struct console *c)
 {
+    static const char *const yes[] = {"y", "yes", NULL}, *const no[] = {"", "n", "no", NULL};
     const struct moe_config *m = &c->r->conversation->session->model->config;
-    struct moe_buf answer = {0};
-    struct pasted pasted = {0};
+    struct moe_buf *answer = &c->next;
     if (c->r->context_shift || c->r->exact || c->r->beams.n || m->n_encoder || m->prefix_lm)
         return false;
+    moe_buf_clear(answer);
+    c->next_pasted = (struct pasted){0};
     enum reading got =
         editor_read(c->editor, "the context is full: drop the oldest turns from now on? [y/n] ",
-                    &answer, &pasted);
-    c->r->context_shift = got == READ_LINE && answer.size && !answer.failed &&
-                          (answer.data[0] == 'y' || answer.data[0] == 'Y');
-    moe_buf_release(&answer);
+                    answer, &c->next_pasted);
+    bool read = got == READ_LINE && !answer->failed;
+    c->r->context_shift = read && is_one_of(answer, yes);
+    c->has_next = read && !c->r->context_shift && !is_one_of(answer, no);
+    if (c->has_next)
+        console_tell(c, "(no; that line is taken as the next input)");
     return c->r->context_shift;
+}
+
+/* Whether the question fits once all turns before it are dropped; where it does not, err says so.
+ */
+static bool would_fit(const struct console *c, const char *text, struct moe_err *err)
+{
+    struct moe_conversation *talk = c->r->conversation;
+    struct moe_err why;
+    uint64_t n, context = talk->session->context;
+    if (!talk->chat) /* it was alone */
+        return false;
+    if (moe_conversation_alone(talk, text, &n, &why) != MOE_OK || n <= context)
+        return true;
+    moe_prompt_too_long(&talk->session->model->config, n, false, context, err);
+    return false;
 }
 
 /* Asks or continues; a full context is offered to lose its oldest turns. */
@@ -125,7 +157,7 @@ static int generate(struct console *c, const char *text, const struct moe_genera
                   : moe_conversation_continue(talk, c->sampler, options, why, err);
     cli_progress_done();
     if (status == MOE_ERR_LIMIT && text && talk->chat && moe_conversation_n(talk) > 0 &&
-        offer_shift(c)) {
+        would_fit(c, text, err) && offer_shift(c)) {
         struct moe_generate_options now = *options;
         now.started = moe_seconds(); /* not while it waited for a yes */
         return moe_conversation_shifting(talk, text, c->sampler, &now, why, err);
@@ -169,7 +201,7 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
         return cli_flush(err) != MOE_OK ? MOE_ERR_IO : moe_fail(err, status, "the answer failed");
     if (status != MOE_OK) {
         cli_error(err);
-        if (status == MOE_ERR_LIMIT)
+        if (status == MOE_ERR_LIMIT && (!text || console_has_encoder(c) || would_fit(c, text, err)))
             tell_full(c);
         return MOE_OK;
     }
@@ -184,6 +216,8 @@ int console_answer(struct console *c, const char *text, struct moe_err *err)
         tell_full(c);
     if (why == MOE_STOP_LENGTH)
         console_tell(c, "(stopped after -n tokens; /continue resumes)");
+    if (why == MOE_STOP_USER)
+        console_tell(c, "(stopped)");
     footer(c);
     return MOE_OK;
 }

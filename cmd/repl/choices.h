@@ -26,8 +26,4 @@ void choices_list(const struct choices *c, int width);
 /* Adds the files whose path begins with `path`; directories end in a slash. ~/ is the home. */
 void choices_add_files(struct choices *c, const char *path);
 
-/* The word of `words` (NULL-terminated) that `word` is probably meant to be: one that it is the
- * beginning of, or is at most two letters away from; NULL: none. */
-const char *choices_nearest(const char *word, const char *const *words);
-
 #endif

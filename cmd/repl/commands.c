@@ -20,6 +20,8 @@ static int do_quit(struct console *c, const char *arg, struct moe_err *err)
 
 static const struct command commands[] = {
     {"help", "", "this list", ARGUMENT_NONE, do_help},
+    {"show", "", "the model, its template and context, memory, sampling", ARGUMENT_NONE,
+     command_show},
     {"stats", "", "time and memory used so far", ARGUMENT_NONE, command_stats},
     {"memory", "", "where memory goes", ARGUMENT_NONE, command_memory},
     {"strategy", "", "how experts are kept and loaded", ARGUMENT_NONE, command_strategy},
@@ -82,7 +84,7 @@ static const char *nearest_command(const char *name)
     const char *names[N_COMMANDS + 1] = {NULL};
     for (int i = 0; i < N_COMMANDS; i++)
         names[i] = commands[i].name;
-    return choices_nearest(name, names);
+    return cli_nearest_name(name, names);
 }
 
 int commands_run(struct console *c, char *line, struct moe_err *err)

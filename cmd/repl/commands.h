@@ -31,6 +31,7 @@ extern const char *const setting_names[]; /* NULL-terminated */
 void settings_release(struct console *c);
 
 /* show.c */
+int command_show(struct console *c, const char *arg, struct moe_err *err);
 int command_stats(struct console *c, const char *arg, struct moe_err *err);
 int command_memory(struct console *c, const char *arg, struct moe_err *err);
 int command_strategy(struct console *c, const char *arg, struct moe_err *err);

@@ -18,9 +18,12 @@ struct console {
     struct moe_sampler *sampler;
     struct moe_buf text;  /* the input so far */
     struct moe_buf files; /* texts of /file, which join the next message */
-    bool verbatim;        /* it was pasted, or stood between lines of """: a slash does not begin a
-                             command */
-    char **stops;         /* stop texts where /stop has changed them, NULL-terminated */
+    struct moe_buf next;  /* where has_next: a line that was read already, the next input's first */
+    struct pasted next_pasted;
+    bool has_next;
+    bool verbatim; /* it was pasted, or stood between lines of """: a slash does not begin a
+                      command */
+    char **stops;  /* stop texts where /stop has changed them, NULL-terminated */
     size_t n_stops;
     bool leaving; /* Ctrl-C was pressed at an empty prompt */
     bool colour;

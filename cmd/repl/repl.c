@@ -44,7 +44,14 @@ static enum reading read_input(struct console *c)
 {
     struct pasted pasted = {0};
     moe_buf_clear(&c->text);
-    enum reading got = editor_read(c->editor, "> ", &c->text, &pasted);
+    enum reading got = READ_LINE;
+    if (c->has_next) {
+        moe_buf_append(&c->text, c->next.data, c->next.size);
+        pasted = c->next_pasted;
+        c->has_next = false;
+    } else {
+        got = editor_read(c->editor, "> ", &c->text, &pasted);
+    }
     c->verbatim = pasted.start;
     if (!c->text.data)
         moe_buf_text(&c->text, ""); /* room for an empty line's NUL */
@@ -119,5 +126,6 @@ int repl_run(struct repl *repl)
     moe_sampler_free(c.sampler);
     moe_buf_release(&c.text);
     moe_buf_release(&c.files);
+    moe_buf_release(&c.next);
     return status < 0 ? cli_error(&err) : CLI_DONE;
 }

@@ -12,7 +12,8 @@
 #include "sample/sampler.h"
 
 struct repl {
-    const char *pack; /* its path, for the first line */
+    const char *pack;          /* its path, for the first line */
+    const char *template_file; /* of the chat; NULL: the model's own */
     struct moe_engine *engine;
     struct moe_conversation *conversation;
     struct moe_sampler_options *sampling; /* /set changes it */

@@ -25,10 +25,10 @@ struct setting {
 
 enum { N_SETTINGS = 7 };
 
-/* In the order of the names. */
-static void list_settings(struct console *c, struct setting settings[N_SETTINGS])
+/* In the order of the names, which is first that of moe_sampling_value. `o`: what they stand in. */
+static void list_settings(struct console *c, struct moe_sampler_options *o,
+                          struct setting settings[N_SETTINGS])
 {
-    struct moe_sampler_options *o = c->r->sampling;
     const struct setting all[N_SETTINGS] = {
         {&o->temperature, NULL, NULL, 0, 100, "0 to 100; 0: always the likeliest token"},
         {NULL, &o->top_k, NULL, 0, 1000000, "0 to 1000000 of the likeliest tokens; 0: all"},
@@ -53,11 +53,24 @@ static void value_of(const struct setting *s, char out[32])
         snprintf(out, 32, "%" PRIu64, *s->large);
 }
 
-static void show_setting(const char *name, const struct setting *s)
+/* Setting i as it holds, and where it comes from. */
+static void show_setting(struct console *c, int i)
 {
+    static const char *const from[] = {[MOE_SAMPLING_DEFAULT] = "default, ",
+                                       [MOE_SAMPLING_OF_MODEL] = "the model's, ",
+                                       [MOE_SAMPLING_ASKED] = ""};
+    const struct moe_sampler_options *model = &c->r->conversation->session->model->sampling;
+    struct moe_sampler_options holds = *c->r->sampling;
+    struct setting settings[N_SETTINGS];
+    struct moe_sampling_value v = {.origin = MOE_SAMPLING_ASKED};
     char value[32], row[160];
-    value_of(s, value);
-    snprintf(row, sizeof row, "%-14s %-8s (%s)", name, value, s->about);
+    moe_sampling_complete(&holds, model);
+    list_settings(c, &holds, settings);
+    if (settings[i].real || settings[i].whole)
+        moe_sampling_value(c->r->sampling, model, i, &v);
+    value_of(&settings[i], value);
+    snprintf(row, sizeof row, "%-14s %-8s (%s%s)", setting_names[i], value, from[v.origin],
+             settings[i].about);
     console_print(row);
 }
 
@@ -110,21 +123,21 @@ int command_set(struct console *c, const char *arg, struct moe_err *err)
     const char *value = arg + n_name + strspn(arg + n_name, " \t");
     char name[32];
     snprintf(name, sizeof name, "%.*s", (int)(n_name < 31 ? n_name : 31), arg);
-    list_settings(c, settings);
+    list_settings(c, c->r->sampling, settings);
     for (int i = 0; i < N_SETTINGS; i++) {
         if (!*arg)
-            show_setting(setting_names[i], &settings[i]);
+            show_setting(c, i);
         if (strcmp(name, setting_names[i]) != 0)
             continue;
         if (*value)
             set(c, name, &settings[i], value, err);
         else
-            show_setting(name, &settings[i]);
+            show_setting(c, i);
         return 0;
     }
     if (!*arg)
         return 0;
-    const char *nearest = choices_nearest(name, setting_names);
+    const char *nearest = cli_nearest_name(name, setting_names);
     if (nearest)
         fprintf(stderr, "unknown setting '%s'; did you mean %s? /set lists all\n", name, nearest);
     else

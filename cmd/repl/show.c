@@ -1,4 +1,4 @@
-/* /stats, /memory, /strategy: what the program tells of itself. */
+/* /show, /stats, /memory, /strategy: what the program tells of itself. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include "cli.h"
 #include "commands.h"
 #include "show/explain.h"
+#include "show/show_pack.h"
 #include "show/show_run.h"
 
 static void print(struct moe_buf *text)
@@ -17,11 +18,56 @@ static void print(struct moe_buf *text)
     moe_buf_release(text);
 }
 
+/* Appends "PATH: qwen2_moe, 12 layers, ..." and the lines below it. */
+static int say_model(const struct console *c, struct moe_buf *out, struct moe_err *err)
+{
+    const struct moe_conversation *talk = c->r->conversation;
+    const struct moe_model *m = talk->session->model;
+    struct moe_pack_summary summary;
+    char now[32], budget[32];
+    int status = moe_pack_summarize(m->pack, &summary, err);
+    if (status != MOE_OK)
+        return status;
+    moe_buf_printf(out, "model    %s: %s\nweights  ", c->r->pack, m->config.family);
+    moe_show_pack_line(m->pack, &summary, out);
+    moe_buf_printf(out, "\ntemplate %s\n",
+                   !talk->chat           ? (m->chat_template[0] ? "none (--raw): plain continuation"
+                                                                : "none: plain continuation")
+                   : c->r->template_file ? c->r->template_file
+                                         : "the model's own");
+    moe_buf_printf(out, "context  %" PRIu64 " of %" PRIu32 " tokens in use (-c; the model's: %u)\n",
+                   talk->history.n, talk->session->context, m->config.context_max);
+    uint64_t total = c->r->engine->budget.total;
+    moe_buf_printf(out, "memory   %s of %s in use (--memory); /memory says where it goes\n",
+                   moe_format_bytes(moe_rss_bytes(), now),
+                   total == UINT64_MAX ? "what is free" : moe_format_bytes(total, budget));
+    moe_buf_text(out, "sampling ");
+    if (c->r->beams.n)
+        moe_buf_printf(out, "none: the best of %" PRIu32 " beams", c->r->beams.n);
+    else
+        moe_show_sampling(c->r->sampling, &m->sampling, out);
+    moe_buf_text(out, "\n");
+    return MOE_OK;
+}
+
+int command_show(struct console *c, const char *arg, struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    if (say_model(c, &text, err) != MOE_OK)
+        cli_error(err);
+    print(&text);
+    return 0;
+}
+
 int command_stats(struct console *c, const char *arg, struct moe_err *err)
 {
     struct moe_buf text = {0};
     struct moe_stats total = *c->r->total;
     moe_engine_finish_stats(c->r->engine, &total);
+    if (!c->r->beams.n) {
+        total.asked = c->r->sampling;
+        total.published = &c->r->conversation->session->model->sampling;
+    }
     moe_show_run(&total, &text);
     print(&text);
     return 0;

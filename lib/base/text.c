@@ -46,12 +46,12 @@ bool moe_parse_bytes(const char *text, uint64_t *out)
 {
     double value;
     const char *unit;
-    if (!parse_number(text, &value, &unit) || value < 0)
+    if (!parse_number(text, &value, &unit))
         return false;
-    double factor = unit_factor(unit, strlen(unit));
-    if (factor == 0 || value * factor > 9e18)
+    double bytes = value * unit_factor(unit, strlen(unit));
+    if (!(bytes >= 1 && bytes <= 9e18))
         return false;
-    *out = (uint64_t)(value * factor);
+    *out = (uint64_t)bytes;
     return true;
 }
 

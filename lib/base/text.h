@@ -10,7 +10,7 @@
 /* Strict parsers: the whole text must be the number; false leaves *out untouched. */
 
 /* "512M", "4G", "1.5GiB", "4096", "10kB". One letter and ...iB count in 1024s, ...B in 1000s
- * (as dd and GNU programs do). */
+ * (as dd and GNU programs do). At least one byte: a size of 0 would be taken for none given. */
 bool moe_parse_bytes(const char *text, uint64_t *out);
 /* "1.2GB/s", "900M/s", "2e9": bytes per second, above zero. */
 bool moe_parse_rate(const char *text, double *out);

@@ -90,7 +90,8 @@ static int add(struct bench *b, struct moe_batch *batch, uint64_t seed, struct m
         .options = {.max_tokens = b->n_tokens, .ignore_eos = true},
     };
     fill_prompt(b, seed, prompt);
-    moe_sampler_options_default(&greedy);
+    greedy = (struct moe_sampler_options){
+        .temperature = 0.8, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64};
     greedy.temperature = 0;
     int status = moe_sampler_new(&request.sampler, &greedy, vocab, err);
     if (status == MOE_OK)

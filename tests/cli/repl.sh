@@ -130,6 +130,12 @@ prompts
 type_line '/set temp'
 check "... shows a value and its range" shows '^temp +0 +\(0 to 100;'
 prompts
+type_line '/set top-p'
+check "... the model's own where none was set" shows "^top-p +0.95 +\(the model's, 0 to 1"
+prompts
+type_line '/set min-p'
+check "... and the default where it has none" shows '^min-p +0.05 +\(default, 0 to 1'
+prompts
 type_line '/set'
 check "... and all of them" shows '^n +24 +\('
 prompts
@@ -138,6 +144,24 @@ check "... refuses what is no value, and says the range" shows "'warm' is not a 
 prompts
 type_line '/set tmp 1'
 check "... and asks back" shows "unknown setting 'tmp'; did you mean temp"
+prompts
+type_line '/set temperature 1'
+check "... what other programs call it" shows "unknown setting 'temperature'; did you mean temp"
+prompts
+type_line '/set top_k 1'
+check "... and with other marks" shows "unknown setting 'top_k'; did you mean top-k"
+prompts
+type_line '/show'
+check "/show names the model" shows '^model +.*tiny.moe: qwen2_moe$'
+check "... its weights" has '^weights +12 layers, .* bits/weight'
+check "... its template" has '^template +none: plain continuation$'
+check "... the context" has '^context +[0-9]+ of 512 tokens in use'
+check "... memory" has '^memory +[0-9.]+ MiB of .* in use'
+check "... and sampling, with who says so" has \
+    "^sampling temperature 0 \(asked for\)\$"
+prompts
+type_line '/clear'
+check "other programs' commands: ours" shows '^unknown command /clear; did you mean /reset'
 prompts
 type_line '/rest'
 check "an unknown command: the nearest" shows '^unknown command /rest; did you mean /reset'
@@ -228,6 +252,7 @@ check "words stream" wait_for answers 'Once upon a time'
 keys -l 'typed ahead'
 keys C-c
 check "Ctrl-C ends the answer with its footer" shows "$footer"
+check "... and says so" has '^\(stopped\)$'
 check "... before its time" has_no 'context of .* is full'
 check "what was typed meanwhile waits for the next line" wait_for last_line_is '> typed ahead'
 check "... and was not shown before" once 'typed ahead'
@@ -350,6 +375,29 @@ type_line 'And then there was another one'
 check "... from then on" shows "$footer" 2
 check "... without asking" has '\[y/n\]' 1
 check "... nothing is refused" sh -c "! grep -q 'does not fit' '$screen'"
+prompts
+keys C-d
+
+# What cannot fit is said without a question; a line that is no answer to one is the next input.
+long='one two three four five six seven eight nine ten eleven twelve'
+start -c 60 -n 8 --ignore-eos --template-file "$tmp/chatml"
+prompts
+type_line 'One day'
+check "a first turn" shows "$footer"
+prompts
+paste_text "$long $long $long $long"
+keys Enter
+check "a message that can never fit: both numbers, and what would hold it" shows \
+    'the prompt of [0-9]+ tokens does not fit the context of 60 \(-c 512 would hold it\)'
+check "... without a question" has_no '\[y/n\]'
+prompts
+type_line 'And then'
+check "... and the next line is answered" shows "$footer" 2
+prompts
+type_line "$long"
+check "one that fits alone: a question" shows 'drop the oldest turns from now on\? \[y/n\]'
+type_line '/show'
+check "... a line that is neither yes nor no is the next input" shows '^context +[0-9]+ of 60 tokens in use'
 prompts
 keys C-d
 

@@ -26,6 +26,23 @@ run "$bin/moe-run" --temp nan model.moe
 error_line 2 "moe-run: option --temp: 'nan' is not a number *" "a number that is not finite"
 run "$bin/moe-run" --nope model.moe
 error_line 2 "moe-run: unknown option '--nope' (see moe-run --help)" "an unknown option"
+run "$bin/moe-run" --temperature 1 model.moe
+error_line 2 "moe-run: unknown option '--temperature'; did you mean --temp? (see moe-run --help)" "what others call it"
+run "$bin/moe-run" --top_k=3 model.moe
+error_line 2 "moe-run: unknown option '--top_k'; did you mean --top-k? *" "other marks"
+run "$bin/moe-serve" --strict-nmaes model.moe
+error_line 2 "moe-serve: unknown option '--strict-nmaes'; did you mean --strict-names? *" "a slip"
+for page in man/moe-*.1; do
+    program=$(basename "$page" .1)
+    for option in $(sed -n 's/.*Fl Fl \([a-z-]*\) Ar size.*/\1/p' "$page" | sort -u); do
+        case $program.$option in
+        moe-pipeline.*) continue ;; # asks moe-plan
+        moe-plan.gpu-memory) run "$bin/$program" x --device cuda --memory 1G --gpu-memory 0K ;;
+        *) run "$bin/$program" x "--$option" 0K ;;
+        esac
+        error_line 2 "$program: option --$option: '0K' is not a size like *" "$program --$option: no bytes are no size"
+    done
+done
 run "$bin/moe-run" -Z model.moe
 error_line 2 "moe-run: unknown option -Z *" "an unknown letter"
 run "$bin/moe-run" --to 3 model.moe
