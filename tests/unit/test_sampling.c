@@ -3,9 +3,9 @@
  * and what holds of that, of what is asked for, and of the defaults. */
 #include <math.h>
 
+#include "../make_pack.h"
 #include "fmt/gguf.h"
 #include "layer/model.h"
-#include "../make_pack.h"
 #include "model/sampling.h"
 
 #include "../scratch_dir.h" /* last: `dir` is a parameter above */
