@@ -51,7 +51,7 @@ check "... five at a time: the same" cmp -s "$tmp/alone" "$tmp/others"
 answers "$tmp/others" --sequences 12 --expert-memory 10K
 check "... twelve, behind a small cache: the same" cmp -s "$tmp/alone" "$tmp/others"
 moe -p "$long$long$long"
-error_line 4 'moe-run: the prompt of 182 tokens does not fit the context of 128' "alone: the same sentence"
+error_line 4 "moe-run: the prompt of 182 tokens does not fit the context of 128 (the model's own is 128)" "alone: the same sentence"
 
 # A server says the same.
 listen "$bin/moe-serve" "$gptsan" || exit 1

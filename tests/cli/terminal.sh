@@ -6,7 +6,7 @@
 noise=$tmp/noise.moe
 "$bin/moe-quantize" -q -t 1 -o "$noise" tests/fixtures/qwen2-moe-a || exit 1
 # In the background it is the program itself, which signals then reach.
-talk() { exec "$bin/moe-run" -t 1 "$noise" -p 'Once upon' -n 200 --temp 1 --seed 3 --ignore-eos; }
+talk() { exec "$bin/moe-run" -t 1 "$noise" -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 3 --ignore-eos; }
 (talk) >"$tmp/bytes"
 sent() { # FILE: control characters in it beside tab, newline and what a terminal makes of newlines
     LC_ALL=C tr -d '\11\12\15\40-\176\200-\377' <"$1" | wc -c
@@ -23,13 +23,13 @@ if command -v script >/dev/null; then
         script -qec "$1" /dev/null >"$out" 2>"$err" </dev/null || code=$?
     }
     escape=$(printf '\033')
-    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --seed 3 --ignore-eos"
+    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 200 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 3 --ignore-eos"
     expect_exit 0 "an answer on a terminal"
     check "... sends no control characters" [ "$(sent "$out")" = 0 ]
     check "... but shows them" says '<1A>'
     check "... and bytes that are no text" says '<F5>'
     check "... and whole characters that two tokens bring" says 'Έ'
-    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 1 --temp 1 --seed 3 --ignore-eos --stop x"
+    on_terminal "$bin/moe-run -t 1 $noise -p 'Once upon' -n 1 --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 3 --ignore-eos --stop x"
     check "... and the last of all bytes" [ "$(tr -d '\r\n' <"$out")" = '"' ]
 
     csi=$(printf '\302\233') # the control sequence introducer by itself

@@ -529,6 +529,48 @@ static int parse(const char *json, const char *config, struct moe_err *err)
     return status;
 }
 
+/* The configuration's switches come before the post-processor, which holds where they are silent.
+ */
+static void what_stands_around_a_text(void **state)
+{
+#define BARE                                                                                       \
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"                       \
+    "\"decoder\":{\"type\":\"ByteLevel\"}"
+#define AROUND                                                                                     \
+    "{" BARE ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["                   \
+    "{\"SpecialToken\":{\"id\":\"a\"}},{\"Sequence\":{\"id\":\"A\"}}],"                            \
+    "\"special_tokens\":{\"a\":{\"id\":\"a\",\"ids\":[0],\"tokens\":[\"a\"]}}}," MODEL "}"
+    static const struct {
+        const char *json, *config, *ids;
+    } cases[] = {
+        {AROUND, "{}", "0 2"},
+        {AROUND, "{\"add_bos_token\":false}", "2"},
+        {AROUND, "{\"add_eos_token\":true,\"eos_token\":\"b\"}", "0 2 1"},
+        {"{" BARE "," MODEL "}", "{\"bos_token\":\"a\",\"eos_token\":\"b\"}", "2"},
+        {"{" BARE "," MODEL "}", "{\"bos_token\":\"a\",\"add_bos_token\":true}", "0 2"},
+        {"{" BARE "," MODEL "}", "{\"eos_token\":\"b\",\"add_eos_token\":true}", "2 1"},
+        {"{" BARE "," MODEL "}", "{\"add_bos_token\":true,\"add_eos_token\":true}", "2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_tokenizer *tok = NULL;
+        struct moe_ids ids = {0};
+        struct moe_buf text = {0};
+        struct moe_err err = {0};
+        const char *config = cases[i].config;
+        assert_ok(moe_tokenizer_parse_hf(&tok, "t.json", cases[i].json, strlen(cases[i].json),
+                                         "c.json", config, strlen(config), &err),
+                  &err);
+        assert_ok(moe_tokenizer_encode_whole(tok, "ab", 2, false, &ids, &err), &err);
+        for (uint64_t k = 0; k < ids.n; k++)
+            moe_buf_printf(&text, "%s%u", k ? " " : "", ids.ids[k]);
+        assert_string_equal(text.data, cases[i].ids);
+        moe_buf_release(&text);
+        moe_ids_release(&ids);
+        moe_tokenizer_free(tok);
+    }
+}
+
 static void what_is_not_implemented_is_named(void **state)
 {
     static const char *const cases[][2] = {
@@ -781,6 +823,7 @@ int main(void)
         cmocka_unit_test(published_patterns_are_not),
         cmocka_unit_test(merging_follows_its_definition),
         cmocka_unit_test(patterns_are_rewritten_or_refused),
+        cmocka_unit_test(what_stands_around_a_text),
         cmocka_unit_test(what_is_not_implemented_is_named),
         cmocka_unit_test(older_metaspace_is_understood),
         cmocka_unit_test(damaged_json_is_refused),
