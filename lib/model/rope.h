@@ -57,7 +57,8 @@ double moe_rope_mscale(const struct moe_config *config, const struct moe_rope_se
 
 /* Sets config's rope fields; hidden, heads and context_max are set already (rope_dim may still be
  * 0: then it is head_dim, or the part of it). Does not touch attn_scale. The frequencies are those
- * of transformers' modeling_rope_utils.py, in double precision. */
+ * of transformers' modeling_rope_utils.py, in double precision: it rounds them to 32 bits on the
+ * way, which tests/FAMILIES.md says the difference of. */
 int moe_rope_apply(struct moe_config *config, const struct moe_rope_settings *settings,
                    const char *name, struct moe_err *err);
 

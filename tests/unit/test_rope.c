@@ -166,6 +166,25 @@ static void plain_rope_lists_nothing(void **state)
     }
 }
 
+/* To the last digits, not as 32 bits have them. */
+static void frequencies_are_exact(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    assert_ok(apply("{\"rope_theta\": 500.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+                    "\"original_max_position_embeddings\": 64, \"beta_fast\": 8}}",
+                    512, &err),
+              &err);
+    double low = floor(PAIRS * log(64 / (8 * 2 * acos(-1))) / log(500));
+    double high = ceil(PAIRS * log(64 / (2 * acos(-1))) / log(500));
+    for (int i = 0; i < PAIRS; i++) {
+        double ramp = fmin(fmax((i - low) / (high - low), 0), 1);
+        double want = pow(500, -(double)i / PAIRS) * (ramp / 4 + 1 - ramp);
+        if (!(fabs(config.rope_freqs[i] - want) <= 1e-14 * want))
+            fail_msg("pair %d: %.17g, expected %.17g", i, config.rope_freqs[i], want);
+    }
+}
+
 static void what_is_not_computed_is_refused(void **state)
 {
     (void)state;
@@ -205,6 +224,7 @@ int main(void)
         cmocka_unit_test(frequencies_are_those_of_transformers),
         cmocka_unit_test(long_contexts_have_their_own),
         cmocka_unit_test(plain_rope_lists_nothing),
+        cmocka_unit_test(frequencies_are_exact),
         cmocka_unit_test(what_is_not_computed_is_refused),
     };
     return cmocka_run_group_tests_name("rope", tests, NULL, NULL);
