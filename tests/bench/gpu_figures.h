@@ -33,10 +33,11 @@ static inline double product_operations(const struct product_shape *s, uint32_t 
     return 2.0 * s->n_matrices * s->rows * s->cols * n;
 }
 
-/* Bytes of an f16 cache that one row at position context - 1 reads in a layer. */
-static inline uint64_t attention_bytes(const struct attention_shape *s, uint32_t context)
+/* Bytes of a cache of such cells that one row at position context - 1 reads in a layer. */
+static inline uint64_t attention_bytes(const struct attention_shape *s, uint32_t context,
+                                       uint32_t cell_bytes)
 {
-    return (uint64_t)context * s->n_kv_heads * (s->key_dim + s->value_dim) * sizeof(uint16_t);
+    return (uint64_t)context * s->n_kv_heads * (s->key_dim + s->value_dim) * cell_bytes;
 }
 
 /* A copy inside the device goes through its memory twice. */

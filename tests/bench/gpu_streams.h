@@ -60,9 +60,12 @@ static void ask_attention(struct bench *b, const void *ctx)
         moe_gpu_attention(b->gpu, &a, 1);
 }
 
-static void attention_at(struct bench *b, const struct attention_shape *s, uint32_t context)
+static void attention_at(struct bench *b, const struct attention_shape *s, uint32_t context,
+                         bool f16)
 {
-    struct reading r = {.n_layers = pieces_in_turn(b->cold_bytes, attention_bytes(s, context))};
+    const uint32_t cell = f16 ? sizeof(uint16_t) : sizeof(float);
+    struct reading r = {.n_layers =
+                            pieces_in_turn(b->cold_bytes, attention_bytes(s, context, cell))};
     struct moe_gpu_attention *a = &r.a;
     uint64_t cells = r.n_layers * s->n_kv_heads * context; /* contexts are multiples of 16 */
     uint32_t n_blocks = (context - 1) / MOE_ATTENTION_CHUNK + 1, blocks[MAX_BLOCKS];
@@ -71,9 +74,9 @@ static void attention_at(struct bench *b, const struct attention_shape *s, uint3
     for (uint32_t i = 0; i < n_blocks; i++)
         blocks[i] = i;
     a->kv = (struct moe_gpu_kv){
-        .keys = take_random(b, cells * s->key_dim * sizeof(uint16_t)),
-        .values = take_random(b, cells * s->value_dim * sizeof(uint16_t)),
-        .f16 = true,
+        .keys = take_random(b, cells * s->key_dim * cell),
+        .values = take_random(b, cells * s->value_dim * cell),
+        .f16 = f16,
         .table = table,
         .block_positions = context < MOE_ATTENTION_CHUNK ? context : MOE_ATTENTION_CHUNK,
         .per_sequence = n_blocks,
@@ -98,11 +101,11 @@ static void attention_at(struct bench *b, const struct attention_shape *s, uint3
     if (well(b))
         moe_gpu_upload(b->gpu, MOE_GPU_COMPUTE, table, blocks, n_blocks * sizeof *table);
     struct moe_bench_figure t = time_work(b, &(struct work){ask_attention, &r, true});
-    double rate = (double)(r.n_layers * attention_bytes(s, context)) / t.median;
+    double rate = (double)(r.n_layers * attention_bytes(s, context, cell)) / t.median;
     if (well(b))
-        printf("  context %6u | %8.1f %4.0f%% +-%2.0f%% | %8.1f us a layer\n", context,
-               figure(b, rate) * 1e-9, figure(b, 100 * rate / b->copy_rate), spread(t),
-               figure(b, 1e6 * t.median / (double)r.n_layers));
+        printf("  context %6u as %s | %8.1f %4.0f%% +-%2.0f%% | %8.1f us a layer\n", context,
+               f16 ? "f16" : "f32", figure(b, rate) * 1e-9, figure(b, 100 * rate / b->copy_rate),
+               spread(t), figure(b, 1e6 * t.median / (double)r.n_layers));
     give_back(b);
 }
 
@@ -113,12 +116,13 @@ static void bench_attention(struct bench *b)
     static const struct attention_shape tiny[] = {{"4 heads on 2", 4, 2, 16, 16},
                                                   {"latent, 2 heads", 2, 1, 24, 16}};
     static const uint32_t contexts[] = {1024, 8192, 32768}, short_ones[] = {16, 256, 1024};
-    section(b, "attention of one row: f16 cache read, GB/s and share of copies' rate");
+    section(b, "attention of one row: cache read, GB/s and share of copies' rate");
     for (int i = 0; i < 2; i++) {
         const struct attention_shape *s = b->smoke ? &tiny[i] : &real[i];
         printf("%s, keys of %u, values of %u\n", s->name, s->key_dim, s->value_dim);
         for (int k = 0; k < 3 && well(b); k++)
-            attention_at(b, s, b->smoke ? short_ones[k] : contexts[k]);
+            for (int f16 = 0; f16 < 2 && well(b); f16++)
+                attention_at(b, s, b->smoke ? short_ones[k] : contexts[k], f16);
     }
 }
 

@@ -37,8 +37,9 @@ static void test_attention(void **state)
 {
     /* 4 heads of 128 + 128 values of 2 bytes at 8192 positions; latent: one of 576 + 512. */
     const struct attention_shape grouped = {"", 32, 4, 128, 128}, latent = {"", 16, 1, 576, 512};
-    assert_int_equal(attention_bytes(&grouped, 8192), 16777216);
-    assert_int_equal(attention_bytes(&latent, 1024), 2228224);
+    assert_int_equal(attention_bytes(&grouped, 8192, 2), 16777216);
+    assert_int_equal(attention_bytes(&grouped, 8192, 4), 33554432);
+    assert_int_equal(attention_bytes(&latent, 1024, 2), 2228224);
 }
 
 static void test_shares(void **state)
