@@ -167,6 +167,19 @@ check "... has computation" grep -q 'layer 1 attention' "$tmp/trace"
 check "... of both kinds" grep -q 'layer 1 feed-forward' "$tmp/trace"
 check "... and loads" grep -q 'layer 1 expert' "$tmp/trace"
 
+# ---- A host that does not page-lock ---------------------------------------------------------------
+
+MOE_SHIM_PINNED=0
+export MOE_SHIM_PINNED
+ask --strategy prefetch --expert-memory 64K
+check "nothing can be page-locked: the CPU's answer" answers "$tmp/want"
+check "... which the statistics say" some unlocked_bytes
+ask --stats
+check "... in words, too" grep -qa "could not be page-locked" "$err"
+unset MOE_SHIM_PINNED
+ask
+check "all can" none unlocked_bytes
+
 # ---- Keys and values as f16 ----------------------------------------------------------------------
 
 ask --kv f32

@@ -182,6 +182,39 @@ static void test_slow_copies(void **state)
     munmap(seen, 4096);
 }
 
+/* A wait asks again and again before it sleeps: the third question is where the device is lost. And
+ * it is for one stream. */
+static void test_waits_begin_awake(void **state)
+{
+    static const char *const questions[] = {"cudaEventQuery:3", "cudaStreamQuery:3"};
+    int32_t *host = host_pages(4096);
+    need_shim();
+    for (int i = 0; i < 2; i++) {
+        struct moe_gpu *g = opened();
+        struct moe_gpu_mark *mark;
+        struct moe_err err;
+        void *device = moe_gpu_alloc(g, 4096, &err);
+        assert_non_null(device);
+        assert_ok(moe_gpu_pin(g, host, 4096, &err), &err);
+        assert_ok(moe_gpu_mark_open(&mark, g, false, &err), &err);
+        setenv("MOE_SHIM_COPY_RATE", "20000", 1); /* 4096 bytes in 0.2 seconds */
+        moe_gpu_upload(g, MOE_GPU_COPY, device, host, 4096);
+        moe_gpu_mark_set(mark, MOE_GPU_COPY);
+        assert_ok(moe_gpu_wait(g, MOE_GPU_COMPUTE, &err), &err);
+        assert_false(moe_gpu_mark_passed(mark));
+        setenv("MOE_SHIM_FAIL", questions[i], 1);
+        int status = i ? moe_gpu_wait(g, MOE_GPU_COPY, &err) : moe_gpu_mark_wait(mark, &err);
+        assert_int_equal(status, MOE_ERR_DEVICE);
+        moe_gpu_mark_close(mark);
+        moe_gpu_unpin(g, host);
+        moe_gpu_free(g, device, 4096);
+        moe_gpu_close(g);
+        forget_settings(NULL);
+        check_add_one();
+    }
+    munmap(host, 4096);
+}
+
 static void test_late_work(void **state)
 {
     need_shim();
@@ -517,6 +550,7 @@ int main(void)
         cmocka_unit_test_teardown(test_too_little_memory, forget_settings),
         cmocka_unit_test_teardown(test_refused_pinning, forget_settings),
         cmocka_unit_test_teardown(test_slow_copies, forget_settings),
+        cmocka_unit_test_teardown(test_waits_begin_awake, forget_settings),
         cmocka_unit_test_teardown(test_late_work, forget_settings),
         cmocka_unit_test_teardown(test_lost_device, forget_settings),
         cmocka_unit_test_teardown(test_a_kernel_that_fails, forget_settings),

@@ -386,6 +386,40 @@ static void prompts_in_bf16(void **state)
     pair_close(&p);
 }
 
+/* A token takes nothing of memory that can be paged, and waits for no copy of an expert's. */
+static void tokens_wait_for_themselves_alone(void **state)
+{
+    enum { BYTES = 1 << 20 };
+    struct pair p;
+    struct moe_row row;
+    struct moe_gpu_info info;
+    struct moe_err err = {0};
+    struct moe_gpu_mark *mark;
+    if (moe_gpu_describe(0, &info) != 0 || strncmp(info.name, "shim", 4) != 0)
+        skip();
+    open_pair(&p, "tests/fixtures/qwen3-moe-a", small, 8, 64, false);
+    struct side *s = &p.sides[GPU];
+    pair_rows(&p, &row, 0, 0, 1);
+    uint8_t *host = moe_pages_alloc(BYTES, &err), *device = moe_gpu_alloc(gpu, BYTES, &err);
+    assert_true(host && device);
+    assert_ok(moe_gpu_pin(gpu, host, BYTES, &err), &err);
+    assert_ok(moe_gpu_mark_open(&mark, gpu, false, &err), &err);
+    setenv("MOE_SHIM_PINNED_ONLY", "1", 1);
+    setenv("MOE_SHIM_COPY_RATE", "2000000", 1); /* half a second */
+    moe_gpu_upload(gpu, MOE_GPU_COPY, device, host, BYTES);
+    moe_gpu_mark_set(mark, MOE_GPU_COPY);
+    side_forward(s, &row, 1, 1);
+    greedy(s, 0);
+    assert_false(moe_gpu_mark_passed(mark));
+    unsetenv("MOE_SHIM_PINNED_ONLY");
+    unsetenv("MOE_SHIM_COPY_RATE");
+    moe_gpu_mark_close(mark);
+    moe_gpu_unpin(gpu, host);
+    moe_gpu_free(gpu, device, BYTES);
+    moe_pages_free(host, BYTES);
+    pair_close(&p);
+}
+
 /* Half of the bytes, other logits, and no context file, which says why. */
 static void keys_and_values_in_f16(void **state)
 {
@@ -479,6 +513,7 @@ int main(void)
         cmocka_unit_test(experts_of_several_layouts),
         cmocka_unit_test(weights_that_are_no_numbers),
         cmocka_unit_test(prompts_in_bf16),
+        cmocka_unit_test(tokens_wait_for_themselves_alone),
         cmocka_unit_test(keys_and_values_in_f16),
         cmocka_unit_test(a_text_that_begins_like_another),
     };

@@ -8,6 +8,7 @@
  *   MOE_SHIM_DEVICES=N        devices there are (1); -1: there is no driver either
  *   MOE_SHIM_MEMORY=BYTES     memory of each (8 GiB); cudaMalloc fails beyond it
  *   MOE_SHIM_PINNED=BYTES     how much of the host's memory can be registered (all)
+ *   MOE_SHIM_PINNED_ONLY=1    copies of memory of the host's that is not registered fail
  *   MOE_SHIM_COMPUTE=M.N      their compute capability (8.0)
  *   MOE_SHIM_UNIFIED=1        their memory is the host's
  *   MOE_SHIM_OLD=1            the program has no code for the devices' architecture

@@ -21,13 +21,16 @@ static cudaError_t copy(void *to, const void *from, size_t n_bytes, cudaMemcpyKi
     if ((!to_device && shim_is_partly_pinned(to, n_bytes)) ||
         (!from_device && shim_is_partly_pinned(from, n_bytes)))
         return shim_failed(cudaErrorInvalidValue);
+    bool paged = (!to_device && !shim_is_pinned(to, n_bytes)) ||
+                 (!from_device && !shim_is_pinned(from, n_bytes));
+    if (paged && shim_setting("MOE_SHIM_PINNED_ONLY", 0))
+        return shim_failed(cudaErrorInvalidValue);
     if (shim_check_stream(stream))
         return cudaPeekAtLastError();
     shim_ask(stream, to_device && from_device ? 0 : link_seconds(n_bytes),
              [=] { memcpy(to, from, n_bytes); });
     /* Memory that can be paged cannot be copied later. */
-    if ((!to_device && !shim_is_pinned(to, n_bytes)) ||
-        (!from_device && !shim_is_pinned(from, n_bytes)))
+    if (paged)
         return shim_check_waiting(stream) ? cudaPeekAtLastError()
                                           : (shim_drain(stream), cudaSuccess);
     return cudaSuccess;
