@@ -56,9 +56,9 @@ run "$plan" --explain "$tmp/evil.yaml" --html "$tmp/e.html"
 expect_exit 0 "a hostile name: a page"
 check "... in which it is text" sh -c "grep -q '&lt;script&gt;alert' '$tmp/e.html' && ! grep -q '<script' '$tmp/e.html'"
 
-run "$profile" --html x
+run "$profile" --html "$tmp/x"
 error_line 2 "*--html belongs to --show*" "--html alone"
-run "$plan" --explain "$full" --html x --json
+run "$plan" --explain "$full" --html "$tmp/x" --json
 error_line 2 "*--html and --json exclude each other*" "--html with --json"
 run "$plan" --explain "$full" --timeline x
 error_line 2 "*--timeline belongs to --html*" "--timeline without --html"
