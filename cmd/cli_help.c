@@ -77,7 +77,6 @@ void cli_print_help(const struct cli_program *program, const struct cli_option *
         cli_say("%s %s %s\n", i ? "      " : "Usage:", program->name, program->usage[i]);
     cli_say("%s\n", program->summary);
     print_options(program->options);
-    putchar('\n');
     print_options(common);
     printf("\nExamples:\n");
     for (int i = 0; program->examples[i]; i++)
