@@ -23,9 +23,10 @@ static const char style[] =
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
     "th,td{text-align:right;padding:.15rem .3rem;border-bottom:1px solid var(--line)}"
     "th:first-child,td:first-child{text-align:left;min-width:8rem;overflow-wrap:anywhere}"
-    "th{font-weight:600;color:var(--dim)}div{overflow-x:auto}p{overflow-wrap:anywhere}"
+    "td+td{white-space:nowrap}th{font-weight:600;color:var(--dim)}div{overflow-x:auto}p{overflow-wrap:anywhere}"
     "pre{overflow-x:auto;font-size:12px;line-height:1.35}figure{margin:0}"
-    "figcaption{color:var(--dim);font-size:.9em}"
+    "figcaption,.note{color:var(--dim);font-size:.9em}.answer{font-size:1.25rem}"
+    ".now{font-weight:600}.grid{stroke:var(--line);stroke-width:.5}"
     ".k0{fill:var(--k0)}.k1{fill:var(--k1)}.k2{fill:var(--k2)}.k3{fill:var(--k3)}"
     ".k4{fill:var(--k4)}.k5{fill:var(--k5)}.k6{fill:var(--k6)}.k7{fill:var(--k7)}"
     ".k8{fill:var(--k8)}.unknown{fill:var(--unknown)}.below{fill:var(--below)}"
@@ -58,11 +59,12 @@ void moe_page_text(struct moe_page *p, const char *text)
     }
 }
 
+/* name: of the element, with its attributes after a blank. */
 static void put_element(struct moe_page *p, const char *name, const char *text)
 {
     moe_buf_printf(p->out, "<%s>", name);
     moe_page_text(p, text);
-    moe_buf_printf(p->out, "</%s>\n", name);
+    moe_buf_printf(p->out, "</%.*s>\n", (int)strcspn(name, " "), name);
 }
 
 void moe_page_begin(struct moe_page *p, struct moe_buf *out, const char *title)
@@ -133,4 +135,27 @@ void moe_page_row(struct moe_page *p, const char *const *cells, uint32_t n)
 void moe_page_close_table(struct moe_page *p)
 {
     moe_buf_text(p->out, "</table></div>\n");
+}
+
+void moe_page_table(struct moe_page *p, const struct moe_table *t)
+{
+    moe_buf_text(p->out, "<div><table>\n");
+    for (uint32_t row = 0; row < t->n_rows; row++) {
+        const char *cells[MOE_TABLE_COLUMNS];
+        for (uint32_t i = 0; i < t->n_columns; i++)
+            cells[i] = t->cells[row][i];
+        put_cells(p, row == 0 ? "th" : row == t->marked ? "td class=\"now\"" : "td", cells,
+                  t->n_columns);
+    }
+    moe_page_close_table(p);
+}
+
+void moe_page_note(struct moe_page *p, const char *text)
+{
+    put_element(p, "p class=\"note\"", text);
+}
+
+void moe_page_answer(struct moe_page *p, const char *text)
+{
+    put_element(p, "p class=\"answer\"", text);
 }

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "show/draw.h"
 
 struct moe_page {
     struct moe_buf *out; /* borrowed; its failure is the page's */
@@ -33,5 +34,11 @@ void moe_page_close_section(struct moe_page *p);
 void moe_page_open_table(struct moe_page *p, const char *const *heads, uint32_t n);
 void moe_page_row(struct moe_page *p, const char *const *cells, uint32_t n);
 void moe_page_close_table(struct moe_page *p);
+/* All of a table, its present row in bold. */
+void moe_page_table(struct moe_page *p, const struct moe_table *t);
+/* A paragraph in small print: what the words of a picture or a table mean. */
+void moe_page_note(struct moe_page *p, const char *text);
+/* What a page says first, in large print. */
+void moe_page_answer(struct moe_page *p, const char *text);
 
 #endif

@@ -7,7 +7,7 @@
 #include "show/draw.h"
 
 /* In units of the picture: as wide as a small screen, so that its text stays readable there. */
-enum { WIDTH = 360, LEFT = 34, STRIP = 48, CURVE = 150, SHADES = 9 };
+enum { WIDTH = 360, LEFT = 34, STRIP = 48, CURVE = 190, SHADES = 9 };
 
 static void open_picture(struct moe_page *p, double height, const char *caption)
 {
@@ -124,47 +124,82 @@ void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint3
 
 /* ---- Curves, strips ---- */
 
+/* A round figure of which 2 to 5 fit into `most`. */
+static double tick_of(double most)
+{
+    double unit = pow(10, floor(log10(most)));
+    return most / unit >= 5 ? 2 * unit : most / unit >= 2 ? unit : most / unit >= 1 ? unit / 2 : unit / 5;
+}
+
+/* Where an amount lies on the x axis. */
+static double place_of(const struct moe_page_curve *c, double x)
+{
+    const double low = c->x[0], high = c->x[c->n - 1];
+    const double share = c->logarithmic ? log(x / low) / log(high / low) : (x - low) / (high - low);
+    return LEFT + (WIDTH - LEFT - 14) * share;
+}
+
+/* Labels of the x axis below its points; where there is no room the later one is left out, but
+ * never the last. */
+static void put_x_labels(struct moe_page *p, const struct moe_page_curve *c, double y)
+{
+    enum { ROOM = 52 };
+    double last = place_of(c, c->x[c->n - 1]), at = -ROOM;
+    for (uint32_t i = 0; i < c->n; i++) {
+        char room[32];
+        double x = place_of(c, c->x[i]);
+        if (x < at + ROOM || (i + 1 < c->n && x > last - 1.3 * ROOM))
+            continue;
+        at = x;
+        moe_buf_printf(p->out, "<path class=\"axis\" d=\"M%.2f %.2f V%.2f\"/>\n", x, y - 10, y - 7);
+        put_label(p, i + 1 == c->n ? WIDTH - 1 : x, y, i + 1 == c->n ? "end" : "middle",
+                  c->format_x(c->x[i], room));
+    }
+}
+
 void moe_page_curve(struct moe_page *p, const struct moe_page_curve *c)
 {
-    enum { BOTTOM = CURVE - 16, TOP = 14 };
-    double most = 0, low, high;
-    char room[32];
-    if (c->n < 2)
+    enum { BOTTOM = CURVE - 34, TOP = 26 };
+    double most = 0;
+    char room[2][32];
+    if (c->n < 2 || !(c->x[0] > 0) || !(c->x[c->n - 1] > c->x[0]))
         return;
-    low = c->x[0];
-    high = c->x[c->n - 1];
     for (uint32_t i = 0; i < c->n; i++)
         most = fmax(most, c->y[i]);
-    if (!(high > low) || !(most > 0))
+    if (!(most > 0))
         return;
-#define AT_X(v) (LEFT + (WIDTH - LEFT - 12) * ((v)-low) / (high - low))
 #define AT_Y(v) (BOTTOM - (BOTTOM - TOP) * fmax(0, v) / most)
     open_picture(p, CURVE, c->caption);
+    for (double tick = 0; tick <= most * 1.0001; tick += tick_of(most)) {
+        moe_buf_printf(p->out, "<path class=\"grid\" d=\"M%d %.2f H%d\"/>\n", LEFT, AT_Y(tick), WIDTH);
+        put_label(p, LEFT - 3, AT_Y(tick) + 3, "end", moe_format_about(tick, room[0]));
+    }
     moe_buf_printf(p->out,
                    "<path class=\"axis\" fill=\"none\" d=\"M%d %d V%d H%d\"/>\n<path "
                    "class=\"curve\" d=\"",
                    LEFT, TOP, BOTTOM, WIDTH);
     for (uint32_t i = 0; i < c->n; i++)
-        moe_buf_printf(p->out, "%c%.2f %.2f ", i ? 'L' : 'M', AT_X(c->x[i]), AT_Y(c->y[i]));
+        moe_buf_printf(p->out, "%c%.2f %.2f ", i ? 'L' : 'M', place_of(c, c->x[i]), AT_Y(c->y[i]));
     moe_buf_text(p->out, "\"/>\n");
     for (uint32_t i = 0; i < c->n; i++) {
         moe_buf_printf(p->out, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"3\" class=\"s1\"><title>",
-                       AT_X(c->x[i]), AT_Y(c->y[i]));
-        moe_page_text(p, c->format_x(c->x[i], room));
-        moe_buf_printf(p->out, ": %s tokens/s</title></circle>\n", moe_format_speed(c->y[i], room));
+                       place_of(c, c->x[i]), AT_Y(c->y[i]));
+        moe_page_text(p, c->format_x(c->x[i], room[0]));
+        moe_buf_printf(p->out, ": about %s tokens/s</title></circle>\n",
+                       moe_format_about(c->y[i], room[1]));
     }
-    if (c->now >= low && c->now <= high) {
-        double x = AT_X(c->now);
+    if (c->now >= c->x[0] && c->now <= c->x[c->n - 1]) {
+        double x = place_of(c, c->now);
         bool right = x > WIDTH / 2.0;
-        moe_buf_printf(p->out, "<path class=\"mark\" d=\"M%.2f %d V%d\"/>\n", x, 2, BOTTOM);
-        put_label(p, right ? x - 3 : x + 3, 9, right ? "end" : "start", c->now_name);
+        char name[96];
+        snprintf(name, sizeof name, "%s: %s", c->now_name, c->format_x(c->now, room[0]));
+        moe_buf_printf(p->out, "<path class=\"mark\" d=\"M%.2f %d V%d\"/>\n", x, 14, BOTTOM);
+        put_label(p, right ? x - 3 : x + 3, 21, right ? "end" : "start", name);
     }
-    put_label(p, LEFT - 3, TOP + 4, "end", moe_format_speed(most, room));
-    put_label(p, LEFT - 3, BOTTOM, "end", "0");
-    put_label(p, LEFT, CURVE - 4, "start", c->format_x(low, room));
-    put_label(p, WIDTH - 2, CURVE - 4, "end", c->format_x(high, room));
+    put_label(p, 2, 9, "start", c->y_name);
+    put_x_labels(p, c, BOTTOM + 13);
+    put_label(p, (LEFT + WIDTH) / 2.0, CURVE - 5, "middle", c->x_name);
     close_picture(p, c->caption);
-#undef AT_X
 #undef AT_Y
 }
 

@@ -23,12 +23,14 @@ struct moe_page_part {
 void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint32_t n,
                     const char *caption, char *(*format)(double amount, char room[32]));
 
-/* A curve through n points, x rising, y from 0 on; `now` on the x axis is marked. */
+/* A curve through n points, x rising, y from 0 on; `now` on the x axis is marked. Both axes have
+ * names, with their unit, and figures: the x axis at the points, as far as there is room. */
 struct moe_page_curve {
-    const char *caption, *now_name;
+    const char *caption, *x_name, *y_name, *now_name;
     uint32_t n;
     const double *x, *y;
     double now;
+    bool logarithmic; /* the x axis */
     char *(*format_x)(double x, char room[32]);
 };
 void moe_page_curve(struct moe_page *p, const struct moe_page_curve *curve);

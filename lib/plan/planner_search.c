@@ -258,7 +258,10 @@ static bool change(const struct search *search, struct moe_strategy *s, uint32_t
     if (c)
         moe_calibration_apply(c->map, 0, s);
     moe_strategy_drop_idle(s, 0);
-    return moe_strategy_settle(s, &ignored) == MOE_OK;
+    if (moe_strategy_settle(s, &ignored) != MOE_OK)
+        return false;
+    moe_strategy_name_nearest(s);
+    return true;
 }
 
 /* Changes parts of a strategy, the best change of a round first, until none gains. */

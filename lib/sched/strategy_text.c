@@ -74,6 +74,37 @@ void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIE
     }
 }
 
+/* How many parts differ from those of the row that names it. */
+static uint32_t n_differing(const struct moe_strategy *s)
+{
+    char brief[MOE_STRATEGY_BRIEF];
+    uint32_t n = 0;
+    moe_strategy_brief(s, brief);
+    for (const char *plus = strchr(brief, '+'); plus; plus = strchr(plus + 1, '+'))
+        n++;
+    return n;
+}
+
+void moe_strategy_name_nearest(struct moe_strategy *s)
+{
+    const struct moe_strategy from = *s;
+    uint32_t least = n_differing(s);
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        struct moe_strategy row, named = from;
+        moe_strategy_find(moe_strategy_name_at(i), &row);
+        named.name = row.name;
+        named.describe = row.describe;
+        /* What is no part must be the row's, too: a file has nothing else to tell it by. */
+        bool alike = row.resident == from.resident && row.host_falls_back == from.host_falls_back &&
+                     row.host_decodes_only == from.host_decodes_only &&
+                     row.prefill_falls_back == from.prefill_falls_back;
+        if (alike && n_differing(&named) < least) {
+            least = n_differing(&named);
+            *s = named;
+        }
+    }
+}
+
 /* ---- As options ---- */
 
 void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)

@@ -1,6 +1,7 @@
 #include "show/draw.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,6 +54,47 @@ char *moe_format_duration(double seconds, char room[32])
         snprintf(room, 32, "%.1f h", seconds / 3600);
     else
         snprintf(room, 32, "%.1f days", seconds / 86400);
+    return room;
+}
+
+char *moe_format_about(double x, char room[32])
+{
+    double unit = 1;
+    if (!(x >= 0))
+        return strcpy(room, "?");
+    while (x >= 99.5 * unit)
+        unit *= 10;
+    int digits = x >= 9.95 || x == 0 ? 0 : x >= 0.995 ? 1 : x >= 0.0995 ? 2 : 3;
+    snprintf(room, 32, "%.*f", digits, digits ? x : unit * round(x / unit));
+    return room;
+}
+
+char *moe_format_about_share(double share, char room[32])
+{
+    if (!(share >= 0))
+        return strcpy(room, "?");
+    bool nearly = share < 0.0995 || (share > 0.99 && share < 0.9995);
+    snprintf(room, 32, nearly && share > 0 ? "%.1f%%" : "%.0f%%", 100 * share);
+    return room;
+}
+
+char *moe_format_about_seconds(double seconds, char room[32])
+{
+    char figure[32];
+    const double times = seconds < 0.0995e-3 ? 1e6 : seconds < 0.995 ? 1e3 : 1;
+    const char *unit = times > 1e3 ? "us" : times > 1 ? "ms" : "s";
+    snprintf(room, 32, "%.24s %s", moe_format_about(times * seconds, figure), unit);
+    return room;
+}
+
+char *moe_format_about_bytes(double bytes, char room[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    int unit = 0;
+    for (; bytes >= 999.5 && unit < 6; unit++)
+        bytes /= 1024;
+    int digits = unit == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2;
+    snprintf(room, 32, "%.*f %s", digits, bytes, units[unit]);
     return room;
 }
 
@@ -139,6 +181,65 @@ void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const cha
         moe_buf_printf(out, "%-*s%.*s\n", (int)indent, first ? first : "", (int)n, at);
         at += n;
         at += strspn(at, " ");
+    }
+}
+
+const char *moe_draw_plus_minus(struct moe_screen screen)
+{
+    return screen.blocks ? "\xc2\xb1" : "+-";
+}
+
+/* ---- Tables ---- */
+
+void moe_table_begin(struct moe_table *t, uint32_t n_columns, const char *const *heads)
+{
+    *t = (struct moe_table){.n_columns = n_columns};
+    moe_table_row(t, 0, heads);
+}
+
+void moe_table_row(struct moe_table *t, double bar, const char *const *cells)
+{
+    if (t->n_rows == MOE_TABLE_ROWS)
+        return;
+    t->bars[t->n_rows] = bar;
+    for (uint32_t i = 0; i < t->n_columns; i++)
+        snprintf(t->cells[t->n_rows][i], MOE_TABLE_CELL, "%s", cells[i]);
+    t->n_rows++;
+}
+
+void moe_draw_table(struct moe_buf *out, struct moe_screen screen, const struct moe_table *t)
+{
+    enum { INDENT = 2, GAP = 2, MOST_BAR = 32, LEAST_BAR = 6 };
+    uint32_t width[MOE_TABLE_COLUMNS] = {0}, used = INDENT, shown = 0;
+    bool bars = false, heads = false;
+    for (uint32_t row = 0; row < t->n_rows; row++) {
+        bars |= t->bars[row] > 0;
+        for (uint32_t i = 0; i < t->n_columns; i++) {
+            uint32_t n = (uint32_t)strlen(t->cells[row][i]) + (i == 0 && t->marked ? 2 : 0);
+            width[i] = n > width[i] ? n : width[i];
+            heads |= row == 0 && n > (i == 0 && t->marked ? 2U : 0U);
+        }
+    }
+    while (shown < t->n_columns && used + width[shown] + (shown ? GAP : 0) <= screen.columns) {
+        used += width[shown] + (shown ? GAP : 0);
+        shown++;
+    }
+    uint32_t room = screen.columns > used + GAP ? screen.columns - used - GAP : 0;
+    bars &= room >= LEAST_BAR;
+    for (uint32_t row = heads ? 0 : 1; row < t->n_rows; row++) {
+        const char *mark = !t->marked ? "" : row && row == t->marked ? "> " : "  ";
+        uint64_t begun = out->size;
+        moe_buf_printf(out, "%*s%s%-*s", INDENT, "", mark, (int)(width[0] - strlen(mark)),
+                       t->cells[row][0]);
+        for (uint32_t i = 1; i < shown; i++)
+            moe_buf_printf(out, "%*s%*s", GAP, "", (int)width[i], t->cells[row][i]);
+        if (bars && t->bars[row] > 0) {
+            moe_buf_printf(out, "%*s", GAP, "");
+            moe_draw_bar(out, t->bars[row], room < MOST_BAR ? room : MOST_BAR, screen);
+        }
+        while (!out->failed && out->size > begun && out->data[out->size - 1] == ' ')
+            out->size--;
+        moe_buf_text(out, "\n");
     }
 }
 

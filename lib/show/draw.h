@@ -30,6 +30,12 @@ char *moe_format_percent(double share, char room[32]);           /* "70.0%" */
 char *moe_format_rate(double bytes_per_second, char room[32]);   /* "1.20 GB/s", "16.0 MB/s" */
 char *moe_format_seconds(double seconds, char room[32]);         /* "1.25 ms", "16.0 us" */
 char *moe_format_duration(double seconds, char room[32]);        /* "4.2 s", "17 min", "3.2 h" */
+/* The same to two significant digits, for what is estimated: "1100", "39", "4.0", "0.17"; "55%",
+ * "3.1%"; "5.5 ms". Sizes have three: "28.2 MiB", "316 MiB". */
+char *moe_format_about(double x, char room[32]);
+char *moe_format_about_share(double share, char room[32]);
+char *moe_format_about_seconds(double seconds, char room[32]);
+char *moe_format_about_bytes(double bytes, char room[32]);
 /* Layers [first, first + n): "3", "3-5". */
 char *moe_format_layers(uint32_t first, uint32_t n, char room[32]);
 
@@ -57,6 +63,25 @@ enum { MOE_DRAW_TEXT = 2048 };
 enum { MOE_TEXT_COLUMNS = 120 };
 void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const char *first,
                         uint32_t indent, const char *format, ...) MOE_PRINTF(5, 6);
+
+/* "±", or "+-" on a screen without Unicode. */
+const char *moe_draw_plus_minus(struct moe_screen screen);
+
+/* A table of figures as text, for a screen (moe_draw_table) and for a page (html/page.h): row 0 has
+ * the heads, the first column names, the others figures at the right. Columns that a screen has no
+ * room for are left out, the last first. */
+enum { MOE_TABLE_COLUMNS = 7, MOE_TABLE_ROWS = 40, MOE_TABLE_CELL = 64 };
+struct moe_table {
+    uint32_t n_columns, n_rows;
+    char cells[MOE_TABLE_ROWS][MOE_TABLE_COLUMNS][MOE_TABLE_CELL];
+    double bars[MOE_TABLE_ROWS]; /* share of the longest; 0: none */
+    uint32_t marked;             /* the row that is so now; 0: none */
+};
+/* Begins one with these heads, one for each column. */
+void moe_table_begin(struct moe_table *t, uint32_t n_columns, const char *const *heads);
+/* A row more with these cells, as many as there are columns; what has no room is cut. */
+void moe_table_row(struct moe_table *t, double bar, const char *const *cells);
+void moe_draw_table(struct moe_buf *out, struct moe_screen screen, const struct moe_table *t);
 
 /* Breaks the lines of a text (UTF-8, each character a column wide; terminal sequences none) that
  * are wider than the screen, at the last blank that fits, and indents what goes on by 4 more than

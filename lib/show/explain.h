@@ -18,20 +18,44 @@
 
 /* ---- A plan ---- */
 
-/* At most two screens, 2 x 50 lines, of 80 columns or more; 20 lines on top for alternatives. */
+/* The answer first, the strategy's spelling last. At most two screens, 2 x 50 lines, of 80 columns
+ * or more; 20 lines on top for alternatives. */
 void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, struct moe_buf *out);
-/* The first screen alone: what is planned, memory, what limits the speed. */
+/* The first screen: the answer, memory, a token's time, the weakest assumption, the strategy. */
 void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,
                               struct moe_buf *out);
 /* {"plan": as moe_plan_write_json has it, "bounds": ..., ...}: all that the text says. */
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
 
-/* "twice the memory, 60.00 MiB". */
-void moe_explain_alternative(enum moe_alternative what, double amount, double times,
-                             const char *precision, char out[80]);
-/* What is taken for granted, in ASCII, and what the speed would be without it. */
+/* Its parts, for text and for pages alike. */
+
+/* Why it is as fast as it is, and what more memory or less would give: a paragraph. */
+void moe_explain_answer(const struct moe_plan *plan, struct moe_buf *out);
+/* "about 1100 tokens/s, 730 if the machine is busy"; of prompts: "..., for a prompt of 512 tokens". */
+void moe_explain_speed(const struct moe_plan *plan, bool prompts, struct moe_buf *out);
+/* What is taken for granted, and what the speed would be without it. */
 void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption what,
-                            struct moe_buf *out);
+                            struct moe_screen screen, struct moe_buf *out);
+
+/* Parts of a whole, without those that are 0: memory (of a GPU, or of the host behind it), the time
+ * of a token by cause. Returns how many. */
+enum { MOE_EXPLAINED_PARTS = 6 };
+struct moe_explained_part {
+    char name[48];
+    double amount;
+};
+uint32_t moe_explain_memory(const struct moe_plan_memory *m,
+                            struct moe_explained_part out[MOE_EXPLAINED_PARTS]);
+uint32_t moe_explain_time(const struct moe_plan *plan,
+                          struct moe_explained_part out[MOE_EXPLAINED_PARTS]);
+
+/* Tables; false: there is nothing to say. At most `most` rows, the present one among them. */
+bool moe_explain_memory_steps(const struct moe_plan *plan, uint32_t most, struct moe_table *t);
+bool moe_explain_link_steps(const struct moe_plan *plan, uint32_t most, struct moe_table *t);
+/* What would be otherwise if one thing were; *same: the things that change nothing, in words. */
+bool moe_explain_alternatives(const struct moe_plan *plan, struct moe_table *t,
+                              struct moe_buf *same);
+bool moe_explain_layers(const struct moe_plan *plan, uint32_t most, struct moe_table *t);
 
 /* Which parts a strategy has and whether it may change results, as sentences, one paragraph of
  * ASCII without its newline. n_slots: that keep experts; n_experts: of a layer. */

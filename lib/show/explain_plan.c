@@ -1,6 +1,8 @@
-/* A plan's explanation as text. */
+/* A plan's explanation: its parts, for text and for pages (html/page_plan.c), and all of it as
+ * text. Figures are simulated: two significant digits. */
 #define _POSIX_C_SOURCE 200809L /* strnlen */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,157 +10,634 @@
 #include "sched/strategy.h"
 #include "show/draw.h"
 #include "show/explain.h"
-#include "show/explain_plan.h"
+#include "show/explain_figures.h"
 
-/* Bytes shown of names, which may be long in files. */
 enum {
-    NAME = 48,
-    SOURCE_NAME = 24, /* mentioned in passing */
+    NAME = 48,        /* bytes shown of names, which may be long in files */
+    SOURCE_NAME = 24, /* ... mentioned in passing */
+    LAYER_LINES = 12,
+    STEP_LINES = 5,
+    TRIED_LINES = 3,
+    TRIED_NAME = 118,
 };
 
-/* ---- What is planned ---- */
+struct explanation {
+    const struct moe_plan *plan;
+    struct moe_screen screen;
+    struct moe_buf *out;
+};
 
 /* Bytes of a name to show: whole characters, at most so many bytes. */
-static int shown_of(const char *name, size_t most)
+static int shown(const char *name, size_t most)
 {
     return (int)moe_utf8_complete((const uint8_t *)name, strnlen(name, most));
 }
 
-static int shown(const char *name)
+/* Takes over what was collected, as a paragraph, and releases it. */
+static void put_text(const struct explanation *x, const char *first, uint32_t indent,
+                     struct moe_buf *text)
 {
-    return shown_of(name, NAME);
+    if (!text->failed && text->size)
+        moe_draw_paragraph(x->out, x->screen, first, indent, "%s", (const char *)text->data);
+    x->out->failed |= text->failed;
+    moe_buf_release(text);
 }
 
-static void put_head(const struct explanation *x)
+/* The memory of the plan: the budget, or what was named for experts. */
+static double budget_of(const struct moe_plan *p)
 {
-    const struct moe_plan *p = x->plan;
-    const struct moe_plan_expected *e = &p->expected;
-    char memory[96], host[32], room[3][32];
-    uint64_t bytes = p->memory.total ? p->memory.total : p->memory.experts;
-    const char *name = p->pack[0] ? p->pack : "a model", *device = p->evidence.device;
-    moe_format_bytes(bytes, room[0]);
-    if (p->host.total)
-        snprintf(memory, sizeof memory, "%s of a GPU and %s of main memory", room[0],
-                 moe_format_bytes(p->host.total, host));
-    else
-        snprintf(memory, sizeof memory, "%s%s", room[0], p->memory.total ? "" : " of experts");
-    moe_draw_paragraph(x->out, x->screen, NULL, 0, "Plan for %.*s in %s%s%.*s", shown(name), name,
-                       memory, device[0] ? ", on " : "", shown(device), device);
-    if (e->decode_tokens_per_second > 0)
-        moe_draw_paragraph(x->out, x->screen, NULL, 0,
-                           "Expected: %s tokens/s of an answer, %s tokens/s of a prompt; %s of "
-                           "experts found in memory",
-                           moe_format_speed(e->decode_tokens_per_second, room[0]),
-                           moe_format_speed(e->prefill_tokens_per_second, room[1]),
-                           moe_format_percent(e->hit_rate, room[2]));
+    return (double)(p->memory.total ? p->memory.total : p->memory.experts);
 }
 
-static void put_strategy(const struct explanation *x)
+/* What experts come over that are not where they are computed. */
+static bool over_bus(const struct moe_plan *p)
 {
-    const struct moe_plan *p = x->plan;
-    struct moe_buf text = {0};
-    char brief[MOE_STRATEGY_BRIEF];
-    moe_strategy_brief(&p->strategy, brief);
-    const struct moe_terms terms = moe_plan_terms(p);
-    moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);
-    moe_draw_paragraph(x->out, x->screen, NULL, 0, "Strategy %s%s%s%s%s%s", brief,
-                       p->high[0] ? "; experts at " : "", p->high, p->high[0] ? " bits" : "",
-                       p->low[0] ? ", low " : "", p->low);
-    moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                       "Each of %" PRIu32 " layers has %" PRIu32
-                       " experts (blocks of weights); a token uses %" PRIu32 ".",
-                       p->n_layers, p->n_experts, p->top_k);
-    if (!text.failed)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2, "%s", (const char *)text.data);
-    x->out->failed |= text.failed;
-    moe_buf_release(&text);
+    return p->host.total || p->pace.storage_rate > 0;
 }
 
-/* What a bit map says about the parts that may change results, in one paragraph. */
-static void put_losses(const struct explanation *x)
+static const char *what_becomes_of_missing(const struct moe_plan *p)
 {
-    const struct moe_plan *p = x->plan;
-    const struct moe_plan_evidence *e = &p->evidence;
-    struct moe_buf text = {0};
-    for (uint32_t i = 0; i < p->n_losses; i++) {
-        const struct moe_plan_loss *l = &p->losses[i];
-        bool on_miss = strcmp(l->part, moe_strategy_part_at(MOE_PART_ON_MISS)->name) == 0;
-        moe_buf_printf(&text,
-                       "%s through --%.*s: %s%+.3g%% (+-%.3g) nats/token, %.3g%% other top "
-                       "tokens",
-                       i ? ";" : "Results may change", shown(l->part), l->part,
-                       on_miss ? "at worst " : "", l->nll_percent, l->nll_error, l->top1_points);
-    }
-    int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
-    first = first < SOURCE_NAME ? first : shown_of(e->calibration_texts, SOURCE_NAME);
-    if (p->n_losses && !text.failed)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "%s. Measured on %" PRIu64 " tokens of %.*s%s. Nats/token: how much a "
-                           "text surprises the model.",
-                           (const char *)text.data, p->losses[0].tokens, first,
-                           e->calibration_texts, e->calibration_texts[first] ? " and others" : "");
-    x->out->failed |= text.failed;
-    moe_buf_release(&text);
+    if (p->strategy.needs_host)
+        return "are not in the device's memory";
+    return over_bus(p) ? "are brought from main memory" : "are read from the disk";
 }
 
-/* ---- Memory ---- */
+/* ---- The answer ---- */
 
-static void put_share(const struct explanation *x, const char *name, uint64_t bytes, uint64_t all)
+/* "1.6 times as fast", "4% faster". */
+static void put_times(double times, struct moe_buf *out)
 {
     char room[32];
-    double share = (double)bytes / (double)all;
-    moe_buf_printf(x->out, "  %-26s %12s %5.1f%%  ", name, moe_format_bytes(bytes, room),
-                   100 * share);
-    moe_draw_bar(x->out, share, moe_draw_columns(x->screen, EXPLAIN_BAR, 2 * EXPLAIN_BAR),
-                 x->screen);
-    moe_buf_text(x->out, "\n");
+    if (times > 0.75 && times < 1.25)
+        moe_buf_printf(out, "%.0f%% %s", 100 * fabs(times - 1), times < 1 ? "slower" : "faster");
+    else
+        moe_buf_printf(out, "%s times as fast", moe_format_about(times, room));
 }
 
-static void put_split(const struct explanation *x, const char *title,
-                      const struct moe_plan_memory *m)
+/* "(+4.2)", in the unit of the whole, or with its own. */
+static void put_difference(double from, double to, struct moe_buf *out)
 {
-    uint64_t used = m->program + m->dense + m->kv + m->work + m->experts;
-    uint64_t all = m->total > used ? m->total : used;
-    char name[64];
-    moe_buf_printf(x->out, "\n%s\n", title);
-    put_share(x, "program", m->program, all);
-    put_share(x, "weights outside experts", m->dense, all);
-    snprintf(name, sizeof name, "context of %" PRIu32 "%s%s", m->context,
-             m->kv && x->plan->kv[0] ? " as " : "", m->kv ? x->plan->kv : "");
-    put_share(x, name, m->kv, all);
-    snprintf(name, sizeof name, "batches of %" PRIu32, m->batch);
-    put_share(x, name, m->work, all);
-    put_share(x, "experts", m->experts, all);
-    if (m->total > used)
-        put_share(x, "unused", m->total - used, all);
+    char all[32], apart[32];
+    moe_format_about_bytes(to, all);
+    moe_format_about_bytes(fabs(to - from), apart);
+    const char *unit = strchr(apart, ' ');
+    if (strcmp(unit, strchr(all, ' ')) == 0)
+        apart[unit - apart] = 0;
+    moe_buf_printf(out, "%s (%c%s)", all, to < from ? '-' : '+', apart);
 }
+
+/* The step from which on everything is in memory; NULL: none was simulated. */
+static const struct moe_plan_step *step_with_all(const struct moe_plan *p)
+{
+    const struct moe_plan_step *last =
+        p->n_memory_steps ? &p->memory_steps[p->n_memory_steps - 1] : NULL;
+    return last && last->hit_rate > 1 - 1e-9 && last->decode_tokens_per_second > 0 ? last : NULL;
+}
+
+static void answer_all_in_memory(const struct moe_plan *p, struct moe_buf *out)
+{
+    const struct moe_plan_step *all = step_with_all(p);
+    const double now = budget_of(p);
+    moe_buf_text(out, "All experts are in memory. More memory would not help");
+    if (all && all->amount < 0.99 * now) {
+        moe_buf_text(out, "; ");
+        put_difference(now, all->amount, out);
+        moe_buf_text(out, " is enough");
+    }
+    moe_buf_text(out, ".");
+    for (uint32_t i = 0; i < p->n_alternatives; i++) {
+        const struct moe_plan_alternative *a = &p->alternatives[i];
+        char room[32];
+        if (a->what != MOE_ALTERNATIVE_MEMORY || a->times >= 1)
+            continue;
+        moe_buf_printf(out, " %s would be ", moe_format_about_bytes(a->amount, room));
+        if (!(a->decode_tokens_per_second >= 0))
+            moe_buf_text(out, "less than the smallest that works");
+        else if (fabs(moe_plan_gain(p, a->decode_tokens_per_second)) < 0.005)
+            moe_buf_text(out, "as fast");
+        else
+            put_times(1 + moe_plan_gain(p, a->decode_tokens_per_second), out);
+        moe_buf_text(out, ".");
+    }
+}
+
+void moe_explain_answer(const struct moe_plan *p, struct moe_buf *out)
+{
+    enum { SLOW = 115 /* percent of this speed with all experts in memory */ };
+    const struct moe_plan_step *all = step_with_all(p);
+    const double speed = p->expected.decode_tokens_per_second;
+    const double times = all && speed > 0 ? all->decode_tokens_per_second / speed : 0;
+    char missing[32];
+    if (!(speed > 0)) {
+        moe_buf_text(out, "The plan does not say how fast it is.");
+        return;
+    }
+    if (p->strategy.resident || p->n_pools == 0) {
+        answer_all_in_memory(p, out);
+        return;
+    }
+    snprintf(missing, sizeof missing, "some");
+    if (p->expected.hit_rate >= 0)
+        moe_format_about_share(1 - p->expected.hit_rate, missing);
+    if (times > 0 && times < SLOW / 100.0)
+        moe_buf_printf(out, "Almost as fast as with all experts in memory, though %s of them %s.",
+                       missing, what_becomes_of_missing(p));
+    else
+        moe_buf_printf(out, "Slow because %s of the experts %s.", missing,
+                       what_becomes_of_missing(p));
+    if (!all || !(all->amount > budget_of(p)))
+        return;
+    moe_buf_text(out, " ");
+    put_difference(budget_of(p), all->amount, out);
+    moe_buf_text(out, " holds all of them: ");
+    put_times(times, out);
+    moe_buf_text(out, ".");
+}
+
+void moe_explain_speed(const struct moe_plan *p, bool prompts, struct moe_buf *out)
+{
+    static const char *const when[MOE_N_ASSUMPTIONS] = {
+        [MOE_ASSUME_ROUTING] = "with other texts",
+        [MOE_ASSUME_FIGURES] = "with other texts",
+        [MOE_ASSUME_FEW_TOKENS] = "with other texts",
+        [MOE_ASSUME_ALIKE] = "with other texts",
+        [MOE_ASSUME_BANDWIDTH] = "if computing takes longer",
+        [MOE_ASSUME_NOMINAL] = "if loading is slower than stated",
+        [MOE_ASSUME_QUIET] = "if the machine is busy",
+    };
+    const struct moe_plan_expected *e = &p->expected;
+    char room[32], low[32] = "";
+    moe_format_about(prompts ? e->prefill_tokens_per_second : e->decode_tokens_per_second, room);
+    moe_buf_printf(out, "about %s tokens/s", room);
+    if (prompts && p->evidence.prompt_tokens)
+        moe_buf_printf(out, ", for a prompt of %" PRIu32 " tokens", p->evidence.prompt_tokens);
+    if (prompts)
+        return;
+    const struct moe_plan_doubt *d = p->n_doubts ? &p->doubts[0] : NULL;
+    if (d && d->decode_tokens_per_second >= 0)
+        moe_format_about(d->decode_tokens_per_second, low);
+    if (low[0] && when[d->what] && strcmp(low, room) != 0)
+        moe_buf_printf(out, ", %s %s", low, when[d->what]);
+}
+
+/* ---- Parts of a whole ---- */
+
+static void add_part(struct moe_explained_part *out, uint32_t *n, double amount, const char *name,
+                     uint32_t tokens)
+{
+    if (!(amount > 0))
+        return;
+    out[*n].amount = amount;
+    snprintf(out[*n].name, sizeof out[*n].name, "%s", name);
+    if (tokens)
+        snprintf(out[*n].name, sizeof out[*n].name, "%s %" PRIu32 " tokens", name, tokens);
+    ++*n;
+}
+
+uint32_t moe_explain_memory(const struct moe_plan_memory *m,
+                            struct moe_explained_part out[MOE_EXPLAINED_PARTS])
+{
+    const uint64_t used = m->program + m->dense + m->kv + m->work + m->experts;
+    uint32_t n = 0;
+    add_part(out, &n, (double)m->program, "the program", 0);
+    add_part(out, &n, (double)m->dense, "weights that every token uses", 0);
+    add_part(out, &n, (double)m->kv, "the text: a context of", m->context);
+    add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
+    add_part(out, &n, (double)m->experts, "experts", 0);
+    add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused", 0);
+    return n;
+}
+
+uint32_t moe_explain_time(const struct moe_plan *p,
+                          struct moe_explained_part out[MOE_EXPLAINED_PARTS])
+{
+    static const char *const names[MOE_N_BOUNDS] = {
+        [MOE_BOUND_COMPUTATION] = "computing",
+        [MOE_BOUND_LINK] = "reading that nobody could avoid",
+        [MOE_BOUND_PREDICTION] = "reading that a perfect guess would have saved",
+    };
+    const struct moe_plan_bounds b = moe_plan_bounds(p);
+    uint32_t n = 0;
+    for (enum moe_bound i = 0; i < MOE_N_BOUNDS; i++)
+        if (b.seconds[i] >= 0.0005 * b.total)
+            add_part(out, &n, b.seconds[i], names[i], 0);
+    return n;
+}
+
+/* As lines with bars. format: of an amount. */
+static void put_parts(const struct explanation *x, const struct moe_explained_part *parts,
+                      uint32_t n, char *(*format)(double, char[32]))
+{
+    static const char *const heads[3] = {"", "", ""};
+    struct moe_table t;
+    double all = 0;
+    for (uint32_t i = 0; i < n; i++)
+        all += parts[i].amount;
+    moe_table_begin(&t, 3, heads);
+    for (uint32_t i = 0; i < n; i++) {
+        char room[2][32];
+        const char *const cells[3] = {parts[i].name, format(parts[i].amount, room[0]),
+                                      moe_format_about_share(parts[i].amount / all, room[1])};
+        moe_table_row(&t, parts[i].amount / all, cells);
+    }
+    moe_draw_table(x->out, x->screen, &t);
+}
+
+/* ---- What more would give ---- */
+
+static bool is_now(const struct moe_plan_step *step, double now)
+{
+    return step->amount > 0.999 * now && step->amount < 1.001 * now;
+}
+
+/* Which of n steps line i of `lines` shows: evenly from the first to the last, but the present step
+ * takes the place of the one nearest to it. */
+static uint32_t pick_step(const struct moe_plan_step *steps, uint32_t n, uint32_t lines, uint32_t i,
+                          double now)
+{
+    uint32_t at = lines < 2 ? 0 : i * (n - 1) / (lines - 1), present = 0;
+    while (present < n && !is_now(&steps[present], now))
+        present++;
+    bool nearest = present < n;
+    for (uint32_t other = 0; other < lines && nearest; other++) {
+        uint32_t x = lines < 2 ? 0 : other * (n - 1) / (lines - 1);
+        uint32_t distance = x > present ? x - present : present - x;
+        uint32_t mine = at > present ? at - present : present - at;
+        nearest = mine < distance || (mine == distance && i <= other);
+    }
+    return nearest ? present : at;
+}
+
+static bool steps_table(const char *head, const struct moe_plan_step *steps, uint32_t n,
+                        uint32_t most, double now, double speed,
+                        char *(*format)(double, char[32]), struct moe_table *t)
+{
+    const char *const heads[] = {head, "tokens/s", "in memory"};
+    const uint32_t lines = n < most ? n : most;
+    double fastest = speed;
+    if (n < 2)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        fastest = fmax(fastest, steps[i].decode_tokens_per_second);
+    moe_table_begin(t, 3, heads);
+    for (uint32_t i = 0; i < lines; i++) {
+        const struct moe_plan_step *step = &steps[pick_step(steps, n, lines, i, now)];
+        char room[3][32];
+        const char *const cells[] = {format(step->amount, room[0]),
+                                     moe_format_about(step->decode_tokens_per_second, room[1]),
+                                     moe_format_about_share(step->hit_rate, room[2])};
+        if (is_now(step, now))
+            t->marked = t->n_rows;
+        moe_table_row(t, fastest > 0 ? step->decode_tokens_per_second / fastest : 0, cells);
+    }
+    return true;
+}
+
+bool moe_explain_memory_steps(const struct moe_plan *p, uint32_t most, struct moe_table *t)
+{
+    return steps_table("memory", p->memory_steps, p->n_memory_steps, most, budget_of(p),
+                       p->expected.decode_tokens_per_second, moe_format_about_bytes, t);
+}
+
+bool moe_explain_link_steps(const struct moe_plan *p, uint32_t most, struct moe_table *t)
+{
+    return steps_table(over_bus(p) ? "bus" : "disk", p->rate_steps, p->n_rate_steps, most,
+                       p->pace.load_rate, p->expected.decode_tokens_per_second, moe_format_rate, t);
+}
+
+static void put_steps(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    const double now = budget_of(p), speed = p->expected.decode_tokens_per_second;
+    const struct moe_plan_step *next = moe_plan_next_step(p->memory_steps, p->n_memory_steps, now);
+    struct moe_table t;
+    char room[2][32];
+    if (moe_explain_memory_steps(p, STEP_LINES, &t)) {
+        moe_buf_printf(x->out, "\n%s\n", p->memory.total ? "More memory or less"
+                                                         : "More memory for experts or less");
+        moe_draw_table(x->out, x->screen, &t);
+        if (next && speed > 0)
+            moe_draw_paragraph(x->out, x->screen, NULL, 2, "The next step up, %s: about %s "
+                               "tokens/s, %+.0f%%.",
+                               moe_format_about_bytes(next->amount, room[0]),
+                               moe_format_about(next->decode_tokens_per_second, room[1]),
+                               100 * (next->decode_tokens_per_second / speed - 1));
+    }
+    if (moe_explain_link_steps(p, STEP_LINES, &t)) {
+        moe_buf_printf(x->out, "\nA faster %s or a slower one\n", over_bus(p) ? "bus" : "disk");
+        moe_draw_table(x->out, x->screen, &t);
+    }
+}
+
+/* "twice the memory, 60.0 MiB". */
+static void name_alternative(const struct moe_plan *p, const struct moe_plan_alternative *a,
+                             char out[MOE_TABLE_CELL])
+{
+    char n[32], room[32];
+    snprintf(n, sizeof n, "%.2g times", a->times);
+    if (fabs(a->times - 2) < 1e-9)
+        strcpy(n, "twice");
+    else if (fabs(a->times - 0.5) < 1e-9)
+        strcpy(n, "half");
+    switch (a->what) {
+    case MOE_ALTERNATIVE_MEMORY:
+        moe_format_about_bytes(a->amount, room);
+        snprintf(out, MOE_TABLE_CELL, "%s the memory, %s", n, room);
+        break;
+    case MOE_ALTERNATIVE_LINK:
+        moe_format_rate(a->amount, room);
+        snprintf(out, MOE_TABLE_CELL, "%s as fast a %s, %s", n, over_bus(p) ? "bus" : "disk", room);
+        break;
+    case MOE_ALTERNATIVE_PROCESSOR:
+        snprintf(out, MOE_TABLE_CELL, "%s as fast a processor", n);
+        break;
+    case MOE_ALTERNATIVE_EXPERTS:
+        snprintf(out, MOE_TABLE_CELL, "experts at %.12s bits (*)", a->precision);
+        break;
+    case MOE_ALTERNATIVE_CONTEXT:
+        snprintf(out, MOE_TABLE_CELL, "%s the context, %.0f tokens", n, a->amount);
+        break;
+    default:
+        snprintf(out, MOE_TABLE_CELL, "reading prompts by %.0f tokens", a->amount);
+        break;
+    }
+}
+
+static void alternative_row(struct moe_table *t, const char *name, double speed, double gain,
+                            double prompt, double bytes, double found)
+{
+    char room[5][32];
+    snprintf(room[1], sizeof room[1], "%+.0f%%", 100 * gain);
+    const char *const cells[] = {name,
+                                 moe_format_about(speed, room[0]),
+                                 isnan(gain) ? "" : room[1],
+                                 moe_format_about(prompt, room[2]),
+                                 bytes > 0    ? moe_format_about_bytes(bytes, room[3])
+                                 : bytes == 0 ? "nothing"
+                                              : "?",
+                                 moe_format_about_share(found, room[4])};
+    moe_table_row(t, 0, cells);
+}
+
+bool moe_explain_alternatives(const struct moe_plan *p, struct moe_table *t, struct moe_buf *same)
+{
+    static const char *const heads[] = {"", "tokens/s", "change", "prompt", "reads", "found"};
+    const struct moe_plan_expected *e = &p->expected;
+    moe_table_begin(t, sizeof heads / sizeof *heads, heads);
+    alternative_row(t, "as planned", e->decode_tokens_per_second, (double)NAN,
+                    e->prefill_tokens_per_second, e->bytes_per_token, e->hit_rate);
+    for (uint32_t i = 0; i < p->n_alternatives; i++) {
+        const struct moe_plan_alternative *a = &p->alternatives[i];
+        const double gain = moe_plan_gain(p, a->decode_tokens_per_second);
+        const double prompt = e->prefill_tokens_per_second > 0
+                                  ? a->prefill_tokens_per_second / e->prefill_tokens_per_second - 1
+                                  : 0;
+        char name[MOE_TABLE_CELL];
+        name_alternative(p, a, name);
+        if (!(a->decode_tokens_per_second >= 0)) {
+            const char *const cells[] = {name, "-", "", "", "", ""};
+            moe_table_row(t, 0, cells);
+        } else if (fabs(gain) < 0.005 && fabs(prompt) < 0.005) {
+            moe_buf_printf(same, "%s%s", same->size ? "; " : "", name);
+        } else {
+            alternative_row(t, name, a->decode_tokens_per_second, gain,
+                            a->prefill_tokens_per_second, a->bytes_per_token, a->hit_rate);
+        }
+    }
+    return t->n_rows > 2;
+}
+
+/* What coarser weights cost: what (*) in the table stands for. */
+static void explain_coarser(const struct moe_plan *p, struct moe_screen screen,
+                            struct moe_buf *out)
+{
+    bool unknown = false, any = false;
+    for (uint32_t i = 0; i < p->n_alternatives; i++) {
+        const struct moe_plan_alternative *a = &p->alternatives[i];
+        if (a->what != MOE_ALTERNATIVE_EXPERTS)
+            continue;
+        if (a->loss_tokens)
+            moe_buf_printf(out,
+                           "%s%.12s bits: %+.3g%% (%s%.3g) nats/token, how much a text surprises "
+                           "the model, on %" PRIu64 " tokens",
+                           any ? "; " : "(*) Fewer bits change what the model says. ",
+                           a->precision, a->loss_percent, moe_draw_plus_minus(screen),
+                           a->loss_error, a->loss_tokens);
+        else
+            unknown = true;
+        any |= a->loss_tokens > 0;
+    }
+    moe_buf_text(out, any ? "." : "");
+    if (unknown)
+        moe_buf_text(out, any ? " Others were not measured (moe-calibrate)."
+                              : "(*) Fewer bits change what the model says; by how much was not "
+                                "measured (moe-calibrate).");
+}
+
+static void put_alternatives(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    struct moe_table t;
+    struct moe_buf same = {0}, coarser = {0};
+    char room[32];
+    bool less = false;
+    if (p->n_alternatives == 0)
+        return;
+    moe_buf_text(x->out, "\nWhat if one thing were otherwise (reads: by a token; found: experts in "
+                         "memory)\n");
+    if (moe_explain_alternatives(p, &t, &same))
+        moe_draw_table(x->out, x->screen, &t);
+    for (uint32_t i = 0; i < p->n_alternatives; i++)
+        less |= p->alternatives[i].what == MOE_ALTERNATIVE_MEMORY &&
+                !(p->alternatives[i].decode_tokens_per_second >= 0);
+    if (less && p->memory.floor && !p->strategy.resident)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "-: less than the smallest that works, %s.",
+                           moe_format_about_bytes((double)p->memory.floor, room));
+    if (same.size && !same.failed)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2, "No difference: %s.",
+                           (const char *)same.data);
+    x->out->failed |= same.failed;
+    moe_buf_release(&same);
+    explain_coarser(p, x->screen, &coarser);
+    put_text(x, NULL, 2, &coarser);
+}
+
+/* ---- Layers ---- */
+
+bool moe_explain_layers(const struct moe_plan *p, uint32_t most, struct moe_table *t)
+{
+    const struct moe_plan_span all = moe_plan_span(p, 0, p->n_layers);
+    const char *heads[MOE_TABLE_COLUMNS] = {"layer", "in memory", "waits"};
+    uint32_t step = (p->n_layers + most - 1) / most, n = 3;
+    const uint32_t guessed = all.accuracy >= 0 ? n++ : 0, slots = all.own_slots ? n++ : 0,
+                   filled = all.filled ? n++ : 0;
+    if (p->n_pools == 0)
+        return false;
+    heads[guessed ? guessed : MOE_TABLE_COLUMNS - 1] = "guessed";
+    heads[slots ? slots : MOE_TABLE_COLUMNS - 1] = "slots";
+    heads[filled ? filled : MOE_TABLE_COLUMNS - 1] = "at the start";
+    moe_table_begin(t, n, heads);
+    for (uint32_t at = 0; at < p->n_layers; at += step) {
+        const uint32_t end = at + step < p->n_layers ? at + step : p->n_layers;
+        const struct moe_plan_span l = moe_plan_span(p, at, end - at);
+        char room[6][32];
+        const char *cells[MOE_TABLE_COLUMNS] = {
+            moe_format_layers(at, end - at, room[0]), moe_format_about_share(l.hit_rate, room[1]),
+            l.stall_seconds > 0 ? moe_format_about_seconds(l.stall_seconds, room[2]) : "-"};
+        snprintf(room[4], sizeof room[4], "%" PRIu64, l.slots);
+        snprintf(room[5], sizeof room[5], "%" PRIu64, l.filled);
+        if (guessed)
+            cells[guessed] = l.accuracy >= 0 ? moe_format_about_share(l.accuracy, room[3]) : "-";
+        if (slots)
+            cells[slots] = room[4];
+        if (filled)
+            cells[filled] = room[5];
+        moe_table_row(t, l.hit_rate, cells);
+    }
+    return true;
+}
+
+static void put_layers(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    struct moe_table t;
+    if (!moe_explain_layers(p, LAYER_LINES, &t))
+        return;
+    moe_buf_text(x->out, "\nLayers with experts\n");
+    moe_draw_table(x->out, x->screen, &t);
+    moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                       "In memory: of the experts that its tokens use. Waits: for the others, for "
+                       "each token.%s%s",
+                       p->expected.accuracy >= 0 ? " Guessed: before its router has chosen." : "",
+                       p->n_contents ? " At the start: loaded before the first token." : "");
+    if (p->boundary_accuracy > 0 && p->boundary_accuracy < p->n_layers)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           p->boundary_accuracy == 1
+                               ? "What the first layer will use is hard to guess."
+                               : "What the first %" PRIu32 " layers will use is hard to guess.",
+                           p->boundary_accuracy);
+}
+
+/* ---- Where memory and time go ---- */
 
 static void put_memory(const struct explanation *x)
 {
-    const struct moe_plan_memory *m = &x->plan->memory, *host = &x->plan->host;
-    struct moe_plan_slots slots = moe_plan_slots(x->plan);
-    char room[4][32];
-    if (m->total + m->program + m->dense + m->kv + m->work + m->experts == 0)
+    const struct moe_plan *p = x->plan;
+    const struct moe_plan_memory *m = &p->memory;
+    const struct moe_plan_slots slots = moe_plan_slots(p);
+    struct moe_explained_part parts[MOE_EXPLAINED_PARTS];
+    uint32_t n = moe_explain_memory(m, parts);
+    char room[3][32];
+    if (n == 0)
         return;
-    put_split(x, host->total ? "Where the GPU's memory goes" : "Where the memory goes", m);
-    if (x->plan->n_pools)
+    moe_buf_text(x->out, p->host.total ? "\nWhere the GPU's memory goes\n"
+                                       : "\nWhere the memory goes\n");
+    put_parts(x, parts, n, moe_format_about_bytes);
+    moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                       "Experts are blocks of weights: each of %" PRIu32 " layers has %" PRIu32
+                       ", a token uses %" PRIu32 " of them.",
+                       p->n_layers, p->n_experts, p->top_k);
+    if (p->n_pools)
         moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "%" PRIu64 " slots keep experts (%s): %.1f%% of all %" PRIu64
-                           " experts (%s), %.2f times what a token uses (%s). %" PRIu64
-                           " are scratch space (%s).",
-                           slots.n_cache, moe_format_bytes(slots.cache_bytes, room[0]),
-                           100 * slots.share, slots.n_experts, moe_format_bytes(m->all, room[1]),
-                           slots.tokens, moe_format_bytes(m->token, room[2]), slots.n_working,
-                           moe_format_bytes(slots.working_bytes, room[3]));
-    if (m->floor)
-        moe_draw_paragraph(
-            x->out, x->screen, NULL, 2,
-            x->plan->strategy.resident
-                ? "In less than %s not all experts fit: another plan would load some."
-                : "The smallest budget that works is %s.",
-            moe_format_bytes(m->floor, room[0]));
-    if (host->total)
-        put_split(x, "Where main memory goes", host);
+                           "%" PRIu64 " of all %" PRIu64 " experts (%s of %s) have room at a time, "
+                           "%s times what a token uses.",
+                           slots.n_cache, slots.n_experts,
+                           moe_format_about_bytes((double)slots.cache_bytes, room[0]),
+                           moe_format_about_bytes((double)m->all, room[1]),
+                           moe_format_about(slots.tokens, room[2]));
+    if (m->floor && !p->strategy.resident)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2, "The smallest budget that works is %s.",
+                           moe_format_about_bytes((double)m->floor, room[0]));
+    if (p->host.total) {
+        moe_buf_text(x->out, "\nWhere main memory goes\n");
+        put_parts(x, parts, moe_explain_memory(&p->host, parts), moe_format_about_bytes);
+    }
+}
+
+/* What the processors do meanwhile; nothing is said of what takes no time. */
+static void put_components(const struct explanation *x, double total)
+{
+    const struct moe_plan_expected *e = &x->plan->expected;
+    const struct {
+        const char *what;
+        double seconds;
+    } parts[] = {{"computes", e->compute_seconds},
+                 {"asks for experts and takes them in", e->handling_seconds},
+                 {over_bus(x->plan) ? "waits for the bus" : "waits for the disk", e->stall_seconds},
+                 {"waits for the host", e->host_seconds}};
+    struct moe_buf text = {0};
+    uint32_t n = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char room[32];
+        if (!(parts[i].seconds >= 0.0005 * total))
+            continue;
+        moe_buf_printf(&text, "%s %s: %s", n++ ? ";" : "Of it the processor", parts[i].what,
+                       moe_format_about_seconds(parts[i].seconds, room));
+    }
+    moe_buf_text(&text, ".");
+    if (n > 1)
+        put_text(x, NULL, 2, &text);
+    moe_buf_release(&text);
+}
+
+static void put_reading(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    const struct moe_plan_expected *e = &p->expected;
+    const char *link = over_bus(p) ? "bus" : "disk";
+    char room[5][32];
+    if (e->bytes_per_token > 0)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "A token reads %s; the %s (%s) is busy %s of the time.",
+                           moe_format_about_bytes(e->bytes_per_token, room[0]), link,
+                           moe_format_rate(p->pace.load_rate, room[1]),
+                           moe_format_about_share(
+                               fmin(1, e->link_seconds * e->decode_tokens_per_second), room[2]));
+    if (e->hit_rate >= 0 && e->optimal_hit_rate >= 0)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "%s of the experts are in memory when they are needed; %s would be if "
+                           "the cache knew the text but read nothing ahead.",
+                           moe_format_about_share(e->hit_rate, room[0]),
+                           moe_format_about_share(e->optimal_hit_rate, room[1]));
+    if (e->accuracy >= 0)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "%s of a layer's experts are guessed before its router has chosen.",
+                           moe_format_about_share(e->accuracy, room[0]));
+    if (p->layer_seconds > 0 && p->load_seconds > 0)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "A layer computes for %s, reading an expert takes %s.",
+                           moe_format_about_seconds(p->layer_seconds, room[0]),
+                           moe_format_about_seconds(p->load_seconds, room[1]));
+    if (p->pace.storage_rate > 0)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "The bus goes from main memory to the GPU, %s for each piece beside its "
+                           "bytes; what is not in main memory comes from the disk first (%s). "
+                           "Launching a layer's experts takes %s.",
+                           moe_format_about_seconds(p->pace.loads.piece, room[0]),
+                           moe_format_rate(p->pace.storage_rate, room[1]),
+                           moe_format_about_seconds(p->pace.joint, room[2]));
+}
+
+static void put_time(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    const struct moe_plan_bounds b = moe_plan_bounds(p);
+    const double least = b.seconds[MOE_BOUND_COMPUTATION] + b.seconds[MOE_BOUND_LINK];
+    struct moe_explained_part parts[MOE_EXPLAINED_PARTS];
+    char room[32];
+    if (b.total <= 0)
+        return;
+    moe_buf_printf(x->out, "\nWhere a token's time goes, %s\n",
+                   moe_format_about_seconds(b.total, room));
+    put_parts(x, parts, moe_explain_time(p, parts), moe_format_about_seconds);
+    if (p->n_pools && least > 0 && b.seconds[MOE_BOUND_PREDICTION] >= 0.005 * b.total)
+        moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                           "Upper bound for this memory, not reachable: about %s tokens/s.",
+                           moe_format_about(1 / least, room));
+    put_components(x, b.total);
+    if (p->n_pools)
+        put_reading(x);
 }
 
 /* ---- What it rests on ---- */
@@ -176,22 +655,22 @@ static void put_doubt(const struct moe_plan *plan, enum moe_assumption what, str
         snprintf(off, sizeof off, "If computing takes %.0f%% longer", percent);
         break;
     case MOE_ASSUME_NOMINAL:
-        snprintf(off, sizeof off, "If the link is %.0f%% slower", percent);
+        snprintf(off, sizeof off, "If loading is %.0f%% slower", percent);
         break;
     case MOE_ASSUME_QUIET:
         snprintf(off, sizeof off, "If everything takes %.0f%% longer", percent);
         break;
     default:
-        snprintf(off, sizeof off, "If %.1f points fewer are found", percent);
+        snprintf(off, sizeof off, "If %.2g points fewer are in memory", percent);
         break;
     }
-    moe_buf_printf(text, " %s: %s tokens/s, %+.1f%%.", off,
-                   moe_format_speed(d->decode_tokens_per_second, speed),
+    moe_buf_printf(text, " %s: about %s tokens/s, %+.0f%%.", off,
+                   moe_format_about(d->decode_tokens_per_second, speed),
                    100 * moe_plan_gain(plan, d->decode_tokens_per_second));
 }
 
 void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption what,
-                            struct moe_buf *text)
+                            struct moe_screen screen, struct moe_buf *text)
 {
     static const char *const texts[MOE_N_ASSUMPTIONS] = {
         [MOE_ASSUME_ROUTING] = "Which experts a text uses was drawn at random, in the bundled "
@@ -199,82 +678,183 @@ void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption wha
                                "--trace) replaces it.",
         [MOE_ASSUME_BANDWIDTH] = "Times are computed from memory bandwidth alone: measured ones "
                                  "(moe-profile --device PACK) replace them.",
-        [MOE_ASSUME_NOMINAL] = "The link is as fast as stated, not as measured; few reach what is "
-                               "stated (moe-profile --device measures).",
+        [MOE_ASSUME_NOMINAL] = "The disk or bus is as fast as stated, not as measured; few are "
+                               "(moe-profile --device measures).",
         [MOE_ASSUME_FIGURES] = "Which experts a text uses was drawn at random, in the manner that "
                                "statistics say: a trace (moe-profile --text --trace) replaces it.",
-        [MOE_ASSUME_QUIET] = "Runs of the same measurement differed: the machine was busy with "
-                             "other things when it was measured, or will be.",
+        [MOE_ASSUME_QUIET] = "The machine will not be busy: runs of the same measurement differed, "
+                             "so it was when it was measured.",
         [MOE_ASSUME_NO_STATISTICS] =
             "There were no statistics: strategies that need them were not tried.",
     };
     const struct moe_plan_evidence *e = &plan->evidence;
-    double points = 100 * moe_plan_hit_rate_error(plan);
+    const double points = 100 * moe_plan_hit_rate_error(plan);
     if (texts[what])
         moe_buf_text(text, texts[what]);
     else if (what == MOE_ASSUME_FEW_TOKENS)
         moe_buf_printf(text,
-                       "The trace has few tokens: the share found in memory may be off by %.1f "
-                       "points for that reason alone.",
-                       points);
+                       "The trace has few tokens: the share of experts in memory is known to %s "
+                       "%.2g points.",
+                       moe_draw_plus_minus(screen), points);
     else
         moe_buf_printf(text,
-                       "Other texts use the experts as those of the trace do (%" PRIu64
-                       " tokens in %" PRIu64 " texts, %" PRIu64
-                       " in prompts; the share found is good to %.1f points).",
-                       e->trace_tokens, e->trace_sequences, e->trace_prompt_tokens, points);
+                       "Other texts use the experts as those of the trace do: %" PRIu64
+                       " text%s, %" PRIu64 " tokens, of them %" PRIu64 " in prompts.",
+                       e->trace_sequences, e->trace_sequences == 1 ? "" : "s", e->trace_tokens,
+                       e->trace_prompt_tokens);
     put_doubt(plan, what, text);
-}
-
-static void put_assumption(const struct explanation *x, const char *first, enum moe_assumption what)
-{
-    struct moe_buf text = {0};
-    moe_explain_assumption(x->plan, what, &text);
-    if (!text.failed)
-        moe_draw_paragraph(x->out, x->screen, first, 5, "%s", (const char *)text.data);
-    x->out->failed |= text.failed;
-    moe_buf_release(&text);
 }
 
 static void put_assumptions(const struct explanation *x, uint32_t most)
 {
     enum moe_assumption what[MOE_N_ASSUMPTIONS];
     uint32_t n = moe_plan_assumptions(x->plan, what);
-    moe_buf_text(x->out, most == 1 ? "\nIts weakest assumption\n"
-                                   : "\nIts assumptions, the weakest first\n");
+    moe_buf_text(x->out, most == 1 ? "\nWhat it takes for granted, above all\n"
+                                   : "\nWhat it takes for granted, the weakest first\n");
     for (uint32_t i = 0; i < n && i < most; i++) {
         char number[16];
+        struct moe_buf text = {0};
         snprintf(number, sizeof number, "  %" PRIu32 ".", i + 1);
-        put_assumption(x, number, what[i]);
+        moe_explain_assumption(x->plan, what[i], x->screen, &text);
+        put_text(x, most == 1 ? NULL : number, most == 1 ? 2 : 5, &text);
+    }
+}
+
+/* ---- What is planned ---- */
+
+static void put_head(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    struct moe_buf answer = {0}, text = {0};
+    const char *name = p->pack[0] ? p->pack : "a model", *device = p->evidence.device;
+    char room[2][32], memory[96];
+    moe_explain_answer(p, &answer);
+    put_text(x, NULL, 0, &answer);
+    moe_format_about_bytes(budget_of(p), room[0]);
+    snprintf(memory, sizeof memory, "%s%s", room[0], p->memory.total ? "" : " for experts");
+    if (p->host.total)
+        snprintf(memory, sizeof memory, "%s of a GPU and %s of main memory", room[0],
+                 moe_format_about_bytes((double)p->host.total, room[1]));
+    moe_buf_text(x->out, "\n");
+    moe_draw_paragraph(x->out, x->screen, NULL, 0, "%.*s in %s%s%.*s: simulated",
+                       shown(name, NAME), name, memory, device[0] ? ", on " : "",
+                       shown(device, NAME), device);
+    if (!(p->expected.decode_tokens_per_second > 0))
+        return;
+    moe_explain_speed(p, false, &text);
+    put_text(x, "  an answer", 13, &text);
+    if (p->expected.prefill_tokens_per_second > 0)
+        moe_explain_speed(p, true, &text);
+    put_text(x, "  a prompt", 13, &text);
+}
+
+/* What a bit map says about the parts that may change results, in one paragraph. */
+static void put_losses(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    const struct moe_plan_evidence *e = &p->evidence;
+    struct moe_buf text = {0};
+    for (uint32_t i = 0; i < p->n_losses; i++) {
+        const struct moe_plan_loss *l = &p->losses[i];
+        bool on_miss = strcmp(l->part, moe_strategy_part_at(MOE_PART_ON_MISS)->name) == 0;
+        moe_buf_printf(&text,
+                       "%s through --%.*s: %s%+.3g%% (%s%.3g) nats/token, %.3g%% other top "
+                       "tokens",
+                       i ? ";" : "What the model says may change", shown(l->part, NAME), l->part,
+                       on_miss ? "at worst " : "", l->nll_percent, moe_draw_plus_minus(x->screen),
+                       l->nll_error, l->top1_points);
+    }
+    int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
+    first = first < SOURCE_NAME ? first : shown(e->calibration_texts, SOURCE_NAME);
+    if (p->n_losses)
+        moe_buf_printf(&text,
+                       ". Measured on %" PRIu64 " tokens of %.*s%s. Nats/token: how much a text "
+                       "surprises the model.",
+                       p->losses[0].tokens, first, e->calibration_texts,
+                       e->calibration_texts[first] ? " and others" : "");
+    put_text(x, NULL, 2, &text);
+}
+
+/* A strategy's spelling, broken before '+'; elsewhere only where a part is longer than a line. */
+static void put_spelling(const struct explanation *x, uint32_t indent, const char *text, size_t most)
+{
+    const uint32_t columns = x->screen.columns < MOE_TEXT_COLUMNS ? x->screen.columns
+                                                                  : MOE_TEXT_COLUMNS;
+    uint32_t at = indent;
+    size_t n = (size_t)shown(text, most);
+    for (size_t i = 0; i < n;) {
+        size_t part = 1 + strcspn(text + i + 1, "+");
+        part = part < n - i ? part : n - i;
+        part = part < columns - indent ? part : columns - indent;
+        if (at > indent && at + part > columns) {
+            moe_buf_printf(x->out, "\n%*s", (int)indent, "");
+            at = indent;
+        }
+        moe_buf_printf(x->out, "%.*s", (int)part, text + i);
+        at += (uint32_t)part;
+        i += part;
+    }
+    moe_buf_text(x->out, "\n");
+}
+
+static void put_strategy(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    const struct moe_terms terms = moe_plan_terms(p);
+    struct moe_buf text = {0};
+    char brief[MOE_STRATEGY_BRIEF];
+    moe_buf_text(x->out, "\nHow it works\n");
+    if (p->high[0])
+        moe_buf_printf(&text, "Experts are stored at %s bits%s%s%s. ", p->high,
+                       p->low[0] ? ", some are taken at " : "", p->low, p->low[0] ? "" : "");
+    moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);
+    put_text(x, NULL, 2, &text);
+    moe_strategy_brief(&p->strategy, brief);
+    moe_buf_text(x->out, "  As moe-run --strategy spells it:\n    ");
+    put_spelling(x, 4, brief, sizeof brief);
+}
+
+static void put_tried(const struct explanation *x)
+{
+    const struct moe_plan *p = x->plan;
+    char speed[32];
+    if (p->n_tried < 2)
+        return;
+    moe_buf_printf(x->out, "\nThe fastest of %" PRIu32 " strategies tried, on part of a long trace "
+                           "(tokens/s)\n",
+                   p->n_tried);
+    for (uint32_t i = 0; i < p->n_tried && i < TRIED_LINES; i++) {
+        const struct moe_plan_tried *t = &p->tried[i];
+        moe_buf_printf(x->out, "  %6s  ", moe_format_about(t->decode_tokens_per_second, speed));
+        put_spelling(x, 10, t->strategy, TRIED_NAME);
     }
 }
 
 /* ---- All of it ---- */
 
-static void put_first_screen(const struct explanation *x)
-{
-    put_head(x);
-    put_strategy(x);
-    put_losses(x);
-    put_memory(x);
-    explain_bounds(x);
-}
-
 void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, struct moe_buf *out)
 {
     const struct explanation x = {plan, screen, out};
-    put_first_screen(&x);
-    explain_layers(&x);
-    explain_alternatives(&x);
-    explain_steps(&x);
-    explain_tried(&x);
+    put_head(&x);
+    put_losses(&x);
+    put_memory(&x);
+    put_time(&x);
+    put_steps(&x);
+    put_alternatives(&x);
+    put_layers(&x);
     put_assumptions(&x, MOE_N_ASSUMPTIONS);
+    put_tried(&x);
+    put_strategy(&x);
 }
 
 void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,
                               struct moe_buf *out)
 {
     const struct explanation x = {plan, screen, out};
-    put_first_screen(&x);
+    put_head(&x);
+    put_losses(&x);
+    put_memory(&x);
+    put_time(&x);
     put_assumptions(&x, 1);
+    put_strategy(&x);
 }

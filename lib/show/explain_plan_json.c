@@ -37,8 +37,8 @@ static int put_plan(struct moe_emit *e, const struct moe_plan *plan, struct moe_
 static void put_bounds(struct moe_emit *e, const struct moe_plan *plan)
 {
     static const char *const seconds[MOE_N_BOUNDS] = {"computation_seconds", "link_seconds",
-                                                      "foresight_seconds"};
-    static const char *const names[MOE_N_BOUNDS] = {"computation", "link", "foresight"};
+                                                      "prediction_seconds"};
+    static const char *const names[MOE_N_BOUNDS] = {"computation", "link", "prediction"};
     struct moe_plan_bounds b = moe_plan_bounds(plan);
     moe_emit_open_map(e, "bounds");
     put_number(e, "total_seconds", b.total);
@@ -103,11 +103,16 @@ int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, stru
 {
     double speed = plan->expected.decode_tokens_per_second;
     double memory = (double)(plan->memory.total ? plan->memory.total : plan->memory.experts);
+    struct moe_buf answer = {0};
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
     int status = put_plan(&e, plan, err);
     if (status != MOE_OK)
         return status;
+    moe_explain_answer(plan, &answer);
+    moe_emit_text(&e, "answer", answer.failed ? "" : (const char *)answer.data);
+    out->failed |= answer.failed;
+    moe_buf_release(&answer);
     put_exactness(&e, plan);
     put_bounds(&e, plan);
     put_slots(&e, plan);

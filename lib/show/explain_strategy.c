@@ -6,21 +6,19 @@
 static void say_shallow(const struct moe_strategy *s, uint64_t n_slots, uint32_t n_experts,
                         struct moe_buf *out)
 {
-    const char *from = moe_strategy_boundary_from(s);
+    char first[48] = "layer, which is";
+    if (s->boundary > 1)
+        snprintf(first, sizeof first, "%" PRIu32 " layers, which are", s->boundary);
     if (s->boundary == 0)
-        moe_buf_text(out, ", as many for each layer: the first are no harder to predict");
+        moe_buf_text(out, ", as many for each layer: the first are no harder to guess");
     else if (n_slots < (uint64_t)s->boundary * n_experts)
-        moe_buf_printf(out,
-                       ", as far as they go for the first %" PRIu32
-                       " layers, which are the hardest to predict, none for the rest",
-                       s->boundary);
+        moe_buf_printf(out, ", as far as they go for the first %s the hardest to guess, none for "
+                            "the rest",
+                       first);
     else
-        moe_buf_printf(out,
-                       ", enough for all experts of the first %" PRIu32
-                       " layers, which are the hardest to predict, the rest in equal parts",
-                       s->boundary);
-    if (from)
-        moe_buf_printf(out, " (shallow:%" PRIu32 ", %s)", s->boundary, from);
+        moe_buf_printf(out, ", enough for all experts of the first %s the hardest to guess, the "
+                            "rest in equal parts",
+                       first);
 }
 
 static void say_cache(const struct moe_strategy *s, uint64_t n_slots, uint32_t n_experts,
@@ -109,24 +107,40 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_printf(out, ", up to %" PRIu32 " layers ahead", s->depth);
 }
 
+/* Which of the predicted experts are read ahead; nothing of limits that there are not. */
+static void say_limits(const struct moe_prefetch_limits *l, struct moe_buf *out)
+{
+    moe_buf_text(out, "; those that are absent are read ahead");
+    if (l->percentile > 0)
+        moe_buf_printf(out, ", of all experts' scores only those above %.3g%% of them",
+                       l->percentile);
+    if (l->count)
+        moe_buf_printf(out, ", %" PRIu32 " a layer at most", l->count);
+    if (l->slack)
+        moe_buf_text(out, ", as many as can be read while a layer computes");
+    if (l->slack && l->slack_least)
+        moe_buf_printf(out, " but %" PRIu32 " in any case", l->slack_least);
+    if (l->until_router)
+        moe_buf_text(out, ", one after the other until the router has chosen");
+    if (l->measured)
+        moe_buf_text(out, ", as long as that is measured to gain");
+}
+
 static void say_prefetch(const struct moe_strategy *s, struct moe_buf *out)
 {
-    char limits[MOE_PART_TEXT_BYTES];
     if (s->stream) {
         moe_buf_text(out, " Every layer is loaded whole, one after the other, whatever its router "
                           "chooses; the next one comes while a layer computes.");
         return;
     }
     if (s->predict == MOE_PREDICT_BY_NOTHING) {
-        moe_buf_text(out, " Nothing is prefetched.");
+        moe_buf_text(out, " Nothing is read ahead.");
         return;
     }
     moe_buf_text(out, " While a layer computes, ");
     say_source(s, out);
-    if (moe_strategy_has(s, MOE_PART_PREFETCH)) {
-        moe_strategy_part_text(s, MOE_PART_PREFETCH, limits);
-        moe_buf_printf(out, "; absent ones are prefetched (limits: %s)", limits);
-    }
+    if (moe_strategy_has(s, MOE_PART_PREFETCH))
+        say_limits(&s->prefetch, out);
     moe_buf_text(out, ".");
     if (s->precalculate)
         moe_buf_text(out,

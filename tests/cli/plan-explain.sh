@@ -28,7 +28,7 @@ bounds() { # PLAN
     run "$plan" --explain "$1" --json
     expect_exit 0 "as JSON"
     awk -v total="$(number total_seconds <"$out")" -v a="$(number computation_seconds <"$out")" \
-        -v b="$(number link_seconds <"$tmp/bounds")" -v c="$(number foresight_seconds <"$out")" '
+        -v b="$(number link_seconds <"$tmp/bounds")" -v c="$(number prediction_seconds <"$out")" '
         BEGIN { exit !(total >= 0 && (a + b + c - total) ^ 2 <= (1e-9 * total) ^ 2) }'
 }
 
@@ -43,7 +43,7 @@ sed 's/stall_seconds: 0.03/stall_seconds: 0.04/' tests/fuzz/corpus/plan/full >"$
 "$plan" --explain tests/fuzz/corpus/plan/full | squeeze >"$tmp/text"
 awk -f tests/cli/plan-explain.awk "$tmp/changed.yaml" | tr -s ' ' >"$tmp/fragments"
 check "another plan's figures are not in it" sh -c \
-    "! grep -qF -e \"\$(grep 'A token takes' '$tmp/fragments')\" '$tmp/text'"
+    "! grep -qF -e \"\$(grep 'waits for the [bd]' '$tmp/fragments')\" '$tmp/text'"
 
 # Statistics, against moe-profile --show --json.
 "$bin/moe-profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 32 -o "$tmp/s.yaml" \

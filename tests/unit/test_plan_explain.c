@@ -201,6 +201,18 @@ static void check_screen(const struct moe_buf *out, int most)
         fail_msg("%d lines:\n%s", lines, (const char *)out->data);
 }
 
+/* One line of all words. */
+static const char *words_of(const struct moe_buf *out)
+{
+    static char words[16384];
+    uint32_t n = 0;
+    for (const char *c = (const char *)out->data; *c && n + 1 < sizeof words; c++)
+        if ((*c != ' ' && *c != '\n') || (n && words[n - 1] != ' '))
+            words[n++] = *c == '\n' ? ' ' : *c;
+    words[n] = 0;
+    return words;
+}
+
 static void text(void **state)
 {
     struct moe_plan p = filled();
@@ -208,24 +220,40 @@ static void text(void **state)
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 100);
     const char *t = (const char *)out.data;
-    expect_line(t, "Plan for some.moe in 64.00 MiB, on a board\n");
-    expect_line(t, "200.0 tokens/s of an answer, 1234.6 tokens/s of a prompt; 70.0% of");
-    expect_line(t, "Strategy fate+alloc=shallow:1; experts at 8 bits, low 2\n");
-    expect_line(t, "  program                        8.00 MiB  12.5%  ###\n");
-    expect_line(t, "  experts                       24.00 MiB  37.5%  #########\n");
-    expect_line(t, "  unused                         8.00 MiB  12.5%  ###\n");
-    expect_line(t, "20 slots keep experts (17.00 MiB): 62.5% of all 32 experts");
-    expect_line(t, "A token takes 5.000 ms: 3.000 computing, 0.000 handling loads, 2.000 waiting");
-    expect_line(t, "2.000 ms  40.0% ######\n");
-    expect_line(t, "        1       4       1     75.0%    1.000 ms   50.0% ############\n");
-    expect_line(t, "  >    64.00 MiB    200.0 tokens/s   70.0% found ###################\n");
-    expect_line(t, "gives 250.0 tokens/s: +25.0%");
-    expect_line(t, "gives 300.0 tokens/s: +50.0%");
-    expect_line(t, "2.50 MiB; the link (2.50 GB/s) is busy 20.0% of the time");
-    expect_line(t, "      200.0   70.0%  fate+cache=lrfu\n");
+    /* The answer first, the spelling last. */
+    expect_line(t, "Slow because 30% of the experts are read from the disk.\n\nsome.moe in 64.0 "
+                   "MiB, on a board: simulated\n");
+    assert_ptr_equal(strstr(t, "Slow because"), t);
+    assert_string_equal(t + out.size - strlen("    fate+alloc=shallow:1\n"),
+                        "    fate+alloc=shallow:1\n");
+    expect_line(t, "  an answer  about 200 tokens/s\n  a prompt   about 1200 tokens/s\n");
+    expect_line(t, "  the program                        8.00 MiB   12%  ###\n");
+    expect_line(t, "  experts                            24.0 MiB   38%  ##########\n");
+    expect_line(t, "  unused                             8.00 MiB   12%  ###\n");
+    expect_line(words_of(&out), "20 of all 32 experts (17.0 MiB of 32.0 MiB) have room at a time, "
+                                "2.1 times what a token uses.");
+    expect_line(t, "\nWhere a token's time goes, 5.0 ms\n");
+    expect_line(t, "  computing                                      2.0 ms  40%  #######\n");
+    expect_line(t, "  reading that nobody could avoid                2.0 ms  40%  #######\n");
+    expect_line(t, "  reading that a perfect guess would have saved  1.0 ms  20%  ####\n");
+    expect_line(t, "  Upper bound for this memory, not reachable: about 250 tokens/s.\n");
+    expect_line(t, "processor computes: 3.0 ms; waits for the disk: 2.0 ms.\n");
+    expect_line(t, "  layer  in memory    waits  guessed  slots  at the start\n");
+    expect_line(t, "  1            50%   1.0 ms      75%      4             1  ###########\n");
+    expect_line(t, "  > 64.0 MiB       200        70%  ##########################\n");
+    expect_line(t, "The next step up, 80.0 MiB: about 250 tokens/s, +25%.");
+    expect_line(t, "A token reads 2.50 MiB; the disk (2.50 GB/s) is busy 20% of the time.");
+    expect_line(t, "     200  fate+cache=lrfu\n");
     expect_line(t, "  1. The trace has few tokens");
-    expect_line(t, "may be off by 3.1");
-    assert_null(strstr(t, "Results may change"));
+    expect_line(words_of(&out), "is known to +- 3.1 points.");
+    static const char *const gone[] = {"limits", "deserve", "0.000", " 0%", "host", "What the model "
+                                                                                  "says may"};
+    for (size_t i = 0; i < N_ITEMS(gone); i++)
+        if (strstr(t, gone[i]))
+            fail_msg("'%s' is in\n%s", gone[i], t);
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, (struct moe_screen){.columns = 80, .blocks = true}, &out);
+    expect_line(words_of(&out), "is known to \xc2\xb1 3.1 points.");
     p.n_losses = 2;
     p.losses[0] = (struct moe_plan_loss){"on-miss", 4321, 1.25, 0.25, 3.5, 0.5};
     p.losses[1] = (struct moe_plan_loss){"prefill", 1234, -0.5, 0.125, 0.75, 0.25};
@@ -234,15 +262,9 @@ static void text(void **state)
     moe_buf_clear(&out);
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 100);
-    char words[8192];
-    uint32_t n = 0;
-    for (const char *c = (const char *)out.data; *c && n + 1 < sizeof words; c++)
-        if ((*c != ' ' && *c != '\n') || (n && words[n - 1] != ' '))
-            words[n++] = *c == '\n' ? ' ' : *c;
-    words[n] = 0;
-    expect_line(words,
-                "Results may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% "
-                "other top tokens; through --prefill: -0.5% (+-0.125) nats/token, 0.75% other "
+    expect_line(words_of(&out),
+                "What the model says may change through --on-miss: at worst +1.25% (+-0.25) "
+                "nats/token, 3.5% other top tokens; through --prefill: -0.5% (+-0.125) nats/token, 0.75% other "
                 "top tokens. Measured on 4321 tokens of a.txt and others.");
     moe_buf_release(&out);
 }
@@ -259,24 +281,11 @@ static struct moe_plan_alternative alternative(enum moe_alternative what, double
                                          .bytes_per_token = 1 << 20};
 }
 
-/* One line of all words. */
-static const char *words_of(const struct moe_buf *out)
-{
-    static char words[16384];
-    uint32_t n = 0;
-    for (const char *c = (const char *)out->data; *c && n + 1 < sizeof words; c++)
-        if ((*c != ' ' && *c != '\n') || (n && words[n - 1] != ' '))
-            words[n++] = *c == '\n' ? ' ' : *c;
-    words[n] = 0;
-    return words;
-}
-
 /* Of an earlier version's plan: what its curves say at twice the present amount. */
 static void advice_by_curves(void **state)
 {
     struct moe_plan p = filled();
     struct moe_advice advice[MOE_PLAN_MAX_ALTERNATIVES];
-    struct moe_buf out = {0};
     assert_int_equal(moe_plan_advice(&p, advice), 3);
     assert_int_equal(advice[0].what, MOE_ALTERNATIVE_LINK);
     assert_float_equal(advice[0].gain, 0.5, 1e-12);
@@ -284,16 +293,11 @@ static void advice_by_curves(void **state)
     assert_float_equal(advice[1].gain, 5 / 3.5 - 1, 1e-12);
     assert_int_equal(advice[2].what, MOE_ALTERNATIVE_MEMORY);
     assert_float_equal(advice[2].gain, 0.25, 1e-12);
-    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
-    expect_line(words_of(&out), "What helps most, each alone: twice the link, 5.00 GB/s (+50.0%), "
-                                "twice the processor's speed (at most +42.9%), twice the memory, "
-                                "128.00 MiB (+25.0%).");
     p.memory_steps[2].decode_tokens_per_second = 400;
     moe_plan_advice(&p, advice);
     assert_int_equal(advice[0].what, MOE_ALTERNATIVE_MEMORY);
     p.n_memory_steps = p.n_rate_steps = 0;
     assert_int_equal(moe_plan_advice(&p, advice), 1);
-    moe_buf_release(&out);
 }
 
 /* Of a plan with alternatives: these alone, in a table and the best in a sentence. */
@@ -318,34 +322,34 @@ static void alternatives(void **state)
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 120);
     const char *t = (const char *)out.data, *words = words_of(&out);
-    expect_line(words, "What helps most, each alone: experts of 2 bits (+75.0%, results change), "
-                       "experts of 4 bits (+50.0%, results change), twice the memory, 128.00 MiB "
-                       "(+5.0%).");
-    expect_line(t,
-                "  as planned                       200.0             1234.6    2.50 MiB  70.0%\n");
-    expect_line(t,
-                "  twice the memory, 128.00 MiB     210.0    +5.0%    1500.0    1.00 MiB  75.0%\n");
-    expect_line(t, "  half the memory, 32.00 MiB    does not work: at least 40.00 MiB\n");
-    expect_line(t, "  half the context, 256            199.0    -0.5%");
-    expect_line(words, "4 bits: +1.5% (+-0.25) nats/token, on 999 tokens");
-    expect_line(words, "by how much at the others was not measured");
+    expect_line(t, "                                tokens/s  change  prompt     reads  found\n");
+    expect_line(t, "  as planned                         200            1200  2.50 MiB    70%\n");
+    expect_line(t, "  twice the memory, 128 MiB          210     +5%    1500  1.00 MiB    75%\n");
+    expect_line(t, "  half the memory, 32.0 MiB            -\n");
+    expect_line(t, "  -: less than the smallest that works, 40.0 MiB.\n");
+    expect_line(t, "  experts at 2 bits (*)              350    +75%");
+    p.alternatives[5].decode_tokens_per_second = 200;
+    p.alternatives[5].prefill_tokens_per_second = p.expected.prefill_tokens_per_second;
+    moe_buf_clear(&out);
+    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
+    words = words_of(&out);
+    expect_line(words, "No difference: half the context, 256 tokens.");
+    expect_line(words, "4 bits: +1.5% (+-0.25) nats/token, how much a text surprises the model, on "
+                       "999 tokens. Others were not measured (moe-calibrate).");
+    expect_line(words, "an answer about 200 tokens/s, 150 with other texts");
     expect_line(words, "1. Other texts use the experts");
-    expect_line(words, "If 3.0 points fewer are found: 150.0 tokens/s, -25.0%.");
+    expect_line(words, "If 3 points fewer are in memory: about 150 tokens/s, -25%.");
     expect_line(words, "2. The trace has few tokens");
     for (uint32_t columns = MOE_LEAST_COLUMNS; columns <= MOE_MOST_COLUMNS; columns += 20) {
         moe_buf_clear(&out);
         moe_explain_plan(&p, (struct moe_screen){.columns = columns}, &out);
-        expect_line((const char *)out.data, "+75.0%");
+        expect_line((const char *)out.data, "+75%");
     }
-    for (uint32_t i = 0; i < p.n_alternatives; i++)
-        p.alternatives[i].decode_tokens_per_second = 200;
-    moe_buf_clear(&out);
-    moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
-    expect_line(words_of(&out), "Nothing that was simulated alone makes it more than 1% faster.");
     moe_buf_release(&out);
 }
 
-/* The most a plan can have still fits two screens, without its alternatives; long names are cut. */
+/* The most a plan can have is not much more than two screens, without its alternatives; long names
+ * are cut. */
 static void largest(void **state)
 {
     enum { MANY = 1000 };
@@ -383,15 +387,15 @@ static void largest(void **state)
         moe_strategy_fit(&p.strategy, MANY, NULL);
         moe_buf_clear(&out);
         moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
-        check_screen(&out, 100);
+        check_screen(&out, 110);
         p.n_alternatives = MOE_PLAN_MAX_ALTERNATIVES - 6; /* as many as are made */
         moe_buf_clear(&out);
         moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
-        check_screen(&out, 120);
+        check_screen(&out, 130);
         p.n_alternatives = 0;
         moe_buf_clear(&out);
         moe_explain_plan_briefly(&p, MOE_PLAIN_SCREEN, &out);
-        check_screen(&out, 50);
+        check_screen(&out, 55);
     }
     moe_buf_release(&out);
 }
@@ -411,9 +415,19 @@ static void resident(void **state)
                                             .compute_limit_seconds = 2e-3};
     moe_explain_plan(&p, MOE_PLAIN_SCREEN, &out);
     check_screen(&out, 50);
-    expect_line((const char *)out.data, "All experts are in memory from the start");
-    expect_line((const char *)out.data, "below 500.0 tokens/s");
+    expect_line(words_of(&out), "All experts are in memory from the start: nothing");
+    expect_line((const char *)out.data, "All experts are in memory. More memory would not help.\n");
     assert_null(strstr((const char *)out.data, "slots"));
+    assert_null(strstr((const char *)out.data, "reading that"));
+    /* What less would cost. */
+    p.n_memory_steps = 1;
+    p.memory_steps[0] = (struct moe_plan_step){60 << 20, 500, 1};
+    p.alternatives[p.n_alternatives++] = alternative(MOE_ALTERNATIVE_MEMORY, 32 << 20, 0.5, 100);
+    moe_buf_clear(&out);
+    moe_explain_answer(&p, &out);
+    assert_string_equal((const char *)out.data,
+                        "All experts are in memory. More memory would not help; 60.0 MiB (-4.00) "
+                        "is enough. 32.0 MiB would be 0.20 times as fast.");
     assert_null(strstr((const char *)out.data, "nan"));
     moe_buf_release(&out);
 }
@@ -446,6 +460,34 @@ static void json(void **state)
     moe_buf_release(&out);
 }
 
+static void expect_answer(const struct moe_plan *p, const char *answer)
+{
+    struct moe_buf out = {0};
+    moe_explain_answer(p, &out);
+    assert_string_equal((const char *)out.data, answer);
+    moe_buf_release(&out);
+}
+
+static void answers(void **state)
+{
+    struct moe_plan p = filled();
+    expect_answer(&p, "Slow because 30% of the experts are read from the disk.");
+    p.memory_steps[2] = (struct moe_plan_step){80 << 20, 1080, 1};
+    expect_answer(&p, "Slow because 30% of the experts are read from the disk. 80.0 MiB (+16.0) "
+                      "holds all of them: 5.4 times as fast.");
+    p.memory_steps[2].amount = 1200 << 20;
+    expect_answer(&p, "Slow because 30% of the experts are read from the disk. 1.17 GiB (+1.11) "
+                      "holds all of them: 5.4 times as fast.");
+    p.memory_steps[2] = (struct moe_plan_step){80 << 20, 210, 1};
+    expect_answer(&p, "Almost as fast as with all experts in memory, though 30% of them are read "
+                      "from the disk. 80.0 MiB (+16.0) holds all of them: 5% faster.");
+    p.host.total = 1 << 30;
+    expect_answer(&p, "Almost as fast as with all experts in memory, though 30% of them are "
+                      "brought from main memory. 80.0 MiB (+16.0) holds all of them: 5% faster.");
+    p.expected.decode_tokens_per_second = -1;
+    expect_answer(&p, "The plan does not say how fast it is.");
+}
+
 /* A plan that knows nothing but its strategy. */
 static void empty(void **state)
 {
@@ -460,7 +502,7 @@ static void empty(void **state)
     assert_null(strstr(t, "nan"));
     assert_null(strstr(t, "-1"));
     assert_null(strstr(t, "What bounds"));
-    expect_line(t, "Plan for a model in 0 B of experts\n");
+    expect_line(t, "The plan does not say how fast it is.\n\na model in 0 B for experts: ");
     moe_plan_free(p);
     moe_buf_release(&out);
 }
@@ -479,6 +521,7 @@ int main(void)
         cmocka_unit_test(largest),
         cmocka_unit_test(resident),
         cmocka_unit_test(json),
+        cmocka_unit_test(answers),
         cmocka_unit_test(empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
