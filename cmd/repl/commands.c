@@ -72,8 +72,10 @@ void commands_greet(const struct console *c)
                  m->n_encoder ? "Type a text for the model to answer"
                  : talk->chat ? "Type a message"
                               : "Type the beginning of a text");
-    console_tell(c, "%s: %s, %u layers, %u experts (%u per token); %s", c->r->pack, m->family,
-                 m->n_layers, m->n_experts, m->top_k,
+    char experts[64] = "";
+    if (m->n_experts) /* a dense model has none */
+        snprintf(experts, sizeof experts, ", %u experts (%u per token)", m->n_experts, m->top_k);
+    console_tell(c, "%s: %s, %u layers%s; %s", c->r->pack, m->family, m->n_layers, experts,
                  m->n_encoder ? "each input is a source of its own, without history"
                  : talk->chat ? "chat by its template"
                               : "plain continuation");

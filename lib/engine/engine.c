@@ -324,12 +324,13 @@ void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
     char x[3][32];
     if (g->total) {
         moe_buf_text(out, "GPU      ");
-        write_sum(gpu, 4, g->total, out);
+        write_sum(gpu, b->all ? 4 : 3, g->total, out);
     }
     moe_buf_text(out, "memory   ");
-    write_sum(host, 5, b->total, out);
-    moe_buf_printf(out,
-                   "         one token visits %s of experts, all are %s; the smallest budget: %s\n",
-                   moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]),
-                   moe_format_bytes(b->floor, x[2]));
+    write_sum(host, b->all ? 5 : 4, b->total, out);
+    moe_buf_text(out, "         ");
+    if (b->all)
+        moe_buf_printf(out, "one token visits %s of experts, all are %s; ",
+                       moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]));
+    moe_buf_printf(out, "the smallest budget: %s\n", moe_format_bytes(b->floor, x[2]));
 }

@@ -129,6 +129,8 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
     counter(out, "accepted_tokens_total", c->accepted_tokens, "... of which were right.");
+    if (c->activations == 0) /* a dense model has no experts, and another has chosen none yet */
+        return;
     counter(out, "expert_activations_total", c->activations,
             "Experts that the models' routers chose.");
     counter(out, "expert_hits_total", c->hits, "... of which were in memory.");
@@ -146,7 +148,7 @@ static void write_exactness(const struct moe_server_counts *c, struct moe_buf *o
         moe_buf_text(out, "\"} 1\n");
     }
     head(out, "inexact_total", "counter",
-         "Activations of experts (and rows) that may have changed results, by what was done.");
+         "What was done that may have changed results, by its kind.");
     for (int i = 0; i < MOE_N_CHANGES; i++)
         moe_buf_printf(out, "moe_inexact_total{change=\"%s\"} %" PRIu64 "\n", moe_change_key(i),
                        c->changes.of[i]);

@@ -89,7 +89,7 @@ void moe_explain_device(const struct moe_device *d, struct moe_screen screen, st
 /* ---- A pack ---- */
 
 /* What running it takes at least, for a person or as one JSON object. Opens the pack at `path`.
- * MOE_ERR_USAGE: a model without experts; errors of reading it. */
+ * Errors of reading it. */
 int moe_explain_pack(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_err *err);
 

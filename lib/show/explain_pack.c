@@ -111,6 +111,28 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
                        path, path);
 }
 
+/* A model without experts: every token uses all of its weights, and there is nothing to plan. */
+static void put_dense(const struct moe_pack *pack, const struct moe_pack_summary *s,
+                      const struct moe_plan_memory *m, const char *path, struct moe_screen screen,
+                      struct moe_buf *out)
+{
+    const struct moe_config *c = &s->config;
+    char room[2][32];
+    (void)pack;
+    moe_draw_paragraph(out, screen, NULL, 0,
+                       "%s: %s, a dense model of %" PRIu32 " layers: every token uses all of its "
+                       "weights, so all of them stay in memory. There is nothing to plan.",
+                       path, c->family, c->n_layers);
+    moe_buf_text(out, "\nWhat running it takes\n");
+    moe_draw_paragraph(out, screen, NULL, 2,
+                       "The smallest budget that works is %s (--memory %" PRIu64 "M), %s of it "
+                       "weights, with a context of %" PRIu32 " and prompts in batches of %" PRIu32
+                       ".",
+                       moe_format_bytes(m->floor, room[0]), (m->floor + MIB - 1) / MIB,
+                       moe_format_bytes(s->dense.raw_bytes, room[1]), m->context, m->batch);
+    moe_buf_printf(out, "\nNext\n  moe-run %s\n", path);
+}
+
 static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
                           const struct moe_plan_memory *m, struct moe_buf *out)
 {
@@ -119,11 +141,15 @@ static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_sum
     if (s->synthesized.is)
         moe_emit_bool(&e, "synthesized", true);
     moe_emit_u64(&e, "layers", s->config.n_layers);
-    moe_emit_u64(&e, "moe_layers", s->n_moe_layers);
-    moe_emit_u64(&e, "experts", s->config.n_experts);
-    moe_emit_u64(&e, "experts_per_token", s->config.top_k);
+    const bool dense = s->config.n_experts == 0;
+    if (!dense) {
+        moe_emit_u64(&e, "moe_layers", s->n_moe_layers);
+        moe_emit_u64(&e, "experts", s->config.n_experts);
+        moe_emit_u64(&e, "experts_per_token", s->config.top_k);
+    }
     moe_emit_u64(&e, "dense_bytes", s->dense.raw_bytes);
-    moe_emit_open_list(&e, "variants");
+    if (!dense)
+        moe_emit_open_list(&e, "variants");
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         moe_emit_open_map(&e, NULL);
         moe_emit_text(&e, "name", moe_pack_variant_at(pack, v)->name);
@@ -132,9 +158,11 @@ static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_sum
         moe_emit_rounded(&e, "bits_per_weight", 9, moe_weight_sum_bits(&s->variants[v]));
         moe_emit_close(&e);
     }
-    moe_emit_close(&e);
-    moe_emit_u64(&e, "token_bytes", m->token);
-    moe_emit_u64(&e, "all_expert_bytes", m->all);
+    if (!dense) {
+        moe_emit_close(&e);
+        moe_emit_u64(&e, "token_bytes", m->token);
+        moe_emit_u64(&e, "all_expert_bytes", m->all);
+    }
     moe_emit_u64(&e, "context", m->context);
     moe_emit_u64(&e, "batch", m->batch);
     moe_emit_u64(&e, "smallest_bytes", m->floor);
@@ -152,15 +180,13 @@ int moe_explain_pack(const char *path, bool json, struct moe_screen screen, stru
         summary ? moe_pack_open(&pack, path, err) : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
     if (status == MOE_OK)
         status = moe_pack_summarize(pack, summary, err);
-    if (status == MOE_OK && summary->config.n_experts == 0)
-        status =
-            moe_fail(err, MOE_ERR_USAGE, "%s: a model without experts has nothing to plan", path);
     if (status == MOE_OK)
         status = measure_pack(path, &memory, err);
     if (status == MOE_OK && json)
         put_pack_json(pack, summary, &memory, out);
     else if (status == MOE_OK)
-        put_pack(pack, summary, &memory, path, screen, out);
+        (summary->config.n_experts ? put_pack : put_dense)(pack, summary, &memory, path, screen,
+                                                           out);
     moe_pack_close(pack);
     free(summary);
     return status;

@@ -126,7 +126,11 @@ void moe_explain_answer(const struct moe_plan *p, struct moe_buf *out)
     enum { SLOW = 115 /* percent of this speed with all experts in memory */ };
     const struct moe_plan_step *all = step_with_all(p);
     const double speed = p->expected.decode_tokens_per_second;
-    const double times = all && speed > 0 ? all->decode_tokens_per_second / speed : 0;
+    const struct moe_plan_bounds b = moe_plan_bounds(p);
+    const double computing = b.seconds[MOE_BOUND_COMPUTATION];
+    const double times = all && speed > 0 ? all->decode_tokens_per_second / speed
+                         : computing > 0  ? b.total / computing
+                                          : 0;
     char missing[32];
     if (!(speed > 0)) {
         moe_buf_text(out, "The plan does not say how fast it is.");
@@ -145,7 +149,7 @@ void moe_explain_answer(const struct moe_plan *p, struct moe_buf *out)
     else
         moe_buf_printf(out, "Slow because %s of the experts %s.", missing,
                        what_becomes_of_missing(p));
-    if (!all || !(all->amount > budget_of(p)))
+    if (!all || !(all->amount > budget_of(p)) || times < 1.005)
         return;
     moe_buf_text(out, " ");
     put_difference(budget_of(p), all->amount, out);

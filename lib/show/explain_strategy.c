@@ -19,6 +19,8 @@ static void say_shallow(const struct moe_strategy *s, uint64_t n_slots, uint32_t
         moe_buf_printf(out, ", enough for all experts of the first %s the hardest to guess, the "
                             "rest in equal parts",
                        first);
+    if (moe_strategy_boundary_from(s))
+        moe_buf_printf(out, " (%s)", moe_strategy_boundary_from(s));
 }
 
 static void say_cache(const struct moe_strategy *s, uint64_t n_slots, uint32_t n_experts,

@@ -295,9 +295,14 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
 {
     struct moe_phase_stats all = moe_stats_all(stats);
     char a[32], b[32];
-    moe_buf_text(out, "strategy ");
-    put_strategy(out, stats);
-    moe_buf_printf(out, " on %s\n", stats->device);
+    const bool dense = all.experts.activations == 0 && stats->resident_expert_bytes_max == 0;
+    if (dense) /* there is nothing to have a strategy for */
+        moe_buf_printf(out, "device   %s\n", stats->device);
+    else {
+        moe_buf_text(out, "strategy ");
+        put_strategy(out, stats);
+        moe_buf_printf(out, " on %s\n", stats->device);
+    }
     if (stats->followed[0])
         moe_buf_printf(out, "followed %s: its choices, not the routers', so no text\n",
                        stats->followed);
@@ -332,7 +337,8 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
         moe_buf_printf(out, "beams    %" PRIu32 ", the answer's score %.4f\n", stats->beams,
                        stats->beam_score);
     put_grammar(out, stats);
-    moe_buf_printf(out,
+    if (!dense)
+        moe_buf_printf(out,
                    "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
                    " loads, %s read (%s per decoded token), %.3f s stalled\n",
                    all.experts.activations, 100 * hit_rate(&all), all.experts.loads,
@@ -346,9 +352,13 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        moe_format_bytes(all.bytes_uploaded, a), all.host_hits, all.disk_loads);
     put_notes(out, &all);
     say_exactness(out, stats);
-    moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
-                   moe_format_bytes(stats->resident_expert_bytes_max, a),
-                   moe_format_bytes(stats->peak_rss_bytes, b));
+    if (dense)
+        moe_buf_printf(out, "memory   peak %s of the process\n",
+                       moe_format_bytes(stats->peak_rss_bytes, b));
+    else
+        moe_buf_printf(out, "memory   %s of experts, peak %s of the process\n",
+                       moe_format_bytes(stats->resident_expert_bytes_max, a),
+                       moe_format_bytes(stats->peak_rss_bytes, b));
     if (stats->no_energy[0])
         moe_buf_printf(out, "energy   unavailable: %s\n", stats->no_energy);
     else

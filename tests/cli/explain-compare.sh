@@ -91,5 +91,5 @@ for columns in 60 100; do
 done
 COLUMNS=60 run "$plan" --explain "$tmp/a.yaml"
 check "a plan in 60 columns" [ "$(awk 'length > n { n = length } END { print n }' "$out")" -le 60 ]
-check "... each layer in a line" [ "$(grep -c '^ *[0-9]* *shared .*% #* *$' "$out")" = 12 ]
+check "... each layer in a line" [ "$(grep -c '^  [0-9]*  *[0-9.]*%  .*  #*$' "$out")" = 12 ]
 finish

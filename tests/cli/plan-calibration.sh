@@ -71,7 +71,7 @@ check "... and what was measured" grep -q \
 run "$plan" --explain "$tmp/hobbit.yaml"
 tr -s ' \n' ' ' <"$out" >"$tmp/words"
 check "... which the explanation tells" matches "$tmp/words" \
-    "*Results may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% other top tokens. Measured on 4321 tokens of math.calib.txt*"
+    "*What the model says may change through --on-miss: at worst +1.25% (+-0.25) nats/token, 3.5% other top tokens. Measured on 4321 tokens of math.calib.txt*"
 check "... on two screens and a half" [ "$(wc -l <"$out")" -le 120 ]
 run "$plan" --explain "$tmp/hobbit.yaml" --json
 expect_stdout_like '*"losses":\[{"part":"on-miss"*' "... and the JSON"

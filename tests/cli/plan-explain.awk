@@ -177,6 +177,7 @@ function put_answer(last, apart, all, now) {
     if (!pools) { print "All experts are in memory. More memory would not help"; return }
     print (expected("hit_rate") == "" ? "some" : share(1 - expected("hit_rate"))) " of " # "the experts", or "them" where it matters little
     if (last < 0 || step_hit["memory", last] <= 1 - 1e-9 || amount["memory", last] <= now) return
+    if (fast["memory", last] / expected("decode_tokens_per_second") < 1.005) return
     all = bytes(amount["memory", last])
     apart = bytes(amount["memory", last] - now)
     split(all, words, " "); split(apart, others, " ")

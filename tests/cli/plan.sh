@@ -49,17 +49,17 @@ expect_exit 0 "a plan is written"
 expect_stdout "" "... and nothing on stdout"
 expect_stderr_like "moe-plan: $tmp/a.yaml: strategy lru, * tokens/s expected*" "... a line says so"
 make_plan --trace "$tmp/t.trace" --strategy lru
-expect_stdout_like "Plan for tiny.moe in $memory.00 MiB, on layers of 0.0002 s*What limits the speed*" \
+expect_stdout_like "*as with all experts in memory*tiny.moe in $memory.? MiB, on layers of 0.0002 s*Where a token's time goes*As moe-run*    lru" \
     "without -o its first screen is shown"
 check "... on one screen" [ "$(wc -l <"$out")" -le 50 ]
 make_plan --trace "$tmp/t.trace" --strategy fate+cache=lrfu -o "$tmp/c.yaml"
 check "a row brings its parts" grep -q 'cache: lrfu' "$tmp/c.yaml"
 run "$plan" --explain "$tmp/c.yaml"
-expect_stdout_like "*Strategy fate+cache=lrfu*" "... and is explained so"
+expect_stdout_like "*    fate+cache=lrfu*" "... and is explained so"
 make_plan -q --strategy lru --seed 3 -o "$tmp/d.yaml"
 expect_exit 0 "a trace is drawn where there is none"
 run "$plan" --explain "$tmp/d.yaml"
-expect_stdout_like "*Its assumptions, the weakest first*drawn at random, in the bundled model's
+expect_stdout_like "*What it takes for granted, the weakest first*drawn at random, in the bundled model's
      manner*" "... and that is said"
 make_plan -q --strategy lru --stats "$tmp/s.yaml" -o "$tmp/d.yaml"
 run "$plan" --explain "$tmp/d.yaml" --json
@@ -78,12 +78,12 @@ check "... says what it tried" grep -q '^tried:' "$tmp/auto.yaml"
 shape() { run "$plan" -q --shape "$checkpoint/config.json" --device-profile profiles/rtx4090.yaml "$@"; }
 shape --memory 60M --strategy lru --max-tokens 120
 expect_exit 0 "a shape"
-expect_stdout_like "Plan for config.json in 60.00 MiB, on RTX 4090*" "... is planned for"
+expect_stdout_like "*config.json in 60.0 MiB, on RTX 4090*" "... is planned for"
 shape --memory 60M --strategy lru --max-tokens 120 -o "$tmp/a.yaml"
 shape --memory 60M --strategy lru --max-tokens 120 -o "$tmp/b.yaml"
 check "the same inputs give the same plan" cmp "$tmp/a.yaml" "$tmp/b.yaml"
 shape --memory 60M --strategy hobbit --experts 8,2 --trace "$tmp/t.trace" --max-tokens 120
-expect_stdout_like "*experts at 8 bits, low 2*" "... at two precisions"
+expect_stdout_like "*Experts are stored at 8 bits, some are taken at 2*" "... at two precisions"
 shape --memory 1M --strategy lru
 error_line 4 "moe-plan: *" "... in too little memory"
 

@@ -109,7 +109,7 @@ check "... and do not agree with the default" [ "$found" = shallow:4 ]
 check "a plan goes by them" grep -q "^ *alloc: \"$found\"$" "$tmp/fate.yaml"
 run "$bin/moe-plan" --explain "$tmp/fate.yaml"
 said=$(tr -s ' \n' ' ' <"$out")
-check "... and says so" matches_text "$said" "*($found, from statistics)*"
+check "... and says so" matches_text "$said" "*first 4 layers, *(from statistics)*+alloc=$found*"
 for options in "--strategy fate --expert-memory 2M --statistics $hard" \
     "--strategy eap --expert-memory 2M --statistics $hard" \
     "--strategy lru+alloc=shallow --expert-memory 2M --statistics $hard" "--plan $tmp/fate.yaml"; do

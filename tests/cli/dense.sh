@@ -1,0 +1,42 @@
+# A dense model, which has no experts: nothing that the programs say of it speaks of any.
+. tests/cli/lib.sh
+dense=$tmp/dense.moe
+"$bin/moe-quantize" -q -o "$dense" tests/fixtures/llama || exit 1
+speaks_of_none() { # NAME FILE...
+    name=$1
+    shift
+    said=$(grep -iE 'experts?|hit rate|activation|prefetch|loads|strategy' "$@" | head -n 3)
+    check "$name: nothing about experts${said:+ ($said)}" [ -z "$said" ]
+}
+run "$bin/moe-run" "$dense" --raw -p 'a b c' -n 4 --ignore-eos --stats
+expect_exit 0 "it runs"
+speaks_of_none "moe-run --stats" "$err"
+check "... but its memory and speed" sh -c "grep -q '^memory .* of the process' '$err' && grep -q 'tokens/s' '$err'"
+run "$bin/moe-run" "$dense" --bench -n 2 --prompt-tokens 4
+expect_exit 0 "it is timed"
+speaks_of_none "moe-run --bench" "$out" "$err"
+run "$bin/moe-run" "$dense" --bench -n 2 --prompt-tokens 4 --json
+speaks_of_none "moe-run --bench --json" "$out"
+run sh -c "echo /quit | '$bin/moe-run' '$dense'"
+expect_exit 0 "its prompt"
+speaks_of_none "the prompt's greeting" "$out" "$err"
+run "$bin/moe-quantize" --list "$dense"
+speaks_of_none "moe-quantize --list" "$out"
+run "$bin/moe-plan" --explain "$dense"
+expect_exit 0 "moe-plan --explain"
+speaks_of_none "what it says" "$out"
+expect_stdout_like "*a dense model of * layers*The smallest budget that works is*moe-run $dense" "... says what it takes"
+least=$(sed -n 's/.*(--memory \([0-9]*\)M).*/\1/p' "$out")
+run "$bin/moe-plan" --explain "$dense" --json
+check "... as JSON" sh -c "grep -q '\"smallest_bytes\": *[1-9]' '$out' && ! grep -q expert '$out'"
+run "$bin/moe-run" "$dense" --memory "${least}M" -t 1 --raw -p 'a b c' -n 2
+expect_exit 0 "that budget works"
+listen "$bin/moe-serve" "$dense" --name dense
+curl -s "$url/v1/completions" -d '{"prompt": "a b c", "max_tokens": 4}' >"$tmp/answer" || exit 1
+curl -s "$url/metrics" >"$tmp/metrics"
+check "a server answers" grep -q '"choices"' "$tmp/answer"
+check "its metrics: nothing about experts" sh -c "! grep -iE 'experts?_|[^-]experts? |activation' '$tmp/metrics'"
+check "... but tokens" grep -q '^moe_generated_tokens_total [1-9]' "$tmp/metrics"
+kill "$server"
+wait "$server" 2>/dev/null
+finish
