@@ -23,7 +23,8 @@ static const char style[] =
     "table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}"
     "th,td{text-align:right;padding:.15rem .3rem;border-bottom:1px solid var(--line)}"
     "th:first-child,td:first-child{text-align:left;min-width:8rem;overflow-wrap:anywhere}"
-    "td+td{white-space:nowrap}th{font-weight:600;color:var(--dim)}div{overflow-x:auto}p{overflow-wrap:anywhere}"
+    "td+td{white-space:nowrap}th{font-weight:600;color:var(--dim)}div{overflow-x:auto}p{overflow-"
+    "wrap:anywhere}"
     "pre{overflow-x:auto;font-size:12px;line-height:1.35}figure{margin:0}"
     "figcaption,.note{color:var(--dim);font-size:.9em}.answer{font-size:1.25rem}"
     ".now{font-weight:600}.grid{stroke:var(--line);stroke-width:.5}"
@@ -144,8 +145,11 @@ void moe_page_table(struct moe_page *p, const struct moe_table *t)
         const char *cells[MOE_TABLE_COLUMNS];
         for (uint32_t i = 0; i < t->n_columns; i++)
             cells[i] = t->cells[row][i];
-        put_cells(p, row == 0 ? "th" : row == t->marked ? "td class=\"now\"" : "td", cells,
-                  t->n_columns);
+        put_cells(p,
+                  row == 0           ? "th"
+                  : row == t->marked ? "td class=\"now\""
+                                     : "td",
+                  cells, t->n_columns);
     }
     moe_page_close_table(p);
 }

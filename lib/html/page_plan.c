@@ -138,7 +138,8 @@ static void put_outlook(struct moe_page *p, const struct moe_plan *plan)
         .now = plan->pace.load_rate,
         .logarithmic = true,
         .format_x = moe_format_rate};
-    put_steps(p, plan->host.total ? "A faster bus or a slower one" : "A faster disk or a slower one",
+    put_steps(p,
+              plan->host.total ? "A faster bus or a slower one" : "A faster disk or a slower one",
               link, plan->rate_steps, plan->n_rate_steps, known, &t,
               "What else limits the speed shows where the curve becomes flat.");
 }
@@ -155,7 +156,8 @@ static void put_alternatives(struct moe_page *p, const struct moe_plan *plan)
     if (same.size && !same.failed)
         moe_page_say(p, "No difference: %s.", (const char *)same.data);
     p->out->failed |= same.failed;
-    moe_page_note(p, "Prompt: tokens/s of one. Reads: by a token of an answer. Found: experts in memory when they are "
+    moe_page_note(p, "Prompt: tokens/s of one. Reads: by a token of an answer. Found: experts in "
+                     "memory when they are "
                      "needed. -: less memory than the smallest that works. (*) Fewer bits change "
                      "what the model says; moe-calibrate measures by how much.");
     moe_buf_release(&same);

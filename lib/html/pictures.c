@@ -128,7 +128,10 @@ void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint3
 static double tick_of(double most)
 {
     double unit = pow(10, floor(log10(most)));
-    return most / unit >= 5 ? 2 * unit : most / unit >= 2 ? unit : most / unit >= 1 ? unit / 2 : unit / 5;
+    return most / unit >= 5   ? 2 * unit
+           : most / unit >= 2 ? unit
+           : most / unit >= 1 ? unit / 2
+                              : unit / 5;
 }
 
 /* Where an amount lies on the x axis. */
@@ -171,7 +174,8 @@ void moe_page_curve(struct moe_page *p, const struct moe_page_curve *c)
 #define AT_Y(v) (BOTTOM - (BOTTOM - TOP) * fmax(0, v) / most)
     open_picture(p, CURVE, c->caption);
     for (double tick = 0; tick <= most * 1.0001; tick += tick_of(most)) {
-        moe_buf_printf(p->out, "<path class=\"grid\" d=\"M%d %.2f H%d\"/>\n", LEFT, AT_Y(tick), WIDTH);
+        moe_buf_printf(p->out, "<path class=\"grid\" d=\"M%d %.2f H%d\"/>\n", LEFT, AT_Y(tick),
+                       WIDTH);
         put_label(p, LEFT - 3, AT_Y(tick) + 3, "end", moe_format_about(tick, room[0]));
     }
     moe_buf_printf(p->out,

@@ -215,8 +215,8 @@ static void put_settings(const struct moe_comparison *c, struct moe_screen scree
             moe_draw_paragraph(out, screen, first, INDENT, "%s  ->  %s", s->values[0],
                                s->values[1]);
         } else {
-            moe_draw_paragraph(out, screen, first, INDENT, "%s", s->values[0]);
-            moe_draw_paragraph(out, screen, "     ->", INDENT, "%s", s->values[1]);
+            moe_draw_spelling(out, screen, first, INDENT, s->values[0], SIZE_MAX);
+            moe_draw_spelling(out, screen, "     ->", INDENT, s->values[1], SIZE_MAX);
         }
     }
     if (same == c->n_settings)
@@ -231,7 +231,6 @@ static void put_verdict(const struct moe_comparison *c, struct moe_screen screen
     double change = c->n ? moe_compared_change(&c->figures[0]) : (double)NAN;
     const char *who = c->measured ? "The run was" : "The second plan is";
     const char *than = c->measured ? "than planned" : "than the first";
-    moe_buf_text(out, "\n");
     if (isnan(change))
         moe_draw_paragraph(out, screen, NULL, 0,
                            "One of the two does not know the speed of an answer.");
@@ -260,7 +259,8 @@ void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen scree
 {
     bool wide = screen.columns >= MOE_USUAL_COLUMNS;
     const char *heads[2] = {c->measured ? "planned" : "first", c->measured ? "measured" : "second"};
-    moe_buf_printf(out, "What differs in the %s\n", c->measured ? "plan and the run" : "plans");
+    put_verdict(c, screen, out);
+    moe_buf_printf(out, "\nWhat differs in the %s\n", c->measured ? "plan and the run" : "plans");
     put_settings(c, screen, out);
     moe_buf_printf(out, wide ? "\n%-30s %12s %12s  %12s\n" : "\n%-28s %10s %10s %9s\n",
                    "What a token takes", heads[0], heads[1], "change");
@@ -269,7 +269,6 @@ void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen scree
             moe_buf_text(out, "\n");
         put_figure(&c->figures[i], wide, out);
     }
-    put_verdict(c, screen, out);
 }
 
 /* ---- For scripts ---- */

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "show/draw.h"
 
 #include <inttypes.h>
@@ -5,6 +6,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/text.h"
 
 /* ---- Figures ---- */
 
@@ -182,6 +185,26 @@ void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const cha
         at += n;
         at += strspn(at, " ");
     }
+}
+
+void moe_draw_spelling(struct moe_buf *out, struct moe_screen screen, const char *first,
+                       uint32_t indent, const char *text, size_t most)
+{
+    const uint32_t columns = screen.columns < MOE_TEXT_COLUMNS ? screen.columns : MOE_TEXT_COLUMNS;
+    const size_t n = moe_utf8_complete((const uint8_t *)text, strnlen(text, most));
+    uint32_t at = indent;
+    moe_buf_printf(out, "%-*s", (int)indent, first ? first : "");
+    for (size_t i = 0, part; i < n; i += part, at += (uint32_t)part) {
+        part = 1 + strcspn(text + i + 1, "+");
+        part = part < n - i ? part : n - i;
+        part = part < columns - indent ? part : columns - indent;
+        if (at > indent && at + part > columns) {
+            moe_buf_printf(out, "\n%*s", (int)indent, "");
+            at = indent;
+        }
+        moe_buf_printf(out, "%.*s", (int)part, text + i);
+    }
+    moe_buf_text(out, "\n");
 }
 
 const char *moe_draw_plus_minus(struct moe_screen screen)

@@ -5,6 +5,7 @@
 #define MOE_SHOW_DRAW_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -63,6 +64,11 @@ enum { MOE_DRAW_TEXT = 2048 };
 enum { MOE_TEXT_COLUMNS = 120 };
 void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const char *first,
                         uint32_t indent, const char *format, ...) MOE_PRINTF(5, 6);
+
+/* A strategy's spelling, at most so many bytes of it, in lines as above: broken before '+',
+ * elsewhere only where a part is longer than a line. */
+void moe_draw_spelling(struct moe_buf *out, struct moe_screen screen, const char *first,
+                       uint32_t indent, const char *text, size_t most);
 
 /* "±", or "+-" on a screen without Unicode. */
 const char *moe_draw_plus_minus(struct moe_screen screen);

@@ -31,7 +31,8 @@ int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, stru
 
 /* Why it is as fast as it is, and what more memory or less would give: a paragraph. */
 void moe_explain_answer(const struct moe_plan *plan, struct moe_buf *out);
-/* "about 1100 tokens/s, 730 if the machine is busy"; of prompts: "..., for a prompt of 512 tokens". */
+/* "about 1100 tokens/s, 730 if the machine is busy"; of prompts: "..., for a prompt of 512 tokens".
+ */
 void moe_explain_speed(const struct moe_plan *plan, bool prompts, struct moe_buf *out);
 /* What is taken for granted, and what the speed would be without it. */
 void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption what,

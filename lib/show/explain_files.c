@@ -46,24 +46,24 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
 {
     const struct moe_map_choice *c = &map->choice;
     char room[2][32];
-    moe_draw_paragraph(
-        out, screen, NULL, 0,
-        "A bit map: what a model loses when its experts (blocks of weights) are "
-        "stored with fewer bits, and so how many bits each deserves. What is lost is "
-        "in nats: how much more a text surprises the model; 1%% more is hardly seen, "
-        "10%% is.");
     if (c->there && map->n_uniform)
         moe_draw_paragraph(out, screen, NULL, 0,
                            "It makes the model %s in place of %s, and its texts surprise it "
-                           "%+.2f%% (+-%.2f).",
+                           "%+.2f%% (%s%.2f).",
                            moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
                            moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent,
-                           c->loss.nll_error);
+                           moe_draw_plus_minus(screen), c->loss.nll_error);
     else if (!c->there)
         moe_draw_paragraph(out, screen, NULL, 0,
                            "Nothing was chosen yet: moe-calibrate --tolerance does.");
     if (map->importances.there)
         put_layers_that_matter(map, screen, out);
+    moe_draw_paragraph(
+        out, screen, NULL, 0,
+        "This is a bit map: what a model loses when its experts (blocks of weights) are "
+        "stored with fewer bits, and so how many bits each deserves. What is lost is "
+        "in nats: how much more a text surprises the model; 1%% more is hardly seen, "
+        "10%% is.");
     moe_buf_text(out, "\n");
     moe_show_map(map, screen, out);
     moe_draw_paragraph(out, screen, NULL, 0,
@@ -77,17 +77,18 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
 static void put_rates(const struct moe_device *d, enum moe_device_tier tier,
                       struct moe_screen screen, struct moe_buf *out)
 {
-    char room[2][32];
+    char room[2][32], times[32];
     double memory = tier == MOE_TIER_HOST ? d->accelerator.memory_bytes_per_second.value
                                           : d->host.memory_bytes_per_second.value;
     double load = moe_device_load_rate(d, tier);
     if (!(memory > 0) || !(load > 0))
         return;
     moe_draw_paragraph(out, screen, NULL, 0,
-                       "Computing reads weights at up to %s, loading brings them at %s: an expert "
-                       "that must be loaded takes %.0f times as long as one that is there.",
-                       moe_format_rate(memory, room[0]), moe_format_rate(load, room[1]),
-                       memory / load);
+                       "An expert that must be read first takes %s times as long as one that is in "
+                       "memory: weights come from memory at up to %s, from the %s at %s.",
+                       moe_format_about(1 + memory / load, times), moe_format_rate(memory, room[0]),
+                       tier == MOE_TIER_HOST ? "host, over the bus," : "disk",
+                       moe_format_rate(load, room[1]));
     if (!moe_device_load_measured(d, tier))
         moe_draw_paragraph(out, screen, NULL, 0,
                            "The rate of loads was stated, not measured: few machines reach it.");
@@ -98,10 +99,10 @@ void moe_explain_device(const struct moe_device *d, struct moe_screen screen, st
     double spread = moe_device_spread(d);
     enum moe_device_tier tier =
         d->accelerator.name[0] && !d->accelerator.shares_memory ? MOE_TIER_HOST : MOE_TIER_STORAGE;
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "A device profile: how fast a machine computes and loads, which plans and "
-                       "simulations count with.");
     put_rates(d, tier, screen, out);
+    moe_draw_paragraph(out, screen, NULL, 0,
+                       "This is a device profile: how fast a machine computes and reads, which "
+                       "plans count with.");
     if (!d->has_model)
         moe_draw_paragraph(out, screen, NULL, 0,
                            "It has no times of a model: they are computed from the memory's "

@@ -273,8 +273,8 @@ static uint32_t pick_step(const struct moe_plan_step *steps, uint32_t n, uint32_
 }
 
 static bool steps_table(const char *head, const struct moe_plan_step *steps, uint32_t n,
-                        uint32_t most, double now, double speed,
-                        char *(*format)(double, char[32]), struct moe_table *t)
+                        uint32_t most, double now, double speed, char *(*format)(double, char[32]),
+                        struct moe_table *t)
 {
     const char *const heads[] = {head, "tokens/s", "in memory"};
     const uint32_t lines = n < most ? n : most;
@@ -317,11 +317,12 @@ static void put_steps(const struct explanation *x)
     struct moe_table t;
     char room[2][32];
     if (moe_explain_memory_steps(p, STEP_LINES, &t)) {
-        moe_buf_printf(x->out, "\n%s\n", p->memory.total ? "More memory or less"
-                                                         : "More memory for experts or less");
+        moe_buf_printf(x->out, "\n%s\n",
+                       p->memory.total ? "More memory or less" : "More memory for experts or less");
         moe_draw_table(x->out, x->screen, &t);
         if (next && speed > 0)
-            moe_draw_paragraph(x->out, x->screen, NULL, 2, "The next step up, %s: about %s "
+            moe_draw_paragraph(x->out, x->screen, NULL, 2,
+                               "The next step up, %s: about %s "
                                "tokens/s, %+.0f%%.",
                                moe_format_about_bytes(next->amount, room[0]),
                                moe_format_about(next->decode_tokens_per_second, room[1]),
@@ -412,8 +413,7 @@ bool moe_explain_alternatives(const struct moe_plan *p, struct moe_table *t, str
 }
 
 /* What coarser weights cost: what (*) in the table stands for. */
-static void explain_coarser(const struct moe_plan *p, struct moe_screen screen,
-                            struct moe_buf *out)
+static void explain_coarser(const struct moe_plan *p, struct moe_screen screen, struct moe_buf *out)
 {
     bool unknown = false, any = false;
     for (uint32_t i = 0; i < p->n_alternatives; i++) {
@@ -424,9 +424,9 @@ static void explain_coarser(const struct moe_plan *p, struct moe_screen screen,
             moe_buf_printf(out,
                            "%s%.12s bits: %+.3g%% (%s%.3g) nats/token, how much a text surprises "
                            "the model, on %" PRIu64 " tokens",
-                           any ? "; " : "(*) Fewer bits change what the model says. ",
-                           a->precision, a->loss_percent, moe_draw_plus_minus(screen),
-                           a->loss_error, a->loss_tokens);
+                           any ? "; " : "(*) Fewer bits change what the model says. ", a->precision,
+                           a->loss_percent, moe_draw_plus_minus(screen), a->loss_error,
+                           a->loss_tokens);
         else
             unknown = true;
         any |= a->loss_tokens > 0;
@@ -455,8 +455,7 @@ static void put_alternatives(const struct explanation *x)
         less |= p->alternatives[i].what == MOE_ALTERNATIVE_MEMORY &&
                 !(p->alternatives[i].decode_tokens_per_second >= 0);
     if (less && p->memory.floor && !p->strategy.resident)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "-: less than the smallest that works, %s.",
+        moe_draw_paragraph(x->out, x->screen, NULL, 2, "-: less than the smallest that works, %s.",
                            moe_format_about_bytes((double)p->memory.floor, room));
     if (same.size && !same.failed)
         moe_draw_paragraph(x->out, x->screen, NULL, 2, "No difference: %s.",
@@ -535,8 +534,8 @@ static void put_memory(const struct explanation *x)
     char room[3][32];
     if (n == 0)
         return;
-    moe_buf_text(x->out, p->host.total ? "\nWhere the GPU's memory goes\n"
-                                       : "\nWhere the memory goes\n");
+    moe_buf_text(x->out,
+                 p->host.total ? "\nWhere the GPU's memory goes\n" : "\nWhere the memory goes\n");
     put_parts(x, parts, n, moe_format_about_bytes);
     moe_draw_paragraph(x->out, x->screen, NULL, 2,
                        "Experts are blocks of weights: each of %" PRIu32 " layers has %" PRIu32
@@ -740,9 +739,8 @@ static void put_head(const struct explanation *x)
         snprintf(memory, sizeof memory, "%s of a GPU and %s of main memory", room[0],
                  moe_format_about_bytes((double)p->host.total, room[1]));
     moe_buf_text(x->out, "\n");
-    moe_draw_paragraph(x->out, x->screen, NULL, 0, "%.*s in %s%s%.*s: simulated",
-                       shown(name, NAME), name, memory, device[0] ? ", on " : "",
-                       shown(device, NAME), device);
+    moe_draw_paragraph(x->out, x->screen, NULL, 0, "%.*s in %s%s%.*s: simulated", shown(name, NAME),
+                       name, memory, device[0] ? ", on " : "", shown(device, NAME), device);
     if (!(p->expected.decode_tokens_per_second > 0))
         return;
     moe_explain_speed(p, false, &text);
@@ -779,28 +777,6 @@ static void put_losses(const struct explanation *x)
     put_text(x, NULL, 2, &text);
 }
 
-/* A strategy's spelling, broken before '+'; elsewhere only where a part is longer than a line. */
-static void put_spelling(const struct explanation *x, uint32_t indent, const char *text, size_t most)
-{
-    const uint32_t columns = x->screen.columns < MOE_TEXT_COLUMNS ? x->screen.columns
-                                                                  : MOE_TEXT_COLUMNS;
-    uint32_t at = indent;
-    size_t n = (size_t)shown(text, most);
-    for (size_t i = 0; i < n;) {
-        size_t part = 1 + strcspn(text + i + 1, "+");
-        part = part < n - i ? part : n - i;
-        part = part < columns - indent ? part : columns - indent;
-        if (at > indent && at + part > columns) {
-            moe_buf_printf(x->out, "\n%*s", (int)indent, "");
-            at = indent;
-        }
-        moe_buf_printf(x->out, "%.*s", (int)part, text + i);
-        at += (uint32_t)part;
-        i += part;
-    }
-    moe_buf_text(x->out, "\n");
-}
-
 static void put_strategy(const struct explanation *x)
 {
     const struct moe_plan *p = x->plan;
@@ -814,8 +790,8 @@ static void put_strategy(const struct explanation *x)
     moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);
     put_text(x, NULL, 2, &text);
     moe_strategy_brief(&p->strategy, brief);
-    moe_buf_text(x->out, "  As moe-run --strategy spells it:\n    ");
-    put_spelling(x, 4, brief, sizeof brief);
+    moe_buf_text(x->out, "  As moe-run --strategy spells it:\n");
+    moe_draw_spelling(x->out, x->screen, NULL, 4, brief, SIZE_MAX);
 }
 
 static void put_tried(const struct explanation *x)
@@ -824,13 +800,16 @@ static void put_tried(const struct explanation *x)
     char speed[32];
     if (p->n_tried < 2)
         return;
-    moe_buf_printf(x->out, "\nThe fastest of %" PRIu32 " strategies tried, on part of a long trace "
-                           "(tokens/s)\n",
+    moe_buf_printf(x->out,
+                   "\nThe fastest of %" PRIu32 " strategies tried, on part of a long trace "
+                   "(tokens/s)\n",
                    p->n_tried);
     for (uint32_t i = 0; i < p->n_tried && i < TRIED_LINES; i++) {
         const struct moe_plan_tried *t = &p->tried[i];
-        moe_buf_printf(x->out, "  %6s  ", moe_format_about(t->decode_tokens_per_second, speed));
-        put_spelling(x, 10, t->strategy, TRIED_NAME);
+        char first[48];
+        snprintf(first, sizeof first, "  %6s  ",
+                 moe_format_about(t->decode_tokens_per_second, speed));
+        moe_draw_spelling(x->out, x->screen, first, 10, t->strategy, TRIED_NAME);
     }
 }
 

@@ -40,13 +40,35 @@ static void put_shares(struct moe_buf *out, const char *name, const double *shar
     moe_buf_text(out, "\n");
 }
 
+/* What follows from them, first. */
+static void put_answer(const struct moe_statistics *s, struct moe_screen screen,
+                       struct moe_buf *out)
+{
+    const double skew = moe_figure_skew(s, MOE_ALL_LAYERS);
+    const double ahead = moe_figure_accuracy(s, MOE_ALL_LAYERS, MOE_PREDICT_GATE_1).in_k;
+    char room[32];
+    if (!isnan(skew))
+        moe_draw_paragraph(out, screen, NULL, 0,
+                           "%s keeping experts in memory: the busiest quarter of them does %s of "
+                           "the work (25%% if all were used alike).",
+                           skew >= 0.35 ? "Worth" : "Hardly worth",
+                           moe_format_about_share(skew, room));
+    if (!isnan(ahead))
+        moe_draw_paragraph(out, screen, NULL, 0,
+                           "%s reading them ahead: %s of a layer's experts are guessed right one "
+                           "layer before.",
+                           ahead >= 0.5 ? "Worth" : "Hardly worth",
+                           moe_format_about_share(ahead, room));
+    moe_buf_text(out, "\n");
+}
+
 static void put_uses(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out)
 {
     struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
     moe_draw_paragraph(out, screen, NULL, 0,
                        "%" PRIu64 " texts of at most %" PRIu32 " tokens, %" PRIu64
                        " tokens in all, through %" PRIu32 " layers of %" PRIu32
-                       " experts, of which a token uses %" PRIu32 ".",
+                       " experts (blocks of weights), of which a token uses %" PRIu32 ".",
                        s->totals[MOE_TOTAL_DOCUMENTS], s->shape.max_tokens,
                        s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
                        s->shape.top_k);
@@ -79,11 +101,12 @@ static void put_uses(const struct moe_statistics *s, struct moe_screen screen, s
 static void put_predictors(const struct moe_statistics *s, struct moe_screen screen,
                            struct moe_buf *out)
 {
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "\nPredictors: share of a layer's %" PRIu32
-                       " chosen experts that are among as many predicted, and among the likeliest "
-                       "quarter of all",
-                       s->shape.top_k);
+    moe_draw_paragraph(
+        out, screen, NULL, 0,
+        "\nGuesses before a layer's router has chosen: share of its %" PRIu32
+        " experts that are among as many guessed, and among the likeliest quarter of "
+        "all",
+        s->shape.top_k);
     for (enum moe_predictor p = 0; p < MOE_N_PREDICTORS; p++) {
         struct moe_accuracy_figures a = moe_figure_accuracy(s, MOE_ALL_LAYERS, p);
         if (isnan(a.in_k))
@@ -91,6 +114,12 @@ static void put_predictors(const struct moe_statistics *s, struct moe_screen scr
         const double shares[] = {a.in_k, a.in_p75};
         put_shares(out, moe_predictor_name(p), shares, 2, screen);
     }
+    moe_draw_paragraph(
+        out, screen, NULL, 2,
+        "previous: the experts of the token before. token: those of the same token "
+        "where it came last. gate-N: the layer's own router, on what the router N "
+        "layers before saw; residual-N: on the stream there; attention: on what goes "
+        "into its attention, attention-N: N layers before.");
 }
 
 static int put_heat(const struct moe_statistics *s, struct moe_screen screen, struct moe_buf *out,
@@ -119,7 +148,7 @@ static void put_layers(const struct moe_statistics *s, const double *accuracy, u
 {
     uint32_t n = s->shape.n_layers, step = (n + LAYER_LINES - 1) / LAYER_LINES;
     moe_buf_text(out,
-                 "\nBy layer, predicted from the router's input in the layer before (gate-1)\n");
+                 "\nBy layer, guessed from what the router of the layer before saw (gate-1)\n");
     for (uint32_t l = 0; l < n; l += step) {
         uint32_t of = l + step < n ? step : n - l;
         char name[32];
@@ -128,15 +157,15 @@ static void put_layers(const struct moe_statistics *s, const double *accuracy, u
     }
     if (boundary)
         moe_draw_paragraph(out, screen, NULL, 2,
-                           "Clearly harder to predict than the others: the first %" PRIu32
-                           " (%.1f%% on average against %.1f%%; a layer without predictions counts "
-                           "as 0). Where memory allows, keep all their experts: --alloc "
-                           "shallow:%" PRIu32 ".",
+                           "Clearly harder to guess than the others: the first %" PRIu32
+                           " (%.1f%% on average against %.1f%%; a layer without guesses counts as "
+                           "0). --alloc shallow:%" PRIu32 " keeps all their experts, where memory "
+                           "allows.",
                            boundary, 100 * mean(accuracy, boundary),
                            100 * mean(accuracy + boundary, n - boundary), boundary);
     else
         moe_draw_paragraph(out, screen, NULL, 2,
-                           "The first layers are not clearly harder to predict than the others.");
+                           "The first layers are not clearly harder to guess than the others.");
 }
 
 void moe_explain_heat(const struct moe_heat *heat, struct moe_screen screen, struct moe_buf *out)
@@ -159,6 +188,7 @@ int moe_explain_statistics(const struct moe_statistics *s, struct moe_screen scr
     uint32_t boundary = 0;
     int status = boundary_of(s, &accuracy, &boundary, err);
     if (status == MOE_OK) {
+        put_answer(s, screen, out);
         put_uses(s, screen, out);
         put_predictors(s, screen, out);
         put_layers(s, accuracy, boundary, screen, out);

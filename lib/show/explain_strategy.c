@@ -12,12 +12,14 @@ static void say_shallow(const struct moe_strategy *s, uint64_t n_slots, uint32_t
     if (s->boundary == 0)
         moe_buf_text(out, ", as many for each layer: the first are no harder to guess");
     else if (n_slots < (uint64_t)s->boundary * n_experts)
-        moe_buf_printf(out, ", as far as they go for the first %s the hardest to guess, none for "
-                            "the rest",
+        moe_buf_printf(out,
+                       ", as far as they go for the first %s the hardest to guess, none for "
+                       "the rest",
                        first);
     else
-        moe_buf_printf(out, ", enough for all experts of the first %s the hardest to guess, the "
-                            "rest in equal parts",
+        moe_buf_printf(out,
+                       ", enough for all experts of the first %s the hardest to guess, the "
+                       "rest in equal parts",
                        first);
     if (moe_strategy_boundary_from(s))
         moe_buf_printf(out, " (%s)", moe_strategy_boundary_from(s));

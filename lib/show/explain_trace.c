@@ -13,7 +13,7 @@ static void put_use(const struct moe_routing_figures *f, struct moe_screen scree
                     struct moe_buf *out)
 {
     double chance = f->n_experts ? (double)f->top_k / f->n_experts : 0;
-    moe_buf_text(out, "\nWhat a cache can count on\n");
+    moe_buf_text(out, "What a cache can count on\n");
     if (!isnan(f->busiest))
         moe_draw_paragraph(out, screen, NULL, 2,
                            "The busiest quarter of a layer's experts does %.1f%% of its work; with "
@@ -26,8 +26,8 @@ static void put_use(const struct moe_routing_figures *f, struct moe_screen scree
                            100 * f->reuse, 100 * chance);
     if (!isnan(f->accuracy[0]))
         moe_draw_paragraph(out, screen, NULL, 2,
-                           "Of a layer's experts %.1f%% are known a layer earlier, by running its "
-                           "router on the input of the one before: they can be loaded in time.",
+                           "Of a layer's experts %.1f%% are guessed right a layer earlier, by "
+                           "running its router on what the one before saw: they can be read ahead.",
                            100 * f->accuracy[0]);
     else
         moe_draw_paragraph(out, screen, NULL, 2,
@@ -39,8 +39,10 @@ static void put_text(const struct moe_trace *t, const struct moe_routing_figures
                      struct moe_screen screen, struct moe_buf *out)
 {
     moe_draw_paragraph(out, screen, NULL, 0,
-                       "A trace: which experts (blocks of weights) a model's routers chose, token "
-                       "by token, so that any way of caching them can be tried without the model.");
+                       "A trace: which experts (blocks of weights) a model chose, token by token, "
+                       "so that any way of keeping them in memory can be tried without the model.");
+    moe_buf_text(out, "\n");
+    put_use(f, screen, out);
     struct moe_buf shown = {0};
     moe_show_trace(t, &shown);
     moe_draw_fit(&shown, screen);
@@ -48,7 +50,6 @@ static void put_text(const struct moe_trace *t, const struct moe_routing_figures
     moe_buf_append(out, shown.data, shown.size);
     out->failed |= shown.failed;
     moe_buf_release(&shown);
-    put_use(f, screen, out);
 }
 
 static int put_json(const struct moe_trace *t, const struct moe_routing_figures *f,

@@ -154,7 +154,9 @@ static void put_importances(const struct moe_map *map, struct moe_screen screen,
         moe_buf_printf(out, "  rank correlation of estimates with measurements: %.3f\n",
                        map->rank_correlation);
     put_picture(map, screen, out, put_heat, &heat);
-    moe_buf_printf(out, "  layers down, experts across; %s: up to twice the mean\n",
+    moe_buf_printf(out,
+                   "  layers down, experts across; %s: up to twice the mean; ?: not measured; -: a "
+                   "gain\n",
                    moe_draw_shade(1.5, 1, screen));
 }
 

@@ -339,12 +339,12 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     put_grammar(out, stats);
     if (!dense)
         moe_buf_printf(out,
-                   "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
-                   " loads, %s read (%s per decoded token), %.3f s stalled\n",
-                   all.experts.activations, 100 * hit_rate(&all), all.experts.loads,
-                   moe_format_bytes(all.bytes_read, a),
-                   moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), b),
-                   all.stall_seconds);
+                       "experts  %" PRIu64 " activations, hit rate %.2f%%, %" PRIu64
+                       " loads, %s read (%s per decoded token), %.3f s stalled\n",
+                       all.experts.activations, 100 * hit_rate(&all), all.experts.loads,
+                       moe_format_bytes(all.bytes_read, a),
+                       moe_format_bytes((uint64_t)bytes_per_token(&stats->decode), b),
+                       all.stall_seconds);
     if (all.bytes_uploaded)
         moe_buf_printf(out,
                        "uploads  %s to the GPU, %" PRIu64 " loads from host memory, %" PRIu64

@@ -28,7 +28,7 @@ check "statistics have the same map: they counted the same" \
     [ "$(grep '^ *[0-9]* |' "$out")" = "$(grep '^ *[0-9]* |' "$tmp/text")" ]
 run "$plan" --explain tests/fuzz/corpus/map/full-nll
 expect_exit 0 "a bit map is explained"
-says "what it is" "A bit map: what a model loses"
+says "what it is" "This is a bit map: what a model loses"
 run "$plan" --explain tests/fuzz/corpus/map/full-nll --json
 expect_stdout_like '{*"moe-map"*}' "as JSON"
 run "$plan" --explain profiles/a6000.yaml

@@ -82,8 +82,8 @@ static void hostile_names(void **state)
     moe_page_close_table(&p);
     moe_page_heat(&p, &heat, evil, cells);
     moe_page_parts(&p, parts, 2, evil, moe_format_seconds);
-    const struct moe_page_curve curve = {
-        evil, evil, evil, evil, 2, values, values, 1.5, true, moe_format_rate};
+    const struct moe_page_curve curve = {evil,   evil,   evil, evil, 2,
+                                         values, values, 1.5,  true, moe_format_rate};
     moe_page_curve(&p, &curve);
     moe_page_strip(&p, values, 2, 2, evil);
     moe_page_close_section(&p);
