@@ -59,10 +59,10 @@ static void put_memory(struct moe_page *p, const struct moe_plan *plan)
              "needed.",
              plan->n_layers, plan->n_experts, plan->top_k);
     put_parts(p, "Where the memory goes", "The memory of the plan", parts,
-              moe_explain_memory(&plan->memory, parts), moe_format_about_bytes, note);
+              moe_explain_memory(plan, &plan->memory, parts), moe_format_about_bytes, note);
     if (plan->host.total)
         put_parts(p, "Where main memory goes", "The memory beside the GPU's", parts,
-                  moe_explain_memory(&plan->host, parts), moe_format_about_bytes,
+                  moe_explain_memory(plan, &plan->host, parts), moe_format_about_bytes,
                   "Experts here wait to be brought to the GPU.");
 }
 

@@ -45,7 +45,7 @@ struct moe_explained_part {
     char name[48];
     double amount;
 };
-uint32_t moe_explain_memory(const struct moe_plan_memory *m,
+uint32_t moe_explain_memory(const struct moe_plan *plan, const struct moe_plan_memory *m,
                             struct moe_explained_part out[MOE_EXPLAINED_PARTS]);
 uint32_t moe_explain_time(const struct moe_plan *plan,
                           struct moe_explained_part out[MOE_EXPLAINED_PARTS]);

@@ -198,7 +198,7 @@ static void add_part(struct moe_explained_part *out, uint32_t *n, double amount,
     ++*n;
 }
 
-uint32_t moe_explain_memory(const struct moe_plan_memory *m,
+uint32_t moe_explain_memory(const struct moe_plan *p, const struct moe_plan_memory *m,
                             struct moe_explained_part out[MOE_EXPLAINED_PARTS])
 {
     const uint64_t used = m->program + m->dense + m->kv + m->work + m->experts;
@@ -206,6 +206,9 @@ uint32_t moe_explain_memory(const struct moe_plan_memory *m,
     add_part(out, &n, (double)m->program, "the program", 0);
     add_part(out, &n, (double)m->dense, "weights that every token uses", 0);
     add_part(out, &n, (double)m->kv, "the text: a context of", m->context);
+    if (m->kv && p->kv[0])
+        snprintf(out[n - 1].name, sizeof out[n - 1].name,
+                 "the text: a context of %" PRIu32 " tokens as %s", m->context, p->kv);
     add_part(out, &n, (double)m->work, "reading prompts by", m->batch);
     add_part(out, &n, (double)m->experts, "experts", 0);
     add_part(out, &n, m->total > used ? (double)(m->total - used) : 0, "unused", 0);
@@ -530,7 +533,7 @@ static void put_memory(const struct explanation *x)
     const struct moe_plan_memory *m = &p->memory;
     const struct moe_plan_slots slots = moe_plan_slots(p);
     struct moe_explained_part parts[MOE_EXPLAINED_PARTS];
-    uint32_t n = moe_explain_memory(m, parts);
+    uint32_t n = moe_explain_memory(p, m, parts);
     char room[3][32];
     if (n == 0)
         return;
@@ -554,7 +557,7 @@ static void put_memory(const struct explanation *x)
                            moe_format_about_bytes((double)m->floor, room[0]));
     if (p->host.total) {
         moe_buf_text(x->out, "\nWhere main memory goes\n");
-        put_parts(x, parts, moe_explain_memory(&p->host, parts), moe_format_about_bytes);
+        put_parts(x, parts, moe_explain_memory(p, &p->host, parts), moe_format_about_bytes);
     }
 }
 
