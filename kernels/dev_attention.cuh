@@ -2,9 +2,12 @@
  * Attention's work on one chunk of positions, a private part of gpu_attention.cu.
  *
  * A block works on a tile: up to 8 columns, which are (row, head) pairs that share a kv head, so
- * that a key or a value is read once for all of them. Scores: a thread has two positions (the
- * cache's panels make 16 neighbouring positions one piece of memory) and all columns. Largest and
- * sum: a warp has a column. Outputs: a thread has a dimension, and all columns or half of them.
+ * that a key or a value is read once for all of them. Largest and sum: a warp has a column.
+ *   Many rows: scores: a thread has two positions (the cache's panels make 16 neighbouring
+ * positions one piece of memory) and all columns; outputs: a thread has a dimension, and all
+ * columns or half of them. One row has fewer blocks than the device has room for, and what takes
+ * time is waiting for the cache. So twice as many threads have an eighth as many sums each, or
+ * less, and read ahead.
  */
 #ifndef MOE_KERNELS_DEV_ATTENTION_CUH
 #define MOE_KERNELS_DEV_ATTENTION_CUH
@@ -20,6 +23,8 @@ enum {
     EACH = CHUNK / ATTEND_THREADS, /* positions of a thread */
     QUERY_PART = 256,              /* dimensions of queries in shared memory at a time */
     MAX_COLUMNS = 8,
+    ROW_THREADS = 256, /* of a block with one row */
+    ROW_QUERY_PART = 640,
     JOINED = CHUNK / 2, /* split chunks joined at a time */
     /* Most outputs of chunks that the last block joins alone: more would take longer than another
      * launch. */
@@ -64,19 +69,12 @@ static __device__ __forceinline__ struct join join_of(float before, float larges
     return {JOIN_BELOW, moe_math_exp(largest - before)};
 }
 
-/* A sum, or a dimension of an output. */
+/* A sum, or a dimension of an output. Without branches: chains of these are long. */
 static __device__ __forceinline__ float joined(struct join j, float before, float v)
 {
-    switch (j.kind) {
-    case JOIN_FIRST:
-        return v;
-    case JOIN_ABOVE:
-        return fmaf(before, j.factor, v);
-    case JOIN_BELOW:
-        return fmaf(v, j.factor, before);
-    default:
-        return before;
-    }
+    bool above = j.kind == JOIN_ABOVE;
+    float sum = fmaf(above ? before : v, j.factor, above ? v : before);
+    return j.kind == JOIN_NONE ? before : j.kind == JOIN_FIRST ? v : sum;
 }
 
 /* ---- Tiles ---- */
@@ -92,12 +90,13 @@ struct column {
     struct join join; /* of the chunk in work */
 };
 
-template <int T> struct alignas(16) tile {
+/* T columns, with Q dimensions of their queries. */
+template <int T, int Q = QUERY_PART> struct alignas(16) tile {
     union {
         struct dev_stage stage; /* of norms, before all else */
         struct {
-            float query[QUERY_PART * T]; /* [dimension][column] */
-            float scores[T * CHUNK];     /* [column][place in chunk], then e to these */
+            float query[Q * T];      /* [dimension][column] */
+            float scores[T * CHUNK]; /* [column][place in chunk], then e to these */
         };
         struct { /* of split chunks, after all else */
             struct join joins[T][JOINED];
@@ -122,33 +121,61 @@ struct run {
     uint32_t from, to;
 };
 
+static __device__ __forceinline__ void set_column(const struct attend &s, struct column *col,
+                                                  uint32_t row, uint32_t head, uint32_t position)
+{
+    const struct moe_gpu_attention &a = s.a;
+    col->row = row;
+    col->head = head;
+    col->query = a.queries + row * a.queries_stride + (uint64_t)head * a.kv.key_dim;
+    col->out = a.attended + row * a.attended_stride + (uint64_t)head * a.kv.value_dim;
+    seen_by(a, position, &col->begin, &col->end);
+}
+
+/* Opens a tile of one row, whose columns are heads of the kv head from number `first` on. */
+template <int T, int Q>
+static __device__ __forceinline__ struct run open_row(const struct attend &s,
+                                                      struct tile<T, Q> *tile, uint32_t row,
+                                                      uint32_t first, uint32_t kv_head)
+{
+    const struct moe_gpu_row at = s.a.rows[row];
+    uint32_t n = min(s.group - first, (uint32_t)T), t = threadIdx.x;
+    if (t < T) {
+        struct column *col = &tile->columns[t];
+        *col = {};
+        col->empty = true;
+        if (t < n)
+            set_column(s, col, row, kv_head * s.group + first + t, at.position);
+    }
+    if (t == 0) {
+        seen_by(s.a, at.position, &tile->begin, &tile->end);
+        tile->sequence = at.sequence;
+        tile->kv_head = kv_head;
+    }
+    __syncthreads();
+    return {0, n};
+}
+
 /* Opens the run that begins with column `from` of the tile; column t of it is number first + t of
- * those of rows [first_row, ..) and the kv head. */
+ * those of the rows and the kv head. */
 template <int T>
-static __device__ struct run open_run(const struct attend &s, struct tile<T> *tile,
-                                      uint32_t first_row, uint32_t first, uint32_t kv_head,
-                                      uint32_t from)
+static __device__ struct run open_run(const struct attend &s, struct tile<T> *tile, uint32_t first,
+                                      uint32_t kv_head, uint32_t from)
 {
     const struct moe_gpu_attention &a = s.a;
     uint32_t left = s.n_together * s.group - first, n = left < T ? left : T, t = threadIdx.x;
-    uint32_t sequence = a.rows[first_row + (first + from) / s.group].sequence;
+    uint32_t sequence = a.rows[(first + from) / s.group].sequence;
     struct run run = {from, from + 1};
-    while (run.to < n && a.rows[first_row + (first + run.to) / s.group].sequence == sequence)
+    while (run.to < n && a.rows[(first + run.to) / s.group].sequence == sequence)
         run.to++;
     __syncthreads(); /* the last run is done */
     if (t < T) {
         struct column *col = &tile->columns[t];
         *col = {};
         col->empty = true;
-        if (run.from <= t && t < run.to) {
-            col->row = first_row + (first + t) / s.group;
-            col->head = kv_head * s.group + (first + t) % s.group;
-            col->query =
-                a.queries + col->row * a.queries_stride + (uint64_t)col->head * a.kv.key_dim;
-            col->out =
-                a.attended + col->row * a.attended_stride + (uint64_t)col->head * a.kv.value_dim;
-            seen_by(a, a.rows[col->row].position, &col->begin, &col->end);
-        }
+        uint32_t row = (first + t) / s.group, head = kv_head * s.group + (first + t) % s.group;
+        if (run.from <= t && t < run.to)
+            set_column(s, col, row, head, a.rows[row].position);
     }
     __syncthreads();
     if (t == 0) {
@@ -167,15 +194,16 @@ static __device__ struct run open_run(const struct attend &s, struct tile<T> *ti
 
 /* Finishes the row's queries of a run's columns into the tile, and, when `stores`, its key and its
  * value into the cache. Other blocks may do the same: what they read stays unchanged. */
-template <int T>
-static __device__ __forceinline__ void finish_fresh(const struct attend &s, struct tile<T> *tile,
+template <int T, int Q>
+static __device__ __forceinline__ void finish_fresh(const struct attend &s, struct tile<T, Q> *tile,
                                                     uint32_t kv_head, bool stores)
 {
     const struct moe_gpu_heads &h = s.heads;
     float r_queries = dev_norm_heads(h, DEV_QUERIES, 0, &tile->stage);
     float r_keys = stores ? dev_norm_heads(h, DEV_KEYS, 0, &tile->stage) : 0;
     __syncthreads(); /* the stage is where queries go */
-    for (int item = threadIdx.x / DEV_WARP; item < (stores ? T + 2 : T); item += ATTEND_WARPS) {
+    for (int item = threadIdx.x / DEV_WARP; item < (stores ? T + 2 : T);
+         item += blockDim.x / DEV_WARP) {
         int kind = item < T ? DEV_QUERIES : item == T ? DEV_KEYS : DEV_VALUES;
         uint32_t head = kind == DEV_QUERIES ? tile->columns[item].head : kv_head;
         uint32_t position = h.rows[0].position;
@@ -240,10 +268,11 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
 }
 
 /* Of each column: from scores to e to these, their sum, and how the chunk is joined. */
-template <int T> static __device__ __forceinline__ void share(struct tile<T> *tile, uint32_t base)
+template <int T, int Q>
+static __device__ __forceinline__ void share(struct tile<T, Q> *tile, uint32_t base)
 {
     uint32_t lane = threadIdx.x % DEV_WARP;
-    for (int t = threadIdx.x / DEV_WARP; t < T; t += ATTEND_WARPS) {
+    for (int t = threadIdx.x / DEV_WARP; t < T; t += blockDim.x / DEV_WARP) {
         struct column *col = &tile->columns[t];
         float *x = tile->scores + t * CHUNK, largest = -INFINITY, sum = 0;
         uint32_t begin = max(col->begin, base), end = min(col->end, base + CHUNK);
@@ -320,6 +349,180 @@ static __device__ __forceinline__ void attend_chunk(const struct attend &s, stru
     score<T, Cell>(s, tile, base, begin, end);
     share<T>(tile, base);
     blend<T, H, Cell>(s, tile, base, begin, end);
+}
+
+/* ---- One chunk of one row ---- */
+
+/* Neighbouring cells or numbers, read at once. */
+template <typename Cell, int N> struct alignas(N * sizeof(Cell)) together {
+    Cell v[N];
+};
+
+/* Calls take(i, at(i)) for i from 0 to n - 1 in this order; what at(i) reads is asked for from
+ * AHEAD to 2 * AHEAD - 1 items before it is needed. */
+template <int AHEAD, typename Item, typename At, typename Take>
+static __device__ __forceinline__ void read_ahead(uint32_t n, At at, Take take)
+{
+    Item now[AHEAD], next[AHEAD];
+    uint32_t first = 0;
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if ((uint32_t)i < n)
+            next[i] = at(i);
+#pragma unroll 1
+    for (; first + AHEAD <= n; first += AHEAD) {
+        uint32_t after = first + AHEAD;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            now[i] = next[i];
+        if (after + AHEAD <= n) {
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                next[i] = at(after + i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (after + i < n)
+                    next[i] = at(after + i);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            take(first + i, now[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (first + i < n)
+            take(first + i, next[i]);
+}
+
+/* Brings the values at the positions base + [begin, end) nearer, of every `of`th line of memory
+ * those with number `mine`: other tiles of the same kv head bring theirs. */
+template <typename Cell>
+static __device__ __forceinline__ void bring_values(const struct attend &s, uint64_t head,
+                                                    uint32_t begin, uint32_t end, uint32_t mine,
+                                                    uint32_t of)
+{
+    const uint32_t LINE = 128 / sizeof(Cell);
+    const struct moe_gpu_kv &kv = s.a.kv;
+    const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head);
+    uint32_t lines = ((end - begin) * 16 + LINE - 1) / LINE, n = kv.value_padded / 16 * lines;
+    for (uint32_t i = threadIdx.x * of + mine; i < n; i += ROW_THREADS * of) {
+        const Cell *line =
+            v + dev_value_cell(kv, i / lines * 16) + begin * 16 + (uint64_t)(i % lines) * LINE;
+#ifdef __CUDA_ARCH__
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+#else
+        (void)line;
+#endif
+    }
+}
+
+/* Scores of the positions base + [begin, end): a thread has T products, of P positions with C
+ * columns. */
+template <int T, typename Cell>
+static __device__ __forceinline__ void score_row(const struct attend &s,
+                                                 struct tile<T, ROW_QUERY_PART> *tile,
+                                                 uint64_t head, uint32_t begin, uint32_t end)
+{
+    const int P = T < 4 ? 1 : 2, C = T / P, AHEAD = T < 4 ? 32 : 16;
+    static_assert(CHUNK / P * (T / C) == ROW_THREADS, "an item for each thread");
+    typedef together<Cell, P> some;
+    typedef together<float, C> queries;
+    const struct moe_gpu_kv &kv = s.a.kv;
+    uint32_t p = threadIdx.x % (CHUNK / P) * P, column = threadIdx.x / (CHUNK / P) * C;
+    bool any = p < end && p + P > begin;
+    const Cell *keys = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
+    float sum[P][C] = {};
+    for (uint32_t first = 0; first < kv.key_dim; first += ROW_QUERY_PART) {
+        uint32_t n = min(kv.key_dim - first, (uint32_t)ROW_QUERY_PART);
+        if (!s.fresh) {
+            __syncthreads();
+#pragma unroll 4
+            for (uint32_t i = threadIdx.x; i < n * T; i += ROW_THREADS) {
+                const float *q = tile->columns[i % T].query;
+                tile->query[i] = q ? q[first + i / T] * s.a.scale : 0.0f;
+            }
+            __syncthreads();
+        }
+        auto at = [&](uint32_t c) { return *(const some *)(keys + (uint64_t)(first + c) * 16); };
+        auto take = [&](uint32_t c, const some &k) {
+            const queries q = *(const queries *)(tile->query + c * T + column);
+#pragma unroll
+            for (int i = 0; i < P; i++)
+#pragma unroll
+                for (int t = 0; t < C; t++)
+                    sum[i][t] = fmaf(dev_cell(k.v[i]), q.v[t], sum[i][t]);
+        };
+        if (any)
+            read_ahead<AHEAD, some>(n, at, take);
+    }
+#pragma unroll
+    for (int i = 0; i < P; i++)
+#pragma unroll
+        for (int t = 0; t < C; t++)
+            if (p + i >= begin && p + i < end)
+                tile->scores[(column + t) * CHUNK + p + i] = sum[i][t];
+    __syncthreads();
+}
+
+/* The chunk's outputs: a thread has dimensions, each of H columns. */
+template <int T, int H, typename Cell>
+static __device__ __forceinline__ void blend_row(const struct attend &s,
+                                                 const struct tile<T, ROW_QUERY_PART> *tile,
+                                                 uint64_t head, uint32_t begin, uint32_t end)
+{
+    const int AHEAD = T < 4 ? 8 : 4; /* of four positions each */
+    struct four {
+        Cell v[4];
+    };
+    const struct moe_gpu_kv &kv = s.a.kv;
+    begin -= begin % 4; /* e is 0 in front */
+    uint32_t n = end - begin;
+    for (uint32_t item = threadIdx.x; item < kv.value_dim * (T / H); item += ROW_THREADS) {
+        uint32_t d = item % kv.value_dim, first = item / kv.value_dim * H;
+        const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head) + dev_value_cell(kv, d) +
+                        (uint64_t)begin * 16;
+        const float *e = tile->scores + first * CHUNK + begin;
+        float o[H] = {};
+        auto at = [&](uint32_t i) {
+            return four{v[i * 64], v[i * 64 + 16], v[i * 64 + 32], v[i * 64 + 48]};
+        };
+        auto take = [&](uint32_t i, const four &x) {
+#pragma unroll
+            for (int t = 0; t < H; t++) {
+                float4 by = *(const float4 *)(e + t * CHUNK + i * 4);
+                o[t] = fmaf(dev_cell(x.v[0]), by.x, o[t]);
+                o[t] = fmaf(dev_cell(x.v[1]), by.y, o[t]);
+                o[t] = fmaf(dev_cell(x.v[2]), by.z, o[t]);
+                o[t] = fmaf(dev_cell(x.v[3]), by.w, o[t]);
+            }
+        };
+        read_ahead<AHEAD, four>(n / 4, at, take);
+        for (uint32_t p = n - n % 4; p < n; p++) {
+            float x = dev_cell(v[p * 16]);
+            for (int t = 0; t < H; t++)
+                o[t] = fmaf(x, e[t * CHUNK + p], o[t]);
+        }
+#pragma unroll
+        for (int t = 0; t < H; t++)
+            if (tile->columns[first + t].out)
+                tile->columns[first + t].out[d] = o[t];
+    }
+}
+
+/* The one chunk of a tile that begins at position `base`, of which its row sees something. */
+template <int T, typename Cell>
+static __device__ __forceinline__ void attend_row(const struct attend &s,
+                                                  struct tile<T, ROW_QUERY_PART> *tile,
+                                                  uint32_t base, uint64_t head)
+{
+    uint32_t begin = max(tile->begin, base) - base, end = min(tile->end - base, (uint32_t)CHUNK);
+    score_row<T, Cell>(s, tile, head, begin, end);
+    share(tile, base);
+    if (s.a.kv.value_dim < ROW_THREADS && T > 1)
+        blend_row<T, (T + 1) / 2, Cell>(s, tile, head, begin, end);
+    else
+        blend_row<T, T, Cell>(s, tile, head, begin, end);
 }
 
 #endif

@@ -5,10 +5,11 @@
  *   Prefill: a block walks over the chunks of its tile; the chunks joined so far lie in `attended`.
  * Tiles of late rows have the most work and start first.
  *   Decode (up to MOE_GPU_SPLIT_ROWS rows): a block per chunk of the whole context. Blocks whose
- * chunk a row does not see leave at once, so a recorded launch serves all positions. The last block
- * of a tile to finish joins its chunks. One block reads the others' results more slowly than many
- * would: where that takes longer than another launch, a second kernel joins them, with a block per
- * head. A context of one chunk is computed as in prefill.
+ * chunk a row does not see leave at once, so a recorded launch serves all positions. Where these
+ * are fewer than the device has processors, tiles have fewer columns: the cache then is read more
+ * than once, but from the device's own cache, and by more blocks at a time. The last block of a
+ * tile to finish joins its chunks. One block reads the others' results more slowly than many would:
+ * where that takes longer than another launch, a second kernel joins them, with a block per head.
  *   Around it: each block that needs a decoded row's queries finishes them itself, straight into
  * shared memory; the blocks of its own chunk finish its key and value. The byte forms of the
  * outputs are made by the block that writes them, if it has whole chunks of 64 columns of them.
@@ -26,13 +27,13 @@
 #include "gpu_context.cuh"
 
 /* Blocks per multiprocessor for which the compiler keeps registers free; 0: its own choice. */
-enum { WALK_BLOCKS = 0, WALK_NARROW_BLOCKS = 7, SPLIT_BLOCKS = 4 };
+enum { WALK_BLOCKS = 0, WALK_NARROW_BLOCKS = 7, SPLIT_BLOCKS = 2, JOIN_BLOCKS = 4 };
 
 /* ---- What is attended ---- */
 
 /* The sinks, the divisions. */
-template <int T, int H>
-static __device__ __forceinline__ void close_run(const struct attend &s, struct tile<T> *tile)
+template <int T, int H, int Q>
+static __device__ __forceinline__ void close_run(const struct attend &s, struct tile<T, Q> *tile)
 {
     const struct moe_gpu_attention &a = s.a;
     __syncthreads();
@@ -42,7 +43,7 @@ static __device__ __forceinline__ void close_run(const struct attend &s, struct 
         col->sum = joined(col->join, col->sum, 1);
     }
     __syncthreads();
-    for (uint32_t item = threadIdx.x; item < a.kv.value_dim * (T / H); item += ATTEND_THREADS) {
+    for (uint32_t item = threadIdx.x; item < a.kv.value_dim * (T / H); item += blockDim.x) {
         uint32_t d = item % a.kv.value_dim, first = item / a.kv.value_dim * H;
         for (int t = 0; t < H; t++) {
             const struct column *col = &tile->columns[first + t];
@@ -54,9 +55,9 @@ static __device__ __forceinline__ void close_run(const struct attend &s, struct 
 }
 
 /* Makes the byte forms of the outputs of a run's columns. */
-template <int T>
+template <int T, int Q>
 static __device__ __forceinline__ void prepare_run(const struct attend &s,
-                                                   const struct tile<T> &tile, struct run run)
+                                                   const struct tile<T, Q> &tile, struct run run)
 {
     const struct moe_gpu_attention &a = s.a;
     uint32_t n_columns = run.to - run.from, dim = a.kv.value_dim;
@@ -65,7 +66,8 @@ static __device__ __forceinline__ void prepare_run(const struct attend &s,
     if (s.piece == PIECE_NONE)
         return;
     __syncthreads(); /* all outputs are written */
-    for (uint32_t item = threadIdx.x / DEV_WARP; item < n_pieces * chunks; item += ATTEND_WARPS) {
+    for (uint32_t item = threadIdx.x / DEV_WARP; item < n_pieces * chunks;
+         item += blockDim.x / DEV_WARP) {
         const struct column &col = tile.columns[run.from + item / chunks];
         uint32_t part = a.out_parts > 1 ? col.head : 0;
         uint32_t first = (col.head - part) * dim / DEV_PREPARE_CHUNK;
@@ -85,7 +87,7 @@ static __global__ void __launch_bounds__(ATTEND_THREADS,
     uint32_t first = (gridDim.x - 1 - blockIdx.x) * T; /* long ones first */
     uint32_t left = s.n_together * s.group - first, n = left < T ? left : T;
     for (struct run run = {0, 0}; run.to < n;) {
-        run = open_run(s, &tile, 0, first, blockIdx.y, run.to);
+        run = open_run(s, &tile, first, blockIdx.y, run.to);
         if (s.fresh)
             finish_fresh(s, &tile, blockIdx.y, true);
         for (uint32_t base = tile.begin / CHUNK * CHUNK; base < tile.end; base += CHUNK)
@@ -107,12 +109,12 @@ static __device__ __forceinline__ uint64_t place_of(const struct attend &s,
 /* Plans how m chunks from `first` on are joined, for the columns of a tile, a warp for each;
  * `more`: others were joined before. The largest of a chunk is never NaN, so maxima are free to be
  * joined in any order. */
-template <int T>
-static __device__ __forceinline__ void plan_joins(const struct attend &s, struct tile<T> *tile,
+template <int T, int Q>
+static __device__ __forceinline__ void plan_joins(const struct attend &s, struct tile<T, Q> *tile,
                                                   uint32_t first, uint32_t m, bool more)
 {
     uint32_t lane = threadIdx.x % DEV_WARP;
-    for (int t = threadIdx.x / DEV_WARP; t < T; t += ATTEND_WARPS) {
+    for (int t = threadIdx.x / DEV_WARP; t < T; t += blockDim.x / DEV_WARP) {
         struct column *col = &tile->columns[t];
         uint64_t at = place_of(s, *col, first);
         float highest = more ? col->largest : -INFINITY;
@@ -141,13 +143,13 @@ static __device__ __forceinline__ void plan_joins(const struct attend &s, struct
 }
 
 /* Joins these chunks' outputs of W neighbouring dimensions as planned. */
-template <int T, int W>
-static __device__ __forceinline__ void join_outputs(const struct attend &s, struct tile<T> *tile,
+template <int T, int W, int Q>
+static __device__ __forceinline__ void join_outputs(const struct attend &s, struct tile<T, Q> *tile,
                                                     uint32_t first, uint32_t m, bool more)
 {
-    const int AHEAD = 4; /* chunks read before they are joined */
+    const int AHEAD = W > 1 ? 8 : 16; /* chunks read before they are joined */
     uint32_t dim = s.a.kv.value_dim;
-    for (uint32_t item = threadIdx.x; item < T * (dim / W); item += ATTEND_THREADS) {
+    for (uint32_t item = threadIdx.x; item < T * (dim / W); item += blockDim.x) {
         uint32_t t = item / (dim / W), d = item % (dim / W) * W;
         const struct column *col = &tile->columns[t];
         if (!col->out)
@@ -179,66 +181,81 @@ static __device__ __forceinline__ void join_outputs(const struct attend &s, stru
 }
 
 /* Joins all chunks that the run's row sees, which lie in scratch. */
-template <int T, int H>
-static __device__ __forceinline__ void join_run(const struct attend &s, struct tile<T> *tile,
+template <int T, int Q>
+static __device__ __forceinline__ void join_run(const struct attend &s, struct tile<T, Q> *tile,
                                                 struct run run)
 {
     uint32_t first = tile->begin / CHUNK, end = (tile->end - 1) / CHUNK + 1, t = threadIdx.x;
+    uint32_t dim = s.a.kv.value_dim;
     for (uint32_t c = first, m; c < end; c += m) {
         m = min(end - c, (uint32_t)JOINED);
         __syncthreads();
         plan_joins(s, tile, c, m, c > first);
         __syncthreads();
-        for (uint32_t i = 0; t < T && i < m; i++)
-            tile->columns[t].sum =
-                joined(tile->joins[t][i], tile->columns[t].sum, tile->sums[t][i]);
-        if (s.a.kv.value_dim % 4 == 0)
+        if (t < T && tile->columns[t].out) {
+            float sum = tile->columns[t].sum;
+#pragma unroll 8
+            for (uint32_t i = 0; i < m; i++)
+                sum = joined(tile->joins[t][i], sum, tile->sums[t][i]);
+            tile->columns[t].sum = sum;
+        }
+        if (dim % 4 == 0 && T * dim >= 4 * blockDim.x)
             join_outputs<T, 4>(s, tile, c, m, c > first);
         else
             join_outputs<T, 1>(s, tile, c, m, c > first);
     }
-    close_run<T, H>(s, tile);
+    close_run<T, 1>(s, tile);
     prepare_run(s, *tile, run);
 }
 
-template <int T, int H, typename Cell>
-static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) split_chunks(struct attend s)
+template <int T, typename Cell>
+static __global__ void __launch_bounds__(ROW_THREADS, SPLIT_BLOCKS) split_chunks(struct attend s)
 {
-    __shared__ struct tile<T> tile;
+    __shared__ struct tile<T, ROW_QUERY_PART> tile;
     uint32_t chunk = blockIdx.x, base = chunk * CHUNK, row = blockIdx.z;
     uint32_t n_tiles = (s.group + T - 1) / T, kv_head = blockIdx.y / n_tiles;
-    uint32_t begin, end;
+    uint32_t number = blockIdx.y % n_tiles, begin, end;
     seen_by(s.a, s.a.rows[row].position, &begin, &end);
     if (base >= end || base + CHUNK <= begin)
         return; /* the whole block */
-    struct run run = open_run(s, &tile, row, blockIdx.y % n_tiles * T, kv_head, 0);
+    struct run run = open_row(s, &tile, row, number * T, kv_head);
+    uint64_t head = dev_kv_head(s.a.kv, s.a.layer, tile.sequence, base, kv_head);
+    if (T < MAX_COLUMNS) /* else there are other blocks to wait with */
+        bring_values<Cell>(s, head, max(begin, base) - base, min(end - base, (uint32_t)CHUNK),
+                           number, n_tiles);
     if (s.fresh)
         finish_fresh(s, &tile, kv_head, end <= base + CHUNK);
+    uint32_t n_seen = (end - 1) / CHUNK - begin / CHUNK + 1;
+    bool alone = n_seen == 1 && s.arrivals;
     struct column *col = &tile.columns[threadIdx.x < T ? threadIdx.x : 0];
     uint64_t at = place_of(s, *col, chunk);
     float *attended = threadIdx.x < T ? col->out : NULL;
-    if (attended)
+    if (attended && !alone)
         col->out = s.out + at * s.a.kv.value_dim;
-    attend_chunk<T, H, Cell>(s, &tile, base);
+    attend_row<T, Cell>(s, &tile, base, head);
+    if (alone) {
+        close_run<T, 1>(s, &tile);
+        prepare_run(s, tile, run);
+        return;
+    }
     if (attended) {
         s.largest[at] = col->largest;
         s.sum[at] = col->sum;
     }
-    uint32_t n_seen = (end - 1) / CHUNK - begin / CHUNK + 1;
     if (!s.arrivals || !dev_last_arrival(&s.arrivals[row * gridDim.y + blockIdx.y], n_seen))
         return;
     if (attended)
         col->out = attended;
-    join_run<T, H>(s, &tile, run);
+    join_run(s, &tile, run);
 }
 
 /* Joins the chunks of a row's head, where they are too many for the last block of a tile. */
-static __global__ void __launch_bounds__(ATTEND_THREADS, SPLIT_BLOCKS) join_chunks(struct attend s)
+static __global__ void __launch_bounds__(ATTEND_THREADS, JOIN_BLOCKS) join_chunks(struct attend s)
 {
     __shared__ struct tile<1> tile;
     uint32_t head = blockIdx.x;
-    struct run run = open_run(s, &tile, blockIdx.y, head % s.group, head / s.group, 0);
-    join_run<1, 1>(s, &tile, run);
+    struct run run = open_row(s, &tile, blockIdx.y, head % s.group, head / s.group);
+    join_run(s, &tile, run);
 }
 
 /* ---- Starting ---- */
@@ -257,35 +274,71 @@ static enum out_piece piece_of(const struct attend &s, uint32_t T)
     return s.n_together == 1 && groups && tiles ? PIECE_RUN : PIECE_NONE;
 }
 
-template <int T, int H, typename Cell>
-static void start(struct moe_gpu *g, struct attend s, bool split)
+/* Many rows, T columns at a time. */
+template <int T, int H, typename Cell> static void walk(struct moe_gpu *g, struct attend *s)
 {
-    const struct moe_gpu_attention &a = s.a;
-    uint32_t n_columns = s.n_together * s.group, n_tiles = (n_columns + T - 1) / T;
-    uint32_t kv_heads = a.kv.n_heads;
-    bool joined_at_once = (uint64_t)T * a.kv.value_dim * s.n_chunks <= JOINED_AT_ONCE &&
-                          (uint64_t)s.n * n_tiles * kv_heads <= GPU_ARRIVALS;
-    s.piece = piece_of(s, split && !joined_at_once ? 1 : T);
-    if (!split) {
-        MOE_LAUNCH(g, (walk_chunks<T, H, Cell>), dim3(n_tiles, kv_heads), ATTEND_THREADS, 0, s);
-    } else {
-        s.arrivals = joined_at_once ? g->arrivals : NULL;
-        MOE_LAUNCH(g, (split_chunks<T, H, Cell>), dim3(s.n_chunks, n_tiles * kv_heads, s.n),
-                   ATTEND_THREADS, 0, s);
-        if (!joined_at_once)
-            MOE_LAUNCH(g, join_chunks, dim3(a.n_heads, s.n), ATTEND_THREADS, 0, s);
-    }
-    if (a.out && s.piece == PIECE_NONE)
-        moe_gpu_prepare(g, a.attended, a.attended_stride, s.n, a.out_parts, a.kv.value_dim, a.out);
+    uint32_t n_tiles = (s->n_together * s->group + T - 1) / T;
+    s->piece = piece_of(*s, T);
+    MOE_LAUNCH(g, (walk_chunks<T, H, Cell>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
 }
 
-template <int T, int H>
-static void start_for_cells(struct moe_gpu *g, const struct attend &s, bool split)
+template <typename Cell> static void walk_columns(struct moe_gpu *g, struct attend *s)
 {
-    if (s.a.kv.f16)
-        start<T, H, uint16_t>(g, s, split);
+    uint32_t n_columns = s->n_together * s->group;
+    if (n_columns == 1)
+        walk<1, 1, Cell>(g, s);
+    else if (n_columns == 2)
+        walk<2, 2, Cell>(g, s);
+    else if (n_columns <= 4)
+        walk<4, 4, Cell>(g, s);
+    else if (s->a.kv.value_dim <= NARROW)
+        walk<MAX_COLUMNS, MAX_COLUMNS / 2, Cell>(g, s);
     else
-        start<T, H, float>(g, s, split);
+        walk<MAX_COLUMNS, MAX_COLUMNS, Cell>(g, s);
+}
+
+/* Columns of a tile of one row: as many as leave a block for each of the device's processors, and
+ * no fewer than the byte forms are made of. */
+static uint32_t columns_of(const struct moe_gpu *g, const struct attend &s)
+{
+    uint32_t T = MAX_COLUMNS;
+    while (T / 2 >= s.group)
+        T /= 2;
+    for (; T > 2; T /= 2) {
+        uint64_t n_tiles = (uint64_t)s.n * s.a.kv.n_heads * ((s.group + T - 1) / T);
+        bool enough = n_tiles * s.n_chunks >= (uint64_t)g->info.n_processors;
+        if (enough || piece_of(s, T / 2) != piece_of(s, T))
+            break;
+    }
+    return T;
+}
+
+/* Few rows: a block for each chunk of each. */
+template <int T, typename Cell> static void split(struct moe_gpu *g, struct attend *s)
+{
+    const struct moe_gpu_attention &a = s->a;
+    uint32_t n_tiles = (s->group + T - 1) / T * a.kv.n_heads;
+    bool joined_at_once = (uint64_t)T * a.kv.value_dim * s->n_chunks <= JOINED_AT_ONCE &&
+                          (uint64_t)s->n * n_tiles <= GPU_ARRIVALS;
+    s->arrivals = joined_at_once || s->n_chunks == 1 ? g->arrivals : NULL;
+    s->piece = piece_of(*s, s->arrivals ? T : 1);
+    MOE_LAUNCH(g, (split_chunks<T, Cell>), dim3(s->n_chunks, n_tiles, s->n), ROW_THREADS, 0, *s);
+    if (!s->arrivals)
+        MOE_LAUNCH(g, join_chunks, dim3(a.n_heads, s->n), ATTEND_THREADS, 0, *s);
+}
+
+template <typename Cell> static void split_columns(struct moe_gpu *g, struct attend *s)
+{
+    switch (columns_of(g, *s)) {
+    case 1:
+        return split<1, Cell>(g, s);
+    case 2:
+        return split<2, Cell>(g, s);
+    case 4:
+        return split<4, Cell>(g, s);
+    default:
+        return split<MAX_COLUMNS, Cell>(g, s);
+    }
 }
 
 static uint32_t chunks_of(uint32_t positions)
@@ -296,8 +349,8 @@ static uint32_t chunks_of(uint32_t positions)
 extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attention *a, uint32_t n)
 {
     uint32_t dim = a->kv.value_dim, n_chunks = chunks_of(a->end);
-    bool split = n <= MOE_GPU_SPLIT_ROWS && n_chunks > 1 && a->scratch &&
-                 moe_gpu_attention_bytes(a->n_heads, dim, a->end) <= a->scratch_bytes;
+    bool room = a->scratch && moe_gpu_attention_bytes(a->n_heads, dim, a->end) <= a->scratch_bytes;
+    bool apart = n <= MOE_GPU_SPLIT_ROWS && (n_chunks == 1 || room);
     uint64_t parts = (uint64_t)n * a->n_heads * n_chunks;
     struct attend s = {};
     if (n == 0)
@@ -305,7 +358,7 @@ extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attent
     s.a = *a;
     s.n = n;
     s.group = a->n_heads / a->kv.n_heads;
-    s.n_together = split ? 1 : n;
+    s.n_together = apart ? 1 : n;
     s.n_chunks = n_chunks;
     if (a->out)
         s.act = *a->out;
@@ -314,20 +367,19 @@ extern "C" void moe_gpu_attention(struct moe_gpu *g, const struct moe_gpu_attent
     s.fresh = a->fresh && n == 1 && a->kv.key_dim <= QUERY_PART;
     if (a->fresh && !s.fresh)
         moe_gpu_finish_heads(g, a->fresh, n);
-    if (split) {
+    if (apart && room) {
         s.out = (float *)a->scratch; /* first: it is read by fours */
         s.largest = s.out + parts * dim;
         s.sum = s.largest + parts;
     }
-    uint32_t n_columns = s.n_together * s.group;
-    if (n_columns == 1)
-        start_for_cells<1, 1>(g, s, split);
-    else if (n_columns == 2)
-        start_for_cells<2, 2>(g, s, split);
-    else if (n_columns <= 4)
-        start_for_cells<4, 4>(g, s, split);
-    else if (dim <= NARROW)
-        start_for_cells<MAX_COLUMNS, MAX_COLUMNS / 2>(g, s, split);
+    if (apart && a->kv.f16)
+        split_columns<uint16_t>(g, &s);
+    else if (apart)
+        split_columns<float>(g, &s);
+    else if (a->kv.f16)
+        walk_columns<uint16_t>(g, &s);
     else
-        start_for_cells<MAX_COLUMNS, MAX_COLUMNS>(g, s, split);
+        walk_columns<float>(g, &s);
+    if (a->out && s.piece == PIECE_NONE)
+        moe_gpu_prepare(g, a->attended, a->attended_stride, n, a->out_parts, dim, a->out);
 }

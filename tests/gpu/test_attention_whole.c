@@ -98,8 +98,8 @@ static void test_apart(void **state)
         /* More than the last block should join. */
         {{.n_kv_heads = 1,
           .group = 8,
-          .head_dim = 64,
-          .rope_dim = 64,
+          .head_dim = 128,
+          .rope_dim = 128,
           .context = 33100,
           .n_rows = 1,
           .f16 = true,
@@ -121,6 +121,8 @@ static void test_apart(void **state)
         {{.n_kv_heads = 2, .group = 4, .head_dim = 64, .rope_dim = 64, .context = 600, .n_rows = 4},
          2},
         {{.n_kv_heads = 1, .group = 3, .head_dim = 20, .rope_dim = 20, .context = 250, .n_rows = 4},
+         2},
+        {{.n_kv_heads = 2, .group = 3, .head_dim = 20, .rope_dim = 20, .context = 250, .n_rows = 4},
          3},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++)
