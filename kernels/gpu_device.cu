@@ -453,6 +453,7 @@ extern "C" int moe_gpu_finish(struct moe_gpu *g, struct moe_err *err)
 struct moe_gpu_mark {
     struct moe_gpu *gpu;
     cudaEvent_t event;
+    bool timed, set;
 };
 
 extern "C" int moe_gpu_mark_open(struct moe_gpu_mark **out, struct moe_gpu *g, bool timed,
@@ -463,6 +464,7 @@ extern "C" int moe_gpu_mark_open(struct moe_gpu_mark **out, struct moe_gpu *g, b
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory for a mark");
     unsigned flags = cudaEventBlockingSync | (timed ? 0 : cudaEventDisableTiming);
     m->gpu = g;
+    m->timed = timed;
     if (!gpu_ready(g) ||
         !gpu_note(g, cudaEventCreateWithFlags(&m->event, flags), "cudaEventCreateWithFlags")) {
         free(m);
@@ -484,7 +486,7 @@ extern "C" void moe_gpu_mark_set(struct moe_gpu_mark *m, enum moe_gpu_stream str
 {
     struct moe_gpu *g = m->gpu;
     if (gpu_ready(g))
-        gpu_note(g, cudaEventRecord(m->event, g->streams[stream]), "cudaEventRecord");
+        m->set |= gpu_note(g, cudaEventRecord(m->event, g->streams[stream]), "cudaEventRecord");
 }
 
 extern "C" bool moe_gpu_mark_passed(struct moe_gpu_mark *m)
@@ -519,7 +521,8 @@ extern "C" void moe_gpu_stream_after(struct moe_gpu *g, enum moe_gpu_stream stre
 extern "C" double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu_mark *to)
 {
     float milliseconds = 0;
-    if (!gpu_works(from->gpu))
+    bool timed = from->timed && to->timed && from->set && to->set;
+    if (!timed || !gpu_works(from->gpu)) /* CUDA calls it an error to ask the others */
         return -1;
     if (cudaEventElapsedTime(&milliseconds, from->event, to->event) != cudaSuccess) {
         (void)cudaGetLastError();
