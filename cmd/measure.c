@@ -10,7 +10,7 @@
 #include "fmt/emit.h"
 #include "study/perplexity.h"
 
-enum { BENCH_RUNS = 5, LOG_BYTES = 64 << 10 };
+enum { LOG_BYTES = 64 << 10 };
 
 /* ---- Perplexity ---- */
 
@@ -158,7 +158,7 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
     const struct moe_bench_options bo = {
         .prompt_tokens = options->prompt_tokens,
         .decode_tokens = options->decode_tokens,
-        .n_runs = BENCH_RUNS,
+        .n_runs = options->n_runs,
         .text = &text,
         .progress = cli_progress(),
     };
@@ -175,7 +175,7 @@ int measure_speed(struct moe_session *s, const struct measure_speed_options *opt
     if (status == MOE_OK && options->json) {
         status = print_speed_json(&bo, &b, encodes, err);
     } else if (status == MOE_OK) {
-        printf("tokens/s of %d runs  median          min          max\n", BENCH_RUNS);
+        printf("tokens/s of %u runs  median          min          max\n", bo.n_runs);
         print_figure(encodes ? "encode" : "prefill", bo.prompt_tokens, &b.prefill);
         print_figure("decode", bo.decode_tokens, &b.decode);
     }

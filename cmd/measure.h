@@ -30,7 +30,7 @@ int measure_perplexity(struct moe_session *s, const char *path,
                        const struct measure_perplexity_options *options, struct moe_err *err);
 
 struct measure_speed_options {
-    uint32_t prompt_tokens, decode_tokens;
+    uint32_t prompt_tokens, decode_tokens, n_runs;
     const char *text; /* what the prompt is made of; NULL: tokens drawn at random */
     bool json;
 };

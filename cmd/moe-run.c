@@ -337,6 +337,7 @@ static int bench(struct run *r, struct moe_err *err)
     const struct measure_speed_options mo = {
         .prompt_tokens = opt.prompt_tokens,
         .decode_tokens = opt.n < UINT32_MAX ? (uint32_t)opt.n : UINT32_MAX,
+        .n_runs = opt.bench_runs,
         .text = (const char *)r->prompt.text.data,
         .json = opt.json,
     };

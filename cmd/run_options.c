@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/bench.h"
 #include "drafters.h"
 #include "engine/beams.h"
 #include "engine/encode.h"
@@ -16,6 +17,7 @@ struct run_options opt = {
     .n = UINT64_MAX,
     .max_doc_tokens = 256,
     .prompt_tokens = 256,
+    .bench_runs = 5,
     .prompt_share = 1,
     .beams = {.length_penalty = 1},
 };
@@ -122,7 +124,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "stats", &opt.stats), .help = "time, memory and expert traffic, on stderr"},
     {CLI_OPT_STREAM(0, "stats-json", "FILE", &opt.stats_json), .help = "the same as a JSON object"},
     {CLI_OPT_TEXT(0, "perplexity", "FILE", &opt.perplexity), .help = "mean nats per token of FILE"},
-    {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over 5 runs; prompt from -p or -f"},
+    {CLI_OPT_FLAG(0, "bench", &opt.bench), .help = "tokens/s over several runs; prompt from -p or -f"},
     {.kind = CLI_LIST, .help = "Details"},
     {CLI_OPT_STREAM(0, "trace-events", "FILE", &opt.trace_events)},
     {CLI_OPT_TEXT(0, "follow", "TRACE", &opt.follow)},
@@ -133,6 +135,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_FLAG(0, "json", &opt.json)},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &opt.prompt_share, 0, 1), .shown = "100%"},
     {CLI_OPT_STREAM(0, "token-log", "FILE", &opt.token_log)},
+    {CLI_OPT_U32(0, "bench-runs", "N", &opt.bench_runs, 1, MOE_BENCH_MAX_RUNS), .shown = "5"},
     {CLI_OPT_U32(0, "prompt-tokens", "N", &opt.prompt_tokens, 1, MOE_MAX_CONTEXT), .shown = "256"},
     {.kind = CLI_END},
 };
@@ -318,8 +321,10 @@ static int check_options(int n_args, char **args)
     if (opt.follow && opt.strategy.exact)
         return cli_misuse("option --exact: with --follow experts are a trace's choices, and there "
                           "is no text that could stay the same");
-    if (!opt.bench && cli_given("prompt-tokens"))
-        return cli_misuse("option --prompt-tokens belongs to --bench");
+    if (!opt.bench && (cli_given("prompt-tokens") || cli_given("bench-runs")))
+        return cli_misuse("options --prompt-tokens and --bench-runs belong to --bench");
+    if (opt.follow && cli_given("bench-runs"))
+        return cli_misuse("option --follow: a trace is computed once, without --bench-runs");
     if (opt.json && !opt.bench && !opt.perplexity)
         return cli_misuse("option --json belongs to --bench and --perplexity");
     if (!opt.strategy.device.cuda &&

@@ -179,6 +179,8 @@ moe --bench --prompt-tokens 16 -n 4
 expect_stdout_like 'tokens/s of 5 runs *prefill * 16 *decode * 4 *' "--bench prints a table"
 moe --bench --prompt-tokens 16 -n 4 --json -p "$story"
 expect_stdout_like '{"prefill_tokens": 16,*"runs": 5}' "--bench --json"
+moe --bench --prompt-tokens 16 -n 4 --bench-runs 2 --json
+expect_stdout_like '*"runs": 2}' "--bench-runs"
 moe --bench --prompt-tokens 600
 error_line 2 'moe-run: a context of 664: *' "a bench beyond the context"
 

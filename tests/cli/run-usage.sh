@@ -57,6 +57,10 @@ run "$bin/moe-run" a.moe b.moe
 error_line 2 "moe-run: unexpected argument 'b.moe' *" "two packs"
 run "$bin/moe-run" a.moe -p x -f y
 error_line 2 "moe-run: options -p and -f exclude each other *" "two texts"
+run "$bin/moe-run" a.moe -p x --bench-runs 3
+error_line 2 "moe-run: options --prompt-tokens and --bench-runs belong to --bench*" "runs of no bench"
+run "$bin/moe-run" a.moe --bench --bench-runs 0
+error_line 2 "moe-run: *--bench-runs*" "no runs"
 run "$bin/moe-run" a.moe --bench --ids x
 error_line 2 "moe-run: --perplexity, --bench and --ids *" "two runs"
 run "$bin/moe-run" a.moe --window 9

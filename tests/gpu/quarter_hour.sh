@@ -329,14 +329,14 @@ drawn() { # NAME
 
 median() { sed -n 's/.*"'"$1"'_tokens_per_s": {"median": \([0-9.]*\).*/\1/p' "$out"; }
 
-# Prompt and decode of a drawn model, five runs after a warm-up. OPTIONS without those of the bench are
-# kept with the figures, for plans of the same.
+# Prompt and decode of a drawn model, five runs after a warm-up unless `runs` says how many. OPTIONS
+# without those of the bench are kept with the figures, for plans of the same.
 speed() { # NAME SECONDS PACK PROMPT DECODE OPTIONS...
     label=$1 most=$2 pack=$3 first=$4 then=$5
     shift 5
     # shellcheck disable=SC2048,SC2086 # options without blanks
     step "$label" "$most" bin/moe-run "$packs/$pack.moe" --device cuda $* --bench --prompt-tokens "$first" -n "$then" \
-        --json --stats-json "$work/$label.json" || return
+        --bench-runs "${runs:-5}" --json --stats-json "$work/$label.json" || return
     ok "prompt of $first $(median prefill), decode of $then $(median decode) tokens/s"
     echo "$label $pack $(median prefill) $(median decode) $*" >>"$work/figures"
     { echo "== $label"; cat "$work/$label.json"; } >>"$results/stats.txt"
@@ -347,7 +347,9 @@ resident() {
     speed resident 40 big "$prompt" "$decode" -c "$context" --strategy resident
     [ "$what" = all ] || return
     speed "at-depth-$deep" 25 big "$deep" 64 -c $((deep + 64)) --strategy resident
+    runs=2
     speed "at-depth-$deeper" 60 big "$deeper" 64 -c $((deeper + 64)) --strategy resident
+    runs=
 }
 half_resident() {
     [ -f "$work/resident.json" ] || return
