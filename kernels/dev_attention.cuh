@@ -3,11 +3,13 @@
  *
  * A block works on a tile: up to 8 columns, which are (row, head) pairs that share a kv head, so
  * that a key or a value is read once for all of them. Largest and sum: a warp has a column.
- *   Many rows: scores: a thread has two positions (the cache's panels make 16 neighbouring
- * positions one piece of memory) and all columns; outputs: a thread has a dimension, and all
- * columns or half of them. One row has fewer blocks than the device has room for, and what takes
- * time is waiting for the cache. So twice as many threads have an eighth as many sums each, or
- * less, and read ahead.
+ *   Prompts have enough columns for tiles of 32, and what takes time is bringing numbers from
+ * shared memory to registers: a thread has 8 positions by 8 columns, then 4 dimensions by 8
+ * columns, and each number that it reads serves 4 or 8 products. Fewer rows: scores: a thread has
+ * two positions (the cache's panels make 16 neighbouring positions one piece of memory) and all
+ * columns; outputs: a thread has a dimension, and all columns or half of them. One row has fewer
+ * blocks than the device has room for, and what takes time is waiting for the cache. So twice as
+ * many threads have an eighth as many sums each, or less, and read ahead.
  */
 #ifndef MOE_KERNELS_DEV_ATTENTION_CUH
 #define MOE_KERNELS_DEV_ATTENTION_CUH
@@ -25,6 +27,9 @@ enum {
     MAX_COLUMNS = 8,
     ROW_THREADS = 256, /* of a block with one row */
     ROW_QUERY_PART = 640,
+    WIDE_COLUMNS = 32, /* of a prompt's tile */
+    WIDE_QUERY_PART = 64,
+    WIDE = 8,           /* columns of a thread there, and positions */
     JOINED = CHUNK / 2, /* split chunks joined at a time */
     /* Most outputs of chunks that the last block joins alone: more would take longer than another
      * launch. */
@@ -92,15 +97,20 @@ struct column {
 
 /* T columns, with Q dimensions of their queries. */
 template <int T, int Q = QUERY_PART> struct alignas(16) tile {
+    enum {
+        GAP = T > MAX_COLUMNS ? 4 : 0, /* spreads over banks what a warp reads or writes at once */
+        QUERIES = T + GAP,
+        SCORES = CHUNK + GAP,
+    };
     union {
         struct dev_stage stage; /* of norms, before all else */
         struct {
-            float query[Q * T];      /* [dimension][column] */
-            float scores[T * CHUNK]; /* [column][place in chunk], then e to these */
+            float query[Q * QUERIES]; /* [dimension][column] */
+            float scores[T * SCORES]; /* [column][place in chunk], then e to these */
         };
         struct { /* of split chunks, after all else */
-            struct join joins[T][JOINED];
-            float sums[T][JOINED];
+            struct join joins[T > MAX_COLUMNS ? 1 : T][JOINED];
+            float sums[T > MAX_COLUMNS ? 1 : T][JOINED];
         };
     };
     struct column columns[T];
@@ -158,9 +168,9 @@ static __device__ __forceinline__ struct run open_row(const struct attend &s,
 
 /* Opens the run that begins with column `from` of the tile; column t of it is number first + t of
  * those of the rows and the kv head. */
-template <int T>
-static __device__ struct run open_run(const struct attend &s, struct tile<T> *tile, uint32_t first,
-                                      uint32_t kv_head, uint32_t from)
+template <int T, int Q>
+static __device__ struct run open_run(const struct attend &s, struct tile<T, Q> *tile,
+                                      uint32_t first, uint32_t kv_head, uint32_t from)
 {
     const struct moe_gpu_attention &a = s.a;
     uint32_t left = s.n_together * s.group - first, n = left < T ? left : T, t = threadIdx.x;
@@ -274,7 +284,7 @@ static __device__ __forceinline__ void share(struct tile<T, Q> *tile, uint32_t b
     uint32_t lane = threadIdx.x % DEV_WARP;
     for (int t = threadIdx.x / DEV_WARP; t < T; t += blockDim.x / DEV_WARP) {
         struct column *col = &tile->columns[t];
-        float *x = tile->scores + t * CHUNK, largest = -INFINITY, sum = 0;
+        float *x = tile->scores + t * tile->SCORES, largest = -INFINITY, sum = 0;
         uint32_t begin = max(col->begin, base), end = min(col->end, base + CHUNK);
         auto sees = [&](uint32_t p) { return base + p >= begin && base + p < end; };
         for (uint32_t p = lane; p < CHUNK; p += DEV_WARP)
@@ -523,6 +533,141 @@ static __device__ __forceinline__ void attend_row(const struct attend &s,
         blend_row<T, (T + 1) / 2, Cell>(s, tile, head, begin, end);
     else
         blend_row<T, T, Cell>(s, tile, head, begin, end);
+}
+
+/* ---- One chunk of a prompt's tile ---- */
+
+/* Where a thread is among those of the block: 32 groups of positions or dimensions, 4 of columns;
+ * eight neighbours share the columns. */
+struct wide {
+    uint32_t group, columns;
+};
+
+static __device__ __forceinline__ struct wide wide_place(void)
+{
+    uint32_t lane = threadIdx.x % DEV_WARP;
+    return {threadIdx.x / DEV_WARP * 8 + lane % 8, lane / 8};
+}
+
+/* Scores of the chunk's positions, for all columns; those outside of [begin, end) are any. */
+template <typename Cell, int T, int Q>
+static __device__ __forceinline__ void score_wide(const struct attend &s, struct tile<T, Q> *tile,
+                                                  uint64_t head, uint32_t begin, uint32_t end)
+{
+    typedef together<Cell, WIDE> some;
+    static_assert(CHUNK / WIDE * (T / WIDE) == ATTEND_THREADS, "an item for each thread");
+    const struct moe_gpu_kv &kv = s.a.kv;
+    const struct wide at = wide_place();
+    uint32_t p = at.group * WIDE, column = at.columns * WIDE;
+    const Cell *keys = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
+    float sum[WIDE][WIDE] = {}; /* [column][position] */
+    for (uint32_t first = 0; first < kv.key_dim; first += Q) {
+        uint32_t n = min(kv.key_dim - first, (uint32_t)Q);
+        __syncthreads();
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < Q * T; i += ATTEND_THREADS) {
+            uint32_t c = i % Q, t = i / Q;
+            const float *q = tile->columns[t].query;
+            if (c < n)
+                tile->query[c * tile->QUERIES + t] = q ? q[first + c] * s.a.scale : 0.0f;
+        }
+        __syncthreads();
+        auto read = [&](uint32_t c) { return *(const some *)(keys + (uint64_t)(first + c) * 16); };
+        auto take = [&](uint32_t c, const some &k) {
+            float q[WIDE];
+#pragma unroll
+            for (int t = 0; t < WIDE; t += 4) {
+                float4 four = *(const float4 *)(tile->query + c * tile->QUERIES + column + t);
+                q[t] = four.x, q[t + 1] = four.y, q[t + 2] = four.z, q[t + 3] = four.w;
+            }
+#pragma unroll
+            for (int i = 0; i < WIDE; i++) {
+                float x = dev_cell(k.v[i]);
+#pragma unroll
+                for (int t = 0; t < WIDE; t++)
+                    sum[t][i] = fmaf(x, q[t], sum[t][i]);
+            }
+        };
+        if (p < end && p + WIDE > begin)
+            read_ahead<4 / sizeof(Cell), some>(n, read, take);
+    }
+#pragma unroll
+    for (int t = 0; t < WIDE; t++)
+#pragma unroll
+        for (int i = 0; i < WIDE; i += 4)
+            *(float4 *)(tile->scores + (column + t) * tile->SCORES + p + i) =
+                make_float4(sum[t][i], sum[t][i + 1], sum[t][i + 2], sum[t][i + 3]);
+    __syncthreads();
+}
+
+/* Joins the chunk's outputs to those of the columns, of which a thread has every fourth. */
+template <int W, typename Cell, int T, int Q>
+static __device__ __forceinline__ void blend_wide(const struct attend &s, struct tile<T, Q> *tile,
+                                                  uint64_t head, uint32_t begin, uint32_t end)
+{
+    const int APART = T / WIDE;
+    typedef together<Cell, W> some;
+    const struct moe_gpu_kv &kv = s.a.kv;
+    const struct wide place = wide_place();
+    begin -= begin % 4; /* e is 0 in front */
+    uint32_t n = end - begin;
+    const float *e = tile->scores + place.columns * tile->SCORES + begin;
+    for (uint32_t d = place.group * W; d < kv.value_dim; d += ATTEND_THREADS / APART * W) {
+        const Cell *v = (const Cell *)kv.values + dev_kv_values(kv, head) + dev_value_cell(kv, d) +
+                        (uint64_t)begin * 16;
+        float o[WIDE][W] = {};
+        auto read = [&](uint32_t i) {
+            together<some, 4> x;
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                x.v[k] = *(const some *)(v + (i * 4 + k) * 16);
+            return x;
+        };
+        auto take = [&](uint32_t i, const together<some, 4> &x) {
+#pragma unroll
+            for (int t = 0; t < WIDE; t++) {
+                float4 by = *(const float4 *)(e + t * APART * tile->SCORES + i * 4);
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    o[t][w] = fmaf(dev_cell(x.v[0].v[w]), by.x, o[t][w]);
+                    o[t][w] = fmaf(dev_cell(x.v[1].v[w]), by.y, o[t][w]);
+                    o[t][w] = fmaf(dev_cell(x.v[2].v[w]), by.z, o[t][w]);
+                    o[t][w] = fmaf(dev_cell(x.v[3].v[w]), by.w, o[t][w]);
+                }
+            }
+        };
+        read_ahead<1, together<some, 4>>(n / 4, read, take);
+        for (uint32_t p = n - n % 4; p < n; p++) {
+            some x = *(const some *)(v + p * 16);
+#pragma unroll
+            for (int t = 0; t < WIDE; t++)
+#pragma unroll
+                for (int w = 0; w < W; w++)
+                    o[t][w] = fmaf(dev_cell(x.v[w]), e[t * APART * tile->SCORES + p], o[t][w]);
+        }
+#pragma unroll
+        for (int t = 0; t < WIDE; t++) {
+            const struct column *col = &tile->columns[place.columns + t * APART];
+            struct join how = col->join;
+            if (how.kind != JOIN_NONE)
+#pragma unroll
+                for (int w = 0; w < W; w++)
+                    col->out[d + w] =
+                        joined(how, how.kind == JOIN_FIRST ? 0 : col->out[d + w], o[t][w]);
+        }
+    }
+}
+
+/* The chunk that begins at position `base`, of which some column sees something. */
+template <int W, typename Cell, int T, int Q>
+static __device__ __forceinline__ void attend_wide(const struct attend &s, struct tile<T, Q> *tile,
+                                                   uint32_t base)
+{
+    uint64_t head = dev_kv_head(s.a.kv, s.a.layer, tile->sequence, base, tile->kv_head);
+    uint32_t begin = max(tile->begin, base) - base, end = min(tile->end - base, (uint32_t)CHUNK);
+    score_wide<Cell>(s, tile, head, begin, end);
+    share(tile, base);
+    blend_wide<W, Cell>(s, tile, head, begin, end);
 }
 
 #endif

@@ -15,11 +15,11 @@
  * outputs are made by the block that writes them, if it has whole chunks of 64 columns of them.
  *
  * The fma chains are as long as the definition has them; columns, positions and dimensions are
- * computed side by side. Tensor cores cannot be used: they add in an order of their own. Blocks of
- * 256 threads, one position each, would read queries from shared memory twice as often per product.
- * Registers according to the compiler, for 8 columns: walking 101 on sm_75 and 70 on sm_90, 72
- * where values are narrow; splitting 110 and 112, narrow 94 and 96. None are spilled there (28
- * bytes on sm_80 by walking, f16); without the block counts below, more are.
+ * computed side by side. Tensor cores cannot be used: they add in an order of their own. A load
+ * from shared memory fills registers at 128 bytes a cycle, also where all threads read the same:
+ * that, not the arithmetic, limits walking, so a thread of walk_wide has 8 by 8 sums, and reads 16
+ * numbers for 64 products where one of walk_chunks reads 10 for 16. Registers on sm_90: walking 74,
+ * wide 121, splitting 128, all without spills.
  */
 #include "dev_arrivals.cuh"
 #include "dev_attention.cuh"
@@ -27,7 +27,13 @@
 #include "gpu_context.cuh"
 
 /* Blocks per multiprocessor for which the compiler keeps registers free; 0: its own choice. */
-enum { WALK_BLOCKS = 0, WALK_NARROW_BLOCKS = 7, SPLIT_BLOCKS = 2, JOIN_BLOCKS = 4 };
+enum {
+    WIDE_BLOCKS = 4,
+    WALK_BLOCKS = 0,
+    WALK_NARROW_BLOCKS = 7,
+    SPLIT_BLOCKS = 2,
+    JOIN_BLOCKS = 4
+};
 
 /* ---- What is attended ---- */
 
@@ -93,6 +99,22 @@ static __global__ void __launch_bounds__(ATTEND_THREADS,
         for (uint32_t base = tile.begin / CHUNK * CHUNK; base < tile.end; base += CHUNK)
             attend_chunk<T, H, Cell>(s, &tile, base);
         close_run<T, H>(s, &tile);
+        prepare_run(s, tile, run);
+    }
+}
+
+/* The same for prompts: W neighbouring dimensions of a value are a thread's. */
+template <int W, typename Cell>
+static __global__ void __launch_bounds__(ATTEND_THREADS, WIDE_BLOCKS) walk_wide(struct attend s)
+{
+    __shared__ struct tile<WIDE_COLUMNS, WIDE_QUERY_PART> tile;
+    uint32_t first = (gridDim.x - 1 - blockIdx.x) * WIDE_COLUMNS; /* long ones first */
+    uint32_t left = s.n_together * s.group - first;
+    for (struct run run = {0, 0}; run.to < min(left, (uint32_t)WIDE_COLUMNS);) {
+        run = open_run(s, &tile, first, blockIdx.y, run.to);
+        for (uint32_t base = tile.begin / CHUNK * CHUNK; base < tile.end; base += CHUNK)
+            attend_wide<W, Cell>(s, &tile, base);
+        close_run<WIDE_COLUMNS, WIDE>(s, &tile);
         prepare_run(s, tile, run);
     }
 }
@@ -282,10 +304,23 @@ template <int T, int H, typename Cell> static void walk(struct moe_gpu *g, struc
     MOE_LAUNCH(g, (walk_chunks<T, H, Cell>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
 }
 
+template <int W, typename Cell> static void walk_prompt(struct moe_gpu *g, struct attend *s)
+{
+    uint32_t n_tiles = (s->n_together * s->group + WIDE_COLUMNS - 1) / WIDE_COLUMNS;
+    s->piece = piece_of(*s, WIDE_COLUMNS);
+    MOE_LAUNCH(g, (walk_wide<W, Cell>), dim3(n_tiles, s->a.kv.n_heads), ATTEND_THREADS, 0, *s);
+}
+
 template <typename Cell> static void walk_columns(struct moe_gpu *g, struct attend *s)
 {
-    uint32_t n_columns = s->n_together * s->group;
-    if (n_columns == 1)
+    uint32_t n_columns = s->n_together * s->group, dim = s->a.kv.value_dim;
+    uint64_t full = (uint64_t)(n_columns / WIDE_COLUMNS) * s->a.kv.n_heads;
+    bool wide = full >= (uint64_t)g->info.n_processors && dim % 4 == 0 && !s->fresh;
+    if (wide && dim <= NARROW)
+        walk_prompt<2, Cell>(g, s);
+    else if (wide)
+        walk_prompt<4, Cell>(g, s);
+    else if (n_columns == 1)
         walk<1, 1, Cell>(g, s);
     else if (n_columns == 2)
         walk<2, 2, Cell>(g, s);

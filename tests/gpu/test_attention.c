@@ -157,6 +157,21 @@ static void test_shapes(void **state)
         check(state, 100 + i, &shapes[i], 1);
 }
 
+/* Prompts with more tiles of 32 columns than most devices have processors. */
+static void test_prompts(void **state)
+{
+    static const struct shape shapes[] = {
+        {64, 16, 16, 0, 8, 0, false, false, 400, 1, 330},
+        {128, 32, 8, 0, 8, 0, true, true, 600, 3, 150},
+        {32, 8, 68, 0, 8, 300, true, false, 700, 2, 290},
+        {16, 16, 80, 0, 8, 0, false, true, 270, 1, 400},
+        {16, 16, 24, 96, 10, 0, false, false, 300, 2, 300},
+        {16, 16, 24, 80, 10, 0, true, false, 530, 1, 290},
+    };
+    for (size_t i = 0; i < N_ITEMS(shapes); i++)
+        check(state, 150 + i, &shapes[i], 1);
+}
+
 static void test_many_chunks(void **state)
 {
     /* More chunks than a block joins at a time. */
@@ -278,9 +293,10 @@ int main(void)
 {
     struct moe_err err;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_many_chunks),
-        cmocka_unit_test(test_sharp),    cmocka_unit_test(test_not_numbers),
-        cmocka_unit_test(test_recorded), cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_shapes),        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_many_chunks),   cmocka_unit_test(test_sharp),
+        cmocka_unit_test(test_not_numbers),   cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_random_shapes),
     };
     if (moe_kern_select(moe_cpu_detect(), &err) != MOE_OK)
         return 1;
