@@ -4,7 +4,9 @@
  * A thread has a channel, or one value of a head's state: 16 neighbours share a panel, so that its
  * cells are read and written together, and the keys and queries that they all need come from the
  * cache. A step is a chain of fma's over the keys, as the definition has it, and rows follow each
- * other: what a prompt takes is rows times keys, however many threads there are.
+ * other: what a prompt takes is rows times keys, however many threads there are. So a thread holds
+ * its cells in registers from row to row where they have the usual numbers of keys, and the next
+ * row's keys and queries are on their way to shared memory during a step.
  */
 #include "dev_vector.cuh"
 #include "gpu_context.cuh"
@@ -12,7 +14,7 @@
 
 /* ---- The convolution ---- */
 
-enum { CONVOLVE_THREADS = 128, N_PARTS = 3 };
+enum { CONVOLVE_THREADS = 128, N_PARTS = 3, HELD_TAPS = 4, CONVOLVED_AHEAD = 8 };
 
 /* Queries, keys or values of a row: where they begin, how many; how many lie together in the
  * weights. */
@@ -49,6 +51,77 @@ static __device__ __forceinline__ float convolve_value(const struct moe_gpu_recu
     return fmaf(weights[(uint64_t)m.n_taps * p.channels], x, sum);
 }
 
+/* What is convolved of a row, and where the result goes. */
+static __device__ __forceinline__ float convolved_input(const struct moe_gpu_recurrent &r,
+                                                        const struct conv_part &p, uint32_t channel,
+                                                        uint32_t row)
+{
+    float x = r.mixed[row * r.states.stride + p.at + channel];
+    return r.kind == MOE_STATE_CONV ? fmaf(r.out[row * r.values_stride + channel], x, 0.0f) : x;
+}
+
+static __device__ __forceinline__ void put_convolved(const struct moe_gpu_recurrent &r,
+                                                     const struct conv_part &p, uint32_t channel,
+                                                     uint32_t row, float sum)
+{
+    uint64_t at = row * r.values_stride + channel;
+    if (r.kind == MOE_STATE_CONV)
+        r.out[at] = fmaf(r.gate[at], sum, 0.0f);
+    else
+        r.mixed[row * r.states.stride + p.at + channel] = moe_math_silu(sum);
+}
+
+/* A channel's sums for all rows, with the last inputs in registers: HELD_TAPS at most. Inputs are
+ * read CONVOLVED_AHEAD rows at a time. */
+static __device__ __forceinline__ void convolve_held(const struct moe_gpu_recurrent &r,
+                                                     const struct conv_part &p, uint32_t channel,
+                                                     uint32_t n_rows)
+{
+    const struct moe_gpu_states &m = r.states;
+    const float *weights = p.weights + channel;
+    float *layer = m.memory + r.layer * m.layer + p.at + channel, *taps = NULL;
+    float bias = p.bias ? p.bias[channel] : 0, held[HELD_TAPS] = {}, by[HELD_TAPS] = {};
+    float by_input = weights[(uint64_t)m.n_taps * p.channels];
+#pragma unroll
+    for (uint32_t t = 0; t < HELD_TAPS; t++)
+        by[t] = t < m.n_taps ? weights[(uint64_t)t * p.channels] : 0;
+    for (uint32_t first = 0; first < n_rows; first += CONVOLVED_AHEAD) {
+        float x[CONVOLVED_AHEAD];
+#pragma unroll
+        for (uint32_t i = 0; i < CONVOLVED_AHEAD; i++)
+            if (first + i < n_rows)
+                x[i] = convolved_input(r, p, channel, first + i);
+#pragma unroll
+        for (uint32_t i = 0; i < CONVOLVED_AHEAD; i++) {
+            if (first + i >= n_rows)
+                break;
+            const struct moe_gpu_row at = r.rows[first + i];
+            float *of = layer + at.sequence * m.sequence, sum = bias;
+#pragma unroll
+            for (uint32_t t = 0; t < HELD_TAPS; t++) {
+                if (of != taps && taps && t < m.n_taps)
+                    taps[t * m.stride] = held[t];
+                if (of != taps && t < m.n_taps)
+                    held[t] = of[t * m.stride];
+                held[t] = at.position ? held[t] : 0;
+            }
+            taps = of;
+#pragma unroll
+            for (uint32_t t = 0; t < HELD_TAPS; t++)
+                if (t < m.n_taps) {
+                    sum = fmaf(by[t], held[t], sum);
+                    held[t] =
+                        t + 1 < m.n_taps && t + 1 < HELD_TAPS ? held[(t + 1) % HELD_TAPS] : x[i];
+                }
+            put_convolved(r, p, channel, first + i, fmaf(by_input, x[i], sum));
+        }
+    }
+#pragma unroll
+    for (uint32_t t = 0; t < HELD_TAPS; t++)
+        if (t < m.n_taps)
+            taps[t * m.stride] = held[t];
+}
+
 static __global__ void convolve_kernel(struct convolve c)
 {
     const struct moe_gpu_recurrent &r = c.r;
@@ -57,16 +130,14 @@ static __global__ void convolve_kernel(struct convolve c)
         channel -= c.parts[part++].n;
     if (part == N_PARTS)
         return;
-    for (uint32_t i = 0; i < c.n_rows; i++) {
-        float *x = r.mixed + i * r.states.stride + c.parts[part].at + channel;
-        if (r.kind != MOE_STATE_CONV) {
-            *x = moe_math_silu(convolve_value(r, c.parts[part], channel, i, *x));
-            continue;
-        }
-        uint64_t at = i * r.values_stride + channel;
-        float sum = convolve_value(r, c.parts[part], channel, i, fmaf(r.out[at], *x, 0.0f));
-        r.out[at] = fmaf(r.gate[at], sum, 0.0f);
+    const struct conv_part &p = c.parts[part];
+    if (r.states.n_taps <= HELD_TAPS) {
+        convolve_held(r, p, channel, c.n_rows);
+        return;
     }
+    for (uint32_t i = 0; i < c.n_rows; i++)
+        put_convolved(r, p, channel, i,
+                      convolve_value(r, p, channel, i, convolved_input(r, p, channel, i)));
 }
 
 /* The parts that are convolved; those that are not are empty. */
@@ -257,6 +328,154 @@ static __global__ void __launch_bounds__(STEP_THREADS)
             step_value(r, i, head, d, at);
 }
 
+/* ---- Steps with a state in registers ---- */
+
+/* What a row's step needs: of all the block's values, in shared memory, and of a thread's own. */
+template <int N> struct alignas(16) held_row {
+    float keys[N], queries[N], decays[N];
+};
+struct held_value {
+    float value, beta, decay;
+};
+
+/* A thread's share of a row on its way to shared memory, and its own. */
+template <int N, bool APART> struct held_next {
+    enum { SHARE = N / STEP_THREADS };
+    float keys[SHARE], queries[SHARE], decays[SHARE];
+    struct held_value own;
+};
+
+template <int N, bool APART>
+static __device__ __forceinline__ void read_next(const struct moe_gpu_recurrent &r, uint32_t row,
+                                                 uint32_t head, uint32_t d,
+                                                 struct held_next<N, APART> *next)
+{
+    const struct moe_gpu_states &m = r.states;
+    const float *mixed = r.mixed + row * m.stride;
+    const float *decay = r.decay + row * r.decay_stride + (uint64_t)head * (APART ? N : 1);
+    uint32_t key_head = r.keys_in_turn ? head % r.n_key_heads : head / (r.n_heads / r.n_key_heads);
+#pragma unroll
+    for (int i = 0; i < next->SHARE; i++) {
+        uint32_t k = threadIdx.x + i * STEP_THREADS;
+        next->queries[i] = mixed[(uint64_t)key_head * N + k];
+        next->keys[i] = mixed[m.keys_at + (uint64_t)key_head * N + k];
+        next->decays[i] = APART ? decay[k] : 0;
+    }
+    next->own = {mixed[m.values_at + (uint64_t)head * r.value_dim + d],
+                 r.beta[row * r.heads_stride + head], APART ? 0 : *decay};
+}
+
+template <int N, bool APART>
+static __device__ __forceinline__ void hand_over(const struct held_next<N, APART> &next,
+                                                 struct held_row<N> *row)
+{
+#pragma unroll
+    for (int i = 0; i < next.SHARE; i++) {
+        uint32_t k = threadIdx.x + i * STEP_THREADS;
+        row->keys[k] = next.keys[i];
+        row->queries[k] = next.queries[i];
+        if (APART)
+            row->decays[k] = next.decays[i];
+    }
+}
+
+/* step_delta and step_scan of cells in registers. */
+template <int N, bool APART>
+static __device__ __forceinline__ float delta_held(float (&cell)[N], const struct held_row<N> &row,
+                                                   const struct held_value &own)
+{
+    float m = 0, y = 0;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        cell[k] = cell[k] * (APART ? row.decays[k] : own.decay);
+        m = fmaf(cell[k], row.keys[k], m);
+    }
+    float d = (own.value - m) * own.beta;
+    __syncwarp(); /* keys are read again: there are no registers for them beside the cells */
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        cell[k] = fmaf(row.keys[k], d, cell[k]);
+        y = fmaf(cell[k], row.queries[k], y);
+    }
+    return y;
+}
+
+template <int N>
+static __device__ __forceinline__ float scan_held(float (&cell)[N], const struct held_row<N> &row,
+                                                  const struct held_value &own)
+{
+    float y = 0, value = own.value * own.beta;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        cell[k] = fmaf(row.keys[k], value, cell[k] * own.decay);
+        y = fmaf(cell[k], row.queries[k], y);
+    }
+    return y;
+}
+
+template <int N, enum moe_state_kind KIND>
+static __global__ void __launch_bounds__(STEP_THREADS)
+    step_held(struct moe_gpu_recurrent r, uint32_t n_rows)
+{
+    const bool APART = KIND == MOE_STATE_KDA;
+    __shared__ struct held_row<N> rows[2];
+    const struct moe_gpu_states &m = r.states;
+    uint32_t panel = blockIdx.x * STEP_PANELS + threadIdx.x / MOE_PANEL_ROWS;
+    uint32_t head = panel / m.n_panels; /* the block's */
+    uint32_t d = panel % m.n_panels * MOE_PANEL_ROWS + threadIdx.x % MOE_PANEL_ROWS;
+    float *layer = m.memory + r.layer * m.layer + m.n_taps * m.stride + panel * m.panel +
+                   threadIdx.x % MOE_PANEL_ROWS;
+    float *state = NULL, cell[N] = {};
+    struct held_next<N, APART> next;
+    read_next(r, 0, head, d, &next);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        struct moe_gpu_row at = r.rows[i];
+        struct held_value own = next.own;
+        struct held_row<N> *row = &rows[i % 2];
+        float *of = layer + at.sequence * m.sequence;
+        hand_over(next, row);
+        __syncthreads(); /* the one before the last is done with, this one is there */
+        if (i + 1 < n_rows)
+            read_next(r, i + 1, head, d, &next);
+        if (of != state) {
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                if (state)
+                    state[(uint64_t)k * MOE_PANEL_ROWS] = cell[k];
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                cell[k] = of[(uint64_t)k * MOE_PANEL_ROWS];
+            state = of;
+        }
+        if (at.position == 0) {
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                cell[k] = 0;
+        }
+        float y;
+        if (KIND == MOE_STATE_SCAN)
+            y = fmaf(r.skip[head], own.value, scan_held<N>(cell, *row, own));
+        else
+            y = delta_held<N, APART>(cell, *row, own);
+        r.out[i * r.values_stride + (uint64_t)head * r.value_dim + d] = y;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        state[(uint64_t)k * MOE_PANEL_ROWS] = cell[k];
+}
+
+template <int N>
+static void start_held(struct moe_gpu *g, const struct moe_gpu_recurrent *r, uint32_t blocks,
+                       uint32_t n)
+{
+    if (r->kind == MOE_STATE_DELTA)
+        MOE_LAUNCH(g, (step_held<N, MOE_STATE_DELTA>), blocks, STEP_THREADS, 0, *r, n);
+    else if (r->kind == MOE_STATE_KDA)
+        MOE_LAUNCH(g, (step_held<N, MOE_STATE_KDA>), blocks, STEP_THREADS, 0, *r, n);
+    else
+        MOE_LAUNCH(g, (step_held<N, MOE_STATE_SCAN>), blocks, STEP_THREADS, 0, *r, n);
+}
+
 extern "C" void moe_gpu_step_states(struct moe_gpu *g, const struct moe_gpu_recurrent *r,
                                     uint32_t n)
 {
@@ -265,5 +484,12 @@ extern "C" void moe_gpu_step_states(struct moe_gpu *g, const struct moe_gpu_recu
         return;
     if (r->kind != MOE_STATE_SELECT)
         MOE_LAUNCH(g, ready_kernel, n, READY_THREADS, 0, *r);
-    MOE_LAUNCH(g, step_kernel, (panels + STEP_PANELS - 1) / STEP_PANELS, STEP_THREADS, 0, *r, n);
+    uint32_t blocks = (panels + STEP_PANELS - 1) / STEP_PANELS;
+    bool whole = r->value_dim % STEP_THREADS == 0; /* a block's values are of one head */
+    if (r->kind != MOE_STATE_SELECT && whole && r->key_dim == 64)
+        start_held<64>(g, r, blocks, n);
+    else if (r->kind != MOE_STATE_SELECT && whole && r->key_dim == 128)
+        start_held<128>(g, r, blocks, n);
+    else
+        MOE_LAUNCH(g, step_kernel, blocks, STEP_THREADS, 0, *r, n);
 }

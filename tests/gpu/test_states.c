@@ -18,11 +18,23 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {MOE_STATE_DELTA, 18, 9, 40, 70, 4, false},  {MOE_STATE_DELTA, 300, 5, 3, 1, 2, true},
-    {MOE_STATE_DELTA, 2, 1, 130, 128, 4, false}, {MOE_STATE_KDA, 12, 12, 33, 33, 4, false},
-    {MOE_STATE_KDA, 2, 2, 300, 17, 3, false},    {MOE_STATE_SCAN, 40, 4, 24, 64, 4, true},
-    {MOE_STATE_SCAN, 270, 2, 17, 3, 3, false},   {MOE_STATE_CONV, 1, 1, 0, 1000, 3, false},
+    {MOE_STATE_DELTA, 18, 9, 40, 70, 4, false},
+    {MOE_STATE_DELTA, 300, 5, 3, 1, 2, true},
+    {MOE_STATE_DELTA, 2, 1, 130, 128, 4, false},
+    {MOE_STATE_KDA, 12, 12, 33, 33, 4, false},
+    {MOE_STATE_KDA, 2, 2, 300, 17, 3, false},
+    {MOE_STATE_SCAN, 40, 4, 24, 64, 4, true},
+    {MOE_STATE_SCAN, 270, 2, 17, 3, 3, false},
+    {MOE_STATE_CONV, 1, 1, 0, 1000, 3, false},
     {MOE_STATE_CONV, 1, 1, 0, 129, 5, false},
+    {MOE_STATE_CONV, 1, 1, 0, 70, 7, false},
+    /* Whose states are held in registers. */
+    {MOE_STATE_DELTA, 4, 2, 128, 128, 4, false},
+    {MOE_STATE_DELTA, 3, 3, 64, 64, 2, true},
+    {MOE_STATE_KDA, 3, 3, 128, 128, 4, false},
+    {MOE_STATE_KDA, 2, 2, 64, 192, 3, false},
+    {MOE_STATE_SCAN, 6, 2, 128, 64, 4, true},
+    {MOE_STATE_SCAN, 4, 4, 64, 128, 4, false},
 };
 
 struct states {
