@@ -15,7 +15,7 @@ struct product_shape {
     uint32_t n_matrices, rows, cols;
 };
 
-/* A model's attention in decoding: one row, all its heads. */
+/* A model's attention: all its heads. */
 struct attention_shape {
     const char *name;
     uint32_t n_heads, n_kv_heads, key_dim, value_dim;
@@ -38,6 +38,14 @@ static inline uint64_t attention_bytes(const struct attention_shape *s, uint32_t
                                        uint32_t cell_bytes)
 {
     return (uint64_t)context * s->n_kv_heads * (s->key_dim + s->value_dim) * cell_bytes;
+}
+
+/* Multiplications and additions for the last n rows of a context. */
+static inline double attention_operations(const struct attention_shape *s, uint32_t context,
+                                          uint32_t n)
+{
+    double seen = (double)n * context - (double)n * (n - 1) / 2;
+    return 2 * seen * s->n_heads * (s->key_dim + s->value_dim);
 }
 
 /* A copy inside the device goes through its memory twice. */

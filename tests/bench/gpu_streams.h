@@ -44,11 +44,12 @@ static void bench_device(struct bench *b)
 
 /* ---- Attention ---- */
 
-enum { MAX_BLOCKS = 128 }; /* of the cache, in the longest context */
+enum { MAX_BLOCKS = 128, MAX_PROMPT = 512 }; /* blocks of the cache, in the longest context */
 
-/* One row, in as many layers as make the cache cold again. */
+/* The context's last rows. One in as many layers as make the cache cold again. */
 struct reading {
     struct moe_gpu_attention a;
+    uint32_t n_rows;
     uint64_t n_layers;
 };
 
@@ -57,20 +58,25 @@ static void ask_attention(struct bench *b, const void *ctx)
     const struct reading *r = ctx;
     struct moe_gpu_attention a = r->a;
     for (a.layer = 0; a.layer < r->n_layers; a.layer++)
-        moe_gpu_attention(b->gpu, &a, 1);
+        moe_gpu_attention(b->gpu, &a, r->n_rows);
 }
 
 static void attention_at(struct bench *b, const struct attention_shape *s, uint32_t context,
-                         bool f16)
+                         uint32_t n_rows, bool f16)
 {
     const uint32_t cell = f16 ? sizeof(uint16_t) : sizeof(float);
-    struct reading r = {.n_layers =
-                            pieces_in_turn(b->cold_bytes, attention_bytes(s, context, cell))};
+    const uint64_t n_bytes = attention_bytes(s, context, cell);
+    struct reading r = {
+        .n_rows = n_rows,
+        .n_layers = n_rows > 1 ? 1 : pieces_in_turn(b->cold_bytes, n_bytes),
+    };
     struct moe_gpu_attention *a = &r.a;
     uint64_t cells = r.n_layers * s->n_kv_heads * context; /* contexts are multiples of 16 */
     uint32_t n_blocks = (context - 1) / MOE_ATTENTION_CHUNK + 1, blocks[MAX_BLOCKS];
     uint32_t *table = take(b, n_blocks * sizeof *table);
-    struct moe_gpu_row row = {.position = context - 1}, *rows = take(b, sizeof row);
+    struct moe_gpu_row of_host[MAX_PROMPT] = {0}, *rows = take(b, n_rows * sizeof *rows);
+    for (uint32_t i = 0; i < n_rows; i++)
+        of_host[i].position = context - n_rows + i;
     for (uint32_t i = 0; i < n_blocks; i++)
         blocks[i] = i;
     a->kv = (struct moe_gpu_kv){
@@ -89,23 +95,28 @@ static void attention_at(struct bench *b, const struct attention_shape *s, uint3
     a->n_heads = s->n_heads;
     a->queries_stride = s->n_heads * s->key_dim;
     a->attended_stride = s->n_heads * s->value_dim;
-    a->queries = take_random(b, a->queries_stride * sizeof(float));
-    a->attended = take(b, a->attended_stride * sizeof(float));
+    a->queries = take_random(b, n_rows * a->queries_stride * sizeof(float));
+    a->attended = take(b, n_rows * a->attended_stride * sizeof(float));
     a->scale = 0.1f;
     a->rows = rows;
     a->end = context;
     a->scratch_bytes = moe_gpu_attention_bytes(s->n_heads, s->value_dim, context);
     a->scratch = take(b, a->scratch_bytes);
     if (well(b))
-        moe_gpu_upload(b->gpu, MOE_GPU_COMPUTE, rows, &row, sizeof row);
+        moe_gpu_upload(b->gpu, MOE_GPU_COMPUTE, rows, of_host, n_rows * sizeof *rows);
     if (well(b))
         moe_gpu_upload(b->gpu, MOE_GPU_COMPUTE, table, blocks, n_blocks * sizeof *table);
     struct moe_bench_figure t = time_work(b, &(struct work){ask_attention, &r, true});
-    double rate = (double)(r.n_layers * attention_bytes(s, context, cell)) / t.median;
+    double rate = (double)(r.n_layers * n_bytes) / t.median;
+    double operations = attention_operations(s, context, n_rows) / t.median;
+    if (well(b) && n_rows == 1)
+        printf("  context %6u as %s | %8.1f %4.0f%% +-%2.0f%%", context, f16 ? "f16" : "f32",
+               figure(b, rate) * 1e-9, figure(b, 100 * rate / b->copy_rate), spread(t));
+    else if (well(b))
+        printf("  context %6u as %s | %8.2f +-%2.0f%%", context, f16 ? "f16" : "f32",
+               figure(b, operations) * 1e-12, spread(t));
     if (well(b))
-        printf("  context %6u as %s | %8.1f %4.0f%% +-%2.0f%% | %8.1f us a layer\n", context,
-               f16 ? "f16" : "f32", figure(b, rate) * 1e-9, figure(b, 100 * rate / b->copy_rate),
-               spread(t), figure(b, 1e6 * t.median / (double)r.n_layers));
+        printf(" | %8.1f us a layer\n", figure(b, 1e6 * t.median / (double)r.n_layers));
     give_back(b);
 }
 
@@ -116,13 +127,17 @@ static void bench_attention(struct bench *b)
     static const struct attention_shape tiny[] = {{"4 heads on 2", 4, 2, 16, 16},
                                                   {"latent, 2 heads", 2, 1, 24, 16}};
     static const uint32_t contexts[] = {1024, 8192, 32768}, short_ones[] = {16, 256, 1024};
-    section(b, "attention of one row: cache read, GB/s and share of copies' rate");
-    for (int i = 0; i < 2; i++) {
-        const struct attention_shape *s = b->smoke ? &tiny[i] : &real[i];
-        printf("%s, keys of %u, values of %u\n", s->name, s->key_dim, s->value_dim);
-        for (int k = 0; k < 3 && well(b); k++)
-            for (int f16 = 0; f16 < 2 && well(b); f16++)
-                attention_at(b, s, b->smoke ? short_ones[k] : contexts[k], f16);
+    const uint32_t rows[] = {1, b->smoke ? 16 : MAX_PROMPT};
+    for (int prompt = 0; prompt < 2; prompt++) {
+        section(b, prompt ? "attention of a prompt's last 512 rows, TFLOP/s"
+                          : "attention of one row: cache read, GB/s and share of copies' rate");
+        for (int i = 0; i < 2; i++) {
+            const struct attention_shape *s = b->smoke ? &tiny[i] : &real[i];
+            printf("%s, keys of %u, values of %u\n", s->name, s->key_dim, s->value_dim);
+            for (int k = 0; k < 6 && well(b); k++)
+                attention_at(b, s, b->smoke ? short_ones[k / 2] : contexts[k / 2], rows[prompt],
+                             k % 2);
+        }
     }
 }
 

@@ -40,6 +40,8 @@ static void test_attention(void **state)
     assert_int_equal(attention_bytes(&grouped, 8192, 2), 16777216);
     assert_int_equal(attention_bytes(&grouped, 8192, 4), 33554432);
     assert_int_equal(attention_bytes(&latent, 1024, 2), 2228224);
+    /* Rows that see 3 and 4 positions. */
+    assert_true(attention_operations(&grouped, 4, 2) == 2 * 7 * 32 * 256);
 }
 
 static void test_shares(void **state)
