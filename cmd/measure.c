@@ -8,6 +8,7 @@
 #include "bench/bench.h"
 #include "cli.h"
 #include "fmt/emit.h"
+#include "offline.h"
 #include "study/perplexity.h"
 
 enum { LOG_BYTES = 64 << 10 };
@@ -72,6 +73,7 @@ static struct moe_perplexity_options perplexity_options(const struct measure_per
 {
     return (struct moe_perplexity_options){
         .max_doc_tokens = o->max_doc_tokens,
+        .max_windows = o->max_windows,
         .window = o->window,
         .decode_share = o->decode_share,
         .answers = o->answers,
@@ -102,6 +104,10 @@ int measure_perplexity(struct moe_session *s, const char *path,
     cli_catch_interrupt(false);
     status = moe_perplexity(s, path, &po, &p, err);
     cli_progress_done();
+    if (status == MOE_OK)
+        offline_note_left_out(&p.left_out, s->model->config.n_encoder
+                                               ? "--max-doc-tokens N takes more of each pair"
+                                               : "--max-windows N takes more of each");
     const char *unit = s->model->config.n_encoder ? "pairs"
                        : options->window          ? "windows"
                                                   : "documents";

@@ -14,6 +14,7 @@
 
 struct measure_perplexity_options {
     uint32_t max_doc_tokens;
+    uint32_t max_windows;  /* of a document; 0: all */
     uint32_t window;       /* not 0: windows of this many tokens instead of documents */
     double decode_share;   /* of a document's tokens, computed one by one */
     const char *token_log; /* file for the nats and the most likely id of each token, or NULL */

@@ -100,7 +100,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
      .word = cli_method_word, .shown = "the pack's", .help = "how the dense part gets them"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "leave out what a document has beyond N tokens"},
+     .help = "cut documents into windows of N tokens"},
+    {CLI_OPT_U32(0, "max-windows", "N", &o.calibrate.max_windows, 1, 1 << 24), .shown = "all",
+     .help = "of a document: leave out what follows them"},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.stats),
      .help = "count the bytes of popular experts more"},
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.trace),
@@ -178,6 +180,7 @@ static int calibrate(const char *pack)
     struct moe_err err;
     struct moe_map *map = NULL, *from = NULL;
     struct moe_statistics *statistics = NULL;
+    struct moe_left_out left_out = {0};
     struct moe_calibrate_options *c = &o.calibrate;
     char *partial = o.out ? offline_partial_name(o.out, &err) : NULL;
     const struct cli_texts *texts = o.pairs.n ? &o.pairs : &o.texts;
@@ -199,6 +202,7 @@ static int calibrate(const char *pack)
     c->partial = partial;
     c->resume = o.resume;
     c->progress = cli_progress();
+    c->left_out = &left_out;
     cli_catch_termination();
     int status = partial || !o.out ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK && o.from)
@@ -216,6 +220,9 @@ static int calibrate(const char *pack)
         status = write_map(map, o.out, &err);
     if (status == MOE_OK && map) {
         offline_remove_partial(partial);
+        offline_note_left_out(&left_out, c->pairs
+                                             ? "--max-tokens N takes more of each source and target"
+                                             : "--max-windows N takes more of each");
         say_result(map);
     }
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))

@@ -24,7 +24,7 @@ enum { DEFAULT_TOKENS = 256 };
 static struct {
     const char *out, *path_stats, *trace, *import, *dir, *coe;
     struct cli_texts texts, pairs;
-    uint32_t max_tokens, trace_keep;
+    uint32_t max_tokens, max_windows, trace_keep;
     double prompt_share;
     struct offline_shard shard;
     uint64_t memory;
@@ -47,7 +47,9 @@ static const struct cli_option options[] = {
     {CLI_OPT_OUTPUT('o', "output", "FILE", &o.out),
      .help = "output: statistics, trace, device profile or costs"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "leave out what a document has beyond N tokens"},
+     .help = "cut documents into windows of N tokens"},
+    {CLI_OPT_U32(0, "max-windows", "N", &o.max_windows, 1, 1 << 24), .shown = "all",
+     .help = "of a document: leave out what follows them"},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &o.prompt_share, 0, 1), .shown = "50%",
      .help = "share of a document that is its prompt"},
     {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
@@ -56,7 +58,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
      .help = "scores kept in it per prediction"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
-     .alone = true, .help = "every N-th document, from the I-th on"},
+     .alone = true, .help = "every N-th document or window, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "limit for the whole process"},
@@ -131,12 +133,14 @@ static int profile(const char *pack)
     struct moe_err err;
     struct moe_engine *engine = NULL;
     struct moe_statistics *prior = NULL, *statistics = NULL;
+    struct moe_left_out left_out = {0};
     char *partial = offline_partial_name(o.out, &err);
     struct moe_profile_options p = {
         .texts = o.pairs.n ? o.pairs.items : o.texts.items,
         .n_texts = (uint32_t)(o.pairs.n ? o.pairs.n : o.texts.n),
         .pairs = o.pairs.n > 0,
         .max_tokens = o.max_tokens,
+        .max_windows = o.max_windows,
         .prompt_percent = (uint32_t)(100 * o.prompt_share + 0.5),
         .shard = o.shard.index,
         .n_shards = o.shard.n,
@@ -145,6 +149,7 @@ static int profile(const char *pack)
         .partial = partial,
         .resume = o.resume,
         .progress = cli_progress(),
+        .left_out = &left_out,
     };
     const struct moe_engine_options engine_options = {
         .memory_bytes = o.memory,
@@ -167,6 +172,9 @@ static int profile(const char *pack)
         status = write_statistics(statistics, o.out, &err);
     if (status == MOE_OK) {
         offline_remove_partial(partial);
+        offline_note_left_out(&left_out, p.pairs
+                                             ? "--max-tokens N takes more of each source and target"
+                                             : "--max-windows N takes more of each");
         cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
     }
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))

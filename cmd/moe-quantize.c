@@ -14,6 +14,7 @@
 #include "convert/map_bits.h"
 #include "convert/synthesize.h"
 #include "fmt/gguf.h"
+#include "offline.h"
 #include "pack/pack.h"
 #include "show/show_conversion.h"
 #include "show/show_pack.h"
@@ -23,7 +24,7 @@ static struct {
     struct moe_convert_options convert;
     uint32_t zstd_level;
     struct cli_texts texts;
-    uint32_t max_tokens;
+    uint32_t max_tokens, max_windows;
     uint64_t seed;
     bool sparse, list, verify, json;
 } o = {.convert = {.experts = {{4, 4}}, .n_experts = 1, .dense_bits = 8, .group = 64},
@@ -76,7 +77,9 @@ static const struct cli_option options[] = {
      .word = cli_method_word, .help = "hqq, linear or rtn; gptq, with --text"},
     {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
-     .help = "tokens of each document, at most"},
+     .help = "cut documents into windows of N tokens"},
+    {CLI_OPT_U32(0, "max-windows", "N", &o.max_windows, 1, 1 << 24), .shown = "all",
+     .help = "of a document: leave out what follows them"},
     {CLI_OPT_U32(0, "group", "N", &o.convert.group, 0, MOE_MAX_GROUP), .shown = "64",
      .help = "weights per scale: 32, 64, 128, ...; 0: a row"},
     {CLI_OPT_FLAG(0, "no-mtp", &o.convert.no_ahead),
@@ -301,10 +304,13 @@ static int convert(const char *source)
     cli_catch_termination(); /* an unfinished pack must not remain */
 
     double began = moe_seconds();
+    struct moe_left_out left_out = {0};
     const struct moe_inputs_options inputs = {.texts = o.texts.items,
                                               .n_texts = (uint32_t)o.texts.n,
                                               .max_tokens = o.max_tokens,
-                                              .progress = cli_progress()};
+                                              .max_windows = o.max_windows,
+                                              .progress = cli_progress(),
+                                              .left_out = &left_out};
     struct moe_buf note = {0};
     int status = o.map ? take_map(&map, &err) : MOE_OK;
     if (status == MOE_OK)
@@ -315,6 +321,9 @@ static int convert(const char *source)
                               : moe_convert_pack(source, o.out, &o.convert, &report, &err);
     cli_progress_done();
     free(map.bits);
+    if (status == MOE_OK)
+        offline_note_left_out(&left_out, "32768 are taken evenly of all windows at most, and "
+                                         "--max-windows of each document");
     status = status == MOE_OK ? say_result(o.out, &report, &note, moe_seconds() - began)
                               : cli_error(&err);
     moe_buf_release(&note);
@@ -346,7 +355,8 @@ static int synthesize(void)
 /* -1, or the exit status after a message. */
 static int check_synthesize(int n_args)
 {
-    static const char *const others[] = {"map", "text", "max-tokens", "zstd", "list", "verify"};
+    static const char *const others[] = {"map",  "text", "max-tokens", "max-windows",
+                                         "zstd", "list", "verify"};
     if (!o.synthesize)
         return o.sparse || cli_given("seed")
                    ? cli_misuse("options --sparse and --seed go with --synthesize")
@@ -376,7 +386,8 @@ int main(int argc, char **argv)
         return cli_finish(synthesize());
     bool converting = cli_given("output") || cli_given("experts") || cli_given("dense") ||
                       cli_given("method") || cli_given("group") || cli_given("zstd") ||
-                      cli_given("map") || cli_given("text") || cli_given("max-tokens");
+                      cli_given("map") || cli_given("text") || cli_given("max-tokens") ||
+                      o.max_windows;
     if (o.list && o.verify)
         return cli_misuse("--list and --verify exclude each other");
     if (o.json && !o.list)
@@ -387,8 +398,8 @@ int main(int argc, char **argv)
         return cli_misuse(o.texts.n ? "--text goes with --method gptq"
                                     : "--method %s needs texts: --text FILE",
                           o.convert.method->name);
-    if (cli_given("max-tokens") && o.texts.n == 0)
-        return cli_misuse("--max-tokens goes with --text");
+    if ((cli_given("max-tokens") || o.max_windows) && o.texts.n == 0)
+        return cli_misuse("--max-tokens and --max-windows go with --text");
     if (n_args != 1)
         return cli_misuse(n_args ? "one checkpoint or pack at a time"
                                  : "no checkpoint or pack given");

@@ -118,6 +118,7 @@ static struct measure_perplexity_options perplexity_options(void)
 {
     return (struct measure_perplexity_options){
         .max_doc_tokens = opt.max_doc_tokens,
+        .max_windows = opt.max_windows,
         .window = opt.window,
         .decode_share = 1 - opt.prompt_share,
         .token_log = opt.token_log,

@@ -1,5 +1,6 @@
 #include "offline.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "cli.h"
 #include "record/shards.h"
 
 /* A number that Slurm puts into the environment of an array's tasks. */
@@ -64,6 +66,15 @@ char *offline_partial_name(const char *out, struct moe_err *err)
 void offline_remove_partial(const char *partial)
 {
     unlink(partial);
+}
+
+void offline_note_left_out(const struct moe_left_out *l, const char *but)
+{
+    if (l->tokens)
+        cli_note("%" PRIu64 " of %" PRIu64
+                 " tokens (%.1f%%) of the texts were left out, in %" PRIu64 " document%s: %s",
+                 l->tokens, l->of, 100 * (double)l->tokens / (double)l->of, l->documents,
+                 l->documents == 1 ? "" : "s", but);
 }
 
 int offline_merge(void **sum, const struct offline_merging *how, char **paths, int n, bool partial,

@@ -1,6 +1,6 @@
 /*
- * Shared by the programs whose work takes hours: shards, merging them, and the file beside the
- * output that an interrupted run leaves.
+ * Shared by the programs whose work takes hours: shards, merging them, the file beside the output
+ * that an interrupted run leaves, and what is left out of texts.
  */
 #ifndef CMD_OFFLINE_H
 #define CMD_OFFLINE_H
@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "study/documents.h"
 
 /* --shard I/N; index counts from 0. */
 struct offline_shard {
@@ -22,6 +23,10 @@ bool offline_parse_shard(const char *text, void *to, char why[128]);
 char *offline_partial_name(const char *out, struct moe_err *err);
 /* Once the output is in its place, and not before: until then it is all there is. */
 void offline_remove_partial(const char *partial);
+
+/* Says in numbers what of the texts was not looked at, and what would have it looked at; nothing
+ * where all was. */
+void offline_note_left_out(const struct moe_left_out *left_out, const char *but);
 
 /* --merge: how files of a kind are put together. */
 struct offline_merging {

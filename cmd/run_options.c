@@ -131,6 +131,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids)},
     {CLI_OPT_CHOICE(0, "judge", "BY", &opt.judge, judges), .shown = "nats"},
     {CLI_OPT_U32(0, "max-doc-tokens", "N", &opt.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256"},
+    {CLI_OPT_U32(0, "max-windows", "N", &opt.max_windows, 1, 1 << 24), .shown = "all"},
     {CLI_OPT_U32(0, "window", "N", &opt.window, 2, MOE_MAX_CONTEXT)},
     {CLI_OPT_FLAG(0, "json", &opt.json)},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &opt.prompt_share, 0, 1), .shown = "100%"},
@@ -305,14 +306,14 @@ static int check_options(int n_args, char **args)
         return cli_misuse("options -p and -f exclude each other");
     if ((opt.prompt || opt.file) && (opt.perplexity || opt.ids))
         return cli_misuse("options -p and -f do not go with --perplexity or --ids");
-    if (opt.window && cli_given("max-doc-tokens"))
-        return cli_misuse("options --window and --max-doc-tokens exclude each other");
+    if (opt.window && (cli_given("max-doc-tokens") || opt.max_windows))
+        return cli_misuse("option --window excludes --max-doc-tokens and --max-windows");
     if (opt.judge && !opt.perplexity)
         return cli_misuse("option --judge belongs to --perplexity");
-    if (!opt.perplexity &&
-        (opt.window || opt.token_log || cli_given("max-doc-tokens") || cli_given("prompt-share")))
-        return cli_misuse(
-            "--window, --max-doc-tokens, --prompt-share and --token-log belong to --perplexity");
+    if (!opt.perplexity && (opt.window || opt.token_log || opt.max_windows ||
+                            cli_given("max-doc-tokens") || cli_given("prompt-share")))
+        return cli_misuse("--window, --max-doc-tokens, --max-windows, --prompt-share and "
+                          "--token-log belong to --perplexity");
     if (opt.follow && !opt.bench)
         return cli_misuse("option --follow goes with --bench: what follows a trace is no text");
     if (opt.follow && (opt.prompt || opt.file || cli_given("prompt-tokens")))

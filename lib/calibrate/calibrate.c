@@ -149,6 +149,12 @@ static int read_texts(struct calibration *c, struct moe_err *err)
     int status = moe_corpus_read(&c->corpus, &documents, o->texts, o->n_texts, err);
     if (status == MOE_OK && o->n_checks)
         status = moe_corpus_read(&c->check, &documents, o->checks, o->n_checks, err);
+    const struct moe_corpus *const read[] = {c->corpus, c->check};
+    for (int i = 0; i < 2 && o->left_out; i++) {
+        o->left_out->tokens += read[i] ? read[i]->left_out.tokens : 0;
+        o->left_out->of += read[i] ? read[i]->left_out.of : 0;
+        o->left_out->documents += read[i] ? read[i]->left_out.documents : 0;
+    }
     return status;
 }
 

@@ -20,14 +20,16 @@
 #include "record/map.h"
 #include "record/statistics.h"
 #include "show/show_forecast.h"
+#include "study/documents.h"
 
 enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at most */
 
 struct moe_calibrate_options {
     const char *const *texts, *const *checks; /* paths */
     uint32_t n_texts, n_checks;
-    bool pairs;          /* they hold pairs (documents.h): for models with an encoder */
-    uint32_t max_tokens; /* per document; of a pair, per source and per target */
+    bool pairs;           /* they hold pairs (documents.h): for models with an encoder */
+    uint32_t max_tokens;  /* of a document or window; of a pair, per source and per target */
+    uint32_t max_windows; /* of a document; 0: all */
     enum moe_metric metric;
     enum moe_judge judge;  /* of the tolerance; answers are of pairs only */
     double tolerance;      /* percent or points; below 0: measure importances only */
@@ -49,6 +51,7 @@ struct moe_calibrate_options {
     bool resume;                             /* go on from `partial` where it exists */
     uint64_t memory_bytes;                   /* of the whole process; 0: what is free */
     const struct moe_progress *progress;     /* may be NULL */
+    struct moe_left_out *left_out;           /* of texts and checks; may be NULL */
 };
 
 /* Calibrates the pack. *out is the caller's to free. MOE_ERR_LIMIT: the tolerance cannot be met;

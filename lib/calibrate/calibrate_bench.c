@@ -93,7 +93,8 @@ static int derive(struct moe_model **out, const struct calibration *c, uint32_t 
                   struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    const struct moe_inputs_options texts = {o->texts, o->n_texts, o->max_tokens, o->progress};
+    const struct moe_inputs_options texts = {o->texts,       o->n_texts,  o->max_tokens,
+                                             o->max_windows, o->progress, NULL};
     struct moe_dense_rounding how = c->dense;
     struct moe_inputs_seen *seen = NULL;
     int status = MOE_OK;
@@ -210,6 +211,7 @@ struct moe_documents calibrate_documents(const struct calibration *c)
     return (struct moe_documents){
         .tokenizer = c->model->tokenizer,
         .max_tokens = c->options->max_tokens,
+        .max_windows = c->options->max_windows,
         .pairs = c->options->pairs,
         .decoder_start = c->model->config.decoder_start,
         .progress = c->options->progress,

@@ -298,11 +298,21 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
     if (longest > seen->model->config.context_max)
         longest = seen->model->config.context_max;
     const struct moe_documents documents = {
-        .tokenizer = seen->model->tokenizer, .max_tokens = longest, .progress = o->progress};
+        .tokenizer = seen->model->tokenizer,
+        .max_tokens = longest,
+        .max_windows = o->max_windows,
+        .progress = o->progress,
+    };
     int status = moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err);
     if (status != MOE_OK)
         return status;
+    const uint64_t tokens = seen->corpus->n_predicted, n = seen->corpus->n_documents;
     moe_corpus_thin_out(seen->corpus, MOE_MOST_INPUTS);
+    if (o->left_out) {
+        *o->left_out = seen->corpus->left_out;
+        o->left_out->tokens += tokens - seen->corpus->n_predicted;
+        o->left_out->documents += n - seen->corpus->n_documents;
+    }
     seen->for_convert.n_tokens = seen->corpus->n_predicted;
     seen->for_convert.hash =
         moe_hash64(seen->corpus->ids, seen->corpus->n_tokens * sizeof *seen->corpus->ids);

@@ -30,8 +30,10 @@ enum {
 struct moe_inputs_options {
     const char *const *texts; /* files */
     uint32_t n_texts;
-    uint32_t max_tokens; /* of a document; 0: MOE_INPUTS_DOC_TOKENS */
+    uint32_t max_tokens;  /* of a document or window; 0: MOE_INPUTS_DOC_TOKENS */
+    uint32_t max_windows; /* of a document (study/documents.h); 0: all */
     const struct moe_progress *progress;
+    struct moe_left_out *left_out; /* also of what is thinned out; may be NULL */
 };
 
 struct moe_inputs_seen;

@@ -157,6 +157,7 @@ int moe_corpus_read(struct moe_corpus **out, const struct moe_documents *how,
     *out = NULL;
     if (!r.corpus)
         return MOE_ERR_MEMORY;
+    documents.left_out = &r.corpus->left_out;
     r.corpus->texts = moe_alloc(n_paths, sizeof *r.corpus->texts, err);
     int status = r.corpus->texts ? MOE_OK : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < n_paths && status == MOE_OK; i++) {

@@ -1,6 +1,7 @@
 /*
- * Texts, or pairs, as token ids in memory, document by document (study/documents.h), to be run more
- * than once. Of a pair the document is the target, from the decoder's first token on.
+ * Texts, or pairs, as token ids in memory, document by document or window by window
+ * (study/documents.h), to be run more than once. Of a pair the document is the target, from the
+ * decoder's first token on.
  */
 #ifndef MOE_STUDY_CORPUS_H
 #define MOE_STUDY_CORPUS_H
@@ -27,6 +28,7 @@ struct moe_corpus {
     uint32_t n_texts, n_documents;
     uint64_t n_tokens, n_predicted;
     uint32_t longest; /* tokens of a document */
+    struct moe_left_out left_out;
     struct moe_corpus_text *texts;
     uint64_t *first; /* [n_documents + 1] of a document's ids */
     uint32_t *ids;

@@ -1,3 +1,4 @@
+/* Texts cut into documents and windows, and read as pairs. */
 #include "study/documents.h"
 
 #include <stdlib.h>
@@ -46,6 +47,9 @@ static int cutting_open(struct cutting *c, const struct moe_documents *d, const 
                         struct moe_err *err)
 {
     *c = (struct cutting){.d = d, .path = path, .fd = -1};
+    if (d->max_tokens < 2)
+        return moe_fail(err, MOE_ERR_USAGE, "documents of %u tokens do not work: 2 and more do",
+                        d->max_tokens);
     if (d->pairs) {
         c->window = moe_alloc(WINDOW, 1, err);
         c->fd = c->window ? moe_file_open(path, &c->size, err) : MOE_ERR_MEMORY;
@@ -153,6 +157,87 @@ static int read_document(struct cutting *c, struct moe_err *err)
     return moe_file_pread(c->fd, c->path, c->text, n, c->begin, err);
 }
 
+/* ---- Windows ---- */
+
+/* The document at hand, on its way through windows. */
+struct windows {
+    struct cutting *c;
+    int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err);
+    void *ctx;
+    uint64_t n, tokens, left_out; /* windows that were given, tokens met and left out */
+    uint64_t bytes;               /* of the tokens that were given */
+};
+
+static int give_window(struct windows *w, uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    const struct cutting *c = w->c;
+    const struct moe_documents *d = c->d;
+    ids[0] = c->first;
+    int status = w->fn(w->ctx, ids, n, err);
+    w->n++;
+    w->tokens += n - 1;
+    for (uint64_t i = 1; i < n && d->progress; i++) {
+        uint32_t length;
+        moe_tokenizer_bytes(d->tokenizer, ids[i], &length);
+        w->bytes += length;
+    }
+    uint64_t at = c->begin + w->bytes; /* normalized text may be longer */
+    moe_progress_report(d->progress, d->what, at < c->after ? at : c->after, c->size);
+    if (status == MOE_OK && moe_progress_stopped(d->progress))
+        status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    return status;
+}
+
+/* Gives the windows that are complete and removes them; the first id is the next one's prefix. */
+static int take_windows(void *ctx, struct moe_ids *ids, struct moe_err *err)
+{
+    struct windows *w = ctx;
+    const struct moe_documents *d = w->c->d;
+    uint64_t window = d->max_tokens, i = 0;
+    int status = MOE_OK;
+    while (status == MOE_OK && ids->n - i > window && (!d->max_windows || w->n < d->max_windows)) {
+        status = give_window(w, ids->ids + i, window, err);
+        i += window - 1;
+    }
+    ids->n -= i;
+    memmove(ids->ids, ids->ids + i, ids->n * sizeof *ids->ids);
+    if (status == MOE_OK && d->max_windows && w->n == d->max_windows) {
+        w->left_out += ids->n - 1;
+        ids->n = 1;
+        status = d->left_out ? MOE_OK : MOE_TOKENIZER_ENOUGH;
+    }
+    return status;
+}
+
+/* Calls fn with the windows of the document at hand; *n: their number. */
+static int each_window(struct cutting *c, struct moe_ids *ids,
+                       int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err),
+                       void *ctx, uint64_t *n, struct moe_err *err)
+{
+    const struct moe_documents *d = c->d;
+    struct windows w = {.c = c, .fn = fn, .ctx = ctx};
+    int status = read_document(c, err);
+    ids->n = 0;
+    if (status == MOE_OK)
+        status = moe_ids_push(ids, c->first, err);
+    /* One id more than a window: that it is the last is known at the document's end. */
+    if (status == MOE_OK)
+        status =
+            moe_tokenizer_encode_parts(d->tokenizer, c->text, c->end - c->begin,
+                                       (uint64_t)d->max_tokens + 1, take_windows, &w, ids, err);
+    if (status == MOE_OK && (w.n == 0 || (ids->n > 1 && (!d->max_windows || w.n < d->max_windows))))
+        status = give_window(&w, ids->ids, ids->n, err);
+    else if (ids->n > 1)
+        w.left_out += ids->n - 1;
+    if (d->left_out) {
+        d->left_out->tokens += w.left_out;
+        d->left_out->of += w.tokens + w.left_out;
+        d->left_out->documents += w.left_out > 0;
+    }
+    *n = w.n;
+    return status;
+}
+
 /* ---- What they take ---- */
 
 static uint64_t document_bytes(const struct moe_documents *d, uint64_t n, uint64_t longest_piece)
@@ -169,11 +254,14 @@ static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_docu
 {
     const struct moe_documents *d = c->d;
     uint64_t n = c->end - c->begin, bytes = document_bytes(d, n, UINT64_MAX);
+    uint64_t more = d->pairs ? 0 : n / (d->max_tokens - 1); /* windows behind the first */
+    if (d->max_windows && more > d->max_windows - 1)
+        more = d->max_windows - 1;
     if (d->pairs) /* both texts, decoded and encoded */
         bytes += n + document_bytes(d, n, UINT64_MAX);
     struct moe_tokenizer_survey survey;
-    out->n++;
-    out->most_ids += d->max_tokens < n ? d->max_tokens : n + 1;
+    out->n += 1 + more;
+    out->most_ids += (1 + more) * d->max_tokens < n ? (1 + more) * d->max_tokens : n + 1 + more;
     out->longest = n > out->longest ? n : out->longest;
     out->all_bytes += n;
     if (bytes <= out->bytes)
@@ -182,7 +270,7 @@ static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_docu
     if (n <= may_hold && !d->pairs) {
         status = read_document(c, err);
         if (status == MOE_OK)
-            status = moe_tokenizer_look(d->tokenizer, c->text, n, d->max_tokens, &survey, err);
+            status = moe_tokenizer_look(d->tokenizer, c->text, n, UINT64_MAX, &survey, err);
         if (status == MOE_OK)
             bytes = document_bytes(d, n, survey.longest_piece);
     }
@@ -232,11 +320,18 @@ static int chain(struct cutting *c, struct moe_hasher *hasher, uint64_t *fingerp
     return status;
 }
 
+static int give_nothing(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    (void)ctx, (void)ids, (void)n, (void)err;
+    return MOE_OK;
+}
+
 int moe_documents_count(const struct moe_documents *d, const char *path, uint64_t *n,
                         uint64_t *fingerprint, struct moe_err *err)
 {
     struct cutting c;
     struct moe_hasher *hasher = moe_hasher_new();
+    struct moe_ids ids = {0};
     bool found = true;
     int status = cutting_open(&c, d, path, err);
     *n = *fingerprint = 0;
@@ -244,12 +339,16 @@ int moe_documents_count(const struct moe_documents *d, const char *path, uint64_
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: a text's fingerprint");
     while (status == MOE_OK && found) {
         status = next_document(&c, &found, err);
+        uint64_t n_windows = found;
         if (status == MOE_OK && found)
             status = chain(&c, hasher, fingerprint, err);
-        *n += found;
+        if (status == MOE_OK && found && !d->pairs)
+            status = each_window(&c, &ids, give_nothing, NULL, &n_windows, err);
+        *n += n_windows;
         if (status == MOE_OK && moe_progress_stopped(d->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
+    moe_ids_release(&ids);
     moe_hasher_free(hasher);
     cutting_close(&c);
     return status;
@@ -267,15 +366,8 @@ int moe_documents_each(const struct moe_documents *d, const char *path,
         status = next_document(&c, &found, err);
         if (status != MOE_OK || !found)
             break;
-        status = read_document(&c, err);
-        ids.n = 0;
-        if (status == MOE_OK)
-            status = moe_ids_push(&ids, c.first, err);
-        if (status == MOE_OK)
-            status = moe_tokenizer_encode_start(d->tokenizer, c.text, c.end - c.begin,
-                                                d->max_tokens, &ids, err);
-        if (status == MOE_OK)
-            status = fn(ctx, ids.ids, ids.n < d->max_tokens ? ids.n : d->max_tokens, err);
+        uint64_t n_windows;
+        status = each_window(&c, &ids, fn, ctx, &n_windows, err);
         moe_progress_report(d->progress, d->what, c.after, c.size);
         if (status == MOE_OK && moe_progress_stopped(d->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
@@ -321,10 +413,16 @@ static int read_pair(const char *name, const char *line, uint64_t n, struct moe_
 static int encode_text(const struct moe_documents *d, const struct moe_buf *text,
                        struct moe_ids *ids, struct moe_err *err)
 {
+    uint64_t before = ids->n; /* a target's prefix */
     int status = moe_tokenizer_encode_whole(d->tokenizer, (const char *)text->data,
                                             strlen((const char *)text->data), true, ids, err);
-    if (ids->n > d->max_tokens)
-        ids->n = d->max_tokens;
+    uint64_t cut = ids->n > d->max_tokens ? ids->n - d->max_tokens : 0;
+    if (d->left_out) {
+        d->left_out->of += ids->n - before;
+        d->left_out->tokens += cut;
+        d->left_out->documents += cut > 0;
+    }
+    ids->n -= cut;
     return status;
 }
 

@@ -1,8 +1,9 @@
 /*
  * Texts as documents, separated by lines that hold only the end-of-text token's text. Each is
- * tokenized alone (its trailing newline before the separator belongs to the separator), prefixed
- * with the token that begins a text where the tokenizer adds one, else with end-of-text, and cut to
- * max_tokens: what follows them is left out.
+ * tokenized alone (its trailing newline before the separator belongs to the separator) and prefixed
+ * with the token that begins a text where the tokenizer adds one, else with end-of-text. One of more
+ * than max_tokens is cut into windows of that length, the last of them shorter: each is a document
+ * of its own, with the prefix before it.
  *
  * Or as pairs of a source and a target: lines of JSON, {"source": TEXT, "target": TEXT}, for models
  * with an encoder. Each text is tokenized as a whole, special tokens that it names being these (T5:
@@ -22,21 +23,29 @@
 #include "base/progress.h"
 #include "text/tokenizer.h"
 
+/* What readers leave out. */
+struct moe_left_out {
+    uint64_t tokens, of; /* of all tokens, prefixes not counted */
+    uint64_t documents;  /* that are not whole; of pairs, texts */
+};
+
 struct moe_documents {
     const struct moe_tokenizer *tokenizer;
-    uint32_t
-        max_tokens; /* per document, the prefix included; of a pair, per source and per target */
-    bool pairs;     /* the files hold pairs: a document is a line that is not empty */
+    uint32_t max_tokens; /* at least 2: of a document or window, the prefix included; of a pair, per
+                            source and per target */
+    uint32_t max_windows;   /* of a document, the first ones: what follows is left out; 0: all */
+    bool pairs;             /* the files hold pairs: a document is a line that is not empty */
     uint32_t decoder_start; /* of pairs */
     const char *what;       /* being done, for the progress bar */
     const struct moe_progress *progress;
+    struct moe_left_out *left_out; /* added to by what reads all of a file; NULL: not counted */
 };
 
 /* What texts take in memory. */
 struct moe_documents_size {
-    uint64_t n;        /* documents that are not empty */
-    uint64_t most_ids; /* of all documents together, each cut to max_tokens: no more than so many */
-    uint64_t longest;  /* bytes of the longest */
+    uint64_t n;         /* documents and windows that are not empty, at most */
+    uint64_t most_ids;  /* of all of these together: no more than so many */
+    uint64_t longest;   /* bytes of the longest */
     uint64_t all_bytes; /* of all of them */
     uint64_t bytes;     /* to read any of them and encode it */
 };
@@ -46,12 +55,12 @@ struct moe_documents_size {
 int moe_documents_survey(const struct moe_documents *documents, const char *const *paths,
                          uint32_t n_paths, uint64_t may_hold, struct moe_documents_size *out,
                          struct moe_err *err);
-/* Counts the documents that moe_documents_each would give, without their ids; *fingerprint is of
- * their bytes, in order: 0 where there are none. */
+/* Counts the documents and windows that moe_documents_each or moe_pairs_each would give;
+ * *fingerprint is of the documents' bytes, in order: 0 where there are none. */
 int moe_documents_count(const struct moe_documents *documents, const char *path, uint64_t *n,
                         uint64_t *fingerprint, struct moe_err *err);
-/* Calls fn with the ids of each document of the file, in order, until one fails; empty ones are
- * left out. MOE_ERR_INTERRUPTED when the user asked to stop, between two documents. */
+/* Calls fn with the ids of each document or window of the file, in order, until one fails; empty
+ * documents are left out. MOE_ERR_INTERRUPTED when the user asked to stop, between two of them. */
 int moe_documents_each(const struct moe_documents *documents, const char *path,
                        int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err),
                        void *ctx, struct moe_err *err);

@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "run/source.h"
 #include "study/answers.h"
-#include "study/documents.h"
 
 enum { DEFAULT_DOC_TOKENS = 256 };
 
@@ -173,6 +172,7 @@ static struct moe_documents documents_of(const struct moe_perplexity_options *op
     return (struct moe_documents){
         .tokenizer = model->tokenizer,
         .max_tokens = limit < context ? limit : context,
+        .max_windows = options->max_windows,
         .pairs = model->config.n_encoder > 0,
         .decoder_start = model->config.decoder_start,
         .what = "perplexity",
@@ -247,6 +247,7 @@ int moe_perplexity(struct moe_session *s, const char *path,
     double started = moe_seconds();
     struct scorer sc = {.s = s, .options = options};
     struct moe_buf text = {0};
+    struct moe_left_out left_out = {0};
     bool pairs = s->model->config.n_encoder > 0;
     int status = open_scorer(&sc, err);
     if (status == MOE_OK && (pairs ? options->window > 0 : options->answers))
@@ -258,7 +259,8 @@ int moe_perplexity(struct moe_session *s, const char *path,
         if (status == MOE_OK)
             status = score_windows(&sc, path, (const char *)text.data, text.size, err);
     } else if (status == MOE_OK) {
-        const struct moe_documents documents = documents_of(options, s->model, s->context);
+        struct moe_documents documents = documents_of(options, s->model, s->context);
+        documents.left_out = &left_out;
         status = documents.pairs ? moe_pairs_each(&documents, path, score_pair, &sc, err)
                                  : moe_documents_each(&documents, path, score_document, &sc, err);
     }
@@ -274,6 +276,7 @@ int moe_perplexity(struct moe_session *s, const char *path,
             .nll = sc.sum / (double)sc.n_tokens,
             .n_tokens = sc.n_tokens,
             .n_documents = sc.n_documents,
+            .left_out = left_out,
             .rouge2 = options->answers ? sc.rouge2 / (double)sc.n_documents : -1,
             .accuracy = options->answers ? (double)sc.n_right / (double)sc.n_documents : -1,
             .seconds = moe_seconds() - started,

@@ -12,9 +12,11 @@
 #include "base/err.h"
 #include "base/progress.h"
 #include "engine/engine.h"
+#include "study/documents.h"
 
 struct moe_perplexity_options {
-    uint32_t max_doc_tokens; /* per document, end-of-text prefix included; default 256 */
+    uint32_t max_doc_tokens; /* of a document or window, the prefix included; 0: 256 */
+    uint32_t max_windows;    /* of a document (documents.h); 0: all */
     uint32_t window;         /* > 0: the whole file in windows of so many tokens instead */
     double decode_share; /* of each text's tokens, the last ones, computed one by one as decoding
                             does: strategies that may change results differ there */
@@ -36,6 +38,7 @@ struct moe_perplexity {
     double nll;           /* mean nats per predicted token */
     uint64_t n_tokens;    /* predicted tokens */
     uint64_t n_documents; /* or windows, or pairs */
+    struct moe_left_out left_out;
     /* Of answers, means over the pairs: F1 of Rouge-2 (rouge.h), and the share that equal the
      * target but for blanks around them. -1: none were generated. */
     double rouge2, accuracy;
@@ -44,7 +47,7 @@ struct moe_perplexity {
 
 /* Documents are separated by lines that hold only the end-of-text token's text; each is tokenized
  * alone (its trailing newline before the separator belongs to the separator), prefixed with
- * end-of-text, cut to max_doc_tokens; all tokens but the first are predicted.
+ * end-of-text, cut into windows of max_doc_tokens; all tokens but a window's first are predicted.
  * window N: the file's tokens are cut into windows of N; in each the first is replaced by bos where
  * the tokenizer adds one, and the second half is scored, as llama.cpp's perplexity tool does. */
 int moe_perplexity(struct moe_session *s, const char *path,

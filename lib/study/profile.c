@@ -12,7 +12,6 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "study/documents.h"
 #include "study/probe.h"
 
 enum {
@@ -135,6 +134,9 @@ static int describe(struct profiling *p, uint64_t pack_fingerprint, struct moe_e
 {
     const struct moe_profile_options *o = p->options;
     struct moe_origins *origins = &p->statistics->origins;
+    struct moe_documents documents = p->documents;
+    documents.what = "counting tokens";
+    documents.left_out = NULL;
     int status = moe_origins_begin(origins, o->n_texts, o->shard, o->n_shards, err);
     if (status != MOE_OK)
         return status;
@@ -143,7 +145,7 @@ static int describe(struct profiling *p, uint64_t pack_fingerprint, struct moe_e
     origin->options_fingerprint = o->prior ? moe_statistics_fingerprint(o->prior) : 0;
     for (uint32_t i = 0; i < o->n_texts && status == MOE_OK; i++) {
         uint64_t n;
-        status = moe_documents_count(&p->documents, o->texts[i], &n, &origin->texts[i], err);
+        status = moe_documents_count(&documents, o->texts[i], &n, &origin->texts[i], err);
         origin->n_texts++;
         origin->documents += n;
     }
@@ -368,6 +370,7 @@ int moe_profile_survey(struct moe_profile_options *o, const struct moe_model *mo
     const struct moe_statistics_shape shape = shape_of(model, o);
     const struct moe_documents documents = {.tokenizer = model->tokenizer,
                                             .max_tokens = o->max_tokens,
+                                            .max_windows = o->max_windows,
                                             .pairs = o->pairs,
                                             .progress = o->progress};
     struct moe_documents_size size;
@@ -417,10 +420,12 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
         .options = o,
         .documents = {.tokenizer = session->model->tokenizer,
                       .max_tokens = o->max_tokens,
+                      .max_windows = o->max_windows,
                       .pairs = o->pairs,
                       .decoder_start = session->model->config.decoder_start,
                       .what = "profiling",
-                      .progress = o->progress},
+                      .progress = o->progress,
+                      .left_out = o->left_out},
         .saving = {now, now},
         .whole = true,
     };

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "record/statistics.h"
 #include "run/session.h"
+#include "study/documents.h"
 #include "trace/trace.h"
 
 /* As many scores as moe_trace_default_keep says. */
@@ -18,15 +19,18 @@ struct moe_profile_options {
     const char *const *texts; /* paths */
     bool pairs;               /* of files of pairs (documents.h): for models with an encoder */
     uint32_t n_texts;
-    uint32_t max_tokens;      /* per document, as --perplexity cuts it; <= the session's context */
-    uint32_t prompt_percent;  /* of a document's tokens that count as its prompt */
-    uint32_t shard, n_shards; /* documents shard, shard + n_shards, ... counted over all texts */
+    uint32_t max_tokens;     /* of a document or window (documents.h); <= the session's context */
+    uint32_t max_windows;    /* of a document; 0: all */
+    uint32_t prompt_percent; /* of a document's tokens that count as its prompt */
+    /* Documents and windows shard, shard + n_shards, ... counted over all texts. */
+    uint32_t shard, n_shards;
     const struct moe_statistics *prior;  /* path statistics to try; borrowed, may be NULL */
     const char *partial;                 /* file for what is done so far; NULL: none */
     const char *trace;                   /* file for the trace; NULL: none */
     uint32_t trace_keep;                 /* scores kept in it, see MOE_TRACE_KEEP_ENOUGH */
     bool resume;                         /* go on from `partial` where it exists */
     const struct moe_progress *progress; /* may be NULL */
+    struct moe_left_out *left_out;       /* of all texts, whatever the shard; may be NULL */
 
     /* Set by moe_profile_survey. */
     uint64_t text_bytes;  /* of the longest document */

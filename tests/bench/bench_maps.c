@@ -82,6 +82,7 @@ static void open_all(const char *pack, const char *map, const char *const *texts
     must(moe_experts_open_every(&b.experts, b.model->pack, 0, NULL, &err), &err);
     const struct moe_documents documents = {.tokenizer = b.model->tokenizer,
                                             .max_tokens = MAX_TOKENS,
+                                            .max_windows = 1,
                                             .pairs = b.model->config.n_encoder > 0,
                                             .decoder_start = b.model->config.decoder_start};
     must(moe_corpus_read(&b.corpus, &documents, texts, n, &err), &err);

@@ -40,8 +40,8 @@ static int run_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_e
 static int pass(struct bench *b, const char *text, bool probing, double *seconds,
                 struct moe_err *err)
 {
-    const struct moe_documents documents = {.tokenizer = b->session->model->tokenizer,
-                                            .max_tokens = MAX_TOKENS};
+    const struct moe_documents documents = {
+        .tokenizer = b->session->model->tokenizer, .max_tokens = MAX_TOKENS, .max_windows = 1};
     struct moe_statistics *statistics = NULL;
     struct moe_statistics_shape shape = moe_model_statistics_shape(b->session->model);
     shape.max_tokens = MAX_TOKENS;

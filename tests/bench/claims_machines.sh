@@ -16,7 +16,7 @@ END
 papers_trace() {
     quantize 42 --experts 4,2
     # shellcheck disable=SC2046
-    [ -e "$work/papers.trace" ] || "$bin/moe-profile" -q "$work/42.moe" $(of_texts --text valid) --max-tokens 64 \
+    [ -e "$work/papers.trace" ] || "$bin/moe-profile" -q "$work/42.moe" $(of_texts --text valid) --max-tokens 64 --max-windows 1 \
         --trace "$work/papers.trace" -o "$work/papers.yaml"
 }
 # on NAME MACHINE SHAPE EXPERTS MEMORY STRATEGIES OPTION...: a table in JSON, a line for each strategy and size.

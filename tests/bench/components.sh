@@ -76,7 +76,7 @@ plan() { # OPTION...: of $pack, for what the runs do
 # Perplexity needs the logits of many rows at once, which a plan for answers does not book: they are added.
 run() { # PLAN TEXT JSON
     grouped "$bin/moe-run" -q "$pack" --plan "$1" --memory $((budget + scores)) --perplexity "$2" \
-        --max-doc-tokens "$tokens" --prompt-share 34% --stats-json "$3" >/dev/null
+        --max-doc-tokens "$tokens" --max-windows 1 --prompt-share 34% --stats-json "$3" >/dev/null
 }
 
 # Prints a table of one phase: seconds of a token, predicted and measured, and their ratio.
@@ -105,7 +105,7 @@ compare() { # PHASE PREFIX PLAN.json WARM.json WHOLE.json
 for pack in $PACKS; do
     name=$(basename "$pack" .moe)
     [ -e "$work/$name.trace" ] || "$bin/moe-profile" -q "$pack" --text "$texts/stories.calib.txt" \
-        --text "$texts/math.calib.txt" --text "$texts/code.calib.txt" --max-tokens "$tokens" --prompt-share 34% \
+        --text "$texts/math.calib.txt" --text "$texts/code.calib.txt" --max-tokens "$tokens" --max-windows 1 --prompt-share 34% \
         --shard 1/8 -o "$work/$name.stats" --trace "$work/$name.trace"
     "$bin/moe-profile" -q --device "$pack" -o "$work/$name.device"
     vocabulary=$("$bin/moe-quantize" --list "$pack" --json | jq .model.vocab)

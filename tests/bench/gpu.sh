@@ -35,7 +35,7 @@ make_model() {
         rm -r "$1/model"
     fi
     # The widened model routes as the bundled one does.
-    [ -f "$1/stats.yaml" ] || "$BUILD/bin/moe-profile" -q "$1/42.moe" --max-tokens 96 \
+    [ -f "$1/stats.yaml" ] || "$BUILD/bin/moe-profile" -q "$1/42.moe" --max-tokens 96 --max-windows 1 \
         --text tests/data/stories.calib.txt -o "$1/stats.yaml"
 }
 

@@ -10,7 +10,7 @@
 pack
 rounds=${MONOTONE_ROUNDS:-9}
 noise=${MONOTONE_NOISE:-10}
-"$bin/moe-profile" -q "$tiny" --text tests/data/stories.calib.txt --max-tokens 512 -o "$tmp/s.yaml" \
+"$bin/moe-profile" -q "$tiny" --text tests/data/stories.calib.txt --max-tokens 512 --max-windows 1 -o "$tmp/s.yaml" \
     --trace "$tmp/t.trace" || exit 1
 "$bin/moe-profile" -q --device "$tiny" -o "$tmp/device.yaml" || exit 1
 least=$(smallest_memory "$bin/moe-plan" "$tiny")

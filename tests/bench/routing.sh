@@ -24,7 +24,7 @@ for text in stories math code; do
     echo '<|endoftext|>'
 done >"$dir/texts"
 "$bin/moe-profile" -q "$dir/42.moe" --text tests/data/stories.calib.txt --text tests/data/math.calib.txt \
-    --text tests/data/code.calib.txt --max-tokens 32 -o "$dir/stats.yaml"
+    --text tests/data/code.calib.txt --max-tokens 32 --max-windows 1 -o "$dir/stats.yaml"
 
 # measure KIND VALUE SIZE [OPTION]...: "KIND VALUE nats MB low% skipped% others% host%".
 measure() {

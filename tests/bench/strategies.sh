@@ -40,7 +40,7 @@ profile_device() {
         "$BUILD/bin/moe-profile" -q --device "$dir/42.moe" -o "$dir/device.yaml"
 }
 # Statistics of the calibration texts: the widened model routes as the bundled one does.
-[ -f "$dir/stats.yaml" ] || profile --max-tokens 96 -o "$dir/stats.yaml"
+[ -f "$dir/stats.yaml" ] || profile --max-tokens 96 --max-windows 1 -o "$dir/stats.yaml"
 
 run() { # PACK [option=value]...
     pack=$dir/$1
@@ -114,7 +114,7 @@ for part; do
         ;;
     plans)
         # Documents of the calibration texts cut as those of the grid are: 16 + 32 tokens.
-        [ -f "$dir/calib.trace" ] || profile --max-tokens 48 --prompt-share 34% \
+        [ -f "$dir/calib.trace" ] || profile --max-tokens 48 --max-windows 1 --prompt-share 34% \
             -o "$dir/calib.yaml" --trace "$dir/calib.trace"
         profile_device
         echo "== plans, 4,2 bits: predicted and measured; auto"

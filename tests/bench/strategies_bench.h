@@ -152,7 +152,8 @@ static int read_documents(struct bench *b, const struct moe_model *m, struct moe
     b->ids = moe_alloc(MAX_DOCUMENTS * length, sizeof *b->ids, err);
     int status = all && b->ids ? MOE_OK : MOE_ERR_MEMORY;
     while (status == MOE_OK && n_texts < 15 && (path = strsep(&rest, ","))) {
-        const struct moe_documents d = {.tokenizer = m->tokenizer, .max_tokens = (uint32_t)length};
+        const struct moe_documents d = {
+            .tokenizer = m->tokenizer, .max_tokens = (uint32_t)length, .max_windows = 1};
         b->n_joined = 0;
         status = moe_documents_each(&d, path, take_document, b, err);
         first[++n_texts] = b->n_documents;

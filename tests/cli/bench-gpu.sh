@@ -17,7 +17,7 @@ expect_stdout_like '*7 sections, 364 figures, 0 of them no positive number' "no 
 
 two=$tmp/two.moe
 "$bin/moe-quantize" -q --method rtn --experts 4,2 -o "$two" "$checkpoint"
-"$bin/moe-profile" -q "$two" --text tests/data/stories.calib.txt --max-tokens 24 -o "$tmp/stats.yaml"
+"$bin/moe-profile" -q "$two" --text tests/data/stories.calib.txt --max-tokens 24 --max-windows 1 -o "$tmp/stats.yaml"
 run "$bench" --smoke "$two" --statistics "$tmp/stats.yaml" --text tests/data/stories.valid.txt
 expect_exit 0 "a model is measured"
 for row in ondemand fate hobbit daop prefetch; do

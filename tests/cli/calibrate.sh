@@ -25,7 +25,7 @@ head_of code.calib 1 >"$tmp/code.txt"
 head_of math.valid 3 >"$tmp/check.txt"
 calibrate() {
     "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
-        --max-tokens 12 "$@"
+        --max-tokens 12 --max-windows 1 "$@"
 }
 run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/none" -o "$tmp/x"
 error_line 1 "moe-calibrate: $tmp/none*" "a text that is not there"
@@ -79,7 +79,7 @@ expect_exit 3 "a map that is cut off"
 figure() { "$bin/moe-calibrate" --show --json "$1" | sed -n "s/.*\"choice\":{[^{]*\"loss\":{[^}]*\"nats_per_token\":\([0-9.e+-]*\).*/\1/p"; }
 run "$bin/moe-quantize" -q --map "$tmp/one.yaml" -o "$tmp/mixed.moe" "$tmp/all.moe"
 expect_exit 0 "a pack that follows it"
-nats() { "$bin/moe-run" "$1" --perplexity "$2" --max-doc-tokens 12 --json; }
+nats() { "$bin/moe-run" "$1" --perplexity "$2" --max-doc-tokens 12 --max-windows 1 --json; }
 { nats "$tmp/mixed.moe" "$tmp/math.txt"; nats "$tmp/mixed.moe" "$tmp/code.txt"; } >"$tmp/nats"
 measured=$(sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' "$tmp/nats" |
     awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }')
@@ -103,12 +103,12 @@ check "a method is named" grep -q '^dense_method: linear$' "$tmp/linear.yaml"
 said=$(figure "$tmp/linear.yaml") measured=$(nats_of "$tmp/linear.moe")
 check "... and costs what the map says ($said)" \
     awk "BEGIN { exit !(\"$said\" != \"\" && ($measured - ${said:-0}) ^ 2 < 4e-10) }"
-aware="--method gptq --text $tmp/math.txt --text $tmp/code.txt --max-tokens 12"
+aware="--method gptq --text $tmp/math.txt --text $tmp/code.txt --max-tokens 12 --max-windows 1"
 # shellcheck disable=SC2086
 "$bin/moe-quantize" -q $aware --experts 8,4,2 -o "$tmp/aware.moe" "$checkpoint" || exit 1
 # shellcheck disable=SC2086
 run "$bin/moe-calibrate" -q "$tmp/aware.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
-    --max-tokens 12 $quickly -o "$tmp/aware.yaml"
+    --max-tokens 12 --max-windows 1 $quickly -o "$tmp/aware.yaml"
 check "gptq is a pack's own method" grep -q '^dense_method: gptq$' "$tmp/aware.yaml"
 # shellcheck disable=SC2086
 "$bin/moe-quantize" -q --map "$tmp/aware.yaml" $aware -o "$tmp/aware3.moe" "$tmp/aware.moe"
@@ -130,7 +130,7 @@ member() { # SECTION MEMBER: a number of --json
 weighted() { # OPTION...: nats per token of both texts
     for text in "$tmp/math.txt" "$tmp/code.txt"; do
         "$bin/moe-run" "$tmp/two.moe" --strategy ondemand "$@" --perplexity "$text" \
-            --max-doc-tokens 12 --json
+            --max-doc-tokens 12 --max-windows 1 --json
     done | sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' |
         awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }'
 }
@@ -146,7 +146,7 @@ check "hobbit's thresholds ($t1, $t2) cost what moe-run measures" \
     near "$(weighted "$@")" "$(member hobbit nats_per_token)"
 
 # With statistics and a trace: weights of the cache that are no worse than its own.
-"$bin/moe-profile" -q "$tmp/all.moe" --text "$tmp/math.txt" --max-tokens 12 -o "$tmp/stats.yaml" \
+"$bin/moe-profile" -q "$tmp/all.moe" --text "$tmp/math.txt" --max-tokens 12 --max-windows 1 -o "$tmp/stats.yaml" \
     --trace "$tmp/trace" || exit 1
 run calibrate --importance proxy --without fate --stats "$tmp/stats.yaml" --trace "$tmp/trace" \
     -o "$tmp/weighed.yaml"
@@ -159,7 +159,7 @@ check "... finds weights" awk '
 # Shards put together, and an interrupted run that is resumed, have the importances of one run.
 importances() { sed -n '/^importances:/,/^[a-z]/{/^ /p;}' "$1"; }
 seq 3 | xargs -P 2 -I SHARD "$bin/moe-calibrate" -q -t 2 "$tmp/all.moe" --text "$tmp/math.txt" \
-    --text "$tmp/code.txt" --max-tokens 12 --tolerance 3% --shard SHARD/3 -o "$tmp/part.SHARD.yaml"
+    --text "$tmp/code.txt" --max-tokens 12 --max-windows 1 --tolerance 3% --shard SHARD/3 -o "$tmp/part.SHARD.yaml"
 run "$bin/moe-calibrate" -q --merge "$tmp"/part.*.yaml -o "$tmp/merged.yaml"
 expect_exit 0 "shards are merged"
 importances "$tmp/one.yaml" >"$tmp/of.one"
@@ -203,7 +203,7 @@ check "... is the same from those of shards" cmp "$tmp/large.yaml" "$tmp/from.ya
 run "$bin/moe-calibrate" "$tmp/all.moe" --text "$tmp/math.txt" --from "$tmp/merged.yaml" -o "$tmp/x"
 expect_exit 2 "importances of other texts are refused"
 interrupt "$tmp/stopped.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" \
-    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 12 --tolerance 3% --without fate \
+    --text "$tmp/math.txt" --text "$tmp/code.txt" --max-tokens 12 --max-windows 1 --tolerance 3% --without fate \
     --without hobbit -o "$tmp/stopped.yaml"
 expect_exit 1 "SIGINT ends it"
 expect_stderr_like '*--resume continues from there*stopped*' "... and says how to go on"
@@ -223,7 +223,7 @@ expect_stdout_like '*measured where it decides:*measured, * estimated within a f
 run adaptive -t 2 --from "$tmp/merged.yaml" -o "$tmp/again.yaml"
 check "they are those of the full search, on two threads" cmp "$tmp/adaptive.yaml" "$tmp/again.yaml"
 interrupt "$tmp/astop.yaml.part" "$bin/moe-calibrate" -t 1 "$tmp/all.moe" --text "$tmp/math.txt" --text "$tmp/code.txt" \
-    --max-tokens 12 --importance adaptive --measured 10% --tolerance 3% --without fate --without hobbit -o "$tmp/astop.yaml"
+    --max-tokens 12 --max-windows 1 --importance adaptive --measured 10% --tolerance 3% --without fate --without hobbit -o "$tmp/astop.yaml"
 run adaptive --resume -o "$tmp/astop.yaml"
 check "an interrupted one that is resumed has the same file" cmp "$tmp/adaptive.yaml" "$tmp/astop.yaml"
 run adaptive --shard 1/2 -o "$tmp/x"
@@ -236,7 +236,7 @@ error_line 2 "*--measured is for --importance adaptive*" "a share of the full se
 head -c 1048576 /dev/zero | tr '\0' a >"$tmp/wide.txt"
 wide() { # MIB
     mib=$1
-    set -- "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --check "$tmp/wide.txt" --max-tokens 12 \
+    set -- "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/math.txt" --check "$tmp/wide.txt" --max-tokens 12 --max-windows 1 \
         --importance proxy --without fate --without hobbit --tolerance 50% -o "$tmp/wide.yaml" --memory "${mib}M"
     if can_control_groups; then control_group $((mib << 20)) "$@"; else run "$@"; fi
 }
@@ -261,7 +261,7 @@ run calibrate --routing-tolerance 3% -o "$tmp/x"
 error_line 2 'moe-calibrate: --routing-tolerance and --routing-cache go together*' "a tolerance without a cache"
 head_of math.calib 1 >"$tmp/one.txt"
 routing() {
-    "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/one.txt" --max-tokens 12 --importance proxy \
+    "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/one.txt" --max-tokens 12 --max-windows 1 --importance proxy \
         --without fate --without hobbit --tolerance 500% --routing-cache 4M "$@"
 }
 run routing --routing-tolerance 5% -o "$tmp/routing.yaml"
@@ -271,7 +271,7 @@ expect_stdout_like '*Routing for a tolerance of 5%: experts in a cache of 4.00 M
 said=$("$bin/moe-calibrate" --show --json "$tmp/routing.yaml" |
     sed -n 's/.*"routing":{[^{]*"loss":{[^}]*"nats_per_token":\([0-9.e+-]*\).*/\1/p')
 aware() {
-    "$bin/moe-run" "$tmp/all.moe" --perplexity "$tmp/one.txt" --max-doc-tokens 12 --prompt-share 0 --json \
+    "$bin/moe-run" "$tmp/all.moe" --perplexity "$tmp/one.txt" --max-doc-tokens 12 --max-windows 1 --prompt-share 0 --json \
         --expert-memory 4M "$@"
 }
 measured=$(aware --strategy lru+prefer-cached --calibration "$tmp/routing.yaml" --stats-json "$tmp/routing.json" |

@@ -13,7 +13,7 @@ two=$tmp/two.moe
 "$bin/moe-quantize" -q --experts 4,2 --method rtn -o "$two" tests/fixtures/qwen3-moe-a || exit 1
 head -c 600 tests/data/stories.calib.txt >"$tmp/text"
 stats=$tmp/stats.yaml
-"$bin/moe-profile" -q "$two" --text "$tmp/text" --max-tokens 96 -o "$stats" || exit 1
+"$bin/moe-profile" -q "$two" --text "$tmp/text" --max-tokens 96 --max-windows 1 -o "$stats" || exit 1
 
 model=$two
 tokens=10
@@ -143,14 +143,14 @@ tokens=10
 
 # ---- Measuring -----------------------------------------------------------------------------------
 
-run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --prompt-share 0.7
+run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --prompt-share 0.7
 cp "$out" "$tmp/nats"
-run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --prompt-share 0.7 --device cuda
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --prompt-share 0.7 --device cuda
 expect_exit 0 "--perplexity"
 check "... is the CPU's" cmp -s "$out" "$tmp/nats"
-run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40
+run "$bin/moe-run" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1
 cp "$out" "$tmp/whole"
-run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --device cuda --bf16-prompts \
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --device cuda --bf16-prompts \
     --stats-json "$json"
 expect_exit 0 "--perplexity of prompts in bf16"
 check "... of matrices too small to gain: exact" none bf16_rows

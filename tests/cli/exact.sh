@@ -6,7 +6,7 @@ many=$tmp/many.moe
 "$bin/moe-quantize" -q --experts 8,4,2 --method rtn -o "$many" "$checkpoint" || exit 1
 
 awk '/^<\|endoftext\|>$/ { n++ } n < 6 { print }' tests/data/stories.calib.txt >"$tmp/text"
-"$bin/moe-profile" -q "$many" --text "$tmp/text" --max-tokens 48 -o "$tmp/stats.yaml" \
+"$bin/moe-profile" -q "$many" --text "$tmp/text" --max-tokens 48 --max-windows 1 -o "$tmp/stats.yaml" \
     --trace "$tmp/t.trace" || exit 1
 
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
@@ -118,7 +118,7 @@ error_line 2 "$forbids the plan has --on-miss emergency (moe-plan*" "... which -
 # The stand-in's engine forgets to refuse: the counts still tell.
 unchecked=$BUILD/tests/tools/run_unchecked
 for way in "-p x -n 2" "--bench --prompt-tokens 4 -n 1" \
-    "--perplexity $checkpoint/README.md --max-doc-tokens 8"; do
+    "--perplexity $checkpoint/README.md --max-doc-tokens 8 --max-windows 1"; do
     # shellcheck disable=SC2086 # words are meant
     run "$unchecked" -q "$many" --plan "$kept" --exact $way
     expect_exit 4 "what was done is checked, too: $way"

@@ -38,7 +38,7 @@ check "... and nothing of the dense part" sh -c "! grep -q attn '$err'"
 run "$bin/moe-quantize" -o "$tmp/own.moe" --dense 4 "$sound"
 expect_stderr_like '*2 attn_v: F16 -> 4 bits, error *%*' "bits of the dense part are for that alone"
 check "... the experts keep theirs" sh -c "! grep -q _exps '$err'"
-run "$bin/moe-quantize" -t 1 -o "$tmp/own.moe" --method gptq --text tests/data/math.calib.txt --max-tokens 8 \
+run "$bin/moe-quantize" -t 1 -o "$tmp/own.moe" --method gptq --text tests/data/math.calib.txt --max-tokens 8 --max-windows 1 \
     --dense 4 "$sound"
 expect_exit 0 "with method gptq too"
 check "... the experts keep theirs" sh -c "'$bin/moe-quantize' --list '$tmp/own.moe' | grep -q 'map  *carried'"

@@ -52,7 +52,7 @@ output moe-profile -q -t 1 $tiny --text $sample
 trace moe-profile -q -t 1 $tiny --text $sample -o $tmp/x
 output moe-profile -q --merge $tmp/s.yaml
 output moe-profile -q --merge $tmp/t.trace
-output moe-calibrate -q -t 1 $tmp/two.moe --text $sample --max-tokens 16 --importance proxy --without fate --without hobbit --tolerance 1000%
+output moe-calibrate -q -t 1 $tmp/two.moe --text $sample --max-tokens 16 --max-windows 1 --importance proxy --without fate --without hobbit --tolerance 1000%
 output moe-plan -q $tiny --expert-memory 6M --strategy lru --trace $tmp/t.trace --device-profile $PWD/profiles/apple-m2.yaml
 stats-json moe-run -t 1 $tiny -p One -n 2
 trace-events moe-run -t 1 $tiny -p One -n 2
@@ -92,7 +92,7 @@ head -c 6000 tests/data/math.valid.txt >"$tmp/long"
 head -c 100 tests/data/math.valid.txt >"$tmp/short"
 profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/long" --max-tokens 32 "$@"; }
 calibrate() {
-    "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/short" --max-tokens 4 --without fate \
+    "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/short" --max-tokens 4 --max-windows 1 --without fate \
         --without hobbit --tolerance 1000% "$@"
 }
 # Makes the directory as soon as $work/x.part is there; begins again where the command was faster.

@@ -4,6 +4,11 @@ head -c 1500 tests/data/math.calib.txt >"$tmp/calib.txt"
 head -c 2000 tests/data/math.valid.txt >"$tmp/valid.txt"
 o="$tmp/a b" # a directory with a space in its name
 pipeline() { run "$bin/moe-pipeline" -o "$o" "$@"; }
+made_again() { # TASKS: in any order; with "run?" that may be among them or not
+    made=$(sed -n 's/.*: \([a-z:0-9]*\) took .*/\1/p' "$err")
+    case $1 in *' run?') made=$(echo "$made" | grep -vx run) ;; esac
+    [ "$(echo "$made" | sort)" = "$(echo "${1% run?}" | tr ' ' '\n' | sort)" ]
+}
 begin() { pipeline "$checkpoint" --text "$tmp/calib.txt" --check "$tmp/valid.txt" --max-tokens 32 "$@"; }
 
 begin --bits 4 --memory 26M --shards 3 --dry-run
@@ -12,7 +17,7 @@ expect_stdout_like "# quantize: 1 of 1 to do*moe-quantize*# profile: 3 of 3 to d
 check "... and makes nothing" [ ! -e "$o" ]
 begin --bits 4 --memory 26M --shards 3 --jobs 2
 expect_exit 0 "a pipeline runs"
-expect_stdout_like "Plan for model.moe in 26.00 MiB*Expected * tokens/s*measured*moe-run*--plan*" "... and says what was expected and measured"
+expect_stdout_like "Plan for model.moe in 26M: strategy [a-z]*Expected * tokens/s*measured*moe-run*--plan*" "... and says the strategy, and what was expected and measured"
 expect_stderr_like "*moe-pipeline: * of *: profile:* took * s*" "... and how far it is"
 for file in model.moe statistics.yaml text.trace device.yaml plan.yaml run.json options; do
     check "$file is there" [ -s "$o/$file" ]
@@ -33,19 +38,100 @@ cp "$o/statistics.yaml" "$tmp/before"
 rm "$o/shards/trace-2" "$o/statistics.yaml" "$o/run.json"
 pipeline
 expect_exit 0 "a lost result"
-check "... is made again, and nothing that it does not need" [ "$(grep -c 'took' "$err")" = 1 ]
-rm "$o/plan.yaml" "$o/run.json"
-pipeline --device-profile "$o/device.yaml"
-expect_exit 0 "a lost shard that a lost plan needs"
-check "... is made again, with all after it" [ "$(grep -c 'took' "$err")" = 4 ]
+expect_stderr_like "*statistics.yaml is missing: statistics made again*run.json is missing: run made again*" "... is named"
+check "... and made again with the shard that it needs, and nothing else" made_again "profile:2 statistics run"
 check "... the same bytes" cmp "$o/statistics.yaml" "$tmp/before"
-pipeline --memory 25M
+rm "$o/shards/trace-3" "$o/plan.yaml"
+pipeline
+expect_stderr_like "moe-pipeline: plan.yaml is missing: plan made again*" "a lost plan"
+check "... is made again without a lost shard, which was merged" made_again "plan run?" # which is for the same plan, or for another
+pipeline --memory 25M --device-profile "$o/device.yaml"
 expect_exit 0 "another budget"
-check "... the plan and the run are made again" [ "$(grep -c 'took' "$err")" = 2 ]
-expect_stdout_like "Plan for model.moe in 25.00 MiB*" "... for it"
+expect_stderr_like "moe-pipeline: option --memory is 25M, was 26M: plan, run made again*" "... is named"
+check "... the plan and the run are made again" made_again "plan run"
+expect_stdout_like "Plan for model.moe in 25M*" "... for it"
+
+# What was read is the same, changed, more or gone.
+touch "$tmp/calib.txt" "$tmp/valid.txt"
+pipeline
+expect_stderr_lines 0 "files with another time and the same bytes are the same"
+head -c 1500 tests/data/code.calib.txt >"$tmp/b.txt"
+pipeline --text "$tmp/calib.txt" --text "$tmp/b.txt"
+expect_stderr_like "moe-pipeline: b.txt is new: profile, statistics, trace, plan, run made again*" "one more text"
+check "... is measured by itself, after the lost shard" made_again "profile:3 profile:4 profile:5 profile:6 statistics trace plan run?"
+run "$bin/moe-profile" -q "$o/model.moe" --text "$tmp/b.txt" --max-tokens 32 -o "$tmp/s.b.yaml" --trace "$tmp/t.b.trace"
+"$bin/moe-profile" --merge "$tmp/s.yaml" "$tmp/s.b.yaml" -o "$tmp/s.both.yaml"
+"$bin/moe-profile" --merge "$tmp/t.trace" "$tmp/t.b.trace" -o "$tmp/t.both.trace"
+check "... and added to the others" sh -c "cmp '$tmp/s.both.yaml' '$o/statistics.yaml' && cmp '$tmp/t.both.trace' '$o/text.trace'"
+head -c 2500 tests/data/code.calib.txt >"$tmp/b.txt"
+pipeline --dry-run
+expect_stdout_like "# b.txt changed: profile, statistics, trace, plan, run made again*--text $tmp/b.txt*" "a text that grew: --dry-run says so"
+pipeline
+check "... and it alone is measured again" made_again "profile:4 profile:5 profile:6 statistics trace plan run?"
+head -c 2100 tests/data/math.valid.txt >"$tmp/valid.txt"
+pipeline
+expect_stderr_like "moe-pipeline: valid.txt changed: run made again*" "another text to judge by"
+check "... is judged by, and no more" made_again "run"
+cp "$o/device.yaml" "$tmp/other.yaml"
+pipeline --device-profile "$tmp/other.yaml"
+expect_stderr_lines 0 "the same profile of a machine under another name"
+sed -i 's/^name: .*/name: another/' "$tmp/other.yaml"
+pipeline
+expect_stderr_like "moe-pipeline: other.yaml changed: plan, run made again*" "another profile of a machine"
+rm "$tmp/b.txt"
+pipeline -q
+expect_exit 0 "a text that is gone is not missed"
+pipeline --max-tokens 33
+error_line 1 "moe-pipeline: --text $tmp/b.txt: there is no such file, or it cannot be read" "... until it is to be read"
+sed -i 's/"tokens_per_s": .*/"tokens_per_s": 1,/; s/"stall_s": .*/"stall_s": 999,/' "$o/run.json"
+pipeline
+expect_stdout_like "*measured 1.0*Slower than expected, most of all by reading experts: * a token instead of *other.yaml*" \
+    "a run much slower than its plan comes with a reason"
+
+# A pipeline that was killed while a stage runs: the next waits for that, and goes on.
+o=$tmp/killed
+pipeline_in_background() { exec "$bin/moe-pipeline" -o "$o" "$@"; }
+cat tests/data/stories.calib.txt tests/data/math.calib.txt >"$tmp/long.txt"
+pipeline_in_background "$checkpoint" --text "$tmp/long.txt" --max-tokens 64 --bits 4 --memory 26M --device-profile "$tmp/other.yaml" -q >/dev/null 2>&1 &
+killed=$!
+for pause in $(seq 600); do
+    [ ! -e "$o/shards/statistics-1.yaml.part" ] || break
+    sleep 0.1
+done
+kill -9 "$killed"
+wait "$killed" 2>/dev/null
+pipeline --memory 27M
+expect_exit 0 "a pipeline after one that was killed"
+expect_stderr_like "moe-pipeline: the moe-pipeline before this one (pid $killed) is gone, but what it started still works: pid * (moe-profile); waiting for it*" \
+    "... says who still works"
+check "... waits for it, and goes on" made_again "statistics trace plan run"
+"$bin/moe-pipeline" -o "$o" --memory 28M >/dev/null 2>"$tmp/first" &
+first=$!
+for pause in $(seq 100); do
+    [ "$(cat "$o/lock")" != "$first" ] || break
+    sleep 0.1
+done
+pipeline
+error_line 1 "moe-pipeline: $o: another moe-pipeline works on it (pid $first)" "two pipelines at a time"
+wait "$first"
+o="$tmp/a b"
+
+# Another model in its place.
+cp -r "$checkpoint" "$tmp/model"
+o=$tmp/moved
+pipeline "$tmp/model" --text "$tmp/calib.txt" --max-tokens 32 --bits 4 --memory 26M --device-profile "$tmp/other.yaml" -q
+sed -i 's/"rms_norm_eps": .*/"rms_norm_eps": 1e-4,/' "$tmp/model/config.json"
+pipeline
+expect_stderr_like "moe-pipeline: config.json changed: quantize, profile, statistics, trace, plan, run made again*" "a changed checkpoint"
+check "... is quantized again, and all after it" made_again "quantize profile:1 statistics trace plan run"
+rm -r "$tmp/model"
+pipeline
+expect_exit 0 "a checkpoint that went after it was quantized is not missed"
+expect_stderr_lines 0 "... nothing is done"
+o="$tmp/a b"
+cp "$o/options" "$tmp/options"
 pipeline --bits 4,2
 error_line 2 "*was begun with --bits 4, not --bits 4,2: name another directory*" "other bits in the same directory"
-mv "$o/options" "$tmp/options"
 echo 'x;touch gone' >"$o/options"
 pipeline
 error_line 3 "*/options: 'x;touch' is none of its options*" "damaged options"
@@ -58,10 +144,20 @@ begin --bits 4,2 --memory 1M --importance proxy -q --device-profile "$tmp/a b/de
 expect_exit 4 "a budget too small is the planner's error"
 expect_stderr_like "moe-pipeline: plan: moe-plan: *the smallest that works is*" "... in its words"
 check "... with a mixed pack before it" [ -s "$o/model.moe" ]
+cp "$o/map.yaml" "$tmp/map.yaml"
+rm "$o/map.yaml"
+pipeline --memory 26M
+expect_stderr_like "*map.yaml is missing: choose made again*" "a lost map"
+check "... is made again" cmp "$o/map.yaml" "$tmp/map.yaml"
+pipeline --tolerance 9%
+expect_stderr_like "moe-pipeline: option --tolerance is 9%, was 2%: choose, mix, plan, run made again*" "another tolerance"
 o=$tmp/none
 pipeline "$tmp/nothing" --text "$tmp/calib.txt" --memory 26M
 expect_exit 1 "a checkpoint that is not there"
-expect_stderr_like "moe-pipeline: quantize: moe-quantize: *nothing*" "... is named"
+expect_stderr_like "moe-pipeline: $tmp/nothing: there is no such file*" "... is named"
+pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 26M
+error_line 1 "moe-pipeline: --text $tmp/no.txt: there is no such file*" "a text that is not there is noticed at once"
+check "... before anything is made" [ ! -e "$o" ]
 run "$bin/moe-pipeline" "$checkpoint" --memory 1G --text x
 error_line 2 "moe-pipeline: no directory given*" "no directory"
 o=$tmp/other
@@ -85,9 +181,10 @@ PATH="$tmp/path" pipeline --jobs 2
 expect_exit 0 "a lost shard, likewise"
 check "... is made again alone" [ "$(grep -c 'profile:. took' "$err")" = 1 ]
 o=$tmp/failing
+echo >"$tmp/no.txt"
 PATH="$tmp/path" pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 26M --bits 4 --shards 2 --jobs 2 \
     --device-profile "$tmp/a b/device.yaml"
-expect_exit 1 "a task that fails beside another"
+expect_exit 3 "a task that fails beside another"
 expect_stderr_like "*moe-pipeline: profile:?: moe-profile: *no.txt*" "... is named"
 
 # Pairs, for a model with an encoder; importances of the experts that decide alone.

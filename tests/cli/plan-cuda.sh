@@ -86,7 +86,7 @@ error_line 3 'moe-plan: *bad.yaml: line *: the parts have * bytes, the total '$(
 
 # ---- The table -----------------------------------------------------------------------------------
 
-run "$bin/moe-profile" -q "$tiny" --text tests/data/stories.calib.txt --max-tokens 60 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
+run "$bin/moe-profile" -q "$tiny" --text tests/data/stories.calib.txt --max-tokens 60 --max-windows 1 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
 simulated() { # OPTION...
     run "$plan" -q --simulate "$tmp/t.trace" "$tiny" -c 64 --device cuda --device-profile "$tmp/gpu.yaml" "$@"
 }

@@ -47,7 +47,7 @@ error_line 4 "moe-plan: none of the packs fits*" "none fits"
 # What a bit map measured: a pack that follows it, and uniform ones, each with the map's dense part.
 "$bin/moe-quantize" -q --method rtn --experts 8,2 --dense 8 -o "$tmp/all.moe" "$checkpoint"
 awk '/^<\|endoftext\|>$/ { exit } { print }' tests/data/math.calib.txt >"$tmp/text"
-run "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/text" --max-tokens 24 --importance proxy --tolerance 20% \
+run "$bin/moe-calibrate" -q "$tmp/all.moe" --text "$tmp/text" --max-tokens 24 --max-windows 1 --importance proxy --tolerance 20% \
     --without fate --without hobbit -o "$tmp/map.yaml"
 expect_exit 0 "a bit map"
 "$bin/moe-quantize" -q --map "$tmp/map.yaml" -o "$tmp/mixed.moe" "$tmp/all.moe"

@@ -5,7 +5,7 @@ shapes=profiles/shapes
 
 # A trace: models with as many layers and experts take it as theirs, others imitate it, which takes longer.
 pack
-"$bin/moe-profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 64 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
+"$bin/moe-profile" -q "$tiny" --text tests/data/math.valid.txt --max-tokens 64 --max-windows 1 -o "$tmp/s.yaml" --trace "$tmp/t.trace"
 
 # ---- What a profile says of a model ----
 

@@ -69,7 +69,7 @@ check "... and says where a tensor is" grep -q '^  layers.3.cross.norm .* decode
 run "$bin/moe-quantize" --list -v --json "$tmp/stacks.moe"
 check "... as JSON, too" sh -c "grep -q '\"stack\": \"encoder\"' '$out' && grep -q '\"n_moe_encoder_layers\": 0' '$out'"
 mkdir "$tmp/aware"
-gptq="--method gptq --text $calib --max-tokens 2 --experts 4,2 --dense 4"
+gptq="--method gptq --text $calib --max-tokens 2 --max-windows 1 --experts 4,2 --dense 4"
 # shellcheck disable=SC2086
 run "$bin/moe-quantize" -v -t 2 -o "$tmp/aware/a.moe" $gptq "$small"
 expect_exit 0 "method gptq"

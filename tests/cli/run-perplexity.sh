@@ -29,8 +29,15 @@ run "$bin/moe-run" "$full" -p x --prompt-share 25%
 error_line 2 'moe-run: *--prompt-share* belong to --perplexity*' "--prompt-share without a text"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --json
 expect_stdout_like "{\"nll\": *\"tokens\": $tokens, \"documents\": 6,*}" "--json"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9 --max-windows 1
+expect_stdout_like 'nll * 48 tokens, 6 documents' "--max-windows leaves out what follows"
+all=$tokens # no document is longer than 256
+expect_stderr_like "moe-run: * of $all tokens (*%) of the texts were left out, in 6 documents: --max-windows N takes more of each" "... in numbers"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9
-expect_stdout_like 'nll * 48 tokens, 6 documents' "--max-doc-tokens cuts"
+expect_stdout_like "nll * $all tokens, * documents" "--max-doc-tokens cuts into windows: every token is predicted"
+expect_stderr_lines 0 "... and none left out"
+run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 9 --max-windows 1
+error_line 2 'moe-run: option --window excludes --max-doc-tokens and --max-windows*' "windows of two kinds"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 64
 expect_stdout_like 'nll * windows' "--window counts windows"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 4000

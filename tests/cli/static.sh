@@ -26,7 +26,7 @@ moe --strategy lru --expert-memory 80K --stats-json "$json"
 check "a strategy without predictions preloads nothing" sh -c "! grep -q known '$json'"
 
 head -c 2000 tests/data/stories.valid.txt >"$tmp/text"
-run "$bin/moe-profile" -q -t 1 "$tmp/some.moe" --text "$tmp/text" --max-tokens 64 -o "$tmp/s.yaml" --trace "$tmp/t"
+run "$bin/moe-profile" -q -t 1 "$tmp/some.moe" --text "$tmp/text" --max-tokens 64 --max-windows 1 -o "$tmp/s.yaml" --trace "$tmp/t"
 expect_exit 0 "it is profiled and traced"
 run "$bin/moe-profile" --show "$tmp/t"
 expect_stdout_like '*Of these, 2 layers choose experts by the token*' "the trace knows the layers"

@@ -11,7 +11,7 @@ awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.calib.txt 
 stats=$tmp/stats.yaml
 trace=$tmp/trace
 machine="--layer-seconds 1e-3 --link-rate 1GB/s"
-"$bin/moe-profile" -q "$two" --text "$text" --max-tokens 96 -o "$stats" --trace "$trace" || exit 1
+"$bin/moe-profile" -q "$two" --text "$text" --max-tokens 96 --max-windows 1 -o "$stats" --trace "$trace" || exit 1
 
 prompt='Once upon a time, there was a little girl named Lily. She had a red ball and she liked to'
 ask() { run "$bin/moe-run" "$two" -p "$prompt" -n 12 --temp 0 --stats-json "$json" "$@"; }

@@ -2,14 +2,14 @@
 . tests/cli/lib.sh
 pack
 awk '/^<\|endoftext\|>$/ { n++ } n < 8 { print }' tests/data/math.valid.txt >"$tmp/a.txt"
-profile() { "$bin/moe-profile" -q "$tiny" --text "$tmp/a.txt" --max-tokens 64 "$@"; }
+profile() { "$bin/moe-profile" -q "$tiny" --text "$tmp/a.txt" --max-tokens 64 --max-windows 1 "$@"; }
 run profile -o "$tmp/plain.yaml"
 expect_exit 0 "a text is profiled"
 run profile -o "$tmp/s.yaml" --trace "$tmp/a.trace"
 expect_exit 0 "... and traced"
 check "the statistics are the same" cmp "$tmp/plain.yaml" "$tmp/s.yaml"
 check "no part is left" [ ! -e "$tmp/a.trace.part" ]
-small() { "$bin/moe-profile" -v -t 1 "$tiny" --text "$tmp/a.txt" --max-tokens 64 -o "$tmp/s.yaml" "$@"; }
+small() { "$bin/moe-profile" -v -t 1 "$tiny" --text "$tmp/a.txt" --max-tokens 64 --max-windows 1 -o "$tmp/s.yaml" "$@"; }
 peak() { sed -n 's/.*peak of the process \([0-9]*\) bytes.*/\1/p' "$err"; }
 without=$(smallest_memory small)
 floor=$(smallest_memory small --trace "$tmp/b.trace" --trace-keep 32)
@@ -68,14 +68,14 @@ check "nothing is left of them" [ ! -e "$tmp/x.trace" ]
 
 # A stopped run's trace goes on where it was stopped.
 cat tests/data/*.valid.txt >"$tmp/long.txt"
-run "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/long.yaml" --trace "$tmp/long.trace"
+run "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 --max-windows 1 -o "$tmp/long.yaml" --trace "$tmp/long.trace"
 expect_exit 0 "a longer text"
 interrupt "$tmp/stopped.trace.part" "$bin/moe-profile" -t 1 --cpu scalar "$tiny" \
-    --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/stopped.yaml" --trace "$tmp/stopped.trace"
+    --text "$tmp/long.txt" --max-tokens 24 --max-windows 1 -o "$tmp/stopped.yaml" --trace "$tmp/stopped.trace"
 expect_exit 1 "SIGINT ends it"
 check "... with a part of the trace" [ -s "$tmp/stopped.trace.part" ]
 check "... and no trace" [ ! -e "$tmp/stopped.trace" ]
-resume() { "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 -o "$tmp/stopped.yaml" --resume "$@"; }
+resume() { "$bin/moe-profile" -q "$tiny" --text "$tmp/long.txt" --max-tokens 24 --max-windows 1 -o "$tmp/stopped.yaml" --resume "$@"; }
 mv "$tmp/stopped.trace.part" "$tmp/kept"
 run resume --trace "$tmp/stopped.trace"
 error_line 2 "moe-profile: $tmp/stopped.trace.part: is missing*" "a missing part is said"

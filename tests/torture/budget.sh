@@ -21,7 +21,7 @@ sed 's/"max_position_embeddings": [0-9]*/"max_position_embeddings": 4096/' \
 long=$tmp/long.moe
 "$bin/moe-quantize" -q --experts 4,2 -o "$long" "$tmp/long" || exit 1
 stats=$tmp/stats.yaml
-"$bin/moe-profile" -q "$long" --text tests/data/math.calib.txt --max-tokens 128 -o "$stats" || exit 1
+"$bin/moe-profile" -q "$long" --text tests/data/math.calib.txt --max-tokens 128 --max-windows 1 -o "$stats" || exit 1
 
 # A prompt of N tokens: the words of the texts, as many as give so many.
 sed '/^<|endoftext|>$/d' tests/data/stories.valid.txt tests/data/code.valid.txt >"$tmp/words"

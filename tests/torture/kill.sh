@@ -80,11 +80,11 @@ attack "moe-quantize of a pack" "" x.moe "$bin/moe-quantize" -q -t 1 --zstd 3 "$
 attack "moe-quantize by gptq" "" x.moe "$bin/moe-quantize" -q -t 1 --method gptq --text "$tmp/short" \
     --experts 4 "$checkpoint" -o "$work/x.moe"
 attack moe-profile --resume "s.yaml" "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/text" \
-    --max-tokens 32 -o "$work/s.yaml"
+    --max-tokens 32 --max-windows 1 -o "$work/s.yaml"
 attack "moe-profile --trace" --resume "s.yaml t.trace" "$bin/moe-profile" -q -t 1 "$tiny" \
-    --text "$tmp/text" --max-tokens 32 -o "$work/s.yaml" --trace "$work/t.trace"
+    --text "$tmp/text" --max-tokens 32 --max-windows 1 -o "$work/s.yaml" --trace "$work/t.trace"
 attack moe-calibrate --resume map.yaml "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/short" \
-    --max-tokens 4 --without fate --without hobbit --tolerance 1000% -o "$work/map.yaml"
+    --max-tokens 4 --max-windows 1 --without fate --without hobbit --tolerance 1000% -o "$work/map.yaml"
 attack moe-plan "" x.plan "$bin/moe-plan" -q -t 1 "$tiny" --expert-memory 6M --trace "$tmp/t.trace" \
     --strategy lru --device-profile profiles/apple-m2.yaml -o "$work/x.plan"
 attack moe-run "" "x.timed.json x.timed.events x.log" "$bin/moe-run" -q -t 1 "$tiny" --perplexity \

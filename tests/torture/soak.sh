@@ -31,7 +31,7 @@ end=$((start + minutes * 60))
 "$bin/moe-quantize" -q -o "$tmp/all/one.moe" "$checkpoint"
 "$bin/moe-quantize" -q -o "$tmp/all/three.moe" --experts 8,4,2 "$checkpoint"
 head -c 3000 tests/data/stories.calib.txt >"$tmp/all/text"
-"$bin/moe-profile" -q "$tmp/all/one.moe" --text "$tmp/all/text" --max-tokens 64 -o "$tmp/all/stats"
+"$bin/moe-profile" -q "$tmp/all/one.moe" --text "$tmp/all/text" --max-tokens 64 --max-windows 1 -o "$tmp/all/stats"
 
 # ---- A conversation ------------------------------------------------------------------------------
 # In a directory $dir of its own, which holds: tmux's socket, start (what the terminal runs), pid,
@@ -175,7 +175,7 @@ short_once() { # the files it leaves are the same each time
         "$bin/moe-quantize" -q -t 1 -o "$small" --experts 4,2 tests/fixtures/olmoe-a &&
             "$bin/moe-quantize" --list "$small" &&
             "$bin/moe-quantize" -q -t 1 -o "$tmp/short/again.moe" --experts 2 "$small" &&
-            "$bin/moe-profile" -q -t 1 "$small" --text tests/README.md --max-tokens 64 --shard 1/30 \
+            "$bin/moe-profile" -q -t 1 "$small" --text tests/README.md --max-tokens 64 --max-windows 1 --shard 1/30 \
                 --trace "$tmp/short/trace" -o "$tmp/short/stats" &&
             "$bin/moe-plan" -q -t 1 "$tmp/all/one.moe" --memory 22M -c 192 --stats "$tmp/all/stats" \
                 --device-profile profiles/apple-m2.yaml --max-tokens 64 --strategy lru \

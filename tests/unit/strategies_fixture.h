@@ -144,8 +144,8 @@ static inline void strategies_calibrate(struct strategies *f, struct moe_engine 
     shape.prompt_percent = 50;
     assert_ok(moe_statistics_new(&f->statistics, &shape, &err), &err);
     assert_ok(moe_probe_open(&t.probe, e->session, f->statistics, &err), &err);
-    const struct moe_documents d = {.tokenizer = e->model->tokenizer,
-                                    .max_tokens = CALIBRATION_TOKENS};
+    const struct moe_documents d = {
+        .tokenizer = e->model->tokenizer, .max_tokens = CALIBRATION_TOKENS, .max_windows = 1};
     for (const char *const *text = (const char *const[]){"stories", "math", "code", NULL}; *text;
          text++) {
         char path[64];
@@ -161,7 +161,8 @@ static inline void strategies_read_documents(struct strategies *f, const struct 
 {
     static const char *const texts[N_DOCUMENTS] = {"stories", "math", "code"};
     struct moe_err err = {0};
-    const struct moe_documents d = {.tokenizer = m->tokenizer, .max_tokens = N_ALL};
+    const struct moe_documents d = {
+        .tokenizer = m->tokenizer, .max_tokens = N_ALL, .max_windows = 1};
     for (int i = 0; i < N_DOCUMENTS; i++) {
         char path[64];
         struct strategies_taker t = {.ids = f->ids[i]};

@@ -73,7 +73,7 @@ static void check_text(struct moe_tokenizer *tok, const char *text, uint64_t n)
     struct moe_documents_size size;
     uint64_t n_documents, fingerprint;
     struct seen s = {.tok = tok, .text = text, .n = n};
-    const struct moe_documents d = {.tokenizer = tok, .max_tokens = MAX_TOKENS};
+    const struct moe_documents d = {.tokenizer = tok, .max_tokens = MAX_TOKENS, .max_windows = 1};
     write_in_dir("text", text, n);
     const char *path = in_dir("text");
     assert_ok(moe_documents_each(&d, path, check_document, &s, &err), &err);
@@ -146,13 +146,71 @@ static void random_texts(void **state)
     free(text);
 }
 
+/* Windows of a document, one behind the other. */
+struct in_windows {
+    const struct moe_documents *d;
+    struct moe_ids all; /* of the document */
+    uint64_t at, n;     /* ids met, windows */
+};
+
+static int check_window(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    (void)err;
+    struct in_windows *w = ctx;
+    assert_int_equal(ids[0], moe_tokenizer_separator(w->d->tokenizer));
+    assert_in_range(n, 2, w->d->max_tokens);
+    assert_true(n == w->d->max_tokens || w->at + n - 1 == w->all.n);
+    assert_memory_equal(ids + 1, w->all.ids + w->at, (n - 1) * sizeof *ids);
+    w->at += n - 1;
+    w->n++;
+    return MOE_OK;
+}
+
+/* Documents of every length about the edges of windows, and one of many: nothing is lost or met
+ * twice, and what is left out is counted. */
+static void documents_in_windows(void **state)
+{
+    struct moe_err err = {0};
+    char *text = malloc(1 << 20);
+    for (uint32_t words = 1; words <= 80; words++)
+        for (uint32_t windows = 0; windows < 4; windows++) {
+            struct moe_left_out left_out = {0};
+            struct moe_documents_size size;
+            struct moe_documents d = {.tokenizer = *state,
+                                      .max_tokens = 2 + words % MAX_TOKENS,
+                                      .max_windows = windows,
+                                      .left_out = &left_out};
+            struct in_windows w = {.d = &d};
+            uint64_t n = 0, counted, fingerprint;
+            for (uint32_t i = 0; i < (words == 80 ? 5000 : words); i++)
+                n += (uint64_t)snprintf(text + n, 32, "%sword", i ? " " : "");
+            w.all = encode(*state, text, n, false);
+            write_in_dir("windows", text, n);
+            const char *path = in_dir("windows");
+            assert_ok(moe_documents_each(&d, path, check_window, &w, &err), &err);
+            uint64_t each = d.max_tokens - 1, whole = (w.all.n + each - 1) / each;
+            assert_int_equal(w.n, windows && windows < whole ? windows : whole);
+            assert_int_equal(left_out.of, w.all.n);
+            assert_int_equal(left_out.tokens, w.all.n - w.at);
+            assert_int_equal(left_out.documents, w.at < w.all.n);
+            d.left_out = NULL;
+            assert_ok(moe_documents_count(&d, path, &counted, &fingerprint, &err), &err);
+            assert_int_equal(counted, w.n);
+            assert_ok(moe_documents_survey(&d, &path, 1, 1 << 20, &size, &err), &err);
+            assert_true(size.n >= w.n && size.most_ids >= w.at + w.n);
+            moe_ids_release(&w.all);
+        }
+    free(text);
+}
+
 /* One line of two megabytes: a document of one piece and one of many. */
 static void long_documents_stop_early(void **state)
 {
     enum { N = 2 << 20 };
     struct moe_err err = {0};
     struct moe_documents_size size[2];
-    const struct moe_documents d = {.tokenizer = *state, .max_tokens = MAX_TOKENS};
+    const struct moe_documents d = {
+        .tokenizer = *state, .max_tokens = MAX_TOKENS, .max_windows = 1};
     char *text = malloc(N);
     for (int i = 0; i < 2; i++) {
         memset(text, 'a', N);
@@ -174,7 +232,8 @@ static void files_that_are_none(void **state)
     struct moe_err err = {0};
     struct moe_documents_size size;
     uint64_t n, fingerprint;
-    const struct moe_documents d = {.tokenizer = *state, .max_tokens = MAX_TOKENS};
+    const struct moe_documents d = {
+        .tokenizer = *state, .max_tokens = MAX_TOKENS, .max_windows = 1};
     const char *path = "/nowhere/text";
     assert_fails(moe_documents_survey(&d, &path, 1, 0, &size, &err), MOE_ERR_IO, "cannot open",
                  &err);
@@ -364,6 +423,7 @@ int main(void)
         cmocka_unit_test(texts_with_edges),
         cmocka_unit_test(separators_at_the_edge_of_the_window),
         cmocka_unit_test(random_texts),
+        cmocka_unit_test(documents_in_windows),
         cmocka_unit_test(long_documents_stop_early),
         cmocka_unit_test(files_that_are_none),
         cmocka_unit_test(lines_of_pairs),

@@ -319,7 +319,7 @@ static void convert_aware(const char *source, const char *path, uint32_t max_tok
 {
     struct moe_err err = {0};
     const struct moe_convert_options options = options_of("gptq", dense);
-    const struct moe_inputs_options inputs = {&math, 1, max_tokens, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, max_tokens, 1, NULL, NULL};
     assert_ok(moe_convert_error_aware(source, true, path, &options, &inputs, report, note, &err),
               &err);
 }
@@ -429,7 +429,7 @@ static void test_packs(void **state)
     char a[96], b[96];
     struct moe_err err = {0};
     struct moe_convert_report report;
-    const struct moe_inputs_options inputs = {&math, 1, 8, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL};
     struct moe_convert_options options = options_of("hqq", 16);
     struct moe_pack *pack;
     snprintf(a, sizeof a, "%s/a.moe", dir);
@@ -465,7 +465,7 @@ static void test_maps(void **state)
     struct moe_err err = {0};
     struct moe_convert_report report;
     struct moe_pack *plain, *mixed;
-    const struct moe_inputs_options inputs = {&math, 1, 8, NULL};
+    const struct moe_inputs_options inputs = {&math, 1, 8, 1, NULL, NULL};
     struct moe_convert_options options = options_of("gptq", 8);
     uint64_t seed = 3;
     snprintf(a, sizeof a, "%s/a.moe", dir);
@@ -519,12 +519,12 @@ static void test_failures(void **state)
     volatile sig_atomic_t stop = 1;
     const struct moe_progress progress = {.stop = &stop};
     const struct moe_convert_options options = options_of("gptq", 8);
-    struct moe_inputs_options inputs = {&none, 1, 8, NULL};
+    struct moe_inputs_options inputs = {&none, 1, 8, 1, NULL, NULL};
     snprintf(a, sizeof a, "%s/a.moe", dir);
     assert_int_equal(moe_convert_error_aware("tests/fixtures/deepseek", true, a, &options, &inputs,
                                              &report, NULL, &err),
                      MOE_ERR_IO);
-    inputs = (struct moe_inputs_options){&math, 1, 8, &progress};
+    inputs = (struct moe_inputs_options){&math, 1, 8, 1, &progress, NULL};
     assert_int_equal(moe_convert_error_aware("tests/fixtures/deepseek", true, a, &options, &inputs,
                                              &report, NULL, &err),
                      MOE_ERR_INTERRUPTED);

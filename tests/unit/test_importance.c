@@ -70,8 +70,8 @@ static int bench_open(void **state)
     const char *const paths[] = {b->text};
     assert_ok(moe_model_open(&b->model, b->pack, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_every(&b->experts, b->model->pack, 0, NULL, &err), &err);
-    const struct moe_documents documents = {.tokenizer = b->model->tokenizer,
-                                            .max_tokens = MAX_TOKENS};
+    const struct moe_documents documents = {
+        .tokenizer = b->model->tokenizer, .max_tokens = MAX_TOKENS, .max_windows = 1};
     assert_ok(moe_corpus_read(&b->corpus, &documents, paths, 1, &err), &err);
     assert_int_equal(b->corpus->n_documents, 4);
     b->map = new_map();

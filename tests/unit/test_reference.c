@@ -148,7 +148,7 @@ static void logits_and_greedy_tokens_are_the_references(void **state)
 static void check_nll(const char *path, const json_t *want)
 {
     struct moe_err err = {0};
-    struct moe_perplexity_options options = {.max_doc_tokens = 256};
+    struct moe_perplexity_options options = {.max_doc_tokens = 256, .max_windows = 1};
     struct moe_perplexity got;
     assert_ok(moe_perplexity(fixture.session, path, &options, &got, &err), &err);
     double nll = json_number_value(json_object_get(want, "nll"));

@@ -45,7 +45,8 @@ static int setup_with(const char *checkpoint)
     assert_ok(moe_model_open(&f.model, f.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_every(&f.every, f.model->pack, 0, NULL, &err), &err);
     const char *paths[] = {f.text};
-    const struct moe_documents documents = {.tokenizer = f.model->tokenizer, .max_tokens = 200};
+    const struct moe_documents documents = {
+        .tokenizer = f.model->tokenizer, .max_tokens = 200, .max_windows = 1};
     assert_ok(moe_corpus_read(&f.corpus, &documents, paths, 1, &err), &err);
     assert_int_equal(f.corpus->n_documents, MAX_DOCUMENTS);
     return 0;
@@ -94,7 +95,7 @@ static void run_plainly(uint32_t variant, struct tokens *out)
     struct moe_perplexity p;
     const struct moe_session_options options = {.context = 256};
     const struct moe_perplexity_options how = {
-        .max_doc_tokens = 200, .token = note_token, .ctx = out};
+        .max_doc_tokens = 200, .max_windows = 1, .token = note_token, .ctx = out};
     out->n = 0;
     assert_ok(moe_experts_open_resident(&experts, f.model->pack, variant, NULL, NULL, &err), &err);
     assert_ok(moe_session_open(&session, f.model, experts, &options, &err), &err);
