@@ -1,4 +1,4 @@
-/* The progress bar on stderr, and signals that ask a program to stop. */
+/* Progress on stderr, a bar or lines, and signals that ask a program to stop. */
 #define _POSIX_C_SOURCE 200809L /* sigaction, isatty */
 #include <errno.h>
 #include <stdio.h>
@@ -15,11 +15,14 @@ void (*cli_on_leaving)(void);
 
 /* ---- Progress ---- */
 
+enum { LINES_AFTER = 5 }; /* seconds */
+
 static struct {
     const char *what; /* the step being drawn; a literal of the library's */
     double first_step, began, drawn;
     uint64_t first; /* done when it began */
     bool shown;
+    bool lines; /* no terminal: a line now and then */
 } bar;
 
 /* The time left of long work. Work that was done before the bar began (by the run that is resumed,
@@ -51,10 +54,27 @@ static void draw_bar(const char *what, uint64_t done, uint64_t total)
     memset(cells, '.', (size_t)width);
     memset(cells, '#', (size_t)full);
     cells[width] = 0;
+    bar.shown = true;
+    if (total == 0) {
+        fprintf(cli_terminal(STDERR_FILENO), "\r\033[K%.*s: %llu", name, what,
+                (unsigned long long)done);
+        return;
+    }
     fprintf(cli_terminal(STDERR_FILENO), "\r\033[K%.*s [%s] %3.0f%%", name, what, cells,
             100 * share);
     print_left(done, total);
-    bar.shown = true;
+}
+
+static void print_line(const char *what, uint64_t done, uint64_t total)
+{
+    if (total == 0) {
+        fprintf(stderr, "%s: %s: %llu\n", cli_name(), what, (unsigned long long)done);
+        return;
+    }
+    fprintf(stderr, "%s: %s: %.0f%%", cli_name(), what,
+            done < total ? 100 * (double)done / (double)total : 100);
+    print_left(done, total);
+    fputc('\n', stderr);
 }
 
 static void erase(void)
@@ -77,10 +97,16 @@ static void report(void *ctx, const char *what, uint64_t done, uint64_t total)
         bar.began = now;
         bar.first = done;
     }
-    if (now - bar.first_step < 1 || now - bar.drawn < 0.1)
+    double passed = now - bar.first_step, since = now - bar.drawn;
+    /* In a file that people look into: every five seconds, later after a tenth of the time again. */
+    if (bar.lines ? passed < LINES_AFTER || since < LINES_AFTER || since < passed / 10
+                  : passed < 1 || since < 0.1)
         return;
     bar.drawn = now;
-    draw_bar(what, done, total);
+    if (bar.lines)
+        print_line(what, done, total);
+    else
+        draw_bar(what, done, total);
 }
 
 static struct moe_progress progress_hook = {.stop = &cli_stop};
@@ -88,8 +114,8 @@ static struct moe_progress progress_hook = {.stop = &cli_stop};
 const struct moe_progress *cli_progress(void)
 {
     const char *term = getenv("TERM");
-    bool drawable = isatty(STDERR_FILENO) && !(term && strcmp(term, "dumb") == 0);
-    progress_hook.report = drawable && !cli_quiet ? report : NULL;
+    bar.lines = !isatty(STDERR_FILENO) || (term && strcmp(term, "dumb") == 0);
+    progress_hook.report = cli_quiet ? NULL : report;
     return &progress_hook;
 }
 

@@ -315,14 +315,17 @@ static void set_losses(const struct moe_planner *p, const struct moe_fitted *f,
     }
 }
 
-int moe_planner_make(const struct moe_planner *p, const struct moe_strategy *strategy,
+int moe_planner_make(const struct moe_planner *planner, const struct moe_strategy *strategy,
                      struct moe_plan *plan, struct moe_err *err)
 {
+    struct moe_planner reporting = *planner;
+    const struct moe_planner *p = &reporting;
     struct moe_trial_run t;
     struct moe_simulated_phase prompt;
     struct moe_simulated_layer *layers = moe_alloc(plan->n_layers, sizeof *layers, err);
     const uint64_t *placement = p->statistics ? moe_statistics_placement(p->statistics) : NULL;
     int status = layers ? MOE_OK : MOE_ERR_MEMORY;
+    reporting.what = "trying other budgets, links and settings";
     if (status == MOE_OK)
         status = moe_planner_try(p, strategy, 0, 0, &t, layers, err);
     if (status == MOE_OK && t.simulated.decode.tokens == 0)

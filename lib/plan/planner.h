@@ -45,6 +45,9 @@ struct moe_planner {
     struct moe_planner_bits bits[MOE_PLANNER_BITS];
     uint64_t seed;
     const struct moe_progress *progress;
+    /* Set once the strategy is found: what the trials that follow are for, for progress. How many
+     * there will be is not known. */
+    const char *what;
     struct moe_trials *trials; /* side by side, and remembered; NULL: one by one, and forgotten */
 };
 

@@ -29,6 +29,7 @@ struct remembered {
 };
 
 struct moe_trials {
+    uint64_t n_run; /* simulations */
     const struct moe_inventory *inventory;
     struct moe_trace *trace;
     int n_readers;
@@ -149,6 +150,8 @@ int moe_planner_try(const struct moe_planner *p, const struct moe_strategy *stra
         status = planner_run(p, &t, layers, err);
         if (status == MOE_OK)
             remember(p, &t);
+        if (p->what && p->trials)
+            moe_progress_report(p->progress, p->what, ++p->trials->n_run, 0);
     }
     *out = t.run;
     return status;
@@ -182,6 +185,8 @@ static void run_sides(void *ctx, int64_t begin, int64_t end, int thread)
         uint64_t done = __atomic_add_fetch(&c->done, 1, __ATOMIC_RELAXED);
         if (thread == 0 && c->what) /* that which the planner runs on */
             moe_progress_report(c->progress, c->what, done, c->total);
+        else if (thread == 0 && s->planner.what)
+            moe_progress_report(c->progress, s->planner.what, c->trials->n_run + done, 0);
     }
 }
 
@@ -221,6 +226,7 @@ int moe_trials_ahead(const struct moe_planner *p, const struct moe_trial *trials
     int before = moe_par_set_team(p->trials->n_readers);
     moe_par_for(n_sides, 1, run_sides, &crowd);
     moe_par_set_team(before);
+    p->trials->n_run += n_sides;
     for (uint32_t i = 0; i < n_sides && status == MOE_OK; i++)
         if (sides[i].status == MOE_OK) {
             remember(&sides[i].planner, &sides[i].prepared);

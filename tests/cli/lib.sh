@@ -1,6 +1,7 @@
 # Helpers of the command-line tests; a test sources this, checks, and ends with `finish`.
 #
-#   run COMMAND...            runs it; then $code, the files $out and $err
+#   run COMMAND...            runs it; then $code, the files $out and $err, and $progress: what it said of how far it
+#                             was, which depends on the machine
 #   expect_exit N             ... DESCRIPTION follows in each
 #   expect_stdout TEXT        exactly (without the last newline); expect_stdout_like: a case pattern
 #   expect_stderr_like GLOB   and expect_stderr_lines N
@@ -25,6 +26,8 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 out=$tmp/stdout
 err=$tmp/stderr
+progress=$tmp/progress
+progress_line='^moe-[a-z]*: [a-z '"'"'-]*: [0-9]+(%(, .* left)?)?$'
 json=$tmp/json
 checkpoint=tests/models/tiny-moe
 load=$BUILD/tests/tools/http_load
@@ -49,6 +52,10 @@ result() { # STATUS NAME
 run() {
     code=0
     "$@" >"$out" 2>"$err" </dev/null || code=$?
+    [ ! -s "$err" ] || {
+        sed -nE "/$progress_line/p" "$err" >"$progress"
+        sed -iE "/$progress_line/d" "$err"
+    }
 }
 
 ordinary() {
