@@ -182,8 +182,8 @@ void cli_say(const char *format, ...) MOE_PRINTF(1, 2);
 /* ---- Progress and interruption ---- */
 
 /* A hook that draws a bar on stderr once steps have taken a second or, where stderr is no terminal,
- * writes a line every few seconds; neither with -q. Its `stop` is cli_stop. The messages above erase
- * the bar first. */
+ * writes a line every few seconds; neither with -q. Its `stop` is cli_stop. The messages above
+ * erase the bar first. */
 const struct moe_progress *cli_progress(void);
 void cli_progress_done(void); /* erases the bar */
 

@@ -98,7 +98,8 @@ static void report(void *ctx, const char *what, uint64_t done, uint64_t total)
         bar.first = done;
     }
     double passed = now - bar.first_step, since = now - bar.drawn;
-    /* In a file that people look into: every five seconds, later after a tenth of the time again. */
+    /* In a file that people look into: every five seconds, later after a tenth of the time again.
+     */
     if (bar.lines ? passed < LINES_AFTER || since < LINES_AFTER || since < passed / 10
                   : passed < 1 || since < 0.1)
         return;

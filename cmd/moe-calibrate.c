@@ -161,6 +161,33 @@ static void say_result(const struct moe_map *map)
     moe_buf_release(&line);
 }
 
+/* The exit status: of a tolerance that does not hold on the checks, after a line that says so and
+ * what would help. The map is written all the same: it is what was asked for on the texts. */
+static int say_whether_held(const struct moe_map *map, const struct moe_calibrate_advice *advice)
+{
+    struct moe_buf text = {0};
+    struct moe_err err;
+    moe_show_map_unheld(map, &text);
+    if (text.size == 0)
+        return CLI_DONE;
+    if (advice->there)
+        moe_buf_printf(&text,
+                       "; choose on more texts like the checks, or with --tolerance %g%%, whose "
+                       "choice loses %.2f%s there",
+                       advice->tolerance, advice->check,
+                       map->metric == MOE_METRIC_NLL && map->judge == MOE_JUDGE_NATS ? "%"
+                                                                                     : " points");
+    else if (advice->tolerance > 0)
+        moe_buf_printf(&text,
+                       "; no smaller one that was tried, down to %g%%, would hold: choose on more "
+                       "texts like the checks",
+                       advice->tolerance);
+    moe_buf_u8(&text, 0);
+    moe_fail(&err, MOE_ERR_LIMIT, "%s: %s", o.out, text.failed ? "?" : (const char *)text.data);
+    moe_buf_release(&text);
+    return cli_error(&err);
+}
+
 /* What it would take, on stdout. */
 static int forecast(const char *pack, struct moe_err *err)
 {
@@ -181,6 +208,7 @@ static int calibrate(const char *pack)
     struct moe_map *map = NULL, *from = NULL;
     struct moe_statistics *statistics = NULL;
     struct moe_left_out left_out = {0};
+    struct moe_calibrate_advice advice = {0};
     struct moe_calibrate_options *c = &o.calibrate;
     char *partial = o.out ? offline_partial_name(o.out, &err) : NULL;
     const struct cli_texts *texts = o.pairs.n ? &o.pairs : &o.texts;
@@ -203,8 +231,9 @@ static int calibrate(const char *pack)
     c->resume = o.resume;
     c->progress = cli_progress();
     c->left_out = &left_out;
+    c->advice = &advice;
     cli_catch_termination();
-    int status = partial || !o.out ? MOE_OK : MOE_ERR_MEMORY;
+    int held = CLI_DONE, status = partial || !o.out ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK && o.from)
         status = moe_map_read(&from, o.from, &err);
     if (status == MOE_OK && o.stats)
@@ -223,6 +252,7 @@ static int calibrate(const char *pack)
         offline_note_left_out(&left_out, c->pairs
                                              ? "--max-tokens N takes more of each source and target"
                                              : "--max-windows N takes more of each");
+        held = say_whether_held(map, &advice);
         say_result(map);
     }
     if (status == MOE_ERR_INTERRUPTED && partial && moe_path_exists(partial))
@@ -231,7 +261,7 @@ static int calibrate(const char *pack)
     moe_map_free(from);
     moe_statistics_free(statistics);
     free(partial);
-    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+    return status == MOE_OK ? held : cli_error(&err);
 }
 
 static int read_shard(void **file, const char *path, struct moe_err *err)

@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 struct moe_progress {
-    /* Called now and then from the calling thread; NULL: no reports. `what` names the step; total 0: not
-     * known. */
+    /* Called now and then from the calling thread; NULL: no reports. `what` names the step; total
+     * 0: not known. */
     void (*report)(void *ctx, const char *what, uint64_t done, uint64_t total);
     void *ctx;
     /* Set by a signal handler: finish the current step and return MOE_ERR_INTERRUPTED. May be

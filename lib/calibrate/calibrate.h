@@ -24,6 +24,13 @@
 
 enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at most */
 
+/* Where the tolerance does not hold on the checks: a smaller one whose choice is within the asked
+ * one there, as measured, and what it loses there. */
+struct moe_calibrate_advice {
+    bool there;
+    double tolerance, check; /* in the unit of the tolerance */
+};
+
 struct moe_calibrate_options {
     const char *const *texts, *const *checks; /* paths */
     uint32_t n_texts, n_checks;
@@ -52,6 +59,7 @@ struct moe_calibrate_options {
     uint64_t memory_bytes;                   /* of the whole process; 0: what is free */
     const struct moe_progress *progress;     /* may be NULL */
     struct moe_left_out *left_out;           /* of texts and checks; may be NULL */
+    struct moe_calibrate_advice *advice;     /* may be NULL */
 };
 
 /* Calibrates the pack. *out is the caller's to free. MOE_ERR_LIMIT: the tolerance cannot be met;

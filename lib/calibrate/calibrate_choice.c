@@ -107,6 +107,15 @@ static int make_steps(struct search *s, struct moe_err *err)
     return moe_steps_make(&s->steps, &s->n_steps, &stairs, err);
 }
 
+static void search_release(struct search *s)
+{
+    free(s->bytes);
+    free(s->loss);
+    free(s->weight);
+    free(s->variants);
+    free(s->steps);
+}
+
 static uint64_t bytes_of(const struct search *s)
 {
     uint64_t bytes = 0;
@@ -190,6 +199,36 @@ static void note_texts(struct moe_map *map, bool check, const struct moe_quality
     }
 }
 
+/* A tolerance that was kept on the texts and not on the checks: the first of its halves, quarters,
+ * ... whose choice, found as this one was, is within the whole tolerance there. Losses are noise
+ * where they are small: nothing else than measuring that choice tells. */
+static int advise(struct calibration *c, const struct bench_model *b, struct moe_err *err)
+{
+    enum { MOST_HALVES = 5 };
+    struct moe_calibrate_advice *a = c->options->advice;
+    struct search s = {.c = c, .upper = c->upper};
+    const double asked = c->map->tolerance;
+    s.n_experts = (uint64_t)c->map->n_layers * c->map->n_experts;
+    a->there = false;
+    int status = make_steps(&s, err);
+    for (int i = 1; i <= MOST_HALVES && status == MOE_OK && !a->there; i++) {
+        struct found found;
+        struct moe_loss check;
+        c->map->tolerance = asked / (double)(1 << i);
+        status = seek(&s, b, &found, err);
+        *a = (struct moe_calibrate_advice){.tolerance = c->map->tolerance};
+        c->map->tolerance = asked;
+        if (status != MOE_OK || !found.there)
+            break;
+        moe_steps_take(s.steps, found.k, s.upper, (uint32_t)s.n_experts, s.variants);
+        status = calibrate_measure_variants(c, b, true, s.variants, 0, &check, NULL, err);
+        a->there = status == MOE_OK && calibrate_within(c, &check);
+        a->check = status == MOE_OK ? moe_map_loss(c->map, &check) : 0;
+    }
+    search_release(&s);
+    return status;
+}
+
 /* Measures the choice on the texts, and on the checks, text by text. */
 static int judge(struct calibration *c, struct moe_err *err)
 {
@@ -210,6 +249,8 @@ static int judge(struct calibration *c, struct moe_err *err)
     if (status == MOE_OK && c->check) {
         note_texts(c->map, true, &q, &c->check_reference);
         moe_quality_release(&q);
+        if (c->options->advice && !calibrate_within(c, &choice->check))
+            status = advise(c, &b, err);
     }
     calibrate_close_bench(&b, c);
     return status;
@@ -270,11 +311,7 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
     c->chosen = status == MOE_OK;
     if (status == MOE_OK && distances)
         measure_distances(&s, k, distances);
-    free(s.bytes);
-    free(s.loss);
-    free(s.weight);
-    free(s.variants);
-    free(s.steps);
+    search_release(&s);
     return status;
 }
 

@@ -181,6 +181,8 @@ static void put_choice(const struct moe_map *map, struct moe_screen screen, stru
         put_loss(map, out, &c->check);
         moe_buf_text(out, "\n");
     }
+    if (c->check.tokens && moe_map_loss(map, &c->check) > map->tolerance)
+        moe_buf_text(out, "  The tolerance does not hold on the checks.\n");
     put_picture(map, screen, out, put_bits, NULL);
     for (uint32_t v = 0; v < map->n_variants; v++) {
         uint64_t count = 0;
@@ -286,6 +288,33 @@ void moe_show_map(const struct moe_map *map, struct moe_screen screen, struct mo
         put_hobbit(map, out);
     if (map->routing.there)
         put_routing(map, out);
+}
+
+static void put_unheld(const char *what, double tolerance, const char *in, double texts,
+                       const struct moe_loss *check, double on_checks, struct moe_buf *out)
+{
+    if (check->tokens && on_checks > tolerance)
+        moe_buf_printf(out,
+                       "%sthe tolerance of %g%s does not hold on the checks%s: %+.2f%s there, "
+                       "%+.2f%s on the texts",
+                       out->size ? "; " : "", tolerance, in, what, on_checks, in, texts, in);
+}
+
+void moe_show_map_unheld(const struct moe_map *map, struct moe_buf *out)
+{
+    const struct moe_map_choice *c = &map->choice;
+    const struct moe_map_fate *f = &map->fate;
+    const struct moe_map_routing *r = &map->routing;
+    if (c->there)
+        put_unheld("", map->tolerance, unit(map), moe_map_loss(map, &c->loss), &c->check,
+                   moe_map_loss(map, &c->check), out);
+    if (f->there)
+        put_unheld(" for prompts at low precision", map->tolerance, unit(map),
+                   moe_map_loss(map, &f->loss), &f->check, moe_map_loss(map, &f->check), out);
+    if (r->there)
+        put_unheld(" for routing", r->tolerance, metric_unit(map),
+                   moe_loss_in(&r->loss, map->metric), &r->check,
+                   moe_loss_in(&r->check, map->metric), out);
 }
 
 void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)

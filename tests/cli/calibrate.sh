@@ -55,8 +55,8 @@ run "$bin/moe-calibrate" --show --dry-run "$tmp/x"
 error_line 2 "moe-calibrate: --dry-run is for calibrating*" "--dry-run of something else"
 
 run calibrate -t 1 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/one.yaml"
-expect_exit 0 "a calibration"
-check "quietly" [ ! -s "$err" ]
+error_line 4 "moe-calibrate: $tmp/one.yaml: the tolerance of 3% does not hold on the checks: *for prompts at low precision: *" \
+    "a calibration, whose choices do not hold on the checks"
 check "no partial file is left" [ ! -e "$tmp/one.yaml.part" ]
 run calibrate --from "$tmp/one.yaml" --dry-run --json
 check "with the importances there is nothing to measure" [ "$(told experts_known) $(told passes_importances)" = "384 0" ]
@@ -285,4 +285,25 @@ error_line 2 "moe-run: option --prefer-cached: its strongest 4 experts stay*noth
     "a preference that cannot change anything"
 run aware --prefer-cached auto --calibration "$tmp/one.yaml"
 error_line 2 "moe-run: option --prefer-cached auto: no bit map says how much*" "a map without a lambda"
+# A tolerance that holds on the texts and not on the checks: said first, with what would, and exit 4.
+first() { awk '/^<\|endoftext\|>$/ { if (++n == 6) exit } { print }' "$1"; }
+first tests/data/stories.calib.txt >"$tmp/choose.txt"
+first tests/data/stories.valid.txt >"$tmp/judge.txt"
+checked() { "$bin/moe-calibrate" -t 2 "$tmp/all.moe" --text "$tmp/choose.txt" --check "$tmp/judge.txt" --max-tokens 32 \
+    --importance proxy --without fate --without hobbit -o "$tmp/checked.yaml" "$@"; }
+run checked --tolerance 1%
+expect_exit 4 "a tolerance that does not hold on the checks"
+expect_stderr_like "moe-calibrate: $tmp/checked.yaml: the tolerance of 1% does not hold on the checks: +*% there, +*% on the texts; choose on more texts like the checks, or with --tolerance *%, whose choice loses *% there
+moe-calibrate: $tmp/checked.yaml: * instead of *" "... is said first, with what would hold"
+check "... and the map is written" grep -q '^tolerance_percent: 1$' "$tmp/checked.yaml"
+run "$bin/moe-calibrate" --show "$tmp/checked.yaml"
+expect_stdout_like "*Choice for a tolerance of 1%*The tolerance does not hold on the checks.*" "... and says so, too"
+run checked -q --tolerance 1%
+error_line 4 "moe-calibrate: $tmp/checked.yaml: the tolerance of 1% does not hold*" "-q says that alone"
+smaller=$(sed -n 's/.*or with --tolerance \([0-9.]*%\), whose.*/\1/p' "$err")
+run checked -q --tolerance "$smaller"
+expect_exit 0 "the tolerance that was named ($smaller) chooses"
+run "$bin/moe-calibrate" --show "$tmp/checked.yaml"
+check "... what is within 1% on the checks: $(sed -n 's/^  on checks *\([^ ]*\).*/\1/p' "$out")" \
+    [ "$(sed -n 's/^  on checks *+\([0-9]*\)\..*/\1/p' "$out")" = 0 ]
 finish

@@ -52,9 +52,10 @@ result() { # STATUS NAME
 run() {
     code=0
     "$@" >"$out" 2>"$err" </dev/null || code=$?
+    : >"$progress"
     [ ! -s "$err" ] || {
         sed -nE "/$progress_line/p" "$err" >"$progress"
-        sed -iE "/$progress_line/d" "$err"
+        sed -i -E "/$progress_line/d" "$err"
     }
 }
 

@@ -109,4 +109,12 @@ if dd if=/dev/null oflag=nonblock 2>/dev/null; then
 else
     skip "a pipe that is full for a while" "dd cannot fill one"
 fi
+# Long work says how far it is, also to a file; not with -q.
+pack
+cat tests/data/*.txt tests/data/*.txt tests/data/*.txt >"$tmp/long.txt"
+run timeout -s INT 12 "$bin/moe-profile" -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" -o "$tmp/long.yaml"
+check "after five seconds a line says how far it is: $(head -n 1 "$progress")" grep -q '^moe-profile: profiling: [0-9]*%' "$progress"
+check "... no more than a line in five seconds" [ "$(wc -l <"$progress")" -le 3 ]
+run timeout -s INT 7 "$bin/moe-profile" -q -t 1 --cpu scalar "$tiny" --text "$tmp/long.txt" -o "$tmp/quiet.yaml"
+check "-q says nothing of it" [ ! -s "$progress" ]
 finish
