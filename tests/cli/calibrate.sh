@@ -287,23 +287,24 @@ run aware --prefer-cached auto --calibration "$tmp/one.yaml"
 error_line 2 "moe-run: option --prefer-cached auto: no bit map says how much*" "a map without a lambda"
 # A tolerance that holds on the texts and not on the checks: said first, with what would, and exit 4.
 first() { awk '/^<\|endoftext\|>$/ { if (++n == 6) exit } { print }' "$1"; }
-first tests/data/stories.calib.txt >"$tmp/choose.txt"
-first tests/data/stories.valid.txt >"$tmp/judge.txt"
-checked() { "$bin/moe-calibrate" -t 2 "$tmp/all.moe" --text "$tmp/choose.txt" --check "$tmp/judge.txt" --max-tokens 32 \
+first tests/data/math.calib.txt >"$tmp/choose.txt"
+first tests/data/math.valid.txt >"$tmp/judge.txt"
+"$bin/moe-quantize" -q --experts 8,4,2 -o "$tmp/checked.moe" "$checkpoint"
+checked() { "$bin/moe-calibrate" -t 2 "$tmp/checked.moe" --text "$tmp/choose.txt" --check "$tmp/judge.txt" --max-tokens 32 \
     --importance proxy --without fate --without hobbit -o "$tmp/checked.yaml" "$@"; }
-run checked --tolerance 1%
+run checked --tolerance 3%
 expect_exit 4 "a tolerance that does not hold on the checks"
-expect_stderr_like "moe-calibrate: $tmp/checked.yaml: the tolerance of 1% does not hold on the checks: +*% there, +*% on the texts; choose on more texts like the checks, or with --tolerance *%, whose choice loses *% there
+expect_stderr_like "moe-calibrate: $tmp/checked.yaml: the tolerance of 3% does not hold on the checks: +*% there, +*% on the texts; choose on more texts like the checks, or with --tolerance *%, whose choice loses *% there
 moe-calibrate: $tmp/checked.yaml: * instead of *" "... is said first, with what would hold"
-check "... and the map is written" grep -q '^tolerance_percent: 1$' "$tmp/checked.yaml"
+check "... and the map is written" grep -q '^tolerance_percent: 3$' "$tmp/checked.yaml"
 run "$bin/moe-calibrate" --show "$tmp/checked.yaml"
-expect_stdout_like "*Choice for a tolerance of 1%*The tolerance does not hold on the checks.*" "... and says so, too"
-run checked -q --tolerance 1%
-error_line 4 "moe-calibrate: $tmp/checked.yaml: the tolerance of 1% does not hold*" "-q says that alone"
+expect_stdout_like "*Choice for a tolerance of 3%*The tolerance does not hold on the checks.*" "... and says so, too"
+run checked -q --tolerance 3%
+error_line 4 "moe-calibrate: $tmp/checked.yaml: the tolerance of 3% does not hold*" "-q says that alone"
 smaller=$(sed -n 's/.*or with --tolerance \([0-9.]*%\), whose.*/\1/p' "$err")
 run checked -q --tolerance "$smaller"
 expect_exit 0 "the tolerance that was named ($smaller) chooses"
 run "$bin/moe-calibrate" --show "$tmp/checked.yaml"
-check "... what is within 1% on the checks: $(sed -n 's/^  on checks *\([^ ]*\).*/\1/p' "$out")" \
-    [ "$(sed -n 's/^  on checks *+\([0-9]*\)\..*/\1/p' "$out")" = 0 ]
+check "... what is within 3% on the checks: $(sed -n 's/^  on checks *\([^ ]*\).*/\1/p' "$out")" \
+    [ "$(sed -n 's/^  on checks *+\([0-9]*\)\..*/\1/p' "$out")" -lt 3 ]
 finish
