@@ -18,7 +18,8 @@ struct run_options {
         *messages, *follow;
     struct cli_texts stops;
     uint64_t n; /* tokens to generate at most; UINT64_MAX: no limit */
-    uint32_t context, batch, sequences, logprobs, max_doc_tokens, max_windows, window, prompt_tokens, bench_runs;
+    uint32_t context, batch, sequences, logprobs, max_doc_tokens, max_windows, window,
+        prompt_tokens, bench_runs;
     double prompt_share; /* of --perplexity's documents */
     bool show_prompt, context_shift, raw, ignore_eos, bench, encode, json, json_object, stats;
     int predict_on;     /* enum moe_predict_on */
