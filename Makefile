@@ -275,7 +275,7 @@ $(BUILD)/tests/tools/bad_disk.o: VARIANT := -D_FILE_OFFSET_BITS=64
 $(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
 	$(call link,$(CC) $(LDFLAGS),-lfuse3 -lpthread)
 
--include $(LIB_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
+-include $(LIB_OBJ:.o=.d) $(GPU_OBJ:.o=.d) $(CMD_MAIN:%.c=$(BUILD)/%.d) $(CMD_SHARED_OBJ:.o=.d) \
          $(TEST_SRC:%.c=$(BUILD)/%.d) $(TOOL_SRC:%.c=$(BUILD)/%.d) $(UNCHECKED:%=%.d) $(BAD_DISK:%=%.d)
 .SECONDARY:
 

@@ -19,9 +19,10 @@ static __device__ __forceinline__ bool dev_last_arrival(uint32_t *counter, uint3
     if (threadIdx.x == 0) {
         __threadfence();
         last = atomicAdd(counter, 1u) + 1 == n;
-        if (last)
+        if (last) {
             *counter = 0;
-        __threadfence();
+            __threadfence();
+        }
     }
     __syncthreads();
     return last;

@@ -51,7 +51,9 @@ static __device__ __forceinline__ float dev_norm_heads(const struct moe_gpu_head
     if (!p.norm || h.qk_norm != MOE_QK_NORM_FULL)
         return 0;
     uint32_t width = p.n_heads * h.head_dim;
-    float squares = dev_block_sum<true>(stage, width, [&](uint32_t i) { return dev_biased(p, i); });
+    float squares = dev_block_sum<true>(
+        stage, width, [&](uint32_t i) { return dev_biased(p, i); },
+        [](uint32_t, float v) { return v; });
     return moe_math_rms_scale(squares, width, h.eps);
 }
 

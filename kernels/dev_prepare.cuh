@@ -18,6 +18,24 @@
 enum { DEV_PREPARE_CHUNK = 64, DEV_WARP = 32, DEV_PREPARE_HALF = DEV_PREPARE_CHUNK / 2 };
 #define DEV_FULL_MASK 0xffffffffu
 
+/* Over the values of a warp's lanes, in all lanes: the largest, the least, the sum. Devices
+ * from 8.0 on have an instruction for each. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+static __device__ __forceinline__ uint32_t dev_warp_largest(uint32_t v)
+{
+    return __reduce_max_sync(DEV_FULL_MASK, v);
+}
+
+static __device__ __forceinline__ uint32_t dev_warp_least(uint32_t v)
+{
+    return __reduce_min_sync(DEV_FULL_MASK, v);
+}
+
+static __device__ __forceinline__ int32_t dev_warp_sum(int32_t v)
+{
+    return __reduce_add_sync(DEV_FULL_MASK, v);
+}
+#else
 static __device__ __forceinline__ uint32_t dev_warp_largest(uint32_t v)
 {
     for (int offset = DEV_WARP / 2; offset > 0; offset /= 2) {
@@ -27,12 +45,18 @@ static __device__ __forceinline__ uint32_t dev_warp_largest(uint32_t v)
     return v;
 }
 
+static __device__ __forceinline__ uint32_t dev_warp_least(uint32_t v)
+{
+    return ~dev_warp_largest(~v);
+}
+
 static __device__ __forceinline__ int32_t dev_warp_sum(int32_t v)
 {
     for (int offset = DEV_WARP / 2; offset > 0; offset /= 2)
         v += __shfl_xor_sync(DEV_FULL_MASK, v, offset);
     return v;
 }
+#endif
 
 static __device__ __forceinline__ int32_t dev_quant_code(float v, float inverse)
 {

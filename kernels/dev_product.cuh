@@ -60,6 +60,7 @@ struct dev_products {
     const struct moe_gpu_gated *table;
     const uint32_t *chosen;
     uint32_t n_chosen, share, n_each;
+    uint32_t early;                    /* the kernel may overlap with the one before it */
     uint32_t n_parts, in_part, y_part; /* above 0: of the one product there is */
     uint32_t n;
     struct dev_follow follow;
@@ -134,14 +135,21 @@ static __device__ __forceinline__ void dev_store_result(const struct dev_product
 
 /* ---- Matvec kernels ----
  * They take tiles of 1, 2, 4 or 8 inputs. A block of theirs has threads that read and, in warps of
- * their own, one thread per row of a panel and input that adds.
+ * their own, one thread per row of a panel and input that adds. With one input twice as many read
+ * where there are few blocks.
  */
 
 enum { GPU_MATVEC_INPUTS = 8, DEV_READERS = 128 };
 
-static constexpr MOE_DEVICE_CODE int dev_matvec_threads(int nt)
+/* The most. */
+static constexpr MOE_DEVICE_CODE int dev_matvec_readers(int nt)
 {
-    return DEV_READERS + (nt == 1 ? 32 : MOE_PANEL_ROWS * nt);
+    return nt == 1 ? 2 * DEV_READERS : DEV_READERS;
+}
+
+static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
+{
+    return nt == 1 ? 32 : MOE_PANEL_ROWS * nt;
 }
 
 /* ---- By layout ----

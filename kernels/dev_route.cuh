@@ -15,6 +15,8 @@
 /* router.c's LEAST_SUM. */
 #define ROUTE_LEAST_SUM 1e-20f
 
+enum { ROUTE_BATCH = 8 }; /* scores that a lane loads at a time */
+
 /* ---- A warp's tools ---- */
 
 /* A row at work. All three lie in shared memory: three floats an expert, 48 KiB at 4096 experts. */
@@ -213,8 +215,15 @@ static __device__ void dev_route_row(const struct moe_gpu_router &r, uint64_t ro
                                 (uint32_t *)(shared + 2 * r.n_experts), threadIdx.x % DEV_WARP};
     float *scores = r.scores + row * r.stride, *weights = r.weights + row * r.top_k, sum = 0;
     uint32_t *chosen = r.chosen + row * r.top_k;
-    for (uint32_t e = w.lane; e < r.n_experts; e += DEV_WARP)
-        w.p[e] = r.bias ? scores[e] + r.bias[e] : scores[e];
+    for (uint32_t first = w.lane; first < r.n_experts; first += ROUTE_BATCH * DEV_WARP) {
+        float batch[ROUTE_BATCH] = {};
+#pragma unroll
+        for (uint32_t k = 0, e = first; k < ROUTE_BATCH && e < r.n_experts; k++, e += DEV_WARP)
+            batch[k] = r.bias ? scores[e] + r.bias[e] : scores[e];
+#pragma unroll
+        for (uint32_t k = 0, e = first; k < ROUTE_BATCH && e < r.n_experts; k++, e += DEV_WARP)
+            w.p[e] = batch[k];
+    }
 
     if (r.kind == MOE_ROUTER_SOFTMAX)
         route_choose_by_softmax(&r, &w, chosen);

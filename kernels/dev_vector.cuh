@@ -16,7 +16,8 @@
 #include "dev_prepare.cuh" /* DEV_WARP, DEV_FULL_MASK */
 #include "kern/kern_math.h"
 
-enum { DEV_STAGE = 2048, DEV_MAX_WARPS = 32 };
+enum { DEV_STAGE = 2048, DEV_MAX_WARPS = 32, DEV_BATCH = 8, DEV_FETCH = 32 };
+static_assert(DEV_STAGE % (DEV_FETCH * MOE_LANES) == 0, "fetched in whole groups");
 
 /* Shared memory of a block's reductions. */
 struct dev_stage {
@@ -60,11 +61,9 @@ static __device__ __forceinline__ float dev_warp_max(float v)
 /* The best of the threads' candidates, in all threads. */
 static __device__ __forceinline__ void dev_warp_best(uint32_t *rank, uint32_t *index)
 {
-    for (int offset = DEV_WARP / 2; offset > 0; offset /= 2) {
-        uint32_t rank_b = __shfl_xor_sync(DEV_FULL_MASK, *rank, offset);
-        uint32_t index_b = __shfl_xor_sync(DEV_FULL_MASK, *index, offset);
-        dev_keep_better(rank, index, rank_b, index_b);
-    }
+    uint32_t best = dev_warp_largest(*rank);
+    *index = dev_warp_least(*rank == best ? *index : UINT32_MAX);
+    *rank = best;
 }
 
 /* Joins the running sums that threads 0 to 15 hold by the fixed tree; the sum is in all threads. */
@@ -93,6 +92,24 @@ static __device__ __forceinline__ float dev_warp_squares(uint32_t n, Value value
  * All threads call; blockDim.x is a multiple of 32 and the only dimension. There are barriers
  * inside: what threads wrote before is visible to all others afterwards. */
 
+/* keep(i, load(i)), i < n, by thread i % blockDim.x. Several are loaded before any is kept, so that
+ * the device's memory is waited for once for all of them: load reads, and nothing else, without
+ * conditions if it can; past the end the last one again. */
+template <typename Load, typename Keep>
+static __device__ __forceinline__ void dev_block_map(uint32_t n, Load load, Keep keep)
+{
+    for (uint32_t first = threadIdx.x; first < n; first += DEV_BATCH * blockDim.x) {
+        decltype(load(0u)) loaded[DEV_BATCH];
+#pragma unroll
+        for (uint32_t k = 0; k < DEV_BATCH; k++)
+            loaded[k] = load(min(first + k * blockDim.x, n - 1));
+#pragma unroll
+        for (uint32_t k = 0; k < DEV_BATCH; k++)
+            if (first + k * blockDim.x < n)
+                keep(first + k * blockDim.x, loaded[k]);
+    }
+}
+
 /* The largest of the threads' values, in all threads; NaN does not count. */
 static __device__ __forceinline__ float dev_block_max(struct dev_stage *stage, float v)
 {
@@ -108,26 +125,31 @@ static __device__ __forceinline__ float dev_block_max(struct dev_stage *stage, f
     return v;
 }
 
-/* The 16-lane sum of value(i), i < n, or the fma sum of its squares, in all threads. value is
- * called once for each i, by thread i % blockDim.x when blockDim.x divides DEV_STAGE: it may have
- * side effects that this thread relies on later. */
-template <bool SQUARES, typename Value>
+/* The 16-lane sum of value(i, load(i)), i < n, or the fma sum of its squares, in all threads. load
+ * is dev_block_map's; value is called once for each i, by thread i % blockDim.x when blockDim.x
+ * divides DEV_STAGE: it may have side effects that this thread relies on later. */
+template <bool SQUARES, typename Load, typename Value>
 static __device__ __forceinline__ float dev_block_sum(struct dev_stage *stage, uint32_t n,
-                                                      Value value)
+                                                      Load load, Value value)
 {
     float sum = 0;
     for (uint32_t first = 0; first < n; first += DEV_STAGE) {
         uint32_t m = n - first < DEV_STAGE ? n - first : (uint32_t)DEV_STAGE;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < m; i += blockDim.x)
-            stage->values[i] = value(first + i);
+        dev_block_map(
+            m, [&](uint32_t i) { return load(first + i); },
+            [&](uint32_t i, const auto &v) { stage->values[i] = value(first + i, v); });
         __syncthreads();
-        if (threadIdx.x < MOE_LANES) {
-#pragma unroll 8
-            for (uint32_t i = threadIdx.x; i < m; i += MOE_LANES) {
-                float v = stage->values[i];
-                sum = SQUARES ? fmaf(v, v, sum) : sum + v;
-            }
+        for (uint32_t i = threadIdx.x; threadIdx.x < MOE_LANES && i < m;
+             i += DEV_FETCH * MOE_LANES) {
+            float v[DEV_FETCH];
+#pragma unroll
+            for (uint32_t k = 0; k < DEV_FETCH; k++) /* some perhaps past m, within the stage */
+                v[k] = stage->values[i + k * MOE_LANES];
+#pragma unroll
+            for (uint32_t k = 0; k < DEV_FETCH; k++)
+                if (i + k * MOE_LANES < m)
+                    sum = SQUARES ? fmaf(v[k], v[k], sum) : sum + v[k];
         }
     }
     if (threadIdx.x < DEV_WARP) {

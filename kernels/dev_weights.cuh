@@ -83,33 +83,28 @@ struct dev_scales {
     float d, m;
 };
 
-template <int KIND>
+/* Of a row of a block whose head lies in the device's memory, or in shared memory. */
+template <int KIND, bool SHARED = false>
 static __device__ __forceinline__ struct dev_scales dev_block_scales(const uint8_t *head,
                                                                      uint32_t row)
 {
     if (KIND == MOE_LAYOUT_MXFP4)
-        return {moe_mxfp4_scale(__ldg(head + row)), 0.0f};
-    const uint16_t *halves = (const uint16_t *)head;
-    return {dev_f16(__ldg(halves + row)), dev_f16(__ldg(halves + MOE_PANEL_ROWS + row))};
+        return {moe_mxfp4_scale(SHARED ? head[row] : __ldg(head + row)), 0.0f};
+    const uint16_t *d = (const uint16_t *)head + row, *m = d + MOE_PANEL_ROWS;
+    return {dev_f16(SHARED ? *d : __ldg(d)), dev_f16(SHARED ? *m : __ldg(m))};
 }
 
-/* Weight number `i` of an array in a float layout. */
-template <int KIND>
+/* Weight number `i` of an array in a float layout, in the device's memory or in shared memory. */
+template <int KIND, bool SHARED = false>
 static __device__ __forceinline__ float dev_float_weight(const uint8_t *data, uint64_t i)
 {
-    if (KIND == MOE_LAYOUT_F32)
-        return __ldg((const float *)data + i);
-    uint16_t half = __ldg((const uint16_t *)data + i);
-    return KIND == MOE_LAYOUT_F16 ? dev_f16(half) : moe_bf16_to_f32(half);
-}
-
-/* The two 16-bit weights in a word. */
-template <int KIND>
-static __device__ __forceinline__ void dev_two_weights(uint32_t word, float w[2])
-{
-    w[0] = KIND == MOE_LAYOUT_F16 ? dev_f16((uint16_t)word) : moe_bits_f32(word << 16);
-    w[1] =
-        KIND == MOE_LAYOUT_F16 ? dev_f16((uint16_t)(word >> 16)) : moe_bits_f32(word & 0xffff0000u);
+    if (KIND == MOE_LAYOUT_F32) {
+        const float *w = (const float *)data + i;
+        return SHARED ? *w : __ldg(w);
+    }
+    const uint16_t *half = (const uint16_t *)data + i;
+    uint16_t bits = SHARED ? *half : __ldg(half);
+    return KIND == MOE_LAYOUT_F16 ? dev_f16(bits) : moe_bf16_to_f32(bits);
 }
 
 /* ---- Codes ---- */

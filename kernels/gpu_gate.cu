@@ -18,7 +18,8 @@ static __global__ void __launch_bounds__(PARTS_THREADS)
     __shared__ struct dev_stage stage;
     float *x = p.x + blockIdx.x * p.stride + (uint64_t)blockIdx.y * p.cols;
     const float *weights = p.weights + (p.weights_of_parts ? (uint64_t)blockIdx.y * p.cols : 0);
-    float squares = dev_block_sum<true>(&stage, p.cols, [&](uint32_t i) { return x[i]; });
+    float squares = dev_block_sum<true>(
+        &stage, p.cols, [&](uint32_t i) { return x[i]; }, [](uint32_t, float v) { return v; });
     float r = moe_math_rms_scale(squares, p.cols, p.eps);
     for (uint32_t i = threadIdx.x; i < p.cols; i += PARTS_THREADS)
         x[i] = x[i] * r * weights[i];

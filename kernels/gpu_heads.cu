@@ -65,7 +65,9 @@ static __device__ void store_latent(const struct moe_gpu_latent &l, const struct
     __shared__ struct dev_stage stage;
     const float *latent = l.v + blockIdx.x * l.v_stride, *shared = latent + l.kv_rank;
     uint64_t cells = dev_kv_head(l.kv, l.layer, at.sequence, at.position, 0);
-    float squares = dev_block_sum<true>(&stage, l.kv_rank, [&](uint32_t i) { return latent[i]; });
+    float squares = dev_block_sum<true>(
+        &stage, l.kv_rank, [&](uint32_t i) { return latent[i]; },
+        [](uint32_t, float v) { return v; });
     float r = moe_math_rms_scale(squares, l.kv_rank, l.eps);
     for (uint32_t d = threadIdx.x; d < l.kv_rank; d += blockDim.x) {
         float v = latent[d] * r * l.kv_norm[d];

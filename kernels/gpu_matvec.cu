@@ -18,24 +18,47 @@
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void matvec_panel(const struct dev_product &p, float *shared)
 {
+    uint32_t readers = blockDim.x - dev_matvec_adders(NT);
     if constexpr (BLOCK == 0)
-        matvec_floats_panel<KIND, NT>(p, shared);
+        matvec_floats_panel<KIND, NT>(p, readers, shared);
     else
-        matvec_bytes_panel<KIND, BLOCK, NT>(p, shared);
+        matvec_bytes_panel<KIND, BLOCK, NT>(p, readers, shared);
 }
 
-/* Blocks that a multiprocessor should hold: for that the compiler spills up to 100 bytes with eight
- * inputs. */
+/* Where kernels overlap (MOE_LAUNCH_EARLY): lets the next one begin, and waits for the one before,
+ * which may still be making the inputs; meanwhile weights move into the cache. */
+static __device__ __forceinline__ void matvec_early(const struct dev_products &all)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (all.early && all.n_each == 0 && all.n_parts == 0) {
+        const struct dev_product &p = all.list[blockIdx.y];
+        const uint8_t *panel = p.data + blockIdx.x * p.panel_bytes;
+        if (blockIdx.x < moe_panels(p.rows))
+            for (uint64_t at = threadIdx.x * 128; at < p.panel_bytes; at += blockDim.x * 128)
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(panel + at));
+    }
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* Bounds for the compiler: the most threads, and blocks of them that a multiprocessor should hold.
+ * With one input this means 64 registers, so that of the smaller blocks there is room for six. */
+static constexpr int matvec_most_threads(int nt)
+{
+    return nt == 1 ? 320 : dev_matvec_readers(nt) + dev_matvec_adders(nt);
+}
 static constexpr int matvec_blocks(int nt)
 {
-    return nt == 1 ? 4 : nt == 2 ? 3 : 2;
+    return nt <= 2 ? 3 : 2;
 }
 
 template <int NT>
-static __global__ void __launch_bounds__(dev_matvec_threads(NT), matvec_blocks(NT))
+static __global__ void __launch_bounds__(matvec_most_threads(NT), matvec_blocks(NT))
     matvec_products(const __grid_constant__ struct dev_products all)
 {
     MOE_DYNAMIC_SHARED(float, shared);
+    matvec_early(all);
     const struct dev_product p = dev_this_product(all);
     if (blockIdx.x >= moe_panels(p.rows))
         return;
@@ -64,17 +87,18 @@ static __global__ void __launch_bounds__(dev_matvec_threads(NT), matvec_blocks(N
             start(8);                                                                              \
     } while (0)
 
-template <int KIND, int BLOCK, int NT> static uint32_t shared_of_panel(void)
+template <int KIND, int BLOCK, int NT>
+static uint32_t shared_of_panel(const struct dev_product *p, uint32_t readers)
 {
     if constexpr (BLOCK == 0)
-        return sizeof(struct matvec_floats_stage<NT>);
+        return sizeof(struct matvec_floats_stage<KIND, NT>);
     else
-        return matvec_bytes_shared<KIND, BLOCK, NT>();
+        return matvec_bytes_shared<KIND, BLOCK, NT>(p->blocks, readers);
 }
 
-template <int NT> static uint32_t shared_of(const struct dev_product *p)
+template <int NT> static uint32_t shared_of(const struct dev_product *p, uint32_t readers)
 {
-#define SHARED(kind, block) return shared_of_panel<kind, block, NT>()
+#define SHARED(kind, block) return shared_of_panel<kind, block, NT>(p, readers)
     DEV_BY_QUANTIZED(p->kind, p->block, SHARED);
     DEV_BY_FLOAT(p->kind, SHARED);
 #undef SHARED
@@ -82,24 +106,48 @@ template <int NT> static uint32_t shared_of(const struct dev_product *p)
 }
 
 /* What a block of any product of the list needs. */
-template <int NT> static uint32_t shared_of_list(const struct dev_products *list)
+template <int NT> static uint32_t shared_of_list(const struct dev_products *list, uint32_t readers)
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < list->n; i++) {
         const struct dev_product *p = &list->list[i];
-        uint32_t own = shared_of<NT>(p), follow = dev_follow_bytes(list->follow, p->then);
+        uint32_t own = shared_of<NT>(p, readers), follow = dev_follow_bytes(list->follow, p->then);
         most = own > most ? own : most;
         most = follow > most ? follow : most;
     }
     return most;
 }
 
+static uint64_t count_panels(const struct dev_products *list)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < list->n; i++)
+        n += (uint64_t)moe_panels(list->list[i].rows) * (i < list->n_each ? list->n_chosen : 1);
+    return list->n_parts ? n * list->n_parts : n;
+}
+
+/* Many blocks share a multiprocessor's memory; of few, each has more of it under way. */
+template <int NT>
+static uint32_t readers_of(const struct moe_gpu *g, const struct dev_products *list)
+{
+    bool few = count_panels(list) <= 3 * (uint64_t)g->info.n_processors;
+    return few ? dev_matvec_readers(NT) : DEV_READERS;
+}
+
+template <int NT>
+static void start_products(struct moe_gpu *g, dim3 grid, const struct dev_products *list)
+{
+    uint32_t readers = readers_of<NT>(g, list);
+    struct dev_products products = *list;
+    products.early = g->early;
+    MOE_LAUNCH_EARLY(g, matvec_products<NT>, grid, readers + dev_matvec_adders(NT),
+                     shared_of_list<NT>(list, readers), products);
+}
+
 void gpu_matvec(struct moe_gpu *g, const struct dev_products *list)
 {
     dim3 grid(gpu_most_panels(list), dev_products_height(list));
-#define START(nt)                                                                                  \
-    MOE_LAUNCH(g, matvec_products<nt>, grid, dev_matvec_threads(nt), shared_of_list<nt>(list),     \
-               *list)
+#define START(nt) start_products<nt>(g, grid, list)
     BY_TILE(gpu_most_inputs(list), START);
 #undef START
 }

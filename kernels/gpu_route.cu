@@ -32,7 +32,8 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS)
     }
     largest = dev_block_max(&stage, largest);
     float sum = dev_block_sum<false>(
-        &stage, cols, [&](uint32_t i) { return x[i] = moe_math_exp(x[i] - largest); });
+        &stage, cols, [&](uint32_t i) { return x[i]; },
+        [&](uint32_t i, float v) { return x[i] = moe_math_exp(v - largest); });
     for (uint32_t i = threadIdx.x; i < cols; i += blockDim.x)
         x[i] /= sum;
 }

@@ -3,6 +3,7 @@
  *
  *   device    copies inside it and from page-locked host memory: what the rest is compared with
  *   decode    products for 1 to 8 inputs in bytes of weights per second
+ *   layer     a layer of decoding in the launches that a model makes
  *   prompts   products for 512 and 2048 inputs against bf16 by cuBLAS
  *   attention one row over caches of 1024 to 32768 positions, in bytes per second
  *   overlap   an expert's upload beside computation, with a timeline
@@ -29,6 +30,7 @@
  *     bench_gpu DIR/42.moe --statistics DIR/stats.yaml --text tests/data/stories.valid.txt
  */
 #include "base/par.h"
+#include "gpu_layer.h"
 #include "gpu_model.h"
 #include "gpu_streams.h"
 #include "kern/kern.h"
@@ -63,8 +65,9 @@ static int bench_kernels(struct bench *b)
     printf("%s: compute capability %d.%d, %d processors, %.1f GB, CUDA %s\n", info->name,
            info->compute_major, info->compute_minor, info->n_processors,
            (double)info->memory_bytes * 1e-9, moe_gpu_build());
-    void (*const sections[])(struct bench *) = {bench_device,    bench_decode,  bench_prompts,
-                                                bench_attention, bench_overlap, bench_launches};
+    void (*const sections[])(struct bench *) = {bench_device,  bench_decode,    bench_layer,
+                                                bench_prompts, bench_attention, bench_overlap,
+                                                bench_launches};
     for (size_t i = 0; i < sizeof sections / sizeof *sections && well(b); i++)
         sections[i](b);
     return b->err.status;

@@ -1,5 +1,6 @@
 #include "shim_kernels.h"
 
+#include "dev_copy.cuh"
 #include "dev_integer.cuh"
 #include "dev_math.cuh"
 #include "gpu_context.cuh"
@@ -135,6 +136,29 @@ void try_reverse(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n,
     MOE_LAUNCH(g, reverse, 1, n, 0, in, out, barrier);
 }
 
+static __global__ void copies(const int32_t *in, int32_t *out, bool wait)
+{
+    MOE_DYNAMIC_SHARED(int32_t, kept);
+    unsigned n = blockDim.x, t = threadIdx.x;
+    out += blockIdx.x * 2 * n;
+    for (unsigned i = t; i < 2 * n; i += n) {
+        dev_copy<4>(&kept[i], in + i);
+        dev_copies_end();
+    }
+    if (wait)
+        dev_copies_wait<1>();
+    __syncthreads();
+    out[t] = kept[n - 1 - t];
+    dev_copies_wait<0>();
+    __syncthreads();
+    out[n + t] = kept[2 * n - 1 - t];
+}
+
+void try_copies(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n, bool wait)
+{
+    MOE_LAUNCH(g, copies, 2, n, 2 * n * sizeof(int32_t), in, out, wait);
+}
+
 uint32_t try_arrivals(struct moe_gpu *g)
 {
     static uint32_t counters[GPU_ARRIVALS];
@@ -176,6 +200,10 @@ static __global__ void broken(enum try_fault fault, int32_t *out)
             __syncthreads();
         else
             out[t] = __shfl_xor_sync(ALL, t, 1);
+        break;
+    case TRY_COPY_LEFT:
+        if (t == 5)
+            dev_copy<4>(shared, out);
         break;
     case TRY_OVERRUN:
         shared[t] = t;

@@ -30,6 +30,10 @@ void try_dp4a(struct moe_gpu *g, uint32_t a, int32_t b, int32_t c, int32_t *out)
 void try_join16(struct moe_gpu *g, const float *in, float *out);
 /* out[i] = in[n - 1 - i] by way of shared memory, with or (wrongly) without a barrier. */
 void try_reverse(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n, bool barrier);
+/* Each of two blocks: out[i] = in[n - 1 - i], out[n + i] = in[2 n - 1 - i] for i < n, by way of
+ * copies into shared memory in two groups, waiting for the first before it is read, or (wrongly)
+ * afterwards. Blocks follow each other in out. */
+void try_copies(struct moe_gpu *g, const int32_t *in, int32_t *out, uint32_t n, bool wait);
 
 /* How many of the counters at which blocks arrive (dev_arrivals.cuh) are not 0 now. */
 uint32_t try_arrivals(struct moe_gpu *g);
@@ -41,6 +45,7 @@ enum try_fault {
     TRY_LANES_ABSENT,
     TRY_PART_OF_A_WARP,
     TRY_BARRIER_AND_SHUFFLE,
+    TRY_COPY_LEFT,
     TRY_OVERRUN,
 };
 void try_fault(struct moe_gpu *g, enum try_fault fault, int32_t *out);

@@ -201,6 +201,25 @@ static void test_reverse(void **state)
     }
 }
 
+static void test_copies(void **state)
+{
+    enum { N = 96 };
+    int32_t in[2 * N], out[2][2 * N];
+    for (int i = 0; i < 2 * N; i++)
+        in[i] = i + 1;
+    for (int wait = on_shim() ? 0 : 1; wait < 2; wait++) {
+        int n_wrong[2] = {0, 0};
+        void *from = uploaded(in, sizeof in), *to = device(sizeof out);
+        try_copies(gpu, from, to, N, wait);
+        fetched(out, to, sizeof out);
+        moe_gpu_free(gpu, from, sizeof in);
+        for (int b = 0; b < 2; b++)
+            for (int i = 0; i < 2 * N; i++)
+                n_wrong[b] += out[b][i] != in[i < N ? N - 1 - i : 3 * N - 1 - i];
+        assert_int_equal(n_wrong[0] + n_wrong[1] != 0, !wait);
+    }
+}
+
 /* Runs a broken kernel in a process of its own; what that says before it dies. */
 static void last_words(enum try_fault fault, char *text, size_t n_bytes)
 {
@@ -236,6 +255,7 @@ static void test_broken_rules(void **state)
         [TRY_LANES_ABSENT] = "thread 40 ended while 8 lanes of its warp wait at a shuffle",
         [TRY_PART_OF_A_WARP] = "not all lanes",
         [TRY_BARRIER_AND_SHUFFLE] = "no thread can continue",
+        [TRY_COPY_LEFT] = "thread 5 ended without waiting for its copies",
     };
     char text[4096];
     if (!on_shim())
@@ -254,11 +274,11 @@ static void test_broken_rules(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barriers),     cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_ragged_ends),  cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_mma),          cmocka_unit_test(test_dp4a),
-        cmocka_unit_test(test_join16),       cmocka_unit_test(test_reverse),
-        cmocka_unit_test(test_broken_rules),
+        cmocka_unit_test(test_barriers),    cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_ragged_ends), cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_mma),         cmocka_unit_test(test_dp4a),
+        cmocka_unit_test(test_join16),      cmocka_unit_test(test_reverse),
+        cmocka_unit_test(test_copies),      cmocka_unit_test(test_broken_rules),
     };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }

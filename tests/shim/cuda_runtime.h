@@ -128,6 +128,11 @@ static inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int line = _
     return shim_shuffle(mask, value, shim_lane() - by, line);
 }
 
+/* Copies into shared memory (kernels/dev_copy.cuh). */
+void shim_copy(void *to, const void *from, int n_bytes);
+void shim_copies_end(void);
+void shim_copies_wait(unsigned n_under_way);
+
 /* c += a b over the warp's fragments of a 16 x 32 and a 32 x 8 matrix of bytes, laid out as the PTX
  * ISA has them (mma.m16n8k32); a is signed or not, b is signed. */
 void shim_mma(int32_t c[4], const uint32_t a[4], const uint32_t b[2], bool a_signed, int line);

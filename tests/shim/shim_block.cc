@@ -9,6 +9,7 @@
 
 #include <mutex>
 #include <stdarg.h>
+#include <vector>
 
 __thread uint3 threadIdx, blockIdx;
 __thread dim3 blockDim, gridDim;
@@ -88,6 +89,55 @@ void *shim_shared()
     abort();
 }
 
+/* ---- Copies into shared memory ---- */
+
+/* What a thread has asked for and not waited for; all of one block's, since one is at work. In
+ * every other block copies are made only when they are waited for, in the others at once: what is
+ * read too early shows in the first, what is overwritten too early in the second. */
+struct thread_copies {
+    struct copy {
+        void *to;
+        const void *from;
+        int n_bytes;
+    };
+    std::vector<copy> asked;
+    std::vector<size_t> ends; /* of groups */
+    size_t n_made, n_groups_made;
+};
+static thread_copies copies[MAX_THREADS];
+
+void shim_copy(void *to, const void *from, int n_bytes)
+{
+    if ((uintptr_t)to % n_bytes || (uintptr_t)from % n_bytes)
+        wrong("thread %u copies %d bytes that are not aligned", thread_number, n_bytes);
+    copies[thread_number].asked.push_back({to, from, n_bytes});
+    if (!here->descending)
+        memcpy(to, from, n_bytes);
+}
+
+void shim_copies_end()
+{
+    thread_copies &c = copies[thread_number];
+    c.ends.push_back(c.asked.size());
+}
+
+void shim_copies_wait(unsigned n_under_way)
+{
+    thread_copies &c = copies[thread_number];
+    for (; c.n_groups_made + n_under_way < c.ends.size(); c.n_groups_made++)
+        for (; c.n_made < c.ends[c.n_groups_made]; c.n_made++)
+            if (here->descending)
+                memcpy(c.asked[c.n_made].to, c.asked[c.n_made].from, c.asked[c.n_made].n_bytes);
+}
+
+static void end_copies()
+{
+    thread_copies &c = copies[thread_number];
+    if (c.n_made < c.asked.size())
+        wrong("thread %u ended without waiting for its copies", thread_number);
+    c = thread_copies();
+}
+
 /* ---- Who runs ---- */
 
 static void run_threads();
@@ -155,6 +205,7 @@ static void run_one(unsigned number)
         threadIdx = {number % blockDim.x, number / blockDim.x % blockDim.y,
                      number / blockDim.x / blockDim.y};
     (*b->thread)();
+    end_copies();
     warp *w = &b->warps[number / warpSize];
     if (b->n_waiting)
         wrong("thread %u ended while %u wait at __syncthreads in line %d", number, b->n_waiting,
