@@ -317,7 +317,8 @@ $(SHIM_TOOLS): $(SHIM_DIR)/%: $(BUILD)/%.o $(SHIM_OBJ) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(SHIM_LIBS))
 $(SHIM_DIR)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(SHIM_OBJ) $(LIBMOE)
 	$(call link,$(CC) $(LDFLAGS),$(AS_NEEDED) $(SHIM_LIBS) -ledit)
--include $(SHIM_OBJ:.o=.d) $(GPU_TEST_CU:%=$(SHIM_DIR)/%.d) $(GPU_TEST_SRC:%.c=$(BUILD)/%.d)
+-include $(SHIM_OBJ:.o=.d) $(GPU_TEST_CU:%=$(SHIM_DIR)/%.d) $(GPU_TEST_CU:%=$(BUILD)/%.d) \
+         $(GPU_TEST_SRC:%.c=$(BUILD)/%.d)
 
 # The same tests with the backend itself, which needs a GPU; without CUDA there are none. They share one
 # object, in which the kernels that they have for themselves are too, and look for it beside them.
