@@ -4,8 +4,7 @@
  * A block of threads takes one panel of 16 rows (dev_matvec_bytes.cuh, dev_matvec_floats.cuh).
  * Products of a list share a launch whatever their layouts are (queries, keys and values; gate and
  * up of several experts), which ends with what follows them (dev_follow.cuh). A kernel for each
- * layout would take fewer registers for floats and MXFP4 (about 40 to 60 instead of 96 with one
- * input; the others take 96, too), but lists of several layouts would need as many launches, and
+ * layout would take fewer registers, but lists of several layouts would need as many launches, and
  * the twelve kernels would take several times as long to compile.
  */
 #include "dev_follow.cuh"
