@@ -60,7 +60,7 @@ check "--kv f16: half of the KV cache" [ $((2 * $(member memory kv_bytes))) = "$
 check "... which the plan names" [ "$(member memory kv)" = f16 ]
 cp "$tmp/plan.yaml" "$tmp/half.yaml"
 run "$plan" --explain "$tmp/half.yaml"
-expect_stdout_like '*context of 64 tokens as f16*may change what the model says: --kv f16.*' "... and is explained so"
+expect_stdout_like '*context of 64 tokens as f16*This may change*model says: --kv f16.*' "... and is explained so"
 planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv f16 --exact
 error_line 2 'moe-plan: option --exact forbids what may change results: --kv f16*' "... --exact forbids it"
 planned gpu --memory ${host}M --kv f16
