@@ -160,7 +160,8 @@ check "hits rise with memory, below the optimum, and speed below its bound" awk 
       if (of("decode_tokens_per_s") > of("bound_tokens_per_s") * (1 + 1e-9)) bad = 1
       last = hits; n++ }
     END { exit bad || n != 3 }' "$out"
-run "$plan" --simulate "$tmp/t.trace" --strategy lru --memory 4M
+# Where nothing else is named, the disk that is measured is that of the current directory.
+run env -C "$tmp" "$(realpath "$plan")" --simulate "$tmp/t.trace" --strategy lru --memory 4M
 expect_exit 0 "a trace alone, on this machine"
 expect_stderr_like "moe-plan: measuring this machine*" "... which is measured"
 run "$plan" --simulate "$tmp/t.trace" --memory 10% --strategy host,lru --layer-seconds 2e-4 \
