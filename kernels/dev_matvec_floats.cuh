@@ -14,7 +14,7 @@
 enum {
     MATVEC_COLUMNS = 128, /* of a section */
     MATVEC_SECTIONS = 5,  /* that have room */
-    MATVEC_CHAIN = 16     /* columns that a chain fetches at a time */
+    MATVEC_CHAIN = 8      /* columns that a chain fetches at a time */
 };
 
 template <int KIND, int NT> struct matvec_floats_section {
@@ -64,23 +64,27 @@ matvec_fetch_floats(const struct matvec_floats_section<KIND, NT> &section, uint3
     }
 }
 
-/* The chain over a section of n columns. */
+/* The chain over a section of n columns: while it goes over some, the next are fetched. */
 template <int KIND, int NT>
 static __device__ __forceinline__ float
 matvec_chain_floats(const struct matvec_floats_section<KIND, NT> &section, uint32_t row, uint32_t t,
                     uint32_t n, float y)
 {
     struct matvec_floats_links next;
+    uint32_t c = 0;
     matvec_fetch_floats(section, row, t, 0, &next);
 #pragma unroll 2
-    for (uint32_t c = 0; c < n; c += MATVEC_CHAIN) {
+    for (; c + MATVEC_CHAIN <= n; c += MATVEC_CHAIN) {
         const struct matvec_floats_links links = next;
         matvec_fetch_floats(section, row, t, (c + MATVEC_CHAIN) % MATVEC_COLUMNS, &next);
 #pragma unroll
         for (int i = 0; i < MATVEC_CHAIN; i++)
-            if (c + i < n)
-                y = fmaf(links.w[i], links.x[i], y);
+            y = fmaf(links.w[i], links.x[i], y);
     }
+#pragma unroll 1
+    for (; c < n; c++)
+        y = fmaf(dev_float_weight<KIND, true>(section.weights, c * MOE_PANEL_ROWS + row),
+                 section.x[t][c], y);
     return y;
 }
 
@@ -120,7 +124,10 @@ static __device__ __forceinline__ void matvec_floats_panel(const struct dev_prod
         if (reads)
             ask(k + MATVEC_SECTIONS - 1);
         else if (adds)
-            y = matvec_chain_floats(sections[k % MATVEC_SECTIONS], row, t,
+            /* threadIdx.y is 0, but the compiler cannot tell: with one input it would know that t
+             * is the same in all lanes, and move inputs through uniform registers, which takes
+             * longer than the chain. */
+            y = matvec_chain_floats(sections[k % MATVEC_SECTIONS], row, t + threadIdx.y,
                                     min(p.cols - k * MATVEC_COLUMNS, (uint32_t)MATVEC_COLUMNS), y);
     }
     if (adds && t < p.n)
