@@ -90,7 +90,7 @@ void moe_strategy_name_nearest(struct moe_strategy *s)
     const struct moe_strategy from = *s;
     uint32_t least = n_differing(s);
     for (int i = 0; moe_strategy_name_at(i); i++) {
-        struct moe_strategy row, named = from;
+        struct moe_strategy row = {0}, named = from;
         moe_strategy_find(moe_strategy_name_at(i), &row);
         named.name = row.name;
         named.describe = row.describe;
