@@ -12,50 +12,60 @@
 static __device__ __forceinline__ void dev_add_norm_row(const struct moe_gpu_norm &n, uint64_t row,
                                                         struct dev_stage *stage)
 {
+    /* Copies, which stores through h and x cannot change: n may lie in memory. */
     float *h = n.h + row * n.h_stride;
+    const uint32_t cols = n.cols;
+    const bool adds = n.add, is_biased = n.add_bias, layer = n.layer;
+    const float scale = n.add_scale;
     /* In the place of what is not there, something to read that does not count. */
-    const float *add = n.add ? n.add + row * n.add_stride : h;
-    const float *add_bias = n.add_bias ? n.add_bias : h;
+    const float *add = adds ? n.add + row * n.add_stride : h;
+    const float *add_bias = is_biased ? n.add_bias : h;
     struct before {
         float h, add, bias;
     };
     auto load = [&](uint32_t i) { return before{h[i], add[i], add_bias[i]}; };
     auto updated = [&](const before &v) {
-        return n.add ? fmaf(n.add_scale, n.add_bias ? v.add + v.bias : v.add, v.h) : v.h;
+        return adds ? fmaf(scale, is_biased ? v.add + v.bias : v.add, v.h) : v.h;
     };
     if (!n.weights) {
-        dev_block_map(n.cols, load, [&](uint32_t i, const before &v) { h[i] = updated(v); });
+        dev_block_map(cols, load, [&](uint32_t i, const before &v) { h[i] = updated(v); });
         return;
     }
+    const float *weights = n.weights, *bias = layer ? n.bias : weights;
     float mean = 0, *x = n.out.x + row * n.out.x_stride;
-    if (n.layer)
-        mean = dev_block_sum<false>(stage, n.cols, load,
+    if (layer)
+        mean = dev_block_sum<false>(stage, cols, load,
                                     [&](uint32_t, const before &v) { return updated(v); }) /
-               (float)n.cols;
+               (float)cols;
     float squares = dev_block_sum<true>(
-        stage, n.cols, load, [&](uint32_t, const before &v) { return updated(v) - mean; });
-    float r = moe_math_rms_scale(squares, n.cols, n.eps);
-    const float *bias = n.layer ? n.bias : n.weights;
+        stage, cols, load, [&](uint32_t, const before &v) { return updated(v) - mean; });
+    float r = moe_math_rms_scale(squares, cols, n.eps);
+
+    /* Where it has room, the norm goes into the stage, too: its byte forms are made of that. */
+    bool staged = cols <= DEV_STAGE;
+    auto finish = [&](uint32_t i, float now, float weight, float b) {
+        float normed = layer ? fmaf((now - mean) * r, weight, b) : now * r * weight;
+        if (adds)
+            h[i] = now;
+        x[i] = normed;
+        if (staged)
+            stage->values[i] = normed;
+    };
     struct all {
         before b;
         float weight, bias;
     };
-    /* Where it has room, the norm goes into the stage, too: its byte forms are made of that. */
-    bool staged = n.cols <= DEV_STAGE;
-    dev_block_map(
-        n.cols,
-        [&](uint32_t i) {
-            return all{load(i), n.weights[i], bias[i]};
-        },
-        [&](uint32_t i, const all &v) {
-            float now = updated(v.b);
-            float normed = n.layer ? fmaf((now - mean) * r, v.weight, v.bias) : now * r * v.weight;
-            if (n.add)
-                h[i] = now;
-            x[i] = normed;
-            if (staged)
-                stage->values[i] = normed;
-        });
+    if (staged && !layer) /* what was added up is still there */
+        dev_block_map(
+            cols, [&](uint32_t i) { return weights[i]; },
+            [&](uint32_t i, float weight) { finish(i, stage->values[i], weight, 0); });
+    else
+        dev_block_map(
+            cols,
+            [&](uint32_t i) {
+                return all{load(i), weights[i], bias[i]};
+            },
+            [&](uint32_t i, const all &v) { finish(i, updated(v.b), v.weight, v.bias); });
     __syncthreads();
     dev_prepare_row(staged ? stage->values : x, n.out, row);
 }
