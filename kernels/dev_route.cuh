@@ -209,8 +209,10 @@ static inline __host__ __device__ uint32_t dev_route_bytes(uint32_t n_experts)
 }
 
 /* Routes row `row` by the calling warp, with `shared` to itself. */
-static __device__ void dev_route_row(const struct moe_gpu_router &r, uint64_t row, float *shared)
+static __device__ void dev_route_row(const struct moe_gpu_router &router, uint64_t row,
+                                     float *shared)
 {
+    const struct moe_gpu_router r = router; /* which stores cannot change: it may lie in memory */
     const struct route_row w = {shared, shared + r.n_experts,
                                 (uint32_t *)(shared + 2 * r.n_experts), threadIdx.x % DEV_WARP};
     float *scores = r.scores + row * r.stride, *weights = r.weights + row * r.top_k, sum = 0;
