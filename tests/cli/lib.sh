@@ -186,7 +186,8 @@ small_disk() { # SIZE
     read -r mounted <"$tmp/mounted"
     [ "$mounted" = yes ] || return 1
     holder=$(ps -o pid= --ppid $! | tr -d ' ')
-    trap 'kill "$holder"; rm -rf "$tmp"' EXIT
+    # In this order: the one who waits for the holder finds nobody to say "no" to.
+    trap 'rm -rf "$tmp"; kill "$holder"' EXIT
     disk=/proc/$holder/root$disk
 }
 
