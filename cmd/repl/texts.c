@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "commands.h"
+#include "engine/prompt.h"
 
 int command_reset(struct console *c, const char *arg, struct moe_err *err)
 {
@@ -68,13 +69,12 @@ static int read_text(const struct moe_session *s, const char *path, struct moe_b
     if (out->size == 0 || memchr(out->data, 0, out->size))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: not text: %s", path,
                         out->size ? "it contains NUL bytes" : "it is empty");
-    status = moe_tokenizer_look(s->model->tokenizer, (const char *)out->data, out->size,
-                                (uint64_t)s->context + 1, &survey, err);
-    if (status == MOE_OK && survey.least_ids > s->context)
-        status = moe_fail(err, MOE_ERR_LIMIT,
-                          "%s: its text of more than %" PRIu32
-                          " tokens does not fit the context (-c sets a longer one)",
-                          path, s->context);
+    status = moe_tokenizer_look(s->model->tokenizer, (const char *)out->data, out->size, out->size,
+                                &survey, err);
+    if (status == MOE_OK && survey.least_ids > s->context) {
+        moe_prompt_too_long(&s->model->config, survey.least_ids, true, s->context, err);
+        status = moe_err_prefix(err, "%s", path);
+    }
     return status;
 }
 

@@ -291,7 +291,7 @@ static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn m
 
 const struct moe_policy_ops moe_policy_learned = {
     .name = "learned",
-    .describe = "what is least likely to be used soon, learnt from token to token",
+    .describe = "what is least likely to be used soon is evicted, learnt from token to token",
     .needs_usage = true,
     .follow = follow,
     .open = open_learned,

@@ -97,7 +97,7 @@ static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn m
 
 const struct moe_policy_ops moe_policy_transition = {
     .name = "transition",
-    .describe = "fading uses, and what mostly follows the experts that were just chosen",
+    .describe = "uses that fade, and what usually follows the experts just chosen, decide",
     .needs_usage = true,
     .follow = follow,
     .open = open_transition,

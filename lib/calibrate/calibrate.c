@@ -187,12 +187,15 @@ static int check_pack(const struct calibration *c, struct moe_err *err)
     const struct moe_calibrate_options *o = c->options;
     const struct moe_pack *pack = c->model->pack;
     uint32_t dense_bits = moe_dense_bits(c->model);
+    if (moe_pack_n_variants(pack) == 0)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: a model without experts has no bits of experts to choose",
+                        moe_pack_path(pack));
     if (moe_pack_n_variants(pack) < 2)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: has experts at %s bits only, so there is nothing to choose "
                         "(moe-quantize --experts 8,4,2)",
-                        moe_pack_path(pack),
-                        moe_pack_n_variants(pack) ? moe_pack_variant_at(pack, 0)->name : "no");
+                        moe_pack_path(pack), moe_pack_variant_at(pack, 0)->name);
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
         if (o->dense_bits[i] > dense_bits)
             return moe_fail(err, MOE_ERR_USAGE,

@@ -150,7 +150,7 @@ static void put_alternatives(struct moe_page *p, const struct moe_plan *plan)
     struct moe_buf same = {0};
     if (plan->n_alternatives == 0)
         return;
-    moe_page_open_section(p, "What if one thing were otherwise");
+    moe_page_open_section(p, "What if one thing were different");
     if (moe_explain_alternatives(plan, &t, &same))
         moe_page_table(p, &t);
     if (same.size && !same.failed)
@@ -168,7 +168,7 @@ static void put_assumptions(struct moe_page *p, const struct moe_plan *plan)
 {
     enum moe_assumption what[MOE_N_ASSUMPTIONS];
     uint32_t n = moe_plan_assumptions(plan, what);
-    moe_page_open_section(p, "What it takes for granted, the weakest first");
+    moe_page_open_section(p, "What it assumes, the weakest first");
     for (uint32_t i = 0; i < n; i++) {
         struct moe_buf text = {0};
         moe_explain_assumption(plan, what[i], unicode, &text);

@@ -100,10 +100,11 @@ int page_statistics(struct moe_page *p, const char *path, struct moe_err *err)
         predictors[i] = moe_predictor_name((enum moe_predictor)i);
     if (status == MOE_OK) {
         moe_page_say(p,
-                     "%" PRIu64 " documents, %" PRIu64 " tokens; %" PRIu32 " MoE layers, %" PRIu32
+                     "%" PRIu64 " document%s, %" PRIu64 " tokens; %" PRIu32 " MoE layers, %" PRIu32
                      " experts, %" PRIu32 " per token.",
-                     s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers,
-                     s->shape.n_experts, s->shape.top_k);
+                     s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_DOCUMENTS] == 1 ? "" : "s",
+                     s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
+                     s->shape.top_k);
         status =
             put_use(p, s->series[MOE_S_ACTIVATIONS], s->shape.n_layers, s->shape.n_experts, err);
     }

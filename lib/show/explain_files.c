@@ -101,8 +101,8 @@ void moe_explain_device(const struct moe_device *d, struct moe_screen screen, st
         d->accelerator.name[0] && !d->accelerator.shares_memory ? MOE_TIER_HOST : MOE_TIER_STORAGE;
     put_rates(d, tier, screen, out);
     moe_draw_paragraph(out, screen, NULL, 0,
-                       "This is a device profile: how fast a machine computes and reads, which "
-                       "plans count with.");
+                       "This is a device profile: how fast a machine computes and reads. Plans are "
+                       "made with these figures.");
     if (!d->has_model)
         moe_draw_paragraph(out, screen, NULL, 0,
                            "It has no times of a model: they are computed from the memory's "

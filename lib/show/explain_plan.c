@@ -450,7 +450,7 @@ static void put_alternatives(const struct explanation *x)
     bool less = false;
     if (p->n_alternatives == 0)
         return;
-    moe_buf_text(x->out, "\nWhat if one thing were otherwise (reads: by a token; found: experts in "
+    moe_buf_text(x->out, "\nWhat if one thing were different (reads: by a token; found: experts in "
                          "memory)\n");
     if (moe_explain_alternatives(p, &t, &same))
         moe_draw_table(x->out, x->screen, &t);
@@ -578,7 +578,7 @@ static void put_components(const struct explanation *x, double total)
         char room[32];
         if (!(parts[i].seconds >= 0.0005 * total))
             continue;
-        moe_buf_printf(&text, "%s %s: %s", n++ ? ";" : "Of it the processor", parts[i].what,
+        moe_buf_printf(&text, "%s %s: %s", n++ ? ";" : "Meanwhile the processor", parts[i].what,
                        moe_format_about_seconds(parts[i].seconds, room));
     }
     moe_buf_text(&text, ".");
@@ -688,8 +688,8 @@ void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption wha
                                "(moe-profile --device measures).",
         [MOE_ASSUME_FIGURES] = "Which experts a text uses was drawn at random, in the manner that "
                                "statistics say: a trace (moe-profile --text --trace) replaces it.",
-        [MOE_ASSUME_QUIET] = "The machine will not be busy: runs of the same measurement differed, "
-                             "so it was when it was measured.",
+        [MOE_ASSUME_QUIET] = "The machine is not busy. It was while it was measured: runs of the "
+                             "same measurement differed.",
         [MOE_ASSUME_NO_STATISTICS] =
             "There were no statistics: strategies that need them were not tried.",
     };
@@ -715,8 +715,8 @@ static void put_assumptions(const struct explanation *x, uint32_t most)
 {
     enum moe_assumption what[MOE_N_ASSUMPTIONS];
     uint32_t n = moe_plan_assumptions(x->plan, what);
-    moe_buf_text(x->out, most == 1 ? "\nWhat it takes for granted, above all\n"
-                                   : "\nWhat it takes for granted, the weakest first\n");
+    moe_buf_text(x->out, most == 1 ? "\nWhat it assumes, above all\n"
+                                   : "\nWhat it assumes, the weakest first\n");
     for (uint32_t i = 0; i < n && i < most; i++) {
         char number[16];
         struct moe_buf text = {0};

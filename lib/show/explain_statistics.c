@@ -66,10 +66,11 @@ static void put_uses(const struct moe_statistics *s, struct moe_screen screen, s
 {
     struct moe_reuse_figures reuse = moe_figure_reuse(s, MOE_ALL_LAYERS);
     moe_draw_paragraph(out, screen, NULL, 0,
-                       "%" PRIu64 " texts of at most %" PRIu32 " tokens, %" PRIu64
+                       "%" PRIu64 " text%s of at most %" PRIu32 " tokens, %" PRIu64
                        " tokens in all, through %" PRIu32 " layers of %" PRIu32
-                       " experts (blocks of weights), of which a token uses %" PRIu32 ".",
-                       s->totals[MOE_TOTAL_DOCUMENTS], s->shape.max_tokens,
+                       " experts (blocks of weights); a token uses %" PRIu32 " of them.",
+                       s->totals[MOE_TOTAL_DOCUMENTS],
+                       s->totals[MOE_TOTAL_DOCUMENTS] == 1 ? "" : "s", s->shape.max_tokens,
                        s->totals[MOE_TOTAL_TOKENS], s->shape.n_layers, s->shape.n_experts,
                        s->shape.top_k);
     moe_buf_text(out, "\nWhat a cache can count on\n");

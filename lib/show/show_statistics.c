@@ -192,11 +192,12 @@ int moe_show_statistics(const struct moe_statistics *s, struct moe_screen screen
                         struct moe_buf *out, struct moe_err *err)
 {
     moe_buf_printf(out,
-                   "%" PRIu64 " documents, %" PRIu64 " tokens (at most %" PRIu32
+                   "%" PRIu64 " document%s, %" PRIu64 " tokens (at most %" PRIu32
                    " a document); %" PRIu32 " MoE layers, %" PRIu32 " experts, %" PRIu32
                    " per token\n",
-                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_TOKENS], s->shape.max_tokens,
-                   s->shape.n_layers, s->shape.n_experts, s->shape.top_k);
+                   s->totals[MOE_TOTAL_DOCUMENTS], s->totals[MOE_TOTAL_DOCUMENTS] == 1 ? "" : "s",
+                   s->totals[MOE_TOTAL_TOKENS], s->shape.max_tokens, s->shape.n_layers,
+                   s->shape.n_experts, s->shape.top_k);
     moe_origins_print(&s->origins, out);
     put_layers(s, out);
     int status = put_map(s, screen, out, err);

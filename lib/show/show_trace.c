@@ -45,8 +45,9 @@ void moe_show_trace(const struct moe_trace *t, struct moe_buf *out)
     char bytes[2][32];
     moe_buf_printf(out,
                    "Trace of %" PRIu64 " tokens (%" PRIu64 " of prompts, %" PRIu64
-                   " decoded) in %" PRIu64 " sequences\n",
-                   n->tokens, n->prompt_tokens, n->tokens - n->prompt_tokens, n->sequences);
+                   " decoded) in %" PRIu64 " sequence%s\n",
+                   n->tokens, n->prompt_tokens, n->tokens - n->prompt_tokens, n->sequences,
+                   n->sequences == 1 ? "" : "s");
     moe_origins_print(moe_trace_origins(t), out);
     if (s->source_fingerprint)
         moe_buf_printf(out, "Model %016" PRIx64 ": ", s->source_fingerprint);

@@ -31,6 +31,8 @@ run "$bin/moe-plan" --explain "$dense" --json
 check "... as JSON" sh -c "grep -q '\"smallest_bytes\": *[1-9]' '$out' && ! grep -q expert '$out'"
 run "$bin/moe-run" "$dense" --memory "${least}M" -t 1 --raw -p 'a b c' -n 2
 expect_exit 0 "that budget works"
+run "$bin/moe-calibrate" "$dense" --text tests/data/math.calib.txt -o "$tmp/map.yaml"
+error_line 2 "moe-calibrate: $dense: a model without experts has no bits of experts to choose" "no bits to choose"
 listen "$bin/moe-serve" "$dense" --name dense
 curl -s "$url/v1/completions" -d '{"prompt": "a b c", "max_tokens": 4}' >"$tmp/answer" || exit 1
 curl -s "$url/metrics" >"$tmp/metrics"

@@ -47,7 +47,7 @@ make_plan() { # ARGUMENTS...
 make_plan --trace "$tmp/t.trace" --strategy lru -o "$tmp/a.yaml"
 expect_exit 0 "a plan is written"
 expect_stdout "" "... and nothing on stdout"
-expect_stderr_like "moe-plan: $tmp/a.yaml: strategy lru, * tokens/s expected*" "... a line says so"
+expect_stderr_like "*moe-plan: $tmp/a.yaml: strategy lru, * tokens/s expected*" "... a line says so"
 make_plan --trace "$tmp/t.trace" --strategy lru
 expect_stdout_like "*as with all experts in memory*tiny.moe in $memory.? MiB, on layers of 0.0002 s*Where a token's time goes*As moe-run*    lru" \
     "without -o its first screen is shown"
@@ -59,7 +59,7 @@ expect_stdout_like "*    fate+cache=lrfu*" "... and is explained so"
 make_plan -q --strategy lru --seed 3 -o "$tmp/d.yaml"
 expect_exit 0 "a trace is drawn where there is none"
 run "$plan" --explain "$tmp/d.yaml"
-expect_stdout_like "*What it takes for granted, the weakest first*drawn at random, in the bundled model's
+expect_stdout_like "*What it assumes, the weakest first*drawn at random, in the bundled model's
      manner*" "... and that is said"
 make_plan -q --strategy lru --stats "$tmp/s.yaml" -o "$tmp/d.yaml"
 run "$plan" --explain "$tmp/d.yaml" --json

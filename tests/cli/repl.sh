@@ -206,6 +206,11 @@ prompts
 type_line '/file none.txt'
 check "... or why it does not" shows 'none\.txt: cannot open'
 prompts
+seq -s ' ' 1 900 >"$tmp/long.txt"
+type_line "/file $tmp/long.txt"
+check "... as one too long: both numbers, and what would hold it" shows \
+    'long\.txt: the prompt of at least [0-9]+ tokens does not fit the context of 512'
+prompts
 type_line '/stop named'
 check "/stop adds a stop text" shows "^'named'"
 prompts

@@ -130,7 +130,7 @@ expect_exit 0 "a CSV is imported"
 run merge "$tmp/r.trace" -o "$tmp/x.trace"
 error_line 2 "moe-profile: $tmp/r.trace: does not say which shard*" "... and cannot be merged"
 run "$bin/moe-profile" --show "$tmp/r.trace"
-expect_stdout_like 'Trace of 2 tokens (1 of prompts, 1 decoded) in 1 sequences
+expect_stdout_like 'Trace of 2 tokens (1 of prompts, 1 decoded) in 1 sequence
 Imported: 2 MoE layers, 8 experts, 2 per token
 *1000 B to 1.95 KiB*' "... and shown"
 echo '0,1,1,0,1,3,0.25,0,1000' >>"$tmp/r.csv"
