@@ -373,9 +373,7 @@ static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants, d
                        struct moe_figure *head, struct moe_err *err)
 {
     const struct moe_config *c = &b->model->config;
-    int status = c->n_experts
-                     ? moe_device_experts_open(&b->experts, b->model->pack, variant, c->top_k, err)
-                     : MOE_OK;
+    int status = moe_device_experts_open(&b->experts, b->model->pack, variant, c->top_k, err);
     if (c->n_experts && b->experts.n == 0) /* a variant that no expert has */
         return status;
     if (status == MOE_OK)

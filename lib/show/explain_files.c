@@ -99,7 +99,8 @@ void moe_explain_device(const struct moe_device *d, struct moe_screen screen, st
     double spread = moe_device_spread(d);
     enum moe_device_tier tier =
         d->accelerator.name[0] && !d->accelerator.shares_memory ? MOE_TIER_HOST : MOE_TIER_STORAGE;
-    put_rates(d, tier, screen, out);
+    if (!d->has_model || d->model.moe_layers)
+        put_rates(d, tier, screen, out);
     moe_draw_paragraph(out, screen, NULL, 0,
                        "This is a device profile: how fast a machine computes and reads. Plans are "
                        "made with these figures.");

@@ -184,11 +184,12 @@ void moe_show_device(const struct moe_device *d, struct moe_screen screen, struc
         put_timed(&d->timed[i], screen, out);
     if (!d->has_model)
         return;
-    moe_buf_printf(out,
-                   "\nModel %016" PRIx64 ": %" PRIu32 " layers, %" PRIu32 " with experts, %" PRIu32
-                   " experts a token; up to %" PRIu32 " positions\n",
-                   d->model.source_fingerprint, d->model.layers, d->model.moe_layers,
-                   d->model.experts_per_token, d->model.positions);
+    moe_buf_printf(out, "\nModel %016" PRIx64 ": %" PRIu32 " layers", d->model.source_fingerprint,
+                   d->model.layers);
+    if (d->model.moe_layers)
+        moe_buf_printf(out, ", %" PRIu32 " with experts, %" PRIu32 " experts a token",
+                       d->model.moe_layers, d->model.experts_per_token);
+    moe_buf_printf(out, "; up to %" PRIu32 " positions\n", d->model.positions);
     put_wrapped(out, screen, d->model.source);
     put_figure(out, screen, "head, per token", &d->model.head_seconds, SECONDS);
     put_figure(out, screen, "slower during loads", &d->model.loading_slowdown, COUNT);

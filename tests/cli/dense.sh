@@ -29,6 +29,16 @@ expect_stdout_like "*a dense model of * layers*The smallest budget that works is
 least=$(sed -n 's/.*(--memory \([0-9]*\)M).*/\1/p' "$out")
 run "$bin/moe-plan" --explain "$dense" --json
 check "... as JSON" sh -c "grep -q '\"smallest_bytes\": *[1-9]' '$out' && ! grep -q expert '$out'"
+run "$bin/moe-profile" --device "$dense" -o "$tmp/device.yaml"
+expect_exit 0 "moe-profile --device"
+run "$bin/moe-profile" --show "$tmp/device.yaml"
+expect_stdout_like "*A layer for 1 token*attention*dense feed-forward*" "... times its layers"
+sed '/^Storage/,/^$/d' "$out" >"$tmp/model" # the disk reads loads of any size
+speaks_of_none "moe-profile --show" "$tmp/model"
+run "$bin/moe-plan" --explain "$tmp/device.yaml"
+expect_stdout_like "This is a device profile*" "moe-plan --explain of it"
+sed '/^Storage/,/^$/d' "$out" >"$tmp/model"
+speaks_of_none "what it says" "$tmp/model"
 run "$bin/moe-run" "$dense" --memory "${least}M" -t 1 --raw -p 'a b c' -n 2
 expect_exit 0 "that budget works"
 run "$bin/moe-calibrate" "$dense" --text tests/data/math.calib.txt -o "$tmp/map.yaml"
