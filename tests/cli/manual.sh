@@ -6,6 +6,9 @@ for program in "$bin"/moe-*; do
     run "$program" --manual
     expect_exit 0 "${program##*/} --manual"
     check "... is its page" [ "$(head -n 1 "$out")" = "$title(1)" ]
+    run "$program" --manual moe-trace
+    check "... another page" [ "$(head -n 1 "$out")" = "MOE-TRACE(5)" ]
+    run "$program" --manual
     "$program" --help | tr -s ' [' '\n' | sed -n 's/^\(--[a-z][a-z0-9-]*\).*/\1/p' | sort -u |
         while read -r option; do grep -q -e "$option" "$out" || echo "$option"; done >"$tmp/missing"
     check "... with all of its options" [ ! -s "$tmp/missing" ]

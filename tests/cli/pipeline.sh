@@ -158,6 +158,21 @@ expect_stderr_like "moe-pipeline: $tmp/nothing: there is no such file*" "... is 
 pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/no.txt" --memory 26M
 error_line 1 "moe-pipeline: --text $tmp/no.txt: there is no such file*" "a text that is not there is noticed at once"
 check "... before anything is made" [ ! -e "$o" ]
+for word in "memory 4X" "memory 0" "task-memory 3Z" "tolerance abc" "bits 5x" "max-tokens 1"; do
+    pipeline "$checkpoint" --text "$tmp/calib.txt" --memory 26M "--${word% *}" "${word#* }"
+    error_line 2 "moe-pipeline: option --${word% *}: '${word#* }' is not a * (see moe-pipeline --help)" "--$word is noticed at once"
+done
+: >"$tmp/empty.txt"
+pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/empty.txt" --memory 26M
+error_line 3 "moe-pipeline: --text $tmp/empty.txt: is empty" "an empty text"
+pipeline "$checkpoint" --text "$tmp/calib.txt" --check "$tmp" --memory 26M
+error_line 3 "moe-pipeline: --check $tmp: is a directory, a file was expected" "a directory to judge by"
+check "... before anything is made" [ ! -e "$o" ]
+cp "$tmp/calib.txt" "$tmp/copy.txt"
+pipeline "$checkpoint" --text "$tmp/calib.txt" --text "$tmp/copy.txt" --memory 26M
+error_line 2 "moe-pipeline: --text $tmp/copy.txt: is the same text as $tmp/calib.txt, name one of them *" "one text twice"
+pipeline --text "$tmp/calib.txt"
+error_line 2 "*give one checkpoint or pack*" "... nothing of it is kept"
 run "$bin/moe-pipeline" "$checkpoint" --memory 1G --text x
 error_line 2 "moe-pipeline: no directory given*" "no directory"
 o=$tmp/other
