@@ -4,7 +4,7 @@
 #   make demo            install what is missing, build, run the bundled model: start here; deps only installs
 #   make check           install what is missing, build and run every test that needs no GPU
 #   make quick           a part of the tests, three minutes on 2 cores, for the edit loop
-#   make check-floors check-rooms check-headers check-man check-format   single checks of make check
+#   make check-rooms check-headers check-man check-format   single checks of make check
 #   make asan tsan       builds under sanitizers, in their own directories, and their tests
 #   make fuzz            the fuzzers, FUZZ_SECONDS each (needs clang); fuzz-X: one of them
 #   make fuzz-coverage   which lines of each reader the fuzzers' inputs run (needs llvm)
@@ -366,18 +366,18 @@ FUZZ_SANITIZE ?= -fsanitize=address,undefined
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
-# What the targets read with and show; the archive gives each only what it uses. Of floors that they use a
+# What the targets read with and show; the archive gives each only what it uses. Of rooms that they use a
 # little of, the files alone: a linker that misses a name wants its file here.
-FUZZ_FLOORS := base cache fmt pack model family jinja text vocab grammar chat record trace sample lines
-FUZZ_FILES := $(addprefix quant/,bits ggml ggml_carry layout)
-FUZZ_FILES += $(addprefix coe/,coe_plan collection costs costs_teams schedule task)
-FUZZ_FILES += $(addprefix sched/,boundary exactness inventory strategy strategy_parts strategy_text \
-              strategy_values)
-FUZZ_FILES += $(addprefix plan/,pace plan plan_alternatives plan_slots plan_strategy plan_times)
-FUZZ_FILES += $(addprefix serve/,reply reply_error reply_logprobs request request_options request_text)
-FUZZ_FILES += $(addprefix show/,draw explain_coe explain_statistics heat show_device show_pack show_pack_bits \
-              show_statistics show_trace)
-FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_FLOORS:%=lib/%/*.c)) $(FUZZ_FILES:%=lib/%.c)))
+FUZZ_ROOMS := base cache fmt model text prompt grammar profile
+FUZZ_FILES := $(addprefix quant/,bits ggml layout)
+FUZZ_FILES += $(addprefix pack/,map pack pack_bits)
+FUZZ_FILES += $(addprefix sched/,exactness inventory strategy)
+FUZZ_FILES += $(addprefix plan/,pace plan routing_figures)
+FUZZ_FILES += infer/run_stats engine/sampler
+FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan coe_schedule coe_simulate lines_io \
+              reply request)
+FUZZ_FILES += $(addprefix show/,draw explain_records show_device show_pack show_run show_statistics show_trace)
+FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c)) $(FUZZ_FILES:%=lib/%.c)))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
 FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
@@ -451,14 +451,14 @@ deps:
 
 # ---- Tests --------------------------------------------------------------------------------------
 
-.PHONY: replays check check-all quick check-floors check-rooms check-headers check-man \
+.PHONY: replays check check-all quick check-rooms check-headers check-man \
         check-format format format-check asan tsan
 replays: $(REPLAYS)
 check: deps
 	@sh tests/tools/install-tools.sh tmux
 	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim shim-programs
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
-check-all: check-floors check-rooms check-headers check-man check-format
+check-all: check-rooms check-headers check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
 # Hours: the soak, which mostly waits, and beside it one script after the other; torture-X runs
 # tests/torture/X.sh alone.
@@ -474,8 +474,6 @@ $(TORTURES): torture-%: torture-build
 quick: all tests
 	@BUILD=$(BUILD) sh tests/run.sh quick
 
-check-floors:
-	@sh tests/check-floors.sh
 check-rooms: all
 	@BUILD=$(BUILD) sh tests/check-rooms.sh
 check-headers:

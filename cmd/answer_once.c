@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "engine/context_file.h"
-#include "engine/context_shift.h"
+#include "engine/conversation.h"
 #include "repl/repl.h"
 #include "run_options.h"
 

@@ -5,8 +5,8 @@
 
 #include "base/text.h"
 #include "cli_private.h"
-#include "coe/schedule.h"
 #include "quant/quantize.h"
+#include "serve/coe_schedule.h"
 
 static int refuse(const struct cli_option *o, const char *text, const char *why)
 {

@@ -5,11 +5,11 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/bench.h"
 #include "cli.h"
 #include "fmt/emit.h"
 #include "offline.h"
-#include "study/perplexity.h"
+#include "tune/bench.h"
+#include "tune/perplexity.h"
 
 enum { LOG_BYTES = 64 << 10 };
 

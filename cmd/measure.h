@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "bench/followed.h"
 #include "engine/engine.h"
+#include "tune/followed_run.h"
 
 struct measure_perplexity_options {
     uint32_t max_doc_tokens;

@@ -7,11 +7,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "calibrate/calibrate.h"
 #include "cli.h"
 #include "offline.h"
 #include "quant/layout.h"
-#include "show/show_map.h"
+#include "show/show.h"
+#include "tune/calibrate.h"
 
 enum { DEFAULT_TOKENS = 256 };
 

@@ -7,17 +7,15 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/device_bench.h"
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
-#include "html/page_file.h"
 #include "offline.h"
 #include "profile_coe.h"
-#include "show/show_device.h"
-#include "show/show_statistics.h"
-#include "show/show_trace.h"
-#include "study/profile.h"
+#include "show/html.h"
+#include "show/show.h"
+#include "tune/device_bench.h"
+#include "tune/profile.h"
 
 enum { DEFAULT_TOKENS = 256 };
 

@@ -8,16 +8,15 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "calibrate/error_aware.h"
 #include "cli.h"
-#include "convert/convert.h"
-#include "convert/map_bits.h"
-#include "convert/synthesize.h"
 #include "fmt/gguf.h"
 #include "offline.h"
+#include "pack/convert.h"
 #include "pack/pack.h"
-#include "show/show_conversion.h"
+#include "pack/synthesize.h"
+#include "show/show.h"
 #include "show/show_pack.h"
+#include "tune/inputs_seen.h"
 
 static struct {
     const char *out, *map, *synthesize;

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "encode.h"
 #include "engine/beams.h"
-#include "engine/encode.h"
+#include "engine/generate.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "measure.h"

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "cli.h"
-#include "record/shards.h"
+#include "profile/origins.h"
 
 /* A number that Slurm puts into the environment of an array's tasks. */
 static bool task_number(const char *name, uint64_t *out)

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "study/documents.h"
+#include "tune/documents.h"
 
 /* --shard I/N; index counts from 0. */
 struct offline_shard {

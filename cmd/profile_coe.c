@@ -6,9 +6,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/coe_answers.h"
-#include "bench/coe_bench.h"
 #include "cli.h"
+#include "tune/coe_bench.h"
 
 enum { DEFAULT_PROMPT = 64, DEFAULT_ANSWER = 32 };
 

@@ -8,8 +8,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "chat/chat.h"
-#include "layer/model.h"
+#include "infer/model.h"
+#include "prompt/chat.h"
 #include "text/tokenizer.h"
 
 struct prompt {

@@ -3,7 +3,7 @@
 #define CMD_REQUESTS_H
 
 #include "cli.h"
-#include "lines/lines.h"
+#include "serve/lines.h"
 #include "serve/server.h"
 
 struct requests_options {

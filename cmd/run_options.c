@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "bench/bench.h"
 #include "drafters.h"
 #include "engine/beams.h"
-#include "engine/encode.h"
+#include "engine/draft.h"
+#include "engine/generate.h"
 #include "grammar/grammar.h"
-#include "sample/draft.h"
+#include "tune/bench.h"
 
 enum { BENCH_TOKENS = 64 }; /* -n of --bench */
 

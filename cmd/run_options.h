@@ -8,8 +8,8 @@
 #include "cli.h"
 #include "engine/answer.h"
 #include "engine/engine.h"
+#include "engine/sampler.h"
 #include "requests.h"
-#include "sample/sampler.h"
 #include "strategy_options.h"
 
 struct run_options {

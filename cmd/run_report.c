@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "cli.h"
 #include "run_options.h"
-#include "show/show_run.h"
+#include "show/show.h"
 
 int run_report(const struct moe_engine *engine, struct moe_stats *stats,
                const struct moe_timeline *timeline, struct moe_err *err)

@@ -1,6 +1,6 @@
 /*
- * Ordinary attention's queries, keys and values after their products: what cpu/projections.c does
- * to a head, by a warp.
+ * Ordinary attention's queries, keys and values after their products: what infer/cpu_projections.c
+ * does to a head, by a warp.
  */
 #ifndef MOE_KERNELS_DEV_HEADS_CUH
 #define MOE_KERNELS_DEV_HEADS_CUH

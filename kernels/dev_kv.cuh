@@ -1,5 +1,5 @@
 /*
- * Cells of the KV cache on the device, where layer/kv.c puts them: keys in panels of 16
+ * Cells of the KV cache on the device, where infer/kv.c puts them: keys in panels of 16
  * positions, values in panels of 16 dimensions, per block, layer and kv head.
  */
 #ifndef MOE_KERNELS_DEV_KV_CUH

@@ -1,5 +1,5 @@
 /*
- * Routing a row by a warp, as layer/router.c defines it.
+ * Routing a row by a warp, as infer/router.c defines it.
  *
  * A row has 8 to a few hundred scores, so the barriers of a larger block would cost more than its
  * threads gain. The best k are found in k rounds of a maximum over the warp (128 experts: 4 scores

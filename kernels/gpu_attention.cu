@@ -1,6 +1,6 @@
 /*
- * Attention over the KV cache, by chunks of positions: cpu/attention.c defines the arithmetic,
- * dev_attention.cuh holds a block's work on one chunk.
+ * Attention over the KV cache, by chunks of positions: infer/cpu_attention.c defines the
+ * arithmetic, dev_attention.cuh holds a block's work on one chunk.
  *
  *   Prefill: a block walks over the chunks of its tile; the chunks joined so far lie in `attended`.
  * Tiles of late rows have the most work and start first.

@@ -1,7 +1,7 @@
 /*
  * Queries, keys and values between their products and attention or the KV cache: what
- * cpu/projections.c does to them, each in one launch. In ordinary attention a decoded row's are
- * finished by the attention kernel itself (gpu_attention.cu).
+ * infer/cpu_projections.c does to them, each in one launch. In ordinary attention a decoded row's
+ * are finished by the attention kernel itself (gpu_attention.cu).
  *
  * Ordinary attention: a block takes the queries, the keys or the values of a row, a warp of it a
  * head (up to 32 at a time), a thread a rotated pair. Norms over all heads are the block's, norms

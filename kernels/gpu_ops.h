@@ -5,11 +5,11 @@
  * Those of recurrent states and gates stand in gpu_states.h.
  *
  * Every operation has the meaning that the processor's kernels have (kern/kern.h, quant/layout.h,
- * cpu/attention.c), to the bit: the same order of the same roundings. Sums down the columns of a
- * row are one chain, block by block; the integer sums inside a block may be spread over threads,
- * for they are exact; reductions over a vector use 16 running sums and the fixed tree. So an expert
- * gives the same output here and on the processor, and a row's result does not depend on how many
- * rows are computed with it. The one exception has to be asked for: moe_gpu_set_math.
+ * infer/cpu_attention.c), to the bit: the same order of the same roundings. Sums down the columns
+ * of a row are one chain, block by block; the integer sums inside a block may be spread over
+ * threads, for they are exact; reductions over a vector use 16 running sums and the fixed tree. So
+ * an expert gives the same output here and on the processor, and a row's result does not depend on
+ * how many rows are computed with it. The one exception has to be asked for: moe_gpu_set_math.
  *
  * All pointers in these structs are addresses of the device unless said otherwise; the structs
  * themselves lie on the host and are read before the call returns. Vectors are f32. Strides are in
@@ -191,7 +191,7 @@ uint64_t moe_gpu_bf16_rows(const struct moe_gpu *g);
 
 /* ---- Attention ---- */
 
-/* The KV cache, laid out as the processor's, in blocks (layer/kv.h). */
+/* The KV cache, laid out as the processor's, in blocks (infer/kv.h). */
 struct moe_gpu_kv {
     uint8_t *keys, *values;
     const uint32_t *table;    /* [sequences][per_sequence] the blocks of each */
@@ -202,8 +202,8 @@ struct moe_gpu_kv {
 };
 
 /* Ordinary attention's queries, keys and values, fresh from their products: biases, norms,
- * clipping, rotary positions (cpu/projections.c). Queries stay where they are, keys and values go
- * into the cache and nowhere else. */
+ * clipping, rotary positions (infer/cpu_projections.c). Queries stay where they are, keys and
+ * values go into the cache and nowhere else. */
 struct moe_gpu_heads {
     float *q; /* [n][stride] each */
     const float *k, *v;
@@ -224,7 +224,7 @@ void moe_gpu_finish_heads(struct moe_gpu *g, const struct moe_gpu_heads *h, uint
 
 /* Latent attention's: v holds [latent | shared part] of each row; the cache receives [rotated |
  * latent] as key and the latent as value; the queries' rotated parts, from q, go beside what k_up
- * has made of the rest (cpu/projections.c, finish_latent_rows). */
+ * has made of the rest (infer/cpu_projections.c, finish_latent_rows). */
 struct moe_gpu_latent {
     const float *q, *v; /* [n][heads * head_dim], [n][kv_rank + rope_dim] */
     float *queries;     /* [n][heads * (rope_dim + kv_rank)] */
@@ -242,7 +242,7 @@ struct moe_gpu_latent {
 };
 void moe_gpu_finish_latent(struct moe_gpu *g, const struct moe_gpu_latent *l, uint32_t n);
 
-/* Attention over the cache, as cpu/attention.c defines it: by chunks of MOE_ATTENTION_CHUNK
+/* Attention over the cache, as infer/cpu_attention.c defines it: by chunks of MOE_ATTENTION_CHUNK
  * positions. What comes before and after it can be asked for with it: results are those of the
  * functions called one after the other, in as few launches as possible (a decoded row: one). */
 struct moe_gpu_attention {
@@ -295,7 +295,7 @@ struct moe_gpu_router {
     uint32_t *chosen; /* [n][top_k] by falling score */
     float *weights;   /* [n][top_k] */
 };
-/* As layer/router.c. Whatever the scores are, the chosen are top_k different experts; where the
+/* As infer/router.c. Whatever the scores are, the chosen are top_k different experts; where the
  * processor refuses a row because a weight of it is NaN, a weight is NaN here, too (a score that is
  * NaN counts as the largest), and the caller checks. At most 4096 experts. */
 void moe_gpu_route(struct moe_gpu *g, const struct moe_gpu_router *r, uint32_t n);

@@ -1,7 +1,7 @@
 /*
  * What the GPU computes of layers with recurrent states, and of outputs that are gated: more
  * operations of the kind that gpu_ops.h describes, with the meaning that lib/cpu gives them
- * (state_parts.c, state_delta.c, state_scan.c, state_select.c, short_conv.c), to the bit.
+ * (cpu_recurrent.c), to the bit.
  *
  * A token's row changes the state of the row before it. Channels of the convolution, and values of
  * a state, do not know each other: each is a thread's, which takes the rows one after the other.
@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* The states of all sequences, laid out as the processor's (layer/recurrent.h); in floats. */
+/* The states of all sequences, laid out as the processor's (infer/recurrent.h); in floats. */
 struct moe_gpu_states {
     float *memory;
     uint32_t n_taps, n_panels;

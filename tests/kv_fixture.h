@@ -2,7 +2,7 @@
 #ifndef TESTS_KV_FIXTURE_H
 #define TESTS_KV_FIXTURE_H
 
-#include "run/session.h"
+#include "infer/session.h"
 #include "test.h"
 
 /* Has every sequence take room for its whole context, a block at a time, in turns as they fall:

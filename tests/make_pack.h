@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "convert/convert.h"
+#include "pack/convert.h"
 
 #include "test.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "record/map.h"
+#include "pack/map.h"
 #include "test.h"
 
 static inline double random_share(uint64_t *seed)

@@ -6,7 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
-#include "pack/pack_format.h"
+#include "pack/pack_internal.h"
 
 static inline void pack_forge(uint8_t *file, uint64_t n)
 {

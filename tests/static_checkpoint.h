@@ -7,9 +7,9 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
+#include "model/read.h"
 
 #include "test.h"
 

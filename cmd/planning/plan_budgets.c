@@ -5,7 +5,7 @@
 
 #include "base/text.h"
 #include "cli.h"
-#include "plan/trials.h"
+#include "plan/planner.h"
 
 enum {
     MAX_BUDGETS = 32,

@@ -6,11 +6,11 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "calibrate/dense_bits.h"
 #include "cli.h"
+#include "pack/map.h"
 #include "pack/pack.h"
 #include "plan_make.h"
-#include "record/map.h"
+#include "tune/dense_bits.h"
 
 /* One of the packs. */
 struct candidate {

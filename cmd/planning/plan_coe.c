@@ -7,9 +7,9 @@
 
 #include "base/text.h"
 #include "cli.h"
-#include "coe/coe_compare.h"
 #include "fmt/emit.h"
-#include "show/explain_coe.h"
+#include "serve/coe_planner.h"
+#include "show/explain.h"
 
 struct inputs {
     struct moe_coe_collection *collection;

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "html/page_file.h"
-#include "show/explain_file.h"
+#include "show/explain.h"
+#include "show/html.h"
 
 int plan_explain(const char *path, const char *other, bool json, struct moe_err *err)
 {

@@ -172,7 +172,7 @@ static int shape_bytes(struct plan_inputs *in, const char *experts, struct moe_e
 static int open_shape(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
-    char variants[2][MOE_PACK_NAME_BYTES] = {{0}};
+    char variants[2][MOE_NAME_BYTES] = {{0}};
     uint64_t bytes[2];
     const char *comma = strchr(o->expert_bits, ',');
     uint32_t n = comma ? 2 : 1;
@@ -191,7 +191,7 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
         return status;
     status = moe_inventory_uniform(
         &in->own, moe_config_moe_layers(&in->config, in->config.n_layers), in->config.n_experts,
-        in->config.top_k, (const char(*)[MOE_PACK_NAME_BYTES])variants, bytes, n, err);
+        in->config.top_k, (const char(*)[MOE_NAME_BYTES])variants, bytes, n, err);
     if (status != MOE_OK)
         return status;
     moe_inventory_set_layers(&in->own, in->config.layer_is_moe, in->config.n_layers);

@@ -9,9 +9,9 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "engine/fit_pack.h"
-#include "family/shape_file.h"
+#include "engine/memory.h"
 #include "model/config.h"
+#include "model/shape_file.h"
 #include "plan/planner.h"
 #include "strategy_options.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/par.h"
-#include "bench/device_bench.h"
 #include "cli.h"
+#include "tune/device_bench.h"
 
 /* Of the host's memory, experts behind an accelerator may take so much. */
 #define HOST_SHARE 0.9
@@ -96,7 +96,7 @@ static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
                                   d->model.source_fingerprint == in->source_fingerprint;
     if (in->evidence.times_measured)
         return moe_pace_of_device(&in->pace, d,
-                                  (const char(*)[MOE_PACK_NAME_BYTES])in->inventory->variants,
+                                  (const char(*)[MOE_NAME_BYTES])in->inventory->variants,
                                   in->inventory->n_variants, rate, err);
     const struct moe_weights w = weights_of(in);
     return moe_pace_of_bandwidth(&in->pace, d, &w, tier_of(in), rate, err);

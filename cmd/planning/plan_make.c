@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "cli.h"
-#include "plan/trials.h"
+#include "plan/planner.h"
 #include "show/explain.h"
 
 /* Says which findings of the map cannot be used, before they are left out or refused. */

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "fmt/emit.h"
-#include "plan/trials.h"
+#include "plan/planner.h"
 #include "sched/strategy.h"
 
 enum { MAX_STRATEGIES = 64, MAX_SIZES = 32 };

@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "cli.h"
 #include "plan/synthesis.h"
-#include "record/statistics.h"
-#include "trace/document_split.h"
+#include "profile/document_split.h"
+#include "profile/statistics.h"
 
 /* Of a synthetic trace: enough decoded tokens for an error of two points in the hit rate. */
 enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };

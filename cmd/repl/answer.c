@@ -9,9 +9,9 @@
 #include "base/text.h"
 #include "cli.h"
 #include "console.h"
-#include "engine/context_shift.h"
+#include "engine/conversation.h"
 #include "engine/prompt.h"
-#include "show/show_run.h"
+#include "show/show.h"
 
 /* ---- Shared with moe-run -p ---- */
 

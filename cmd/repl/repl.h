@@ -9,7 +9,7 @@
 
 #include "engine/conversation.h"
 #include "engine/engine.h"
-#include "sample/sampler.h"
+#include "engine/sampler.h"
 
 struct repl {
     const char *pack;          /* its path, for the first line */

@@ -8,8 +8,8 @@
 #include "cli.h"
 #include "commands.h"
 #include "show/explain.h"
+#include "show/show.h"
 #include "show/show_pack.h"
-#include "show/show_run.h"
 
 static void print(struct moe_buf *text)
 {

@@ -4,8 +4,7 @@
 
 #include "cli.h"
 #include "commands.h"
-#include "engine/context_shift.h"
-#include "engine/conversation_file.h"
+#include "engine/conversation.h"
 
 int command_undo(struct console *c, const char *arg, struct moe_err *err)
 {

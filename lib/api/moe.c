@@ -14,8 +14,8 @@
 #include "engine/conversation.h"
 #include "engine/engine.h"
 #include "engine/prompt.h"
-#include "record/statistics.h"
-#include "show/show_run.h"
+#include "profile/statistics.h"
+#include "show/show.h"
 
 _Static_assert(MOE_ERROR_USAGE == (int)MOE_ERR_USAGE && MOE_ERROR_IO == (int)MOE_ERR_IO &&
                    MOE_ERROR_FORMAT == (int)MOE_ERR_FORMAT &&

@@ -1,6 +1,9 @@
+/* Clocks, and the time that a hypervisor took from this machine. */
 #define _POSIX_C_SOURCE 200809L
+
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <time.h>
 
 double moe_seconds(void)
@@ -8,4 +11,21 @@ double moe_seconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- Stolen time ---- */
+
+struct moe_ticks moe_ticks_now(void)
+{
+    double user, nice, system, idle, wait, irq, soft_irq, stolen;
+    struct moe_ticks ticks = {0, 0};
+    FILE *f = fopen("/proc/stat", "r");
+    if (!f)
+        return ticks;
+    if (fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &system, &idle, &wait, &irq,
+               &soft_irq, &stolen) == 8)
+        ticks = (struct moe_ticks){user + nice + system + idle + wait + irq + soft_irq + stolen,
+                                   stolen};
+    fclose(f);
+    return ticks;
 }

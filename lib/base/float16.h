@@ -1,8 +1,6 @@
 /*
- * Half-precision numbers as they lie in files: IEEE binary16 ("f16") and bfloat16 ("bf16").
- *
- * Plain integer code, the same on every machine; the vector kernels use the hardware's conversions,
- * which agree with these bit for bit (round to nearest, ties to even; NaN stays NaN).
+ * Functions that CUDA kernels compile too, so that processor and GPU share one source of their
+ * arithmetic: write `static inline MOE_DEVICE_CODE`.
  */
 #ifndef MOE_BASE_FLOAT16_H
 #define MOE_BASE_FLOAT16_H
@@ -10,7 +8,18 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/device_code.h"
+#ifdef __CUDACC__
+#define MOE_DEVICE_CODE __host__ __device__
+#else
+#define MOE_DEVICE_CODE
+#endif
+
+/*
+ * Half-precision numbers as they lie in files: IEEE binary16 ("f16") and bfloat16 ("bf16").
+ *
+ * Plain integer code, the same on every machine; the vector kernels use the hardware's conversions,
+ * which agree with these bit for bit (round to nearest, ties to even; NaN stays NaN).
+ */
 
 static inline MOE_DEVICE_CODE uint32_t moe_f32_bits(float v)
 {

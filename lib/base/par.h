@@ -4,7 +4,7 @@
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
  * results must not depend on the cut: any number of threads gives the same tokens. Loops do not
  * nest: one started inside another runs on its own thread. Every thread that starts loops has
- * helpers of its own (crew.h), so that several compute side by side; one that is to take no others
+ * helpers of its own (par.c), so that several compute side by side; one that is to take no others
  * with it calls moe_par_alone(true).
  */
 #ifndef MOE_BASE_PAR_H

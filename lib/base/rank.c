@@ -1,9 +1,119 @@
+/* The best of many scores, and order by rank. */
 #include "base/rank.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+
+enum { FEW = 4, SOME = 8 };
+
+/* A number that is larger for a larger value, among equal ones (0 and -0 are) for a lower index.
+ * NaNs are the smallest. */
+static uint64_t key_of(float value, uint32_t index)
+{
+    uint32_t bits = 0;
+    value += 0.0f; /* -0 becomes 0 */
+    memcpy(&bits, &value, sizeof bits);
+    bits = bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
+    bits = value == value ? bits : 0;
+    return (uint64_t)bits << 32 | (UINT32_MAX - index);
+}
+
+/* Every value goes past all `most` that were found, a number the compiler knows, and each pair is
+ * put in order: no branch depends on the values, which no processor could predict. */
+static inline void best_of_few(const float *values, uint32_t n, uint32_t most, uint32_t k,
+                               uint32_t *best)
+{
+    uint64_t found[SOME] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t next = key_of(values[i], i);
+        for (uint32_t j = 0; j < most; j++) {
+            uint64_t larger = found[j] > next ? found[j] : next;
+            next = found[j] > next ? next : found[j];
+            found[j] = larger;
+        }
+    }
+    for (uint32_t j = 0; j < k; j++)
+        best[j] = UINT32_MAX - (uint32_t)found[j];
+}
+
+static void best_of_many(const float *values, uint32_t n, uint32_t k, uint32_t *best)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (found == 0 || !(values[i] > values[best[found - 1]])) {
+            if (found < k)
+                best[found++] = i;
+            continue;
+        }
+        /* It goes after all that are not smaller: bisected without unpredictable branches. */
+        uint32_t at = 0;
+        for (uint32_t left = found; left > 0;) {
+            uint32_t half = left / 2, after = !(values[i] > values[best[at + half]]);
+            at += after * (half + 1);
+            left = half - after * (1 - left % 2);
+        }
+        found += found < k;
+        memmove(best + at + 1, best + at, (found - 1 - at) * sizeof *best);
+        best[at] = i;
+    }
+}
+
+void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
+{
+    if (k > SOME || k <= 1 || n > 64 * k) /* few of many values move anything */
+        best_of_many(values, n, k, best);
+    else if (k > FEW)
+        best_of_few(values, n, SOME, k, best);
+    else
+        best_of_few(values, n, FEW, k, best);
+}
+
+/* A whole number that orders as the value does. */
+static uint32_t order_of(float value)
+{
+    uint32_t bits;
+    value += 0.0f; /* -0 becomes 0 */
+    memcpy(&bits, &value, sizeof bits);
+    return bits >> 31 ? ~bits : bits | 1u << 31;
+}
+
+/* The number of the k-th largest, found from its highest byte on: among those that agree with it so
+ * far, how many have a larger next byte. *n_equal: how many of its equals are among the k. */
+static uint32_t kth_order(const float *values, uint32_t n, uint32_t k, uint32_t *n_equal)
+{
+    uint32_t found = 0, mask = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        uint32_t counts[256] = {0}, byte = 255;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t order = order_of(values[i]);
+            if ((order & mask) == found)
+                counts[order >> shift & 255]++;
+        }
+        for (; counts[byte] < k; byte--)
+            k -= counts[byte];
+        found |= byte << shift;
+        mask |= 255u << shift;
+    }
+    *n_equal = k;
+    return found;
+}
+
+void moe_best_places(const float *values, uint32_t n, uint32_t k, uint32_t *places)
+{
+    uint32_t n_equal, n_found = 0, least = kth_order(values, n, k, &n_equal);
+    for (uint32_t i = 0; i < n && n_found < k; i++) {
+        uint32_t order = order_of(values[i]);
+        if (order < least || (order == least && n_equal == 0))
+            continue;
+        n_equal -= order == least;
+        places[n_found++] = i;
+    }
+}
+
+/* ---- Ranks ---- */
 
 struct entry {
     double value;

@@ -1,5 +1,5 @@
 /*
- * Rank correlation of two sides of pairs.
+ * The best of many: the order in which scores are ranked everywhere.
  */
 #ifndef MOE_BASE_RANK_H
 #define MOE_BASE_RANK_H
@@ -7,6 +7,18 @@
 #include <stdint.h>
 
 #include "base/err.h"
+
+/* Writes to best[k] the indices of the k largest of n values, in descending order, among equals the
+ * lower index first. k <= n. They are k different ones even if values are NaN. */
+void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
+
+/* The same k < n, in rising order, in a time that does not depend on k. Both zeros are equal; a NaN
+ * may be anywhere. */
+void moe_best_places(const float *values, uint32_t n, uint32_t k, uint32_t *places);
+
+/*
+ * Rank correlation of two sides of pairs.
+ */
 
 /* Spearman's rank correlation of n pairs, computed as Pearson's of the ranks: equal values have
  * their mean rank. NAN where one side is constant or n < 2. The values are finite.

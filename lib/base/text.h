@@ -43,4 +43,24 @@ enum { MOE_VISIBLE_BYTES = 4 };
  * change the direction of writing stay: they are text, and move no cursor. */
 int moe_text_visible(const uint8_t *text, uint64_t n, int *length, uint8_t out[MOE_VISIBLE_BYTES]);
 
+/*
+ * Line: interpolates a quantity that was measured at a few points.
+ */
+
+enum { MOE_LINE_POINTS = 8 };
+
+/* Points of rising x, n at most MOE_LINE_POINTS. */
+struct moe_line {
+    uint32_t n;
+    double x[MOE_LINE_POINTS], y[MOE_LINE_POINTS];
+};
+
+/* Adds a point after the others. Ignores one without a figure (x or y not above 0, or NAN) and one
+ * whose x is not above the last one's. */
+void moe_line_add(struct moe_line *line, double x, double y);
+
+/* Linear between two points; before the first, its y; after the last, with the slope of the last
+ * two, but never falling; with a single point, proportional to x. NAN without points. */
+double moe_line_at(const struct moe_line *line, double x);
+
 #endif

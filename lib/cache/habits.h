@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "base/mem.h"
-#include "cache/follower.h"
+#include "cache/usage.h"
 
 enum { MOE_HABITS_SEQUENCES = 64 }; /* those numbered alike modulo this share a predecessor */
 

@@ -8,7 +8,7 @@
  * the ghosts. Order and effect are the same; the tests compare with the routine written in one
  * piece.
  */
-#include "cache/keylist.h"
+#include "cache/keys.h"
 
 enum { T1, T2, B1, B2, N_LISTS };
 

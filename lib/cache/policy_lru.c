@@ -2,7 +2,7 @@
  * Policies that keep one list: lru (a use moves to the front), fifo (it does not), pinned (nothing
  * ever leaves: what was admitted first stays, later experts pass through).
  */
-#include "cache/keylist.h"
+#include "cache/keys.h"
 
 struct one_list {
     struct moe_policy base;

@@ -2,7 +2,7 @@
  * random: evicts any resident expert, all equally likely. The baseline that every policy should
  * beat.
  */
-#include "cache/keyset.h"
+#include "cache/keys.h"
 #include "cache/policy.h"
 
 struct random_policy {

@@ -1,10 +1,13 @@
 /*
- * Usage: the record of which expert was used when and how often, by which policies and initial
- * contents are chosen. One record for all pools and layers of a store, so that counts survive
- * eviction and an expert's precisions share them (HOBBIT 3.4, "priority record").
+ * Followers: what a policy keeps for itself of all that routers choose, one record for all its
+ * domains, as the record of use is one for all policies. The policy's entry of the table names the
+ * function that opens it (policy.h); the scheduler tells it of every choice, before any of the
+ * layer's experts is looked up.
  *
- * Layers are MoE layers, numbered from 0; a key is layer * n_experts + expert. Plain data: the
- * scheduler writes, all others read.
+ * A follower gives every expert a score; those of a layer change when its router chooses, and at no
+ * other time. It computes by additions, multiplications and divisions in a fixed order alone
+ * (exact_math.h): the same on every machine. One thread; it lives in one block of memory, of which
+ * it is the beginning.
  */
 #ifndef MOE_CACHE_USAGE_H
 #define MOE_CACHE_USAGE_H
@@ -13,7 +16,33 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "cache/follower.h"
+
+/* What the router of a layer has chosen for the rows of a pass, in their order. */
+struct moe_choices {
+    uint32_t layer, n_rows;
+    const uint32_t *chosen;    /* [n_rows][top_k], below n_experts */
+    const uint32_t *sequences; /* [n_rows] whose next token a row is; NULL: all of sequence 0 */
+};
+
+struct moe_follower {
+    float *scores;     /* [layer][expert] what stays has a high one */
+    uint64_t *version; /* [n_layers] choices so far */
+    void (*chosen)(struct moe_follower *f, const struct moe_choices *c);
+    void (*begin_sequence)(struct moe_follower *f); /* the next token follows none */
+};
+
+struct moe_follower_params {
+    uint32_t n_layers, n_experts, top_k;
+};
+
+/*
+ * Usage: the record of which expert was used when and how often, by which policies and initial
+ * contents are chosen. One record for all pools and layers of a store, so that counts survive
+ * eviction and an expert's precisions share them (HOBBIT 3.4, "priority record").
+ *
+ * Layers are MoE layers, numbered from 0; a key is layer * n_experts + expert. Plain data: the
+ * scheduler writes, all others read.
+ */
 
 struct moe_usage {
     uint32_t n_layers, n_experts;
@@ -32,7 +61,7 @@ struct moe_usage {
     /* Per key, since opening, over all sequences. */
     uint64_t *frequency; /* uses, on top of those of a profile where there is one */
     uint64_t *last_ever; /* `tokens` when it was used last; 0: never */
-    /* What the policy keeps for itself of choices (follower.h), set once the record is open; a
+    /* What the policy keeps for itself of choices (usage.h), set once the record is open; a
      * block from moe_alloc that is the record's. NULL: nothing. */
     struct moe_follower *follower;
 };

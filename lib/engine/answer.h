@@ -12,11 +12,10 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
-#include "experts/run_stats.h"
+#include "engine/sampler.h"
 #include "grammar/constraint.h"
-#include "layer/model.h"
-#include "sample/sampler.h"
-#include "sample/token_said.h"
+#include "infer/model.h"
+#include "infer/run_stats.h"
 #include "text/tokenizer.h"
 
 enum moe_stop_reason {
@@ -50,7 +49,7 @@ struct moe_generate_options {
      * Not with beams. */
     struct moe_constraint *constraint;
     uint64_t max_tokens; /* UINT64_MAX: until something else stops it */
-    /* Tokens that are drafted at most (sample/draft.h), up to MOE_DRAFT_MOST; the answer is the
+    /* Tokens that are drafted at most (engine/draft.h), up to MOE_DRAFT_MOST; the answer is the
      * same without; 0: none. Not with beams. */
     uint32_t draft;
     bool draft_ahead; /* ... by the model's layer that drafts (engine.h, ahead) */

@@ -9,7 +9,7 @@
  * blocks back and waits in front; what is lost of its text is computed again later.
  *
  * A text that begins like one that was computed before takes over what is still in the cache
- * (layer/kv.h), be that running or ended. One that could take over what a running sequence is about
+ * (infer/kv.h), be that running or ended. One that could take over what a running sequence is about
  * to compute waits for it, and others may pass.
  *
  * With an encoder a prompt is a source, which a pass over whole sources computes before the
@@ -18,7 +18,7 @@
  *
  * Where a request wants drafts (engine/drafting.h), a step may decode several tokens of its
  * sequence: the drafted ones stand in the same pass, and those that are wrong are taken back. The
- * more sequences share a pass, the shorter are their drafts (engine/batch_drafts.h).
+ * more sequences share a pass, the shorter are their drafts (engine/batch.c).
  *
  * Everything happens in moe_batch_step, in the caller's thread.
  */
@@ -29,8 +29,8 @@
 
 #include "base/err.h"
 #include "engine/answer.h"
-#include "run/session.h"
-#include "sample/sampler.h"
+#include "engine/sampler.h"
+#include "infer/session.h"
 
 /* How a request ended. */
 struct moe_batch_result {

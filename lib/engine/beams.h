@@ -13,7 +13,7 @@
 #define MOE_ENGINE_BEAMS_H
 
 #include "engine/answer.h"
-#include "run/session.h"
+#include "infer/session.h"
 
 enum { MOE_MAX_BEAMS = 256 };
 

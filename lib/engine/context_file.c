@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "layer/kept.h"
+#include "infer/recurrent.h"
 #include "model/config.h"
 
 #define MAGIC "MOEC"

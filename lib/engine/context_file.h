@@ -3,8 +3,8 @@
  * man/moe-context.5.
  *
  * It holds the context's ids, what the session has of those that were computed, keys and values,
- * recurrent states and entries (layer/kept.h), and a text of the file's user
- * (engine/conversation_file.h). It is of one pack and of one way to compute: with another, keys and
+ * recurrent states and entries (infer/recurrent.h), and a text of the file's user
+ * (engine/conversation.h). It is of one pack and of one way to compute: with another, keys and
  * values would be others, so it is refused. On the processor alone; models without an encoder and
  * with prompts that do not see all of themselves.
  *
@@ -19,8 +19,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "run/session.h"
-#include "sample/sampler.h"
+#include "engine/sampler.h"
+#include "infer/session.h"
 #include "text/tokenizer.h"
 
 enum { MOE_CONTEXT_WAY = 512 };

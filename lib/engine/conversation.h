@@ -17,10 +17,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "chat/chat.h"
 #include "engine/generate.h"
-#include "run/session.h"
-#include "sample/sampler.h"
+#include "engine/sampler.h"
+#include "infer/session.h"
+#include "prompt/chat.h"
 #include "text/tokenizer.h"
 
 struct json_t;
@@ -32,8 +32,8 @@ struct moe_conversation {
     struct moe_ids history;      /* the context's tokens */
     struct moe_ids source;       /* what the encoder reads next, and then nothing */
     uint64_t n_done;             /* of them already in the session */
-    /* Chat: what was said (chat/chat.h), never NULL; message 0 is the system's if any. An answer's
-     * thought is in the member that the template takes it from, apart from its content. */
+    /* Chat: what was said (prompt/chat.h), never NULL; message 0 is the system's if any. An
+     * answer's thought is in the member that the template takes it from, apart from its content. */
     struct json_t *messages;
     const struct json_t *tools, *variables; /* of the template; NULL: none; borrowed */
     struct tm now;      /* for templates that show it: when the conversation began */
@@ -88,5 +88,47 @@ void moe_conversation_adopt(struct moe_conversation *c, struct moe_ids *ids);
 /* Appends what would be fed for an answer to the messages, exactly, and its ids. */
 int moe_conversation_preview(const struct moe_conversation *c, struct moe_buf *text,
                              struct moe_ids *ids, struct moe_err *err);
+
+/*
+ * Turns dropped: the last one, or the oldest of a full context.
+ *
+ * Context shift: a full context loses its oldest part, and the answer goes on.
+ *
+ * Of a chat whole turns go, the oldest first and never the system's text; when a single one is
+ * left, the older half of the answer so far. Of plain text the older half goes. What stays is
+ * computed again where it has moved: the next token is the one that would come had the conversation
+ * begun without what was dropped. That is another one than with a longer context, so it is counted
+ * (moe_stats) and never done unasked.
+ */
+
+/* As moe_conversation_ask, or with a text of NULL moe_conversation_continue; of a question that
+ * does not fit as many of the oldest turns are dropped as it takes. MOE_ERR_UNSUPPORTED: the model
+ * has an encoder, or its prompts see all of themselves. */
+int moe_conversation_shifting(struct moe_conversation *c, const char *text,
+                              struct moe_sampler *sampler,
+                              const struct moe_generate_options *options, enum moe_stop_reason *why,
+                              struct moe_err *err);
+
+/* How many tokens a question takes with the system's text alone, when all turns are dropped. */
+int moe_conversation_alone(struct moe_conversation *c, const char *text, uint64_t *n,
+                           struct moe_err *err);
+
+/* Drops the last question with all behind it, and appends its text to `question` (NULL: not
+ * wanted). False: there is none. */
+bool moe_conversation_undo(struct moe_conversation *c, struct moe_buf *question);
+
+/*
+ * Conversations kept in context files (context_file.h): messages, context and the sampler's draws,
+ * so that another session goes on as the one that saved them would have.
+ */
+
+/* way: how the session computes (moe_engine_way). */
+int moe_conversation_save(const struct moe_conversation *c, const struct moe_sampler *sampler,
+                          const char *way, const char *path, struct moe_err *err);
+/* The conversation becomes the file's. On an error it stays, and is computed again where its
+ * context was overwritten. MOE_ERR_LIMIT: it is longer than this session's context; MOE_ERR_USAGE:
+ * it is of a chat and here is none; and as moe_context_open. */
+int moe_conversation_load(struct moe_conversation *c, struct moe_sampler *sampler, const char *way,
+                          const char *path, struct moe_err *err);
 
 #endif

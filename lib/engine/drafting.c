@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "run/ahead.h"
+#include "infer/forward.h"
 
 /* With recurrent states a draft in vain has its pass computed again with the next one, from the
  * mark on. After so many tokens a pass has none, so that the states are marked further on. */

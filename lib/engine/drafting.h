@@ -1,6 +1,6 @@
 /*
- * Drafts while a text is generated: made (sample/draft.h, or by a layer of the model that drafts,
- * run/ahead.h), computed with the next token, and taken back where they were wrong.
+ * Drafts while a text is generated: made (engine/draft.h, or by a layer of the model that drafts,
+ * infer/forward.h), computed with the next token, and taken back where they were wrong.
  */
 #ifndef MOE_ENGINE_DRAFTING_H
 #define MOE_ENGINE_DRAFTING_H
@@ -10,8 +10,8 @@
 
 #include "base/err.h"
 #include "engine/answer.h"
-#include "run/session.h"
-#include "sample/draft.h"
+#include "engine/draft.h"
+#include "infer/session.h"
 #include "text/tokenizer.h"
 
 struct moe_drafting {

@@ -1,7 +1,4 @@
-/*
- * Engine: a model, its experts and a session, opened so that the process stays within a budget of
- * memory. One place decides how the budget is split; what it states is what it allocates.
- */
+/* Which device is to run a model, and the words of --device for it. */
 #ifndef MOE_ENGINE_ENGINE_H
 #define MOE_ENGINE_ENGINE_H
 
@@ -11,14 +8,31 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
-#include "engine/device_choice.h"
-#include "experts/experts.h"
-#include "layer/model.h"
+#include "infer/experts.h"
+#include "infer/model.h"
+#include "infer/session.h"
 #include "plan/plan.h"
-#include "record/statistics.h"
-#include "run/session.h"
+#include "profile/statistics.h"
 #include "sched/exactness.h"
 #include "sched/strategy.h"
+
+struct moe_device_choice {
+    bool test;        /* rehearses a device: one core is the device, another its host */
+    double speed;     /* of the test device: how many times as fast as its host, at least 1 */
+    double link_rate; /* ... and bytes per second from the host's memory to its own */
+    bool cuda;        /* GPU number `index`; neither: the plain CPU */
+    int index;
+    bool automatic; /* with cuda: the plain CPU where no GPU can be used */
+};
+
+/* "cpu", "cuda", "cuda:N", "auto", "test:SPEED,LINK". False: it is none of these, and `why` says
+ * so, for behind the text. */
+bool moe_device_parse(const char *text, struct moe_device_choice *out, char why[128]);
+
+/*
+ * Engine: a model, its experts and a session, opened so that the process stays within a budget of
+ * memory. One place decides how the budget is split; what it states is what it allocates.
+ */
 
 /* What is known of a session before memory is split. */
 struct moe_engine_room {
@@ -39,7 +53,7 @@ uint64_t moe_engine_text_room(uint32_t context);
 
 struct moe_engine_options {
     uint64_t memory_bytes; /* of the whole process, in main memory; 0: what is free */
-    /* One of several engines of a process (engine_share.h): memory_bytes is its own share, for the
+    /* One of several engines of a process (memory.h): memory_bytes is its own share, for the
      * model's directory (program_bytes), weights and experts. It opens without a session. */
     bool shares;
     /* The pack's file in memory, borrowed while opening; NULL: it is read. */
@@ -81,10 +95,10 @@ struct moe_engine_options {
     bool kv_beside; /* `exact` is not about session.kv_kind: of plans, which seek exact strategies
                        for a cache that was named */
     uint64_t seed;  /* of the random policy */
-    /* The model's layer that drafts is there (run/ahead.h), its experts among the others behind the
-     * cache. MOE_ERR_UNSUPPORTED: the pack has none; MOE_ERR_USAGE: with what does not go with it
-     * (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all of
-     * these experts then, and fewer where it did not count the layer. */
+    /* The model's layer that drafts is there (infer/forward.h), its experts among the others behind
+     * the cache. MOE_ERR_UNSUPPORTED: the pack has none; MOE_ERR_USAGE: with what does not go with
+     * it (a GPU or a test device, lockstep, a trace that is followed). A plan's slots are for all
+     * of these experts then, and fewer where it did not count the layer. */
     bool ahead;
     /* Called once the model's directory is open, before memory is split: the place to look at
      * texts, of which one that does not fit room->may_hold must not be read. An error ends the

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sched/choice_history.h"
+#include "sched/history.h"
 
 /* The pack's variant of that name; the number of variants when there is none. */
 static uint32_t find_variant(const struct moe_pack *pack, const char *name)

@@ -1,11 +1,11 @@
 /*
  * First step of a split: whether a strategy can run on this pack and device, and what its open
- * choices become. Internal to the engine.
+ * choices become.
  */
 #ifndef MOE_ENGINE_ENGINE_STRATEGY_H
 #define MOE_ENGINE_ENGINE_STRATEGY_H
 
-#include "engine/engine_split.h"
+#include "engine/memory.h"
 
 /* Settles in->strategy and fits it to pack, statistics and device. all_fit: all experts fit into
  * memory at their best variant. MOE_ERR_USAGE with the reason where it cannot run. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "run/source.h"
+#include "infer/forward.h"
 
 enum {
     ANSWER_ROOM = 256, /* tokens of a context for the answer, at least */

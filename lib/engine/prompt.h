@@ -6,8 +6,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "chat/chat.h"
-#include "run/session.h"
+#include "infer/session.h"
+#include "prompt/chat.h"
 #include "text/tokenizer.h"
 
 /* The chat of a template (a text of n bytes), or of the model's own where template is NULL; `name`

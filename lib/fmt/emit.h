@@ -1,11 +1,5 @@
 /*
- * Emitting: a document in one description, written as YAML for people (blocks, with what is called
- * a line here kept on one) or as JSON for programs. Members come in the order of the calls; errors
- * are reported at the end.
- *
- *     begin; for each member a value, or open, its members, close; end
- *
- * In a mapping every member has a key; in a list `key` is NULL.
+ * Texts and numbers as YAML and JSON write them.
  */
 #ifndef MOE_FMT_EMIT_H
 #define MOE_FMT_EMIT_H
@@ -15,6 +9,27 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+
+/* Appends a text in double quotes, or in YAML plain where it is a word that reads as just that
+ * text. Bytes that are not UTF-8 come out as '?'. */
+void moe_scalar_text(struct moe_buf *out, const char *text, bool json);
+/* n bytes in JSON's quotes, whatever they are: NULs are characters, and what is not UTF-8 comes out
+ * as U+FFFD. */
+void moe_scalar_bytes(struct moe_buf *out, const void *bytes, uint64_t n);
+/* A finite double with as few digits as give it back exactly; whole numbers below a million in
+ * full.
+ */
+void moe_scalar_double(struct moe_buf *out, double value);
+
+/*
+ * Emitting: a document in one description, written as YAML for people (blocks, with what is called
+ * a line here kept on one) or as JSON for programs. Members come in the order of the calls; errors
+ * are reported at the end.
+ *
+ *     begin; for each member a value, or open, its members, close; end
+ *
+ * In a mapping every member has a key; in a list `key` is NULL.
+ */
 
 enum { MOE_EMIT_MAX_DEPTH = 16 };
 

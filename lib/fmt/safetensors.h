@@ -1,6 +1,6 @@
 /*
- * One safetensors file's header: the table of tensors, checked. Internal to fmt/ (checkpoint.h is
- * what others use) and to the fuzzer, which feeds it bytes that never were a file.
+ * One safetensors file's header: the table of tensors, checked. Other rooms use
+ * checkpoint.h.
  *
  * Format: u64 length of the header, JSON {name: {dtype, shape, data_offsets}}, then the data.
  */

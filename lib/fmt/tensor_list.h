@@ -1,6 +1,6 @@
 /*
- * The tensors of a checkpoint and the files that hold them, in any container. Internal to fmt/
- * (checkpoint.h is what others use) and to the fuzzers.
+ * The tensors of a checkpoint and the files that hold them, in any container. Other
+ * rooms use checkpoint.h.
  */
 #ifndef MOE_FMT_TENSOR_LIST_H
 #define MOE_FMT_TENSOR_LIST_H
@@ -80,7 +80,7 @@ struct moe_tensor_files {
 };
 void moe_tensor_files_release(struct moe_tensor_files *files);
 
-/* Opens the Hugging Face directory (checkpoint_hf.c). */
+/* Opens the Hugging Face directory (checkpoint.c). */
 int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err);
 
 #endif

@@ -1,7 +1,6 @@
 /*
  * Matrices that Hugging Face checkpoints store as two tensors, values and scales: MXFP4, FP8 and
- * INT4.
- * Internal to fmt/ (checkpoint.h says what callers see of them).
+ * INT4. checkpoint.h says what other rooms see of them.
  */
 #ifndef MOE_FMT_TENSOR_PAIRS_H
 #define MOE_FMT_TENSOR_PAIRS_H

@@ -1,10 +1,282 @@
-#include "grammar/automaton.h"
-
+/* The automaton. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "grammar/automaton_internal.h"
+
+/* ---- Lists that grow ---- */
+
+/* Room for one more item; false, with g->status set, where there is none. */
+static bool grow(struct moe_grammar *g, void **items, uint32_t n, uint32_t *room, size_t bytes,
+                 uint32_t most)
+{
+    if (g->status != MOE_OK)
+        return false;
+    if (n < *room)
+        return true;
+    uint32_t wanted = *room ? 2 * *room : 64;
+    wanted = wanted < most ? wanted : most;
+    if (n >= wanted) {
+        g->status = MOE_ERR_LIMIT;
+        return false;
+    }
+    void *more = realloc(*items, wanted * bytes);
+    if (!more) {
+        g->status = MOE_ERR_MEMORY;
+        return false;
+    }
+    *items = more;
+    *room = wanted;
+    return true;
+}
+
+uint32_t machine_add(struct moe_grammar *g, enum state_kind kind, uint32_t a, uint32_t b)
+{
+    if (!grow(g, (void **)&g->states, g->n_states, &g->states_room, sizeof *g->states,
+              MOE_GRAMMAR_MAX_STATES))
+        return 0;
+    g->states[g->n_states] = (struct state){kind, a, b};
+    return g->n_states++;
+}
+
+void machine_copy(struct moe_grammar *g, uint32_t first, uint32_t end)
+{
+    uint32_t offset = g->n_states - first;
+    for (uint32_t i = first; i < end && g->status == MOE_OK; i++) {
+        struct state s = g->states[i];
+        if (s.kind == STATE_JUMP || s.kind == STATE_SPLIT) {
+            s.a += offset;
+            s.b += offset;
+        }
+        machine_add(g, (enum state_kind)s.kind, s.a, s.b);
+    }
+}
+
+/* ---- Rules by name ---- */
+
+static uint32_t *rule_slot(const struct moe_grammar *g, const char *name, uint64_t n)
+{
+    uint32_t at = (uint32_t)moe_hash64(name, n) & (g->n_slots - 1);
+    for (; g->rule_slots[at]; at = (at + 1) & (g->n_slots - 1)) {
+        const char *there = g->rules[g->rule_slots[at] - 1].name;
+        if (strlen(there) == n && memcmp(there, name, n) == 0)
+            break;
+    }
+    return &g->rule_slots[at];
+}
+
+static bool grow_slots(struct moe_grammar *g)
+{
+    if (2 * (g->n_rules + 1) < g->n_slots)
+        return true;
+    uint32_t n = g->n_slots ? 2 * g->n_slots : 64;
+    uint32_t *slots = calloc(n, sizeof *slots);
+    if (!slots) {
+        g->status = MOE_ERR_MEMORY;
+        return false;
+    }
+    free(g->rule_slots);
+    g->rule_slots = slots;
+    g->n_slots = n;
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        *rule_slot(g, g->rules[i].name, strlen(g->rules[i].name)) = i + 1;
+    return true;
+}
+
+uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint32_t line,
+                      uint32_t column)
+{
+    if (!grow(g, (void **)&g->rules, g->n_rules, &g->rules_room, sizeof *g->rules,
+              MOE_GRAMMAR_MAX_RULES) ||
+        !grow_slots(g))
+        return 0;
+    uint32_t *slot = rule_slot(g, name, n);
+    if (*slot)
+        return *slot - 1;
+    char *copy = moe_strndup(name, n, NULL);
+    if (!copy) {
+        g->status = MOE_ERR_MEMORY;
+        return 0;
+    }
+    g->rules[g->n_rules] = (struct rule){.name = copy, .line = line, .column = column};
+    *slot = ++g->n_rules;
+    return g->n_rules - 1;
+}
+
+/* ---- Bytes and characters ---- */
+
+/* A state that reads a byte of the set. */
+static void add_set(struct moe_grammar *g, const struct byte_set *set)
+{
+    uint32_t i = g->n_sets;
+    while (i > 0 && memcmp(&g->sets[i - 1], set, sizeof *set) != 0)
+        i--;
+    if (i == 0) {
+        if (!grow(g, (void **)&g->sets, g->n_sets, &g->sets_room, sizeof *g->sets, MAX_SETS))
+            return;
+        g->sets[g->n_sets++] = *set;
+        i = g->n_sets;
+    }
+    machine_add(g, STATE_BYTES, i - 1, 0);
+}
+
+static void add_bytes(struct moe_grammar *g, uint32_t low, uint32_t high)
+{
+    struct byte_set set = {{0}};
+    for (uint32_t b = low; b <= high; b++)
+        set.bits[b / 64] |= (uint64_t)1 << b % 64;
+    add_set(g, &set);
+}
+
+void machine_add_character(struct moe_grammar *g, uint32_t c)
+{
+    machine_add_class(g, &(struct range){c, c}, 1, false);
+}
+
+static int by_low(const void *a, const void *b)
+{
+    const struct range *x = a, *y = b;
+    return (x->low > y->low) - (x->low < y->low);
+}
+
+/* Characters that UTF-8 writes with so many bytes, and whose bytes but the last few differ in one
+ * place: a range of first bytes, then ranges of the following. */
+struct alternatives {
+    struct moe_grammar *g;
+    uint32_t split; /* the last one's, still without a second way; 0: there is none */
+    uint32_t first; /* jump to the end of each alternative: a chain through their `a` */
+    bool any;
+};
+
+/* Begins another alternative. */
+static void begin_alternative(struct alternatives *a)
+{
+    struct moe_grammar *g = a->g;
+    if (a->any) {
+        a->first = machine_add(g, STATE_JUMP, a->first, 0);
+        if (g->status == MOE_OK)
+            g->states[a->split].b = g->n_states;
+    }
+    a->split = machine_add(g, STATE_SPLIT, g->n_states + 1, 0);
+    a->any = true;
+}
+
+static void end_alternatives(struct alternatives *a)
+{
+    struct moe_grammar *g = a->g;
+    if (g->status != MOE_OK)
+        return;
+    g->states[a->split].kind = STATE_JUMP; /* the last has no other way */
+    for (uint32_t at = a->first, next; at != UINT32_MAX; at = next) {
+        next = g->states[at].a;
+        g->states[at].a = g->n_states;
+    }
+}
+
+/* The characters low..high, all of `length` bytes and beyond ASCII. */
+static void add_sequences(struct alternatives *a, uint32_t low, uint32_t high, int length)
+{
+    /* Cut where the lower bytes do not take all their values. */
+    for (int i = 1; i < length; i++) {
+        uint32_t mask = ((uint32_t)1 << 6 * i) - 1;
+        if ((low & ~mask) == (high & ~mask))
+            continue;
+        if (low & mask) {
+            add_sequences(a, low, low | mask, length);
+            add_sequences(a, (low | mask) + 1, high, length);
+            return;
+        }
+        if ((high & mask) != mask) {
+            add_sequences(a, low, (high & ~mask) - 1, length);
+            add_sequences(a, high & ~mask, high, length);
+            return;
+        }
+    }
+    static const uint32_t leads[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    begin_alternative(a);
+    add_bytes(a->g, leads[length] | low >> 6 * (length - 1),
+              leads[length] | high >> 6 * (length - 1));
+    for (int i = length - 2; i >= 0; i--)
+        add_bytes(a->g, 0x80 | (low >> 6 * i & 0x3f), 0x80 | (high >> 6 * i & 0x3f));
+}
+
+/* The characters low..high, cut where UTF-8 has other lengths; surrogates are none. */
+static void add_range(struct alternatives *a, struct byte_set *ascii, uint32_t low, uint32_t high)
+{
+    static const struct {
+        uint32_t low, high;
+        int length;
+    } lengths[] = {
+        {0x80, 0x7ff, 2}, {0x800, 0xd7ff, 3}, {0xe000, 0xffff, 3}, {0x10000, 0x10ffff, 4}};
+    for (uint32_t c = low; c <= high && c < 0x80; c++)
+        ascii->bits[c / 64] |= (uint64_t)1 << c % 64;
+    for (int i = 0; i < 4; i++) {
+        uint32_t from = low > lengths[i].low ? low : lengths[i].low;
+        uint32_t to = high < lengths[i].high ? high : lengths[i].high;
+        if (from <= to)
+            add_sequences(a, from, to, lengths[i].length);
+    }
+}
+
+void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, bool negated)
+{
+    struct alternatives a = {.g = g, .first = UINT32_MAX};
+    struct byte_set ascii = {{0}};
+    uint32_t next = 0, first = g->n_states; /* the first character that is not looked at yet */
+    if (n > 1)
+        qsort(ranges, n, sizeof *ranges, by_low);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t low = ranges[i].low > next ? ranges[i].low : next;
+        if (ranges[i].high < low)
+            continue;
+        if (!negated)
+            add_range(&a, &ascii, low, ranges[i].high);
+        else if (low > next)
+            add_range(&a, &ascii, next, low - 1);
+        next = ranges[i].high + 1;
+    }
+    if (negated && next <= 0x10ffff)
+        add_range(&a, &ascii, next, 0x10ffff);
+    if (!a.any) { /* one byte, or (an empty set) no character */
+        g->n_states = g->status == MOE_OK ? first : g->n_states;
+        add_set(g, &ascii);
+        return;
+    }
+    if (ascii.bits[0] | ascii.bits[1]) {
+        begin_alternative(&a);
+        add_set(g, &ascii);
+    }
+    end_alternatives(&a);
+}
+
+/* ---- Life ---- */
+
+void moe_grammar_free(struct moe_grammar *g)
+{
+    if (!g)
+        return;
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        free(g->rules[i].name);
+    free(g->rules);
+    free(g->rule_slots);
+    free(g->sets);
+    free(g->states);
+    free(g);
+}
+
+uint64_t moe_grammar_bytes(const struct moe_grammar *g)
+{
+    uint64_t bytes = sizeof *g + g->states_room * sizeof *g->states +
+                     g->sets_room * sizeof *g->sets + g->rules_room * sizeof *g->rules +
+                     g->n_slots * sizeof *g->rule_slots;
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        bytes += strlen(g->rules[i].name) + 32; /* and what malloc adds */
+    return bytes;
+}
+
+/* ---- The automaton ---- */
 
 /* A state with the stack of calls below it; 0: there is none, the answer ends with the rule. */
 struct node {
@@ -148,7 +420,7 @@ static uint32_t after_jumps(const struct moe_grammar *g, uint32_t state)
 }
 
 /* To be looked at: a state on a stack. */
-static void look_at(struct automaton *a, uint32_t state, uint32_t below)
+static void visit_state(struct automaton *a, uint32_t state, uint32_t below)
 {
     uint32_t node = node_of(a, after_jumps(a->g, state), below);
     if (a->status != MOE_OK || a->stamps[node] == a->visit)
@@ -170,7 +442,7 @@ static void look_at_call(struct automaton *a, uint32_t rule, uint32_t behind, ui
     if (a->g->states[behind].kind != STATE_END)
         below = node_of(a, behind, below);
     if (a->status == MOE_OK)
-        look_at(a, a->g->rules[rule].start, below);
+        visit_state(a, a->g->rules[rule].start, below);
 }
 
 static void look_at_all(struct automaton *a)
@@ -181,15 +453,15 @@ static void look_at_all(struct automaton *a)
         struct state s = a->g->states[n.state];
         switch ((enum state_kind)s.kind) {
         case STATE_SPLIT:
-            look_at(a, s.a, n.below);
-            look_at(a, s.b, n.below);
+            visit_state(a, s.a, n.below);
+            visit_state(a, s.b, n.below);
             break;
         case STATE_CALL:
             look_at_call(a, s.a, n.state + 1, n.below);
             break;
         case STATE_END:
             if (n.below)
-                look_at(a, a->nodes[n.below].state, a->nodes[n.below].below);
+                visit_state(a, a->nodes[n.below].state, a->nodes[n.below].below);
             else
                 a->ends = true;
             break;
@@ -258,7 +530,7 @@ static int end_place(struct automaton *a, uint32_t *place)
 int automaton_start(struct automaton *a, uint32_t *place)
 {
     begin_place(a);
-    look_at(a, a->g->rules[a->g->root].start, 0);
+    visit_state(a, a->g->rules[a->g->root].start, 0);
     look_at_all(a);
     return end_place(a, place);
 }
@@ -276,7 +548,7 @@ int automaton_step(struct automaton *a, uint32_t from, uint8_t byte, uint32_t *p
     for (uint32_t i = 0; i < p.n && a->status == MOE_OK; i++) {
         struct node n = a->nodes[a->items[p.first + i]];
         if (set_has(&a->g->sets[a->g->states[n.state].a], byte))
-            look_at(a, n.state + 1, n.below);
+            visit_state(a, n.state + 1, n.below);
         look_at_all(a);
     }
     int status = end_place(a, place);
@@ -326,4 +598,264 @@ int automaton_keep(struct automaton *a, uint32_t *place)
     for (uint32_t i = 0; i < kept.n; i++)
         a->items[i] = went[a->items[i]];
     return end_place(a, place);
+}
+
+/* A grammar once all is read: what is missing, what would never end, which bytes are alike. */
+
+enum { MAX_STEPS = 50 << 20 }; /* of looking at states */
+
+/* ---- What can be reached without reading ---- */
+
+struct reach {
+    const struct moe_grammar *g;
+    const bool *nullable; /* by rule: it may be empty */
+    uint32_t *stamp;      /* by state: the visit that saw it last */
+    uint32_t *stack;      /* states to look at */
+    uint32_t visit, n_stack;
+    uint64_t steps;
+};
+
+static void reach_state(struct reach *r, uint32_t state)
+{
+    if (r->stamp[state] == r->visit)
+        return;
+    r->stamp[state] = r->visit;
+    r->stack[r->n_stack++] = state;
+}
+
+static void begin_visit(struct reach *r, uint32_t rule)
+{
+    r->visit++;
+    r->n_stack = 0;
+    reach_state(r, r->g->rules[rule].start);
+}
+
+/* The next state that calls or ends, from where the visit began; NULL: none is left. */
+static const struct state *next_reached(struct reach *r)
+{
+    while (r->n_stack > 0) {
+        uint32_t at = r->stack[--r->n_stack];
+        const struct state *s = &r->g->states[at];
+        r->steps++;
+        if (s->kind == STATE_SPLIT) {
+            reach_state(r, s->a);
+            reach_state(r, s->b);
+        } else if (s->kind == STATE_JUMP) {
+            reach_state(r, s->a);
+        } else if (s->kind == STATE_CALL) {
+            if (r->nullable[s->a])
+                reach_state(r, at + 1);
+            return s;
+        } else if (s->kind == STATE_END) {
+            return s;
+        }
+    }
+    return NULL;
+}
+
+static bool may_be_empty(struct reach *r, uint32_t rule)
+{
+    const struct state *s;
+    begin_visit(r, rule);
+    while ((s = next_reached(r)))
+        if (s->kind == STATE_END)
+            return true;
+    return false;
+}
+
+static int too_much(const char *name, struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_LIMIT, "%s: the grammar's rules lean on each other too much",
+                    name);
+}
+
+/* Both ways in turn, so that long chains of rules do not take a round for each. */
+static int find_nullable(struct reach *r, bool *nullable, const char *name, struct moe_err *err)
+{
+    uint32_t n = r->g->n_rules;
+    bool changed = true;
+    for (bool up = true; changed; up = !up) {
+        changed = false;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t rule = up ? i : n - 1 - i;
+            if (nullable[rule] || !may_be_empty(r, rule))
+                continue;
+            nullable[rule] = changed = true;
+        }
+        if (r->steps > MAX_STEPS)
+            return too_much(name, err);
+    }
+    return MOE_OK;
+}
+
+/* ---- Left recursion ---- */
+
+struct edge {
+    uint32_t from, to;
+};
+
+/* The calls that rules may begin with, counted in n_left by who is called. */
+static struct edge *left_edges(struct reach *r, uint32_t *n_edges, uint32_t *n_left,
+                               struct moe_err *err)
+{
+    uint32_t room = 0;
+    struct edge *edges = NULL;
+    *n_edges = 0;
+    for (uint32_t i = 0; i < r->g->n_rules; i++) {
+        const struct state *s;
+        begin_visit(r, i);
+        while ((s = next_reached(r))) {
+            if (s->kind != STATE_CALL)
+                continue;
+            if (*n_edges == room) {
+                room = room ? 2 * room : 256;
+                struct edge *more = realloc(edges, room * sizeof *edges);
+                if (!more) {
+                    free(edges);
+                    moe_fail(err, MOE_ERR_MEMORY, "out of memory: %u calls of rules", room);
+                    return NULL;
+                }
+                edges = more;
+            }
+            edges[(*n_edges)++] = (struct edge){i, s->a};
+            n_left[s->a]++;
+        }
+    }
+    return edges ? edges : moe_alloc(1, sizeof *edges, err);
+}
+
+/* A rule that begins, perhaps by way of others, with itself; UINT32_MAX: none does. Takes away,
+ * again and again, rules that none begins with; then each that is left has one before it. */
+static uint32_t find_recursion(uint32_t n_rules, const struct edge *edges, uint32_t n_edges,
+                               uint32_t *n_left, uint32_t *begins, uint32_t *queue)
+{
+    uint32_t n_queue = 0;
+    for (uint32_t i = 0, at = 0; i < n_rules; i++) { /* edges lie in the order of `from` */
+        begins[i] = at;
+        while (at < n_edges && edges[at].from == i)
+            at++;
+        begins[i + 1] = at;
+    }
+    for (uint32_t i = 0; i < n_rules; i++)
+        if (n_left[i] == 0)
+            queue[n_queue++] = i;
+    for (uint32_t done = 0; done < n_queue; done++)
+        for (uint32_t e = begins[queue[done]]; e < begins[queue[done] + 1]; e++)
+            if (--n_left[edges[e].to] == 0)
+                queue[n_queue++] = edges[e].to;
+    if (n_queue == n_rules)
+        return UINT32_MAX;
+    uint32_t *before = queue, at = 0;
+    for (uint32_t e = 0; e < n_edges; e++)
+        if (n_left[edges[e].from] > 0)
+            before[edges[e].to] = edges[e].from;
+    while (n_left[at] == 0)
+        at++;
+    for (uint32_t i = 0; i < n_rules; i++)
+        at = before[at];
+    return at;
+}
+
+static int refuse_left_recursion(struct reach *r, const char *name, struct moe_err *err)
+{
+    const struct moe_grammar *g = r->g;
+    uint32_t n = g->n_rules, n_edges = 0;
+    uint32_t *block = moe_alloc(3 * (uint64_t)n + 1, sizeof *block, err);
+    struct edge *edges = block ? left_edges(r, &n_edges, block, err) : NULL;
+    int status = edges ? MOE_OK : MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        uint32_t rule = find_recursion(n, edges, n_edges, block, block + n, block + 2 * n + 1);
+        if (rule != UINT32_MAX)
+            status =
+                moe_fail(err, MOE_ERR_UNSUPPORTED,
+                         "%s: line %u, column %u: the rule '%s' is left-recursive: it begins "
+                         "with itself, so put what it begins with first",
+                         name, g->rules[rule].line, g->rules[rule].column, g->rules[rule].name);
+    }
+    free(edges);
+    free(block);
+    return status;
+}
+
+static int check_rules(const struct moe_grammar *g, const char *name, struct moe_err *err)
+{
+    bool *nullable = moe_alloc(g->n_rules, sizeof *nullable, err);
+    struct reach r = {.g = g, .nullable = nullable};
+    r.stamp = nullable ? moe_alloc(g->n_states, sizeof *r.stamp, err) : NULL;
+    r.stack = r.stamp ? moe_alloc(g->n_states, sizeof *r.stack, err) : NULL;
+    int status = r.stack ? find_nullable(&r, nullable, name, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = refuse_left_recursion(&r, name, err);
+    free(r.stack);
+    free(r.stamp);
+    free(nullable);
+    return status;
+}
+
+/* ---- Jumps ---- */
+
+/* Those that lead to jumps lead where these do. Backwards they go to splits alone (gbnf.c). */
+static void shorten_jumps(struct moe_grammar *g)
+{
+    for (uint32_t i = g->n_states; i-- > 0;) {
+        struct state *s = &g->states[i];
+        if (s->kind == STATE_JUMP && s->a > i && g->states[s->a].kind == STATE_JUMP)
+            s->a = g->states[s->a].a;
+    }
+}
+
+/* ---- Classes of bytes ---- */
+
+/* Each set cuts the classes that it has a part of in two. */
+static void find_classes(struct moe_grammar *g)
+{
+    g->n_classes = 1;
+    for (uint32_t i = 0; i < g->n_sets; i++) {
+        int inside[256], n = (int)g->n_classes;
+        bool outside[256] = {false};
+        for (int c = 0; c < n; c++)
+            inside[c] = -1;
+        for (uint32_t b = 0; b < 256; b++)
+            if (!set_has(&g->sets[i], b))
+                outside[g->class_of[b]] = true;
+        for (uint32_t b = 0; b < 256; b++) {
+            uint8_t *c = &g->class_of[b];
+            if (!set_has(&g->sets[i], b) || !outside[*c])
+                continue;
+            if (inside[*c] < 0)
+                inside[*c] = (int)g->n_classes++;
+            *c = (uint8_t)inside[*c];
+        }
+    }
+    for (uint32_t b = 256; b-- > 0;)
+        g->byte_of[g->class_of[b]] = (uint8_t)b;
+}
+
+/* ---- All ---- */
+
+int machine_finish(struct moe_grammar *g, const char *name, struct moe_err *err)
+{
+    if (g->status == MOE_ERR_MEMORY)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a grammar of %u states", g->n_states);
+    if (g->status != MOE_OK)
+        return moe_fail(err, g->status,
+                        "%s: the grammar is too large: more than %d states, %d rules or %d sets of "
+                        "characters (repetitions count as often as they may be)",
+                        name, MOE_GRAMMAR_MAX_STATES, MOE_GRAMMAR_MAX_RULES, MAX_SETS);
+    g->root = UINT32_MAX;
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        const struct rule *r = &g->rules[i];
+        if (!r->defined)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: line %u, column %u: the rule '%s' is not defined", name, r->line,
+                            r->column, r->name);
+        if (strcmp(r->name, "root") == 0)
+            g->root = i;
+    }
+    if (g->root == UINT32_MAX)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: there is no rule 'root', which a whole answer follows", name);
+    shorten_jumps(g);
+    find_classes(g);
+    return check_rules(g, name, err);
 }

@@ -1,8 +1,8 @@
-/* GBNF's text as it is read: where, blanks, characters. Private to the floor. */
+/* GBNF's text as it is read: where, blanks, characters. */
 #ifndef MOE_GRAMMAR_GBNF_TEXT_H
 #define MOE_GRAMMAR_GBNF_TEXT_H
 
-#include "grammar/machine.h"
+#include "grammar/automaton_internal.h"
 
 struct reader {
     struct moe_grammar *g;

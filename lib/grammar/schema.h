@@ -1,6 +1,6 @@
 /*
  * JSON schemas as GBNF: what the parts share. A schema becomes the text of rules; each part appends
- * an expression that stands for the values which it takes. Private to the floor.
+ * an expression that stands for the values which it takes.
  */
 #ifndef MOE_GRAMMAR_SCHEMA_H
 #define MOE_GRAMMAR_SCHEMA_H

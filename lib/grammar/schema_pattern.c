@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "grammar/machine.h"
+#include "grammar/automaton_internal.h"
 #include "grammar/schema.h"
 
 enum { MAX_DEPTH = 60, MAX_RANGES = 512 };

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "base/par.h"
-#include "io/loader_state.h"
+#include "io/loader_internal.h"
 
 /*
  * The defaults: pieces of 512 KiB, prefetches up to four in flight. Measured with

@@ -5,7 +5,7 @@
  * flight; they compute nothing, so on a machine with two cores they cost wake-ups, not a core.
  */
 #define _GNU_SOURCE /* pthread_condattr_setclock and pread in C11 mode */
-#include "io/loader_backend.h"
+#include "io/loader_internal.h"
 
 #include <errno.h>
 #include <math.h>

@@ -9,7 +9,7 @@
  * looks: slow, but the bytes are the same. What the kernel has taken ends by itself.
  */
 #define _GNU_SOURCE /* liburing.h */
-#include "io/loader_backend.h"
+#include "io/loader_internal.h"
 
 #include <errno.h>
 #include <liburing.h>

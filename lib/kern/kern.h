@@ -45,7 +45,7 @@ struct moe_tile {
 };
 
 /* Attention goes over the positions of a row's context in chunks of this size, wherever it is
- * computed; cpu/attention.c defines its arithmetic. */
+ * computed; infer/cpu_attention.c defines its arithmetic. */
 enum { MOE_ATTENTION_CHUNK = 256 };
 
 /* One panel of 16 rows times a tile; see moe_kern.panel. */

@@ -134,7 +134,7 @@ static inline MOE_DEVICE_CODE float moe_math_swiglu_clamped(float gate, float up
     return g / (1.0f + moe_math_exp(-(alpha * g))) * (u + 1.0f);
 }
 
-/* The row of a model's rotary table (layer/model.h) for a position of a text of `length` positions;
+/* The row of a model's rotary table (infer/model.h) for a position of a text of `length` positions;
  * a length of 0: the text ends there. original: of the description (rope_original); 0: one set. */
 static inline MOE_DEVICE_CODE uint32_t moe_math_rope_row(uint32_t original, uint32_t length,
                                                          uint32_t position)

@@ -7,6 +7,7 @@
 #ifndef MOE_KERN_MATMUL_H
 #define MOE_KERN_MATMUL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/mem.h"
@@ -54,5 +55,29 @@ struct moe_mm {
 /* Runs all products of the list in one parallel loop over the panels of all of them, so that
  * several small matrices cost one start and one barrier. */
 void moe_matmul(const struct moe_mm *list, int n);
+
+/*
+ * Inputs of products: vectors in memory, in the form that the weights need.
+ */
+
+/* Inputs of products, prepared at most once per form of weights (float, blocks of 32, of 64). */
+struct moe_inputs {
+    const float *x;
+    uint64_t stride;
+    const uint32_t *rows; /* gather, or NULL */
+    uint32_t n, cols;
+    bool ready[3];
+    struct moe_act act[3];
+};
+
+/* Carves room for up to n inputs of up to cols columns, in any form. */
+void moe_inputs_carve(struct moe_inputs *in, struct moe_arena *arena, uint32_t n, uint32_t cols);
+/* Points `in` at new data; nothing is prepared yet. */
+void moe_inputs_set(struct moe_inputs *in, const float *x, uint64_t stride, const uint32_t *rows,
+                    uint32_t n, uint32_t cols);
+/* The inputs in the form that weights of this layout need. */
+const struct moe_act *moe_inputs_for(struct moe_inputs *in, struct moe_layout layout);
+/* One product with such inputs. */
+struct moe_mm moe_inputs_mm(struct moe_inputs *in, struct moe_mat w, float *y, uint64_t y_stride);
 
 #endif

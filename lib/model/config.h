@@ -22,6 +22,8 @@ enum {
     MOE_MAX_LAYERS = 1024,
     MOE_MAX_EXPERTS = 4096, /* per layer */
     MOE_MAX_TOP_K = 64,
+    MOE_MAX_VARIANTS = 8, /* stored precisions of an expert */
+    MOE_NAME_BYTES = 64,  /* of a tensor or variant name, NUL included */
     MOE_MAX_EOS = 8,
     MOE_MAX_HEADS = 1024,
     MOE_MAX_HEAD_DIM = 1 << 12,
@@ -99,9 +101,9 @@ struct moe_config {
     uint32_t q_rank;  /* queries come through a normalised vector of this width; 0: directly */
     float latent_eps; /* of the norms of both; 0: norm_eps */
     /* Sparse attention (DeepSeek-V3.2): a row sees the index_top positions that an indexer scores
-     * highest for it, or all where there are no more (cpu/sparse.c). The indexer has queries of
-     * index_heads heads, out of the vector of q_rank, and one key of index_dim values a position,
-     * both with their first rope_dim values rotated. */
+     * highest for it, or all where there are no more (infer/cpu_sparse.c). The indexer has queries
+     * of index_heads heads, out of the vector of q_rank, and one key of index_dim values a
+     * position, both with their first rope_dim values rotated. */
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
     /* Layers without an indexer of their own: they see what the last layer before them that has one
@@ -171,7 +173,7 @@ struct moe_config {
     uint32_t n_rope_freqs; /* rope_dim / 2, or 0 */
     double rope_freqs[MOE_MAX_ROPE_PAIRS];
     /* LongRoPE: these replace the above at every position of a text of more than rope_original
-     * positions, however it is computed (struct moe_row in layer/session.h). So does the code that
+     * positions, however it is computed (struct moe_row in infer/state.h). So does the code that
      * Phi-3.5-MoE was published with. */
     uint32_t rope_original; /* 0: never */
     double rope_scale_long;
@@ -232,7 +234,7 @@ struct moe_config {
 
     /* Layers behind these in a checkpoint, which predict tokens beyond the next one (MTP). */
     uint32_t n_beyond;
-    /* Of them, those that packs have, for drafts (run/ahead.h): layer n_layers, a layer of
+    /* Of them, those that packs have, for drafts (infer/forward.h): layer n_layers, a layer of
      * attention with experts like the others, or none. */
     uint32_t n_ahead;
     /* ... of which those that are computed: n_ahead where a model is opened for such drafts, else
@@ -425,8 +427,52 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out);
 int moe_config_read(struct moe_config *config, const char *name, const void *json, uint64_t n,
                     struct moe_err *err);
 
-/* Whether a GPU's stages (gpu/) compute all that the description asks for; else
+/* Whether a GPU's stages (gpu_stages.h) compute all that the description asks for; else
  * MOE_ERR_UNSUPPORTED, named is what the sentence begins with. */
 int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err);
+
+/*
+ * What a description says of the states of a text: those that layers keep of it, and those of its
+ * rows between layers.
+ */
+
+/* Layers of which a text goes on from its last token alone: with a recurrent state, or entries of
+ * groups that are open; counted likewise. */
+static inline bool moe_config_keeps_state(const struct moe_config *c, uint32_t layer)
+{
+    return (c->state_heads && c->layer_is_recurrent[layer]) || c->layer_compresses[layer];
+}
+static inline uint32_t moe_config_state_layers(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < layer; i++)
+        n += moe_config_keeps_state(c, i);
+    return n;
+}
+static inline uint32_t moe_config_compressing_layers(const struct moe_config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < layer; i++)
+        n += c->layer_compresses[i] != MOE_COMPRESS_NOT;
+    return n;
+}
+static inline uint32_t moe_config_ratio(const struct moe_config *c, uint32_t layer)
+{
+    return c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN ? c->chosen_ratio : c->all_ratio;
+}
+
+/* Values of a row's state between layers: of all its streams. */
+static inline uint32_t moe_config_state_width(const struct moe_config *c)
+{
+    return c->hidden * (c->n_streams ? c->n_streams : 1);
+}
+
+/* Channels of the convolution: queries, keys, values (of MOE_STATE_SCAN values, keys, queries). */
+static inline uint32_t moe_config_state_channels(const struct moe_config *c)
+{
+    uint32_t values = c->state_heads * c->state_value_dim;
+    bool values_alone = c->state_kind == MOE_STATE_SELECT;
+    return (values_alone ? 0 : 2 * c->state_key_heads * c->state_key_dim) + values;
+}
 
 #endif

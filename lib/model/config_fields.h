@@ -1,6 +1,6 @@
 /*
  * The members of struct moe_config that are one number or switch, as a table: packs spell them by
- * their own names, config.json and GGUF by keys of theirs (family/family_settings.h). For these two
+ * their own names, config.json and GGUF by keys of theirs (model/family_internal.h). For these two
  * floors alone.
  */
 #ifndef MOE_MODEL_CONFIG_FIELDS_H

@@ -8,8 +8,8 @@
 
 #include "fmt/emit.h"
 #include "fmt/json.h"
+#include "model/config.h"
 #include "model/config_fields.h"
-#include "model/config_states.h"
 #include "quant/layout.h"
 
 /* ---- The table ---- */

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 
 #include "base/mem.h"
-#include "model/config_states.h"
+#include "model/config.h"
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
@@ -115,7 +115,7 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
     out->attention_parameters = roles_parameters(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, typical);
 }
 
-/* Segments as convert_place_matrices (convert_parts.h) fills them: gate and up, then down, each
+/* Segments as convert_place_matrices (convert_internal.h) fills them: gate and up, then down, each
  * with its biases. */
 static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
                        struct moe_bits bits, uint32_t group)

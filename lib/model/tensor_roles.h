@@ -1,7 +1,7 @@
 /*
  * The tensors a model can have: one table entry per role says its name in packs, how it may be
  * stored, its shape, which models have it, and what checkpoints call it. Adding a role is an entry
- * here and a place in struct moe_model (layer/model.c).
+ * here and a place in struct moe_model (infer/model.c).
  */
 #ifndef MOE_MODEL_TENSOR_ROLES_H
 #define MOE_MODEL_TENSOR_ROLES_H
@@ -129,8 +129,8 @@ enum moe_tensor_role {
     MOE_T_SHARED_END_NORM,
     MOE_T_EXPERTS_END_NORM,
     MOE_T_BYPASS, /* of MoE layers, beside the experts */
-    /* A layer that drafts (run/ahead.h): norms of the next token's embedding and of the state, the
-     * matrix [hidden][embedding | state] that joins them, the norm after the layer. */
+    /* A layer that drafts (infer/forward.h): norms of the next token's embedding and of the state,
+     * the matrix [hidden][embedding | state] that joins them, the norm after the layer. */
     MOE_T_AHEAD_TOKEN_NORM,
     MOE_T_AHEAD_STATE_NORM,
     MOE_T_AHEAD_JOIN,
@@ -246,7 +246,7 @@ struct moe_tensor_spec {
     const char *pack_name; /* "layers.%u.attn.q": "%u" is the layer; of a part: for people */
     enum moe_tensor_kind kind;
     bool per_layer;
-    uint8_t condition, rows, cols; /* tensor_words.h: which models have it, and its shape */
+    uint8_t condition, rows, cols; /* tensor_roles.c: which models have it, and its shape */
     /* What checkpoints usually call it, in the order in which names are tried; a family may have
      * names of its own (family.h), tried before these. */
     struct moe_source names[MOE_N_NAMINGS][MOE_MAX_USUAL_NAMES];
@@ -262,7 +262,7 @@ extern const char *const moe_ignored_names[MOE_N_NAMINGS][8];
 /* Whether the model has it (in this layer), and its shape; vectors have *cols = 1. */
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
                       uint32_t *rows, uint32_t *cols);
-/* Writes the pack name into out (MOE_PACK_NAME_BYTES of room). */
+/* Writes the pack name into out (MOE_NAME_BYTES of room). */
 void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out);
 /* Whether the model's experts have this part, and its shape; biases have *cols = 1. */
 bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,

@@ -21,17 +21,14 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
+#include "model/config.h"
 #include "quant/layout.h"
 
 enum {
     MOE_PACK_VERSION = 1,
     MOE_PACK_ALIGN = 4096,
-    MOE_PACK_MAX_VARIANTS = 8,
     MOE_PACK_MAX_SEGMENTS = 4, /* of one expert variant */
     MOE_PACK_MAX_MATRICES = 8, /* of one expert variant */
-    MOE_PACK_NAME_BYTES = 64,  /* of a tensor or variant name, NUL included */
-    MOE_PACK_MAX_LAYERS = 1 << 10,
-    MOE_PACK_MAX_EXPERTS = 1 << 12, /* per layer */
     MOE_PACK_MAX_TENSORS = 1 << 20,
     MOE_PACK_MAX_CLASSES = 1 << 16,
 };
@@ -58,7 +55,7 @@ struct moe_extent {
 /* A dense tensor: a matrix, or a vector of `rows` f32 values (cols = 1, layout F32: kept as a plain
  * array, not in panels). */
 struct moe_pack_tensor {
-    char name[MOE_PACK_NAME_BYTES]; /* "layers.3.attn.q"; unique */
+    char name[MOE_NAME_BYTES]; /* "layers.3.attn.q"; unique */
     bool is_vector;
     struct moe_layout layout;
     uint32_t rows, cols;
@@ -93,8 +90,8 @@ struct moe_expert_class {
 
 /* One precision at which (usually) every expert is stored, best first. */
 struct moe_pack_variant {
-    char name[MOE_PACK_NAME_BYTES]; /* "4", "4d8", "16": as --experts names it */
-    char method[16];                /* "hqq", "rtn", "linear", "copy", "carried" */
+    char name[MOE_NAME_BYTES]; /* "4", "4d8", "16": as --experts names it */
+    char method[16];           /* "hqq", "rtn", "linear", "copy", "carried" */
 };
 
 /* One expert at one variant. */
@@ -169,7 +166,7 @@ const struct moe_expert_extent *moe_pack_expert(const struct moe_pack *pack, uin
 uint32_t moe_pack_usable_variant(const struct moe_pack *pack, uint32_t layer, uint32_t expert,
                                  uint32_t variant);
 
-/* What the provenance says of weights that are no model's but were drawn (convert/synthesize.h). */
+/* What the provenance says of weights that are no model's but were drawn (pack/synthesize.h). */
 struct moe_pack_synthesized {
     bool is;
     bool sparse; /* the experts' are holes of the file */

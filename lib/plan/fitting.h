@@ -1,7 +1,7 @@
 /*
  * Fitting: how a strategy would run in a given memory: what becomes of its parts with the variants
  * and devices there are, and how many slots it has. The planner asks this for every candidate;
- * engine/fit_pack.h answers for a pack, this file for models without weights.
+ * engine/memory.h answers for a pack, this file for models without weights.
  */
 #ifndef MOE_PLAN_FITTING_H
 #define MOE_PLAN_FITTING_H

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "trace/excerpt.h"
+#include "profile/trace.h"
 
 /* Lookups of a trace, kept to answer for several capacities: 8 to 16 bytes each. */
 struct moe_lookups;

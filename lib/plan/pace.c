@@ -189,7 +189,7 @@ static int set_loads(struct moe_pace *p, const struct moe_device *d, double load
 }
 
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
-                       const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
+                       const char (*variants)[MOE_NAME_BYTES], uint32_t n_variants,
                        double load_rate, struct moe_err *err)
 {
     static const enum moe_device_part parts[MOE_N_PIECES] = {

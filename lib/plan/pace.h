@@ -14,10 +14,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/line.h"
+#include "base/text.h"
 #include "cache/link.h"
 #include "pack/pack.h"
-#include "record/device.h"
+#include "profile/device.h"
 
 /* Pieces of a layer, by rows of the pass. */
 enum moe_piece {
@@ -36,9 +36,9 @@ const char *moe_piece_name(enum moe_piece piece); /* as in files: "route" */
 struct moe_pace {
     struct moe_line pieces[MOE_N_PIECES]; /* no points: the model has no such piece, 0 seconds */
     uint32_t n_variants;                  /* those of the pack, best first */
-    struct moe_line experts[MOE_PACK_MAX_VARIANTS]; /* one routed expert, by its rows */
-    double head;                                    /* final norm and head, one row */
-    double predict;                                 /* predicting one layer ahead, one row */
+    struct moe_line experts[MOE_MAX_VARIANTS]; /* one routed expert, by its rows */
+    double head;                               /* final norm and head, one row */
+    double predict;                            /* predicting one layer ahead, one row */
     double joint;     /* beside the times of its experts, what a group computed at once takes */
     double load_rate; /* bytes per second of expert loads */
     /* Where the slots are a device's, loads come from the host's memory, and what is not there
@@ -90,7 +90,7 @@ void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds);
  * MOE_ERR_USAGE: the profile has no times of the model (or no load rate, and load_rate is 0); the
  * text says what to do. */
 int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
-                       const char (*variants)[MOE_PACK_NAME_BYTES], uint32_t n_variants,
+                       const char (*variants)[MOE_NAME_BYTES], uint32_t n_variants,
                        double load_rate, struct moe_err *err);
 
 /* The bytes of a model, for machines that were never measured with it. */
@@ -102,7 +102,7 @@ struct moe_weights {
     uint64_t dense_bytes;     /* feed-forward of one layer without experts */
     uint64_t head_bytes;
     uint32_t n_variants;
-    uint64_t expert_bytes[MOE_PACK_MAX_VARIANTS];
+    uint64_t expert_bytes[MOE_MAX_VARIANTS];
 };
 
 /* Where experts are loaded from when the profile's processor computes (accelerator false), or the

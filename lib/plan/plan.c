@@ -4,11 +4,34 @@
 #include "plan/plan.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
-#include "plan/plan_file.h"
-#include "trace/trace.h"
+#include "fmt/record.h"
+#include "profile/trace.h"
+
+/*
+ * What the sources of plans share.
+ */
+/* Entries of tables. Members of the plan itself by what is left out: 0, "" or false; figures below
+ * 0. */
+#define FIELD(key, field) MOE_FIELD(MOE_IF_SET, struct moe_plan, key, field)
+#define NEEDED(type, key, field) MOE_FIELD(MOE_ALWAYS, struct type, key, field)
+#define FIGURE(type, key, field) MOE_FIELD(MOE_IF_KNOWN, struct type, key, field)
+#define SHARE(type, key, field) MOE_FIELD_IN(MOE_IF_KNOWN, struct type, key, field, 0, 1)
+
+/* Sections of struct moe_plan (plan.c). */
+extern const struct moe_record plan_strategy_record, plan_times_record;
+/* Slots of a size class, and the cache's first contents (plan.c); the contents come after
+ * all slots, shape, memory and strategy. */
+extern const struct moe_record plan_pool_record;
+extern const struct moe_member_own plan_contents;
+/* Lists of struct moe_plan (plan.c). */
+extern const struct moe_record plan_alternative_record, plan_doubt_record;
+/* All slots within the memory for experts. */
+int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root);
 
 enum { MAX_FILE_BYTES = 16 << 20 };
 
@@ -390,3 +413,680 @@ int moe_plan_read(struct moe_plan **out, const char *path, struct moe_err *err)
     return finish(out, plan,
                   plan ? moe_record_read(&plan_format, plan, path, err) : MOE_ERR_MEMORY);
 }
+
+/*
+ * In the file of a plan: what else could be, and what is taken for granted, each with the speed
+ * that the simulator found for it.
+ */
+
+/* ---- Names ---- */
+
+const char *moe_alternative_name(enum moe_alternative what)
+{
+    static const char *const names[MOE_N_ALTERNATIVES] = {"memory",  "link",    "processor",
+                                                          "experts", "context", "batch"};
+    return names[what];
+}
+
+const char *moe_assumption_name(enum moe_assumption what)
+{
+    static const char *const names[MOE_N_ASSUMPTIONS] = {
+        [MOE_ASSUME_ROUTING] = "routing-of-another-model",
+        [MOE_ASSUME_BANDWIDTH] = "times-from-bandwidth",
+        [MOE_ASSUME_NOMINAL] = "link-as-stated",
+        [MOE_ASSUME_FIGURES] = "routing-drawn",
+        [MOE_ASSUME_QUIET] = "machine-quiet",
+        [MOE_ASSUME_FEW_TOKENS] = "few-tokens",
+        [MOE_ASSUME_NO_STATISTICS] = "no-statistics",
+        [MOE_ASSUME_ALIKE] = "texts-alike",
+    };
+    return names[what];
+}
+
+static const char *alternative_at(uint32_t i)
+{
+    return moe_alternative_name((enum moe_alternative)i);
+}
+
+static const char *assumption_at(uint32_t i)
+{
+    return moe_assumption_name((enum moe_assumption)i);
+}
+
+/* One of n names as its number. */
+static int read_name(struct moe_record_reader *r, struct moe_yaml_node *map,
+                     const struct moe_member *m, const char *(*name_at)(uint32_t), uint32_t n,
+                     uint32_t *out)
+{
+    const char *name = NULL;
+    int status = moe_yaml_get_text(r->doc, map, m->key, true, &name, r->err);
+    if (status != MOE_OK)
+        return status;
+    for (*out = 0; *out < n && strcmp(name, name_at(*out)) != 0; ++*out)
+        ;
+    return *out < n ? MOE_OK
+                    : moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
+                                    "'%.60s' is nothing that '%s' can be", name, m->key);
+}
+
+/* ---- Alternatives ---- */
+
+static int read_what(struct moe_record_reader *r, struct moe_yaml_node *map,
+                     const struct moe_member *m, void *record)
+{
+    uint32_t what = 0;
+    int status = read_name(r, map, m, alternative_at, MOE_N_ALTERNATIVES, &what);
+    ((struct moe_plan_alternative *)record)->what = (enum moe_alternative)what;
+    return status;
+}
+
+static void write_what(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    const struct moe_plan_alternative *a = record;
+    moe_emit_text(&w->emit, m->key, moe_alternative_name(a->what));
+}
+
+static const struct moe_member_own what = {read_what, write_what, NULL};
+
+static const struct moe_member alternative_members[] = {
+    MOE_OWN("what", 0, what),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_alternative, "amount", amount, MOE_ABOVE_0, HUGE_VAL),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_alternative, "times", times, MOE_ABOVE_0, HUGE_VAL),
+    MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "precision", precision),
+    MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "strategy", strategy),
+    FIGURE(moe_plan_alternative, "decode_tokens_per_second", decode_tokens_per_second),
+    FIGURE(moe_plan_alternative, "prefill_tokens_per_second", prefill_tokens_per_second),
+    SHARE(moe_plan_alternative, "hit_rate", hit_rate),
+    FIGURE(moe_plan_alternative, "bytes_per_token", bytes_per_token),
+    MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "loss_tokens", loss_tokens),
+    MOE_FIELD_IN(MOE_IF_SET, struct moe_plan_alternative, "loss_percent", loss_percent, -HUGE_VAL,
+                 HUGE_VAL),
+    MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "loss_error_percent", loss_error),
+};
+const struct moe_record plan_alternative_record = {MOE_RECORD(alternative_members)};
+
+/* ---- Doubts ---- */
+
+static int read_assumption(struct moe_record_reader *r, struct moe_yaml_node *map,
+                           const struct moe_member *m, void *record)
+{
+    uint32_t found = 0;
+    int status = read_name(r, map, m, assumption_at, MOE_N_ASSUMPTIONS, &found);
+    ((struct moe_plan_doubt *)record)->what = (enum moe_assumption)found;
+    return status;
+}
+
+static void write_assumption(struct moe_record_writer *w, const struct moe_member *m,
+                             const void *record)
+{
+    const struct moe_plan_doubt *d = record;
+    moe_emit_text(&w->emit, m->key, moe_assumption_name(d->what));
+}
+
+static const struct moe_member_own assumption = {read_assumption, write_assumption, NULL};
+
+static const struct moe_member doubt_members[] = {
+    MOE_OWN("assumption", 0, assumption),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_doubt, "by", by, MOE_ABOVE_0, HUGE_VAL),
+    FIGURE(moe_plan_doubt, "decode_tokens_per_second", decode_tokens_per_second),
+};
+
+/* Each assumption once: what explains them has room for no more. */
+static int check_doubt(struct moe_record_reader *r, struct moe_yaml_node *item, void *record)
+{
+    const struct moe_plan *p = r->whole;
+    const struct moe_plan_doubt *d = record;
+    for (const struct moe_plan_doubt *other = p->doubts; other < d; other++)
+        if (other->what == d->what)
+            return moe_yaml_fail(r->doc, item, r->err, "assumption '%s' is there twice",
+                                 moe_assumption_name(d->what));
+    return MOE_OK;
+}
+
+const struct moe_record plan_doubt_record = {MOE_RECORD(doubt_members), check_doubt};
+
+/*
+ * Slots in the file of a plan, and the cache's first contents.
+ */
+
+/* ---- Slots ---- */
+
+static int read_per_layer(struct moe_record_reader *r, struct moe_yaml_node *item,
+                          const struct moe_member *m, void *record)
+{
+    const struct moe_plan *p = r->whole;
+    struct moe_plan_pool *pool = record;
+    struct moe_yaml_node *list = NULL;
+    uint64_t sum = 0;
+    if (!moe_yaml_get(item, m->key))
+        return MOE_OK;
+    int status = moe_yaml_get_list_of(r->doc, item, m->key, p->n_layers, &list, r->err);
+    if (status != MOE_OK)
+        return status;
+    pool->per_layer = moe_alloc(p->n_layers, sizeof *pool->per_layer, r->err);
+    if (!pool->per_layer)
+        return MOE_ERR_MEMORY;
+    status = moe_yaml_list_u32s(r->doc, list, p->n_experts, false, pool->per_layer, r->err);
+    for (uint32_t l = 0; l < p->n_layers; l++)
+        sum += pool->per_layer[l];
+    if (status == MOE_OK && sum != pool->n_cache)
+        status = moe_yaml_fail(r->doc, list, r->err,
+                               "the layers have %" PRIu64 " slots, 'cache_slots' are %" PRIu32, sum,
+                               pool->n_cache);
+    return status;
+}
+
+static void write_per_layer(struct moe_record_writer *w, const struct moe_member *m,
+                            const void *record)
+{
+    const struct moe_plan *p = w->whole;
+    const struct moe_plan_pool *pool = record;
+    if (pool->per_layer)
+        moe_emit_u32s(&w->emit, m->key, pool->per_layer, p->n_layers);
+}
+
+static const struct moe_member_own per_layer = {read_per_layer, write_per_layer, NULL};
+
+static const struct moe_member pool_members[] = {
+    MOE_FIELD(MOE_ALWAYS, struct moe_plan_pool, "slot_bytes", slot_bytes),
+    MOE_FIELD(MOE_ALWAYS, struct moe_plan_pool, "cache_slots", n_cache),
+    MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_pool, "working_slots", n_working, 0,
+                 MOE_RECORD_MAX_EXPERTS),
+    MOE_OWN("per_layer", 0, per_layer),
+};
+
+static int check_pool(struct moe_record_reader *r, struct moe_yaml_node *item, void *record)
+{
+    const struct moe_plan *p = r->whole;
+    /* Each expert may be there at two precisions, stored alike. */
+    uint64_t most = 2 * (uint64_t)p->n_layers * p->n_experts;
+    if (((const struct moe_plan_pool *)record)->n_cache <= most)
+        return MOE_OK;
+    return moe_yaml_fail(r->doc, item, r->err,
+                         "'cache_slots' must not be more than %" PRIu64
+                         ", twice as many as there are experts",
+                         most);
+}
+
+const struct moe_record plan_pool_record = {MOE_RECORD(pool_members), check_pool};
+
+int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root)
+{
+    const struct moe_plan *p = r->whole;
+    uint64_t bytes = 0, of_pool;
+    bool fit = true;
+    if (p->n_pools == 0)
+        return MOE_OK;
+    if (p->strategy.resident)
+        return moe_yaml_fail(r->doc, moe_yaml_get(root, "slots"), r->err,
+                             "the strategy 'resident' has no slots");
+    for (uint32_t i = 0; i < p->n_pools && fit; i++)
+        fit = moe_mul_u64(p->pools[i].slot_bytes,
+                          (uint64_t)p->pools[i].n_cache + p->pools[i].n_working, &of_pool) &&
+              moe_add_u64(bytes, of_pool, &bytes);
+    if (!fit || (p->memory.experts && bytes > p->memory.experts))
+        return moe_yaml_fail(r->doc, moe_yaml_get(root, "slots"), r->err,
+                             "the slots have more bytes than 'experts_bytes' of the memory");
+    return MOE_OK;
+}
+
+/* ---- Contents ---- */
+
+/* The lists of the layers, one after the other in experts[]; ends[l]: where those of l end. */
+static int read_layers_contents(struct moe_record_reader *r, struct moe_yaml_node *list,
+                                uint32_t *experts, uint32_t *ends, uint32_t *seen)
+{
+    const struct moe_plan *p = r->whole;
+    uint32_t n = 0, layer = 0;
+    int status = MOE_OK;
+    for (struct moe_yaml_node *m = moe_yaml_first(list); m && status == MOE_OK;
+         m = moe_yaml_next(m), layer++) {
+        uint32_t first = n;
+        uint64_t slots = 0;
+        for (uint32_t i = 0; i < p->n_pools; i++)
+            slots += p->pools[i].per_layer ? p->pools[i].per_layer[layer] : p->pools[i].n_cache;
+        if (moe_yaml_length(m) > slots)
+            return moe_yaml_fail(r->doc, m, r->err,
+                                 "layer %" PRIu32 " has more contents than slots", layer);
+        status = moe_yaml_list_u32s(r->doc, m, p->n_experts - 1, false, experts + n, r->err);
+        n += (uint32_t)moe_yaml_length(m);
+        ends[layer] = n;
+        for (uint32_t i = first; i < n && status == MOE_OK; i++) {
+            if (seen[experts[i]] == layer + 1)
+                status = moe_yaml_fail(r->doc, m, r->err, "expert %" PRIu32 " is there twice",
+                                       experts[i]);
+            seen[experts[i]] = layer + 1;
+        }
+    }
+    return status;
+}
+
+/* Brings the experts of the layers into the order in which they are loaded: in `order` the layer of
+ * each; NULL: layer by layer. */
+static int order_contents(struct moe_record_reader *r, struct moe_yaml_node *order,
+                          const uint32_t *experts, const uint32_t *ends)
+{
+    struct moe_plan *p = r->whole;
+    uint32_t *taken = moe_alloc(p->n_layers, sizeof *taken, r->err);
+    uint32_t i = 0;
+    int status = taken ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint32_t l = 0; l < p->n_layers && taken; l++)
+        for (taken[l] = l ? ends[l - 1] : 0; !order && i < ends[l]; i++)
+            p->contents[i] = l * p->n_experts + experts[i];
+    for (struct moe_yaml_node *m = order ? moe_yaml_first(order) : NULL; m && status == MOE_OK;
+         m = moe_yaml_next(m)) {
+        uint64_t l = 0;
+        status = moe_yaml_item_u64(r->doc, m, p->n_layers - 1, &l, r->err);
+        if (status == MOE_OK && taken[l] == ends[l])
+            status = moe_yaml_fail(r->doc, m, r->err,
+                                   "layer %" PRIu64 " is named more often than it has contents", l);
+        if (status == MOE_OK)
+            p->contents[i++] = (uint32_t)l * p->n_experts + experts[taken[l]++];
+    }
+    free(taken);
+    return status;
+}
+
+static int count_contents(struct moe_record_reader *r, struct moe_yaml_node *list)
+{
+    struct moe_plan *p = r->whole;
+    uint64_t n = 0, slots = 0;
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < p->n_pools; i++)
+        slots += p->pools[i].n_cache;
+    for (struct moe_yaml_node *m = moe_yaml_first(list); m && status == MOE_OK;
+         m = moe_yaml_next(m)) {
+        status = moe_yaml_item_list(r->doc, m, r->err);
+        n += moe_yaml_length(m);
+    }
+    if (status == MOE_OK && n > slots)
+        status = moe_yaml_fail(r->doc, list, r->err,
+                               "there are %" PRIu64 " experts for %" PRIu64 " slots", n, slots);
+    p->n_contents = status == MOE_OK ? (uint32_t)n : 0;
+    return status;
+}
+
+static int read_contents(struct moe_record_reader *r, struct moe_yaml_node *root,
+                         const struct moe_member *m, void *record)
+{
+    struct moe_plan *p = record;
+    struct moe_yaml_node *map = NULL, *list = NULL, *order = NULL;
+    uint32_t *experts = NULL, *ends = NULL, *seen = NULL;
+    int status = moe_yaml_get_map(r->doc, root, m->key, false, &map, r->err);
+    if (!map)
+        return status;
+    status = moe_yaml_get_list_of(r->doc, map, "layers", p->n_layers, &list, r->err);
+    if (status == MOE_OK)
+        status = count_contents(r, list);
+    if (status == MOE_OK && moe_yaml_get(map, "order"))
+        status = moe_yaml_get_list_of(r->doc, map, "order", p->n_contents, &order, r->err);
+    if (status == MOE_OK) {
+        p->contents = moe_alloc(p->n_contents, sizeof *p->contents, r->err);
+        experts = moe_alloc(p->n_contents, sizeof *experts, r->err);
+        ends = moe_alloc(p->n_layers, sizeof *ends, r->err);
+        seen = moe_alloc(p->n_experts, sizeof *seen, r->err);
+        status = p->contents && experts && ends && seen ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    if (status == MOE_OK)
+        status = read_layers_contents(r, list, experts, ends, seen);
+    if (status == MOE_OK)
+        status = order_contents(r, order, experts, ends);
+    free(experts);
+    free(ends);
+    free(seen);
+    return status;
+}
+
+static bool is_layer_by_layer(const struct moe_plan *p)
+{
+    for (uint32_t i = 1; i < p->n_contents; i++)
+        if (p->contents[i] / p->n_experts < p->contents[i - 1] / p->n_experts)
+            return false;
+    return true;
+}
+
+static void write_contents(struct moe_record_writer *w, const struct moe_member *m,
+                           const void *record)
+{
+    const struct moe_plan *p = record;
+    struct moe_emit *e = &w->emit;
+    if (p->n_contents == 0)
+        return;
+    moe_emit_open_map(e, m->key);
+    moe_emit_open_list(e, "layers");
+    for (uint32_t l = 0; l < p->n_layers; l++) {
+        moe_emit_open_line_list(e, NULL);
+        for (uint32_t i = 0; i < p->n_contents; i++)
+            if (p->contents[i] / p->n_experts == l)
+                moe_emit_u64(e, NULL, p->contents[i] % p->n_experts);
+        moe_emit_close(e);
+    }
+    moe_emit_close(e);
+    if (!is_layer_by_layer(p)) {
+        moe_emit_open_line_list(e, "order");
+        for (uint32_t i = 0; i < p->n_contents; i++)
+            moe_emit_u64(e, NULL, p->contents[i] / p->n_experts);
+        moe_emit_close(e);
+    }
+    moe_emit_close(e);
+}
+
+const struct moe_member_own plan_contents = {read_contents, write_contents, NULL};
+
+/*
+ * The strategy in the file of a plan: the entry of the table that it began as, and its parts; and
+ * what following it comes to.
+ */
+
+static int read_row(struct moe_record_reader *r, struct moe_yaml_node *map,
+                    const struct moe_member *m, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    const char *name = NULL;
+    int status = moe_yaml_get_text(r->doc, map, m->key, false, &name, r->err);
+    if (name && !moe_strategy_find(name, s))
+        status = moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
+                               "there is no strategy '%.60s'", name);
+    return status;
+}
+
+static void write_row(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    const struct moe_plan *p = record;
+    if (p->strategy.name)
+        moe_emit_text(&w->emit, m->key, p->strategy.name);
+}
+
+static const struct moe_member_own row = {read_row, write_row, NULL};
+
+static int read_part(struct moe_record_reader *r, struct moe_yaml_node *parts,
+                     struct moe_strategy *s, enum moe_part part)
+{
+    const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+    const char *text = NULL;
+    char why[128];
+    bool on = false;
+    bool required = part == MOE_PART_CACHE && !s->resident;
+    int status = shown->arg ? moe_yaml_get_text(r->doc, parts, shown->name, required, &text, r->err)
+                            : moe_yaml_get_bool(r->doc, parts, shown->name, false, &on, r->err);
+    if (on)
+        text = "on";
+    if (status == MOE_OK && text && !moe_strategy_set(s, part, text, why))
+        status = moe_yaml_fail(r->doc, moe_yaml_get(parts, shown->name), r->err, "'%s': '%.60s' %s",
+                               shown->name, text, why);
+    return status;
+}
+
+/* A part that the file does not name is off, even where the strategy has it. */
+static int read_parts(struct moe_record_reader *r, struct moe_yaml_node *map,
+                      const struct moe_member *m, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    struct moe_yaml_node *parts = NULL;
+    char why[128];
+    int status = moe_yaml_get_map(r->doc, map, m->key, !s->resident, &parts, r->err);
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
+        moe_strategy_set(s, part, moe_strategy_part_at(part)->off, why);
+    for (enum moe_part part = 0; part < MOE_N_PARTS && parts && status == MOE_OK; part++)
+        status = read_part(r, parts, s, part);
+    return status;
+}
+
+static void write_parts(struct moe_record_writer *w, const struct moe_member *m, const void *record)
+{
+    const struct moe_strategy *s = &((const struct moe_plan *)record)->strategy;
+    if (s->resident)
+        return;
+    moe_emit_open_map(&w->emit, m->key);
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        char text[MOE_PART_TEXT_BYTES];
+        if (!moe_strategy_has(s, part) && part != MOE_PART_CACHE)
+            continue;
+        const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+        moe_strategy_part_text(s, part, text);
+        if (shown->arg)
+            moe_emit_text(&w->emit, shown->name, text);
+        else
+            moe_emit_bool(&w->emit, shown->name, true);
+    }
+    moe_emit_close(&w->emit);
+}
+
+static const struct moe_member_own parts = {read_parts, write_parts, NULL};
+
+/* Of `shallow`: "statistics" or "eighth"; left out where the strategy names L. */
+static const char *const boundary_words[] = {NULL, "statistics", "eighth"};
+
+static int read_boundary_from(struct moe_record_reader *r, struct moe_yaml_node *map,
+                              const struct moe_member *m, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    const char *text = NULL;
+    int status = moe_yaml_get_text(r->doc, map, m->key, false, &text, r->err);
+    if (status != MOE_OK || !text)
+        return status;
+    for (int i = MOE_BOUNDARY_STATISTICS; i <= MOE_BOUNDARY_EIGHTH; i++)
+        if (strcmp(text, boundary_words[i]) == 0)
+            s->boundary_from = (enum moe_boundary_from)i;
+    if (s->boundary_from == MOE_BOUNDARY_NAMED)
+        status = moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
+                               "'%s' must be statistics or eighth", m->key);
+    return status;
+}
+
+static void write_boundary_from(struct moe_record_writer *w, const struct moe_member *m,
+                                const void *record)
+{
+    const struct moe_strategy *s = &((const struct moe_plan *)record)->strategy;
+    if (moe_strategy_boundary_from(s))
+        moe_emit_text(&w->emit, m->key, boundary_words[s->boundary_from]);
+}
+
+static const struct moe_member_own boundary_from = {read_boundary_from, write_boundary_from, NULL};
+
+static const struct moe_member strategy_members[] = {
+    MOE_OWN("row", 0, row),
+    FIELD("precision", high),
+    FIELD("low_precision", low),
+    MOE_OWN("parts", 0, parts),
+    MOE_OWN("boundary_from", 0, boundary_from), /* after the parts, which reset it */
+};
+
+static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
+{
+    struct moe_strategy *s = &((struct moe_plan *)record)->strategy;
+    struct moe_yaml_node *at = moe_yaml_get(map, "parts");
+    struct moe_err why = {0};
+    at = at ? at : map;
+    if (moe_strategy_settle(s, &why) != MOE_OK)
+        return moe_yaml_fail(r->doc, at, r->err, "%s", why.text);
+    if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary == MOE_SHALLOW_AUTO)
+        return moe_yaml_fail(r->doc, at, r->err, "'alloc' must have its number: shallow:L");
+    if (s->precalculate && s->precalculate_from == MOE_PRECALCULATE_AUTO)
+        return moe_yaml_fail(r->doc, at, r->err, "'precalculate-from' is missing");
+    return MOE_OK;
+}
+
+const struct moe_record plan_strategy_record = {MOE_RECORD(strategy_members), check_strategy};
+
+/* ---- What it comes to ---- */
+
+struct moe_terms moe_plan_terms(const struct moe_plan *p)
+{
+    const struct moe_strategy *s = &p->strategy;
+    struct moe_terms t = {.strategy = s, .planned = true};
+    char bits[16];
+    t.kv = p->kv[0] && strcmp(p->kv, "f32") != 0 ? p->kv : NULL;
+    snprintf(bits, sizeof bits, "%u", s->cache_bits);
+    bool knows_best = p->pace.n_variants > 0;
+    bool below = knows_best ? strcmp(p->high, p->variants[0]) != 0 : strcmp(p->high, bits) == 0;
+    if (!s->resident && p->high[0] && below) {
+        t.kept = p->high;
+        t.best = knows_best ? p->variants[0] : NULL;
+    }
+    return t;
+}
+
+/*
+ * The times in the file of a plan: for each piece of a layer and an expert of each variant, seconds
+ * by rows of the batch.
+ */
+
+static int read_numbers(struct moe_record_reader *r, struct moe_yaml_node *map, const char *key,
+                        double *out, uint32_t *n)
+{
+    struct moe_yaml_node *list = NULL;
+    uint64_t found = 0;
+    int status = moe_yaml_get_list(r->doc, map, key, false, &list, &found, r->err);
+    if (status == MOE_OK && found > MOE_LINE_POINTS)
+        status = moe_yaml_fail(r->doc, list, r->err, "'%s' must not have more than %d items", key,
+                               MOE_LINE_POINTS);
+    if (list && status == MOE_OK)
+        status = moe_yaml_list_doubles(r->doc, list, 0, out, r->err);
+    *n = (uint32_t)found;
+    return status;
+}
+
+/* `rows` and `seconds`; without points where both are missing. */
+static int read_line(struct moe_record_reader *r, struct moe_yaml_node *map, struct moe_line *line)
+{
+    uint32_t n_seconds = 0;
+    int status = read_numbers(r, map, "rows", line->x, &line->n);
+    if (status == MOE_OK)
+        status = read_numbers(r, map, "seconds", line->y, &n_seconds);
+    if (status == MOE_OK && line->n != n_seconds)
+        return moe_yaml_fail(r->doc, map, r->err, "'rows' and 'seconds' differ in length");
+    for (uint32_t i = 0; i < line->n && status == MOE_OK; i++)
+        if (line->x[i] <= (i ? line->x[i - 1] : 0))
+            status = moe_yaml_fail(r->doc, moe_yaml_get(map, "rows"), r->err,
+                                   "'rows' must be above 0 and rising");
+    return status;
+}
+
+static void write_line(struct moe_emit *e, const struct moe_line *line)
+{
+    moe_emit_doubles(e, "rows", line->x, line->n);
+    moe_emit_doubles(e, "seconds", line->y, line->n);
+}
+
+static int read_pieces(struct moe_record_reader *r, struct moe_yaml_node *map,
+                       const struct moe_member *m, void *record)
+{
+    struct moe_pace *pace = &((struct moe_plan *)record)->pace;
+    int status = MOE_OK;
+    (void)m;
+    for (enum moe_piece piece = 0; piece < MOE_N_PIECES && status == MOE_OK; piece++) {
+        struct moe_yaml_node *line = NULL;
+        status = moe_yaml_get_map(r->doc, map, moe_piece_name(piece), false, &line, r->err);
+        if (line)
+            status = read_line(r, line, &pace->pieces[piece]);
+    }
+    return status;
+}
+
+static void write_pieces(struct moe_record_writer *w, const struct moe_member *m,
+                         const void *record)
+{
+    const struct moe_pace *pace = &((const struct moe_plan *)record)->pace;
+    (void)m;
+    for (enum moe_piece piece = 0; piece < MOE_N_PIECES; piece++) {
+        if (pace->pieces[piece].n == 0)
+            continue;
+        moe_emit_open_map(&w->emit, moe_piece_name(piece));
+        write_line(&w->emit, &pace->pieces[piece]);
+        moe_emit_close(&w->emit);
+    }
+}
+
+static bool has_pieces(const struct moe_member *m, const void *record)
+{
+    const struct moe_pace *pace = &((const struct moe_plan *)record)->pace;
+    bool any = false;
+    (void)m;
+    for (int i = 0; i < MOE_N_PIECES; i++)
+        any |= pace->pieces[i].n > 0;
+    return any;
+}
+
+static const struct moe_member_own pieces = {read_pieces, write_pieces, has_pieces};
+
+/* Items are in two arrays: names in the plan, lines in its pace. */
+static const struct moe_member variant_name =
+    MOE_FIELD(MOE_ALWAYS, struct moe_plan, "precision", variants[0]);
+
+static int read_variant(struct moe_record_reader *r, struct moe_yaml_node *item, struct moe_plan *p,
+                        uint32_t v)
+{
+    int status = moe_yaml_item_map(r->doc, item, r->err);
+    if (status == MOE_OK)
+        status =
+            moe_record_read_member(r, item, &variant_name, (char *)p + sizeof p->variants[0] * v);
+    for (uint32_t i = 0; i < v && status == MOE_OK; i++)
+        if (strcmp(p->variants[v], p->variants[i]) == 0)
+            status = moe_yaml_fail(r->doc, item, r->err, "precision '%s' is there twice",
+                                   p->variants[v]);
+    return status == MOE_OK ? read_line(r, item, &p->pace.experts[v]) : status;
+}
+
+static int read_variants(struct moe_record_reader *r, struct moe_yaml_node *map,
+                         const struct moe_member *m, void *record)
+{
+    struct moe_plan *p = record;
+    struct moe_yaml_node *list = NULL;
+    uint64_t n = 0;
+    int status = moe_yaml_get_list(r->doc, map, m->key, false, &list, &n, r->err);
+    if (status == MOE_OK && n > MOE_MAX_VARIANTS)
+        return moe_yaml_fail(r->doc, list, r->err, "'%s' must not have more than %d items", m->key,
+                             MOE_MAX_VARIANTS);
+    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item && status == MOE_OK;
+         item = moe_yaml_next(item))
+        status = read_variant(r, item, p, p->pace.n_variants++);
+    return status;
+}
+
+static void write_variants(struct moe_record_writer *w, const struct moe_member *m,
+                           const void *record)
+{
+    const struct moe_plan *p = record;
+    moe_emit_open_list(&w->emit, m->key);
+    for (uint32_t v = 0; v < p->pace.n_variants; v++) {
+        moe_emit_open_map(&w->emit, NULL);
+        moe_emit_text(&w->emit, variant_name.key, p->variants[v]);
+        if (p->pace.experts[v].n)
+            write_line(&w->emit, &p->pace.experts[v]);
+        moe_emit_close(&w->emit);
+    }
+    moe_emit_close(&w->emit);
+}
+
+static bool has_variants(const struct moe_member *m, const void *record)
+{
+    (void)m;
+    return ((const struct moe_plan *)record)->pace.n_variants > 0;
+}
+
+static const struct moe_member_own variants = {read_variants, write_variants, has_variants};
+
+#define IN_FLIGHT(key, field) MOE_FIELD_IN(MOE_IF_SET, struct moe_plan, key, field, 0, 65535)
+static const struct moe_member times_members[] = {
+    FIELD("load_bytes_per_second", pace.load_rate),
+    FIELD("load_piece_seconds", pace.loads.piece),
+    FIELD("storage_bytes_per_second", pace.storage_rate),
+    FIELD("storage_piece_seconds", pace.storage_piece_seconds),
+    FIELD("joint_seconds", pace.joint),
+    FIELD("head_seconds", pace.head),
+    FIELD("predict_seconds", pace.predict),
+    FIELD("host_slowdown", pace.host_slowdown),
+    FIELD("attend_seconds", pace.attend),
+    FIELD("positions", pace.positions),
+    FIELD("load_latency_seconds", pace.loads.latency),
+    IN_FLIGHT("demands_in_flight", pace.loads.demands_in_flight),
+    IN_FLIGHT("prefetches_in_flight", pace.loads.prefetches_in_flight),
+    FIELD("handling_seconds", pace.loads.handling),
+    FIELD("handling_seconds_per_byte", pace.loads.handling_byte),
+    FIELD("loading_slowdown", pace.loads.slowdown),
+    FIELD("wake_seconds", pace.loads.wake),
+    MOE_OWN(NULL, 0, pieces),
+    MOE_OWN("experts", 0, variants),
+};
+const struct moe_record plan_times_record = {MOE_RECORD(times_members)};

@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "plan/pace.h"
-#include "record/components.h"
+#include "profile/device.h"
 #include "sched/exactness.h"
 #include "sched/inventory.h"
 #include "sched/strategy.h"
@@ -78,10 +78,10 @@ const char *moe_alternative_name(enum moe_alternative what); /* as in files: "me
 
 struct moe_plan_alternative {
     enum moe_alternative what;
-    double amount;                       /* in its unit */
-    double times;                        /* ... what is planned, or runs now */
-    char precision[MOE_PACK_NAME_BYTES]; /* of experts of other bits */
-    char strategy[32];                   /* where it needs another one; "": the plan's */
+    double amount;                  /* in its unit */
+    double times;                   /* ... what is planned, or runs now */
+    char precision[MOE_NAME_BYTES]; /* of experts of other bits */
+    char strategy[32];              /* where it needs another one; "": the plan's */
     /* Below 0: it does not run. */
     double decode_tokens_per_second, prefill_tokens_per_second, hit_rate, bytes_per_token;
     /* What the other bits lose over the highest precision, in percent of the nats; loss_tokens 0:
@@ -146,7 +146,7 @@ struct moe_plan_expected {
     double optimal_hit_rate; /* of any cache that loads on demand alone (optimal.h) */
     double accuracy;         /* of predictions; below 0: none were made */
     double bytes_per_token;  /* loaded */
-    /* Components but for `handling_seconds`, below (components.h): per token, all four together
+    /* Components but for `handling_seconds`, below (device.h): per token, all four together
      * 1 / decode_tokens_per_second. */
     double compute_seconds, stall_seconds, host_seconds;
     double link_seconds;          /* the link was busy, per token */
@@ -166,13 +166,13 @@ struct moe_plan {
     uint64_t pack_fingerprint;           /* 0: made for a shape or a trace; nothing runs it */
     char pack[MOE_PLAN_TEXT];            /* its name, for people */
     uint32_t n_layers, n_experts, top_k; /* MoE layers */
-    char kv[8];                     /* how keys and values are kept, as --kv names it; "": f32 */
-    struct moe_plan_memory memory;  /* where the slots are: of a GPU its own */
-    struct moe_plan_memory host;    /* main memory behind a GPU; total 0: no GPU computes it. Its
-                                       experts are those that wait there */
-    struct moe_strategy strategy;   /* settled and fitted */
-    char high[MOE_PACK_NAME_BYTES]; /* variant in use, and the lower one where one is taken ("") */
-    char low[MOE_PACK_NAME_BYTES];
+    char kv[8];                    /* how keys and values are kept, as --kv names it; "": f32 */
+    struct moe_plan_memory memory; /* where the slots are: of a GPU its own */
+    struct moe_plan_memory host;   /* main memory behind a GPU; total 0: no GPU computes it. Its
+                                      experts are those that wait there */
+    struct moe_strategy strategy;  /* settled and fitted */
+    char high[MOE_NAME_BYTES];     /* variant in use, and the lower one where one is taken ("") */
+    char low[MOE_NAME_BYTES];
     uint32_t n_pools;
     struct moe_plan_pool pools[MOE_MAX_CLASSES]; /* by class; none: everything is resident */
     uint32_t n_contents;                         /* loaded before the first token, in this order */
@@ -182,7 +182,7 @@ struct moe_plan {
     uint32_t slack_loads;
     /* Fate 4.4: L by the layers' accuracies, L by least stall; UINT32_MAX: not known. */
     uint32_t boundary_accuracy, boundary_stall;
-    char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES]; /* of the pace */
+    char variants[MOE_MAX_VARIANTS][MOE_NAME_BYTES]; /* of the pace */
     struct moe_pace pace;
     struct moe_plan_evidence evidence;
     uint32_t n_losses;

@@ -1,5 +1,6 @@
 /*
- * A plan made of one strategy. The search is in planner_search.c, one simulation in planner_try.c.
+ * A plan made of one strategy. The search is in planner_search.c, one simulation in
+ * planner_search.c.
  */
 #include "plan/planner.h"
 
@@ -9,12 +10,11 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "plan/planner_alternatives.h"
-#include "plan/planner_outlook.h"
-#include "plan/planner_try.h"
-#include "plan/trials.h"
-#include "sched/allocate.h"
-#include "sched/boundary.h"
+#include "model/shape.h"
+#include "pack/map.h"
+#include "plan/planner_internal.h"
+#include "sched/placement.h"
+#include "sched/strategy.h"
 
 enum {
     MOST_BOUNDARIES = 16, /* tried; with more layers, not every one */
@@ -358,4 +358,686 @@ int moe_planner_make(const struct moe_planner *planner, const struct moe_strateg
 done:
     free(layers);
     return status;
+}
+
+/* The search for batch and staging, with the cache that they leave. */
+
+/* One batch and staging: seconds of a prompt and of the trace's answers; 0: it cannot run. */
+struct timed {
+    double prompt, answers;
+    double computing; /* of the prompt's */
+    uint32_t n_prompt;
+    struct moe_fitted fitted;
+};
+
+struct room_search {
+    struct moe_planner *planner; /* takes over the best so far */
+    struct moe_planner now;      /* what is being tried */
+    const struct moe_strategy *strategy;
+    struct timed own; /* by the fitter's choice */
+    double best;      /* the sum of both times over the fitter's */
+};
+
+/* 0: those of the trace. */
+static uint32_t tokens_of_prompt(const struct moe_planner *p, const struct moe_fitted *f)
+{
+    uint32_t context = f->memory.context, n = p->prompt_tokens ? p->prompt_tokens : context;
+    if (p->inventory->n_encoder)
+        return 0;
+    if (context && n > context)
+        n = context;
+    return n < MOE_PLANNER_PROMPT ? n : MOE_PLANNER_PROMPT;
+}
+
+int moe_planner_try_prompt(const struct moe_planner *p, const struct moe_strategy *strategy,
+                           uint64_t bytes, double load_rate, const struct moe_trial_run *whole,
+                           struct moe_simulated_phase *out, uint32_t *n_tokens, struct moe_err *err)
+{
+    struct moe_planner of_prompt = *p;
+    struct moe_trial_run t;
+    *out = whole->simulated.prefill;
+    *n_tokens = of_prompt.excerpt.prompt = tokens_of_prompt(p, &whole->fitted);
+    if (*n_tokens == 0)
+        return MOE_OK;
+    of_prompt.lookups = NULL;
+    int status = moe_planner_try(&of_prompt, strategy, bytes, load_rate, &t, NULL, err);
+    *out = t.simulated.prefill;
+    return status;
+}
+
+static int time_room(const struct moe_planner *p, const struct moe_strategy *strategy,
+                     struct timed *out, struct moe_err *err)
+{
+    struct moe_trial_run t;
+    struct moe_simulated_phase prompt;
+    int status = moe_planner_try(p, strategy, 0, 0, &t, NULL, err);
+    *out = (struct timed){0};
+    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+        return MOE_OK;
+    if (status == MOE_OK)
+        status = moe_planner_try_prompt(p, strategy, 0, 0, &t, &prompt, &out->n_prompt, err);
+    if (status != MOE_OK)
+        return status;
+    out->prompt = prompt.seconds;
+    out->answers = t.simulated.decode.seconds;
+    out->computing = prompt.compute_seconds;
+    out->fitted = t.fitted;
+    return MOE_OK;
+}
+
+/* Times s->now's batch with each number of slots for prefetches, from the given one on; the
+ * fitter's is number 0, whose time goes to *first. */
+static int time_batch(struct room_search *s, size_t from, struct timed *first, struct moe_err *err)
+{
+    static const uint32_t times[] = {0, 2, 4}; /* top_k; 0: the fitter's */
+    enum { MOST = sizeof times / sizeof *times };
+    struct moe_planner *p = &s->now;
+    struct moe_trial trials[2 * MOST] = {0};
+    bool stages = s->own.fitted.staging > 0 && !s->own.fitted.strategy.stream;
+    const size_t n = stages ? MOST : 1;
+    uint32_t n_trials = 0;
+    for (size_t i = from; i < n; i++) {
+        struct moe_trial t = moe_trial_of(p, s->strategy, 0, 0);
+        t.staging = times[i] * p->inventory->top_k;
+        trials[n_trials++] = t;
+        t.excerpt.prompt = s->own.n_prompt;
+        trials[n_trials++] = t;
+    }
+    int status = moe_trials_ahead(p, trials, n_trials, NULL, 0, 0, err);
+    for (size_t i = from; i < n && status == MOE_OK; i++) {
+        struct timed t;
+        p->staging = times[i] * p->inventory->top_k;
+        status = time_room(p, s->strategy, &t, err);
+        if (i == 0)
+            *first = t;
+        double prompt = s->own.prompt > 0 ? t.prompt / s->own.prompt : 1;
+        double answers = s->own.answers > 0 ? t.answers / s->own.answers : 1;
+        if (status == MOE_OK && t.prompt + t.answers > 0 && prompt <= 1 && answers <= 1 &&
+            prompt + answers < s->best) {
+            s->best = prompt + answers;
+            s->planner->batch = p->batch;
+            s->planner->staging = p->staging;
+        }
+        if (status == MOE_OK && moe_progress_stopped(p->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+int moe_planner_search_room(struct moe_planner *p, const struct moe_strategy *strategy,
+                            struct moe_err *err)
+{
+    static const uint32_t batches[] = {16, 32, 64, 96, 128, 192, 256, 512};
+    struct room_search s = {.planner = p, .now = *p, .strategy = strategy, .best = 2};
+    struct timed now;
+    s.now.lookups = NULL;
+    s.now.batch = s.now.staging = p->batch = p->staging = 0;
+    int status = time_room(&s.now, strategy, &s.own, err);
+    if (status != MOE_OK || s.own.prompt + s.own.answers <= 0 || !s.own.fitted.memory.total)
+        return status;
+    status = time_batch(&s, 1, &now, err);
+    const uint32_t own = s.own.fitted.memory.batch, n = s.own.n_prompt;
+    const uint32_t least = n && n < own ? n : own;
+    double computing = s.own.computing;
+    for (size_t i = 0; !p->batch_named && i <= sizeof batches / sizeof *batches; i++) {
+        s.now.batch = i == 0 ? least : batches[i - 1];
+        if (s.now.batch < least || s.now.batch == own || (i > 0 && s.now.batch == least))
+            continue;
+        if (status == MOE_OK)
+            status = time_batch(&s, 0, &now, err);
+        /* A prompt that stands in one pass gains nothing from more room for it. */
+        if (status != MOE_OK || now.prompt + now.answers <= 0 || now.computing == computing)
+            break;
+        computing = now.computing;
+    }
+    return status;
+}
+
+/* ---- Alternatives ---- */
+
+enum { MOST_BITS = 2 /* other bitwidths that are tried */ };
+
+/* ---- One alternative ---- */
+
+void planner_begin_variation(struct planner_variation *v, const struct moe_planner *p,
+                             const struct moe_fitted *f)
+{
+    *v = (struct planner_variation){.planner = *p, .pace = *p->pace, .strategy = &f->strategy};
+    v->planner.pace = &v->pace;
+    v->planner.lookups = NULL; /* no optimum is wanted */
+}
+
+static void scale_line(struct moe_line *line, double times)
+{
+    for (uint32_t i = 0; i < line->n; i++)
+        line->y[i] *= times;
+}
+
+void planner_scale_computation(struct moe_pace *pace, double times)
+{
+    for (int i = 0; i < MOE_N_PIECES; i++)
+        scale_line(&pace->pieces[i], times);
+    for (uint32_t i = 0; i < pace->n_variants; i++)
+        scale_line(&pace->experts[i], times);
+    pace->head *= times;
+    pace->predict *= times;
+    pace->joint *= times;
+    pace->loads.handling *= times;
+    pace->loads.handling_byte *= times;
+    pace->loads.wake *= times;
+}
+
+static bool does_not_run(int status)
+{
+    return status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE;
+}
+
+/* Tries one strategy and takes over what it finds, where that is faster than what is there. */
+static int try_one(const struct planner_variation *v, const struct moe_strategy *strategy,
+                   const char *name, struct moe_plan_alternative *a, struct moe_err *err)
+{
+    struct moe_trial_run t;
+    struct moe_simulated_phase pre;
+    uint32_t n_prompt;
+    int status = moe_planner_try(&v->planner, strategy, v->bytes, v->load_rate, &t, NULL, err);
+    if (status != MOE_OK || moe_trial_tokens_per_second(&t) <= a->decode_tokens_per_second)
+        return status;
+    status = moe_planner_try_prompt(&v->planner, strategy, v->bytes, v->load_rate, &t, &pre,
+                                    &n_prompt, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_simulated_phase *d = &t.simulated.decode;
+    a->decode_tokens_per_second = moe_trial_tokens_per_second(&t);
+    a->prefill_tokens_per_second = pre.seconds > 0 ? (double)pre.tokens / pre.seconds : -1;
+    a->hit_rate = moe_trial_hit_rate(&t);
+    a->bytes_per_token = d->tokens ? (double)d->bytes / (double)d->tokens : -1;
+    snprintf(a->strategy, sizeof a->strategy, "%s", name);
+    return MOE_OK;
+}
+
+/* other: a strategy that is tried as well; NULL: none. */
+static int add(const struct planner_variation *v, const char *other, struct moe_plan_alternative a,
+               struct moe_plan *plan, struct moe_err *err)
+{
+    struct moe_strategy second;
+    a.decode_tokens_per_second = a.prefill_tokens_per_second = a.hit_rate = a.bytes_per_token = -1;
+    if (plan->n_alternatives == MOE_PLAN_MAX_ALTERNATIVES)
+        return MOE_OK;
+    int status = try_one(v, v->strategy, "", &a, err);
+    if ((status == MOE_OK || does_not_run(status)) && other) {
+        moe_strategy_find(other, &second);
+        status = try_one(v, &second, other, &a, err);
+    }
+    if (status != MOE_OK && !does_not_run(status))
+        return status;
+    plan->alternatives[plan->n_alternatives++] = a;
+    return MOE_OK;
+}
+
+/* ---- Memory, link, processor ---- */
+
+/* The memory of the plan, of the process or of experts. */
+static uint64_t present(const struct moe_fitted *f)
+{
+    const struct moe_plan_memory *m = &f->memory;
+    return m->total ? m->total : f->named ? f->named : m->experts;
+}
+
+static int add_memory(const struct moe_planner *p, const struct moe_fitted *f, double times,
+                      struct moe_plan *plan, struct moe_err *err)
+{
+    struct planner_variation v;
+    planner_begin_variation(&v, p, f);
+    v.bytes = (uint64_t)((double)present(f) * times);
+    /* More may be enough for everything; of what was all in memory less needs a cache. */
+    const char *other = times > 1 && !f->strategy.resident  ? "resident"
+                        : times < 1 && f->strategy.resident ? "lru"
+                                                            : NULL;
+    return v.bytes
+               ? add(&v, other,
+                     (struct moe_plan_alternative){
+                         .what = MOE_ALTERNATIVE_MEMORY, .amount = (double)v.bytes, .times = times},
+                     plan, err)
+               : MOE_OK;
+}
+
+static int add_link(const struct moe_planner *p, const struct moe_fitted *f, double times,
+                    struct moe_plan *plan, struct moe_err *err)
+{
+    struct planner_variation v;
+    planner_begin_variation(&v, p, f);
+    v.load_rate = p->pace->load_rate * times;
+    return add(&v, NULL,
+               (struct moe_plan_alternative){
+                   .what = MOE_ALTERNATIVE_LINK, .amount = v.load_rate, .times = times},
+               plan, err);
+}
+
+static int add_processor(const struct moe_planner *p, const struct moe_fitted *f, double times,
+                         struct moe_plan *plan, struct moe_err *err)
+{
+    struct planner_variation v;
+    planner_begin_variation(&v, p, f);
+    planner_scale_computation(&v.pace, 1 / times);
+    return add(&v, NULL,
+               (struct moe_plan_alternative){
+                   .what = MOE_ALTERNATIVE_PROCESSOR, .amount = times, .times = times},
+               plan, err);
+}
+
+/* ---- Context and batch ---- */
+
+/* Half the context: what it leaves is for experts. */
+static int add_context(const struct moe_planner *p, const struct moe_fitted *f,
+                       struct moe_plan *plan, struct moe_err *err)
+{
+    const struct moe_plan_memory *m = &f->memory;
+    const struct moe_plan_alternative a = {
+        .what = MOE_ALTERNATIVE_CONTEXT, .amount = m->context / 2, .times = 0.5};
+    struct planner_variation v;
+    if (!m->total || m->context < 2)
+        return MOE_OK;
+    planner_begin_variation(&v, p, f);
+    v.bytes = m->total + m->kv / 2;
+    return add(&v, NULL, a, plan, err);
+}
+
+static int add_batch(const struct moe_planner *p, const struct moe_fitted *f, double times,
+                     struct moe_plan *plan, struct moe_err *err)
+{
+    uint32_t other = (uint32_t)((double)f->memory.batch * times);
+    const struct moe_plan_alternative a = {
+        .what = MOE_ALTERNATIVE_BATCH, .amount = other, .times = times};
+    struct planner_variation v;
+    if (!f->memory.total || other < 1)
+        return MOE_OK;
+    planner_begin_variation(&v, p, f);
+    v.planner.batch = other;
+    return add(&v, NULL, a, plan, err);
+}
+
+/* ---- Other bits ---- */
+
+struct bits {
+    char name[MOE_NAME_BYTES];
+    double bytes; /* of an expert */
+};
+
+static bool is_known(const struct bits *all, uint32_t n, const char *name)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(all[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* How many times as large experts are here as their bits alone say: pages, other groups. */
+static double size_here(const struct moe_planner *p, uint32_t high)
+{
+    const struct moe_inventory *inv = p->inventory;
+    for (uint32_t i = 0; i < p->n_bits && i < MOE_PLANNER_BITS; i++)
+        if (strcmp(p->bits[i].name, inv->variants[high]) == 0 && p->bits[i].bytes > 0)
+            return (double)moe_inventory_mean_bytes(inv, high) / p->bits[i].bytes;
+    return 1;
+}
+
+int moe_planner_set_bits(struct moe_planner *p, const struct moe_config *config,
+                         struct moe_err *err)
+{
+    static const int widths[MOE_PLANNER_BITS] = {8, 4, 3, 2};
+    enum { DENSE_BITS = 8, GROUP = 64 /* columns that share a scale, as moe-quantize has it */ };
+    int status = MOE_OK;
+    p->n_bits = 0;
+    for (int i = 0; i < MOE_PLANNER_BITS && status == MOE_OK; i++) {
+        struct moe_shape_bytes bytes;
+        const struct moe_bits bits = {widths[i], widths[i]};
+        status = moe_shape_bytes(&bytes, config, bits, DENSE_BITS, GROUP, err);
+        if (status != MOE_OK)
+            break;
+        struct moe_planner_bits *to = &p->bits[p->n_bits++];
+        snprintf(to->name, sizeof to->name, "%d", widths[i]);
+        to->bytes = (double)bytes.expert;
+    }
+    return status;
+}
+
+/* The next lower bitwidths: what the model has them stored at, and what it could have; the largest
+ * first. */
+static uint32_t lower_bits(const struct moe_planner *p, uint32_t high, struct bits out[MOST_BITS])
+{
+    const struct moe_inventory *inv = p->inventory;
+    double now = (double)moe_inventory_mean_bytes(inv, high), size = size_here(p, high);
+    struct bits all[MOE_MAX_VARIANTS + MOE_PLANNER_BITS];
+    uint32_t n = 0, kept = 0;
+    for (uint32_t v = high + 1; v < inv->n_variants; v++) {
+        memcpy(all[n].name, inv->variants[v], sizeof all[n].name);
+        all[n++].bytes = (double)moe_inventory_mean_bytes(inv, v);
+    }
+    for (uint32_t i = 0; i < p->n_bits && i < MOE_PLANNER_BITS; i++) {
+        if (is_known(all, n, p->bits[i].name) ||
+            moe_inventory_variant(inv, p->bits[i].name) <= high)
+            continue;
+        memcpy(all[n].name, p->bits[i].name, sizeof all[n].name);
+        all[n++].bytes = p->bits[i].bytes * size;
+    }
+    for (double below = 0.97 * now; kept < MOST_BITS; kept++) {
+        uint32_t best = n;
+        for (uint32_t i = 0; i < n; i++)
+            if (all[i].bytes > 0 && all[i].bytes < below &&
+                (best == n || all[i].bytes > all[best].bytes))
+                best = i;
+        if (best == n)
+            break;
+        out[kept] = all[best];
+        below = all[best].bytes;
+    }
+    return kept;
+}
+
+/* What the map measured with all experts at these bits. */
+static void set_loss(const struct moe_planner *p, struct moe_plan_alternative *a)
+{
+    const struct moe_map *map = p->calibration ? p->calibration->map : NULL;
+    for (uint32_t i = 0; map && i < map->n_uniform; i++) {
+        const struct moe_uniform *u = &map->uniform[i];
+        if (strcmp(u->experts, a->precision) != 0 || u->dense_bits != map->pack_dense_bits)
+            continue;
+        a->loss_tokens = u->loss.tokens;
+        a->loss_percent = u->loss.nll_percent;
+        a->loss_error = u->loss.nll_error;
+    }
+}
+
+/* An inventory of the same layers whose experts all have so many bytes. */
+static int other_inventory(const struct moe_inventory *inv, const struct bits *bits,
+                           struct moe_inventory *out, struct moe_err *err)
+{
+    const uint64_t bytes = (uint64_t)bits->bytes;
+    int status = moe_inventory_uniform(out, inv->n_layers, inv->n_experts, inv->top_k, &bits->name,
+                                       &bytes, 1, err);
+    if (status != MOE_OK)
+        return status;
+    memcpy(out->model_layer, inv->model_layer, inv->n_layers * sizeof *inv->model_layer);
+    memcpy(out->is_static, inv->is_static, inv->n_layers * sizeof *inv->is_static);
+    out->routes_early = inv->routes_early;
+    out->n_encoder = inv->n_encoder;
+    out->n_model_layers = inv->n_model_layers;
+    out->n_model_encoder = inv->n_model_encoder;
+    return MOE_OK;
+}
+
+/* Experts of other bits take as long to compute as reading their bytes does, where the machine was
+ * not measured with them. */
+static int add_bits(const struct moe_planner *p, const struct moe_fitted *f,
+                    const struct bits *bits, struct moe_plan *plan, struct moe_err *err)
+{
+    const struct moe_inventory *inv = p->inventory;
+    double times = bits->bytes / (double)moe_inventory_mean_bytes(inv, f->high);
+    struct moe_plan_alternative a = {
+        .what = MOE_ALTERNATIVE_EXPERTS, .amount = bits->bytes, .times = times};
+    struct moe_inventory other = {0};
+    struct planner_variation v;
+    int status = other_inventory(inv, bits, &other, err);
+    if (status == MOE_OK) {
+        const struct moe_plan_memory *m = &f->memory;
+        const struct moe_shape_fit shape = {
+            .inventory = &other,
+            .statistics = p->statistics,
+            .has_host = p->pace->host_slowdown > 0,
+            .exact = p->exact,
+            .staging = f->staging,
+            .expert_memory = f->named,
+            .memory = *m,
+        };
+        uint32_t known = moe_inventory_variant(inv, bits->name);
+        planner_begin_variation(&v, p, f);
+        v.pace.n_variants = 1;
+        v.pace.experts[0] = p->pace->experts[known < inv->n_variants ? known : f->high];
+        if (known == inv->n_variants)
+            scale_line(&v.pace.experts[0], times);
+        v.planner.inventory = &other;
+        v.planner.fitter = moe_fitter_of_shape(&shape);
+        if (f->host.total)
+            v.planner.host_bytes = f->host_bytes;
+        v.planner.calibration = NULL; /* it speaks of the model's own precisions */
+        snprintf(a.precision, sizeof a.precision, "%s", bits->name);
+        set_loss(p, &a);
+        status = add(&v, f->strategy.resident ? NULL : "resident", a, plan, err);
+    }
+    moe_inventory_release(&other);
+    return status;
+}
+
+/* Those that need nothing but another size, rate or batch, side by side. */
+static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *f,
+                          struct moe_err *err)
+{
+    const struct moe_plan_memory *m = &f->memory;
+    const struct moe_strategy *s = &f->strategy;
+    struct moe_planner without = *p;
+    without.lookups = NULL;
+    struct moe_trial trials[] = {
+        moe_trial_of(&without, s, 2 * present(f), 0),
+        moe_trial_of(&without, s, (uint64_t)((double)present(f) * 0.5), 0),
+        moe_trial_of(&without, s, 0, p->pace->load_rate * 2),
+        moe_trial_of(&without, s, m->total + m->kv / 2, 0),
+        moe_trial_of(&without, s, 0, 0),
+        moe_trial_of(&without, s, 0, 0),
+    };
+    const uint32_t all = sizeof trials / sizeof *trials;
+    trials[all - 2].batch = m->batch / 2;
+    trials[all - 1].batch = m->batch * 2;
+    const uint32_t n = m->total && m->batch > 1 ? all : 3;
+    return s->resident ? MOE_OK : moe_trials_ahead(&without, trials, n, NULL, 0, 0, err);
+}
+
+int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitted *f,
+                             struct moe_plan *plan, struct moe_err *err)
+{
+    struct bits bits[MOST_BITS];
+    uint32_t n_bits = lower_bits(p, f->high, bits);
+    plan->n_alternatives = 0;
+    int status = simulate_ahead(p, f, err);
+    if (status == MOE_OK)
+        status = add_memory(p, f, 2, plan, err);
+    if (status == MOE_OK)
+        status = add_memory(p, f, 0.5, plan, err);
+    if (status == MOE_OK && !f->strategy.resident)
+        status = add_link(p, f, 2, plan, err);
+    if (status == MOE_OK)
+        status = add_processor(p, f, 2, plan, err);
+    for (uint32_t i = 0; i < n_bits && status == MOE_OK; i++)
+        status = add_bits(p, f, &bits[i], plan, err);
+    if (status == MOE_OK)
+        status = add_context(p, f, plan, err);
+    if (status == MOE_OK)
+        status = add_batch(p, f, 0.5, plan, err);
+    if (status == MOE_OK)
+        status = add_batch(p, f, 2, plan, err);
+    return status;
+}
+
+/* What a plan takes for granted, and what becomes of its speed where that does not hold. */
+
+/* By how much assumptions are taken to be off where nothing measured it. Shares of experts found:
+ * routing of another model differs most, one drawn by a model's figures less, other texts least. */
+static const double OFF_ROUTING = 0.1, OFF_FIGURES = 0.05, OFF_ALIKE = 0.03;
+/* A spread of runs that were interrupted says no more than that. */
+static const double MOST_QUIET = 1;
+/* Longer computation where memory bandwidth alone is known, and the part of a bus's stated rate
+ * that transfers do not reach. */
+static const double OFF_BANDWIDTH = 0.3, OFF_NOMINAL = 0.3;
+
+static double hit_rate_error(const struct moe_plan *plan)
+{
+    double n = (double)plan->evidence.trace_tokens - (double)plan->evidence.trace_prompt_tokens;
+    double h = plan->expected.hit_rate;
+    return n > 0 && h >= 0 && h <= 1 ? 2 * sqrt(h * (1 - h) / n) : 1;
+}
+
+/* By how much each assumption may be off; 0: it is none of this plan's, or has no figure. */
+static void find_doubts(const struct moe_plan *plan, bool loads, double by[MOE_N_ASSUMPTIONS])
+{
+    const struct moe_plan_evidence *e = &plan->evidence;
+    bool synthetic = !e->trace[0];
+    double error = hit_rate_error(plan);
+    memset(by, 0, MOE_N_ASSUMPTIONS * sizeof *by);
+    if (!e->times_measured && !e->times_stated)
+        by[MOE_ASSUME_BANDWIDTH] = OFF_BANDWIDTH;
+    if (e->times_spread > MOE_QUIET_SPREAD)
+        by[MOE_ASSUME_QUIET] = fmin(e->times_spread, MOST_QUIET);
+    if (!loads)
+        return;
+    if (synthetic)
+        by[e->manner_known ? MOE_ASSUME_FIGURES : MOE_ASSUME_ROUTING] =
+            e->manner_known ? OFF_FIGURES : OFF_ROUTING;
+    if (e->link_stated)
+        by[MOE_ASSUME_NOMINAL] = OFF_NOMINAL;
+    if (error > MOE_FEW_TOKENS_ERROR)
+        by[MOE_ASSUME_FEW_TOKENS] = error;
+    by[MOE_ASSUME_ALIKE] = OFF_ALIKE;
+}
+
+/* Fewer experts found make more loads of the same size: as if the link were slower by as much. */
+static void set_doubt(struct planner_variation *v, const struct moe_plan *plan,
+                      enum moe_assumption what, double by)
+{
+    double missed = 1 - plan->expected.hit_rate, rate = v->pace.load_rate;
+    if (missed < 1e-6)
+        missed = 1e-6;
+    switch (what) {
+    case MOE_ASSUME_BANDWIDTH:
+        planner_scale_computation(&v->pace, 1 + by);
+        break;
+    case MOE_ASSUME_NOMINAL:
+        v->load_rate = rate * (1 - by);
+        break;
+    case MOE_ASSUME_QUIET:
+        planner_scale_computation(&v->pace, 1 + by);
+        v->pace.loads.piece *= 1 + by;
+        v->pace.loads.latency *= 1 + by;
+        v->load_rate = rate / (1 + by);
+        break;
+    default:
+        v->load_rate = rate * missed / fmin(missed + by, 1);
+        break;
+    }
+}
+
+/* In order: what makes it slowest first. */
+static void insert(struct moe_plan *plan, const struct moe_plan_doubt *d)
+{
+    uint32_t at = plan->n_doubts++;
+    for (; at > 0 && plan->doubts[at - 1].decode_tokens_per_second > d->decode_tokens_per_second;
+         at--)
+        plan->doubts[at] = plan->doubts[at - 1];
+    plan->doubts[at] = *d;
+}
+
+int planner_set_doubts(const struct moe_planner *p, const struct moe_fitted *f,
+                       struct moe_plan *plan, struct moe_err *err)
+{
+    double by[MOE_N_ASSUMPTIONS];
+    int status = MOE_OK;
+    plan->n_doubts = 0;
+    find_doubts(plan, !f->strategy.resident, by);
+    for (enum moe_assumption what = 0; what < MOE_N_ASSUMPTIONS && status == MOE_OK; what++) {
+        struct moe_trial_run t;
+        struct planner_variation v;
+        if (by[what] <= 0)
+            continue;
+        planner_begin_variation(&v, p, f);
+        set_doubt(&v, plan, what, by[what]);
+        status = moe_planner_try(&v.planner, v.strategy, 0, v.load_rate, &t, NULL, err);
+        if (status == MOE_OK)
+            insert(plan, &(struct moe_plan_doubt){what, by[what], moe_trial_tokens_per_second(&t)});
+    }
+    return status;
+}
+
+/* ---- Other budgets ---- */
+
+/* Adds a step, unless the strategy cannot run there. bytes 0: as asked for; amount: the step's
+ * own. */
+static int add_step(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
+                    double rate, double amount, struct moe_plan_step *steps, uint32_t *n,
+                    struct moe_err *err)
+{
+    struct moe_trial_run t;
+    int status = moe_planner_try(p, s, bytes, rate, &t, NULL, err);
+    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+        return MOE_OK;
+    if (status == MOE_OK)
+        steps[(*n)++] =
+            (struct moe_plan_step){amount, moe_trial_tokens_per_second(&t), moe_trial_hit_rate(&t)};
+    return status;
+}
+
+/* Memory from the smallest that works up to where everything fits, and is resident. */
+static int set_memory_steps(const struct moe_planner *p, const struct moe_fitted *f,
+                            struct moe_plan *plan, struct moe_err *err)
+{
+    enum { STEPS = 10 };
+    const struct moe_plan_memory *m = &f->memory;
+    const struct moe_fit_room all = {.bytes = UINT64_MAX / 4, .batch = p->batch};
+    struct moe_fitted whole;
+    struct moe_strategy resident;
+    uint32_t *n = &plan->n_memory_steps;
+    uint64_t now = m->total ? m->total : f->named ? f->named : m->experts;
+    *n = 0;
+    moe_strategy_find("resident", &resident);
+    int status = p->fitter.fit(p->fitter.ctx, &resident, &all, &whole, err);
+    if (status != MOE_OK)
+        return status == MOE_ERR_USAGE ? MOE_OK : status;
+    const struct moe_plan_memory *w = &whole.memory;
+    uint64_t most = m->total ? w->program + w->dense + w->kv + w->work + w->all : w->all;
+    uint64_t least = m->total ? m->floor : m->token / 4;
+    uint64_t step = most > least ? (most - least) / STEPS : 0;
+    bool grows = step > 0 && now < most && !f->strategy.resident;
+    struct moe_trial trials[STEPS + 1];
+    uint64_t sizes[STEPS];
+    uint32_t n_sizes = 0;
+    /* The present size takes the place of a step near it. */
+    for (uint32_t i = 0; grows && i < STEPS; i++) {
+        uint64_t bytes = least + i * step;
+        if ((i == 0 || now >= bytes - step / 2) &&
+            (i + 1 == STEPS || now < bytes + (step - step / 2)))
+            bytes = now;
+        sizes[n_sizes] = bytes;
+        trials[n_sizes++] = moe_trial_of(p, &f->strategy, bytes == now ? 0 : bytes, 0);
+    }
+    trials[n_sizes] = moe_trial_of(p, &resident, most, 0);
+    status = moe_trials_ahead(p, trials, n_sizes + 1, NULL, 0, 0, err);
+    for (uint32_t i = 0; i < n_sizes && status == MOE_OK; i++)
+        status = add_step(p, &f->strategy, trials[i].bytes, 0, (double)sizes[i], plan->memory_steps,
+                          n, err);
+    if (status == MOE_OK)
+        status = add_step(p, &resident, most, 0, (double)most, plan->memory_steps, n, err);
+    return status;
+}
+
+static int set_rate_steps(const struct moe_planner *p, const struct moe_fitted *f,
+                          struct moe_plan *plan, struct moe_err *err)
+{
+    static const double times[] = {0.25, 0.5, 1, 2, 4, 8};
+    enum { STEPS = sizeof times / sizeof times[0] };
+    struct moe_trial trials[STEPS];
+    plan->n_rate_steps = 0;
+    for (size_t i = 0; i < STEPS; i++)
+        trials[i] = moe_trial_of(p, &f->strategy, 0, p->pace->load_rate * times[i]);
+    int status = moe_trials_ahead(p, trials, f->strategy.resident ? 0 : STEPS, NULL, 0, 0, err);
+    for (size_t i = 0; i < STEPS && status == MOE_OK; i++) {
+        double rate = p->pace->load_rate * times[i];
+        if (!f->strategy.resident)
+            status = add_step(p, &f->strategy, 0, rate, rate, plan->rate_steps, &plan->n_rate_steps,
+                              err);
+    }
+    return status;
+}
+
+int planner_set_outlook(const struct moe_planner *p, const struct moe_fitted *f,
+                        struct moe_plan *plan, struct moe_err *err)
+{
+    int status = set_memory_steps(p, f, plan, err);
+    return status == MOE_OK ? set_rate_steps(p, f, plan, err) : status;
 }

@@ -9,8 +9,8 @@
 
 #include "base/mem.h"
 #include "sched/assumed.h"
-#include "sched/choice_history.h"
-#include "sched/prefer.h"
+#include "sched/history.h"
+#include "sched/select.h"
 
 enum { REACH = 3 /* layers ahead that traces have predictions of */ };
 

@@ -1,6 +1,6 @@
 /*
  * Replay: a trace as passes over rows, with the predictions that a strategy would have made: those
- * of routers from the scores in the trace, those from earlier choices by sched/choice_history.h; or
+ * of routers from the scores in the trace, those from earlier choices by sched/history.h; or
  * predictions of an assumed accuracy (assumed.h). The simulator goes by it, and a session that
  * follows a trace (struct moe_session).
  */
@@ -11,11 +11,10 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "record/statistics.h"
+#include "profile/statistics.h"
+#include "profile/trace.h"
 #include "sched/select.h"
 #include "sched/strategy.h"
-#include "trace/excerpt.h"
-#include "trace/trace.h"
 
 /* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model
  * has an encoder a prompt is a source, all of which goes through its layers at once. */
@@ -48,7 +47,7 @@ bool moe_replay_has(const struct moe_replay *r, uint32_t layer);
 /* The experts of the pass's rows in a layer. chosen, weights: [n_rows][top_k]. */
 void moe_replay_chosen(const struct moe_replay *r, uint32_t layer, uint32_t *chosen,
                        float *weights);
-/* The best experts of the pass's first row in a layer, for cache-aware routing (sched/prefer.h):
+/* The best experts of the pass's first row in a layer, for cache-aware routing (sched/select.h):
  * those chosen, then the next best, falling, and their probabilities. Returns how many. */
 uint32_t moe_replay_ranked(const struct moe_replay *r, uint32_t layer, uint32_t *experts,
                            float *probabilities);

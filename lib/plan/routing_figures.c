@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "record/statistics_figures.h"
+#include "profile/statistics_figures.h"
 
 /* moe-profile --show, over all layers: tests/models/tiny-moe at 4 bits on tests/data/stories, math
  * and code.calib.txt (180 documents, 34815 tokens). */

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "record/statistics.h"
-#include "trace/trace.h"
+#include "profile/statistics.h"
+#include "profile/trace.h"
 
 enum { MOE_FIGURES_AHEAD = 3 }; /* how many layers ahead predictors look, at most */
 

@@ -18,9 +18,9 @@
 #include "base/progress.h"
 #include "plan/pace.h"
 #include "plan/replay.h"
-#include "record/statistics.h"
+#include "profile/statistics.h"
+#include "profile/trace.h"
 #include "sched/scheduler.h"
-#include "trace/trace.h"
 
 struct moe_simulation {
     struct moe_trace *trace;                 /* rewound; of the inventory's shape */
@@ -39,7 +39,7 @@ struct moe_simulated_phase {
     double seconds; /* modelled */
     struct moe_counts experts;
     uint64_t bytes;          /* of loads that began in this phase */
-    double handling_seconds; /* the components (components.h) */
+    double handling_seconds; /* the components (device.h) */
     double stall_seconds;
     double host_seconds;
     double compute_seconds;
@@ -52,7 +52,7 @@ struct moe_simulated_phase {
 };
 
 struct moe_simulated {
-    struct moe_simulated_phase prefill, decode; /* of the sequences that count (excerpt.h) */
+    struct moe_simulated_phase prefill, decode; /* of the sequences that count (trace.h) */
     uint64_t token_layers;                      /* of all sequences that were replayed */
 };
 

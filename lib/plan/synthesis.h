@@ -18,8 +18,8 @@
 
 #include "base/err.h"
 #include "plan/routing_figures.h"
-#include "record/statistics.h"
-#include "trace/trace.h"
+#include "profile/statistics.h"
+#include "profile/trace.h"
 
 struct moe_synthesis {
     struct moe_trace_shape shape;       /* keep and predictors are set here: gate-1 to gate-3 */

@@ -5,7 +5,7 @@
 #ifndef MOE_SCHED_CALIBRATION_H
 #define MOE_SCHED_CALIBRATION_H
 
-#include "record/map.h"
+#include "pack/map.h"
 #include "sched/inventory.h"
 #include "sched/strategy.h"
 

@@ -1,7 +1,7 @@
 /*
  * Places of experts in host memory before they go to a GPU: how many there are, which experts they
  * hold at first, which expert is where, and which one is evicted. Pure bookkeeping, without the
- * bytes: the host tier (experts/host_tier.h) and the simulator (plan/simulate_link.h) keep theirs
+ * bytes: the host tier (infer/host_tier.h) and the simulator (plan/simulate.c) keep theirs
  * by the same code.
  *
  * A place has room for one expert of its size class. What comes from disk takes the place that was

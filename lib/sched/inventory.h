@@ -1,7 +1,7 @@
 /*
  * Inventory: which experts there are, at which precisions, in slots of which size, and what loading
  * one moves. Made from a pack, or from what a trace knows of another engine's model. Plain data for
- * dividing memory (pools below), running (experts/) and simulating (plan/).
+ * dividing memory (pools below), running (infer/) and simulating (plan/).
  */
 #ifndef MOE_SCHED_INVENTORY_H
 #define MOE_SCHED_INVENTORY_H
@@ -11,8 +11,8 @@
 #include "base/err.h"
 #include "cache/store.h"
 #include "pack/pack.h"
+#include "profile/trace.h"
 #include "sched/strategy.h"
-#include "trace/trace.h"
 
 enum { MOE_MAX_CLASSES = 64 };
 
@@ -35,7 +35,7 @@ struct moe_inventory {
     bool routes_early;   /* its routers stand before attention (model/config.h); packs and traces do
                             not say it: it is set by those who know the model */
     uint32_t n_variants; /* best first */
-    char variants[MOE_PACK_MAX_VARIANTS][MOE_PACK_NAME_BYTES];
+    char variants[MOE_MAX_VARIANTS][MOE_NAME_BYTES];
     uint32_t n_classes;
     struct moe_size_class classes[MOE_MAX_CLASSES];
     uint32_t *class_of; /* [layer][expert][variant]; UINT32_MAX: no such variant */
@@ -53,7 +53,7 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
                            uint64_t default_bytes, struct moe_err *err);
 /* All experts alike, of bytes[variant] each. */
 int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t n_experts,
-                          uint32_t top_k, const char (*variants)[MOE_PACK_NAME_BYTES],
+                          uint32_t top_k, const char (*variants)[MOE_NAME_BYTES],
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
 /* Says which of the model's layers have experts: as many as the inventory has layers. */
 void moe_inventory_set_layers(struct moe_inventory *inventory, const uint8_t *layer_is_moe,

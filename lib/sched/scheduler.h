@@ -139,7 +139,7 @@ void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seco
 /* One expert of a request. */
 struct moe_need {
     uint32_t expert, n_rows; /* rows of the pass that use it */
-    float unimportance;      /* least score s of equation 2 (precision.h) over these rows */
+    float unimportance;      /* least score s of equation 2 (select.h) over these rows */
     bool precalculated;      /* computed already, on the host (DAOP IV-C) */
 };
 

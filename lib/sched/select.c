@@ -1,13 +1,78 @@
+/* Predicted experts. */
 #include "sched/select.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/best.h"
 #include "base/float16.h"
-#include "model/config.h" /* MOE_MAX_EXPERTS */
-#include "sched/precision.h"
-#include "trace/trace.h" /* moe_trace_default_keep */
+#include "base/rank.h"
+#include "model/config.h"  /* MOE_MAX_TOP_K */
+#include "profile/trace.h" /* moe_trace_default_keep */
+
+void moe_unimportance(const float *weights, uint32_t k, float *scores)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < k; i++)
+        sum += weights[i];
+    for (uint32_t i = 0; i < k; i++) {
+        double before = 0;
+        for (uint32_t j = 0; j < k; j++)
+            if (weights[j] > weights[i] || (weights[j] == weights[i] && j < i))
+                before += weights[j];
+        scores[i] = sum > 0 ? (float)(before / sum) : 0;
+    }
+}
+
+void moe_gate_below(float *weights, uint32_t k, double share)
+{
+    float scores[MOE_MAX_TOP_K];
+    double all = 0, kept = 0;
+    moe_unimportance(weights, k, scores);
+    for (uint32_t i = 0; i < k; i++) {
+        all += weights[i];
+        if (scores[i] > 0 && scores[i] > (float)(1 - share))
+            weights[i] = 0;
+        kept += weights[i];
+    }
+    for (uint32_t i = 0; kept < all && i < k; i++)
+        weights[i] = (float)(weights[i] * (all / kept));
+}
+
+enum moe_importance moe_importance_of(float score, double t1, double t2)
+{
+    /* As floats: a score of 0.6 is not above a threshold of 0.6. */
+    if (score == 0 || score <= (float)t1)
+        return MOE_IMPORTANT;
+    return score <= (float)t2 ? MOE_LESS_IMPORTANT : MOE_UNIMPORTANT;
+}
+
+void moe_least_popular(const uint32_t *rows, uint32_t n, double share, uint8_t *low)
+{
+    /* 0.29 is slightly less in binary: 0.29 of 100 experts must still be 29. */
+    uint32_t n_low = (uint32_t)(share * n + 1e-6);
+    memset(low, 0, n * sizeof *low);
+    for (; n_low > 0; n_low--) {
+        uint32_t least = n;
+        for (uint32_t i = 0; i < n; i++)
+            if (!low[i] && (least == n || rows[i] <= rows[least]))
+                least = i;
+        low[least] = 1;
+    }
+}
+
+void moe_least_unimportance(const uint32_t *chosen, const float *weights, uint32_t n_rows,
+                            uint32_t k, float *least)
+{
+    float scores[MOE_MAX_TOP_K];
+    for (uint64_t r = 0; r < n_rows; r++) {
+        moe_unimportance(weights + r * k, k, scores);
+        for (uint32_t i = 0; i < k; i++)
+            if (scores[i] < least[chosen[r * k + i]])
+                least[chosen[r * k + i]] = scores[i];
+    }
+}
+
+/* ---- Predicted experts ---- */
 
 _Static_assert(MOE_MAX_EXPERTS / 4 >= 2 * MOE_MAX_TOP_K, "room for all that a trace keeps");
 
@@ -81,4 +146,81 @@ void moe_tally(const float *probabilities, uint64_t stride, uint32_t n_rows, uin
     for (uint32_t e = 0; several && e < n_experts; e++)
         for (uint32_t r = 0; r < n_rows_of[e]; r++)
             scores[e] += 1;
+}
+
+/* ---- Cached experts that are preferred ---- */
+
+/* The least probability above 0 that a trace can keep. */
+#define LEAST_PROBABILITY 0x1p-24f
+
+uint32_t moe_preference_reach(uint32_t n_experts, uint32_t top_k)
+{
+    return moe_trace_default_keep(n_experts, top_k);
+}
+
+void moe_preference_carve(struct moe_preference *p, struct moe_arena *arena, uint32_t n_layers,
+                          uint32_t n_experts, uint32_t top_k)
+{
+    uint32_t reach = moe_preference_reach(n_experts, top_k);
+    p->n_layers = n_layers;
+    p->n_experts = n_experts;
+    p->top_k = top_k;
+    p->reach = reach;
+    p->spread = moe_arena_take(arena, n_layers, sizeof *p->spread);
+    p->seen = moe_arena_take(arena, n_layers, sizeof *p->seen);
+    p->experts = moe_arena_take(arena, reach, sizeof *p->experts);
+    p->probabilities = moe_arena_take(arena, reach, sizeof *p->probabilities);
+    p->cached = moe_arena_take(arena, n_experts, 1);
+    p->scores = moe_arena_take(arena, reach, sizeof *p->scores);
+    p->taken = moe_arena_take(arena, reach, 1);
+}
+
+void moe_preference_begin_sequence(struct moe_preference *p)
+{
+    memset(p->spread, 0, p->n_layers * sizeof *p->spread);
+    memset(p->seen, 0, p->n_layers * sizeof *p->seen);
+}
+
+/* Scores the experts; returns the layer's spread with them. */
+static double score(struct moe_preference *p, uint32_t layer)
+{
+    double most = -INFINITY, least = INFINITY;
+    for (uint32_t i = 0; i < p->n; i++) {
+        float rounded = moe_round_f16(p->probabilities[i]);
+        p->scores[i] = log(rounded > LEAST_PROBABILITY ? rounded : LEAST_PROBABILITY);
+        most = fmax(most, p->scores[i]);
+        least = fmin(least, p->scores[i]);
+    }
+    p->seen[layer] += p->seen[layer] < MOE_PREFER_SPAN;
+    p->spread[layer] += (most - least - p->spread[layer]) / p->seen[layer];
+    return p->spread[layer];
+}
+
+/* The best that is not taken yet; of equals the one that the router ranks higher. */
+static uint32_t best_left(const struct moe_preference *p)
+{
+    uint32_t best = p->n;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (!p->taken[i] && (best == p->n || p->scores[i] > p->scores[best]))
+            best = i;
+    return best;
+}
+
+uint32_t moe_preference_choose(struct moe_preference *p, uint32_t layer, uint32_t *chosen)
+{
+    double raise = p->lambda * score(p, layer);
+    uint32_t n_others = 0, n = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        p->scores[i] += p->cached[p->experts[i]] ? raise : 0;
+        p->taken[i] = i < p->keeps && i < p->top_k;
+    }
+    for (uint32_t k = p->keeps; k < p->top_k; k++)
+        p->taken[best_left(p)] = 1;
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!p->taken[i])
+            continue;
+        n_others += i >= p->top_k;
+        chosen[n++] = p->experts[i];
+    }
+    return n_others;
 }

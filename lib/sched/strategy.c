@@ -3,9 +3,35 @@
  */
 #include "sched/strategy.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "sched/boundary.h"
+#include "base/text.h"
+#include "model/config.h" /* MOE_MAX_TOP_K */
+#include "profile/statistics_figures.h"
+
+/*
+ * Values of a strategy's parts as text, of those that are more than a flag or a number: what each
+ * text means, and back. The reader and the writer of a part stand side by side.
+ */
+struct moe_part_codec {
+    /* false: the text is not a value of the part; *s is unchanged. */
+    bool (*parse)(const char *text, struct moe_strategy *s);
+    /* A text that `parse` turns into exactly the same value; at most `size` bytes with NUL. */
+    void (*write)(const struct moe_strategy *s, char *out, size_t size);
+};
+
+extern const struct moe_part_codec moe_part_predict, moe_part_prefetch, moe_part_cache,
+    moe_part_cache_weights, moe_part_alloc, moe_part_init, moe_part_on_miss, moe_part_prefer_cached,
+    moe_part_prefill;
+
+/* A whole number in least..most; false leaves *out untouched. */
+bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out);
+/* A share as a text that moe_parse_share reads back exactly: "25%", or "0.123456789" where a
+ * percentage is not exact. */
+void moe_part_share_text(double share, char *out, size_t size);
 
 /* ---- The table ---- */
 
@@ -312,4 +338,859 @@ const char *moe_strategy_boundary_from(const struct moe_strategy *s)
 {
     static const char *const words[] = {NULL, "from statistics", "an eighth: no statistics"};
     return s->cache && s->alloc == MOE_ALLOC_SHALLOW ? words[s->boundary_from] : NULL;
+}
+
+/*
+ * The parts of a strategy: their names, their help and their values, in one table.
+ */
+
+/* ---- The table ---- */
+
+/* What a part sets: fields that its codec knows, or a single flag or number. */
+enum field { FIELD_CODEC = 0, FIELD_FLAG, FIELD_SHARE, FIELD_COUNT };
+
+struct part {
+    struct moe_strategy_part shown;
+    const char *values; /* NULL: those of the cache, which its policies name */
+    enum field field;
+    size_t at; /* offset of the flag or number in struct moe_strategy */
+    const struct moe_part_codec *codec;
+};
+
+/* clang-format off */
+#define CODEC(name, text) .values = text, .codec = &moe_part_##name
+#define FIELD(name)       .at = offsetof(struct moe_strategy, name)
+#define FLAG(name)        .values = "on or off", .field = FIELD_FLAG, FIELD(name)
+#define SHARE(name)       .values = "a share from 0 to 1 (5% or 0.05)", .field = FIELD_SHARE, FIELD(name)
+#define COUNT(name, text) .values = text, .field = FIELD_COUNT, FIELD(name)
+
+/* on-miss=compute-host is not inexact: host and device of a test device compute the same, bit by
+ * bit. Where they do not (a GPU beside a host), the engine knows and says so. */
+static const struct part parts[MOE_N_PARTS] = {
+    [MOE_PART_PREDICT] = {
+        {"predict", "HOW", "how to predict the experts of later layers", "none"},
+        CODEC(predict, "none, previous, path, keys, gate-next[,token], gate-attention[-before]; "
+                       "token, requests, gate-ahead, gate-residual, [:N]")},
+    [MOE_PART_ASSUME_PREDICTION] = {
+        {"assume-prediction", "SHARE", "of a trace's choices, so many are predicted", "0"},
+        SHARE(assumed)},
+    [MOE_PART_PREFETCH] = {
+        {"prefetch", "LIMITS", "prefetch predicted experts, within limits", "none"},
+        CODEC(prefetch, "none, or some of percentile:P, count:N, slack[:LEAST], until-router, "
+                        "all, measured, with commas")},
+    [MOE_PART_PROTECT] = {
+        {"protect", NULL, "do not evict predicted experts", "off"}, FLAG(protect)},
+    [MOE_PART_PROTECT_TOKENS] = {
+        {"protect-tokens", NULL, "nor what a pass's tokens, drafts too, used last", "off"},
+        FLAG(protect_tokens)},
+    [MOE_PART_STREAM] = {
+        {"stream", NULL, "load layers whole, whatever their routers choose", "off"},
+        FLAG(stream)},
+    [MOE_PART_CACHE] = {
+        {"cache", "NAME", "which expert a full cache evicts", "none"}, CODEC(cache, NULL)},
+    [MOE_PART_CACHE_WEIGHTS] = {
+        {"cache-weights", "LIST", "weights of --cache hobbit: lru, lfu, lhu, fld", "default"},
+        CODEC(cache_weights, "default, or four numbers from 0 up, not all 0, with commas")},
+    [MOE_PART_KEEP_RECORDS] = {
+        {"keep-records", NULL, "keep the cache's records from one text to the next", "off"},
+        FLAG(keep_records)},
+    [MOE_PART_LOW_POOL] = {
+        {"low-pool", "SHARE", "share of the cache for low-precision experts", "0"},
+        SHARE(low_pool)},
+    [MOE_PART_ALLOC] = {
+        {"alloc", "NAME", "how the layers share the cache", "global"},
+        CODEC(alloc, "global, per-layer, shallow[:L|:auto] or frequency")},
+    [MOE_PART_INIT] = {
+        {"init", "NAME", "what the cache holds at the start", "empty"},
+        CODEC(init, "empty, frequency, layerwise or encoder-first")},
+    [MOE_PART_BUFFER] = {
+        {"buffer", "N", "experts in the cache where no size is given", "0"},
+        COUNT(buffer, "a whole number; 0: all that fit")},
+    [MOE_PART_CACHE_BITS] = {
+        {"cache-bits", "BITS", "bitwidth to keep where the best one does not fit", "0", "any"},
+        COUNT(cache_bits, "a whole number; 0: the best")},
+    [MOE_PART_ON_MISS] = {
+        {"on-miss", "HOW", "what to do with an absent expert", "load", "load-low,emergency"},
+        CODEC(on_miss, "load, load-low[:T1] or emergency; or compute-host[,or-load], alone or "
+                       "with one of the two before")},
+    [MOE_PART_SKIP_BELOW] = {
+        {"skip-below", "SHARE", "skip absent experts in the last SHARE of weight", "0", "any"},
+        SHARE(skip_below)},
+    [MOE_PART_GATE_BELOW] = {
+        {"gate-below", "SHARE", "decode without experts in the last SHARE of weight", "0", "any"},
+        SHARE(gate_below)},
+    [MOE_PART_PREFER_CACHED] = {
+        {"prefer-cached", "LAMBDA", "decode by scores that are higher for cached experts", "0",
+         "any", "auto"},
+        CODEC(prefer_cached, "a number from 0 up, of spreads, [:N] for the strongest N to stay; or "
+                             "auto")},
+    [MOE_PART_HOST_DECODES_ONLY] = {
+        {"host-decodes-only", NULL, "compute-host, but load the experts of a prompt", "off"},
+        FLAG(host_decodes_only)},
+    [MOE_PART_PREFILL] = {
+        {"prefill", "HOW", "order and precision of a prompt's experts", "routed-order", "hybrid"},
+        CODEC(prefill, "routed-order, popularity or hybrid[:SHARE][,or-popularity]")},
+    [MOE_PART_PREFILL_SWAP] = {
+        {"prefill-swap", NULL, "prompts: cache busy experts in place of idle ones", "off"},
+        FLAG(prefill_swap)},
+    [MOE_PART_PRECALCULATE] = {
+        {"precalculate", NULL, "compute predicted experts early, on the host", "off", "any"},
+        FLAG(precalculate)},
+    [MOE_PART_PRECALCULATE_FROM] = {
+        {"precalculate-from", "N", "... from MoE layer N on", "0"},
+        COUNT(precalculate_from, "a whole number; 0: 5/32 of the layers")},
+    [MOE_PART_DEGRADE] = {
+        {"degrade", NULL, "replace the weaker of two experts on the host", "off", "any"},
+        FLAG(degrade)},
+    [MOE_PART_DEGRADE_MOST] = {
+        {"degrade-most", "N", "... of more than two, no more than N", "0"},
+        COUNT(degrade_most, "a whole number; 0: all but the strongest")},
+};
+/* clang-format on */
+
+const struct moe_strategy_part *moe_strategy_part_at(enum moe_part part)
+{
+    return &parts[part].shown;
+}
+
+bool moe_strategy_part_find(const char *name, enum moe_part *out)
+{
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        if (strcmp(name, parts[part].shown.name) == 0) {
+            *out = part;
+            return true;
+        }
+    }
+    return false;
+}
+
+void moe_strategy_part_values(enum moe_part part, char out[MOE_PART_TEXT_BYTES])
+{
+    if (parts[part].values) {
+        snprintf(out, MOE_PART_TEXT_BYTES, "%s", parts[part].values);
+        return;
+    }
+    size_t n = (size_t)snprintf(out, MOE_PART_TEXT_BYTES, "none");
+    for (int i = 0; moe_policy_at(i) && n < MOE_PART_TEXT_BYTES; i++)
+        n += (size_t)snprintf(out + n, MOE_PART_TEXT_BYTES - n, "%s%s%s",
+                              moe_policy_at(i + 1) ? ", " : " or ", moe_policy_at(i)->name,
+                              moe_policy_at(i) == &moe_policy_lrfu ? "[:N]" : "");
+}
+
+static bool refuse(enum moe_part part, char why[128])
+{
+    char values[MOE_PART_TEXT_BYTES];
+    moe_strategy_part_values(part, values);
+    snprintf(why, 128, "is not %.120s", values);
+    return false;
+}
+
+bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *text, char why[128])
+{
+    const struct part *p = &parts[part];
+    void *at = (char *)s + p->at;
+    double share;
+    bool ok = false;
+    switch (p->field) {
+    case FIELD_CODEC:
+        ok = p->codec->parse(text, s);
+        break;
+    case FIELD_FLAG:
+        ok = strcmp(text, "on") == 0 || strcmp(text, "off") == 0;
+        if (ok)
+            *(bool *)at = strcmp(text, "on") == 0;
+        break;
+    case FIELD_SHARE:
+        ok = moe_parse_share(text, &share) && share <= 1;
+        if (ok)
+            *(double *)at = share;
+        break;
+    case FIELD_COUNT:
+        ok = moe_part_count(text, 0, UINT32_MAX, at);
+        break;
+    }
+    return ok || refuse(part, why);
+}
+
+void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
+                            char out[MOE_PART_TEXT_BYTES])
+{
+    const struct part *p = &parts[part];
+    const void *at = (const char *)s + p->at;
+    switch (p->field) {
+    case FIELD_CODEC:
+        p->codec->write(s, out, MOE_PART_TEXT_BYTES);
+        break;
+    case FIELD_FLAG:
+        snprintf(out, MOE_PART_TEXT_BYTES, "%s", *(const bool *)at ? "on" : "off");
+        break;
+    case FIELD_SHARE:
+        if (*(const double *)at > 0)
+            moe_part_share_text(*(const double *)at, out, MOE_PART_TEXT_BYTES);
+        else
+            snprintf(out, MOE_PART_TEXT_BYTES, "0");
+        break;
+    case FIELD_COUNT:
+        snprintf(out, MOE_PART_TEXT_BYTES, "%u", *(const uint32_t *)at);
+        break;
+    }
+}
+
+bool moe_strategy_has(const struct moe_strategy *s, enum moe_part part)
+{
+    char text[MOE_PART_TEXT_BYTES];
+    moe_strategy_part_text(s, part, text);
+    return strcmp(text, parts[part].shown.off) != 0;
+}
+
+static const char *after_comma(const char *list)
+{
+    const char *comma = strchr(list, ',');
+    return comma ? comma + 1 : NULL;
+}
+
+bool moe_strategy_part_inexact(const struct moe_strategy *s, enum moe_part part)
+{
+    char text[MOE_PART_TEXT_BYTES];
+    const char *inexact = parts[part].shown.inexact;
+    if (!inexact || !moe_strategy_has(s, part))
+        return false;
+    moe_strategy_part_text(s, part, text);
+    for (const char *item = text; item; item = after_comma(item)) {
+        size_t n = strcspn(item, ":,"); /* the word without its argument */
+        for (const char *at = inexact; at; at = after_comma(at))
+            if (strcspn(at, ",") == n && memcmp(at, item, n) == 0)
+                return true;
+    }
+    return strcmp(inexact, "any") == 0;
+}
+
+/*
+ * Whole strategies as text.
+ */
+
+/* ---- In one word ---- */
+
+static void replace(char *text, char from, char to)
+{
+    for (; *text; text++)
+        *text = *text == from ? to : *text;
+}
+
+/* "cache=lrfu", or "protect" for a flag that is on. */
+static int parse_part(const char *item, struct moe_strategy *out, uint32_t *named,
+                      struct moe_err *err)
+{
+    char name[32], value[MOE_STRATEGY_BRIEF], why[128];
+    enum moe_part part;
+    size_t n = strcspn(item, "=");
+    snprintf(name, sizeof name, "%.*s", (int)n, item);
+    if (!moe_strategy_part_find(name, &part))
+        return moe_fail(err, MOE_ERR_USAGE, "'%s' is not a part (--strategy help lists them)",
+                        name);
+    const char *alone = moe_strategy_part_at(part)->alone;
+    snprintf(value, sizeof value, "%s", item[n] ? item + n + 1 : alone ? alone : "on");
+    replace(value, ';', ',');
+    if (!moe_strategy_set(out, part, value, why))
+        return moe_fail(err, MOE_ERR_USAGE, "%s: '%s' %s", name, value, why);
+    *named |= 1u << part;
+    return MOE_OK;
+}
+
+int moe_strategy_parse(const char *text, struct moe_strategy *out, uint32_t *named,
+                       struct moe_err *err)
+{
+    char item[MOE_STRATEGY_BRIEF];
+    int status = MOE_OK;
+    *named = 0;
+    if (strlen(text) >= sizeof item)
+        return moe_fail(err, MOE_ERR_USAGE, "'%.40s...' is too long for a strategy", text);
+    size_t n = strcspn(text, "+");
+    snprintf(item, sizeof item, "%.*s", (int)n, text);
+    if (!moe_strategy_find(item, out))
+        return moe_fail(err, MOE_ERR_USAGE, "'%s' is not a strategy (--strategy help lists them)",
+                        item);
+    while (text[n] && status == MOE_OK) {
+        text += n + 1;
+        n = strcspn(text, "+");
+        snprintf(item, sizeof item, "%.*s", (int)n, text);
+        status = parse_part(item, out, named, err);
+    }
+    return status;
+}
+
+void moe_strategy_brief(const struct moe_strategy *s, char out[MOE_STRATEGY_BRIEF])
+{
+    struct moe_strategy preset = {0};
+    char mine[MOE_PART_TEXT_BYTES], its[MOE_PART_TEXT_BYTES];
+    if (s->name)
+        moe_strategy_find(s->name, &preset);
+    size_t n = (size_t)snprintf(out, MOE_STRATEGY_BRIEF, "%s", s->name ? s->name : "none");
+    for (enum moe_part part = 0; part < MOE_N_PARTS && n < MOE_STRATEGY_BRIEF; part++) {
+        moe_strategy_part_text(s, part, mine);
+        moe_strategy_part_text(&preset, part, its);
+        if (strcmp(mine, its) == 0)
+            continue;
+        replace(mine, ',', ';');
+        n += (size_t)snprintf(out + n, MOE_STRATEGY_BRIEF - n, "+%s=%s",
+                              moe_strategy_part_at(part)->name, mine);
+    }
+}
+
+/* How many parts differ from those of the row that names it. */
+static uint32_t n_differing(const struct moe_strategy *s)
+{
+    char brief[MOE_STRATEGY_BRIEF];
+    uint32_t n = 0;
+    moe_strategy_brief(s, brief);
+    for (const char *plus = strchr(brief, '+'); plus; plus = strchr(plus + 1, '+'))
+        n++;
+    return n;
+}
+
+void moe_strategy_name_nearest(struct moe_strategy *s)
+{
+    const struct moe_strategy from = *s;
+    uint32_t least = n_differing(s);
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        struct moe_strategy row = {0}, named = from;
+        moe_strategy_find(moe_strategy_name_at(i), &row);
+        named.name = row.name;
+        named.describe = row.describe;
+        /* What is no part must be the row's, too: a file has nothing else to tell it by. */
+        bool alike = row.resident == from.resident && row.host_falls_back == from.host_falls_back &&
+                     row.host_decodes_only == from.host_decodes_only &&
+                     row.prefill_falls_back == from.prefill_falls_back;
+        if (alike && n_differing(&named) < least) {
+            least = n_differing(&named);
+            *s = named;
+        }
+    }
+}
+
+/* ---- As options ---- */
+
+void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)
+{
+    if (s->resident) {
+        moe_buf_text(out, "--strategy resident");
+        return;
+    }
+    uint64_t began = out->size;
+    for (enum moe_part part = 0; part < MOE_N_PARTS; part++) {
+        char text[MOE_PART_TEXT_BYTES];
+        if (!moe_strategy_has(s, part) && part != MOE_PART_CACHE)
+            continue;
+        moe_strategy_part_text(s, part, text);
+        const struct moe_strategy_part *shown = moe_strategy_part_at(part);
+        moe_buf_printf(out, "%s--%s%s%s", out->size > began ? " " : "", shown->name,
+                       shown->arg ? " " : "", shown->arg ? text : "");
+    }
+}
+
+/*
+ * Values of parts as text (strategy.c).
+ */
+
+enum {
+    LEAST_EXPONENT = -5, /* of 10: beyond these people write exponents */
+    MOST_EXPONENT = 15,
+    PERCENT_DIGITS = 6, /* a share of more digits is shorter without the percent sign */
+};
+
+/* ---- Words ---- */
+
+/* Whether `text` is `word`, alone or followed by a colon and an argument: *arg, NULL for none. */
+static bool is_word(const char *text, const char *word, const char **arg)
+{
+    size_t n = strlen(word);
+    if (strncmp(text, word, n) != 0 || (text[n] && text[n] != ':'))
+        return false;
+    *arg = text[n] ? text + n + 1 : NULL;
+    return true;
+}
+
+static int find_word(const char *const *words, int n, const char *text, const char **arg)
+{
+    for (int i = 0; i < n; i++)
+        if (is_word(text, words[i], arg))
+            return i;
+    return -1;
+}
+
+/* Cuts the next item off a list with commas; false at its end, or when an item is too long to be
+ * valid. */
+static bool next_item(const char **list, char item[64])
+{
+    size_t n = *list ? strcspn(*list, ",") : 64;
+    if (n >= 64)
+        return false;
+    memcpy(item, *list, n);
+    item[n] = 0;
+    *list = (*list)[n] ? *list + n + 1 : NULL;
+    return true;
+}
+
+bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out)
+{
+    uint64_t n;
+    if (!moe_parse_u64(text, &n) || n < least || n > most)
+        return false;
+    *out = (uint32_t)n;
+    return true;
+}
+
+/* A number to so many significant digits, without an exponent unless it is very large or small. */
+static void write_digits(double x, int digits, char *out, size_t size)
+{
+    snprintf(out, size, "%.*e", digits - 1, x);
+    int exponent = atoi(strchr(out, 'e') + 1), decimals = digits - 1 - exponent;
+    if (exponent >= LEAST_EXPONENT && exponent <= MOST_EXPONENT)
+        snprintf(out, size, "%.*f", decimals > 0 ? decimals : 0, x);
+}
+
+/* The shortest text that reads back as the same number. */
+static void number_text(double x, char *out, size_t size)
+{
+    double back = NAN;
+    for (int digits = 1; digits <= 17 && back != x; digits++) {
+        write_digits(x, digits, out, size);
+        if (!moe_parse_double(out, &back))
+            break;
+    }
+}
+
+void moe_part_share_text(double x, char *out, size_t size)
+{
+    char percent[32];
+    double back = NAN;
+    for (int digits = 1; digits <= PERCENT_DIGITS && back != x; digits++) {
+        write_digits(100 * x, digits, percent, sizeof percent);
+        snprintf(out, size, "%s%%", percent);
+        if (!moe_parse_share(out, &back))
+            break;
+    }
+    if (back != x)
+        number_text(x, out, size);
+}
+
+/* ---- Values of the parts ---- */
+
+static const struct {
+    const char *word;
+    enum moe_predict_by by;
+    uint32_t depth; /* where the text has none */
+    bool takes_depth;
+    bool first_by_token;
+} predictors[] = {
+    {"none", MOE_PREDICT_BY_NOTHING, 0, false, false},
+    {"previous", MOE_PREDICT_BY_PREVIOUS, 1, false, false},
+    {"token", MOE_PREDICT_BY_TOKEN, 1, true, false},
+    {"path", MOE_PREDICT_BY_PATH, 1, false, false},
+    {"keys", MOE_PREDICT_BY_KEYS, 1, false, false},
+    {"requests", MOE_PREDICT_BY_REQUESTS, 1, true, false},
+    {"gate-next", MOE_PREDICT_BY_GATE, 1, false, false},
+    {"gate-next,token", MOE_PREDICT_BY_GATE, 1, false, true},
+    {"gate-ahead", MOE_PREDICT_BY_GATE, 3, true, false},
+    {"gate-residual", MOE_PREDICT_BY_RESIDUAL, 1, true, false},
+    {"gate-attention", MOE_PREDICT_BY_ATTENTION, 1, false, false},
+    {"gate-attention-before", MOE_PREDICT_BY_ATTENTION_BEFORE, 1, false, false},
+};
+
+static bool parse_predict(const char *text, struct moe_strategy *s)
+{
+    const char *arg;
+    for (size_t i = 0; i < sizeof predictors / sizeof predictors[0]; i++) {
+        if (!is_word(text, predictors[i].word, &arg))
+            continue;
+        uint32_t depth = predictors[i].depth;
+        if (arg && (!predictors[i].takes_depth || !moe_part_count(arg, 1, MOE_MAX_DEPTH, &depth)))
+            return false;
+        s->predict = predictors[i].by;
+        s->depth = depth;
+        s->first_by_token = predictors[i].first_by_token;
+        return true;
+    }
+    return false;
+}
+
+static void write_predict(const struct moe_strategy *s, char *out, size_t size)
+{
+    for (size_t i = 0; i < sizeof predictors / sizeof predictors[0]; i++) {
+        if (predictors[i].by != s->predict || predictors[i].first_by_token != s->first_by_token)
+            continue;
+        if (predictors[i].takes_depth)
+            snprintf(out, size, "%s:%u", predictors[i].word, s->depth);
+        else
+            snprintf(out, size, "%s", predictors[i].word);
+        if (predictors[i].depth == s->depth)
+            return;
+    }
+}
+
+static bool parse_limit(const char *text, struct moe_prefetch_limits *limits)
+{
+    static const char *const words[] = {"percentile",   "count", "slack",
+                                        "until-router", "all",   "measured"};
+    const char *arg;
+    int word = find_word(words, 6, text, &arg);
+    bool needs_arg = word == 0 || word == 1, takes_arg = needs_arg || word == 2;
+    if ((needs_arg && !arg) || (arg && !takes_arg))
+        return false;
+    switch (word) {
+    case 0:
+        return moe_parse_double(arg, &limits->percentile) && limits->percentile > 0 &&
+               limits->percentile < 100;
+    case 1:
+        return moe_part_count(arg, 1, UINT32_MAX, &limits->count);
+    case 2:
+        limits->slack = true;
+        return !arg || moe_part_count(arg, 1, UINT32_MAX, &limits->slack_least);
+    case 3:
+        return limits->until_router = true;
+    case 4:
+        return limits->top_k = true;
+    case 5:
+        return limits->measured = true;
+    default:
+        return false;
+    }
+}
+
+static bool parse_prefetch(const char *text, struct moe_strategy *s)
+{
+    struct moe_prefetch_limits limits = {0};
+    char item[64];
+    bool ok = true;
+    if (strcmp(text, "none") != 0)
+        while (ok && text)
+            ok = next_item(&text, item) && parse_limit(item, &limits);
+    if (ok)
+        s->prefetch = limits;
+    return ok;
+}
+
+static void write_prefetch(const struct moe_strategy *s, char *out, size_t size)
+{
+    const struct moe_prefetch_limits *p = &s->prefetch;
+    char number[32], percentile[48] = "", count[32] = "", least[16] = "";
+    if (p->percentile > 0) {
+        number_text(p->percentile, number, sizeof number);
+        snprintf(percentile, sizeof percentile, ",percentile:%s", number);
+    }
+    if (p->count)
+        snprintf(count, sizeof count, ",count:%u", p->count);
+    if (p->slack && p->slack_least)
+        snprintf(least, sizeof least, ":%u", p->slack_least);
+    char all[MOE_PART_TEXT_BYTES];
+    snprintf(all, sizeof all, "%s%s%s%s%s%s%s", percentile, count, p->slack ? ",slack" : "", least,
+             p->until_router ? ",until-router" : "", p->top_k ? ",all" : "",
+             p->measured ? ",measured" : "");
+    snprintf(out, size, "%s", all[0] ? all + 1 : "none");
+}
+
+/* Tokens: of less a use is forgotten before the next one. */
+static const double LEAST_HALF_LIFE = 0.1, MOST_HALF_LIFE = 1e6;
+
+static bool parse_cache(const char *text, struct moe_strategy *s)
+{
+    const char *arg = strchr(text, ':');
+    char name[MOE_PART_TEXT_BYTES];
+    double half_life = 0;
+    snprintf(name, sizeof name, "%.*s", (int)(arg ? arg - text : (long)strlen(text)), text);
+    const struct moe_policy_ops *policy = moe_policy_find(name);
+    if (!policy && strcmp(text, "none") != 0)
+        return false;
+    if (arg && (policy != &moe_policy_lrfu || !moe_parse_double(arg + 1, &half_life) ||
+                !(half_life >= LEAST_HALF_LIFE && half_life <= MOST_HALF_LIFE)))
+        return false;
+    s->cache = policy;
+    s->half_life = half_life;
+    return true;
+}
+
+static void write_cache(const struct moe_strategy *s, char *out, size_t size)
+{
+    char half_life[64];
+    if (!s->cache || !(s->half_life > 0)) {
+        snprintf(out, size, "%s", s->cache ? s->cache->name : "none");
+        return;
+    }
+    number_text(s->half_life, half_life, sizeof half_life);
+    snprintf(out, size, "%s:%s", s->cache->name, half_life);
+}
+
+static bool parse_weights(const char *text, struct moe_strategy *s)
+{
+    double weights[MOE_HOBBIT_WEIGHTS] = {0}, sum = 0;
+    char item[64];
+    if (strcmp(text, "default") != 0) {
+        for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++) {
+            if (!next_item(&text, item) || !moe_parse_double(item, &weights[i]) || weights[i] < 0)
+                return false;
+            sum += weights[i];
+        }
+        if (text || !(sum > 0) || !isfinite(sum))
+            return false;
+        if (fabs(sum - 1) > 1e-12) /* weights that sum to 1 stay exactly as they are */
+            for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+                weights[i] /= sum;
+    }
+    memcpy(s->weights, weights, sizeof weights);
+    return true;
+}
+
+static void write_weights(const struct moe_strategy *s, char *out, size_t size)
+{
+    char w[MOE_HOBBIT_WEIGHTS][32];
+    for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
+        number_text(s->weights[i], w[i], sizeof w[i]);
+    if (moe_strategy_weights(s))
+        snprintf(out, size, "%s,%s,%s,%s", w[0], w[1], w[2], w[3]);
+    else
+        snprintf(out, size, "default");
+}
+
+static const char *const allocations[] = {"global", "per-layer", "shallow", "frequency"};
+
+static bool parse_alloc(const char *text, struct moe_strategy *s)
+{
+    const char *arg;
+    uint32_t boundary = 0;
+    int word = find_word(allocations, 4, text, &arg);
+    if (word < 0 || (arg && word != MOE_ALLOC_SHALLOW))
+        return false;
+    if (word == MOE_ALLOC_SHALLOW && (!arg || strcmp(arg, "auto") == 0))
+        boundary = MOE_SHALLOW_AUTO;
+    else if (arg && !moe_part_count(arg, 0, MOE_SHALLOW_AUTO - 1, &boundary))
+        return false;
+    s->alloc = (enum moe_alloc)word;
+    s->boundary = boundary;
+    s->boundary_from = MOE_BOUNDARY_NAMED;
+    return true;
+}
+
+static void write_alloc(const struct moe_strategy *s, char *out, size_t size)
+{
+    if (s->alloc == MOE_ALLOC_SHALLOW && s->boundary != MOE_SHALLOW_AUTO)
+        snprintf(out, size, "shallow:%u", s->boundary);
+    else
+        snprintf(out, size, "%s", allocations[s->alloc]);
+}
+
+static const char *const initials[] = {"empty", "frequency", "layerwise", "encoder-first"};
+
+static bool parse_init(const char *text, struct moe_strategy *s)
+{
+    const char *arg;
+    int word = find_word(initials, 4, text, &arg);
+    if (word < 0 || arg)
+        return false;
+    s->init = (enum moe_init)word;
+    return true;
+}
+
+static void write_init(const struct moe_strategy *s, char *out, size_t size)
+{
+    snprintf(out, size, "%s", initials[s->init]);
+}
+
+/* An absent expert's place and precision, in any order; by default it is loaded at the best one. */
+enum { ON_LOAD = 0, ON_COMPUTE_HOST, ON_OR_LOAD, ON_LOAD_LOW, ON_EMERGENCY, N_ON_MISS };
+static const char *const misses[N_ON_MISS] = {"load", "compute-host", "or-load", "load-low",
+                                              "emergency"};
+
+static bool parse_on_miss(const char *text, struct moe_strategy *s)
+{
+    char item[64];
+    const char *arg;
+    bool has[N_ON_MISS] = {false};
+    double high_up_to = 0.6; /* HOBBIT 3.2 */
+    while (text) {
+        int word = next_item(&text, item) ? find_word(misses, N_ON_MISS, item, &arg) : -1;
+        if (word < 0 || has[word] ||
+            (arg && (word != ON_LOAD_LOW || !moe_parse_double(arg, &high_up_to) || high_up_to < 0 ||
+                     high_up_to > 1)))
+            return false;
+        has[word] = true;
+    }
+    if ((has[ON_LOAD] && has[ON_COMPUTE_HOST]) || (has[ON_LOAD_LOW] && has[ON_EMERGENCY]) ||
+        (has[ON_OR_LOAD] && !has[ON_COMPUTE_HOST]))
+        return false;
+    s->miss_place = has[ON_COMPUTE_HOST] ? MOE_MISS_COMPUTE_HOST : MOE_MISS_LOAD;
+    s->miss_precision = has[ON_LOAD_LOW]    ? MOE_MISS_BY_SCORE
+                        : has[ON_EMERGENCY] ? MOE_MISS_EMERGENCY
+                                            : MOE_MISS_BEST;
+    s->high_up_to = has[ON_LOAD_LOW] ? high_up_to : 0;
+    s->host_falls_back = has[ON_OR_LOAD];
+    return true;
+}
+
+/* "load" stands alone: beside a precision it goes without saying. */
+static void write_on_miss(const struct moe_strategy *s, char *out, size_t size)
+{
+    char number[32], precision[64] = "";
+    number_text(s->high_up_to, number, sizeof number);
+    if (s->miss_precision == MOE_MISS_BY_SCORE)
+        snprintf(precision, sizeof precision, ",%s:%s", misses[ON_LOAD_LOW], number);
+    else if (s->miss_precision == MOE_MISS_EMERGENCY)
+        snprintf(precision, sizeof precision, ",%s", misses[ON_EMERGENCY]);
+    if (s->miss_place == MOE_MISS_COMPUTE_HOST)
+        snprintf(out, size, "%s%s%s%s", misses[ON_COMPUTE_HOST], s->host_falls_back ? "," : "",
+                 s->host_falls_back ? misses[ON_OR_LOAD] : "", precision);
+    else
+        snprintf(out, size, "%s", precision[0] ? precision + 1 : misses[ON_LOAD]);
+}
+
+/* "0.5", or "0.5:2" where more than the strongest expert stays. */
+static bool parse_prefer_cached(const char *text, struct moe_strategy *s)
+{
+    char number[64];
+    size_t n = strcspn(text, ":");
+    double lambda = 0;
+    uint32_t keeps = 1;
+    bool by_map = strcmp(text, "auto") == 0;
+    if (n >= sizeof number)
+        return false;
+    memcpy(number, text, n);
+    number[n] = 0;
+    if (!by_map && (!moe_parse_double(number, &lambda) || !(lambda >= 0) || !isfinite(lambda)))
+        return false;
+    if (text[n] && !moe_part_count(text + n + 1, 1, MOE_MAX_TOP_K, &keeps))
+        return false;
+    s->prefer = lambda;
+    s->prefer_keeps = lambda > 0 ? keeps : 0;
+    s->prefer_by_map = by_map;
+    return true;
+}
+
+static void write_prefer_cached(const struct moe_strategy *s, char *out, size_t size)
+{
+    char number[32], keeps[16] = "";
+    number_text(s->prefer, number, sizeof number);
+    if (s->prefer_keeps > 1)
+        snprintf(keeps, sizeof keeps, ":%u", s->prefer_keeps);
+    snprintf(out, size, "%s%s", s->prefer_by_map ? "auto" : number, s->prefer_by_map ? "" : keeps);
+}
+
+static const char *const prefills[] = {"routed-order", "popularity", "hybrid"};
+static const char OR_POPULARITY[] = ",or-popularity";
+
+static bool parse_prefill(const char *text, struct moe_strategy *s)
+{
+    char first[64];
+    const char *rest = text, *arg;
+    if (!next_item(&rest, first))
+        return false;
+    int word = find_word(prefills, 3, first, &arg);
+    bool hybrid = word == MOE_PREFILL_HYBRID;
+    double share = hybrid ? 0.25 : 0; /* Fate 4.5 */
+    if (word < 0 || (rest && (!hybrid || strcmp(rest, OR_POPULARITY + 1) != 0)) ||
+        (arg && (!hybrid || !moe_parse_share(arg, &share) || share > 1)))
+        return false;
+    s->prefill = (enum moe_prefill)word;
+    s->low_share = share;
+    s->prefill_falls_back = rest != NULL;
+    return true;
+}
+
+static void write_prefill(const struct moe_strategy *s, char *out, size_t size)
+{
+    char share[32];
+    moe_part_share_text(s->low_share, share, sizeof share);
+    bool hybrid = s->prefill == MOE_PREFILL_HYBRID;
+    snprintf(out, size, "%s%s%s%s", prefills[s->prefill], hybrid ? ":" : "", hybrid ? share : "",
+             s->prefill_falls_back ? OR_POPULARITY : "");
+}
+
+const struct moe_part_codec moe_part_predict = {parse_predict, write_predict};
+const struct moe_part_codec moe_part_prefetch = {parse_prefetch, write_prefetch};
+const struct moe_part_codec moe_part_cache = {parse_cache, write_cache};
+const struct moe_part_codec moe_part_cache_weights = {parse_weights, write_weights};
+const struct moe_part_codec moe_part_alloc = {parse_alloc, write_alloc};
+const struct moe_part_codec moe_part_init = {parse_init, write_init};
+const struct moe_part_codec moe_part_on_miss = {parse_on_miss, write_on_miss};
+const struct moe_part_codec moe_part_prefer_cached = {parse_prefer_cached, write_prefer_cached};
+const struct moe_part_codec moe_part_prefill = {parse_prefill, write_prefill};
+
+/* ---- Shallow layers and deep ones ---- */
+
+/* Relative differences below this are rounding. */
+static const double ROUNDING = 1e-9;
+
+/* Accuracies of layers; below 0: not known. */
+struct accuracies {
+    double (*at)(const void *of, uint32_t layer);
+    const void *of;
+};
+
+static double known(const struct accuracies *a, uint32_t layer)
+{
+    double accuracy = a->at(a->of, layer);
+    return accuracy > 0 ? accuracy : 0;
+}
+
+static uint32_t find(const struct accuracies *a, uint32_t n_layers)
+{
+    double total = 0, before = 0, best = 0;
+    uint32_t first = 0;
+    while (first < n_layers && a->at(a->of, first) < 0)
+        first++;
+    uint32_t n_known = n_layers - first, boundary = n_known ? first : 0;
+    for (uint32_t i = first; i < n_layers; i++)
+        total += known(a, i);
+    for (uint32_t n = 1; n < n_known; n++) {
+        before += known(a, first + n - 1);
+        double n_after = n_known - n, after = total - before;
+        double rise = after / n_after - before / n;
+        /* How much smaller the sum of squares is with two means than with one. */
+        double gain = rise * rise * n * n_after / n_known;
+        if (rise > ROUNDING && gain > best * (1 + ROUNDING)) {
+            best = gain;
+            boundary = first + n;
+        }
+    }
+    return boundary;
+}
+
+static double in_list(const void *of, uint32_t layer)
+{
+    return ((const double *)of)[layer];
+}
+
+uint32_t moe_boundary(const double *accuracy, uint32_t n_layers)
+{
+    return find(&(struct accuracies){in_list, accuracy}, n_layers);
+}
+
+/* ---- Of statistics ---- */
+
+static double accuracy_at(const struct moe_statistics *s, enum moe_predictor predictor,
+                          uint32_t layer)
+{
+    double share = moe_figure_accuracy(s, layer, predictor).in_k;
+    return isnan(share) ? -1 : share;
+}
+
+/* Of the decoder's layers, counted from its first. */
+static double by_gate(const void *of, uint32_t layer)
+{
+    const struct moe_statistics *s = of;
+    return accuracy_at(s, MOE_PREDICT_GATE_1, s->shape.n_encoder + layer);
+}
+
+uint32_t moe_boundary_of_statistics(const struct moe_statistics *s)
+{
+    uint32_t n_layers = s->shape.n_layers - s->shape.n_encoder;
+    bool any = false;
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        any |= by_gate(s, layer) >= 0;
+    return any ? find(&(struct accuracies){by_gate, s}, n_layers) : UINT32_MAX;
+}
+
+void moe_layer_accuracies(const struct moe_statistics *s, enum moe_predictor predictor,
+                          double *accuracy)
+{
+    for (uint32_t layer = 0; layer < s->shape.n_layers; layer++)
+        accuracy[layer] = accuracy_at(s, predictor, layer);
 }

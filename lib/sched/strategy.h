@@ -2,11 +2,10 @@
  * Strategies: named presets, each a choice of parts. Every ablation is one argument: the strategy,
  * then the parts that differ from it, "fate+cache=lrfu+alloc=per-layer".
  *
- * Plain data: the scheduler (scheduler.h) and what it calls (select.h, precision.h, placement.h,
- * allocate.h, the policies) act on it; the simulator drives the same code. Four files implement
- * this header: strategy.c has the table of strategies and the rules of what goes together,
- * strategy_parts.c the table of parts, strategy_values.c the values of each part as text,
- * strategy_text.c whole strategies as text.
+ * Plain data: the scheduler (scheduler.h) and what it calls (select.h, placement.h, the
+ * policies) act on it; the simulator drives the same code. strategy.c has the table of strategies
+ * and the rules of what goes together, the table of parts, the values of each part as text, whole
+ * strategies as text.
  *
  * Sources: Fate 4 and 5.1, HOBBIT 3, DAOP IV, EdgeMoE III-C, Fiddler as DAOP and HOBBIT describe
  * it; MoE-Infinity (arXiv 2401.14361), MoE-Offloading (arXiv 2312.17238), AdapMoE (arXiv
@@ -23,7 +22,7 @@
 #include "base/err.h"
 #include "cache/link.h"
 #include "cache/policy.h"
-#include "record/statistics.h"
+#include "profile/statistics.h"
 
 /* predict: where the scores of later layers come from. */
 enum moe_predict_by {
@@ -65,7 +64,7 @@ enum moe_miss_place {
 /* ... and, whatever the place, at which precision. */
 enum moe_miss_precision {
     MOE_MISS_BEST = 0,
-    MOE_MISS_BY_SCORE,  /* a lower one where the score s (precision.h) is above high_up_to */
+    MOE_MISS_BY_SCORE,  /* a lower one where the score s (select.h) is above high_up_to */
     MOE_MISS_EMERGENCY, /* a lower one always (Fate 5.3) */
 };
 
@@ -98,7 +97,7 @@ enum { MOE_PRECALCULATE_AUTO = 0 };
 /* What decided L of `shallow`. */
 enum moe_boundary_from {
     MOE_BOUNDARY_NAMED = 0,  /* the strategy names it */
-    MOE_BOUNDARY_STATISTICS, /* each layer's accuracy of prediction (boundary.h) */
+    MOE_BOUNDARY_STATISTICS, /* each layer's accuracy of prediction (strategy.h) */
     MOE_BOUNDARY_EIGHTH,     /* an eighth of the layers: no statistics say more */
 };
 
@@ -147,7 +146,7 @@ struct moe_strategy {
     double gate_below; /* a decoded token leaves out chosen experts, present or not, whose score is
                           above 1 - this, and gives their weight to the others (AdapMoE); 0: none */
     double prefer;     /* a decoded token's scores of cached experts are raised by so many
-                          spreads (prefer.h); 0: not */
+                          spreads (select.h); 0: not */
     uint32_t prefer_keeps;  /* ... and so many of its strongest experts stay, at least 1 */
     bool prefer_by_map;     /* ... both as a bit map says (moe_calibration_apply) */
     bool host_decodes_only; /* compute-host: a prompt's absent experts are loaded all the same
@@ -337,5 +336,27 @@ static inline const double *moe_strategy_weights(const struct moe_strategy *s)
             return s->weights;
     return NULL;
 }
+
+/*
+ * Boundary: how many of the first layers are shallow (Fate 4.4). Pure.
+ */
+
+/* Fate reads L off a figure of the layers' prediction accuracies: shallow layers are those before
+ * the step. Here it is the split whose two means explain the accuracies best (least squares), among
+ * those whose first mean is the lower one. Layers whose accuracy is not known (below 0) at the
+ * beginning, since nothing is before the first, are shallow whatever the others are, and take no
+ * part in that; further on they count as 0. 0: there is no step, or nothing is known. accuracy:
+ * [n_layers]. */
+uint32_t moe_boundary(const double *accuracy, uint32_t n_layers);
+
+/* The same by the accuracies of statistics: of the next layer's router on this layer's gate input,
+ * as many experts as are chosen (Fate fig. 7). With an encoder, of the decoder's layers, from its
+ * first on. UINT32_MAX: they predicted nothing. */
+uint32_t moe_boundary_of_statistics(const struct moe_statistics *s);
+
+/* Each layer's accuracy of a predictor: the share of its experts among as many predicted; -1 where
+ * nothing was predicted. accuracy: [n_layers]. */
+void moe_layer_accuracies(const struct moe_statistics *s, enum moe_predictor predictor,
+                          double *accuracy);
 
 #endif

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "serve/access.h"
+#include "serve/http_access.h"
 
 struct moe_server;
 

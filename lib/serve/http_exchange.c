@@ -1,4 +1,4 @@
-#include "serve/http_exchange.h"
+#include "serve/http_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,15 @@
-#include "serve/http_routes.h"
+/* Routes, completions, responses. */
+#define _DEFAULT_SOURCE /* getentropy */
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "serve/http_completion.h"
-#include "serve/http_respond.h"
+#include "fmt/emit.h"
+#include "serve/http_internal.h"
+#include "serve/page.h"
 #include "serve/reply.h"
 #include "serve/server.h"
 
@@ -132,4 +138,392 @@ enum MHD_Result http_answer(struct exchange *x, const char *method)
     if (x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT)
         return http_complete(x);
     return answer_whole(x);
+}
+
+/* ---- Completions ---- */
+
+/* What a log probability takes in an answer, about. */
+enum { SAID_BYTES = 96 };
+
+/* What is known of a request that the server has. Until it is done, its members but the constant
+ * ones belong to the server's threads, which tell of one request never two things at once. */
+struct completion {
+    bool stream;        /* constant */
+    uint32_t n_choices; /* constant */
+    uint32_t n_ended;
+    struct moe_reply *reply;
+};
+
+static void free_completion(struct completion *c)
+{
+    moe_reply_free(c->reply);
+    free(c);
+}
+
+/* ---- What executors tell ---- */
+
+static void hear_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+{
+    struct exchange *x = ctx;
+    struct moe_http *h = x->http;
+    struct moe_buf event = {0};
+    moe_reply_text(x->completion->reply, choice, bytes, n, &event);
+    pthread_mutex_lock(&h->lock);
+    if (x->completion->stream)
+        exchange_put(x, &event);
+    else
+        exchange_book(x, n);
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&event);
+}
+
+static void hear_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
+{
+    struct exchange *x = ctx;
+    struct moe_http *h = x->http;
+    moe_reply_token(x->completion->reply, choice, said);
+    pthread_mutex_lock(&h->lock);
+    exchange_book(x, SAID_BYTES * (1 + said->n_top));
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* What a client is told of its answer's end: one that nobody but we have stopped is a failure. */
+static struct moe_server_result end_to_tell(const struct moe_server_result *result,
+                                            struct moe_err *err)
+{
+    struct moe_server_result told = *result;
+    if (told.status == MOE_OK && told.why == MOE_STOP_USER) {
+        told.status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped: the server is closing");
+        told.err = err;
+    }
+    return told;
+}
+
+static void count_end(struct moe_http_counts *counts, const struct moe_server_result *result)
+{
+    if (result->status != MOE_OK)
+        return;
+    moe_seconds_count(&counts->whole, result->seconds);
+    if (result->n_tokens)
+        moe_seconds_count(&counts->first_token, result->ttft_seconds);
+}
+
+static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
+{
+    struct exchange *x = ctx;
+    struct moe_http *h = x->http;
+    struct completion *c = x->completion;
+    struct moe_err err;
+    struct moe_buf rest = {0};
+    const struct moe_server_result told = end_to_tell(result, &err);
+    moe_reply_ended(c->reply, choice, &told, &rest);
+    bool last = ++c->n_ended == c->n_choices, failed = moe_reply_failed(c->reply) != NULL;
+    pthread_mutex_lock(&h->lock);
+    count_end(&h->counts, &told);
+    /* A stream that has not begun tells a failure by its status instead. */
+    if (!failed || x->stage == EXCHANGE_SENDING || x->out.size > 0)
+        exchange_put(x, &rest);
+    if (last) {
+        x->done = true;
+        exchange_tell(x);
+    }
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&rest);
+    if (last)
+        exchange_release(x);
+}
+
+/* ---- Submitting ---- */
+
+static enum MHD_Result refuse(struct exchange *x, unsigned status, const struct moe_err *why)
+{
+    exchange_drop_body(x);
+    return http_respond_error(x, status, why);
+}
+
+static int make_completion(struct exchange *x, const struct moe_request *r, struct moe_err *err)
+{
+    struct completion *c = calloc(1, sizeof *c);
+    if (!c)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+    c->stream = r->stream;
+    c->n_choices = r->n;
+    const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
+    int status = moe_reply_new(&c->reply, r, model ? model : "", err);
+    if (status != MOE_OK) {
+        free(c);
+        return status;
+    }
+    x->completion = c;
+    x->free_completion = free_completion;
+    return MOE_OK;
+}
+
+/* On failure the request is still ours. */
+static int submit(struct exchange *x, struct moe_request *r, struct moe_err *err)
+{
+    const struct moe_server_events events = {
+        .ctx = x, .text = hear_text, .token = r->logprobs ? hear_token : NULL, .ended = hear_end};
+    int status = make_completion(x, r, err);
+    if (status != MOE_OK)
+        return status;
+    exchange_set_stage(x, EXCHANGE_WAITING);
+    exchange_hold(x); /* for the server, until it has told the last end */
+    status = moe_server_submit(x->http->server, r, &events, &x->id, err);
+    if (status != MOE_OK) {
+        free_completion(x->completion);
+        x->completion = NULL;
+        exchange_set_stage(x, EXCHANGE_RECEIVING);
+        exchange_release(x);
+    }
+    return status;
+}
+
+static enum MHD_Result begin(struct exchange *x)
+{
+    struct moe_err err;
+    struct moe_request *r;
+    const enum moe_request_kind kind =
+        x->route == MOE_HTTP_CHAT ? MOE_REQUEST_CHAT : MOE_REQUEST_TEXT;
+    int status = moe_request_parse(&r, kind, x->body.data, x->body.size, &err);
+    if (status != MOE_OK)
+        return refuse(x, moe_reply_http_status(&err), &err);
+    status = submit(x, r, &err);
+    if (status == MOE_OK) {
+        exchange_drop_body(x);
+        return MHD_YES;
+    }
+    moe_request_free(r);
+    return refuse(x, status == MOE_ERR_LIMIT ? 429 : moe_reply_http_status(&err), &err);
+}
+
+/* ---- Sending ---- */
+
+static enum MHD_Result refuse_cut(struct exchange *x)
+{
+    struct moe_err err;
+    moe_fail(&err, MOE_ERR_LIMIT,
+             "the answers under way take more memory than the server's buffers have");
+    return http_respond_error(x, 503, &err);
+}
+
+enum MHD_Result http_complete(struct exchange *x)
+{
+    if (x->stage == EXCHANGE_RECEIVING)
+        return begin(x);
+    struct moe_http *h = x->http;
+    const struct completion *c = x->completion;
+    pthread_mutex_lock(&h->lock);
+    bool some = x->out.size > 0, ready = x->cut || x->done || (c->stream && some);
+    if (ready && !x->gone)
+        x->stage = EXCHANGE_SENDING;
+    pthread_mutex_unlock(&h->lock);
+    if (x->stage != EXCHANGE_SENDING)
+        return x->gone ? MHD_NO : MHD_YES;
+    if (x->cut)
+        return refuse_cut(x);
+    if (!some) {
+        const struct moe_err *why = moe_reply_failed(c->reply);
+        return http_respond_error(x, moe_reply_http_status(why), why);
+    }
+    return c->stream ? http_respond_stream(x) : http_respond(x, MHD_HTTP_OK, "application/json");
+}
+
+/* ---- Responses ---- */
+
+/* A piece of a stream that is handed on at once. */
+enum { STREAM_PIECE = 16 << 10 };
+
+const char *http_header(const struct exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* Queues the response, which may be NULL: there was no memory for it. */
+static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Response *response,
+                             const char *type)
+{
+    struct moe_http *h = x->http;
+    if (!response)
+        return MHD_NO;
+    pthread_mutex_lock(&h->lock);
+    x->stage = EXCHANGE_SENDING;
+    bool closing = h->closing;
+    moe_http_count(&h->counts, x->route, status);
+    pthread_mutex_unlock(&h->lock);
+    if (type)
+        MHD_add_response_header(response, "Content-Type", type);
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (closing)
+        MHD_add_response_header(response, "Connection", "close");
+    if (h->options.origins)
+        MHD_add_response_header(response, "Vary", "Origin");
+    if (x->foreign) {
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
+        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
+    }
+    enum MHD_Result result = MHD_queue_response(x->connection, status, response);
+    MHD_destroy_response(response); /* the connection has its own hold */
+    return result;
+}
+
+static struct MHD_Response *whole(struct exchange *x)
+{
+    return MHD_create_response_from_buffer(x->out.size, x->out.data, MHD_RESPMEM_PERSISTENT);
+}
+
+enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type)
+{
+    struct MHD_Response *response = x->out.failed ? NULL : whole(x);
+    if (response)
+        MHD_add_response_header(response, "Cache-Control", "no-store");
+    return queue(x, status, response, type);
+}
+
+/* Names of headers as a browser lists them. */
+static bool is_list_of_names(const char *text)
+{
+    return strlen(text) < 1024 &&
+           text[strspn(text, "abcdefghijklmnopqrstuvwxyz"
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ")] == 0;
+}
+
+enum MHD_Result http_respond_preflight(struct exchange *x)
+{
+    struct MHD_Response *response = whole(x);
+    const char *names = http_header(x, "Access-Control-Request-Headers");
+    if (response && x->foreign) {
+        MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
+        MHD_add_response_header(response, "Access-Control-Allow-Headers",
+                                names && is_list_of_names(names) ? names
+                                                                 : "Authorization, Content-Type");
+        MHD_add_response_header(response, "Access-Control-Max-Age", "600");
+    }
+    return queue(x, MHD_HTTP_NO_CONTENT, response, NULL);
+}
+
+/* Asking again makes sense when an answer has ended: as long as they took so far. */
+static void add_retry_after(struct exchange *x, struct MHD_Response *response)
+{
+    struct moe_http *h = x->http;
+    char seconds[16];
+    pthread_mutex_lock(&h->lock);
+    double mean = h->counts.whole.n ? h->counts.whole.sum / (double)h->counts.whole.n : 1;
+    pthread_mutex_unlock(&h->lock);
+    snprintf(seconds, sizeof seconds, "%.0f", mean < 1 ? 1 : mean > 60 ? 60 : mean);
+    MHD_add_response_header(response, "Retry-After", seconds);
+}
+
+enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const struct moe_err *why)
+{
+    moe_buf_release(&x->out);
+    moe_reply_error(&x->out, status, why);
+    struct MHD_Response *response = x->out.failed ? NULL : whole(x);
+    if (response && (status == MHD_HTTP_TOO_MANY_REQUESTS || status == 503))
+        add_retry_after(x, response);
+    if (response && status == MHD_HTTP_UNAUTHORIZED)
+        MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
+    if (response && status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        MHD_add_response_header(response, "Allow",
+                                x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT
+                                    ? "POST, OPTIONS"
+                                    : "GET, HEAD, OPTIONS");
+    return queue(x, status, response, "application/json");
+}
+
+/* ---- Streams ---- */
+
+static ssize_t take(void *ctx, uint64_t at, char *to, size_t n)
+{
+    (void)at;
+    struct exchange *x = ctx;
+    bool done;
+    int64_t took = exchange_take(x, to, n, &done);
+    if (took < 0)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (done)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (took == 0)
+        MHD_suspend_connection(x->connection);
+    return (ssize_t)took;
+}
+
+static void taken(void *ctx)
+{
+    exchange_release(ctx);
+}
+
+enum MHD_Result http_respond_stream(struct exchange *x)
+{
+    exchange_hold(x);
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_PIECE, take, x, taken);
+    if (!response) {
+        exchange_release(x);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, "Cache-Control", "no-cache");
+    MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies hand it on at once */
+    return queue(x, MHD_HTTP_OK, response, "text/event-stream");
+}
+
+/* ---- The page ---- */
+
+static void append_page(struct moe_buf *out, const char *nonce)
+{
+    const char *from = moe_page, *place;
+    while ((place = strstr(from, MOE_PAGE_NONCE))) {
+        moe_buf_append(out, from, (uint64_t)(place - from));
+        moe_buf_text(out, nonce);
+        from = place + sizeof MOE_PAGE_NONCE - 1;
+    }
+    moe_buf_text(out, from);
+}
+
+enum MHD_Result http_respond_page(struct exchange *x)
+{
+    uint64_t random[2];
+    char nonce[40], policy[400];
+    if (getentropy(random, sizeof random) != 0)
+        return MHD_NO;
+    snprintf(nonce, sizeof nonce, "%016llx%016llx", (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    snprintf(policy, sizeof policy,
+             "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; "
+             "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+             nonce, nonce);
+    append_page(&x->out, nonce);
+    struct MHD_Response *response = x->out.failed ? NULL : whole(x);
+    if (response) {
+        MHD_add_response_header(response, "Content-Security-Policy", policy);
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+        MHD_add_response_header(response, "Cache-Control", "no-store");
+    }
+    return queue(x, MHD_HTTP_OK, response, "text/html; charset=utf-8");
+}
+
+/* Replies: the list of models. */
+
+void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
+{
+    struct moe_emit e;
+    struct moe_sampler_options nothing;
+    const char *name;
+    moe_sampling_unsaid(&nothing);
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "object", "list");
+    moe_emit_open_list(&e, "data");
+    for (uint32_t i = 0; (name = moe_server_model(server, i)) != NULL; i++) {
+        moe_emit_open_map(&e, NULL);
+        moe_emit_text(&e, "id", name);
+        moe_emit_text(&e, "object", "model");
+        moe_emit_i64(&e, "created", (int64_t)time(NULL));
+        moe_emit_text(&e, "owned_by", "moe-serve");
+        const struct moe_sampler_options *published = moe_server_sampling(server, i);
+        if (published)
+            moe_sampling_emit(&e, "sampling", &nothing, published);
+        moe_emit_close(&e);
+    }
+    moe_emit_close(&e);
+    moe_emit_end_item(&e, NULL);
 }

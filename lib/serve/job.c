@@ -1,5 +1,5 @@
 #define _POSIX_C_SOURCE 200809L /* pthread */
-#include "serve/job.h"
+#include "serve/server_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/prompt.h"
+#include "engine/sampler.h"
 #include "grammar/constraint.h"
-#include "sample/token_said.h"
 
 /* ---- The list of requests ---- */
 

@@ -1,4 +1,6 @@
+/* What goes back to clients. */
 #define _DEFAULT_SOURCE /* getentropy */
+
 #include "serve/reply.h"
 
 #include <inttypes.h>
@@ -10,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "fmt/emit.h"
-#include "serve/reply_logprobs.h"
 #include "serve/server.h"
 
 struct choice {
@@ -307,4 +309,221 @@ void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *change
     moe_emit_u64(e, "activations", changes->activations);
     for (int i = 0; i < MOE_N_CHANGES; i++)
         moe_emit_u64(e, moe_change_key(i), changes->of[i]);
+}
+
+/* Replies: errors. */
+
+/* How sentences about a request begin (request.c), and one about its model. */
+#define OF_REQUEST "the request: '"
+#define OF_MODEL "the model '"
+
+static bool begins_with(const char *text, const char *words)
+{
+    return strncmp(text, words, strlen(words)) == 0;
+}
+
+unsigned moe_reply_http_status(const struct moe_err *why)
+{
+    switch (why->status) {
+    case MOE_ERR_USAGE:
+        return begins_with(why->text, OF_MODEL) ? 404 : 400;
+    case MOE_ERR_FORMAT:
+    case MOE_ERR_UNSUPPORTED:
+    case MOE_ERR_LIMIT:
+        return 400;
+    case MOE_ERR_MEMORY:
+    case MOE_ERR_INTERRUPTED:
+        return 503;
+    default:
+        return 500;
+    }
+}
+
+static const struct {
+    unsigned http_status;
+    const char *type, *code;
+} kinds[] = {
+    {401, "invalid_request_error", "invalid_api_key"},
+    {403, "permission_error", NULL},
+    {404, "invalid_request_error", "not_found"},
+    {413, "invalid_request_error", "request_too_large"},
+    {429, "rate_limit_error", "rate_limit_exceeded"},
+};
+
+static void put_or_null(struct moe_emit *e, const char *key, const char *text)
+{
+    if (text)
+        moe_emit_text(e, key, text);
+    else
+        moe_emit_null(e, key);
+}
+
+void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct moe_err *why)
+{
+    const char *type = http_status < 500 ? "invalid_request_error" : "server_error", *code = NULL;
+    char param[64] = "";
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].http_status == http_status) {
+            type = kinds[i].type;
+            code = kinds[i].code;
+        }
+    if (begins_with(why->text, OF_REQUEST)) {
+        const char *key = why->text + strlen(OF_REQUEST);
+        size_t n = strcspn(key, "'");
+        memcpy(param, key, n < sizeof param ? n : 0);
+    } else if (http_status == 404 && begins_with(why->text, OF_MODEL)) {
+        strcpy(param, "model");
+        code = "model_not_found";
+    } else if (why->status == MOE_ERR_UNSUPPORTED && begins_with(why->text, OF_MODEL)) {
+        code = "no_chat_template"; /* nothing else is missing of models (job.c) */
+    } else if (http_status == 400 && why->status == MOE_ERR_LIMIT) {
+        code = "context_length_exceeded";
+    }
+    moe_emit_open_map(e, "error");
+    moe_emit_text(e, "message", why->text);
+    moe_emit_text(e, "type", type);
+    put_or_null(e, "param", param[0] ? param : NULL);
+    put_or_null(e, "code", code);
+    moe_emit_close(e);
+}
+
+void moe_reply_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why)
+{
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_reply_emit_error(&e, http_status, why);
+    moe_emit_end_item(&e, NULL);
+}
+
+/* ---- Log probabilities ---- */
+
+enum { N_LISTS = 4, TOKENS = 0, TOKEN_LOGPROBS, TOP_LOGPROBS, OFFSETS };
+
+static const char *const list_names[N_LISTS] = {"tokens", "token_logprobs", "top_logprobs",
+                                                "text_offset"};
+
+/* Room for the next item of a list. */
+static struct moe_buf *next_item(struct moe_buf *list)
+{
+    moe_buf_text(list, list->size ? "," : "[");
+    return list;
+}
+
+/* ---- /v1/completions ---- */
+
+/* A token's name: its text, or "bytes:\xe2\x80" where it is none; NUL-terminated. */
+static void name_token(const struct moe_token_chance *c, struct moe_buf *name)
+{
+    moe_buf_clear(name);
+    bool is_text =
+        moe_utf8_valid(c->bytes, c->n_bytes) && !(c->n_bytes && memchr(c->bytes, 0, c->n_bytes));
+    if (is_text) {
+        moe_buf_append(name, c->bytes, c->n_bytes);
+    } else {
+        moe_buf_text(name, "bytes:");
+        for (uint32_t i = 0; i < c->n_bytes; i++)
+            moe_buf_printf(name, "\\x%02x", c->bytes[i]);
+    }
+    moe_buf_append(name, "", 1);
+}
+
+static void put_named(struct moe_emit *e, const struct moe_token_chance *c, struct moe_buf *name)
+{
+    name_token(c, name);
+    if (!name->failed)
+        moe_emit_rounded(e, (const char *)name->data, 9,
+                         moe_log_probability_shown(c->log_probability));
+}
+
+/* Two tokens with the same bytes have one name: the likelier one is shown. */
+static bool has_name_before(const struct moe_token_said *said, uint32_t n,
+                            const struct moe_token_chance *c)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (said->top[i].n_bytes == c->n_bytes &&
+            (c->n_bytes == 0 || memcmp(said->top[i].bytes, c->bytes, c->n_bytes) == 0))
+            return true;
+    return false;
+}
+
+static void add_top(struct reply_logprobs *p, const struct moe_token_said *said,
+                    struct moe_buf *name)
+{
+    struct moe_emit e;
+    struct moe_buf *list = next_item(&p->lists[TOP_LOGPROBS]);
+    moe_emit_begin_json(&e, list, MOE_EMIT_COMPACT);
+    for (uint32_t i = 0; i < said->n_top; i++)
+        if (!has_name_before(said, i, &said->top[i]))
+            put_named(&e, &said->top[i], name);
+    if (!has_name_before(said, said->n_top, &said->token))
+        put_named(&e, &said->token, name);
+    moe_emit_end_item(&e, NULL);
+}
+
+static void add_to_text(struct reply_logprobs *p, const struct moe_token_said *said)
+{
+    struct moe_buf name = {0};
+    name_token(&said->token, &name);
+    if (!name.failed)
+        moe_scalar_bytes(next_item(&p->lists[TOKENS]), name.data, name.size - 1);
+    p->lists[TOKENS].failed |= name.failed;
+    moe_buf_printf(next_item(&p->lists[TOKEN_LOGPROBS]), "%.9g",
+                   moe_log_probability_shown(said->token.log_probability));
+    moe_buf_printf(next_item(&p->lists[OFFSETS]), "%llu", (unsigned long long)p->offset);
+    if (p->with_top)
+        add_top(p, said, &name);
+    for (uint32_t i = 0; i < said->token.n_bytes; i++)
+        p->offset += (said->token.bytes[i] & 0xc0) != 0x80; /* not within a character */
+    moe_buf_release(&name);
+}
+
+/* ---- Both ---- */
+
+void reply_logprobs_begin(struct reply_logprobs *p, const struct moe_request *r)
+{
+    *p = (struct reply_logprobs){.kind = r->kind, .with_top = r->top_logprobs > 0};
+}
+
+void reply_logprobs_add(struct reply_logprobs *p, const struct moe_token_said *said)
+{
+    if (p->kind == MOE_REQUEST_CHAT)
+        moe_token_said_json(said, next_item(&p->lists[0]));
+    else
+        add_to_text(p, said);
+}
+
+bool reply_logprobs_failed(const struct reply_logprobs *p)
+{
+    bool failed = false;
+    for (int i = 0; i < N_LISTS; i++)
+        failed |= p->lists[i].failed;
+    return failed;
+}
+
+static void put_list(struct moe_emit *e, const char *key, struct moe_buf *list)
+{
+    moe_buf_text(list, list->size ? "]" : "[]");
+    moe_emit_json(e, key, list->data, list->size);
+    moe_buf_clear(list);
+}
+
+void reply_logprobs_put(struct reply_logprobs *p, struct moe_emit *e)
+{
+    moe_emit_open_map(e, "logprobs");
+    if (p->kind == MOE_REQUEST_CHAT) {
+        put_list(e, "content", &p->lists[0]);
+        moe_emit_null(e, "refusal");
+    }
+    for (int i = 0; i < N_LISTS && p->kind == MOE_REQUEST_TEXT; i++)
+        if (i == TOP_LOGPROBS && !p->with_top)
+            moe_emit_null(e, list_names[i]);
+        else
+            put_list(e, list_names[i], &p->lists[i]);
+    moe_emit_close(e);
+}
+
+void reply_logprobs_release(struct reply_logprobs *p)
+{
+    for (int i = 0; i < N_LISTS; i++)
+        moe_buf_release(&p->lists[i]);
 }

@@ -4,7 +4,7 @@
  * whose `failed` says when memory was short.
  *
  * Texts come in whole characters (engine/answer.h); bytes that are none go out as U+FFFD. The log
- * probabilities are the model's own, as sample/token_said.h says; in /v1/completions the token
+ * probabilities are the model's own, as engine/sampler.h says; in /v1/completions the token
  * itself is among the likeliest whether it was or not, and one that is no text is "bytes:\xe2\x80".
  */
 #ifndef MOE_SERVE_REPLY_H
@@ -14,7 +14,8 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "sample/token_said.h"
+#include "engine/sampler.h"
+#include "fmt/emit.h"
 #include "serve/request.h"
 
 struct moe_server;
@@ -61,5 +62,24 @@ void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *change
 
 /* {"object": "list", "data": [{"id", "object": "model", ...}]} */
 void moe_reply_models(struct moe_buf *out, const struct moe_server *server);
+
+/*
+ * Log probabilities of a choice as its reply will show them: of /v1/chat/completions an object for
+ * each token, of /v1/completions four lists. Begins with zeroes.
+ */
+
+struct reply_logprobs {
+    enum moe_request_kind kind;
+    bool with_top;           /* TEXT: the likeliest are wanted */
+    uint64_t offset;         /* TEXT: characters before the next token */
+    struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
+};
+
+void reply_logprobs_begin(struct reply_logprobs *p, const struct moe_request *r);
+void reply_logprobs_add(struct reply_logprobs *p, const struct moe_token_said *said);
+bool reply_logprobs_failed(const struct reply_logprobs *p);
+/* "logprobs": what was added since the last time. */
+void reply_logprobs_put(struct reply_logprobs *p, struct moe_emit *e);
+void reply_logprobs_release(struct reply_logprobs *p);
 
 #endif

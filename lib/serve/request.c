@@ -1,12 +1,42 @@
+/* What clients ask. */
+#define _DEFAULT_SOURCE /* getentropy */
+
 #include "serve/request.h"
 
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/buf.h"
+#include "base/clock.h"
 #include "base/mem.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
-#include "serve/request_parts.h"
+#include "grammar/grammar.h"
+#include "prompt/chat.h"
+
+/*
+ * The parts of reading a request: each reads some keys of the body into the request, which holds
+ * what it takes also where it fails. `body` is an object.
+ */
+/* Begins the sentences. */
+#define REQUEST "the request"
+
+/* messages, or prompt. */
+int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err);
+/* stop, metadata. */
+int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err *err);
+int request_read_fields(struct moe_request *r, const json_t *body, struct moe_err *err);
+/* Numbers and switches; and refuses what is not done. */
+int request_read_options(struct moe_request *r, const json_t *body, struct moe_err *err);
+
+/* A text in the tree, copied to *out. `where` is how the sentence calls it. */
+int request_copy_text(char **out, const json_t *value, const char *where, struct moe_err *err);
 
 enum {
     MALLOC_BYTES = 32,      /* of a small block, beside what is in it */
@@ -113,4 +143,604 @@ const char *moe_request_field(const struct moe_request *r, const char *name)
         if (strcmp(r->fields[i].name, name) == 0)
             return r->fields[i].text;
     return NULL;
+}
+
+/* Requests: numbers and switches of the body, by tables. */
+
+enum { BOTH = -1, TEXT_MAX_TOKENS = 16 };
+
+static bool is_given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
+
+/* ---- Numbers ---- */
+
+#define SAMPLING(member) offsetof(struct moe_request, sampling.member)
+#define OWN(member) offsetof(struct moe_request, member)
+
+/* A later key sets what an earlier one has set. */
+static const struct {
+    const char *key;
+    size_t at; /* in struct moe_request */
+    double low, high;
+} reals[] = {
+    {"temperature", SAMPLING(temperature), 0, 2},
+    {"top_p", SAMPLING(top_p), 0, 1},
+    {"min_p", SAMPLING(min_p), 0, 1},
+    {"repetition_penalty", SAMPLING(repeat_penalty), 0.1, 10},
+    {"repeat_penalty", SAMPLING(repeat_penalty), 0.1, 10},
+};
+
+static int read_reals(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
+        double *to = (double *)(void *)((char *)r + reals[i].at);
+        int status = moe_json_get_double(REQUEST, body, reals[i].key, false, to, err);
+        if (status != MOE_OK)
+            return status;
+        if (!isnan(*to) && !(*to >= reals[i].low && *to <= reals[i].high))
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' is %g, expected %g to %g",
+                            reals[i].key, *to, reals[i].low, reals[i].high);
+    }
+    return MOE_OK;
+}
+
+static const struct {
+    const char *key;
+    int kind; /* enum moe_request_kind, or BOTH */
+    size_t at;
+} switches[] = {
+    {"stream", BOTH, OWN(stream)},         {"ignore_eos", BOTH, OWN(ignore_eos)},
+    {"draft", BOTH, OWN(draft)},           {"logprobs", MOE_REQUEST_CHAT, OWN(logprobs)},
+    {"echo", MOE_REQUEST_TEXT, OWN(echo)},
+};
+
+static int read_switches(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0] && status == MOE_OK; i++)
+        if (switches[i].kind == BOTH || switches[i].kind == (int)r->kind)
+            status = moe_json_get_bool(REQUEST, body, switches[i].key, false,
+                                       (bool *)((char *)r + switches[i].at), err);
+    return status;
+}
+
+static int read_top_k(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *top_k = json_object_get(body, "top_k");
+    if (json_is_integer(top_k) && json_integer_value(top_k) == -1) {
+        r->sampling.top_k = 0; /* as some servers write "all" */
+        return MOE_OK;
+    }
+    return moe_json_get_u32(REQUEST, body, "top_k", 1000000, false, &r->sampling.top_k, err);
+}
+
+static int read_choices(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    int status = moe_json_get_u32(REQUEST, body, "n", MOE_REQUEST_MAX_CHOICES, false, &r->n, err);
+    if (status == MOE_OK && r->n == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'n' is 0, expected 1 to %d",
+                          MOE_REQUEST_MAX_CHOICES);
+    return status;
+}
+
+/* /v1/completions wants a number where /v1/chat/completions has a switch and a number. */
+static int read_logprobs(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    bool chat = r->kind == MOE_REQUEST_CHAT;
+    const char *key = chat ? "top_logprobs" : "logprobs";
+    int status = moe_json_get_u32(REQUEST, body, key, MOE_REQUEST_MAX_TOP_LOGPROBS, false,
+                                  &r->top_logprobs, err);
+    if (!chat)
+        r->logprobs = is_given(json_object_get(body, key));
+    else if (status == MOE_OK && r->top_logprobs && !r->logprobs)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'top_logprobs' goes with 'logprobs': true");
+    if (status == MOE_OK && r->logprobs && r->echo)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          REQUEST ": 'echo' with 'logprobs', those of the prompt, is not done");
+    return status;
+}
+
+static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    static const char *const keys[] = {"max_tokens", "max_completion_tokens"};
+    bool given = false;
+    r->max_tokens = r->kind == MOE_REQUEST_TEXT ? TEXT_MAX_TOKENS : UINT64_MAX;
+    for (int i = 0; i < 2; i++) {
+        uint32_t n = 0;
+        if (!is_given(json_object_get(body, keys[i])))
+            continue;
+        int status = moe_json_get_u32(REQUEST, body, keys[i], UINT32_MAX, false, &n, err);
+        if (status != MOE_OK)
+            return status;
+        if (given && n != r->max_tokens)
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' and '%s' differ", keys[1],
+                            keys[0]);
+        r->max_tokens = n;
+        given = true;
+    }
+    return MOE_OK;
+}
+
+static int read_seed(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *seed = json_object_get(body, "seed");
+    if (json_is_integer(seed))
+        r->sampling.seed = (uint64_t)json_integer_value(seed);
+    else if (is_given(seed))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'seed' is not a whole number of 64 bits");
+    else if (getentropy(&r->sampling.seed, sizeof r->sampling.seed) != 0)
+        r->sampling.seed = (uint64_t)(moe_seconds() * 1e9);
+    return MOE_OK;
+}
+
+static int read_stream_options(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *options = json_object_get(body, "stream_options");
+    if (!is_given(options))
+        return MOE_OK;
+    if (!r->stream)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stream_options' goes with 'stream': true");
+    return moe_json_get_bool(REQUEST ": 'stream_options'", options, "include_usage", false,
+                             &r->stream_usage, err);
+}
+
+/* ---- What an answer may be ---- */
+
+/* {"type": "text" | "json_object" | "json_schema", "json_schema": {"schema": {...}}}; llama.cpp's
+ * server takes {"type": "json_object", "schema": {...}} too. */
+static int read_format(struct moe_request *r, const json_t *format, struct moe_err *err)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    const json_t *schema = json_object_get(format, "schema");
+    if (type && strcmp(type, "text") == 0)
+        return MOE_OK;
+    if (type && strcmp(type, "json_schema") == 0) {
+        if (!is_given(schema))
+            schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+        if (!is_given(schema))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": 'response_format' of type json_schema has no "
+                                    "json_schema.schema");
+    } else if (!type || strcmp(type, "json_object") != 0) {
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'response_format' is none of the types text, json_object and "
+                                "json_schema");
+    }
+    return is_given(schema)
+               ? moe_grammar_of_schema(&r->grammar, REQUEST ": 'response_format'", schema, err)
+               : moe_grammar_of_objects(&r->grammar, err);
+}
+
+static int read_constraints(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *format = json_object_get(body, "response_format");
+    const json_t *schema = json_object_get(body, "json_schema");
+    const json_t *grammar = json_object_get(body, "grammar");
+    int status = MOE_OK;
+    if (json_string_length(grammar) == 0 && (!is_given(grammar) || json_is_string(grammar)))
+        grammar = NULL;
+    if (is_given(format))
+        status = read_format(r, format, err);
+    if (status != MOE_OK)
+        return status;
+    if ((r->grammar != NULL) + is_given(schema) + (grammar != NULL) > 1)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'response_format', 'json_schema' and 'grammar' exclude each "
+                                "other");
+    if (is_given(schema))
+        return moe_grammar_of_schema(&r->grammar, REQUEST ": 'json_schema'", schema, err);
+    if (grammar && !json_is_string(grammar))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'grammar' is not a text");
+    return grammar ? moe_grammar_parse(&r->grammar, REQUEST ": 'grammar'",
+                                       json_string_value(grammar), json_string_length(grammar), err)
+                   : MOE_OK;
+}
+
+/* What is too large, or not supported, is the request's fault too. */
+static int read_grammar(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    struct moe_err why;
+    int status = read_constraints(r, body, &why);
+    if (status == MOE_OK)
+        return MOE_OK;
+    return moe_fail(err, status == MOE_ERR_MEMORY ? status : MOE_ERR_FORMAT, "%s", why.text);
+}
+
+/* ---- What is not done ---- */
+
+/* Null, false, 0, "" and what is empty ask for nothing; nor do these words, apart by blanks, and
+ * this number. */
+static const struct {
+    const char *key, *words;
+    double number;
+} not_done[] = {
+    {"functions", "", 0},
+    {"function_call", "none auto", 0},
+    {"logit_bias", "", 0},
+    {"presence_penalty", "", 0},
+    {"frequency_penalty", "", 0},
+    {"best_of", "", 1},
+    {"suffix", "", 0},
+    {"audio", "", 0},
+    {"verbosity", "", 0},
+    {"web_search_options", "", 0},
+    /* Of other servers. */
+    {"allowed_token_ids", "", 0},
+    {"bad_words", "", 0},
+    {"chat_template", "", 0},
+    {"continue_final_message", "", 0},
+    {"dry_multiplier", "", 0},
+    {"dynatemp_range", "", 0},
+    {"guided_choice", "", 0},
+    {"guided_grammar", "", 0},
+    {"guided_json", "", 0},
+    {"guided_regex", "", 0},
+    {"length_penalty", "", 1},
+    {"min_tokens", "", 0},
+    {"mirostat", "", 0},
+    {"n_predict", "", 0},
+    {"prompt_logprobs", "", 0},
+    {"stop_token_ids", "", 0},
+    {"structured_outputs", "", 0},
+    {"tfs_z", "", 1},
+    {"typical_p", "", 1},
+    {"use_beam_search", "", 0},
+    {"xtc_probability", "", 0},
+};
+
+/* Whether `word` is one of words. */
+static bool is_among(const char *words, const char *word)
+{
+    size_t n = strlen(word), length;
+    for (; *words; words += length + strspn(words + length, " ")) {
+        length = strcspn(words, " ");
+        if (length == n && memcmp(words, word, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool asks_for_something(const json_t *value, const char *words, double number)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return json_object_size(value) > 0;
+    case JSON_ARRAY:
+        return json_array_size(value) > 0;
+    case JSON_STRING:
+        return json_string_length(value) > 0 && !is_among(words, json_string_value(value));
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return json_number_value(value) != 0 && json_number_value(value) != number;
+    case JSON_TRUE:
+        return true;
+    case JSON_FALSE:
+    case JSON_NULL:
+        break;
+    }
+    return false;
+}
+
+/* A list of "text" alone, or nothing. */
+static bool wants_other_modality(const json_t *body)
+{
+    const json_t *modalities = json_object_get(body, "modalities");
+    for (size_t i = 0; i < json_array_size(modalities); i++) {
+        const char *name = json_string_value(json_array_get(modalities, i));
+        if (!name || strcmp(name, "text") != 0)
+            return true;
+    }
+    return is_given(modalities) && !json_is_array(modalities);
+}
+
+static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
+{
+    const char *key = NULL;
+    for (size_t i = 0; i < sizeof not_done / sizeof not_done[0] && !key; i++) {
+        const json_t *value = json_object_get(body, not_done[i].key);
+        if (value && asks_for_something(value, not_done[i].words, not_done[i].number))
+            key = not_done[i].key;
+    }
+    if (!key && wants_other_modality(body))
+        key = "modalities";
+    if (key)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": '%s' asks for what this server does not do; leave it out", key);
+    return MOE_OK;
+}
+
+/* ---- All ---- */
+
+int request_read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
+        read_reals,      read_switches, read_top_k,          read_choices, read_logprobs,
+        read_max_tokens, read_seed,     read_stream_options, read_grammar,
+    };
+    moe_sampling_unsaid(&r->sampling);
+    r->n = 1;
+    r->draft = true;
+    int status = refuse_what_is_not_done(body, err);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == MOE_OK; i++)
+        status = parts[i](r, body, err);
+    return status;
+}
+
+/* Requests: the texts of the body. */
+
+int request_copy_text(char **out, const json_t *value, const char *where, struct moe_err *err)
+{
+    if (!json_is_string(value))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s is not a text", where);
+    size_t n = json_string_length(value);
+    if (memchr(json_string_value(value), 0, n))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has a NUL character inside", where);
+    *out = moe_strndup(json_string_value(value), n, err);
+    return *out ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+/* ---- Messages ---- */
+
+/* A copy of a value in the body. */
+static int take(struct moe_request *r, json_t **out, const json_t *value, struct moe_err *err)
+{
+    r->chat_bytes += moe_json_bytes(value);
+    return moe_json_copy(out, value, err);
+}
+
+/* A text of a message. */
+static int check_text(const json_t *text, const char *where, struct moe_err *err)
+{
+    if (!json_is_string(text))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s is not a text", where);
+    if (memchr(json_string_value(text), 0, json_string_length(text)))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has a NUL character inside", where);
+    return MOE_OK;
+}
+
+static int check_part(const json_t *part, size_t i, size_t k, struct moe_err *err)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    char where[80];
+    snprintf(where, sizeof where, "'messages[%zu].content[%zu].text'", i, k);
+    if (!type || strcmp(type, "text") != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'messages[%zu].content[%zu]' is a part of type %s: parts are "
+                                "texts here",
+                        i, k, type ? type : "unknown");
+    return check_text(json_object_get(part, "text"), where, err);
+}
+
+/* A text, or parts; with calls of tools perhaps neither. */
+static int check_content(const json_t *message, size_t i, struct moe_err *err)
+{
+    static const char *const others[] = {"function_call", "audio", "refusal"};
+    const json_t *content = json_object_get(message, "content"), *part;
+    char where[48];
+    size_t k;
+    int status = MOE_OK;
+    for (k = 0; k < sizeof others / sizeof others[0]; k++)
+        if (is_given(json_object_get(message, others[k])))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": 'messages[%zu].%s': messages are texts here", i, others[k]);
+    if (!is_given(content) && json_array_size(json_object_get(message, "tool_calls")))
+        return MOE_OK;
+    snprintf(where, sizeof where, "'messages[%zu].content'", i);
+    if (!json_is_array(content))
+        return check_text(content, where, err);
+    json_array_foreach(content, k, part)
+    {
+        if (status == MOE_OK)
+            status = check_part(part, i, k, err);
+    }
+    return status;
+}
+
+/* What routing rules look at. */
+static int copy_question(struct moe_request *r, struct moe_err *err)
+{
+    const json_t *last = NULL, *message;
+    struct moe_buf text = {0};
+    size_t i;
+    json_array_foreach(r->messages, i, message)
+    {
+        if (moe_chat_has_role(message, "user"))
+            last = message;
+    }
+    if (!last)
+        return MOE_OK;
+    moe_chat_append_content(last, &text);
+    if (!text.failed)
+        r->question = moe_strndup((const char *)text.data, text.size, err);
+    else
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+    moe_buf_release(&text);
+    return r->question ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+static int read_messages(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *messages = json_object_get(body, "messages"), *message;
+    size_t i;
+    int status = moe_chat_check_messages(REQUEST, messages, err);
+    json_array_foreach(messages, i, message)
+    {
+        if (status == MOE_OK)
+            status = check_content(message, i, err);
+    }
+    if (status == MOE_OK)
+        status = take(r, &r->messages, messages, err);
+    return status == MOE_OK ? copy_question(r, err) : status;
+}
+
+/* ---- What templates see beside messages ---- */
+
+static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *tools = json_object_get(body, "tools");
+    const json_t *choice = json_object_get(body, "tool_choice");
+    const char *how = is_given(choice) ? json_string_value(choice) : "auto";
+    if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' can be auto or none: what the model writes is its "
+                                "own choice");
+    if (is_given(tools) && !json_is_array(tools))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' is not a list");
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (!json_is_object(json_array_get(tools, i)))
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools[%zu]' is not an object", i);
+    if (json_array_size(tools) == 0 || strcmp(how, "none") == 0)
+        return MOE_OK;
+    return take(r, &r->tools, tools, err);
+}
+
+static int read_variables(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *given = json_object_get(body, "chat_template_kwargs");
+    const json_t *effort = json_object_get(body, "reasoning_effort");
+    if (is_given(given) && !json_is_object(given))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'chat_template_kwargs' is not an object");
+    if (json_object_size(given) > MOE_REQUEST_MAX_VARIABLES)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'chat_template_kwargs' has %zu keys, %d at most fit",
+                        json_object_size(given), MOE_REQUEST_MAX_VARIABLES);
+    if (is_given(effort) && !json_is_string(effort))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'reasoning_effort' is not a text");
+    if (json_object_size(given) == 0 && !is_given(effort))
+        return MOE_OK;
+    json_t *none = is_given(given) ? NULL : json_object();
+    int status = take(r, &r->variables, is_given(given) ? given : none, err);
+    json_decref(none);
+    if (status == MOE_OK && is_given(effort) &&
+        json_object_set_new(r->variables, "reasoning_effort",
+                            json_string(json_string_value(effort))) != 0)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+    return status;
+}
+
+static int read_chat(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    int status = read_messages(r, body, err);
+    if (status == MOE_OK)
+        status = read_tools(r, body, err);
+    return status == MOE_OK ? read_variables(r, body, err) : status;
+}
+
+/* ---- Prompts ---- */
+
+static int read_ids(struct moe_request *r, const json_t *list, struct moe_err *err)
+{
+    size_t n = json_array_size(list);
+    if (!(r->ids = moe_alloc(n, sizeof *r->ids, err)))
+        return MOE_ERR_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) > UINT32_MAX)
+            return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt[%zu]' is not a token's id", i);
+        r->ids[r->n_ids++] = (uint32_t)json_integer_value(id);
+    }
+    return MOE_OK;
+}
+
+static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *prompt = json_object_get(body, "prompt");
+    if (json_array_size(json_object_get(body, "tools")))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' goes with messages");
+    const json_t *first = json_array_get(prompt, 0);
+    if (json_is_array(prompt) && json_array_size(prompt) == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' is an empty list");
+    if (json_is_string(first) || json_is_array(first)) {
+        if (json_array_size(prompt) > 1)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            REQUEST ": 'prompt' has %zu prompts: one to a request is done",
+                            json_array_size(prompt));
+        prompt = first;
+    }
+    if (!is_given(prompt))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' is missing");
+    if (json_is_array(prompt))
+        return read_ids(r, prompt, err);
+    int status = request_copy_text(&r->prompt, prompt, "'prompt'", err);
+    r->n_prompt = status == MOE_OK ? strlen(r->prompt) : 0;
+    return status;
+}
+
+static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *prefix = json_object_get(body, "prefix_text");
+    if (!is_given(prefix))
+        return MOE_OK;
+    if (!r->prompt)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'prefix_text' goes with a prompt that is text");
+    return request_copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
+}
+
+int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    int status = r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err);
+    if (status == MOE_OK)
+        status = read_prefix(r, body, err);
+    if (status == MOE_OK && r->echo && !r->prompt)
+        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' goes with a prompt that is text");
+    return status;
+}
+
+/* ---- Stop texts and fields ---- */
+
+int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *stop = json_object_get(body, "stop");
+    bool one = json_is_string(stop);
+    size_t n = one ? 1 : json_array_size(stop);
+    int status = MOE_OK;
+    if (is_given(stop) && !one && !json_is_array(stop))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stop' is neither a text nor a list");
+    if (n > MOE_REQUEST_MAX_STOPS)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stop' has %zu texts, %d at most are taken",
+                        n, MOE_REQUEST_MAX_STOPS);
+    if (!(r->stops = moe_alloc(n + 1, sizeof *r->stops, err)))
+        return MOE_ERR_MEMORY;
+    for (size_t i = 0; i < n && status == MOE_OK; i++) {
+        char *text = NULL, where[24];
+        snprintf(where, sizeof where, "'stop[%zu]'", i);
+        status = request_copy_text(&text, one ? stop : json_array_get(stop, i),
+                                   one ? "'stop'" : where, err);
+        if (status == MOE_OK && text[0])
+            r->stops[r->n_stops++] = text;
+        else
+            free(text);
+    }
+    return status;
+}
+
+int request_read_fields(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    json_t *metadata = json_object_get(body, "metadata"), *value;
+    const char *key;
+    size_t n = json_object_size(metadata);
+    if (is_given(metadata) && !json_is_object(metadata))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'metadata' is not an object");
+    if (n > MOE_REQUEST_MAX_FIELDS)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'metadata' has %zu keys, %d at most fit", n,
+                        MOE_REQUEST_MAX_FIELDS);
+    if (n && !(r->fields = moe_alloc(n, sizeof *r->fields, err)))
+        return MOE_ERR_MEMORY;
+    json_object_foreach(metadata, key, value)
+    {
+        struct moe_request_field *f = &r->fields[r->n_fields++];
+        char where[64];
+        snprintf(where, sizeof where, "'metadata.%.40s'", key);
+        if (!(f->name = moe_strndup(key, strlen(key), err)))
+            return MOE_ERR_MEMORY;
+        int status = request_copy_text(&f->text, value, where, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
 }

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "sample/sampler.h"
+#include "engine/sampler.h"
 
 struct json_t;
 struct moe_grammar;
@@ -42,7 +42,7 @@ struct moe_request { /* owns all that it points at */
     enum moe_request_kind kind;
     char *model; /* asked for; NULL: whatever there is */
 
-    /* CHAT: the conversation as chat/chat.h has it, with all its members; variables are those of
+    /* CHAT: the conversation as prompt/chat.h has it, with all its members; variables are those of
      * "chat_template_kwargs", and "reasoning_effort". */
     struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
     uint64_t chat_bytes;                         /* that they take in memory */

@@ -9,12 +9,7 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "gpu.h"
-#include "serve/dispatching.h"
-#include "serve/executor.h"
-#include "serve/host_tier.h"
-#include "serve/job.h"
-#include "serve/memory.h"
-#include "serve/models.h"
+#include "serve/server_internal.h"
 
 /* Requests without a model's name, where rules lead to models. */
 #define BY_RULES "auto"

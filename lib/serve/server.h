@@ -2,9 +2,10 @@
  * Server: requests of many callers to the models of a collection, within one budget of memory
  * (CoServe, https://doi.org/10.1145/3676641.3715986). One pack is a collection of one.
  *
- * Executors, a thread each with a team of its own, take requests from queues that coe/dispatch.h
- * fills, and answer those to one model side by side (engine/batch.h). An answer is what the model
- * would give alone, bit for bit. Every function may be called from any thread.
+ * Executors, a thread each with a team of its own, take requests from queues that
+ * serve/coe_dispatch.h fills, and answer those to one model side by side (engine/batch.h). An
+ * answer is what the model would give alone, bit for bit. Every function may be called from any
+ * thread.
  */
 #ifndef MOE_SERVE_SERVER_H
 #define MOE_SERVE_SERVER_H
@@ -14,13 +15,13 @@
 
 #include "base/err.h"
 #include "base/progress.h"
-#include "coe/coe_plan.h"
-#include "coe/collection.h"
-#include "coe/costs.h"
-#include "coe/pool.h"
-#include "coe/schedule.h"
 #include "engine/answer.h"
 #include "engine/engine.h"
+#include "serve/coe_collection.h"
+#include "serve/coe_costs.h"
+#include "serve/coe_dispatch.h"
+#include "serve/coe_plan.h"
+#include "serve/coe_schedule.h"
 #include "serve/request.h"
 
 enum {

@@ -73,7 +73,7 @@ void moe_draw_spelling(struct moe_buf *out, struct moe_screen screen, const char
 /* "±", or "+-" on a screen without Unicode. */
 const char *moe_draw_plus_minus(struct moe_screen screen);
 
-/* A table of figures as text, for a screen (moe_draw_table) and for a page (html/page.h): row 0 has
+/* A table of figures as text, for a screen (moe_draw_table) and for a page (show/html.h): row 0 has
  * the heads, the first column names, the others figures at the right. Columns that a screen has no
  * room for are left out, the last first. */
 enum { MOE_TABLE_COLUMNS = 7, MOE_TABLE_ROWS = 40, MOE_TABLE_CELL = 64 };

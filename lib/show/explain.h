@@ -1,20 +1,56 @@
 /*
- * Explanations of plans, statistics, traces, bit maps, device profiles and packs, in plain words,
- * for someone who has not read the papers, and as JSON for scripts.
+ * Heat maps: an amount for each expert, layers down, experts across, in shades of a usual amount.
  */
 #ifndef MOE_SHOW_EXPLAIN_H
 #define MOE_SHOW_EXPLAIN_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/buf.h"
 #include "base/err.h"
+#include "fmt/emit.h"
+#include "pack/map.h"
 #include "plan/plan.h"
-#include "record/device.h"
-#include "record/map.h"
-#include "record/statistics.h"
+#include "profile/device.h"
+#include "profile/statistics.h"
+#include "profile/trace.h"
 #include "sched/exactness.h"
+#include "serve/coe_plan.h"
 #include "show/draw.h"
-#include "show/heat.h"
-#include "trace/trace.h"
+
+struct moe_heat {
+    uint32_t n_layers, n_experts;
+    double *values; /* [n_layers][n_experts]; NAN: not known, drawn "?"; below 0: "-" */
+    double usual;
+    const uint32_t *names; /* [n_layers] how layers are called; NULL: from 0 on */
+};
+
+/* All values 0. Released with moe_heat_release, also after a failure. */
+int moe_heat_init(struct moe_heat *heat, uint32_t n_layers, uint32_t n_experts,
+                  struct moe_err *err);
+void moe_heat_release(struct moe_heat *heat);
+/* Of counts: each expert's share of its layer's activations; usual: all alike. */
+int moe_heat_of_counts(struct moe_heat *heat, const uint64_t *counts, uint32_t n_layers,
+                       uint32_t n_experts, struct moe_err *err);
+
+/* How many experts a column and layers a line hold on this screen: a cell is the mean of its known
+ * values. A map has at most MOE_HEAT_LINES lines. */
+enum { MOE_HEAT_LINES = 96 };
+uint32_t moe_heat_experts(const struct moe_heat *heat, struct moe_screen screen);
+uint32_t moe_heat_layers(const struct moe_heat *heat);
+/* The mean of the known values of so many layers and experts from the first on; NAN: none is. */
+double moe_heat_cell(const struct moe_heat *heat, uint32_t layer, uint32_t n_layers,
+                     uint32_t expert, uint32_t n_experts);
+/* With the colours of a terminal, from cold to warm, where it has any. */
+void moe_draw_heat(const struct moe_heat *heat, struct moe_screen screen, struct moe_buf *out);
+/* A list of the layers' lists; null for what is not known. */
+void moe_heat_json(struct moe_emit *e, const char *key, const struct moe_heat *heat);
+
+/*
+ * Explanations of plans, statistics, traces, bit maps, device profiles and packs, in plain words,
+ * for someone who has not read the papers, and as JSON for scripts.
+ */
 
 /* ---- A plan ---- */
 
@@ -93,5 +129,25 @@ void moe_explain_device(const struct moe_device *d, struct moe_screen screen, st
  * Errors of reading it. */
 int moe_explain_pack(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_err *err);
+
+/* A plan of a collection of expert models (moe-coe(5)) for a person. */
+
+/* What each executor has, why, and what was tried. */
+void moe_explain_coe_plan(const struct moe_coe_plan *plan, struct moe_screen screen,
+                          struct moe_buf *out);
+
+/*
+ * Explaining whatever file it is given: a plan (of a model or a collection), statistics, a trace, a
+ * bit map, a device profile, a pack; and a plan beside another or beside its run.
+ */
+
+/* For a person, or as JSON; picture: what follows `out` and may have terminal sequences, though no
+ * names from the file. MOE_ERR_FORMAT: damaged, or nothing that is known; errors of reading
+ * it. */
+int moe_explain_file(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
+                     struct moe_buf *picture, struct moe_err *err);
+/* `path`: a plan; `other`: a plan, or what moe-run --stats-json wrote. */
+int moe_compare_files(const char *path, const char *other, bool json, struct moe_screen screen,
+                      struct moe_buf *out, struct moe_err *err);
 
 #endif

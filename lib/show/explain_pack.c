@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/text.h"
-#include "engine/fit_pack.h"
+#include "engine/memory.h"
 #include "fmt/emit.h"
 #include "show/draw.h"
 #include "show/explain.h"

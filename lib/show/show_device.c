@@ -1,4 +1,4 @@
-#include "show/show_device.h"
+#include "show/show.h"
 
 #include <inttypes.h>
 #include <math.h>

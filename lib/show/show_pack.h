@@ -26,8 +26,8 @@ struct moe_weight_sum {
 struct moe_pack_summary {
     struct moe_config config;
     uint32_t n_moe_layers;
-    struct moe_weight_sum variants[MOE_PACK_MAX_VARIANTS]; /* as the pack numbers them */
-    bool mixed[MOE_PACK_MAX_VARIANTS]; /* its experts do not all have the same bits */
+    struct moe_weight_sum variants[MOE_MAX_VARIANTS]; /* as the pack numbers them */
+    bool mixed[MOE_MAX_VARIANTS]; /* its experts do not all have the same bits */
     struct moe_weight_sum dense;
     struct moe_weight_sum ahead; /* tensors and experts of layers that draft, in no other sum */
     uint64_t tokenizer_bytes;

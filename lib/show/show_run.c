@@ -1,4 +1,4 @@
-#include "show/show_run.h"
+#include "show/show.h"
 
 #include <inttypes.h>
 #include <stdio.h>

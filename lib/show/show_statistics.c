@@ -1,13 +1,13 @@
-#include "show/show_statistics.h"
+#include "show/show.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
 #include "fmt/emit.h"
-#include "record/statistics_figures.h"
+#include "profile/statistics_figures.h"
 #include "show/draw.h"
-#include "show/heat.h"
+#include "show/explain.h"
 
 enum { BAR_WIDTH = 40 };
 

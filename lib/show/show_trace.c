@@ -1,4 +1,4 @@
-#include "show/show_trace.h"
+#include "show/show.h"
 
 #include <inttypes.h>
 

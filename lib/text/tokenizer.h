@@ -23,7 +23,7 @@
 
 struct moe_tokenizer;
 
-/* Checkpoints' tokenizers are read by vocab/vocab.h. */
+/* Checkpoints' tokenizers are read by text/vocab.h. */
 
 /* From a pack's section, and into it. */
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "text/tokenizer_impl.h"
+#include "text/internal.h"
 
 struct encoder {
     const struct moe_tokenizer *tok;

@@ -52,7 +52,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
-#include "text/tokenizer_impl.h"
+#include "text/internal.h"
 
 enum { VERSION = 1 };
 

@@ -1,3 +1,4 @@
+/* The unigram model: a trie over pieces, and the likeliest way to cut a text. */
 #include "text/unigram.h"
 
 #include <stdbool.h>
@@ -6,6 +7,100 @@
 
 #include "base/mem.h"
 #include "base/text.h"
+
+struct moe_trie_node {
+    uint32_t parent;
+    uint32_t token; /* MOE_TRIE_NONE: no token ends here */
+    uint8_t byte;   /* that leads here from the parent */
+};
+
+static uint32_t hash_step(uint32_t node, uint8_t byte)
+{
+    uint64_t key = ((uint64_t)node << 8 | byte) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(key >> 32);
+}
+
+/* The slot of the step, empty where there is no such child. */
+static uint32_t find_slot(const struct moe_trie *t, uint32_t node, uint8_t byte)
+{
+    uint32_t at = hash_step(node, byte) & t->mask;
+    for (; t->slots[at]; at = (at + 1) & t->mask) {
+        const struct moe_trie_node *child = &t->nodes[t->slots[at]];
+        if (child->parent == node && child->byte == byte)
+            break;
+    }
+    return at;
+}
+
+/* Twice the room: as many nodes as fill the table by half. */
+static int grow(struct moe_trie *t, struct moe_err *err)
+{
+    uint64_t room = t->node_room ? 2 * (uint64_t)t->node_room : 256;
+    if (room > UINT32_MAX / 2)
+        return moe_fail(err, MOE_ERR_FORMAT, "the tokens' texts are too long for one vocabulary");
+    struct moe_trie_node *nodes = realloc(t->nodes, room * sizeof *nodes);
+    if (nodes)
+        t->nodes = nodes;
+    uint32_t *slots = moe_alloc(2 * room, sizeof *slots, err);
+    if (!nodes || !slots) {
+        free(slots);
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: %llu nodes of a vocabulary",
+                        (unsigned long long)room);
+    }
+    free(t->slots);
+    t->slots = slots;
+    t->mask = (uint32_t)(2 * room - 1);
+    t->node_room = (uint32_t)room;
+    for (uint32_t i = 1; i < t->n_nodes; i++)
+        t->slots[find_slot(t, t->nodes[i].parent, t->nodes[i].byte)] = i;
+    if (t->n_nodes == 0)
+        t->nodes[t->n_nodes++] = (struct moe_trie_node){.token = MOE_TRIE_NONE};
+    return MOE_OK;
+}
+
+int moe_trie_add(struct moe_trie *t, const uint8_t *text, uint64_t n, uint32_t id,
+                 struct moe_err *err)
+{
+    uint32_t node = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        int status = t->n_nodes == t->node_room ? grow(t, err) : MOE_OK;
+        if (status != MOE_OK)
+            return status;
+        uint32_t slot = find_slot(t, node, text[i]);
+        if (!t->slots[slot]) {
+            t->nodes[t->n_nodes] = (struct moe_trie_node){node, MOE_TRIE_NONE, text[i]};
+            t->slots[slot] = t->n_nodes++;
+        }
+        node = t->slots[slot];
+    }
+    t->nodes[node].token = id;
+    return MOE_OK;
+}
+
+uint32_t moe_trie_child(const struct moe_trie *t, uint32_t node, uint8_t byte)
+{
+    return t->n_nodes ? t->slots[find_slot(t, node, byte)] : 0;
+}
+
+uint32_t moe_trie_token(const struct moe_trie *t, uint32_t node)
+{
+    return t->nodes[node].token;
+}
+
+uint64_t moe_trie_bytes(const struct moe_trie *t)
+{
+    uint64_t n_slots = t->slots ? (uint64_t)t->mask + 1 : 0;
+    return t->node_room * sizeof *t->nodes + n_slots * sizeof *t->slots;
+}
+
+void moe_trie_release(struct moe_trie *t)
+{
+    free(t->nodes);
+    free(t->slots);
+    *t = (struct moe_trie){0};
+}
+
+/* ---- The likeliest pieces ---- */
 
 void moe_unigram_release(struct moe_unigram *u)
 {

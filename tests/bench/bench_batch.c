@@ -26,7 +26,7 @@
 #include "bench_reads.h"
 #include "engine/batch.h"
 #include "engine/engine.h"
-#include "experts/expert_load.h"
+#include "infer/experts.h"
 #include "kern/kern.h"
 
 enum { N_COUNTS = 5, MOST = 16, ROUNDS = 3, MAX_PROMPT = 4096, MAX_EXPERTS = 1024 };

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "coe/coe_planner.h"
+#include "serve/coe_planner.h"
 
 enum { QUEUED = 100000, PARTS = 20, MAX_EXECUTORS = 16 };
 

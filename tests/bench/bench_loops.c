@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/par.h"
-#include "bench/read_rate.h"
+#include "tune/device_bench.h"
 
 enum { ITEMS = 160, GRAIN = 4, STEPS = 1200, ITEM_BYTES = 4096, RUNS = 400, N_SLEEPS = 5 };
 

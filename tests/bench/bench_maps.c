@@ -16,9 +16,9 @@
 
 #include "base/cpu.h"
 #include "base/random.h"
-#include "calibrate/dense_bits.h"
-#include "calibrate/quality.h"
 #include "kern/kern.h"
+#include "tune/dense_bits.h"
+#include "tune/quality.h"
 
 enum { MAX_TOKENS = 256 };
 

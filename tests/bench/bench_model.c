@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "bench/bench.h"
 #include "kern/kern.h"
+#include "tune/bench.h"
 
 #include "bench_peaks.h"
 

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/par.h"
-#include "bench/read_rate.h"
+#include "tune/device_bench.h"
 
 struct bench_peaks {
     double fma; /* f32 multiply-adds per second, all threads together; 0 unknown */

@@ -12,8 +12,8 @@
 #include "base/par.h"
 #include "engine/engine.h"
 #include "kern/kern.h"
-#include "study/documents.h"
-#include "study/probe.h"
+#include "tune/documents.h"
+#include "tune/probe.h"
 
 enum { MAX_TOKENS = 256, MAX_ROUNDS = 99 };
 

@@ -70,7 +70,7 @@ static int open_synthetic(struct bench *b, uint32_t n_layers, uint32_t n_experts
 
 static int open_bench(struct bench *b, const char *what, double share, struct moe_err *err)
 {
-    static const char variants[2][MOE_PACK_NAME_BYTES] = {"4", "2"};
+    static const char variants[2][MOE_NAME_BYTES] = {"4", "2"};
     static const uint64_t bytes[2] = {EXPERT_BYTES, EXPERT_BYTES / 2};
     uint32_t n_layers, n_experts, top_k;
     char end;

@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "bench/bench.h"
 #include "gpu_figures.h"
 #include "gpu_ops.h"
+#include "tune/bench.h"
 
 enum {
     MAX_TAKEN = 64,

@@ -4,8 +4,8 @@
 
 #include "base/file.h"
 #include "engine/engine.h"
-#include "gpu/gpu_work.h"
 #include "gpu_bench.h"
+#include "infer/gpu_work.h"
 #include "sched/inventory.h"
 
 struct model_bench {

@@ -12,10 +12,10 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "record/device.h"
+#include "profile/device.h"
+#include "profile/trace.h"
 #include "sched/strategy.h"
-#include "study/documents.h"
-#include "trace/trace.h"
+#include "tune/documents.h"
 
 enum {
     MAX_CANDIDATES = 64,

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "base/par.h"
-#include "engine/fit_pack.h"
+#include "engine/memory.h"
 #include "plan/planner.h"
 #include "strategies_bench.h"
-#include "study/probe.h"
+#include "tune/probe.h"
 
 /* Decoded tokens; what is not known is 0. */
 struct prediction {

@@ -6,17 +6,17 @@
  * Of every tensor that is accepted the first and last values are read, and the index of its name is
  * its own; the model described, the template and the tokenizer come from the same directory.
  */
-/* Readers: fmt/checkpoint.c fmt/checkpoint_hf.c fmt/safetensors.c fmt/tensor_list.c */
-/* Readers: fmt/tensor_pairs.c fmt/tensor_pairs_refuse.c */
-/* Readers: chat/source.c vocab/hf.c family/family_hf.c family/family_quantized.c */
+/* Readers: fmt/checkpoint.c fmt/checkpoint.c fmt/safetensors.c fmt/tensor_list.c */
+/* Readers: fmt/tensor_pairs.c fmt/tensor_pairs.c */
+/* Readers: prompt/chat.c text/vocab_hf.c model/family_hf.c model/family_hf.c */
 #define _GNU_SOURCE
 #include "base/file.h"
-#include "chat/chat.h"
-#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
+#include "model/read.h"
 #include "mutate.h"
-#include "vocab/vocab.h"
+#include "prompt/chat.h"
+#include "text/vocab.h"
 
 enum { DATA_BYTES = 512, AS_IT_STANDS = 128 };
 

@@ -3,12 +3,13 @@
  * accepted must come back the same from YAML and from JSON; requests are routed by a collection,
  * and a task is drawn from it; costs meet a collection of their own models; a plan is shown.
  */
-/* Readers: coe/collection.c coe/costs.c coe/coe_plan.c coe/schedule.c fmt/record.c */
+/* Readers: serve/coe_collection.c serve/coe_costs.c serve/coe_plan.c serve/coe_schedule.c
+ * fmt/record.c */
 #define _GNU_SOURCE
-#include "coe/coe_plan.h"
-#include "coe/task.h"
 #include "mutate.h"
-#include "show/explain_coe.h"
+#include "serve/coe_plan.h"
+#include "serve/coe_simulate.h"
+#include "show/explain.h"
 
 enum { MAX_TASK = 64 };
 

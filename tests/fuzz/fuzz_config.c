@@ -1,10 +1,10 @@
 /* A model description: a pack's, or (with "model_type") a Hugging Face config.json. */
-/* Readers: model/config.c model/config_json.c model/config_mixing.c model/rope.c */
-/* Readers: family/family_hf.c family/family_own.c family/family_settings.c */
-/* Readers: family/family_switch.c */
+/* Readers: model/config.c model/config_json.c model/config.c model/rope.c */
+/* Readers: model/family_hf.c model/family_own.c model/family_settings.c */
+/* Readers: model/family_own.c */
 #define _GNU_SOURCE
-#include "family/read.h"
 #include "model/config.h"
+#include "model/read.h"
 #include "mutate.h"
 
 /* What was accepted must come back the same after writing and reading. */

@@ -3,8 +3,8 @@
 /* Readers: record/device*.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
-#include "record/device.h"
-#include "show/show_device.h"
+#include "profile/device.h"
+#include "show/show.h"
 
 static struct moe_device *read_again(const struct moe_buf *text)
 {

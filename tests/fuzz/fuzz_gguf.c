@@ -3,13 +3,13 @@
  * that is accepted the first and last values read; values asked for by key, whatever their type;
  * the model described.
  */
-/* Readers: family/family_own.c family/family_settings.c */
-/* Readers: fmt/gguf*.c fmt/checkpoint.c fmt/tensor_list.c family/family_gguf.c */
+/* Readers: model/family_own.c model/family_settings.c */
+/* Readers: fmt/gguf*.c fmt/checkpoint.c fmt/tensor_list.c model/family_gguf.c */
 #define _GNU_SOURCE
-#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/gguf.h"
 #include "model/config.h"
+#include "model/read.h"
 #include "mutate.h"
 
 static void read_ends(const struct moe_checkpoint *ck, const struct moe_tensor *t)

@@ -1,8 +1,8 @@
 /* A routing trace of another engine. What is imported is a trace whose tokens can all be read. */
-/* Readers: trace/trace_import.c */
+/* Readers: profile/trace_import.c */
 #define _GNU_SOURCE
 #include "mutate.h"
-#include "trace/trace.h"
+#include "profile/trace.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -3,12 +3,13 @@
  * tools, calls and thoughts. What is written lies within the limits, and the pieces that are the
  * caller's lie in it, in order; asked again it is the same.
  */
-/* Readers: jinja/lex.c jinja/parse.c jinja/parse_expression.c jinja/render.c jinja/evaluate.c */
+/* Readers: prompt/jinja_lex.c prompt/jinja_parse.c prompt/jinja_parse.c prompt/jinja_render.c
+ * prompt/jinja_evaluate.c */
 #define _GNU_SOURCE
 #include <jansson.h>
 
-#include "jinja/jinja.h"
 #include "mutate.h"
+#include "prompt/jinja.h"
 
 enum { STEPS = 100 * 1000, MEMORY = 16 << 20, OUTPUT = 1 << 20, N_CONVERSATIONS = 2 };
 

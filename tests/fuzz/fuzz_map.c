@@ -3,7 +3,7 @@
 /* Readers: record/map*.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
-#include "record/map.h"
+#include "pack/map.h"
 
 /* Written, or NULL where an allocation failed. */
 static uint8_t *write_map(const struct moe_map *map, bool json, struct moe_buf *out)

@@ -1,5 +1,5 @@
 /* A plan. What is accepted must come back the same from YAML and from JSON. */
-/* Readers: plan/plan.c plan/plan_slots.c plan/plan_strategy.c plan/plan_times.c fmt/record.c */
+/* Readers: plan/plan.c plan/plan.c plan/plan.c plan/plan.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
 #include "plan/plan.h"

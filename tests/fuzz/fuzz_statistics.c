@@ -5,14 +5,14 @@
  * What is counted adds up: two shards give the file of one run, and what belongs to different runs
  * is refused or added. A table keeps what a plain list of all keys says.
  */
-/* Readers: record/statistics*.c record/requests.c record/origins.c record/shards.c */
+/* Readers: record/statistics*.c profile/statistics.c profile/origins.c profile/origins.c */
 #define _GNU_SOURCE
 #include "mutate.h"
-#include "record/statistics.h"
-#include "record/statistics_figures.h"
-#include "record/statistics_paths.h"
+#include "profile/statistics.h"
+#include "profile/statistics_figures.h"
+#include "profile/statistics_paths.h"
 #include "show/explain.h"
-#include "show/show_statistics.h"
+#include "show/show.h"
 
 static void use(const struct moe_statistics *s)
 {

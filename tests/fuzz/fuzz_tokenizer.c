@@ -6,13 +6,13 @@
  * text and the input itself are encoded and decoded, and what is written is read again.
  */
 /* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
-/* Readers: vocab/hf*.c vocab/gguf*.c vocab/gptsan.c vocab/store.c */
-/* Readers: text/unigram.c text/charsmap.c text/trie.c */
+/* Readers: vocab/hf*.c vocab/gguf*.c text/vocab_gptsan.c text/vocab_store.c */
+/* Readers: text/unigram.c text/normalize.c text/unigram.c */
 #define _GNU_SOURCE
 #include "fmt/gguf.h"
 #include "mutate.h"
-#include "text/tokenizer_impl.h"
-#include "vocab/vocab.h"
+#include "text/internal.h"
+#include "text/vocab.h"
 
 /* Moves what there is to the end of another list. */
 static int take(void *ctx, struct moe_ids *ids, struct moe_err *err)

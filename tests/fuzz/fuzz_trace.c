@@ -9,8 +9,8 @@
  * What is accepted must come back the same when appended to a new trace, and when merged. A length
  * may say that another file begins after its frame: both are merged.
  */
-/* Readers: trace/trace_open.c trace/trace_read.c trace/trace_origins.c trace/trace_format.c */
-/* Readers: trace/trace_merge.c */
+/* Readers: profile/trace_read.c profile/trace_read.c profile/trace_read.c profile/trace_read.c */
+/* Readers: profile/trace_write.c */
 #define _GNU_SOURCE
 #include <zstd.h>
 
@@ -18,8 +18,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "mutate.h"
-#include "show/show_trace.h"
-#include "trace/trace_format.h"
+#include "profile/trace_internal.h"
+#include "show/show.h"
 
 enum { SHAPE_AT = 16, SHAPE_BYTES = 64, VERSION_AT = 75, ENCODER_AT = 76, MAX_FRAME = 1 << 16 };
 /* Upper bits of a frame's length. */

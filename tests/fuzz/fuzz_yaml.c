@@ -2,10 +2,10 @@
  * Any YAML document: walked, each node asked for as every type. What it says comes back the same
  * when written as our files are, as YAML and as JSON.
  */
-/* Readers: fmt/yaml*.c fmt/scalar.c */
+/* Readers: fmt/yaml*.c fmt/emit.c */
 #define _GNU_SOURCE
 #include "fmt/emit.h"
-#include "fmt/yaml_node.h"
+#include "fmt/yaml_internal.h"
 #include "mutate.h"
 
 /* A value as every type that it can be read as, in a list. */

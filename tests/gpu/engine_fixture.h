@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "gpu.h"
+#include "infer/session.h"
+#include "infer/stages.h"
 #include "kern/kern.h"
-#include "layer/stages.h"
-#include "run/session.h"
 
 #include "../make_pack.h"
 

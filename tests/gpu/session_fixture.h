@@ -10,7 +10,7 @@
 
 #include "../kv_fixture.h"
 
-#include "cpu/stages_cpu.h"
+#include "infer/cpu_stages.h"
 
 enum { FORGED_LAYERS = 2 };
 

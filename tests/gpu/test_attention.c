@@ -1,4 +1,4 @@
-/* Attention over the cache (gpu_attention.cu) against cpu/attention.c: the same bits. */
+/* Attention over the cache (gpu_attention.cu) against infer/cpu_attention.c: the same bits. */
 #include "session_fixture.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
 
 #include "engine_fixture.h"
 #include "fmt/timeline.h"
-#include "gpu/gpu_work.h"
+#include "infer/gpu_work.h"
 
 static const struct moe_bits full = {32, 32}, small = {4, 4};
 

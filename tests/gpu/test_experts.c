@@ -1,10 +1,10 @@
 /*
- * The GPU's experts against experts/expert_compute.h: the same bits, for lists of jobs whose
+ * The GPU's experts against infer/expert_compute.h: the same bits, for lists of jobs whose
  * layouts differ.
  */
 #include "products_fixture.h"
 
-#include "experts/expert_compute.h"
+#include "infer/expert_compute.h"
 
 enum { MAX_EXPERTS = 40 };
 

@@ -1,5 +1,5 @@
 /* From the products of a layer's input to queries and cache (gpu_heads.cu) against
- * cpu/projections.c and the storing of cpu/attention.c: the same bits. */
+ * infer/cpu_projections.c and the storing of infer/cpu_attention.c: the same bits. */
 #include "session_fixture.h"
 
 #include <math.h>

@@ -7,11 +7,10 @@
 #include "../unit/strategies_fixture.h"
 
 #include "engine_fixture.h"
-#include "gpu/gpu_work.h"
-#include "layer/host_routers.h"
-#include "layer/layer_predictor.h"
-#include "layer/router.h"
-#include "layer/stages.h"
+#include "infer/gpu_work.h"
+#include "infer/layer_predictor.h"
+#include "infer/router.h"
+#include "infer/stages.h"
 
 enum { DEPTH = 2, ROWS = 5 };
 enum { PROMPT = 9, STEPS = 24 }; /* rows of a run */

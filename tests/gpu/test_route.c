@@ -1,12 +1,12 @@
-/* Routing and softmax of rows (gpu_route.cu) against layer/router.c: the same bits, the same
+/* Routing and softmax of rows (gpu_route.cu) against infer/router.c: the same bits, the same
  * experts.
  */
 #include "session_fixture.h"
 
 #include <math.h>
 
+#include "infer/router.h"
 #include "kern/kern.h"
-#include "layer/router.h"
 
 struct shape {
     enum moe_router_kind kind;

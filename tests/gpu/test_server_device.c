@@ -14,7 +14,7 @@
 #include "../make_pack.h"
 #include "base/file.h"
 #include "base/par.h"
-#include "engine/engine_share.h"
+#include "engine/memory.h"
 #include "gpu.h"
 #include "kern/kern.h"
 

@@ -7,7 +7,7 @@
 #include "gpu_fixture.h"
 #include "gpu_states.h"
 
-#include "cpu/stages_cpu.h"
+#include "infer/cpu_stages.h"
 
 enum { N_SEQUENCES = 3, N_ROWS = 11, N_LAYERS = 2, LAYER = 1 };
 

@@ -5,7 +5,7 @@
  * and loads given up.
  */
 
-#include "experts/host_tier.h"
+#include "infer/host_tier.h"
 
 #include "../load_delay.h"
 #include "tiers_fixture.h"

@@ -10,8 +10,8 @@
 
 #include "base/mem.h"
 #include "base/par.h"
-#include "experts/experts.h"
 #include "gpu.h"
+#include "infer/experts.h"
 #include "kern/kern.h"
 
 #include "../make_pack.h"

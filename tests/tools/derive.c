@@ -41,10 +41,10 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "base/text.h"
-#include "coe/collection.h"
-#include "convert/convert.h"
 #include "fmt/checkpoint.h"
 #include "kern/kern.h"
+#include "pack/convert.h"
+#include "serve/coe_collection.h"
 
 enum { MAX_EXPERTS = 999, WEIGHTS = 1 << 20, MAX_TEXT = 64 << 20 };
 

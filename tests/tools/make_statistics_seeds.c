@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
-#include "record/statistics.h"
+#include "profile/statistics.h"
 
 enum { LAYERS = 2, EXPERTS = 2, TOP_K = 1, TOKENS = 3 };
 

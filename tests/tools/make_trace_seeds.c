@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "trace/trace_format.h"
+#include "profile/trace_internal.h"
 
 enum { LAYERS = 2, EXPERTS = 4, TOP_K = 2, TOKENS = 3 };
 enum { SHAPE_AT = 16, VERSION_AT = 75 - SHAPE_AT }; /* as fuzz_trace.c says */

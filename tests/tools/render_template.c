@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
-#include "jinja/jinja.h"
+#include "prompt/jinja.h"
 
 static void render(const struct moe_jinja *template, const json_t *variables)
 {

@@ -36,7 +36,7 @@
 #include "cache/policy.h"
 #include "cache/usage.h"
 #include "plan/optimal.h"
-#include "trace/trace.h"
+#include "profile/trace.h"
 
 enum { MAX_ITEMS = 64 };
 

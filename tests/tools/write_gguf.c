@@ -24,11 +24,11 @@
 #include "base/file.h"
 #include "base/float16.h"
 #include "base/mem.h"
-#include "chat/chat.h"
-#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "fmt/json.h"
 #include "model/config.h"
+#include "model/read.h"
+#include "prompt/chat.h"
 
 enum { ALIGNMENT = 32, BLOCK = 32, BATCH_BYTES = 8 << 20 };
 

@@ -5,8 +5,8 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "family/read.h"
 #include "fmt/checkpoint.h"
+#include "model/read.h"
 
 #include "../forge_gguf.h"
 

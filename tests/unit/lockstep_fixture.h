@@ -5,7 +5,7 @@
 #ifndef TESTS_LOCKSTEP_FIXTURE_H
 #define TESTS_LOCKSTEP_FIXTURE_H
 
-#include "engine/fit_pack.h"
+#include "engine/memory.h"
 
 #include "phase_fixture.h"
 #include "strategies_fixture.h"

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/par.h"
+#include "infer/session.h"
 #include "kern/kern.h"
-#include "run/session.h"
 
 #include "../make_pack.h"
 

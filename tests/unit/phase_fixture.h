@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "experts/phase_stats.h"
+#include "infer/run_stats.h"
 #include "plan/simulate.h"
 
 #include "../test.h"

@@ -6,8 +6,8 @@
 #define TESTS_RANDOM_FIXTURE_H
 
 #include "base/par.h"
+#include "infer/session.h"
 #include "kern/kern.h"
-#include "run/session.h"
 
 #include "naive_model.h"
 

@@ -506,7 +506,7 @@ static inline void random_model_write_variants(const struct random_model *m,
     struct moe_err err = {0};
     struct moe_buf description = {0};
     struct moe_pack_writer *w = NULL;
-    struct moe_pack_variant variants[MOE_PACK_MAX_VARIANTS] = {{.name = ""}};
+    struct moe_pack_variant variants[MOE_MAX_VARIANTS] = {{.name = ""}};
     for (uint32_t i = 0; i < n; i++) {
         snprintf(variants[i].name, sizeof variants[i].name, "%s", v[i].name);
         snprintf(variants[i].method, sizeof variants[i].method, "rtn");

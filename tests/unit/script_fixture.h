@@ -143,7 +143,7 @@ static inline struct moe_strategy script_strategy(const char *words, uint32_t n_
 /* Experts of so many bytes at a first and half of them at a second precision. */
 static inline void script_inventory(struct moe_inventory *i, const struct script *s, uint64_t bytes)
 {
-    static const char variants[2][MOE_PACK_NAME_BYTES] = {"4", "2"};
+    static const char variants[2][MOE_NAME_BYTES] = {"4", "2"};
     const uint64_t sizes[2] = {bytes, bytes / 2};
     struct moe_err err = {0};
     assert_ok(

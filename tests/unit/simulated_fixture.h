@@ -10,10 +10,10 @@
 
 #include "base/par.h"
 #include "engine/engine.h"
-#include "engine/fit_pack.h"
+#include "engine/memory.h"
+#include "infer/forward.h"
 #include "kern/kern.h"
-#include "run/source.h"
-#include "study/probe.h"
+#include "tune/probe.h"
 
 #include "phase_fixture.h"
 #include "random_model.h"

@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "study/documents.h"
-#include "study/probe.h"
+#include "tune/documents.h"
+#include "tune/probe.h"
 
 #include "model_fixture.h"
 

@@ -1,6 +1,6 @@
 /* Who may ask the server: keys, names, origins. */
 #define _DEFAULT_SOURCE /* scratch_dir.h */
-#include "serve/access.h"
+#include "serve/http_access.h"
 
 #include "../scratch_dir.h"
 #include "../test.h"

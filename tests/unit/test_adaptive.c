@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "../test.h"
-#include "calibrate/adaptive.h"
-#include "record/map.h"
+#include "pack/map.h"
+#include "tune/adaptive.h"
 
 static void a_line_is_found_through_what_was_measured(void **state)
 {

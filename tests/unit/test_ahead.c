@@ -1,4 +1,4 @@
-/* Layers that draft (run/ahead.h) against what PyTorch computes of the same description
+/* Layers that draft (infer/forward.h) against what PyTorch computes of the same description
  * (tests/fixtures/fixture_ahead.py): DeepSeek's names, behind latent attention, and Qwen3-Next's,
  * behind recurrent states. */
 #define _DEFAULT_SOURCE /* mkdtemp */
@@ -7,10 +7,10 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "infer/forward.h"
 #include "model/config.h"
 #include "model_fixture.h"
 #include "pack/pack.h"
-#include "run/ahead.h"
 
 enum { MOST_IDS = 64, MOST_VOCAB = 512 };
 

@@ -2,7 +2,7 @@
  * Allocation and initial contents against the papers' formulas worked by hand, and what must hold
  * of every allocation.
  */
-#include "sched/allocate.h"
+#include "sched/placement.h"
 
 #include "../test.h"
 

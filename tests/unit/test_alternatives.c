@@ -31,7 +31,7 @@ static int open_all(void **state)
         .decoded_tokens = 32,
         .seed = 3,
     };
-    static const char names[1][MOE_PACK_NAME_BYTES] = {"4"};
+    static const char names[1][MOE_NAME_BYTES] = {"4"};
     const uint64_t bytes = EXPERT_BYTES;
     snprintf(path, sizeof path, "/tmp/moe-alternatives-%d.trace", (int)getpid());
     assert_ok(moe_synthesise(path, &in, &reached, &err), &err);

@@ -1,7 +1,7 @@
 /*
- * Attention over the cache: the same bits as its definition (the head of cpu/attention.c) written
- * out sequentially, and near to plain softmax attention in double precision; random shapes, at
- * every level of kernels this machine has.
+ * Attention over the cache: the same bits as its definition (the head of infer/cpu_attention.c)
+ * written out sequentially, and near to plain softmax attention in double precision; random shapes,
+ * at every level of kernels this machine has.
  */
 #include "../kv_fixture.h"
 #include "../test.h"
@@ -10,7 +10,7 @@
 
 #include "base/float16.h"
 #include "base/par.h"
-#include "cpu/stages_cpu.h"
+#include "infer/cpu_stages.h"
 
 enum { LAYER = 1, MOST_ROWS = 24, CHUNK = 256 };
 

@@ -7,7 +7,7 @@
 #include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
-#include "experts/experts_cached.h"
+#include "infer/experts_cached.h"
 
 /* Under sanitizers every third way of batching. */
 enum { OF_WAYS = SANITIZED ? 3 : 1 };

@@ -9,11 +9,11 @@
 
 #include "base/par.h"
 #include "engine/batch.h"
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar.h"
 #include "kern/kern.h"
-#include "sample/draft.h"
 
 /* Under sanitizers, which slow this down, every other way of batching. */
 #ifdef __SANITIZE_ADDRESS__

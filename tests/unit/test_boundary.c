@@ -4,7 +4,6 @@
  */
 #include <math.h>
 
-#include "sched/boundary.h"
 #include "sched/strategy.h"
 
 #include "../test.h"

@@ -5,7 +5,7 @@
 #include "sched/calibration.h"
 #include "sched/strategy.h"
 
-static const char three[3][MOE_PACK_NAME_BYTES] = {"8", "4", "2"};
+static const char three[3][MOE_NAME_BYTES] = {"8", "4", "2"};
 static struct moe_inventory inventory; /* of all three */
 
 static int set_up(void **state)
@@ -220,7 +220,7 @@ static void the_named_may_do_more(void **state)
 
 static void packs_have_what_was_measured(void **state)
 {
-    static const char two[2][MOE_PACK_NAME_BYTES] = {"8", "4"};
+    static const char two[2][MOE_NAME_BYTES] = {"8", "4"};
     static const uint64_t bytes[] = {2 * 4096, 4096};
     struct moe_map map = found();
     struct moe_inventory other;

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "chat/chat.h"
+#include "prompt/chat.h"
 
 static struct fixture fixture;
 

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "coe/simulate.h"
-#include "coe/window.h"
+#include "serve/coe_plan.h"
+#include "serve/coe_simulate.h"
 
 /* ---- Queues ---- */
 

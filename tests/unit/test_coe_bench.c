@@ -5,8 +5,7 @@
 #include <math.h>
 
 #include "../scratch_dir.h"
-#include "bench/coe_batches.h"
-#include "bench/coe_samples.h"
+#include "tune/coe_bench.h"
 
 /* seconds = k * n + b up to `full` requests; beyond, they follow one another. */
 static struct moe_coe_batch_curve curve(double k, double b, uint32_t n_points, uint32_t full)

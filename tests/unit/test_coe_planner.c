@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "coe/coe_compare.h"
+#include "serve/coe_planner.h"
 
 enum { TYPES = 60, DETECTORS = 6 };
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "coe/collection.h"
+#include "serve/coe_collection.h"
 
 #define HEAD "format: moe-coe\nversion: 1\n"
 #define EXPERTS                                                                                    \

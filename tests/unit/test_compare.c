@@ -9,7 +9,7 @@
 
 #include "../plan_fixture.h"
 #include "show/compare.h"
-#include "show/heat.h"
+#include "show/explain.h"
 
 static char path[128];
 

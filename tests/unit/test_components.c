@@ -1,9 +1,9 @@
 /* Components of a phase's time: the same in a plan, a simulation and a run. */
 #include <stdlib.h>
 
-#include "experts/run_stats.h"
-#include "record/components.h"
-#include "show/show_run.h"
+#include "infer/run_stats.h"
+#include "profile/device.h"
+#include "show/show.h"
 
 #include "../plan_fixture.h"
 #include "../test.h"

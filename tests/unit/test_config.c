@@ -7,12 +7,12 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "family/family.h"
-#include "family/read.h"
 #include "fmt/json.h"
+#include "model/family.h"
+#include "model/read.h"
 
 #include "../test.h"
-#include "model/config_states.h"
+#include "model/config.h"
 
 static struct moe_config config;
 

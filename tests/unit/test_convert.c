@@ -12,8 +12,8 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "fmt/checkpoint.h"
+#include "infer/session.h"
 #include "pack/pack.h"
-#include "run/session.h"
 #include "show/show_pack.h"
 
 static int tear_down(void **state)

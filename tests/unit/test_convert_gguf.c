@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include "base/par.h"
-#include "convert/convert.h"
-#include "family/read.h"
 #include "fmt/checkpoint.h"
 #include "model/config.h"
+#include "model/read.h"
+#include "pack/convert.h"
 #include "pack/pack.h"
 #include "pack/pack_bits.h"
-#include "show/show_conversion.h"
+#include "show/show.h"
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
 #define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"

@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "convert/map_bits.h"
+#include "pack/convert.h"
 #include "pack/pack.h"
 #include "show/show_pack.h"
 

@@ -9,9 +9,9 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "experts/experts.h"
 #include "fmt/checkpoint.h"
-#include "layer/model.h"
+#include "infer/experts.h"
+#include "infer/model.h"
 
 static struct moe_checkpoint *checkpoint;
 static struct moe_model *model;
@@ -19,7 +19,7 @@ static struct moe_model *model;
 /* ---- Where a tensor of the checkpoint is in the pack ---- */
 
 struct place {
-    char name[MOE_PACK_NAME_BYTES]; /* of a dense tensor; "": an expert's */
+    char name[MOE_NAME_BYTES]; /* of a dense tensor; "": an expert's */
     uint32_t layer, expert;
     uint16_t role;
 };

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "coe/costs.h"
+#include "serve/coe_costs.h"
 
 #define HEAD                                                                                       \
     "format: moe-coe-costs\nversion: 1\nmachine: \"a machine\"\nmemory_bytes: 17179869184\n"

@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "experts/expert_compute.h"
+#include "infer/expert_compute.h"
 
 #include "strategies_fixture.h"
 

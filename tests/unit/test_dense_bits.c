@@ -1,7 +1,7 @@
 /* The dense part at fewer bits in memory: byte by byte what re-packing stores. */
-#include "calibrate/dense_bits.h"
-#include "calibrate/error_aware.h"
 #include "model_fixture.h"
+#include "tune/dense_bits.h"
+#include "tune/inputs_seen.h"
 
 enum { GROUP = 64 };
 

@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "fmt/yaml.h"
-#include "record/device.h"
+#include "profile/device.h"
 
 static char path[64];
 

@@ -3,8 +3,8 @@
  * and without an encoder. How long anything takes is not looked at.
  */
 #include "base/par.h"
-#include "bench/device_private.h"
 #include "kern/kern.h"
+#include "tune/device_internal.h"
 
 #include "random_model.h"
 

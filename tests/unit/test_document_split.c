@@ -1,7 +1,7 @@
 /* Documents to plan on and to judge by: which are which, and what the former are counted as. */
 #include <unistd.h>
 
-#include "trace/document_split.h"
+#include "profile/document_split.h"
 
 #include "../test.h"
 

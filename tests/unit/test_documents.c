@@ -3,8 +3,8 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../scratch_dir.h"
 #include "base/hash.h"
-#include "study/documents.h"
 #include "tokenizer_fixture.h"
+#include "tune/documents.h"
 
 enum { WINDOW = 256 << 10, MAX_TOKENS = 24 };
 

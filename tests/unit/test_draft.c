@@ -1,7 +1,7 @@
 /* Drafts: what is looked up, and how long the next one is. */
 #include "../test.h"
 
-#include "sample/draft.h"
+#include "engine/draft.h"
 
 static void what_followed_the_longest_run(void **state)
 {

@@ -4,7 +4,7 @@
  * the router chose, and the simulator does the same.
  */
 #define _DEFAULT_SOURCE /* mkdtemp */
-#include "base/best.h"
+#include "base/rank.h"
 
 #include "simulated_fixture.h"
 

@@ -9,7 +9,7 @@
 
 #include "engine/batch.h"
 #include "engine/conversation.h"
-#include "engine/encode.h"
+#include "engine/generate.h"
 
 static const char *const fixtures[] = {"switch-a", "switch-b", "switch-c"};
 

@@ -3,8 +3,8 @@
  * (naive_model.h), the same bit for bit however it is computed, and nothing is taken over between
  * texts that attend to different sources.
  */
-#include "run/pass_strategy.h"
-#include "run/source.h"
+#include "infer/forward.h"
+#include "infer/pass_strategy.h"
 
 #include "random_fixture.h"
 

@@ -7,10 +7,10 @@
  */
 #include "base/par.h"
 #include "engine/engine.h"
-#include "engine/fit_pack.h"
+#include "engine/memory.h"
 #include "kern/kern.h"
 #include "plan/planner.h"
-#include "study/probe.h"
+#include "tune/probe.h"
 
 #include "random_model.h"
 #include "random_strategy.h"

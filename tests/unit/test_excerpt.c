@@ -87,7 +87,7 @@ static void tokens_are_chosen(void **state)
 
 static struct moe_simulated simulate(struct moe_excerpt e, struct moe_simulated_layer *layer)
 {
-    static const char variants[1][MOE_PACK_NAME_BYTES] = {"4"};
+    static const char variants[1][MOE_NAME_BYTES] = {"4"};
     static const uint64_t bytes = 4096;
     struct moe_inventory inventory;
     struct moe_strategy s;

@@ -1,7 +1,7 @@
 /*
  * Fitting a pack: what it says of a strategy and a memory is what the engine then does.
  */
-#include "engine/fit_pack.h"
+#include "engine/memory.h"
 
 #include "sched/strategy.h"
 

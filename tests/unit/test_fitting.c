@@ -56,7 +56,7 @@ static struct moe_inventory one, two, three; /* precisions; 4 layers of 8 expert
 
 static void make_inventories(void)
 {
-    static const char names[3][MOE_PACK_NAME_BYTES] = {"8", "4", "2"};
+    static const char names[3][MOE_NAME_BYTES] = {"8", "4", "2"};
     static const uint64_t bytes[3] = {EXPERT, EXPERT / 2, EXPERT / 5};
     struct moe_err err = {0};
     assert_ok(moe_inventory_uniform(&two, 4, 8, 2, names, bytes, 2, &err), &err);

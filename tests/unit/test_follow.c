@@ -4,9 +4,9 @@
  */
 #include <math.h>
 
-#include "bench/followed.h"
 #include "lockstep_fixture.h"
 #include "sched/assumed.h"
+#include "tune/followed_run.h"
 
 enum { TOKENS = 42 }; /* of a trace in lockstep: a text and the beginning of the next */
 

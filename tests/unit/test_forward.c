@@ -3,7 +3,7 @@
  * layer range, the instruction set. All bit for bit, on logits, at 16 bits and at 4.
  */
 #include "base/clock.h"
-#include "layer/stages.h"
+#include "infer/stages.h"
 #include "model_fixture.h"
 
 enum { N_IDS = 45, N_SEQUENCES = 3, BATCH = 64 };

@@ -10,11 +10,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/par.h"
-#include "calibrate/error_aware.h"
 #include "kern/kern.h"
 #include "pack/pack.h"
 #include "quant/cholesky.h"
 #include "quant/gptq.h"
+#include "tune/inputs_seen.h"
 
 /* ---- Moments and factor ---- */
 

@@ -10,8 +10,8 @@
 #include "engine/conversation.h"
 #include "engine/generate.h"
 #include "engine/prompt.h"
+#include "infer/forward.h"
 #include "model_fixture.h"
-#include "run/source.h"
 
 #include "../scratch_dir.h"
 

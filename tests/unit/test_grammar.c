@@ -7,11 +7,10 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/json.h"
-#include "grammar/automaton.h"
+#include "grammar/automaton_internal.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar.h"
-#include "grammar/vocabulary.h"
-#include "vocab/vocab.h"
+#include "text/vocab.h"
 
 #include "../scratch_dir.h"
 

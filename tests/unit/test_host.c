@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "base/par.h"
-#include "experts/host.h"
+#include "infer/host.h"
+#include "infer/session.h"
 #include "kern/kern.h"
-#include "run/session.h"
 
 #include "random_model.h"
 

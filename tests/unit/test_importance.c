@@ -3,8 +3,8 @@
 #include <math.h>
 
 #include "base/rank.h"
-#include "calibrate/importance.h"
 #include "model_fixture.h"
+#include "tune/importance.h"
 
 enum { N_EXPERTS = 32, N_LAYERS = 12, TOP_K = 4, UPPER = 0, LOWER = 1, MAX_TOKENS = 20 };
 

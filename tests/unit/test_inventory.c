@@ -1,14 +1,14 @@
 /*
  * Inventories of packs, traces and of equal experts; how pools share a cache, by hand.
  */
-#include "experts/expert_pools.h"
+#include "infer/expert_pools.h"
 #include "sched/inventory.h"
 
 #include "model_fixture.h"
 
 enum { PAGE = 4096 };
 
-static const char names[2][MOE_PACK_NAME_BYTES] = {"8", "4"};
+static const char names[2][MOE_NAME_BYTES] = {"8", "4"};
 
 /* ---- Equal experts ---- */
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "jinja/jinja.h"
+#include "prompt/jinja.h"
 
 static const struct tm DAY = {
     .tm_year = 126, .tm_mon = 1, .tm_mday = 3, .tm_wday = 2, .tm_yday = 33};

@@ -2,14 +2,14 @@
  * The layer predictor on random small models: every kind of prediction against what is recomputed
  * from the routers' inputs and choices, for prompts and single tokens, several layers ahead.
  */
-#include "base/best.h"
 #include "base/par.h"
+#include "base/rank.h"
+#include "infer/layer_predictor.h"
+#include "infer/router.h"
 #include "kern/kern.h"
-#include "layer/layer_predictor.h"
-#include "layer/router.h"
-#include "sched/precision.h"
-#include "study/probe.h"
-#include "trace/trace.h"
+#include "profile/trace.h"
+#include "sched/select.h"
+#include "tune/probe.h"
 
 #include "naive_model.h"
 

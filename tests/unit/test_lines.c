@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "lines/lines.h"
+#include "serve/lines.h"
 #include "serve/server.h"
 
 static char pack[128];

@@ -1,5 +1,5 @@
 /* Bit maps: round trips member by member, both forms, refusals, shards, the manual's example. */
-#include "record/map.h"
+#include "pack/map.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "../scratch_dir.h"
 
 #include "base/mem.h"
-#include "convert/convert.h"
+#include "pack/convert.h"
 #include "pack/pack.h"
 
 enum { HIDDEN = 96, WIDTH = 160, N_EXPERTS = 2 };

@@ -89,7 +89,7 @@ static struct moe_device measured(void)
     return d;
 }
 
-static const char packed[2][MOE_PACK_NAME_BYTES] = {"4", "2"};
+static const char packed[2][MOE_NAME_BYTES] = {"4", "2"};
 
 static void pieces_come_from_the_batches(void **state)
 {
@@ -262,7 +262,7 @@ static void what_has_no_figure_takes_no_time(void **state)
 
 static void missing_measurements_are_named(void **state)
 {
-    static const char unknown[1][MOE_PACK_NAME_BYTES] = {"3"};
+    static const char unknown[1][MOE_NAME_BYTES] = {"3"};
     struct moe_err err = {0};
     struct moe_device d = {0};
     struct moe_pace p;

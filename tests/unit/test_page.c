@@ -4,8 +4,7 @@
 #include <unistd.h>
 
 #include "../test.h"
-#include "html/page_file.h"
-#include "html/pictures.h"
+#include "show/html.h"
 
 enum { DEEPEST = 32, NAME = 16 };
 

@@ -5,14 +5,14 @@
 #include <math.h>
 
 #include "base/par.h"
+#include "infer/forward.h"
 #include "kern/kern.h"
 #include "plan/replay.h"
-#include "record/statistics_paths.h"
-#include "run/source.h"
+#include "profile/statistics_paths.h"
 #include "show/explain.h"
-#include "show/show_statistics.h"
-#include "study/perplexity.h"
-#include "study/probe.h"
+#include "show/show.h"
+#include "tune/perplexity.h"
+#include "tune/probe.h"
 
 #include "random_model.h"
 

@@ -4,7 +4,7 @@
  */
 #include "sched/placement.h"
 
-#include "base/best.h"
+#include "base/rank.h"
 
 #include "../test.h"
 

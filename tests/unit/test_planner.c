@@ -7,7 +7,6 @@
 #include "base/par.h"
 #include "lockstep_fixture.h"
 #include "plan/planner.h"
-#include "plan/trials.h"
 
 enum { BATCH = 16 };
 

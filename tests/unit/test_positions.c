@@ -2,7 +2,7 @@
  * Where tokens stand: the buckets of distances are those of transformers 5.23, and the table of
  * biases has each distance's where attention looks for it.
  */
-#include "model/positions.h"
+#include "model/rope.h"
 
 #include "../test.h"
 

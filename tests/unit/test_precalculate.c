@@ -5,9 +5,9 @@
  */
 #include <math.h>
 
+#include "infer/pass_strategy.h"
+#include "infer/router.h"
 #include "kern/kern.h"
-#include "layer/router.h"
-#include "run/precalculate.h"
 
 #include "random_model.h"
 

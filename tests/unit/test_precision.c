@@ -1,7 +1,7 @@
 /*
  * Precision against the examples of HOBBIT 3.2 and Fate 4.5, worked by hand.
  */
-#include "sched/precision.h"
+#include "sched/select.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -1,13 +1,13 @@
 /*
- * Cache-aware routing (sched/prefer.h) against a naive computation; and in a pass, for every kind
+ * Cache-aware routing (sched/select.h) against a naive computation; and in a pass, for every kind
  * of router: which experts are used, and that each has the weight that its router gives it.
  */
 #include <math.h>
 
 #include "base/float16.h"
+#include "infer/pass_strategy.h"
+#include "infer/router.h"
 #include "kern/kern.h"
-#include "layer/router.h"
-#include "run/prefer_cached.h"
 
 #include "random_model.h"
 

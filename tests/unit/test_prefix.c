@@ -5,7 +5,7 @@
  */
 #include "engine/batch.h"
 #include "engine/generate.h"
-#include "run/source.h"
+#include "infer/forward.h"
 
 #include "random_fixture.h"
 

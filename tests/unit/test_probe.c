@@ -4,9 +4,9 @@
  */
 #include <math.h>
 
-#include "record/statistics_figures.h"
+#include "profile/statistics_figures.h"
 #include "reference_fixture.h"
-#include "study/probe.h"
+#include "tune/probe.h"
 
 enum { LAYERS = 12, EXPERTS = 32, TOP_K = 4, MAX_IDS = 256 };
 

@@ -5,7 +5,7 @@
 #include "model_fixture.h"
 
 #include "engine/engine.h"
-#include "study/profile.h"
+#include "tune/profile.h"
 
 enum { N_DOCUMENTS = 6, MAX_TOKENS = 24 };
 

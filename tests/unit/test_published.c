@@ -5,8 +5,8 @@
  */
 #include <math.h>
 
-#include "family/read.h"
 #include "fmt/json.h"
+#include "model/read.h"
 #include "model/shape.h"
 
 #include "../test.h"

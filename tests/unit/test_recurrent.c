@@ -6,9 +6,9 @@
 
 #include "base/file.h"
 #include "engine/context_file.h"
-#include "layer/compressed.h"
-#include "layer/recurrent.h"
-#include "model/config_states.h"
+#include "infer/compressed.h"
+#include "infer/recurrent.h"
+#include "model/config.h"
 #include "model/tensor_roles.h"
 #include "model_fixture.h"
 

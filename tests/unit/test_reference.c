@@ -4,7 +4,7 @@
  */
 #include <math.h>
 
-#include "study/perplexity.h"
+#include "tune/perplexity.h"
 
 #include "reference_fixture.h"
 

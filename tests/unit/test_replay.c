@@ -5,10 +5,10 @@
 
 #include <math.h>
 
-#include "base/best.h"
 #include "base/float16.h"
+#include "base/rank.h"
 #include "plan/replay.h"
-#include "sched/choice_history.h"
+#include "sched/history.h"
 
 static struct moe_replay *open_replay(struct moe_trace *t, const char *words, uint32_t batch,
                                       struct moe_excerpt excerpt)

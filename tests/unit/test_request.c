@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "chat/chat.h"
+#include "prompt/chat.h"
 #include "serve/request.h"
 
 static struct moe_request *parse(enum moe_request_kind kind, const char *json)

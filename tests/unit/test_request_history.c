@@ -1,13 +1,12 @@
 /*
  * Request history: whole requests' choices, matched by hand-counted cosines.
  */
-#include "sched/request_history.h"
+#include "sched/history.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "../test.h"
-#include "sched/choice_history.h"
 
 enum { LAYERS = 2, EXPERTS = 3 };
 

@@ -3,8 +3,8 @@
  * those of the plain forward pass, bit for bit.
  */
 #include "base/cpu.h"
-#include "calibrate/quality.h"
-#include "study/perplexity.h"
+#include "tune/perplexity.h"
+#include "tune/quality.h"
 
 #include "model_fixture.h"
 

@@ -4,10 +4,10 @@
  * that measures of experts.
  */
 #include "base/par.h"
-#include "calibrate/importance.h"
+#include "infer/forward.h"
 #include "kern/kern.h"
-#include "run/source.h"
-#include "study/score.h"
+#include "tune/answers.h"
+#include "tune/importance.h"
 
 #include "random_model.h"
 

@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 #include "../test.h"
-#include "study/rouge.h"
+#include "tune/answers.h"
 
 static void assert_close(double got, double expected, const char *what)
 {

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "base/clock.h"
-#include "sample/sampler.h"
+#include "engine/sampler.h"
 
 static struct moe_sampler_options plain(double temperature)
 {

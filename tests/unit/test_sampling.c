@@ -5,7 +5,7 @@
 
 #include "../make_pack.h"
 #include "fmt/gguf.h"
-#include "layer/model.h"
+#include "infer/model.h"
 #include "model/sampling.h"
 
 #include "../scratch_dir.h" /* last: `dir` is a parameter above */

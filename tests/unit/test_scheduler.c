@@ -86,7 +86,7 @@ static struct moe_inventory inventory;
 
 static int open_inventory(void **state)
 {
-    static const char variants[2][MOE_PACK_NAME_BYTES] = {"8", "4"};
+    static const char variants[2][MOE_NAME_BYTES] = {"8", "4"};
     static const uint64_t bytes[2] = {4000, 1000};
     struct moe_err err = {0};
     return moe_inventory_uniform(&inventory, N_LAYERS, N_EXPERTS, TOP_K, variants, bytes, 2, &err);

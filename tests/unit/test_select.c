@@ -7,9 +7,8 @@
 #include <math.h>
 
 #include "../test.h"
-#include "base/best.h"
-#include "sched/precision.h"
-#include "trace/trace.h"
+#include "base/rank.h"
+#include "profile/trace.h"
 
 enum { MAX_EXPERTS = 64, MAX_ROWS = 40 };
 

@@ -5,9 +5,9 @@
 
 #include <unistd.h>
 
+#include "infer/session.h"
 #include "model/shape.h"
 #include "pack/pack.h"
-#include "run/session.h"
 #include "show/show_pack.h"
 
 /* ---- Against packs ---- */

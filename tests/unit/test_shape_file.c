@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 #include "base/file.h"
-#include "family/family.h"
-#include "family/shape_file.h"
+#include "model/family.h"
+#include "model/shape_file.h"
 
 static struct moe_bits four = {4, 4};
 

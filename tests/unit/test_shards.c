@@ -2,7 +2,7 @@
  * Shards and origins: what may be merged and what may not, in any order; what messages say.
  */
 #include "../test.h"
-#include "record/origins.h"
+#include "profile/origins.h"
 
 /* The shards of n that are named, counted from 1; 0 ends. */
 static struct moe_shards shards(uint32_t n, ...)

@@ -7,7 +7,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "convert/convert_source.h"
+#include "pack/convert_internal.h"
 
 #include "../scratch_dir.h"
 

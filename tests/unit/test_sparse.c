@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/context_file.h"
-#include "family/read.h"
+#include "model/read.h"
 #include "model_fixture.h"
 
 #include "../scratch_dir.h"

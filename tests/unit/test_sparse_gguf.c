@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "model/config_states.h"
+#include "model/config.h"
 
 #include "gguf_fixture.h"
 

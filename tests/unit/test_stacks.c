@@ -1,8 +1,8 @@
 /*
  * Models with an encoder, and feed-forwards of two matrices: what packs of them say and hold.
  */
-#include "experts/expert_compute.h"
-#include "layer/model.h"
+#include "infer/expert_compute.h"
+#include "infer/model.h"
 
 #include "random_model.h"
 
@@ -161,7 +161,7 @@ static void missing_tensors_are_named(void **state)
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         uint32_t layer = cases[i].decoder ? m.c.n_encoder : 0;
         float *values = m.dense[layer][cases[i].role];
-        char name[MOE_PACK_NAME_BYTES];
+        char name[MOE_NAME_BYTES];
         assert_non_null(values);
         m.dense[layer][cases[i].role] = NULL;
         random_model_write(&m, 32, path);

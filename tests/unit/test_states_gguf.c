@@ -2,7 +2,7 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include <unistd.h>
 
-#include "convert/convert.h"
+#include "pack/convert.h"
 
 #include "../make_pack.h"
 #include "gguf_fixture.h"

@@ -5,7 +5,7 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../static_checkpoint.h"
 
-#include "family/read.h"
+#include "model/read.h"
 #include "model/routes.h"
 
 #include "simulated_fixture.h"

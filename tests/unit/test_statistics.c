@@ -8,9 +8,9 @@
 #include "../test.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "record/statistics.h"
-#include "record/statistics_figures.h"
-#include "record/statistics_paths.h"
+#include "profile/statistics.h"
+#include "profile/statistics_figures.h"
+#include "profile/statistics_paths.h"
 
 enum { LAYERS = 3, EXPERTS = 6, TOP_K = 2, MAX_TOKENS = 40, DOCUMENTS = 23 };
 

@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include "fmt/json.h"
-#include "show/show_run.h"
+#include "show/show.h"
 
 /* A count of each kind that no other kind has, so that a mix-up shows. */
 static const struct moe_stats SAMPLE = {

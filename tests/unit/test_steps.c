@@ -3,7 +3,7 @@
 #include <stdbool.h>
 
 #include "../test.h"
-#include "plan/steps.h"
+#include "plan/tuning.h"
 
 struct wanted {
     uint32_t expert, variant;

@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "engine/generate.h"
-#include "text/tokenizer_impl.h"
+#include "text/internal.h"
 
 enum { TOKENS = 24, PROMPT = 4094 };
 

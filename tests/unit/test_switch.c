@@ -8,9 +8,9 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "infer/forward.h"
+#include "infer/pass_strategy.h"
 #include "model_fixture.h"
-#include "run/pass_strategy.h"
-#include "run/source.h"
 
 enum { MAX_SOURCES = 8, MAX_LENGTH = 256, STEPS = 32, MAX_MOE_LAYERS = 8 };
 

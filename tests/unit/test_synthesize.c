@@ -9,11 +9,11 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/par.h"
-#include "bench/bench.h"
-#include "convert/synthesize.h"
 #include "engine/engine.h"
+#include "infer/forward.h"
 #include "pack/pack.h"
-#include "run/source.h"
+#include "pack/synthesize.h"
+#include "tune/bench.h"
 
 static const char *const shapes[] = {
     TINY_MOE "/config.json",

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/float16.h"
-#include "sched/choice_history.h"
+#include "sched/history.h"
 
 enum { LAYERS = 3, EXPERTS = 6, TOP_K = 2, BATCH = 4, SETS = MOE_TOKENS_KEPT / MOE_TOKENS_WAYS };
 

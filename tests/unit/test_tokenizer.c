@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "fmt/json.h"
 #include "text/bpe.h"
+#include "text/internal.h"
 #include "text/tokenizer.h"
-#include "text/tokenizer_impl.h"
 #include "tokenizer_fixture.h"
 
 #define TINY "tests/models/tiny-moe"

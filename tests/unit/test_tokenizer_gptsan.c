@@ -1,7 +1,7 @@
 /* GPTSAN's tokenizer: what its tokens show, and damaged files. Its ids against the reference's are
  * in test_tokenizer_reference. */
 #include "base/text.h"
-#include "text/tokenizer_impl.h"
+#include "text/internal.h"
 #include "tokenizer_fixture.h"
 
 static int parse(struct moe_tokenizer **tok, const char *vocab, const char *emoji,

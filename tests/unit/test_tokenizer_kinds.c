@@ -5,8 +5,8 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "fmt/json.h"
+#include "text/vocab_gguf.h"
 #include "tokenizer_fixture.h"
-#include "vocab/gguf.h"
 
 /* One member of a kind as a file's text; NULL where the kind has none. */
 static struct moe_hf_text text_of(const json_t *kind, const char *key, const char *name)

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "fmt/gguf.h"
 #include "fmt/json.h"
-#include "text/tokenizer_impl.h"
+#include "text/internal.h"
 #include "tokenizer_fixture.h"
 
 static const struct {

@@ -5,10 +5,10 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "text/charsmap.h"
-#include "text/tokenizer_impl.h"
+#include "text/internal.h"
 #include "text/unigram.h"
+#include "text/vocab_store.h"
 #include "tokenizer_fixture.h"
-#include "vocab/store.h"
 
 /* ---- The search ---- */
 

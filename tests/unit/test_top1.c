@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "kern/kern.h"
-#include "study/probe.h"
+#include "tune/probe.h"
 
 #include "random_model.h"
 

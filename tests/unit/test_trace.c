@@ -8,7 +8,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "trace/trace_format.h"
+#include "profile/trace_internal.h"
 
 #include "../test.h"
 

@@ -8,8 +8,7 @@
 
 #include <jansson.h>
 
-#include "engine/context_shift.h"
-#include "engine/conversation_file.h"
+#include "engine/conversation.h"
 
 #include "../scratch_dir.h"
 

@@ -1,6 +1,6 @@
 #define _DEFAULT_SOURCE /* mkdtemp, symlink */
 /*
- * Layers whose windows lie apart (cache/kv_windows.h): the same bits as with whole layers for any
+ * Layers whose windows lie apart (infer/kv_pool.h): the same bits as with whole layers for any
  * batch, thread count and company; texts that go back, fork, share, end and come from files; what
  * is gone is refused; sizes are those that are planned.
  */
@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cache/kv_windows.h"
 #include "engine/context_file.h"
-#include "family/read.h"
+#include "infer/kv_pool.h"
+#include "model/read.h"
 #include "model_fixture.h"
 
 #include "../scratch_dir.h"

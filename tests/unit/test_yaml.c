@@ -1,7 +1,7 @@
 /* The strict YAML reader: values, errors with line and column, what it refuses; and the writer. */
 #include "../test.h"
 
-#include "fmt/scalar.h"
+#include "fmt/emit.h"
 #include "fmt/yaml.h"
 
 static struct moe_yaml *parse(const char *text)

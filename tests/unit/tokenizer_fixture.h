@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "../test.h"
-#include "vocab/vocab.h"
+#include "text/vocab.h"
 
 #define FIXTURES "tests/fixtures/tokenizers" /* made by tests/fixtures/make_tokenizers.py */
 

@@ -1,0 +1,604 @@
+/* Texts of JSON schemas: lengths, formats, patterns. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "grammar/schema.h"
+
+/* ---- Formats ----
+ *
+ * A subset where the whole would be long: what is written is always of the format. Years have no
+ * day too many; times no leap second. */
+#define YEAR "( \"000\" [1-9] | \"00\" [1-9] [0-9] | \"0\" [1-9] [0-9]{2} | [1-9] [0-9]{3} )"
+#define FOURTH "( \"0\" [48] | [2468] [048] | [13579] [26] )"
+#define DATE                                                                                       \
+    "( " YEAR " \"-\" ( ( \"0\" [13578] | \"1\" [02] ) \"-\" ( \"0\" [1-9] | [12] [0-9] | \"3\" "  \
+    "[01] ) | ( \"0\" [469] | \"11\" ) \"-\" ( \"0\" [1-9] | [12] [0-9] | \"30\" ) | \"02-\" ( "   \
+    "\"0\" [1-9] | \"1\" [0-9] | \"2\" [0-8] ) ) | ( [0-9]{2} " FOURTH " | " FOURTH                \
+    " \"00\" ) \"-02-29\" )"
+#define TIME                                                                                       \
+    "( [01] [0-9] | \"2\" [0-3] ) \":\" [0-5] [0-9] \":\" [0-5] [0-9] ( \".\" [0-9]{1,6} )? ( "    \
+    "\"Z\" | [-+] ( [01] [0-9] | \"2\" [0-3] ) \":\" [0-5] [0-9] )"
+#define BYTE "( \"25\" [0-5] | \"2\" [0-4] [0-9] | \"1\" [0-9]{2} | [1-9] [0-9] | [0-9] )"
+#define LABEL "[a-z0-9] ( [a-z0-9-]{0,30} [a-z0-9] )?"
+#define HOST LABEL " ( \".\" " LABEL " ){0,3} \".\" [a-z]{2,8}"
+
+static const struct {
+    const char *name, *grammar;
+} formats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE " \"T\" " TIME},
+    {"uuid", "hex{8} \"-\" hex{4} \"-\" hex{4} \"-\" hex{4} \"-\" hex{12}"},
+    {"ipv4", BYTE " ( \".\" " BYTE " ){3}"},
+    {"ipv6", "hex{1,4} ( \":\" hex{1,4} ){7}"},
+    {"email", "[a-z0-9] [a-z0-9_+-]{0,30} ( \".\" [a-z0-9_+-]{1,30} ){0,2} \"@\" " HOST},
+    {"hostname", HOST},
+    {"uri", "\"http\" \"s\"? \"://\" " HOST " ( \"/\" [A-Za-z0-9._~-]{0,60} ){0,8}"},
+};
+
+static int put_format_named(struct schema *s, const json_t *format, struct moe_buf *to)
+{
+    const char *name = json_string_value(format);
+    for (size_t i = 0; name && i < sizeof formats / sizeof formats[0]; i++)
+        if (strcmp(formats[i].name, name) == 0) {
+            moe_buf_printf(to, "\"\\\"\" %s \"\\\"\"", formats[i].grammar);
+            return MOE_OK;
+        }
+    return schema_refuse(s, "format",
+                         "'%.40s' is not supported: date, time, date-time, uuid, ipv4, ipv6, "
+                         "email, hostname and uri are",
+                         name ? name : "");
+}
+
+/* ---- All ---- */
+
+int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
+{
+    const json_t *format = schema_get(schema, "format"), *pattern = schema_get(schema, "pattern");
+    uint64_t least = 0, most = UINT64_MAX;
+    int status = schema_count(s, schema, "minLength", &least);
+    if (status == MOE_OK)
+        status = schema_count(s, schema, "maxLength", &most);
+    if (status != MOE_OK)
+        return status;
+    if (least > most)
+        return schema_refuse(s, "minLength", "more than there may be");
+    if (format && pattern)
+        return schema_refuse(s, "format", "beside a pattern it is not supported");
+    if ((format || pattern) && (least > 0 || most != UINT64_MAX))
+        return schema_refuse(s, least > 0 ? "minLength" : "maxLength",
+                             "beside a %s it is not supported", format ? "format" : "pattern");
+    if (format)
+        return put_format_named(s, format, to);
+    if (pattern && !json_is_string(pattern))
+        return schema_refuse(s, "pattern", "a text was expected");
+    if (pattern)
+        return schema_pattern(s, json_string_value(pattern), to);
+    if (least == 0 && most == UINT64_MAX) {
+        moe_buf_text(to, "string");
+        return MOE_OK;
+    }
+    moe_buf_printf(to, "\"\\\"\" char{%llu,", (unsigned long long)least);
+    if (most != UINT64_MAX)
+        moe_buf_printf(to, "%llu", (unsigned long long)most);
+    moe_buf_text(to, "} \"\\\"\"");
+    return MOE_OK;
+}
+
+/*
+ * Numbers of JSON schemas: what lies between two bounds, digit by digit. With j digits behind the
+ * point a number is a whole one of 10^-j, so that bounds are always those of whole numbers.
+ */
+
+enum {
+    MAX_DIGITS = 15, /* in all: so many a double tells apart */
+    MAX_PART = 9,    /* of them behind the point of a bound */
+    USUAL_PART = 4,  /* that are written where bounds have fewer */
+};
+
+static const int64_t largest = 999999999999999; /* of MAX_DIGITS digits */
+
+/* ---- Digits ---- */
+
+/* Alternatives, begun by " |" but for the first. */
+static void put_or(struct moe_buf *to, bool *any)
+{
+    moe_buf_text(to, *any ? " |" : "");
+    *any = true;
+}
+
+/* Any n digits, the last `part` of which stand behind the point. */
+static void put_any(struct moe_buf *to, size_t n, size_t part)
+{
+    if (n > part)
+        moe_buf_printf(to, " [0-9]{%zu}", n - part);
+    if (part > 0 && n >= part)
+        moe_buf_text(to, " \".\"");
+    if (part > 0 && n > 0)
+        moe_buf_printf(to, " [0-9]{%zu}", n < part ? n : part);
+}
+
+/* n digits from low to high: the first that differs says which are the larger, and smaller. */
+static void put_between(struct moe_buf *to, const char *low, const char *high, size_t n,
+                        size_t part)
+{
+    static const char zeros[] = "0000000000000000", nines[] = "9999999999999999";
+    bool any = false;
+    for (; n > 0 && *low == *high; low++, high++, n--) {
+        if (n == part)
+            moe_buf_text(to, " \".\"");
+        moe_buf_printf(to, " \"%c\"", *low);
+    }
+    if (n == 0)
+        return;
+    bool from_zero = strspn(low + 1, "0") >= n - 1, to_nine = strspn(high + 1, "9") >= n - 1;
+    char first = (char)(*low + !from_zero), last = (char)(*high - !to_nine);
+    if (n == part)
+        moe_buf_text(to, " \".\"");
+    moe_buf_text(to, " (");
+    if (!from_zero) {
+        put_or(to, &any);
+        moe_buf_printf(to, " \"%c\"", *low);
+        put_between(to, low + 1, nines, n - 1, part);
+    }
+    if (first <= last) {
+        put_or(to, &any);
+        moe_buf_printf(to, " [%c-%c]", first, last);
+        put_any(to, n - 1, part);
+    }
+    if (!to_nine) {
+        put_or(to, &any);
+        moe_buf_printf(to, " \"%c\"", *high);
+        put_between(to, zeros, high + 1, n - 1, part);
+    }
+    moe_buf_text(to, " )");
+}
+
+/* The numbers from low to high, not negative, of 10^-part: before the point no needless zeros. */
+static void put_unsigned(struct moe_buf *to, int64_t low, int64_t high, size_t part, bool negative,
+                         bool *any)
+{
+    char from[24], until[24];
+    size_t n_low = (size_t)snprintf(from, sizeof from, "%0*" PRId64, (int)part + 1, low);
+    size_t n_high = (size_t)snprintf(until, sizeof until, "%0*" PRId64, (int)part + 1, high);
+    for (size_t n = n_low; n <= n_high; n++) {
+        char least[24], most[24];
+        memset(least, '0', n);
+        memset(most, '9', n);
+        least[0] = n > part + 1 ? '1' : '0';
+        put_or(to, any);
+        moe_buf_text(to, negative ? " \"-\"" : "");
+        put_between(to, n == n_low ? from : least, n == n_high ? until : most, n, part);
+    }
+}
+
+/* ---- Bounds ---- */
+
+struct bound {
+    bool is_there, exclusive;
+    int64_t digits; /* the number is digits * 10^-part */
+    int part;
+};
+
+static int read_bound(const struct schema *s, const char *key, const json_t *value, bool exclusive,
+                      struct bound *b)
+{
+    char text[48];
+    double number = json_number_value(value);
+    if (!json_is_number(value))
+        return schema_refuse(s, key, "a number was expected");
+    snprintf(text, sizeof text, "%.*e", MAX_DIGITS - 1, number);
+    char *e = strchr(text, 'e');
+    if (!e || strtod(text, NULL) != number)
+        return schema_refuse(s, key, "more than %d digits", MAX_DIGITS);
+    int exponent = atoi(e + 1);
+    int64_t digits = 0;
+    for (const char *p = text; p < e; p++)
+        if (*p >= '0' && *p <= '9')
+            digits = digits * 10 + (*p - '0');
+    int part = MAX_DIGITS - 1 - exponent;
+    for (; digits && digits % 10 == 0 && part > 0; part--)
+        digits /= 10;
+    if (digits == 0)
+        part = 0;
+    if (part < 0 || part > MAX_PART)
+        return schema_refuse(s, key, "more than %d digits, or %d behind the point", MAX_DIGITS,
+                             MAX_PART);
+    *b = (struct bound){true, exclusive, number < 0 ? -digits : digits, part};
+    return MOE_OK;
+}
+
+/* The bound of numbers of 10^-part: the least (or the most) that may be. */
+static int64_t scaled(const struct bound *b, int part, bool least)
+{
+    int64_t unit = 1, whole;
+    if (!b->is_there)
+        return least ? -largest : largest;
+    for (int i = b->part; i < part; i++)
+        if (llabs(b->digits) > largest / (unit *= 10))
+            return b->digits < 0 ? -largest : largest;
+    if (part >= b->part) {
+        whole = b->digits * unit;
+        return b->exclusive ? whole + (least ? 1 : -1) : whole;
+    }
+    for (int i = part; i < b->part; i++)
+        unit *= 10;
+    whole = b->digits / unit; /* towards zero */
+    if (b->digits % unit == 0)
+        return b->exclusive ? whole + (least ? 1 : -1) : whole;
+    return least ? whole + (b->digits > 0) : whole - (b->digits < 0);
+}
+
+/* minimum and exclusiveMinimum (or the like of maximum): the one that leaves less. The latter was
+ * a switch of the former before 2019. */
+static int read_bounds(const struct schema *s, const json_t *schema, bool least, struct bound *b)
+{
+    const char *key = least ? "minimum" : "maximum";
+    const char *other = least ? "exclusiveMinimum" : "exclusiveMaximum";
+    const json_t *value = schema_get(schema, key), *exclusive = schema_get(schema, other);
+    int status = MOE_OK;
+    struct bound second = {0};
+    if (value)
+        status = read_bound(s, key, value, json_is_true(exclusive), b);
+    if (status == MOE_OK && exclusive && !json_is_boolean(exclusive))
+        status = read_bound(s, other, exclusive, true, &second);
+    if (status != MOE_OK || !second.is_there)
+        return status;
+    double a = json_number_value(value), c = json_number_value(exclusive);
+    if (!b->is_there || (least ? c >= a : c <= a))
+        *b = second;
+    return MOE_OK;
+}
+
+/* ---- All ---- */
+
+int schema_number(struct schema *s, const json_t *schema, bool integer, struct moe_buf *to)
+{
+    struct bound low = {0}, high = {0};
+    const json_t *multiple = schema_get(schema, "multipleOf");
+    bool any = false;
+    int status = read_bounds(s, schema, true, &low);
+    if (status == MOE_OK)
+        status = read_bounds(s, schema, false, &high);
+    if (status != MOE_OK)
+        return status;
+    if (multiple && json_number_value(multiple) != 1)
+        return schema_refuse(s, "multipleOf", "only 1 is supported");
+    integer = integer || multiple;
+    if (!low.is_there && !high.is_there) {
+        moe_buf_text(to, integer ? "integer" : "number");
+        return MOE_OK;
+    }
+    int part = low.part > high.part ? low.part : high.part;
+    part = integer ? 0 : part > USUAL_PART ? part : USUAL_PART;
+    moe_buf_text(to, "(");
+    for (int j = 0; j <= part; j++) {
+        int64_t least = scaled(&low, j, true), most = scaled(&high, j, false);
+        least = least < -largest ? -largest : least;
+        most = most > largest ? largest : most;
+        if (least < 0 && least <= most)
+            put_unsigned(to, most < 0 ? -most : 1, -least, (size_t)j, true, &any);
+        if (most >= 0 && least <= most)
+            put_unsigned(to, least > 0 ? least : 0, most, (size_t)j, false, &any);
+    }
+    moe_buf_text(to, " )");
+    if (!any)
+        return schema_refuse(s, low.is_there ? "minimum" : "maximum",
+                             "no number lies between the bounds");
+    return MOE_OK;
+}
+
+/* Objects and lists of JSON schemas. */
+
+enum { MAX_NAME_DEPTH = 60 /* characters; groups of the grammar within each other */ };
+
+/* ---- Objects ---- */
+
+struct object {
+    const json_t *properties; /* in their order; may be NULL */
+    const json_t *required;   /* a list, or NULL */
+    const json_t *more;       /* of others; NULL: there are none */
+    uint64_t n, n_more;       /* UINT64_MAX: as many as one likes */
+    bool some;                /* one property at least */
+    uint32_t rule;            /* number of its rules */
+};
+
+static bool is_required(const struct object *o, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(o->required); i++) {
+        const char *text = json_string_value(json_array_get(o->required, i));
+        if (text && strcmp(text, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The character of a name at a byte of it; 0 at its end. */
+static uint32_t character(const char *name, size_t at, int *length)
+{
+    size_t n = strlen(name + at);
+    *length = 0;
+    return n ? moe_utf8_decode((const uint8_t *)name + at, n, length) : 0;
+}
+
+/* The rest of the names of other properties: none of the given, which are sorted, and of which
+ * `at` bytes are written. They part from each of these at some character; until there no escapes
+ * are written, which could spell the same. */
+static void other_names(struct moe_buf *to, const char **names, size_t n, size_t at, int depth)
+{
+    size_t first = 0;
+    int length;
+    while (first < n && !names[first][at])
+        first++;
+    moe_buf_text(to, "( [^\"\\\\\\x00-\\x1F");
+    for (size_t i = first; i < n; i++)
+        moe_buf_printf(to, "\\U%08X", character(names[i], at, &length));
+    moe_buf_text(to, first ? "] rest" : "] rest | \"\\\"\"");
+    for (size_t i = first; i < n;) {
+        size_t from = i;
+        uint32_t c = character(names[i], at, &length);
+        while (i < n && character(names[i], at, &length) == c)
+            i++;
+        if (c == '"' || c == '\\' || c < 0x20 || depth == MAX_NAME_DEPTH)
+            continue; /* would be written with escapes, or is long enough to be left out */
+        character(names[from], at, &length);
+        moe_buf_printf(to, " | \"\\U%08X\" ", c);
+        other_names(to, names + from, i - from, at + (size_t)length, depth + 1);
+    }
+    moe_buf_text(to, " )");
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A name and a value that is none of the given properties, as a rule. */
+static int other_property(struct schema *s, const struct object *o)
+{
+    struct moe_buf value = {0};
+    size_t n = json_object_size(o->properties), i = 0;
+    const char **names = malloc((n + 1) * sizeof *names), *name;
+    json_t *ignored;
+    if (!names)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: names of properties");
+    json_object_foreach((json_t *)o->properties, name, ignored) names[i++] = name;
+    qsort(names, n, sizeof *names, by_text);
+    uint64_t from = schema_enter(s, "additionalProperties");
+    int status = s->value(s, o->more, &value);
+    schema_leave(s, from);
+    moe_buf_printf(&s->rules, "more%u ::= \"\\\"\" ", o->rule);
+    other_names(&s->rules, names, n, 0, 0);
+    moe_buf_text(&s->rules, " ws \":\" ws ");
+    moe_buf_append(&s->rules, value.data, value.size);
+    moe_buf_text(&s->rules, "\n");
+    s->rules.failed |= value.failed;
+    moe_buf_release(&value);
+    free(names);
+    return status;
+}
+
+/* Names and values of the given properties, each as a rule. */
+static int own_properties(struct schema *s, const struct object *o)
+{
+    int status = MOE_OK;
+    struct moe_buf value = {0};
+    const char *name;
+    json_t *property;
+    uint64_t i = 0, from = schema_enter(s, "properties");
+    json_object_foreach((json_t *)o->properties, name, property)
+    {
+        uint64_t at = schema_enter(s, name);
+        json_t *text = json_string(name);
+        moe_buf_clear(&value);
+        if (status == MOE_OK)
+            status = s->value(s, property, &value);
+        moe_buf_printf(&s->rules, "own%u-%llu ::= ", o->rule, (unsigned long long)i++);
+        if (status == MOE_OK)
+            status = schema_json(s, text, &s->rules);
+        moe_buf_text(&s->rules, " ws \":\" ws ");
+        moe_buf_append(&s->rules, value.data, value.size);
+        moe_buf_text(&s->rules, "\n");
+        s->rules.failed |= value.failed;
+        json_decref(text);
+        schema_leave(s, at);
+    }
+    schema_leave(s, from);
+    moe_buf_release(&value);
+    return status;
+}
+
+/* Rules for what may come from property i on: where none was written (first), and where one was
+ * (next). Behind the last come others. */
+static void put_order(struct schema *s, const struct object *o)
+{
+    struct moe_buf *to = &s->rules;
+    unsigned long long more = o->n_more, i = 0;
+    const char *name;
+    json_t *ignored;
+    json_object_foreach((json_t *)o->properties, name, ignored)
+    {
+        bool required = is_required(o, name), last = i + 1 == o->n;
+        moe_buf_printf(to, "first%u-%llu ::= own%u-%llu ws next%u-%llu", o->rule, i, o->rule, i,
+                       o->rule, i + 1);
+        if (!required && !(last && o->some && !o->n_more))
+            moe_buf_printf(to, " | first%u-%llu", o->rule, i + 1);
+        moe_buf_printf(to, "\nnext%u-%llu ::= \",\" ws own%u-%llu ws next%u-%llu", o->rule, i,
+                       o->rule, i, o->rule, i + 1);
+        if (!required)
+            moe_buf_printf(to, " | next%u-%llu", o->rule, i + 1);
+        moe_buf_text(to, "\n");
+        i++;
+    }
+    moe_buf_printf(to, "next%u-%llu ::= ", o->rule, i);
+    if (more == UINT64_MAX)
+        moe_buf_printf(to, "( \",\" ws more%u ws )*", o->rule);
+    else if (more > 0)
+        moe_buf_printf(to, "( \",\" ws more%u ws ){0,%llu}", o->rule, more);
+    else
+        moe_buf_text(to, "\"\"");
+    moe_buf_printf(to, "\nfirst%u-%llu ::= ", o->rule, i);
+    if (more > 0) {
+        moe_buf_printf(to, "( more%u ws ", o->rule);
+        if (more == UINT64_MAX)
+            moe_buf_printf(to, "( \",\" ws more%u ws )*", o->rule);
+        else
+            moe_buf_printf(to, "( \",\" ws more%u ws ){0,%llu}", o->rule, more - 1);
+        moe_buf_text(to, o->some ? " )\n" : " )?\n");
+    } else {
+        moe_buf_text(to, "\"\"\n");
+    }
+}
+
+/* Properties that are required, but not described, are what others are. */
+static int describe_required(struct schema *s, struct object *o)
+{
+    json_t *all = o->properties ? json_copy((json_t *)o->properties) : json_object();
+    if (!all || json_array_append_new(s->kept, all) != 0)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    for (size_t i = 0; i < json_array_size(o->required); i++) {
+        const char *name = json_string_value(json_array_get(o->required, i));
+        if (!name)
+            return schema_refuse(s, "required", "a list of names was expected");
+        if (json_object_get(all, name))
+            continue;
+        if (json_is_false(o->more))
+            return schema_refuse(s, "required", "'%.60s' is no property that may be there", name);
+        json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
+    }
+    o->properties = all;
+    o->n = json_object_size(all);
+    return MOE_OK;
+}
+
+/* How many properties there may be: what the order of rules can keep. */
+static int count_properties(struct schema *s, const json_t *schema, struct object *o)
+{
+    uint64_t least = 0, most = UINT64_MAX, n_required = 0;
+    const char *name;
+    json_t *ignored;
+    int status = schema_count(s, schema, "minProperties", &least);
+    if (status == MOE_OK)
+        status = schema_count(s, schema, "maxProperties", &most);
+    if (status != MOE_OK)
+        return status;
+    json_object_foreach((json_t *)o->properties, name, ignored) n_required += is_required(o, name);
+    if (least > n_required && least > 1)
+        return schema_refuse(s, "minProperties",
+                             "more than 1 is supported up to the number that is required");
+    if (most < o->n)
+        return schema_refuse(s, "maxProperties",
+                             "it is supported from the number of the properties on");
+    o->some = least > 0;
+    o->n_more = !o->more ? 0 : most == UINT64_MAX ? most : most - o->n;
+    if (o->some && o->n == 0 && o->n_more == 0)
+        return schema_refuse(s, "minProperties", "there is no property that may be there");
+    return MOE_OK;
+}
+
+int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
+{
+    struct object o = {.properties = schema_get(schema, "properties"),
+                       .required = schema_get(schema, "required"),
+                       .more = schema_get(schema, "additionalProperties"),
+                       .rule = s->n_rules++};
+    bool free_form = !o.properties && !o.more;
+    if (o.properties && !json_is_object(o.properties))
+        return schema_refuse(s, "properties", "an object was expected");
+    if (o.required && !json_is_array(o.required))
+        return schema_refuse(s, "required", "a list was expected");
+    int status = describe_required(s, &o);
+    if (free_form) /* nothing is said of properties: any */
+        o.more = json_true();
+    if (json_is_false(o.more))
+        o.more = NULL;
+    if (status == MOE_OK)
+        status = count_properties(s, schema, &o);
+    if (status == MOE_OK)
+        status = own_properties(s, &o);
+    if (status == MOE_OK && o.n_more > 0)
+        status = other_property(s, &o);
+    if (status != MOE_OK)
+        return status;
+    put_order(s, &o);
+    moe_buf_printf(to, "\"{\" ws first%u-0 \"}\"", o.rule);
+    return MOE_OK;
+}
+
+/* ---- Lists ---- */
+
+/* The values of one item. */
+static int item(struct schema *s, const json_t *schema, const char *key, int64_t i,
+                struct moe_buf *to)
+{
+    uint64_t from = i < 0 ? schema_enter(s, key) : schema_enter_item(s, key, (unsigned long long)i);
+    int status = s->value(s, schema, to);
+    schema_leave(s, from);
+    return status;
+}
+
+/* The items behind the first: least to most of them, each after a comma but for the very first. */
+static void put_rest(struct moe_buf *to, const struct moe_buf *rest, uint64_t least, uint64_t most,
+                     bool comma)
+{
+    if (most == 0)
+        return;
+    if (!comma) {
+        moe_buf_text(to, least ? " " : " ( ");
+        moe_buf_append(to, rest->data, rest->size);
+        moe_buf_text(to, " ws");
+    }
+    uint64_t before = comma ? 0 : 1;
+    moe_buf_text(to, " ( \",\" ws ");
+    moe_buf_append(to, rest->data, rest->size);
+    moe_buf_printf(to, " ws ){%llu,", (unsigned long long)(least > before ? least - before : 0));
+    if (most != UINT64_MAX)
+        moe_buf_printf(to, "%llu", (unsigned long long)(most - before));
+    moe_buf_text(to, comma || least ? "}" : "} )?");
+}
+
+int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
+{
+    const json_t *items = schema_get(schema, "items"), *first = schema_get(schema, "prefixItems");
+    const char *rest_key = "items", *first_key = "prefixItems";
+    uint64_t least = 0, most = UINT64_MAX, n_first;
+    struct moe_buf rest = {0};
+    if (json_is_true(schema_get(schema, "uniqueItems")))
+        return schema_refuse(s, "uniqueItems", "it is not supported");
+    if (!first && json_is_array(items)) { /* as it was written before 2020 */
+        first = items;
+        first_key = "items";
+        rest_key = "additionalItems";
+        items = schema_get(schema, rest_key);
+    }
+    if (first && !json_is_array(first))
+        return schema_refuse(s, first_key, "a list was expected");
+    int status = schema_count(s, schema, "minItems", &least);
+    if (status == MOE_OK)
+        status = schema_count(s, schema, "maxItems", &most);
+    if (status != MOE_OK)
+        return status;
+    n_first = json_array_size(first) < most ? json_array_size(first) : most;
+    if (json_is_false(items) || (first && !items && least <= n_first))
+        most = n_first; /* what is said of no other item is not written */
+    if (least > most)
+        return schema_refuse(s, "minItems", "more than there may be");
+    moe_buf_text(to, "\"[\" ws");
+    for (uint64_t i = 0; i < n_first && status == MOE_OK; i++) {
+        moe_buf_text(to, i ? " \",\" ws " : " ");
+        status = item(s, json_array_get(first, i), first_key, (int64_t)i, to);
+        moe_buf_text(to, " ws");
+    }
+    if (status == MOE_OK && most > n_first) {
+        status = item(s, items ? items : json_true(), rest_key, -1, &rest);
+        put_rest(to, &rest, least > n_first ? least - n_first : 0,
+                 most == UINT64_MAX ? most : most - n_first, n_first > 0);
+    }
+    moe_buf_text(to, " \"]\"");
+    to->failed |= rest.failed;
+    moe_buf_release(&rest);
+    return status;
+}

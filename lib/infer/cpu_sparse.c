@@ -1,0 +1,514 @@
+/*
+ * Sparse attention (DeepSeek-V3.2's): an indexer scores the positions up to a row's own, and the
+ * row sees the index_top best of them alone.
+ *
+ * The indexer has queries q_h of index_heads heads, out of the vector that attention's queries come
+ * from, for each position one key k (under a layer norm of epsilon 1e-6), and for each row weights
+ * w_h of its heads; of queries and keys the first rope_dim values are rotated. For a row:
+ *
+ *   score    of the positions' keys, as cpu_sparse.c defines it
+ *   choice   the index_top positions of the highest scores, of equal ones the first; all where
+ *            there are no more. A layer that shares a choice takes that of the last layer before it
+ *            that has an indexer.
+ *   result   that of attention (cpu_attention.c) over these positions by rising number, as if they
+ * were all of the text: place i of them stands for position i. So a row that sees all of its text
+ * gets what it would get without an indexer.
+ *
+ * A row's choice and result depend on nothing else in its pass. Rows are computed one after the
+ * other, threads share each: keys and values of a row's choice are brought together first, for all
+ * of its heads.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/par.h"
+#include "base/rank.h"
+#include "infer/cpu_stages.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+#include "model/config.h"
+
+enum { CHUNK = MOE_ATTENTION_CHUNK };
+
+/* A layer's pass, and the row of it at work. */
+struct sparse {
+    struct moe_session *s;
+    const struct moe_layer *l;
+    const struct moe_row *rows;
+    struct cpu_index *x;
+    struct moe_kv kv; /* the layer's */
+    uint32_t layer, row;
+};
+
+static struct sparse begin(struct moe_session *s, uint32_t layer, const struct moe_row *rows)
+{
+    struct cpu_work *w = s->device;
+    return (struct sparse){
+        .s = s,
+        .l = &s->model->layers[layer],
+        .rows = rows,
+        .x = &w->index,
+        .kv = moe_kv_of_layer(&w->kv, layer),
+        .layer = layer,
+    };
+}
+
+/* Whether a row at this position sees less than all. */
+static bool is_limited(const struct cpu_index *x, const struct moe_row *r)
+{
+    return x->top && r->position >= x->top;
+}
+
+/* ---- Queries, keys and weights ---- */
+
+static void finish_rows(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const struct sparse *sp = ctx;
+    const struct moe_config *c = &sp->s->model->config;
+    const struct cpu_index *x = sp->x;
+    for (int64_t i = first; i < end; i++) {
+        const float *angles = sp->s->model->rope + (uint64_t)sp->rows[i].position * c->rope_dim;
+        float *k = x->k + (uint64_t)i * x->k_stride;
+        float *q = x->q + (uint64_t)i * x->q_stride;
+        moe_kern.layer_norm(k, sp->l->index_k_norm, sp->l->index_k_norm_bias, c->index_dim, 1e-6f,
+                            k);
+        moe_kern.rope(k, angles, c->rope_dim);
+        for (uint32_t h = 0; is_limited(x, &sp->rows[i]) && h < c->index_heads; h++)
+            moe_kern.rope(q + h * c->index_dim, angles, c->rope_dim);
+    }
+}
+
+void stages_cpu_index(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows)
+{
+    struct sparse sp = begin(s, layer, rows);
+    struct cpu_work *w = s->device;
+    struct cpu_index *x = sp.x;
+    struct moe_inputs *from = &s->states.inputs;
+    bool any = false;
+    for (uint32_t i = 0; i < n_rows; i++)
+        any |= is_limited(x, &rows[i]);
+    struct moe_mm mm[3] = {moe_inputs_mm(from, sp.l->index_k, x->k, x->k_stride)};
+    if (any) {
+        mm[1] = moe_inputs_mm(from, sp.l->index_weights, x->weights, x->weights_stride);
+        mm[2] = moe_inputs_mm(&w->attention.from_q_down, sp.l->index_q, x->q, x->q_stride);
+    }
+    moe_matmul(mm, any ? 3 : 1);
+    moe_par_for(n_rows, 8, finish_rows, &sp);
+}
+
+/* ---- Scores ---- */
+
+static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const struct sparse *sp = ctx;
+    const struct moe_config *c = &sp->s->model->config;
+    const struct moe_row *r = &sp->rows[sp->row];
+    const struct moe_kv *kv = &sp->kv;
+    const float *weights = sp->x->weights + sp->row * sp->x->weights_stride;
+    float *products = sp->x->scratch + (uint64_t)thread * MOE_TILE * CHUNK;
+    for (int64_t chunk = first; chunk < end; chunk++) {
+        uint32_t base = (uint32_t)chunk * CHUNK, left = r->position + 1 - base;
+        uint32_t n = left < CHUNK ? left : CHUNK;
+        const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
+        float *scores = sp->x->scores + base;
+        stages_cpu_index_scores(c, kv->layout, sp->x->tiles, weights, keys, n, products, scores);
+    }
+}
+
+/* ---- The choice ---- */
+
+/* The row's choice, made here or by a layer before this one. */
+static int find_places(struct sparse *sp, struct moe_err *err)
+{
+    struct cpu_index *x = sp->x;
+    const struct moe_row *r = &sp->rows[sp->row];
+    struct moe_row *of = &x->of[sp->row];
+    if (sp->l->index_k_norm) {
+        uint32_t n = r->position + 1;
+        stages_cpu_index_tiles(&sp->s->model->config, x->q + sp->row * x->q_stride, x->tiles);
+        moe_par_for((n - 1) / CHUNK + 1, 1, score_chunks, sp);
+        moe_best_places(x->scores, n, x->top, x->places + (uint64_t)sp->row * x->top);
+        *of = *r;
+    }
+    if (of->sequence == r->sequence && of->position == r->position)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "layer %u sees positions that layer %u chooses, where the pass must begin",
+                    sp->layer, moe_config_beginning(&sp->s->model->config, sp->layer));
+}
+
+/* ---- Attention ---- */
+
+/* Item i of `from` becomes item j of `to`. */
+static void copy_item(uint32_t bytes, uint8_t *to, uint64_t j, const uint8_t *from, uint64_t i)
+{
+    if (bytes == sizeof(float))
+        memcpy(to + j * sizeof(float), from + i * sizeof(float), sizeof(float));
+    else
+        memcpy(to + j * sizeof(uint16_t), from + i * sizeof(uint16_t), sizeof(uint16_t));
+}
+
+/* Keys and values of the row's positions, to the places that they have in its choice. */
+static void bring_positions(void *ctx, int64_t first, int64_t end, int thread)
+{
+    const struct sparse *sp = ctx;
+    const struct moe_kv *kv = &sp->kv, *chosen = &sp->x->chosen;
+    const uint32_t *places = sp->x->places + (uint64_t)sp->row * sp->x->top;
+    for (int64_t i = first; i < end; i++) {
+        uint32_t block = moe_kv_block(kv, sp->rows[sp->row].sequence, places[i]);
+        uint32_t to_block = moe_kv_block(chosen, 0, (uint32_t)i);
+        uint64_t at = places[i] % kv->block_positions, to = (uint64_t)i % chosen->block_positions;
+        const uint8_t *keys = moe_kv_keys(kv, sp->layer, block, 0);
+        const uint8_t *values = moe_kv_values(kv, sp->layer, block, 0);
+        uint8_t *to_keys = moe_kv_keys(chosen, sp->layer, to_block, 0);
+        uint8_t *to_values = moe_kv_values(chosen, sp->layer, to_block, 0);
+        for (uint64_t c = 0; c < kv->key_dim; c++)
+            copy_item(kv->item_bytes, to_keys, (to / 16 * kv->key_dim + c) * 16 + to % 16, keys,
+                      (at / 16 * kv->key_dim + c) * 16 + at % 16);
+        for (uint64_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS)
+            memcpy(to_values + (c * chosen->block_positions + to * 16) * kv->item_bytes,
+                   values + (c * kv->block_positions + at * 16) * kv->item_bytes,
+                   MOE_PANEL_ROWS * (size_t)kv->item_bytes);
+    }
+}
+
+int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                             uint32_t n_rows, struct moe_err *err)
+{
+    struct sparse sp = begin(s, layer, rows);
+    struct cpu_index *x = sp.x;
+    int status = MOE_OK;
+    x->chosen.first_layer = layer;
+    for (uint32_t end; sp.row < n_rows && status == MOE_OK; sp.row = end) {
+        for (end = sp.row; end < n_rows && !is_limited(x, &rows[end]);)
+            end++;
+        if (end > sp.row) {
+            moe_attention_rows(s, layer, rows + sp.row, sp.row, end - sp.row, NULL);
+            continue;
+        }
+        end++;
+        status = find_places(&sp, err);
+        if (status == MOE_OK) {
+            const struct moe_row last = {.position = x->top - 1};
+            moe_par_for(x->top, 16, bring_positions, &sp);
+            moe_attention_rows(s, layer, &last, sp.row, 1, &x->chosen);
+        }
+    }
+    return status;
+}
+
+/*
+ * Indexers: which of the keys that a row may see its attention sees (DeepSeek-V3.2: of positions,
+ * cpu_sparse.c; DeepSeek-V4: of entries of groups of them). A key's score, with q_h the row's
+ * queries and w_h what each head of them counts:
+ *
+ *   s = fma(w_h, max(d_h, 0), s) by rising h, from 0; d_h the panel product of key and q_h, one fma
+ *   chain. (Descriptions divide by square roots of widths and numbers of heads, which does not
+ *   change the order of the scores.)
+ *
+ * The index_top best are chosen, of equal scores the first; all where there are no more.
+ */
+
+/* ---- Scores ---- */
+
+static uint64_t tiles_floats(const struct moe_config *c)
+{
+    return moe_round_up(c->index_heads, MOE_TILE) * c->index_dim;
+}
+
+void stages_cpu_index_tiles(const struct moe_config *c, const float *queries, float *tiles)
+{
+    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE)
+        for (uint32_t i = 0; i < c->index_dim; i++)
+            for (uint32_t t = 0; t < MOE_TILE; t++)
+                *tiles++ = h + t < c->index_heads ? queries[(h + t) * c->index_dim + i] : 0;
+}
+
+void stages_cpu_index_scores(const struct moe_config *c, struct moe_layout layout,
+                             const float *tiles, const float *weights, const uint8_t *keys,
+                             uint32_t n, float *products, float *scores)
+{
+    int form = moe_kern_layout_index(layout.kind);
+    uint64_t item = moe_layout_bits(layout.kind) / 8;
+    memset(scores, 0, n * sizeof *scores);
+    for (uint32_t h = 0; h < c->index_heads; h += MOE_TILE) {
+        const struct moe_tile in = {.x = tiles + (uint64_t)h * c->index_dim};
+        for (uint32_t i = 0; i < n; i += MOE_PANEL_ROWS)
+            moe_kern.panel[form][MOE_N_TILES - 1](keys + (uint64_t)i * c->index_dim * item, layout,
+                                                  c->index_dim, &in, products + i, CHUNK);
+        for (uint32_t t = 0; t < MOE_TILE && h + t < c->index_heads; t++) {
+            float *of = products + t * CHUNK;
+            moe_kern.relu(of, n, of);
+            moe_kern.axpy(weights[h + t], of, n, scores);
+        }
+    }
+}
+
+/* ---- Entries ---- */
+
+struct choose {
+    const struct moe_session *s;
+    const struct moe_config *c;
+    const struct moe_row *rows;
+    struct cpu_entries *e;
+    uint32_t layer;
+};
+
+/* A thread's scratch: tiles, products and scores. */
+struct scratch {
+    float *tiles, *products, *scores;
+};
+
+uint64_t moe_index_scratch_floats(const struct moe_config *c, uint64_t n_entries)
+{
+    return moe_padded(tiles_floats(c)) + MOE_TILE * CHUNK + moe_padded(n_entries);
+}
+
+static struct scratch scratch_of(const struct choose *p, int thread)
+{
+    float *at = p->e->scratch + (uint64_t)thread * p->e->scratch_stride;
+    float *products = at + moe_padded(tiles_floats(p->c));
+    return (struct scratch){at, products, products + MOE_TILE * CHUNK};
+}
+
+static uint32_t n_seen(const struct choose *p, uint32_t row)
+{
+    return moe_compressed_seen(p->c->chosen_ratio, p->rows[row].position);
+}
+
+/* Chunk `chunk` of the entries that the row sees, of `tiles`. */
+static void score_chunk(const struct choose *p, uint32_t row, uint32_t chunk, const float *tiles,
+                        float *products, float *scores)
+{
+    const struct cpu_work *w = p->s->device;
+    const struct moe_compressed_part part =
+        moe_compressed_at(&w->compressed, p->rows[row].sequence, p->layer);
+    uint32_t base = chunk * CHUNK, left = n_seen(p, row) - base;
+    stages_cpu_index_scores(p->c, (struct moe_layout){.kind = MOE_LAYOUT_F32}, tiles,
+                            p->e->weights + row * p->e->weights_stride,
+                            (const uint8_t *)(part.index + (uint64_t)base * p->c->index_dim),
+                            left < CHUNK ? left : CHUNK, products, scores + base);
+}
+
+static void choose(const struct choose *p, uint32_t row, const float *scores)
+{
+    uint32_t top = p->c->index_top, n = n_seen(p, row);
+    uint32_t *chosen = p->e->chosen + (uint64_t)row * top;
+    p->e->n_chosen[row] = n < top ? n : top;
+    for (uint32_t i = 0; n <= top && i < n; i++)
+        chosen[i] = i;
+    if (n > top)
+        moe_best_places(scores, n, top, chosen);
+}
+
+static void choose_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct choose *p = ctx;
+    const struct scratch s = scratch_of(p, thread);
+    for (uint32_t row = (uint32_t)begin; row < (uint32_t)end; row++) {
+        uint32_t n = n_seen(p, row) > p->c->index_top ? n_seen(p, row) : 0;
+        stages_cpu_index_tiles(p->c, p->e->queries + row * p->e->queries_stride, s.tiles);
+        for (uint32_t chunk = 0; chunk * CHUNK < n; chunk++)
+            score_chunk(p, row, chunk, s.tiles, s.products, s.scores);
+        choose(p, row, s.scores);
+    }
+}
+
+/* Of the only row: threads share its entries, and the first one's tiles and scores. */
+static void score_indexed_chunks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct choose *p = ctx;
+    const struct scratch first = scratch_of(p, 0), own = scratch_of(p, thread);
+    for (int64_t chunk = begin; chunk < end; chunk++)
+        score_chunk(p, 0, (uint32_t)chunk, first.tiles, own.products, first.scores);
+}
+
+static void turn_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct choose *p = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        const float *angles = stages_cpu_shared_angles(p->s, p->layer, p->rows[i].position);
+        float *query = p->e->queries + (uint64_t)i * p->e->queries_stride;
+        for (uint32_t h = 0; h < p->c->index_heads; h++, query += p->c->index_dim)
+            stages_cpu_turn(p->c, angles, false, p->c->index_dim, query);
+    }
+}
+
+void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                               uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct cpu_work *w = s->device;
+    struct choose p = {s, c, rows, &w->entries, layer};
+    struct moe_mm mm[2] = {
+        moe_inputs_mm(&w->attention.from_q_down, l->index_q, p.e->queries, p.e->queries_stride),
+        moe_inputs_mm(&s->states.inputs, l->index_weights, p.e->weights, p.e->weights_stride),
+    };
+    moe_matmul(mm, 2);
+    moe_par_for(n_rows, 8, turn_rows, &p);
+    if (n_rows > 1) {
+        moe_par_for(n_rows, 1, choose_rows, &p);
+        return;
+    }
+    const struct scratch first = scratch_of(&p, 0);
+    stages_cpu_index_tiles(c, p.e->queries, first.tiles);
+    if (n_seen(&p, 0) > c->index_top)
+        moe_par_for((n_seen(&p, 0) - 1) / CHUNK + 1, 1, score_indexed_chunks, &p);
+    choose(&p, 0, first.scores);
+}
+
+/*
+ * The entries of layers that compress, as infer/compressed.h defines them. Rows of a pass see each
+ * other's, so all are made before attention: first from the pass and what was kept before it, then
+ * the pass is kept. A sum over places goes by rising place, sum and result by fma and one division.
+ */
+
+struct compress {
+    struct moe_session *s;
+    const struct moe_config *c;
+    const struct moe_layer *l;
+    struct cpu_work *w;
+    struct moe_compressed_row row;
+    const struct moe_row *rows;
+    uint32_t layer;
+};
+
+/* Entries of one kind: where in a position's floats they come from, and how wide one is. */
+struct kind {
+    uint64_t values, gates;
+    const float *bias, *norm;
+    uint32_t width;
+};
+
+static void project(struct compress *p)
+{
+    struct moe_inputs *from = &p->s->states.inputs;
+    const struct cpu_entries *e = &p->w->entries;
+    struct moe_mm mm[4] = {
+        moe_inputs_mm(from, p->l->entry, e->made, e->made_stride),
+        moe_inputs_mm(from, p->l->entry_gate, e->made + p->row.gate, e->made_stride),
+    };
+    int n = 2;
+    if (p->l->index_entry.data) {
+        mm[n++] =
+            moe_inputs_mm(from, p->l->index_entry, e->made + p->row.index_entry, e->made_stride);
+        mm[n++] =
+            moe_inputs_mm(from, p->l->index_gate, e->made + p->row.index_gate, e->made_stride);
+    }
+    moe_matmul(mm, n);
+}
+
+/* The floats of the n positions up to the row's: of the pass as far back as it has them, then kept
+ * ones. */
+static void find_sources(const struct compress *p, const struct moe_compressed_part *part,
+                         uint32_t row, uint32_t n, const float **from)
+{
+    const struct cpu_entries *e = &p->w->entries;
+    uint32_t position = p->rows[row].position;
+    int64_t at = row;
+    for (uint32_t i = n; i-- > 0; position--) {
+        while (at >= 0 && p->rows[at].sequence != p->rows[row].sequence)
+            at--;
+        if (at >= 0 && p->rows[at].position == position)
+            from[i] = e->made + (uint64_t)at-- * e->made_stride;
+        else
+            from[i] = part->kept + position % part->n_kept * p->row.stride;
+    }
+}
+
+/* 16 values of an entry, or fewer: `first` on. Of n sources the last `ratio` are the group's own,
+ * others those of the group before. */
+static void weigh(const struct kind *k, const float *const *from, uint32_t n, uint32_t ratio,
+                  bool overlap, uint32_t first, float *entry)
+{
+    uint32_t wide = k->width - first < 16 ? k->width - first : 16;
+    float largest[16], sum[16] = {0}, all[16] = {0};
+    for (int again = 0; again < 2; again++)
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t at = first + (overlap && i + ratio >= n ? k->width : 0);
+            const float *x = from[i] + k->values + at, *g = from[i] + k->gates + at;
+            const float *b = k->bias + (uint64_t)(i % ratio) * k->width * (overlap ? 2 : 1) + at;
+            for (uint32_t d = 0; d < wide; d++) {
+                float gate = g[d] + b[d];
+                if (again == 0) {
+                    largest[d] = i == 0 || gate > largest[d] ? gate : largest[d];
+                    continue;
+                }
+                float share = moe_math_exp(gate - largest[d]);
+                sum[d] += share;
+                all[d] = fmaf(share, x[d], all[d]);
+            }
+        }
+    for (uint32_t d = 0; d < wide; d++)
+        entry[first + d] = all[d] / sum[d];
+}
+
+static void make_entry(const struct compress *p, const struct kind *k, const float *const *from,
+                       uint32_t n, uint32_t ratio, uint32_t number, float *entry)
+{
+    bool overlap = p->c->layer_compresses[p->layer] == MOE_COMPRESS_CHOSEN;
+    for (uint32_t first = 0; first < k->width; first += 16)
+        weigh(k, from, n, ratio, overlap, first, entry);
+    moe_kern.rms_norm(entry, k->norm, k->width, p->c->norm_eps, entry);
+    stages_cpu_turn(p->c, stages_cpu_shared_angles(p->s, p->layer, number * ratio), false, k->width,
+                    entry);
+}
+
+/* Rows that complete a group. */
+static void complete_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct compress *p = ctx;
+    const float *from[2 * MOE_MAX_RATIO];
+    float entry[MOE_MAX_HEAD_DIM];
+    for (int64_t i = begin; i < end; i++) {
+        uint32_t row = p->w->entries.completed[i];
+        const struct moe_compressed_part part =
+            moe_compressed_at(&p->w->compressed, p->rows[row].sequence, p->layer);
+        uint32_t number = p->rows[row].position / part.ratio;
+        uint32_t n = part.index && number > 0 ? 2 * part.ratio : part.ratio;
+        const struct kind main = {0, p->row.gate, p->l->entry_bias, p->l->entry_norm,
+                                  p->c->head_dim};
+        const struct kind index = {p->row.index_entry, p->row.index_gate, p->l->index_bias,
+                                   p->l->index_norm, p->c->index_dim};
+        find_sources(p, &part, row, n, from);
+        make_entry(p, &main, from, n, part.ratio, number, entry);
+        moe_kv_put(&p->w->kv, part.keys, part.values, part.n_entries, number, entry, entry);
+        if (!part.index)
+            continue;
+        make_entry(p, &index, from, n, part.ratio, number, entry);
+        float *panel = part.index + (uint64_t)(number / 16) * 16 * index.width + number % 16;
+        for (uint32_t d = 0; d < index.width; d++)
+            panel[d * 16] = entry[d];
+    }
+}
+
+static void keep(const struct compress *p, uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const struct moe_compressed_part part =
+            moe_compressed_at(&p->w->compressed, p->rows[i].sequence, p->layer);
+        memcpy(part.kept + p->rows[i].position % part.n_kept * p->row.stride,
+               p->w->entries.made + i * p->w->entries.made_stride, p->row.stride * sizeof(float));
+    }
+}
+
+void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                         uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    struct cpu_work *w = s->device;
+    struct compress p = {s,    c,    &s->model->layers[layer], w, moe_compressed_row(c, layer),
+                         rows, layer};
+    uint32_t n = 0, ratio = moe_config_ratio(c, layer);
+    project(&p);
+    for (uint32_t i = 0; i < n_rows; i++)
+        if ((rows[i].position + 1) % ratio == 0)
+            w->entries.completed[n++] = i;
+    moe_par_for(n, 1, complete_rows, &p);
+    keep(&p, n_rows);
+    moe_recurrent_passed(s, layer, rows, n_rows);
+    if (c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN)
+        stages_cpu_choose_entries(s, layer, rows, n_rows);
+}

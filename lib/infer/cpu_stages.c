@@ -1,0 +1,842 @@
+/*
+ * The stages on the processor: into and out of a pass, a layer up to its feed-forward, the head. A
+ * layer begins with a norm, queries, keys and values (cpu_projections.c), attention
+ * (cpu_attention.c), its output (and in a decoder with an encoder the same once more, to the
+ * source) and another norm; the feed-forward's stages are in router.c and cpu_stages.c.
+ */
+#include "infer/cpu_stages.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/par.h"
+#include "infer/expert_compute.h"
+#include "infer/router.h"
+#include "infer/state.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+#include "model/routes.h"
+
+struct stage {
+    struct moe_session *s;
+    const struct moe_row *rows;
+    const float *weights, *bias; /* of a norm */
+    uint32_t first;              /* first row of h */
+    const struct moe_mat *positions;
+    float *logits;
+};
+
+/* ---- Into and out of a pass ---- */
+
+static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_states *states = &st->s->states;
+    const struct moe_model *m = st->s->model;
+    for (int64_t i = begin; i < end; i++) {
+        float *h = states->h + (uint64_t)i * states->stride;
+        moe_layout_load_row(&m->embed, st->rows[i].token, h);
+        if (m->config.embed_scale != 1)
+            moe_kern.scale(m->config.embed_scale, m->config.hidden, h);
+    }
+}
+
+static void position_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_states *states = &st->s->states;
+    const struct moe_config *c = &st->s->model->config;
+    for (int64_t i = begin; i < end; i++) {
+        float *learnt = states->xn + (uint64_t)i * states->stride; /* is free */
+        uint32_t position = st->rows[i].position;
+        position = position < c->context_max ? position : c->context_max - 1;
+        moe_layout_load_row(st->positions, position, learnt);
+        moe_kern.add(learnt, c->hidden, states->h + (uint64_t)i * states->stride);
+    }
+}
+
+/* h += the learnt vectors of the rows' positions. */
+static void add_positions(struct moe_session *s, const struct moe_mat *positions,
+                          const struct moe_row *rows, uint32_t n_rows)
+{
+    struct stage st = {.s = s, .rows = rows, .positions = positions};
+    moe_par_for(n_rows, 8, position_rows, &st);
+}
+
+static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                 const float *hidden_in, struct moe_err *err)
+{
+    const struct moe_states *states = &s->states;
+    uint32_t hidden = s->model->config.hidden;
+    if (s->model->config.n_streams && hidden_in) {
+        stages_cpu_streams_set(s, n_rows, hidden_in);
+        return MOE_OK;
+    }
+    if (hidden_in) {
+        for (uint32_t i = 0; i < n_rows; i++)
+            memcpy(states->h + i * states->stride, hidden_in + (uint64_t)i * hidden,
+                   hidden * sizeof(float));
+    } else {
+        struct stage st = {.s = s, .rows = rows};
+        moe_par_for(n_rows, 8, embed_rows, &st);
+        if (s->model->positions.data)
+            add_positions(s, &s->model->positions, rows, n_rows);
+    }
+    if (s->model->config.n_streams)
+        stages_cpu_streams_begin(s, n_rows);
+    return MOE_OK;
+}
+
+static void reached(struct moe_session *s, uint32_t layer, const char *part)
+{
+    struct cpu_work *w = s->device;
+    double now = moe_seconds();
+    char name[48];
+    if (part) {
+        snprintf(name, sizeof name, "layer %u %s", layer, part);
+        moe_timeline_span(s->timeline, MOE_TRACK_COMPUTE, name, w->reached_at, now);
+    }
+    w->reached_at = now;
+}
+
+static int leave(struct moe_session *s, uint32_t n_rows, float *hidden_out, struct moe_err *err)
+{
+    const struct moe_states *states = &s->states;
+    uint32_t hidden = s->model->config.hidden;
+    if (s->model->config.n_streams && hidden_out) {
+        stages_cpu_streams_get(s, n_rows, hidden_out);
+        return MOE_OK;
+    }
+    for (uint32_t i = 0; hidden_out && i < n_rows; i++)
+        memcpy(hidden_out + (uint64_t)i * hidden, states->h + i * states->stride,
+               hidden * sizeof(float));
+    return MOE_OK;
+}
+
+/* ---- A layer up to its feed-forward ---- */
+
+/* xn of rows [first, first + n) under a norm; or, of blocks whose norms stand after them, as they
+ * are. */
+static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_states *states = &st->s->states;
+    for (int64_t i = begin; i < end; i++)
+        moe_norm_row(&st->s->model->config, states->h + (st->first + (uint64_t)i) * states->stride,
+                     st->weights, st->bias, states->xn + (uint64_t)i * states->stride);
+}
+
+static void input_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_states *states = &st->s->states;
+    for (int64_t i = begin; i < end; i++)
+        moe_block_input_row(&st->s->model->config, states->h + (uint64_t)i * states->stride,
+                            st->weights, st->bias, states->xn + (uint64_t)i * states->stride);
+}
+
+/* xn of the first n rows: what a block takes in. */
+static void block_input(struct moe_session *s, const float *weights, const float *bias, uint32_t n)
+{
+    struct stage st = {.s = s, .weights = weights, .bias = bias};
+    moe_par_for(n, 16, input_rows, &st);
+}
+
+void stages_cpu_store(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows)
+{
+    const struct cpu_work *w = s->device;
+    const struct cpu_attention *a = &w->attention;
+    const struct moe_kv_input in = {a->k,        a->v,       a->stride.k,
+                                    a->stride.v, w->index.k, w->index.k_stride};
+    uint32_t n_encoder = s->model->config.n_encoder;
+    if (layer < n_encoder)
+        moe_kv_store(&w->source_kv, n_encoder, rows, n_rows, &in);
+    else
+        moe_kv_store(&w->kv, layer, rows, n_rows, &in);
+}
+
+static void attend_source(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                          uint32_t n_rows)
+{
+    block_input(s, s->model->layers[layer].cross_norm, NULL, n_rows);
+    moe_project_cross_in(s, layer, n_rows);
+    moe_attention_cross(s, layer, rows, n_rows);
+    moe_project_cross_out(s, layer, n_rows);
+    stages_cpu_add_to_stream(s, &(struct moe_block_end){0}, n_rows);
+}
+
+static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_work *w = s->device;
+    if (s->model->extra_positions.data && layer == c->extra_positions)
+        add_positions(s, &s->model->extra_positions, rows, n_rows);
+    bool mixes = !c->layer_no_attention[layer], feeds = !c->layer_no_ffn[layer];
+    bool recurrent = c->layer_is_recurrent[layer];
+    const float *norm = mixes ? l->attn_norm : l->ffn_norm;
+    if (c->n_streams)
+        stages_cpu_streams_in(s, &l->attn_mix, 0, n_rows);
+    block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
+    if (s->observer.attending)
+        s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
+    int status = moe_poll_loads(s, err);
+    if (recurrent) {
+        stages_cpu_recurrent(s, layer, rows, n_rows);
+    } else if (mixes) {
+        if (c->out_groups)
+            stages_cpu_shared_in(s, layer, rows, n_rows);
+        else
+            moe_project_in(s, layer, rows, n_rows);
+        if (moe_config_has_indexer(c, layer))
+            stages_cpu_index(s, layer, rows, n_rows);
+        if (status == MOE_OK)
+            status = moe_poll_loads(s, err);
+        stages_cpu_store(s, layer, rows, n_rows);
+        if (c->layer_compresses[layer])
+            stages_cpu_compress(s, layer, rows, n_rows);
+        if (!moe_config_picks_positions(c))
+            moe_attention(s, layer, rows, n_rows);
+        else if (status == MOE_OK)
+            status = stages_cpu_attend_chosen(s, layer, rows, n_rows, err);
+        if (c->out_groups)
+            stages_cpu_shared_out(s, layer, rows, n_rows);
+        else
+            moe_project_out(s, layer, n_rows);
+    }
+    if (status != MOE_OK)
+        return status;
+    const struct moe_block_end end = stages_cpu_attention_end(c, l);
+    if (mixes)
+        stages_cpu_add_to_stream(s, &end, n_rows);
+    if (l->cross_norm) {
+        attend_source(s, layer, rows, n_rows);
+        status = moe_poll_loads(s, err);
+    }
+    if (status != MOE_OK)
+        return status;
+    if (c->n_streams)
+        stages_cpu_streams_in(s, &l->ffn_mix, 0, n_rows);
+    if (mixes && feeds && !c->parallel_blocks)
+        block_input(s, l->ffn_norm, l->ffn_norm_bias, n_rows);
+    moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows,
+                   s->model->config.hidden);
+    if (s->observer.attended)
+        s->observer.attended(s->observer.ctx, layer, recurrent || !mixes ? NULL : w->attention.out,
+                             w->attention.stride.out, s->states.xn, s->states.stride);
+    return MOE_OK;
+}
+
+/* ---- The head ---- */
+
+static void finish_logits(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_model *m = st->s->model;
+    for (int64_t i = begin; i < end; i++) {
+        float *row = st->logits + (uint64_t)i * moe_logits_stride(&m->config);
+        if (m->head_bias)
+            moe_kern.add(m->head_bias, m->config.vocab, row);
+        if (m->config.logit_scale != 1)
+            moe_kern.scale(m->config.logit_scale, m->config.vocab, row);
+        if (m->config.logit_cap > 0) {
+            moe_kern.scale(1 / m->config.logit_cap, m->config.vocab, row);
+            moe_kern.tanh(row, m->config.vocab, row);
+            moe_kern.scale(m->config.logit_cap, m->config.vocab, row);
+        }
+    }
+}
+
+static void finish_last(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct stage *st = ctx;
+    const struct moe_model *m = st->s->model;
+    const struct cpu_work *w = st->s->device;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t at = (uint64_t)i * st->s->states.stride;
+        moe_kern.add(m->last_projection_bias, m->config.hidden, w->sum + at);
+        moe_kern.silu(w->sum + at, m->config.hidden, st->s->states.xn + at);
+    }
+}
+
+/* xn, and the inputs, of what the head takes: the norm of rows [first, first + n) of h, or silu of
+ * their last projection. */
+static void last_inputs(struct moe_session *s, uint32_t first, uint32_t n)
+{
+    const struct moe_model *m = s->model;
+    const struct cpu_work *w = s->device;
+    struct moe_states *states = &s->states;
+    struct stage st = {
+        .s = s, .weights = m->final_norm, .bias = m->final_norm_bias, .first = first};
+    if (s->drafts)
+        st.weights = m->layers[m->config.n_layers].ahead_norm;
+    if (m->config.n_streams)
+        stages_cpu_streams_in(s, &m->last_mix, first, n);
+    if (!m->last_projection.data) {
+        moe_par_for(n, 16, norm_rows, &st);
+    } else {
+        moe_inputs_set(&states->inputs, states->h + first * states->stride, states->stride, NULL, n,
+                       m->config.hidden);
+        struct moe_mm mm =
+            moe_inputs_mm(&states->inputs, m->last_projection, w->sum, states->stride);
+        moe_matmul(&mm, 1);
+        moe_par_for(n, 16, finish_last, &st);
+    }
+    moe_inputs_set(&states->inputs, states->xn, states->stride, NULL, n, m->config.hidden);
+}
+
+static int logits_of(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
+                     struct moe_err *err)
+{
+    const struct moe_model *m = s->model;
+    struct moe_states *states = &s->states;
+    last_inputs(s, first, n);
+    struct moe_mm mm =
+        moe_inputs_mm(&states->inputs, m->head, logits, moe_logits_stride(&m->config));
+    moe_matmul(&mm, 1);
+    if (m->head_bias || m->config.logit_scale != 1 || m->config.logit_cap > 0) {
+        struct stage st = {.s = s, .logits = logits};
+        moe_par_for(n, 1, finish_logits, &st);
+    }
+    return MOE_OK;
+}
+
+/* ---- Sources ---- */
+
+static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        float *output, struct moe_err *err)
+{
+    const struct moe_model *m = s->model;
+    const struct cpu_work *w = s->device;
+    const struct cpu_attention *a = &w->attention;
+    const struct moe_states *states = &s->states;
+    const struct moe_kv_input in = {
+        .keys = a->k, .values = a->v, .keys_stride = a->stride.k, .values_stride = a->stride.v};
+    uint32_t hidden = m->config.hidden;
+    struct stage st = {.s = s, .weights = m->encoder_norm};
+    moe_par_for(n_rows, 16, norm_rows, &st);
+    for (uint32_t i = 0; output && i < n_rows; i++)
+        memcpy(output + (uint64_t)i * hidden, states->xn + i * states->stride,
+               hidden * sizeof(float));
+    moe_inputs_set(&s->states.inputs, states->xn, states->stride, NULL, n_rows, hidden);
+    for (uint32_t layer = m->config.n_encoder; layer < m->config.n_layers; layer++) {
+        moe_project_source(s, layer);
+        moe_kv_store(&w->source_kv, layer, rows, n_rows, &in);
+    }
+    return moe_poll_loads(s, err);
+}
+
+static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    const struct cpu_work *w = s->device;
+    moe_kv_copy_block(&w->kv, from, to);
+}
+
+static void copy_states(struct moe_session *s, uint32_t from, uint32_t to)
+{
+    const struct cpu_work *w = s->device;
+    if (w->states.n_layers)
+        moe_recurrent_copy(&w->states, from, to);
+    moe_compressed_copy(&w->compressed, from, to, from < s->n_sequences && to < s->n_sequences);
+}
+
+static void states_of(const struct moe_session *s, const struct moe_recurrent **states,
+                      const struct moe_compressed **compressed)
+{
+    const struct cpu_work *w = s->device;
+    *states = &w->states;
+    *compressed = &w->compressed;
+}
+
+static const struct moe_kv *kv_of(const struct moe_session *s)
+{
+    const struct cpu_work *w = s->device;
+    return &w->kv;
+}
+
+/* ---- The table ---- */
+
+static int open_cpu(struct moe_session *s, const struct moe_session_options *o, struct moe_err *err)
+{
+    struct cpu_work *w;
+    int status = cpu_work_open(&w, &s->states, &s->model->config, o, err);
+    s->device = w;
+    if (status != MOE_OK)
+        return status;
+    w->kv.table = s->kv_pool.table;
+    w->kv.slot_of = s->kv_pool.slot_of;
+    return MOE_OK;
+}
+
+static void close_cpu(struct moe_session *s)
+{
+    cpu_work_close(s->device);
+}
+
+const struct moe_stages_ops moe_stages_cpu = {
+    .name = "cpu",
+    .host_bytes = cpu_work_bytes,
+    .open = open_cpu,
+    .close = close_cpu,
+    .kv = kv_of,
+    .states = states_of,
+    .copy_states = copy_states,
+    .copy_block = copy_block,
+    .enter = enter,
+    .join = stages_cpu_join,
+    .choose = stages_cpu_choose,
+    .attend = attend,
+    .dense = stages_cpu_dense,
+    .route = moe_route,
+    .beside = stages_cpu_beside,
+    .at_once = stages_cpu_at_once,
+    .experts = stages_cpu_experts,
+    .combine = stages_cpu_combine,
+    .reached = reached,
+    .keep_sources = keep_sources,
+    .leave = leave,
+    .logits = logits_of,
+};
+
+/*
+ * The processor's stage of a layer's router: its scores, and what infer/router.h makes of them.
+ */
+
+struct route {
+    const struct moe_session *s;
+    const struct moe_layer *layer;
+    const struct moe_row *rows;
+};
+
+/* As moe_route_scores, of experts that a table gives the token (static_weighed). */
+static void weigh_known(const struct moe_config *c, const float *routes, uint32_t token, float *p,
+                        float *scratch, uint32_t *chosen, float *weights)
+{
+    moe_routes_choose(c, routes, token, chosen, weights);
+    for (uint32_t k = 1; k < c->top_k; k++) { /* by falling score */
+        uint32_t e = chosen[k], at = k;
+        for (; at > 0 &&
+               (p[e] > p[chosen[at - 1]] || (p[e] == p[chosen[at - 1]] && e < chosen[at - 1]));
+             at--)
+            chosen[at] = chosen[at - 1];
+        chosen[at] = e;
+    }
+    memcpy(scratch, p, c->n_experts * sizeof *p);
+    moe_router_probabilities(c, p);
+    moe_router_weigh(c, scratch, p, chosen, scratch + c->n_experts, weights);
+}
+
+static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct route *r = ctx;
+    const struct moe_session *s = r->s;
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    float *scratch = w->router_scratch + (uint64_t)thread * 2 * w->router_stride;
+    for (int64_t i = begin; i < end; i++) {
+        float *p = w->probabilities + (uint64_t)i * w->router_stride;
+        uint64_t at = (uint64_t)i * c->top_k;
+        uint32_t *chosen = s->request.chosen + at;
+        float *weights = s->request.weights + at;
+        if (r->layer->routes)
+            weigh_known(c, r->layer->routes, r->rows[i].token, p, scratch, chosen, weights);
+        else
+            moe_route_scores(c, r->layer->choice_bias, p, scratch, chosen, weights);
+    }
+}
+
+/* Of what the table chose, in place of the softmax of scores. */
+static void share_probabilities(const struct moe_session *s, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        float *p = w->probabilities + (uint64_t)i * w->router_stride;
+        memset(p, 0, c->n_experts * sizeof *p);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            p[s->request.chosen[(uint64_t)i * c->top_k + k]] = 1 / (float)c->top_k;
+    }
+}
+
+/* Scores, choice and weights, into the request. */
+static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct moe_layer *l = &s->model->layers[layer];
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    const struct moe_layer_request *r = &s->request;
+    if (l->routes && !l->router.data) {
+        moe_route_tokens(s->model, layer, rows, n_rows, &s->request);
+        share_probabilities(s, n_rows);
+    } else {
+        bool own = l->router_norm || c->router_early;
+        struct moe_inputs *in = own ? stages_cpu_normed(s, l, NULL, n_rows) : &s->states.inputs;
+        const struct moe_router_use use = {l, moe_inputs_for(in, l->router.layout),
+                                           w->probabilities};
+        moe_router_scores(&use, 1, w->router_stride);
+        if (s->router_row && n_rows == 1)
+            memcpy(s->router_row, w->probabilities, c->n_experts * sizeof *s->router_row);
+        struct route route = {s, l, rows};
+        moe_par_for(n_rows, 16, route_rows, &route);
+        moe_router_scale_experts(l, r->chosen, (uint64_t)n_rows * c->top_k, r->weights);
+    }
+    if (s->follow)
+        moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), s->request.chosen,
+                          s->request.weights);
+    int status = moe_layer_request_check(r, c, layer, n_rows, err);
+    moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);
+    return status;
+}
+
+static void show(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                 const uint32_t *chosen, const float *weights)
+{
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    if (s->observer.routed)
+        s->observer.routed(s->observer.ctx, layer, rows, n_rows, s->states.xn, s->states.stride,
+                           w->probabilities, w->router_stride, chosen, weights);
+}
+
+int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_err *err)
+{
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    uint64_t n = (uint64_t)n_rows * s->model->config.top_k;
+    int status = choose(s, layer, rows, n_rows, err);
+    /* The request may become another one, by a strategy, before observers see it. */
+    memcpy(w->seen_chosen, s->request.chosen, n * sizeof *w->seen_chosen);
+    memcpy(w->seen_weights, s->request.weights, n * sizeof *w->seen_weights);
+    return status;
+}
+
+int moe_route(struct moe_session *s, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+              struct moe_err *err)
+{
+    const struct cpu_feed_forward *w = cpu_feed_forward(s);
+    if (s->model->config.router_early) { /* it has chosen */
+        show(s, layer, rows, n_rows, w->seen_chosen, w->seen_weights);
+        return MOE_OK;
+    }
+    int status = choose(s, layer, rows, n_rows, err);
+    if (status == MOE_OK)
+        show(s, layer, rows, n_rows, s->request.chosen, s->request.weights);
+    return status;
+}
+
+/*
+ * Feed-forward on the processor: dense layers, the shared expert, routed experts, and their sum.
+ *
+ * Every expert writes its own rows of expert_out; they are added per token in the router's order at
+ * the end, so that the sum does not depend on when an expert arrived.
+ */
+
+/* ---- Products into a feed-forward, and out ---- */
+
+/* Rows of gate and up side by side. `views`: the experts they belong to, row i to views[i * step];
+ * NULL: not experts'. */
+struct activation {
+    const struct moe_config *config;
+    const float *up_bias; /* of a dense layer, or NULL */
+    float *gate, *up;
+    uint64_t stride;
+    uint32_t width;
+    const struct moe_expert_view *views;
+    uint32_t step;
+    const float *scales; /* of the rows, or NULL */
+};
+
+static void activate_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct activation *a = ctx;
+    for (int64_t i = begin; i < end; i++) {
+        float *up = a->up + (uint64_t)i * a->stride;
+        if (a->up_bias)
+            moe_kern.add(a->up_bias, a->width, up);
+        moe_activate_row(a->config, a->views ? &a->views[i * a->step] : NULL, a->width,
+                         a->scales ? &a->scales[i] : NULL, a->gate + (uint64_t)i * a->stride, up);
+    }
+}
+
+/* gate[n][stride] = activation of gate x and up x for the n rows of `in`; there may be no gate. */
+static void gated_in(struct moe_session *s, struct moe_inputs *in, const struct moe_mat *gate,
+                     const struct moe_mat *up, const float *up_bias,
+                     const struct moe_expert_view *view, const float *scales)
+{
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    struct moe_mm mm[2] = {
+        moe_inputs_mm(in, *up, w->up, w->stride),
+    };
+    if (gate->data)
+        mm[1] = moe_inputs_mm(in, *gate, w->gate, w->stride);
+    moe_matmul(mm, gate->data ? 2 : 1);
+    struct activation a = {
+        &s->model->config, up_bias, w->gate, w->up, w->stride, up->rows, view, 0, scales,
+    };
+    moe_par_for(in->n, 4, activate_rows, &a);
+}
+
+/* out[n][the states' stride] = down times the first n rows of gate. */
+static void gated_out(struct moe_session *s, uint32_t n, const struct moe_mat *down, float *out)
+{
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    moe_inputs_set(&w->from_gate, w->gate, w->stride, NULL, n, down->cols);
+    struct moe_mm mm = moe_inputs_mm(&w->from_gate, *down, out, s->states.stride);
+    moe_matmul(&mm, 1);
+}
+
+struct normed {
+    struct moe_session *s;
+    const struct moe_layer *layer;
+    const float *norm; /* NULL: as the router takes it in */
+};
+
+static void normed_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct normed *n = ctx;
+    const struct moe_states *states = &n->s->states;
+    const struct moe_config *c = &n->s->model->config;
+    const struct cpu_work *w = n->s->device;
+    for (int64_t i = begin; i < end; i++) {
+        const float *h = states->h + (uint64_t)i * states->stride;
+        float *out = w->sum + (uint64_t)i * states->stride;
+        if (n->norm)
+            moe_norm_row(c, h, n->norm, NULL, out);
+        else
+            moe_router_input_row(c, n->layer, h, out);
+    }
+}
+
+struct moe_inputs *stages_cpu_normed(struct moe_session *s, const struct moe_layer *layer,
+                                     const float *norm, uint32_t n_rows)
+{
+    struct moe_inputs *in = &cpu_feed_forward(s)->gathered;
+    const struct cpu_work *w = s->device;
+    struct normed n = {s, layer, norm};
+    moe_par_for(n_rows, 16, normed_rows, &n);
+    moe_inputs_set(in, w->sum, s->states.stride, NULL, n_rows, s->model->config.hidden);
+    return in;
+}
+
+/* A dense layer's feed-forward, or the shared expert's, into `sum`; without the bias of down. */
+static void run_dense(struct moe_session *s, const struct moe_layer *l)
+{
+    struct cpu_work *w = s->device;
+    struct moe_inputs *in = &s->states.inputs;
+    uint32_t n_rows = in->n;
+    if (l->shared_norm)
+        in = stages_cpu_normed(s, l, l->shared_norm, n_rows);
+    gated_in(s, in, &l->gate, &l->up, l->up_bias, NULL, NULL);
+    gated_out(s, n_rows, &l->down, w->sum);
+}
+
+struct add {
+    struct moe_session *s;
+    const struct moe_block_end *end;
+};
+
+static void add_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct add *a = ctx;
+    const struct moe_config *c = &a->s->model->config;
+    const struct cpu_work *w = a->s->device;
+    uint64_t stride = a->s->states.stride;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = w->sum + (uint64_t)i * stride;
+        if (a->end->bias)
+            moe_kern.add(a->end->bias, c->hidden, sum);
+        float *h = a->s->states.h + (uint64_t)i * stride;
+        if (a->end->norm)
+            moe_norm_row(c, sum, a->end->norm, a->end->norm_bias, sum);
+        if (c->n_streams)
+            stages_cpu_streams_out(a->s, (uint32_t)i, sum);
+        else
+            moe_kern.axpy(c->residual_scale, sum, c->hidden, h);
+        if (a->end->scale)
+            moe_kern.scale(*a->end->scale, c->hidden, h);
+    }
+}
+
+void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end *end,
+                              uint32_t n_rows)
+{
+    struct add a = {s, end};
+    moe_par_for(n_rows, 16, add_rows, &a);
+}
+
+/* ---- Experts ---- */
+
+/* One expert for all rows of a batch that want it. */
+static int run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
+                      struct moe_err *err)
+{
+    struct moe_inputs *gathered = &cpu_feed_forward(s)->gathered;
+    const struct moe_layer_request *r = &s->request;
+    const struct moe_states *states = &s->states;
+    uint32_t first = r->first[which], n = r->n_rows[which];
+    float *out = states->expert_out + first * states->stride;
+    moe_inputs_set(gathered, states->xn, states->stride, r->rows + first, n,
+                   s->model->config.hidden);
+    gated_in(s, gathered, &view->gate, &view->up, NULL, view, r->scales ? r->scales + first : NULL);
+    moe_lockstep_expert(s, view->variant, n, false);
+    int status = s->experts->ops->complete(s->experts, which, err);
+    if (status == MOE_OK) {
+        gated_out(s, n, &view->down, out);
+        moe_add_down_bias(view, n, out, states->stride);
+        moe_lockstep_expert(s, view->variant, n, true);
+    }
+    return status;
+}
+
+/* Several experts for the one row of a decode step, side by side: three parallel loops in all
+ * instead of three per expert. */
+static int run_side_by_side(struct moe_session *s, const uint32_t *which,
+                            const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+{
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    struct moe_inputs *in = &s->states.inputs;
+    uint64_t stride = s->states.stride;
+    struct moe_mm mm[2 * MOE_MAX_TOP_K];
+    float scales[MOE_MAX_TOP_K];
+    int n_mm = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        scales[i] = s->request.scales ? s->request.scales[s->request.first[which[i]]] : 1;
+        float *gate = w->gate + i * w->stride, *up = w->up + i * w->stride;
+        mm[n_mm++] = moe_inputs_mm(in, views[i].up, up, w->stride);
+        if (views[i].gate.data)
+            mm[n_mm++] = moe_inputs_mm(in, views[i].gate, gate, w->stride);
+    }
+    moe_matmul(mm, n_mm);
+    struct activation a = {
+        &s->model->config,
+        NULL,
+        w->gate,
+        w->up,
+        w->stride,
+        views[0].up.rows,
+        views,
+        1,
+        s->request.scales ? scales : NULL,
+    };
+    moe_par_for(n, 4, activate_rows, &a);
+    for (uint32_t i = 0; i < n; i++)
+        moe_lockstep_expert(s, views[i].variant, 1, false);
+    for (uint32_t i = 0; i < n; i++) {
+        int status = s->experts->ops->complete(s->experts, which[i], err);
+        if (status != MOE_OK)
+            return status;
+        float *out = s->states.expert_out + s->request.first[which[i]] * stride;
+        moe_inputs_set(&w->single[i], w->gate + i * w->stride, w->stride, NULL, 1,
+                       views[i].down.cols);
+        mm[i] = moe_inputs_mm(&w->single[i], views[i].down, out, stride);
+    }
+    moe_matmul(mm, (int)n);
+    for (uint32_t i = 0; i < n; i++) {
+        moe_add_down_bias(&views[i], 1, mm[i].y, stride);
+        moe_lockstep_expert(s, views[i].variant, 1, true);
+    }
+    return MOE_OK;
+}
+
+int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    const struct moe_block_end end = stages_cpu_ffn_end(&s->model->config, l);
+    run_dense(s, l);
+    stages_cpu_add_to_stream(s, &end, n_rows);
+    return MOE_OK;
+}
+
+int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_layer *l = &s->model->layers[layer];
+    if (l->has_ffn)
+        run_dense(s, l);
+    if (l->shared_gate.data) {
+        struct moe_mm mm = moe_inputs_mm(&s->states.inputs, l->shared_gate,
+                                         cpu_feed_forward(s)->shared_scale, MOE_PANEL_ROWS);
+        moe_matmul(&mm, 1);
+    }
+    if (l->bypass.data) {
+        struct moe_mm mm = moe_inputs_mm(&s->states.inputs, l->bypass, cpu_feed_forward(s)->bypass,
+                                         s->states.stride);
+        moe_matmul(&mm, 1);
+    }
+    return MOE_OK;
+}
+
+/* A batch takes them one by one: each has enough work for all threads. */
+uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows)
+{
+    return n_rows == 1 ? MOE_MAX_TOP_K : 1;
+}
+
+int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
+                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+{
+    return n_rows == 1 ? run_side_by_side(s, which, views, n, err)
+                       : run_expert(s, which[0], &views[0], err);
+}
+
+struct combine {
+    struct moe_session *s;
+    const struct moe_layer *layer;
+};
+
+/* The stream receives the experts' outputs, added by rank, and the shared expert's, which is
+ * already in sum, scaled by its gate; and tanh of the bypass. */
+static void combine_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct combine *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_work *w = m->s->device;
+    const struct moe_states *states = &m->s->states;
+    const struct moe_layer_request *r = &m->s->request;
+    const struct moe_block_end last = stages_cpu_ffn_end(c, m->layer);
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = w->sum + (uint64_t)i * states->stride;
+        float *h = states->h + (uint64_t)i * states->stride;
+        float *acc = states->xn + (uint64_t)i * states->stride; /* no longer needed */
+        uint64_t first = (uint64_t)i * c->top_k;
+        memset(acc, 0, c->hidden * sizeof *acc);
+        for (uint32_t k = 0; k < c->top_k; k++)
+            moe_kern.axpy(c->weigh_inputs ? 1 : r->weights[first + k],
+                          states->expert_out + r->slot_of[first + k] * states->stride, c->hidden,
+                          acc);
+        if (m->layer->experts_end_norm) {
+            moe_norm_row(c, acc, m->layer->experts_end_norm, NULL, acc);
+            moe_norm_row(c, sum, m->layer->shared_end_norm, NULL, sum);
+        }
+        if (c->shared_ff) {
+            float scale = 1;
+            if (m->layer->shared_gate.data)
+                scale = 1 / (1 + moe_expf(-w->ff.shared_scale[i * MOE_PANEL_ROWS]));
+            moe_kern.axpy(scale, sum, c->hidden, acc);
+        }
+        if (c->moe_scale != 1)
+            moe_kern.scale(c->moe_scale, c->hidden, acc);
+        if (m->layer->bypass.data) {
+            float *bypass = w->ff.bypass + (uint64_t)i * states->stride;
+            moe_kern.tanh(bypass, c->hidden, bypass);
+            moe_kern.add(bypass, c->hidden, acc);
+        }
+        if (last.norm)
+            moe_norm_row(c, acc, last.norm, last.norm_bias, acc);
+        if (c->n_streams)
+            stages_cpu_streams_out(m->s, (uint32_t)i, acc);
+        else
+            moe_kern.axpy(c->residual_scale, acc, c->hidden, h);
+        if (last.scale)
+            moe_kern.scale(*last.scale, c->hidden, h);
+    }
+}
+
+int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
+{
+    struct combine m = {s, &s->model->layers[layer]};
+    moe_par_for(n_rows, 16, combine_rows, &m);
+    return MOE_OK;
+}

@@ -1,0 +1,169 @@
+/*
+ * Hyper-connections (DeepSeek-V4): a residual stream that is n_streams side by side. A block's
+ * matrix makes of all streams x, under one norm without weights, numbers r for each of them; with
+ * its biases b and scales a, e for stream_eps:
+ *
+ *   in[i]     = sigmoid(r * a[0] + b) + e: the block takes in the sum of in[i] * x[i]
+ *   out[i]    = 2 sigmoid(r * a[1] + b)
+ *   each[i][k]: rows are softmax(r * a[2] + b) + e, then columns are divided by their sum + e, and
+ *             stream_rounds - 1 times rows and columns in turn (Sinkhorn and Knopp)
+ *   behind it x[k] = out[k] * (the block's output) + sum of each[i][k] * x[i]
+ *
+ * Sums go by rising i, or by rising k, each product and sum rounded. Behind the last layer the head
+ * takes the sum of in[i] * x[i].
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/par.h"
+#include "infer/cpu_stages.h"
+#include "kern/kern.h"
+#include "kern/kern_math.h"
+#include "model/config.h"
+
+struct mix {
+    const struct moe_session *s;
+    const struct moe_streams_mix *by;
+    uint32_t first;
+};
+
+static float *streams_of(const struct moe_session *s, uint64_t row)
+{
+    const struct cpu_streams *st = &((struct cpu_work *)s->device)->streams;
+    return st->streams + row * st->stride;
+}
+
+void stages_cpu_streams_begin(struct moe_session *s, uint32_t n_rows)
+{
+    const struct moe_config *c = &s->model->config;
+    for (uint32_t i = 0; i < n_rows; i++)
+        for (uint32_t k = 0; k < c->n_streams; k++)
+            memcpy(streams_of(s, i) + (uint64_t)k * c->hidden, s->states.h + i * s->states.stride,
+                   c->hidden * sizeof(float));
+}
+
+void stages_cpu_streams_set(struct moe_session *s, uint32_t n_rows, const float *states)
+{
+    uint64_t width = moe_config_state_width(&s->model->config);
+    for (uint32_t i = 0; i < n_rows; i++)
+        memcpy(streams_of(s, i), states + i * width, width * sizeof(float));
+}
+
+void stages_cpu_streams_get(const struct moe_session *s, uint32_t n_rows, float *states)
+{
+    uint64_t width = moe_config_state_width(&s->model->config);
+    for (uint32_t i = 0; i < n_rows; i++)
+        memcpy(states + i * width, streams_of(s, i), width * sizeof(float));
+}
+
+static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct mix *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
+    uint32_t width = c->n_streams * c->hidden;
+    for (int64_t i = begin; i < end; i++) {
+        const float *x = streams_of(m->s, m->first + (uint64_t)i);
+        float *to = st->normed + (uint64_t)i * st->stride, lane[MOE_LANES] = {0};
+        for (uint32_t d = 0; d < width; d++)
+            lane[d % MOE_LANES] = fmaf(x[d], x[d], lane[d % MOE_LANES]);
+        memcpy(to, x, width * sizeof *to);
+        moe_kern.scale(moe_math_rms_scale(moe_math_join(lane), width, c->norm_eps), width, to);
+    }
+}
+
+static void divide_rows(uint32_t n, float eps, float *each)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (uint32_t k = 0; k < n; k++)
+            sum += each[i * n + k];
+        for (uint32_t k = 0; k < n; k++)
+            each[i * n + k] /= sum + eps;
+    }
+}
+
+static void divide_columns(uint32_t n, float eps, float *each)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        float sum = 0;
+        for (uint32_t i = 0; i < n; i++)
+            sum += each[i * n + k];
+        for (uint32_t i = 0; i < n; i++)
+            each[i * n + k] /= sum + eps;
+    }
+}
+
+/* A row's numbers become in, out and each. */
+static void finish(const struct moe_config *c, const struct moe_streams_mix *by, float *mix)
+{
+    uint32_t n = c->n_streams;
+    float eps = c->stream_eps, *each = mix + 2 * n;
+    for (uint32_t i = 0; i < n; i++)
+        mix[i] = moe_math_sigmoid(mix[i] * by->scale[0] + by->bias[i]) + eps;
+    if (by->of.rows == n) /* behind the last layer */
+        return;
+    for (uint32_t i = n; i < 2 * n; i++)
+        mix[i] = 2 * moe_math_sigmoid(mix[i] * by->scale[1] + by->bias[i]);
+    for (uint32_t i = 0; i < n * n; i++)
+        each[i] = each[i] * by->scale[2] + by->bias[2 * n + i];
+    for (uint32_t i = 0; i < n; i++)
+        moe_kern.softmax(each + i * n, n);
+    for (uint32_t i = 0; i < n * n; i++)
+        each[i] += eps;
+    divide_columns(n, eps, each);
+    for (uint32_t round = 1; round < c->stream_rounds; round++) {
+        divide_rows(n, eps, each);
+        divide_columns(n, eps, each);
+    }
+}
+
+static void take_in_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct mix *m = ctx;
+    const struct moe_config *c = &m->s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)m->s->device)->streams;
+    for (int64_t i = begin; i < end; i++) {
+        uint64_t row = m->first + (uint64_t)i;
+        const float *x = streams_of(m->s, row);
+        float *mix = st->mix + (uint64_t)i * st->mix_stride;
+        float *h = m->s->states.h + row * m->s->states.stride;
+        finish(c, m->by, mix);
+        memset(h, 0, c->hidden * sizeof *h);
+        for (uint32_t k = 0; k < c->n_streams; k++)
+            for (uint32_t d = 0; d < c->hidden; d++)
+                h[d] += mix[k] * x[(uint64_t)k * c->hidden + d];
+    }
+}
+
+void stages_cpu_streams_in(struct moe_session *s, const struct moe_streams_mix *by, uint32_t first,
+                           uint32_t n)
+{
+    const struct moe_config *c = &s->model->config;
+    struct cpu_streams *st = &((struct cpu_work *)s->device)->streams;
+    struct mix m = {s, by, first};
+    moe_par_for(n, 8, norm_rows, &m);
+    moe_inputs_set(&st->from_all, st->normed, st->stride, NULL, n, c->n_streams * c->hidden);
+    struct moe_mm mm = moe_inputs_mm(&st->from_all, by->of, st->mix, st->mix_stride);
+    moe_matmul(&mm, 1);
+    moe_par_for(n, 8, take_in_rows, &m);
+}
+
+void stages_cpu_streams_out(struct moe_session *s, uint32_t row, const float *out)
+{
+    const struct moe_config *c = &s->model->config;
+    const struct cpu_streams *st = &((struct cpu_work *)s->device)->streams;
+    const float *mix = st->mix + row * st->mix_stride, *each = mix + 2 * (uint64_t)c->n_streams;
+    float *x = streams_of(s, row), before[MOE_MAX_STREAMS];
+    uint32_t n = c->n_streams;
+    for (uint32_t d = 0; d < c->hidden; d++) {
+        for (uint32_t i = 0; i < n; i++)
+            before[i] = x[(uint64_t)i * c->hidden + d];
+        for (uint32_t k = 0; k < n; k++) {
+            float sum = 0;
+            for (uint32_t i = 0; i < n; i++)
+                sum += each[i * n + k] * before[i];
+            x[(uint64_t)k * c->hidden + d] = mix[n + k] * out[d] + sum;
+        }
+    }
+}

@@ -1,0 +1,429 @@
+/*
+ * A cache of experts, as the forward pass sees it. The scheduler decides and waits
+ * (sched/scheduler.h), the loader brings the bytes (experts_channel.c); this file keeps the memory
+ * of the slots and gives views of the experts in it.
+ *
+ * The scheduler numbers MoE layers; here layers are the model's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "infer/experts_tiers.h"
+
+/* ---- Passes ---- */
+
+void cached_count_traffic(struct cached *c)
+{
+    const struct moe_loader_stats *now = moe_loader_stats(c->loader);
+    uint64_t moved = now->bytes_read - c->seen.bytes_read;
+    *(c->gpu ? &c->phase->bytes_uploaded : &c->phase->bytes_read) += moved;
+    c->phase->experts.prefetch_wasted_bytes += now->cancelled_bytes - c->seen.cancelled_bytes;
+    c->phase->stall_bytes += now->wait_bytes - c->seen.wait_bytes;
+    c->phase->read_seconds += now->read_seconds - c->seen.read_seconds;
+    c->phase->handling_seconds += now->work_seconds - c->seen.work_seconds;
+    c->seen = *now;
+    if (c->tiers)
+        tiers_count_traffic(c->tiers);
+}
+
+static void begin_sequence(struct moe_experts *self)
+{
+    moe_scheduler_begin_sequence(((struct cached *)self)->scheduler);
+}
+
+static void end_sequence(struct moe_experts *self, uint32_t n)
+{
+    moe_scheduler_end_sequence(((struct cached *)self)->scheduler, n);
+}
+
+static void begin_tokens(struct moe_experts *self, uint32_t n, bool prefill,
+                         struct moe_phase_stats *phase)
+{
+    struct cached *c = (struct cached *)self;
+    cached_count_traffic(c);
+    c->phase = phase;
+    c->decode = !prefill;
+    c->stall_before = phase->stall_seconds;
+    c->read_before = phase->read_seconds;
+    c->loads_before = phase->experts.loads;
+    moe_scheduler_begin_tokens(c->scheduler, n, prefill, &phase->experts);
+}
+
+static void end_tokens(struct moe_experts *self, double seconds)
+{
+    struct cached *c = (struct cached *)self;
+    cached_count_traffic(c);
+    const struct moe_phase_stats *p = c->phase;
+    /* What came before affects the first decoded token. */
+    moe_scheduler_end_tokens(c->scheduler, c->decode && p->tokens > 0, seconds,
+                             p->stall_seconds - c->stall_before, p->read_seconds - c->read_before,
+                             p->experts.loads - c->loads_before);
+}
+
+static void computed(struct moe_experts *self, double seconds)
+{
+    struct cached *c = (struct cached *)self;
+    if (c->tiers)
+        tiers_advance(c->tiers, seconds);
+    else
+        moe_loader_advance(c->loader, seconds);
+}
+
+static double modelled_clock(struct moe_experts *self)
+{
+    return moe_loader_advance(((struct cached *)self)->loader, 0);
+}
+
+/* ---- Requests ---- */
+
+static int begin(struct moe_experts *self, const struct moe_expert_request *request,
+                 struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    uint32_t n;
+    c->layer = request->layer;
+    c->failure = (struct moe_err){0};
+    if (c->tiers)
+        slot_uses_begin(tiers_slot_uses(c->tiers));
+    const struct moe_choices choices = {c->moe_layer[request->layer], request->n_rows,
+                                        request->chosen, request->sequences};
+    moe_scheduler_chosen(c->scheduler, &choices);
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_request(c->scheduler, c->moe_layer[request->layer], request->needs,
+                                       request->n, err);
+    moe_loader_let_go(c->loader);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    for (uint32_t i = 0; i < n; i++)
+        request->kinds[i] = (uint8_t)entries[i].kind;
+    return status;
+}
+
+/* The expert that the view names, in the copy of the pack; not for compressed ones. */
+static void view_copy(const struct cached *c, struct moe_expert_view *view)
+{
+    const struct moe_expert_extent *x =
+        moe_pack_expert(c->pack, view->layer, view->expert, view->variant);
+    const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, x->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    for (uint32_t i = 0; i < class_->n_segments; i++)
+        segments[i] = (const uint8_t *)c->pools.loader.copy + x->segments[i].offset;
+    moe_expert_view_set(view, class_, segments);
+}
+
+/* Every class was checked against the model when it was opened. */
+static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_view *view)
+{
+    const struct moe_slot *s = moe_store_slot(c->store, slot);
+    uint32_t layer = c->inventory.model_layer[s->layer];
+    *view = (struct moe_expert_view){.layer = layer, .expert = s->expert, .variant = s->variant};
+    if (c->pools.loader.in_place) {
+        view_copy(c, view);
+        return;
+    }
+    const struct moe_expert_class *class_ = moe_pack_class_at(c->pack, s->class_index);
+    const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
+    for (uint32_t i = 0; i < class_->n_segments; i++)
+        segments[i] = cached_segment_at(c, slot, i);
+    moe_expert_view_set(view, class_, segments);
+}
+
+static int poll(struct moe_experts *self, struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_poll(c->scheduler, err);
+    moe_loader_let_go(c->loader);
+    return status;
+}
+
+static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    uint32_t n_entries;
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_next(c->scheduler, max, which, n, err);
+    moe_loader_let_go(c->loader);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
+    for (uint32_t i = 0; i < *n; i++) {
+        view_slot(c, entries[which[i]].slot, &views[i]);
+        if (c->tiers)
+            slot_uses_give(tiers_slot_uses(c->tiers), entries[which[i]].slot);
+    }
+    return status;
+}
+
+static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
+{
+    return moe_scheduler_complete(((struct cached *)self)->scheduler, which, err);
+}
+
+static void release(struct moe_experts *self, uint32_t which)
+{
+    struct cached *c = (struct cached *)self;
+    uint32_t n;
+    if (c->tiers)
+        slot_uses_take_back(tiers_slot_uses(c->tiers),
+                            moe_scheduler_entries(c->scheduler, &n)[which].slot);
+    moe_scheduler_release(c->scheduler, which);
+}
+
+/* ---- Predictions and the host ---- */
+
+static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
+{
+    const struct cached *c = (const struct cached *)self;
+    return moe_scheduler_wants_prediction(c->scheduler, c->moe_layer[layer]);
+}
+
+static uint32_t wants_first(struct moe_experts *self, uint32_t layer)
+{
+    const struct cached *c = (const struct cached *)self;
+    uint32_t first = 0;
+    while (first < c->inventory.n_layers && c->inventory.model_layer[first] < layer)
+        first++;
+    return first < c->inventory.n_layers ? moe_scheduler_wants_first(c->scheduler, first) : 0;
+}
+
+static int predicted(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
+                     struct moe_err *err)
+{
+    struct cached *c = (struct cached *)self;
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_predicted(c->scheduler, predictions, n, err);
+    moe_loader_let_go(c->loader);
+    return status;
+}
+
+static int known(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
+                 struct moe_err *err)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_loader_hold(c->loader);
+    int status = moe_scheduler_known(c->scheduler, c->moe_layer[layer], needs, n, err);
+    moe_loader_let_go(c->loader);
+    return status;
+}
+
+static void expected(struct moe_experts *self, uint32_t layer, const uint8_t *marks)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_expected(c->scheduler, c->moe_layer[layer], marks);
+}
+
+static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_present(c->scheduler, c->moe_layer[layer], out);
+}
+
+static void which_cached(struct moe_experts *self, uint32_t layer, uint8_t *out)
+{
+    const struct cached *c = (const struct cached *)self;
+    moe_scheduler_cached(c->scheduler, c->moe_layer[layer], out);
+}
+
+static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
+                      struct moe_expert_view *view)
+{
+    const struct cached *c = (const struct cached *)self;
+    uint32_t n;
+    uint32_t variant = moe_inventory_usable(&c->inventory, c->moe_layer[layer], expert, c->high);
+    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    if (which < n)
+        variant = entries[which].variant;
+    *view = (struct moe_expert_view){.layer = layer, .expert = expert, .variant = variant};
+    if (c->tiers)
+        tiers_host_view(c->tiers, view);
+    else
+        view_copy(c, view);
+}
+
+static void close_cached(struct moe_experts *self)
+{
+    struct cached *c = (struct cached *)self;
+    if (c->loader)
+        moe_loader_close(c->loader); /* first: it writes into the slots */
+    tiers_close(c->tiers);
+    moe_scheduler_close(c->scheduler);
+    if (c->gpu)
+        moe_gpu_free(c->gpu, c->memory, c->pools.pools.bytes);
+    else
+        moe_pages_free(c->memory, c->pools.pools.bytes);
+    moe_inventory_release(&c->inventory);
+    free(c->moe_layer);
+    free(c->slot_at);
+    free(c->submitted);
+    free(c);
+}
+
+const struct moe_experts_ops cached_ops = {
+    .name = "cached",
+    .begin_sequence = begin_sequence,
+    .end_sequence = end_sequence,
+    .begin_tokens = begin_tokens,
+    .end_tokens = end_tokens,
+    .computed = computed,
+    .clock = modelled_clock,
+    .begin = begin,
+    .next = next,
+    .complete = complete,
+    .release = release,
+    .poll = poll,
+    .host_view = host_view,
+    .wants_prediction = wants_prediction,
+    .wants_first = wants_first,
+    .predicted = predicted,
+    .known = known,
+    .expected = expected,
+    .present = present,
+    .cached = which_cached,
+    .close = close_cached,
+};
+
+/*
+ * Opening a cache of experts: slots, scheduler, loader, first contents.
+ */
+
+/* Numbers the MoE layers. */
+static int number_layers(struct cached *c, struct moe_err *err)
+{
+    c->moe_layer = moe_alloc(c->inventory.n_model_layers, sizeof *c->moe_layer, err);
+    if (!c->moe_layer)
+        return MOE_ERR_MEMORY;
+    for (uint32_t layer = 0; layer < c->inventory.n_layers; layer++)
+        c->moe_layer[c->inventory.model_layer[layer]] = layer;
+    return MOE_OK;
+}
+
+static int place_slots(struct cached *c, struct moe_err *err)
+{
+    const struct moe_pools *pools = &c->pools.pools;
+    c->memory =
+        c->gpu ? moe_gpu_alloc(c->gpu, pools->bytes, err) : moe_pages_alloc(pools->bytes, err);
+    c->slot_at = moe_alloc(pools->n_slots, sizeof *c->slot_at, err);
+    c->submitted = moe_alloc(pools->n_slots, sizeof *c->submitted, err);
+    if (!c->memory || !c->slot_at || !c->submitted)
+        return MOE_ERR_MEMORY;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < pools->n_slots; i++) {
+        c->slot_at[i] = at;
+        at += c->inventory.classes[moe_store_slot(c->store, i)->class_index].slot_bytes;
+    }
+    c->base.resident_bytes = c->base.resident_bytes_max = pools->bytes;
+    return MOE_OK;
+}
+
+/* What statistics say of each expert; 0 of layers that draft, of which they know nothing. */
+struct known {
+    uint64_t *frequency, *placement; /* [layer][expert]; NULL: there are no statistics */
+};
+
+static uint64_t *for_all_layers(const struct cached *c, const struct moe_cache_options *o,
+                                const uint64_t *of_model, struct moe_err *err)
+{
+    const struct moe_inventory *i = &c->inventory;
+    uint64_t known = (uint64_t)o->statistics->shape.n_layers * o->statistics->shape.n_experts;
+    uint64_t all = (uint64_t)i->n_layers * i->n_experts;
+    uint64_t *out = moe_alloc(all, sizeof *out, err);
+    for (uint64_t k = 0; out && k < all; k++)
+        out[k] = k < known ? of_model[k] : 0;
+    return out;
+}
+
+static int know(struct known *k, const struct cached *c, const struct moe_cache_options *o,
+                struct moe_err *err)
+{
+    *k = (struct known){0};
+    if (!o->statistics)
+        return MOE_OK;
+    k->frequency = for_all_layers(c, o, o->statistics->series[MOE_S_ACTIVATIONS], err);
+    k->placement = for_all_layers(c, o, moe_statistics_placement(o->statistics), err);
+    return k->frequency && k->placement ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
+                          const struct known *known, struct moe_err *err)
+{
+    struct moe_strategy lru;
+    moe_strategy_find("lru", &lru);
+    const struct moe_scheduler_options options = {
+        .inventory = &c->inventory,
+        .strategy = o->strategy ? o->strategy : &lru,
+        .high = o->high,
+        .low = o->low,
+        .pools = &c->pools.pools,
+        .frequency = known->frequency,
+        .placement = known->placement,
+        .contents = o->contents,
+        .n_contents = o->n_contents,
+        .layer_seconds = o->layer_seconds,
+        .load_seconds = o->load_seconds,
+        .n_requests = c->pools.loader.n_requests,
+        .seed = o->seed,
+        .channel = c->gpu ? tiers_channel(c) : cached_channel(c),
+    };
+    int status = moe_scheduler_open(&c->scheduler, &options, err);
+    if (status == MOE_OK)
+        c->store = moe_scheduler_store(c->scheduler);
+    return status;
+}
+
+/* Misses of a later token are not counted for the first contents. */
+static int fill(struct cached *c, const struct moe_progress *progress, struct moe_err *err)
+{
+    int status = moe_scheduler_fill(c->scheduler, progress, err);
+    if (status == MOE_OK && c->failure.status)
+        status = cached_failure(c, err);
+    cached_count_traffic(c);
+    return status;
+}
+
+int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
+                            const struct moe_cache_options *o, const struct moe_progress *progress,
+                            struct moe_err *err)
+{
+    *out = NULL;
+    struct known known = {0};
+    struct cached *c = moe_alloc(1, sizeof *c, err);
+    if (!c)
+        return MOE_ERR_MEMORY;
+    c->base.ops = &cached_ops;
+    c->pack = pack;
+    c->high = o->high;
+    c->gpu = o->gpu;
+    c->phase = &c->before;
+    c->base.lockstep = o->loader.lockstep;
+    int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
+    if (status == MOE_OK) {
+        moe_inventory_set_encoder(&c->inventory, o->n_encoder);
+        if (o->layer_is_static)
+            moe_inventory_set_static(&c->inventory, o->layer_is_static);
+        status = number_layers(c, err);
+    }
+    if (status != MOE_OK)
+        goto fail;
+    moe_expert_pools_size(&c->pools, pack, &c->inventory, o);
+    status = know(&known, c, o, err);
+    if (status == MOE_OK)
+        status = open_scheduler(c, o, &known, err);
+    if (status == MOE_OK)
+        status = place_slots(c, err);
+    if (status == MOE_OK)
+        status = moe_loader_open(&c->loader, &c->pools.loader, err);
+    if (status == MOE_OK && c->gpu)
+        status = tiers_open(&c->tiers, c, o, known.placement, progress, err);
+    if (status == MOE_OK)
+        status = fill(c, progress, err);
+    if (status != MOE_OK)
+        goto fail;
+    *out = &c->base;
+fail:
+    free(known.frequency);
+    free(known.placement);
+    if (status != MOE_OK)
+        cached_ops.close(&c->base);
+    return status;
+}

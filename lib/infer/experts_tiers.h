@@ -1,0 +1,121 @@
+/*
+ * Uses of an expert cache's slots on a GPU: a slot is overwritten, on the stream that copies, only
+ * after the work queued on the stream that computes has used it, and the host does not wait.
+ *
+ * A mark is set after all uses since the one before it. There are a few, set in turn: one that is
+ * reused waits longer than necessary, never too short.
+ */
+#ifndef MOE_INFER_EXPERTS_TIERS_H
+#define MOE_INFER_EXPERTS_TIERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpu.h"
+#include "infer/experts_cached.h"
+#include "infer/host_tier.h"
+
+enum { SLOT_USES_MARKS = 8 };
+
+struct slot_uses {
+    struct moe_gpu *gpu; /* borrowed */
+    struct moe_gpu_mark *marks[SLOT_USES_MARKS];
+    uint32_t mark;    /* the next to be set */
+    bool used;        /* a slot, since the last one was set */
+    uint8_t *before;  /* [slots] the mark after its last use; SLOT_USES_MARKS: none */
+    uint32_t n_given; /* and not taken back */
+};
+
+/* MOE_ERR_MEMORY, MOE_ERR_DEVICE. Closed also after that. */
+int slot_uses_open(struct slot_uses *u, struct moe_gpu *gpu, uint32_t n_slots, struct moe_err *err);
+void slot_uses_close(struct slot_uses *u);
+
+/* Work queued on the compute stream between these two calls uses the slot. */
+void slot_uses_give(struct slot_uses *u, uint32_t slot);
+void slot_uses_take_back(struct slot_uses *u, uint32_t slot);
+/* The next request begins. What was not taken back was given up by an error: waits for the GPU. */
+void slot_uses_begin(struct slot_uses *u);
+
+/* Copies queued from now on may overwrite the slot. */
+void slot_uses_overwrite(struct slot_uses *u, uint32_t slot);
+
+/*
+ * Three tiers: slots on a GPU, filled from the host tier (host_tier.h), which is filled from disk.
+ * The channel between the scheduler and two loaders, in place of that of experts_channel.c.
+ *
+ * A segment that is in the host tier is copied to its slot; any other is read into a place there
+ * first. While such transfers take all places, the most urgent waiting one gets the first that
+ * becomes free.
+ */
+
+/* Reserves and fills the host tier; c->gpu, pools, store and loader are there, its slots hold
+ * nothing yet. frequency: [layer][expert] or NULL. MOE_ERR_LIMIT: too little host memory. Close
+ * *out also after a failure. */
+int tiers_open(struct tiers **out, struct cached *c, const struct moe_cache_options *options,
+               const uint64_t *frequency, const struct moe_progress *progress, struct moe_err *err);
+/* After the cache's loader. NULL is fine. */
+void tiers_close(struct tiers *t);
+
+struct moe_channel tiers_channel(struct cached *c);
+
+/* Lockstep: computation took `seconds`. */
+void tiers_advance(struct tiers *t, double seconds);
+
+/* The record of slots in use on the GPU. */
+struct slot_uses *tiers_slot_uses(struct tiers *t);
+
+/* The expert that the view names, in the host tier, which holds all of them. */
+void tiers_host_view(const struct tiers *t, struct moe_expert_view *view);
+
+/* What was read from disk since the last look goes to the cache's phase. */
+void tiers_count_traffic(struct tiers *t);
+
+/*
+ * What experts_tiers.c (the channel) and experts_tiers.c (transfers through their stages)
+ * share.
+ */
+
+enum { TIERS_AT_ONCE = 32 /* completions taken at a time */ };
+
+/* A segment on its way to a slot. */
+struct transfer {
+    enum {
+        TRANSFER_NONE = 0,
+        TRANSFER_WAITING, /* for a place, or for another transfer that is reading the same */
+        TRANSFER_READING,
+        TRANSFER_COPYING,
+        TRANSFER_FAILED, /* to be reported */
+    } state;
+    uint32_t key, place;
+    uint32_t handle; /* of the loader that has it */
+    enum moe_load_priority priority;
+    float score;
+    int status;    /* failed: why */
+    uint32_t next; /* failed: the one after */
+};
+
+struct tiers {
+    struct cached *c;
+    struct moe_host_tier host;
+    struct moe_loader *disk;            /* NULL: the host tier holds everything */
+    struct moe_loader_stats seen;       /* of the disk's, as last counted */
+    struct transfer *transfers;         /* [slots][MOE_PACK_MAX_SEGMENTS]; a number here is a tag */
+    struct moe_link waiting;            /* orders the waiting ones */
+    struct moe_link_item *items;        /* for it */
+    uint32_t n_reading, n_copying;      /* with the loaders */
+    uint32_t first_failed, last_failed; /* in the order in which they are reported */
+    bool stirred;                       /* something ended: a waiting transfer may start */
+    struct slot_uses uses;
+};
+
+/* Starts waiting transfers as far as possible, the most urgent first. */
+void transfers_go_on(struct tiers *t);
+/* A transfer no longer needs its place. */
+void transfers_release_place(struct tiers *t, const struct transfer *x);
+
+/* What has ended, at most max (and TIERS_AT_ONCE), without waiting or after a wait. 0 after a wait:
+ * nothing is under way. */
+uint32_t transfers_poll(struct tiers *t, struct moe_arrival *arrivals, uint32_t max);
+uint32_t transfers_wait(struct tiers *t, struct moe_arrival *arrivals, uint32_t max);
+
+#endif

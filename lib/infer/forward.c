@@ -1,0 +1,617 @@
+/*
+ * The forward pass: states in, layers, states out, head; each on the session's device
+ * (infer/stages.h).
+ */
+#include "infer/forward.h"
+
+#include <string.h>
+
+#include "base/energy.h"
+#include "base/par.h"
+#include "infer/kv_pool.h"
+#include "infer/pass_strategy.h"
+#include "infer/recurrent.h"
+#include "infer/router.h"
+#include "infer/session.h"
+#include "infer/stages.h"
+#include "infer/state.h"
+
+static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    if (s->timeline)
+        s->stages->reached(s, layer, NULL);
+    int status = MOE_OK;
+    if (s->model->layers[layer].is_moe && s->model->config.router_early)
+        status = moe_feed_forward_early(s, layer, rows, n_rows, phase, err);
+    else if (s->strategy && s->model->layers[layer].is_moe)
+        status = moe_pass_strategy_attending(s->strategy, layer, n_rows, err);
+    if (status == MOE_OK)
+        status = s->stages->attend(s, layer, rows, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    if (s->timeline)
+        s->stages->reached(s, layer, "attention");
+    status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
+    if (s->timeline)
+        s->stages->reached(s, layer, "feed-forward");
+    return status;
+}
+
+int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (ids[i] >= m->config.vocab)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: the text has token %u, and the model embeds only %u (the "
+                            "tokenizer knows %u)",
+                            moe_pack_path(m->pack), ids[i], m->config.vocab,
+                            moe_tokenizer_n_tokens(m->tokenizer));
+    return MOE_OK;
+}
+
+/* That they can be computed; a sequence's positions get room in the KV cache. */
+static int check_rows(struct moe_session *s, bool encode, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_err *err)
+{
+    uint32_t n_texts = encode ? s->n_sources : s->n_sequences;
+    uint32_t context = encode ? s->source_context : s->context;
+    if (n_rows == 0 || n_rows > s->batch)
+        return moe_fail(err, MOE_ERR_USAGE, "a pass takes 1 to %u rows, not %u", s->batch, n_rows);
+    if (moe_par_threads() > s->n_threads) /* scratch memory is per thread */
+        return moe_fail(err, MOE_ERR_USAGE, "the session was opened for %d threads, not %d",
+                        s->n_threads, moe_par_threads());
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const struct moe_row *r = &rows[i];
+        if (r->sequence >= n_texts || r->position >= context || r->length > context ||
+            (r->length && r->length <= r->position))
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "row %u: %s %u or position %u of %u is out of range", i,
+                            encode ? "source" : "sequence", r->sequence, r->position, r->length);
+        int status = moe_check_ids(s->model, &r->token, 1, err);
+        if (status == MOE_OK && !encode)
+            status = moe_kv_take(&s->kv_pool, r->sequence, r->position + 1, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    return MOE_OK;
+}
+
+/* Rows [first, *end) of a pass follow each other in one sequence. */
+static struct moe_row run_at(const struct moe_row *rows, uint32_t n_rows, uint32_t first,
+                             uint32_t *end)
+{
+    for (*end = first + 1; *end < n_rows && rows[*end].sequence == rows[first].sequence &&
+                           rows[*end].position == rows[*end - 1].position + 1;)
+        ++*end;
+    return rows[first];
+}
+
+/* Layers with a window have room for what these rows see and for what they become. */
+static int take_windows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        struct moe_err *err)
+{
+    struct moe_kv_pool *pool = &s->kv_pool;
+    int status = MOE_OK;
+    if (!pool->n_slots)
+        return MOE_OK;
+    moe_kv_windows_pass(pool);
+    for (uint32_t i = 0, end; i < n_rows; i = end) {
+        const struct moe_row r = run_at(rows, n_rows, i, &end);
+        moe_kv_windows_run(pool, r.sequence, r.position, r.position + end - i);
+    }
+    moe_kv_windows_keep(pool);
+    for (uint32_t i = 0, end; i < n_rows && status == MOE_OK; i = end) {
+        const struct moe_row r = run_at(rows, n_rows, i, &end);
+        status = moe_kv_windows_take(pool, r.sequence, r.position, r.position + end - i, err);
+    }
+    return status;
+}
+
+static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+{
+    uint32_t original = s->model->config.rope_original;
+    for (uint32_t i = 0; original && i < n_rows; i++)
+        if (rows[i].sequence == 0)
+            s->far = (rows[i].length ? rows[i].length : rows[i].position + 1) > original;
+}
+
+/* Sequences begin anew with rows at position 0. True where one begins, there or by
+ * moe_sequence_begin, and no other is under way. */
+static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    bool begun = s->begun;
+    uint32_t n_gone = 0;
+    uint64_t n_left = 0;
+    s->begun = false;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i].position > 0)
+            continue;
+        begun = true;
+        n_gone += s->n_recorded[rows[i].sequence];
+        s->n_recorded[rows[i].sequence] = 0;
+    }
+    for (uint32_t i = 0; i < s->n_sequences; i++)
+        n_left += s->n_recorded[i];
+    if (n_gone && n_left && ops->end_sequence)
+        ops->end_sequence(s->experts, n_gone);
+    return begun && n_left == 0;
+}
+
+/* Tells those that keep records of sequences and tokens. Sequences side by side are recorded
+ * together: the records start anew when none is under way. Sources are none: records of a sequence
+ * begin with its decoder. */
+static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
+                       uint32_t n_rows)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    bool first = phase != MOE_ENCODE && begin_sequences(s, rows, n_rows);
+    for (uint32_t i = 0; i < n_rows && phase != MOE_ENCODE; i++)
+        s->n_recorded[rows[i].sequence]++;
+    if (first && ops->begin_sequence)
+        ops->begin_sequence(s->experts);
+    if (ops->begin_tokens)
+        ops->begin_tokens(s->experts, n_rows, phase != MOE_DECODE, s->phase);
+    if (s->strategy)
+        moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first, rows, n_rows);
+}
+
+/* Tokens alone say what layers with static routing will ask for. */
+static int ask_known(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                     uint32_t begin, uint32_t end, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    struct moe_layer_request *r = &s->request;
+    int status = MOE_OK;
+    for (uint32_t layer = begin; s->experts->ops->known && layer < end && status == MOE_OK;
+         layer++) {
+        if (!c->layer_is_static[layer] || !moe_follows_layer(s, layer))
+            continue;
+        if (s->follow)
+            moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), r->chosen, r->weights);
+        else
+            moe_route_tokens(s->model, layer, rows, n_rows, r);
+        moe_layer_request_limit(r, c, layer, s->prompts, rows, n_rows);
+        moe_layer_request_fill(r, c, n_rows, false, NULL);
+        status = s->experts->ops->known(s->experts, layer, r->needs, r->n_entries, err);
+    }
+    return status;
+}
+
+/* Layers [begin, end), one by one or as they were recorded. */
+static int run_layers(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                      uint32_t begin, uint32_t end, struct moe_phase_stats *phase,
+                      struct moe_err *err)
+{
+    int status = MOE_OK;
+    if (s->stages->replay && s->stages->replay(s, n_rows, begin, end)) {
+        const struct moe_config *c = &s->model->config;
+        uint32_t n_moe = moe_config_moe_layers(c, end) - moe_config_moe_layers(c, begin);
+        moe_feed_forward_count_alone(s, phase, n_moe, n_rows);
+        return MOE_OK;
+    }
+    for (uint32_t layer = begin; layer < end && status == MOE_OK; layer++)
+        status = run_layer(s, layer, rows, n_rows, phase, err);
+    return status;
+}
+
+/* What lies in the states from now on. A text that begins anew is no longer the marked one. */
+static void note_passed(struct moe_session *s, bool whole, const struct moe_row *rows,
+                        uint32_t n_rows)
+{
+    s->drafts = false;
+    s->passed = (struct moe_passed){rows[0].position, whole ? n_rows : 0};
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (rows[i].sequence != 0 || rows[i].position != rows[0].position + i)
+            s->passed.n = 0;
+        if (s->marked && rows[i].position == 0)
+            s->marked[rows[i].sequence] = MOE_STANDS_NOWHERE;
+    }
+}
+
+int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_row *rows,
+                uint32_t n_rows, uint32_t layer_begin, uint32_t layer_end, const float *hidden_in,
+                float *hidden_out, struct moe_err *err)
+{
+    bool encode = phase == MOE_ENCODE;
+    int status = check_rows(s, encode, rows, n_rows, err);
+    if (status == MOE_OK && !encode)
+        status = take_windows(s, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = moe_recurrent_check(s, rows, n_rows, layer_begin, layer_end, err);
+    if (status == MOE_OK)
+        status = moe_sources_check(s, encode, rows, n_rows, layer_begin, layer_end, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_phase_stats *const phases[] = {[MOE_PREFILL] = &s->stats.prefill,
+                                              [MOE_DECODE] = &s->stats.decode,
+                                              [MOE_ENCODE] = &s->stats.encode};
+    struct moe_phase_stats *stats = phases[phase];
+    s->phase = stats;
+    note_far(s, rows, n_rows);
+    note_passed(s, !encode && layer_end == s->model->config.n_layers, rows, n_rows);
+    begin_pass(s, phase, rows, n_rows);
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    status = ask_known(s, rows, n_rows, layer_begin, layer_end, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_expect(s->strategy, layer_begin, layer_end, n_rows, err);
+    if (status == MOE_OK)
+        status = s->stages->enter(s, rows, n_rows, hidden_in, err);
+    if (status == MOE_OK)
+        status = run_layers(s, rows, n_rows, layer_begin, layer_end, stats, err);
+    if (status == MOE_OK)
+        status = s->stages->leave(s, n_rows, hidden_out, err);
+    if (s->pace && layer_end == s->model->config.n_layers)
+        moe_lockstep_took(s, s->pace->head);
+    double seconds = moe_experts_clock(s->experts) - started;
+    stats->seconds += seconds;
+    stats->joules += moe_energy_joules(s->energy) - joules;
+    if (s->experts->ops->end_tokens)
+        s->experts->ops->end_tokens(s->experts, seconds);
+    if (status == MOE_OK)
+        stats->tokens += n_rows;
+    return status;
+}
+
+int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,
+               struct moe_err *err)
+{
+    int status =
+        moe_forward(s, MOE_ENCODE, rows, n_rows, 0, s->model->config.n_encoder, NULL, NULL, err);
+    return status == MOE_OK ? moe_encode_keep(s, rows, n_rows, output, err) : status;
+}
+
+/* Adds what was computed after a pass to the phase of that pass. */
+static void add_time(struct moe_session *s, double started, double joules)
+{
+    if (!s->phase)
+        return;
+    s->phase->seconds += moe_experts_clock(s->experts) - started;
+    s->phase->joules += moe_energy_joules(s->energy) - joules;
+}
+
+int moe_logits(struct moe_session *s, uint32_t first, uint32_t n, float *logits,
+               struct moe_err *err)
+{
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    int status = s->stages->logits(s, first, n, logits, err);
+    add_time(s, started, joules);
+    return status;
+}
+
+int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_err *err)
+{
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    int status = s->stages->greedy(s, row, token, err);
+    add_time(s, started, joules);
+    return status;
+}
+
+/* ---- A layer's feed-forward block ---- */
+
+/* Asks for the experts of the layer whose router has chosen. */
+static int request_experts(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct moe_layer_request *r = &s->request;
+    bool assigned = s->assigner != NULL;
+    const uint8_t *precalculated = NULL;
+    if (s->strategy)
+        phase->experts.substituted +=
+            moe_pass_strategy_choose(s->strategy, layer, n_rows, &precalculated);
+    if (assigned)
+        s->assigner->assign(s->assigner->ctx, layer, rows, n_rows, r->chosen, r->weights,
+                            r->variants);
+    moe_layer_request_fill(r, &s->model->config, n_rows, assigned, precalculated);
+    phase->over_capacity += r->n_over;
+    if (s->stages->grouped)
+        s->stages->grouped(s, n_rows);
+    for (uint32_t i = 0; i < n_rows; i++)
+        r->sequences[i] = rows[i].sequence;
+    const struct moe_expert_request request = {
+        layer,  r->n_entries, r->needs,    r->kinds, assigned ? r->classes : NULL,
+        n_rows, r->chosen,    r->sequences};
+    return s->experts->ops->begin(s->experts, &request, phase, err);
+}
+
+/* Experts of the request that the device computes. The outputs of those left out become zero, of
+ * choices beyond a capacity zero or their rows. */
+static uint32_t count_here(struct moe_session *s)
+{
+    const struct moe_layer_request *r = &s->request;
+    uint64_t stride = s->states.stride, n_chosen = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_entries; i++) {
+        n_chosen += r->n_rows[i];
+        n += r->kinds[i] == MOE_ENTRY_SLOT;
+        if (r->kinds[i] != MOE_ENTRY_SKIPPED)
+            continue;
+        if (s->stages->take)
+            s->stages->take(s, i);
+        else
+            memset(s->states.expert_out + r->first[i] * stride, 0,
+                   r->n_rows[i] * stride * sizeof(float));
+    }
+    for (uint64_t slot = n_chosen; slot < n_chosen + r->n_over; slot++) {
+        float *out = s->states.expert_out + slot * stride;
+        if (s->model->config.overflow_passes)
+            memcpy(out, s->states.xn + r->rows[slot] * stride, stride * sizeof *out);
+        else
+            memset(out, 0, stride * sizeof *out);
+    }
+    return n;
+}
+
+/* Computes the experts of the request, each as it becomes ready. */
+static int run_experts(struct moe_session *s, uint32_t n_rows, struct moe_err *err)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    uint32_t n_here = count_here(s), at_once = s->stages->at_once(s, n_rows);
+    for (uint32_t done = 0, n; done < n_here; done += n) {
+        uint32_t which[MOE_MAX_TOP_K];
+        struct moe_expert_view views[MOE_MAX_TOP_K];
+        int status = ops->next(s->experts, at_once, which, views, &n, err);
+        if (status == MOE_OK)
+            status = s->stages->experts(s, n_rows, which, views, n, err);
+        if (status != MOE_OK)
+            return status;
+        for (uint32_t i = 0; i < n; i++)
+            ops->release(s->experts, which[i]);
+    }
+    return MOE_OK;
+}
+
+/* The outputs of experts that the host computed go to the device. */
+static void collect(struct moe_session *s, uint32_t layer)
+{
+    const struct moe_layer_request *r = &s->request;
+    moe_pass_strategy_collect(s->strategy, layer);
+    for (uint32_t i = 0; s->stages->take && i < r->n_entries; i++)
+        if (r->kinds[i] == MOE_ENTRY_HOST || r->kinds[i] == MOE_ENTRY_PRECALCULATED)
+            s->stages->take(s, i);
+}
+
+/* A MoE layer from the choice of its router to the sum of its experts. */
+static int run_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    const struct moe_stages_ops *stages = s->stages;
+    bool requested = s->model->config.router_early;
+    int status = requested ? MOE_OK : request_experts(s, layer, rows, n_rows, phase, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_requested(s->strategy, layer, n_rows, err);
+    /* What does not depend on the router goes first: meanwhile experts are on their way. */
+    if (status == MOE_OK)
+        status = stages->beside(s, layer, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    moe_lockstep_piece(s, MOE_PIECE_BESIDE, n_rows);
+    if (s->model->layers[layer].has_ffn)
+        status = moe_poll_loads(s, err);
+    if (status == MOE_OK)
+        status = run_experts(s, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    if (s->strategy)
+        collect(s, layer);
+    if (s->observer.computed)
+        s->observer.computed(s->observer.ctx, layer, n_rows, s->states.expert_out, s->states.stride,
+                             s->request.slot_of);
+    status = stages->combine(s, layer, n_rows, err);
+    moe_lockstep_piece(s, MOE_PIECE_COMBINE, n_rows);
+    return status;
+}
+
+int moe_feed_forward_early(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    if (!moe_follows_layer(s, layer))
+        return MOE_OK;
+    int status = s->stages->choose(s, layer, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = request_experts(s, layer, rows, n_rows, phase, err);
+    if (status == MOE_OK && s->strategy)
+        status = moe_pass_strategy_early(s->strategy, layer, n_rows, err);
+    return status;
+}
+
+int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
+{
+    const struct moe_stages_ops *stages = s->stages;
+    if (!s->model->layers[layer].is_moe) {
+        bool feeds = !s->model->config.layer_no_ffn[layer];
+        int status = feeds ? stages->dense(s, layer, n_rows, err) : MOE_OK;
+        moe_lockstep_attention(s, MOE_PIECE_DENSE, rows, n_rows);
+        return status;
+    }
+    if (!moe_follows_layer(s, layer))
+        return MOE_OK;
+    if (stages->alone && stages->alone(s, layer, n_rows)) {
+        moe_feed_forward_count_alone(s, phase, 1, n_rows);
+        return MOE_OK;
+    }
+    int status = stages->route(s, layer, rows, n_rows, err);
+    if (status != MOE_OK)
+        return status;
+    moe_lockstep_attention(s, MOE_PIECE_ROUTE, rows, n_rows);
+    if (s->model->config.router_early)
+        status = moe_poll_loads(s, err); /* those that came during attention make room for others */
+    if (status != MOE_OK)
+        return status;
+    return run_chosen(s, layer, rows, n_rows, phase, err);
+}
+
+void moe_feed_forward_count_alone(struct moe_session *s, struct moe_phase_stats *phase,
+                                  uint32_t n_layers, uint32_t n_rows)
+{
+    uint64_t n = (uint64_t)n_layers * n_rows * s->model->config.top_k;
+    phase->experts.activations += n;
+    phase->experts.cache_hits += n;
+}
+
+/* ---- Sources ---- */
+
+/* ---- What stands in a pass ---- */
+
+/* One source's rows, from rows[0] on; *n of them. */
+static int check_source(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        uint32_t *n, struct moe_err *err)
+{
+    const struct moe_row *r = &rows[0];
+    struct moe_encoded *source = &s->sources[r->sequence];
+    bool whole = r->length > 0 && r->length <= n_rows && source->pending == 0;
+    for (uint32_t i = 0; whole && i < r->length; i++)
+        whole =
+            rows[i].sequence == r->sequence && rows[i].position == i && rows[i].length == r->length;
+    if (!whole)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "source %u of %u positions does not stand in the pass once, whole and in "
+                        "order",
+                        r->sequence, r->length);
+    source->pending = *n = r->length;
+    return MOE_OK;
+}
+
+static int check_attended(const struct moe_session *s, const struct moe_row *row,
+                          struct moe_err *err)
+{
+    uint32_t source = s->attends[row->sequence];
+    return s->sources[source].length ? MOE_OK
+                                     : moe_fail(err, MOE_ERR_USAGE,
+                                                "sequence %u attends to source %u, which is not "
+                                                "encoded",
+                                                row->sequence, source);
+}
+
+/* The sequence's rows from rows[0] on: a prompt stands in the pass with all of them or not at all.
+ * *n of them. */
+static int check_prompt(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                        uint32_t *n, struct moe_err *err)
+{
+    uint32_t n_prompt = s->prompts[rows[0].sequence].n;
+    *n = 1;
+    if (rows[0].position >= n_prompt)
+        return MOE_OK;
+    bool whole = n_prompt <= n_rows;
+    for (uint32_t i = 0; whole && i < n_prompt; i++)
+        whole = rows[i].sequence == rows[0].sequence && rows[i].position == i;
+    *n = n_prompt;
+    return whole ? MOE_OK
+                 : moe_fail(err, MOE_ERR_USAGE,
+                            "the prompt of %u positions of sequence %u does not stand in the pass "
+                            "whole and in order",
+                            n_prompt, rows[0].sequence);
+}
+
+int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
+                      uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err)
+{
+    uint32_t n_encoder = s->model->config.n_encoder, n = 1;
+    int status = MOE_OK;
+    if (encode ? end > n_encoder : begin < n_encoder)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "layers %u to %u are not the %s's: the encoder has the first %u", begin,
+                        end, encode ? "encoder" : "decoder", n_encoder);
+    for (uint32_t i = 0; i < s->n_sources; i++)
+        s->sources[i].pending = 0;
+    for (uint32_t i = 0; i < n_rows && s->n_sources && status == MOE_OK; i += n)
+        status = encode ? check_source(s, rows + i, n_rows - i, &n, err)
+                        : check_attended(s, rows + i, err);
+    for (uint32_t i = 0; i < n_rows && s->prompts && status == MOE_OK; i += n)
+        status = check_prompt(s, rows + i, n_rows - i, &n, err);
+    for (uint32_t i = 0; i < s->n_sources && status == MOE_OK; i++)
+        if (s->sources[i].pending)
+            s->sources[i].length = 0;
+    return status;
+}
+
+/* ---- What decoders attend to ---- */
+
+int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                    float *output, struct moe_err *err)
+{
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    int status = s->stages->keep_sources(s, rows, n_rows, output, err);
+    for (uint32_t i = 0; i < n_rows && status == MOE_OK; i += rows[i].length) {
+        struct moe_encoded *source = &s->sources[rows[i].sequence];
+        source->length = source->pending;
+        source->number = ++s->n_encoded;
+    }
+    s->stats.encode.seconds += moe_experts_clock(s->experts) - started;
+    s->stats.encode.joules += moe_energy_joules(s->energy) - joules;
+    return status;
+}
+
+void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t source)
+{
+    s->attends[sequence] = source;
+}
+
+void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix)
+{
+    s->prompts[sequence] = (struct moe_prompt){n, prefix};
+}
+
+/* ---- The layer that drafts ---- */
+
+static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                               const uint32_t *from, struct moe_err *err)
+{
+    if (s->model->config.n_drafting == 0 || !s->stages->join || !s->phase || n_rows == 0 ||
+        n_rows > s->batch)
+        return moe_fail(err, MOE_ERR_USAGE, "nothing drafts here: no layer, or no pass before");
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++) {
+        if (from && (from[i] >= s->batch || (i && from[i] <= from[i - 1])))
+            return moe_fail(err, MOE_ERR_USAGE, "row %u: the states that it is made of do not rise",
+                            i);
+        if (rows[i].sequence >= s->n_sequences || rows[i].position >= s->context)
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "row %u: sequence %u or position %u is out of range", i,
+                            rows[i].sequence, rows[i].position);
+        status = moe_check_ids(s->model, &rows[i].token, 1, err);
+        if (status == MOE_OK)
+            status = moe_kv_take(&s->kv_pool, rows[i].sequence, rows[i].position + 1, err);
+    }
+    return status;
+}
+
+static int run_drafting_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                              uint32_t n_rows, struct moe_err *err)
+{
+    if (s->timeline)
+        s->stages->reached(s, layer, NULL);
+    int status = s->stages->attend(s, layer, rows, n_rows, err);
+    if (status == MOE_OK)
+        status = moe_feed_forward(s, layer, rows, n_rows, s->phase, err);
+    if (s->timeline && status == MOE_OK)
+        s->stages->reached(s, layer, "drafts");
+    return status;
+}
+
+int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+              const uint32_t *from, struct moe_err *err)
+{
+    const uint32_t layer = s->model->config.n_layers;
+    int status = check_drafting_rows(s, rows, n_rows, from, err);
+    if (status != MOE_OK)
+        return status;
+    /* Observers and strategies know the model's layers alone. */
+    struct moe_pass_strategy *strategy = s->strategy;
+    const struct moe_observer observer = s->observer;
+    double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
+    s->strategy = NULL;
+    s->observer = (struct moe_observer){0};
+    status = s->stages->join(s, layer, rows, n_rows, from, err);
+    if (status == MOE_OK)
+        status = run_drafting_layer(s, layer, rows, n_rows, err);
+    s->strategy = strategy;
+    s->observer = observer;
+    s->drafts = true;
+    s->passed = (struct moe_passed){0};
+    s->phase->seconds += moe_experts_clock(s->experts) - started;
+    s->phase->joules += moe_energy_joules(s->energy) - joules;
+    return status;
+}

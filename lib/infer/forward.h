@@ -1,0 +1,90 @@
+/*
+ * Feed-forward of a layer: the experts that the router chose, as they become ready, and the shared
+ * expert; or that of a dense layer. What is computed where is the device's (infer/stages.h).
+ */
+#ifndef MOE_INFER_FORWARD_H
+#define MOE_INFER_FORWARD_H
+
+#include "infer/session.h"
+#include "infer/state.h"
+
+/* The part of it before attention, in a layer with experts whose router stands there
+ * (router_early): it chooses, its experts are asked for, and come while attention is computed. */
+int moe_feed_forward_early(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);
+/* The residual stream receives its output. */
+int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err);
+/* Counts the activations of so many MoE layers that a device computed by itself. */
+void moe_feed_forward_count_alone(struct moe_session *s, struct moe_phase_stats *phase,
+                                  uint32_t n_layers, uint32_t n_rows);
+
+/*
+ * Texts whose rows see each other. Sources: those that a model's encoder computes once each, and
+ * whose output the decoder's rows attend to. Prompts of a model with prefix_lm.
+ *
+ * A row's result there depends on all rows of its own source or prompt (attention goes both ways,
+ * and an expert takes expert_capacity of these rows, in their order), and on nothing else.
+ */
+
+/*
+ * Computes the encoder over whole sources and keeps the keys and values that the decoder attends
+ * to, in place of what these sources were before. rows: n_rows <= batch, any number of sources one
+ * after the other, each with its positions from 0 on: `sequence` is the source (0..n_sources-1),
+ * `length` its number of positions. output: the encoder's normalised output [n_rows][hidden], or
+ * NULL. Statistics go to the phase `encode`.
+ */
+int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,
+               struct moe_err *err);
+
+/* The two halves of moe_encode, for passes that begin or end within the encoder, or look at its
+ * states: first moe_forward in the phase MOE_ENCODE through layers of [0, n_encoder), with which
+ * the sources are not encoded any more; then, after the last of these layers and for the same rows,
+ * this, which keeps the pass's states. */
+int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+                    float *output, struct moe_err *err);
+
+/* The sequence attends to that source from its next row, at position 0, on; until this is called,
+ * to the one of its own number (modulo n_sources). Several may share one (beams). */
+void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t source);
+
+/* With prefix_lm: the sequence's first n positions are a prompt, whose rows stand in one pass, and
+ * the first `prefix` of these see each other. n 0, as until this is called and after
+ * moe_sequence_end: there is none, and rows see what stands before them, with no expert's capacity
+ * being counted. */
+void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix);
+
+/* That rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or that
+ * their sequences attend to encoded ones in a decoder's, and prompts stand there whole; notes which
+ * sources the pass is about. Of moe_forward. */
+int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
+                      uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err);
+
+/*
+ * Layers that draft (multi-token prediction, MTP): a layer behind the model's says, from the state
+ * of a position and the token after it, what the token after that may be. Of position i
+ *
+ *   x = join . [norm_t(embedding of token i + 1) | norm_s(norm_l(h_i))]
+ *
+ * goes through one decoder layer with keys, values and experts of its own; a norm, and the model's
+ * head, make logits of the result. h_i is the state after the model's last layer and norm_l its
+ * last norm; or, to draft one token further, the layer's own result for the position before and the
+ * norm after it.
+ *
+ * Equations: DeepSeek-V3 (arXiv:2412.19437), 2.2, which has the two halves the other way round.
+ * That published weights have the token's half first, and that the state is taken after its last
+ * norm, is from vLLM's deepseek_mtp.py, glm4_moe_mtp.py and qwen3_next_mtp.py, which get it from
+ * models that end with that norm; that a result is normed before it is fed back from SGLang's
+ * deepseek_nextn.py. They leave out the token's half at position 0; here no position is special.
+ * A draft is judged by the model, so that none of this can change a text.
+ */
+
+/* Computes the layer for n_rows rows, whose tokens are those after their positions. Row i is made
+ * of the state that row from[i] of the last pass (through all layers, or of this) has left, which
+ * rise (NULL: of row i), and leaves its own as row i: moe_logits then gives what comes after the
+ * rows' tokens. Counted in the phase of the last moe_forward, but for tokens. The model was opened
+ * with such a layer (moe_model_take_ahead), and computes on the processor. */
+int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
+              const uint32_t *from, struct moe_err *err);
+
+#endif

@@ -1,0 +1,151 @@
+#include "infer/host_tier.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+int moe_host_tier_open(struct moe_host_tier *t, const struct moe_pack *pack,
+                       const struct moe_inventory *inventory, const struct moe_expert_pools *pools,
+                       struct moe_gpu *gpu, struct moe_err *err)
+{
+    uint32_t n_keys = inventory->n_layers * inventory->n_experts * inventory->n_variants;
+    *t = (struct moe_host_tier){.pack = pack,
+                                .inventory = inventory,
+                                .gpu = gpu,
+                                .whole = pools->host.whole,
+                                .bytes = pools->host.bytes};
+    int status = moe_host_places_open(&t->places, n_keys, pools->host.n, inventory->n_classes, err);
+    if (status != MOE_OK)
+        return status;
+    t->place_at = moe_alloc(t->places.n_places, sizeof *t->place_at, err);
+    t->memory = moe_pages_alloc(t->bytes, err);
+    if (!t->place_at || !t->memory)
+        return MOE_ERR_MEMORY;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < t->places.n_places; i++) {
+        t->place_at[i] = at;
+        at += inventory->classes[t->places.places[i].class_index].slot_bytes;
+    }
+    status = moe_gpu_pin(gpu, t->memory, t->bytes, err);
+    t->pinned = status == MOE_OK;
+    return status;
+}
+
+void moe_host_tier_close(struct moe_host_tier *t)
+{
+    if (t->pinned)
+        moe_gpu_unpin(t->gpu, t->memory);
+    moe_pages_free(t->memory, t->bytes);
+    free(t->place_at);
+    moe_host_places_close(&t->places);
+}
+
+uint32_t moe_host_tier_key(const struct moe_host_tier *t, uint32_t layer, uint32_t expert,
+                           uint32_t variant)
+{
+    return moe_host_key(t->inventory, layer, expert, variant);
+}
+
+struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t key,
+                                                uint32_t segment)
+{
+    uint32_t n_experts = t->inventory->n_experts, n_variants = t->inventory->n_variants;
+    uint32_t layer = key / n_variants / n_experts;
+    return (struct moe_expert_segment){.layer = t->inventory->model_layer[layer],
+                                       .expert = key / n_variants % n_experts,
+                                       .variant = key % n_variants,
+                                       .segment = segment};
+}
+
+static const struct moe_size_class *class_at(const struct moe_host_tier *t, uint32_t place)
+{
+    return &t->inventory->classes[t->places.places[place].class_index];
+}
+
+uint8_t *moe_host_tier_at(const struct moe_host_tier *t, uint32_t place, uint32_t segment)
+{
+    return t->memory + t->place_at[place] + moe_size_class_offset(class_at(t, place), segment);
+}
+
+bool moe_host_tier_complete(const struct moe_host_tier *t, uint32_t place)
+{
+    return t->places.places[place].arrived == (1u << class_at(t, place)->n_segments) - 1;
+}
+
+/* ---- First contents ---- */
+
+struct filling {
+    struct moe_host_tier *tier;
+    struct moe_loader *loader;
+    const struct moe_progress *progress;
+    uint32_t n_requests, n_in_flight;
+    uint64_t bytes, done; /* to load, loaded */
+};
+
+/* Takes in what has been loaded, after a wait for it. */
+static int take_some(struct filling *f, struct moe_err *err)
+{
+    enum { AT_ONCE = 32 };
+    struct moe_load_done done[AT_ONCE];
+    struct moe_host_tier *t = f->tier;
+    uint32_t n = moe_loader_wait(f->loader, done, AT_ONCE);
+    f->n_in_flight -= n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t place = (uint32_t)(done[i].tag / MOE_PACK_MAX_SEGMENTS);
+        uint32_t segment = done[i].tag % MOE_PACK_MAX_SEGMENTS;
+        struct moe_host_place *x = &t->places.places[place];
+        struct moe_expert_segment which = moe_host_tier_segment(t, x->key, segment);
+        if (done[i].status != MOE_OK)
+            return moe_expert_load_failed(err, done[i].status, t->pack, &which,
+                                          moe_loader_error(f->loader));
+        x->arrived |= 1u << segment;
+        f->done += class_at(t, place)->segment_bytes[segment];
+    }
+    moe_progress_report(f->progress, "loading experts", f->done, f->bytes);
+    if (moe_progress_stopped(f->progress))
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    return MOE_OK;
+}
+
+static int load_place(struct filling *f, uint32_t place, uint32_t key, struct moe_err *err)
+{
+    struct moe_host_tier *t = f->tier;
+    int status = MOE_OK;
+    for (uint32_t s = 0; s < class_at(t, place)->n_segments && status == MOE_OK; s++) {
+        const struct moe_expert_segment which = moe_host_tier_segment(t, key, s);
+        struct moe_load load = moe_expert_load(t->pack, &which);
+        uint32_t handle;
+        load.to = moe_host_tier_at(t, place, s);
+        load.tag = (uint64_t)place * MOE_PACK_MAX_SEGMENTS + s;
+        while (status == MOE_OK && f->n_in_flight == f->n_requests)
+            status = take_some(f, err);
+        if (status == MOE_OK)
+            status = moe_loader_submit(f->loader, &load, &handle, err);
+        f->n_in_flight += status == MOE_OK;
+    }
+    return status;
+}
+
+int moe_host_tier_fill(struct moe_host_tier *t, struct moe_loader *loader, uint32_t n_requests,
+                       uint32_t high, uint32_t low, const uint64_t *frequency,
+                       const struct moe_progress *progress, struct moe_err *err)
+{
+    const struct moe_inventory *inv = t->inventory;
+    struct filling f = {t, loader, progress, n_requests, .bytes = t->bytes};
+    struct moe_host_wish *wishes =
+        moe_alloc(2 * (uint64_t)inv->n_layers * inv->n_experts, sizeof *wishes, err);
+    if (!wishes)
+        return MOE_ERR_MEMORY;
+    int status = MOE_OK;
+    uint32_t n = moe_host_places_assign(&t->places, inv, high, low, frequency, wishes);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        status =
+            load_place(&f, moe_host_places_find(&t->places, wishes[i].key), wishes[i].key, err);
+    while (status == MOE_OK && f.n_in_flight > 0)
+        status = take_some(&f, err);
+    if (status == MOE_OK)
+        moe_host_places_settle(&t->places, wishes, n);
+    free(wishes);
+    return status;
+}

@@ -1,0 +1,161 @@
+/*
+ * KV cache: its shape and size, where keys and values lie, storing them. The same on every device.
+ *
+ * It lies in blocks (infer/kv_pool.h) of as many positions as a chunk of attention
+ * (MOE_ATTENTION_CHUNK), or, where the context is shorter, of the whole context. Sequences take
+ * blocks from a common pool as they grow and give them back when they end, so that many short ones
+ * and a few long ones find room in the same memory (paged attention:
+ * https://doi.org/10.1145/3600006.3613165); since a chunk lies within a block, a row's result does
+ * not depend on which blocks its sequence has.
+ *
+ * A block is laid out as float weight panels (quant/layout.h), so that attention is two panel
+ * products for each chunk:
+ *
+ *   keys    a matrix [positions][key_dim]: per block, layer and kv head, panels of 16 positions
+ *   values  a matrix [value_dim][positions]: per block, layer and kv head, panels of 16 dimensions
+ *
+ * The keys of a layer's indexer (infer/cpu_sparse.c) lie behind its other keys, as those of one
+ * head more.
+ *
+ * Layers with a window may lie apart: their part of a block is in a slot, of which there are fewer
+ * than blocks (infer/kv_pool.h), laid out in the same way.
+ *
+ * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
+ */
+#ifndef MOE_INFER_KV_H
+#define MOE_INFER_KV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "infer/kv_pool.h"
+#include "model/config.h"
+#include "quant/layout.h"
+
+struct moe_row;
+struct moe_session_options;
+
+/* Without its arrays: the pool of a session with these options (complete: no member 0 that has a
+ * default). */
+struct moe_kv_pool moe_kv_pool_shape(const struct moe_config *config,
+                                     const struct moe_session_options *o);
+
+/* How cells can be kept, as options, plans and statistics name it: "f32", then those that may
+ * change results; NULL after the last. */
+const char *moe_kv_kind_at(int i);
+/* The layout of that name, of a cell; MOE_LAYOUT_NONE: there is none. */
+uint16_t moe_kv_kind_find(const char *name);
+
+/* Layers that lie together: for each block, or slot, the cells of all of them. */
+struct moe_kv_part {
+    uint8_t *keys, *values;
+    uint64_t key_cells, value_cells; /* of one position, all its layers */
+    uint32_t n_blocks;
+};
+
+struct moe_kv {
+    struct moe_kv_part whole, windows;      /* windows.n_blocks 0: no layer lies apart */
+    struct moe_layout layout;               /* f32 or f16 */
+    uint32_t item_bytes;                    /* of a cell: 4 or 2 */
+    uint32_t block_positions, per_sequence; /* as the pool's */
+    uint32_t key_dim, value_dim;
+    uint32_t value_padded; /* rounded up to 16 */
+    uint32_t index_dim;    /* of an indexer's key; 0: none */
+    uint32_t n_heads; /* as well as the widths of layers that are not global (moe_kv_of_layer) */
+    uint32_t layer;   /* + 1, that it is of (moe_kv_of_layer); 0: of any */
+    bool apart;       /* that layer lies apart */
+    uint64_t keys_before, values_before; /* cells of a position before that layer's, in its part */
+    uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
+    uint32_t n_drafting;             /* of these layers, the last: those that draft */
+    const struct moe_config *config; /* says which layers it leaves out; borrowed */
+    const uint32_t *table, *slot_of; /* the pool's; borrowed */
+    uint64_t bytes;                  /* of all arrays; UINT64_MAX: it overflows */
+};
+
+/* A cache without memory and table. o: complete, as above. */
+struct moe_kv moe_kv_shape(const struct moe_config *config, const struct moe_session_options *o);
+/* The same for what the decoder's layers attend to of sources (infer/forward.h): "sequences" are
+ * these sources, and a source has blocks of its own, which moe_kv_source_table lists. While the
+ * encoder computes a source, the first of these layers has the keys and values of the layer at
+ * work. */
+struct moe_kv moe_kv_source_shape(const struct moe_config *config,
+                                  const struct moe_session_options *o);
+/* table: [n_sources][kv->per_sequence] */
+void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table);
+/* The same for one layer's keys and values of positions that a row sees among others
+ * (infer/cpu_sparse.c): its block i is number i, the positions follow each other as if they were a
+ * text. Whose first_layer is that layer. n: at most so many. */
+struct moe_kv moe_kv_chosen_shape(const struct moe_config *config,
+                                  const struct moe_session_options *o, uint32_t n);
+/* Its arrays lie in kv->bytes of memory. */
+void moe_kv_place(struct moe_kv *kv, uint8_t *memory);
+
+/* The block that holds a sequence's position, which lies in it at position % block_positions; of a
+ * layer that lies apart, the slot. */
+static inline uint32_t moe_kv_block(const struct moe_kv *kv, uint32_t sequence, uint32_t position)
+{
+    uint32_t block =
+        kv->table[(uint64_t)sequence * kv->per_sequence + position / kv->block_positions];
+    return kv->apart ? kv->slot_of[block] : block;
+}
+/* The cache with the heads and widths of the model's layer. */
+struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer);
+/* The model's layer that the cache has as its i-th. */
+uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i);
+/* The keys, or the values, of one layer and kv head in a block, or slot. */
+uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
+uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
+/* The keys of its indexer, which it must have. */
+uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block);
+
+/* All keys and values of a block follow each other: where block 0's begin in each of the arrays of
+ * a part, and the bytes of one block. */
+struct moe_kv_span {
+    uint8_t *at;
+    uint64_t bytes;
+};
+void moe_kv_spans(const struct moe_kv *kv, const struct moe_kv_part *part,
+                  struct moe_kv_span spans[2]);
+
+/* A block receives all cells of another, in the processor's memory; those that lie apart where both
+ * have slots. */
+void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to);
+
+/* Floats from one row to the next of what attention computes on its way into the cache and out of
+ * it: the products q, q_down, k and v; queries and attended as the cache's heads see them (without
+ * latent attention these are q and out); its output. */
+struct moe_attention_strides {
+    uint64_t q, q_down, k, v, queries, attended, out;
+};
+struct moe_attention_strides moe_attention_strides(const struct moe_config *config);
+
+/* What is stored for each row: [n_rows][stride], the heads side by side. */
+struct moe_kv_input {
+    const float *keys, *values;
+    uint64_t keys_stride, values_stride;
+    const float *index_keys; /* where the layer has an indexer */
+    uint64_t index_stride;
+};
+/* Stores a head's key and value at a place among `positions` that lie together. */
+void moe_kv_put(const struct moe_kv *kv, uint8_t *keys, uint8_t *values, uint64_t positions,
+                uint64_t place, const float *key, const float *value);
+/* Stores the rows' keys (after rope) and values of one layer, at their positions. */
+void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
+                  uint32_t n_rows, const struct moe_kv_input *in);
+
+/* Keys and values of a sequence outside of the cache: of one layer and MOE_KV_GROUP positions from
+ * a multiple of it on, as they lie in a block, so that the context's length does not matter. */
+enum { MOE_KV_GROUP = 16 };
+uint64_t moe_kv_group_bytes(const struct moe_kv *kv);
+/* Of positions at, at + 1, ...: the first n hold something, zeros stand for the others. The
+ * sequence has a block there. */
+void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      uint32_t n, uint8_t *to);
+/* False: a cell is not finite, which the cache must not hold; nothing is changed then. What lies
+ * apart and has no slot there is not kept. */
+bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
+                      const uint8_t *from);
+/* That of n cells of a cache of that kind each is finite. */
+bool moe_kv_all_finite(uint16_t kind, const uint8_t *cells, uint64_t n);
+
+#endif

@@ -1,0 +1,500 @@
+/* A model out of its pack: where each tensor belongs, reading the dense part, tables made at
+ * loading. */
+#include "infer/model.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "gpu.h"
+#include "infer/experts.h"
+#include "kern/kern.h"
+#include "model/rope.h"
+#include "model/routes.h"
+#include "model/tensor_roles.h"
+
+/* ---- The dense part ---- */
+
+/* Checks that the pack has the tensor as the description implies it. */
+static int expect_tensor(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
+                         uint32_t rows, uint32_t cols, const struct moe_pack_tensor **out,
+                         struct moe_err *err)
+{
+    char name[MOE_NAME_BYTES];
+    moe_tensor_pack_name(role, layer, name);
+    const struct moe_pack_tensor *t = moe_pack_tensor_find(m->pack, name);
+    bool vector = moe_tensor_spec(role)->kind == MOE_KIND_VECTOR;
+    if (!t)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is missing", moe_pack_path(m->pack),
+                        name);
+    if (t->rows != rows || t->cols != cols || t->is_vector != vector)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is %u x %u, expected %u x %u",
+                        moe_pack_path(m->pack), name, t->rows, t->cols, rows, cols);
+    *out = t;
+    return MOE_OK;
+}
+
+/* Where a role's matrix (or, for a vector, its pointer) lies: in struct moe_layer for the roles of
+ * a layer, in struct moe_model for the others. A layer has either a dense feed-forward or a shared
+ * expert: these share places. */
+#define IN_MODEL(member) offsetof(struct moe_model, member)
+#define IN_LAYER(member) offsetof(struct moe_layer, member)
+
+static const size_t places[MOE_T_N_ROLES] = {
+    [MOE_T_EMBED] = IN_MODEL(embed),
+    [MOE_T_POSITIONS] = IN_MODEL(positions),
+    [MOE_T_EXTRA_POSITIONS] = IN_MODEL(extra_positions),
+    [MOE_T_FINAL_NORM] = IN_MODEL(final_norm),
+    [MOE_T_FINAL_NORM_BIAS] = IN_MODEL(final_norm_bias),
+    [MOE_T_LAST_PROJECTION] = IN_MODEL(last_projection),
+    [MOE_T_LAST_PROJECTION_BIAS] = IN_MODEL(last_projection_bias),
+    [MOE_T_ENCODER_NORM] = IN_MODEL(encoder_norm),
+    [MOE_T_LAST_MIX] = IN_MODEL(last_mix.of),
+    [MOE_T_LAST_MIX_BIAS] = IN_MODEL(last_mix.bias),
+    [MOE_T_LAST_MIX_SCALE] = IN_MODEL(last_mix.scale),
+    [MOE_T_HEAD] = IN_MODEL(head),
+    [MOE_T_HEAD_BIAS] = IN_MODEL(head_bias),
+    [MOE_T_ATTN_NORM] = IN_LAYER(attn_norm),
+    [MOE_T_ATTN_NORM_BIAS] = IN_LAYER(attn_norm_bias),
+    [MOE_T_Q_DOWN] = IN_LAYER(q_down),
+    [MOE_T_Q_DOWN_NORM] = IN_LAYER(q_down_norm),
+    [MOE_T_Q] = IN_LAYER(q),
+    [MOE_T_K] = IN_LAYER(k),
+    [MOE_T_V] = IN_LAYER(v),
+    [MOE_T_Q_BIAS] = IN_LAYER(q_bias),
+    [MOE_T_K_BIAS] = IN_LAYER(k_bias),
+    [MOE_T_V_BIAS] = IN_LAYER(v_bias),
+    [MOE_T_Q_NORM] = IN_LAYER(q_norm),
+    [MOE_T_K_NORM] = IN_LAYER(k_norm),
+    [MOE_T_KV_DOWN] = IN_LAYER(kv_down),
+    [MOE_T_KV_DOWN_NORM] = IN_LAYER(kv_down_norm),
+    [MOE_T_K_UP] = IN_LAYER(k_up),
+    [MOE_T_V_UP] = IN_LAYER(v_up),
+    [MOE_T_INDEX_Q] = IN_LAYER(index_q),
+    [MOE_T_INDEX_K] = IN_LAYER(index_k),
+    [MOE_T_INDEX_K_NORM] = IN_LAYER(index_k_norm),
+    [MOE_T_INDEX_K_NORM_BIAS] = IN_LAYER(index_k_norm_bias),
+    [MOE_T_INDEX_WEIGHTS] = IN_LAYER(index_weights),
+    [MOE_T_SINKS] = IN_LAYER(sinks),
+    [MOE_T_O] = IN_LAYER(o),
+    [MOE_T_O_BIAS] = IN_LAYER(o_bias),
+    [MOE_T_ATTN_GATE] = IN_LAYER(attn_gate),
+    [MOE_T_OUT_DOWN] = IN_LAYER(out_down),
+    [MOE_T_ENTRY] = IN_LAYER(entry),
+    [MOE_T_ENTRY_GATE] = IN_LAYER(entry_gate),
+    [MOE_T_ENTRY_BIAS] = IN_LAYER(entry_bias),
+    [MOE_T_ENTRY_NORM] = IN_LAYER(entry_norm),
+    [MOE_T_INDEX_ENTRY] = IN_LAYER(index_entry),
+    [MOE_T_INDEX_GATE] = IN_LAYER(index_gate),
+    [MOE_T_INDEX_BIAS] = IN_LAYER(index_bias),
+    [MOE_T_INDEX_NORM] = IN_LAYER(index_norm),
+    [MOE_T_ATTN_MIX] = IN_LAYER(attn_mix.of),
+    [MOE_T_ATTN_MIX_BIAS] = IN_LAYER(attn_mix.bias),
+    [MOE_T_ATTN_MIX_SCALE] = IN_LAYER(attn_mix.scale),
+    [MOE_T_FFN_MIX] = IN_LAYER(ffn_mix.of),
+    [MOE_T_FFN_MIX_BIAS] = IN_LAYER(ffn_mix.bias),
+    [MOE_T_FFN_MIX_SCALE] = IN_LAYER(ffn_mix.scale),
+    [MOE_T_STATE_Q] = IN_LAYER(state_q),
+    [MOE_T_STATE_K] = IN_LAYER(state_k),
+    [MOE_T_STATE_V] = IN_LAYER(state_v),
+    [MOE_T_STATE_Z] = IN_LAYER(state_z),
+    [MOE_T_STATE_DECAY_NORM] = IN_LAYER(state_decay_norm),
+    [MOE_T_STATE_K_NORM] = IN_LAYER(state_k_norm),
+    [MOE_T_STATE_Q_NORM] = IN_LAYER(state_q_norm),
+    [MOE_T_STATE_Z_DOWN] = IN_LAYER(state_z_down),
+    [MOE_T_STATE_DECAY_DOWN] = IN_LAYER(state_decay_down),
+    [MOE_T_STATE_SCALE] = IN_LAYER(state_scale),
+    [MOE_T_STATE_BETA] = IN_LAYER(state_beta),
+    [MOE_T_STATE_DECAY] = IN_LAYER(state_decay),
+    [MOE_T_STATE_STEP] = IN_LAYER(state_step),
+    [MOE_T_STATE_RATE] = IN_LAYER(state_rate),
+    [MOE_T_STATE_SKIP] = IN_LAYER(state_skip),
+    [MOE_T_STATE_CONV] = IN_LAYER(state_conv),
+    [MOE_T_STATE_CONV_BIAS] = IN_LAYER(state_conv_bias),
+    [MOE_T_STATE_CONV_Q] = IN_LAYER(state_conv_q),
+    [MOE_T_STATE_CONV_K] = IN_LAYER(state_conv_k),
+    [MOE_T_STATE_NORM] = IN_LAYER(state_norm),
+    [MOE_T_STATE_O] = IN_LAYER(state_o),
+    [MOE_T_POSITION_BIAS] = IN_LAYER(position_bias),
+    [MOE_T_CROSS_NORM] = IN_LAYER(cross_norm),
+    [MOE_T_CROSS_Q] = IN_LAYER(cross_q),
+    [MOE_T_CROSS_K] = IN_LAYER(cross_k),
+    [MOE_T_CROSS_V] = IN_LAYER(cross_v),
+    [MOE_T_CROSS_O] = IN_LAYER(cross_o),
+    [MOE_T_FFN_NORM] = IN_LAYER(ffn_norm),
+    [MOE_T_FFN_NORM_BIAS] = IN_LAYER(ffn_norm_bias),
+    [MOE_T_GATE] = IN_LAYER(gate),
+    [MOE_T_UP] = IN_LAYER(up),
+    [MOE_T_DOWN] = IN_LAYER(down),
+    [MOE_T_UP_BIAS] = IN_LAYER(up_bias),
+    [MOE_T_DOWN_BIAS] = IN_LAYER(down_bias),
+    [MOE_T_ROUTER] = IN_LAYER(router),
+    [MOE_T_ROUTER_BIAS] = IN_LAYER(router_bias),
+    [MOE_T_CHOICE_BIAS] = IN_LAYER(choice_bias),
+    [MOE_T_ROUTES] = IN_LAYER(routes),
+    [MOE_T_SHARED_GATE_PROJ] = IN_LAYER(gate),
+    [MOE_T_SHARED_UP] = IN_LAYER(up),
+    [MOE_T_SHARED_DOWN] = IN_LAYER(down),
+    [MOE_T_SHARED_GATE] = IN_LAYER(shared_gate),
+    [MOE_T_BYPASS] = IN_LAYER(bypass),
+    [MOE_T_AHEAD_TOKEN_NORM] = IN_LAYER(ahead_token_norm),
+    [MOE_T_AHEAD_STATE_NORM] = IN_LAYER(ahead_state_norm),
+    [MOE_T_AHEAD_JOIN] = IN_LAYER(ahead_join),
+    [MOE_T_AHEAD_NORM] = IN_LAYER(ahead_norm),
+    [MOE_T_ATTN_END_NORM] = IN_LAYER(attn_end_norm),
+    [MOE_T_FFN_END_NORM] = IN_LAYER(ffn_end_norm),
+    [MOE_T_ROUTER_NORM] = IN_LAYER(router_norm),
+    [MOE_T_SHARED_NORM] = IN_LAYER(shared_norm),
+    [MOE_T_SHARED_END_NORM] = IN_LAYER(shared_end_norm),
+    [MOE_T_EXPERTS_END_NORM] = IN_LAYER(experts_end_norm),
+    [MOE_T_LAYER_SCALE] = IN_LAYER(scale),
+    [MOE_T_EXPERT_SCALE] = IN_LAYER(expert_scale),
+};
+
+static void *place_of(const struct moe_model *m, enum moe_tensor_role role, uint32_t layer)
+{
+    char *whole = moe_tensor_spec(role)->per_layer ? (char *)&m->layers[layer] : (char *)m;
+    return whole + places[role];
+}
+
+struct moe_mat *moe_model_matrix(const struct moe_model *m, enum moe_tensor_role role,
+                                 uint32_t layer)
+{
+    return place_of(m, role, layer);
+}
+
+/* Rates of single cells are too many for each token. */
+static void take_exponentials(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = moe_expf(x[i]);
+}
+
+/* Reads a tensor to `at`; with a GPU that is an address there, and `staging` has room for it. */
+static int read_tensor(struct moe_model *m, enum moe_tensor_role role,
+                       const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
+                       struct moe_err *err)
+{
+    char what[MOE_NAME_BYTES + 16];
+    uint8_t *here = m->gpu ? staging : at;
+    snprintf(what, sizeof what, "tensor '%s'", t->name);
+    int status = moe_pack_read(m->pack, &t->extent, here, what, err);
+    if (status != MOE_OK)
+        return status;
+    if (role == MOE_T_STATE_RATE && m->config.state_kind == MOE_STATE_SELECT)
+        take_exponentials((float *)(void *)here, t->rows);
+    if (!m->gpu)
+        return MOE_OK;
+    moe_gpu_upload(m->gpu, MOE_GPU_COPY, at, staging, t->extent.raw_bytes);
+    return moe_gpu_finish(m->gpu, err); /* staging is used again */
+}
+
+static int place_tensor(struct moe_model *m, enum moe_tensor_role role, uint32_t layer,
+                        const struct moe_pack_tensor *t, uint8_t *at, uint8_t *staging,
+                        struct moe_err *err)
+{
+    int status = read_tensor(m, role, t, at, staging, err);
+    if (status != MOE_OK)
+        return status;
+    void *place = place_of(m, role, layer);
+    if (moe_tensor_spec(role)->kind == MOE_KIND_VECTOR)
+        *(const float **)place = (const float *)(const void *)at;
+    else
+        *(struct moe_mat *)place = (struct moe_mat){at, t->layout, t->rows, t->cols};
+    if (role == MOE_T_ROUTES && !m->gpu)
+        return moe_routes_check(&m->config, m->layers[layer].routes, moe_pack_path(m->pack),
+                                t->name, err);
+    return MOE_OK;
+}
+
+/* Walks over every tensor that the description implies. With arena->base NULL it only checks and
+ * measures; with memory it reads. staging: as place_tensor's. */
+static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *staging,
+                        const struct moe_progress *progress, struct moe_err *err)
+{
+    const struct moe_config *c = &m->config;
+    for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
+        struct moe_layer *l = &m->layers[layer];
+        l->is_moe = c->layer_is_moe[layer];
+        for (int role = 0; role < MOE_T_N_ROLES; role++) {
+            const struct moe_pack_tensor *t = NULL;
+            uint32_t rows, cols;
+            if ((!moe_tensor_spec(role)->per_layer && layer > 0) ||
+                !moe_tensor_shape(c, role, layer, &rows, &cols))
+                continue;
+            int status = expect_tensor(m, role, layer, rows, cols, &t, err);
+            if (status != MOE_OK)
+                return status;
+            uint8_t *at = moe_arena_take(arena, t->extent.raw_bytes, 1);
+            if (t->extent.raw_bytes > m->largest_tensor_bytes)
+                m->largest_tensor_bytes = t->extent.raw_bytes;
+            if (at)
+                status = place_tensor(m, role, layer, t, at, staging, err);
+            if (status != MOE_OK)
+                return status;
+        }
+        l->has_ffn = l->down.data != NULL;
+        if (arena->base) {
+            moe_progress_report(progress, "loading", arena->used, arena->size);
+            if (moe_progress_stopped(progress))
+                return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        }
+    }
+    if (arena->overflowed)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: the dense part has an absurd size",
+                        moe_pack_path(m->pack));
+    return MOE_OK;
+}
+
+static int read_dense_part(struct moe_model *m, const struct moe_progress *progress,
+                           struct moe_err *err)
+{
+    uint8_t *staging = NULL;
+    m->weights = m->gpu ? moe_gpu_alloc(m->gpu, m->weights_bytes, err)
+                        : moe_pages_alloc(m->weights_bytes, err);
+    if (!m->weights)
+        return MOE_ERR_MEMORY;
+    if (m->gpu && !(staging = moe_pages_alloc(m->largest_tensor_bytes, err)))
+        return MOE_ERR_MEMORY;
+    struct moe_arena arena = {.base = m->weights, .size = m->weights_bytes};
+    int status = walk_tensors(m, &arena, staging, progress, err);
+    moe_pages_free(staging, m->largest_tensor_bytes);
+    if (m->config.tied_head)
+        m->head = m->embed;
+    return status;
+}
+
+/* ---- The experts' shapes ---- */
+
+/* Every expert of a MoE layer is there in at least one variant, and all have the model's shape. */
+static int check_experts(const struct moe_model *m, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < moe_pack_n_classes(m->pack); i++) {
+        int status = moe_expert_class_check(moe_pack_class_at(m->pack, i), &m->config,
+                                            moe_pack_path(m->pack), err);
+        if (status != MOE_OK)
+            return status;
+    }
+    for (uint32_t layer = 0; layer < moe_config_all_layers(&m->config); layer++) {
+        for (uint32_t e = 0; m->config.layer_is_moe[layer] && e < m->config.n_experts; e++) {
+            bool present = false;
+            for (uint32_t v = 0; v < moe_pack_n_variants(m->pack); v++)
+                present |= moe_pack_expert(m->pack, layer, e, v)->present;
+            if (!present)
+                return moe_fail(err, MOE_ERR_FORMAT, "%s: layer %u expert %u is missing",
+                                moe_pack_path(m->pack), layer, e);
+        }
+    }
+    return MOE_OK;
+}
+
+/* ---- The rest ---- */
+
+uint32_t moe_model_rope_rows(const struct moe_config *c, uint32_t positions)
+{
+    return (uint32_t)moe_rope_rows(c, positions);
+}
+
+static int make_tables(struct moe_model *m, uint32_t positions, struct moe_err *err)
+{
+    const struct moe_config *c = &m->config;
+    m->rope_positions = positions;
+    m->rope = moe_alloc(moe_rope_rows(c, positions) * c->rope_dim, sizeof *m->rope, err);
+    if (!m->rope)
+        return MOE_ERR_MEMORY;
+    moe_rope_fill(c, positions, m->rope);
+    if (c->n_global_freqs) {
+        m->global_rope =
+            moe_alloc((uint64_t)positions * 2 * c->n_global_freqs, sizeof *m->rope, err);
+        if (!m->global_rope)
+            return MOE_ERR_MEMORY;
+        moe_rope_global_fill(c, positions, m->global_rope);
+    }
+    for (int encoder = 0; encoder < 2 && !m->gpu; encoder++) {
+        uint64_t n = moe_position_bias_floats(encoder, c, positions);
+        const float *weights = m->layers[encoder ? 0 : c->n_encoder].position_bias;
+        float *bias = n ? moe_alloc(n, sizeof *bias, err) : NULL;
+        if (n && !bias)
+            return MOE_ERR_MEMORY;
+        if (bias)
+            moe_position_bias_fill(encoder, c, positions, weights, bias);
+        m->position_bias[encoder] = bias;
+    }
+    return MOE_OK;
+}
+
+const float *moe_model_position_bias(const struct moe_model *m, uint32_t layer, uint64_t *stride)
+{
+    bool encoder = moe_config_in_encoder(&m->config, layer);
+    const float *bias = m->position_bias[encoder];
+    *stride = moe_position_bias_stride(encoder, &m->config, m->rope_positions);
+    return bias ? bias + moe_position_bias_zero(m->rope_positions) : NULL;
+}
+
+static int read_sections(struct moe_model *m, const char *path, struct moe_err *err)
+{
+    uint64_t n = 0;
+    const uint8_t *bytes = moe_pack_section(m->pack, MOE_PACK_MODEL, &n);
+    int status = moe_config_read(&m->config, path, bytes, n, err);
+    if (status != MOE_OK)
+        return status;
+    if (moe_pack_n_layers(m->pack) != m->config.n_layers ||
+        moe_pack_n_ahead(m->pack) != m->config.n_ahead ||
+        moe_pack_n_experts(m->pack) != m->config.n_experts)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: the model has %u layers of %u experts, the directory %u of %u", path,
+                        m->config.n_layers, m->config.n_experts, moe_pack_n_layers(m->pack),
+                        moe_pack_n_experts(m->pack));
+    bytes = moe_pack_section(m->pack, MOE_PACK_TOKENIZER, &n);
+    status = moe_tokenizer_read(&m->tokenizer, path, bytes, n, err);
+    if (status != MOE_OK)
+        return status;
+    bytes = moe_pack_section(m->pack, MOE_PACK_CHAT, &n);
+    m->chat_template = moe_strndup((const char *)bytes, n, err);
+    if (!m->chat_template)
+        return MOE_ERR_MEMORY;
+    bytes = moe_pack_section(m->pack, MOE_PACK_SAMPLING, &n);
+    return moe_sampling_parse(&m->sampling, path, bytes, n, err);
+}
+
+int moe_model_open_image(struct moe_model **out, const char *path,
+                         const struct moe_pack_image *image, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_model *m = moe_alloc(1, sizeof *m, err);
+    if (!m)
+        return MOE_ERR_MEMORY;
+    struct moe_arena sizes = {0};
+    int status = moe_pack_open_image(&m->pack, path, image, err);
+    if (status == MOE_OK)
+        status = read_sections(m, path, err);
+    if (status == MOE_OK) {
+        m->layers = moe_alloc(m->config.n_layers + m->config.n_ahead, sizeof *m->layers, err);
+        status = m->layers ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    if (status == MOE_OK)
+        status = check_experts(m, err);
+    if (status == MOE_OK)
+        status = walk_tensors(m, &sizes, NULL, NULL, err);
+    if (status != MOE_OK) {
+        moe_model_close(m);
+        return status;
+    }
+    m->weights_bytes = sizes.used;
+    *out = m;
+    return MOE_OK;
+}
+
+int moe_model_take_ahead(struct moe_model *m, struct moe_err *err)
+{
+    struct moe_arena sizes = {0};
+    if (m->config.n_ahead == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: has no layer that drafts (MTP): its checkpoint had none that "
+                        "moe-quantize takes, or it was made with --no-mtp",
+                        moe_pack_path(m->pack));
+    m->config.n_drafting = m->config.n_ahead;
+    moe_pack_take_ahead(m->pack);
+    int status = check_experts(m, err);
+    if (status == MOE_OK)
+        status = walk_tensors(m, &sizes, NULL, NULL, err);
+    m->weights_bytes = sizes.used;
+    return status;
+}
+
+uint64_t moe_model_directory_bytes(const struct moe_model *m)
+{
+    /* Patterns, a normalizer's tables, the template as it is compiled, and what was freed again. */
+    enum { BESIDE_TABLES = 384 << 10 };
+    uint64_t tables = sizeof *m + (m->config.n_layers + m->config.n_ahead) * sizeof *m->layers +
+                      moe_pack_directory_bytes(m->pack);
+    tables += m->tokenizer ? moe_tokenizer_held_bytes(m->tokenizer) : 0;
+    return tables + tables / 4 + BESIDE_TABLES;
+}
+
+static uint32_t context_or_all(const struct moe_model *m, uint32_t context)
+{
+    return context ? context : m->config.context_max;
+}
+
+static uint64_t table_bytes(const struct moe_model *m, uint32_t context)
+{
+    const struct moe_config *c = &m->config;
+    uint32_t positions = context_or_all(m, context);
+    return (moe_rope_rows(c, positions) * c->rope_dim +
+            (uint64_t)positions * 2 * c->n_global_freqs +
+            moe_position_bias_floats(false, c, positions) +
+            moe_position_bias_floats(true, c, positions)) *
+           sizeof(float);
+}
+
+uint64_t moe_model_load_bytes(const struct moe_model *m, uint32_t context)
+{
+    return m->weights_bytes + table_bytes(m, context);
+}
+
+uint64_t moe_model_gpu_host_bytes(const struct moe_model *m, uint32_t context)
+{
+    return m->largest_tensor_bytes + table_bytes(m, context);
+}
+
+int moe_model_load(struct moe_model *m, uint32_t context, struct moe_gpu *gpu,
+                   const struct moe_progress *progress, struct moe_err *err)
+{
+    m->gpu = gpu;
+    int status = read_dense_part(m, progress, err);
+    return status == MOE_OK ? make_tables(m, context_or_all(m, context), err) : status;
+}
+
+int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
+                   const struct moe_progress *progress, struct moe_err *err)
+{
+    int status = moe_model_open_directory(out, path, err);
+    if (status == MOE_OK)
+        status = moe_model_load(*out, context, NULL, progress, err);
+    if (status != MOE_OK) {
+        moe_model_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void moe_model_close(struct moe_model *m)
+{
+    if (!m)
+        return;
+    if (m->gpu)
+        moe_gpu_free(m->gpu, m->weights, m->weights_bytes);
+    else
+        moe_pages_free(m->weights, m->weights_bytes);
+    moe_tokenizer_free(m->tokenizer);
+    moe_pack_close(m->pack);
+    free(m->chat_template);
+    free(m->layers);
+    free(m->rope);
+    free(m->global_rope);
+    free(m->position_bias[0]);
+    free(m->position_bias[1]);
+    free(m);
+}
+
+struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *model)
+{
+    const struct moe_config *c = &model->config;
+    return (struct moe_statistics_shape){
+        .n_layers = moe_config_moe_layers(c, c->n_layers),
+        .n_encoder = moe_config_moe_layers(c, c->n_encoder),
+        .n_experts = c->n_experts,
+        .top_k = c->top_k,
+        .source_fingerprint = moe_pack_source_fingerprint(model->pack),
+    };
+}
+
+bool moe_model_fits_statistics(const struct moe_model *model,
+                               const struct moe_statistics *statistics)
+{
+    const struct moe_statistics_shape want = moe_model_statistics_shape(model);
+    return moe_statistics_same_model(&statistics->shape, &want);
+}

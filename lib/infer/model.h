@@ -1,0 +1,141 @@
+/*
+ * A model ready to compute: description, tokenizer, dense weights in memory, experts behind
+ * their provider. Opened from a pack; immutable afterwards except for the provider's
+ * state.
+ */
+#ifndef MOE_INFER_MODEL_H
+#define MOE_INFER_MODEL_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/progress.h"
+#include "model/config.h"
+#include "model/sampling.h"
+#include "model/tensor_roles.h"
+#include "pack/pack.h"
+#include "profile/statistics.h"
+#include "quant/layout.h"
+#include "text/tokenizer.h"
+
+/* How several streams are mixed, before a block or behind the last layer. */
+struct moe_streams_mix {
+    struct moe_mat of;         /* ... by all of them */
+    const float *bias, *scale; /* [of.rows]; [3], behind the last layer [1] */
+};
+
+/* The dense weights of one layer; shapes in model/tensor_roles.c. Vectors are plain f32 arrays.
+ * What the model lacks is NULL (of a matrix: its data). */
+struct moe_layer {
+    bool is_moe;
+    const float *attn_norm, *attn_norm_bias, *ffn_norm, *ffn_norm_bias;
+    const float *attn_end_norm, *ffn_end_norm; /* where norms stand on both sides of blocks */
+    const float *router_norm, *shared_norm, *shared_end_norm, *experts_end_norm; /* own_norms */
+    const float *scale;        /* of the stream behind the layer, [1] */
+    const float *expert_scale; /* [n_experts] */
+    struct moe_mat q_down, q, k, v, kv_down, k_up, v_up, o;
+    struct moe_mat index_q, index_k, index_weights; /* of a layer that chooses positions */
+    const float *index_k_norm, *index_k_norm_bias;
+    const float *q_down_norm, *q_norm, *k_norm, *kv_down_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
+    struct moe_mat attn_gate;
+    /* Of a layer with a recurrent state; state_rate of Mamba is no logarithm any more. */
+    struct moe_mat state_q, state_k, state_v, state_z, state_z_down, state_decay_down, state_scale,
+        state_beta, state_decay, state_o;
+    const float *state_step, *state_rate, *state_skip, *state_conv, *state_conv_bias,
+        *state_decay_norm, *state_k_norm, *state_q_norm, *state_conv_q, *state_conv_k, *state_norm;
+    /* Shared keys, and entries of layers that compress. */
+    struct moe_mat out_down, entry, entry_gate, index_entry, index_gate;
+    const float *entry_bias, *entry_norm, *index_bias, *index_norm;
+    struct moe_streams_mix attn_mix, ffn_mix;
+    const float *position_bias; /* [n_buckets][n_heads] of the stack's first layer */
+    const float *cross_norm;
+    struct moe_mat cross_q, cross_k, cross_v, cross_o; /* attention to the encoder's output */
+    struct moe_mat gate, up, down; /* dense feed-forward, or the shared expert; perhaps no gate */
+    const float *up_bias, *down_bias; /* of a dense layer's */
+    struct moe_mat router, shared_gate, bypass;
+    /* Of a layer that drafts (infer/forward.h). */
+    const float *ahead_token_norm, *ahead_state_norm, *ahead_norm;
+    struct moe_mat ahead_join;
+    const float *router_bias, *choice_bias; /* the latter for the choice alone */
+    const float *routes;                    /* [vocab][top_k], of layers with static routing */
+    bool has_ffn;                           /* gate, up, down are there */
+};
+
+struct moe_model {
+    struct moe_pack *pack; /* owned */
+    struct moe_config config;
+    struct moe_tokenizer *tokenizer;
+    char *chat_template;                       /* Jinja source, "" when none */
+    struct moe_sampler_options sampling;       /* as its makers published it */
+    struct moe_layer *layers;                  /* [n_layers + n_ahead] */
+    struct moe_mat embed, head;                /* [vocab][hidden]; head is embed when tied */
+    struct moe_mat positions, extra_positions; /* [context_max][hidden] */
+    const float *final_norm, *final_norm_bias; /* [hidden]; NULL where last_projection is there */
+    struct moe_streams_mix last_mix;
+    struct moe_mat last_projection;
+    const float *last_projection_bias; /* [hidden] */
+    const float *encoder_norm;         /* [hidden] */
+    const float *head_bias;            /* [vocab] */
+    /* Made at loading (model/rope.h): [moe_model_rope_rows][rope_dim/2][cos, sin]; and of the
+     * decoder and the encoder the bias of every distance, NULL without (and on a GPU). */
+    float *rope, *global_rope, *position_bias[2]; /* global: of layers without a window, or NULL */
+    uint32_t rope_positions;                      /* the longest context a session may have */
+    uint8_t *weights;                             /* one block that holds all dense weights */
+    uint64_t weights_bytes;
+    uint64_t largest_tensor_bytes; /* of these */
+    struct moe_gpu *gpu; /* borrowed; not NULL: `weights` lies there, and with it what all matrices
+                            and vectors above point to; rope stays on the host */
+};
+
+struct moe_gpu;
+
+/* Opens the pack: description, tokenizer, chat template. Every tensor and
+ * expert that the description implies must be there, with the right size. No weights are read yet.
+ * image: the pack's file in memory (moe_pack_open_image); NULL: it is read. */
+int moe_model_open_image(struct moe_model **out, const char *path,
+                         const struct moe_pack_image *image, struct moe_err *err);
+static inline int moe_model_open_directory(struct moe_model **out, const char *path,
+                                           struct moe_err *err)
+{
+    return moe_model_open_image(out, path, NULL, err);
+}
+/* Before it is loaded: the layers behind the model's that draft (config.h, n_ahead) are part of it,
+ * with their experts. MOE_ERR_UNSUPPORTED: the pack has none. */
+int moe_model_take_ahead(struct moe_model *model, struct moe_err *err);
+/* An upper bound of what the directory holds in memory, computed from what is in it. */
+uint64_t moe_model_directory_bytes(const struct moe_model *model);
+/* Bytes that moe_model_load will take: the dense weights, and tables for so many positions. */
+uint64_t moe_model_load_bytes(const struct moe_model *model, uint32_t context);
+/* Bytes of the host when the dense part goes to a GPU: room for a tensor on its way (while
+ * loading), and rope. */
+uint64_t moe_model_gpu_host_bytes(const struct moe_model *model, uint32_t context);
+/* Rows of the rotary table of a model loaded for so many positions. */
+uint32_t moe_model_rope_rows(const struct moe_config *config, uint32_t positions);
+/* The bias of distance 0 and head 0 in a layer's attention of a text to itself, with *stride floats
+ * from head to head; NULL: its positions are not known by buckets. */
+const float *moe_model_position_bias(const struct moe_model *model, uint32_t layer,
+                                     uint64_t *stride);
+/* Reads the dense part, into memory of the GPU if one is given. context: the longest a session
+ * may have; 0 means context_max. */
+int moe_model_load(struct moe_model *model, uint32_t context, struct moe_gpu *gpu,
+                   const struct moe_progress *progress, struct moe_err *err);
+
+/* The place of the matrix of a role that the model has (moe_tensor_shape); the model's owner may
+ * set it. */
+struct moe_mat *moe_model_matrix(const struct moe_model *model, enum moe_tensor_role role,
+                                 uint32_t layer);
+
+/* Opens the pack and reads the dense part. */
+int moe_model_open(struct moe_model **out, const char *path, uint32_t context,
+                   const struct moe_progress *progress, struct moe_err *err);
+void moe_model_close(struct moe_model *model);
+
+/* The shape of statistics of this model; max_tokens and prompt_percent are for the caller to set.
+ */
+struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *model);
+/* Whether the statistics are of this model. */
+bool moe_model_fits_statistics(const struct moe_model *model,
+                               const struct moe_statistics *statistics);
+
+#endif

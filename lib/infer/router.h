@@ -1,0 +1,87 @@
+/*
+ * Routers on the processor: their scores, what they choose by them, and the norms that their inputs
+ * have. Real choices and predicted ones are made by the same code.
+ */
+#ifndef MOE_INFER_ROUTER_H
+#define MOE_INFER_ROUTER_H
+
+#include "infer/model.h"
+#include "kern/matmul.h"
+
+/* Whether its router gives each score a value of its own, as sigmoids are: all but softmaxes. */
+static inline bool moe_router_is_single(const struct moe_config *c)
+{
+    return c->router_kind == MOE_ROUTER_SIGMOID || c->router_kind == MOE_ROUTER_SOFTPLUS;
+}
+
+/* One row of the residual stream under a norm of the model's kind; bias NULL where it has none. */
+void moe_norm_row(const struct moe_config *c, const float *h, const float *weights,
+                  const float *bias, float *out);
+
+/* What a block takes in of it: that norm, or where norms stand after blocks the row itself. */
+void moe_block_input_row(const struct moe_config *c, const float *h, const float *weights,
+                         const float *bias, float *out);
+
+/* What the layer's router takes in of it: that of routed experts, with own_norms its own, with
+ * router_early the row itself, with parallel_blocks what attention takes in. */
+void moe_router_input_row(const struct moe_config *c, const struct moe_layer *layer, const float *h,
+                          float *out);
+
+/* Weights as the functions below make them become those of n chosen experts' outputs. */
+void moe_router_scale_experts(const struct moe_layer *layer, const uint32_t *chosen, uint64_t n,
+                              float *weights);
+
+/* A layer's router on some inputs, prepared for its weights: scores[act->n][router_stride], its
+ * bias included. */
+struct moe_router_use {
+    const struct moe_layer *layer;
+    const struct moe_act *act;
+    float *scores;
+};
+/* n <= MOE_MAX_ROUTERS of them in one product. */
+enum { MOE_MAX_ROUTERS = 8 };
+void moe_router_scores(const struct moe_router_use *uses, uint32_t n, uint64_t router_stride);
+
+/* What the router makes of one row of its scores: chosen[top_k] by falling weight, and
+ * weights[top_k] as the model uses them. choice_bias: the layer's, on the host; NULL: none, here
+ * and below. p: [n_experts] the scores, on return moe_router_probabilities; scratch: [2 *
+ * n_experts]. */
+void moe_route_scores(const struct moe_config *c, const float *choice_bias, float *p,
+                      float *scratch, uint32_t *chosen, float *weights);
+/* Scores become what each expert would count among all of them, of sum 1: their softmax, or of a
+ * sigmoid router each one's share of the sigmoids. A bias for the choice is no part of it. */
+void moe_router_probabilities(const struct moe_config *c, float *p);
+/* The weights that the router gives any top_k experts, falling by score: those that it would choose
+ * have its own, bit for bit, others their share under the same rule. scores: [n_experts] as they
+ * were (only a softmax router does without: NULL); p: [n_experts] their probabilities; scratch:
+ * [n_experts]. */
+void moe_router_weigh(const struct moe_config *c, const float *scores, const float *p,
+                      const uint32_t *chosen, float *scratch, float *weights);
+/* Probabilities of experts beyond the best groups become -1: the router never chooses them. scores:
+ * as for moe_router_weigh; scratch: [2 * n_experts]. */
+void moe_router_leave_groups(const struct moe_config *c, const float *choice_bias,
+                             const float *scores, float *p, float *scratch);
+/* Whether a softmax of its scores ranks and weighs experts as the router does. Not so with groups
+ * (DeepSeek-V2), by the sparsemixer (Phi-3.5-MoE), by sigmoids and with a bias for the choice
+ * (DeepSeek-V3). */
+bool moe_router_is_softmax(const struct moe_config *c);
+/* Changes one row of scores so that their softmax does: the chosen experts lead, in the proportions
+ * of the router's weights, and the others follow in their old order, or where that is not the
+ * router's (sigmoids, a bias for the choice) in that one. Nothing to do where
+ * moe_router_is_softmax. */
+void moe_router_grade(const struct moe_config *c, const float *choice_bias, float *scores);
+
+/* What a layer with static routing chooses for rows, from their tokens: the request's chosen and
+ * weights. */
+struct moe_layer_request;
+struct moe_row;
+void moe_route_tokens(const struct moe_model *model, uint32_t layer, const struct moe_row *rows,
+                      uint32_t n_rows, struct moe_layer_request *request);
+
+/* Floats from one row of routers' scores to the next. */
+static inline uint64_t moe_router_stride(const struct moe_config *c)
+{
+    return moe_round_up(c->n_experts ? c->n_experts : 1, MOE_PANEL_ROWS);
+}
+
+#endif

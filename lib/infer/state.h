@@ -1,0 +1,237 @@
+/*
+ * A session's state: what the stages of every device (infer/stages.h) see of a forward pass. It is
+ * opened, and the pass driven, by infer/session.h.
+ */
+#ifndef MOE_INFER_STATE_H
+#define MOE_INFER_STATE_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "fmt/timeline.h"
+#include "infer/experts.h"
+#include "infer/kv.h"
+#include "infer/layer_request.h"
+#include "infer/model.h"
+#include "infer/run_stats.h"
+#include "kern/matmul.h"
+#include "plan/pace.h"
+#include "plan/replay.h"
+
+struct moe_row {
+    uint32_t sequence; /* 0..n_sequences-1 */
+    uint32_t position; /* 0..context-1; positions of a sequence are computed in order, without gaps;
+                          recomputing from an earlier position on is allowed, with recurrent states
+                          from 0 alone */
+    uint32_t token;    /* 0..vocab-1 */
+    /* Positions of the text that the row is computed for, above its own position, at most the
+     * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
+     * same. In an encoder: positions of the source. 0: position + 1, which will do for any other
+     * model. */
+    uint32_t length;
+};
+
+/* What the pass shows of itself, for tests, statistics and traces: on the processor, only
+ * `computed` on other devices, too. Any member may be NULL. */
+struct moe_observer {
+    void *ctx;
+    /* After the router of a layer, and its attention: for each of n_rows rows, in the order of the
+     * batch, the gate's input (with router_early the experts': the gate took in the stream before
+     * attention) [n_rows][hidden_stride], the softmax of its scores over all experts
+     * [n_rows][router_stride], the chosen experts [n_rows][top_k] by falling score, and the weights
+     * used. A choice beyond its expert's capacity (expert_capacity), which the model leaves out, is
+     * there with the weight 0; no other has it. Borrowed for the call. */
+    void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                   const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                   uint64_t router_stride, const uint32_t *chosen, const float *weights);
+    /* Before attention: the normalised input of a layer's attention [n_rows][stride]. */
+    void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
+                      uint64_t stride);
+    /* Between a layer's attention and its feed-forward: the input of the attention's output
+     * projection [n_rows][output_stride] (NULL: a recurrent state stands in its place), and the
+     * norm of the residual stream [n_rows][norm_stride]. */
+    void (*attended)(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
+                     const float *norm, uint64_t norm_stride);
+    /* When all experts of a layer are computed: the output of activation i (row i / top_k, in the
+     * order of `chosen`) is outputs[slots[i] * stride]. */
+    void (*computed)(void *ctx, uint32_t layer, uint32_t n_rows, const float *outputs,
+                     uint64_t stride, const uint32_t *slots);
+};
+
+/* Rows of sequence 0 that a pass through all layers has left in the states. */
+struct moe_passed {
+    uint32_t first, n; /* positions; n 0: the states are something else's */
+};
+
+struct moe_gpu;
+
+/* Where a session on a GPU asks the routers of layers ahead. */
+enum moe_predict_on {
+    MOE_PREDICT_ON_AUTO, /* one row where it was measured to be faster; several rows on the GPU */
+    MOE_PREDICT_ON_GPU,
+    MOE_PREDICT_ON_HOST,
+};
+
+struct moe_session_options {
+    uint32_t context;     /* positions per sequence; 0: the model's context_max */
+    uint32_t n_sequences; /* 0: 1 */
+    uint32_t batch;       /* most rows per pass; 0: 256; raised to what must stand in one: a source,
+                             and with prefix_lm the context */
+    /* With an encoder, else they do not matter: */
+    uint32_t source_context; /* positions per source; 0: as context */
+    uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
+    uint32_t
+        kv_blocks; /* of the KV cache (infer/kv.h); 0: enough for all sequences at full context */
+    bool whole_windows; /* layers with a window keep all keys and values (infer/kv_pool.h) */
+    bool takes_back;  /* sequences can go back to a mark (moe_sequence_mark): each has its recurrent
+                         states twice */
+    uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
+                         differ in the fourth digit; 0: F32 */
+    uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
+                            computed (layer_request.h); 0: there is no assigner */
+
+    /* Computes the stages, and holds the model's dense part, the experts' views and the KV cache;
+     * borrowed. NULL: the processor, and the options below do not matter. */
+    struct moe_gpu *gpu;
+    bool gpu_bf16;          /* prefill by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
+    bool needs_rows;        /* experts are computed on the host, too: gate inputs come there, and
+                               outputs go back */
+    uint32_t predict_depth; /* the routers of so many MoE layers ahead are asked with each */
+    bool predict_residual;  /* ... on the residual stream instead of the gate's inputs */
+    enum moe_predict_on predict_on; /* ... there, or by the host: room is made for either */
+};
+
+/* Rows of a pass where the processor sees them: all of these where it computes the stages; beside a
+ * GPU those that predictions and experts on the host need. The others are NULL. */
+struct moe_states {
+    uint64_t stride;   /* floats from one row to the next */
+    float *h;          /* [batch][stride] residual stream */
+    float *xn;         /* [batch][stride] normalised: inputs of attention, then of the gate */
+    float *expert_out; /* [batch * top_k][stride] a row per activation, by slot_of */
+    struct moe_inputs inputs; /* xn, prepared for products */
+};
+
+/* What a session has of a source (infer/forward.h). */
+struct moe_encoded {
+    uint32_t length;  /* positions whose keys and values are kept; 0: none */
+    uint32_t pending; /* positions of the last pass over it, until they are kept */
+    uint64_t number;  /* of this encoding: no other source of the session has it, before or after */
+};
+
+/* Of a sequence, with prefix_lm (infer/forward.h). */
+struct moe_prompt {
+    uint32_t n, prefix; /* positions; 0: there is none */
+};
+
+struct moe_session {
+    struct moe_model *model;             /* borrowed */
+    struct moe_experts *experts;         /* borrowed */
+    const struct moe_stages_ops *stages; /* the device's (infer/stages.h) */
+    void *device;                        /* ... and its own state, private to them */
+    uint32_t context, n_sequences, batch;
+    uint32_t source_context, n_sources; /* 0 without an encoder */
+    uint16_t kv_kind;                   /* of the KV cache's cells */
+    int n_threads;                      /* as when it was opened: scratch memory is per thread */
+    struct moe_stats stats;
+    struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
+    struct moe_passed passed;
+    bool drafts; /* the states are those of a layer that drafts (infer/forward.h) */
+    bool far;    /* rows of sequence 0 were last computed for a text beyond rope_original */
+    struct moe_observer observer;
+    struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
+    struct moe_energy *energy;           /* borrowed; NULL: none is measured */
+    const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
+    struct moe_pass_strategy *strategy;  /* borrowed; NULL: nothing beside the device's own work */
+    /* Borrowed; NULL: routers choose. Else its present pass is what this session computes, on the
+     * processor: routers are asked, and its choices and predictions are used. Layers that it lacks
+     * are left out. */
+    struct moe_replay *follow;
+    const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
+                                    lockstep run; NULL: nothing */
+    struct moe_states states;
+    struct moe_layer_request request;
+    float *router_row; /* borrowed, [router stride]: receives the scores that a layer's router gives
+                          a pass's only row; NULL: nobody wants them */
+    struct moe_kv_pool kv_pool;
+    struct moe_encoded *sources; /* [n_sources] */
+    uint32_t *attends;           /* [n_sequences] the source that each attends to */
+    uint64_t n_encoded;          /* sources so far */
+    struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
+    /* [n_sequences][layers that keep states] positions that each state stands behind: the next
+     * row's */
+    uint32_t *stands;
+    /* [n_sequences] positions that marked states stand behind; MOE_STANDS_NOWHERE: none are marked.
+     * NULL: there is no room for marks, or no recurrent state. */
+    uint32_t *marked;
+    uint32_t *n_recorded;   /* [n_sequences] tokens of each that the experts' records have */
+    bool begun;             /* a sequence has, and no pass since */
+    uint8_t *request_block; /* holds the arrays of both */
+    uint64_t request_bytes;
+};
+
+enum moe_phase { MOE_PREFILL, MOE_DECODE, MOE_ENCODE };
+
+/* Whether a layer with experts is computed: a trace that is followed may have gaps. */
+static inline bool moe_follows_layer(const struct moe_session *s, uint32_t layer)
+{
+    return !s->follow || moe_replay_has(s->follow, moe_config_moe_layers(&s->model->config, layer));
+}
+
+/* Lets loads move on, without waiting: they end while others compute. */
+static inline int moe_poll_loads(struct moe_session *s, struct moe_err *err)
+{
+    const struct moe_experts_ops *ops = s->experts->ops;
+    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
+}
+
+/* n floats rounded up to whole panels, which kernels may write. */
+static inline uint64_t moe_padded(uint64_t n)
+{
+    return moe_round_up(n, MOE_PANEL_ROWS);
+}
+
+/* Floats from one row of logits to the next: the vocabulary rounded up to whole panels. */
+static inline uint64_t moe_logits_stride(const struct moe_config *config)
+{
+    return moe_padded(config->vocab);
+}
+
+/*
+ * Lockstep: the modelled clock of a run moves on by what its pace says computing takes, at the
+ * places where the simulator's does (plan/pace.h). Nothing happens in a session without a pace.
+ */
+
+/* Something was computed that takes so long. */
+static inline void moe_lockstep_took(struct moe_session *s, double seconds)
+{
+    if (s->experts->ops->computed)
+        s->experts->ops->computed(s->experts, seconds);
+}
+
+/* A piece of a layer was computed for so many rows. */
+static inline void moe_lockstep_piece(struct moe_session *s, enum moe_piece piece, uint32_t rows)
+{
+    if (s->pace)
+        moe_lockstep_took(s, moe_pace_piece(s->pace, piece, rows));
+}
+
+/* One with attention in it was, by these rows. */
+static inline void moe_lockstep_attention(struct moe_session *s, enum moe_piece piece,
+                                          const struct moe_row *rows, uint32_t n_rows)
+{
+    double positions = 0;
+    for (uint32_t i = 0; s->pace && i < n_rows; i++)
+        positions += rows[i].position + 1;
+    if (s->pace)
+        moe_lockstep_took(s, moe_pace_attention(s->pace, piece, n_rows, positions));
+}
+
+/* Matrices of an expert were: its last (down), or those before it. */
+static inline void moe_lockstep_expert(struct moe_session *s, uint32_t variant, uint32_t rows,
+                                       bool last)
+{
+    if (s->pace)
+        moe_lockstep_took(s, moe_pace_expert_part(s->pace, variant, rows, last));
+}
+
+#endif

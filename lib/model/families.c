@@ -1,0 +1,1555 @@
+/*
+ * The tables of model families (families_*.c) as one. Keys and defaults are those of the public
+ * configuration classes (MixtralConfig, ...) or of the code published with a model; GGUF's are
+ * those of the gguf package (constants.py) and of llama.cpp's readers.
+ */
+#include <string.h>
+
+#include "model/family_internal.h"
+
+static const struct moe_family *const tables[] = {
+    moe_families_softmax,  moe_families_granite, moe_families_local, moe_families_states,
+    moe_families_deepseek, moe_families_stacks,  moe_families_dense,
+};
+
+const struct moe_family *moe_family_at(int i)
+{
+    for (size_t t = 0; i >= 0 && t < sizeof tables / sizeof tables[0]; t++)
+        for (const struct moe_family *family = tables[t]; family->name; family++)
+            if (i-- == 0)
+                return family;
+    return NULL;
+}
+
+const struct moe_family *moe_family_find(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (strcmp(family->name, name) == 0 || (family->also && strcmp(family->also, name) == 0))
+            return family;
+    return NULL;
+}
+
+const struct moe_family *moe_family_find_architecture(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->hf.architecture && strcmp(family->hf.architecture, name) == 0)
+            return family;
+    return NULL;
+}
+
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid)
+{
+    const struct moe_family *family, *found = NULL;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->gguf.arch && strcmp(family->gguf.arch, arch) == 0 &&
+            (!found || (family->gguf.dense == !has_experts && family->gguf.sigmoid == sigmoid)))
+            found = family;
+    return found;
+}
+
+/*
+ * Families whose router takes a softmax, over all experts or over those it chose, and whose
+ * attention keeps keys and values.
+ */
+
+/* Also Phi-3.5-MoE's. */
+static const struct moe_source_names mixtral_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+static const struct moe_source_names minicpm_names = {
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "mlp.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "mlp.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "mlp.experts.%u.w2.weight")},
+};
+/* FlexOlmo: norms stand behind blocks. */
+static const struct moe_source_names flex_olmo_names = {
+    .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight")},
+};
+/* Experts of a layer together: transposed as published, as they are in memory as transformers saves
+ * them. */
+static const struct moe_source_names qwen3_vl_names = {
+    .expert = {[MOE_E_GATE] = PART_EITHER(L "mlp.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = PART_EITHER(L "mlp.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = PART_EITHER(L "mlp.experts.down_proj", EXPERT)},
+};
+/* The bias is [1][n_experts]. */
+static const struct moe_source_names ernie_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_PART(L "mlp.moe_statics.e_score_correction_bias", ROW)},
+};
+static const struct moe_source_names ernie_newer_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] =
+                  MOE_PART(L "mlp.gate.moe_statics.e_score_correction_bias", ROW)},
+};
+static const struct moe_source_names hunyuan_names = {
+    .dense = {[MOE_T_Q_NORM] = MOE_ALL(L "self_attn.query_layernorm.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.key_layernorm.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "mlp.gate.wg.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+};
+/* As newer writers store Phi-3.5-MoE. */
+static const struct moe_source_names phimoe_newer_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
+};
+/* Gate and up rows of all experts interleaved in one tensor, transposed where it is not quantized.
+ */
+static const struct moe_source_names gpt_oss_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight"),
+              [MOE_T_ROUTER_BIAS] = MOE_ALL(L "mlp.router.bias")},
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "mlp.experts.gate_up_proj", EVEN),
+               [MOE_E_UP] = PART_COLUMNS(L "mlp.experts.gate_up_proj", ODD),
+               [MOE_E_DOWN] = PART_COLUMNS(L "mlp.experts.down_proj", EXPERT),
+               [MOE_E_GATE_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", EVEN),
+               [MOE_E_UP_BIAS] = MOE_PART(L "mlp.experts.gate_up_proj_bias", ODD),
+               [MOE_E_DOWN_BIAS] = MOE_PART(L "mlp.experts.down_proj_bias", EXPERT)},
+};
+
+const struct moe_family moe_families_softmax[] = {
+    /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models trained in their likeness. Softmax
+     * over all experts, a shared expert scaled by its own gate, dense layers mixed in. */
+    {
+        .name = "qwen2_moe",
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(32768), SET(shared_gate, true), SET(n_kv_heads, 16), DENSE_FF,
+                            NEED("num_experts", n_experts), NEED("num_experts_per_tok", top_k),
+                            NEED("moe_intermediate_size", expert_ff),
+                            NEED("shared_expert_intermediate_size", shared_ff),
+                            KEY("qkv_bias", qkv_bias, true), NORM_TOPK),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .windows = {MOE_WINDOW_EVEN_BELOW, 4096, .if_used = true, .listed = true}},
+        .gguf = {.arch = "qwen2moe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors[MOE_NAMING_HF].names = {&moe_qwen2_moe_names},
+    },
+    /* Qwen3-MoE: Qwen3-30B-A3B, Qwen3-235B-A22B. As Qwen2-MoE, with norms of queries and keys and
+     * without shared experts. */
+    {
+        .name = "qwen3_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), DENSE_FF, LOCAL_EXPERTS(128),
+                            EXPERTS(0), TOP_K(8), KEY("moe_intermediate_size", expert_ff, 768),
+                            NORM_TOPK, ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
+        .gguf = {.arch = "qwen3moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+    },
+    /* Qwen3-VL with experts: 30B-A3B, 235B-A22B, their text part. As Qwen3-MoE; positions of a text
+     * are the same in all sections of its rotary settings. */
+    {
+        .name = "qwen3_vl_moe_text",
+        .also = "qwen3_vl_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"norm_topk_prob", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(128000), SET(n_kv_heads, 16), DENSE_FF, LOCAL_EXPERTS(60),
+                            EXPERTS(0), TOP_K(4), KEY("moe_intermediate_size", expert_ff, 1408),
+                            ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .expert_layers = MOE_LAYERS_STEP,
+               .in_text_config = true},
+        .gguf = {.arch = "qwen3vlmoe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&qwen3_vl_names},
+    },
+    /* Mixtral: 8x7B, 8x22B. Softmax over all experts, the chosen weights divided by their sum. */
+    {
+        .name = "mixtral",
+        .constants = SETTINGS(SET(norm_topk, true)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 0}},
+        .gguf = {.arch = "llama", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors =
+            {[MOE_NAMING_HF] = {.names = {&mixtral_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* Hunyuan-A13B. A shared expert beside all others, norms of queries and keys after their
+     * rotation, whose base a fixed factor stretches. The base in GGUF files is stretched already.
+     */
+    {
+        .name = "hunyuan_v1_moe",
+        .also = "hunyuan",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_ROTATED), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"use_qk_norm", "true"}, {"use_cla", "false"}, {"use_mla", "false"},
+                            {"mlp_bias", "false"}, {"moe_layer_num_skipped", "0"},
+                            {"use_mixed_mlp_moe", "true"}),
+               .settings = SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), EXPERT_FF,
+                                    KEY("attention_head_dim", head_dim, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_hunyuan_hf},
+        .gguf = {.arch = "hunyuan-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&hunyuan_names},
+    },
+    /* OLMoE-1B-7B. Norms over all queries and over all keys of a position, clipping after them. */
+    {
+        .name = "olmoe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL)),
+        .hf = {.settings = SETTINGS(CONTEXT(4096), SET(norm_eps, 1e-5), EXPERT_FF,
+                                    LOCAL_EXPERTS(64), EXPERTS(0), TOP_K(8), NORM_TOPK,
+                                    KEY("clip_qkv", clip_qkv, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL},
+        .gguf = {.arch = "olmoe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+    },
+    /* FlexOlmo-7x7B-1T. As OLMoE, with norms behind attention and feed-forward. */
+    {
+        .name = "flex_olmo",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL), SET(norm_place, MOE_NORM_AFTER)),
+        .hf = {.settings = SETTINGS(CONTEXT(4096), EXPERT_FF, LOCAL_EXPERTS(7), EXPERTS(0),
+                                    TOP_K(5), NORM_TOPK, ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .expert_layers = MOE_LAYERS_ALL},
+        .tensors[MOE_NAMING_HF].names = {&flex_olmo_names},
+    },
+    /* ERNIE-4.5: 21B-A3B, 300B-A47B. A softmax over all experts, a bias for the choice alone, the
+     * chosen weights divided by their sum; rotated values in pairs. Layers that predict further
+     * tokens are left out. */
+    {
+        .name = "ernie4_5_moe",
+        .constants = SETTINGS(SET(choice_bias, true), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"use_bias", "false"}, {"moe_norm_min", "1e-12"},
+                            {"moe_gate", "topk|topk_fused"}, {"moe_gate_act", "softmax"},
+                            {"moe_norm_gate_logits", "true"}, {"moe_use_aux_free", "true"}),
+               .settings =
+                   SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 4),
+                            SET(tied_head, true), DENSE_FF, KEY("moe_num_experts", n_experts, 64),
+                            KEY("moe_k", top_k, 6), KEY("moe_intermediate_size", expert_ff, 1536)),
+               .rope_theta = 5e5,
+               .own = family_ernie4_5_moe_hf},
+        .gguf = {.arch = "ernie4_5-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&ernie_names, &ernie_newer_names}, .paired = true},
+                    [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE: layer norms with biases, biases in attention and in
+     * the head, two experts chosen by sparsemixer, LongRoPE. GGUF does not have sparsemixer's
+     * threshold: that of the published model. */
+    {
+        .name = "phimoe",
+        .constants = SETTINGS(SET(norm_kind, MOE_NORM_LAYER),
+                              SET(router_kind, MOE_ROUTER_SPARSEMIXER), SET(router_jitter, 0.01)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    EXPERT_FF, LOCAL_EXPERTS(16), TOP_K(2),
+                                    KEY("router_jitter_noise", router_jitter, 0),
+                                    KEY("lm_head_bias", head_bias, false), ATTENTION_BIAS(false)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 0}},
+        .gguf = {.arch = "phimoe", .windowed = true},
+        .tensors[MOE_NAMING_HF].names = {&mixtral_names, &phimoe_newer_names},
+    },
+    /* MiniCPM-MoE-8x2B and the dense MiniCPM-2B, as the code published with them. Llama's layers
+     * with scales at the embedding, at what layers add, and at the head. MiniCPM4 can attend to a
+     * selection of blocks. */
+    {
+        .name = "minicpm",
+        .constants = SETTINGS(SET(norm_topk, true)),
+        .hf = {.only = ONLY({"sparse_config", "null"}),
+               .settings =
+                   SETTINGS(CONTEXT(2048), SET(tied_head, true), DENSE_FF, EXPERTS(0), TOP_K(0),
+                            KEY("scale_emb", embed_scale, 0), KEY("scale_depth", residual_scale, 0),
+                            KEY("dim_model_base", logit_scale, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .own = family_minicpm_hf},
+        .gguf = {.arch = "minicpm",
+                 .settings = SETTINGS(GGUF_NORM_TOPK(true)),
+                 .own = family_minicpm_gguf},
+        .tensors =
+            {[MOE_NAMING_HF] = {.names = {&minicpm_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* gpt-oss: 20b, 120b. Biases everywhere, attention sinks, windows in every other layer, YaRN,
+     * softmax over the chosen experts' scores, a clamped SwiGLU. GGUF says neither the activation's
+     * constants nor which layers are windowed. */
+    {
+        .name = "gpt_oss",
+        .constants = SETTINGS(SET(attn_sinks, true), SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX),
+                              SET(router_bias, true), SET(expert_bias, true),
+                              SET(expert_act, MOE_ACT_SWIGLU_CLAMPED), SET(act_alpha, 1.702),
+                              SET(act_limit, 7)),
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 64), EXPERT_FF, LOCAL_EXPERTS(128), TOP_K(4),
+                                    KEY("swiglu_alpha", act_alpha, 0),
+                                    KEY("swiglu_limit", act_limit, 0), ATTENTION_BIAS(true)),
+               .rope_theta = 150000,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_EVEN, 128, .listed = true},
+               .reads_mxfp4 = true,
+               .own = family_gpt_oss_hf},
+        .gguf = {.arch = "gpt-oss", .windowed = true, .own = family_gpt_oss_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&gpt_oss_names}},
+                    [MOE_NAMING_GGUF] = {.names = {&moe_placed_norm_names}}},
+    },
+    {.name = NULL},
+};
+
+/* DeepSeek's families, and those that have taken its router or its attention. */
+
+static const struct moe_source_names minimax_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.e_score_correction_bias")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+/* As they are in memory, and newer writers may store them. */
+static const struct moe_source_names minimax_newer_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
+};
+
+static const struct moe_source_names bailing_names = {
+    .dense = {[MOE_T_EMBED] = MOE_ALL("model.word_embeddings.weight"),
+              [MOE_T_Q] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(L "attention.query_key_value.weight", ATTENTION),
+              [MOE_T_Q_NORM] = MOE_ALL(L "attention.query_layernorm.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "attention.key_layernorm.weight"),
+              [MOE_T_O] = MOE_ALL(L "attention.dense.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.gate.expert_bias")},
+};
+
+static const struct moe_source_names bailing_gguf_names = {
+    .dense = {[MOE_T_Q] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_K] = MOE_PART(B "attn_qkv.weight", ATTENTION),
+              [MOE_T_V] = MOE_PART(B "attn_qkv.weight", ATTENTION)},
+};
+
+static const struct moe_source_names hy_v3_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_mlp.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
+};
+
+static const struct moe_source_names hy_v3_gguf_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(B "exp_probs_b")},
+};
+
+/* DeepSeek-V3's settings, in a config.json of its own or as the text part of a larger model. */
+#define DEEPSEEK_V3_HF                                                                             \
+    .only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"}),         \
+    .settings = SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),         \
+                         LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4)),                           \
+    .rope_theta = 1e4, .expert_layers = MOE_LAYERS_AFTER, .n_shared = 1, .n_dense = 3,             \
+    .own = family_deepseek_v3_hf
+
+/* DeepSeek-V4's layers, as published, and as transformers saves them. */
+#define V4_LAYER(path, key_norm)                                                                   \
+    [MOE_T_ATTN_NORM] = MOE_ALL(path "attn_norm.weight"),                                          \
+    [MOE_T_FFN_NORM] = MOE_ALL(path "ffn_norm.weight"),                                            \
+    [MOE_T_ATTN_MIX] = MOE_ALL(path "hc_attn_fn"),                                                 \
+    [MOE_T_ATTN_MIX_BIAS] = MOE_ALL(path "hc_attn_base"),                                          \
+    [MOE_T_ATTN_MIX_SCALE] = MOE_ALL(path "hc_attn_scale"),                                        \
+    [MOE_T_FFN_MIX] = MOE_ALL(path "hc_ffn_fn"),                                                   \
+    [MOE_T_FFN_MIX_BIAS] = MOE_ALL(path "hc_ffn_base"),                                            \
+    [MOE_T_FFN_MIX_SCALE] = MOE_ALL(path "hc_ffn_scale"),                                          \
+    [MOE_T_Q_DOWN] = MOE_ALL(path "attn.wq_a.weight"),                                             \
+    [MOE_T_Q_DOWN_NORM] = MOE_ALL(path "attn.q_norm.weight"),                                      \
+    [MOE_T_Q] = MOE_ALL(path "attn.wq_b.weight"), [MOE_T_K] = MOE_ALL(path "attn.wkv.weight"),     \
+    [MOE_T_K_NORM] = MOE_ALL(path key_norm), [MOE_T_SINKS] = MOE_ALL(path "attn.attn_sink"),       \
+    [MOE_T_OUT_DOWN] = MOE_ALL(path "attn.wo_a.weight"),                                           \
+    [MOE_T_O] = MOE_ALL(path "attn.wo_b.weight"),                                                  \
+    [MOE_T_ENTRY] = MOE_ALL(path "attn.compressor.wkv.weight"),                                    \
+    [MOE_T_ENTRY_GATE] = MOE_ALL(path "attn.compressor.wgate.weight"),                             \
+    [MOE_T_ENTRY_BIAS] = MOE_PART(path "attn.compressor.ape", PLACES),                             \
+    [MOE_T_ENTRY_NORM] = MOE_ALL(path "attn.compressor.norm.weight"),                              \
+    [MOE_T_INDEX_ENTRY] = MOE_ALL(path "attn.indexer.compressor.wkv.weight"),                      \
+    [MOE_T_INDEX_GATE] = MOE_ALL(path "attn.indexer.compressor.wgate.weight"),                     \
+    [MOE_T_INDEX_BIAS] = MOE_PART(path "attn.indexer.compressor.ape", PLACES),                     \
+    [MOE_T_INDEX_NORM] = MOE_ALL(path "attn.indexer.compressor.norm.weight"),                      \
+    [MOE_T_INDEX_Q] = MOE_ALL(path "attn.indexer.wq_b.weight"),                                    \
+    [MOE_T_INDEX_WEIGHTS] = MOE_ALL(path "attn.indexer.weights_proj.weight"),                      \
+    [MOE_T_ROUTER] = MOE_ALL(path "ffn.gate.weight"),                                              \
+    [MOE_T_CHOICE_BIAS] = MOE_ALL(path "ffn.gate.bias"),                                           \
+    [MOE_T_ROUTES] = MOE_PART(path "ffn.gate.tid2eid", ROUTES),                                    \
+    [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(path "ffn.shared_experts.w1.weight"),                       \
+    [MOE_T_SHARED_UP] = MOE_ALL(path "ffn.shared_experts.w3.weight"),                              \
+    [MOE_T_SHARED_DOWN] = MOE_ALL(path "ffn.shared_experts.w2.weight")
+#define V4_EXPERTS(path)                                                                           \
+    [MOE_E_GATE] = MOE_ALL(path "ffn.experts.%u.w1.weight"),                                       \
+    [MOE_E_UP] = MOE_ALL(path "ffn.experts.%u.w3.weight"),                                         \
+    [MOE_E_DOWN] = MOE_ALL(path "ffn.experts.%u.w2.weight")
+static const struct moe_source_names v4_names = {
+    .dense =
+        {V4_LAYER("layers.%u.", "attn.kv_norm.weight"), [MOE_T_EMBED] = MOE_ALL("embed.weight"),
+         [MOE_T_FINAL_NORM] = MOE_ALL("norm.weight"), [MOE_T_LAST_MIX] = MOE_ALL("hc_head_fn"),
+         [MOE_T_LAST_MIX_BIAS] = MOE_ALL("hc_head_base"),
+         [MOE_T_LAST_MIX_SCALE] = MOE_ALL("hc_head_scale"), [MOE_T_HEAD] = MOE_ALL("head.weight")},
+    .expert = {V4_EXPERTS("layers.%u.")},
+};
+static const struct moe_source_names v4_saved_names = {
+    .dense = {V4_LAYER(L, "attn.norm.weight")},
+    .expert = {V4_EXPERTS(L)},
+};
+/* As they are in memory, where not as usual. */
+static const struct moe_source_names v4_newer_names = {
+    .dense = {[MOE_T_Q_DOWN_NORM] = MOE_ALL(L "self_attn.q_a_norm.weight"),
+              [MOE_T_K] = MOE_ALL(L "self_attn.kv_proj.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.kv_norm.weight"),
+              [MOE_T_O] = MOE_ALL(L "self_attn.o_b_proj.weight"),
+              [MOE_T_ROUTES] = MOE_PART(L "mlp.gate.tid2eid", ROUTES)},
+};
+static const struct moe_source_names v4_gguf_names = {
+    .dense = {[MOE_T_K] = MOE_ALL(B "attn_kv.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(B "attn_kv_a_norm.weight"),
+              [MOE_T_O] = MOE_ALL(B "attn_output_b.weight")},
+};
+
+const struct moe_family moe_families_deepseek[] = {
+    /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
+     * experts and shared ones. */
+    {
+        .name = "deepseek",
+        .hf = {.only = ONLY({"scoring_func", "softmax"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 0),
+                                    TOP_K(0), KEY("moe_intermediate_size", expert_ff, 0), NORM_TOPK,
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER},
+        .gguf = {.arch = "deepseek", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    /* DeepSeek-V2, V2-Lite, Coder-V2: latent attention with YaRN, experts as in DeepSeekMoE, chosen
+     * within the best groups of them. Where the code published with the model and the public class
+     * compute different things, or one of them has a switch alone, the value that both compute is
+     * the only one. The norms inside attention have an epsilon of 1e-6 whatever the key says. */
+    {
+        .name = "deepseek_v2",
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"mlp_bias", "false"},
+                            {"scoring_func", "softmax"}, {"norm_topk_prob", "false"},
+                            {"moe_layer_freq", "1"}, {"rms_norm_eps", "1e-06"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, KEY("n_routed_experts", n_experts, 64),
+                                    TOP_K(0), KEY("moe_intermediate_size", expert_ff, 1407),
+                                    LATENT(1536, 512, 128, 64, 128), GROUPS(0, 0),
+                                    KEY("routed_scaling_factor", routed_scale, 0)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 2,
+               .own = family_deepseek_v2_hf},
+        .gguf = {.arch = "deepseek2",
+                 .settings = SETTINGS(LATENT_GGUF),
+                 .own = family_deepseek_v2_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* DeepSeek-V3, R1, Kimi-K2, Moonlight: the same with sigmoids for scores, a bias for the choice
+     * and groups ranked by their two best experts. Layers that predict further tokens are left out.
+     */
+    {
+        .name = "deepseek_v3",
+        .also = "kimi_k2",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {DEEPSEEK_V3_HF},
+        .gguf = {.arch = "deepseek2",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF),
+                 .own = family_deepseek_v3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* DeepSeek-V3.2: the same, and rows see the positions that an indexer chooses, whose queries
+     * and keys rotate halves. */
+    {
+        .name = "deepseek_v32",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"indexer_rope_interleave", "false"}, {"mlp_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(163840), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),
+                            LATENT(1536, 512, 128, 64, 128), GROUPS(8, 4), INDEXER(64)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .own = family_deepseek_v32_hf},
+        .gguf = {.arch = "deepseek32",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF, INDEXER_GGUF),
+                 .own = family_deepseek_v3_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    /* GLM-5: DeepSeek-V3.2 with other widths, an indexer that rotates pairs, and layers that share
+     * what another one's chose. */
+    {
+        .name = "glm_moe_dsa",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"indexer_rope_interleave", "true"}, {"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(202752), SET(norm_eps, 1e-5), DENSE_FF,
+                                    ROUTED_EXPERTS(256, 8, 2048, true, 2.5),
+                                    LATENT(2048, 512, 192, 64, 256), GROUPS(1, 1), INDEXER(32)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 3,
+               .own = family_glm_dsa_hf},
+        .gguf = {.arch = "glm-dsa",
+                 .sigmoid = true,
+                 .settings = SETTINGS(LATENT_GGUF, INDEXER_GGUF),
+                 .own = family_glm_dsa_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.paired = true, .index_paired = true},
+                    [MOE_NAMING_GGUF] = {.paired = true, .index_paired = true}},
+    },
+    /* Kimi-K2.5 and later ones that see images: their text part, which is Kimi-K2. */
+    {
+        .name = "kimi_k25",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {DEEPSEEK_V3_HF, .in_text_config = true},
+        .tensors[MOE_NAMING_HF].paired = true,
+    },
+    /* DeepSeek-V4: one key for all heads, windows in all layers and compressed positions beyond in
+     * most, several residual streams, routers that take roots of softplus; in the first layers
+     * experts are those of the token, from a table. */
+    {
+        .name = "deepseek_v4",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SOFTPLUS), SET(choice_bias, true),
+                              SET(norm_topk, true), SET(static_weighed, true),
+                              SET(attn_sinks, true), SET(expert_act, MOE_ACT_SWIGLU_LIMITED),
+                              SET(dense_act, MOE_ACT_SWIGLU_LIMITED)),
+        .hf = {.only = ONLY({"scoring_func", "sqrtsoftplus"}, {"topk_method", "noaux_tc"},
+                            {"norm_topk_prob", "true"}, {"attention_bias", "false"},
+                            {"mlp_bias", "false"}, {"n_shared_experts", "1"},
+                            {"expert_dtype", "bf16|fp8"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), SET(n_kv_heads, 1), SET(head_dim, 512),
+                   ROUTED_EXPERTS(256, 6, 2048, true, 1.5), KEY("swiglu_limit", act_limit, 10),
+                   KEY("q_lora_rank", q_rank, 1024), KEY("qk_rope_head_dim", rope_dim, 0),
+                   KEY("o_groups", out_groups, 8), KEY("o_lora_rank", out_rank, 1024),
+                   KEY("index_n_heads", index_heads, 64), KEY("index_head_dim", index_dim, 128),
+                   KEY("index_topk", index_top, 512), KEY("hc_mult", n_streams, 4),
+                   KEY("hc_sinkhorn_iters", stream_rounds, 20), KEY("hc_eps", stream_eps, 1e-6)),
+               .rope_theta = 1e4,
+               .rope_of = "compress",
+               .partial_rotary = 0.125,
+               .expert_layers = MOE_LAYERS_ALL,
+               .windows = {MOE_WINDOW_ALL, 128},
+               .own = family_deepseek_v4_hf},
+        .gguf = {.arch = "deepseek4",
+                 .only = ONLY({"expert_weights_norm", "true"}, {"expert_shared_count", "1"}),
+                 .settings = SETTINGS(INDEXER_GGUF, NEED("attention.q_lora_rank", q_rank),
+                                      NEED("attention.output_group_count", out_groups),
+                                      NEED("attention.output_lora_rank", out_rank),
+                                      NEED("hyper_connection.count", n_streams),
+                                      NEED("hyper_connection.sinkhorn_iterations", stream_rounds),
+                                      NEED("hyper_connection.epsilon", stream_eps)),
+                 .windowed = true,
+                 .own = family_deepseek_v4_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&v4_names, &v4_saved_names, &v4_newer_names},
+                                       .ignored = {"mtp.*"}},
+                    /* The bias is that of images. */
+                    [MOE_NAMING_GGUF] = {.names = {&v4_gguf_names},
+                                         .ignored = {B "exp_probs_b_vl.bias"}}},
+    },
+    /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and
+     * may say nothing of sigmoids. */
+    {
+        .name = "glm4_moe_lite",
+        .constants = SETTINGS(LATENT_SIGMOIDS),
+        .hf = {.only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"},
+                            {"partial_rotary_factor", "1"}),
+               .settings = SETTINGS(CONTEXT(202752), SET(norm_eps, 1e-5), DENSE_FF,
+                                    ROUTED_EXPERTS(64, 4, 1536, true, 1.8),
+                                    LATENT(768, 512, 192, 64, 256), GROUPS(1, 1)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_deepseek_v3_hf},
+        .tensors[MOE_NAMING_HF].paired = true,
+    },
+    /* GLM-4.5, 4.6, Air: ordinary attention of which half of a head is rotated, and norms of
+     * queries and keys in the large ones; DeepSeek-V3's router. */
+    {
+        .name = "glm4_moe",
+        .constants = SETTINGS(SIGMOIDS),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    DENSE_FF, ROUTED_EXPERTS(128, 8, 1408, true, 1), GROUPS(1, 1),
+                                    KEY("attention_bias", qkv_bias, false)),
+               .rope_theta = 1e4,
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .n_dense = 1,
+               .own = family_sigmoid_hf},
+        .gguf = {.arch = "glm4moe",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(true)),
+                 .qk_norm = MOE_QK_NORM_HEAD,
+                 .own = family_sigmoid_gguf},
+        .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
+    },
+    /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. GGUF files call
+     * it glm4moe, which it is without norms of queries and keys. */
+    {
+        .name = "solar_open",
+        .constants = SETTINGS(SIGMOIDS),
+        .hf = {.only =
+                   ONLY(SIGMOIDS_ONLY, {"first_k_dense_replace", "0"}, {"use_qk_norm", "false"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 128), ROUTED_EXPERTS(128, 8, 1280, true, 1),
+                                    GROUPS(1, 1), KEY("attention_bias", qkv_bias, false)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_shared = 1,
+               .own = family_sigmoid_hf},
+    },
+    /* Ling and Ring 2.0 (BailingMoeV2): as GLM-4.5 with norms of queries and keys. Ling 1 has the
+     * same model type and another router, hence a function. */
+    {
+        .name = "bailing_moe",
+        .also = "bailing_moe_v2",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"score_function", "sigmoid"}, {"scoring_func", "sigmoid"},
+                            {"topk_method", "noaux_tc"}, {"norm_topk_prob", "true"},
+                            {"use_qk_norm", "true"}, {"moe_router_enable_expert_bias", "true"},
+                            {"use_bias", "false"}, {"use_qkv_bias", "false"},
+                            {"norm_head", "false"}, {"use_sliding_window", "false"}),
+               .settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 4), DENSE_FF, EXPERTS(256),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 512),
+                                    KEY("routed_scaling_factor", routed_scale, 1), GROUPS(8, 4)),
+               .rope_theta = 6e5,
+               .partial_rotary = 0.5,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_bailing_moe_hf},
+        .gguf = {.arch = "bailingmoe2",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .own = family_sigmoid_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&bailing_names},
+                    [MOE_NAMING_GGUF].names = {&bailing_gguf_names}},
+    },
+    /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. Shared experts are counted by a
+     * key of its own, hence a function. */
+    {
+        .name = "hy_v3",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"route_norm", "true"}, {"qk_norm", "true"}, {"mlp_bias", "false"},
+                            {"moe_router_use_sigmoid", "true"},
+                            {"moe_router_enable_expert_bias", "true"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(n_kv_heads, 8),
+                                    SET(head_dim, 128), DENSE_FF, EXPERTS(192), TOP_K(8),
+                                    KEY("moe_intermediate_size", expert_ff, 1536),
+                                    KEY("router_scaling_factor", routed_scale, 2.826),
+                                    ATTENTION_BIAS(false)),
+               .rope_theta = 11158840,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_hy_v3_hf},
+        .gguf = {.arch = "hy_v3", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(false))},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&hy_v3_names}, [MOE_NAMING_GGUF].names = {&hy_v3_gguf_names}},
+    },
+    /* dots.llm1: Qwen3's attention, DeepSeek-V3's router. */
+    {
+        .name = "dots1",
+        .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid|noaux_tc"}, {"topk_method", "noaux_tc"},
+                            {"moe_layer_freq", "1"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, ROUTED_EXPERTS(0, 0, 1408, false, 1),
+                                    GROUPS(1, 1), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .windows = {MOE_WINDOW_FROM, 4096, .listed = true, .from = 62},
+               .own = family_sigmoid_hf},
+        .gguf = {.arch = "dots1",
+                 .sigmoid = true,
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .own = family_sigmoid_gguf},
+    },
+    /* MiniMax-M2: a part of each head is rotated, norms over all queries and over all keys of a
+     * position; DeepSeek-V3's router without groups. */
+    {
+        .name = "minimax_m2",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_FULL)),
+        .hf = {.only = ONLY({"scoring_func", "sigmoid"}, {"use_qk_norm", "true"},
+                            {"qk_norm_type", "per_layer"}, {"use_routing_bias", "true"},
+                            {"shared_intermediate_size", "0"}),
+               .settings =
+                   SETTINGS(CONTEXT(196608), SET(n_kv_heads, 8), SET(head_dim, 128), EXPERT_FF,
+                            LOCAL_EXPERTS(256), TOP_K(8), KEY("rotary_dim", rope_dim, 0)),
+               .rope_theta = 5e6,
+               .partial_rotary = 1,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_minimax_m2_hf},
+        .gguf = {.arch = "minimax-m2", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(true))},
+        .tensors[MOE_NAMING_HF].names = {&minimax_names, &minimax_newer_names},
+    },
+    {.name = NULL},
+};
+
+/* Granite: four multipliers, gate and up projections of all experts in one tensor. */
+
+static const struct moe_source_names granite_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.layer.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
+              [MOE_T_SHARED_UP] = MOE_PART(L "shared_mlp.input_linear.weight", SECOND_HALF),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.input_linear.weight", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.output_linear.weight", EXPERT)},
+};
+/* As newer writers store Granite. */
+static const struct moe_source_names granite_newer_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.experts.down_proj", EXPERT)},
+};
+
+/* Hybrids without experts have the shared one alone. */
+static const struct moe_source_names granite_hybrid_names = {
+    .dense =
+        {MAMBA(L "mamba."), [MOE_T_GATE] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
+         [MOE_T_UP] = MOE_PART(L "shared_mlp.input_linear.weight", SECOND_HALF),
+         [MOE_T_DOWN] = MOE_ALL(L "shared_mlp.output_linear.weight")},
+};
+
+/* Granite with a shared expert reads one key more. */
+#define GRANITE_SETTINGS                                                                           \
+    EXPERT_FF, LOCAL_EXPERTS(8), TOP_K(2), KEY("embedding_multiplier", embed_scale, 0),            \
+        KEY("residual_multiplier", residual_scale, 0),                                             \
+        USE("attention_multiplier", attn_scale, 1, MOE_NOT_ZERO),                                  \
+        USE("logits_scaling", logit_scale, 0, MOE_RECIPROCAL), ATTENTION_BIAS(false)
+#define GRANITE_NAMES .names = {&granite_names, &granite_newer_names}
+
+const struct moe_family moe_families_granite[] = {
+    /* Granite-3.x 1B-A400M, 3B-A800M: four multipliers, softmax over the chosen experts' scores,
+     * gate and up projections of all experts in one tensor. */
+    {
+        .name = "granitemoe",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
+        .hf = {.settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL},
+        .gguf = {.arch = "granitemoe"},
+        .tensors = {[MOE_NAMING_HF] = {GRANITE_NAMES}, [MOE_NAMING_GGUF] = {.paired = true}},
+    },
+    {
+        .name = "granitemoeshared",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX)),
+        .hf = {.settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS,
+                                    KEY("shared_intermediate_size", shared_ff, 0)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL},
+        .tensors[MOE_NAMING_HF] = {GRANITE_NAMES},
+    },
+    /* Granite-4 H: layers with recurrent states (Mamba-2) and a few of attention, which knows no
+     * positions as a rule; or dense, and perhaps without states. Which layers are which, what there
+     * is without experts, and the width of a state's heads are worked out, hence a function. */
+    {
+        .name = "granitemoehybrid",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX),
+                              SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SCAN)),
+        .hf = {.only = ONLY({"mamba_proj_bias", "false"}, {"position_embedding_type", "nope|rope"},
+                            {"normalization_function", "rmsnorm"}),
+               .settings = SETTINGS(CONTEXT(2048), GRANITE_SETTINGS,
+                                    KEY("shared_intermediate_size", shared_ff, 1024),
+                                    KEY("mamba_n_heads", state_heads, 128),
+                                    KEY("mamba_n_groups", state_key_heads, 1),
+                                    KEY("mamba_d_state", state_key_dim, 256),
+                                    KEY("mamba_d_conv", conv_width, 4),
+                                    KEY("mamba_conv_bias", conv_bias, true)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_granite_hybrid_hf},
+        .gguf = {.arch = "granitehybrid",
+                 .settings = SETTINGS(STATES_GGUF),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_granite_hybrid_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&granite_hybrid_names, &granite_names,
+                                             &granite_newer_names},
+                    [MOE_NAMING_GGUF] = {.names = {&moe_mamba_gguf_names}, .paired = true}},
+    },
+    {.name = NULL},
+};
+
+/*
+ * Families whose layers attend to a window or to all of a text, and compute differently in these
+ * two kinds: other heads, other rotations, none.
+ */
+
+/* With experts the norm before feed-forwards is the shared one's; without, all there is. */
+static const struct moe_source_names gemma4_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm_2.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight"),
+              [MOE_T_LAYER_SCALE] = MOE_ALL(L "layer_scalar"),
+              [MOE_T_ROUTER] = MOE_ALL(L "router.proj.weight"),
+              [MOE_T_ROUTER_NORM] = MOE_ALL(L "router.scale"),
+              [MOE_T_EXPERT_SCALE] = MOE_ALL(L "router.per_expert_scale"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.down_proj.weight"),
+              [MOE_T_SHARED_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight"),
+              [MOE_T_SHARED_END_NORM] = MOE_ALL(L "post_feedforward_layernorm_1.weight"),
+              [MOE_T_EXPERTS_END_NORM] = MOE_ALL(L "post_feedforward_layernorm_2.weight")},
+    .expert = {[MOE_E_GATE] = MOE_PART(L "experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = MOE_PART(L "experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = MOE_PART(L "experts.down_proj", EXPERT)},
+};
+static const struct moe_source_names gemma4_dense_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight")},
+};
+
+/* Of a MoE layer "ffn_norm", "ffn_gate" and so on are the shared expert's. */
+static const struct moe_source_names gemma4_gguf_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(B "pre_ffw_norm_2.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(B "post_ffw_norm.weight"),
+              [MOE_T_LAYER_SCALE] = MOE_ALL(B "layer_output_scale.weight"),
+              [MOE_T_ROUTER_NORM] = MOE_ALL(B "ffn_gate_inp.scale"),
+              [MOE_T_EXPERT_SCALE] = MOE_ALL(B "ffn_down_exps.scale"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(B "ffn_gate.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(B "ffn_up.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(B "ffn_down.weight"),
+              [MOE_T_SHARED_NORM] = MOE_ALL(B "ffn_norm.weight"),
+              [MOE_T_SHARED_END_NORM] = MOE_ALL(B "post_ffw_norm_1.weight"),
+              [MOE_T_EXPERTS_END_NORM] = MOE_ALL(B "post_ffw_norm_2.weight")},
+};
+
+static const struct moe_source_names afmoe_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_mlp_layernorm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(L "post_mlp_layernorm.weight"),
+              [MOE_T_ATTN_GATE] = MOE_ALL(L "self_attn.gate_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "mlp.router.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.expert_bias")},
+};
+
+static const struct moe_source_names afmoe_gguf_names = {
+    .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
+              [MOE_T_FFN_END_NORM] = MOE_ALL(B "post_ffw_norm.weight"),
+              [MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight")},
+};
+
+/* Experts of a layer together, transposed. */
+static const struct moe_source_names llama4_names = {
+    .dense = {[MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.down_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.router.weight"),
+              [MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "feed_forward.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "feed_forward.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "feed_forward.shared_expert.down_proj.weight")},
+    .expert = {[MOE_E_GATE] = PART_COLUMNS(L "feed_forward.experts.gate_up_proj", FIRST_HALF),
+               [MOE_E_UP] = PART_COLUMNS(L "feed_forward.experts.gate_up_proj", SECOND_HALF),
+               [MOE_E_DOWN] = PART_COLUMNS(L "feed_forward.experts.down_proj", EXPERT)},
+};
+
+static const struct moe_source_names smallthinker_names = {
+    .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.primary_router.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.gate.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.up.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.down.weight")},
+};
+
+static const struct moe_source_names exaone_moe_names = {
+    .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
+};
+
+const struct moe_family moe_families_local[] = {
+    /* SmallThinker, as the code published with it: routers stand before attention, experts are
+     * gated by max(x, 0). Which layers rotate and see a window is listed, hence a function. */
+    {
+        .name = "smallthinker",
+        .constants =
+            SETTINGS(SET(router_early, true), SET(router_kind, MOE_ROUTER_SIGMOID),
+                     SET(norm_topk, true), SET(expert_act, MOE_ACT_REGLU), SET(tied_head, true)),
+        .hf = {.architecture = "SmallThinkerForCausalLM",
+               .only = ONLY({"moe_enable_early_router", "true"}, {"use_qk_norm", "false"},
+                            {"moe_enable_secondary_experts", "false"},
+                            {"moe_shared_primary_experts", "0"}),
+               .settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 2), SET(head_dim, 128),
+                                    KEY("moe_num_primary_experts", n_experts, 32),
+                                    KEY("moe_num_active_primary_experts", top_k, 4),
+                                    KEY("moe_ffn_hidden_size", expert_ff, 768)),
+               .rope_theta = 1e6,
+               .expert_layers = MOE_LAYERS_ALL,
+               .own = family_smallthinker_hf},
+        .gguf = {.arch = "smallthinker",
+                 .says_router = true,
+                 .only = ONLY({"attention.sliding_window_pattern", "4"}),
+                 .settings = SETTINGS(KEY("attention.sliding_window", window, 0)),
+                 .own = family_smallthinker_gguf},
+        .tensors[MOE_NAMING_HF].names = {&smallthinker_names},
+    },
+    /* Llama-4: layers that rotate see their own part of the text alone, the others all of it, with
+     * queries scaled by their position; weights multiply what experts take in. Which layers are
+     * which is worked out, hence a function. */
+    {
+        .name = "llama4",
+        .also = "llama4_text",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SIGMOID), SET(weigh_inputs, true),
+                              SET(rope_in_windows, true), SET(window_chunks, true)),
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(131072), SET(norm_eps, 1e-5), SET(head_dim, 128),
+                            LOCAL_EXPERTS(16), TOP_K(1), KEY("intermediate_size", expert_ff, 8192),
+                            KEY("intermediate_size_mlp", dense_ff, 16384), ATTENTION_BIAS(false)),
+               .rope_theta = 5e5,
+               .in_text_config = true,
+               .own = family_llama4_hf},
+        .gguf = {.arch = "llama4",
+                 .only =
+                     ONLY({"attention.sliding_window", "8192"}, {"attention.chunk_size", "8192"},
+                          {"attention.sliding_window_pattern", "4"}),
+                 .own = family_llama4_gguf},
+        .tensors = {[MOE_NAMING_HF] = {.names = {&llama4_names}, .paired = true},
+                    [MOE_NAMING_GGUF].paired = true},
+    },
+    /* EXAONE-MoE (K-EXAONE): DeepSeek-V3's router, global layers that know no positions. Which
+     * layers are which is worked out, hence a function. */
+    {
+        .name = "exaone_moe",
+        .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD), SET(rope_in_windows, true)),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY),
+               .settings = SETTINGS(CONTEXT(2048), SET(norm_eps, 1e-5), DENSE_FF, EXPERTS(64),
+                                    TOP_K(8), KEY("moe_intermediate_size", expert_ff, 1024),
+                                    KEY("norm_topk_prob", norm_topk, true),
+                                    KEY("routed_scaling_factor", routed_scale, 2.5), GROUPS(1, 1)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .own = family_exaone_moe_hf},
+        .gguf = {.arch = "exaone-moe",
+                 .sigmoid = true,
+                 .settings = SETTINGS(NEED("attention.sliding_window", window), GGUF_GROUPS,
+                                      GGUF_NORM_TOPK(false)),
+                 .own = family_exaone_moe_gguf},
+        .tensors[MOE_NAMING_HF].names = {&exaone_moe_names},
+    },
+    /* Command-A with experts: attention and feed-forward take in one norm, which only subtracts the
+     * mean and scales; global layers know no positions, but for those without experts. Which layers
+     * are which, and the kinds of norm and router, are worked out, hence a function. */
+    {
+        .name = "cohere2_moe",
+        .constants = SETTINGS(SET(parallel_blocks, true), SET(router_early, true),
+                              SET(router_kind, MOE_ROUTER_SIGMOID), SET(rope_in_windows, true),
+                              SET(norm_kind, MOE_NORM_CENTRED), SET(tied_head, true)),
+        .hf = {.only = ONLY({"use_parallel_block", "true"}, {"use_qk_norm", "false"},
+                            {"use_gated_activation", "true"}, {"layer_norm_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(8192), SET(head_dim, 128),
+                                    KEY("layer_norm_eps", norm_eps, 1e-5),
+                                    KEY("logit_scale", logit_scale, 0.0625), EXPERT_FF, EXPERTS(8),
+                                    TOP_K(2), KEY("prefix_dense_intermediate_size", dense_ff, 0),
+                                    ATTENTION_BIAS(false), KEY("norm_topk_prob", norm_topk, true)),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_AFTER,
+               .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .own = family_cohere2_moe_hf},
+        .gguf = {.arch = "cohere2moe",
+                 .settings = SETTINGS(NEED("attention.sliding_window", window),
+                                      NEED("logit_scale", logit_scale), GGUF_NORM_TOPK(false)),
+                 .own = family_cohere2_moe_gguf},
+        .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
+    },
+    /* AFMoE (Trinity): norms on both sides of blocks, gated attention, global layers that know no
+     * positions, DeepSeek-V3's router without groups. Which layers are which is worked out, hence a
+     * function. */
+    {
+        .name = "afmoe",
+        .constants = SETTINGS(SIGMOIDS, SET(norm_place, MOE_NORM_BOTH), SET(norm_topk, true),
+                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(attn_gate, true),
+                              SET(rope_in_windows, true)),
+        .hf = {.only = ONLY({"score_func", "sigmoid"}, {"route_norm", "true"}, {"n_group", "1"},
+                            {"topk_group", "1"}, {"num_expert_groups", "1"},
+                            {"num_limited_groups", "1"}),
+               .settings =
+                   SETTINGS(CONTEXT(16384), SET(norm_eps, 1e-5), SET(head_dim, 128), DENSE_FF,
+                            EXPERTS(64), TOP_K(6), KEY("moe_intermediate_size", expert_ff, 1408),
+                            KEY("route_scale", routed_scale, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 1024, .listed = true},
+               .own = family_afmoe_hf},
+        .gguf = {.arch = "afmoe",
+                 .sigmoid = true,
+                 .only = ONLY({"attention.sliding_window_pattern", "4"},
+                              {"expert_group_count", "1"}, {"expert_weights_norm", "true"}),
+                 .settings = SETTINGS(NEED("attention.sliding_window", window)),
+                 .own = family_afmoe_gguf},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&afmoe_names}, [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
+    },
+    /* Gemma-4: norms on both sides of everything, a dense feed-forward beside the experts, global
+     * layers with wider heads whose values are their keys. Which layers these are and what they
+     * rotate by is worked out, hence a function. Embeddings by layer (E2B, E4B) and keys that
+     * layers share are refused. */
+    {
+        .name = "gemma4",
+        .also = "gemma4_text",
+        .constants = SETTINGS(SET(norm_place, MOE_NORM_BOTH), SET(qk_norm, MOE_QK_NORM_HEAD),
+                              SET(value_norm, true), SET(attn_scale, 1), SET(layer_scale, true),
+                              SET(dense_act, MOE_ACT_GEGLU), SET(expert_act, MOE_ACT_GEGLU),
+                              SET(norm_topk, true), SET(tied_head, true)),
+        .hf = {.only =
+                   ONLY({"hidden_activation", "gelu_pytorch_tanh"},
+                        {"use_bidirectional_attention", "vision"}, {"num_kv_shared_layers", "0"}),
+               .settings =
+                   SETTINGS(CONTEXT(131072), SET(n_kv_heads, 4), SET(head_dim, 256), DENSE_FF,
+                            EXPERTS(0), KEY("top_k_experts", top_k, 0),
+                            KEY("moe_intermediate_size", expert_ff, 0),
+                            KEY("global_head_dim", global_head_dim, 0),
+                            KEY("num_global_key_value_heads", global_kv_heads, 0),
+                            KEY("attention_k_eq_v", global_keys_are_values, false),
+                            KEY("final_logit_softcapping", logit_cap, 0), ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .rope_of = "sliding_attention",
+               .windows = {MOE_WINDOW_ALL, 512, .listed = true},
+               .in_text_config = true,
+               .own = family_gemma4_hf},
+        .gguf = {.arch = "gemma4",
+                 .only = ONLY({"attention.shared_kv_layers", "0"},
+                              {"embedding_length_per_layer_input", "0"}),
+                 .settings = SETTINGS(NEED("attention.sliding_window", window),
+                                      KEY("final_logit_softcapping", logit_cap, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_gemma4_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&gemma4_names, &gemma4_dense_names},
+                    [MOE_NAMING_GGUF].names = {&gemma4_gguf_names}},
+    },
+    {.name = NULL},
+};
+
+/* Families with an encoder, or whose prompt sees all of itself. */
+
+/* Switch Transformers: the sublayers of a block are numbered, and a decoder has one more. */
+#define STACK_NAMES(stack, ffn)                                                                    \
+    [MOE_T_ATTN_NORM] = MOE_ALL(stack "0.layer_norm.weight"),                                      \
+    [MOE_T_Q] = MOE_ALL(stack "0.SelfAttention.q.weight"),                                         \
+    [MOE_T_K] = MOE_ALL(stack "0.SelfAttention.k.weight"),                                         \
+    [MOE_T_V] = MOE_ALL(stack "0.SelfAttention.v.weight"),                                         \
+    [MOE_T_O] = MOE_ALL(stack "0.SelfAttention.o.weight"),                                         \
+    [MOE_T_POSITION_BIAS] =                                                                        \
+        MOE_PART(stack "0.SelfAttention.relative_attention_bias.weight", BUCKETS),                 \
+    [MOE_T_FFN_NORM] = MOE_ALL(ffn "layer_norm.weight"),                                           \
+    [MOE_T_UP] = MOE_ALL(ffn "mlp.wi.weight"), [MOE_T_DOWN] = MOE_ALL(ffn "mlp.wo.weight"),        \
+    [MOE_T_ROUTER] = MOE_ALL(ffn "mlp.router.classifier.weight"),                                  \
+    [MOE_T_ROUTER_BIAS] = MOE_ALL(ffn "mlp.router.classifier.bias"),                               \
+    [MOE_T_ROUTES] = MOE_PART(ffn "mlp.routes", ROUTES)
+#define STACK_EXPERTS(ffn)                                                                         \
+    [MOE_E_UP] = MOE_ALL(ffn "mlp.experts.expert_%u.wi.weight"),                                   \
+    [MOE_E_DOWN] = MOE_ALL(ffn "mlp.experts.expert_%u.wo.weight")
+#define ENCODER "encoder.block.%u.layer."
+#define DECODER "decoder.block.%u.layer."
+
+static const struct moe_source_names switch_encoder_names = {
+    .dense = {STACK_NAMES(ENCODER, ENCODER "1.")},
+    .expert = {STACK_EXPERTS(ENCODER "1.")},
+};
+static const struct moe_source_names switch_names = {
+    .dense = {STACK_NAMES(DECODER, DECODER "2."), [MOE_T_EMBED] = MOE_ALL("shared.weight"),
+              [MOE_T_ENCODER_NORM] = MOE_ALL("encoder.final_layer_norm.weight"),
+              [MOE_T_FINAL_NORM] = MOE_ALL("decoder.final_layer_norm.weight"),
+              [MOE_T_CROSS_NORM] = MOE_ALL(DECODER "1.layer_norm.weight"),
+              [MOE_T_CROSS_Q] = MOE_ALL(DECODER "1.EncDecAttention.q.weight"),
+              [MOE_T_CROSS_K] = MOE_ALL(DECODER "1.EncDecAttention.k.weight"),
+              [MOE_T_CROSS_V] = MOE_ALL(DECODER "1.EncDecAttention.v.weight"),
+              [MOE_T_CROSS_O] = MOE_ALL(DECODER "1.EncDecAttention.o.weight")},
+    .expert = {STACK_EXPERTS(DECODER "2.")},
+};
+
+/* GPTSAN */
+#define BLOCK "model.blocks.%u."
+static const struct moe_source_names gptsan_names = {
+    .dense = {[MOE_T_POSITIONS] = MOE_ALL("model.position_embeddings.weight"),
+              [MOE_T_EXTRA_POSITIONS] = MOE_ALL("model.extra_position_embeddings.weight"),
+              [MOE_T_LAST_PROJECTION] = MOE_ALL("model.last_project.weight"),
+              [MOE_T_LAST_PROJECTION_BIAS] = MOE_ALL("model.last_project.bias"),
+              [MOE_T_HEAD_BIAS] = MOE_PART("final_logits_bias", ROW),
+              [MOE_T_ATTN_NORM] = MOE_ALL(BLOCK "self_attn.norm.weight"),
+              [MOE_T_ATTN_NORM_BIAS] = MOE_ALL(BLOCK "self_attn.norm.bias"),
+              [MOE_T_Q] = MOE_ALL(BLOCK "self_attn.self_attn.q_proj.weight"),
+              [MOE_T_K] = MOE_ALL(BLOCK "self_attn.self_attn.k_proj.weight"),
+              [MOE_T_V] = MOE_ALL(BLOCK "self_attn.self_attn.v_proj.weight"),
+              [MOE_T_O] = MOE_ALL(BLOCK "self_attn.self_attn.out_proj.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(BLOCK "feed_forward.norm.weight"),
+              [MOE_T_FFN_NORM_BIAS] = MOE_ALL(BLOCK "feed_forward.norm.bias"),
+              [MOE_T_UP] = MOE_ALL(BLOCK "feed_forward.mlp.wi.weight"),
+              [MOE_T_DOWN] = MOE_ALL(BLOCK "feed_forward.mlp.wo.weight"),
+              [MOE_T_UP_BIAS] = MOE_ALL(BLOCK "feed_forward.mlp.wi.bias"),
+              [MOE_T_DOWN_BIAS] = MOE_ALL(BLOCK "feed_forward.mlp.wo.bias"),
+              [MOE_T_ROUTER] = MOE_ALL(BLOCK "feed_forward.mlp.router.classifier.weight"),
+              [MOE_T_ROUTER_BIAS] = MOE_ALL(BLOCK "feed_forward.mlp.router.classifier.bias"),
+              [MOE_T_BYPASS] = MOE_ALL(BLOCK "feed_forward.soft_bypass_mlp.weight")},
+    .expert = {STACK_EXPERTS(BLOCK "feed_forward.")},
+};
+
+const struct moe_family moe_families_stacks[] = {
+    /* Switch Transformers: base-8 to base-256, large-128, xxl-128. T5's stacks with one of many
+     * experts for a row. Padding tokens are not computed here, so that ignoring them says nothing;
+     * gated feed-forwards were never published. */
+    {
+        .name = "switch_transformers",
+        .constants = SETTINGS(SET(positions, MOE_POSITIONS_BUCKETS), SET(dense_act, MOE_ACT_RELU),
+                              SET(expert_act, MOE_ACT_RELU), SET(attn_scale, 1), SET(top_k, 1)),
+        .hf = {.own_keys = true,
+               .only = ONLY({"dense_act_fn", "relu"}, {"feed_forward_proj", "relu"},
+                            {"is_gated_act", "false"}, {"is_encoder_decoder", "true"},
+                            {"router_dtype", "float32"}, {"router_type", "tokens_masked"},
+                            {"batch_prioritized_routing", "false"}),
+               .settings = SETTINGS(
+                   CONTEXT(512), KEY("n_positions", context_max, 0), NEED("num_layers", n_encoder),
+                   NEED("d_model", hidden), NEED("vocab_size", vocab), NEED("num_heads", n_heads),
+                   KEY("d_kv", head_dim, 64), NEED("d_ff", dense_ff), NEED("d_ff", expert_ff),
+                   EXPERTS(8), USE("expert_capacity", expert_capacity, 64, MOE_NOT_ZERO),
+                   KEY("router_bias", router_bias, false), KEY("layer_norm_epsilon", norm_eps, 0),
+                   KEY("relative_attention_num_buckets", n_buckets, 32),
+                   KEY("relative_attention_max_distance", bucket_distance, 128),
+                   KEY("tie_word_embeddings", tied_head, true)),
+               .own = family_switch_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&switch_names},
+                                   .encoder = &switch_encoder_names,
+                                   .copies = {"encoder.embed_tokens.weight",
+                                              "decoder.embed_tokens.weight"}},
+    },
+    /* GPTSAN: a prefix LM whose norms stand behind attention and feed-forward; MoE layers of one
+     * expert for a row with a bypass beside it, then perhaps dense layers with positions of their
+     * own. Its "spout", a vector beside the text, is not given here, and so computes nothing. */
+    {
+        .name = "gptsan-japanese",
+        .also = "gptsan_japanese",
+        .constants =
+            SETTINGS(SET(positions, MOE_POSITIONS_LEARNT), SET(norm_kind, MOE_NORM_LAYER),
+                     SET(norm_place, MOE_NORM_AFTER), SET(prefix_lm, true),
+                     SET(last_projection, true), SET(tied_head, true), SET(head_bias, true),
+                     SET(dense_act, MOE_ACT_SILU), SET(expert_act, MOE_ACT_RELU),
+                     SET(overflow_passes, true), SET(soft_bypass, true), SET(top_k, 1)),
+        .hf = {.own_keys = true,
+               .only = ONLY({"router_dtype", "float32"}, {"tie_word_embeddings", "true"},
+                            {"torchscript", "false"}),
+               .settings =
+                   SETTINGS(KEY("max_position_embeddings", context_max, 1280),
+                            NEED("num_switch_layers", n_layers), NEED("d_model", hidden),
+                            NEED("vocab_size", vocab), NEED("num_heads", n_heads),
+                            NEED("d_ff", expert_ff), KEY("d_ext", dense_ff, 4096), EXPERTS(16),
+                            USE("expert_capacity", expert_capacity, 128, MOE_NOT_ZERO),
+                            KEY("router_bias", router_bias, false),
+                            KEY("layer_norm_epsilon", norm_eps, 1e-5)),
+               .own = family_gptsan_hf},
+        .tensors[MOE_NAMING_HF] = {.names = {&gptsan_names}, .ignored = {"model.spout.*"}},
+    },
+    {.name = NULL},
+};
+
+/* Families of which most layers have a recurrent state in the place of keys and values. */
+
+#define B "blk.%u."
+
+/* Norms of the stream, of queries and keys are stored as what they differ from 1. */
+static const struct moe_source_names qwen3_next_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
+              [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_PLUS_ONE(L "post_attention_layernorm.weight"),
+              [MOE_T_Q] = MOE_PART(L "self_attn.q_proj.weight", HEAD_QUERY),
+              [MOE_T_Q_NORM] = MOE_PLUS_ONE(L "self_attn.q_norm.weight"),
+              [MOE_T_K_NORM] = MOE_PLUS_ONE(L "self_attn.k_norm.weight"),
+              [MOE_T_AHEAD_TOKEN_NORM] = MOE_PLUS_ONE("mtp.pre_fc_norm_embedding.weight"),
+              [MOE_T_AHEAD_STATE_NORM] = MOE_PLUS_ONE("mtp.pre_fc_norm_hidden.weight"),
+              [MOE_T_AHEAD_JOIN] = MOE_ALL("mtp.fc.weight"),
+              [MOE_T_AHEAD_NORM] = MOE_PLUS_ONE("mtp.norm.weight")},
+};
+
+/* llama.cpp adds 1 to norms, and puts tensors of several parts in order, but for queries with the
+ * gates of outputs. */
+static const struct moe_source_names qwen3_next_gguf_names = {
+    .dense = {[MOE_T_Q] = MOE_PART(B "attn_q.weight", HEAD_QUERY),
+              [MOE_T_ATTN_GATE] = MOE_PART(B "attn_q.weight", HEAD_GATE)},
+};
+
+/* Experts and recurrent states of Qwen3-Next and its successors. */
+#define QWEN3_NEXT_SETTINGS                                                                        \
+    KEY("moe_intermediate_size", expert_ff, 512),                                                  \
+        KEY("shared_expert_intermediate_size", shared_ff, 512),                                    \
+        KEY("linear_num_value_heads", state_heads, 32),                                            \
+        KEY("linear_num_key_heads", state_key_heads, 16),                                          \
+        KEY("linear_key_head_dim", state_key_dim, 128),                                            \
+        KEY("linear_value_head_dim", state_value_dim, 128),                                        \
+        KEY("linear_conv_kernel_dim", conv_width, 4)
+
+static const struct moe_source_names lfm2_moe_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.embedding_norm.weight"),
+              [MOE_T_ATTN_NORM] = MOE_ALL(L "operator_norm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "ffn_norm.weight"),
+              [MOE_T_Q_NORM] = MOE_ALL(L "self_attn.q_layernorm.weight"),
+              [MOE_T_K_NORM] = MOE_ALL(L "self_attn.k_layernorm.weight"),
+              [MOE_T_O] = MOE_ALL(L "self_attn.out_proj.weight"),
+              [MOE_T_STATE_SCALE] = MOE_PART(L "conv.in_proj.weight", THIRD),
+              [MOE_T_STATE_Z] = MOE_PART(L "conv.in_proj.weight", THIRD),
+              [MOE_T_STATE_V] = MOE_PART(L "conv.in_proj.weight", THIRD),
+              [MOE_T_STATE_CONV] = MOE_PART(L "conv.conv.weight", CONV),
+              [MOE_T_STATE_O] = MOE_ALL(L "conv.out_proj.weight"),
+              [MOE_T_GATE] = MOE_ALL(L "feed_forward.w1.weight"),
+              [MOE_T_UP] = MOE_ALL(L "feed_forward.w3.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.w2.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "feed_forward.expert_bias")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "feed_forward.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "feed_forward.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.w2.weight")},
+};
+
+static const struct moe_source_names kimi_linear_names = {
+    .dense = {[MOE_T_STATE_Q] = MOE_ALL(L "self_attn.q_proj.weight"),
+              [MOE_T_STATE_K] = MOE_ALL(L "self_attn.k_proj.weight"),
+              [MOE_T_STATE_V] = MOE_ALL(L "self_attn.v_proj.weight"),
+              [MOE_T_STATE_CONV_Q] = MOE_PART(L "self_attn.q_conv1d.weight", CONV),
+              [MOE_T_STATE_CONV_K] = MOE_PART(L "self_attn.k_conv1d.weight", CONV),
+              [MOE_T_STATE_CONV] = MOE_PART(L "self_attn.v_conv1d.weight", CONV),
+              [MOE_T_STATE_BETA] = MOE_ALL(L "self_attn.b_proj.weight"),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_ALL(L "self_attn.f_a_proj.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(L "self_attn.f_b_proj.weight"),
+              [MOE_T_STATE_STEP] = MOE_ALL(L "self_attn.dt_bias"),
+              [MOE_T_STATE_RATE] = MOE_ALL(L "self_attn.A_log"),
+              [MOE_T_STATE_Z_DOWN] = MOE_ALL(L "self_attn.g_a_proj.weight"),
+              [MOE_T_STATE_Z] = MOE_ALL(L "self_attn.g_b_proj.weight"),
+              [MOE_T_STATE_NORM] = MOE_ALL(L "self_attn.o_norm.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(L "self_attn.o_proj.weight"),
+              [MOE_T_GATE] = MOE_ALL(L "mlp.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "mlp.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "mlp.down_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
+              [MOE_T_CHOICE_BIAS] = MOE_ALL(L "block_sparse_moe.gate.e_score_correction_bias"),
+              [MOE_T_SHARED_GATE_PROJ] =
+                  MOE_ALL(L "block_sparse_moe.shared_experts.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "block_sparse_moe.shared_experts.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "block_sparse_moe.shared_experts.down_proj.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "block_sparse_moe.experts.%u.w1.weight"),
+               [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
+};
+
+/* As transformers saves dense layers: all feed-forwards are called what those with experts are. */
+static const struct moe_source_names kimi_linear_saved_names = {
+    .dense = {[MOE_T_GATE] = MOE_ALL(L "block_sparse_moe.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "block_sparse_moe.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "block_sparse_moe.down_proj.weight")},
+};
+
+static const struct moe_source_names jamba_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("model.final_layernorm.weight"),
+              [MOE_T_FFN_NORM] = MOE_ALL(L "pre_ff_layernorm.weight"),
+              [MOE_T_STATE_V] = MOE_PART(L "mamba.in_proj.weight", FIRST_HALF),
+              [MOE_T_STATE_Z] = MOE_PART(L "mamba.in_proj.weight", SECOND_HALF),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
+              [MOE_T_STATE_K] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
+              [MOE_T_STATE_Q] = MOE_PART(L "mamba.x_proj.weight", STATE_ROWS),
+              [MOE_T_STATE_DECAY_NORM] = MOE_ALL(L "mamba.dt_layernorm.weight"),
+              [MOE_T_STATE_K_NORM] = MOE_ALL(L "mamba.b_layernorm.weight"),
+              [MOE_T_STATE_Q_NORM] = MOE_ALL(L "mamba.c_layernorm.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(L "mamba.dt_proj.weight"),
+              [MOE_T_STATE_STEP] = MOE_ALL(L "mamba.dt_proj.bias"),
+              [MOE_T_STATE_RATE] = MOE_PART(L "mamba.A_log", TURNED),
+              [MOE_T_STATE_SKIP] = MOE_ALL(L "mamba.D"),
+              [MOE_T_STATE_CONV] = MOE_PART(L "mamba.conv1d.weight", CONV),
+              [MOE_T_STATE_CONV_BIAS] = MOE_ALL(L "mamba.conv1d.bias"),
+              [MOE_T_STATE_O] = MOE_ALL(L "mamba.out_proj.weight"),
+              [MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
+              [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
+              [MOE_T_DOWN] = MOE_ALL(L "feed_forward.down_proj.weight"),
+              [MOE_T_ROUTER] = MOE_ALL(L "feed_forward.router.weight")},
+    .expert = {[MOE_E_GATE] = MOE_ALL(L "feed_forward.experts.%u.gate_proj.weight"),
+               [MOE_E_UP] = MOE_ALL(L "feed_forward.experts.%u.up_proj.weight"),
+               [MOE_E_DOWN] = MOE_ALL(L "feed_forward.experts.%u.down_proj.weight")},
+};
+
+#define N "backbone.layers.%u."
+/* A layer has one norm, and what it consists of is its mixer. */
+static const struct moe_source_names nemotron_h_names = {
+    .dense =
+        {MAMBA(N "mixer."), [MOE_T_EMBED] = MOE_ALL("backbone.embeddings.weight"),
+         [MOE_T_FINAL_NORM] = MOE_ALL("backbone.norm_f.weight"),
+         [MOE_T_ATTN_NORM] = MOE_ALL(N "norm.weight"), [MOE_T_FFN_NORM] = MOE_ALL(N "norm.weight"),
+         [MOE_T_Q] = MOE_ALL(N "mixer.q_proj.weight"), [MOE_T_K] = MOE_ALL(N "mixer.k_proj.weight"),
+         [MOE_T_V] = MOE_ALL(N "mixer.v_proj.weight"), [MOE_T_O] = MOE_ALL(N "mixer.o_proj.weight"),
+         [MOE_T_UP] = MOE_ALL(N "mixer.up_proj.weight"),
+         [MOE_T_DOWN] = MOE_ALL(N "mixer.down_proj.weight"),
+         [MOE_T_ROUTER] = MOE_ALL(N "mixer.gate.weight"),
+         [MOE_T_CHOICE_BIAS] = MOE_ALL(N "mixer.gate.e_score_correction_bias"),
+         [MOE_T_SHARED_UP] = MOE_ALL(N "mixer.shared_experts.up_proj.weight"),
+         [MOE_T_SHARED_DOWN] = MOE_ALL(N "mixer.shared_experts.down_proj.weight")},
+    .expert = {[MOE_E_UP] = MOE_ALL(N "mixer.experts.%u.up_proj.weight"),
+               [MOE_E_DOWN] = MOE_ALL(N "mixer.experts.%u.down_proj.weight")},
+};
+#undef N
+
+/* GGUF's. What is missing in these tables is called as in others of its files (tensor_roles.c). */
+static const struct moe_source_names lfm2_moe_gguf_names = {
+    .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("token_embd_norm.weight"),
+              [MOE_T_STATE_SCALE] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
+              [MOE_T_STATE_Z] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
+              [MOE_T_STATE_V] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
+              [MOE_T_STATE_CONV] = MOE_PART(B "shortconv.conv.weight", CONV),
+              [MOE_T_STATE_O] = MOE_ALL(B "shortconv.out_proj.weight")},
+};
+
+/* Of KDA; layers of attention have some of the same names. */
+static const struct moe_source_names kimi_linear_gguf_names = {
+    .dense = {[MOE_T_STATE_Q] = MOE_ALL(B "attn_q.weight"),
+              [MOE_T_STATE_K] = MOE_ALL(B "attn_k.weight"),
+              [MOE_T_STATE_V] = MOE_ALL(B "attn_v.weight"),
+              [MOE_T_STATE_CONV_Q] = MOE_PART(B "ssm_conv1d_q.weight", CONV),
+              [MOE_T_STATE_CONV_K] = MOE_PART(B "ssm_conv1d_k.weight", CONV),
+              [MOE_T_STATE_CONV] = MOE_PART(B "ssm_conv1d_v.weight", CONV),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_ALL(B "ssm_f_a.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_f_b.weight"),
+              [MOE_T_STATE_Z_DOWN] = MOE_ALL(B "ssm_g_a.weight"),
+              [MOE_T_STATE_Z] = MOE_ALL(B "ssm_g_b.weight"),
+              [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
+};
+
+/* One head's rates, by value. */
+static const struct moe_source_names jamba_gguf_names = {
+    .dense = {[MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", FIRST_HALF),
+              [MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", SECOND_HALF),
+              [MOE_T_STATE_DECAY_DOWN] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
+              [MOE_T_STATE_K] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
+              [MOE_T_STATE_Q] = MOE_PART(B "ssm_x.weight", STATE_ROWS),
+              [MOE_T_STATE_DECAY_NORM] = MOE_ALL(B "ssm_dt_norm.weight"),
+              [MOE_T_STATE_K_NORM] = MOE_ALL(B "ssm_b_norm.weight"),
+              [MOE_T_STATE_Q_NORM] = MOE_ALL(B "ssm_c_norm.weight"),
+              [MOE_T_STATE_DECAY] = MOE_ALL(B "ssm_dt.weight"),
+              [MOE_T_STATE_RATE] = MOE_NEGATIVE_EXP(B "ssm_a", TURNED)},
+};
+
+static const struct moe_source_names nemotron_h_gguf_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL(B "attn_norm.weight")},
+};
+
+const struct moe_family moe_families_states[] = {
+    /* Qwen3-Next: 80B-A3B. Layers with recurrent states (gated DeltaNet), every fourth with gated
+     * attention that rotates a quarter of a head; many small experts and a shared one. */
+    {
+        .name = "qwen3_next",
+        .constants =
+            SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(attn_gate, true), SET(shared_gate, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 2), SET(head_dim, 256),
+                                    SET(norm_topk, true), DENSE_FF, EXPERTS(512), TOP_K(10),
+                                    NORM_TOPK, QWEN3_NEXT_SETTINGS),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_STEP,
+               .partial_rotary = 0.25,
+               .own = family_qwen3_next_hf},
+        .gguf = {.arch = "qwen3next",
+                 .settings = SETTINGS(STATES_GGUF, GGUF_NORM_TOPK(true)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_qwen3_next_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
+    },
+    /* Qwen3.5 and 3.6 with experts: 35B-A3B and larger, their text part. As Qwen3-Next, with other
+     * tensors; positions of a text are the same in all sections of its rotary settings. */
+    {
+        .name = "qwen3_5_moe_text",
+        .also = "qwen3_5_moe",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD), SET(attn_gate, true),
+                              SET(shared_gate, true), SET(norm_topk, true)),
+        .hf = {.only = ONLY({"attention_bias", "false"}, {"attn_output_gate", "true"}),
+               .settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 2), SET(head_dim, 256),
+                                    EXPERTS(256), TOP_K(8), QWEN3_NEXT_SETTINGS),
+               .rope_theta = 1e4,
+               .expert_layers = MOE_LAYERS_ALL,
+               .in_text_config = true,
+               .partial_rotary = 0.25,
+               .own = family_qwen3_next_hf},
+        .gguf = {.arch = "qwen35moe",
+                 .settings = SETTINGS(STATES_GGUF),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_qwen3_5_moe_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
+    },
+    /* LFM2 with experts: 8B-A1B, 24B-A2B. Short convolutions, attention in a few layers;
+     * DeepSeek-V3's router without groups, with another epsilon. Which layers are which is listed
+     * under names of its own, hence a function. */
+    {
+        .name = "lfm2_moe",
+        .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SIGMOID), SET(topk_eps, 1e-6),
+                              SET(qk_norm, MOE_QK_NORM_HEAD), SET(state_kind, MOE_STATE_CONV)),
+        .hf = {.only = ONLY({"conv_bias", "false"}),
+               .settings =
+                   SETTINGS(CONTEXT(128000), SET(n_kv_heads, 8), SET(tied_head, true),
+                            KEY("norm_eps", norm_eps, 1e-5), KEY("tie_embedding", tied_head, 0),
+                            KEY("intermediate_size", dense_ff, 7168), EXPERTS(32), TOP_K(4),
+                            KEY("moe_intermediate_size", expert_ff, 1792),
+                            KEY("norm_topk_prob", norm_topk, true),
+                            KEY("use_expert_bias", choice_bias, true),
+                            KEY("routed_scaling_factor", routed_scale, 1),
+                            KEY("conv_L_cache", conv_width, 3)),
+               .rope_theta = 1e6,
+               .own = family_lfm2_moe_hf},
+        .gguf = {.arch = "lfm2moe",
+                 .sigmoid = true,
+                 .only = ONLY({"attention.sliding_window", "0"}),
+                 .settings =
+                     SETTINGS(KEY("shortconv.l_cache", conv_width, 0), GGUF_NORM_TOPK(true)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_lfm2_moe_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&lfm2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&lfm2_moe_gguf_names}},
+    },
+    /* Nemotron-H, Nemotron-3: 30B-A3B; and dense ones. Every layer is a half: a state (Mamba-2),
+     * attention without positions, experts of two matrices, or a feed-forward. Which is which a
+     * pattern of letters or a list says, hence a function. */
+    {
+        .name = "nemotron_h",
+        .constants =
+            SETTINGS(SIGMOIDS, SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SCAN),
+                     SET(dense_act, MOE_ACT_RELU2), SET(expert_act, MOE_ACT_RELU2)),
+        .hf = {.only =
+                   ONLY({"mlp_hidden_act", "relu2"}, {"mamba_hidden_act", "silu|swish"},
+                        {"use_bias", "false"}, {"mlp_bias", "false"}, {"attention_bias", "false"},
+                        {"mamba_proj_bias", "false"}, {"sliding_window", "none"},
+                        {"moe_latent_size", "none"}, {"n_shared_experts", "1"}),
+               .settings = SETTINGS(
+                   NEED("hidden_size", hidden), NEED("vocab_size", vocab),
+                   NEED("num_attention_heads", n_heads), KEY("num_key_value_heads", n_kv_heads, 8),
+                   KEY("head_dim", head_dim, 128),
+                   KEY("max_position_embeddings", context_max, 4096),
+                   KEY("layer_norm_epsilon", norm_eps, 1e-5),
+                   KEY("tie_word_embeddings", tied_head, 0),
+                   KEY("intermediate_size", dense_ff, 21504), GROUPS(1, 1),
+                   ROUTED_EXPERTS(8, 2, 7688, true, 1),
+                   KEY("moe_shared_expert_intermediate_size", shared_ff, 7688),
+                   KEY("mamba_num_heads", state_heads, 128),
+                   KEY("mamba_head_dim", state_value_dim, 64), KEY("n_groups", state_key_heads, 8),
+                   KEY("ssm_state_size", state_key_dim, 128), KEY("conv_kernel", conv_width, 4),
+                   KEY("use_conv_bias", conv_bias, true)),
+               .own_keys = true,
+               .own = family_nemotron_h_hf},
+        .gguf = {.arch = "nemotron_h_moe",
+                 .sigmoid = true,
+                 .only = ONLY({"moe_latent_size", "0"}),
+                 .settings = SETTINGS(STATES_GGUF, GGUF_GROUPS, GGUF_NORM_TOPK(false)),
+                 .by_layer = {"attention.head_count", "attention.head_count_kv",
+                              "feed_forward_length"},
+                 .own = family_nemotron_h_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&nemotron_h_names},
+                    [MOE_NAMING_GGUF].names = {&nemotron_h_gguf_names, &moe_mamba_gguf_names}},
+    },
+    /* Kimi-Linear: 48B-A3B. KDA in three of four layers, latent attention without positions in the
+     * others; DeepSeek-V3's router. Several keys have two names, layers are counted from 1, and the
+     * numbers of KDA stand in an object of their own, hence a function. */
+    {
+        .name = "kimi_linear",
+        .constants = SETTINGS(LATENT_SIGMOIDS, SET(positions, MOE_POSITIONS_NONE),
+                              SET(state_kind, MOE_STATE_KDA)),
+        .hf = {.only = ONLY(SIGMOIDS_ONLY, {"moe_router_activation_func", "sigmoid"},
+                            {"mla_use_nope", "true"}, {"attention_bias", "false"}),
+               .settings = SETTINGS(
+                   CONTEXT(1048576), SET(norm_eps, 1e-5), SET(state_heads, 32), SET(conv_width, 4),
+                   KEY("model_max_length", context_max, 0),
+                   KEY("intermediate_size", dense_ff, 9216), LATENT(0, 512, 128, 64, 128),
+                   LOCAL_EXPERTS(256), EXPERTS(0), TOP_K(8), KEY("num_experts_per_token", top_k, 0),
+                   KEY("moe_intermediate_size", expert_ff, 1024), GROUPS(1, 1),
+                   KEY("num_expert_group", n_groups, 0), KEY("norm_topk_prob", norm_topk, true),
+                   KEY("moe_renormalize", norm_topk, 0),
+                   KEY("routed_scaling_factor", routed_scale, 2.446)),
+               .expert_layers = MOE_LAYERS_AFTER,
+               .n_dense = 1,
+               .own = family_kimi_linear_hf},
+        .gguf = {.arch = "kimi-linear",
+                 .sigmoid = true,
+                 .only = ONLY({"moe_latent_size", "0"}, {"attn_res_block_size", "0"},
+                              {"hidden_act", "silu"}),
+                 .settings = SETTINGS(LATENT_GGUF, GGUF_NORM_TOPK(true),
+                                      KEY("ssm.conv_kernel", conv_width, 0),
+                                      KEY("kda.head_dim", state_key_dim, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_kimi_linear_gguf},
+        .tensors = {[MOE_NAMING_HF].names = {&kimi_linear_names, &kimi_linear_saved_names},
+                    [MOE_NAMING_GGUF].names = {&kimi_linear_gguf_names}},
+    },
+    /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in
+     * every eighth layer, experts in every other. Layers are counted by periods, and widths follow
+     * from others, hence a function. */
+    {
+        .name = "jamba",
+        .constants =
+            SETTINGS(SET(positions, MOE_POSITIONS_NONE), SET(state_kind, MOE_STATE_SELECT)),
+        .hf = {.only = ONLY({"mamba_proj_bias", "false"}, {"mamba_inner_layernorms", "true"},
+                            {"sliding_window", "none"}),
+               .settings = SETTINGS(
+                   CONTEXT(262144),
+                   SET(n_kv_heads, 8), KEY("intermediate_size", expert_ff, 14336), EXPERTS(16),
+                   LOCAL_EXPERTS(0), TOP_K(2), KEY("mamba_d_state", state_key_dim, 16),
+                   KEY("mamba_d_conv", conv_width, 4), KEY("mamba_conv_bias", conv_bias, true)),
+               .own = family_jamba_hf},
+        .gguf = {.arch = "jamba",
+                 .settings = SETTINGS(KEY("ssm.conv_kernel", conv_width, 0),
+                                      KEY("ssm.state_size", state_key_dim, 0),
+                                      KEY("ssm.time_step_rank", state_step_rank, 0)),
+                 .by_layer = {"attention.head_count_kv"},
+                 .own = family_jamba_gguf},
+        .tensors =
+            {[MOE_NAMING_HF].names = {&jamba_names}, [MOE_NAMING_GGUF].names = {&jamba_gguf_names}},
+    },
+    {.name = NULL},
+};
+
+/* Dense models: the case without experts. */
+
+const struct moe_family moe_families_dense[] = {
+    {
+        .name = "llama",
+        .hf = {.only = ONLY({"mlp_bias", "false"}),
+               .settings = SETTINGS(CONTEXT(2048), DENSE_FF, ATTENTION_BIAS(false)),
+               .rope_theta = 1e4},
+        .gguf = {.arch = "llama", .dense = true},
+        .tensors[MOE_NAMING_GGUF].paired = true,
+    },
+    {
+        .name = "mistral",
+        .hf = {.settings = SETTINGS(CONTEXT(131072), SET(n_kv_heads, 8), DENSE_FF),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_ALL, 4096}},
+    },
+    {
+        .name = "qwen2",
+        .hf = {.settings =
+                   SETTINGS(CONTEXT(32768), SET(qkv_bias, true), SET(n_kv_heads, 32), DENSE_FF),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
+        .gguf = {.arch = "qwen2"},
+    },
+    {
+        .name = "qwen3",
+        .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
+        .hf = {.settings = SETTINGS(CONTEXT(32768), SET(n_kv_heads, 32), SET(head_dim, 128),
+                                    DENSE_FF, ATTENTION_BIAS(false)),
+               .rope_theta = 1e4,
+               .windows = {MOE_WINDOW_FROM, 4096, .if_used = true, .listed = true}},
+        .gguf = {.arch = "qwen3"},
+    },
+    {.name = NULL},
+};
+
+/* Names of tensors that families of several tables have. */
+
+const struct moe_source_names moe_placed_norm_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},
+};
+
+const struct moe_source_names moe_mamba_gguf_names = {
+    .dense = {[MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_K] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_Q] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_DECAY] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_NORM] = MOE_PART(B "ssm_norm.weight", GROUPS)},
+};
+
+const struct moe_source_names moe_qwen2_moe_names = {
+    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+};

@@ -1,0 +1,815 @@
+/* What GGUF files say layer by layer. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fmt/checkpoint.h"
+#include "model/family_internal.h"
+#include "quant/layout.h"
+
+const struct moe_tensor *family_gguf_tensor(const struct moe_checkpoint *ck, const char *format,
+                                            uint32_t layer)
+{
+    char name[128];
+    const char *mark = strstr(format, "%u");
+    if (!mark)
+        return moe_checkpoint_find(ck, format);
+    snprintf(name, sizeof name, "%.*s%" PRIu32 "%s", (int)(mark - format), format, layer, mark + 2);
+    return moe_checkpoint_find(ck, name);
+}
+
+static int take_number(const struct moe_gguf *gguf, const char *key,
+                       const struct moe_gguf_array *array, uint64_t i, uint32_t most, uint32_t *out,
+                       struct moe_err *err)
+{
+    double value = moe_gguf_array_number(array, i);
+    if (!(value >= 0 && value <= most) || value != floor(value))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key '%.100s' is %.17g for layer %" PRIu64 ", 0 to %" PRIu32
+                        " is possible",
+                        moe_gguf_path(gguf), key, value, i, most);
+    *out = (uint32_t)value;
+    return MOE_OK;
+}
+
+bool family_gguf_is_list(const struct moe_gguf *gguf, const char *name)
+{
+    struct moe_gguf_array array;
+    return moe_gguf_get_array(gguf, moe_gguf_arch_key(gguf, name).text, true, &array, NULL) ==
+               MOE_OK &&
+           !moe_gguf_array_is_text(&array);
+}
+
+int family_gguf_by_layer(const struct moe_config *c, const struct moe_gguf *gguf, const char *name,
+                         uint32_t most, uint32_t out[MOE_MAX_LAYERS], struct moe_err *err)
+{
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
+    struct moe_gguf_array array = {0};
+    uint32_t all = 0;
+    if (!moe_gguf_has(gguf, key.text))
+        return MOE_OK;
+    bool listed = family_gguf_is_list(gguf, name);
+    int status = listed ? moe_gguf_get_array(gguf, key.text, true, &array, err)
+                        : moe_gguf_get_u32(gguf, key.text, most, true, &all, err);
+    if (status == MOE_OK && listed &&
+        (array.n < c->n_layers || array.n > c->n_layers + c->n_beyond))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
+                        moe_gguf_path(gguf), key.text, array.n, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        if (listed)
+            status = take_number(gguf, key.text, &array, i, most, &out[i], err);
+        else
+            out[i] = all;
+    return status;
+}
+
+int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t most, uint32_t *out,
+                        struct moe_err *err)
+{
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
+    struct moe_gguf_array array;
+    int status = moe_gguf_get_array(gguf, key.text, true, &array, err);
+    *out = 0;
+    for (uint64_t i = 0; i < array.n && status == MOE_OK; i++) {
+        uint32_t number = 0;
+        status = take_number(gguf, key.text, &array, i, most, &number, err);
+        *out = number > *out ? number : *out;
+    }
+    return status;
+}
+
+int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint32_t every,
+                        struct moe_err *err)
+{
+    const char *name = "attention.sliding_window_pattern";
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
+    uint32_t windowed[MOE_MAX_LAYERS];
+    bool listed = family_gguf_is_list(gguf, name);
+    int status = listed ? family_gguf_by_layer(c, gguf, name, 1, windowed, err)
+                        : moe_gguf_get_u32(gguf, key.text, MOE_MAX_LAYERS, every == 0, &every, err);
+    if (status == MOE_OK && !listed && every == 0)
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' 0 makes no sense",
+                          moe_gguf_path(gguf), key.text);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        c->layer_is_windowed[i] = listed ? windowed[i] != 0 : (i + 1) % every != 0;
+    return status;
+}
+
+/*
+ * Rotary positions from a GGUF file: keys under "rope.", and the factors that some files have as
+ * tensors.
+ */
+
+/* A vector of one factor per pair. */
+static int read_factors(const struct moe_checkpoint *ck, const char *name, double *out, uint32_t *n,
+                        struct moe_err *err)
+{
+    float values[MOE_MAX_ROPE_PAIRS];
+    const struct moe_tensor *t = moe_checkpoint_find(ck, name);
+    *n = 0;
+    if (!t)
+        return MOE_OK;
+    if (t->n_dims != 1 || t->n_items > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is no vector of at most %d values",
+                        moe_checkpoint_dir(ck), name, MOE_MAX_ROPE_PAIRS);
+    int status = moe_checkpoint_get(ck, name, 1, t->dims, &t, err);
+    if (status == MOE_OK)
+        status = moe_checkpoint_read(ck, t, 0, t->n_items, values, err);
+    for (uint64_t i = 0; i < t->n_items && status == MOE_OK; i++) {
+        if (!(values[i] > 0) || !isfinite(values[i]))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s': a factor of %g makes no sense",
+                            moe_checkpoint_dir(ck), name, (double)values[i]);
+        out[i] = (double)values[i];
+    }
+    *n = (uint32_t)t->n_items;
+    return status;
+}
+
+static int read_rope_kind(struct moe_rope_settings *s, const struct moe_gguf *gguf,
+                          struct moe_err *err)
+{
+    static const struct {
+        const char *name;
+        enum moe_rope_kind kind;
+    } kinds[] = {
+        {"none", MOE_ROPE_PLAIN},
+        {"linear", MOE_ROPE_LINEAR},
+        {"yarn", MOE_ROPE_YARN},
+        {"longrope", MOE_ROPE_LONGROPE},
+    };
+    const char *type = "none";
+    int status = moe_gguf_get_text(gguf, moe_gguf_arch_key(gguf, "rope.scaling.type").text, false,
+                                   &type, err);
+    if (status != MOE_OK)
+        return status;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(type, kinds[i].name) == 0) {
+            s->kind = kinds[i].kind;
+            return MOE_OK;
+        }
+    return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: rotary scaling '%.60s' is not implemented",
+                    moe_gguf_path(gguf), type);
+}
+
+static int read_rope_settings(struct moe_rope_settings *s, const struct moe_gguf *gguf,
+                              struct moe_err *err)
+{
+    double log_mul = 0, extrapolation = 1, linear = 0, attention = 1;
+    const struct {
+        const char *name;
+        double *out;
+    } numbers[] = {
+        {"rope.freq_base", &s->theta},
+        {"rope.scaling.factor", &s->factor},
+        {"rope.scale_linear", &linear},
+        {"rope.scaling.original_context_length", &s->original_context},
+        {"rope.scaling.attn_factor", &attention},
+        {"rope.scaling.yarn_attn_factor", &attention},
+        {"rope.scaling.yarn_ext_factor", &extrapolation},
+        {"rope.scaling.yarn_beta_fast", &s->beta_fast},
+        {"rope.scaling.yarn_beta_slow", &s->beta_slow},
+        {"rope.scaling.yarn_log_multiplier", &log_mul},
+    };
+    int status = read_rope_kind(s, gguf, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, numbers[i].name).text, false,
+                                     numbers[i].out, err);
+    if (status != MOE_OK)
+        return status;
+    if (s->kind == MOE_ROPE_PLAIN && linear != 0 && linear != 1) { /* as older files say it */
+        s->kind = MOE_ROPE_LINEAR;
+        s->factor = linear;
+    }
+    if (s->kind == MOE_ROPE_YARN && (extrapolation != 1 || attention != 1))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: YaRN with an extrapolation factor of %g and an attention factor of %g "
+                        "is not implemented; 1 is",
+                        moe_gguf_path(gguf), extrapolation, attention);
+    if (s->kind == MOE_ROPE_LONGROPE && attention != 1)
+        s->attention_factor = attention;
+    if (log_mul != 0) /* a tenth of DeepSeek's "mscale_all_dim", which is its "mscale" too */
+        s->mscale = s->mscale_all_dim = 10 * log_mul;
+    return MOE_OK;
+}
+
+/* Frequencies divided by a factor each, as Llama 3's are stored. */
+static int apply_factors(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
+{
+    double factors[MOE_MAX_ROPE_PAIRS];
+    uint32_t n, dim = c->rope_dim ? c->rope_dim : c->head_dim;
+    if (dim == 0)
+        dim = c->hidden / c->n_heads;
+    int status = read_factors(ck, "rope_freqs.weight", factors, &n, err);
+    if (status != MOE_OK || n == 0)
+        return status;
+    if (n != dim / 2)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs",
+                        moe_checkpoint_dir(ck), n, dim / 2);
+    for (uint32_t i = 0; i < n; i++) {
+        double freq = c->n_rope_freqs ? c->rope_freqs[i] : pow(c->rope_theta, -(double)i / n);
+        c->rope_freqs[i] = freq / factors[i];
+    }
+    c->n_rope_freqs = n;
+    return MOE_OK;
+}
+
+/* Global layers with heads of their own rotate all of a head by the file's base and factors; those
+ * of pairs that stand still are huge, since there is no other word for it. Local layers have a base
+ * of their own. */
+static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *s, struct moe_err *err)
+{
+    const double still = 1e20;
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    double factors[MOE_MAX_ROPE_PAIRS], theta = s->theta;
+    uint32_t n, pairs = c->global_head_dim / 2;
+    int status = read_factors(ck, "rope_freqs.weight", factors, &n, err);
+    if (status != MOE_OK)
+        return status;
+    if (s->kind != MOE_ROPE_PLAIN)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: rotary scaling beside global layers with heads of their own is not "
+                        "implemented",
+                        moe_gguf_path(gguf));
+    if ((n != 0 && n != pairs) || pairs > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs of global layers",
+                        moe_checkpoint_dir(ck), n, pairs);
+    for (uint32_t i = 0; i < pairs; i++)
+        c->global_freqs[i] =
+            n && factors[i] >= still ? 0 : pow(theta, -(double)i / pairs) / (n ? factors[i] : 1);
+    c->n_global_freqs = pairs;
+    s->theta = 1e4;
+    return moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, "rope.freq_base_swa").text, false,
+                               &s->theta, err);
+}
+
+/* DeepSeek-V4's layers that compress have the scaling, and a base of their own. */
+static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
+                            const struct moe_gguf *gguf, struct moe_err *err)
+{
+    double theta = s->theta;
+    int status =
+        moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, "attention.compress_rope_freq_base").text,
+                            true, &s->theta, err);
+    return status == MOE_OK ? family_deepseek_v4_rotary(c, s, theta, moe_gguf_path(gguf), err)
+                            : status;
+}
+
+/* Layers with a window may have a base of their own; here only Gemma-4's have. */
+static int refuse_other_base(const struct moe_rope_settings *s, const struct moe_gguf *gguf,
+                             struct moe_err *err)
+{
+    double base = s->theta;
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, "rope.freq_base_swa");
+    int status = moe_gguf_get_double(gguf, key.text, false, &base, err);
+    if (status == MOE_OK && base != s->theta)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: '%s' %g beside 'rope.freq_base' %g is not implemented for this family",
+                        moe_gguf_path(gguf), key.text, base, s->theta);
+    return status;
+}
+
+int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *s, struct moe_err *err)
+{
+    uint32_t n_long = 0;
+    int status = read_rope_settings(s, moe_checkpoint_gguf(ck), err);
+    if (status == MOE_OK && c->out_groups)
+        status = read_compressing(c, s, moe_checkpoint_gguf(ck), err);
+    else if (status == MOE_OK)
+        status = c->global_head_dim ? read_global(c, ck, s, err)
+                                    : refuse_other_base(s, moe_checkpoint_gguf(ck), err);
+    if (status == MOE_OK && s->kind == MOE_ROPE_PLAIN &&
+        moe_checkpoint_find(ck, "rope_factors_long.weight"))
+        s->kind = MOE_ROPE_LONGROPE; /* some files have the factors and name no kind */
+    if (status == MOE_OK && s->kind == MOE_ROPE_LONGROPE) {
+        status =
+            read_factors(ck, "rope_factors_short.weight", s->short_factors, &s->n_factors, err);
+        if (status == MOE_OK)
+            status = read_factors(ck, "rope_factors_long.weight", s->long_factors, &n_long, err);
+        if (status == MOE_OK && n_long != s->n_factors)
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: %" PRIu32 " short and %" PRIu32 " long rotary factors",
+                              moe_checkpoint_dir(ck), s->n_factors, n_long);
+    }
+    if (status == MOE_OK)
+        status = moe_rope_apply(c, s, moe_checkpoint_dir(ck), err);
+    if (status == MOE_OK && !c->global_head_dim)
+        status = apply_factors(c, ck, err);
+    if (status == MOE_OK && s->mscale_all_dim != 0 && c->attn_scale == 0) {
+        double mscale = moe_rope_mscale(c, s);
+        c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
+    }
+    return status;
+}
+
+/* What families with recurrent states compute of their own from GGUF metadata (family_internal.h):
+ * which layers have them, and how wide they are. */
+
+/* "ssm.inner_size": the values of all heads. */
+static int read_values(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    uint32_t all = 0;
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "ssm.inner_size").text, MOE_MAX_DIM,
+                                  true, &all, err);
+    if (status == MOE_OK && (c->state_heads == 0 || all % c->state_heads != 0))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " values",
+                        moe_gguf_path(gguf), c->state_heads, all);
+    if (status == MOE_OK)
+        c->state_value_dim = all / c->state_heads;
+    return status;
+}
+
+/* Layers without key heads have states; n_kv_heads is what the others have, which must be the same.
+ */
+static int read_layers(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    uint32_t heads[MOE_MAX_LAYERS] = {0};
+    int status =
+        family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, heads, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        c->layer_is_recurrent[i] = heads[i] == 0;
+        if (heads[i] != 0 && heads[i] != c->n_kv_heads)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: layers with %" PRIu32 " and with %" PRIu32
+                            " key heads ('head_count_kv') are not implemented for this family",
+                            moe_gguf_path(gguf), c->n_kv_heads, heads[i]);
+    }
+    return status;
+}
+
+/* Whether convolutions have biases. */
+static void find_biases(struct moe_config *c, const struct moe_checkpoint *ck)
+{
+    c->conv_bias = false;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->conv_bias |= family_gguf_tensor(ck, "blk.%u.ssm_conv1d.bias", i) != NULL;
+}
+
+/* ---- Qwen3-Next and its successors ---- */
+
+/* "attention.recurrent_layers", or every "full_attention_interval"-th layer attends. */
+static int read_recurrent(struct moe_config *c, const struct moe_gguf *gguf,
+                          uint32_t recurrent[MOE_MAX_LAYERS], struct moe_err *err)
+{
+    uint32_t interval = 4;
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
+                                  MOE_MAX_LAYERS, false, &interval, err);
+    if (status == MOE_OK && interval == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1",
+                        moe_gguf_path(gguf));
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        recurrent[i] = (i + 1) % interval != 0;
+    if (status == MOE_OK)
+        status = family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err);
+    return status;
+}
+
+/* Files made by ollama have key heads listed by layer as well, perhaps alone: where something else
+ * is said, both must agree. */
+static int check_listed_heads(const struct moe_config *c, const struct moe_gguf *gguf,
+                              const uint32_t recurrent[MOE_MAX_LAYERS], struct moe_err *err)
+{
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text) &&
+        !moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "attention.recurrent_layers").text))
+        return MOE_OK;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->layer_is_recurrent[i] != recurrent[i])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " has %s by 'head_count_kv', by other keys not",
+                            moe_gguf_path(gguf), i, recurrent[i] ? "key heads" : "a state");
+    return MOE_OK;
+}
+
+/* Heads that share keys follow each other, or the first of each key head come first, then the
+ * second ones, and so on: then the product behind them has its columns in that order. llama.cpp
+ * orders them so for Qwen3.5 alone; ollama says which. */
+static int read_delta(struct moe_config *c, const struct moe_gguf *gguf, bool in_turn,
+                      struct moe_err *err)
+{
+    uint32_t recurrent[MOE_MAX_LAYERS];
+    bool listed = family_gguf_is_list(gguf, "attention.head_count_kv");
+    int status = read_values(c, gguf, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "ssm.v_head_reordered").text,
+                                   false, &in_turn, err);
+    c->state_keys_in_turn = in_turn && c->state_heads != c->state_key_heads;
+    if (status == MOE_OK)
+        status = read_recurrent(c, gguf, recurrent, err);
+    if (status == MOE_OK && listed)
+        status = read_layers(c, gguf, err);
+    if (status == MOE_OK && listed)
+        return check_listed_heads(c, gguf, recurrent, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        c->layer_is_recurrent[i] = recurrent[i] != 0;
+    return status;
+}
+
+int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return read_delta(c, moe_checkpoint_gguf(ck), false, err);
+}
+
+/* ollama names Qwen3-Next so as well, and does not reorder its heads. Its products of two parts
+ * ("ssm_ba") show it. */
+int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (family_gguf_tensor(ck, "blk.%u.ssm_ba.weight", i))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: a model of Qwen3-Next's tensors under Qwen3.5's architecture is "
+                            "not implemented",
+                            moe_checkpoint_dir(ck));
+    return read_delta(c, moe_checkpoint_gguf(ck), true, err);
+}
+
+/* ---- LFM2 with experts ---- */
+
+int family_lfm2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    c->state_heads = 1;
+    c->state_value_dim = c->hidden;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->choice_bias |= family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", i) != NULL;
+    return read_layers(c, moe_checkpoint_gguf(ck), err);
+}
+
+/* ---- Granite-4 H, Nemotron-H ---- */
+
+/* Rotary positions, where "rope.scaling.finetuned" says so; without experts what is left is the
+ * shared one. */
+int family_granite_hybrid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                               struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    const char *shared = c->n_experts ? "" : "expert_shared_feed_forward_length";
+    bool rotates = true;
+    (void)rope;
+    int status = read_values(c, gguf, err);
+    if (status == MOE_OK)
+        status = read_layers(c, gguf, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "rope.scaling.finetuned").text,
+                                   false, &rotates, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, shared).text, MOE_MAX_DIM, false,
+                                  &c->dense_ff, err);
+    c->positions = rotates ? MOE_POSITIONS_ROTARY : MOE_POSITIONS_NONE;
+    if (!rotates)
+        c->rope_dim = 0;
+    if (c->n_experts == 0)
+        c->top_k = 0;
+    find_biases(c, ck);
+    return status;
+}
+
+/* A layer without key heads and without a feed-forward has a state. */
+int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t widths[MOE_MAX_LAYERS] = {0};
+    int status = family_sigmoid_gguf(c, ck, rope, err);
+    if (status == MOE_OK)
+        status = read_values(c, gguf, err);
+    if (status == MOE_OK)
+        status = read_layers(c, gguf, err);
+    if (status == MOE_OK)
+        status = family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        if (widths[i] > 0 && !c->layer_is_recurrent[i])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " has key heads and a feed-forward, it must have "
+                            "one of them",
+                            moe_gguf_path(gguf), i);
+        c->layer_is_recurrent[i] &= widths[i] == 0;
+        c->layer_no_attention[i] = widths[i] > 0;
+        c->layer_no_ffn[i] = widths[i] == 0;
+    }
+    find_biases(c, ck);
+    return status;
+}
+
+/* ---- Kimi-Linear ---- */
+
+int family_kimi_linear_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->state_heads = c->state_key_heads = c->n_heads;
+    c->state_value_dim = c->state_key_dim;
+    int status = read_layers(c, moe_checkpoint_gguf(ck), err);
+    return status == MOE_OK ? family_deepseek_v3_gguf(c, ck, rope, err) : status;
+}
+
+/* ---- Jamba ---- */
+
+int family_jamba_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    (void)rope;
+    c->state_heads = c->state_key_heads = 1;
+    if (moe_config_moe_layers(c, c->n_layers) == 0) /* one is none */
+        c->n_experts = c->top_k = 0;
+    find_biases(c, ck);
+    int status = read_values(c, gguf, err);
+    return status == MOE_OK ? read_layers(c, gguf, err) : status;
+}
+
+/* What families with local and global layers compute of their own from GGUF files. */
+
+static void every_fourth_global(struct moe_config *c)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_windowed[i] = (i + 1) % 4 != 0;
+}
+
+static int needs_window(const struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_err *err)
+{
+    if (c->window > 0)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: 'attention.sliding_window' 0 is not implemented for this family",
+                    moe_checkpoint_dir(ck));
+}
+
+/* ---- SmallThinker ---- */
+
+/* Files with a window are of models whose layers 0, 4, 8, ... have none and do not rotate. */
+int family_smallthinker_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)ck, (void)rope, (void)err;
+    c->rope_in_windows = c->window > 0;
+    for (uint32_t i = 0; i < c->n_layers && c->window > 0; i++)
+        c->layer_is_windowed[i] = i % 4 != 0;
+    return MOE_OK;
+}
+
+/* ---- Gemma-4 ---- */
+
+/* The file's widths of heads are those of global layers; local ones have keys of their own. Numbers
+ * of heads are by layer: the same for each of a kind. */
+static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
+{
+    uint32_t kv_heads[MOE_MAX_LAYERS] = {0}, of_kind[2] = {0};
+    c->global_head_dim = c->head_dim;
+    if (c->rope_dim != c->global_head_dim)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: global heads of %" PRIu32 " values of which %" PRIu32
+                        " are rotated ('rope.dimension_count') are not implemented; all are",
+                        moe_gguf_path(gguf), c->global_head_dim, c->rope_dim);
+    int status =
+        family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, kv_heads, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.key_length_swa").text,
+                                  MOE_MAX_HEAD_DIM, true, &c->head_dim, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "rope.dimension_count_swa").text,
+                                  MOE_MAX_HEAD_DIM, true, &c->rope_dim, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        uint32_t *n = &of_kind[c->layer_is_windowed[i]];
+        if (*n != 0 && *n != kv_heads[i])
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'attention.head_count_kv' differs for layer %" PRIu32
+                            " from that of others which are %s as well",
+                            moe_gguf_path(gguf), i, c->layer_is_windowed[i] ? "local" : "global");
+        *n = kv_heads[i];
+    }
+    c->global_kv_heads = of_kind[0] ? of_kind[0] : of_kind[1];
+    c->n_kv_heads = of_kind[1] ? of_kind[1] : of_kind[0];
+    c->value_dim = 0; /* as keys */
+    return status;
+}
+
+/* Global layers without a matrix of values take their keys for them. */
+static int gemma4_values(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
+{
+    uint32_t n_global = 0, n_with = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        n_global += !c->layer_is_windowed[i];
+        n_with += !c->layer_is_windowed[i] && family_gguf_tensor(ck, "blk.%u.attn_v.weight", i);
+    }
+    if (n_with != 0 && n_with != n_global)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: %" PRIu32 " of %" PRIu32 " global layers have values of their own; "
+                        "all or none is implemented",
+                        moe_checkpoint_dir(ck), n_with, n_global);
+    c->global_keys_are_values = n_with == 0;
+    return MOE_OK;
+}
+
+int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    (void)rope;
+    c->embed_scale = sqrtf((float)c->hidden);
+    int status = family_gguf_windows(c, gguf, 0, err);
+    if (status == MOE_OK)
+        status = gemma4_heads(c, gguf, err);
+    if (status == MOE_OK)
+        status = gemma4_values(c, ck, err);
+    if (status == MOE_OK && c->n_experts > 0) {
+        c->own_norms = c->expert_scale = true;
+        /* What else is a dense layer's is the shared expert beside the others. */
+        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "feed_forward_length").text,
+                                  MOE_MAX_DIM, true, &c->shared_ff, err);
+    }
+    return status;
+}
+
+/* ---- Llama-4 ---- */
+
+/* Files say neither which layers see a part nor, as a rule, how long parts are nor how queries are
+ * scaled: these are as published, and so in llama.cpp. The model with 128 experts has no norms of
+ * queries and keys; some files say so. */
+int family_llama4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    bool norm = c->n_experts != 128;
+    (void)rope;
+    c->window = 8192;
+    every_fourth_global(c);
+    c->query_step = 8192;
+    c->query_scale = 0.1f;
+    int status =
+        moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "use_qk_norm").text, false, &norm, err);
+    c->qk_norm = norm ? MOE_QK_NORM_BARE : MOE_QK_NORM_NONE;
+    return status;
+}
+
+/* ---- AFMoE ---- */
+
+/* Every fourth layer is global, and embeddings are scaled, without a word of it in the file. */
+int family_afmoe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    every_fourth_global(c);
+    if (!moe_gguf_has(moe_checkpoint_gguf(ck),
+                      moe_gguf_arch_key(moe_checkpoint_gguf(ck), "embedding_scale").text))
+        c->embed_scale = sqrtf((float)c->hidden);
+    return needs_window(c, ck, err);
+}
+
+/* ---- EXAONE-MoE ---- */
+
+int family_exaone_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = needs_window(c, ck, err);
+    if (status == MOE_OK)
+        status = family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err);
+    return status == MOE_OK ? family_sigmoid_gguf(c, ck, rope, err) : status;
+}
+
+/* ---- Command-A with experts ---- */
+
+/* The epsilon's key says which norm it is. Layers without experts rotate in any case; the shared
+ * experts are averaged with the others. */
+int family_cohere2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    double eps = 0;
+    (void)rope;
+    int status = needs_window(c, ck, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_double(
+            gguf, moe_gguf_arch_key(gguf, "attention.layer_norm_rms_epsilon").text, false, &eps,
+            err);
+    if (status == MOE_OK && eps != 0)
+        c->norm_kind = MOE_NORM_RMS;
+    c->rope_in_dense = true;
+    c->moe_scale = c->shared_ff ? 0.5f : 1;
+    return status == MOE_OK ? family_gguf_windows(c, gguf, 0, err) : status;
+}
+
+/* What families with sparse attention compute of their own from GGUF metadata (family_internal.h):
+ * which layers share a choice of positions (GLM-5), which compress them and how (DeepSeek-V4). */
+
+/* ---- GLM-5 ---- */
+
+/* "attention.indexer.types": 1 where a layer chooses, 0 where it shares. Files older than the key
+ * say nothing: all layers of GLM-5 and 5.1 choose, of 5.2, whose context is longer, the first three
+ * and then every fourth. */
+int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    enum { CONTEXT_OF_5_2 = 1 << 20 };
+    uint32_t chooses[MOE_MAX_LAYERS];
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        chooses[i] = c->context_max < CONTEXT_OF_5_2 || i < 2 || i % 4 == 2;
+    int status = family_gguf_by_layer(c, moe_checkpoint_gguf(ck), "attention.indexer.types", 1,
+                                      chooses, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        c->layer_shares_choice[i] = !chooses[i];
+    return status == MOE_OK ? family_deepseek_v3_gguf(c, ck, rope, err) : status;
+}
+
+/* ---- DeepSeek-V4 ---- */
+
+/* All layers of a kind compress groups of one size. */
+static int take_ratio(uint32_t *all, uint32_t ratio, uint32_t layer, const char *path,
+                      struct moe_err *err)
+{
+    if (ratio > MOE_MAX_RATIO || (*all != 0 && *all != ratio))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'compress_ratios' of layer %" PRIu32 " is %" PRIu32 ", which is not "
+                        "implemented beside %" PRIu32,
+                        path, layer, ratio, *all);
+    *all = ratio;
+    return MOE_OK;
+}
+
+/* "attention.compress_ratios": the positions of a group, 0 where a layer sees a window alone, for
+ * each layer and, perhaps, those for further tokens, which the file need not have. Which of the
+ * others choose, their indexers show: in the published models those of 4 positions. */
+static int read_ratios(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, "attention.compress_ratios");
+    struct moe_gguf_array ratios;
+    int status = moe_gguf_get_array(gguf, key.text, true, &ratios, err);
+    if (status == MOE_OK && (ratios.n < c->n_layers || moe_gguf_array_is_text(&ratios)))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
+                        moe_gguf_path(gguf), key.text, ratios.n, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        double number = moe_gguf_array_number(&ratios, i);
+        if (!(number >= 0 && number <= UINT32_MAX) || number != floor(number))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' is %.17g for layer %" PRIu32,
+                            moe_gguf_path(gguf), key.text, number, i);
+        bool chooses = family_gguf_tensor(ck, "blk.%u.indexer.attn_q_b.weight", i) != NULL;
+        uint32_t ratio = (uint32_t)number;
+        if (ratio == 0)
+            continue;
+        c->layer_compresses[i] = chooses ? MOE_COMPRESS_CHOSEN : MOE_COMPRESS_ALL;
+        status = take_ratio(chooses ? &c->chosen_ratio : &c->all_ratio, ratio, i,
+                            moe_gguf_path(gguf), err);
+    }
+    return status;
+}
+
+/* Limits of activations are by layer, of routed experts and of shared ones; one for all is
+ * implemented. */
+static int read_limit(struct moe_config *c, const struct moe_gguf *gguf, const char *name,
+                      bool required, struct moe_err *err)
+{
+    struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
+    struct moe_gguf_array list;
+    double limit = c->act_limit;
+    bool listed = family_gguf_is_list(gguf, name);
+    int status = listed ? moe_gguf_get_array(gguf, key.text, true, &list, err)
+                        : moe_gguf_get_double(gguf, key.text, required, &limit, err);
+    if (status == MOE_OK && listed && list.n < c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
+                        moe_gguf_path(gguf), key.text, list.n, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        double of_layer = listed ? moe_gguf_array_number(&list, i) : limit;
+        if (c->act_limit == 0)
+            c->act_limit = (float)of_layer;
+        if ((float)of_layer != c->act_limit)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: '%.100s' is %g for layer %" PRIu32
+                            " beside %g; limits that differ "
+                            "are not implemented",
+                            moe_gguf_path(gguf), key.text, of_layer, i, (double)c->act_limit);
+    }
+    return status;
+}
+
+int family_deepseek_v4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    uint32_t n_static = 0;
+    (void)rope;
+    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "hash_layer_count").text,
+                                  MOE_MAX_LAYERS, true, &n_static, err);
+    if (status == MOE_OK)
+        status = read_ratios(c, ck, err);
+    c->act_limit = 0;
+    if (status == MOE_OK)
+        status = read_limit(c, gguf, "swiglu_clamp_exp", true, err);
+    if (status == MOE_OK)
+        status = read_limit(c, gguf, "swiglu_clamp_shexp", false, err);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_static[i] = i < n_static;
+    family_deepseek_v4_drop(c);
+    return status;
+}

@@ -1,0 +1,431 @@
+/* The model description from a Hugging Face directory, through the family that config.json names.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "fmt/json.h"
+#include "model/family_internal.h"
+#include "model/read.h"
+#include "model/rope.h"
+#include "model/routes.h"
+#include "quant/layout.h"
+
+enum { MAX_CONFIG_BYTES = 16 << 20 };
+
+/* ---- What Llama's descendants share ---- */
+
+static const struct moe_setting shared[] = {
+    {NULL, MOE_MEMBER(norm_eps), .value = 1e-6},
+    {"num_hidden_layers", MOE_MEMBER(n_layers), .required = true},
+    {"hidden_size", MOE_MEMBER(hidden), .required = true},
+    {"vocab_size", MOE_MEMBER(vocab), .required = true},
+    {"max_position_embeddings", MOE_MEMBER(context_max), .value = 0},
+    {"num_attention_heads", MOE_MEMBER(n_heads), .required = true},
+    {"num_key_value_heads", MOE_MEMBER(n_kv_heads), .value = 0},
+    {"head_dim", MOE_MEMBER(head_dim), .value = 0},
+    {"rms_norm_eps", MOE_MEMBER(norm_eps), .value = 0},
+    {"tie_word_embeddings", MOE_MEMBER(tied_head), .value = 0},
+    {.member = 0},
+};
+
+static const struct moe_only shared_only[] = {{"hidden_act", "silu|swish"}, {NULL, NULL}};
+
+static int read_settings(struct moe_config *c, const struct moe_family *family, const char *path,
+                         const json_t *json, struct moe_err *err)
+{
+    bool shares = !family->hf.own_keys;
+    family_set_constants(c, shared);
+    family_set_constants(c, family->constants);
+    family_set_constants(c, family->hf.settings);
+    int status = family_check_only(family->hf.only, path, json, err);
+    if (status == MOE_OK && shares)
+        status = family_check_only(shared_only, path, json, err);
+    if (status == MOE_OK && shares)
+        status = family_read_json(c, shared, path, json, err);
+    if (status == MOE_OK)
+        status = family_read_json(c, family->hf.settings, path, json, err);
+    return status;
+}
+
+/* ---- Windows ---- */
+
+/* "layer_types": a kind of attention per layer. */
+static int read_layer_types(struct moe_config *c, const char *path, const json_t *list,
+                            struct moe_err *err)
+{
+    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layer_types' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        c->layer_is_windowed[i] = type && strcmp(type, "sliding_attention") == 0;
+        if (!c->layer_is_windowed[i] && (!type || strcmp(type, "full_attention") != 0))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
+                            "implemented",
+                            path, i, type ? type : "?");
+    }
+    return MOE_OK;
+}
+
+static int read_windows(struct moe_config *c, const struct moe_windows *windows, const char *path,
+                        const json_t *json, struct moe_err *err)
+{
+    const struct moe_setting width[] = {
+        {"sliding_window", MOE_MEMBER(window), .value = windows->width}, {.member = 0}};
+    bool bounded = windows->layers == MOE_WINDOW_FROM || windows->layers == MOE_WINDOW_EVEN_BELOW;
+    const json_t *list = json_object_get(json, "layer_types");
+    uint32_t max_layers = windows->from ? windows->from : 28;
+    bool used = windows->layers != MOE_WINDOW_NONE && !windows->if_used;
+    int status = MOE_OK;
+    if (windows->if_used)
+        status = moe_json_get_bool(path, json, "use_sliding_window", false, &used, err);
+    if (status == MOE_OK && (used || bounded))
+        status = family_read_json(c, width, path, json, err);
+    if (status == MOE_OK && bounded)
+        status =
+            moe_json_get_u32(path, json, "max_window_layers", UINT32_MAX, false, &max_layers, err);
+    if (!used)
+        c->window = 0;
+    if (status == MOE_OK && windows->listed && list && !json_is_null(list))
+        return read_layer_types(c, path, list, err);
+    if (status == MOE_OK && used)
+        moe_windows_apply(c, windows->layers, max_layers);
+    return status;
+}
+
+/* ---- Layers with experts ---- */
+
+static int read_dense_layers(struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_err *err)
+{
+    const json_t *dense = json_object_get(json, "mlp_only_layers"), *item;
+    if (!dense || json_is_null(dense))
+        return MOE_OK;
+    if (!json_is_array(dense))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'mlp_only_layers' is not a list", path);
+    size_t i;
+    json_array_foreach(dense, i, item)
+    {
+        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (layer < 0 || layer >= (json_int_t)c->n_layers)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'mlp_only_layers' names no layer at item %zu",
+                            path, i);
+        c->layer_is_moe[layer] = 0;
+    }
+    return MOE_OK;
+}
+
+static int read_step(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_err *err)
+{
+    uint32_t step = 1;
+    int status =
+        moe_json_get_u32(path, json, "decoder_sparse_step", MOE_MAX_LAYERS, false, &step, err);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = c->n_experts > 0 && step > 0 && (i + 1) % step == 0;
+    return status == MOE_OK ? read_dense_layers(c, path, json, err) : status;
+}
+
+/* "mlp_layer_types": for each layer whether it is "sparse" or "dense". */
+static int read_mlp_types(struct moe_config *c, const char *path, const json_t *list,
+                          struct moe_err *err)
+{
+    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'mlp_layer_types' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        c->layer_is_moe[i] = type && strcmp(type, "sparse") == 0;
+        if (!c->layer_is_moe[i] && (!type || strcmp(type, "dense") != 0))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
+                            "implemented",
+                            path, i, type ? type : "?");
+    }
+    return MOE_OK;
+}
+
+static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, const char *path,
+                      const json_t *json, struct moe_err *err)
+{
+    uint32_t step = 1;
+    const json_t *types = json_object_get(json, "mlp_layer_types");
+    const struct {
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {"n_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {"first_k_dense_replace", &first, MOE_MAX_LAYERS},
+        {"moe_layer_freq", &step, MOE_MAX_LAYERS},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (json_is_null(json_object_get(json, numbers[i].key)))
+            *numbers[i].out = 0;
+        int status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false,
+                                      numbers[i].out, err);
+        if (status != MOE_OK)
+            return status;
+    }
+    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
+    if (step == 0 || shared_ff > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " shared experts of width %" PRIu32
+                        ", experts in every %" PRIu32 "th layer make no sense",
+                        path, n_shared, c->expert_ff, step);
+    c->shared_ff = (uint32_t)shared_ff;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = c->n_experts > 0 && i >= first && i % step == 0;
+    if (types && !json_is_null(types))
+        return read_mlp_types(c, path, types, err);
+    return MOE_OK;
+}
+
+static int read_expert_layers(struct moe_config *c, const struct moe_family *family,
+                              const char *path, const json_t *json, struct moe_err *err)
+{
+    switch (family->hf.expert_layers) {
+    case MOE_LAYERS_NONE:
+        break;
+    case MOE_LAYERS_ALL:
+        memset(c->layer_is_moe, 1, c->n_layers);
+        break;
+    case MOE_LAYERS_STEP:
+        return read_step(c, path, json, err);
+    case MOE_LAYERS_AFTER:
+        return read_after(c, family->hf.n_shared, family->hf.n_dense, path, json, err);
+    }
+    return MOE_OK;
+}
+
+/* ---- Tokens that begin and end a text ---- */
+
+/* A token that ends a text, unless it is listed already. */
+static int add_eos(struct moe_config *config, const char *path, const json_t *id,
+                   struct moe_err *err)
+{
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'eos_token_id' is not a token id", path);
+    uint32_t token = (uint32_t)json_integer_value(id);
+    for (uint32_t i = 0; i < config->n_eos; i++)
+        if (config->eos[i] == token)
+            return MOE_OK;
+    if (config->n_eos < MOE_MAX_EOS)
+        config->eos[config->n_eos++] = token;
+    return MOE_OK;
+}
+
+/* "eos_token_id": a number or a list of numbers. */
+static int read_hf_eos(struct moe_config *config, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *eos = json_object_get(json, "eos_token_id");
+    if (!eos || json_is_null(eos))
+        return MOE_OK;
+    if (!json_is_array(eos))
+        return add_eos(config, path, eos, err);
+    if (json_array_size(eos) > MOE_MAX_EOS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'eos_token_id' lists more than %d tokens", path,
+                        MOE_MAX_EOS);
+    int status = MOE_OK;
+    for (size_t i = 0; i < json_array_size(eos) && status == MOE_OK; i++)
+        status = add_eos(config, path, json_array_get(eos, i), err);
+    return status;
+}
+
+/* What a decoder's text begins with, where it is said here too. */
+static int read_hf_decoder_start(struct moe_config *config, const char *path, const json_t *json,
+                                 struct moe_err *err)
+{
+    if (json_is_null(json_object_get(json, "decoder_start_token_id")))
+        return MOE_OK;
+    return moe_json_get_u32(path, json, "decoder_start_token_id", MOE_MAX_DIM, false,
+                            &config->decoder_start, err);
+}
+
+static int read_generation_config(struct moe_config *config, const char *dir, struct moe_err *err)
+{
+    char *path = moe_path_join(dir, "generation_config.json", err);
+    if (!path)
+        return MOE_ERR_MEMORY;
+    int status = MOE_OK;
+    if (moe_path_exists(path)) {
+        json_t *json;
+        status = moe_json_read(&json, path, MAX_CONFIG_BYTES, MOE_JSON_CONFIG_MEMORY, err);
+        if (status == MOE_OK)
+            status = read_hf_eos(config, path, json, err);
+        if (status == MOE_OK && config->n_encoder)
+            status = read_hf_decoder_start(config, path, json, err);
+        moe_json_free(json);
+    }
+    free(path);
+    return status;
+}
+
+/* ---- The whole ---- */
+
+static int unknown_family(const char *path, const char *type, struct moe_err *err)
+{
+    struct moe_buf known = {0};
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        moe_buf_printf(&known, "%s%s", i ? ", " : "", family->name);
+    int status =
+        moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: model type '%s' is not implemented (known: %s)",
+                 path, type, known.data ? (const char *)known.data : "");
+    moe_buf_release(&known);
+    return status;
+}
+
+static int read_family(struct moe_config *c, const struct moe_family *family, const char *path,
+                       const json_t *json, struct moe_err *err)
+{
+    struct moe_rope_settings rope;
+    moe_rope_settings_init(&rope);
+    rope.theta = family->hf.rope_theta;
+    rope.partial = family->hf.partial_rotary;
+    rope.of = family->hf.rope_of;
+    snprintf(c->family, sizeof c->family, "%s", family->name);
+    int status = read_settings(c, family, path, json, err);
+    if (status == MOE_OK)
+        status = read_windows(c, &family->hf.windows, path, json, err);
+    if (status == MOE_OK)
+        status = read_expert_layers(c, family, path, json, err);
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "num_nextn_predict_layers", MOE_MAX_LAYERS, false,
+                                  &c->n_beyond, err);
+    if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
+        status = moe_rope_read_hf(&rope, path, json, err);
+    if (status == MOE_OK && family->hf.own)
+        status = family->hf.own(c, path, json, &rope, err);
+    if (status == MOE_OK)
+        status = moe_routes_read_hf(c, path, json, err);
+    if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
+        status = moe_rope_apply(c, &rope, path, err);
+    return status;
+}
+
+/* What "model_type" names, or the first of "architectures" where there is none. */
+static int find_family(const struct moe_family **family, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "architectures");
+    const char *type = NULL, *architecture = json_string_value(json_array_get(list, 0));
+    int status = moe_json_get_text(path, json, "model_type", !architecture, &type, err);
+    if (status != MOE_OK)
+        return status;
+    *family = type ? moe_family_find(type) : moe_family_find_architecture(architecture);
+    return *family ? MOE_OK : unknown_family(path, type ? type : architecture, err);
+}
+
+/* dir: where the checkpoint's other files are; NULL: there are none. */
+static int read_config(struct moe_config *config, const char *path, const char *dir,
+                       const json_t *json, struct moe_err *err)
+{
+    const struct moe_family *family;
+    moe_config_init(config);
+    int status = find_family(&family, path, json, err);
+    if (status != MOE_OK)
+        return status;
+    const json_t *text = json_object_get(json, "text_config");
+    bool nested = family->hf.in_text_config && json_is_object(text);
+    status = family_check_quantization(path, json, family, err);
+    if (status == MOE_OK && nested)
+        status = family_check_quantization(path, text, family, err);
+    if (status == MOE_OK)
+        status = read_family(config, family, path, nested ? text : json, err);
+    if (status == MOE_OK && nested)
+        status =
+            moe_json_get_bool(path, json, "tie_word_embeddings", false, &config->tied_head, err);
+    /* generation_config.json lists more ends of text than config.json: its come first. */
+    if (status == MOE_OK && dir)
+        status = read_generation_config(config, dir, err);
+    if (status == MOE_OK)
+        status = read_hf_eos(config, path, json, err);
+    if (status == MOE_OK && nested)
+        status = read_hf_eos(config, path, text, err);
+    if (status != MOE_OK)
+        return status;
+    moe_config_complete(config);
+    return moe_config_check(config, path, err);
+}
+
+static int read_file(struct moe_config *config, const char *path, const char *dir,
+                     struct moe_err *err)
+{
+    json_t *json;
+    int status = moe_json_read(&json, path, MAX_CONFIG_BYTES, MOE_JSON_CONFIG_MEMORY, err);
+    if (status == MOE_OK)
+        status = read_config(config, path, dir, json, err);
+    moe_json_free(json);
+    return status;
+}
+
+int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err)
+{
+    char *path = moe_path_join(dir, "config.json", err);
+    int status = path ? read_file(config, path, dir, err) : MOE_ERR_MEMORY;
+    free(path);
+    return status;
+}
+
+int moe_config_read_hf_file(struct moe_config *config, const char *path, struct moe_err *err)
+{
+    return read_file(config, path, NULL, err);
+}
+
+int moe_config_read_hf_json(struct moe_config *config, const char *name, const struct json_t *json,
+                            struct moe_err *err)
+{
+    return read_config(config, name, NULL, json, err);
+}
+
+/*
+ * Checkpoints that are quantized already, as their config.json says.
+ */
+
+/* Whether what compressed-tensors packs is what is read of it: symmetric INT4, in one group of
+ * tensors and in their order. */
+static bool packs_int4(const json_t *quantization)
+{
+    const json_t *groups = json_object_get(quantization, "config_groups");
+    const json_t *weights = json_object_get(json_object_get(groups, "group_0"), "weights");
+    const char *type = json_string_value(json_object_get(weights, "type"));
+    const json_t *order = json_object_get(weights, "actorder");
+    return json_object_size(groups) == 1 && type && strcmp(type, "int") == 0 &&
+           json_integer_value(json_object_get(weights, "num_bits")) == 4 &&
+           json_is_true(json_object_get(weights, "symmetric")) &&
+           (!order || json_is_null(order) || json_is_false(order));
+}
+
+int family_check_quantization(const char *path, const json_t *json, const struct moe_family *family,
+                              struct moe_err *err)
+{
+    const json_t *quantization = json_object_get(json, "quantization_config");
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    const char *format = json_string_value(json_object_get(quantization, "format"));
+    if (!quantization || json_is_null(quantization))
+        return MOE_OK;
+    if (method &&
+        ((family->hf.reads_mxfp4 && strcmp(method, "mxfp4") == 0) || strcmp(method, "fp8") == 0 ||
+         (strcmp(method, "compressed-tensors") == 0 && format &&
+          (strcmp(format, "float-quantized") == 0 ||
+           (strcmp(format, "pack-quantized") == 0 && packs_int4(quantization))))))
+        return MOE_OK;
+    if (format && strcmp(format, "pack-quantized") == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: the checkpoint's weights are packed in another way than symmetric "
+                        "INT4 in their own order ('config_groups' in 'quantization_config'), which "
+                        "alone is read; use the original 16-bit one",
+                        path);
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "
+                    "the original 16-bit one",
+                    path, method ? method : "by an unnamed method");
+}

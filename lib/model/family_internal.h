@@ -1,0 +1,307 @@
+/*
+ * What single families compute of their own from their settings (family.h: hf.own, gguf.own).
+ */
+#ifndef MOE_MODEL_FAMILY_INTERNAL_H
+#define MOE_MODEL_FAMILY_INTERNAL_H
+
+#include "base/err.h"
+#include "fmt/checkpoint.h"
+#include "fmt/gguf.h"
+#include "model/config.h"
+#include "model/family.h"
+#include "model/rope.h"
+
+int family_deepseek_v4_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v2_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+/* ... with an indexer in every layer, and of GLM-5, where layers may share what one chose. */
+int family_deepseek_v32_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_glm_dsa_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_glm_dsa_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_deepseek_v4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+/* What both have of DeepSeek-V4: drops what belongs to kinds of layers that there are none of;
+ * takes *rope, which is that of layers that compress, into config and leaves that of the others,
+ * whose base is theta, in it. */
+void family_deepseek_v4_drop(struct moe_config *config);
+int family_deepseek_v4_rotary(struct moe_config *config, struct moe_rope_settings *rope,
+                              double theta, const char *name, struct moe_err *err);
+int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+/* Of families with DeepSeek-V3's router and ordinary attention. */
+int family_sigmoid_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_sigmoid_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_bailing_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_hy_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err);
+/* Sets the width of shared experts by "num_shared_experts"; n: where that is absent. */
+int family_shared_experts(struct moe_config *config, uint32_t n, const char *path,
+                          const struct json_t *json, struct moe_err *err);
+int family_minimax_m2_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
+int family_ernie4_5_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_hunyuan_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_minicpm_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_gpt_oss_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_gpt_oss_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err);
+int family_switch_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_qwen3_next_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
+int family_qwen3_next_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_qwen3_5_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err);
+int family_lfm2_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                         struct moe_rope_settings *rope, struct moe_err *err);
+int family_granite_hybrid_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                             struct moe_rope_settings *rope, struct moe_err *err);
+int family_granite_hybrid_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                               struct moe_rope_settings *rope, struct moe_err *err);
+int family_nemotron_h_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
+int family_nemotron_h_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_kimi_linear_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_kimi_linear_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+int family_jamba_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err);
+int family_jamba_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_llama4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err);
+int family_llama4_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_exaone_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_exaone_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err);
+int family_afmoe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                      struct moe_rope_settings *rope, struct moe_err *err);
+int family_afmoe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err);
+int family_gemma4_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err);
+int family_gemma4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *rope, struct moe_err *err);
+int family_smallthinker_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err);
+int family_smallthinker_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                             struct moe_rope_settings *rope, struct moe_err *err);
+int family_cohere2_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err);
+int family_cohere2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err);
+int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err);
+
+/*
+ * The words that the tables of families are written in (families_*.c).
+ */
+
+#define SETTINGS(...) ((const struct moe_setting[]){__VA_ARGS__, {.member = 0}})
+#define ONLY(...) ((const struct moe_only[]){__VA_ARGS__, {NULL, NULL}})
+/* What a member is without being asked for, or where one of the shared keys is absent. */
+#define SET(name, number)                                                                          \
+    {                                                                                              \
+        .member = MOE_MEMBER(name), .value = (number)                                              \
+    }
+#define NEED(text, name)                                                                           \
+    {                                                                                              \
+        .key = (text), .member = MOE_MEMBER(name), .required = true                                \
+    }
+#define KEY(text, name, number)                                                                    \
+    {                                                                                              \
+        .key = (text), .member = MOE_MEMBER(name), .value = (number)                               \
+    }
+#define USE(text, name, number, how)                                                               \
+    {                                                                                              \
+        .key = (text), .member = MOE_MEMBER(name), .value = (number), .use = (how)                 \
+    }
+#define PART_EITHER(path, what)                                                                    \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .transposed = true, .either = true                \
+    }
+#define PART_COLUMNS(path, what)                                                                   \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .transposed = true                                \
+    }
+
+/* Keys that several families have. */
+#define LOCAL_EXPERTS(number) KEY("num_local_experts", n_experts, number)
+#define EXPERTS(number) KEY("num_experts", n_experts, number)
+#define TOP_K(number) KEY("num_experts_per_tok", top_k, number)
+#define NORM_TOPK KEY("norm_topk_prob", norm_topk, false)
+#define ATTENTION_BIAS(otherwise)                                                                  \
+    KEY("attention_bias", qkv_bias, otherwise), KEY("attention_bias", o_bias, otherwise)
+#define DENSE_FF NEED("intermediate_size", dense_ff)
+#define EXPERT_FF NEED("intermediate_size", expert_ff)
+#define CONTEXT(number) SET(context_max, number)
+#define GGUF_NORM_TOPK(otherwise) KEY("expert_weights_norm", norm_topk, otherwise)
+
+#define GROUPS(of, used) KEY("n_group", n_groups, of), KEY("topk_group", top_groups, used)
+#define GGUF_GROUPS                                                                                \
+    KEY("expert_group_count", n_groups, 0), KEY("expert_group_used_count", top_groups, 0)
+/* Latent attention: what heads have that is not rotated, what is, and values; the rotated part is
+ * added to head_dim. */
+#define LATENT(q, kv, plain, rotated, values)                                                      \
+    KEY("q_lora_rank", q_rank, q), KEY("kv_lora_rank", kv_rank, kv),                               \
+        KEY("qk_nope_head_dim", head_dim, plain), KEY("qk_rope_head_dim", rope_dim, rotated),      \
+        KEY("v_head_dim", value_dim, values)
+#define LATENT_GGUF                                                                                \
+    KEY("attention.q_lora_rank", q_rank, 0), KEY("attention.kv_lora_rank", kv_rank, 0),            \
+        KEY("attention.key_length_mla", head_dim, 0),                                              \
+        KEY("attention.value_length_mla", value_dim, 0), GGUF_GROUPS, GGUF_NORM_TOPK(false)
+/* What an indexer has: heads, their width, positions that it chooses. */
+#define INDEXER(heads)                                                                             \
+    USE("index_topk", index_top, 2048, MOE_NOT_ZERO), KEY("index_n_heads", index_heads, heads),    \
+        KEY("index_head_dim", index_dim, 128)
+#define INDEXER_GGUF                                                                               \
+    NEED("attention.indexer.head_count", index_heads),                                             \
+        NEED("attention.indexer.key_length", index_dim),                                           \
+    {                                                                                              \
+        .key = "attention.indexer.top_k", .member = MOE_MEMBER(index_top), .required = true,       \
+        .use = MOE_NOT_ZERO                                                                        \
+    }
+/* Experts beside shared ones, as DeepSeek's descendants spell them. */
+#define ROUTED_EXPERTS(number, chosen, width, normalised, scale)                                   \
+    KEY("n_routed_experts", n_experts, number), TOP_K(chosen),                                     \
+        KEY("moe_intermediate_size", expert_ff, width),                                            \
+        KEY("norm_topk_prob", norm_topk, normalised),                                              \
+        KEY("routed_scaling_factor", routed_scale, scale)
+/* What else there is of DeepSeek-V3's router in config.json, of which one value is implemented. */
+#define SIGMOIDS_ONLY                                                                              \
+    {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},                                      \
+    {                                                                                              \
+        "moe_layer_freq", "1"                                                                      \
+    }
+/* DeepSeek-V3's router. The norms inside its attention have an epsilon of 1e-6 whatever the key
+ * says. */
+#define SIGMOIDS SET(router_kind, MOE_ROUTER_SIGMOID), SET(choice_bias, true)
+#define LATENT_SIGMOIDS SIGMOIDS, SET(latent_eps, 1e-6)
+
+/* Of states with several heads, in GGUF. */
+#define STATES_GGUF                                                                                \
+    KEY("ssm.conv_kernel", conv_width, 0), KEY("ssm.state_size", state_key_dim, 0),                \
+        KEY("ssm.group_count", state_key_heads, 0), KEY("ssm.time_step_rank", state_heads, 0)
+
+#define L "model.layers.%u."
+#define B "blk.%u."
+
+/* Tensors of a Mamba-2 layer. */
+#define MAMBA(path)                                                                                \
+    [MOE_T_STATE_Z] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_V] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_K] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_Q] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_DECAY] = MOE_PART(path "in_proj.weight", STATE_ROWS),                             \
+    [MOE_T_STATE_STEP] = MOE_ALL(path "dt_bias"), [MOE_T_STATE_RATE] = MOE_ALL(path "A_log"),      \
+    [MOE_T_STATE_SKIP] = MOE_ALL(path "D"),                                                        \
+    [MOE_T_STATE_CONV] = MOE_PART(path "conv1d.weight", CONV),                                     \
+    [MOE_T_STATE_CONV_BIAS] = MOE_ALL(path "conv1d.bias"),                                         \
+    [MOE_T_STATE_NORM] = MOE_ALL(path "norm.weight"),                                              \
+    [MOE_T_STATE_O] = MOE_ALL(path "out_proj.weight")
+
+/* GGUF calls the norm before feed-forwards by its place. */
+extern const struct moe_source_names moe_placed_norm_names;
+/* Tensors of a Mamba-2 layer in GGUF. */
+extern const struct moe_source_names moe_mamba_gguf_names;
+/* One shared expert, beside routed ones as usual. */
+extern const struct moe_source_names moe_qwen2_moe_names;
+
+/* The tables, by what families have in common; an entry without a name ends each. */
+extern const struct moe_family moe_families_softmax[]; /* experts chosen by a softmax */
+extern const struct moe_family moe_families_granite[];
+extern const struct moe_family moe_families_local[];    /* local and global layers */
+extern const struct moe_family moe_families_states[];   /* recurrent states in most layers */
+extern const struct moe_family moe_families_deepseek[]; /* and those with its router */
+extern const struct moe_family moe_families_stacks[];   /* encoders, or half of one */
+extern const struct moe_family moe_families_dense[];    /* the case without experts */
+
+/*
+ * Reading a family's settings (family.h) from config.json and from GGUF metadata.
+ */
+
+/* Sets the members of settings without keys. A list may be NULL, here and below. */
+void family_set_constants(struct moe_config *config, const struct moe_setting *settings);
+
+/* Reads the settings with keys. Errors name file and key. */
+int family_read_json(struct moe_config *config, const struct moe_setting *settings,
+                     const char *path, const struct json_t *json, struct moe_err *err);
+int family_read_gguf(struct moe_config *config, const struct moe_setting *settings,
+                     const struct moe_gguf *gguf, struct moe_err *err);
+
+/* Refuses what a config.json or a GGUF file has and the family does not implement. */
+int family_check_only(const struct moe_only *only, const char *path, const struct json_t *json,
+                      struct moe_err *err);
+int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *gguf,
+                           struct moe_err *err);
+
+/* "ARCH.NAME", for the moe_gguf_get functions; room for any key we ask for. */
+struct moe_gguf_key {
+    char text[128];
+};
+struct moe_gguf_key moe_gguf_arch_key(const struct moe_gguf *gguf, const char *name);
+
+/* Refuses quantized checkpoints whose weights are not read: they are where they are FP8 or packed
+ * INT4 (fmt/checkpoint.h has the ways of it), or MXFP4 and the family is published so.
+ * MOE_ERR_UNSUPPORTED. */
+int family_check_quantization(const char *path, const struct json_t *json,
+                              const struct moe_family *family, struct moe_err *err);
+
+/*
+ * What the reader of GGUF files, and families that read keys of their own there, have in common.
+ */
+
+/* The tensor whose name has the layer for "%u"; NULL: it is not there. */
+const struct moe_tensor *family_gguf_tensor(const struct moe_checkpoint *ck, const char *format,
+                                            uint32_t layer);
+
+/*
+ * Numbers by layer: an array of one, whole or a truth value, for each of the model's layers (and
+ * those for further tokens, perhaps), or one number for all of them. Where the key, which has the
+ * architecture's name before it, is missing, `out` stays as it was. MOE_ERR_FORMAT.
+ */
+int family_gguf_by_layer(const struct moe_config *config, const struct moe_gguf *gguf,
+                         const char *name, uint32_t most, uint32_t out[MOE_MAX_LAYERS],
+                         struct moe_err *err);
+
+/* Whether the key is an array of numbers; the largest of its numbers. MOE_ERR_FORMAT. */
+bool family_gguf_is_list(const struct moe_gguf *gguf, const char *name);
+int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t most, uint32_t *out,
+                        struct moe_err *err);
+
+/* Which layers have a window, by "attention.sliding_window_pattern": a truth value for each, or a
+ * number n where every n-th has none. every: that number where the key is missing, 0 if it must be
+ * there. MOE_ERR_FORMAT. */
+int family_gguf_windows(struct moe_config *config, const struct moe_gguf *gguf, uint32_t every,
+                        struct moe_err *err);
+
+/* Reads the rotary settings into config, which has its heads and widths already. settings: what the
+ * family has put into them before. MOE_ERR_FORMAT, MOE_ERR_UNSUPPORTED. */
+int family_gguf_rotary(struct moe_config *config, const struct moe_checkpoint *ck,
+                       struct moe_rope_settings *settings, struct moe_err *err);
+
+#endif

@@ -1,0 +1,1572 @@
+/* Keys of config.json that only one family has. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fmt/checkpoint.h"
+#include "fmt/json.h"
+#include "model/config.h"
+#include "model/family_internal.h"
+#include "model/rope.h"
+#include "quant/layout.h"
+
+/* ---- DeepSeek-V2: latent attention, groups of experts ---- */
+
+/* head_dim is still that of the part which is not rotated. */
+static int latent_attention_of_hf(struct moe_config *c, const char *path, struct moe_err *err)
+{
+    if (c->kv_rank == 0 || c->head_dim == 0 || c->rope_dim == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: latent attention with %" PRIu32 " shared, %" PRIu32
+                        " plain and %" PRIu32 " rotated values makes no sense",
+                        path, c->kv_rank, c->head_dim, c->rope_dim);
+    if (c->n_kv_heads != 0 && c->n_kv_heads != c->n_heads)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: latent attention with 'num_key_value_heads' %" PRIu32 " for %" PRIu32
+                        " heads is not implemented",
+                        path, c->n_kv_heads, c->n_heads);
+    c->head_dim += c->rope_dim;
+    return MOE_OK;
+}
+
+int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const char *method = "greedy";
+    int status = latent_attention_of_hf(c, path, err);
+    if (status == MOE_OK)
+        status = moe_json_get_text(path, json, "topk_method", false, &method, err);
+    if (status != MOE_OK)
+        return status;
+    double mscale = moe_rope_mscale(c, rope);
+    c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
+    if (strcmp(method, "greedy") == 0) {
+        c->n_groups = c->top_groups = 0;
+        return MOE_OK;
+    }
+    if (strcmp(method, "group_limited_greedy") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: 'topk_method' %.60s is not implemented",
+                        path, method);
+    if (c->n_groups == 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'topk_method' %s needs 'n_group' and 'topk_group'", path, method);
+    return MOE_OK;
+}
+
+/* One group of all is none. */
+static void drop_single_group(struct moe_config *c)
+{
+    if (c->n_groups <= 1)
+        c->n_groups = c->top_groups = 0;
+}
+
+static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf *gguf,
+                                    struct moe_err *err)
+{
+    c->n_kv_heads = 0; /* 1 where the file counts what is cached */
+    drop_single_group(c);
+    if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: latent attention with %" PRIu32 " shared, %" PRIu32
+                        " rotated of %" PRIu32 " values makes no sense",
+                        moe_gguf_path(gguf), c->kv_rank, c->rope_dim, c->head_dim);
+    return MOE_OK;
+}
+
+int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    int status = latent_attention_of_gguf(c, gguf, err);
+    if (status == MOE_OK && fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* as of the norms in attention */
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a norm epsilon of %g, only 1e-06 is implemented for this family",
+                        moe_gguf_path(gguf), (double)c->norm_eps);
+    return status;
+}
+
+/* ---- DeepSeek-V3 and others with its router ---- */
+
+int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    drop_single_group(c);
+    int status = latent_attention_of_hf(c, path, err);
+    double mscale = moe_rope_mscale(c, rope);
+    if (status == MOE_OK)
+        c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
+    return status;
+}
+
+int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                            struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    int status = latent_attention_of_gguf(c, gguf, err);
+    /* Files older than the keys of groups are of models with these: V3, R1. */
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "expert_group_count").text) &&
+        c->n_experts == 256 && c->n_layers == 61) {
+        c->n_groups = 8;
+        c->top_groups = 4;
+    }
+    return status;
+}
+
+/* "use_qk_norm" is GLM's. */
+int family_sigmoid_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool norm = c->qk_norm != MOE_QK_NORM_NONE;
+    drop_single_group(c);
+    int status = moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err);
+    if (c->qk_norm == MOE_QK_NORM_NONE || !norm)
+        c->qk_norm = norm ? MOE_QK_NORM_HEAD : MOE_QK_NORM_NONE;
+    return status;
+}
+
+int family_sigmoid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    drop_single_group(c);
+    return MOE_OK;
+}
+
+int family_shared_experts(struct moe_config *c, uint32_t n, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    int status =
+        moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n, err);
+    if (status == MOE_OK && (uint64_t)n * c->expert_ff > MOE_MAX_DIM)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
+                          n, c->expert_ff);
+    if (status == MOE_OK)
+        c->shared_ff = n * c->expert_ff;
+    return status;
+}
+
+int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    (void)rope;
+    if (!name || strcmp(name, "BailingMoeV2ForCausalLM") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'architectures' is %.60s: of this model type only "
+                        "BailingMoeV2ForCausalLM (Ling and Ring 2.0) is implemented",
+                        path, name ? name : "absent");
+    drop_single_group(c);
+    return family_shared_experts(c, 1, path, json, err);
+}
+
+int family_hy_v3_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    (void)rope;
+    return family_shared_experts(c, 1, path, json, err);
+}
+
+/* "attn_type_list": 1 where a layer attends as usual. */
+int family_minimax_m2_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *types = json_object_get(json, "attn_type_list"), *type;
+    size_t i;
+    json_array_foreach(types, i, type)
+    {
+        if (json_integer_value(type) != 1)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'attn_type_list' item %zu is not 1; other attention is not "
+                            "implemented for this family",
+                            path, i);
+    }
+    return MOE_OK;
+}
+
+/* ---- ERNIE-4.5: which layers have experts ---- */
+
+/* Every "moe_layer_interval"-th from "moe_layer_start_index" to "moe_layer_end_index", -1 the last.
+ */
+int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *end = json_object_get(json, "moe_layer_end_index");
+    uint32_t first = 1, last = MOE_MAX_LAYERS, step = 1, n_shared = 2;
+    bool to_end = json_is_integer(end) && json_integer_value(end) == -1;
+    const struct {
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {"moe_layer_start_index", &first, MOE_MAX_LAYERS},
+        {"moe_layer_interval", &step, MOE_MAX_LAYERS},
+        {"moe_num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {to_end ? "" : "moe_layer_end_index", &last, MOE_MAX_LAYERS},
+    };
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
+                                  err);
+    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
+    if (status == MOE_OK && (step == 0 || shared_ff > MOE_MAX_DIM))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32
+                          ", experts in every %" PRIu32 "th layer make no sense",
+                          path, n_shared, c->expert_ff, step);
+    if (status != MOE_OK)
+        return status;
+    c->shared_ff = (uint32_t)shared_ff;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = i >= first && i <= last && (i + 1) % step == 0;
+    return MOE_OK;
+}
+
+/* ---- Hunyuan: numbers, or lists of one for each layer ---- */
+
+/* A number up to `most`, or a list of that number for each layer; absent or null: as it was. */
+static int read_same_everywhere(const struct moe_config *c, const char *path, const json_t *json,
+                                const char *key, uint32_t most, uint32_t *out, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, key);
+    if (!json_is_array(list))
+        return moe_json_get_u32(path, json, key, most, false, out, err);
+    json_int_t first = json_integer_value(json_array_get(list, 0));
+    bool whole = json_array_size(list) == c->n_layers && first >= 0 && first <= most;
+    for (uint32_t i = 0; i < c->n_layers && whole; i++) {
+        const json_t *item = json_array_get(list, i);
+        whole = json_is_integer(item);
+        if (whole && json_integer_value(item) != first)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: '%s' differs by layer, which is not implemented", path, key);
+    }
+    if (!whole)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " numbers", path,
+                        key, c->n_layers);
+    *out = (uint32_t)first;
+    return MOE_OK;
+}
+
+int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(json, "architectures"), 0));
+    uint32_t n_shared = 1, width = c->expert_ff;
+    const struct {
+        const char *key;
+        uint32_t *out, most;
+    } numbers[] = {
+        {"moe_topk", &c->top_k, MOE_MAX_EXPERTS},
+        {"num_experts", &c->n_experts, MOE_MAX_EXPERTS},
+        {"num_shared_expert", &n_shared, MOE_MAX_EXPERTS},
+        {"moe_intermediate_size", &width, MOE_MAX_DIM},
+    };
+    int status = MOE_OK;
+    (void)rope;
+    if (name && strcmp(name, "HunYuanMoEV1ForCausalLM") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'architectures' is %.60s: of this model type only "
+                        "HunYuanMoEV1ForCausalLM (Hunyuan-A13B) is implemented",
+                        path, name);
+    c->n_experts = c->top_k = 1;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = read_same_everywhere(c, path, json, numbers[i].key, numbers[i].most,
+                                      numbers[i].out, err);
+    if (status == MOE_OK && (n_shared != 1 || width != c->expert_ff))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: %" PRIu32 " shared experts beside others of width %" PRIu32
+                        ", only one, of the width of all ('intermediate_size'), is implemented",
+                        path, n_shared, width);
+    c->shared_ff = c->expert_ff;
+    return status;
+}
+
+/* ---- MiniCPM: scales by depth and width ---- */
+
+int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->residual_scale /= sqrtf((float)c->n_layers); /* "scale_depth" so far */
+    c->logit_scale /= (float)c->hidden;             /* "dim_model_base" so far */
+    if (c->n_experts) {                             /* the dense models have the same type */
+        c->expert_ff = c->dense_ff;
+        c->dense_ff = 0;
+        memset(c->layer_is_moe, 1, c->n_layers);
+    }
+    return MOE_OK;
+}
+
+/* Files older than the keys of the three scales are of models with these. */
+int family_minicpm_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
+    if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "embedding_scale").text)) {
+        c->embed_scale = 12;
+        c->residual_scale = 1.4f / sqrtf((float)c->n_layers);
+        c->logit_scale = 256.0f / (float)c->hidden;
+    }
+    return MOE_OK;
+}
+
+/* ---- gpt-oss: YaRN by default ---- */
+
+/* Without settings the rope is that of the published models. */
+int family_gpt_oss_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    if (!json_is_object(json_object_get(json, "rope_scaling")) &&
+        !json_is_object(json_object_get(json, "rope_parameters"))) {
+        rope->kind = MOE_ROPE_YARN;
+        rope->factor = 32;
+        rope->truncate = false;
+        if (!json_object_get(json, "original_max_position_embeddings"))
+            rope->original_context = 4096;
+    }
+    return MOE_OK;
+}
+
+int family_gpt_oss_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
+                        struct moe_rope_settings *rope, struct moe_err *err)
+{
+    rope->truncate = false;
+    return MOE_OK;
+}
+
+/* ---- GPTSAN: dense layers behind those with experts ---- */
+
+int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t n_moe = c->n_layers, n_dense = 0;
+    int status =
+        moe_json_get_u32(path, json, "num_ext_layers", MOE_MAX_LAYERS, false, &n_dense, err);
+    if (status != MOE_OK)
+        return status;
+    if (n_moe == 0 || n_moe + n_dense > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " layers with experts and %" PRIu32
+                        " without: of the former there is at least 1, of both at most %d",
+                        path, n_moe, n_dense, MOE_MAX_LAYERS);
+    c->n_layers += n_dense;
+    memset(c->layer_is_moe, 1, n_moe);
+    if (n_dense > 0) {
+        c->extra_positions = n_moe;
+        c->dense_bias = true;
+    } else {
+        c->dense_ff = 0;
+    }
+    if (c->n_heads > 0 && c->hidden % c->n_heads != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a width of %" PRIu32 " cannot be shared by %" PRIu32 " heads", path,
+                        c->hidden, c->n_heads);
+    return MOE_OK;
+}
+
+/* What families with local and global layers compute of their own from their settings. */
+
+/* ---- AFMoE ---- */
+
+int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t n_dense = 1, n_shared = 2, every = 4;
+    bool scaled = false;
+    const struct {
+        const char *key;
+        uint32_t *out, most;
+    } numbers[] = {
+        {"num_dense_layers", &n_dense, MOE_MAX_LAYERS},
+        {"num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {"global_attn_every_n_layers", &every, MOE_MAX_LAYERS},
+    };
+    int status = moe_json_get_bool(path, json, "mup_enabled", false, &scaled, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].most, false,
+                                  numbers[i].out, err);
+    if (status != MOE_OK)
+        return status;
+    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
+    if (every == 0 || shared_ff > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " shared experts of width %" PRIu32
+                        ", a global layer after every %" PRIu32 " make no sense",
+                        path, n_shared, c->expert_ff, every);
+    c->shared_ff = (uint32_t)shared_ff;
+    if (scaled)
+        c->embed_scale = sqrtf((float)c->hidden);
+    bool listed = json_is_array(json_object_get(json, "layer_types"));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layer_is_moe[i] = i >= n_dense;
+        if (!listed)
+            c->layer_is_windowed[i] = (i + 1) % every != 0;
+    }
+    return MOE_OK;
+}
+
+/* ---- EXAONE-MoE ---- */
+
+/* "sliding_window_pattern": every n-th layer is global, or by letters "L" and "G", over and over,
+ * the last one global anyway. */
+static int exaone_pattern(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    const json_t *pattern = json_object_get(json, "sliding_window_pattern");
+    const char *letters = json_string_value(pattern);
+    uint32_t every = 4;
+    if (letters ? strspn(letters, "LG") != strlen(letters) || !letters[0]
+                : pattern && !json_is_integer(pattern))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a 'sliding_window_pattern' that is neither a number nor letters L and "
+                        "G is not implemented",
+                        path);
+    int status = letters ? MOE_OK
+                         : moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS,
+                                            false, &every, err);
+    if (status == MOE_OK && every == 0)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0 makes no sense", path);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+        c->layer_is_windowed[i] = letters
+                                      ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
+                                      : (i + 1) % every != 0;
+    return status;
+}
+
+/* "is_moe_layer", as published files have it in place of "mlp_layer_types": whether each layer has
+ * experts. */
+static int exaone_experts(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "is_moe_layer");
+    if (!list || json_is_null(list) || json_is_array(json_object_get(json, "mlp_layer_types")))
+        return MOE_OK;
+    bool whole = json_array_size(list) == c->n_layers;
+    for (uint32_t i = 0; i < c->n_layers && whole; i++) {
+        const json_t *item = json_array_get(list, i);
+        whole = json_is_boolean(item);
+        c->layer_is_moe[i] = json_is_true(item);
+    }
+    return whole ? MOE_OK
+                 : moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: 'is_moe_layer' must say true or false for %" PRIu32 " layers",
+                            path, c->n_layers);
+}
+
+int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = family_shared_experts(c, 1, path, json, err);
+    if (status == MOE_OK)
+        status = exaone_experts(c, path, json, err);
+    if (status != MOE_OK)
+        return status;
+    c->rope_in_windows = c->window > 0; /* else all layers rotate, and see all */
+    if (c->window > 0 && !json_is_array(json_object_get(json, "layer_types")))
+        status = exaone_pattern(c, path, json, err);
+    return status == MOE_OK ? family_sigmoid_hf(c, path, json, rope, err) : status;
+}
+
+/* ---- SmallThinker ---- */
+
+/* A list of 0 or 1 for each layer; absent or null: all `otherwise`. */
+static int read_layout(const struct moe_config *c, const char *path, const json_t *json,
+                       const char *key, uint8_t otherwise, uint8_t *out, struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, key);
+    bool listed = list && !json_is_null(list);
+    if (listed && json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
+                        key, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t value = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (listed && value != 0 && value != 1)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' item %" PRIu32 " is neither 0 nor 1",
+                            path, key, i);
+        out[i] = listed ? value == 1 : otherwise;
+    }
+    return MOE_OK;
+}
+
+/* All layers rotate, or those with a window, or some where none has one: these then have one that
+ * is as wide as any text. */
+static int smallthinker_layers(struct moe_config *c, const char *path, const json_t *json,
+                               struct moe_err *err)
+{
+    uint8_t rotates[MOE_MAX_LAYERS], windowed[MOE_MAX_LAYERS];
+    uint32_t n_rotating = 0, n_windowed = 0, n_other = 0, other = 0;
+    int status = c->n_layers <= MOE_MAX_LAYERS
+                     ? read_layout(c, path, json, "rope_layout", 1, rotates, err)
+                     : moe_fail(err, MOE_ERR_FORMAT, "%s: too many layers", path);
+    if (status == MOE_OK)
+        status = read_layout(c, path, json, "sliding_window_layout", 0, windowed, err);
+    c->window = 4096;
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "sliding_window_size", MOE_MAX_CONTEXT, false,
+                                  &c->window, err);
+    if (status != MOE_OK)
+        return status;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        n_rotating += rotates[i];
+        n_windowed += windowed[i];
+        if (rotates[i] != windowed[i] && n_other++ == 0)
+            other = i;
+    }
+    c->rope_in_windows = n_rotating < c->n_layers;
+    if (c->rope_in_windows && n_windowed > 0 && n_other > 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'rope_layout' says that layer %" PRIu32
+                        " %s, 'sliding_window_layout' that it %s: where not all layers rotate, "
+                        "only those with a window may",
+                        path, other, rotates[other] ? "rotates" : "does not rotate",
+                        windowed[other] ? "has a window" : "has none");
+    bool everything = c->rope_in_windows && n_windowed == 0;
+    if (everything || n_windowed == 0)
+        c->window = everything ? c->context_max : 0;
+    memcpy(c->layer_is_windowed, everything ? rotates : windowed, c->n_layers);
+    return MOE_OK;
+}
+
+int family_smallthinker_hf(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool softmax = false;
+    (void)rope;
+    int status =
+        moe_json_get_bool(path, json, "moe_primary_router_apply_softmax", false, &softmax, err);
+    if (softmax) {
+        c->router_kind = MOE_ROUTER_TOPK_SOFTMAX;
+        c->norm_topk = false; /* their sum is 1 */
+    }
+    return status == MOE_OK ? smallthinker_layers(c, path, json, err) : status;
+}
+
+/* ---- Command-A with experts ---- */
+
+/* Without "layer_types" layers are global one by one of a pattern, those without experts, which
+ * come first, by one of their own; a pattern's count begins anew behind them. */
+static int cohere2_layers(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_err *err)
+{
+    uint32_t every = 4, every_dense = 1, n_dense = 0;
+    const struct {
+        const char *key;
+        uint32_t *out;
+    } numbers[] = {
+        {"sliding_window_pattern", &every},
+        {"prefix_dense_sliding_window_pattern", &every_dense},
+        {"first_k_dense_replace", &n_dense},
+    };
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, MOE_MAX_LAYERS, false, numbers[i].out,
+                                  err);
+    if (status == MOE_OK && (every == 0 || every_dense == 0))
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: a sliding window pattern of 0 makes no sense", path);
+    c->rope_in_dense = every_dense == 1;
+    bool listed = json_is_array(json_object_get(json, "layer_types"));
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK && !listed && c->window; i++)
+        c->layer_is_windowed[i] =
+            i < n_dense ? (i + 1) % every_dense != 0 : (i - n_dense + 1) % every != 0;
+    return status;
+}
+
+/* "expert_selection_fn", and how shared experts are added. */
+static int cohere2_experts(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_err *err)
+{
+    const char *selects = "softmax", *adds = "average";
+    int status = family_shared_experts(c, 0, path, json, err);
+    if (status == MOE_OK)
+        status = moe_json_get_text(path, json, "expert_selection_fn", false, &selects, err);
+    if (status == MOE_OK)
+        status =
+            moe_json_get_text(path, json, "shared_expert_combination_strategy", false, &adds, err);
+    if (status != MOE_OK)
+        return status;
+    bool softmax = strcmp(selects, "softmax") == 0, average = strcmp(adds, "average") == 0;
+    if (!softmax && strcmp(selects, "sigmoid") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'expert_selection_fn' %.60s is not implemented", path, selects);
+    if (!average && strcmp(adds, "sum") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'shared_expert_combination_strategy' %.60s is not implemented", path,
+                        adds);
+    c->router_kind = softmax ? MOE_ROUTER_TOPK_SOFTMAX : MOE_ROUTER_SIGMOID;
+    c->norm_topk = c->norm_topk && !softmax; /* the sum of a softmax is 1 */
+    c->moe_scale = c->shared_ff && average ? 0.5f : 1;
+    return MOE_OK;
+}
+
+int family_cohere2_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    double eps = 0;
+    const json_t *rms = json_object_get(json, "rms_norm_eps");
+    (void)rope;
+    int status = rms && !json_is_null(rms)
+                     ? moe_json_get_double(path, json, "rms_norm_eps", true, &eps, err)
+                     : MOE_OK;
+    if (status == MOE_OK && eps != 0) {
+        c->norm_kind = MOE_NORM_RMS;
+        c->norm_eps = (float)eps;
+    }
+    if (c->dense_ff == 0)
+        c->dense_ff = c->expert_ff;
+    if (status == MOE_OK)
+        status = cohere2_layers(c, path, json, err);
+    return status == MOE_OK ? cohere2_experts(c, path, json, err) : status;
+}
+
+/* Which layers choose positions, and which share what another one chose: DeepSeek-V3.2, GLM-5. */
+
+/* "layer_types", where it is there, says the same of every layer. */
+static int check_layer_types(const struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "layer_types"), *type;
+    size_t i;
+    json_array_foreach(list, i, type)
+    {
+        const char *text = json_string_value(type);
+        if (!text || strcmp(text, "indexed_attention") != 0)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_types' item %zu is '%.60s', which is not implemented for "
+                            "this family",
+                            path, i, text ? text : "?");
+    }
+    return MOE_OK;
+}
+
+int family_deepseek_v32_hf(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = check_layer_types(c, path, json, err);
+    return status == MOE_OK ? family_deepseek_v3_hf(c, path, json, rope, err) : status;
+}
+
+/* A list of "full" or "shared" for each layer. */
+static int read_types(struct moe_config *c, const char *path, const json_t *list, const char *key,
+                      struct moe_err *err)
+{
+    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
+                        key, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        c->layer_shares_choice[i] = type && strcmp(type, "shared") == 0;
+        if (!c->layer_shares_choice[i] && (!type || strcmp(type, "full") != 0))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: '%s' item %" PRIu32 " is '%.60s', which is not implemented", path,
+                            key, i, type ? type : "?");
+    }
+    return MOE_OK;
+}
+
+/* A letter for each layer: F, or S. */
+static int read_pattern(struct moe_config *c, const char *path, const char *pattern,
+                        struct moe_err *err)
+{
+    if (strlen(pattern) != c->n_layers || strspn(pattern, "FS") != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'index_topk_pattern' must be %" PRIu32 " letters F or S", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_shares_choice[i] = pattern[i] == 'S';
+    return MOE_OK;
+}
+
+/* The layers up to number `offset` - 1 choose, then every freq-th. */
+static int read_step(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_err *err)
+{
+    uint32_t freq = 1, offset = 2;
+    int status = moe_json_get_u32(path, json, "index_topk_freq", MOE_MAX_LAYERS, false, &freq, err);
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "index_skip_topk_offset", MOE_MAX_LAYERS, false,
+                                  &offset, err);
+    for (uint32_t i = 0; i < c->n_layers && freq > 1; i++)
+        c->layer_shares_choice[i] = i + 1 > offset && (i + 1 - offset) % freq != 0;
+    return status;
+}
+
+/* A key that is there and not null. */
+static const json_t *given(const json_t *json, const char *key)
+{
+    const json_t *value = json_object_get(json, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *types = given(json, "indexer_types");
+    const json_t *pattern = given(json, "index_topk_pattern");
+    int status = family_deepseek_v32_hf(c, path, json, rope, err);
+    if (status != MOE_OK)
+        return status;
+    if (types)
+        return read_types(c, path, types, "indexer_types", err);
+    if (json_is_string(pattern))
+        return read_pattern(c, path, json_string_value(pattern), err);
+    if (pattern)
+        return read_types(c, path, pattern, "index_topk_pattern", err);
+    return read_step(c, path, json, err);
+}
+
+/* What families with recurrent states compute of their own (family_internal.h): which layers have
+ * them.
+ */
+
+/* "layer_types": "full_attention", "attention", or one of two words for a recurrent state. */
+static int read_layer_types(struct moe_config *c, const char *path, const json_t *list,
+                            const char *const recurrent[2], struct moe_err *err)
+{
+    if (json_array_size(list) != c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layer_types' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        type = type ? type : "?";
+        c->layer_is_recurrent[i] =
+            strcmp(type, recurrent[0]) == 0 || strcmp(type, recurrent[1]) == 0;
+        if (!c->layer_is_recurrent[i] && strcmp(type, "full_attention") != 0 &&
+            strcmp(type, "attention") != 0)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
+                            "implemented",
+                            path, i, type);
+    }
+    return MOE_OK;
+}
+
+/* A model whose layers all attend has none of it. */
+static void drop_unused_states(struct moe_config *c)
+{
+    if (moe_config_recurrent_layers(c, c->n_layers) > 0)
+        return;
+    c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim = c->conv_width = 0;
+    c->state_step_rank = 0;
+    c->conv_bias = false;
+}
+
+/* ---- Qwen3-Next: gated DeltaNet beside attention ---- */
+
+/* "layer_types", or every "full_attention_interval"-th layer attends. */
+int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"linear_attention", "linear_attention"};
+    const json_t *list = json_object_get(json, "layer_types");
+    uint32_t interval = 4;
+    int status = moe_json_get_u32(path, json, "full_attention_interval", MOE_MAX_LAYERS, false,
+                                  &interval, err);
+    if (status == MOE_OK && interval == 0)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1", path);
+    if (status == MOE_OK && list && !json_is_null(list))
+        status = read_layer_types(c, path, list, recurrent, err);
+    else
+        for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+            c->layer_is_recurrent[i] = (i + 1) % interval != 0;
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- LFM2 with experts: short convolutions beside attention ---- */
+
+int family_lfm2_moe_hf(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"conv", "conv"};
+    uint32_t n_dense = 2;
+    int status =
+        moe_json_get_u32(path, json, "num_dense_layers", MOE_MAX_LAYERS, false, &n_dense, err);
+    if (status == MOE_OK)
+        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = i >= n_dense;
+    c->state_heads = 1;
+    c->state_value_dim = c->hidden;
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- Mamba-2 ---- */
+
+/* "time_step_limit", where it is there, must be from 0 up to a number that no step reaches. */
+static int check_steps(const char *path, const json_t *json, struct moe_err *err)
+{
+    const json_t *limit = json_object_get(json, "time_step_limit");
+    const json_t *least = json_array_get(limit, 0), *most = json_array_get(limit, 1);
+    bool none = !limit || json_is_null(limit) ||
+                (json_array_size(limit) == 2 && json_number_value(least) == 0 &&
+                 (!json_is_number(most) || json_number_value(most) >= 1e9));
+    return none ? MOE_OK
+                : moe_fail(err, MOE_ERR_UNSUPPORTED,
+                           "%s: 'time_step_limit' is not from 0 to infinity, which alone is "
+                           "implemented",
+                           path);
+}
+
+/* ---- Granite-4 ---- */
+
+/* "mamba_d_head" is a number, or "auto": what "mamba_expand" times the stream gives each head. */
+static int read_head_width(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_err *err)
+{
+    uint32_t expand = 2, width = 0;
+    const char *text = json_string_value(json_object_get(json, "mamba_d_head"));
+    bool given = json_object_get(json, "mamba_d_head") && !(text && strcmp(text, "auto") == 0);
+    int status = moe_json_get_u32(path, json, "mamba_expand", MOE_MAX_DIM, false, &expand, err);
+    if (status == MOE_OK && given)
+        status = moe_json_get_u32(path, json, "mamba_d_head", MOE_MAX_HEAD_DIM, true, &width, err);
+    uint64_t values = (uint64_t)expand * c->hidden;
+    if (status == MOE_OK && !given && c->state_heads)
+        width = (uint32_t)(values / c->state_heads);
+    if (status == MOE_OK && (uint64_t)width * c->state_heads != values)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " heads of %" PRIu32 " values are not %" PRIu32
+                          " times the width of %" PRIu32,
+                          path, c->state_heads, width, expand, c->hidden);
+    c->state_value_dim = width;
+    return status;
+}
+
+int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"mamba", "linear_attention"};
+    const char *positions = json_string_value(json_object_get(json, "position_embedding_type"));
+    int status = check_steps(path, json, err);
+    if (status == MOE_OK)
+        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    if (status == MOE_OK && moe_config_recurrent_layers(c, c->n_layers))
+        status = read_head_width(c, path, json, err);
+    if (status == MOE_OK && positions && strcmp(positions, "rope") == 0) {
+        c->positions = MOE_POSITIONS_ROTARY;
+        status = moe_rope_read_hf(rope, path, json, err);
+    }
+    if (c->n_experts == 0) {
+        c->dense_ff = c->shared_ff;
+        c->expert_ff = c->shared_ff = c->top_k = 0;
+        memset(c->layer_is_moe, 0, c->n_layers);
+    }
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- Nemotron-H: every layer is a half ---- */
+
+enum half { MAMBA, ATTENTION, MOE, MLP, N_HALVES };
+
+/* A letter of "hybrid_override_pattern", or one of two words of "layers_block_type". */
+static int half_of(const char *letter, const char *word)
+{
+    static const char *const names[N_HALVES][3] = {
+        [MAMBA] = {"M", "mamba", "linear_attention"},
+        [ATTENTION] = {"*", "attention", "full_attention"},
+        [MOE] = {"E", "moe", "moe"},
+        [MLP] = {"-", "mlp", "mlp"},
+    };
+    for (int i = 0; i < N_HALVES; i++)
+        if (letter ? names[i][0][0] == *letter
+                   : strcmp(names[i][1], word) == 0 || strcmp(names[i][2], word) == 0)
+            return i;
+    return N_HALVES;
+}
+
+/* The lists say how many layers there are, whatever "num_hidden_layers" says. */
+static int read_halves(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "layers_block_type");
+    const char *pattern = json_string_value(json_object_get(json, "hybrid_override_pattern"));
+    bool listed = json_is_array(list);
+    size_t n = listed ? json_array_size(list) : pattern ? strlen(pattern) : 0;
+    if (n == 0 || n > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layers_block_type', or 'hybrid_override_pattern', must name 1 to %d "
+                        "layers",
+                        path, MOE_MAX_LAYERS);
+    c->n_layers = (uint32_t)n;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *word = json_string_value(json_array_get(list, i));
+        int half = half_of(listed ? NULL : pattern + i, word ? word : "?");
+        if (half == N_HALVES)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: layer %" PRIu32 " is '%.60s', which is not implemented", path, i,
+                            !listed ? pattern + i
+                            : word  ? word
+                                    : "?");
+        c->layer_is_recurrent[i] = half == MAMBA;
+        c->layer_is_moe[i] = half == MOE;
+        c->layer_no_attention[i] = half == MOE || half == MLP;
+        c->layer_no_ffn[i] = half == MAMBA || half == ATTENTION;
+    }
+    return MOE_OK;
+}
+
+int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *json,
+                         struct moe_rope_settings *rope, struct moe_err *err)
+{
+    int status = check_steps(path, json, err);
+    if (status == MOE_OK)
+        status = read_halves(c, path, json, err);
+    if (c->n_groups <= 1)
+        c->n_groups = c->top_groups = 0;
+    if (status == MOE_OK && moe_config_moe_layers(c, c->n_layers) == 0)
+        c->n_experts = c->top_k = c->expert_ff = c->shared_ff = 0;
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- Kimi-Linear: KDA beside latent attention ---- */
+
+/* The numbers of a list, from 1, are those of the layers that `flag` is set for. */
+static int read_numbered(const struct moe_config *c, const char *path, const json_t *from,
+                         const char *key, uint8_t flag, uint8_t *kinds, struct moe_err *err)
+{
+    const json_t *list = json_object_get(from, key), *item;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : 0;
+        if (layer < 1 || layer > (json_int_t)c->n_layers || kinds[layer - 1])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: '%s' item %zu is no layer, or one that is listed already", path,
+                            key, i);
+        kinds[layer - 1] = flag;
+    }
+    return MOE_OK;
+}
+
+/* "linear_attn_config" numbers all layers in two lists. */
+static int read_numbered_layers(struct moe_config *c, const char *path, const json_t *from,
+                                struct moe_err *err)
+{
+    enum { KDA = 1, FULL = 2 };
+    uint8_t kinds[MOE_MAX_LAYERS] = {0};
+    int status = read_numbered(c, path, from, "kda_layers", KDA, kinds, err);
+    if (status == MOE_OK)
+        status = read_numbered(c, path, from, "full_attn_layers", FULL, kinds, err);
+    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+        c->layer_is_recurrent[i] = kinds[i] == KDA;
+        if (kinds[i] == 0)
+            status = moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: layer %" PRIu32 " is neither in 'kda_layers' nor in "
+                              "'full_attn_layers'",
+                              path, i + 1);
+    }
+    return status;
+}
+
+/* Published files have the numbers of KDA in an object, those of newer writers beside the rest. */
+int family_kimi_linear_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    static const char *const recurrent[2] = {"linear_attention", "linear_attention"};
+    const json_t *own = json_object_get(json, "linear_attn_config");
+    bool nested = json_is_object(own);
+    const json_t *from = nested ? own : json;
+    uint32_t width = 128, n_shared = 1;
+    const struct {
+        const json_t *from;
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {from, nested ? "num_heads" : "linear_num_heads", &c->state_heads, MOE_MAX_HEADS},
+        {from, nested ? "head_dim" : "linear_head_dim", &width, MOE_MAX_HEAD_DIM},
+        {from, nested ? "short_conv_kernel_size" : "linear_conv_kernel_dim", &c->conv_width,
+         MOE_MAX_HEAD_DIM},
+        {json, "n_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {json, "num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+    };
+    int status = family_deepseek_v3_hf(c, path, json, rope, err);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, numbers[i].from, numbers[i].key, numbers[i].max, false,
+                                  numbers[i].out, err);
+    if (status == MOE_OK && (uint64_t)n_shared * c->expert_ff > MOE_MAX_DIM)
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
+                          n_shared, c->expert_ff);
+    if (status != MOE_OK)
+        return status;
+    c->shared_ff = n_shared * c->expert_ff;
+    c->state_key_heads = c->state_heads;
+    c->state_key_dim = c->state_value_dim = width;
+    if (nested)
+        status = read_numbered_layers(c, path, own, err);
+    else
+        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    drop_unused_states(c);
+    return status;
+}
+
+/* ---- Jamba: Mamba, with experts in every other layer ---- */
+
+int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
+                    struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t attends[2] = {8, 4}, experts[2] = {2, 1}, expand = 2, rank = (c->hidden + 15) / 16;
+    const char *text = json_string_value(json_object_get(json, "mamba_dt_rank"));
+    bool automatic = text && strcmp(text, "auto") == 0;
+    const struct {
+        const char *key;
+        uint32_t *out, max;
+    } numbers[] = {
+        {"attn_layer_period", &attends[0], MOE_MAX_LAYERS},
+        {"attn_layer_offset", &attends[1], MOE_MAX_LAYERS},
+        {"expert_layer_period", &experts[0], MOE_MAX_LAYERS},
+        {"expert_layer_offset", &experts[1], MOE_MAX_LAYERS},
+        {"mamba_expand", &expand, MOE_MAX_HEADS},
+        {automatic ? "" : "mamba_dt_rank", &rank, MOE_MAX_DIM},
+    };
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
+        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
+                                  err);
+    if (status == MOE_OK && (attends[1] >= attends[0] || experts[1] >= experts[0] ||
+                             (uint64_t)expand * c->hidden > MOE_MAX_DIM))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: attention in layer %" PRIu32 " of %" PRIu32 ", experts in %" PRIu32
+                          " of %" PRIu32 ", states %" PRIu32
+                          " times as wide as the stream make no sense",
+                          path, attends[1], attends[0], experts[1], experts[0], expand);
+    if (status != MOE_OK)
+        return status;
+    c->state_heads = c->state_key_heads = 1;
+    c->state_value_dim = expand * c->hidden;
+    c->state_step_rank = rank;
+    c->dense_ff = c->expert_ff;
+    if (c->n_experts <= 1)
+        c->n_experts = c->top_k = c->expert_ff = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        c->layer_is_recurrent[i] = i % attends[0] != attends[1];
+        c->layer_is_moe[i] = c->n_experts > 0 && i % experts[0] == experts[1];
+    }
+    drop_unused_states(c);
+    return status;
+}
+
+/* What DeepSeek-V4 computes of its own from its settings (family_internal.h): which layers
+ * compress, and by how much, which choose experts by the token, and two sets of rotary frequencies.
+ */
+
+static const char *const words[] = {
+    [MOE_COMPRESS_NOT] = "sliding_attention",
+    [MOE_COMPRESS_ALL] = "heavily_compressed_attention",
+    [MOE_COMPRESS_CHOSEN] = "compressed_sparse_attention",
+};
+enum { N_WORDS = sizeof words / sizeof words[0] };
+
+/* "layer_types" says how each layer attends; as published "compress_ratios" does, by the positions
+ * of a group. Without either, the first two layers see all groups, then every second one chooses.
+ */
+static int read_compressed_layers(struct moe_config *c, const char *path, const json_t *json,
+                                  struct moe_err *err)
+{
+    static const json_int_t ratios[N_WORDS] = {0, 128, 4};
+    const json_t *types = json_object_get(json, "layer_types");
+    bool named = types && !json_is_null(types);
+    const json_t *list = named ? types : json_object_get(json, "compress_ratios");
+    const char *key = named ? "layer_types" : "compress_ratios";
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_compresses[i] = i < 2 || i % 2 == 0 ? MOE_COMPRESS_ALL : MOE_COMPRESS_CHOSEN;
+    if (!list || json_is_null(list))
+        return MOE_OK;
+    if (!json_is_array(list) || json_array_size(list) < c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
+                        key, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *type = json_string_value(item);
+        uint8_t kind = 0;
+        while (kind < N_WORDS &&
+               (named ? !type || strcmp(type, words[kind]) != 0
+                      : !json_is_integer(item) || json_integer_value(item) != ratios[kind]))
+            kind++;
+        if (kind == N_WORDS)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: '%s' item %" PRIu32 " is none of those that are implemented", path,
+                            key, i);
+        c->layer_compresses[i] = kind;
+    }
+    return MOE_OK;
+}
+
+static int read_ratios(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *rates = json_object_get(json, "compress_rates");
+    c->all_ratio = 128;
+    c->chosen_ratio = 4;
+    int status = MOE_OK;
+    if (json_is_object(rates)) {
+        status = moe_json_get_u32(path, rates, words[MOE_COMPRESS_ALL], MOE_MAX_RATIO, false,
+                                  &c->all_ratio, err);
+        if (status == MOE_OK)
+            status = moe_json_get_u32(path, rates, words[MOE_COMPRESS_CHOSEN], MOE_MAX_RATIO, false,
+                                      &c->chosen_ratio, err);
+    }
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "compress_rate_hca", MOE_MAX_RATIO, false,
+                                  &c->all_ratio, err);
+    if (status == MOE_OK)
+        status = moe_json_get_u32(path, json, "compress_rate_csa", MOE_MAX_RATIO, false,
+                                  &c->chosen_ratio, err);
+    return status;
+}
+
+/* A model that lacks a kind of layer has none of what belongs to it. */
+void family_deepseek_v4_drop(struct moe_config *c)
+{
+    bool has[N_WORDS] = {false};
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        has[c->layer_compresses[i]] = true;
+    if (!has[MOE_COMPRESS_ALL])
+        c->all_ratio = 0;
+    if (!has[MOE_COMPRESS_CHOSEN])
+        c->chosen_ratio = c->index_heads = c->index_dim = c->index_top = 0;
+    if (!moe_config_has_static(c, 0, c->n_layers))
+        c->static_weighed = false;
+}
+
+/* "mlp_layer_types", or the first "num_hash_layers". */
+static int read_static(struct moe_config *c, const char *path, const json_t *json,
+                       struct moe_err *err)
+{
+    const json_t *types = json_object_get(json, "mlp_layer_types");
+    uint32_t n = 3;
+    int status = moe_json_get_u32(path, json, "num_hash_layers", MOE_MAX_LAYERS, false, &n, err);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_static[i] = i < n;
+    if (status != MOE_OK || !types || json_is_null(types))
+        return status;
+    if (!json_is_array(types) || json_array_size(types) < c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'mlp_layer_types' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        c->layer_is_static[i] = type && strcmp(type, "hash_moe") == 0;
+        if (!c->layer_is_static[i] && (!type || strcmp(type, "moe") != 0))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
+                            "implemented",
+                            path, i, type ? type : "?");
+    }
+    return MOE_OK;
+}
+
+int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *rope, double theta,
+                              const char *name, struct moe_err *err)
+{
+    if (rope->kind == MOE_ROPE_LONGROPE)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: LongRoPE is not implemented for this family",
+                        name);
+    if (c->rope_dim < 2 || c->rope_dim > 2 * MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotated values, expected 2 to %d",
+                        name, c->rope_dim, 2 * MOE_MAX_ROPE_PAIRS);
+    if (rope->kind == MOE_ROPE_YARN && rope->attention_factor == 0)
+        rope->attention_factor = 1;
+    int status = moe_rope_apply(c, rope, name, err);
+    if (status != MOE_OK)
+        return status;
+    if (c->rope_scale != 1)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a rotary 'attention_factor' of %g is not implemented", name,
+                        c->rope_scale);
+    if (moe_config_compressing_layers(c, c->n_layers) > 0)
+        c->n_global_freqs = c->rope_dim / 2;
+    for (uint32_t i = 0; i < c->n_global_freqs; i++)
+        c->global_freqs[i] =
+            c->n_rope_freqs ? c->rope_freqs[i] : pow(rope->theta, -2.0 * i / c->rope_dim);
+    c->n_rope_freqs = 0;
+    moe_rope_settings_init(rope);
+    rope->theta = theta;
+    return MOE_OK;
+}
+
+/* *rope: of layers that compress, but for its base where the file does not have both apart; then of
+ * the others, which are not stretched. */
+static int read_rope(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    const json_t *both = json_object_get(json, "rope_parameters");
+    const json_t *main = json_object_get(both, "main");
+    double theta = 1e4;
+    const char *type = "default";
+    int status = moe_json_get_double(path, json, "rope_theta", false, &theta, err);
+    if (status == MOE_OK && json_is_object(main)) {
+        status = moe_json_get_double(path, main, "rope_theta", false, &theta, err);
+        if (status == MOE_OK)
+            status = moe_json_get_text(path, main, "rope_type", false, &type, err);
+    } else if (status == MOE_OK) {
+        rope->theta = 160000;
+        status = moe_json_get_double(path, json, "compress_rope_theta", false, &rope->theta, err);
+    }
+    if (status == MOE_OK && strcmp(type, "default") != 0)
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: this rotary scaling of layers that see a window alone is not "
+                          "implemented",
+                          path);
+    if (c->rope_dim == 0)
+        c->rope_dim = (uint32_t)(c->head_dim * rope->partial);
+    return status == MOE_OK ? family_deepseek_v4_rotary(c, rope, theta, path, err) : status;
+}
+
+int family_deepseek_v4_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
+{
+    c->shared_ff = c->expert_ff;
+    int status = read_compressed_layers(c, path, json, err);
+    if (status == MOE_OK)
+        status = read_ratios(c, path, json, err);
+    if (status == MOE_OK)
+        status = read_static(c, path, json, err);
+    if (status != MOE_OK)
+        return status;
+    family_deepseek_v4_drop(c);
+    return read_rope(c, path, json, rope, err);
+}
+
+/* What Gemma-4 computes of its own from its settings: its layers' kinds, heads and rotations. */
+
+/* Five local layers, then a global one, where nothing is listed; the last is global anyway. */
+static void gemma4_layers(struct moe_config *c, const json_t *json)
+{
+    bool listed = json_is_array(json_object_get(json, "layer_types"));
+    for (uint32_t i = 0; i < c->n_layers && !listed; i++)
+        c->layer_is_windowed[i] = (i + 1) % 6 != 0;
+    if (c->n_layers > 0)
+        c->layer_is_windowed[c->n_layers - 1] = 0;
+}
+
+/* "per_layer_config", as newer writers have it: the same for every global layer, and nothing else.
+ */
+static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_err *err)
+{
+    const json_t *by_layer = json_object_get(json, "per_layer_config");
+    uint32_t n_global = 0, wide = 0, heads = 0;
+    for (uint32_t i = 0; i < c->n_layers && json_is_object(by_layer); i++) {
+        char key[16];
+        snprintf(key, sizeof key, "%" PRIu32, i);
+        const json_t *own = json_object_get(by_layer, key);
+        uint32_t head_dim = c->head_dim, kv_heads = c->n_kv_heads;
+        int status = MOE_OK;
+        if (own)
+            status =
+                moe_json_get_u32(path, own, "head_dim", MOE_MAX_HEAD_DIM, false, &head_dim, err);
+        if (own && status == MOE_OK)
+            status = moe_json_get_u32(path, own, "num_key_value_heads", MOE_MAX_HEADS, false,
+                                      &kv_heads, err);
+        if (status != MOE_OK)
+            return status;
+        bool global = !c->layer_is_windowed[i];
+        if (global && n_global++ == 0) {
+            wide = head_dim;
+            heads = kv_heads;
+        }
+        if (head_dim != (global ? wide : c->head_dim) ||
+            kv_heads != (global ? heads : c->n_kv_heads))
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'per_layer_config' gives layer %" PRIu32
+                            " heads of its own, which only global layers may have, all the same",
+                            path, i);
+    }
+    if (wide) {
+        c->global_head_dim = wide;
+        c->global_kv_heads = heads;
+    }
+    return MOE_OK;
+}
+
+/* The part of a global head that is rotated ("proportional") has the frequencies that it would have
+ * if all were; the other pairs stand still. */
+static int gemma4_global_rope(struct moe_config *c, const char *path, const json_t *json,
+                              struct moe_err *err)
+{
+    const json_t *all = json_object_get(json, "rope_parameters");
+    const json_t *rope = json_object_get(all, "full_attention");
+    double theta = 1e6, partial = 0.25;
+    const char *type = "proportional";
+    if (json_is_object(rope)) {
+        type = "default";
+        partial = 1;
+    } else if (json_is_object(all)) {
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'rope_parameters' says nothing of 'full_attention'", path);
+    }
+    int status = MOE_OK;
+    if (rope)
+        status = moe_json_get_text(path, rope, "rope_type", false, &type, err);
+    if (rope && status == MOE_OK)
+        status = moe_json_get_double(path, rope, "rope_theta", false, &theta, err);
+    if (rope && status == MOE_OK)
+        status = moe_json_get_double(path, rope, "partial_rotary_factor", false, &partial, err);
+    if (status != MOE_OK)
+        return status;
+    if (strcmp(type, "default") == 0)
+        partial = 1;
+    else if (strcmp(type, "proportional") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: rotary scaling '%.60s' of global layers is not implemented", path,
+                        type);
+    if (!(partial >= 0 && partial <= 1) || !(theta > 1) ||
+        c->global_head_dim / 2 > MOE_MAX_ROPE_PAIRS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: rotating %g of %" PRIu32
+                        " values of a head by theta %g makes no sense",
+                        path, partial, c->global_head_dim, theta);
+    uint32_t pairs = c->global_head_dim / 2;
+    uint32_t turning = (uint32_t)(partial * c->global_head_dim / 2);
+    c->n_global_freqs = pairs;
+    for (uint32_t i = 0; i < pairs; i++)
+        c->global_freqs[i] = i < turning ? pow(theta, -(double)i / pairs) : 0;
+    return MOE_OK;
+}
+
+int family_gemma4_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    uint32_t by_layer = 256;
+    bool has_experts = false;
+    int status = moe_json_get_u32(path, json, "hidden_size_per_layer_input", MOE_MAX_HEAD_DIM,
+                                  false, &by_layer, err);
+    if (status == MOE_OK)
+        status = moe_json_get_bool(path, json, "enable_moe_block", false, &has_experts, err);
+    if (status == MOE_OK && by_layer != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: embeddings by layer ('hidden_size_per_layer_input' %" PRIu32
+                        ") are not implemented",
+                        path, by_layer);
+    if (status != MOE_OK)
+        return status;
+    gemma4_layers(c, json);
+    c->embed_scale = sqrtf((float)c->hidden);
+    if (c->global_head_dim == 0)
+        c->global_head_dim = 512;
+    if (c->global_kv_heads == 0 || !c->global_keys_are_values)
+        c->global_kv_heads = c->n_kv_heads;
+    status = gemma4_by_layer(c, path, json, err);
+    if (status == MOE_OK)
+        status = gemma4_global_rope(c, path, json, err);
+    if (has_experts) {
+        memset(c->layer_is_moe, 1, c->n_layers);
+        c->shared_ff = c->dense_ff;
+        c->dense_ff = 0;
+        c->own_norms = c->expert_scale = true;
+    } else {
+        c->n_experts = c->top_k = c->expert_ff = 0;
+    }
+    return status;
+}
+
+/* What Llama-4 computes of its own from its settings: which layers rotate, see a part of the text,
+ * have experts. */
+
+/* "no_rope_layers": 0 for each layer that rotates nothing; without it every n-th. */
+static int read_still_layers(struct moe_config *c, const char *path, const json_t *json,
+                             struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "no_rope_layers");
+    uint32_t every = 4;
+    int status =
+        moe_json_get_u32(path, json, "no_rope_layer_interval", MOE_MAX_LAYERS, false, &every, err);
+    if (status != MOE_OK)
+        return status;
+    bool listed = json_array_size(list) > 0;
+    if (every == 0 || (listed && json_array_size(list) < c->n_layers))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'no_rope_layers' must be a list of %" PRIu32
+                        " layers, or 'no_rope_layer_interval' 1 or more",
+                        path, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        if (listed && !(json_is_integer(item) && json_integer_value(item) >= 0 &&
+                        json_integer_value(item) <= 1))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: 'no_rope_layers' item %" PRIu32 " is neither 0 nor 1", path, i);
+        c->layer_is_windowed[i] = listed ? json_integer_value(item) == 1 : (i + 1) % every != 0;
+    }
+    return MOE_OK;
+}
+
+/* "layer_types", as newer writers add it, says of rotating layers that they see a part. */
+static int check_chunked_layers(const struct moe_config *c, const char *path, const json_t *json,
+                                struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "layer_types");
+    for (uint32_t i = 0; i < c->n_layers && json_is_array(list); i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        bool part = c->layer_is_windowed[i];
+        if (!type || strcmp(type, part ? "chunked_attention" : "full_attention") != 0)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: 'layer_types' item %" PRIu32
+                            " is '%.60s' where 'no_rope_layers' has a layer that %s, which is not "
+                            "implemented",
+                            path, i, type ? type : "?", part ? "rotates" : "does not rotate");
+    }
+    return MOE_OK;
+}
+
+/* "attention_chunk_size"; null: rotating layers see all of a text as well. */
+static int read_parts(struct moe_config *c, const char *path, const json_t *json,
+                      struct moe_err *err)
+{
+    const json_t *width = json_object_get(json, "attention_chunk_size");
+    c->window = width && json_is_null(width) ? c->context_max : 8192;
+    int status = moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false,
+                                  &c->window, err);
+    c->window_chunks = memchr(c->layer_is_windowed, 1, c->n_layers) != NULL;
+    if (!c->window_chunks) /* no layer rotates: all see all */
+        c->window = 0;
+    return status;
+}
+
+/* "attn_temperature_tuning": a truth value, or a number as first published. */
+static int read_query_scale(struct moe_config *c, const char *path, const json_t *json,
+                            struct moe_err *err)
+{
+    const json_t *tuned = json_object_get(json, "attn_temperature_tuning");
+    bool on =
+        !tuned || json_is_true(tuned) || (json_is_integer(tuned) && json_integer_value(tuned) != 0);
+    double scale = 0.1;
+    uint32_t step = 8192;
+    int status = moe_json_get_u32(path, json, "floor_scale", MOE_MAX_CONTEXT, false, &step, err);
+    if (status == MOE_OK)
+        status = moe_json_get_double(path, json, "attn_scale", false, &scale, err);
+    if (status != MOE_OK || !on)
+        return status;
+    if (step == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'floor_scale' 0 makes no sense", path);
+    c->query_step = step;
+    c->query_scale = (float)scale;
+    return MOE_OK;
+}
+
+/* "moe_layers", or every "interleave_moe_layer_step"-th. */
+static int read_moe_layers(struct moe_config *c, const char *path, const json_t *json,
+                           struct moe_err *err)
+{
+    const json_t *list = json_object_get(json, "moe_layers"), *item;
+    uint32_t step = 1;
+    int status = moe_json_get_u32(path, json, "interleave_moe_layer_step", MOE_MAX_LAYERS, false,
+                                  &step, err);
+    if (status == MOE_OK && step == 0)
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: 'interleave_moe_layer_step' 0 makes no sense", path);
+    if (status != MOE_OK)
+        return status;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layer_is_moe[i] = !json_is_array(list) && (i + 1) % step == 0;
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (layer < 0 || layer >= (json_int_t)c->n_layers)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layers' names no layer at item %zu",
+                            path, i);
+        c->layer_is_moe[layer] = 1;
+    }
+    return MOE_OK;
+}
+
+int family_llama4_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool norm = true;
+    (void)rope;
+    c->shared_ff = c->expert_ff;
+    int status = moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err);
+    c->qk_norm = norm ? MOE_QK_NORM_BARE : MOE_QK_NORM_NONE;
+    if (status == MOE_OK)
+        status = read_still_layers(c, path, json, err);
+    if (status == MOE_OK)
+        status = check_chunked_layers(c, path, json, err);
+    if (status == MOE_OK)
+        status = read_parts(c, path, json, err);
+    if (status == MOE_OK)
+        status = read_query_scale(c, path, json, err);
+    if (status == MOE_OK)
+        status = read_moe_layers(c, path, json, err);
+    return status;
+}
+
+/* What Switch Transformers compute of their own from their settings. */
+
+/* A number that may be null; *found says whether it is there. */
+static int read_number(const char *path, const json_t *json, const char *key, uint32_t max,
+                       uint32_t *out, bool *found, struct moe_err *err)
+{
+    const json_t *value = json_object_get(json, key);
+    *found = value && !json_is_null(value);
+    return *found ? moe_json_get_u32(path, json, key, max, false, out, err) : MOE_OK;
+}
+
+/* Which layers of a stack have experts: layer 1 and every `step`-th from there on, all with a step
+ * of 1. Published files have the step as well as the number of such layers, from which
+ * SwitchTransformersConfig derives it; the step counts. */
+static int read_stack(struct moe_config *c, const char *path, const json_t *json,
+                      const char *step_key, const char *count_key, uint32_t first, uint32_t n,
+                      struct moe_err *err)
+{
+    uint32_t step = 0, count = 3;
+    bool found;
+    int status = read_number(path, json, step_key, MOE_MAX_LAYERS, &step, &found, err);
+    if (status == MOE_OK && !found) {
+        status = read_number(path, json, count_key, MOE_MAX_LAYERS, &count, &found, err);
+        step = count > 0 ? n / count : n;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        c->layer_is_moe[first + i] = step > 0 && (step == 1 || i % step == 1);
+    return status;
+}
+
+/* The decoder has as many layers as the encoder where nothing is said. */
+static int read_switch_layers(struct moe_config *c, const char *path, const json_t *json,
+                              struct moe_err *err)
+{
+    uint32_t n_decoder = c->n_encoder;
+    bool found;
+    int status =
+        read_number(path, json, "num_decoder_layers", MOE_MAX_LAYERS, &n_decoder, &found, err);
+    if (status != MOE_OK)
+        return status;
+    if (c->n_encoder == 0 || n_decoder == 0 || c->n_encoder + n_decoder > MOE_MAX_LAYERS)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an encoder of %" PRIu32 " and a decoder of %" PRIu32
+                        " layers: each has at least 1, both together at most %d",
+                        path, c->n_encoder, n_decoder, MOE_MAX_LAYERS);
+    c->n_layers = c->n_encoder + n_decoder;
+    status = read_stack(c, path, json, "encoder_sparse_step", "num_sparse_encoder_layers", 0,
+                        c->n_encoder, err);
+    if (status == MOE_OK)
+        status = read_stack(c, path, json, "decoder_sparse_step", "num_sparse_decoder_layers",
+                            c->n_encoder, n_decoder, err);
+    return status;
+}
+
+int family_switch_hf(struct moe_config *c, const char *path, const json_t *json,
+                     struct moe_rope_settings *rope, struct moe_err *err)
+{
+    bool found;
+    (void)rope;
+    int status = read_switch_layers(c, path, json, err);
+    if (status == MOE_OK)
+        status = read_number(path, json, "decoder_start_token_id", MOE_MAX_DIM, &c->decoder_start,
+                             &found, err);
+    /* T5's decoders begin with padding. */
+    if (status == MOE_OK && !found)
+        status =
+            read_number(path, json, "pad_token_id", MOE_MAX_DIM, &c->decoder_start, &found, err);
+    if (c->tied_head && c->hidden > 0)
+        c->logit_scale = 1 / sqrtf((float)c->hidden);
+    return status;
+}

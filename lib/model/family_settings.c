@@ -1,0 +1,182 @@
+#include "model/family_internal.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "model/config_fields.h"
+
+void family_set_constants(struct moe_config *config, const struct moe_setting *settings)
+{
+    for (; settings && settings->member; settings++)
+        if (!settings->key)
+            moe_config_field_set(config, moe_config_field(settings->member), settings->value);
+}
+
+/* Applies the setting's use to the member, which holds the number read or a default. `old`: the
+ * member's value before. */
+static int use_value(struct moe_config *config, const struct moe_setting *s,
+                     const struct moe_config_field *field, double old, const char *path,
+                     const char *key, struct moe_err *err)
+{
+    double value = moe_config_field_get(config, field);
+    if (s->use == MOE_AS_IS || (s->use == MOE_UNLESS_ZERO && value != 0))
+        return MOE_OK;
+    if (s->use == MOE_UNLESS_ZERO)
+        moe_config_field_set(config, field, old);
+    else if (value == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is 0, which makes no sense", path, key);
+    else if (s->use == MOE_RECIPROCAL)
+        moe_config_field_set(config, field, (double)(1 / (float)value));
+    return MOE_OK;
+}
+
+int family_read_json(struct moe_config *config, const struct moe_setting *settings,
+                     const char *path, const json_t *json, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (const struct moe_setting *s = settings; s && s->member && status == MOE_OK; s++) {
+        if (!s->key)
+            continue;
+        const struct moe_config_field *field = moe_config_field(s->member);
+        double old = moe_config_field_get(config, field);
+        if (s->value != 0)
+            moe_config_field_set(config, field, s->value);
+        if (field->kind == MOE_FIELD_U32 && json_is_null(json_object_get(json, s->key)))
+            moe_config_field_set(config, field, 0);
+        status = moe_config_field_read(config, field, path, json, s->key, s->required, err);
+        if (status == MOE_OK)
+            status = use_value(config, s, field, old, path, s->key, err);
+    }
+    return status;
+}
+
+/* A choice is never read: GGUF has none. */
+static int read_gguf_field(struct moe_config *config, const struct moe_config_field *field,
+                           const struct moe_gguf *gguf, const char *key, bool required,
+                           struct moe_err *err)
+{
+    char *at = (char *)config + field->offset;
+    double value = moe_config_field_get(config, field);
+    if (field->kind == MOE_FIELD_U32)
+        return moe_gguf_get_u32(gguf, key, field->max, required, (uint32_t *)at, err);
+    if (field->kind == MOE_FIELD_BOOL)
+        return moe_gguf_get_bool(gguf, key, required, (bool *)at, err);
+    int status = moe_gguf_get_double(gguf, key, required, &value, err);
+    moe_config_field_set(config, field, value);
+    return status;
+}
+
+int family_read_gguf(struct moe_config *config, const struct moe_setting *settings,
+                     const struct moe_gguf *gguf, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (const struct moe_setting *s = settings; s && s->member && status == MOE_OK; s++) {
+        if (!s->key)
+            continue;
+        const struct moe_config_field *field = moe_config_field(s->member);
+        struct moe_gguf_key key = moe_gguf_arch_key(gguf, s->key);
+        double old = moe_config_field_get(config, field);
+        if (s->value != 0)
+            moe_config_field_set(config, field, s->value);
+        status = read_gguf_field(config, field, gguf, key.text, s->required, err);
+        if (status == MOE_OK)
+            status = use_value(config, s, field, old, moe_gguf_path(gguf), key.text, err);
+    }
+    return status;
+}
+
+/* The value as it is usually written. */
+static void value_text(const json_t *value, char *out, size_t room)
+{
+    if (json_is_string(value))
+        snprintf(out, room, "%s", json_string_value(value));
+    else if (json_is_boolean(value))
+        snprintf(out, room, "%s", json_is_true(value) ? "true" : "false");
+    else if (json_is_number(value))
+        snprintf(out, room, "%.9g", json_number_value(value));
+    else
+        snprintf(out, room, "%s", json_is_array(value) ? "a list" : "an object");
+}
+
+/* Whether the text is one of the names between '|'. */
+static bool is_one_of(const char *text, const char *names)
+{
+    for (size_t n; *names; names += names[n] ? n + 1 : n) {
+        n = strcspn(names, "|");
+        if (strlen(text) == n && memcmp(text, names, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int refuse(const struct moe_only *only, const char *path, const char *key, const char *text,
+                  struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: '%s' is %s, only %.*s is implemented for this family", path, key, text,
+                    (int)strcspn(only->value, "|"), only->value);
+}
+
+int family_check_only(const struct moe_only *only, const char *path, const json_t *json,
+                      struct moe_err *err)
+{
+    for (; only && only->key; only++) {
+        char text[64];
+        const json_t *value = json_object_get(json, only->key);
+        if (!value || json_is_null(value))
+            continue;
+        value_text(value, text, sizeof text);
+        if (!is_one_of(text, only->value))
+            return refuse(only, path, only->key, text, err);
+    }
+    return MOE_OK;
+}
+
+int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *gguf,
+                           struct moe_err *err)
+{
+    for (; only && only->key; only++) {
+        char text[64] = "a list";
+        const char *said;
+        double number;
+        bool truth;
+        struct moe_gguf_key key = moe_gguf_arch_key(gguf, only->key);
+        if (!moe_gguf_has(gguf, key.text))
+            continue;
+        if (moe_gguf_get_double(gguf, key.text, true, &number, NULL) == MOE_OK)
+            snprintf(text, sizeof text, "%.9g", number);
+        else if (moe_gguf_get_bool(gguf, key.text, true, &truth, NULL) == MOE_OK)
+            snprintf(text, sizeof text, "%s", truth ? "true" : "false");
+        else if (moe_gguf_get_text(gguf, key.text, true, &said, NULL) == MOE_OK)
+            snprintf(text, sizeof text, "%s", said);
+        if (!is_one_of(text, only->value))
+            return refuse(only, moe_gguf_path(gguf), key.text, text, err);
+    }
+    return MOE_OK;
+}
+
+struct moe_gguf_key moe_gguf_arch_key(const struct moe_gguf *gguf, const char *name)
+{
+    struct moe_gguf_key key;
+    const char *arch = "?";
+    moe_gguf_get_text(gguf, "general.architecture", false, &arch, NULL);
+    snprintf(key.text, sizeof key.text, "%.60s.%.60s", arch, name);
+    return key;
+}
+
+void moe_windows_apply(struct moe_config *config, enum moe_window_layers layers,
+                       uint32_t max_layers)
+{
+    /* gpt-oss has windows in any case: moe_config_check refuses one of no width. */
+    if (config->window == 0 && layers != MOE_WINDOW_EVEN)
+        return;
+    for (uint32_t i = 0; i < config->n_layers; i++) {
+        bool even = i % 2 == 0;
+        config->layer_is_windowed[i] = layers == MOE_WINDOW_ALL ||
+                                       (layers == MOE_WINDOW_EVEN && even) ||
+                                       (layers == MOE_WINDOW_FROM && i >= max_layers) ||
+                                       (layers == MOE_WINDOW_EVEN_BELOW && even && i < max_layers);
+    }
+}

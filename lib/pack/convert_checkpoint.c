@@ -1,0 +1,797 @@
+/* From a checkpoint to a pack. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "fmt/checkpoint.h"
+#include "fmt/gguf.h"
+#include "model/family.h"
+#include "model/read.h"
+#include "model/routes.h"
+#include "model/sampling.h"
+#include "pack/convert_internal.h"
+#include "prompt/chat.h"
+#include "text/vocab.h"
+
+/*
+ * The weights of a checkpoint into a pack, one matrix or one expert at a time.
+ */
+/* A checkpoint being converted. */
+struct checkpoint_source {
+    struct moe_checkpoint *checkpoint;
+    const struct moe_gguf *gguf; /* its metadata; NULL for a directory */
+    const struct moe_family *family;
+    struct moe_config config;
+    struct convert_source from; /* where the model's tensors lie in the checkpoint */
+    bool *used;                 /* per tensor of the checkpoint */
+    /* Per variant: the codes of every expert matrix can be carried over at its bits. */
+    bool carried[CONVERT_MAX_VARIANTS];
+    bool quantized;            /* some matrix is */
+    struct moe_expert_map own; /* the bits that keep the precision of each expert; owns them */
+};
+
+/* Reads a dense tensor that the model has and writes it. */
+int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                      uint32_t layer, struct moe_err *err);
+
+/* Reads an expert once and writes it in all variants. */
+int convert_put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                       uint32_t number, struct moe_err *err);
+
+/* ---- First pass: everything is there ---- */
+
+static void mark(struct converter *c, struct checkpoint_source *s, const struct convert_view *view)
+{
+    s->used[moe_checkpoint_index(s->checkpoint, view->tensor)] = true;
+    c->total += convert_view_bytes(view);
+}
+
+/* A tensor without a place in the model means that the model computes something that we do not. */
+static int check_unused(const struct converter *c, const struct checkpoint_source *s,
+                        struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint) && status == MOE_OK; i++) {
+        const struct moe_tensor *tensor = moe_checkpoint_at(s->checkpoint, i);
+        const char *name = tensor->name;
+        /* Shared experts that a model has none of may be there, of width 0. */
+        bool known = s->used[i] || tensor->n_items == 0 || convert_may_ignore(&s->from, name);
+        status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
+        c->report->n_beyond +=
+            !s->used[i] && convert_is_beyond(&s->from, name) && !convert_is_shared(&s->from, name);
+        c->report->n_visual += convert_sees_images(&s->from, name);
+        if (status == MOE_OK && !known)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: tensor '%.200s' has no place in a %s model as %s describes it",
+                            moe_checkpoint_dir(s->checkpoint), name, s->family->name,
+                            s->gguf ? "its metadata" : "config.json");
+    }
+    return status;
+}
+
+/* Calls fn for every dense tensor the model has, in the order of the pack. */
+static int walk_dense(struct converter *c, struct checkpoint_source *s,
+                      int (*fn)(struct converter *c, struct checkpoint_source *s,
+                                enum moe_tensor_role role, uint32_t layer, struct moe_err *err),
+                      struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (int per_layer = 0; per_layer < 2; per_layer++)
+        for (uint32_t layer = 0; layer < (per_layer ? moe_config_all_layers(&s->config) : 1);
+             layer++)
+            for (int role = 0; role < MOE_T_N_ROLES; role++) {
+                uint32_t rows, cols;
+                if (moe_tensor_spec(role)->per_layer != per_layer ||
+                    !moe_tensor_shape(&s->config, role, layer, &rows, &cols))
+                    continue;
+                c->ahead = layer >= s->config.n_layers;
+                status = fn(c, s, role, layer, err);
+                if (status != MOE_OK)
+                    return status;
+            }
+    return MOE_OK;
+}
+
+/* Calls fn for every expert, layer by layer. */
+static int walk_experts(struct converter *c, struct checkpoint_source *s,
+                        int (*fn)(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                                  uint32_t expert, struct moe_err *err),
+                        struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t layer = 0; layer < moe_config_all_layers(&s->config); layer++)
+        for (uint32_t e = 0; s->config.layer_is_moe[layer] && e < s->config.n_experts; e++) {
+            c->ahead = layer >= s->config.n_layers;
+            status = fn(c, s, layer, e, err);
+            if (status != MOE_OK)
+                return status;
+        }
+    return MOE_OK;
+}
+
+static int check_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                       uint32_t layer, struct moe_err *err)
+{
+    struct convert_view view;
+    int status = convert_view_dense(&s->from, role, layer, &view, err);
+    if (status == MOE_OK)
+        mark(c, s, &view);
+    return status;
+}
+
+/* ---- The source's own precision ---- */
+
+static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                     uint32_t layer, struct moe_err *err)
+{
+    struct convert_view view;
+    int status = convert_view_dense(&s->from, role, layer, &view, err);
+    if (status == MOE_OK && moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
+        s->quantized |= moe_dtype_block(view.tensor->dtype)->items > 1;
+    return status;
+}
+
+static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                      uint32_t expert, struct moe_err *err)
+{
+    struct moe_bits *own = &s->own.bits[(uint64_t)layer * s->config.n_experts + expert];
+    int status = MOE_OK;
+    (void)c;
+    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+        struct convert_view view;
+        uint32_t rows, cols;
+        if (moe_expert_part_is_bias(part) || !moe_expert_part_shape(&s->config, part, &rows, &cols))
+            continue;
+        status = convert_view_expert(&s->from, layer, expert, part, &view, err);
+        if (status != MOE_OK)
+            break;
+        const struct moe_ggml_type *type = moe_dtype_block(view.tensor->dtype);
+        int *bits = moe_expert_part_is_down(part) ? &own->down : &own->gate_up;
+        int needed = moe_ggml_bits(type);
+        *bits = needed > *bits ? needed : *bits;
+        s->quantized |= type->items > 1;
+    }
+    return status;
+}
+
+/* The one variant that keeps every expert's precision. */
+static void choose_own_variant(const struct checkpoint_source *s,
+                               struct moe_convert_options *options)
+{
+    const struct moe_bits *first = NULL;
+    bool same = true;
+    for (uint64_t i = 0; i < (uint64_t)s->own.n_layers * s->own.n_experts; i++) {
+        const struct moe_bits *bits = &s->own.bits[i];
+        if (bits->down == 0)
+            continue;
+        first = first ? first : bits;
+        same = same && moe_bits_equal(*bits, *first);
+    }
+    if (!first)
+        return; /* no experts */
+    options->n_experts = 1;
+    options->experts[0] = same ? *first : (struct moe_bits){0};
+    options->map = same ? NULL : &s->own;
+}
+
+/* Replaces own_experts and own_dense by what they mean for this source. */
+static int take_own(struct converter *c, struct checkpoint_source *s,
+                    struct moe_convert_options *options, struct moe_err *err)
+{
+    s->own = (struct moe_expert_map){.name = moe_checkpoint_dir(s->checkpoint),
+                                     .n_layers = moe_config_all_layers(&s->config),
+                                     .n_experts = s->config.n_experts};
+    s->own.bits = moe_alloc((uint64_t)s->own.n_layers * s->own.n_experts, sizeof *s->own.bits, err);
+    int status = s->own.bits ? walk_dense(c, s, see_dense, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = walk_experts(c, s, see_expert, err);
+    if (status != MOE_OK)
+        return status;
+    c->quantized = s->quantized;
+    c->report->kept_experts = s->quantized && options->own_experts;
+    c->report->kept_dense = s->quantized && options->own_dense;
+    if (c->report->kept_experts)
+        choose_own_variant(s, options);
+    return MOE_OK;
+}
+
+/* ---- What is carried over ---- */
+
+static void check_carried(const struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                          uint32_t expert, const struct convert_view *view, int part)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
+    for (int v = 0; v < c->n_variants && !moe_expert_part_is_bias(part); v++)
+        if (view->transposed || type->items == 1 ||
+            moe_ggml_layout(type, convert_part_bits(convert_bits(c, v, layer, expert), part))
+                    .kind == MOE_LAYOUT_NONE)
+            s->carried[v] = false;
+}
+
+static int check_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                        uint32_t expert, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+        struct convert_view view;
+        uint32_t rows, cols;
+        if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
+            continue;
+        status = convert_view_expert(&s->from, layer, expert, part, &view, err);
+        if (status == MOE_OK) {
+            mark(c, s, &view);
+            check_carried(c, s, layer, expert, &view, part);
+        }
+    }
+    return status;
+}
+
+/* ---- Sections ---- */
+
+static int put_chat_template(struct converter *c, const struct checkpoint_source *s,
+                             struct moe_err *err)
+{
+    struct moe_buf text = {0};
+    int status = MOE_OK;
+    if (s->gguf)
+        status = moe_chat_read_gguf(s->gguf, &text, err);
+    else
+        status = moe_chat_read_template(moe_checkpoint_dir(s->checkpoint), &text, err);
+    if (status == MOE_OK && text.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path);
+    if (status == MOE_OK)
+        status = moe_pack_put_section(c->writer, MOE_PACK_CHAT, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+static int put_sampling(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
+{
+    struct moe_sampler_options published;
+    struct moe_buf text = {0};
+    int status = s->gguf ? moe_sampling_read_gguf(&published, s->gguf, err)
+                         : moe_sampling_read_hf(&published, moe_checkpoint_dir(s->checkpoint), err);
+    if (status == MOE_OK)
+        status = moe_sampling_write(&published, &text, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_section(c->writer, MOE_PACK_SAMPLING, text.data, text.size, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+static int put_provenance(struct converter *c, const char *dir, struct moe_err *err)
+{
+    char name[MOE_SOURCE_NAME_BYTES];
+    moe_convert_source_name(dir, name);
+    bool printable = moe_utf8_valid((const uint8_t *)name, strlen(name));
+    struct moe_buf text = {0};
+    struct moe_emit e;
+    moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "tool", "moe-quantize");
+    moe_emit_text(&e, "version", MOE_VERSION);
+    moe_emit_text(&e, "source", printable ? name : "?");
+    moe_emit_text(&e, "method", c->options->method->name);
+    moe_emit_u64(&e, "group", c->options->group);
+    if (c->report->kept_dense)
+        moe_emit_text(&e, "dense", "own");
+    else
+        moe_emit_i64(&e, "dense", c->options->dense_bits);
+    convert_emit_experts(c, &e);
+    convert_emit_map(c, &e);
+    int status = convert_put_provenance(c, &e, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+/* The description as it is without layers that draft: a model is the same with and without. */
+static int hash_description(struct converter *c, struct checkpoint_source *s, struct moe_err *err)
+{
+    uint32_t n_ahead = s->config.n_ahead;
+    struct moe_buf plain = {0};
+    s->config.n_ahead = 0;
+    moe_config_write(&s->config, &plain);
+    s->config.n_ahead = n_ahead;
+    c->fingerprint = moe_hash64_chain(c->fingerprint, plain.data, plain.size);
+    int status =
+        plain.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path) : MOE_OK;
+    moe_buf_release(&plain);
+    return status;
+}
+
+static int put_sections(struct converter *c, struct checkpoint_source *s,
+                        const struct moe_buf *model, const struct moe_buf *tokenizer,
+                        struct moe_err *err)
+{
+    const char *dir = moe_checkpoint_dir(s->checkpoint);
+    int status = hash_description(c, s, err);
+    if (status != MOE_OK)
+        return status;
+    c->fingerprint = moe_hash64_chain(c->fingerprint, tokenizer->data, tokenizer->size);
+    status = moe_pack_put_section(c->writer, MOE_PACK_MODEL, model->data, model->size, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_section(c->writer, MOE_PACK_TOKENIZER, tokenizer->data,
+                                      tokenizer->size, err);
+    if (status == MOE_OK)
+        status = put_chat_template(c, s, err);
+    if (status == MOE_OK)
+        status = put_sampling(c, s, err);
+    if (status == MOE_OK)
+        status = put_provenance(c, dir, err);
+    return status;
+}
+
+/* ---- The conversion ---- */
+
+/* A directory's config.json is read before its weights are looked for: a model that is not known is
+ * not helped by them. */
+static int read_description(struct checkpoint_source *s, const char *dir, struct moe_err *err)
+{
+    int status = MOE_OK;
+    char *config = moe_path_join(dir, "config.json", err);
+    if (!config)
+        return MOE_ERR_MEMORY;
+    bool described = moe_path_exists(config);
+    free(config);
+    if (described)
+        status = moe_config_read_hf(&s->config, dir, err);
+    if (status == MOE_OK)
+        status = moe_checkpoint_open(&s->checkpoint, dir, err);
+    if (status != MOE_OK || described)
+        return status;
+    s->gguf = moe_checkpoint_gguf(s->checkpoint);
+    return s->gguf ? moe_config_read_gguf(&s->config, s->checkpoint, err)
+                   : moe_config_read_hf(&s->config, dir, err); /* for its error */
+}
+
+/* Takes a head that is there although it is said to be the embedding: with other values it is the
+ * model's own, as transformers (5) loads such checkpoints, of all families; otherwise it is the
+ * embedding once more. GGUF says that they are one by having no head. */
+static int take_head(struct checkpoint_source *s, struct moe_err *err)
+{
+    const struct moe_tensor *head;
+    bool same = true;
+    int status = MOE_OK;
+    if (!s->config.tied_head)
+        return MOE_OK;
+    status = convert_compare_head(&s->from, &head, &same, err);
+    if (status == MOE_OK && head && same)
+        s->used[moe_checkpoint_index(s->checkpoint, head)] = true;
+    s->config.tied_head = same;
+    return status;
+}
+
+static int open_source(struct checkpoint_source *s, const char *dir, struct moe_err *err)
+{
+    int status = read_description(s, dir, err);
+    if (status != MOE_OK)
+        return status;
+    s->family = moe_family_find(s->config.family);
+    if (!s->family)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: unknown family '%s'", dir, s->config.family);
+    s->from = (struct convert_source){.checkpoint = s->checkpoint,
+                                      .config = &s->config,
+                                      .family = s->family,
+                                      .naming = s->gguf ? MOE_NAMING_GGUF : MOE_NAMING_HF};
+    for (int v = 0; v < CONVERT_MAX_VARIANTS; v++)
+        s->carried[v] = true;
+    s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
+    return s->used ? take_head(s, err) : MOE_ERR_MEMORY;
+}
+
+/* Whether the checkpoint has every tensor of a layer, but for its experts' after the first. */
+static bool is_whole(const struct checkpoint_source *s, uint32_t layer)
+{
+    struct convert_view view;
+    uint32_t rows, cols;
+    bool whole = true;
+    for (int role = 0; role < MOE_T_N_ROLES && whole; role++)
+        if (moe_tensor_spec(role)->per_layer &&
+            moe_tensor_shape(&s->config, role, layer, &rows, &cols))
+            whole = convert_view_dense(&s->from, role, layer, &view, NULL) == MOE_OK;
+    for (int part = 0; part < MOE_E_N_PARTS && whole; part++)
+        if (moe_expert_part_shape(&s->config, part, &rows, &cols))
+            whole = convert_view_expert(&s->from, layer, 0, part, &view, NULL) == MOE_OK;
+    return whole;
+}
+
+/* A layer that drafts is taken where it is whole, behind a model that it is implemented for. */
+static void find_ahead(struct checkpoint_source *s)
+{
+    uint32_t layer = s->config.n_layers;
+    moe_config_set_ahead(&s->config, 1);
+    if (moe_config_check(&s->config, "", NULL) == MOE_OK && is_whole(s, layer)) {
+        s->config.n_drafting = 1;
+        return;
+    }
+    if (layer < MOE_MAX_LAYERS)
+        s->config.layer_is_moe[layer] = 0;
+    moe_config_set_ahead(&s->config, 0);
+}
+
+/* What the pack will say of the model and its tokenizer, read as opening a pack reads it
+ * (infer/model.c): what would be refused there is refused here, before anything is converted. */
+static int check_sections(const struct checkpoint_source *s, const struct moe_buf *model,
+                          const struct moe_buf *tokens, struct moe_err *err)
+{
+    const char *dir = moe_checkpoint_dir(s->checkpoint);
+    struct moe_tokenizer *tokenizer = NULL;
+    struct moe_config *config = NULL;
+    if (model->failed || tokens->failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", dir);
+    config = moe_alloc(1, sizeof *config, err);
+    int status =
+        config ? moe_config_read(config, dir, model->data, model->size, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_tokenizer_read(&tokenizer, dir, tokens->data, tokens->size, err);
+    moe_tokenizer_free(tokenizer);
+    free(config);
+    return status;
+}
+
+static int create_pack(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
+{
+    if (s->config.n_experts == 0)
+        c->n_variants = 0; /* a dense model has nothing to store in variants */
+    for (int v = 0; v < c->n_variants; v++) {
+        convert_describe_variant(c, v, &c->described[v]);
+        if (s->carried[v])
+            strcpy(c->described[v].method, "carried");
+    }
+    int status =
+        moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
+                        c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err);
+    return status == MOE_OK ? moe_pack_put_ahead(c->writer, s->config.n_ahead, err) : status;
+}
+
+int moe_convert_checkpoint(const char *dir, const char *out_path,
+                           const struct moe_convert_options *options,
+                           struct moe_convert_report *report, struct moe_err *err)
+{
+    struct moe_convert_options wanted = *options;
+    struct converter c = {.report = report, .source_path = dir, .out_path = out_path};
+    struct checkpoint_source *s = NULL;
+    struct moe_tokenizer *tokenizer = NULL;
+    struct moe_buf model = {0}, tokens = {0};
+    int status = convert_start(&c, &wanted, true, err);
+    *report = (struct moe_convert_report){0};
+    if (status == MOE_OK)
+        status = convert_check_output(&c, err);
+    if (status == MOE_OK && !(s = moe_alloc(1, sizeof *s, err)))
+        status = MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = open_source(s, dir, err);
+    if (status == MOE_OK) {
+        c.n_layers = s->config.n_layers;
+        if (!options->no_ahead)
+            find_ahead(s);
+        c.no_gate = !moe_act_is_gated(s->config.expert_act);
+        status = take_own(&c, s, &wanted, err);
+    }
+    if (status == MOE_OK)
+        status = convert_start(&c, &wanted, true, err);
+    if (status == MOE_OK)
+        status = convert_check_map(&c, s->config.n_experts, s->config.layer_is_moe, err);
+    if (status == MOE_OK)
+        status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
+                         : moe_tokenizer_read_hf(&tokenizer, dir, err);
+    if (status == MOE_OK) {
+        moe_config_write(&s->config, &model);
+        moe_tokenizer_write(tokenizer, &tokens);
+        status = check_sections(s, &model, &tokens, err);
+    }
+    if (status == MOE_OK)
+        status = walk_dense(&c, s, check_dense, err);
+    if (status == MOE_OK)
+        status = walk_experts(&c, s, check_expert, err);
+    if (status == MOE_OK)
+        status = check_unused(&c, s, err);
+    if (status == MOE_OK)
+        status = create_pack(&c, s, err);
+    if (status == MOE_OK)
+        status = put_sections(&c, s, &model, &tokens, err);
+    if (status == MOE_OK)
+        status = walk_dense(&c, s, convert_put_dense, err);
+    if (status == MOE_OK)
+        status = walk_experts(&c, s, convert_put_expert, err);
+    if (status == MOE_OK) {
+        moe_pack_set_source_fingerprint(c.writer, c.fingerprint);
+        s->own.source_fingerprint = c.fingerprint;
+        status = convert_check_map_source(&c, c.fingerprint, err);
+    }
+    if (status == MOE_OK)
+        status = convert_commit(&c, err);
+    moe_pack_abort(c.writer);
+    convert_release(&c);
+    moe_buf_release(&model);
+    moe_buf_release(&tokens);
+    moe_tokenizer_free(tokenizer);
+    if (s) {
+        moe_checkpoint_close(s->checkpoint);
+        free(s->used);
+        free(s->own.bits);
+    }
+    free(s);
+    return status;
+}
+
+/* ---- Weights: every matrix of every layer ---- */
+
+static bool is_quantized(enum moe_dtype dtype)
+{
+    return moe_dtype_block(dtype)->items > 1;
+}
+
+static int read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                     struct moe_err *err)
+{
+    return convert_view_read(source->tensor, first, n, out, err);
+}
+
+static int read_row_blocks(const struct row_source *source, uint32_t first, uint32_t n,
+                           uint8_t *out, struct moe_err *err)
+{
+    return convert_view_read_blocks(source->tensor, first, n, out, err);
+}
+
+/* The 16-bit layout closest to the type's values: F16 has more digits, MXFP4 needs BF16's range. */
+static uint16_t float16_of(enum moe_dtype dtype)
+{
+    bool f16 = dtype == MOE_DTYPE_F16 || (is_quantized(dtype) && dtype != MOE_DTYPE_MXFP4);
+    return f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
+}
+
+/* The view's rows; it must stay valid. `sixteen`: 16 bits are wanted, so that an f32 tensor is read
+ * once to choose which. */
+static int source_of(struct converter *c, const struct convert_view *view, bool sixteen,
+                     struct row_source *out, struct moe_err *err)
+{
+    enum moe_dtype dtype = view->tensor->dtype;
+    bool quantized = is_quantized(dtype);
+    *out = (struct row_source){
+        .name = view->tensor->name,
+        .type = c->quantized ? moe_dtype_block(dtype)->name : NULL,
+        .rows = view->rows,
+        .cols = view->cols,
+        .bytes = convert_view_bytes(view),
+        .float16_kind = float16_of(dtype),
+        .hashed = !c->ahead,
+        .read = read_rows,
+        .tensor = view,
+        .block = quantized && !view->transposed ? moe_dtype_block(dtype) : NULL,
+        .read_blocks = read_row_blocks,
+    };
+    return sixteen && dtype == MOE_DTYPE_F32
+               ? convert_choose_float16(c, out, &out->float16_kind, NULL, err)
+               : MOE_OK;
+}
+
+/* The bits that a dense matrix needs to keep its precision: 16 are enough for most of those that
+ * checkpoints have in F32. */
+static int own_bits(struct converter *c, const struct convert_view *view,
+                    const struct row_source *source, int *bits, struct moe_err *err)
+{
+    uint16_t kind;
+    bool exact;
+    *bits = moe_ggml_bits(moe_dtype_block(view->tensor->dtype));
+    if (*bits != 32)
+        return MOE_OK;
+    int status = convert_choose_float16(c, source, &kind, &exact, err);
+    *bits = exact ? 16 : 32;
+    return status;
+}
+
+/* A vector stays f32, which an encoder would not look at (quant/quantize.h). */
+static int check_finite(const struct converter *c, const struct convert_view *view,
+                        const float *values, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < view->rows; i++)
+        if (!isfinite(values[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s': the weight at %" PRIu64
+                            " is %s (damaged checkpoint?)",
+                            c->source_path, view->tensor->name, convert_view_line(view, i),
+                            isnan(values[i]) ? "not a number" : "infinite");
+    return MOE_OK;
+}
+
+/* Reads the experts of every token. */
+static int read_routes(const struct moe_config *config, const struct convert_view *view, float *out,
+                       struct moe_err *err)
+{
+    uint32_t *numbers = moe_alloc(view->rows, sizeof *numbers, err);
+    if (!numbers)
+        return MOE_ERR_MEMORY;
+    int status =
+        moe_checkpoint_read_numbers(view->checkpoint, view->tensor, 0, view->rows, numbers, err);
+    for (uint32_t i = 0; i < view->rows && status == MOE_OK; i++)
+        out[i] = (float)numbers[i]; /* of experts that there are exactly */
+    free(numbers);
+    return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(view->checkpoint),
+                                               view->tensor->name, err)
+                            : status;
+}
+
+/* Values as the model computes with them. */
+static int change_values(const struct converter *c, const struct convert_view *view, float *values,
+                         struct moe_err *err)
+{
+    for (uint32_t i = 0; view->stored == MOE_STORED_LESS_ONE && i < view->rows; i++)
+        values[i] += 1;
+    for (uint32_t i = 0; view->stored == MOE_STORED_NEGATIVE_EXP && i < view->rows; i++) {
+        if (!(values[i] < 0))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s': a value is %g, only negative ones make sense",
+                            c->source_path, view->tensor->name, (double)values[i]);
+        values[i] = (float)log(-(double)values[i]);
+    }
+    return MOE_OK;
+}
+
+/* Reads a vector: plain f32, not panels. `out` has room for its rows. routes: it is a table of
+ * experts in a model of this description; NULL: it is not. */
+static int read_vector(struct converter *c, const struct convert_view *view,
+                       const struct moe_config *routes, float *out, struct moe_err *err)
+{
+    int status = routes ? read_routes(routes, view, out, err)
+                        : convert_view_read(view, 0, view->rows, out, err);
+    if (status == MOE_OK)
+        status = check_finite(c, view, out, err);
+    if (status != MOE_OK)
+        return status;
+    status = change_values(c, view, out, err);
+    if (status != MOE_OK)
+        return status;
+    if (!c->ahead)
+        c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
+    c->done += convert_view_bytes(view);
+    c->report->source_bytes += convert_view_bytes(view);
+    return MOE_OK;
+}
+
+static int put_vector(struct converter *c, const struct convert_view *view,
+                      const struct moe_config *routes, struct moe_pack_tensor *entry,
+                      struct moe_err *err)
+{
+    float *values = moe_alloc(view->rows, sizeof *values, err);
+    if (!values)
+        return MOE_ERR_MEMORY;
+    entry->is_vector = true;
+    entry->layout.kind = MOE_LAYOUT_F32;
+    int status = read_vector(c, view, routes, values, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_tensor(c->writer, entry, values, err);
+    free(values);
+    return status;
+}
+
+int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                      uint32_t layer, struct moe_err *err)
+{
+    struct convert_view view;
+    struct row_source source;
+    enum moe_tensor_kind kind = moe_tensor_spec(role)->kind;
+    int status = convert_view_dense(&s->from, role, layer, &view, err);
+    if (status != MOE_OK)
+        return status;
+    struct moe_pack_tensor entry = {.rows = view.rows, .cols = view.cols};
+    moe_tensor_pack_name(role, layer, entry.name);
+    c->report->dense_weights += (uint64_t)view.rows * view.cols;
+    if (kind == MOE_KIND_VECTOR)
+        return put_vector(c, &view, role == MOE_T_ROUTES ? &s->config : NULL, &entry, err);
+    int bits = c->options->dense_bits;
+    if (kind == MOE_KIND_ROUTER)
+        bits = view.tensor->dtype == MOE_DTYPE_F32 || is_quantized(view.tensor->dtype) ? 32 : 16;
+    else if (c->report->kept_dense)
+        status = source_of(c, &view, false, &source, err);
+    if (kind != MOE_KIND_ROUTER && c->report->kept_dense && status == MOE_OK)
+        status = own_bits(c, &view, &source, &bits, err);
+    if (status == MOE_OK)
+        status = source_of(c, &view, bits == 16, &source, err);
+    if (status != MOE_OK)
+        return status;
+    entry.layout = convert_source_layout(c, &source, bits);
+    return convert_put_matrix(c, &source, &entry, err);
+}
+
+/* One expert being converted: its parts, in the order of the class's matrices. */
+struct expert {
+    int n_parts;
+    int part[MOE_E_N_PARTS];
+    struct convert_view views[MOE_E_N_PARTS];
+    struct row_source sources[MOE_E_N_PARTS];
+    struct moe_bits bits[CONVERT_MAX_VARIANTS];
+    struct moe_expert_class classes[CONVERT_MAX_VARIANTS];
+    uint8_t *blocks[CONVERT_MAX_VARIANTS];
+    uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS];
+};
+
+static bool wants_sixteen(const struct converter *c, const struct expert *e, int part)
+{
+    bool sixteen = false;
+    for (int v = 0; v < c->n_variants; v++)
+        sixteen |= convert_part_bits(e->bits[v], part) == 16;
+    return sixteen;
+}
+
+static int find_parts(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                      uint32_t number, struct expert *e, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+        uint32_t rows, cols;
+        if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
+            continue;
+        int i = e->n_parts++;
+        bool sixteen = wants_sixteen(c, e, part);
+        e->part[i] = part;
+        status = convert_view_expert(&s->from, layer, number, part, &e->views[i], err);
+        if (status == MOE_OK)
+            status = source_of(c, &e->views[i], sixteen, &e->sources[i], err);
+        if (status == MOE_OK)
+            c->report->expert_weights += (uint64_t)e->views[i].rows * e->views[i].cols;
+    }
+    return status;
+}
+
+static void make_class(const struct converter *c, const struct expert *e, struct moe_bits bits,
+                       struct moe_expert_class *out)
+{
+    *out = (struct moe_expert_class){.n_segments = 2, .n_matrices = (uint32_t)e->n_parts};
+    for (int i = 0; i < e->n_parts; i++) {
+        struct moe_class_matrix *m = &out->matrices[i];
+        int part = e->part[i], part_width = convert_part_bits(bits, part);
+        m->role = (uint16_t)(MOE_ROLE_GATE + part);
+        m->segment = moe_expert_part_is_down(part);
+        m->layout = convert_source_layout(c, &e->sources[i], part_width ? part_width : 32);
+        m->rows = e->views[i].rows;
+        m->cols = e->views[i].cols;
+    }
+    convert_place_matrices(out);
+}
+
+/* Reads part i once and encodes it for all variants. */
+static int encode_part(struct converter *c, struct expert *e, int i, struct moe_err *err)
+{
+    struct row_target targets[CONVERT_MAX_VARIANTS];
+    for (int v = 0; v < c->n_variants; v++) {
+        const struct moe_class_matrix *m = &e->classes[v].matrices[i];
+        targets[v] = (struct row_target){m->layout, e->segments[v][m->segment] + m->offset,
+                                         &c->report->error[c->variants[v].option]};
+    }
+    if (!moe_expert_part_is_bias(e->part[i]))
+        return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
+    int status = read_vector(c, &e->views[i], NULL, (float *)targets[0].out, err);
+    for (int v = 1; v < c->n_variants && status == MOE_OK; v++)
+        memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->views[i].rows);
+    return status;
+}
+
+int convert_put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                       uint32_t number, struct moe_err *err)
+{
+    struct expert e = {0};
+    for (int v = 0; v < c->n_variants; v++)
+        e.bits[v] = convert_bits(c, v, layer, number);
+    int status = find_parts(c, s, layer, number, &e, err);
+    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+        make_class(c, &e, e.bits[v], &e.classes[v]);
+        status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
+    }
+    for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
+        status = encode_part(c, &e, i, err);
+    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+        uint32_t index;
+        status = moe_pack_put_class(c->writer, &e.classes[v], &index, err);
+        if (status == MOE_OK)
+            status = moe_pack_put_expert(c->writer, layer, number, (uint32_t)v, index,
+                                         (const void *const *)e.segments[v], err);
+    }
+    for (int v = 0; v < c->n_variants; v++)
+        free(e.blocks[v]);
+    return status;
+}

@@ -1,0 +1,258 @@
+/*
+ * What conversions from checkpoints and from packs share: the state of a conversion, and turning
+ * rows, wherever they come from, into matrices of a pack.
+ */
+#ifndef MOE_PACK_CONVERT_INTERNAL_H
+#define MOE_PACK_CONVERT_INTERNAL_H
+
+#include "fmt/checkpoint.h"
+#include "fmt/emit.h"
+#include "model/family.h"
+#include "model/tensor_roles.h"
+#include "pack/convert.h"
+#include "pack/pack.h"
+
+enum { CONVERT_MAX_VARIANTS = MOE_MAX_VARIANTS };
+
+/* A variant to write: the bits asked for, and its place in the options. */
+struct convert_variant {
+    struct moe_bits bits; /* zeros: options->map's */
+    double rank;          /* the mean of moe_bits_sum over experts */
+    int option;           /* index into options->experts, report->error */
+};
+
+struct converter {
+    const struct moe_convert_options *options;
+    struct moe_convert_report *report;
+    const char *source_path, *out_path; /* begin error texts */
+    struct moe_pack_writer *writer;
+    struct convert_variant variants[CONVERT_MAX_VARIANTS]; /* best first */
+    int n_variants;
+    bool no_gate; /* experts have two matrices (moe_bits_sum) */
+    struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as they stand in the pack */
+    float *chunk;                                            /* rows being converted */
+    uint64_t chunk_items;
+    uint8_t
+        *blocks; /* the same rows as blocks of the source's type, where codes are carried over */
+    uint64_t blocks_bytes;
+    uint64_t fingerprint; /* of the source, over the rows read so far */
+    uint64_t done, total; /* bytes of the source, for progress */
+    uint32_t n_layers;    /* the model's; those behind draft (config.h, n_ahead) */
+    bool ahead;           /* what is read now is of one of these: not of the fingerprint */
+    bool quantized;       /* the source is a checkpoint with a quantized matrix */
+};
+
+/* A matrix, row by row: reads `n` rows from `first` on as f32, row-major. */
+struct row_source {
+    const char *name; /* of the tensor, for errors */
+    const char *part; /* of the expert, where the name does not say it; or NULL */
+    const char *type; /* of a quantized source: the type of its values; NULL otherwise */
+    uint32_t rows, cols;
+    uint64_t bytes;        /* in the source, for progress */
+    uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
+    bool hashed;           /* its rows are part of the source fingerprint */
+    const double *inputs;  /* the factor of the matrix's inputs (quant/gptq.h); NULL: unknown */
+    int (*read)(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                struct moe_err *err);
+    const void *tensor; /* for read */
+    /* Of a quantized source: its block type, and rows as blocks; NULL otherwise. */
+    const struct moe_ggml_type *block;
+    int (*read_blocks)(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
+                       struct moe_err *err);
+};
+
+/* Where the encoded rows go. */
+struct row_target {
+    struct moe_layout layout;
+    uint8_t *out;                  /* zeroed memory of moe_layout_bytes */
+    struct moe_quant_error *error; /* sums to add to; may be NULL */
+};
+
+/* Takes and checks the options, which stay borrowed, and sorts the variants, best first. `strict`:
+ * at least one variant and dense bits must be there. MOE_ERR_USAGE. */
+int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
+                  struct moe_err *err);
+/* Refuses an output that is the source, or that has the name of a checkpoint's file. */
+int convert_check_output(const struct converter *c, struct moe_err *err);
+void convert_release(struct converter *c);
+
+/* Reads the source once, a chunk at a time, and encodes it into every target. */
+int convert_rows(struct converter *c, const struct row_source *source,
+                 const struct row_target *targets, int n_targets, struct moe_err *err);
+
+/* Writes the rows as a dense matrix of the pack, in the entry's layout. */
+int convert_put_matrix(struct converter *c, const struct row_source *source,
+                       const struct moe_pack_tensor *entry, struct moe_err *err);
+
+/* Sets source->inputs to the options' inputs of a matrix that gets so many bits. */
+int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
+                        struct row_source *source, struct moe_err *err);
+
+/* Sets *kind to the 16-bit layout for a matrix of f32 values: BF16 when it represents every value,
+ * else F16 when that does, else BF16, rounded; *exact (may be NULL) says whether one does. Reads
+ * the source. */
+int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
+                           bool *exact, struct moe_err *err);
+
+/* The layout of so many bits, by the options. */
+struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
+
+/* The same for a source: the layout that carries its codes over, where there is one. */
+struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
+                                        int bits);
+
+/* Notes in the report that a matrix was encoded with so many bits and this error. Only values of a
+ * quantized source that changed are worth a note. */
+void convert_note_rounding(struct converter *c, const struct row_source *source, int bits,
+                           const struct moe_quant_error *error);
+/* Adds up errors. */
+void convert_add_error(struct moe_quant_error *sum, const struct moe_quant_error *more);
+
+/* The bits of an expert's part in a variant of these bits; 0: a bias, which stays f32. */
+static inline int convert_part_bits(struct moe_bits bits, enum moe_expert_part part)
+{
+    if (moe_expert_part_is_bias(part))
+        return 0;
+    return moe_expert_part_is_down(part) ? bits.down : bits.gate_up;
+}
+
+/* The part that a pack's role is. */
+static inline enum moe_expert_part convert_part_of(uint16_t role)
+{
+    return (enum moe_expert_part)(role - MOE_ROLE_GATE);
+}
+
+/* Sets the matrices' offsets and the segments' sizes of a class whose other fields are set. */
+void convert_place_matrices(struct moe_expert_class *class_);
+
+/* The class's segments as zeroed memory, one block for all; free() *block. */
+int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **block,
+                           uint8_t *segments[MOE_PACK_MAX_SEGMENTS], struct moe_err *err);
+
+/*
+ * The provenance section: a JSON object of what decides the pack's content, no dates and no paths,
+ * so that the same source and options give the same bytes. Its members of every conversion; then
+ * the object's end and its writing.
+ */
+void convert_emit_experts(const struct converter *c, struct moe_emit *e);
+bool convert_writes_map(const struct converter *c); /* among its variants is a map's */
+void convert_emit_map(const struct converter *c, struct moe_emit *e);
+int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_err *err);
+
+/* Name and method of a variant whose experts are all made from floats: the method is "copy" where
+ * none has fewer than 16 bits, else the options'. */
+void convert_describe_variant(const struct converter *c, int variant, struct moe_pack_variant *out);
+
+/* ---- Maps (convert_map.c) ---- */
+
+/* The bits of an expert in the variant; zeros where the map has none for it. An expert that drafts,
+ * of which maps by calibration know nothing, then gets the most that they give. */
+struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
+                             uint32_t expert);
+/* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
+ * matrix. 0 for a map of nothing. */
+double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest);
+/* A hash of the experts' bits, in 16 hexadecimal digits. */
+void convert_map_hash(const struct moe_expert_map *map, char out[17]);
+/* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */
+int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_err *err);
+/* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [c->n_layers]. */
+int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8_t *is_moe,
+                      struct moe_err *err);
+/* MOE_ERR_FORMAT when options->map was made for a model with another fingerprint. */
+int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
+                             struct moe_err *err);
+
+/* Finishes the pack, which closes the writer, and reports its size. */
+int convert_commit(struct converter *c, struct moe_err *err);
+
+/* MOE_ERR_INTERRUPTED when the user asked to stop. */
+int convert_check_stop(const struct converter *c, struct moe_err *err);
+
+/*
+ * Where the matrices of a pack lie in a checkpoint. Roles and families say it as data
+ * (tensor_roles.h, family.h); here it becomes views: which tensor, and which of its rows is row r.
+ */
+
+/* A checkpoint, and how its family names and orders its tensors; borrows everything. */
+struct convert_source {
+    const struct moe_checkpoint *checkpoint;
+    const struct moe_config *config;
+    const struct moe_family *family;
+    enum moe_naming naming;
+};
+
+/*
+ * A matrix [rows][cols] of the pack (a vector: cols 1) as it lies in a tensor, which is seen as
+ * lines of `width` values.
+ *
+ * The matrix's rows form blocks (the heads, or all rows together), `stride` lines apart. Within a
+ * block, the `n_rotated` rows from `rotated_to` on are the lines from `rotated_from` on, reordered
+ * from pairs to halves where `paired`; the other rows keep their order around them. Row r is line
+ * first_line + step * (its block's line + its place in the block).
+ *
+ * Transposed, column c of block b is line first_line + b * stride + c, and a row is the column
+ * first_column + step * (its place in the block) of that line.
+ */
+struct convert_view {
+    const struct moe_checkpoint *checkpoint;
+    const struct moe_tensor *tensor;
+    uint32_t rows, cols;
+    uint64_t width;
+    bool transposed;
+    uint64_t first_line, first_column;
+    uint32_t step, block, stride;
+    uint32_t rotated_to, rotated_from, n_rotated;
+    bool paired;
+    enum moe_stored stored; /* of a vector */
+};
+
+/* Finds a tensor of the model, checks its shape, and describes where its rows are. A tensor that
+ * has no name in the family is MOE_ERR_UNSUPPORTED, a missing one or one of another shape
+ * MOE_ERR_FORMAT; errors name the tensor. */
+int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
+                       uint32_t layer, struct convert_view *out, struct moe_err *err);
+int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
+                        enum moe_expert_part part, struct convert_view *out, struct moe_err *err);
+
+/* Bytes of the tensor that the view covers. */
+uint64_t convert_view_bytes(const struct convert_view *view);
+
+/* The line of the tensor that is row `row`; the view is not transposed. */
+uint64_t convert_view_line(const struct convert_view *view, uint32_t row);
+
+/* Reads rows [first, first + n) as f32, row-major, into out (n * cols values). */
+int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
+                      struct moe_err *err);
+
+/* Reads the same rows as blocks of the tensor's type (quant/ggml.h), which has several items to a
+ * block; the view is not transposed. */
+int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
+                             uint8_t *out, struct moe_err *err);
+
+/* Whether the tensor is of a layer that predicts further tokens: where no view covers it, it is
+ * left out. */
+bool convert_is_beyond(const struct convert_source *source, const char *name);
+
+/* Whether the tensor is the embedding or the head once more, as a layer that drafts and is kept may
+ * have them: it shares the model's. */
+bool convert_is_shared(const struct convert_source *source, const char *name);
+
+/* Whether the tensor is of the part of a model that sees images, which is left out. */
+bool convert_sees_images(const struct convert_source *source, const char *name);
+
+/* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
+bool convert_may_ignore(const struct convert_source *source, const char *name);
+
+/* The head of a model whose head is said to be the embedding, where the checkpoint has one (NULL:
+ * it has none), and whether it has the embedding's values. */
+int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
+                         bool *same, struct moe_err *err);
+
+/* Whether a tensor that no view covers is one that the family may have as the embedding once more.
+ * MOE_ERR_UNSUPPORTED: it is, and has other values. */
+int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
+                       bool *is_copy, struct moe_err *err);
+
+#endif

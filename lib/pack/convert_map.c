@@ -1,0 +1,170 @@
+/* The map of a conversion: the bits that each expert gets, and checks that it is for this model. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "pack/convert.h"
+#include "pack/convert_internal.h"
+#include "pack/pack_bits.h"
+
+static struct moe_bits bits_of(const struct moe_expert_map *map, uint32_t layer, uint32_t expert)
+{
+    bool there = map && layer < map->n_layers && expert < map->n_experts;
+    return there ? map->bits[(uint64_t)layer * map->n_experts + expert] : (struct moe_bits){0};
+}
+
+static struct moe_bits most_bits(const struct moe_expert_map *map)
+{
+    struct moe_bits most = {0};
+    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++) {
+        most.gate_up = map->bits[i].gate_up > most.gate_up ? map->bits[i].gate_up : most.gate_up;
+        most.down = map->bits[i].down > most.down ? map->bits[i].down : most.down;
+    }
+    return most;
+}
+
+struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
+                             uint32_t expert)
+{
+    struct moe_bits bits = c->variants[variant].bits;
+    if (bits.down == 0)
+        bits = bits_of(c->options->map, layer, expert);
+    return bits.down == 0 && layer >= c->n_layers ? most_bits(c->options->map) : bits;
+}
+
+double convert_map_rank(const struct moe_expert_map *map, bool has_gate, int *lowest)
+{
+    uint64_t sum = 0, n = 0;
+    int least = 0;
+    for (uint64_t i = 0; i < (uint64_t)map->n_layers * map->n_experts; i++) {
+        struct moe_bits bits = map->bits[i];
+        int fewer = bits.gate_up < bits.down ? bits.gate_up : bits.down;
+        if (bits.down == 0)
+            continue;
+        least = n == 0 || fewer < least ? fewer : least;
+        sum += (uint64_t)moe_bits_sum(bits, has_gate);
+        n++;
+    }
+    if (lowest)
+        *lowest = least;
+    return n ? (double)sum / (double)n : 0;
+}
+
+void convert_map_hash(const struct moe_expert_map *map, char out[17])
+{
+    uint64_t hash = 0;
+    for (uint32_t layer = 0; layer < map->n_layers; layer++)
+        for (uint32_t e = 0; e < map->n_experts; e++) {
+            struct moe_bits bits = bits_of(map, layer, e);
+            uint8_t entry[12];
+            if (bits.down == 0)
+                continue;
+            moe_put_u32(entry, layer);
+            moe_put_u32(entry + 4, e);
+            moe_put_u16(entry + 8, (uint16_t)bits.gate_up);
+            moe_put_u16(entry + 10, (uint16_t)bits.down);
+            hash = moe_hash64_chain(hash, entry, sizeof entry);
+        }
+    snprintf(out, 17, "%016" PRIx64, hash);
+}
+
+int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_err *err)
+{
+    *out = (struct moe_expert_map){.name = moe_pack_path(pack),
+                                   .source_fingerprint = moe_pack_source_fingerprint(pack),
+                                   .n_layers = moe_pack_n_layers(pack),
+                                   .n_experts = moe_pack_n_experts(pack)};
+    out->bits = moe_alloc((uint64_t)out->n_layers * out->n_experts, sizeof *out->bits, err);
+    if (!out->bits)
+        return MOE_ERR_MEMORY;
+    for (uint32_t layer = 0; layer < out->n_layers; layer++)
+        for (uint32_t e = 0; e < out->n_experts; e++) {
+            const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, variant);
+            struct moe_bits *bits = &out->bits[(uint64_t)layer * out->n_experts + e];
+            if (x->present && !moe_class_bits(moe_pack_class_at(pack, x->class_index), bits))
+                *bits = (struct moe_bits){0};
+        }
+    return MOE_OK;
+}
+
+int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8_t *is_moe,
+                      struct moe_err *err)
+{
+    const uint32_t n_layers = c->n_layers;
+    const struct moe_expert_map *map = c->options->map;
+    if (!map)
+        return MOE_OK;
+    bool fits = map->n_layers <= n_layers && map->n_experts == n_experts;
+    for (uint32_t layer = 0; layer < n_layers && fits; layer++)
+        for (uint32_t e = 0; e < n_experts && fits; e++)
+            fits = (bits_of(map, layer, e).down != 0) == (is_moe[layer] != 0);
+    if (fits)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_FORMAT,
+                    "%s: made for a model with other layers or experts than %s (%" PRIu32
+                    " layers, %" PRIu32 " experts); make a map for this one with moe-calibrate",
+                    map->name, c->source_path, n_layers, n_experts);
+}
+
+int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
+                             struct moe_err *err)
+{
+    const struct moe_expert_map *map = c->options->map;
+    if (!map || map->source_fingerprint == source_fingerprint)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_FORMAT,
+                    "%s: made for another model (source %016" PRIx64 "), not for %s (%016" PRIx64
+                    "); make a map for this one with moe-calibrate",
+                    map->name, map->source_fingerprint, c->source_path, source_fingerprint);
+}
+
+/* ---- Bits that a map asks for ---- */
+
+/* The bits of the variants that the map's choice uses. */
+static int parse_variants(const struct moe_map *map, const char *path,
+                          struct moe_bits bits[MOE_MAX_VARIANTS], struct moe_err *err)
+{
+    for (uint64_t i = 0; i < (uint64_t)map->n_layers * map->n_experts; i++) {
+        uint8_t variant = map->choice.variant[i];
+        if (variant >= map->n_variants)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: its choice names a variant that it does not list", path);
+        if (bits[variant].down == 0 && !moe_parse_bits(map->variants[variant], &bits[variant]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: chooses the variant '%s', which is no bitwidth; calibrate a pack "
+                            "with variants like 8,4,2",
+                            path, map->variants[variant]);
+    }
+    return MOE_OK;
+}
+
+int moe_map_bits(struct moe_expert_map *out, const struct moe_map *map, const char *path,
+                 struct moe_err *err)
+{
+    struct moe_bits bits[MOE_MAX_VARIANTS] = {{0}};
+    *out = (struct moe_expert_map){
+        .name = path, .source_fingerprint = map->source_fingerprint, .n_experts = map->n_experts};
+    if (!map->choice.there)
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            "%s: has importances but no choice of variants; choose first (moe-calibrate "
+            "--tolerance)",
+            path);
+    int status = parse_variants(map, path, bits, err);
+    if (status != MOE_OK)
+        return status;
+    out->n_layers = map->model_layer[map->n_layers - 1] + 1;
+    out->bits = moe_alloc((uint64_t)out->n_layers * out->n_experts, sizeof *out->bits, err);
+    if (!out->bits)
+        return MOE_ERR_MEMORY;
+    for (uint32_t layer = 0; layer < map->n_layers; layer++) {
+        const uint8_t *from = map->choice.variant + (uint64_t)layer * map->n_experts;
+        struct moe_bits *to = out->bits + (uint64_t)map->model_layer[layer] * map->n_experts;
+        for (uint32_t e = 0; e < map->n_experts; e++)
+            to[e] = bits[from[e]];
+    }
+    return MOE_OK;
+}

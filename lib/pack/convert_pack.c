@@ -1,0 +1,772 @@
+/* From a pack to a pack. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/par.h"
+#include "fmt/json_scan.h"
+#include "model/config.h"
+#include "model/tensor_roles.h"
+#include "pack/convert_internal.h"
+#include "pack/pack_bits.h"
+
+/*
+ * Re-packing: which stored form each variant of each expert is made of.
+ */
+struct repack {
+    struct moe_pack *pack;
+    /* Per variant to write: the pack's variant that it copies, or -1: each expert is copied from
+     * any variant that stores it at the bits asked for, else quantized. */
+    int from[CONVERT_MAX_VARIANTS];
+    struct moe_expert_map own; /* the bits of the pack's variant "map", where no map was given */
+    bool encodes;              /* some expert is quantized */
+};
+
+/* The stored form that an expert is made of. */
+struct repack_origin {
+    const struct moe_expert_extent *extent; /* NULL: there is none */
+    uint32_t variant;                       /* the pack's */
+    bool copied;                            /* false: quantized */
+};
+
+/* The stored form of an expert with the most bits. A map's variant may be better than another one
+ * for one expert and worse for its neighbour. */
+struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, uint32_t expert);
+
+/* The stored form that an expert of a variant to write is made of. */
+struct repack_origin repack_origin(const struct converter *c, const struct repack *r,
+                                   uint32_t layer, uint32_t expert, int variant);
+
+/* Sets options->map to the pack's own where a variant asks for a map and none is given. free()
+ * r->own.bits. */
+int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err);
+
+/* Checks that a given map was made for this pack's model. */
+int repack_check_map(const struct converter *c, const struct repack *r, struct moe_err *err);
+
+/* Sets r->from and c->described: which of the pack's variants each wanted one is, and how the new
+ * pack describes it. With no variants wanted, all of the pack's are. */
+int repack_choose(struct converter *c, struct repack *r, struct moe_err *err);
+
+/* The rows of a stored matrix that becomes `bits`; it must stay. `name` is for errors. */
+int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
+                  struct row_source *out, struct moe_err *err);
+
+/* MOE_ERR_USAGE: more bits are wanted than `what` has. */
+int repack_refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
+                            struct moe_err *err);
+
+/* Writes every expert in all variants (convert_pack.c). */
+int repack_put_experts(struct converter *c, const struct repack *r, struct moe_err *err);
+
+/* ---- Dense tensors ---- */
+
+/* Whether the tensor is of a layer that is left out. */
+static bool is_left_out(const struct converter *c, const struct moe_pack_tensor *t)
+{
+    return c->options->no_ahead && strncmp(t->name, "layers.", 7) == 0 &&
+           strtoul(t->name + 7, NULL, 10) >= c->n_layers;
+}
+
+/* Whether --dense applies to the tensor: a dense matrix of the model, neither router nor vector.
+ * *out says which. */
+static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matrix_name *out)
+{
+    *out = (struct moe_matrix_name){0};
+    if (t->is_vector)
+        return false;
+    if (strncmp(t->name, "layers.", 7) == 0)
+        out->layer = (uint32_t)strtoul(t->name + 7, NULL, 10);
+    for (out->role = 0; out->role < MOE_T_N_ROLES; out->role++) {
+        char name[MOE_NAME_BYTES];
+        moe_tensor_pack_name(out->role, out->layer, name);
+        if (strcmp(name, t->name) == 0)
+            return moe_tensor_spec(out->role)->kind == MOE_KIND_DENSE;
+    }
+    return false;
+}
+
+/* The rows of a dense matrix, and its layout at --dense bits. */
+static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat,
+                        struct row_source *source, struct moe_layout *layout, struct moe_err *err)
+{
+    int status = repack_source(c, name, mat, c->options->dense_bits, source, err);
+    if (status == MOE_OK)
+        *layout = convert_layout(c, c->options->dense_bits, source->float16_kind);
+    return status;
+}
+
+int moe_convert_matrix(const struct moe_mat *mat, const char *path,
+                       const struct moe_matrix_name *name,
+                       const struct moe_convert_options *options, uint8_t *out,
+                       struct moe_layout *layout, struct moe_err *err)
+{
+    char text[MOE_NAME_BYTES];
+    moe_tensor_pack_name(name->role, name->layer, text);
+    struct moe_convert_report report = {0};
+    struct converter c = {
+        .report = &report, .source_path = path, .out_path = path, .n_layers = UINT32_MAX};
+    struct row_source source;
+    int status = convert_start(&c, options, false, err);
+    if (status == MOE_OK)
+        status = dense_source(&c, text, mat, &source, layout, err);
+    if (status == MOE_OK)
+        status = convert_find_inputs(&c, name, options->dense_bits, &source, err);
+    struct row_target target = {.layout = *layout, .out = out};
+    if (status == MOE_OK)
+        status = convert_rows(&c, &source, &target, 1, err);
+    convert_release(&c);
+    return status;
+}
+
+static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t,
+                         const struct moe_matrix_name *matrix, const uint8_t *raw,
+                         struct moe_err *err)
+{
+    struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
+    struct row_source source;
+    struct moe_pack_tensor entry = *t;
+    int status = dense_source(c, t->name, &mat, &source, &entry.layout, err);
+    if (status == MOE_OK)
+        status = convert_find_inputs(c, matrix, c->options->dense_bits, &source, err);
+    return status == MOE_OK ? convert_put_matrix(c, &source, &entry, err) : status;
+}
+
+/* Whether the tensor stays as it is: it has the bits asked for, or none are. *matrix says which it
+ * is. */
+static bool is_copied(const struct converter *c, const struct moe_pack_tensor *t,
+                      struct moe_matrix_name *matrix)
+{
+    int bits = c->options->dense_bits;
+    return !follows_dense_bits(t, matrix) || bits == 0 || bits == moe_layout_bits(t->layout.kind);
+}
+
+static int put_tensor(struct converter *c, const struct repack *r, const struct moe_pack_tensor *t,
+                      struct moe_err *err)
+{
+    char what[MOE_NAME_BYTES + 16];
+    snprintf(what, sizeof what, "tensor '%s'", t->name);
+    int bits = c->options->dense_bits, has = moe_layout_bits(t->layout.kind);
+    struct moe_matrix_name matrix = {0};
+    bool copy = is_copied(c, t, &matrix);
+    if (!copy && bits > has)
+        return repack_refuse_more_bits(c, what, has, bits, err);
+    uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
+    if (!raw)
+        return MOE_ERR_MEMORY;
+    int status = moe_pack_read(r->pack, &t->extent, raw, what, err);
+    if (status == MOE_OK && copy) {
+        c->done += t->extent.raw_bytes;
+        c->report->source_bytes += t->extent.raw_bytes;
+        status = moe_pack_put_tensor(c->writer, t, raw, err);
+    } else if (status == MOE_OK) {
+        status = encode_tensor(c, t, &matrix, raw, err);
+    }
+    c->report->dense_weights += (uint64_t)t->rows * t->cols;
+    free(raw);
+    return status;
+}
+
+/* ---- The conversion ---- */
+
+/* Adds up what will be read, for progress: an expert once per variant. */
+static void count_total(struct converter *c, const struct repack *r)
+{
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++)
+        if (!is_left_out(c, moe_pack_tensor_at(r->pack, i)))
+            c->total += moe_pack_tensor_at(r->pack, i)->extent.raw_bytes;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
+            for (int v = 0; v < c->n_variants; v++) {
+                const struct moe_expert_extent *x = repack_origin(c, r, layer, e, v).extent;
+                for (uint32_t s = 0; x && s < MOE_PACK_MAX_SEGMENTS; s++)
+                    c->total += x->segments[s].raw_bytes;
+            }
+}
+
+/* ---- Provenance ---- */
+
+/* What error-aware rounding knew: the texts, and the experts seen too rarely. */
+static void emit_inputs(const struct moe_convert_inputs *inputs, struct moe_emit *e)
+{
+    moe_emit_open_line_map(e, "inputs");
+    moe_emit_u64(e, "tokens", inputs->n_tokens);
+    moe_emit_fingerprint(e, "texts", inputs->hash);
+    moe_emit_u64(e, "least_tokens", inputs->least_tokens);
+    moe_emit_open_line_list(e, "rare");
+    for (uint32_t i = 0; i < inputs->n_rare; i++) {
+        const struct moe_convert_rare *rare = &inputs->rare[i];
+        const uint32_t item[] = {rare->layer, rare->expert, rare->n_tokens};
+        moe_emit_u32s(e, NULL, item, 3);
+    }
+    moe_emit_close(e);
+    moe_emit_close(e);
+}
+
+/* The members that a conversion sets, in the order of those that were not there. */
+enum member { VERSION, EXPERTS, DENSE, REQUANTIZED, INPUTS, MAP, N_MEMBERS };
+static const char *const member_names[N_MEMBERS] = {"version",     "experts", "dense",
+                                                    "requantized", "inputs",  "map"};
+
+/* Whether a member of the old pack stays as it is. */
+static bool stays(const struct converter *c, bool requantized, enum member member)
+{
+    switch (member) {
+    case DENSE:
+        return c->options->dense_bits == 0;
+    case REQUANTIZED:
+        return !requantized;
+    case INPUTS:
+        return !c->options->inputs;
+    case MAP: /* a map's variant without a map is copied from the pack */
+        return convert_writes_map(c) && !c->options->map;
+    default:
+        return false;
+    }
+}
+
+static void emit_member(const struct converter *c, enum member member, struct moe_emit *e)
+{
+    switch (member) {
+    case VERSION:
+        moe_emit_text(e, "version", MOE_VERSION);
+        break;
+    case EXPERTS:
+        convert_emit_experts(c, e);
+        break;
+    case DENSE:
+        moe_emit_i64(e, "dense", c->options->dense_bits);
+        break;
+    case REQUANTIZED:
+        moe_emit_open_line_map(e, "requantized");
+        moe_emit_text(e, "method", c->options->method->name);
+        moe_emit_u64(e, "group", c->options->group);
+        moe_emit_close(e);
+        break;
+    case INPUTS:
+        emit_inputs(c->options->inputs, e);
+        break;
+    default:
+        convert_emit_map(c, e);
+    }
+}
+
+/* The old object's members, each where it was; `done`: those that this conversion set there. */
+static int emit_old(const struct converter *c, const void *old, uint64_t n, bool requantized,
+                    struct moe_emit *e, bool done[N_MEMBERS], struct moe_err *err)
+{
+    struct moe_json_scan s;
+    struct moe_buf key = {0};
+    moe_json_scan_begin(&s, c->source_path, old, n, false, err);
+    moe_json_scan_enter(&s);
+    while (moe_json_scan_next(&s, &key)) {
+        int member = 0;
+        uint64_t bytes;
+        const char *name = (const char *)key.data, *value = moe_json_scan_raw(&s, &bytes);
+        while (member < N_MEMBERS && strcmp(name, member_names[member]) != 0)
+            member++;
+        if (member == N_MEMBERS || stays(c, requantized, member)) {
+            moe_emit_json(e, name, value, bytes);
+        } else if (!done[member]) {
+            emit_member(c, member, e);
+            done[member] = true;
+        }
+    }
+    moe_buf_release(&key);
+    return moe_json_scan_end(&s);
+}
+
+/* The pack's own provenance with what this conversion changes. */
+static int put_provenance(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    uint64_t n;
+    const uint8_t *old = moe_pack_section(r->pack, MOE_PACK_PROVENANCE, &n);
+    bool requantized = r->encodes, done[N_MEMBERS] = {false};
+    struct moe_buf text = {0};
+    struct moe_emit e;
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < moe_pack_n_tensors(r->pack); i++) {
+        struct moe_matrix_name matrix;
+        requantized |= !is_left_out(c, moe_pack_tensor_at(r->pack, i)) &&
+                       !is_copied(c, moe_pack_tensor_at(r->pack, i), &matrix);
+    }
+    moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
+    if (n > 0 && old[0] == '{' && moe_json_is_sound(old, n)) {
+        status = emit_old(c, old, n, requantized, &e, done, err);
+    } else { /* another tool's; the pack is sound without it */
+        moe_emit_text(&e, "tool", "moe-quantize");
+        moe_emit_text(&e, "source", "?");
+    }
+    for (enum member m = 0; m < N_MEMBERS; m++)
+        if (!done[m] && !stays(c, requantized, m))
+            emit_member(c, m, &e);
+    if (status == MOE_OK)
+        status = convert_put_provenance(c, &e, err);
+    moe_buf_release(&text);
+    return status;
+}
+
+/* The description, without layers that are left out. */
+static int put_model(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    uint64_t n;
+    const uint8_t *data = moe_pack_section(r->pack, MOE_PACK_MODEL, &n);
+    if (!c->options->no_ahead || moe_pack_n_ahead(r->pack) == 0)
+        return moe_pack_put_section(c->writer, MOE_PACK_MODEL, data, n, err);
+    struct moe_buf text = {0};
+    struct moe_config *config = moe_alloc(1, sizeof *config, err);
+    int status = config ? moe_config_read(config, c->source_path, data, n, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK) {
+        config->n_ahead = 0;
+        moe_config_write(config, &text);
+        status = text.failed
+                     ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", c->out_path)
+                     : moe_pack_put_section(c->writer, MOE_PACK_MODEL, text.data, text.size, err);
+    }
+    moe_buf_release(&text);
+    free(config);
+    return status;
+}
+
+static int copy_sections(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    static const enum moe_pack_section ids[] = {MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
+                                                MOE_PACK_SAMPLING};
+    int status = put_model(c, r, err);
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0] && status == MOE_OK; i++) {
+        uint64_t n;
+        const uint8_t *data = moe_pack_section(r->pack, ids[i], &n);
+        status = moe_pack_put_section(c->writer, ids[i], data, n, err);
+    }
+    return status;
+}
+
+int moe_convert_pack(const char *pack_path, const char *out_path,
+                     const struct moe_convert_options *options, struct moe_convert_report *report,
+                     struct moe_err *err)
+{
+    struct converter c = {.report = report, .source_path = pack_path, .out_path = out_path};
+    struct repack r = {0};
+    struct moe_convert_options wanted = *options;
+    int status = moe_pack_open(&r.pack, pack_path, err);
+    if (status == MOE_OK) {
+        c.n_layers = moe_pack_n_layers(r.pack);
+        if (!options->no_ahead)
+            moe_pack_take_ahead(r.pack);
+    }
+    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_classes(r.pack); i++)
+        c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
+    if (status == MOE_OK)
+        status = repack_take_map(&r, &wanted, err);
+    if (status == MOE_OK)
+        status = convert_start(&c, &wanted, false, err);
+    *report = (struct moe_convert_report){0};
+    if (status == MOE_OK)
+        status = convert_check_output(&c, err);
+    if (status == MOE_OK)
+        status = repack_check_map(&c, &r, err);
+    if (status == MOE_OK)
+        status = repack_choose(&c, &r, err);
+    if (status == MOE_OK) {
+        count_total(&c, &r);
+        status = moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
+                                 c.described, (uint32_t)c.n_variants,
+                                 moe_pack_source_fingerprint(r.pack), options->zstd_level, err);
+        if (status == MOE_OK)
+            status = moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err);
+    }
+    if (status == MOE_OK)
+        status = copy_sections(&c, &r, err);
+    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_tensors(r.pack); i++) {
+        status = convert_check_stop(&c, err);
+        if (status == MOE_OK && !is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
+            status = put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err);
+        moe_progress_report(options->progress, "packing", c.done, c.total);
+    }
+    if (status == MOE_OK)
+        status = repack_put_experts(&c, &r, err);
+    if (status == MOE_OK)
+        status = put_provenance(&c, &r, err);
+    if (status == MOE_OK)
+        status = convert_commit(&c, err);
+    moe_pack_abort(c.writer);
+    convert_release(&c);
+    free(r.own.bits);
+    moe_pack_close(r.pack);
+    return status;
+}
+
+/* Re-packing experts: each is copied, or quantized from its most precise stored form. */
+
+/* Reads an expert's segments into memory of its own; free() *block. */
+static int read_expert(const struct repack *r, const struct moe_expert_extent *e, uint32_t layer,
+                       uint32_t expert, uint8_t **block, uint8_t *segments[MOE_PACK_MAX_SEGMENTS],
+                       struct moe_err *err)
+{
+    const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
+    int status = convert_alloc_segments(class_, block, segments, err);
+    for (uint32_t s = 0; s < class_->n_segments && status == MOE_OK; s++) {
+        char what[80];
+        snprintf(what, sizeof what, "layer %" PRIu32 " expert %" PRIu32 " segment %" PRIu32, layer,
+                 expert, s);
+        status = moe_pack_read(r->pack, &e->segments[s], segments[s], what, err);
+    }
+    return status;
+}
+
+static int put_segments(struct converter *c, uint32_t layer, uint32_t expert, int variant,
+                        const struct moe_expert_class *class_, uint8_t *const *segments,
+                        struct moe_err *err)
+{
+    uint32_t index;
+    int status = moe_pack_put_class(c->writer, class_, &index, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_expert(c->writer, layer, expert, (uint32_t)variant, index,
+                                     (const void *const *)segments, err);
+    return status;
+}
+
+static int copy_expert(struct converter *c, const struct repack *r,
+                       const struct moe_expert_extent *e, uint32_t layer, uint32_t expert,
+                       int variant, struct moe_err *err)
+{
+    uint8_t *block = NULL, *segments[MOE_PACK_MAX_SEGMENTS];
+    const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
+    int status = read_expert(r, e, layer, expert, &block, segments, err);
+    if (status == MOE_OK)
+        status = put_segments(c, layer, expert, variant, class_, segments, err);
+    for (uint32_t s = 0; s < class_->n_segments; s++) {
+        c->done += class_->segment_bytes[s];
+        c->report->source_bytes += class_->segment_bytes[s];
+    }
+    free(block);
+    return status;
+}
+
+/* One matrix of a new variant from the same matrix of the best stored one. */
+static int encode_matrix(struct converter *c, int variant, const struct moe_class_matrix *from,
+                         const uint8_t *from_data, const struct moe_class_matrix *to,
+                         uint8_t *to_data, const struct row_source *source, struct moe_err *err)
+{
+    if (moe_expert_part_is_bias(convert_part_of(from->role))) {
+        memcpy(to_data, from_data, 4 * (uint64_t)from->rows);
+        return MOE_OK;
+    }
+    struct row_target target = {to->layout, to_data,
+                                &c->report->error[c->variants[variant].option]};
+    return convert_rows(c, source, &target, 1, err);
+}
+
+static int encode_expert(struct converter *c, const struct repack *r,
+                         const struct moe_expert_extent *e, uint32_t layer, uint32_t expert,
+                         int variant, struct moe_err *err)
+{
+    const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
+    struct moe_expert_class new_class = *class_;
+    struct moe_mat mats[MOE_PACK_MAX_MATRICES];
+    struct row_source sources[MOE_PACK_MAX_MATRICES];
+    uint8_t *block = NULL, *new_block = NULL;
+    uint8_t *segments[MOE_PACK_MAX_SEGMENTS], *new_segments[MOE_PACK_MAX_SEGMENTS];
+    const struct moe_bits wanted = convert_bits(c, variant, layer, expert);
+    char name[64];
+    snprintf(name, sizeof name, "layer %" PRIu32 " expert %" PRIu32, layer, expert);
+    int status = read_expert(r, e, layer, expert, &block, segments, err);
+    for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
+        const struct moe_class_matrix *m = &class_->matrices[i];
+        int bits = convert_part_bits(wanted, convert_part_of(m->role));
+        int has = moe_layout_bits(m->layout.kind);
+        mats[i] = (struct moe_mat){segments[m->segment] + m->offset, m->layout, m->rows, m->cols};
+        if (bits == 0)
+            continue;
+        if (bits > has)
+            status = repack_refuse_more_bits(c, name, has, bits, err);
+        else
+            status = repack_source(c, name, &mats[i], bits, &sources[i], err);
+        sources[i].part = moe_expert_part_spec(convert_part_of(m->role))->pack_name;
+        if (status == MOE_OK)
+            new_class.matrices[i].layout = convert_layout(c, bits, sources[i].float16_kind);
+    }
+    if (status == MOE_OK) {
+        convert_place_matrices(&new_class);
+        status = convert_alloc_segments(&new_class, &new_block, new_segments, err);
+    }
+    for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
+        const struct moe_class_matrix *to = &new_class.matrices[i];
+        const struct moe_matrix_name matrix = {layer, true, convert_part_of(to->role), expert};
+        int bits = convert_part_bits(wanted, convert_part_of(to->role));
+        if (bits)
+            status = convert_find_inputs(c, &matrix, bits, &sources[i], err);
+        if (status == MOE_OK)
+            status = encode_matrix(c, variant, &class_->matrices[i], mats[i].data, to,
+                                   new_segments[to->segment] + to->offset, &sources[i], err);
+    }
+    if (status == MOE_OK)
+        status = put_segments(c, layer, expert, variant, &new_class, new_segments, err);
+    free(block);
+    free(new_block);
+    return status;
+}
+
+static void count_expert(struct converter *c, const struct repack *r, uint32_t layer,
+                         uint32_t expert)
+{
+    const struct moe_expert_extent *e = repack_best(r->pack, layer, expert).extent;
+    const struct moe_expert_class *class_ = e ? moe_pack_class_at(r->pack, e->class_index) : NULL;
+    for (uint32_t i = 0; class_ && i < class_->n_matrices; i++)
+        c->report->expert_weights += (uint64_t)class_->matrices[i].rows * class_->matrices[i].cols;
+}
+
+int repack_put_experts(struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(r->pack) && status == MOE_OK; e++) {
+            count_expert(c, r, layer, e);
+            for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+                struct repack_origin from = repack_origin(c, r, layer, e, v);
+                status = convert_check_stop(c, err);
+                if (status == MOE_OK && from.extent)
+                    status = (from.copied ? copy_expert : encode_expert)(c, r, from.extent, layer,
+                                                                         e, v, err);
+                moe_progress_report(c->options->progress, "packing", c->done, c->total);
+            }
+        }
+    return status;
+}
+
+/* Re-packing: the stored form that each expert of each variant is made of. */
+
+/* ---- An expert ---- */
+
+struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, uint32_t expert)
+{
+    struct repack_origin best = {0};
+    int most = -1;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
+        struct moe_bits bits = {0};
+        if (!e->present)
+            continue;
+        const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
+        moe_class_bits(class_, &bits);
+        int sum = moe_bits_sum(bits, moe_class_has_gate(class_));
+        if (sum <= most)
+            continue;
+        most = sum;
+        best = (struct repack_origin){e, v, false};
+    }
+    return best;
+}
+
+/* Whether a variant of these bits must be made again: its method did not know the inputs that are
+ * given now. */
+static bool is_outdated(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_bits bits)
+{
+    return c->options->inputs && (bits.gate_up < 16 || bits.down < 16) &&
+           strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
+}
+
+/* Whether the expert is stored in floats or affine codes, as variants are made. MXFP4 has four bits
+ * too, but only comes with checkpoints. */
+static bool is_ordinary(const struct moe_expert_class *class_)
+{
+    for (uint32_t i = 0; i < class_->n_matrices; i++)
+        if (class_->matrices[i].layout.kind == MOE_LAYOUT_MXFP4)
+            return false;
+    return true;
+}
+
+/* A stored form of the expert with these bits: in the variant of their name, else in any. */
+static struct repack_origin stored_at(const struct converter *c, const struct moe_pack *pack,
+                                      uint32_t layer, uint32_t expert, struct moe_bits bits)
+{
+    struct repack_origin found = {0};
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
+        struct moe_bits has, named;
+        const struct moe_expert_class *class_ =
+            e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
+        if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
+            !moe_bits_equal(has, bits) || is_outdated(c, pack, v, bits))
+            continue;
+        if (!found.extent ||
+            (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
+            found = (struct repack_origin){e, v, true};
+    }
+    return found;
+}
+
+struct repack_origin repack_origin(const struct converter *c, const struct repack *r,
+                                   uint32_t layer, uint32_t expert, int variant)
+{
+    if (r->from[variant] >= 0) {
+        uint32_t from = (uint32_t)r->from[variant];
+        const struct moe_expert_extent *e = moe_pack_expert(r->pack, layer, expert, from);
+        /* An expert that lacks the variant will lack it in the copy. */
+        return (struct repack_origin){e->present ? e : NULL, from, true};
+    }
+    struct moe_bits bits = convert_bits(c, variant, layer, expert);
+    if (bits.down == 0)
+        return (struct repack_origin){0}; /* the map leaves it out */
+    struct repack_origin found = stored_at(c, r->pack, layer, expert, bits);
+    return found.extent ? found : repack_best(r->pack, layer, expert);
+}
+
+/* ---- The variants ---- */
+
+/* The variant that is named after these bits, zeros for a map's; -1: none. */
+static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
+{
+    struct moe_bits named;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        if (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits))
+            return (int)v;
+    return -1;
+}
+
+/* Adds a method to the description of a variant: "copy" yields to any, two others are "mixed". */
+static void mix_methods(char sum[16], const char *method)
+{
+    if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
+        snprintf(sum, 16, "%s", method);
+    else if (strcmp(method, "copy") != 0 && strcmp(method, sum) != 0)
+        strcpy(sum, "mixed");
+}
+
+/* Describes a variant that the pack does not have, by what its experts are made of. */
+static void describe_new(const struct converter *c, struct repack *r, int v,
+                         struct moe_pack_variant *out)
+{
+    struct moe_pack_variant quantized;
+    convert_describe_variant(c, v, &quantized);
+    *out = quantized;
+    out->method[0] = '\0';
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++) {
+            struct repack_origin from = repack_origin(c, r, layer, e, v);
+            if (!from.extent)
+                continue;
+            r->encodes |= !from.copied;
+            mix_methods(out->method, from.copied
+                                         ? moe_pack_variant_at(r->pack, from.variant)->method
+                                         : quantized.method);
+        }
+    if (out->method[0] == '\0')
+        *out = quantized;
+}
+
+int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err)
+{
+    int own = find_variant(r->pack, (struct moe_bits){0});
+    bool wanted = false;
+    for (int i = 0; i < options->n_experts; i++)
+        wanted = wanted || options->experts[i].down == 0;
+    if (options->map || own < 0 || !wanted)
+        return MOE_OK;
+    int status = convert_map_of_pack(&r->own, r->pack, (uint32_t)own, err);
+    options->map = &r->own;
+    return status;
+}
+
+int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)
+{
+    struct moe_pack_variant *out = c->described;
+    uint32_t n = moe_pack_n_variants(r->pack);
+    if (c->n_variants > 0 && n == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to choose variants of",
+                        c->source_path);
+    if (c->n_variants == 0) {
+        for (uint32_t v = 0; v < n; v++) {
+            out[v] = *moe_pack_variant_at(r->pack, v);
+            r->from[v] = (int)v;
+            c->variants[v].option = (int)v; /* its bits stay 0: nothing is encoded for it */
+        }
+        c->n_variants = (int)n;
+        return MOE_OK;
+    }
+    for (int v = 0; v < c->n_variants; v++) {
+        bool other_map = c->variants[v].bits.down == 0 && c->options->map != &r->own;
+        r->from[v] = other_map ? -1 : find_variant(r->pack, c->variants[v].bits);
+        if (r->from[v] >= 0 && is_outdated(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
+            if (r->from[v] == 0)
+                return moe_fail(err, MOE_ERR_USAGE,
+                                "%s: its best variant has %s bits, method %s needs more to begin "
+                                "with; convert the checkpoint",
+                                c->source_path, moe_pack_variant_at(r->pack, 0)->name,
+                                c->options->method->name);
+            r->from[v] = -1;
+        }
+        if (r->from[v] >= 0)
+            out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
+        else
+            describe_new(c, r, v, &out[v]);
+    }
+    return MOE_OK;
+}
+
+int repack_check_map(const struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    uint8_t is_moe[MOE_MAX_LAYERS] = {0};
+    if (c->options->map == &r->own)
+        return MOE_OK;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        is_moe[layer] = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
+    int status = convert_check_map_source(c, moe_pack_source_fingerprint(r->pack), err);
+    return status != MOE_OK ? status
+                            : convert_check_map(c, moe_pack_n_experts(r->pack), is_moe, err);
+}
+
+/* ---- Rows out of a pack ---- */
+
+struct load_rows {
+    const struct moe_mat *mat;
+    uint32_t first;
+    float *out;
+};
+
+static void load_range(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct load_rows *l = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        moe_layout_load_row(l->mat, l->first + (uint32_t)i, l->out + (uint64_t)i * l->mat->cols);
+}
+
+static int read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                     struct moe_err *err)
+{
+    (void)err;
+    struct load_rows l = {source->tensor, first, out};
+    moe_par_for(n, MOE_PANEL_ROWS, load_range, &l);
+    return MOE_OK;
+}
+
+int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
+                  struct row_source *out, struct moe_err *err)
+{
+    bool quantized = !moe_layout_is_float(mat->layout.kind) || c->options->of_quantized;
+    *out = (struct row_source){
+        .name = name,
+        .type = quantized ? moe_layout_name(mat->layout.kind) : NULL,
+        .rows = mat->rows,
+        .cols = mat->cols,
+        .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
+        .float16_kind = mat->layout.kind == MOE_LAYOUT_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
+        .read = read_rows,
+        .tensor = mat,
+    };
+    return bits == 16 && mat->layout.kind == MOE_LAYOUT_F32
+               ? convert_choose_float16(c, out, &out->float16_kind, NULL, err)
+               : MOE_OK;
+}
+
+int repack_refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
+                            struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: %s has %d bits, %d cannot be made of them; convert the checkpoint again",
+                    c->source_path, what, has, wanted);
+}

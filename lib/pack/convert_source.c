@@ -1,0 +1,772 @@
+/* Where the matrices of a pack lie in a checkpoint (convert_internal.h). */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/config.h"
+#include "pack/convert_internal.h"
+
+enum {
+    NAME_BYTES = 256,
+    TEXT_PARTS = 3, /* ways to name the text part of a model that sees images as well */
+};
+
+/* ---- Names ---- */
+
+/* Writes layer and expert into a name: the first "%u" is the layer, the second the expert. Not by
+ * printf, since the format is data. */
+static void expand_name(const char *format, uint32_t layer, uint32_t expert, char out[NAME_BYTES])
+{
+    uint32_t numbers[2] = {layer, expert};
+    int next = 0;
+    size_t at = 0;
+    for (const char *p = format; *p && at < NAME_BYTES - 16; p++) {
+        if (p[0] == '%' && p[1] == 'u' && next < 2) {
+            at += (size_t)snprintf(out + at, NAME_BYTES - at, "%" PRIu32, numbers[next++]);
+            p++;
+        } else {
+            out[at++] = *p;
+        }
+    }
+    out[at] = '\0';
+}
+
+/* Whether the name is the format with some number for each "%u", and something for a "*" at its
+ * end. */
+static bool matches(const char *format, const char *name)
+{
+    while (*format) {
+        if (strcmp(format, "*") == 0)
+            return *name != '\0';
+        if (format[0] == '%' && format[1] == 'u') {
+            size_t digits = strspn(name, "0123456789");
+            if (digits == 0)
+                return false;
+            name += digits;
+            format += 2;
+        } else if (*format++ != *name++) {
+            return false;
+        }
+    }
+    return *name == '\0';
+}
+
+/* Name number i of a tensor of the model: the family's own first, then the usual ones. NULL past
+ * the last; an entry without a name is skipped. in_encoder: of one of its layers. */
+static const struct moe_source *name_at(const struct convert_source *s, bool is_expert, int index,
+                                        bool in_encoder, int i)
+{
+    const struct moe_family_tensors *names = &s->family->tensors[s->naming];
+    const struct moe_tensor_spec *spec =
+        is_expert ? moe_expert_part_spec(index) : moe_tensor_spec(index);
+    if (i < MOE_MAX_OWN_NAMES) {
+        static const struct moe_source none = {0};
+        const struct moe_source_names *own =
+            i == 0 && in_encoder ? names->encoder : names->names[i];
+        if (!own)
+            return &none;
+        return is_expert ? &own->expert[index] : &own->dense[index];
+    }
+    i -= MOE_MAX_OWN_NAMES;
+    return i < MOE_MAX_USUAL_NAMES ? &spec->names[s->naming][i] : NULL;
+}
+
+bool convert_sees_images(const struct convert_source *source, const char *name)
+{
+    /* GGUF files of llama.cpp have it apart; ollama's have it inside. */
+    static const char *const formats[MOE_N_NAMINGS][11] = {
+        {"model.visual.*", "model.vision_tower.*", "model.embed_vision.*", "model.audio_tower.*",
+         "model.embed_audio.*", "vision_model.*", "multi_modal_projector.*", "vision_tower.*",
+         "mm_projector.*", "model.mm_projector.*", NULL},
+        {"v.*", "mm.*", NULL}};
+    bool sees = false;
+    for (const char *const *format = formats[source->naming]; *format; format++)
+        sees |= matches(*format, name);
+    return source->family->hf.in_text_config && sees;
+}
+
+bool convert_is_beyond(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
+    const char *format = formats[source->naming];
+    uint64_t first = source->config->n_layers, n = source->config->n_beyond;
+    if (matches("mtp.*", name) || (source->naming == MOE_NAMING_HF && matches("model.mtp_*", name)))
+        return true;
+    if (!matches(format, name))
+        return false;
+    uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
+    return layer >= first && layer - first < n;
+}
+
+bool convert_is_shared(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[][MOE_N_NAMINGS] = {
+        {"model.layers.%u.embed_tokens.weight", "blk.%u.nextn.embed_tokens.weight"},
+        {"model.layers.%u.shared_head.head.weight", "blk.%u.nextn.shared_head_head.weight"}};
+    return source->config->n_ahead &&
+           (matches(formats[0][source->naming], name) || matches(formats[1][source->naming], name));
+}
+
+/* Whether it is of an indexer in a layer that shares another one's choice: some files repeat the
+ * other's there. */
+static bool is_idle_indexer(const struct convert_source *source, const char *name)
+{
+    static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.self_attn.indexer.*",
+                                                       "blk.%u.indexer.*"};
+    const char *format = formats[source->naming];
+    const struct moe_config *c = source->config;
+    if (!matches(format, name))
+        return false;
+    uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
+    return layer < c->n_layers && c->layer_shares_choice[layer];
+}
+
+bool convert_may_ignore(const struct convert_source *source, const char *name)
+{
+    const char *const *ignored = moe_ignored_names[source->naming];
+    if (convert_is_beyond(source, name) || convert_sees_images(source, name) ||
+        is_idle_indexer(source, name))
+        return true;
+    for (; *ignored; ignored++)
+        if (matches(*ignored, name))
+            return true;
+    for (ignored = source->family->tensors[source->naming].ignored; *ignored; ignored++)
+        if (matches(*ignored, name))
+            return true;
+    return false;
+}
+
+/* Compares a tensor with the embedding, value by value. */
+static int compare_with_embedding(const struct convert_source *source,
+                                  const struct convert_view *embed, const struct moe_tensor *tensor,
+                                  bool *same, struct moe_err *err)
+{
+    uint32_t cols = embed->cols;
+    int status = MOE_OK;
+    *same = tensor->n_dims == 2 && tensor->dims[0] == embed->rows && tensor->dims[1] == cols;
+    float *rows = moe_alloc(2 * (uint64_t)cols, sizeof *rows, err);
+    if (!rows)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < embed->rows && *same && status == MOE_OK; i++) {
+        status = convert_view_read(embed, i, 1, rows, err);
+        if (status == MOE_OK)
+            status = moe_checkpoint_read(source->checkpoint, tensor, (uint64_t)i * cols, cols,
+                                         rows + cols, err);
+        *same = status == MOE_OK && memcmp(rows, rows + cols, cols * sizeof *rows) == 0;
+    }
+    free(rows);
+    return status;
+}
+
+int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
+                       bool *is_copy, struct moe_err *err)
+{
+    const char *const *copies = source->family->tensors[source->naming].copies;
+    struct convert_view embed;
+    bool same;
+    while (*copies && strcmp(*copies, tensor->name) != 0)
+        copies++;
+    *is_copy = *copies != NULL;
+    int status = *is_copy ? convert_view_dense(source, MOE_T_EMBED, 0, &embed, err) : MOE_OK;
+    if (!*is_copy || status != MOE_OK)
+        return status;
+    status = compare_with_embedding(source, &embed, tensor, &same, err);
+    if (status == MOE_OK && !same)
+        status =
+            moe_fail(err, MOE_ERR_UNSUPPORTED,
+                     "%s: tensor '%s' is not '%s' once more; stacks with an embedding of their "
+                     "own are not implemented",
+                     moe_checkpoint_dir(source->checkpoint), tensor->name, embed.tensor->name);
+    return status;
+}
+
+/* ---- Tensors ---- */
+
+/* A matrix of the model that is looked for in the checkpoint. */
+struct wanted {
+    bool is_expert; /* one expert's part */
+    int index;      /* enum moe_tensor_role, or enum moe_expert_part */
+    const struct moe_tensor_spec *spec;
+    bool is_vector;
+    uint32_t rows, cols;
+    uint32_t layer, expert;
+};
+
+/* The tensor holds all experts when its name has no number for the expert. */
+static bool holds_all_experts(const struct moe_source *from)
+{
+    const char *mark = strstr(from->name, "%u");
+    return !mark || !strstr(mark + 2, "%u");
+}
+
+static bool is_plain(const struct moe_tensor *t)
+{
+    return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
+}
+
+/* Makes a name that of the text part of a model which sees images as well, in the i-th way that
+ * there is; false: there is none. */
+static bool is_text_part(const struct convert_source *s, int i, const char *name,
+                         char out[NAME_BYTES])
+{
+    static const struct {
+        const char *whole, *text;
+    } ways[TEXT_PARTS] = {{"model.", "model.language_model."},
+                          {"", "language_model."},
+                          /* as transformers saves Kimi-K2.5 */
+                          {"model.layers.", "language_model.model.blocks."}};
+    if (s->naming != MOE_NAMING_HF || !s->family->hf.in_text_config)
+        return false;
+    size_t n = strlen(ways[i].whole);
+    return strncmp(name, ways[i].whole, n) == 0 &&
+           snprintf(out, NAME_BYTES, "%s%s", ways[i].text, name + n) < NAME_BYTES;
+}
+
+/* Makes a name of a layer's tensor that of a layer which drafts, where those are counted by
+ * themselves. */
+static bool is_ahead(const struct convert_source *s, uint32_t layer, const char *name,
+                     char out[NAME_BYTES])
+{
+    static const char layers[] = "model.layers.";
+    size_t n = sizeof layers - 1;
+    if (s->naming != MOE_NAMING_HF || layer < s->config->n_layers || strncmp(name, layers, n) != 0)
+        return false;
+    snprintf(out, NAME_BYTES, "mtp.layers.%" PRIu32 "%.200s", layer - s->config->n_layers,
+             name + n + strspn(name + n, "0123456789"));
+    return true;
+}
+
+/* Finds the first name that the checkpoint has a tensor for; *name is that name in full. */
+static int find_source(const struct convert_source *s, const struct wanted *w,
+                       const struct moe_source **from, char name[NAME_BYTES], struct moe_err *err)
+{
+    const struct moe_source *entry;
+    bool in_encoder = w->spec->per_layer && moe_config_in_encoder(s->config, w->layer);
+    uint32_t first = w->spec->per_layer && !in_encoder ? s->config->n_encoder : 0;
+    *from = NULL;
+    for (int i = 0; (entry = name_at(s, w->is_expert, w->index, in_encoder, i)) != NULL; i++) {
+        if (!entry->name)
+            continue;
+        char candidate[NAME_BYTES];
+        expand_name(entry->name, w->layer - first, w->expert, candidate);
+        bool there = moe_checkpoint_find(s->checkpoint, candidate) != NULL;
+        for (int way = 0; !there && way <= TEXT_PARTS; way++) {
+            char other[NAME_BYTES];
+            bool named = way == 0 ? is_ahead(s, w->spec->per_layer ? w->layer : 0, candidate, other)
+                                  : is_text_part(s, way - 1, candidate, other);
+            there = named && moe_checkpoint_find(s->checkpoint, other) != NULL;
+            if (there)
+                memcpy(candidate, other, NAME_BYTES);
+        }
+        if (there || !*from) { /* one that is nowhere is reported under its first name */
+            *from = entry;
+            memcpy(name, candidate, NAME_BYTES);
+        }
+        if (there)
+            break;
+    }
+    return *from ? MOE_OK
+                 : moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: family %s has no tensor '%s'",
+                            moe_checkpoint_dir(s->checkpoint), s->family->name, w->spec->pack_name);
+}
+
+/* Rows of a head in kv_b_proj: the keys' and the values'. */
+static uint32_t kv_head_rows(const struct moe_config *c)
+{
+    return c->head_dim - c->rope_dim + c->value_dim;
+}
+
+/* Rows of a recurrent state in a tensor of several roles: how many there are of a role, and how
+ * many before them, for each key head or (MOE_TAKE_STATE_ROWS) for all. Returns those of all roles.
+ */
+static uint32_t state_part(const struct moe_config *c, int role, enum moe_take take,
+                           uint32_t *before, uint32_t *own)
+{
+    uint32_t heads = c->state_key_heads ? c->state_key_heads : 1, each = c->state_heads / heads;
+    uint32_t keys = c->state_key_dim, values = each * c->state_value_dim;
+    const struct {
+        int role;
+        uint32_t n;
+    } delta[] = {{MOE_T_STATE_Q, keys},   {MOE_T_STATE_K, keys},    {MOE_T_STATE_V, values},
+                 {MOE_T_STATE_Z, values}, {MOE_T_STATE_BETA, each}, {MOE_T_STATE_DECAY, each}},
+      scan[] = {{MOE_T_STATE_Z, values},
+                {MOE_T_STATE_V, values},
+                {MOE_T_STATE_K, keys},
+                {MOE_T_STATE_Q, keys},
+                {MOE_T_STATE_DECAY, each}},
+      select[] = {{MOE_T_STATE_DECAY_DOWN, c->state_step_rank},
+                  {MOE_T_STATE_K, keys},
+                  {MOE_T_STATE_Q, keys}},
+      *all = c->state_kind == MOE_STATE_SCAN     ? scan
+             : c->state_kind == MOE_STATE_SELECT ? select
+                                                 : delta;
+    bool small = all == delta && (role == MOE_T_STATE_BETA || role == MOE_T_STATE_DECAY);
+    int begin = small ? 4 : 0, end = small ? 6 : take == MOE_TAKE_STATE_ROWS ? 3 : 4;
+    if (all != delta)
+        end = all == scan ? 5 : 3;
+    uint32_t sum = 0, times = take == MOE_TAKE_STATE_ROWS ? heads : 1;
+    for (int i = begin; i < end; i++) {
+        if (all[i].role == role) {
+            *before = times * sum;
+            *own = times * all[i].n;
+        }
+        sum += all[i].n;
+    }
+    return times * sum;
+}
+
+static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take take)
+{
+    uint32_t before, own, all = state_part(c, role, take, &before, &own);
+    return (uint64_t)all * (take == MOE_TAKE_STATE_ROWS ? 1 : c->state_key_heads);
+}
+
+/* Of a convolution of so many weights. */
+static uint32_t conv_channels(const struct moe_config *c, uint64_t weights)
+{
+    return c->conv_width ? (uint32_t)(weights / c->conv_width) : 0;
+}
+
+/* Of a short convolution's input. */
+static uint32_t third_of(int role)
+{
+    return role == MOE_T_STATE_SCALE ? 0 : role == MOE_T_STATE_Z ? 1 : 2;
+}
+
+/* Rows of queries, keys and values in one tensor: how many, and how many before those of the role.
+ */
+static uint64_t attention_rows(const struct moe_config *c, int role, uint64_t *before)
+{
+    uint64_t queries = (uint64_t)c->n_heads * c->head_dim;
+    uint64_t keys = (uint64_t)c->n_kv_heads * c->head_dim;
+    *before = role == MOE_T_Q ? 0 : role == MOE_T_K ? queries : queries + keys;
+    return queries + 2 * keys;
+}
+
+/* The shape that the tensor must have. */
+static int expected_shape(const struct convert_source *s, const struct wanted *w,
+                          const struct moe_source *from, bool transposed, bool all_experts,
+                          uint64_t dims[MOE_MAX_TENSOR_DIMS])
+{
+    uint64_t rows = w->rows, cols = w->cols, before;
+    uint64_t key_heads = s->config->state_key_heads ? s->config->state_key_heads : 1;
+    int n = 0;
+    switch (from->take) {
+    case MOE_TAKE_ALL:
+    case MOE_TAKE_EXPERT:
+    case MOE_TAKE_BUCKETS:
+    case MOE_TAKE_ROW:
+    case MOE_TAKE_GROUPS:
+    case MOE_TAKE_CONV:
+    case MOE_TAKE_TURNED:
+    case MOE_TAKE_PLACES:
+    case MOE_TAKE_ROUTES:
+        break;
+    case MOE_TAKE_FIRST_HALF:
+    case MOE_TAKE_SECOND_HALF:
+    case MOE_TAKE_EVEN:
+    case MOE_TAKE_ODD:
+    case MOE_TAKE_HEAD_QUERY:
+    case MOE_TAKE_HEAD_GATE:
+        rows *= 2;
+        break;
+    case MOE_TAKE_ATTENTION:
+        rows = attention_rows(s->config, w->index, &before);
+        break;
+    case MOE_TAKE_THIRD:
+        rows *= 3;
+        break;
+    case MOE_TAKE_STATE_HEADS:
+    case MOE_TAKE_STATE_ROWS:
+        rows = state_rows(s->config, w->index, from->take);
+        break;
+    case MOE_TAKE_KEYS:
+    case MOE_TAKE_VALUES:
+        rows = (uint64_t)s->config->n_heads * kv_head_rows(s->config);
+        cols = s->config->kv_rank;
+        break;
+    }
+    uint32_t ratio = w->spec->per_layer ? moe_config_ratio(s->config, w->layer) : 0;
+    const uint64_t lists[][3] = {
+        [MOE_TAKE_BUCKETS] = {s->config->n_buckets, s->config->n_heads},
+        [MOE_TAKE_ROW] = {1, rows},
+        [MOE_TAKE_GROUPS] = {key_heads, rows / key_heads},
+        [MOE_TAKE_CONV] = {conv_channels(s->config, rows), 1, s->config->conv_width},
+        [MOE_TAKE_TURNED] = {s->config->state_value_dim, s->config->state_key_dim},
+        [MOE_TAKE_PLACES] = {ratio, rows / (ratio ? ratio : 1)},
+        [MOE_TAKE_ROUTES] = {s->config->vocab, s->config->top_k},
+    };
+    if (from->take >= MOE_TAKE_BUCKETS) {
+        n = from->take == MOE_TAKE_CONV ? 3 : 2;
+        memcpy(dims, lists[from->take], (size_t)n * sizeof **lists);
+        return n;
+    }
+    if (all_experts)
+        dims[n++] = s->config->n_experts;
+    dims[n++] = transposed ? cols : rows;
+    if (!w->is_vector)
+        dims[n++] = transposed ? rows : cols;
+    return n;
+}
+
+/* Whether the tensor's shape is that of one which is not transposed. */
+static bool is_upright(const struct convert_source *s, const struct wanted *w,
+                       const struct moe_source *from, const struct moe_tensor *t)
+{
+    uint64_t dims[MOE_MAX_TENSOR_DIMS];
+    int n = expected_shape(s, w, from, false, w->is_expert && holds_all_experts(from), dims);
+    return t->n_dims == n && memcmp(t->dims, dims, (size_t)n * sizeof *dims) == 0;
+}
+
+/* A matrix may have its rows in several dimensions; one of a single row may be a vector. */
+static bool same_lines(const struct moe_tensor *t, uint64_t rows, uint64_t cols)
+{
+    uint64_t lines = 1;
+    for (int i = 0; i + 1 < t->n_dims; i++)
+        if (!moe_mul_u64(lines, t->dims[i], &lines))
+            return false;
+    return lines == rows && t->dims[t->n_dims - 1] == cols;
+}
+
+/* As GGUF has the weights of convolutions: without a dimension of 1, or with more. */
+static bool same_taps(const struct moe_tensor *t, const uint64_t dims[MOE_MAX_TENSOR_DIMS])
+{
+    return t->n_dims != 3 && same_lines(t, dims[0], dims[2]);
+}
+
+/* A vector may have further dimensions of 1. */
+static bool same_items(const struct moe_tensor *t, uint64_t n)
+{
+    int wide = 0;
+    for (int i = 0; i < t->n_dims; i++)
+        wide += t->dims[i] != 1;
+    return wide <= 1 && t->n_items == n;
+}
+
+static int get_tensor(const struct convert_source *s, const struct wanted *w,
+                      const struct moe_source *from, const char *name, bool transposed,
+                      const struct moe_tensor **out, struct moe_err *err)
+{
+    uint64_t dims[MOE_MAX_TENSOR_DIMS];
+    bool all_experts = w->is_expert && holds_all_experts(from);
+    int n = expected_shape(s, w, from, transposed, all_experts, dims);
+    const struct moe_tensor *t = moe_checkpoint_find(s->checkpoint, name);
+    if (from->take == MOE_TAKE_ROUTES) /* one expert a token may be a list of them */
+        return moe_checkpoint_get_numbers(
+            s->checkpoint, name, t && t->n_dims == 1 && dims[1] == 1 ? 1 : n, dims, out, err);
+    if (t && from->take == MOE_TAKE_ALL && w->is_vector && n == 1 && same_items(t, dims[0]))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
+    if (t && from->take == MOE_TAKE_CONV && same_taps(t, dims))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
+    if (t && from->take == MOE_TAKE_ALL && n == 2 && !transposed && same_lines(t, dims[0], dims[1]))
+        return moe_checkpoint_get(s->checkpoint, name, t->n_dims, t->dims, out, err);
+    return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
+}
+
+/* ---- Views ---- */
+
+/* Where the part taken of the tensor begins, and how far apart its rows are. */
+static void place_part(const struct convert_source *s, const struct moe_source *from, int role,
+                       struct convert_view *v)
+{
+    uint32_t before = 0;
+    uint32_t nope = s->config->head_dim - s->config->rope_dim;
+    uint64_t first = 0;
+    switch (from->take) {
+    case MOE_TAKE_ALL:
+    case MOE_TAKE_EXPERT:
+    case MOE_TAKE_BUCKETS:
+    case MOE_TAKE_ROW:
+    case MOE_TAKE_GROUPS:
+    case MOE_TAKE_PLACES:
+    case MOE_TAKE_ROUTES:
+    case MOE_TAKE_FIRST_HALF:
+        break;
+    case MOE_TAKE_HEAD_QUERY:
+    case MOE_TAKE_HEAD_GATE:
+        first = from->take == MOE_TAKE_HEAD_GATE ? s->config->head_dim : 0;
+        v->block = s->config->head_dim;
+        v->stride = 2 * s->config->head_dim;
+        break;
+    case MOE_TAKE_STATE_HEADS:
+    case MOE_TAKE_STATE_ROWS:
+        v->stride = state_part(s->config, role, from->take, &before, &v->block);
+        first = before;
+        break;
+    case MOE_TAKE_CONV: /* a tap's weights are a column */
+        v->transposed = true;
+        v->block = conv_channels(s->config, v->rows);
+        v->stride = 1;
+        v->step = s->config->conv_width;
+        break;
+    case MOE_TAKE_TURNED:
+        v->transposed = true;
+        v->block = s->config->state_value_dim;
+        v->stride = 1;
+        v->step = s->config->state_key_dim;
+        break;
+    case MOE_TAKE_ATTENTION:
+        attention_rows(s->config, role, &first);
+        break;
+    case MOE_TAKE_THIRD:
+        first = (uint64_t)v->rows * third_of(role);
+        break;
+    case MOE_TAKE_SECOND_HALF:
+        first = v->rows;
+        break;
+    case MOE_TAKE_EVEN:
+    case MOE_TAKE_ODD:
+        first = from->take == MOE_TAKE_ODD;
+        v->step = 2;
+        break;
+    case MOE_TAKE_KEYS:
+        v->transposed = true;
+        v->block = s->config->kv_rank;
+        v->stride = kv_head_rows(s->config);
+        break;
+    case MOE_TAKE_VALUES:
+        first = nope;
+        v->block = s->config->value_dim;
+        v->stride = kv_head_rows(s->config);
+        break;
+    }
+    if (v->transposed)
+        v->first_column = first;
+    else
+        v->first_line = first;
+}
+
+/* In packs, queries and keys have their rotated rows first in a head, and in halves (config.h); the
+ * shared key of latent attention follows the latent vector, as in checkpoints. */
+static void place_rotation(const struct convert_source *s, int role, struct convert_view *v)
+{
+    const struct moe_config *c = s->config;
+    switch (role) {
+    case MOE_T_Q:
+    case MOE_T_K:
+    case MOE_T_Q_BIAS:
+    case MOE_T_K_BIAS:
+        v->stride = v->stride == 2 * v->block ? 2 * c->head_dim : c->head_dim; /* beside gates */
+        v->block = c->head_dim;
+        v->rotated_from = c->kv_rank ? c->head_dim - c->rope_dim : 0;
+        break;
+    case MOE_T_KV_DOWN:
+        v->rotated_to = v->rotated_from = c->kv_rank;
+        break;
+    case MOE_T_INDEX_Q:
+    case MOE_T_INDEX_K:
+    case MOE_T_INDEX_K_NORM:
+    case MOE_T_INDEX_K_NORM_BIAS:
+        v->block = v->stride = c->index_dim;
+        v->n_rotated = c->rope_dim;
+        v->paired = s->family->tensors[s->naming].index_paired;
+        return;
+    default:
+        return;
+    }
+    v->n_rotated = c->rope_dim;
+    v->paired = s->family->tensors[s->naming].paired;
+}
+
+static int make_view(const struct convert_source *s, const struct wanted *w,
+                     struct convert_view *out, struct moe_err *err)
+{
+    char name[NAME_BYTES];
+    const struct moe_source *from;
+    *out = (struct convert_view){.checkpoint = s->checkpoint,
+                                 .rows = w->rows,
+                                 .cols = w->cols,
+                                 .step = 1,
+                                 .block = w->rows,
+                                 .stride = w->rows};
+    int status = find_source(s, w, &from, name, err);
+    if (status != MOE_OK)
+        return status;
+    /* Blocks of quantized values run along a row's columns: those are never transposed. */
+    const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
+    out->transposed = from->transposed && (!found || is_plain(found)) &&
+                      !(from->either && found && is_upright(s, w, from, found));
+    status = get_tensor(s, w, from, name, out->transposed, &out->tensor, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_tensor *t = out->tensor;
+    out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
+    out->stored = from->stored;
+    place_part(s, from, w->is_expert ? -1 : w->index, out);
+    if (w->is_expert && holds_all_experts(from))
+        out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
+    else if (!w->is_expert)
+        place_rotation(s, w->index, out);
+    return MOE_OK;
+}
+
+int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
+                       uint32_t layer, struct convert_view *out, struct moe_err *err)
+{
+    const struct moe_tensor_spec *spec = moe_tensor_spec(role);
+    struct wanted w = {
+        .index = role, .spec = spec, .is_vector = spec->kind == MOE_KIND_VECTOR, .layer = layer};
+    moe_tensor_shape(source->config, role, layer, &w.rows, &w.cols);
+    return make_view(source, &w, out, err);
+}
+
+int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
+                        enum moe_expert_part part, struct convert_view *out, struct moe_err *err)
+{
+    const struct moe_tensor_spec *spec = moe_expert_part_spec(part);
+    struct wanted w = {.is_expert = true,
+                       .index = part,
+                       .spec = spec,
+                       .is_vector = spec->kind == MOE_KIND_VECTOR,
+                       .layer = layer,
+                       .expert = expert};
+    moe_expert_part_shape(source->config, part, &w.rows, &w.cols);
+    return make_view(source, &w, out, err);
+}
+
+int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
+                         bool *same, struct moe_err *err)
+{
+    const struct wanted w = {.index = MOE_T_HEAD, .spec = moe_tensor_spec(MOE_T_HEAD)};
+    const struct moe_source *from;
+    char name[NAME_BYTES];
+    struct convert_view view, embed;
+    int status = find_source(source, &w, &from, name, err);
+    *head = status == MOE_OK ? moe_checkpoint_find(source->checkpoint, name) : NULL;
+    if (!*head)
+        return status;
+    status = convert_view_dense(source, MOE_T_HEAD, 0, &view, err);
+    if (status == MOE_OK)
+        status = convert_view_dense(source, MOE_T_EMBED, 0, &embed, err);
+    if (status == MOE_OK)
+        status = compare_with_embedding(source, &embed, view.tensor, same, err);
+    return status;
+}
+
+uint64_t convert_view_bytes(const struct convert_view *view)
+{
+    const struct moe_tensor *t = view->tensor;
+    double share = (double)view->rows * view->cols / (double)t->n_items;
+    return (uint64_t)((double)t->bytes * share + 0.5);
+}
+
+/* The rows of a view (convert_internal.h), read from the checkpoint. */
+
+/* Values read at once where only some of them are wanted: 1 MiB of f32, or one line. */
+enum { GATHER_ITEMS = 1 << 18 };
+
+/* The place in the source's block of place `i` in the pack's. */
+static uint32_t source_place(const struct convert_view *v, uint32_t i)
+{
+    uint32_t n = v->n_rotated;
+    if (i >= v->rotated_to && i - v->rotated_to < n) {
+        uint32_t rotated = i - v->rotated_to;
+        if (v->paired)
+            rotated = rotated < n / 2 ? 2 * rotated : 2 * (rotated - n / 2) + 1;
+        return v->rotated_from + rotated;
+    }
+    uint32_t other = i < v->rotated_to ? i : i - n;
+    return other < v->rotated_from ? other : other + n;
+}
+
+uint64_t convert_view_line(const struct convert_view *view, uint32_t row)
+{
+    uint64_t block_line = (uint64_t)(row / view->block) * view->stride;
+    return view->first_line + view->step * (block_line + source_place(view, row % view->block));
+}
+
+/* Reads lines first, first + 2, ... n of them, through a buffer. */
+static int read_every_other(const struct convert_view *v, uint64_t first, uint32_t n, float *buffer,
+                            float *out, struct moe_err *err)
+{
+    int status = moe_checkpoint_read(v->checkpoint, v->tensor, first * v->width,
+                                     (2 * (uint64_t)n - 1) * v->width, buffer, err);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        memcpy(out + (uint64_t)i * v->width, buffer + 2 * (uint64_t)i * v->width,
+               v->width * sizeof *out);
+    return status;
+}
+
+/* Rows by runs of lines that follow each other, or every other of which is wanted. */
+static int read_lines(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
+                      uint64_t buffer_items, float *out, struct moe_err *err)
+{
+    int status = MOE_OK;
+    uint64_t most = buffer_items / v->width / 2;
+    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+        uint64_t line = convert_view_line(v, first + i);
+        uint64_t apart = i + 1 < n ? convert_view_line(v, first + i + 1) - line : 1;
+        if (apart != 1 && (apart != 2 || most < 2))
+            apart = 1;
+        run = 1;
+        while (i + run < n && (apart == 1 || run < most) &&
+               convert_view_line(v, first + i + run) == line + apart * run)
+            run++;
+        float *to = out + (uint64_t)i * v->width;
+        status = apart == 1 ? moe_checkpoint_read(v->checkpoint, v->tensor, line * v->width,
+                                                  run * v->width, to, err)
+                            : read_every_other(v, line, run, buffer, to, err);
+    }
+    return status;
+}
+
+/* Rows of one block out of a transposed tensor: a piece of every line. */
+static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
+                        float *out, struct moe_err *err)
+{
+    uint64_t line = v->first_line + (uint64_t)(first / v->block) * v->stride;
+    uint64_t column = v->first_column + (uint64_t)v->step * (first % v->block);
+    uint64_t span = (uint64_t)v->step * (n - 1) + 1;
+    int status = MOE_OK;
+    for (uint32_t c = 0; c < v->cols && status == MOE_OK; c++) {
+        status = moe_checkpoint_read(v->checkpoint, v->tensor, (line + c) * v->width + column, span,
+                                     buffer, err);
+        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+            out[(uint64_t)i * v->cols + c] = buffer[(uint64_t)v->step * i];
+    }
+    return status;
+}
+
+int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
+                      struct moe_err *err)
+{
+    /* What is read at once: of a transposed tensor all columns of the rows, else a line or twice
+     * those that are wanted, as far as they fit. Tensors are often small. */
+    uint64_t items = 2 * (uint64_t)n * view->width;
+    items = items < GATHER_ITEMS ? items : GATHER_ITEMS;
+    if (view->transposed)
+        items = (uint64_t)view->step * n;
+    items = items > view->width ? items : view->width;
+    float *buffer = moe_alloc(items, sizeof *buffer, err);
+    if (!buffer)
+        return MOE_ERR_MEMORY;
+    int status = MOE_OK;
+    if (!view->transposed)
+        status = read_lines(view, first, n, buffer, items, out, err);
+    for (uint32_t i = 0, run; view->transposed && i < n && status == MOE_OK; i += run) {
+        uint32_t left = view->block - (first + i) % view->block;
+        run = n - i < left ? n - i : left;
+        status = read_columns(view, first + i, run, buffer, out + (uint64_t)i * view->cols, err);
+    }
+    free(buffer);
+    return status;
+}
+
+int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
+                             uint8_t *out, struct moe_err *err)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
+    uint64_t blocks = view->width / type->items; /* of a line */
+    int status = MOE_OK;
+    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+        uint64_t line = convert_view_line(view, first + i);
+        run = 1;
+        while (i + run < n && convert_view_line(view, first + i + run) == line + run)
+            run++;
+        status = moe_checkpoint_read_blocks(view->checkpoint, view->tensor, line * blocks,
+                                            run * blocks, out + i * blocks * type->bytes, err);
+    }
+    return status;
+}

@@ -1,0 +1,304 @@
+/* Conversations as a model's own template writes them. */
+#define _POSIX_C_SOURCE 200809L /* localtime_r, gmtime_r */
+
+#include "prompt/chat.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "fmt/gguf.h"
+#include "fmt/json.h"
+#include "prompt/chat_internal.h"
+#include "text/tokenizer.h"
+
+/* ---- Opening ---- */
+
+/* A special token's text, "" where there is none. */
+static json_t *token_text(const struct moe_tokenizer *tok, int64_t id)
+{
+    uint32_t n = 0;
+    const uint8_t *bytes = id >= 0 ? moe_tokenizer_bytes(tok, (uint32_t)id, &n) : NULL;
+    json_t *text = json_stringn(n ? (const char *)bytes : "", n);
+    return text ? text : json_string(""); /* it was no UTF-8 */
+}
+
+static bool mentions(const char *source, uint64_t n, const char *word)
+{
+    uint64_t length = strlen(word);
+    for (uint64_t i = 0; i + length <= n; i++)
+        if (memcmp(source + i, word, length) == 0)
+            return true;
+    return false;
+}
+
+static int open_chat(struct moe_chat *chat, const char *name, const char *source, uint64_t n,
+                     const struct moe_tokenizer *tok, struct moe_err *err)
+{
+    if (!(chat->name = moe_strndup(name, strlen(name), err)))
+        return MOE_ERR_MEMORY;
+    chat->bos = token_text(tok, moe_tokenizer_bos(tok));
+    chat->eos = token_text(tok, moe_tokenizer_eos(tok));
+    if (!chat->bos || !chat->eos)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", name);
+    chat->forms.no_developer = !mentions(source, n, "developer");
+    int status = chat_parse(chat, source, n, err);
+    return status == MOE_OK ? chat_probe(chat, tok, err) : status;
+}
+
+int moe_chat_open(struct moe_chat **out, const char *name, const char *source, uint64_t n,
+                  const struct moe_tokenizer *tok, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_chat *chat = moe_alloc(1, sizeof *chat, err);
+    if (!chat)
+        return MOE_ERR_MEMORY;
+    int status = open_chat(chat, name, source, n, tok, err);
+    if (status == MOE_OK)
+        *out = chat;
+    else
+        moe_chat_free(chat);
+    return status;
+}
+
+void moe_chat_free(struct moe_chat *chat)
+{
+    if (!chat)
+        return;
+    for (char **stop = chat->stops; stop && *stop; stop++)
+        free(*stop);
+    free(chat->stops);
+    free(chat->thought_begins);
+    free(chat->thought_ends);
+    free(chat->lead);
+    free(chat->name);
+    json_decref(chat->bos);
+    json_decref(chat->eos);
+    moe_jinja_free(chat->plain);
+    moe_jinja_free(chat->with_tools);
+    free(chat);
+}
+
+const char *moe_chat_name(const struct moe_chat *chat)
+{
+    return chat->name;
+}
+
+const char *const *moe_chat_stops(const struct moe_chat *chat)
+{
+    return (const char *const *)chat->stops;
+}
+
+/* ---- Rendering ---- */
+
+struct tm moe_chat_today(void)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    struct tm today = {.tm_mday = 1};
+    uint64_t seconds;
+    time_t now = time(NULL);
+    if (epoch && moe_parse_u64(epoch, &seconds) && seconds < (uint64_t)1 << 40) {
+        now = (time_t)seconds;
+        gmtime_r(&now, &today);
+    } else {
+        localtime_r(&now, &today);
+    }
+    return today;
+}
+
+/* What the template would leave out without a word. */
+static int check_forms(const struct moe_chat *chat, const struct moe_chat_input *input,
+                       struct moe_err *err)
+{
+    const json_t *first = json_array_get(input->messages, 0);
+    if (chat->forms.no_system &&
+        (moe_chat_has_role(first, "system") || moe_chat_has_role(first, "developer")))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: the template has no place for a system text: put it into the question",
+                        chat->name);
+    if (chat->forms.no_tools && json_array_size(input->tools))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: the template has no place for tools: leave them out", chat->name);
+    return MOE_OK;
+}
+
+int moe_chat_render(const struct moe_chat *chat, const struct moe_chat_input *input,
+                    struct moe_buf *out, struct moe_buf *words, struct moe_err *err)
+{
+    json_t *adapted = NULL;
+    struct moe_chat_input in = *input;
+    int status = check_forms(chat, input, err);
+    if (status == MOE_OK)
+        status = chat_adapt(chat, input->messages, &adapted, err);
+    if (adapted)
+        in.messages = adapted;
+    if (status == MOE_OK)
+        status = chat_write(chat, &in, NULL, out, words, err);
+    json_decref(adapted);
+    return status;
+}
+
+/* ---- Answers ---- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* The place of `mark` in text[from..n), or n. */
+static uint64_t find(const char *text, uint64_t from, uint64_t n, const char *mark)
+{
+    uint64_t length = strlen(mark);
+    for (uint64_t i = from; i + length <= n; i++)
+        if (memcmp(text + i, mark, length) == 0)
+            return i;
+    return n;
+}
+
+/* text[from..to) without the blanks around it. */
+static struct moe_span within(const char *text, uint64_t from, uint64_t to)
+{
+    while (from < to && is_blank(text[from]))
+        from++;
+    while (to > from && is_blank(text[to - 1]))
+        to--;
+    return (struct moe_span){from, to - from};
+}
+
+/* Behind the mark that the text begins with, blanks before it aside; 0: it does not. */
+static uint64_t behind(const char *text, uint64_t n, const char *mark)
+{
+    uint64_t from = 0;
+    if (!mark)
+        return 0;
+    while (from < n && is_blank(text[from]))
+        from++;
+    return from < n && find(text, from, n, mark) == from ? from + strlen(mark) : 0;
+}
+
+bool moe_chat_opens_thought(const struct moe_chat *chat, const void *rendered, uint64_t n)
+{
+    const char *text = rendered;
+    if (!chat->thought_member)
+        return false;
+    uint64_t length = strlen(chat->thought_begins);
+    while (n && is_blank(text[n - 1]))
+        n--;
+    return n >= length && memcmp(text + n - length, chat->thought_begins, length) == 0;
+}
+
+const char *moe_chat_thought_member(const struct moe_chat *chat)
+{
+    return chat->thought_member;
+}
+
+void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
+                    struct moe_chat_answer *out)
+{
+    *out = (struct moe_chat_answer){.content = {0, n}};
+    if (!chat->thought_member)
+        return;
+    uint64_t begin = behind(answer, n, chat->thought_begins);
+    uint64_t end = begin || opened ? find(answer, begin, n, chat->thought_ends) : n;
+    if (!begin && end == n) {
+        uint64_t lead = behind(answer, n, chat->lead);
+        out->content = lead ? within(answer, lead, n) : out->content;
+        return;
+    }
+    out->has_thought = true;
+    out->thought = within(answer, begin, end);
+    out->content =
+        end < n ? within(answer, end + strlen(chat->thought_ends), n) : (struct moe_span){n, 0};
+}
+
+/* ---- Templates as checkpoints bring them ---- */
+
+enum { TEMPLATE_BYTES_MAX = 1 << 20, CONFIG_BYTES_MAX = 64 << 20 };
+
+static void append_json(const json_t *value, struct moe_buf *out)
+{
+    char *text = json_dumps(value, JSON_COMPACT);
+    moe_buf_text(out, text ? text : "");
+    out->failed |= !text;
+    free(text);
+}
+
+/* The template, or a list of both. */
+static void join(const char *template, const char *tool_use, struct moe_buf *out)
+{
+    if (!tool_use || !*tool_use) {
+        moe_buf_text(out, template);
+        return;
+    }
+    json_t *list = json_pack("[{s:s,s:s},{s:s,s:s}]", "name", "default", "template", template,
+                             "name", "tool_use", "template", tool_use);
+    append_json(list, out);
+    json_decref(list);
+}
+
+static int read_config(const char *path, struct moe_buf *out, struct moe_err *err)
+{
+    json_t *config;
+    int status =
+        moe_json_read(&config, path, CONFIG_BYTES_MAX, MOE_JSON_TOKENIZER_CONFIG_MEMORY, err);
+    if (status != MOE_OK)
+        return status;
+    const json_t *value = json_object_get(config, "chat_template");
+    if (json_is_string(value))
+        moe_buf_append(out, json_string_value(value), json_string_length(value));
+    else if (json_array_size(value))
+        append_json(value, out);
+    moe_json_free(config);
+    return MOE_OK;
+}
+
+int moe_chat_read_gguf(const struct moe_gguf *gguf, struct moe_buf *out, struct moe_err *err)
+{
+    static const char key[] = "tokenizer.chat_template",
+                      tools[] = "tokenizer.chat_template.tool_use";
+    const char *template = "", *tool_use = "";
+    int status = moe_gguf_get_text(gguf, key, false, &template, err);
+    if (status == MOE_OK)
+        status = moe_gguf_get_text(gguf, tools, false, &tool_use, err);
+    if (status == MOE_OK)
+        join(template, tool_use, out);
+    return status;
+}
+
+/* Of newer checkpoints: a file for each template. */
+static int read_files(const char *jinja, const char *dir, struct moe_buf *out, struct moe_err *err)
+{
+    struct moe_buf template = {0}, tool_use = {0};
+    char *path = moe_path_join(dir, "additional_chat_templates/tool_use.jinja", err);
+    int status =
+        path ? moe_file_read_all(jinja, TEMPLATE_BYTES_MAX, &template, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK && moe_path_exists(path))
+        status = moe_file_read_all(path, TEMPLATE_BYTES_MAX, &tool_use, err);
+    if (status == MOE_OK)
+        join(template.data ? (const char *)template.data : "", (const char *)tool_use.data, out);
+    moe_buf_release(&template);
+    moe_buf_release(&tool_use);
+    free(path);
+    return status;
+}
+
+int moe_chat_read_template(const char *dir, struct moe_buf *out, struct moe_err *err)
+{
+    int status = MOE_OK;
+    char *jinja = moe_path_join(dir, "chat_template.jinja", err);
+    char *config = jinja ? moe_path_join(dir, "tokenizer_config.json", err) : NULL;
+    if (!config)
+        status = MOE_ERR_MEMORY;
+    else if (moe_path_exists(jinja)) /* it takes precedence */
+        status = read_files(jinja, dir, out, err);
+    else if (moe_path_exists(config))
+        status = read_config(config, out, err);
+    if (status == MOE_OK && out->failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: the chat template", dir);
+    free(jinja);
+    free(config);
+    return status;
+}

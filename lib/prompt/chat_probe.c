@@ -1,0 +1,359 @@
+/*
+ * What a template does, found by rendering short conversations of words that no template has: what
+ * is written around them tells how answers end and where thoughts stand.
+ */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "fmt/json.h"
+#include "prompt/chat_internal.h"
+#include "text/tokenizer.h"
+
+#define USER "uq7Lk2Vw"
+#define USER2 "uz5Tn8Hd"
+#define ANSWER "aN4Xw9Rb"
+#define THOUGHT "tB8Pz3Jm"
+#define SYSTEM "sK6Yc1Gf"
+#define TOOL "fD2Mq7Se"
+#define KEY "kH9Wj4Zu"
+#define VALUE "vC3Rx6Ly"
+
+enum { STEPS = 1000 * 1000, MEMORY = 64 << 20, OUTPUT = 1 << 20, MAX_MARK = 256, MAX_STOPS = 4 };
+
+struct probe {
+    struct moe_chat *chat;
+    const struct moe_tokenizer *tok;
+    struct moe_err *err;
+    bool short_of_memory; /* sticky */
+};
+
+/* ---- Rendering ---- */
+
+/* Renders messages, which are released; false: the template refuses them. */
+static bool write_messages(struct probe *p, json_t *messages, json_t *tools, bool prompt,
+                           struct moe_buf *out)
+{
+    static const struct moe_jinja_limits limits = {
+        .steps = STEPS, .memory = MEMORY, .output = OUTPUT};
+    const struct moe_chat_input in = {.messages = messages,
+                                      .tools = tools,
+                                      .add_generation_prompt = prompt,
+                                      .now = {.tm_year = 126, .tm_mday = 1}};
+    struct moe_err refused;
+    moe_buf_clear(out);
+    int status = messages ? chat_write(p->chat, &in, &limits, out, NULL, &refused) : MOE_ERR_MEMORY;
+    moe_buf_u8(out, 0);
+    p->short_of_memory |= status == MOE_ERR_MEMORY || out->failed;
+    json_decref(messages);
+    json_decref(tools);
+    return status == MOE_OK && !out->failed;
+}
+
+static const char *text_of(const struct moe_buf *b)
+{
+    return (const char *)b->data;
+}
+
+static bool writes(struct probe *p, json_t *messages, json_t *tools, const char *word)
+{
+    struct moe_buf out = {0};
+    bool found = write_messages(p, messages, tools, true, &out) && strstr(text_of(&out), word);
+    moe_buf_release(&out);
+    return found;
+}
+
+/* The place behind the last `word`, or NULL. */
+static const char *behind_last(const char *text, const char *word)
+{
+    const char *found = NULL;
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+        found = at + strlen(word);
+    return found;
+}
+
+/* ---- Conversations ---- */
+
+/* In the form that the template takes a content in. */
+static json_t *content(const struct probe *p, const char *text)
+{
+    return p->chat->forms.parts_only ? json_pack("[{s:s,s:s}]", "type", "text", "text", text)
+                                     : json_string(text);
+}
+
+static json_t *message(const struct probe *p, const char *role, const char *text)
+{
+    return json_pack("{s:s,s:o}", "role", role, "content", content(p, text));
+}
+
+static json_t *question(const struct probe *p)
+{
+    return json_pack("[o]", message(p, "user", USER));
+}
+
+static json_t *answered(const struct probe *p, json_t *next)
+{
+    return json_pack("[o,o,o*]", message(p, "user", USER), message(p, "assistant", ANSWER), next);
+}
+
+/* With a thought by the name of `member`. */
+static json_t *thought(const struct probe *p, const char *member)
+{
+    return json_pack("[o,{s:s,s:o,s:s}]", message(p, "user", USER), "role", "assistant", "content",
+                     content(p, ANSWER), member, THOUGHT);
+}
+
+static json_t *tools(void)
+{
+    return json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{s:{s:s,s:s}},s:[s]}}}]", "type", "function",
+                     "function", "name", TOOL, "description", "", "parameters", "type", "object",
+                     "properties", KEY, "type", "string", "description", "", "required", KEY);
+}
+
+/* A call, without content, as the answer's end. */
+static json_t *called(const struct probe *p, bool as_text, json_t *answer_content)
+{
+    json_t *arguments =
+        as_text ? json_string("{\"" KEY "\": \"" VALUE "\"}") : json_pack("{s:s}", KEY, VALUE);
+    return json_pack("[o,{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}]", message(p, "user", USER), "role",
+                     "assistant", "content", answer_content, "tool_calls", "id", "abcdefgh1",
+                     "type", "function", "function", "name", TOOL, "arguments", arguments);
+}
+
+/* ---- Forms ---- */
+
+static json_t *in_parts(void)
+{
+    return json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text",
+                     USER);
+}
+
+/* Parts that are written as a list is printed are not understood. */
+static bool takes_parts(struct probe *p)
+{
+    struct moe_buf out = {0};
+    bool takes = write_messages(p, in_parts(), NULL, true, &out) && strstr(text_of(&out), USER) &&
+                 !strstr(text_of(&out), "'" USER "'") && !strstr(text_of(&out), "\"" USER "\"");
+    moe_buf_release(&out);
+    return takes;
+}
+
+/* Arguments as text must not come out with their quotes escaped, as a text in JSON. */
+static bool takes_arguments_as_text(struct probe *p)
+{
+    struct moe_buf out = {0};
+    bool takes = write_messages(p, called(p, true, json_string("")), tools(), false, &out) &&
+                 strstr(text_of(&out), VALUE) && !strstr(text_of(&out), "\\\"" VALUE);
+    moe_buf_release(&out);
+    return takes;
+}
+
+static void find_forms(struct probe *p)
+{
+    struct chat_forms *f = &p->chat->forms;
+    struct moe_buf out = {0};
+    bool parts = takes_parts(p), texts = writes(p, question(p), NULL, USER);
+    f->parts_only = parts && !texts;
+    f->texts_only = !parts;
+    if (write_messages(p,
+                       json_pack("[o,o]", message(p, "system", SYSTEM), message(p, "user", USER)),
+                       NULL, true, &out))
+        f->no_system = !strstr(text_of(&out), SYSTEM);
+    if (write_messages(p, question(p), tools(), true, &out))
+        f->no_tools = !strstr(text_of(&out), TOOL);
+    f->arguments_as_text =
+        !writes(p, called(p, false, json_string("")), tools(), VALUE) && takes_arguments_as_text(p);
+    if (write_messages(p, called(p, f->arguments_as_text, json_null()), tools(), false, &out))
+        f->writes_none = strstr(text_of(&out), "None") != NULL;
+    moe_buf_release(&out);
+}
+
+/* ---- How answers end ---- */
+
+static void add_stop(struct probe *p, const char *text, uint64_t n)
+{
+    char **stops = p->chat->stops;
+    int i = 0;
+    for (; stops[i]; i++)
+        if (strlen(stops[i]) == n && memcmp(stops[i], text, n) == 0)
+            return;
+    if (i == MAX_STOPS || n == 0 || n > MAX_MARK)
+        return;
+    stops[i] = moe_strndup(text, n, NULL);
+    p->short_of_memory |= !stops[i];
+}
+
+/* The first (or last) special token in n bytes of text; false: none. */
+static bool add_special(struct probe *p, const char *text, uint64_t n, bool last)
+{
+    struct moe_ids ids = {0};
+    struct moe_err err;
+    int64_t found = -1;
+    int status = moe_tokenizer_encode(p->tok, text, n, true, &ids, &err);
+    for (uint64_t i = 0; status == MOE_OK && i < ids.n && (last || found < 0); i++)
+        if (moe_tokenizer_is_special(p->tok, ids.ids[i]))
+            found = ids.ids[i];
+    p->short_of_memory |= status == MOE_ERR_MEMORY;
+    moe_ids_release(&ids);
+    uint32_t length = 0;
+    const uint8_t *bytes =
+        found >= 0 ? moe_tokenizer_bytes(p->tok, (uint32_t)found, &length) : NULL;
+    add_stop(p, (const char *)bytes, length);
+    return found >= 0;
+}
+
+/* Without a special token the text itself, from its line's beginning on. */
+static void add_text(struct probe *p, const char *text, uint64_t n)
+{
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        n--;
+    while (n > 1 && strchr(" \t\r\n", text[0]) && !(text[0] == '\n' && text[1] != '\n'))
+        text++, n--;
+    if (n > 1)
+        add_stop(p, text, n);
+}
+
+/* Whether a conversation ends otherwise when no answer is to follow: the template heeds
+ * add_generation_prompt. */
+static bool heeds_prompt(struct probe *p)
+{
+    struct moe_buf with = {0}, without = {0};
+    bool heeds = write_messages(p, question(p), NULL, true, &with) &&
+                 write_messages(p, question(p), NULL, false, &without) && with.size > without.size;
+    moe_buf_release(&with);
+    moe_buf_release(&without);
+    return heeds;
+}
+
+/* Behind the last answer of a conversation, else between an answer and the next question. */
+static void find_end_of_text(struct probe *p, bool heeds)
+{
+    struct moe_buf last = {0}, inner = {0};
+    const char *end = NULL, *between = NULL, *next = NULL;
+    if (write_messages(p, answered(p, NULL), NULL, false, &last))
+        end = behind_last(text_of(&last), ANSWER);
+    if (write_messages(p, answered(p, message(p, "user", USER2)), NULL, false, &inner)) {
+        between = behind_last(text_of(&inner), ANSWER);
+        next = between ? strstr(between, USER2) : NULL;
+    }
+    uint64_t n_between = next ? (uint64_t)(next - between) : 0;
+    bool last_counts = end && (heeds || n_between == 0);
+    if (!(last_counts && add_special(p, end, strlen(end), false)) &&
+        !(n_between && add_special(p, between, n_between, false))) {
+        if (last_counts && end[strspn(end, " \t\r\n")])
+            add_text(p, end, strlen(end));
+        else if (n_between)
+            add_text(p, between, n_between);
+    }
+    moe_buf_release(&last);
+    moe_buf_release(&inner);
+}
+
+/* Tokens that close a call come before the one that ends the answer. */
+static void find_end_of_call(struct probe *p)
+{
+    struct moe_buf out = {0};
+    if (!p->chat->forms.no_tools &&
+        write_messages(p, called(p, p->chat->forms.arguments_as_text, json_string("")), tools(),
+                       false, &out)) {
+        const char *end = behind_last(text_of(&out), VALUE);
+        if (end)
+            add_special(p, end, strlen(end), true);
+    }
+    moe_buf_release(&out);
+}
+
+/* ---- Thoughts ---- */
+
+/* text[0..n) without the blanks around it, or NULL where that is nothing, or much. */
+static char *mark(struct probe *p, const char *text, uint64_t n)
+{
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        n--;
+    while (n && strchr(" \t\r\n", *text))
+        text++, n--;
+    if (n == 0 || n > MAX_MARK)
+        return NULL;
+    char *copy = moe_strndup(text, n, NULL);
+    p->short_of_memory |= !copy;
+    return copy;
+}
+
+/* Where the last mark of what opens the answer begins: behind another one, or with its line. */
+static uint64_t last_mark(const char *text, uint64_t n)
+{
+    while (n && strchr(" \t\r\n", text[n - 1]))
+        n--;
+    n -= n > 0;
+    while (n && text[n - 1] != '\n' && text[n - 1] != '>')
+        n--;
+    return n;
+}
+
+/* The marks around THOUGHT in `text`, whose answer begins behind `opening`, n bytes. */
+static void take_marks(struct probe *p, const char *opening, uint64_t n, const char *text,
+                       const char *member)
+{
+    struct moe_chat *chat = p->chat;
+    const char *at = strstr(text, THOUGHT), *after = at ? at + strlen(THOUGHT) : NULL;
+    const char *answer = after ? strstr(after, ANSWER) : NULL;
+    uint64_t same = 0;
+    if (!answer)
+        return;
+    while (same < n && text + same < at && opening[same] == text[same])
+        same++;
+    while (same && text[same - 1] == '<') /* "<think>" and "</think>" begin alike */
+        same--;
+    chat->thought_begins = mark(p, text + same, (uint64_t)(at - text) - same);
+    if (!chat->thought_begins) { /* what opens the answer has it */
+        uint64_t open = last_mark(text, same);
+        chat->thought_begins = mark(p, text + open, same - open);
+    }
+    chat->thought_ends = mark(p, after, (uint64_t)(answer - after));
+    if (chat->thought_begins && chat->thought_ends)
+        chat->thought_member = member;
+}
+
+/* What stands before the content of an answer without thought. */
+static void find_lead(struct probe *p, const char *opening, uint64_t n)
+{
+    struct moe_buf out = {0};
+    if (write_messages(p, answered(p, NULL), NULL, false, &out)) {
+        const char *answer = strstr(text_of(&out), ANSWER);
+        uint64_t before = answer ? (uint64_t)(answer - text_of(&out)) : 0;
+        if (before > n && memcmp(text_of(&out), opening, n) == 0)
+            p->chat->lead = mark(p, text_of(&out) + n, before - n);
+    }
+    moe_buf_release(&out);
+}
+
+static void find_thoughts(struct probe *p)
+{
+    static const char *const members[] = {"reasoning_content", "thinking", "reasoning"};
+    struct moe_buf prompt = {0}, out = {0};
+    if (write_messages(p, question(p), NULL, true, &prompt)) {
+        uint64_t n = prompt.size - 1;
+        for (int i = 0; i < 3 && !p->chat->thought_member; i++)
+            if (write_messages(p, thought(p, members[i]), NULL, false, &out))
+                take_marks(p, text_of(&prompt), n, text_of(&out), members[i]);
+        if (p->chat->thought_member)
+            find_lead(p, text_of(&prompt), n);
+    }
+    moe_buf_release(&prompt);
+    moe_buf_release(&out);
+}
+
+int chat_probe(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err)
+{
+    struct probe p = {.chat = chat, .tok = tok};
+    chat->stops = moe_alloc(MAX_STOPS + 1, sizeof *chat->stops, err);
+    if (!chat->stops)
+        return MOE_ERR_MEMORY;
+    find_forms(&p);
+    find_end_of_text(&p, heeds_prompt(&p));
+    find_end_of_call(&p);
+    find_thoughts(&p);
+    return p.short_of_memory ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", chat->name)
+                             : MOE_OK;
+}

@@ -1,0 +1,337 @@
+/* A template at work: rendering, and messages as its values. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "fmt/json.h"
+#include "prompt/chat_internal.h"
+
+enum {
+    OWN_VARIABLES = 7,
+    /* What a render may take: a template's own work, and copies of what it is given. */
+    MEMORY = 64 << 20,
+    COPIES = 32,
+};
+
+/* ---- Parsing ---- */
+
+static const json_t *template_named(const json_t *list, const char *name)
+{
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item)
+    {
+        const char *own = json_string_value(json_object_get(item, "name"));
+        if (own && strcmp(own, name) == 0)
+            return json_object_get(item, "template");
+    }
+    return NULL;
+}
+
+static int parse_text(struct moe_chat *chat, const json_t *text, struct moe_jinja **out,
+                      struct moe_err *err)
+{
+    return moe_jinja_parse(out, chat->name, json_string_value(text), json_string_length(text), err);
+}
+
+/* A list of templates, or a configuration that has one or a list. */
+static int parse_json(struct moe_chat *chat, const json_t *json, struct moe_err *err)
+{
+    const json_t *value = json_is_array(json) ? json : json_object_get(json, "chat_template");
+    const json_t *plain = json_is_string(value) ? value : template_named(value, "default");
+    const json_t *tools = template_named(value, "tool_use");
+    if (!plain)
+        plain = json_object_get(json_array_get(value, 0), "template");
+    if (!json_is_string(plain))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: there is no chat template in it", chat->name);
+    int status = parse_text(chat, plain, &chat->plain, err);
+    if (status == MOE_OK && json_is_string(tools) && tools != plain)
+        status = parse_text(chat, tools, &chat->with_tools, err);
+    return status;
+}
+
+/* What may be JSON and is none is Jinja: the two begin alike only in texts like "[INST]". */
+static bool looks_like_json(const char *source, uint64_t n)
+{
+    uint64_t i = 0;
+    while (i < n && strchr(" \t\r\n", source[i]) && source[i])
+        i++;
+    if (i == n || (source[i] != '{' && source[i] != '['))
+        return false;
+    i++;
+    while (i < n && strchr(" \t\r\n", source[i]) && source[i])
+        i++;
+    return i < n && (source[i] == '"' || source[i] == '{') &&
+           !(i > 0 && source[i - 1] == '{' && source[i] == '{');
+}
+
+int chat_parse(struct moe_chat *chat, const char *source, uint64_t n, struct moe_err *err)
+{
+    json_t *json = NULL;
+    struct moe_err no_json;
+    if (looks_like_json(source, n) &&
+        moe_json_parse(&json, chat->name, source, n, MOE_JSON_TOKENIZER_CONFIG_MEMORY, &no_json) ==
+            MOE_ERR_MEMORY)
+        return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", chat->name);
+    int status = json ? parse_json(chat, json, err)
+                      : moe_jinja_parse(&chat->plain, chat->name, source, n, err);
+    moe_json_free(json);
+    return status;
+}
+
+/* ---- Rendering ---- */
+
+static void put(struct moe_jinja_input *in, struct moe_jinja_variable *list, const char *name,
+                const json_t *value, bool caller)
+{
+    list[in->n_variables++] = (struct moe_jinja_variable){name, value, caller};
+}
+
+/* What is set later hides what was set before. */
+static int write_with(const struct moe_chat *chat, const struct moe_chat_input *input,
+                      struct moe_jinja_variable *list, const struct moe_jinja_limits *limits,
+                      struct moe_buf *out, struct moe_buf *words, struct moe_err *err)
+{
+    struct moe_jinja_input in = {.variables = list, .now = input->now};
+    bool has_tools = json_array_size(input->tools) > 0;
+    const char *name;
+    json_t *value;
+    in.limits.memory =
+        MEMORY + COPIES * (moe_json_bytes(input->messages) + moe_json_bytes(input->tools));
+    if (limits)
+        in.limits = *limits;
+    put(&in, list, "bos_token", chat->bos, false);
+    put(&in, list, "eos_token", chat->eos, false);
+    put(&in, list, "documents", json_null(), false);
+    json_object_foreach((json_t *)input->variables, name, value)
+        put(&in, list, name, value, strcmp(name, "documents") == 0);
+    put(&in, list, "messages", input->messages, true);
+    put(&in, list, "tools", has_tools ? input->tools : json_null(), true);
+    put(&in, list, "add_generation_prompt",
+        input->add_generation_prompt ? json_true() : json_false(), false);
+    const struct moe_jinja *t = has_tools && chat->with_tools ? chat->with_tools : chat->plain;
+    return moe_jinja_render(t, &in, out, words, err);
+}
+
+int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
+               const struct moe_jinja_limits *limits, struct moe_buf *out, struct moe_buf *words,
+               struct moe_err *err)
+{
+    size_t n = OWN_VARIABLES + json_object_size(input->variables);
+    struct moe_jinja_variable *list = moe_alloc(n, sizeof *list, err);
+    if (!list)
+        return MOE_ERR_MEMORY;
+    int status = write_with(chat, input, list, limits, out, words, err);
+    free(list);
+    return status;
+}
+
+/* ---- Messages ---- */
+
+/* ---- Making and looking at them ---- */
+
+/* Appends text as JSON takes it. */
+static void append_valid(struct moe_buf *out, const uint8_t *text, uint64_t n)
+{
+    for (uint64_t i = 0; i < n;) {
+        int length = 1;
+        moe_utf8_decode(text + i, n - i, &length);
+        bool valid = text[i] && moe_utf8_valid(text + i, (uint64_t)length);
+        moe_buf_append(out, valid ? (const char *)text + i : "\xEF\xBF\xBD",
+                       valid ? (uint64_t)length : 3);
+        i += (uint64_t)length;
+    }
+}
+
+json_t *moe_chat_message(const char *role, const char *text, uint64_t n, struct moe_err *err)
+{
+    struct moe_buf valid = {0};
+    json_t *message = NULL;
+    append_valid(&valid, (const uint8_t *)text, n);
+    if (!valid.failed)
+        message = json_pack("{s:s,s:s%}", "role", role, "content",
+                            valid.data ? (const char *)valid.data : "", (size_t)valid.size);
+    moe_buf_release(&valid);
+    if (!message)
+        moe_fail(err, MOE_ERR_MEMORY, "out of memory: a message");
+    return message;
+}
+
+const char *moe_chat_text(const json_t *message)
+{
+    return json_string_value(json_object_get(message, "content"));
+}
+
+static void append_text(const json_t *text, struct moe_buf *out)
+{
+    moe_buf_append(out, json_string_value(text), json_string_length(text));
+}
+
+void moe_chat_append_content(const json_t *message, struct moe_buf *out)
+{
+    const json_t *content = json_object_get(message, "content"), *part;
+    size_t i;
+    append_text(content, out);
+    json_array_foreach(content, i, part) append_text(json_object_get(part, "text"), out);
+}
+
+bool moe_chat_has_role(const json_t *message, const char *role)
+{
+    const char *own = json_string_value(json_object_get(message, "role"));
+    return own && strcmp(own, role) == 0;
+}
+
+int moe_chat_check_messages(const char *name, const json_t *messages, struct moe_err *err)
+{
+    size_t i;
+    const json_t *message;
+    if (json_array_size(messages) == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'messages' is %s", name,
+                        json_is_array(messages)               ? "empty"
+                        : messages && !json_is_null(messages) ? "not a list"
+                                                              : "missing");
+    json_array_foreach(messages, i, message)
+    {
+        if (!json_is_string(json_object_get(message, "role")))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'messages[%zu].role' is no text", name, i);
+    }
+    return MOE_OK;
+}
+
+/* ---- Forms of the same ---- */
+
+/* What follows changes a copy of a message, or says that it would (change NULL): whether a form is
+ * not the template's. jansson fails for lack of memory alone, which *failed notes. */
+struct change {
+    const struct moe_chat *chat;
+    bool make, failed;
+};
+
+static void set(struct change *c, json_t *object, const char *key, json_t *value)
+{
+    c->failed |= json_object_set_new(object, key, value) != 0;
+}
+
+static json_t *joined(const json_t *message)
+{
+    struct moe_buf all = {0};
+    moe_chat_append_content(message, &all);
+    json_t *text =
+        all.failed ? NULL : json_stringn(all.data ? (const char *)all.data : "", all.size);
+    moe_buf_release(&all);
+    return text;
+}
+
+static bool all_texts(const json_t *parts)
+{
+    size_t i;
+    const json_t *part;
+    json_array_foreach(parts, i, part)
+    {
+        if (!json_is_string(json_object_get(part, "text")))
+            return false;
+    }
+    return true;
+}
+
+static bool change_content(struct change *c, json_t *message)
+{
+    const struct chat_forms *f = &c->chat->forms;
+    const json_t *content = json_object_get(message, "content");
+    json_t *other = NULL;
+    bool joins = f->texts_only && json_is_array(content) && all_texts(content);
+    bool parts = f->parts_only && json_is_string(content);
+    bool empty = f->writes_none && json_is_null(content);
+    if (!joins && !parts && !empty)
+        return false;
+    if (c->make) {
+        other = joins   ? joined(message)
+                : parts ? json_pack("[{s:s,s:O}]", "type", "text", "text", content)
+                        : json_string("");
+        set(c, message, "content", other);
+    }
+    return true;
+}
+
+static bool change_role(struct change *c, json_t *message)
+{
+    if (!c->chat->forms.no_developer || !moe_chat_has_role(message, "developer"))
+        return false;
+    if (c->make)
+        set(c, message, "role", json_string("system"));
+    return true;
+}
+
+/* In place of its text, where that is an object. */
+static void set_object(struct change *c, json_t *of, const json_t *text)
+{
+    json_t *object = NULL;
+    int status = moe_json_parse(&object, "arguments", json_string_value(text),
+                                json_string_length(text), MOE_JSON_CONFIG_MEMORY, NULL);
+    c->failed |= status == MOE_ERR_MEMORY;
+    if (json_is_object(object))
+        set(c, of, "arguments", object);
+    else
+        moe_json_free(object);
+}
+
+static bool change_arguments(struct change *c, json_t *call)
+{
+    json_t *function = json_object_get(call, "function");
+    json_t *of = json_is_object(function) ? function : call;
+    const json_t *arguments = json_object_get(of, "arguments");
+    bool to_text = c->chat->forms.arguments_as_text && json_is_object(arguments);
+    bool to_object = !c->chat->forms.arguments_as_text && json_is_string(arguments);
+    if (!to_text && !to_object)
+        return false;
+    if (!c->make)
+        return true;
+    if (to_object) {
+        set_object(c, of, arguments);
+        return true;
+    }
+    char *text = json_dumps(arguments, 0);
+    set(c, of, "arguments", text ? json_string(text) : NULL);
+    free(text);
+    return true;
+}
+
+static bool change_message(struct change *c, json_t *message)
+{
+    bool changed = change_content(c, message);
+    changed |= change_role(c, message);
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+    json_array_foreach(calls, i, call) changed |= change_arguments(c, call);
+    return changed;
+}
+
+static bool change_all(struct change *c, const json_t *messages)
+{
+    bool changed = false;
+    size_t i;
+    json_t *message;
+    json_array_foreach(messages, i, message) changed |= change_message(c, message);
+    return changed;
+}
+
+int chat_adapt(const struct moe_chat *chat, const json_t *messages, json_t **out,
+               struct moe_err *err)
+{
+    struct change c = {.chat = chat};
+    *out = NULL;
+    if (!change_all(&c, messages))
+        return MOE_OK;
+    int status = moe_json_copy(out, messages, err);
+    if (status != MOE_OK)
+        return status;
+    c.make = true;
+    change_all(&c, *out);
+    if (!c.failed)
+        return MOE_OK;
+    json_decref(*out);
+    *out = NULL;
+    return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the messages");
+}

@@ -1,0 +1,128 @@
+/*
+ * A template as a tree.
+ */
+#ifndef MOE_PROMPT_JINJA_PARSE_H
+#define MOE_PROMPT_JINJA_PARSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "prompt/jinja_lex.h"
+#include "prompt/jinja_value.h"
+
+struct jinja_node;
+
+/* Arguments as they are written. */
+struct jinja_given {
+    uint32_t n, n_named; /* all of them; those with a name, which come last */
+    struct jinja_node *const *values;
+    const char *const *names;           /* [n_named] */
+    struct jinja_node *all, *all_named; /* *list and **dictionary, or NULL */
+};
+
+enum jinja_expression {
+    JINJA_E_NONE,
+    JINJA_E_BOOL,
+    JINJA_E_INT,
+    JINJA_E_FLOAT,
+    JINJA_E_STRING,
+    JINJA_E_NAME,
+    JINJA_E_LIST,      /* items */
+    JINJA_E_TUPLE,     /* items */
+    JINJA_E_DICT,      /* items: key, value, key, value, ... */
+    JINJA_E_MEMBER,    /* a.text */
+    JINJA_E_SUBSCRIPT, /* a[b] */
+    JINJA_E_SLICE,     /* a[items 0:1:2], each of which may be NULL */
+    JINJA_E_CALL,      /* a(given) */
+    JINJA_E_FILTER,    /* a|text(given); a NULL: of a block's text */
+    JINJA_E_TEST,      /* a is text(given) */
+    JINJA_E_NOT,
+    JINJA_E_NEGATIVE,
+    JINJA_E_POSITIVE,
+    JINJA_E_AND,
+    JINJA_E_OR,
+    JINJA_E_IF,         /* a if b else c, which may be NULL */
+    JINJA_E_COMPARE,    /* a, then (operator, item) ... : items, texts */
+    JINJA_E_ARITHMETIC, /* a text b */
+    JINJA_E_CONCAT,     /* items joined as texts */
+};
+
+enum jinja_statement {
+    JINJA_S_DATA,    /* text */
+    JINJA_S_PRINT,   /* a */
+    JINJA_S_IF,      /* a: body, else_body */
+    JINJA_S_FOR,     /* target in a if b: body, else_body */
+    JINJA_S_SET,     /* target = a */
+    JINJA_S_CAPTURE, /* target = the text of body, filtered by a (or NULL) */
+    JINJA_S_MACRO,   /* text, parameters: body */
+    JINJA_S_CALL,    /* a, a call that gets the body as its caller, with parameters */
+    JINJA_S_FILTER,  /* body filtered by a */
+    JINJA_S_WITH,    /* items: target, value, ...: body */
+    JINJA_S_SCOPE,   /* body as it stands (generation) */
+    JINJA_S_BREAK,
+    JINJA_S_CONTINUE,
+};
+
+/* An expression or a statement; which members it has stands beside its kind. */
+struct jinja_node {
+    int kind; /* enum jinja_expression or enum jinja_statement */
+    struct jinja_place at;
+    struct jinja_node *a, *b, *c;
+    const char *text;
+    uint64_t n; /* of text */
+    union {
+        bool truth;
+        int64_t whole;
+        double number;
+        bool recursive; /* of a loop */
+    } as;
+    uint32_t n_items;
+    struct jinja_node **items;
+    const char **texts; /* of a comparison: operators, one per item */
+    struct jinja_given *given;
+    struct jinja_node *target;           /* of a loop, an assignment: a name, a member, a tuple */
+    struct jinja_node *body, *else_body; /* the first statement */
+    struct jinja_node *next;             /* the statement after this one */
+    uint32_t n_parameters;
+    const char **parameters;
+    struct jinja_node **defaults;                /* [n_parameters], NULL: none */
+    bool uses_caller, uses_varargs, uses_kwargs; /* of a macro */
+};
+
+/* The first statement; NULL: the template is empty. */
+struct jinja_node *jinja_parse(struct jinja_heap *heap, const char *source, uint64_t n);
+
+/* ---- The parser's state ---- */
+
+enum { JINJA_MAX_NESTING = 150 };
+
+struct jinja_parser {
+    struct jinja_heap *heap;
+    const struct jinja_token *token; /* the next one */
+    uint32_t nesting;
+    struct jinja_node *macro; /* that is being parsed, innermost; NULL: none */
+};
+
+struct jinja_node *jinja_node(struct jinja_parser *p, int kind, struct jinja_place at);
+void jinja_push(struct jinja_parser *p, struct jinja_node *to, struct jinja_node *item);
+/* Whether the next token is this operator, or this name; `skip` takes it if so, `expect` or fails.
+ */
+bool jinja_at(const struct jinja_parser *p, const char *text);
+bool jinja_skip(struct jinja_parser *p, const char *text);
+void jinja_expect(struct jinja_parser *p, const char *text);
+const char *jinja_expect_name(struct jinja_parser *p);
+_Noreturn void jinja_unexpected(struct jinja_parser *p, const char *wanted);
+/* One level deeper, and back. */
+void jinja_nest(struct jinja_parser *p);
+void jinja_unnest(struct jinja_parser *p);
+
+/* An expression; with_if: it may be "a if b else c". */
+struct jinja_node *jinja_expression(struct jinja_parser *p, bool with_if);
+/* ... or a tuple without parentheses. */
+struct jinja_node *jinja_tuple(struct jinja_parser *p, bool with_if);
+/* What can be assigned to: names, a member (of a namespace), or a tuple of names. */
+struct jinja_node *jinja_target(struct jinja_parser *p, bool with_member);
+/* Filters on `of`, from "|" on; NULL: of a block's text, from the first filter's name on. */
+struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *of, bool begun);
+
+#endif

@@ -1,0 +1,40 @@
+/*
+ * Computing a tree: expressions (jinja_evaluate.c) and statements (jinja_render.c), with the scopes
+ * of names.
+ */
+#ifndef MOE_PROMPT_JINJA_RENDER_H
+#define MOE_PROMPT_JINJA_RENDER_H
+
+#include "prompt/jinja_parse.h"
+#include "prompt/jinja_value.h"
+
+/* Names that a block has set; those of the blocks around it are seen through it. */
+struct jinja_scope {
+    struct jinja_scope *outer;
+    uint32_t n, room;
+    const char **names;
+    struct jinja_value *values;
+};
+
+struct jinja_scope *jinja_scope(struct jinja_run *run, struct jinja_scope *outer);
+void jinja_name(struct jinja_run *run, struct jinja_scope *scope, const char *name,
+                struct jinja_value value);
+/* The value of a name; undefined: nothing has it. */
+struct jinja_value jinja_lookup(struct jinja_run *run, const struct jinja_scope *scope,
+                                const char *name);
+
+struct jinja_value jinja_evaluate(struct jinja_run *run, struct jinja_scope *scope,
+                                  const struct jinja_node *node);
+/* The arguments of a call, behind `first` if it is not NULL. */
+struct jinja_args jinja_evaluate_args(struct jinja_run *run, struct jinja_scope *scope,
+                                      struct jinja_place at, const struct jinja_given *given,
+                                      const struct jinja_value *first);
+/* Filters with a block's text in the place of what they stand behind. */
+struct jinja_value jinja_evaluate_filters(struct jinja_run *run, struct jinja_scope *scope,
+                                          const struct jinja_node *node, struct jinja_value text);
+
+/* Computes statements; what they print goes to run->out. */
+void jinja_execute(struct jinja_run *run, struct jinja_scope *scope,
+                   const struct jinja_node *first);
+
+#endif

@@ -1,0 +1,605 @@
+/* The planner of a collection. */
+#include "serve/coe_planner.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "serve/coe_schedule.h"
+
+static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t on)
+{
+    return !(all->experts[expert].not_on >> on & 1);
+}
+
+/* ---- Experts on processors ---- */
+
+void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on, struct moe_coe_plan_executors *plan)
+{
+    struct moe_coe_cost table[MOE_COE_MAX_KINDS];
+    struct moe_coe_share *s = &m->of[on];
+    double seconds = 0, weights = 0;
+    uint32_t at_a_time;
+    *s = (struct moe_coe_share){.executors = plan};
+    if (!plan)
+        return;
+    moe_coe_costs_teams(m->costs, on, plan->number, &plan->threads, &at_a_time);
+    moe_coe_costs_table(m->costs, on, plan->threads, table);
+    for (uint32_t i = 0; i < m->all->n; i++) {
+        const struct moe_coe_expert *e = &m->all->experts[i];
+        const struct moe_coe_cost *cost = &table[e->kind];
+        if (!runs_on(m->all, i, on))
+            continue;
+        uint64_t batch = cost->request_bytes * cost->max_batch;
+        double weight = e->probability + 1e-9; /* none may be known */
+        s->largest = e->bytes > s->largest ? e->bytes : s->largest;
+        s->request = cost->request_bytes > s->request ? cost->request_bytes : s->request;
+        s->batch = batch > s->batch ? batch : s->batch;
+        seconds += weight * moe_coe_batch_seconds(cost, cost->max_batch) / cost->max_batch;
+        weights += weight;
+    }
+    s->speed = weights > 0 ? at_a_time * weights / fmax(seconds, 1e-9) : 0;
+}
+
+int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
+{
+    s->ranked = moe_coe_rank(s->all, err);
+    return s->ranked ? MOE_OK : MOE_ERR_MEMORY;
+}
+
+void moe_coe_shares_close(struct moe_coe_shares *s)
+{
+    free(s->ranked);
+    s->ranked = NULL;
+}
+
+uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->all->n && n > 0; i++)
+        if (runs_on(s->all, s->ranked[i], on)) {
+            bytes += s->all->experts[s->ranked[i]].bytes;
+            n--;
+        }
+    return bytes;
+}
+
+uint32_t moe_coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->all->n; i++) {
+        uint64_t wanted = s->all->experts[s->ranked[i]].bytes;
+        if (!runs_on(s->all, s->ranked[i], on))
+            continue;
+        if (wanted > bytes)
+            break;
+        bytes -= wanted;
+        n++;
+    }
+    return n;
+}
+
+/* ---- Memory ---- */
+
+static uint64_t own_bytes(const struct moe_coe_shares *s, uint32_t on)
+{
+    uint64_t own = s->costs->processors[on].memory_bytes;
+    return own && s->device_bytes ? s->device_bytes : own;
+}
+
+/* Two experts, one to compute while the next is loaded, and a request, for each executor. */
+static uint64_t least_bytes(const struct moe_coe_share *s)
+{
+    return s->executors->number * (2 * s->largest + s->request);
+}
+
+void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
+{
+    uint64_t host = m->memory_bytes ? m->memory_bytes : m->costs->memory_bytes;
+    uint64_t left = host, needed = 0;
+    double speed = 0;
+    bool apart = false;
+    *whole = host;
+    for (uint32_t on = 0; on < m->costs->n_processors; on++) {
+        struct moe_coe_share *s = &m->of[on];
+        s->bytes = s->executors ? own_bytes(m, on) : 0;
+        *whole += s->bytes;
+        apart = apart || s->bytes;
+        speed += s->executors ? s->speed : 0;
+        needed += s->executors && !s->bytes ? least_bytes(s) : 0;
+    }
+    for (uint32_t on = 0; on < m->costs->n_processors; on++) {
+        struct moe_coe_share *s = &m->of[on];
+        if (!s->executors || s->bytes)
+            continue;
+        uint64_t least = least_bytes(s), others = needed - least;
+        uint64_t part = (uint64_t)((double)host * (s->speed / speed));
+        part = part < least ? least : part;
+        s->bytes = host >= others + part ? part : host > others ? host - others : 0;
+        left -= s->bytes < left ? s->bytes : left;
+    }
+    *tier = apart ? left : 0;
+}
+
+void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert_bytes)
+{
+    struct moe_coe_share *s = &m->of[on];
+    struct moe_coe_plan_executors *e = s->executors;
+    e->expert_bytes = (expert_bytes + e->number - 1) / e->number;
+    if (e->expert_bytes < s->largest)
+        e->expert_bytes = s->largest;
+    uint64_t taken = e->expert_bytes * e->number;
+    e->batch_bytes = taken < s->bytes ? (s->bytes - taken) / e->number : 0;
+    e->experts = moe_coe_shares_fit(m, on, taken);
+}
+
+/* ---- Search ---- */
+
+enum {
+    MOST_CUDA = 6, /* executors that are tried */
+    MOST_CPU = 3,
+    MOST_TEAMS = 8,  /* ... of a processor whose threads are divided */
+    CASUAL_CUDA = 3, /* 5.2 */
+    CASUAL_CPU = 1,
+};
+#define LITTLE 0.25 /* of a processor's memory: a largest batch that takes no more comes first */
+#define MIB (1 << 20)
+
+struct making {
+    const struct moe_coe_planner *p;
+    struct moe_coe_plan *plan;
+    struct moe_coe_shares shares;
+    uint32_t window; /* the processor whose experts the window counts; MOE_COE_NONE */
+    struct moe_err *err;
+};
+
+/* ---- Trials ---- */
+
+/* 4.4: whether the largest batch takes little, and so comes first. */
+static bool batch_first(const struct moe_coe_share *s)
+{
+    return (double)s->batch * s->executors->number <= LITTLE * (double)s->bytes;
+}
+
+static void split_simply(struct making *m, uint32_t on)
+{
+    struct moe_coe_share *s = &m->shares.of[on];
+    bool accelerator = strcmp(m->p->costs->processors[on].name, "cuda") == 0;
+    if (batch_first(s) && !(m->p->casual && accelerator))
+        moe_coe_shares_split(&m->shares, on, s->bytes - s->batch * s->executors->number);
+    else
+        moe_coe_shares_split(&m->shares, on, (uint64_t)(MOE_COE_CASUAL * (double)s->bytes));
+}
+
+static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
+{
+    struct moe_coe_plan *plan = m->plan;
+    plan->n_executors = 0;
+    for (uint32_t on = 0; on < m->p->costs->n_processors; on++) {
+        const char *name = m->p->costs->processors[on].name;
+        uint32_t n = strcmp(name, "cuda") == 0 ? cuda : cpu;
+        struct moe_coe_plan_executors *e = &plan->executors[plan->n_executors];
+        *e = (struct moe_coe_plan_executors){.number = n};
+        memcpy(e->device, name, sizeof e->device);
+        moe_coe_shares_set(&m->shares, on, n ? e : NULL);
+        plan->n_executors += n > 0;
+    }
+    if (plan->n_executors == 0)
+        return moe_fail(m->err, MOE_ERR_USAGE, "there are no executors");
+    moe_coe_shares_divide(&m->shares, &plan->host_bytes, &plan->memory_bytes);
+    for (uint32_t on = 0; on < m->p->costs->n_processors; on++) {
+        const struct moe_coe_share *s = &m->shares.of[on];
+        if (s->executors && s->bytes < s->executors->number * (s->largest + s->request))
+            return moe_fail(m->err, MOE_ERR_LIMIT,
+                            "%" PRIu64 " MiB are too little for %u executors on '%s': each needs "
+                            "%" PRIu64 " MiB for its largest expert and a request",
+                            s->bytes / MIB, s->executors->number, s->executors->device,
+                            (s->largest + s->request) / MIB + 1);
+        if (s->executors)
+            split_simply(m, on);
+    }
+    return MOE_OK;
+}
+
+static int simulate(struct making *m, struct moe_coe_simulated *out)
+{
+    const struct moe_coe_planner *p = m->p;
+    int status = moe_coe_plan_simulate(m->plan, p->costs, p->all, p->sample, 0, out, m->err);
+    if (status == MOE_OK) {
+        m->plan->throughput = out->seconds > 0 ? (double)out->results / out->seconds : 0;
+        m->plan->switches = out->switches;
+    }
+    return status;
+}
+
+/* One combination; memory that does not suffice for it makes it 0. */
+static int try_executors(struct making *m, uint32_t cuda, uint32_t cpu, double *throughput)
+{
+    struct moe_coe_simulated got;
+    *throughput = 0;
+    int status = set_executors(m, cuda, cpu);
+    if (status == MOE_OK)
+        status = simulate(m, &got);
+    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
+        return MOE_OK;
+    if (status != MOE_OK)
+        return status;
+    *throughput = m->plan->throughput;
+    if (m->plan->n_trials < MOE_COE_MAX_TRIALS)
+        m->plan->trials[m->plan->n_trials++] = (struct moe_coe_plan_trial){cuda, cpu, *throughput};
+    return MOE_OK;
+}
+
+/* Teams of one thread are the smallest; more executors than that share threads. */
+static uint32_t most_cpu(const struct moe_coe_costs *c)
+{
+    uint32_t on = moe_coe_costs_processor(c, "cpu");
+    uint32_t threads = on == MOE_COE_NONE ? 0 : c->processors[on].threads;
+    return threads <= MOST_CPU ? MOST_CPU : threads < MOST_TEAMS ? threads : MOST_TEAMS;
+}
+
+/* First those of the accelerator, then, with the best number of these, those of the host (5.3). */
+static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
+{
+    const struct moe_coe_planner *p = m->p;
+    bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
+    bool has_cpu = moe_coe_costs_processor(p->costs, "cpu") != MOE_COE_NONE;
+    bool fixed_cuda = p->cuda != UINT32_MAX, fixed_cpu = p->cpu != UINT32_MAX;
+    uint32_t first = has_cuda ? 1 : 0, most = has_cuda ? MOST_CUDA : 0;
+    double best = 0, got;
+    int status = MOE_OK;
+    *cuda = fixed_cuda ? p->cuda : first;
+    *cpu = fixed_cpu ? p->cpu : has_cpu && !has_cuda;
+    for (uint32_t n = first; n <= most && has_cuda && !fixed_cuda && status == MOE_OK; n++) {
+        status = try_executors(m, n, *cpu, &got);
+        if (got > best) {
+            best = got;
+            *cuda = n;
+        }
+    }
+    /* Without an accelerator, or where experts run on the host alone. */
+    for (uint32_t n = 0; n <= most_cpu(p->costs) && has_cpu && !fixed_cpu && status == MOE_OK;
+         n++) {
+        if (n == 0 && best > 0)
+            continue; /* tried above */
+        status = try_executors(m, *cuda, n, &got);
+        if (got > best) {
+            best = got;
+            *cpu = n;
+        }
+    }
+    return status;
+}
+
+/* Executors that are asked for need a processor that was measured. */
+static int check_named(const struct making *m, const char *processor, uint32_t n)
+{
+    if (n == 0 || n == UINT32_MAX ||
+        moe_coe_costs_processor(m->p->costs, processor) != MOE_COE_NONE)
+        return MOE_OK;
+    return moe_fail(m->err, MOE_ERR_USAGE,
+                    "%u executors on '%s': the costs have no such processor (moe-profile --coe "
+                    "measures where there is one)",
+                    n, processor);
+}
+
+static int choose_executors(struct making *m)
+{
+    const struct moe_coe_planner *p = m->p;
+    uint32_t cuda = p->cuda, cpu = p->cpu;
+    bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
+    int status = check_named(m, "cuda", cuda);
+    if (status == MOE_OK)
+        status = check_named(m, "cpu", cpu);
+    if (status != MOE_OK)
+        return status;
+    if (p->casual) {
+        cuda = cuda != UINT32_MAX ? cuda : has_cuda ? CASUAL_CUDA : 0;
+        cpu = cpu != UINT32_MAX ? cpu : CASUAL_CPU;
+    } else if (cuda == UINT32_MAX || cpu == UINT32_MAX) {
+        status = search_executors(m, &cuda, &cpu);
+    }
+    if (status == MOE_OK)
+        status = set_executors(m, cuda, cpu);
+    if (status != MOE_OK)
+        return status;
+    if (m->plan->n_trials > 0)
+        moe_coe_plan_because(m->plan, "executors",
+                             "%u on the accelerator and %u on the processor gave the most of %u "
+                             "combinations that were tried on the sample",
+                             cuda, cpu, m->plan->n_trials);
+    else
+        moe_coe_plan_because(m->plan, "executors", "%u on the accelerator, %u on the processor: %s",
+                             cuda, cpu, p->casual ? "the casual setting" : "as asked for");
+    return MOE_OK;
+}
+
+/* ---- The window ---- */
+
+static int measure(void *ctx, uint32_t n_experts, double *throughput, struct moe_err *err)
+{
+    struct making *m = ctx;
+    struct moe_coe_simulated got;
+    (void)err; /* it is m->err */
+    moe_coe_shares_split(&m->shares, m->window,
+                         moe_coe_shares_bytes_of(&m->shares, m->window, n_experts));
+    int status = simulate(m, &got);
+    *throughput = m->plan->throughput;
+    return status;
+}
+
+static int slide(struct making *m, uint32_t on)
+{
+    struct moe_coe_plan *plan = m->plan;
+    const struct moe_coe_share *s = &m->shares.of[on];
+    struct moe_coe_window_options o = m->p->window;
+    struct moe_coe_window found;
+    m->window = on;
+    o.most = moe_coe_shares_fit(&m->shares, on, s->bytes - s->executors->number * s->request);
+    int status = moe_coe_slide(&o, measure, m, &found, m->err);
+    if (status != MOE_OK)
+        return status;
+    plan->window = (struct moe_coe_plan_window){.first = o.first ? o.first : 15,
+                                                .fitted = o.fitted ? o.fitted : 2,
+                                                .margin = o.margin > 0 ? o.margin : 0.05,
+                                                .seed = o.seed,
+                                                .lower = found.lower,
+                                                .upper = found.upper,
+                                                .expected = found.expected,
+                                                .chosen = found.chosen};
+    memcpy(plan->window.device, s->executors->device, sizeof plan->window.device);
+    for (uint32_t i = 0; i < found.n_points; i++)
+        plan->points[plan->n_points++] =
+            (struct moe_coe_plan_point){found.experts[i], found.throughput[i]};
+    moe_coe_shares_split(&m->shares, on, moe_coe_shares_bytes_of(&m->shares, on, found.chosen));
+    moe_coe_plan_because(
+        plan, s->executors->device,
+        "its largest batches would take %.0f%% of %" PRIu64
+        " MiB, so a window slid over the number "
+        "of experts in memory; from %u to %u throughput no longer rose as before (%.4g a second, "
+        "the trend said %.4g), and %u were drawn from these",
+        100 * (double)s->batch * s->executors->number / (double)s->bytes, s->bytes / MIB,
+        found.lower, found.upper, found.throughput[found.n_points - 1], found.expected,
+        found.chosen);
+    return MOE_OK;
+}
+
+static int divide(struct making *m, uint32_t on)
+{
+    const struct moe_coe_share *s = &m->shares.of[on];
+    const struct moe_coe_planner *p = m->p;
+    bool accelerator = strcmp(p->costs->processors[on].name, "cuda") == 0;
+    if (!s->executors)
+        return MOE_OK;
+    if (p->casual && accelerator) {
+        moe_coe_plan_because(m->plan, s->executors->device,
+                             "%.0f%% of %" PRIu64 " MiB for experts, the rest for batches: the "
+                             "casual setting",
+                             100 * MOE_COE_CASUAL, s->bytes / MIB);
+    } else if (p->resident && (accelerator || p->costs->n_processors == 1)) {
+        moe_coe_shares_split(&m->shares, on, moe_coe_shares_bytes_of(&m->shares, on, p->resident));
+        moe_coe_plan_because(m->plan, s->executors->device, "%u experts, as asked for",
+                             p->resident);
+    } else if (batch_first(s)) {
+        moe_coe_plan_because(m->plan, s->executors->device,
+                             "the largest batches take %.1f%% of %" PRIu64 " MiB, so these come "
+                             "first, and experts get the rest",
+                             100 * (double)s->batch * s->executors->number / (double)s->bytes,
+                             s->bytes / MIB);
+    } else if (m->plan->window.device[0]) {
+        moe_coe_plan_because(m->plan, s->executors->device,
+                             "%.0f%% of %" PRIu64 " MiB for experts, the rest for batches: one "
+                             "window is slid",
+                             100 * MOE_COE_CASUAL, s->bytes / MIB);
+    } else {
+        return slide(m, on);
+    }
+    return MOE_OK;
+}
+
+/* ---- Making a plan ---- */
+
+static void list_batches(struct making *m)
+{
+    const struct moe_coe_costs *c = m->p->costs;
+    struct moe_coe_cost table[MOE_COE_MAX_KINDS];
+    for (uint32_t on = 0; on < c->n_processors; on++) {
+        const struct moe_coe_plan_executors *e = m->shares.of[on].executors;
+        if (!e)
+            continue;
+        moe_coe_costs_table(c, on, e->threads, table);
+        for (uint32_t kind = 0; kind < c->n_kinds; kind++) {
+            const struct moe_coe_cost *cost = &table[kind];
+            uint64_t fits = cost->request_bytes ? e->batch_bytes / cost->request_bytes : UINT64_MAX;
+            if (cost->max_batch == 0) /* it cannot run there */
+                continue;
+            struct moe_coe_plan_batch *b = &m->plan->batches[m->plan->n_batches++];
+            *b = (struct moe_coe_plan_batch){0};
+            memcpy(b->architecture, c->kinds[kind].name, sizeof b->architecture);
+            memcpy(b->device, c->processors[on].name, sizeof b->device);
+            b->requests = fits < cost->max_batch ? (uint32_t)fits : cost->max_batch;
+            b->requests = b->requests ? b->requests : 1;
+        }
+    }
+}
+
+static void explain_host(struct making *m)
+{
+    const struct moe_coe_plan *plan = m->plan;
+    if (plan->host_bytes)
+        moe_coe_plan_because(m->plan, "host",
+                             "%" PRIu64 " MiB of the host's memory hold experts above the disk, "
+                             "for processors with memory of their own",
+                             plan->host_bytes / MIB);
+    else
+        moe_coe_plan_because(m->plan, "host", "no tier of experts above the disk: %s",
+                             m->shares.of[0].bytes && plan->n_executors > 1
+                                 ? "the processors share one memory"
+                                 : "nothing runs that has memory of its own");
+}
+
+int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *plan,
+                         struct moe_err *err)
+{
+    struct making m = {.p = p, .plan = plan, .window = MOE_COE_NONE, .err = err};
+    struct moe_coe_simulated got;
+    snprintf(plan->schedule, sizeof plan->schedule, "%s", p->schedule);
+    snprintf(plan->evict, sizeof plan->evict, "%s", p->evict);
+    plan->prefetch = p->prefetch;
+    m.shares.costs = p->costs;
+    m.shares.all = p->all;
+    m.shares.memory_bytes = p->memory_bytes;
+    m.shares.device_bytes = p->device_bytes;
+    int status = moe_coe_shares_open(&m.shares, err);
+    if (status == MOE_OK)
+        status = choose_executors(&m);
+    for (uint32_t on = 0; on < p->costs->n_processors && status == MOE_OK; on++)
+        status = divide(&m, on);
+    if (status == MOE_OK)
+        status = simulate(&m, &got);
+    if (status == MOE_OK) {
+        list_batches(&m);
+        explain_host(&m);
+    }
+    moe_coe_shares_close(&m.shares);
+    return status;
+}
+
+/* A plan's executors in the simulator. */
+
+static int find_ways(const struct moe_coe_plan *plan, struct moe_coe_options *o,
+                     struct moe_err *err)
+{
+    const struct moe_coe_schedule *schedule = moe_coe_schedule_find(plan->schedule);
+    if (!schedule || !moe_coe_evict_find(plan->evict, &o->evict))
+        return moe_fail(err, MOE_ERR_USAGE, "there is no %s '%s'",
+                        schedule ? "eviction" : "schedule",
+                        schedule ? plan->evict : plan->schedule);
+    o->assign = schedule->assign;
+    o->arrange = schedule->arrange;
+    return MOE_OK;
+}
+
+/* tables: [n_processors * n_kinds]; at_a_time: [n_processors]. */
+static int add_executors(const struct moe_coe_plan *plan, const struct moe_coe_costs *costs,
+                         struct moe_coe_cost *tables, uint32_t *at_a_time,
+                         struct moe_coe_executor_options *executors, uint32_t *processor_of,
+                         uint32_t *n, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < plan->n_executors; i++) {
+        const struct moe_coe_plan_executors *e = &plan->executors[i];
+        uint32_t on = moe_coe_costs_processor(costs, e->device);
+        uint32_t threads;
+        if (on == MOE_COE_NONE)
+            return moe_fail(err, MOE_ERR_USAGE, "the costs have no processor '%s'", e->device);
+        moe_coe_costs_teams(costs, on, e->number, &threads, &at_a_time[on]);
+        if (e->threads && threads) { /* as the plan says */
+            uint32_t all = costs->processors[on].threads;
+            threads = e->threads < all ? e->threads : all;
+            at_a_time[on] = all / threads;
+        }
+        moe_coe_costs_table(costs, on, threads, &tables[on * costs->n_kinds]);
+        for (uint32_t k = 0; k < e->number; k++, ++*n) {
+            executors[*n] = (struct moe_coe_executor_options){&tables[on * costs->n_kinds],
+                                                              e->expert_bytes, e->batch_bytes, on};
+            processor_of[*n] = on;
+        }
+    }
+    return MOE_OK;
+}
+
+int moe_coe_plan_simulate(const struct moe_coe_plan *plan, const struct moe_coe_costs *costs,
+                          const struct moe_coe_experts *all, const struct moe_coe_task *task,
+                          double schedule_seconds, struct moe_coe_simulated *out,
+                          struct moe_err *err)
+{
+    struct moe_coe_executor_options executors[MOE_COE_MAX_PROCESSORS * MOE_COE_MAX_EXECUTORS];
+    uint32_t processor_of[MOE_COE_MAX_PROCESSORS * MOE_COE_MAX_EXECUTORS];
+    uint32_t at_a_time[MOE_COE_MAX_PROCESSORS] = {0};
+    struct moe_coe_options o = {.all = all, .executors = executors};
+    struct moe_coe_cost *tables =
+        moe_alloc((uint64_t)costs->n_processors * costs->n_kinds, sizeof *tables, err);
+    int status = tables ? find_ways(plan, &o, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = add_executors(plan, costs, tables, at_a_time, executors, processor_of,
+                               &o.n_executors, err);
+    const struct moe_coe_machine machine = {.n_processors = costs->n_processors,
+                                            .processor_of = processor_of,
+                                            .at_a_time = at_a_time,
+                                            .host_bytes = plan->host_bytes,
+                                            .host_evict = o.evict,
+                                            .prefetch = plan->prefetch,
+                                            .place = true,
+                                            .schedule_seconds = schedule_seconds,
+                                            .host_processor =
+                                                moe_coe_costs_processor(costs, "cpu")};
+    if (status == MOE_OK)
+        status = moe_coe_simulate(&o, &machine, task->arrivals, task->n, out, err);
+    free(tables);
+    return status;
+}
+
+/* ---- Comparison ---- */
+
+/* 5.1 for the baselines, 5.3 for the parts. The paper does not say that CoServe loads the next
+ * expert while the present one computes: that is a row of its own. */
+const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS] = {
+    {"samba", "Samba-CoE: one executor, first come first served, LRU", "fcfs", "lru", false,
+     MOE_COE_ONE_EXECUTOR},
+    {"samba-fifo", "... with FIFO", "fcfs", "fifo", false, MOE_COE_ONE_EXECUTOR},
+    {"samba-parallel", "... on as many executors as CoServe, in turn", "round-robin", "lru", false,
+     MOE_COE_AT_BEST},
+    {"none", "CoServe without its parts: FIFO, executors in turn", "round-robin", "fifo", false,
+     MOE_COE_AT_BEST},
+    {"em", "... with expert management", "round-robin", "two-stage", false, MOE_COE_AT_BEST},
+    {"em+ra", "... and request arranging", "arrange", "two-stage", false, MOE_COE_AT_BEST},
+    {"casual", "CoServe at its casual setting", "coserve", "two-stage", false, MOE_COE_CASUALLY},
+    {"coserve", "CoServe at its best setting: arranging and assigning", "coserve", "two-stage",
+     false, MOE_COE_AT_BEST},
+    {"coserve+next", "... and the next expert loads meanwhile", "coserve", "two-stage", true,
+     MOE_COE_AT_BEST},
+    {"fcfs+two-stage", "expert management alone, one executor", "fcfs", "two-stage", false,
+     MOE_COE_ONE_EXECUTOR},
+};
+
+/* CoServe's executors and memory under another schedule. */
+static void copy(const struct moe_coe_plan *best, struct moe_coe_plan *plan)
+{
+    memcpy(plan->executors, best->executors, best->n_executors * sizeof *best->executors);
+    plan->n_executors = best->n_executors;
+    plan->memory_bytes = best->memory_bytes;
+    plan->host_bytes = best->host_bytes;
+}
+
+int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_planner *p,
+                    const struct moe_coe_plan *best, const struct moe_coe_task *task,
+                    struct moe_coe_simulated *out, struct moe_coe_plan **plan, struct moe_err *err)
+{
+    struct moe_coe_planner casual = *p;
+    struct moe_coe_plan *made;
+    bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
+    bool alone = system->setting == MOE_COE_ONE_EXECUTOR;
+    casual.casual = true;
+    casual.resident = 0;
+    casual.cuda = alone ? has_cuda : UINT32_MAX;
+    casual.cpu = alone ? !has_cuda : UINT32_MAX;
+    int status = moe_coe_plan_new(&made, err);
+    if (status == MOE_OK && system->setting == MOE_COE_AT_BEST)
+        copy(best, made);
+    else if (status == MOE_OK)
+        status = moe_coe_planner_make(&casual, made, err);
+    if (status == MOE_OK) {
+        snprintf(made->schedule, sizeof made->schedule, "%s", system->schedule);
+        snprintf(made->evict, sizeof made->evict, "%s", system->evict);
+        made->prefetch = system->prefetch;
+        status = moe_coe_plan_simulate(made, p->costs, p->all, task, 0, out, err);
+    }
+    if (plan && status == MOE_OK)
+        *plan = made;
+    else
+        moe_coe_plan_free(made);
+    return status;
+}

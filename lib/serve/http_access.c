@@ -1,0 +1,208 @@
+#define _DEFAULT_SOURCE /* strcasecmp */
+#include "serve/http_access.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+
+/* ---- Keys ---- */
+
+enum { MAX_KEYS_FILE = 1 << 20 };
+
+struct moe_access_keys {
+    struct moe_buf text; /* the file, its lines made texts */
+    const char **keys;
+    uint32_t n;
+};
+
+static bool is_key(const char *line)
+{
+    for (; *line; line++)
+        if (*line <= ' ' || *line > '~')
+            return false;
+    return true;
+}
+
+static int find_keys(struct moe_access_keys *k, const char *path, struct moe_err *err)
+{
+    uint64_t lines = 1;
+    for (uint64_t i = 0; i < k->text.size; i++)
+        lines += k->text.data[i] == '\n';
+    k->keys = malloc(lines * sizeof *k->keys);
+    if (!k->keys)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the keys of %s", path);
+    char *line = (char *)k->text.data;
+    for (uint64_t number = 1; line; number++) {
+        char *end = strchr(line, '\n');
+        if (end)
+            *end = 0;
+        uint64_t n = strlen(line);
+        if (n && line[n - 1] == '\r')
+            line[n - 1] = 0;
+        if (*line && *line != '#') {
+            if (!is_key(line))
+                return moe_fail(err, MOE_ERR_FORMAT,
+                                "%s: line %llu: a key has printable ASCII characters and no blanks",
+                                path, (unsigned long long)number);
+            k->keys[k->n++] = line;
+        }
+        line = end ? end + 1 : NULL;
+    }
+    if (k->n == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: no key in it: one a line is wanted", path);
+    return MOE_OK;
+}
+
+int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct moe_err *err)
+{
+    *out = NULL;
+    struct moe_access_keys *k = calloc(1, sizeof *k);
+    if (!k)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the keys of %s", path);
+    int status = moe_file_read_all(path, MAX_KEYS_FILE, &k->text, err);
+    if (status == MOE_OK && k->text.size && memchr(k->text.data, 0, k->text.size))
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s is no file of keys: it has NUL bytes", path);
+    if (status == MOE_OK)
+        status = find_keys(k, path, err);
+    if (status == MOE_OK)
+        *out = k;
+    else
+        moe_access_keys_free(k);
+    return status;
+}
+
+void moe_access_keys_free(struct moe_access_keys *keys)
+{
+    if (!keys)
+        return;
+    moe_buf_release(&keys->text);
+    free(keys->keys);
+    free(keys);
+}
+
+/* All of `key` is looked at whatever `given` has. */
+static unsigned differs(const char *key, const char *given, size_t n_given)
+{
+    size_t n = strlen(key);
+    volatile unsigned diff = n != n_given;
+    for (size_t i = 0; i < n; i++)
+        diff |= (unsigned char)key[i] ^ (unsigned char)given[i < n_given ? i : 0];
+    return diff;
+}
+
+bool moe_access_key_fits(const struct moe_access_keys *keys, const char *authorization)
+{
+    static const char scheme[] = "Bearer ";
+    if (!authorization || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return false;
+    const char *given = authorization + sizeof scheme - 1;
+    while (*given == ' ')
+        given++;
+    size_t n = strlen(given);
+    unsigned fits = 0;
+    for (uint32_t i = 0; i < keys->n; i++)
+        fits |= differs(keys->keys[i], given, n) == 0;
+    return fits;
+}
+
+/* ---- Hosts and origins ---- */
+
+enum { MAX_HOST = 256 };
+
+/* The name of "NAME", "NAME:PORT" or "[IPv6]:PORT", without brackets; false: it is none. */
+static bool host_name(const char *host, char name[MAX_HOST])
+{
+    const char *from = host, *end;
+    if (*host == '[') {
+        from++;
+        end = strchr(host, ']');
+        if (!end || (end[1] && end[1] != ':'))
+            return false;
+    } else {
+        end = host + strcspn(host, ":");
+    }
+    const char *port = *end == ']' ? end + 1 : end;
+    if (*port == ':' && port[1 + strspn(port + 1, "0123456789")])
+        return false;
+    size_t n = (size_t)(end - from);
+    if (n == 0 || n >= MAX_HOST)
+        return false;
+    memcpy(name, from, n);
+    name[n] = 0;
+    return true;
+}
+
+bool moe_access_host_is_local(const char *host)
+{
+    static const char local[] = "localhost";
+    char name[MAX_HOST];
+    struct in_addr v4;
+    struct in6_addr v6;
+    if (!host_name(host, name))
+        return false;
+    if (inet_pton(AF_INET, name, &v4) == 1)
+        return ntohl(v4.s_addr) >> 24 == 127;
+    if (inet_pton(AF_INET6, name, &v6) == 1)
+        return IN6_IS_ADDR_LOOPBACK(&v6);
+    size_t n = strlen(name);
+    if (name[n - 1] == '.')
+        name[--n] = 0;
+    return n >= sizeof local - 1 && strcasecmp(name + n - (sizeof local - 1), local) == 0 &&
+           (n == sizeof local - 1 || name[n - sizeof local] == '.');
+}
+
+/* What follows "http://" or "https://", or NULL. */
+static const char *origin_host(const char *origin)
+{
+    if (strncasecmp(origin, "http://", 7) == 0)
+        return origin + 7;
+    if (strncasecmp(origin, "https://", 8) == 0)
+        return origin + 8;
+    return NULL;
+}
+
+bool moe_access_origin_is_valid(const char *origin)
+{
+    char name[MAX_HOST];
+    if (strcmp(origin, "*") == 0 || strcmp(origin, "null") == 0)
+        return true;
+    const char *host = origin_host(origin);
+    return host && host_name(host, name) && !strpbrk(host, "/?#@ \t\r\n");
+}
+
+/* Whether every origin is allowed, or the one for which `fits` says so. */
+static bool allowed(const struct moe_access *a, bool (*fits)(const char *origin, const char *what),
+                    const char *what)
+{
+    for (const char *const *o = a->origins; o && *o; o++)
+        if (strcmp(*o, "*") == 0 || fits(*o, what))
+            return true;
+    return false;
+}
+
+static bool is_its_host(const char *origin, const char *host)
+{
+    const char *own = origin_host(origin);
+    return own && strcasecmp(own, host) == 0;
+}
+
+static bool is_it(const char *origin, const char *other)
+{
+    return strcasecmp(origin, other) == 0;
+}
+
+bool moe_access_host_fits(const struct moe_access *a, const char *host)
+{
+    return !a->loopback || !host || moe_access_host_is_local(host) || allowed(a, is_its_host, host);
+}
+
+bool moe_access_origin_fits(const struct moe_access *a, const char *origin, const char *host,
+                            bool *foreign)
+{
+    *foreign = origin && !(host && is_its_host(origin, host));
+    return !*foreign || allowed(a, is_it, origin);
+}

@@ -1,0 +1,397 @@
+#define _POSIX_C_SOURCE 200809L /* pthread, clock_gettime */
+#include "serve/lines.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "fmt/emit.h"
+#include "serve/reply.h"
+#include "serve/server.h"
+
+enum { LOOK_MS = 100 /* at the stop flag, and whether a full queue has room again */ };
+
+/* A request on its way: it belongs to the reader until it is submitted, then to the server's
+ * threads, then to the writer. */
+struct task {
+    struct lines *of;
+    struct task *next, *before; /* in the list of those that run, or that have ended */
+    uint64_t line, bytes;
+    char *id; /* JSON, or NULL */
+    uint64_t in_server;
+    uint32_t n_choices, n_ended;
+    bool dropped; /* it was cancelled: no result */
+    struct moe_reply *reply;
+    struct moe_buf body;
+    struct moe_changes changes; /* of the choice whose passes did most */
+    bool refused;               /* with `why` */
+    struct moe_err why;
+};
+
+struct lines {
+    struct moe_server *server;
+    const struct moe_lines_options *options;
+    struct moe_lines_counts counts;
+    struct lines_output output;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct task *running, *ended, **last_ended;
+    uint32_t n_ahead;
+    uint64_t ahead_bytes;
+    bool all_read;
+    int status; /* of writing */
+    struct moe_err err;
+};
+
+/* ---- Tasks ---- */
+
+static void task_free(struct task *t)
+{
+    if (!t)
+        return;
+    moe_reply_free(t->reply);
+    moe_buf_release(&t->body);
+    free(t->id);
+    free(t);
+}
+
+static struct task *task_new(struct lines *l, uint64_t line, uint64_t bytes, struct moe_err *err)
+{
+    struct task *t = moe_alloc(1, sizeof *t, err);
+    if (t)
+        *t = (struct task){.of = l, .line = line, .bytes = bytes};
+    return t;
+}
+
+/* Hands it to the writer. Under the mutex. */
+static void end(struct task *t)
+{
+    struct lines *l = t->of;
+    t->next = NULL;
+    *l->last_ended = t;
+    l->last_ended = &t->next;
+    pthread_cond_broadcast(&l->changed);
+}
+
+static void refuse(struct task *t, const struct moe_err *why)
+{
+    t->refused = true;
+    t->why = *why;
+}
+
+/* ---- What the server tells ---- */
+
+static void hear_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+{
+    struct task *t = ctx;
+    moe_reply_text(t->reply, choice, bytes, n, &t->body);
+}
+
+static void hear_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
+{
+    moe_reply_token(((struct task *)ctx)->reply, choice, said);
+}
+
+static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
+{
+    struct task *t = ctx;
+    struct lines *l = t->of;
+    moe_reply_ended(t->reply, choice, result, &t->body);
+    t->dropped |= result->status == MOE_OK && result->why == MOE_STOP_USER;
+    if (result->changes.activations > t->changes.activations)
+        t->changes = result->changes;
+    if (++t->n_ended < t->n_choices)
+        return;
+    if (moe_reply_failed(t->reply))
+        refuse(t, moe_reply_failed(t->reply));
+    pthread_mutex_lock(&l->mutex);
+    if (t->before)
+        t->before->next = t->next;
+    else
+        l->running = t->next;
+    if (t->next)
+        t->next->before = t->before;
+    end(t);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* ---- Writing ---- */
+
+static void write_result(const struct task *t, struct moe_buf *line)
+{
+    struct moe_emit e;
+    char id[40];
+    snprintf(id, sizeof id, LINES_RESULT_ID "%" PRIu64, t->line);
+    moe_emit_begin_json(&e, line, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "id", id);
+    if (t->id)
+        moe_emit_json(&e, "custom_id", t->id, strlen(t->id));
+    else
+        moe_emit_null(&e, "custom_id");
+    if (t->refused) {
+        moe_emit_null(&e, "response");
+        moe_reply_emit_error(&e, moe_reply_http_status(&t->why), &t->why);
+    } else {
+        moe_emit_open_map(&e, "response");
+        moe_emit_u64(&e, "status_code", 200);
+        moe_emit_text(&e, "request_id", moe_reply_id(t->reply));
+        moe_emit_json(&e, "body", t->body.data, t->body.size);
+        moe_emit_close(&e);
+        moe_emit_null(&e, "error");
+    }
+    if (!moe_changes_none(&t->changes)) {
+        moe_emit_open_map(&e, "inexact");
+        moe_reply_emit_changes(&e, &t->changes);
+        moe_emit_close(&e);
+    }
+    moe_emit_end(&e, NULL);
+    line->failed |= t->body.failed;
+}
+
+/* The next that has ended; NULL: none will. Under the mutex. */
+static struct task *next_ended(struct lines *l)
+{
+    while (!l->ended && !(l->all_read && l->n_ahead == 0))
+        pthread_cond_wait(&l->changed, &l->mutex);
+    struct task *t = l->ended;
+    if (t && !(l->ended = t->next))
+        l->last_ended = &l->ended;
+    return t;
+}
+
+static void *write_results(void *arg)
+{
+    struct lines *l = arg;
+    struct moe_buf line = {0};
+    struct moe_err err;
+    struct task *t;
+    pthread_mutex_lock(&l->mutex);
+    while ((t = next_ended(l)) != NULL) {
+        bool wanted = l->status == MOE_OK && !t->dropped;
+        pthread_mutex_unlock(&l->mutex);
+        int status = MOE_OK;
+        moe_buf_clear(&line);
+        if (wanted) {
+            write_result(t, &line);
+            status = lines_output_put(&l->output, &line, &err);
+        }
+        pthread_mutex_lock(&l->mutex);
+        if (status != MOE_OK) {
+            l->status = status;
+            l->err = err;
+        } else if (wanted) {
+            l->counts.n_served += !t->refused;
+            l->counts.n_refused += t->refused;
+        }
+        l->n_ahead--;
+        l->ahead_bytes -= t->bytes;
+        pthread_cond_broadcast(&l->changed);
+        task_free(t);
+    }
+    pthread_mutex_unlock(&l->mutex);
+    moe_buf_release(&line);
+    return NULL;
+}
+
+/* ---- Reading ---- */
+
+/* Waits a little, or until something changes. Under the mutex. */
+static void wait_a_little(struct lines *l)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += LOOK_MS * 1000000L;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&l->changed, &l->mutex, &until);
+}
+
+/* The error of writing, or that *stop was set; MOE_OK: neither. Under the mutex. */
+static int check(const struct lines *l, struct moe_err *err)
+{
+    if (l->status != MOE_OK)
+        *err = l->err;
+    else if (l->options->stop && *l->options->stop)
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "interrupted");
+    return l->status;
+}
+
+/* Takes room for a task, when there is some. */
+static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
+{
+    int status;
+    pthread_mutex_lock(&l->mutex);
+    while ((status = check(l, err)) == MOE_OK &&
+           (l->n_ahead >= MOE_LINES_AHEAD ||
+            (l->n_ahead > 0 && l->ahead_bytes + t->bytes > MOE_LINES_AHEAD_BYTES)))
+        wait_a_little(l);
+    if (status == MOE_OK) {
+        l->n_ahead++;
+        l->ahead_bytes += t->bytes;
+    }
+    pthread_mutex_unlock(&l->mutex);
+    return status;
+}
+
+/* Submits a request, later where the queue is full; takes it in any case. What the server refuses
+ * is its result. The task is gone afterwards. */
+static int submit(struct lines *l, struct task *t, struct moe_request *r, struct moe_err *err)
+{
+    const struct moe_server_events events = {
+        .ctx = t, .text = hear_text, .token = hear_token, .ended = hear_end};
+    struct moe_err why;
+    int status = MOE_OK, refused = MOE_ERR_LIMIT;
+    pthread_mutex_lock(&l->mutex);
+    t->next = l->running;
+    if (t->next)
+        t->next->before = t;
+    l->running = t;
+    pthread_mutex_unlock(&l->mutex);
+    while (status == MOE_OK && refused == MOE_ERR_LIMIT) {
+        refused = moe_server_submit(l->server, r, &events, &t->in_server, &why);
+        if (refused == MOE_OK)
+            return MOE_OK;
+        pthread_mutex_lock(&l->mutex);
+        status = check(l, err);
+        if (status == MOE_OK && refused == MOE_ERR_LIMIT)
+            wait_a_little(l);
+        pthread_mutex_unlock(&l->mutex);
+    }
+    moe_request_free(r);
+    pthread_mutex_lock(&l->mutex);
+    l->running = t->next; /* only this thread puts something in front */
+    if (t->next)
+        t->next->before = NULL;
+    refuse(t, &why);
+    t->dropped = status != MOE_OK;
+    end(t);
+    pthread_mutex_unlock(&l->mutex);
+    return status;
+}
+
+static int serve_line(struct lines *l, struct task *t, const char *line, bool too_long,
+                      struct moe_err *err)
+{
+    struct moe_request *r = NULL;
+    struct moe_err why = {0};
+    int status = take_room(l, t, err);
+    if (status != MOE_OK) {
+        task_free(t);
+        return status;
+    }
+    if (too_long)
+        moe_fail(&why, MOE_ERR_FORMAT, "the request is longer than %d MiB",
+                 MOE_LINES_MAX_BYTES >> 20);
+    else if (lines_read_request(&r, line, t->bytes, &why) == MOE_OK &&
+             moe_reply_new(&t->reply, r, moe_server_model(l->server, 0), &why) == MOE_OK) {
+        t->n_choices = r->n;
+        return submit(l, t, r, err);
+    }
+    moe_request_free(r);
+    refuse(t, &why);
+    pthread_mutex_lock(&l->mutex);
+    end(t);
+    pthread_mutex_unlock(&l->mutex);
+    return MOE_OK;
+}
+
+static bool is_blank(const char *line, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
+            return false;
+    return true;
+}
+
+static int read_lines(struct lines *l, struct lines_input *in, struct moe_err *err)
+{
+    const char *line;
+    uint64_t n;
+    int got, status = MOE_OK;
+    while (status == MOE_OK &&
+           (got = lines_input_next(in, l->options->stop, &line, &n, err)) != LINES_INPUT_END) {
+        bool has = false;
+        if (got < 0)
+            return got;
+        if (got == LINES_INPUT_LINE && is_blank(line, n))
+            continue;
+        struct task *t = task_new(l, in->n_lines, n, err);
+        status = t ? lines_read_id(&t->id, line, n, err) : MOE_ERR_MEMORY;
+        if (status == MOE_OK)
+            status = lines_output_has(&l->output, in->n_lines, t->id, &has, err);
+        l->counts.n_before += has;
+        if (status != MOE_OK || has)
+            task_free(t);
+        else
+            status = serve_line(l, t, line, got == LINES_INPUT_TOO_LONG, err);
+    }
+    return status;
+}
+
+/* ---- All ---- */
+
+/* Nothing more is read; where that is no good end, what runs is cancelled. */
+static void end_reading(struct lines *l, bool cancel)
+{
+    pthread_mutex_lock(&l->mutex);
+    l->all_read = true;
+    for (const struct task *t = l->running; t && cancel; t = t->next)
+        moe_server_cancel(l->server, t->in_server);
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->mutex);
+}
+
+/* Waits for what runs, until that is to be cancelled too. */
+static int wait_for_rest(struct lines *l, struct moe_err *err)
+{
+    int status;
+    pthread_mutex_lock(&l->mutex);
+    while ((status = check(l, err)) == MOE_OK && l->n_ahead > 0)
+        wait_a_little(l);
+    pthread_mutex_unlock(&l->mutex);
+    return status;
+}
+
+static int serve_all(struct lines *l, struct lines_input *in, struct moe_err *err)
+{
+    pthread_t writer;
+    if (pthread_create(&writer, NULL, write_results, l) != 0)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a thread for results");
+    int status = read_lines(l, in, err);
+    if (status == MOE_OK)
+        status = wait_for_rest(l, err);
+    end_reading(l, status != MOE_OK);
+    pthread_join(writer, NULL);
+    moe_server_drain(l->server); /* it has told all, but may not have forgotten all */
+    if (status == MOE_OK && l->status != MOE_OK) {
+        *err = l->err;
+        status = l->status;
+    }
+    return status;
+}
+
+int moe_lines_serve(struct moe_server *server, const struct moe_lines_options *options,
+                    struct moe_lines_counts *counts, struct moe_err *err)
+{
+    struct lines l = {.server = server, .options = options};
+    struct lines_input in;
+    int status = lines_input_open(&in, options->input, err);
+    if (status == MOE_OK)
+        status = lines_output_open(&l.output, options, err);
+    if (status == MOE_OK) {
+        l.last_ended = &l.ended;
+        pthread_mutex_init(&l.mutex, NULL);
+        pthread_cond_init(&l.changed, NULL);
+        status = serve_all(&l, &in, err);
+        status = lines_output_close(&l.output, status, err);
+        pthread_cond_destroy(&l.changed);
+        pthread_mutex_destroy(&l.mutex);
+    }
+    lines_input_close(&in);
+    *counts = l.counts;
+    return status;
+}

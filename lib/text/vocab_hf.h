@@ -1,0 +1,101 @@
+/*
+ * Reading tokenizer.json: shared by the readers of its parts.
+ *
+ * Every part is either implemented or refused by name: a tokenizer that is nearly right gives wrong
+ * answers that nobody can trace.
+ */
+#ifndef MOE_TEXT_VOCAB_HF_H
+#define MOE_TEXT_VOCAB_HF_H
+
+#include <jansson.h>
+#include <string.h>
+
+#include "fmt/json.h"
+#include "text/internal.h"
+#include "text/vocab.h"
+
+struct moe_hf_reader {
+    const char *name; /* of the file, for error texts */
+    /* The files beside it, each NULL where there is none: tokenizer_config.json, added_tokens.json,
+     * special_tokens_map.json. */
+    json_t *config, *added, *special_map;
+    const char *config_name, *added_name;
+    const json_t *only; /* the pre-tokenizer, where it is no Sequence */
+    struct moe_tokenizer *tok;
+    struct moe_err *err;
+    bool byte_level;    /* the pre-tokenizer maps bytes to characters */
+    bool spelled;       /* ... and more of it follows */
+    const char *prefix; /* the token that the post-processor puts first, or NULL */
+    const char *suffix; /* ... and last */
+    uint32_t drops;     /* what the decoder leaves out: of enum moe_tokenizer_flag */
+};
+
+/* "NAME: WHAT 'WHICH' is not implemented"; which may be NULL. */
+static inline int moe_hf_unsupported(struct moe_hf_reader *r, const char *what, const char *which)
+{
+    return moe_fail(r->err, MOE_ERR_UNSUPPORTED, "%s: %s%s%s%s is not implemented", r->name, what,
+                    which ? " '" : "", which ? which : "", which ? "'" : "");
+}
+
+/* "NAME: WHAT" */
+static inline int moe_hf_damaged(struct moe_hf_reader *r, const char *what)
+{
+    return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", r->name, what);
+}
+
+static inline bool moe_hf_absent(const json_t *value)
+{
+    return !value || json_is_null(value);
+}
+
+/* An optional member; *out stays as it was where there is none. */
+static inline int moe_hf_bool(struct moe_hf_reader *r, const json_t *object, const char *key,
+                              bool *out)
+{
+    return moe_json_get_bool(r->name, object, key, false, out, r->err);
+}
+
+static inline int moe_hf_text(struct moe_hf_reader *r, const json_t *object, const char *key,
+                              const char **out)
+{
+    return moe_json_get_text(r->name, object, key, false, out, r->err);
+}
+
+/* A part's "type". */
+static inline const char *moe_hf_type(const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return type ? type : "?";
+}
+
+static inline bool moe_hf_is_type(const json_t *part, const char *type)
+{
+    return strcmp(moe_hf_type(part), type) == 0;
+}
+
+static inline int moe_hf_too_many(struct moe_hf_reader *r)
+{
+    return moe_hf_damaged(r, "too many normalizer or pre-tokenizer steps");
+}
+
+static inline int moe_hf_add_step(struct moe_hf_reader *r, struct moe_steps *steps, uint8_t kind,
+                                  struct moe_step **out)
+{
+    *out = moe_steps_add(steps, kind);
+    return *out ? MOE_OK : moe_hf_too_many(r);
+}
+
+/* One part of the pre-tokenizer, no Sequence. */
+int moe_hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part);
+/* Normalizer, pre-tokenizer, decoder and post-processor of the file, in this order. */
+int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root);
+/* The list of added tokens (which may be NULL), with those that only the files beside it have; ids
+ * of both are checked. *out is for the caller to json_decref. */
+int moe_hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, json_t **out);
+/* What the configuration has under this key, or (where it lists no added tokens)
+ * special_tokens_map.json. */
+const json_t *moe_hf_named(const struct moe_hf_reader *r, const char *key);
+/* Vocabulary, added tokens and merges; after the steps, which say how tokens are spelled. */
+int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root);
+
+#endif

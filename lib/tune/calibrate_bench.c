@@ -1,0 +1,500 @@
+/* What the steps of a calibration measure with. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "engine/engine.h"
+#include "infer/forward.h"
+#include "infer/pass_strategy.h"
+#include "tune/answers.h"
+#include "tune/calibrate_internal.h"
+#include "tune/importance.h"
+#include "tune/inputs_seen.h"
+
+/* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
+enum {
+    SLACK = 8 << 20,
+    FLOOR_ROOM = 2 << 20, /* the program's own size varies a little; a whole MiB is named */
+};
+
+/* ---- The dense part ---- */
+
+int calibrate_choose_rounding(struct calibration *c, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    int status = moe_dense_rounding_of(c->model->pack, &c->dense, err);
+    if (status != MOE_OK)
+        return status;
+    if (o->method)
+        c->dense.method = o->method;
+    for (uint32_t i = 0; i < o->n_dense_bits; i++)
+        if (o->dense_bits[i] != moe_dense_bits(c->model)) {
+            snprintf(c->map->dense_method, sizeof c->map->dense_method, "%s",
+                     c->dense.method->name);
+            c->map->dense_group = c->dense.method->per_row ? 0 : c->dense.group;
+        }
+    return MOE_OK;
+}
+
+/* ---- Bytes ---- */
+
+uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
+                                uint32_t variant)
+{
+    const struct moe_expert_extent *e =
+        moe_pack_expert(c->model->pack, c->map->model_layer[layer], expert, variant);
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; e->present && s < MOE_PACK_MAX_SEGMENTS; s++)
+        bytes += e->segments[s].stored_bytes;
+    return bytes;
+}
+
+uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant)
+{
+    uint64_t bytes = 0;
+    for (uint32_t layer = 0; layer < c->map->n_layers; layer++)
+        for (uint32_t e = 0; e < c->map->n_experts; e++) {
+            uint32_t usable =
+                moe_pack_usable_variant(c->model->pack, c->map->model_layer[layer], e, variant);
+            bytes += calibrate_expert_bytes(c, layer, e, usable);
+        }
+    return bytes;
+}
+
+uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits)
+{
+    return moe_dense_bytes(c->model, &c->dense, bits);
+}
+
+/* ---- Rules ---- */
+
+/* A table for moe_rule_of_table: [model layers][n_experts] from variants[MoE layers][n_experts];
+ * NULL: all at `variant`. free() it; NULL: out of memory. */
+static uint8_t *make_table(const struct calibration *c, const uint8_t *variants, uint32_t variant,
+                           struct moe_err *err)
+{
+    uint64_t n = c->map->n_experts;
+    uint8_t *table = moe_alloc(c->model->config.n_layers, n, err);
+    for (uint32_t layer = 0; table && layer < c->map->n_layers; layer++) {
+        uint8_t *to = table + c->map->model_layer[layer] * n;
+        if (variants)
+            memcpy(to, variants + layer * n, n);
+        else
+            memset(to, (int)variant, n);
+    }
+    return table;
+}
+
+/* ---- Models to measure ---- */
+
+/* The model with its dense part at fewer bits. A method that compensates is given the inputs that
+ * the matrices see on the texts to choose on, as moe-quantize --text would. */
+static int derive(struct moe_model **out, const struct calibration *c, uint32_t bits,
+                  struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    const struct moe_inputs_options texts = {o->texts,       o->n_texts,  o->max_tokens,
+                                             o->max_windows, o->progress, NULL};
+    struct moe_dense_rounding how = c->dense;
+    struct moe_inputs_seen *seen = NULL;
+    int status = MOE_OK;
+    if (how.method->compensates)
+        status = moe_inputs_seen_open(&seen, moe_pack_path(c->model->pack), &texts, err);
+    if (status == MOE_OK) {
+        how.inputs = seen ? moe_inputs_seen_of(seen) : NULL;
+        status = moe_dense_derive(out, c->model, &how, bits, err);
+    }
+    moe_inputs_seen_close(seen);
+    return status;
+}
+
+struct moe_rerun_options calibrate_rerun_options(const struct calibration *c, bool keeps_states)
+{
+    const struct moe_calibrate_options *o = c->options;
+    uint32_t context = c->model->config.context_max;
+    uint32_t tokens = o->max_tokens < context ? o->max_tokens : context;
+    return (struct moe_rerun_options){
+        .keeps_states = keeps_states,
+        .answer_tokens = o->judge == MOE_JUDGE_NATS ? 0 : tokens,
+        .n_variants = moe_pack_n_variants(c->model->pack),
+        .progress = o->progress,
+    };
+}
+
+int calibrate_open_bench(struct bench_model *b, struct calibration *c, uint32_t dense_bits,
+                         struct moe_err *err)
+{
+    const struct moe_rerun_options options = calibrate_rerun_options(c, false);
+    *b = c->own;
+    if (dense_bits == c->own.dense_bits)
+        return MOE_OK;
+    *b = (struct bench_model){
+        .dense_bits = dense_bits,
+        .dense_bytes = calibrate_dense_bytes(c, dense_bits),
+    };
+    int status = derive(&b->derived, c, dense_bits, err);
+    b->model = b->derived;
+    if (status == MOE_OK)
+        status = moe_rerun_open(&b->rerun, b->model, c->experts, c->corpus, &options, err);
+    if (status == MOE_OK && c->check)
+        status = moe_rerun_open(&b->check_rerun, b->model, c->experts, c->check, &options, err);
+    if (status != MOE_OK)
+        calibrate_close_bench(b, c);
+    return status;
+}
+
+void calibrate_close_bench(struct bench_model *b, const struct calibration *c)
+{
+    if (b->rerun != c->own.rerun)
+        moe_rerun_close(b->rerun);
+    if (b->check_rerun != c->own.check_rerun)
+        moe_rerun_close(b->check_rerun);
+    moe_dense_release(b->derived);
+    *b = (struct bench_model){0};
+}
+
+int calibrate_measure(struct calibration *c, const struct bench_model *b, bool check,
+                      const struct moe_rule *rule, struct moe_loss *loss,
+                      struct moe_quality *quality, struct moe_err *err)
+{
+    const struct moe_quality *reference = check ? &c->check_reference : &c->reference;
+    struct moe_quality q;
+    int status = moe_quality_measure(&q, check ? b->check_rerun : b->rerun, rule, reference, err);
+    if (status != MOE_OK)
+        return status;
+    moe_quality_loss(&q, reference, 0, q.corpus->n_documents, loss);
+    if (quality)
+        *quality = q;
+    else
+        moe_quality_release(&q);
+    return MOE_OK;
+}
+
+int calibrate_measure_variants(struct calibration *c, const struct bench_model *b, bool check,
+                               const uint8_t *variants, uint32_t variant, struct moe_loss *loss,
+                               struct moe_quality *quality, struct moe_err *err)
+{
+    uint8_t *table = make_table(c, variants, variant, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status = table ? calibrate_measure(c, b, check, &rule, loss, quality, err) : MOE_ERR_MEMORY;
+    free(table);
+    return status;
+}
+
+int calibrate_reference(struct calibration *c, struct moe_rerun *rerun, uint32_t variant,
+                        struct moe_quality *out, struct moe_err *err)
+{
+    uint8_t *table = make_table(c, NULL, variant, err);
+    struct moe_rule_table at = {table, c->map->n_experts, c->map->top_k};
+    const struct moe_rule rule = moe_rule_of_table(&at);
+    int status = table ? moe_quality_measure(out, rerun, &rule, NULL, err) : MOE_ERR_MEMORY;
+    free(table);
+    return status;
+}
+
+/* ---- The budget ---- */
+
+/* Of measuring on texts: re-runs, references kept, and a few other measurements at a time. */
+static uint64_t bench_bytes(const struct calibration *c, const struct moe_corpus *corpus,
+                            const struct moe_rerun_options *rerun, uint64_t n_references)
+{
+    enum { MEASUREMENTS = 8 };
+    uint64_t n_benches = c->options->n_dense_bits > 1 ? 2 : 1;
+    return n_benches * moe_rerun_bytes(&c->model->config, corpus, rerun) +
+           n_references * moe_quality_bytes(corpus, true) +
+           MEASUREMENTS * moe_quality_bytes(corpus, false);
+}
+
+struct moe_documents calibrate_documents(const struct calibration *c)
+{
+    return (struct moe_documents){
+        .tokenizer = c->model->tokenizer,
+        .max_tokens = c->options->max_tokens,
+        .max_windows = c->options->max_windows,
+        .pairs = c->options->pairs,
+        .decoder_start = c->model->config.decoder_start,
+        .progress = c->options->progress,
+    };
+}
+
+int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
+                     uint64_t directory, struct calibration_need *need, struct moe_err *err)
+{
+    const struct moe_calibrate_options *o = c->options;
+    const struct moe_model *m = c->model;
+    struct moe_corpus corpus, check;
+    uint64_t bytes = 0, check_bytes = 0, reading = 0, check_reading = 0;
+    uint64_t free_bytes = moe_available_bytes();
+    need->budget = o->memory_bytes            ? o->memory_bytes
+                   : free_bytes == UINT64_MAX ? UINT64_MAX
+                                              : free_bytes + moe_rss_bytes();
+    uint64_t may_hold = moe_engine_room_of(need->budget, context).may_hold;
+    moe_experts_every_bytes(m->pack, &need->least, &need->all);
+    need->taken = moe_rss_bytes() + moe_model_load_bytes(m, context) + SLACK;
+    const struct moe_documents documents = calibrate_documents(c);
+    int status = moe_corpus_survey(&corpus, &bytes, &reading, &documents, o->texts, o->n_texts,
+                                   may_hold, err);
+    if (status == MOE_OK && o->n_checks)
+        status = moe_corpus_survey(&check, &check_bytes, &check_reading, &documents, o->checks,
+                                   o->n_checks, may_hold, err);
+    if (status != MOE_OK)
+        return status;
+    need->reading =
+        need->taken + bytes + check_bytes + (reading > check_reading ? reading : check_reading);
+    need->taken += bytes + bench_bytes(c, &corpus, rerun, 2);
+    need->taken +=
+        moe_importance_bytes(&m->config, &corpus, moe_rerun_rows(&corpus, rerun), need->least);
+    uint64_t routing = calibrate_routing_bytes(c, &corpus),
+             check_routing = o->n_checks ? calibrate_routing_bytes(c, &check) : 0;
+    need->taken += routing > check_routing ? routing : check_routing;
+    if (o->n_checks)
+        need->taken += check_bytes + bench_bytes(c, &check, rerun, 1);
+    if (o->n_dense_bits > 1)
+        need->taken += m->weights_bytes;
+    struct moe_dense_rounding rounding;
+    status = moe_dense_rounding_of(m->pack, &rounding, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_quant_method *method = o->method ? o->method : rounding.method;
+    if (o->n_dense_bits > 0 && method->compensates)
+        need->taken += moe_inputs_seen_bytes(m, &corpus) + bytes + reading + directory;
+    return MOE_OK;
+}
+
+uint64_t calibrate_floor(const struct calibration_need *need)
+{
+    uint64_t floor = need->taken + need->least;
+    return floor > need->reading ? floor : need->reading;
+}
+
+int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
+                           struct moe_err *err)
+{
+    char have[32], wanted[32];
+    uint64_t floor = calibrate_floor(need);
+    if (need->budget >= floor)
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "%s: a budget of %s is too small: the smallest that works is %s (--memory "
+                    "%" PRIu64 "M; shorter or fewer texts need less)",
+                    moe_pack_path(c->model->pack), moe_format_bytes(need->budget, have),
+                    moe_format_bytes(floor, wanted), (floor + FLOOR_ROOM) >> 20);
+}
+
+/*
+ * Cache-aware routing (sched/select.h): the largest lambda within a tolerance of its own, in whole
+ * hundredths, by bisection. Each is measured as it would run: the texts are decoded token by token
+ * through a cache of the size that was asked for, empty at first, with experts at the best
+ * precision. Losses need not rise with lambda: what is found is within the tolerance, as measured.
+ */
+
+enum { MOST_HUNDREDTHS = 100 };
+
+/* A way to decode, open. */
+struct bench {
+    struct moe_experts *experts;
+    struct moe_session *session;
+    struct moe_pass_strategy *strategy;
+    struct moe_scores scores;
+    struct moe_row *rows; /* [longest source, or 1] */
+};
+
+static struct moe_session_options session_options(const struct moe_corpus *corpus)
+{
+    uint32_t source = corpus->longest_source;
+    return (struct moe_session_options){.context = corpus->longest,
+                                        .n_sequences = 1,
+                                        .source_context = source,
+                                        .batch = source ? source : 1};
+}
+
+static int strategy_of(struct moe_strategy *out, double lambda, struct moe_err *err)
+{
+    moe_strategy_find("lru", out);
+    out->prefer = lambda;
+    out->prefer_keeps = lambda > 0 ? 1 : 0;
+    return moe_strategy_settle(out, err);
+}
+
+/* strategy: of the cache; its parts are copied where they are kept. */
+static struct moe_cache_options cache_options(const struct calibration *c,
+                                              const struct moe_strategy *strategy)
+{
+    const struct moe_config *config = &c->model->config;
+    return (struct moe_cache_options){.strategy = strategy,
+                                      .cache_bytes = c->options->routing_cache,
+                                      .n_working = config->top_k,
+                                      .top_k = config->top_k,
+                                      .n_encoder = config->n_encoder,
+                                      .layer_is_static = config->layer_is_static};
+}
+
+uint64_t calibrate_routing_bytes(const struct calibration *c, const struct moe_corpus *corpus)
+{
+    const struct moe_config *config = &c->model->config;
+    struct moe_strategy strategy;
+    struct moe_err ignored;
+    if (c->options->routing_tolerance < 0 || strategy_of(&strategy, 1, &ignored) != MOE_OK)
+        return 0;
+    const struct moe_cache_options cache = cache_options(c, &strategy);
+    const struct moe_session_options session = session_options(corpus);
+    return moe_cache_bytes(c->model->pack, &cache) + moe_session_bytes(config, &session) +
+           moe_scores_bytes(config, session.batch) +
+           moe_pass_strategy_bytes(c->model, session.batch, &strategy, 0) +
+           session.batch * sizeof(struct moe_row);
+}
+
+static void close_bench(struct bench *b)
+{
+    if (b->session)
+        moe_scores_close(&b->scores);
+    moe_pass_strategy_close(b->strategy);
+    moe_session_close(b->session);
+    moe_experts_close(b->experts);
+    free(b->rows);
+}
+
+static int open_bench(struct bench *b, const struct calibration *c, const struct moe_corpus *corpus,
+                      double lambda, struct moe_err *err)
+{
+    struct moe_strategy strategy;
+    const struct moe_session_options session = session_options(corpus);
+    *b = (struct bench){.rows = moe_alloc(session.batch, sizeof *b->rows, err)};
+    int status = b->rows ? strategy_of(&strategy, lambda, err) : MOE_ERR_MEMORY;
+    const struct moe_cache_options cache = cache_options(c, &strategy);
+    if (status == MOE_OK)
+        status = moe_experts_open_cached(&b->experts, c->model->pack, c->model->config.top_k,
+                                         &cache, NULL, err);
+    if (status == MOE_OK)
+        status = moe_session_open(&b->session, c->model, b->experts, &session, err);
+    if (status == MOE_OK)
+        status = moe_scores_open(&b->scores, b->session, err);
+    if (status == MOE_OK && lambda > 0)
+        status = moe_pass_strategy_open(&b->strategy, b->session, &strategy, NULL, 0, 0, err);
+    if (status == MOE_OK)
+        b->session->strategy = b->strategy;
+    return status;
+}
+
+/* Of a pair, what its target attends to. */
+static int encode_source(struct bench *b, const struct moe_corpus *corpus, uint32_t document,
+                         struct moe_err *err)
+{
+    uint32_t n = corpus->pairs ? moe_corpus_source(corpus, document) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        b->rows[i] = (struct moe_row){
+            .position = i,
+            .token = corpus->source_ids[corpus->pairs[document].source + i],
+            .length = n,
+        };
+    return n ? moe_encode(b->session, b->rows, n, NULL, err) : MOE_OK;
+}
+
+/* Decodes a document; q gets what it costs. */
+static int decode(struct bench *b, const struct moe_corpus *corpus, uint32_t document,
+                  const struct moe_quality *reference, struct moe_quality *q, struct moe_err *err)
+{
+    const struct moe_config *config = &b->session->model->config;
+    const uint32_t *ids = corpus->ids + corpus->first[document];
+    uint64_t first = moe_corpus_prediction(corpus, document);
+    uint32_t n = moe_corpus_length(corpus, document) - 1, best;
+    uint32_t length = config->prefix_lm ? 0 : n;
+    double nats;
+    int status = encode_source(b, corpus, document, err);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
+        const struct moe_row row = {0, i, ids[i], length};
+        status = moe_forward(b->session, MOE_DECODE, &row, 1, config->n_encoder, config->n_layers,
+                             NULL, NULL, err);
+        if (status == MOE_OK)
+            status = moe_score_rows(&b->scores, 0, 1, ids + i + 1, &nats, &best, err);
+        if (status != MOE_OK)
+            break;
+        q->nats[document] += nats;
+        q->changed[document] += best != reference->best[first + i];
+    }
+    return status;
+}
+
+static int measure_routing(struct calibration *c, bool check, double lambda,
+                           struct moe_map_preference *out, struct moe_err *err)
+{
+    const struct moe_corpus *corpus = check ? c->check : c->corpus;
+    const struct moe_quality *reference = check ? &c->check_reference : &c->reference;
+    struct moe_quality q = {.corpus = corpus};
+    struct bench b;
+    q.nats = moe_alloc(corpus->n_documents, sizeof *q.nats, err);
+    q.changed = moe_alloc(corpus->n_documents, sizeof *q.changed, err);
+    int status = open_bench(&b, c, corpus, lambda, err);
+    if (status == MOE_OK && !(q.nats && q.changed))
+        status = MOE_ERR_MEMORY;
+    for (uint32_t d = 0; d < corpus->n_documents && status == MOE_OK; d++) {
+        status = decode(&b, corpus, d, reference, &q, err);
+        if (status == MOE_OK && moe_progress_stopped(c->options->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    if (status == MOE_OK) {
+        const struct moe_phase_stats *s = &b.session->stats.decode;
+        out->lambda = lambda;
+        moe_quality_loss(&q, reference, 0, corpus->n_documents, &out->loss);
+        out->bytes_per_token = (double)s->bytes_read / (double)s->tokens;
+        out->replaced_share = (double)s->experts.substituted / (double)s->experts.activations;
+    }
+    close_bench(&b);
+    moe_quality_release(&q);
+    return status;
+}
+
+/* Into the curve, which rises. */
+static void note(struct moe_map_routing *r, const struct moe_map_preference *p)
+{
+    uint32_t at = r->n_points++;
+    for (; at > 0 && r->points[at - 1].lambda > p->lambda; at--)
+        r->points[at] = r->points[at - 1];
+    r->points[at] = *p;
+}
+
+int calibrate_routing(struct calibration *c, struct moe_err *err)
+{
+    struct moe_map_routing *r = &c->map->routing;
+    const struct moe_config *config = &c->model->config;
+    struct moe_map_preference p, none, found;
+    uint32_t low = 0, high = MOST_HUNDREDTHS;
+    if (config->top_k < 2)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "option --routing-tolerance: the strongest expert stays, and routers of %s "
+                        "choose no other",
+                        moe_pack_path(c->model->pack));
+    *r = (struct moe_map_routing){.keeps = 1,
+                                  .tolerance = c->options->routing_tolerance,
+                                  .cache_bytes = c->options->routing_cache};
+    int status = measure_routing(c, false, 0, &none, err);
+    found = none;
+    if (status == MOE_OK)
+        note(r, &none);
+    while (low < high && status == MOE_OK) {
+        uint32_t lambda = low + (high - low + 1) / 2;
+        moe_progress_report(c->options->progress, "routing", r->n_points, r->n_points + 4);
+        status = measure_routing(c, false, lambda / 100.0, &p, err);
+        if (status != MOE_OK)
+            break;
+        note(r, &p);
+        if (moe_loss_in(&p.loss, c->map->metric) <= r->tolerance) {
+            low = lambda;
+            found = p;
+        } else {
+            high = lambda - 1;
+        }
+    }
+    r->lambda = found.lambda;
+    r->loss = found.loss;
+    if (status == MOE_OK && c->check) {
+        status = measure_routing(c, true, found.lambda, &p, err);
+        r->check = p.loss;
+    }
+    r->there = status == MOE_OK;
+    return status;
+}

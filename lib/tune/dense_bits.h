@@ -1,0 +1,41 @@
+/*
+ * The dense part at fewer bits, in memory: what moe-quantize --dense would have stored, so that its
+ * cost can be measured before a pack is written.
+ */
+#ifndef MOE_TUNE_DENSE_BITS_H
+#define MOE_TUNE_DENSE_BITS_H
+
+#include "infer/model.h"
+#include "pack/convert.h"
+
+/* How its matrices are rounded. */
+struct moe_dense_rounding {
+    const struct moe_quant_method *method;
+    uint32_t group;
+    const struct moe_convert_inputs *inputs; /* for a method that compensates; or NULL */
+};
+
+/* As the pack's own codes were, by its provenance; hqq in groups of 64 where that does not say.
+ * Without inputs. MOE_ERR_MEMORY. */
+int moe_dense_rounding_of(const struct moe_pack *pack, struct moe_dense_rounding *out,
+                          struct moe_err *err);
+
+/* Bits of the loaded model's dense matrices; the largest where they differ. The same of a pack. */
+uint32_t moe_dense_bits(const struct moe_model *model);
+uint32_t moe_dense_bits_of_pack(const struct moe_pack *pack);
+
+/* Bytes of the loaded model's dense tensors, routers and vectors included, without compression or
+ * padding, if its matrices had `bits` bits (no more than they have; those with fewer stay). */
+uint64_t moe_dense_bytes(const struct moe_model *model, const struct moe_dense_rounding *how,
+                         uint32_t bits);
+
+/* A loaded model whose dense matrices are quantized from those of `model` (loaded), bit for bit as
+ * re-packing it with --dense would (pack/convert.h). Routers, vectors and matrices that have no
+ * more bits stay as they are. It shares these, pack, tokenizer, description and tables with
+ * `model`, which must outlive it; its weights are the re-quantized matrices alone. MOE_ERR_USAGE:
+ * more bits than there are, or a layout that cannot be. */
+int moe_dense_derive(struct moe_model **out, const struct moe_model *model,
+                     const struct moe_dense_rounding *how, uint32_t bits, struct moe_err *err);
+void moe_dense_release(struct moe_model *derived); /* NULL is fine */
+
+#endif

@@ -1,0 +1,642 @@
+/* The pieces of a layer, timed in the forward pass itself. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "infer/forward.h"
+#include "model/config.h"
+#include "tune/bench.h"
+#include "tune/device_bench.h"
+#include "tune/device_internal.h"
+
+/* ---- The provider ---- */
+
+static int begin(struct moe_experts *self, const struct moe_expert_request *request,
+                 struct moe_phase_stats *phase, struct moe_err *err)
+{
+    struct device_experts *e = (struct device_experts *)self;
+    e->request = *request;
+    e->n_given = e->n_experts = e->n_rows = 0;
+    e->seconds = e->first = 0;
+    e->began = moe_seconds();
+    return e->loads ? moe_device_loads_begin(e->loads, request->n, err) : MOE_OK;
+}
+
+static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+{
+    struct device_experts *e = (struct device_experts *)self;
+    int status = e->loads ? moe_device_loads_next(e->loads, err) : MOE_OK;
+    if (e->loads && moe_device_loads_one_by_one(e->loads))
+        max = 1;
+    for (*n = 0; *n < max && e->n_given < e->request.n; ++*n, e->n_given++) {
+        which[*n] = e->n_given;
+        views[*n] = e->views[e->at];
+        e->at = (e->at + 1) % e->n;
+    }
+    e->last = moe_seconds();
+    e->first = e->first > 0 ? e->first : e->last;
+    return status;
+}
+
+static int poll(struct moe_experts *self, struct moe_err *err)
+{
+    struct device_experts *e = (struct device_experts *)self;
+    return e->loads ? moe_device_loads_poll(e->loads, err) : MOE_OK;
+}
+
+static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
+{
+    return MOE_OK;
+}
+
+static void release(struct moe_experts *self, uint32_t which)
+{
+    struct device_experts *e = (struct device_experts *)self;
+    double now = moe_seconds();
+    e->seconds += now - e->last;
+    e->last = now;
+    e->n_experts++;
+    e->n_rows += e->request.needs[which].n_rows;
+}
+
+static void close_nothing(struct moe_experts *self)
+{
+}
+
+static const struct moe_experts_ops ops = {
+    .name = "in turn",
+    .begin = begin,
+    .next = next,
+    .complete = complete,
+    .release = release,
+    .poll = poll,
+    .close = close_nothing,
+};
+
+/* ---- The experts ---- */
+
+/* Points the views at every step-th expert that has the variant; returns how many. */
+static uint32_t choose(const struct moe_pack *pack, uint32_t variant, uint32_t step,
+                       struct moe_expert_view *views, uint32_t max)
+{
+    uint32_t n_layers = moe_pack_n_layers(pack), n_experts = moe_pack_n_experts(pack);
+    uint32_t n = 0, seen = 0;
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        for (uint32_t expert = 0; expert < n_experts; expert++) {
+            if (!moe_pack_expert(pack, layer, expert, variant)->present || seen++ % step != 0)
+                continue;
+            if (views && n < max)
+                views[n] =
+                    (struct moe_expert_view){.layer = layer, .expert = expert, .variant = variant};
+            n++;
+        }
+    return n;
+}
+
+static int read_views(struct device_experts *e, const struct moe_pack *pack,
+                      struct moe_arena *arena, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < e->n && status == MOE_OK; i++)
+        status = moe_expert_view_read(&e->views[i], pack, arena, err);
+    if (status == MOE_OK && arena->overflowed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the experts' size overflows");
+    return status;
+}
+
+int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
+                            uint32_t top_k, struct moe_err *err)
+{
+    *e = (struct device_experts){.base.ops = &ops, .loads = NULL};
+    uint32_t all = choose(pack, variant, 1, NULL, 0);
+    if (all == 0)
+        return MOE_OK;
+    uint64_t slot = moe_cache_slot_bytes(pack, variant);
+    uint64_t want = moe_cold_bytes() / slot + 1, least = 2 * (uint64_t)top_k;
+    want = want < least ? least : want;
+    want = want > all ? all : want;
+    uint32_t step = (uint32_t)(all / want);
+    e->views = moe_alloc(want, sizeof *e->views, err);
+    if (!e->views)
+        return MOE_ERR_MEMORY;
+    choose(pack, variant, step, e->views, (uint32_t)want);
+    e->n = (uint32_t)want;
+    struct moe_arena arena = {0};
+    int status = read_views(e, pack, &arena, err);
+    e->memory_bytes = arena.used;
+    if (status == MOE_OK) {
+        e->memory = moe_pages_alloc(arena.used, err);
+        status = e->memory ? MOE_OK : MOE_ERR_MEMORY;
+    }
+    arena = (struct moe_arena){.base = e->memory, .size = e->memory_bytes};
+    if (status == MOE_OK)
+        status = read_views(e, pack, &arena, err);
+    if (status != MOE_OK)
+        moe_device_experts_close(e);
+    return status;
+}
+
+void moe_device_experts_close(struct device_experts *e)
+{
+    if (e->memory)
+        moe_pages_free(e->memory, e->memory_bytes);
+    free(e->views);
+    *e = (struct device_experts){0};
+}
+
+/*
+ * The pieces of a layer, timed in the forward pass itself: its observer and the provider of experts
+ * take the time as the pass calls them.
+ *
+ * Of a model with an encoder, batches of several rows take the layers of both stacks in turn, the
+ * encoder's over a source of so many positions, and a single row the decoder's alone: only these
+ * are ever computed for one.
+ */
+
+enum {
+    N_BATCHES = 3,
+    HEAD_RUNS = 9,
+    FAR_POSITIONS = 512,
+    FAR_LAYERS = 2, /* next to each other: models have layers of two kinds in turn */
+};
+static const double LOADING_SECONDS = 1.5, STRETCH_SECONDS = 0.25;
+/* So many times LOADING_SECONDS at most, where hardly a load is waited for. */
+static const double LOADING_LIMIT = 4;
+
+static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
+
+/* Sources: what the decoder's rows attend to, and what the encoder's layers are timed with. */
+enum { ATTENDED, TIMED, N_SOURCES };
+
+struct samples {
+    double values[DEVICE_MAX_SAMPLES];
+    uint32_t n;
+};
+
+struct batch_samples {
+    struct samples attention, router, shared, combine, dense, expert_rows;
+    struct samples experts[MOE_DEVICE_MAX_VARIANTS];
+};
+
+struct bench {
+    struct moe_model *model;
+    struct moe_session *session;
+    struct device_experts experts;
+    float *hidden, *logits;
+    struct moe_row rows[64], source[64];
+    uint32_t n_positions, n_far; /* n_far: 0, or more of them */
+    uint32_t chosen_for;         /* rows whose choice of positions is at hand; 0: others' */
+    double attended, routed;     /* when, in the last pass */
+    struct batch_samples batches[N_BATCHES];
+    const struct moe_progress *progress;
+};
+
+static void add(struct samples *s, double value)
+{
+    if (s->n < DEVICE_MAX_SAMPLES)
+        s->values[s->n++] = value;
+}
+
+static void on_attended(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
+                        const float *norm, uint64_t norm_stride)
+{
+    ((struct bench *)ctx)->attended = moe_seconds();
+}
+
+static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                      const float *gate_input, uint64_t hidden_stride, const float *probabilities,
+                      uint64_t router_stride, const uint32_t *chosen, const float *weights)
+{
+    ((struct bench *)ctx)->routed = moe_seconds();
+}
+
+/* Makes b->source the rows of a source. */
+static void set_source(struct bench *b, uint32_t source, uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < n_rows; i++)
+        b->source[i] = (struct moe_row){source, i, b->rows[i].token, n_rows};
+}
+
+/* The positions that rows see in a layer that shares another one's choice are chosen there first,
+ * unless the last pass of these rows has chosen. */
+static int choose_positions(struct bench *b, uint32_t layer, const struct moe_row *rows,
+                            uint32_t n_rows, struct moe_err *err)
+{
+    uint32_t from = moe_config_beginning(&b->model->config, layer), chosen_for = b->chosen_for;
+    b->chosen_for = n_rows;
+    if (from == layer || chosen_for == n_rows)
+        return MOE_OK;
+    return moe_forward(b->session, MOE_PREFILL, rows, n_rows, from, from + 1,
+                       from == 0 ? NULL : b->hidden, b->hidden, err);
+}
+
+/* One pass of one layer; its times go to `to` unless that is NULL. */
+static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct batch_samples *to,
+                     uint32_t variant, struct moe_err *err)
+{
+    const struct moe_layer *l = &b->model->layers[layer];
+    const struct device_experts *e = &b->experts;
+    uint32_t n_encoder = b->model->config.n_encoder;
+    bool encode = layer < n_encoder, first = layer == 0 || layer == n_encoder;
+    const struct moe_row *rows = encode ? b->source : b->rows + b->n_positions - n_rows;
+    enum moe_phase phase = encode ? MOE_ENCODE : n_rows > 1 ? MOE_PREFILL : MOE_DECODE;
+    if (encode)
+        set_source(b, TIMED, n_rows);
+    int status = MOE_OK;
+    if (!encode)
+        status = moe_sequence_stand(b->session, rows[0].sequence, rows[0].position, err);
+    if (status == MOE_OK)
+        status = choose_positions(b, layer, rows, n_rows, err);
+    double began = moe_seconds();
+    if (status == MOE_OK)
+        status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
+                             first ? NULL : b->hidden, b->hidden, err);
+    double end = moe_seconds();
+    if (status != MOE_OK || !to)
+        return status;
+    add(&to->attention, b->attended - began);
+    if (!l->is_moe) {
+        add(&to->dense, end - b->attended);
+        return MOE_OK;
+    }
+    /* Experts are asked for once the router has chosen; where that is before attention, the time of
+     * both is in that of attention. */
+    double asked = b->model->config.router_early ? b->routed : e->began;
+    add(&to->router, b->routed - b->attended);
+    if (l->has_ffn)
+        add(&to->shared, e->first - asked);
+    add(&to->combine, asked - b->routed + end - e->last);
+    add(&to->experts[variant], e->seconds / e->n_experts);
+    add(&to->expert_rows, (double)e->n_rows / e->n_experts);
+    return MOE_OK;
+}
+
+static bool has_layers(const struct bench *b, uint32_t first, bool is_moe)
+{
+    bool any = false;
+    for (uint32_t i = first; i < b->model->config.n_layers; i++)
+        any |= b->model->layers[i].is_moe == is_moe;
+    return any;
+}
+
+/* Layer after layer, over and over, for `seconds` and until each kind has had its runs. */
+static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double seconds,
+                     struct moe_err *err)
+{
+    uint32_t n_rows = b->n_positions < batch_rows[i] ? b->n_positions : batch_rows[i];
+    uint32_t first = n_rows == 1 ? b->model->config.n_encoder : 0;
+    uint32_t wanted[2] = {has_layers(b, first, false) ? DEVICE_RUNS : 0,
+                          has_layers(b, first, true) ? DEVICE_RUNS : 0};
+    uint32_t n_done = 0, n_layers = b->model->config.n_layers;
+    int status = run_layer(b, first, n_rows, NULL, variant, err); /* touches the memory */
+    double began = moe_seconds();
+    for (uint32_t layer = first; status == MOE_OK && n_done < DEVICE_MAX_SAMPLES;
+         layer = layer + 1 < n_layers ? layer + 1 : first) {
+        bool over = moe_seconds() - began > seconds, is_moe = b->model->layers[layer].is_moe;
+        if (over && wanted[0] + wanted[1] == 0)
+            break;
+        if (over && wanted[is_moe] == 0)
+            continue;
+        wanted[is_moe] -= wanted[is_moe] > 0;
+        status = run_layer(b, layer, n_rows, &b->batches[i], variant, err);
+        n_done++;
+        if (status == MOE_OK && moe_progress_stopped(b->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+/* ---- Attention to more positions ---- */
+
+/* One row of a layer at the far position, whose cache of keys has been filled. */
+static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct moe_err *err)
+{
+    struct moe_row row = b->rows[b->n_positions - 1];
+    row.position = b->n_far - 1;
+    row.length = b->n_far;
+    int status = moe_sequence_stand(b->session, row.sequence, row.position, err);
+    double began = moe_seconds();
+    if (status == MOE_OK)
+        status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,
+                             layer == 0 ? NULL : b->hidden, b->hidden, err);
+    add(to, b->attended - began);
+    return status;
+}
+
+static int measure_far(struct bench *b, struct moe_device_model *out, struct moe_err *err)
+{
+    struct samples s = {.n = 0};
+    const struct moe_config *c = &b->model->config;
+    uint32_t n_layers = c->n_layers, first = moe_config_beginning(c, n_layers / 2);
+    uint32_t last = first + FAR_LAYERS < n_layers ? first + FAR_LAYERS : n_layers;
+    int status = MOE_OK;
+    b->chosen_for = 0;
+    for (uint32_t layer = first; b->n_far && layer < last && status == MOE_OK; layer++) {
+        if (moe_config_beginning(c, layer) != layer)
+            continue; /* other rows' choice of positions is at hand */
+        for (uint32_t at = 0; at < b->n_far && status == MOE_OK; at += b->n_positions) {
+            struct moe_row rows[64];
+            uint32_t n = b->n_far - at < b->n_positions ? b->n_far - at : b->n_positions;
+            moe_bench_rows(NULL, b->model->config.vocab, at, rows, n);
+            status = moe_forward(b->session, MOE_PREFILL, rows, n, layer, layer + 1,
+                                 layer == 0 ? NULL : b->hidden, b->hidden, err);
+        }
+        for (int i = 0; i <= DEVICE_RUNS && status == MOE_OK; i++) {
+            s.n -= i == 1; /* the first does not count */
+            status = run_far(b, layer, &s, err);
+        }
+    }
+    if (status == MOE_OK && s.n) {
+        out->far_positions = b->n_far;
+        moe_bench_set_figure(&out->far_attention, s.values, s.n);
+    }
+    return status;
+}
+
+/* ---- Computing beside loads ---- */
+
+/* A stretch of layers, one after the other, with what else goes on meanwhile. */
+struct stretch {
+    double seconds;  /* computing: without what loads take */
+    double experts;  /* of these their experts' */
+    double steal;    /* share of all processors' time that the machine's host kept */
+    uint64_t sleeps; /* until a load had ended */
+    uint32_t n;      /* layers */
+};
+
+static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
+{
+    do
+        layer = layer + 1 < b->model->config.n_layers ? layer + 1 : b->model->config.n_encoder;
+    while (!b->model->layers[layer].is_moe);
+    return layer;
+}
+
+/* One row through MoE layers in turn from `layer` on, for so many seconds, but one layer at least
+ * and `most` at most. The first pass is of the same kind and not timed: threads that slept while
+ * loads ended would make the quiet stretch the slowest. */
+static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t most,
+                        double seconds, struct stretch *to, struct moe_err *err)
+{
+    struct device_loads *l = b->experts.loads;
+    int status = moe_device_loads_set(l, how, err);
+    if (status == MOE_OK)
+        status = run_layer(b, layer, 1, NULL, 0, err);
+    const struct moe_ticks before = moe_ticks_now();
+    double others = moe_device_loads_seconds(l), began = moe_seconds();
+    *to = (struct stretch){.sleeps = moe_device_loads_sleeps(l)};
+    while (status == MOE_OK && to->n < most && (to->n == 0 || moe_seconds() - began < seconds)) {
+        status = run_layer(b, layer, 1, NULL, 0, err);
+        to->experts += b->experts.seconds;
+        to->n++;
+        layer = next_moe_layer(b, layer);
+    }
+    to->seconds = moe_seconds() - began - (moe_device_loads_seconds(l) - others);
+    to->sleeps = moe_device_loads_sleeps(l) - to->sleeps;
+    const struct moe_ticks after = moe_ticks_now();
+    if (after.all > before.all)
+        to->steal = (after.stolen - before.stolen) / (after.all - before.all);
+    return status;
+}
+
+/* The same layers quietly, beside loads, and waiting for them, stretch after stretch. Stretches are
+ * long enough to hold what comes seldom and takes long, as what the host of a virtual machine does
+ * while it serves the loads: layers one by one would have it in few of them, and not in the
+ * median. They are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. Waiting
+ * for loads takes much longer than computing small experts, so that fewer layers do. */
+static int compare_loading(struct bench *b, double seconds, struct samples *slowdown,
+                           struct samples *steal, struct samples *wake, struct moe_err *err)
+{
+    uint32_t layer = b->model->config.n_encoder;
+    double share = seconds < LOADING_SECONDS ? seconds / LOADING_SECONDS : 1;
+    double stretch = share * STRETCH_SECONDS, began = moe_seconds();
+    int status = MOE_OK;
+    if (!b->model->layers[layer].is_moe)
+        layer = next_moe_layer(b, layer);
+    while (status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
+           (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
+            moe_seconds() - began < share * LOADING_SECONDS)) {
+        struct stretch quiet, beside, waiting = {.n = 0};
+        status = time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, &quiet, err);
+        if (status == MOE_OK)
+            status = time_stretch(b, layer, DEVICE_BACKGROUND, quiet.n, INFINITY, &beside, err);
+        if (status == MOE_OK)
+            status = time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err);
+        if (status != MOE_OK)
+            break;
+        for (uint32_t i = 0; i < quiet.n; i++)
+            layer = next_moe_layer(b, layer);
+        add(slowdown, beside.seconds / quiet.seconds);
+        add(steal, beside.steal);
+        struct samples sorted = *slowdown;
+        double usual = moe_bench_summarise(sorted.values, sorted.n).median;
+        double expected =
+            (quiet.seconds + quiet.experts * (usual > 1 ? usual - 1 : 0)) * waiting.n / quiet.n;
+        if (waiting.sleeps)
+            add(wake, (waiting.seconds - expected) / (double)waiting.sleeps);
+        if (slowdown->n >= DEVICE_RUNS &&
+            moe_seconds() - began > share * LOADING_LIMIT * LOADING_SECONDS)
+            break;
+        if (moe_progress_stopped(b->progress))
+            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    }
+    return status;
+}
+
+/* A figure of samples, where their median is above zero: half of what is hardly more than nothing
+ * is measured below it, and counts as (next to) nothing there, so that the median stays what it is.
+ */
+static void set_above_zero(struct moe_figure *f, struct samples *s)
+{
+    static const double nothing = 1e-9;
+    struct samples sorted = *s;
+    if (s->n < DEVICE_RUNS || moe_bench_summarise(sorted.values, sorted.n).median <= nothing)
+        return;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->values[i] = s->values[i] < nothing ? nothing : s->values[i];
+    moe_bench_set_figure(f, s->values, s->n);
+}
+
+/* Of the best variant, whose experts are open. */
+static int measure_loading(struct bench *b, double seconds, struct moe_device_model *out,
+                           struct moe_err *err)
+{
+    const struct moe_config *c = &b->model->config;
+    struct samples slowdown = {.n = 0}, steal = {.n = 0}, wake = {.n = 0};
+    if (c->n_experts == 0 || b->experts.n == 0 || !has_layers(b, c->n_encoder, true))
+        return MOE_OK;
+    int status = moe_device_loads_open(&b->experts.loads, b->model->pack, 0, c->top_k, err);
+    if (status == MOE_OK && b->experts.loads)
+        status = compare_loading(b, seconds, &slowdown, &steal, &wake, err);
+    moe_device_loads_close(b->experts.loads);
+    b->experts.loads = NULL;
+    if (status == MOE_OK) {
+        set_above_zero(&out->loading_slowdown, &slowdown);
+        set_above_zero(&out->loading_steal, &steal);
+        set_above_zero(&out->wake, &wake);
+    }
+    return status;
+}
+
+/* The head, each time after the pass of a layer, which fills the caches. */
+static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err)
+{
+    struct samples s = {.n = 0};
+    int status = MOE_OK;
+    for (int i = 0; i <= HEAD_RUNS && status == MOE_OK; i++) {
+        status = run_layer(b, b->model->config.n_layers - 1, 1, NULL, 0, err);
+        double began = moe_seconds();
+        if (status == MOE_OK)
+            status = moe_logits(b->session, 0, 1, b->logits, err);
+        if (i > 0)
+            add(&s, moe_seconds() - began);
+    }
+    if (status == MOE_OK)
+        moe_bench_set_figure(out, s.values, s.n);
+    return status;
+}
+
+/* What the decoder's rows attend to. */
+static int encode_source(struct bench *b, struct moe_err *err)
+{
+    if (b->model->config.n_encoder == 0)
+        return MOE_OK;
+    set_source(b, ATTENDED, b->n_positions);
+    return moe_encode(b->session, b->source, b->n_positions, NULL, err);
+}
+
+static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants, double seconds,
+                       struct moe_figure *head, struct moe_err *err)
+{
+    const struct moe_config *c = &b->model->config;
+    int status = moe_device_experts_open(&b->experts, b->model->pack, variant, c->top_k, err);
+    if (c->n_experts && b->experts.n == 0) /* a variant that no expert has */
+        return status;
+    if (status == MOE_OK)
+        status = encode_source(b, err);
+    for (uint32_t i = 0; i < N_BATCHES && status == MOE_OK; i++) {
+        moe_progress_report(b->progress, "computing", variant * N_BATCHES + i,
+                            n_variants * N_BATCHES);
+        status = run_batch(b, i, variant, seconds / (n_variants * N_BATCHES), err);
+    }
+    if (status == MOE_OK && head->value <= 0)
+        status = run_head(b, head, err);
+    return status;
+}
+
+static void set(struct moe_figure *f, struct samples *s)
+{
+    if (s->n)
+        moe_bench_set_figure(f, s->values, s->n);
+}
+
+static void set_batches(struct bench *b, struct moe_device_model *out)
+{
+    uint32_t before = 0;
+    for (uint32_t i = N_BATCHES; i-- > 0;) {
+        struct batch_samples *s = &b->batches[i];
+        struct moe_device_batch *to = &out->batches[out->n_batches];
+        to->rows = b->n_positions < batch_rows[i] ? b->n_positions : batch_rows[i];
+        if (to->rows == before) /* a model of very few positions */
+            continue;
+        before = to->rows;
+        set(&to->attention, &s->attention);
+        set(&to->router, &s->router);
+        set(&to->shared, &s->shared);
+        set(&to->combine, &s->combine);
+        set(&to->dense, &s->dense);
+        set(&to->expert_rows, &s->expert_rows);
+        for (uint32_t v = 0; v < out->n_variants; v++)
+            set(&to->experts[v], &s->experts[v]);
+        to->n_experts = out->n_variants;
+        out->n_batches++;
+    }
+}
+
+/* What a load of an expert at the variant reads, on average over those that have it. */
+static void set_variants(const struct moe_pack *pack, struct moe_device_model *out)
+{
+    out->n_variants = moe_pack_n_experts(pack) ? moe_pack_n_variants(pack) : 0;
+    for (uint32_t v = 0; v < out->n_variants; v++) {
+        double sum = 0, n = 0;
+        for (uint32_t l = 0; l < moe_pack_n_layers(pack); l++)
+            for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
+                const struct moe_expert_extent *x = moe_pack_expert(pack, l, e, v);
+                if (!x->present)
+                    continue;
+                n++;
+                for (uint32_t i = 0; i < moe_pack_class_at(pack, x->class_index)->n_segments; i++)
+                    sum += (double)moe_round_up(x->segments[i].stored_bytes, MOE_PACK_ALIGN);
+            }
+        memcpy(out->variants[v].name, moe_pack_variant_at(pack, v)->name, MOE_NAME_BYTES);
+        out->variants[v].bytes.value = n > 0 ? (double)(uint64_t)(sum / n + 0.5) : 0;
+    }
+}
+
+static int open_session(struct bench *b, const char *pack, struct moe_err *err)
+{
+    int status = moe_model_open_directory(&b->model, pack, err);
+    if (status != MOE_OK)
+        return status;
+    const struct moe_config *c = &b->model->config;
+    b->n_positions = c->context_max < batch_rows[0] ? c->context_max : batch_rows[0];
+    b->n_far = c->context_max < FAR_POSITIONS ? c->context_max : FAR_POSITIONS;
+    if (c->n_encoder || b->n_far <= b->n_positions)
+        b->n_far = 0;
+    const struct moe_session_options options = {.context = b->n_far ? b->n_far : b->n_positions,
+                                                .n_sequences = 1,
+                                                .batch = b->n_positions,
+                                                .source_context = b->n_positions,
+                                                .n_sources = N_SOURCES};
+    moe_bench_rows(NULL, c->vocab, 0, b->rows, b->n_positions);
+    b->hidden = moe_alloc((uint64_t)b->n_positions * moe_config_state_width(c), sizeof(float), err);
+    b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
+    if (!b->hidden || !b->logits)
+        return MOE_ERR_MEMORY;
+    status = moe_model_load(b->model, b->n_far ? b->n_far : b->n_positions, NULL, b->progress, err);
+    if (status == MOE_OK)
+        status = moe_session_open(&b->session, b->model, &b->experts.base, &options, err);
+    if (status == MOE_OK)
+        b->session->observer =
+            (struct moe_observer){.ctx = b, .attended = on_attended, .routed = on_routed};
+    return status;
+}
+
+int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,
+                             const struct moe_progress *progress, struct moe_err *err)
+{
+    struct bench *b = moe_alloc(1, sizeof *b, err);
+    if (!b)
+        return MOE_ERR_MEMORY;
+    b->progress = progress;
+    int status = open_session(b, pack, err);
+    if (status == MOE_OK) {
+        const struct moe_config *c = &b->model->config;
+        set_variants(b->model->pack, out);
+        out->source_fingerprint = moe_pack_source_fingerprint(b->model->pack);
+        out->layers = c->n_layers;
+        out->moe_layers = moe_config_moe_layers(c, c->n_layers);
+        out->experts_per_token = c->top_k;
+        out->positions = b->n_positions;
+    }
+    uint32_t n_variants = out->n_variants ? out->n_variants : 1;
+    for (uint32_t v = n_variants; v-- > 0 && status == MOE_OK;) {
+        moe_device_experts_close(&b->experts);
+        status = run_variant(b, v, n_variants, seconds, &out->head_seconds, err);
+    }
+    if (status == MOE_OK) /* the loop ends with the best variant */
+        status = measure_far(b, out, err);
+    if (status == MOE_OK)
+        status = measure_loading(b, seconds, out, err);
+    if (status == MOE_OK)
+        set_batches(b, out);
+    moe_session_close(b->session);
+    moe_device_experts_close(&b->experts);
+    moe_model_close(b->model);
+    free(b->hidden);
+    free(b->logits);
+    free(b);
+    return status;
+}
