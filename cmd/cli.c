@@ -47,12 +47,11 @@ static bool name_page(const char *text, void *to, char why[128])
 
 static const struct cli_option common_options[] = {
     {.kind = CLI_LIST, .help = "Common"},
-    {CLI_OPT_U32('t', "threads", "N", &common.threads, 1, MOE_MAX_THREADS),
-     .shown = "cores available"},
+    {CLI_OPT_U32('t', "threads", "N", &common.threads, 1, MOE_MAX_THREADS), .shown = "cores"},
     {CLI_OPT_TEXT(0, "cpu", "LEVEL", &common.cpu), .shown = "best", .word = cpu_word},
     {CLI_OPT_FLAG('q', "quiet", &cli_quiet)},
-    {CLI_OPT_FLAG('v', "verbose", &cli_verbose)},
     {CLI_OPT_FLAG('h', "help", &common.help)},
+    {CLI_OPT_FLAG('v', "verbose", &cli_verbose)},
     {CLI_OPT_CUSTOM(0, "manual", "PAGE", &common.page, name_page), .alone = true},
     {CLI_OPT_FLAG('V', "version", &common.version)},
     {CLI_OPT_CHOICE(0, "completion", "SHELL", &common.shell, shells)},

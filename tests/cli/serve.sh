@@ -302,7 +302,7 @@ post /v1/completions '{"prompt": "The cat", "max_tokens": 3}'
 is 200 "a request of a server that is not exact"
 check "... which /metrics tells" [ "$(served inexact_total)" -gt 0 ]
 check "... as what" grep -q '^moe_inexact_total{change="low_precision"} [1-9]' "$tmp/metrics"
-check "... with every kind of change" [ "$(grep -c '^moe_inexact_total{change=' "$tmp/metrics")" = 6 ]
+check "... with every kind of change" [ "$(grep -c '^moe_inexact_total{change=' "$tmp/metrics")" = 7 ]
 check "... and what allowed it" grep -q '^moe_inexact_allowed{by="--cache-bits 4.*"} 1$' "$tmp/metrics"
 end TERM
 check "--exact is checked at the end" [ "$code" = 4 ]

@@ -4,14 +4,13 @@
  * are. An input that begins with RESULT is a file of results to be gone on with: what is accepted
  * stays, but for an unfinished last line.
  */
-/* Readers: serve/request*.c lines/lines_input.c lines/lines_output.c */
+/* Readers: serve/request*.c serve/lines_io.c serve/lines_io.c */
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>
 
-#include "lines/lines_input.h"
-#include "lines/lines_output.h"
 #include "mutate.h"
+#include "serve/lines.h"
 #include "serve/reply.h"
 #include "serve/server.h"
 
@@ -24,11 +23,11 @@ enum { MOST_CHOICES = 4, MOST_LINES = 16 };
 static void check_limits(const struct moe_request *r)
 {
     const struct moe_sampler_options *s = &r->sampling;
-    if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p >= 0 && s->top_p <= 1 &&
-          s->min_p >= 0 && s->min_p <= 1 && s->repeat_penalty > 0) ||
-        r->n < 1 || r->n > MOE_REQUEST_MAX_CHOICES || r->n_stops > MOE_REQUEST_MAX_STOPS ||
-        r->n_fields > MOE_REQUEST_MAX_FIELDS || r->top_logprobs > MOE_REQUEST_MAX_TOP_LOGPROBS ||
-        r->stops[r->n_stops])
+    /* What a request does not say is NAN, and the model's to say. */
+    if (s->temperature < 0 || s->temperature > 2 || s->top_p < 0 || s->top_p > 1 || s->min_p < 0 ||
+        s->min_p > 1 || s->repeat_penalty <= 0 || r->n < 1 || r->n > MOE_REQUEST_MAX_CHOICES ||
+        r->n_stops > MOE_REQUEST_MAX_STOPS || r->n_fields > MOE_REQUEST_MAX_FIELDS ||
+        r->top_logprobs > MOE_REQUEST_MAX_TOP_LOGPROBS || r->stops[r->n_stops])
         abort();
     for (uint32_t i = 0; i < r->n_stops; i++)
         if (!r->stops[i][0])
