@@ -124,6 +124,22 @@ sed -i 's/"rms_norm_eps": .*/"rms_norm_eps": 1e-4,/' "$tmp/model/config.json"
 pipeline
 expect_stderr_like "moe-pipeline: config.json changed: quantize, profile, statistics, trace, plan, run made again*" "a changed checkpoint"
 check "... is quantized again, and all after it" made_again "quantize profile:1 statistics trace plan run"
+if [ "$(id -u)" != 0 ]; then # root reads all
+    chmod 000 "$tmp/model/config.json" "$tmp/calib.txt"
+    pipeline -q
+    error_line 1 "moe-pipeline: $tmp/model/config.json: there is no such file, or it cannot be read" "a file of the checkpoint that cannot be read"
+    check "... leaves the pack" [ -s "$o/model.moe" ]
+    chmod 644 "$tmp/model/config.json"
+    pipeline -q
+    error_line 1 "moe-pipeline: --text $tmp/calib.txt: there is no such file, or it cannot be read" "a text that cannot be read"
+    chmod 644 "$tmp/calib.txt"
+    chmod a-w "$o/lock"
+    pipeline -q
+    error_line 1 "moe-pipeline: $o/lock: cannot be written" "a directory of another user"
+    chmod u+w "$o/lock"
+    pipeline
+    expect_stderr_lines 0 "with their rights back they are the same"
+fi
 rm -r "$tmp/model"
 pipeline
 expect_exit 0 "a checkpoint that went after it was quantized is not missed"
