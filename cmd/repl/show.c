@@ -18,6 +18,13 @@ static void print(struct moe_buf *text)
     moe_buf_release(text);
 }
 
+/* Positions in use: the last token of an answer that filled the context has none. */
+static uint64_t in_use(const struct moe_conversation *talk)
+{
+    uint64_t context = talk->session->context;
+    return talk->history.n < context ? talk->history.n : context;
+}
+
 /* Appends "PATH: qwen2_moe, 12 layers, ..." and the lines below it. */
 static int say_model(const struct console *c, struct moe_buf *out, struct moe_err *err)
 {
@@ -36,7 +43,7 @@ static int say_model(const struct console *c, struct moe_buf *out, struct moe_er
                    : c->r->template_file ? c->r->template_file
                                          : "the model's own");
     moe_buf_printf(out, "context  %" PRIu64 " of %" PRIu32 " tokens in use (-c; the model's: %u)\n",
-                   talk->history.n, talk->session->context, m->config.context_max);
+                   in_use(talk), talk->session->context, m->config.context_max);
     uint64_t total = c->r->engine->budget.total;
     moe_buf_printf(out, "memory   %s of %s in use (--memory); /memory says where it goes\n",
                    moe_format_bytes(moe_rss_bytes(), now),
@@ -83,7 +90,7 @@ int command_memory(struct console *c, const char *arg, struct moe_err *err)
         &text,
         "process  %s now, %s at its peak; %" PRIu64 " of %" PRIu32 " tokens of context in use\n",
         moe_format_bytes(moe_rss_bytes(), now), moe_format_bytes(moe_peak_rss_bytes(), peak),
-        talk->history.n, talk->session->context);
+        in_use(talk), talk->session->context);
     print(&text);
     return 0;
 }

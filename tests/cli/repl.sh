@@ -405,6 +405,18 @@ type_line '/show'
 check "... a line that is neither yes nor no is the next input" shows '^context +[0-9]+ of 60 tokens in use'
 prompts
 keys C-d
+start -c 60 -n 100 --ignore-eos
+prompts
+type_line 'One day'
+check "an answer fills the context: a question" shows 'drop the oldest turns from now on\? \[y/n\]'
+keys n
+keys Enter
+check "... and its end" shows "$footer"
+prompts
+type_line '/show'
+check "... and no more than that is in use" shows '^context +60 of 60 tokens in use'
+prompts
+keys C-d
 
 # A random model whose tokens are single bytes answers with control characters.
 "$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" tests/fixtures/qwen2-moe-a
