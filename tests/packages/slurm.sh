@@ -141,8 +141,10 @@ check "plan.yaml: the same bytes" cmp "$tmp/alone/plan.yaml" "$tmp/plan.yaml"
 expect_stdout_like "Plan for *Expected * tokens/s*measured*" "... and the summary of one machine"
 
 # A task that fails for a reason that stays is not sent again.
+mkdir "$tmp/nothing"
+echo '{}' >"$tmp/nothing/config.json"
 code=0
 "$bin/moe-pipeline" "$tmp/nothing" --text "$tmp/calib.txt" --memory 26M -o "$tmp/none" --slurm --wait -q >"$out" 2>"$err" || code=$?
-expect_exit 1 "a checkpoint that is not there: exit 1"
+expect_exit 1 "a checkpoint that is none: exit 1"
 expect_stderr_like "*moe-quantize: *nothing*" "... is named"
 finish
