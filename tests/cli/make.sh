@@ -11,7 +11,7 @@ mkdir "$clone"
 { git -c safe.directory="$PWD" ls-files -c -o --exclude-standard 2>/dev/null ||
     find . -path ./build -prune -o -path './build-*' -prune -o -type f -print; } |
     grep -v -e '^\.*/*tests/fixtures/' -e '^\.*/*tests/fuzz/corpus/' | tar -T - -cf - 2>/dev/null | tar -xf - -C "$clone"
-threaded=$(sed -n '/^THREADED/,/[^\\]$/p' Makefile | tr -cs 'a-z_' '\n' | grep '^test_')
+threaded=$(sed -n '/^THREADED/,/[^\\]$/p' tests/check.mk | tr -cs 'a-z_' '\n' | grep '^test_')
 (cd "$clone" && for test in tests/unit/test_*.c tests/gpu/test_*.c; do
     echo "$threaded test_base" | grep -qw "$(basename "$test" .c)" || rm "$test"
 done)

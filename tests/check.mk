@@ -1,0 +1,63 @@
+# Tests, checks, sanitized builds.
+
+.PHONY: replays check check-all quick check-rooms check-headers check-man \
+        check-format format format-check asan tsan
+replays: $(REPLAYS)
+check: deps
+	@sh tests/tools/install-tools.sh tmux
+	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim shim-programs
+	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
+check-all: check-rooms check-headers check-man check-format
+	@BUILD=$(BUILD) sh tests/run.sh all
+# Hours: the soak, which mostly waits, and beside it one script after the other; torture-X runs
+# tests/torture/X.sh alone.
+TORTURES := $(patsubst tests/torture/%.sh,torture-%,$(wildcard tests/torture/*.sh))
+.PHONY: torture torture-build $(TORTURES)
+torture: torture-build
+	@BUILD=$(BUILD) JOBS=2 sh tests/run.sh torture
+torture-build: deps
+	@sh tests/tools/install-tools.sh tmux clang libclang-rt-14-dev fuse3 libfuse3-dev
+	@$(MAKE) --no-print-directory -j2 all tests tools
+$(TORTURES): torture-%: torture-build
+	@BUILD=$(BUILD) sh tests/torture/$*.sh
+quick: all tests
+	@BUILD=$(BUILD) sh tests/run.sh quick
+
+check-rooms: all
+	@BUILD=$(BUILD) sh tests/check-rooms.sh
+check-headers:
+	@CC='$(CC)' sh tests/check-headers.sh
+check-man: all
+	@BUILD=$(BUILD) sh tests/check-man.sh
+
+# Other versions lay out some lines differently.
+FORMAT_VERSION := 14
+FORMATTED := $(sort $(wildcard lib/*/*.[ch] cmd/*.[ch] cmd/*/*.[ch] kernels/*.[ch] kernels/*.cu \
+                               tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch] \
+                               kernels/*.cuh tests/shim/*.cc tests/gpu/*.cu))
+format:
+	@clang-format -i $(FORMATTED)
+format-check:
+	@clang-format --dry-run -Werror $(FORMATTED)
+check-format:
+	@if clang-format --version 2>/dev/null | grep -q 'version $(FORMAT_VERSION)\.'; then \
+	    $(MAKE) --no-print-directory format-check; \
+	else echo "no clang-format $(FORMAT_VERSION) here: the format is not checked"; fi
+
+# These tests have threads: those of loops; the loader's, alone and under the engine; those that compute on
+# the host; those of a server; and on the shim the device's streams, tiers and uploads.
+THREADED := $(patsubst %,tests/unit/%,test_par test_loader test_loader_faults test_cached test_host test_server) \
+            $(patsubst %,shim/tests/gpu/%,test_uploads test_tiers test_tiers_faults test_engine \
+                                              test_server_device) \
+            tests/unit/test_http
+SHIM_SCRIPTS = $(filter-out $(LEAVE_OUT),cuda.sh serve-cuda.sh plan-cuda.sh)
+asan:
+	$(MAKE) BUILD=build-asan SANITIZE=address,undefined CFLAGS='-O1 -g1' -j$(JOBS) all tests replays \
+	    UNBUILT='$(LEAVE_OUT)' $(if $(filter 1,$(SHIM)),shim $(if $(SHIM_SCRIPTS),shim-programs))
+	BUILD=build-asan JOBS=$(JOBS) LEAVE_OUT='$(LEAVE_OUT)' sh tests/run.sh all
+tsan:
+	$(MAKE) BUILD=build-tsan SANITIZE=thread CFLAGS='-O1 -g' -j$(JOBS) \
+	    $(THREADED:%=build-tsan/%)
+	set -e; for test in $(THREADED); do \
+	    case ' $(LEAVE_OUT) ' in *" $${test##*/} "*) continue ;; esac; \
+	    TSAN_OPTIONS=suppressions=tests/tsan.supp build-tsan/$$test; done

@@ -1,0 +1,72 @@
+# Fuzzers.
+#
+# tests/fuzz/fuzz_X.c is a libFuzzer target, tests/fuzz/corpus/X its inputs. `make fuzz` runs them
+# under clang's sanitizers, each for FUZZ_SECONDS or FUZZ_INPUTS, whichever ends first, and keeps new
+# inputs and findings in $(BUILD)/fuzz. $(BUILD)/fuzz-replay
+# has the same targets under $(CC): they read the corpus once and belong to the tests. The toolkit's
+# allocations pass through tests/fuzz/fail.c.
+
+FUZZ_CC ?= clang
+FUZZ_SRC := $(sort $(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_NAMES := $(FUZZ_SRC:tests/fuzz/fuzz_%.c=%)
+FUZZ_DIR := $(BUILD)/fuzz
+FUZZ_SANITIZE ?= -fsanitize=address,undefined
+FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
+              -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
+              -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
+# What the targets read with and show; the archive gives each only what it uses. Of rooms that they use a
+# little of, the files alone: a linker that misses a name wants its file here.
+FUZZ_ROOMS := base cache fmt model text prompt grammar profile
+FUZZ_FILES := $(addprefix quant/,bits ggml layout)
+FUZZ_FILES += $(addprefix pack/,map pack pack_bits)
+FUZZ_FILES += $(addprefix sched/,exactness inventory strategy)
+FUZZ_FILES += $(addprefix plan/,pace plan routing_figures)
+FUZZ_FILES += infer/run_stats engine/sampler
+FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan coe_schedule coe_simulate lines_io \
+              reply request)
+FUZZ_FILES += $(addprefix show/,draw explain_records show_device show_pack show_run show_statistics show_trace)
+FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c)) $(FUZZ_FILES:%=lib/%.c)))
+FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
+FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
+REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
+
+.PHONY: fuzz fuzz-build fuzz-replay $(FUZZ_NAMES:%=fuzz-%)
+fuzz: $(FUZZ_NAMES:%=fuzz-%)
+fuzz-build: $(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%)
+$(FUZZ_NAMES:%=fuzz-%): fuzz-%: $(FUZZ_DIR)/fuzz_%
+	$(Q)mkdir -p $(FUZZ_DIR)/new/$*
+	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -runs=$(FUZZ_INPUTS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+	    -verbosity=0 -artifact_prefix=$(FUZZ_DIR)/$*- $(FUZZ_DIR)/new/$* tests/fuzz/corpus/$*
+
+$(call keep_command,$(FUZZ_DIR)/.flags,$(FUZZ_CC) $(FUZZ_FLAGS))
+$(FUZZ_DIR)/%.o: %.c $(FUZZ_DIR)/.flags
+	$(call compile,FUZZCC,$(FUZZ_CC) $(FUZZ_FLAGS))
+$(FUZZ_LIB): $(FUZZ_LIB_OBJ)
+	$(archive)
+$(FUZZ_NAMES:%=$(FUZZ_DIR)/fuzz_%): $(FUZZ_DIR)/%: $(FUZZ_DIR)/tests/fuzz/%.o $(FUZZ_DIR)/tests/fuzz/fail.o $(FUZZ_LIB)
+	$(call link,$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE) $(FUZZ_WRAP),$(filter -l%,$(LIBS)))
+
+# Which lines of each reader the inputs run: those of the corpus, and of FUZZ_CORPUS (directories
+# with one for each target), which begins as what `make fuzz` has kept.
+FUZZ_CORPUS ?= $(FUZZ_DIR)/new
+COVERAGE_DIR := $(BUILD)/fuzz-coverage
+COVERAGE_FLAGS := $(filter-out -fsanitize=% -fno-sanitize%,$(FUZZ_FLAGS)) -fprofile-instr-generate \
+                  -fcoverage-mapping
+COVERAGE_LIB := $(COVERAGE_DIR)/libmoe.a
+.PHONY: fuzz-coverage
+fuzz-coverage: $(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%)
+	$(Q)sh tests/fuzz/coverage.sh $(COVERAGE_DIR) $(FUZZ_CORPUS)
+$(call keep_command,$(COVERAGE_DIR)/.flags,$(FUZZ_CC) $(COVERAGE_FLAGS))
+$(COVERAGE_DIR)/%.o: %.c $(COVERAGE_DIR)/.flags
+	$(call compile,COVCC,$(FUZZ_CC) $(COVERAGE_FLAGS))
+$(COVERAGE_LIB): $(FUZZ_LIB_OBJ:$(FUZZ_DIR)/%=$(COVERAGE_DIR)/%)
+	$(archive)
+$(FUZZ_NAMES:%=$(COVERAGE_DIR)/fuzz_%): $(COVERAGE_DIR)/%: $(COVERAGE_DIR)/tests/fuzz/%.o $(COVERAGE_DIR)/tests/fuzz/replay.o $(COVERAGE_DIR)/tests/fuzz/fail.o $(COVERAGE_LIB)
+	$(call link,$(FUZZ_CC) $(COVERAGE_FLAGS) $(FUZZ_WRAP),$(filter -l%,$(LIBS)))
+
+fuzz-replay: $(REPLAYS)
+	$(Q)set -e; for x in $(FUZZ_NAMES); do $(BUILD)/fuzz-replay/fuzz_$$x tests/fuzz/corpus/$$x; done
+$(REPLAYS): $(BUILD)/fuzz-replay/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/tests/fuzz/fail.o $(LIBMOE) $(CUDA_SO)
+	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED) $(FUZZ_WRAP),$(LIBS) $(WHERE_BUILT))
+-include $(FUZZ_LIB_OBJ:.o=.d) $(FUZZ_SRC:%.c=$(BUILD)/%.d) $(FUZZ_SRC:%.c=$(FUZZ_DIR)/%.d) \
+         $(BUILD)/tests/fuzz/replay.d
