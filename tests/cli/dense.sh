@@ -29,7 +29,7 @@ expect_stdout_like "*a dense model of * layers*The smallest budget that works is
 least=$(sed -n 's/.*(--memory \([0-9]*\)M).*/\1/p' "$out")
 run "$bin/moe-plan" --explain "$dense" --json
 check "... as JSON" sh -c "grep -q '\"smallest_bytes\": *[1-9]' '$out' && ! grep -q expert '$out'"
-run "$bin/moe-profile" --device "$dense" -o "$tmp/device.yaml"
+run "$bin/moe-profile" --device "$dense" --dir "$tmp" -o "$tmp/device.yaml"
 expect_exit 0 "moe-profile --device"
 run "$bin/moe-profile" --show "$tmp/device.yaml"
 expect_stdout_like "*A layer for 1 token*attention*dense feed-forward*" "... times its layers"
