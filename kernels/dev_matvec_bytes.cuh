@@ -57,8 +57,11 @@ static constexpr MOE_DEVICE_CODE int matvec_section(int kind, int block, int nt)
                   dev_matvec_readers(nt) / DEV_WARP * matvec_step(kind, block));
 }
 
-/* A step's pieces of a lane: loads, and 3 bits' plane; steps ahead; bytes of the one input whose
- * bytes come with them. */
+/* A step's pieces of a lane: loads, and 3 bits' plane; steps ahead; bytes of an only input that
+ * come with them. With 2 and 3 bits none do: they would be 16 a lane, which dev_copy brings past
+ * the first-level cache, though all blocks want the same ones. Measured on an H200 with 2 and 3
+ * bits, gate and up of 8 experts: 254 and 338 GB/s where the input came so, while two inputs, read
+ * when they are needed, made 1033 and 1278. */
 static constexpr MOE_DEVICE_CODE int matvec_pieces(int kind, int block)
 {
     return matvec_loads(kind, block) + (kind == MOE_LAYOUT_Q3);
@@ -69,7 +72,8 @@ static constexpr MOE_DEVICE_CODE int matvec_ahead(int kind, int block)
 }
 static constexpr MOE_DEVICE_CODE int matvec_input_bytes(int kind, int block, int nt)
 {
-    return nt == 1 ? 4 * dev_unit_words(kind) * matvec_loads(kind, block) : 0;
+    const int words = dev_unit_words(kind);
+    return nt == 1 && words < 4 ? 4 * words * matvec_loads(kind, block) : 0;
 }
 
 /* Past the row's end the last block again: loads stay inside, and no chain reads the sums. */
@@ -87,7 +91,7 @@ struct matvec_lane {
 /* Where a step's pieces lie in shared memory: each a distance of all readers apart. */
 struct matvec_slot {
     uint4 *pieces;
-    uint8_t *input; /* of the only input */
+    uint8_t *input; /* of the only input, if it comes with them */
 };
 
 template <int KIND, int BLOCK, int NT>
@@ -102,7 +106,7 @@ matvec_copy(const struct dev_product &p, const uint8_t *panel, const struct matv
     for (int i = 0; i < loads; i++) {
         uint32_t unit = i * 8 + l.unit;
         dev_copy<16>(to.pieces + i * readers, at + unit * DEV_UNIT);
-        if (NT == 1)
+        if (matvec_input_bytes(KIND, BLOCK, NT))
             dev_copy<bytes>(to.input + i * bytes, input + b * BLOCK + unit * bytes);
     }
     if (KIND == MOE_LAYOUT_Q3) {
@@ -143,7 +147,7 @@ matvec_sum(const struct matvec_slot &from, const struct matvec_lane &l, const in
 #pragma unroll
     for (int i = 0; i < loads; i++) {
         int32_t x[NT][n];
-        if (NT == 1)
+        if (matvec_input_bytes(KIND, BLOCK, NT))
             matvec_input_words<n, true>(from.input + i * (4 * n), x[0]);
         else
 #pragma unroll
