@@ -60,7 +60,6 @@ struct dev_products {
     const struct moe_gpu_gated *table;
     const uint32_t *chosen;
     uint32_t n_chosen, share, n_each;
-    uint32_t early;                    /* the kernel may overlap with the one before it */
     uint32_t n_parts, in_part, y_part; /* above 0: of the one product there is */
     uint32_t n;
     struct dev_follow follow;

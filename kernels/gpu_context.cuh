@@ -28,7 +28,6 @@ struct moe_gpu {
     struct moe_gpu_info info;
     cudaStream_t streams[MOE_GPU_N_STREAMS];
     uint64_t allocated_bytes;
-    bool early;      /* MOE_GPU_EARLY=1, compute capability 9.0: MOE_LAUNCH_EARLY is early */
     bool one_by_one; /* MOE_GPU_SYNC=1: whatever is asked of a stream is waited for */
     struct gpu_pin *pins;
     uint32_t n_pins;
@@ -111,31 +110,10 @@ static inline bool gpu_allow_shared(struct moe_gpu *g, KERNEL kernel, uint64_t b
             gpu_asked(g, MOE_GPU_COMPUTE, cudaGetLastError(), #kernel);                            \
         }                                                                                          \
     } while (0)
-/* The same; the kernel may begin when the one before it is about to end (gpu_matvec.cu). */
-#define MOE_LAUNCH_EARLY(g, kernel, grid, block, shared_bytes, ...)                                \
-    do {                                                                                           \
-        if (gpu_ready(g) && gpu_allow_shared(g, kernel, shared_bytes)) {                           \
-            cudaLaunchAttribute early = {};                                                        \
-            cudaLaunchConfig_t how = {};                                                           \
-            early.id = cudaLaunchAttributeProgrammaticStreamSerialization;                         \
-            early.val.programmaticStreamSerializationAllowed = 1;                                  \
-            how.gridDim = grid;                                                                    \
-            how.blockDim = block;                                                                  \
-            how.dynamicSmemBytes = shared_bytes;                                                   \
-            how.stream = (g)->streams[MOE_GPU_COMPUTE];                                            \
-            how.attrs = &early;                                                                    \
-            how.numAttrs = (g)->early;                                                             \
-            (g)->n_launches++;                                                                     \
-            gpu_asked(g, MOE_GPU_COMPUTE, cudaLaunchKernelEx(&how, kernel, __VA_ARGS__), #kernel); \
-        }                                                                                          \
-    } while (0)
 /* Declares `type *name`: a kernel's dynamic shared memory, 16-byte aligned. */
 #define MOE_DYNAMIC_SHARED(type, name)                                                             \
     extern __shared__ __align__(16) unsigned char moe_dynamic_shared[];                            \
     type *name = reinterpret_cast<type *>(moe_dynamic_shared)
-#endif
-#ifndef MOE_LAUNCH_EARLY
-#define MOE_LAUNCH_EARLY MOE_LAUNCH
 #endif
 
 #endif

@@ -148,12 +148,11 @@ extern "C" int moe_gpu_open(struct moe_gpu **out, int index, struct moe_err *err
     struct moe_gpu *g = (struct moe_gpu *)calloc(1, sizeof *g);
     if (!g)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory opening CUDA device %d", index);
-    const char *one_by_one = getenv("MOE_GPU_SYNC"), *early = getenv("MOE_GPU_EARLY");
+    const char *one_by_one = getenv("MOE_GPU_SYNC");
     g->index = index;
     g->one_by_one = one_by_one && strcmp(one_by_one, "1") == 0;
     moe_gpu_set_bf16_rule(g, MOE_GPU_BF16_ROWS, MOE_GPU_BF16_WORK);
     status = start_device(g, err);
-    g->early = early && strcmp(early, "1") == 0 && g->info.compute_major >= 9;
     if (status != MOE_OK) {
         moe_gpu_close(g);
         return status;

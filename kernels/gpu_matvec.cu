@@ -24,23 +24,6 @@ static __device__ __forceinline__ void matvec_panel(const struct dev_product &p,
         matvec_bytes_panel<KIND, BLOCK, NT>(p, readers, shared);
 }
 
-/* Where kernels overlap (MOE_LAUNCH_EARLY): lets the next one begin, and waits for the one before,
- * which may still be making the inputs; meanwhile weights move into the cache. */
-static __device__ __forceinline__ void matvec_early(const struct dev_products &all)
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    if (all.early && all.n_each == 0 && all.n_parts == 0) {
-        const struct dev_product &p = all.list[blockIdx.y];
-        const uint8_t *panel = p.data + blockIdx.x * p.panel_bytes;
-        if (blockIdx.x < moe_panels(p.rows))
-            for (uint64_t at = threadIdx.x * 128; at < p.panel_bytes; at += blockDim.x * 128)
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(panel + at));
-    }
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /* Bounds for the compiler: the most threads, and blocks of them that a multiprocessor should hold.
  * With one input this means 64 registers, so that of the smaller blocks there is room for six. */
 static constexpr int matvec_most_threads(int nt)
@@ -57,7 +40,6 @@ static __global__ void __launch_bounds__(matvec_most_threads(NT), matvec_blocks(
     matvec_products(const __grid_constant__ struct dev_products all)
 {
     MOE_DYNAMIC_SHARED(float, shared);
-    matvec_early(all);
     const struct dev_product p = dev_this_product(all);
     if (blockIdx.x >= moe_panels(p.rows))
         return;
@@ -137,10 +119,8 @@ template <int NT>
 static void start_products(struct moe_gpu *g, dim3 grid, const struct dev_products *list)
 {
     uint32_t readers = readers_of<NT>(g, list);
-    struct dev_products products = *list;
-    products.early = g->early;
-    MOE_LAUNCH_EARLY(g, matvec_products<NT>, grid, readers + dev_matvec_adders(NT),
-                     shared_of_list<NT>(list, readers), products);
+    MOE_LAUNCH(g, matvec_products<NT>, grid, readers + dev_matvec_adders(NT),
+               shared_of_list<NT>(list, readers), *list);
 }
 
 void gpu_matvec(struct moe_gpu *g, const struct dev_products *list)
