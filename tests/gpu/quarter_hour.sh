@@ -15,10 +15,11 @@
 #       a model's speed with the old kernels and the new ones in turn, within 240 s.
 #
 # A step that hangs, crashes or lacks something is a row of the table, and the next one begins. What is
-# known is in RESULTS (./results) at once, in seven files:
+# known is in RESULTS (./results) at once, in eight files:
 #   table.txt       a row for each step, then what failed, then the figures
 #   log.txt         what each step printed (the first 300 kB)
 #   failed.txt      of each failed test what it said first
+#   sanitizers.txt  what CUDA's sanitizers said of each test, with kernels and lines
 #   bench_gpu.txt, device.yaml, kernels.txt (by ncu), stats.txt (of runs, by moe-run --stats-json)
 # The exit status is 1 when anything failed.
 set -u
@@ -211,15 +212,17 @@ one() { # LABEL SECONDS COMMAND...
     took=$(($(date +%s%3N) - began))
     cat "$out"
     echo "$took $name" >>"$logs/$label.times"
+    # All that a sanitizer said: neither run.sh nor the log keeps it.
+    sed -n "s/^=========/$label $name:/p" "$out" | head -c 50000 >>"$results/sanitizers.txt"
     [ $status = 0 ] || first_words "$status" "$out" | sed "s/^/$label $name: /" >>"$results/failed.txt"
     exit $status
 }
 
 # The kernel and line of a sanitizer's first error, or the first failed assertions, or how it ended.
 first_words() { # STATUS FILE
-    if grep -q '^========= .*\(Invalid\|Uninitialized\|hazard\|Barrier\|Error:\|error\)' "$2"; then
-        grep -m 1 -A 3 '^========= .*\(Invalid\|Uninitialized\|hazard\|Barrier\|Error:\|error\)' "$2" | cut -c 1-220
-        grep '^========= ERROR SUMMARY' "$2" | tail -n 1
+    if grep -q '^========= .*\(Invalid\|Uninitialized\|Race\|Barrier\|Error:\|error\)' "$2"; then
+        grep -m 1 -A 3 '^========= .*\(Invalid\|Uninitialized\|Race\|Barrier\|Error:\|error\)' "$2" | cut -c 1-220
+        grep '^========= .*SUMMARY' "$2" | tail -n 1
     elif grep -q '^not ok' "$2"; then
         grep -m 3 -A 2 '^not ok' "$2" | grep -v '^ok\|^--' | cut -c 1-300
     fi
@@ -437,6 +440,7 @@ kernels() {
         --kernel-name-base function \
         --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum,smsp__issue_active.avg.pct_of_peak_sustained_active,sm__warps_active.avg.pct_of_peak_sustained_active,launch__registers_per_thread \
         bin/moe-run "$packs/big.moe" --device cuda --strategy resident -c "$context" --bench --prompt-tokens 1 -n 2
+    [ -f "$out" ] || return
     # Also of what it had when the clock stopped it.
     awk -F'","' "$by_kernel" "$out" | sort -k 3 -rn >"$results/kernels.txt"
     [ $status = 0 ] && ok "$(grep '^a token' "$results/kernels.txt"), see kernels.txt"
@@ -447,10 +451,10 @@ sanitizers() {
         row - 0 sanitizers "no compute-sanitizer on this machine"
         return
     }
-    set -- "$sanitizer" --print-limit 3 --error-exitcode 1 --tool
+    set -- "$sanitizer" --print-limit 20 --error-exitcode 1 --tool
     tests memcheck 90 80 4 "" "$@" memcheck
-    # Attention's blocks share the most, between the most barriers: its test is not too large for these.
-    large=$(awk '$1 > 2500 && $2 != "test_attention" { print $2 }' "$logs/tests.times" | tr '\n' ' ')
+    # Attention and products share the most, between the most barriers: their tests are not too large for these.
+    large=$(awk '$1 > 2500 && $2 !~ /^test_(attention|products)$/ { print $2 }' "$logs/tests.times" | tr '\n' ' ')
     for tool in racecheck initcheck synccheck; do
         tests $tool 75 60 4 "$large" "$@" $tool
     done
@@ -621,7 +625,7 @@ run() {
     export QUARTER_HOUR_BEGAN work logs results tokens
     trap 'kill $drawing $planning 2>/dev/null; rm -rf "$work" ${packs:+"$packs"}' EXIT
     trap 'exit 1' INT TERM
-    for file in table log failed stats; do : >"$results/$file.txt"; done
+    for file in table log failed sanitizers stats; do : >"$results/$file.txt"; done
     : >"$work/figures"
     tools
     printf '%4s  %-6s %5s  %s\n' at state took step | tee -a "$results/table.txt"
