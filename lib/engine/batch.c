@@ -93,9 +93,7 @@ void batch_drafts_make(struct moe_batch *b);
  * pass is to have. The rows are no longer there afterwards. */
 void batch_drafts_after(struct moe_batch *b, uint32_t n_rows);
 
-/* ---- Many answers side by side, a token of each in every pass ---- */
-
-/* ---- Opening and closing ---- */
+/* ---- Many answers side by side, a token of each in every pass: opening and closing ---- */
 
 /* Takes the arrays from the arena, or only counts them. */
 static void carve(struct moe_batch *b, struct moe_arena *arena, const struct moe_config *config,

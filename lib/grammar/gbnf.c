@@ -351,9 +351,7 @@ int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err 
     return status;
 }
 
-/* ---- GBNF's texts ---- */
-
-/* ---- Where ---- */
+/* ---- GBNF's texts: where ---- */
 
 /* Goes on from the place that was looked for last, where that lies before. */
 void gbnf_place(struct reader *r, const char *at, uint32_t *line, uint32_t *column)

@@ -451,9 +451,7 @@ void moe_feed_forward_count_alone(struct moe_session *s, struct moe_phase_stats 
     phase->experts.cache_hits += n;
 }
 
-/* ---- Sources ---- */
-
-/* ---- What stands in a pass ---- */
+/* ---- Sources: what stands in a pass ---- */
 
 /* One source's rows, from rows[0] on; *n of them. */
 static int check_source(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,

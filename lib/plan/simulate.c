@@ -633,9 +633,7 @@ int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
     return status;
 }
 
-/* ---- The modelled link ---- */
-
-/* ---- What lies behind ---- */
+/* ---- The modelled link: what lies behind ---- */
 
 static uint32_t low_of(const struct moe_scheduler_options *o)
 {

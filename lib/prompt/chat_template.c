@@ -128,9 +128,7 @@ int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
     return status;
 }
 
-/* ---- Messages ---- */
-
-/* ---- Making and looking at them ---- */
+/* ---- Messages: making and looking at them ---- */
 
 /* Appends text as JSON takes it. */
 static void append_valid(struct moe_buf *out, const uint8_t *text, uint64_t n)

@@ -82,9 +82,7 @@ void jinja_heap_free(struct jinja_heap *heap)
     heap->blocks = NULL;
 }
 
-/* ---- Texts as they are built ---- */
-
-/* ---- Building ---- */
+/* ---- Texts as they are built: building ---- */
 
 static void make_room(struct jinja_run *run, struct jinja_builder *b, uint64_t n)
 {

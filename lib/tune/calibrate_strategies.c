@@ -535,9 +535,7 @@ int calibrate_adaptive(struct calibration *c, const struct moe_quality *base,
     return status;
 }
 
-/* ---- Adaptive choices ---- */
-
-/* ---- The line ---- */
+/* ---- Adaptive choices: the line ---- */
 
 /* false: the expert says nothing about the line. */
 static bool point(double estimate, double nats, double error, double *x, double *y)
