@@ -552,11 +552,11 @@ static void completed(void *ctx, struct MHD_Connection *connection, void **conte
 void http_take_told(struct moe_http *h)
 {
     struct exchange *x;
-    bool suspended;
-    while ((x = exchange_next_told(h, &suspended))) {
-        if (x->cut)
+    bool suspended, is_cut;
+    while ((x = exchange_next_told(h, &suspended, &is_cut))) {
+        if (is_cut)
             cancel(x);
-        if (x->cut && x->stage == EXCHANGE_SENDING && x->connection)
+        if (is_cut && x->stage == EXCHANGE_SENDING && x->connection)
             shutdown(socket_of(x->connection), SHUT_RDWR);
         if (suspended)
             MHD_resume_connection(x->connection);

@@ -83,7 +83,7 @@ void exchange_tell(struct exchange *x)
     h->told = x;
 }
 
-struct exchange *exchange_next_told(struct moe_http *h, bool *suspended)
+struct exchange *exchange_next_told(struct moe_http *h, bool *suspended, bool *is_cut)
 {
     pthread_mutex_lock(&h->lock);
     struct exchange *x = h->told;
@@ -91,6 +91,7 @@ struct exchange *exchange_next_told(struct moe_http *h, bool *suspended)
         h->told = x->next_told;
         x->told = false;
         *suspended = x->suspended;
+        *is_cut = x->cut;
         x->suspended = false;
     }
     pthread_mutex_unlock(&h->lock);

@@ -99,8 +99,8 @@ void exchange_drop_body(struct exchange *x);
  * suspended until told. Negative: it ends unfinished. */
 int64_t exchange_take(struct exchange *x, char *to, uint64_t n, bool *done);
 /* The next to be looked at, which the caller releases; NULL: none. *suspended: it was, and is no
- * more. */
-struct exchange *exchange_next_told(struct moe_http *h, bool *suspended);
+ * more. *is_cut: it took too much memory. */
+struct exchange *exchange_next_told(struct moe_http *h, bool *suspended, bool *is_cut);
 void exchange_wake(struct moe_http *h);
 
 /* Connections: requests as libmicrohttpd tells of them, their time and their size. */

@@ -314,13 +314,13 @@ enum MHD_Result http_complete(struct exchange *x)
     struct moe_http *h = x->http;
     const struct completion *c = x->completion;
     pthread_mutex_lock(&h->lock);
-    bool some = x->out.size > 0, ready = x->cut || x->done || (c->stream && some);
-    if (ready && !x->gone)
+    bool some = x->out.size > 0, is_cut = x->cut, is_gone = x->gone;
+    if ((is_cut || x->done || (c->stream && some)) && !is_gone)
         x->stage = EXCHANGE_SENDING;
     pthread_mutex_unlock(&h->lock);
     if (x->stage != EXCHANGE_SENDING)
-        return x->gone ? MHD_NO : MHD_YES;
-    if (x->cut)
+        return is_gone ? MHD_NO : MHD_YES;
+    if (is_cut)
         return refuse_cut(x);
     if (!some) {
         const struct moe_err *why = moe_reply_failed(c->reply);
