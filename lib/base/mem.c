@@ -14,6 +14,19 @@
 #include <malloc.h>
 #endif
 
+/* Under the address sanitizer, arrays of an arena lie apart, and what lies between them is not to
+ * be touched. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { RED_ZONE = MOE_ALIGN };
+#define forbid(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#define allow(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+#else
+enum { RED_ZONE = 0 };
+#define forbid(at, bytes) ((void)(at))
+#define allow(at, bytes) ((void)(at))
+#endif
+
 enum { HUGE_PAGE = 2 << 20 }; /* of x86-64, and of ARM with pages of 4 KiB */
 
 void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err)
@@ -71,8 +84,10 @@ void *moe_pages_alloc(uint64_t bytes, struct moe_err *err)
 
 void moe_pages_free(void *pages, uint64_t bytes)
 {
-    if (pages)
-        munmap(pages, bytes ? bytes : 1);
+    if (!pages)
+        return;
+    allow(pages, bytes);
+    munmap(pages, bytes ? bytes : 1);
 }
 
 char *moe_strndup(const char *text, uint64_t n, struct moe_err *err)
@@ -92,13 +107,17 @@ void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
 {
     uint64_t bytes, end;
     if (arena->overflowed || !moe_mul_u64(n, item_bytes, &bytes) ||
-        bytes > UINT64_MAX - MOE_ALIGN ||
-        !moe_add_u64(arena->used, moe_round_up(bytes, MOE_ALIGN), &end) ||
+        bytes > UINT64_MAX - MOE_ALIGN - RED_ZONE ||
+        !moe_add_u64(arena->used, moe_round_up(bytes, MOE_ALIGN) + RED_ZONE, &end) ||
         (arena->base && end > arena->size)) {
         arena->overflowed = true;
         return NULL;
     }
-    void *block = arena->base ? arena->base + arena->used : NULL;
+    uint8_t *block = arena->base ? arena->base + arena->used : NULL;
+    if (block) {
+        allow(block, bytes);
+        forbid(block + bytes, end - arena->used - bytes);
+    }
     arena->used = end;
     return block;
 }

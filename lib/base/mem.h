@@ -57,7 +57,7 @@ char *moe_strndup(const char *text, uint64_t n, struct moe_err *err);
  *
  * An arena without a block only counts: run the carving code on a zeroed arena to learn the size,
  * then on one with memory. So the size that a plan states and the size that is allocated come from
- * the same lines.
+ * the same lines. Under the address sanitizer a red zone follows each array.
  */
 struct moe_arena {
     uint8_t *base;   /* NULL: counting only */

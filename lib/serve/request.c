@@ -707,7 +707,7 @@ int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err
     if (!(r->stops = moe_alloc(n + 1, sizeof *r->stops, err)))
         return MOE_ERR_MEMORY;
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
-        char *text = NULL, where[24];
+        char *text = NULL, where[32];
         snprintf(where, sizeof where, "'stop[%zu]'", i);
         status = request_copy_text(&text, one ? stop : json_array_get(stop, i),
                                    one ? "'stop'" : where, err);

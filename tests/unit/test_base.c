@@ -523,15 +523,34 @@ static uint8_t *carve(struct moe_arena *arena)
     return moe_arena_take(arena, 3, 64);
 }
 
+/* Bytes between arrays of an arena: the address sanitizer's red zones. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { RED_ZONE = 64 };
+static bool is_forbidden(const uint8_t *at)
+{
+    return __asan_address_is_poisoned(at);
+}
+#else
+enum { RED_ZONE = 0 };
+static bool is_forbidden(const uint8_t *at)
+{
+    return true;
+}
+#endif
+
 static void test_arena(void **state)
 {
     struct moe_arena counting = {0};
     assert_null(carve(&counting));
-    assert_int_equal(counting.used, 64 + 192);
+    assert_int_equal(counting.used, 64 + 192 + 3 * RED_ZONE);
     assert_false(counting.overflowed);
     uint8_t *block = moe_alloc(counting.used, 1, NULL);
     struct moe_arena arena = {.base = block, .size = counting.used};
-    assert_ptr_equal(carve(&arena), block + 64);
+    uint8_t *last = carve(&arena);
+    assert_ptr_equal(last, block + 64 + 2 * RED_ZONE);
+    memset(last, 1, 192);
+    assert_true(is_forbidden(block + 40) && is_forbidden(last - 1) && is_forbidden(last + 192));
     assert_int_equal(arena.used, counting.used);
     assert_null(moe_arena_take(&arena, 1, 1));
     assert_true(arena.overflowed);
