@@ -9,8 +9,9 @@
 #include "infer/forward.h"
 
 enum {
-    ANSWER_ROOM = 256, /* tokens of a context for the answer, at least */
-    LOOK = 4,          /* contexts of a text that is too long are looked at, for its length */
+    ANSWER_ROOM = 256,  /* tokens of a context for the answer, at least */
+    CONTEXT_STEP = 256, /* contexts that are named are multiples of it */
+    LOOK = 4,           /* contexts of a text that is too long are looked at, for its length */
 };
 
 int moe_prompt_open_chat(struct moe_chat **out, const struct moe_model *model, const char *name,
@@ -45,7 +46,7 @@ int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least,
                         struct moe_err *err)
 {
     char way[96];
-    uint64_t larger = moe_round_up(n + ANSWER_ROOM, ANSWER_ROOM);
+    uint64_t larger = moe_round_up(n + (least ? 1 : ANSWER_ROOM), CONTEXT_STEP);
     if (n < config->context_max)
         snprintf(way, sizeof way, "-c %" PRIu64 "%s",
                  larger < config->context_max ? larger : config->context_max,

@@ -20,7 +20,7 @@ int moe_prompt_encode(const struct moe_model *model, const struct moe_buf *rende
                       const struct moe_buf *words, uint64_t known, struct moe_ids *ids,
                       struct moe_err *err);
 /* MOE_ERR_LIMIT, with both numbers, and which -c would do where the model can take so many;
- * `least`: the prompt has n tokens or more. */
+ * `least`: the prompt has n tokens or more, and takes at least that -c. */
 int moe_prompt_too_long(const struct moe_config *config, uint64_t n, bool least, uint64_t context,
                         struct moe_err *err);
 /* MOE_ERR_LIMIT: n bytes of text make more ids than `context`, which is seen without making them.

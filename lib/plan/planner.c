@@ -532,6 +532,23 @@ static bool does_not_run(int status)
     return status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE;
 }
 
+/* What planning for another budget may choose: the fitter's own batch and staging, or those of this
+ * plan. It keeps no batch smaller than the fitter's, which would read prompts slower, unless a
+ * prompt fits in it. */
+enum { N_ROOMS = 2 };
+static void trials_at(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
+                      struct moe_trial out[N_ROOMS])
+{
+    const struct moe_fit_room room = {.bytes = bytes};
+    struct moe_fitted own;
+    struct moe_err ignored;
+    out[0] = out[1] = moe_trial_of(p, s, bytes, 0);
+    out[0].batch = out[0].staging = 0;
+    if (p->fitter.fit(p->fitter.ctx, s, &room, &own, &ignored) == MOE_OK &&
+        p->batch < own.memory.batch && p->batch < tokens_of_prompt(p, &own))
+        out[1].batch = 0;
+}
+
 /* Tries one strategy and takes over what it finds, where that is faster than what is there. */
 static int try_one(const struct planner_variation *v, const struct moe_strategy *strategy,
                    const char *name, struct moe_plan_alternative *a, struct moe_err *err)
@@ -555,6 +572,24 @@ static int try_one(const struct planner_variation *v, const struct moe_strategy 
     return MOE_OK;
 }
 
+/* The same, in another budget with what planning may choose there. */
+static int try_at(const struct planner_variation *v, const struct moe_strategy *strategy,
+                  const char *name, struct moe_plan_alternative *a, struct moe_err *err)
+{
+    struct planner_variation there = *v;
+    struct moe_trial rooms[N_ROOMS];
+    int status = MOE_OK;
+    if (a->what != MOE_ALTERNATIVE_MEMORY)
+        return try_one(v, strategy, name, a, err);
+    trials_at(&v->planner, strategy, v->bytes, rooms);
+    for (int i = 0; i < N_ROOMS && (status == MOE_OK || does_not_run(status)); i++) {
+        there.planner.batch = rooms[i].batch;
+        there.planner.staging = rooms[i].staging;
+        status = try_one(&there, strategy, name, a, err);
+    }
+    return status;
+}
+
 /* other: a strategy that is tried as well; NULL: none. */
 static int add(const struct planner_variation *v, const char *other, struct moe_plan_alternative a,
                struct moe_plan *plan, struct moe_err *err)
@@ -563,10 +598,10 @@ static int add(const struct planner_variation *v, const char *other, struct moe_
     a.decode_tokens_per_second = a.prefill_tokens_per_second = a.hit_rate = a.bytes_per_token = -1;
     if (plan->n_alternatives == MOE_PLAN_MAX_ALTERNATIVES)
         return MOE_OK;
-    int status = try_one(v, v->strategy, "", &a, err);
+    int status = try_at(v, v->strategy, "", &a, err);
     if ((status == MOE_OK || does_not_run(status)) && other) {
         moe_strategy_find(other, &second);
-        status = try_one(v, &second, other, &a, err);
+        status = try_at(v, &second, other, &a, err);
     }
     if (status != MOE_OK && !does_not_run(status))
         return status;
@@ -816,19 +851,21 @@ static int simulate_ahead(const struct moe_planner *p, const struct moe_fitted *
     const struct moe_strategy *s = &f->strategy;
     struct moe_planner without = *p;
     without.lookups = NULL;
-    struct moe_trial trials[] = {
-        moe_trial_of(&without, s, 2 * present(f), 0),
-        moe_trial_of(&without, s, (uint64_t)((double)present(f) * 0.5), 0),
-        moe_trial_of(&without, s, 0, p->pace->load_rate * 2),
-        moe_trial_of(&without, s, m->total + m->kv / 2, 0),
-        moe_trial_of(&without, s, 0, 0),
-        moe_trial_of(&without, s, 0, 0),
-    };
-    const uint32_t all = sizeof trials / sizeof *trials;
-    trials[all - 2].batch = m->batch / 2;
-    trials[all - 1].batch = m->batch * 2;
-    const uint32_t n = m->total && m->batch > 1 ? all : 3;
-    return s->resident ? MOE_OK : moe_trials_ahead(&without, trials, n, NULL, 0, 0, err);
+    struct moe_trial trials[2 * N_ROOMS + 4];
+    uint32_t n = 0;
+    if (s->resident)
+        return MOE_OK;
+    trials[n++] = moe_trial_of(&without, s, 0, p->pace->load_rate * 2);
+    trials_at(&without, s, 2 * present(f), &trials[n]);
+    trials_at(&without, s, (uint64_t)((double)present(f) * 0.5), &trials[n += N_ROOMS]);
+    n += N_ROOMS;
+    if (m->total && m->batch > 1) {
+        trials[n++] = moe_trial_of(&without, s, m->total + m->kv / 2, 0);
+        trials[n] = trials[n + 1] = moe_trial_of(&without, s, 0, 0);
+        trials[n++].batch = m->batch / 2;
+        trials[n++].batch = m->batch * 2;
+    }
+    return moe_trials_ahead(&without, trials, n, NULL, 0, 0, err);
 }
 
 int planner_set_alternatives(const struct moe_planner *p, const struct moe_fitted *f,
@@ -957,62 +994,84 @@ int planner_set_doubts(const struct moe_planner *p, const struct moe_fitted *f,
 
 /* ---- Other budgets ---- */
 
-/* Adds a step, unless the strategy cannot run there. bytes 0: as asked for; amount: the step's
- * own. */
-static int add_step(const struct moe_planner *p, const struct moe_strategy *s, uint64_t bytes,
-                    double rate, double amount, struct moe_plan_step *steps, uint32_t *n,
-                    struct moe_err *err)
+/* Adds the fastest of n_trials as a step, unless none of them can run. */
+static int add_step(const struct moe_planner *p, const struct moe_trial *trials, uint32_t n_trials,
+                    double amount, struct moe_plan_step *steps, uint32_t *n, struct moe_err *err)
 {
-    struct moe_trial_run t;
-    int status = moe_planner_try(p, s, bytes, rate, &t, NULL, err);
-    if (status == MOE_ERR_LIMIT || status == MOE_ERR_USAGE)
-        return MOE_OK;
-    if (status == MOE_OK)
-        steps[(*n)++] =
-            (struct moe_plan_step){amount, moe_trial_tokens_per_second(&t), moe_trial_hit_rate(&t)};
-    return status;
+    struct moe_plan_step fastest = {.amount = amount, .decode_tokens_per_second = -1};
+    struct moe_planner there = *p;
+    for (uint32_t i = 0; i < n_trials; i++) {
+        const struct moe_trial *trial = &trials[i];
+        struct moe_trial_run t;
+        there.batch = trial->batch;
+        there.staging = trial->staging;
+        int status =
+            moe_planner_try(&there, trial->strategy, trial->bytes, trial->load_rate, &t, NULL, err);
+        if (status != MOE_OK && !does_not_run(status))
+            return status;
+        if (status == MOE_OK && moe_trial_tokens_per_second(&t) > fastest.decode_tokens_per_second)
+            fastest = (struct moe_plan_step){amount, moe_trial_tokens_per_second(&t),
+                                             moe_trial_hit_rate(&t)};
+    }
+    if (fastest.decode_tokens_per_second >= 0)
+        steps[(*n)++] = fastest;
+    return MOE_OK;
 }
 
-/* Memory from the smallest that works up to where everything fits, and is resident. */
+/* The least from `bytes` on that three figures say exactly: a person who reads them and asks for as
+ * much has enough. */
+static uint64_t round_up_to_say(uint64_t bytes)
+{
+    double unit = 1, n = (double)bytes;
+    for (; n >= 999.5; n /= 1024)
+        unit *= 1024;
+    const double parts = unit < 2 || n >= 99.95 ? 1 : n >= 9.995 ? 10 : 100;
+    const uint64_t said = (uint64_t)(ceil(n * parts) / parts * unit);
+    return said > bytes ? said : bytes;
+}
+
+/* Memory from the smallest that works up to the smallest in which everything fits, and is
+ * resident. */
 static int set_memory_steps(const struct moe_planner *p, const struct moe_fitted *f,
                             struct moe_plan *plan, struct moe_err *err)
 {
     enum { STEPS = 10 };
     const struct moe_plan_memory *m = &f->memory;
-    const struct moe_fit_room all = {.bytes = UINT64_MAX / 4, .batch = p->batch};
+    const struct moe_fit_room all = {.bytes = UINT64_MAX / 4};
     struct moe_fitted whole;
     struct moe_strategy resident;
-    uint32_t *n = &plan->n_memory_steps;
     uint64_t now = m->total ? m->total : f->named ? f->named : m->experts;
-    *n = 0;
+    plan->n_memory_steps = 0;
     moe_strategy_find("resident", &resident);
     int status = p->fitter.fit(p->fitter.ctx, &resident, &all, &whole, err);
     if (status != MOE_OK)
         return status == MOE_ERR_USAGE ? MOE_OK : status;
-    const struct moe_plan_memory *w = &whole.memory;
-    uint64_t most = m->total ? w->program + w->dense + w->kv + w->work + w->all : w->all;
+    uint64_t most = m->total ? round_up_to_say(whole.memory.floor) : whole.memory.all;
     uint64_t least = m->total ? m->floor : m->token / 4;
     uint64_t step = most > least ? (most - least) / STEPS : 0;
     bool grows = step > 0 && now < most && !f->strategy.resident;
-    struct moe_trial trials[STEPS + 1];
-    uint64_t sizes[STEPS];
+    struct moe_trial trials[STEPS * N_ROOMS + N_ROOMS];
+    double sizes[STEPS + 1];
     uint32_t n_sizes = 0;
     /* The present size takes the place of a step near it. */
     for (uint32_t i = 0; grows && i < STEPS; i++) {
+        struct moe_trial *rooms = &trials[n_sizes * N_ROOMS];
         uint64_t bytes = least + i * step;
         if ((i == 0 || now >= bytes - step / 2) &&
             (i + 1 == STEPS || now < bytes + (step - step / 2)))
             bytes = now;
-        sizes[n_sizes] = bytes;
-        trials[n_sizes++] = moe_trial_of(p, &f->strategy, bytes == now ? 0 : bytes, 0);
+        sizes[n_sizes++] = (double)bytes;
+        if (bytes == now)
+            rooms[0] = rooms[1] = moe_trial_of(p, &f->strategy, 0, 0);
+        else
+            trials_at(p, &f->strategy, bytes, rooms);
     }
-    trials[n_sizes] = moe_trial_of(p, &resident, most, 0);
-    status = moe_trials_ahead(p, trials, n_sizes + 1, NULL, 0, 0, err);
+    trials_at(p, &resident, most, &trials[n_sizes * N_ROOMS]);
+    sizes[n_sizes++] = (double)most;
+    status = moe_trials_ahead(p, trials, n_sizes * N_ROOMS, NULL, 0, 0, err);
     for (uint32_t i = 0; i < n_sizes && status == MOE_OK; i++)
-        status = add_step(p, &f->strategy, trials[i].bytes, 0, (double)sizes[i], plan->memory_steps,
-                          n, err);
-    if (status == MOE_OK)
-        status = add_step(p, &resident, most, 0, (double)most, plan->memory_steps, n, err);
+        status = add_step(p, &trials[i * N_ROOMS], N_ROOMS, sizes[i], plan->memory_steps,
+                          &plan->n_memory_steps, err);
     return status;
 }
 
@@ -1027,10 +1086,9 @@ static int set_rate_steps(const struct moe_planner *p, const struct moe_fitted *
         trials[i] = moe_trial_of(p, &f->strategy, 0, p->pace->load_rate * times[i]);
     int status = moe_trials_ahead(p, trials, f->strategy.resident ? 0 : STEPS, NULL, 0, 0, err);
     for (size_t i = 0; i < STEPS && status == MOE_OK; i++) {
-        double rate = p->pace->load_rate * times[i];
         if (!f->strategy.resident)
-            status = add_step(p, &f->strategy, 0, rate, rate, plan->rate_steps, &plan->n_rate_steps,
-                              err);
+            status = add_step(p, &trials[i], 1, trials[i].load_rate, plan->rate_steps,
+                              &plan->n_rate_steps, err);
     }
     return status;
 }

@@ -260,15 +260,17 @@ static bool is_now(const struct moe_plan_step *step, double now)
 }
 
 /* Which of n steps line i of `lines` shows: evenly from the first to the last, but the present step
- * takes the place of the one nearest to it. */
+ * takes the place of the one nearest to it. Of the last only if it is that: there all experts are
+ * in memory. */
 static uint32_t pick_step(const struct moe_plan_step *steps, uint32_t n, uint32_t lines, uint32_t i,
                           double now)
 {
     uint32_t at = lines < 2 ? 0 : i * (n - 1) / (lines - 1), present = 0;
     while (present < n && !is_now(&steps[present], now))
         present++;
-    bool nearest = present < n;
-    for (uint32_t other = 0; other < lines && nearest; other++) {
+    const uint32_t most = present + 1 < n ? lines - 1 : lines;
+    bool nearest = present < n && i < most;
+    for (uint32_t other = 0; other < most && nearest; other++) {
         uint32_t x = lines < 2 ? 0 : other * (n - 1) / (lines - 1);
         uint32_t distance = x > present ? x - present : present - x;
         uint32_t mine = at > present ? at - present : present - at;
@@ -377,7 +379,7 @@ static void alternative_row(struct moe_table *t, const char *name, double speed,
                             double prompt, double bytes, double found)
 {
     char room[5][32];
-    snprintf(room[1], sizeof room[1], "%+.0f%%", 100 * gain);
+    snprintf(room[1], sizeof room[1], "%+.0f%%", round(100 * gain) + 0.0); /* never "-0%" */
     const char *const cells[] = {name,
                                  moe_format_about(speed, room[0]),
                                  isnan(gain) ? "" : room[1],

@@ -144,11 +144,12 @@ function put_layers(n, step, l, i, end, s, f, h, nh, a, na, w, line, any_a, any_
         print line
     }
 }
-# Line i of the steps shown: evenly, but the present one takes the place of the one nearest to it.
+# Line i of the steps shown: evenly, but the present one takes the place of the one nearest to it, of the last only
+# if it is that.
 function picked(k, now, n, rows, i, p, o, x, best, least) {
     for (p = 0; p < n && !(amount[k, p] > 0.999 * now && amount[k, p] < 1.001 * now);) p++
     best = -1
-    for (o = 0; o < rows && p < n; o++) {
+    for (o = 0; o < (p < n - 1 ? rows - 1 : rows) && p < n; o++) {
         x = int(o * (n - 1) / max(rows - 1, 1)) - p
         x = x < 0 ? -x : x
         if (best < 0 || x < least) { best = o; least = x }

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "engine/conversation.h"
+#include "engine/prompt.h"
 
 enum { START = 4094, END = 4095 }; /* ids of <|im_start|> and <|im_end|> */
 
@@ -317,6 +318,26 @@ static void a_refused_answer_is_taken_back(void **state)
     end(&t);
 }
 
+/* With its length known, a prompt that is too long is told a context that holds an answer as well;
+ * with less known, the least that could hold it. */
+static void the_context_that_is_named_holds_the_prompt(void **state)
+{
+    const struct moe_config config = {.context_max = 1100};
+    static const struct {
+        uint64_t n;
+        bool least;
+        const char *says;
+    } cases[] = {{401, true, "(-c 512 or more)"},          {511, true, "(-c 512 or more)"},
+                 {512, true, "(-c 768 or more)"},          {1050, true, "(-c 1100 or more)"},
+                 {401, false, "(-c 768 would hold it)"},   {200, false, "(-c 512 would hold it)"},
+                 {1100, true, "(the model's own is 1100)"}};
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_err err = {0};
+        assert_fails(moe_prompt_too_long(&config, cases[i].n, cases[i].least, 64, &err),
+                     MOE_ERR_LIMIT, cases[i].says, &err);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +349,7 @@ int main(void)
         cmocka_unit_test(plain_text_has_no_turns),
         cmocka_unit_test(a_full_context_takes_the_question_back),
         cmocka_unit_test(a_refused_answer_is_taken_back),
+        cmocka_unit_test(the_context_that_is_named_holds_the_prompt),
     };
     return cmocka_run_group_tests_name("conversation", tests, open_all, close_all);
 }

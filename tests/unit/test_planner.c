@@ -366,6 +366,62 @@ static void more_memory_is_never_slower(void **state)
     }
 }
 
+/* What planning takes at this budget: the fastest strategy with the room found for it. */
+static struct moe_fitted planned_at(struct planning *p, uint64_t bytes)
+{
+    struct moe_err err = {0};
+    struct moe_plan *plan = NULL;
+    struct moe_strategy best;
+    open_budget(p, bytes);
+    assert_ok(moe_plan_new(&plan, LAYERS, EXPERTS, TOP_K, &err), &err);
+    assert_ok(moe_planner_search(&p->planner, plan, &best, &err), &err);
+    assert_ok(moe_planner_search_room(&p->planner, &best, &err), &err);
+    moe_plan_free(plan);
+    p->options.strategy = best;
+    return time_of(p).fitted;
+}
+
+/* The last step of a plan's curve is the smallest budget in which planning finds all experts in
+ * memory, whatever batch this plan has; and no step is slower than one with less memory, or than
+ * the strategy is there by itself. */
+static void curves_end_where_all_experts_fit(void **state)
+{
+    enum { HALF_MIB = 1 << 19 };
+    struct planning p;
+    begin(&p, "lru", 0, 1);
+    const struct moe_strategy lru = p.options.strategy;
+    open_budget(&p, (uint64_t)1 << 40);
+    const struct moe_fitted most = time_of(&p).fitted;
+    const uint64_t floor = most.memory.floor;
+    const uint64_t budgets[] = {floor + fixture.token_bytes, floor + 2 * fixture.token_bytes,
+                                (uint64_t)1 << 30};
+    for (size_t b = 0; b < N_ITEMS(budgets); b++) {
+        struct moe_err err = {0};
+        p.options.strategy = lru;
+        if (budgets[b] == (uint64_t)1 << 30)
+            moe_strategy_find("resident", &p.options.strategy);
+        open_budget(&p, budgets[b]);
+        assert_ok(moe_planner_search_room(&p.planner, &p.options.strategy, &err), &err);
+        struct moe_plan *plan = make(&p);
+        const uint32_t n = plan->n_memory_steps;
+        assert_true(n > 0);
+        assert_true(plan->strategy.resident == (n == 1));
+        for (uint32_t i = 0; i + 1 < n; i++) {
+            const struct moe_plan_step *step = &plan->memory_steps[i];
+            assert_true(step[1].decode_tokens_per_second >= step->decode_tokens_per_second);
+            open_budget(&p, (uint64_t)step->amount);
+            const struct moe_trial_run own = try_strategy(&p, &lru, NULL);
+            assert_true(step->decode_tokens_per_second >= moe_trial_tokens_per_second(&own));
+        }
+        const uint64_t all = (uint64_t)plan->memory_steps[n - 1].amount;
+        assert_true(plan->memory_steps[n - 1].hit_rate == 1);
+        assert_true(planned_at(&p, all).strategy.resident);
+        assert_false(planned_at(&p, all - HALF_MIB).strategy.resident);
+        moe_plan_free(plan);
+    }
+    end(&p);
+}
+
 /* ---- Following a plan ---- */
 
 static struct moe_engine_options following(const struct planning *p, const struct moe_plan *plan)
@@ -674,6 +730,7 @@ int main(void)
         cmocka_unit_test(a_plan_says_what_the_simulator_does),
         cmocka_unit_test(a_budget_has_steps_too),
         cmocka_unit_test(more_memory_is_never_slower),
+        cmocka_unit_test(curves_end_where_all_experts_fit),
         cmocka_unit_test(an_engine_does_as_planned),
         cmocka_unit_test(everything_may_be_resident),
         cmocka_unit_test(plans_of_others_are_refused),
