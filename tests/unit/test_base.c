@@ -1,4 +1,4 @@
-/* The base floor: text, UTF-8, half-precision numbers, buffers, cursors, files, arena, loops. */
+/* The base room: text, UTF-8, half-precision numbers, buffers, cursors, files, arena, loops. */
 #define _DEFAULT_SOURCE /* mkdtemp, mkfifo, symlink */
 #include <pthread.h>
 
