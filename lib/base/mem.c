@@ -105,18 +105,19 @@ char *moe_strndup(const char *text, uint64_t n, struct moe_err *err)
 
 void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
 {
-    uint64_t bytes, end;
+    uint64_t bytes, end, zone = arena->packed ? 0 : RED_ZONE;
     if (arena->overflowed || !moe_mul_u64(n, item_bytes, &bytes) ||
-        bytes > UINT64_MAX - MOE_ALIGN - RED_ZONE ||
-        !moe_add_u64(arena->used, moe_round_up(bytes, MOE_ALIGN) + RED_ZONE, &end) ||
+        bytes > UINT64_MAX - MOE_ALIGN - zone ||
+        !moe_add_u64(arena->used, moe_round_up(bytes, MOE_ALIGN) + zone, &end) ||
         (arena->base && end > arena->size)) {
         arena->overflowed = true;
         return NULL;
     }
     uint8_t *block = arena->base ? arena->base + arena->used : NULL;
     if (block) {
-        allow(block, bytes);
-        forbid(block + bytes, end - arena->used - bytes);
+        allow(block, end - arena->used);
+        if (!arena->packed)
+            forbid(block + bytes, end - arena->used - bytes);
     }
     arena->used = end;
     return block;

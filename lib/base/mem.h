@@ -64,6 +64,7 @@ struct moe_arena {
     uint64_t size;   /* bytes at base */
     uint64_t used;   /* bytes carved so far, a multiple of MOE_ALIGN */
     bool overflowed; /* a size overflowed or did not fit; sticky */
+    bool packed;     /* without red zones: what is carved is copied as a whole */
 };
 
 /* n items of item_bytes, MOE_ALIGN-aligned; NULL when counting or on overflow (check `overflowed`

@@ -121,7 +121,8 @@ static int send_expert(struct resident *r, struct moe_expert_view *view,
                        struct moe_err *err)
 {
     uint64_t turn = t->n_turns++ % 2;
-    struct moe_arena arena = {.base = t->memory + turn * t->bytes, .size = t->bytes};
+    struct moe_arena arena = {
+        .base = t->memory + turn * t->bytes, .size = t->bytes, .packed = true};
     int status = t->n_turns > 2 ? moe_gpu_mark_wait(t->copied[turn], err) : MOE_OK;
     if (status == MOE_OK)
         status = moe_expert_view_read(view, pack, &arena, err);
@@ -157,7 +158,7 @@ static int walk_experts(struct resident *r, const struct moe_pack *pack, uint32_
             view->variant = moe_pack_usable_variant(pack, layer, expert, variant);
             if (view->variant == UINT32_MAX)
                 continue;
-            struct moe_arena measured = {.used = before};
+            struct moe_arena measured = {.used = before, .packed = true};
             int status = moe_expert_view_read(view, pack, transit ? &measured : arena, err);
             if (status == MOE_OK && transit) {
                 status = send_expert(r, view, pack, transit, arena->base + before, err);
@@ -187,7 +188,7 @@ static int load_weights(struct resident *r, const struct moe_pack *pack, uint32_
                         : moe_pages_alloc(r->weights_bytes, err);
     if (!r->weights)
         return MOE_ERR_MEMORY;
-    struct moe_arena arena = {.base = r->weights, .size = r->weights_bytes};
+    struct moe_arena arena = {.base = r->weights, .size = r->weights_bytes, .packed = true};
     int status = r->gpu ? transit_open(&transit, r->gpu, largest, err) : MOE_OK;
     if (status == MOE_OK)
         status = walk_experts(r, pack, variant, &arena, r->gpu ? &transit : NULL, &largest,
@@ -207,7 +208,7 @@ int moe_experts_open_resident(struct moe_experts **out, const struct moe_pack *p
     r->base.ops = &resident_ops;
     r->gpu = gpu;
     r->n_experts = moe_pack_n_experts(pack);
-    struct moe_arena arena = {0};
+    struct moe_arena arena = {.packed = true};
     uint64_t largest = 0;
     int status = MOE_ERR_MEMORY;
     r->views = moe_alloc((uint64_t)moe_pack_n_layers(pack) * (r->n_experts ? r->n_experts : 1),

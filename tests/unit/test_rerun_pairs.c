@@ -281,7 +281,8 @@ static void bytes_count_the_sources(void **state)
     options.keeps_states = true;
     more = moe_rerun_bytes(c, &b.corpus, &options) - without;
     uint64_t states = (b.corpus.n_predicted + b.corpus.n_source_tokens + 64) * c->hidden;
-    assert_in_range(more, 2 * states * sizeof(float), 2 * states * sizeof(float) + 6 * 64);
+    /* Each array is rounded up, and has a red zone in sanitized builds. */
+    assert_in_range(more, 2 * states * sizeof(float), 2 * states * sizeof(float) + 12 * 64);
     /* Longer sources take room in the session, too. */
     b.corpus.longest_source += 40;
     options.keeps_states = false;
