@@ -350,7 +350,7 @@ static __device__ __forceinline__ void blend(const struct attend &s, struct tile
     }
 }
 
-/* The chunk that begins at position `base`, of which some column sees something. */
+/* The chunk that begins at position `base`; some column sees some of it. */
 template <int T, int H, typename Cell>
 static __device__ __forceinline__ void attend_chunk(const struct attend &s, struct tile<T> *tile,
                                                     uint32_t base)
@@ -520,7 +520,7 @@ static __device__ __forceinline__ void blend_row(const struct attend &s,
     }
 }
 
-/* The one chunk of a tile that begins at position `base`, of which its row sees something. */
+/* The only chunk of a tile; it begins at position `base`, and its row sees some of it. */
 template <int T, typename Cell>
 static __device__ __forceinline__ void attend_row(const struct attend &s,
                                                   struct tile<T, ROW_QUERY_PART> *tile,
@@ -600,7 +600,7 @@ static __device__ __forceinline__ void score_wide(const struct attend &s, struct
     __syncthreads();
 }
 
-/* Joins the chunk's outputs to those of the columns, of which a thread has every fourth. */
+/* Joins the chunk's outputs to those of the columns; a thread has every fourth column. */
 template <int W, typename Cell, int T, int Q>
 static __device__ __forceinline__ void blend_wide(const struct attend &s, struct tile<T, Q> *tile,
                                                   uint64_t head, uint32_t begin, uint32_t end)

@@ -208,8 +208,8 @@ template <int SECTION, int NT> struct matvec_factors {
     float scales[NT][SECTION][2];
 };
 
-/* Asks for the factors of the section from block `first` on; by all `n` threads that add, of which
- * this is number i. A group, even if the row has no such section. */
+/* Asks for the factors of the section from block `first` on; called by all n threads that add, this
+ * one is number i. A group, even if the row has no such section. */
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void
 matvec_fetch(const struct dev_product &p, const uint8_t *panel, uint32_t first, uint32_t i,
@@ -277,7 +277,7 @@ static inline __host__ __device__ uint32_t matvec_share(uint32_t n, uint32_t n_w
                                              : n / (dev_matvec_readers(1) / DEV_WARP);
 }
 
-/* Steps of a reading warp with a product of so many blocks. */
+/* Steps that a reading warp takes over the blocks of a product. */
 template <int KIND, int BLOCK>
 static inline __host__ __device__ uint32_t matvec_steps(uint32_t blocks, uint32_t warp,
                                                         uint32_t n_warps)

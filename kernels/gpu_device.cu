@@ -260,7 +260,7 @@ static void close_staging(struct moe_gpu *g)
     g->staging = NULL;
 }
 
-/* Where not even this is to be had, CUDA stages copies itself, and each call waits. */
+/* Without that memory CUDA stages copies itself, and each call waits. */
 static void open_staging(struct moe_gpu *g)
 {
     bool made = true;
@@ -334,8 +334,8 @@ extern "C" uint64_t moe_gpu_unlocked_bytes(const struct moe_gpu *g)
     return g->unlocked_bytes;
 }
 
-/* How many of the n bytes one copy may take: CUDA refuses those of which only a part is
- * page-locked. *locked: whether they are, or moe_gpu_pin was never asked for them. */
+/* How many of the n bytes one copy may take: CUDA refuses a range that is
+ * page-locked in part. *locked: whether they are, or moe_gpu_pin was never asked for them. */
 static uint64_t copied_at_once(const struct moe_gpu *g, const uint8_t *p, uint64_t n, bool *locked)
 {
     *locked = true;
