@@ -92,7 +92,7 @@ head -c 6000 tests/data/math.valid.txt >"$tmp/long"
 head -c 100 tests/data/math.valid.txt >"$tmp/short"
 profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/long" --max-tokens 32 "$@"; }
 calibrate() {
-    "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/short" --max-tokens 4 --max-windows 1 --without fate \
+    "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/short" --max-tokens 24 --max-windows 1 --without fate \
         --without hobbit --tolerance 1000% "$@"
 }
 # Makes the directory as soon as $work/x.part is there; begins again where the command was faster.
