@@ -72,7 +72,7 @@ check "... and no page" [ ! -e "$tmp/none.html" ]
 # Drawn: a page of one colour compresses to almost nothing.
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 shoot() { # NAME DARK
-    timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$tmp/browser" \
+    HOME=$tmp timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$tmp/browser" \
         --blink-settings=preferredColorScheme="$2" --window-size=500,1200 \
         --screenshot="$tmp/$1-$2.png" "file://$tmp/$1.html" >/dev/null 2>&1
     [ "$(wc -c <"$tmp/$1-$2.png")" -gt 20000 ]

@@ -24,6 +24,9 @@ BUILD=${BUILD:-build}
 bin=$BUILD/bin
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
+# What killed programs and browsers leave goes with it.
+TMPDIR=$tmp
+export TMPDIR
 out=$tmp/stdout
 err=$tmp/stderr
 progress=$tmp/progress

@@ -35,14 +35,14 @@ if ! command -v python3 >/dev/null || ! command -v "$browser" >/dev/null; then
     skip "the chat page" "no python3 or no chromium (CHROMIUM)"
 else
     serve --template-file tests/data/chatml.jinja || exit 1
-    python3 tests/clients/page.py "$browser" "$url" "$tmp" chat >"$tmp/lines" 2>"$err" </dev/null
+    HOME=$tmp python3 tests/clients/page.py "$browser" "$url" "$tmp" chat >"$tmp/lines" 2>"$err" </dev/null
     tell "the chat page" "$tmp/lines"
     [ -z "${PICTURES:-}" ] || cp "$tmp"/*.png "$PICTURES"
     kill "$server"
     wait "$server"
     rm -rf "$tmp/profile"
     serve || exit 1
-    python3 tests/clients/page.py "$browser" "$url" "$tmp" text >"$tmp/lines" 2>"$err" </dev/null
+    HOME=$tmp python3 tests/clients/page.py "$browser" "$url" "$tmp" text >"$tmp/lines" 2>"$err" </dev/null
     tell "the chat page without a chat template" "$tmp/lines"
     kill "$server"
     wait "$server"
