@@ -425,7 +425,7 @@ static void nobody_starves(void **state)
         .collection = c,
         .engine = {.session = {.context = CONTEXT}},
         .sequences = 2,
-        .patience = 0.2,
+        .patience = 0.05,
     };
     struct moe_server *s;
     struct moe_err err;
