@@ -658,7 +658,7 @@ static __device__ __forceinline__ void blend_wide(const struct attend &s, struct
     }
 }
 
-/* The chunk that begins at position `base`, of which some column sees something. */
+/* The chunk that begins at position `base`; some column sees some of it. */
 template <int W, typename Cell, int T, int Q>
 static __device__ __forceinline__ void attend_wide(const struct attend &s, struct tile<T, Q> *tile,
                                                    uint32_t base)
