@@ -17,6 +17,8 @@
 # listen PROGRAM PACK OPTION...: starts a server in the background: $server, $url, $port, what it says in $tmp/log;
 #   served NAME OPTION...: a figure of /metrics, summed over labels (OPTION: of $load, tests/tools/http_load.c)
 # derive DIR OPTION...: makes a collection of different packs of it, with requests (tests/tools/derive.c)
+# terminal COMMAND...: a command to a tmux server of the test's own, so that no session or configuration of the user is
+#   touched; the session is named moe, and end_terminal ends it
 # shellcheck shell=sh
 set -u
 unset COLUMNS # as wide as files are by themselves
@@ -38,6 +40,11 @@ tests=0
 failures=0
 # The prompt's history belongs to whoever runs the tests.
 export XDG_STATE_HOME="$tmp/state"
+
+# The shell that starts what runs in the terminal is not the user's: that of nobody runs nothing.
+terminal() { SHELL=/bin/sh tmux -S "$tmp/tmux" -f /dev/null "$@"; }
+has_terminal() { terminal has-session -t moe 2>/dev/null; }
+end_terminal() { terminal kill-server 2>/dev/null; }
 
 result() { # STATUS NAME
     tests=$((tests + 1))

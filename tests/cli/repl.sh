@@ -9,9 +9,7 @@ if ! command -v tmux >/dev/null; then
 fi
 pack
 screen=$tmp/screen
-# A server of our own, so that no session or configuration of the user is touched.
-terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
-trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT
+trap 'end_terminal; rm -rf "$tmp"' EXIT
 
 keys() { terminal send-keys -t moe "$@"; }
 look() { terminal capture-pane -p -J -S - -t moe >"$screen" 2>/dev/null; }
@@ -20,6 +18,7 @@ wait_for() {
     tries=0
     while [ "$tries" -lt 1200 ]; do
         if look && "$@"; then return 0; fi
+        has_terminal || break
         tries=$((tries + 1))
         sleep 0.05
     done
@@ -57,7 +56,7 @@ answers() { sed -n "/^> *$1/,\$p" "$screen" | sed 1d | grep -q '[a-z][a-z]'; }
 # The shell has no editor of its own that would put the terminal right.
 terminal new-session -d -s moe -x 120 -y 40 \
     "env -u XDG_STATE_HOME -u NO_COLOR -u ENV HOME='$tmp' LC_ALL=C.UTF-8 PS1=shell: sh -i" >"$out" 2>"$err"
-check "there is a terminal with a shell" wait_for last_line_is shell:
+check "there is a terminal with a shell" wait_for last_line_is shell: || finish
 # The shell's own child, whose number is in $tmp/pid.
 start() { # OPTION...
     cat >"$tmp/start" <<EOF

@@ -201,15 +201,14 @@ done
 # ---- The prompt ----------------------------------------------------------------------------------
 
 if command -v tmux >/dev/null; then
-    terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
-    trap 'terminal kill-server 2>/dev/null; rm -rf "$tmp"' EXIT
+    trap 'end_terminal; rm -rf "$tmp"' EXIT
     terminal new-session -d -s moe -x 100 -y 40 "$bin/moe-run '$two' --strategy fate -n 3; sleep 99"
     shows() { # PATTERN, within 30 s
         tries=0
         until terminal capture-pane -p -S - -t moe >"$tmp/screen" 2>/dev/null &&
             grep -q -- "$1" "$tmp/screen"; do
             tries=$((tries + 1))
-            [ "$tries" -lt 300 ] || return 1
+            [ "$tries" -lt 300 ] && has_terminal || return 1
             sleep 0.1
         done
     }

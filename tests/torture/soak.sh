@@ -37,7 +37,7 @@ head -c 3000 tests/data/stories.calib.txt >"$tmp/all/text"
 # In a directory $dir of its own, which holds: tmux's socket, start (what the terminal runs), pid,
 # answers (what the program wrote to its standard output), left (its exit status), and what it counts.
 
-terminal() { tmux -S "$dir/tmux" -f /dev/null "$@"; }
+terminal() { SHELL=/bin/sh tmux -S "$dir/tmux" -f /dev/null "$@"; }
 keys() { terminal send-keys -t moe "$@"; }
 last_line() {
     terminal capture-pane -p -J -t moe 2>/dev/null | grep -v '^ *$' | tail -n 1 | sed 's/ *$//'

@@ -14,7 +14,6 @@ for needed in tmux bash chrt taskset; do
 done
 pack
 unset XDG_STATE_HOME NO_COLOR
-terminal() { tmux -S "$tmp/tmux" -f /dev/null "$@"; }
 keys() { terminal send-keys -t moe "$@"; }
 last_line() {
     terminal capture-pane -p -J -t moe 2>/dev/null | grep -v '^ *$' | tail -n 1 | sed 's/ *$//'
