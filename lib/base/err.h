@@ -50,6 +50,15 @@ int moe_err_prefix(struct moe_err *err, const char *format, ...) MOE_PRINTF(2, 3
 /* Puts `name` for a path that the error begins with, and that would say nothing to a user. */
 void moe_err_rename(struct moe_err *err, const char *path, const char *name);
 
+/* Returns from the calling function with the status of a call that fails. For functions that own
+ * nothing they must free on the way out. */
+#define MOE_TRY(call)                                                                              \
+    do {                                                                                           \
+        int try_status = (call);                                                                   \
+        if (try_status != MOE_OK)                                                                  \
+            return try_status;                                                                     \
+    } while (0)
+
 /* The text of errno value `code`, in a thread-safe way; never NULL. `buffer` may be used. */
 const char *moe_errno_text(int code, char *buffer, unsigned long buffer_bytes);
 
