@@ -30,7 +30,7 @@ profile: base fmt model
 pack: base quant fmt cache model text prompt profile
 sched: base cache model profile pack
 plan: base cache fmt model profile pack sched
-infer: base quant kern fmt io model text profile pack sched plan
+infer: base quant kern fmt io model text profile pack sched
 engine: base fmt model text prompt grammar profile sched plan infer
 serve: base fmt prompt grammar engine
 show: base fmt model profile pack sched plan infer engine serve

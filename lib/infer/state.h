@@ -15,8 +15,8 @@
 #include "infer/model.h"
 #include "infer/run_stats.h"
 #include "kern/matmul.h"
-#include "plan/pace.h"
-#include "plan/replay.h"
+#include "sched/pace.h"
+#include "sched/replay.h"
 
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
@@ -198,7 +198,7 @@ static inline uint64_t moe_logits_stride(const struct moe_config *config)
 
 /*
  * Lockstep: the modelled clock of a run moves on by what its pace says computing takes, at the
- * places where the simulator's does (plan/pace.h). Nothing happens in a session without a pace.
+ * places where the simulator's does (sched/pace.h). Nothing happens in a session without a pace.
  */
 
 /* Something was computed that takes so long. */

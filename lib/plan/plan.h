@@ -11,10 +11,10 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "plan/pace.h"
 #include "profile/device.h"
 #include "sched/exactness.h"
 #include "sched/inventory.h"
+#include "sched/pace.h"
 #include "sched/strategy.h"
 
 enum {

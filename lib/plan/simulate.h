@@ -16,10 +16,10 @@
 
 #include "base/err.h"
 #include "base/progress.h"
-#include "plan/pace.h"
-#include "plan/replay.h"
 #include "profile/statistics.h"
 #include "profile/trace.h"
+#include "sched/pace.h"
+#include "sched/replay.h"
 #include "sched/scheduler.h"
 
 struct moe_simulation {

@@ -116,7 +116,7 @@ int moe_device_bench(const struct moe_device_bench_options *options, struct moe_
 }
 
 /*
- * What a GPU takes for what plans count (plan/pace.h): its memory, the link, the pieces of a load,
+ * What a GPU takes for what plans count (sched/pace.h): its memory, the link, the pieces of a load,
  * a launch, a router's round trip. A figure that cannot be measured is left out.
  */
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "plan/pace.h"
+#include "sched/pace.h"
 
 static void near(double got, double expected)
 {

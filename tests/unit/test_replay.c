@@ -7,8 +7,8 @@
 
 #include "base/float16.h"
 #include "base/rank.h"
-#include "plan/replay.h"
 #include "sched/history.h"
+#include "sched/replay.h"
 
 static struct moe_replay *open_replay(struct moe_trace *t, const char *words, uint32_t batch,
                                       struct moe_excerpt excerpt)

@@ -4,8 +4,8 @@
  * predictions of an assumed accuracy (assumed.h). The simulator goes by it, and a session that
  * follows a trace (struct moe_session).
  */
-#ifndef MOE_PLAN_REPLAY_H
-#define MOE_PLAN_REPLAY_H
+#ifndef MOE_SCHED_REPLAY_H
+#define MOE_SCHED_REPLAY_H
 
 #include <stdbool.h>
 #include <stdint.h>

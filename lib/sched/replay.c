@@ -1,7 +1,7 @@
 /*
  * Passes of a trace, row by row, and what is predicted of each.
  */
-#include "plan/replay.h"
+#include "sched/replay.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "plan/pace.h"
+#include "sched/pace.h"
 
 #include <math.h>
 

@@ -7,8 +7,8 @@
  * simulator count these pieces at the same places. Where routers stand before attention, experts
  * are asked for before "route" is counted, and come during it.
  */
-#ifndef MOE_PLAN_PACE_H
-#define MOE_PLAN_PACE_H
+#ifndef MOE_SCHED_PACE_H
+#define MOE_SCHED_PACE_H
 
 #include <stdbool.h>
 #include <stdint.h>
