@@ -188,9 +188,6 @@ static int read_shard(void **file, const char *path, struct moe_err *err)
 {
     struct moe_statistics *s = NULL;
     int status = moe_statistics_read(&s, path, err);
-    if (status == MOE_OK && s->origins.n == 0)
-        cli_note("%s: is of an earlier version and does not say which shard it is: added unchecked",
-                 path);
     if (status == MOE_OK)
         moe_origins_name(&s->origins, path);
     *file = s;

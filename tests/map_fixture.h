@@ -82,6 +82,14 @@ static inline void fill_texts(struct moe_map *m, uint64_t *seed)
     }
 }
 
+static inline void set_shard(struct moe_map *m, uint32_t shard, uint32_t n)
+{
+    struct moe_err err;
+    moe_shards_release(&m->importances.shards);
+    if (moe_shards_set(&m->importances.shards, shard, n, &err) != MOE_OK)
+        abort();
+}
+
 static inline void fill_importances(struct moe_map *m, uint64_t *seed)
 {
     struct moe_importances *to = &m->importances;
@@ -89,6 +97,7 @@ static inline void fill_importances(struct moe_map *m, uint64_t *seed)
     to->upper = 1;
     to->lower = 2;
     to->dense_bits = 4;
+    set_shard(m, 0, 1);
     for (uint32_t i = 0; i < m->n_layers * m->n_experts; i++) {
         to->known[i] = 1;
         to->nats[i] = 2e-3 * random_share(seed) - 1e-3;
@@ -196,6 +205,7 @@ static inline struct moe_map *shard_map(uint64_t seed, uint32_t shard)
     struct moe_map *m = new_map(3, 5, 2);
     fill_texts(m, &seed);
     fill_importances(m, &seed);
+    set_shard(m, shard, 2);
     for (uint32_t i = 0; i < m->n_layers * m->n_experts; i++)
         if (i % 2 != shard) {
             m->importances.known[i] = 0;

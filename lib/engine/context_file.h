@@ -54,7 +54,7 @@ struct moe_context_file {
 
 /* Opens a file for this session and reads all but the pieces; way: how this session computes,
  * as in struct moe_context. MOE_ERR_FORMAT: it is damaged, of another kind or pack, or was computed
- * another way; MOE_ERR_VERSION: a newer one. After success close it. */
+ * another way; MOE_ERR_VERSION: of another version. After success close it. */
 int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,
                      const char *way, struct moe_err *err);
 /* How many positions that may be: n_done, or as many as the session has room for, with recurrent

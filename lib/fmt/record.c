@@ -154,9 +154,6 @@ int moe_record_read_member(struct moe_record_reader *r, struct moe_yaml_node *ma
         return read_section(r, map, m, to);
     case MOE_MEMBER_LIST:
         return read_list(r, map, m, record);
-    case MOE_MEMBER_IGNORED:
-        moe_yaml_ignore(map, m->key);
-        return MOE_OK;
     case MOE_MEMBER_TEXT:
         clear_member(m, to);
         return read_text(r, map, m, to);
@@ -189,7 +186,7 @@ static int read_document(const struct moe_record_format *format, void *whole, st
                          struct moe_err *err)
 {
     struct moe_record_reader r = {doc, whole, err};
-    int status = moe_yaml_check_format(doc, format->name, format->version, NULL, err);
+    int status = moe_yaml_check_format(doc, format->name, format->version, err);
     if (status == MOE_OK)
         status = moe_record_read_map(&r, moe_yaml_root(doc), format->record, whole);
     if (status == MOE_OK)
@@ -241,8 +238,6 @@ static bool has_value(const struct moe_member *m, const char *record)
         return moe_record_is_there(m->record, value);
     case MOE_MEMBER_OWN:
         return !m->own->is_there || m->own->is_there(m, record);
-    case MOE_MEMBER_IGNORED:
-        return false;
     }
     return false;
 }
@@ -316,8 +311,6 @@ static void write_member(struct moe_record_writer *w, const struct moe_member *m
         break;
     case MOE_MEMBER_OWN:
         m->own->write(w, m, record);
-        break;
-    case MOE_MEMBER_IGNORED:
         break;
     }
 }

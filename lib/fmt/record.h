@@ -47,7 +47,6 @@ enum moe_member_type {
     MOE_MEMBER_GROUP,       /* more members of the same mapping, where their record is there */
     MOE_MEMBER_LIST,        /* of mappings */
     MOE_MEMBER_OWN,         /* read and written by functions */
-    MOE_MEMBER_IGNORED,     /* of older files: accepted, not read */
 };
 
 struct moe_record;
@@ -143,7 +142,6 @@ struct moe_record {
      .max = max_, .record = &(record_), .in_line = true, .owned = true}
 #define MOE_OWN(key_, at_, own_)                                                                   \
     {.key = key_, .type = MOE_MEMBER_OWN, .presence = MOE_IF_SET, .at = at_, .own = &(own_)}
-#define MOE_IGNORED(key_) {.key = key_, .type = MOE_MEMBER_IGNORED, .presence = MOE_IF_SET}
 /* clang-format on */
 
 /* A number above 0, as the least of a range. */

@@ -575,8 +575,8 @@ int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, doub
     return status;
 }
 
-int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t newest,
-                          uint32_t *version, struct moe_err *err)
+int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t version,
+                          struct moe_err *err)
 {
     const char *found = NULL;
     uint64_t number = 0;
@@ -586,12 +586,10 @@ int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t new
                                found, format);
     if (status == MOE_OK)
         status = moe_yaml_get_u64(doc, doc->root, "version", UINT32_MAX, true, &number, err);
-    if (status == MOE_OK && (number == 0 || number > newest))
+    if (status == MOE_OK && number != version)
         status = moe_fail(err, MOE_ERR_VERSION,
-                          "%s: %s version %" PRIu64 ", this program reads up to %" PRIu32,
-                          doc->name, format, number, newest);
-    if (version)
-        *version = (uint32_t)number;
+                          "%s: %s version %" PRIu64 ", this program reads version %" PRIu32,
+                          doc->name, format, number, version);
     return status;
 }
 
@@ -626,18 +624,4 @@ static int check_known(struct moe_yaml *doc, const struct moe_yaml_node *node, s
 int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err)
 {
     return check_known(doc, doc->root, err);
-}
-
-static void mark_known(struct moe_yaml_node *node)
-{
-    node->known = true;
-    for (struct moe_yaml_node *m = moe_yaml_members(node); m; m = m->next)
-        mark_known(m);
-}
-
-void moe_yaml_ignore(struct moe_yaml_node *map, const char *key)
-{
-    struct moe_yaml_node *m = moe_yaml_get(map, key);
-    if (m)
-        mark_known(m);
 }

@@ -28,17 +28,15 @@ void moe_yaml_free(struct moe_yaml *doc);
 
 struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc);
 
-/* Checks that the root has `format: FORMAT` and a `version:` from 1 to newest; *version (may be
- * NULL) receives it. Another format is MOE_ERR_FORMAT, a newer version MOE_ERR_VERSION. */
-int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t newest,
-                          uint32_t *version, struct moe_err *err);
+/* Checks that the root has `format: FORMAT` and `version: VERSION`. Another format is
+ * MOE_ERR_FORMAT, another version MOE_ERR_VERSION. */
+int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t version,
+                          struct moe_err *err);
 /* Whether a file begins as one of that format (its first lines have `format: FORMAT`), to choose a
  * reader; false, too, where it cannot be read. */
 bool moe_yaml_file_is(const char *path, const char *format);
 /* MOE_ERR_FORMAT for the first key that no function below was asked for. */
 int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err);
-/* Accepts a member that is no longer read: marks it and everything in it as known. */
-void moe_yaml_ignore(struct moe_yaml_node *map, const char *key);
 
 /*
  * Members of a mapping. Each returns MOE_OK with *out set; a missing member (or null, "~") is

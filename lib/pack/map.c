@@ -270,46 +270,17 @@ int moe_map_adopt(struct moe_map *map, const struct moe_map *part, struct moe_er
     return MOE_OK;
 }
 
-/* The first expert that a map is to know, of those that no other shard knows. */
-static uint64_t first_expert(const struct moe_map *m)
-{
-    const struct moe_importances *i = &m->importances;
-    uint64_t n = (uint64_t)m->n_layers * m->n_experts;
-    if (i->shards.n)
-        return i->shards.held[0];
-    const uint8_t *known = i->there ? memchr(i->known, 1, n) : NULL;
-    return known ? (uint64_t)(known - i->known) : n;
-}
-
-/* Maps of earlier versions do not say their shards, but an expert is never of two. */
-static int join_shards(struct moe_map *sum, const struct moe_map *part, struct moe_err *err)
-{
-    struct moe_importances *to = &sum->importances;
-    const struct moe_importances *from = &part->importances;
-    uint64_t n = (uint64_t)sum->n_layers * sum->n_experts;
-    if (to->shards.n && from->shards.n)
-        return moe_shards_join(&to->shards, &from->shards, err);
-    for (uint64_t i = 0; i < n && to->there && from->there; i++)
-        if (to->known[i] && from->known[i])
-            return moe_fail(err, MOE_ERR_USAGE,
-                            "the importance of layer %" PRIu64 " expert %" PRIu64
-                            " is there already",
-                            i / sum->n_experts, i % sum->n_experts);
-    moe_shards_release(&to->shards);
-    return MOE_OK;
-}
-
 int moe_map_merge(struct moe_map *sum, struct moe_map *part, struct moe_err *err)
 {
     const char *differs = difference(sum, part);
     if (differs)
         return moe_fail(err, MOE_ERR_USAGE, "the bit maps do not belong together: another %s",
                         differs);
-    uint64_t first = first_expert(sum), other = first_expert(part);
-    int status = join_shards(sum, part, err);
-    if (status != MOE_OK)
-        return status;
-    if (other < first) {
+    if (!sum->importances.there || !part->importances.there)
+        return moe_fail(err, MOE_ERR_USAGE, "a bit map without importances cannot be merged");
+    bool exchange = part->importances.shards.held[0] < sum->importances.shards.held[0];
+    MOE_TRY(moe_shards_join(&sum->importances.shards, &part->importances.shards, err));
+    if (exchange) {
         struct moe_map exchanged = *sum;
         *sum = *part;
         *part = exchanged;
@@ -317,10 +288,7 @@ int moe_map_merge(struct moe_map *sum, struct moe_map *part, struct moe_err *err
         part->importances.shards = sum->importances.shards;
         sum->importances.shards = joined;
     }
-    status = moe_map_adopt(sum, part, err);
-    if (status == MOE_OK && sum->importances.shards.n == 0 && moe_map_complete(sum))
-        status = moe_shards_set(&sum->importances.shards, 0, 1, err);
-    return status;
+    return moe_map_adopt(sum, part, err);
 }
 
 bool moe_map_complete(const struct moe_map *map)
@@ -339,22 +307,14 @@ static uint64_t n_known(const struct moe_map *map)
 
 int moe_map_check_whole(const struct moe_map *map, struct moe_err *err)
 {
-    uint64_t n = (uint64_t)map->n_layers * map->n_experts;
-    if (map->importances.shards.n)
-        return moe_shards_check_whole(&map->importances.shards, err);
-    if (moe_map_complete(map))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_USAGE,
-                    "the importances of %" PRIu64 " of %" PRIu64
-                    " experts are missing (--partial merges those there are)",
-                    n - n_known(map), n);
+    return moe_shards_check_whole(&map->importances.shards, err);
 }
 
 int moe_map_check_finished(const struct moe_map *map, struct moe_err *err)
 {
     uint64_t n = (uint64_t)map->n_layers * map->n_experts, known = n_known(map);
     uint64_t all = moe_shards_items(&map->importances.shards, n);
-    if (!map->importances.there || map->importances.shards.n == 0 || known == all)
+    if (!map->importances.there || known == all)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
                     "was left by an interrupted run, with %" PRIu64 " of %" PRIu64
@@ -1204,7 +1164,7 @@ static int check_importances(struct moe_record_reader *r, struct moe_yaml_node *
         status = moe_yaml_fail(r->doc, map, r->err,
                                "'adaptive' does not count the experts that 'layers' have");
     for (uint64_t e = 0; e < (uint64_t)m->n_layers * m->n_experts; e++)
-        if (status == MOE_OK && i->shards.n && i->known[e] &&
+        if (status == MOE_OK && i->known[e] &&
             !moe_shards_hold(&i->shards, (uint32_t)(e % i->shards.n)))
             status = moe_yaml_fail(r->doc, moe_yaml_get(map, "layers"), r->err,
                                    "layer %" PRIu64 " expert %" PRIu64 " is of another shard",
@@ -1239,7 +1199,6 @@ static const struct moe_member map_members[] = {
     MOE_SECTION(MOE_IF_SET, "fate", 0, map_fate_record),
     MOE_SECTION(MOE_IF_SET, "hobbit", 0, map_hobbit_record),
     MOE_SECTION(MOE_IF_SET, "routing", 0, map_routing_record),
-    MOE_IGNORED("structures"), /* of a dropped experiment, in older maps */
 };
 static const struct moe_record map_record = {MOE_RECORD(map_members)};
 static const struct moe_record_format map_format = {"moe-map",      "Bit map",   MOE_MAP_VERSION,

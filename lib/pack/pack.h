@@ -40,7 +40,7 @@ enum moe_pack_section {
     MOE_PACK_CHAT,       /* chat template source text as the checkpoint has it; may be empty */
     MOE_PACK_PROVENANCE, /* JSON text: how the pack was made (tool, options, source), for --list */
     MOE_PACK_SAMPLING,   /* JSON text: how the model's makers draw tokens (model/sampling.h); empty
-                            where they do not say, as in older packs */
+                            where they do not say */
     MOE_PACK_N_SECTIONS
 };
 
@@ -104,8 +104,9 @@ struct moe_expert_extent {
 struct moe_pack; /* opened for reading */
 
 /* Opens, checks the header, every section's checksum, all bounds, overlaps and sizes; the weights
- * themselves are not read. MOE_ERR_FORMAT: damaged or not a pack; MOE_ERR_VERSION: a newer one. A
- * directory or a .gguf or .safetensors file is refused with the moe-quantize command to use. */
+ * themselves are not read. MOE_ERR_FORMAT: damaged or not a pack; MOE_ERR_VERSION: of another
+ * version. A directory or a .gguf or .safetensors file is refused with the moe-quantize command to
+ * use. */
 int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err);
 /* A pack's file in memory, whole. */
 struct moe_pack_image {

@@ -207,8 +207,7 @@ int moe_plan_new(struct moe_plan **out, uint32_t n_layers, uint32_t n_experts, u
                  struct moe_err *err);
 void moe_plan_free(struct moe_plan *plan); /* NULL is fine */
 
-/* What a decoded token, or a token of prompts, is expected to take; below 0: not known. A plan of
- * an earlier version does not know handling: it is then part of the others. */
+/* What a decoded token, or a token of prompts, is expected to take; below 0: not known. */
 struct moe_components moe_plan_components(const struct moe_plan *plan, bool prompts);
 
 /* What following it comes to, for exactness.h. Borrows the plan. */

@@ -8,7 +8,7 @@ bool moe_split_shared(const struct moe_origins *a, const struct moe_origins *b)
 {
     for (uint32_t i = 0; i < a->n; i++) {
         const struct moe_origin *x = &a->items[i], *y = moe_origins_find(b, x);
-        if (!y || x->shards.n == 0 || y->shards.n == 0)
+        if (!y)
             continue;
         if (x->shards.n != y->shards.n) /* parts of other sizes meet somewhere */
             return true;

@@ -182,10 +182,9 @@ static int read_shards(struct moe_record_reader *r, struct moe_yaml_node *map,
     struct moe_shards *s = (struct moe_shards *)((char *)record + m->at);
     struct moe_yaml_node *section = NULL, *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_map(r->doc, map, m->key, false, &section, r->err);
-    if (!section)
-        return status;
-    status = moe_yaml_get_u32(r->doc, section, "of", MOE_MAX_SHARDS, true, &s->n, r->err);
+    int status = moe_yaml_get_map(r->doc, map, m->key, true, &section, r->err);
+    if (status == MOE_OK)
+        status = moe_yaml_get_u32(r->doc, section, "of", MOE_MAX_SHARDS, true, &s->n, r->err);
     if (status == MOE_OK && s->n == 0)
         status =
             moe_yaml_fail(r->doc, section, r->err, "'of' must be from 1 to %d", MOE_MAX_SHARDS);
@@ -209,11 +208,6 @@ static int read_shards(struct moe_record_reader *r, struct moe_yaml_node *map,
     return MOE_OK;
 }
 
-static bool shards_are_there(const struct moe_member *m, const void *record)
-{
-    return ((const struct moe_shards *)((const char *)record + m->at))->n > 0;
-}
-
 static void write_shards(struct moe_record_writer *w, const struct moe_member *m,
                          const void *record)
 {
@@ -227,7 +221,7 @@ static void write_shards(struct moe_record_writer *w, const struct moe_member *m
     moe_emit_close(&w->emit);
 }
 
-const struct moe_member_own moe_shards_member = {read_shards, write_shards, shards_are_there};
+const struct moe_member_own moe_shards_member = {read_shards, write_shards, NULL};
 
 /* ---- Origins ---- */
 
@@ -488,14 +482,7 @@ static const struct moe_member origin_members[] = {
     MOE_OWN("shards", offsetof(struct moe_origin, shards), moe_shards_member),
 };
 
-static int check_origin(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
-{
-    return ((struct moe_origin *)record)->shards.n
-               ? MOE_OK
-               : moe_yaml_fail(r->doc, map, r->err, "'shards' is missing");
-}
-
-static const struct moe_record origin_record = {MOE_RECORD(origin_members), check_origin};
+static const struct moe_record origin_record = {MOE_RECORD(origin_members)};
 
 static const struct moe_member origins_members[] = {
     {.key = "origins",
@@ -511,8 +498,10 @@ static const struct moe_member origins_members[] = {
 
 static int check_origins(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
-    const char *problem = moe_origins_problem(record);
-    return problem ? moe_yaml_fail(r->doc, moe_yaml_get(map, "origins"), r->err, "%s", problem)
+    const struct moe_origins *o = record;
+    const char *problem = o->n ? moe_origins_problem(o) : "'origins' is missing";
+    return problem ? moe_yaml_fail(r->doc, o->n ? moe_yaml_get(map, "origins") : map, r->err, "%s",
+                                   problem)
                    : MOE_OK;
 }
 

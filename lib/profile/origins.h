@@ -16,8 +16,8 @@
 enum { MOE_MAX_SHARDS = 1 << 20 };
 
 struct moe_shards {
-    uint32_t n;      /* that make the whole; 0: not known, of files of earlier versions */
-    uint32_t n_held; /* at least 1 where n is known */
+    uint32_t n;      /* that make the whole; 0: nothing is held */
+    uint32_t n_held; /* at least 1 where n is not 0 */
     uint32_t *held;  /* rising, counted from 0; owned */
 };
 
@@ -45,8 +45,7 @@ int moe_shards_check_whole(const struct moe_shards *s, struct moe_err *err);
 /* "shard 2 of 7", "shards 1, 3-5 of 7", "all". */
 void moe_shards_print(const struct moe_shards *s, struct moe_buf *out);
 
-/* A struct moe_shards as a member of a file: "shards: {of: 7, held: [2, 4]}", counted from 1. Where
- * it is missing they are not known. */
+/* A struct moe_shards as a member of a file: "shards: {of: 7, held: [2, 4]}", counted from 1. */
 extern const struct moe_member_own moe_shards_member;
 
 /*
@@ -71,7 +70,7 @@ struct moe_origin {
 };
 
 struct moe_origins {
-    uint32_t n;               /* 0: not known, of files of earlier versions and imported ones */
+    uint32_t n;               /* 0: not known, of imported and drawn traces */
     struct moe_origin *items; /* by rising fingerprints of texts, so in one order always; owned */
 };
 
@@ -101,7 +100,7 @@ int moe_origins_check(const struct moe_origins *o, bool partial, struct moe_err 
 /* A line "Holds shard 2 of 7 of 24 documents"; nothing where all is there. */
 void moe_origins_print(const struct moe_origins *o, struct moe_buf *out);
 
-/* The member "origins" of a file, as a group; it may be missing. */
+/* The member "origins" of a file, as a group. */
 extern const struct moe_record moe_origins_record;
 
 #endif

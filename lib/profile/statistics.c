@@ -96,22 +96,12 @@ bool moe_statistics_has_decoded(const struct moe_statistics *s)
     return false;
 }
 
-bool moe_statistics_has_tokens(const struct moe_statistics *s)
-{
-    bool any = false;
-    for (uint32_t l = 0; l < s->shape.n_layers; l++)
-        any |= moe_accuracy_at(s, l, MOE_PREDICT_TOKEN)[MOE_ACC_TOKENS] > 0;
-    return any;
-}
-
 const uint64_t *moe_statistics_placement(const struct moe_statistics *s)
 {
     return s->series[moe_statistics_has_decoded(s) ? MOE_S_DECODED : MOE_S_ACTIVATIONS];
 }
 
 /* ---- Making and merging ---- */
-
-_Static_assert(MOE_S_TOKEN_ACCURACY == MOE_N_SERIES - 1, "fingerprints leave it out by its place");
 
 static uint64_t n_numbers(const struct moe_statistics_shape *shape)
 {
@@ -222,27 +212,16 @@ static int merge_paths(struct moe_path_table *sum, const struct moe_path_table *
     return status;
 }
 
-/* Whether none of its decoded tokens were left out of MOE_S_DECODED. */
-static bool has_all_decoded(const struct moe_statistics *s)
-{
-    return s->totals[MOE_TOTAL_TOKENS] == 0 || moe_statistics_has_decoded(s);
-}
-
 uint64_t moe_statistics_fingerprint(const struct moe_statistics *s)
 {
-    /* Without an encoder as before there were any. */
-    uint64_t n_totals = s->shape.n_encoder ? MOE_N_TOTALS : MOE_TOTAL_SOURCE;
-    uint64_t totals = moe_hash64(s->totals, n_totals * sizeof *s->totals);
-    uint64_t n = n_numbers(&s->shape);
-    if (!moe_statistics_has_tokens(s)) /* as before that was counted: it is the last series */
-        n -= s->shape.n_layers * moe_series_length(&s->shape, MOE_S_TOKEN_ACCURACY);
-    return moe_hash64_chain(totals, s->series[0], n * sizeof *s->series[0]);
+    uint64_t totals = moe_hash64(s->totals, sizeof s->totals);
+    return moe_hash64_chain(totals, s->series[0], n_numbers(&s->shape) * sizeof *s->series[0]);
 }
 
 int moe_statistics_check_finished(const struct moe_statistics *s, struct moe_err *err)
 {
     uint64_t there = s->totals[MOE_TOTAL_DOCUMENTS], all = moe_origins_documents(&s->origins);
-    if (s->origins.n == 0 || there == all)
+    if (there == all)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_USAGE,
                     "was left by an interrupted run, with %" PRIu64 " of %" PRIu64
@@ -278,13 +257,10 @@ int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *
     int status = check_shapes(&sum->shape, &part->shape, err);
     if (status != MOE_OK)
         return status;
-    bool all_decoded = has_all_decoded(sum) && has_all_decoded(part);
     for (int i = 0; i < MOE_N_TOTALS; i++)
         sum->totals[i] += part->totals[i];
     for (uint64_t i = 0; i < n_numbers(&sum->shape); i++)
         sum->series[0][i] += part->series[0][i];
-    for (uint32_t l = 0; l < sum->shape.n_layers && !all_decoded; l++)
-        memset(moe_series_at(sum, MOE_S_DECODED, l), 0, sum->shape.n_experts * sizeof(uint64_t));
     moe_requests_merge(&sum->requests, &part->requests);
     status = merge_paths(sum->paths, part->paths, err);
     return status == MOE_OK ? merge_paths(sum->whole, part->whole, err) : status;
@@ -294,9 +270,7 @@ int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics
                          struct moe_err *err)
 {
     int status = check_shapes(&sum->shape, &part->shape, err);
-    if (sum->origins.n == 0 || part->origins.n == 0)
-        moe_origins_release(&sum->origins);
-    else if (status == MOE_OK)
+    if (status == MOE_OK)
         status = moe_origins_join(&sum->origins, &part->origins, err);
     return status == MOE_OK ? moe_statistics_add(sum, part, err) : status;
 }
@@ -804,8 +778,6 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
     int status = MOE_OK;
     if (s->document->n_tokens == 0 || (s->shape.n_encoder && s->document->n_source == 0))
         return MOE_OK;
-    /* Not beside texts of an earlier version, of which they are not known. */
-    bool counts_decoded = s->totals[MOE_TOTAL_TOKENS] == 0 || moe_statistics_has_decoded(s);
     s->totals[MOE_TOTAL_DOCUMENTS]++;
     s->totals[MOE_TOTAL_TOKENS] += s->document->n_tokens;
     s->totals[MOE_TOTAL_SOURCE] += s->document->n_source;
@@ -814,7 +786,7 @@ int moe_statistics_end(struct moe_statistics *s, struct moe_err *err)
     for (uint32_t l = 0; l < s->shape.n_layers; l++) {
         uint64_t *counts = s->document->counts;
         uint32_t n = moe_document_tokens(s, l);
-        bool decodes = counts_decoded && l >= s->shape.n_encoder;
+        bool decodes = l >= s->shape.n_encoder;
         uint64_t *activations = moe_series_at(s, MOE_S_ACTIVATIONS, l);
         count_experts(s, l, 0, n, counts);
         for (uint32_t e = 0; e < s->shape.n_experts; e++)

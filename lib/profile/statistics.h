@@ -232,13 +232,10 @@ static inline uint64_t *moe_accuracy_at(const struct moe_statistics *s, uint32_t
                : moe_series_at(s, MOE_S_ACCURACY, layer) + predictor * MOE_N_ACCURACIES;
 }
 
-/* Whether the activations of decoded tokens are known: earlier versions did not count them, and
- * without any there is nothing to count. */
+/* Whether any token counts as decoded; else all are of prompts. */
 bool moe_statistics_has_decoded(const struct moe_statistics *s);
-/* Whether it is known how well tokens predict: any of them had an earlier one in its document. */
-bool moe_statistics_has_tokens(const struct moe_statistics *s);
 /* [n_layers][n_experts] uses that decide where experts are placed (DAOP IV-A): by decoded tokens,
- * or by all where those are not known. */
+ * or by all where there are none. */
 const uint64_t *moe_statistics_placement(const struct moe_statistics *s);
 
 /* Bytes that they take, a document being counted included, and the tables of paths, which grow with
@@ -287,8 +284,7 @@ bool moe_statistics_same_model(const struct moe_statistics_shape *a,
 int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *part,
                        struct moe_err *err);
 /* The same for shards of a run, or whole runs over different texts: joins their origins first
- * (moe_origins_join; moe_origins_check follows the last). Where either's are not known the sum's
- * are not. */
+ * (moe_origins_join; moe_origins_check follows the last). */
 int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
                          struct moe_err *err);
 

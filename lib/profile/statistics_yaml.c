@@ -33,18 +33,6 @@ static bool is_list(enum moe_series series)
     return series != MOE_S_PAIRS && series != MOE_S_ACCURACY;
 }
 
-/* Files of earlier versions lack these, and those of texts that had none of them. */
-static bool may_lack(enum moe_series series)
-{
-    return series == MOE_S_DECODED || series == MOE_S_TOKEN_ACCURACY;
-}
-
-static bool lacks(const struct moe_statistics *s, enum moe_series series)
-{
-    return (series == MOE_S_DECODED && !moe_statistics_has_decoded(s)) ||
-           (series == MOE_S_TOKEN_ACCURACY && !moe_statistics_has_tokens(s));
-}
-
 static bool is_signed(enum moe_series series)
 {
     return series == MOE_S_COSINES;
@@ -111,7 +99,7 @@ static void put_layer(struct moe_emit *e, const struct moe_statistics *s, uint32
     moe_emit_open_map(e, NULL);
     moe_emit_u64(e, "layer", layer);
     for (int i = 0; i < MOE_N_SERIES; i++)
-        if (is_list(i) && !lacks(s, i))
+        if (is_list(i))
             put_numbers(e, moe_series_name(i), moe_series_at(s, i, layer),
                         moe_series_length(&s->shape, i), is_signed(i));
     moe_emit_open_map(e, moe_series_name(MOE_S_ACCURACY));
@@ -271,8 +259,7 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
         status = moe_yaml_fail(r->doc, map, r->err, "layer %" PRIu64 " where %" PRIu32 " belongs",
                                number, layer);
     for (int i = 0; i < MOE_N_SERIES && status == MOE_OK; i++) {
-        bool absent = may_lack(i) && !moe_yaml_get(map, moe_series_name(i));
-        if (!is_list(i) || absent)
+        if (!is_list(i))
             continue;
         status = read_series(r, map, moe_series_name(i), is_signed(i), moe_series_at(s, i, layer),
                              moe_series_length(&s->shape, i));
@@ -472,7 +459,7 @@ static int check_sums(struct reading *r)
 {
     const struct moe_statistics *s = r->s;
     uint64_t whole = 0, unused, most = moe_origins_documents(&s->origins);
-    if (s->origins.n && s->totals[MOE_TOTAL_DOCUMENTS] > most)
+    if (s->totals[MOE_TOTAL_DOCUMENTS] > most)
         return moe_yaml_fail(r->doc, moe_yaml_root(r->doc), r->err,
                              "%" PRIu64 " documents, its shards have %" PRIu64,
                              s->totals[MOE_TOTAL_DOCUMENTS], most);
@@ -498,7 +485,7 @@ int moe_statistics_read(struct moe_statistics **out, const char *path, struct mo
     *out = NULL;
     int status = moe_yaml_read(&r.doc, path, MAX_FILE_BYTES, err);
     if (status == MOE_OK)
-        status = moe_yaml_check_format(r.doc, "moe-stats", FORMAT_VERSION, NULL, err);
+        status = moe_yaml_check_format(r.doc, "moe-stats", FORMAT_VERSION, err);
     if (status == MOE_OK)
         status = moe_record_read_map(&(struct moe_record_reader){r.doc, &head, err},
                                      moe_yaml_root(r.doc), &head_record, &head);

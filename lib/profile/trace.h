@@ -25,8 +25,7 @@
 #include "profile/statistics.h"
 
 enum {
-    MOE_TRACE_VERSION = 5, /* without tokens' ids 4 is written, without static routing too 3,
-                              without an encoder too 2 */
+    MOE_TRACE_VERSION = 1,
 };
 
 /* Those that apply a router to something: as a mask of 1 << enum moe_predictor. */
@@ -128,7 +127,7 @@ void moe_trace_abort(struct moe_trace_writer *w);
 bool moe_trace_is(const char *path);
 
 /* Checks the header and the sizes of experts; the rest is checked as it is read. MOE_ERR_FORMAT:
- * damaged, cut off or not a trace; MOE_ERR_VERSION: a newer one. */
+ * damaged, cut off or not a trace; MOE_ERR_VERSION: of another version. */
 int moe_trace_open(struct moe_trace **out, const char *path, struct moe_err *err);
 /* The same of what moe_trace_save left, though more may follow, half-written. Only for origins and
  * shape, and for moe_trace_continue. */
@@ -140,7 +139,7 @@ void moe_trace_close(struct moe_trace *t);
 const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t);
 const struct moe_trace_totals *moe_trace_totals(const struct moe_trace *t);
 uint64_t moe_trace_file_bytes(const struct moe_trace *t);
-/* None: imported, or of an earlier version. */
+/* None for imported and drawn traces. */
 const struct moe_origins *moe_trace_origins(const struct moe_trace *t);
 
 struct moe_trace_token {

@@ -54,9 +54,6 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape);
 /* Whether both have the same layers, scores and sizes of experts, and are of the same model. */
 bool trace_same_shape(const struct moe_trace_shape *a, const struct moe_trace_shape *b);
 
-/* The version that a trace of this shape is written as. */
-uint32_t trace_version(const struct moe_trace_shape *shape);
-
 /* Before compression: of the frame that names the variants and gives experts' sizes. */
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape);
 

@@ -96,12 +96,6 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
     return f;
 }
 
-uint32_t trace_version(const struct moe_trace_shape *shape)
-{
-    bool any = memchr(shape->is_static, 1, shape->n_layers) != NULL;
-    return shape->has_ids ? MOE_TRACE_VERSION : any ? 4 : shape->n_encoder ? 3 : 2;
-}
-
 uint64_t trace_description_bytes(const struct moe_trace_shape *shape)
 {
     return shape->n_variants *
@@ -148,7 +142,7 @@ const char *trace_shape_problem(const struct moe_trace_shape *s)
 
 /* `part`: of a trace that is being written, where the header may be behind what follows. */
 static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint32_t *n_origins,
-                       bool *has_static, struct moe_err *err)
+                       struct moe_err *err)
 {
     uint8_t header[TRACE_HEADER_BYTES] = {0};
     struct moe_trace_shape *s = &t->shape;
@@ -164,10 +158,10 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
     struct moe_cursor c = moe_cursor_over(header, TRACE_CHECKSUM_AT);
     moe_cursor_take(&c, 4);
     uint32_t version = moe_cursor_u32(&c);
-    if (there == sizeof header && (version == 0 || version > MOE_TRACE_VERSION))
+    if (there == sizeof header && version != MOE_TRACE_VERSION)
         return moe_fail(err, MOE_ERR_VERSION,
-                        "%s: a trace of version %" PRIu32 "; this program reads versions up to %d",
-                        t->path, version, MOE_TRACE_VERSION);
+                        "%s: trace version %" PRIu32 ", this program reads version %d", t->path,
+                        version, MOE_TRACE_VERSION);
     t->file_bytes = moe_cursor_u64(&c);
     if (there < sizeof header)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: ends within its header (cut off)", t->path);
@@ -180,8 +174,6 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
         return moe_fail(err, MOE_ERR_FORMAT, "%s: has %" PRIu64 " of %" PRIu64 " bytes (%s)",
                         t->path, file_bytes, t->file_bytes,
                         file_bytes < t->file_bytes ? "cut off" : "file damaged");
-    *has_static = version >= 4;
-    s->has_ids = version >= 5;
     s->source_fingerprint = moe_cursor_u64(&c);
     s->n_layers = moe_cursor_u32(&c);
     s->n_experts = moe_cursor_u32(&c);
@@ -194,10 +186,10 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
     t->totals.prompt_tokens = moe_cursor_u64(&c);
     *n_origins = moe_cursor_u32(&c);
     s->n_encoder = moe_cursor_u32(&c);
-    uint64_t reserved = moe_cursor_u64(&c);
+    uint32_t has_ids = moe_cursor_u32(&c), reserved = moe_cursor_u32(&c);
+    s->has_ids = has_ids == 1;
     const char *problem = trace_shape_problem(s);
-    if (!problem && (reserved != 0 || (version == 1 && *n_origins != 0) ||
-                     (version < 3 && s->n_encoder != 0) || (version == 3 && s->n_encoder == 0)))
+    if (!problem && (has_ids > 1 || reserved != 0))
         problem = "reserved bytes are not zero";
     if (!problem && *n_origins > MOE_MAX_ORIGINS)
         problem = "more origins than there can be";
@@ -252,8 +244,7 @@ static int read_static(struct moe_trace *t, struct moe_err *err)
     int status = trace_read_frame(t, s->n_layers, &stored, err);
     if (status != MOE_OK)
         return status;
-    bool any = s->has_ids || memchr(t->raw.data, 1, t->raw.size);
-    bool valid = t->raw.size == s->n_layers && any;
+    bool valid = t->raw.size == s->n_layers;
     for (uint64_t i = 0; valid && i < t->raw.size; i++)
         valid = t->raw.data[i] <= 1;
     if (!valid)
@@ -316,17 +307,16 @@ static int open_trace(struct moe_trace **out, const char *path, int fd, uint64_t
         return MOE_ERR_MEMORY;
     }
     uint32_t n_origins = 0;
-    bool has_static = false;
     int status = MOE_OK;
     t->fd = fd;
     if (!(t->path = moe_strndup(path, strlen(path), err)) || !(t->zstd = ZSTD_createDCtx()))
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path);
     if (status == MOE_OK)
-        status = read_header(t, file_bytes, part, &n_origins, &has_static, err);
+        status = read_header(t, file_bytes, part, &n_origins, err);
     t->at = TRACE_HEADER_BYTES;
     if (status == MOE_OK)
         status = read_description(t, err);
-    if (status == MOE_OK && has_static)
+    if (status == MOE_OK)
         status = read_static(t, err);
     if (status == MOE_OK)
         status = trace_take_origins(t, n_origins, err);

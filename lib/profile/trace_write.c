@@ -170,11 +170,9 @@ static int write_description(struct moe_trace_writer *w, struct moe_err *err)
     return write_frame(w, err);
 }
 
-/* Which layers choose by the token, where any does. */
+/* Which layers choose by the token. */
 static int write_static(struct moe_trace_writer *w, struct moe_err *err)
 {
-    if (trace_version(&w->shape) < 4)
-        return MOE_OK;
     moe_buf_clear(&w->raw);
     moe_buf_append(&w->raw, w->shape.is_static, w->shape.n_layers);
     return write_frame(w, err);
@@ -372,7 +370,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     struct moe_buf *b = &w->raw;
     moe_buf_clear(b);
     moe_buf_append(b, TRACE_MAGIC, 4);
-    moe_buf_u32(b, trace_version(s));
+    moe_buf_u32(b, MOE_TRACE_VERSION);
     moe_buf_u64(b, w->at);
     moe_buf_u64(b, s->source_fingerprint);
     moe_buf_u32(b, s->n_layers);
@@ -386,6 +384,7 @@ static int write_header(struct moe_trace_writer *w, struct moe_err *err)
     moe_buf_u64(b, w->totals.prompt_tokens);
     moe_buf_u32(b, w->n_origins);
     moe_buf_u32(b, s->n_encoder);
+    moe_buf_u32(b, s->has_ids);
     while (b->size < TRACE_CHECKSUM_AT && !b->failed)
         moe_buf_u8(b, 0);
     if (!b->failed)
@@ -576,8 +575,8 @@ static int check_trace(struct moe_trace *t, struct moe_err *err)
     int status = MOE_OK;
     if (t->origins.n == 0)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: does not say which shard of which texts it is (imported, or of an "
-                        "earlier version), so it cannot be merged",
+                        "%s: is imported and does not say which texts it is from, so it cannot be "
+                        "merged",
                         t->path);
     if (t->totals.sequences != all)
         return moe_fail(err, MOE_ERR_USAGE,

@@ -74,8 +74,8 @@ static int check(const struct moe_replay *r, const struct moe_statistics *statis
     if (r->history.recalls && !t->has_ids)
         return moe_fail(err, MOE_ERR_USAGE,
                         "the trace does not say which tokens it is of, which --predict token and "
-                        "--protect-tokens go by (a trace that moe-profile makes from texts does, "
-                        "but not one of an earlier version)");
+                        "--protect-tokens go by (a trace that moe-profile makes from texts "
+                        "does)");
     if (r->by == MOE_PREDICT_BY_NOTHING || r->assumed > 0)
         return MOE_OK;
     if (moe_predicts_from_paths(r->by)) {

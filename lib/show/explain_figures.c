@@ -63,44 +63,6 @@ static void advise(struct moe_advice *out, uint32_t *n, struct moe_advice advice
     ++*n;
 }
 
-/* Between two steps on the line through them; beyond the last one, what that gives; NAN without
- * steps. */
-static double speed_at(const struct moe_plan_step *steps, uint32_t n, double amount)
-{
-    for (uint32_t i = 1; i < n; i++) {
-        double from = steps[i - 1].amount, to = steps[i].amount;
-        if (amount >= from && amount <= to && to > from)
-            return steps[i - 1].decode_tokens_per_second +
-                   (amount - from) / (to - from) *
-                       (steps[i].decode_tokens_per_second - steps[i - 1].decode_tokens_per_second);
-    }
-    return n && amount >= steps[n - 1].amount ? steps[n - 1].decode_tokens_per_second : NAN;
-}
-
-static void advise_by_steps(const struct moe_plan *plan, struct moe_advice *out, uint32_t *n)
-{
-    double memory = (double)(plan->memory.total ? plan->memory.total : plan->memory.experts);
-    double rate = plan->pace.load_rate;
-    struct moe_plan_bounds b = moe_plan_bounds(plan);
-    double saved = known(plan->expected.compute_seconds) / 2;
-    if (memory > 0)
-        advise(out, n,
-               (struct moe_advice){MOE_ALTERNATIVE_MEMORY, 2 * memory, 2, "",
-                                   moe_plan_gain(plan, speed_at(plan->memory_steps,
-                                                                plan->n_memory_steps, 2 * memory)),
-                                   false});
-    if (rate > 0)
-        advise(out, n,
-               (struct moe_advice){
-                   MOE_ALTERNATIVE_LINK, 2 * rate, 2, "",
-                   moe_plan_gain(plan, speed_at(plan->rate_steps, plan->n_rate_steps, 2 * rate)),
-                   false});
-    if (b.total > saved)
-        advise(out, n,
-               (struct moe_advice){MOE_ALTERNATIVE_PROCESSOR, 2, 2, "",
-                                   b.total / (b.total - saved) - 1, true});
-}
-
 uint32_t moe_plan_advice(const struct moe_plan *plan,
                          struct moe_advice out[MOE_PLAN_MAX_ALTERNATIVES])
 {
@@ -109,10 +71,8 @@ uint32_t moe_plan_advice(const struct moe_plan *plan,
         const struct moe_plan_alternative *a = &plan->alternatives[i];
         advise(out, &n,
                (struct moe_advice){a->what, a->amount, a->times, a->precision,
-                                   moe_plan_gain(plan, a->decode_tokens_per_second), false});
+                                   moe_plan_gain(plan, a->decode_tokens_per_second)});
     }
-    if (plan->n_alternatives == 0)
-        advise_by_steps(plan, out, &n);
     return n;
 }
 

@@ -30,15 +30,12 @@ double moe_plan_hit_rate_error(const struct moe_plan *plan);
 const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps, uint32_t n,
                                                double amount);
 
-/* What would make decoding faster, all else as planned: by the plan's alternatives, or where an
- * earlier version made it without them, by its steps of memory and link at twice the present
- * amount (and what a processor twice as fast would save at most). */
+/* What would make decoding faster, all else as planned: one of the plan's alternatives. */
 struct moe_advice {
     enum moe_alternative what;
     double amount, times; /* as an alternative has them */
     const char *precision;
     double gain; /* share by which tokens/s grow */
-    bool at_most;
 };
 #define MOE_ADVICE_GAIN 0.01 /* a smaller gain is no advice */
 /* The largest gain first; returns how many. */

@@ -941,7 +941,6 @@ static void put_advice(struct moe_emit *e, const struct moe_plan *plan)
         if (advice[i].precision[0])
             moe_emit_text(e, "precision", advice[i].precision);
         put_number(e, "gain", advice[i].gain);
-        moe_emit_bool(e, "at_most", advice[i].at_most);
         moe_emit_close(e);
     }
     moe_emit_close(e);

@@ -99,8 +99,7 @@ static void put_uses(const struct moe_statistics *s, struct moe_screen screen, s
                            ? "Where experts are placed by frequency (--init, --alloc), the rest of "
                              "each text counts, not its prompt."
                            : "Where experts are placed by frequency (--init, --alloc), prompts "
-                             "count as well: the rest of the texts was not counted apart (an "
-                             "earlier version made the statistics, or all of a text is prompt).");
+                             "count as well: all of each text is prompt.");
 }
 
 static void put_predictors(const struct moe_statistics *s, struct moe_screen screen,

@@ -325,7 +325,7 @@ void moe_show_map_line(const struct moe_map *map, struct moe_buf *out)
     if (!c->there) {
         moe_buf_text(out, moe_map_complete(map) ? "importances of all experts"
                                                 : "importances of some experts");
-        if (map->importances.shards.n && !moe_shards_whole(&map->importances.shards)) {
+        if (map->importances.there && !moe_shards_whole(&map->importances.shards)) {
             moe_buf_text(out, ", ");
             moe_shards_print(&map->importances.shards, out);
         }

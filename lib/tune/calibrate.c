@@ -62,13 +62,13 @@ static int adopt(struct calibration *c, const struct moe_map *from, const char *
     return status == MOE_OK ? MOE_OK : moe_err_prefix(err, "%s", name);
 }
 
-/* Earlier versions did not say which shard was interrupted. */
+/* What an interrupted run left must be of this shard. */
 static int check_shard(const struct calibration *c, const struct moe_map *before,
                        struct moe_err *err)
 {
     const struct moe_shards *left = &before->importances.shards;
     struct moe_buf which = {0};
-    if (left->n == 0 || moe_shards_same(left, &c->map->importances.shards))
+    if (moe_shards_same(left, &c->map->importances.shards))
         return MOE_OK;
     moe_shards_print(left, &which);
     moe_buf_u8(&which, 0);

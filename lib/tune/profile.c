@@ -152,11 +152,11 @@ static int describe(struct profiling *p, uint64_t pack_fingerprint, struct moe_e
     return status;
 }
 
-/* What an interrupted run left must be of the same origin; earlier versions did not say. */
+/* What an interrupted run left must be of the same origin. */
 static int check_origin(const char *path, const struct moe_origins *left,
                         const struct moe_origins *wanted, struct moe_err *err)
 {
-    const char *differs = left->n ? moe_origins_difference(left, wanted) : NULL;
+    const char *differs = moe_origins_difference(left, wanted);
     return differs ? moe_fail(err, MOE_ERR_USAGE, "%s: was made from %s; remove it or give those",
                               path, differs)
                    : MOE_OK;

@@ -43,6 +43,10 @@ static struct moe_map *half_of(const uint8_t *data, size_t n, uint64_t h)
         return NULL;
     struct moe_importances *i = &half->importances;
     moe_shards_release(&i->shards);
+    if (!fuzz_must(FUZZ_TRY(moe_shards_set(&i->shards, (uint32_t)h, 2, &err)))) {
+        moe_map_free(half);
+        return NULL;
+    }
     for (uint64_t e = 0; i->there && e < (uint64_t)half->n_layers * half->n_experts; e++)
         i->known[e] = i->known[e] && e % 2 == h;
     return half;
@@ -63,8 +67,10 @@ static void check_merge(const struct moe_map *map, const uint8_t *data, size_t n
     for (enum moe_metric metric = 0; metric < MOE_N_METRICS; metric++)
         sum += moe_loss_in(&map->choice.loss, metric) + moe_loss_error(&map->choice.loss, metric);
     sum += moe_map_loss(map, &map->choice.loss) + moe_map_loss_error(map, &map->choice.loss);
-    if (halves[0] && halves[1] && fuzz_must(FUZZ_TRY(moe_map_merge(halves[0], halves[1], &err))) &&
-        map->importances.shards.n == 0 && !moe_map_complete(map)) {
+    const struct moe_importances *i = &map->importances;
+    if (halves[0] && halves[1] && i->there &&
+        fuzz_must(FUZZ_TRY(moe_map_merge(halves[0], halves[1], &err))) && i->shards.n == 1 &&
+        i->adaptive.estimated == 0) {
         if (moe_map_write(map, &first, &err) != MOE_OK ||
             moe_map_write(halves[0], &second, &err) != MOE_OK)
             abort();

@@ -2,15 +2,12 @@
  * A trace.
  *
  * The reader's checks lie behind checksums and compression that no mutation gets right. So the
- * input is the header's 64 bytes from byte 16 on, then frames before compression, each after its
+ * input is the header's 68 bytes from byte 16 on, then frames before compression, each after its
  * length (u32); the target makes a file of that, but for what the length's upper bits want wrong.
- * The file's version is the byte that stands highest in the number of origins, which is 0 in files;
- * 0: 3 with an encoder, else 2.
  * What is accepted must come back the same when appended to a new trace, and when merged. A length
  * may say that another file begins after its frame: both are merged.
  */
-/* Readers: profile/trace_read.c profile/trace_read.c profile/trace_read.c profile/trace_read.c */
-/* Readers: profile/trace_write.c */
+/* Readers: profile/trace_read.c profile/trace_write.c */
 #define _GNU_SOURCE
 #include <zstd.h>
 
@@ -21,7 +18,7 @@
 #include "profile/trace_internal.h"
 #include "show/show.h"
 
-enum { SHAPE_AT = 16, SHAPE_BYTES = 64, VERSION_AT = 75, ENCODER_AT = 76, MAX_FRAME = 1 << 16 };
+enum { SHAPE_AT = 16, SHAPE_BYTES = 68, MAX_FRAME = 1 << 16 };
 /* Upper bits of a frame's length. */
 enum {
     NOT_COMPRESSED = 1 << 27,
@@ -56,16 +53,12 @@ static void make_file(struct moe_cursor *at, struct moe_buf *file)
     struct moe_cursor c = *at;
     uint32_t wrong = 0;
     moe_buf_append(file, TRACE_MAGIC, 4);
-    moe_buf_u32(file, 0);
+    moe_buf_u32(file, MOE_TRACE_VERSION);
     moe_buf_u64(file, 0);
     for (int i = 0; i < TRACE_HEADER_BYTES - SHAPE_AT; i++)
         moe_buf_u8(file, i < SHAPE_BYTES ? moe_cursor_u8(&c) : 0);
     if (file->failed)
         abort();
-    uint32_t version = file->data[VERSION_AT],
-             natural = moe_get_u32(file->data + ENCODER_AT) ? 3 : 2;
-    moe_put_u32(file->data + 4, version ? version : natural);
-    file->data[VERSION_AT] = 0;
     while (!(wrong & NEXT_FILE) && moe_cursor_left(&c) >= 4) {
         uint32_t head = moe_cursor_u32(&c), want = head % LENGTHS;
         uint64_t left = moe_cursor_left(&c), take = want < left ? want : left;

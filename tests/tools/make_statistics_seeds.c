@@ -28,9 +28,9 @@ static int count(struct moe_statistics *s, uint64_t hash, struct moe_err *err)
 
 /* What one run counted. */
 struct run {
-    uint32_t shard, n_shards; /* 0: it does not say what it is of */
-    uint32_t documents;       /* of all its shards */
-    uint64_t texts[2];        /* the second may be 0 */
+    uint32_t shard, n_shards;
+    uint32_t documents; /* of all its shards */
+    uint64_t texts[2];  /* the second may be 0 */
     uint64_t pack;
     uint32_t layers; /* 0: LAYERS */
     uint32_t tokens; /* 0: TOKENS */
@@ -46,16 +46,16 @@ static int put_run(const struct run *run, struct moe_buf *text, struct moe_err *
                                                .prompt_percent = 50};
     struct moe_statistics *s;
     int status = moe_statistics_new(&s, &shape, err);
-    if (status == MOE_OK && run->n_shards)
+    if (status == MOE_OK)
         status = moe_origins_begin(&s->origins, 2, run->shard, run->n_shards, err);
-    if (status == MOE_OK && run->n_shards) {
+    if (status == MOE_OK) {
         struct moe_origin *o = s->origins.items;
         o->documents = run->documents;
         o->pack_fingerprint = run->pack;
         for (int i = 0; i < 2 && run->texts[i]; i++)
             o->texts[o->n_texts++] = run->texts[i];
     }
-    uint64_t n = run->n_shards ? moe_origins_documents(&s->origins) : run->documents;
+    uint64_t n = status == MOE_OK ? moe_origins_documents(&s->origins) : 0;
     for (uint64_t i = run->left; i < n && status == MOE_OK; i++)
         status = count(s, i, err);
     if (status == MOE_OK)
@@ -98,7 +98,8 @@ static int make_paths(const char *path, uint8_t limit, uint32_t n, struct moe_er
 
 int main(void)
 {
-    static const struct run document = {.documents = 1}, empty = {0}, shard = {SHARD(1, 3, 6, 7)};
+    static const struct run document = {SHARD(0, 1, 1, 7)}, empty = {SHARD(0, 1, 0, 7)},
+                            shard = {SHARD(1, 3, 6, 7)};
     static const struct {
         const char *name;
         struct run a, b;
@@ -119,7 +120,6 @@ int main(void)
         {"merge-other-model", {SHARD(0, 2, 2, 7)}, {SHARD(1, 2, 2, 7), .layers = 1}},
         {"merge-other-settings", {SHARD(0, 2, 2, 7)}, {SHARD(1, 2, 2, 7), .tokens = 5}},
         {"merge-interrupted", {SHARD(0, 1, 3, 7), .left = 1}, {SHARD(0, 1, 1, 3)}},
-        {"merge-unknown", {SHARD(0, 1, 1, 7)}, {.documents = 1}},
     };
     struct moe_err err;
     int status = make("document", &document, NULL, &err);

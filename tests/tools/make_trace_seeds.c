@@ -13,7 +13,7 @@
 #include "profile/trace_internal.h"
 
 enum { LAYERS = 2, EXPERTS = 4, TOP_K = 2, TOKENS = 3 };
-enum { SHAPE_AT = 16, VERSION_AT = 75 - SHAPE_AT }; /* as fuzz_trace.c says */
+enum { SHAPE_AT = 16, SHAPE_BYTES = 68 }; /* as fuzz_trace.c says */
 
 /* Replaces the trace by the header's shape and its frames before compression. */
 static int squeeze(const char *path, struct moe_err *err)
@@ -22,10 +22,7 @@ static int squeeze(const char *path, struct moe_err *err)
     struct moe_buf trace = {0}, seed = {0};
     int status = moe_file_read_all(path, 1 << 20, &trace, err);
     if (status == MOE_OK)
-        moe_buf_append(&seed, trace.data + SHAPE_AT, 64);
-    uint32_t version = status == MOE_OK ? moe_get_u32(trace.data + 4) : 0;
-    if (version > 3 && !seed.failed)
-        seed.data[VERSION_AT] = (uint8_t)version;
+        moe_buf_append(&seed, trace.data + SHAPE_AT, SHAPE_BYTES);
     for (uint64_t at = TRACE_HEADER_BYTES; status == MOE_OK && at < trace.size;) {
         uint32_t stored = moe_get_u32(trace.data + at + 8);
         at += TRACE_FRAME_HEAD_BYTES;

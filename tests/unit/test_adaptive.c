@@ -89,6 +89,7 @@ static void a_map_says_what_was_measured(void **state)
     map->max_tokens = to->max_tokens = 16;
     map->importances.there = map->importances.exact = true;
     map->importances.lower = 1;
+    assert_ok(moe_shards_set(&map->importances.shards, 0, 1, &err), &err);
     for (int i = 0; i < 3; i++) {
         map->importances.known[i] = 1;
         map->importances.nats[i] = i + 0.5;

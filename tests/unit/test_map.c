@@ -176,6 +176,7 @@ static void shards_and_estimates_come_back(void **state)
     struct moe_map *begun = new_map(2, 3, 1);
     begun->importances.there = begun->importances.exact = true; /* and none known yet */
     begun->importances.lower = 2;
+    set_shard(begun, 1, 2);
     begun->importances.dense_bits = 8;
     comes_back_and_goes(begun);
     comes_back_and_goes(shard_map(1, 0));
@@ -200,30 +201,6 @@ static void parts_may_be_missing(void **state)
     comes_back_and_goes(m);
 }
 
-/* Older maps hold the counts of an experiment that has been dropped. */
-static void a_structures_section_is_ignored(void **state)
-{
-    static const char section[] =
-        "structures:\n"
-        "  - {experts: \"4d8\", text: math.txt, documents: 20, brackets: 19, quotes: 18, ended: "
-        "16, "
-        "answers: 17}\n"
-        "  - {experts: map, text: code.txt, documents: 20, brackets: 0, quotes: 20, ended: 1}\n";
-    struct moe_map *m = full_map(9);
-    struct moe_buf before = written(m, false), old = written(m, false);
-    assert_null(strstr((const char *)before.data, "structures"));
-    moe_buf_text(&old, section);
-    struct moe_map *again = read_back(&old);
-    assert_same_map(m, again);
-    struct moe_buf after = written(again, false);
-    assert_string_equal(before.data, after.data);
-    moe_buf_release(&before);
-    moe_buf_release(&old);
-    moe_buf_release(&after);
-    moe_map_free(m);
-    moe_map_free(again);
-}
-
 /* As of a constant side. */
 static void a_correlation_that_is_no_number_is_not_known(void **state)
 {
@@ -244,6 +221,7 @@ static void a_layer_is_a_line(void **state)
     m->importances.there = m->importances.exact = m->choice.there = true;
     m->importances.lower = 2;
     m->importances.dense_bits = m->choice.dense_bits = 8;
+    set_shard(m, 0, 1);
     for (int i = 3; i < 6; i++) {
         m->importances.known[i] = i != 4;
         m->importances.nats[i] = nats[i - 3];
@@ -256,6 +234,7 @@ static void a_layer_is_a_line(void **state)
                                                     "  upper: \"8\"\n"
                                                     "  lower: \"2\"\n"
                                                     "  dense_bits: 8\n"
+                                                    "  shards: {of: 1, held: [1]}\n"
                                                     "  layers:\n"
                                                     "    - layer: 1\n"
                                                     "      experts: [0, 2]\n"
@@ -516,12 +495,14 @@ static void damage_of_measurements_is_named(void **state)
 
 static void damage_of_importances_is_named(void **state)
 {
+#define WHOLE "shards: {of: 1, held: [1]}"
 #define LAYERS(layers)                                                                             \
-    "importances: {exact: true, upper: \"4\", lower: \"2\", dense_bits: 8, layers: [" layers "]}"
+    "importances: {exact: true, upper: \"4\", lower: \"2\", dense_bits: 8, layers: [" layers       \
+    "], " WHOLE "}"
 #define ROWS "error_nats: [1, 1, 1], changed_tokens: [1, 1, 1], visited_documents: [1, 1, 1]}"
     refused(10, "importances: {upper: \"4\", lower: \"2\", dense_bits: 8}", "'exact' is missing");
     refused(10, "importances: {exact: true, upper: \"3\"}", "'3' is none of the variants");
-    refused(10, "importances: {exact: true, upper: \"2\", lower: \"2\", dense_bits: 8}",
+    refused(10, "importances: {exact: true, upper: \"2\", lower: \"2\", dense_bits: 8, " WHOLE "}",
             "line 10 column 47: 'lower' must be a lower variant than 'upper'");
     refused(10, LAYERS("{layer: 2}"),
             "line 10 column 84: 'layer' must be a whole number from 0 to");
@@ -554,8 +535,11 @@ static void damage_of_importances_is_named(void **state)
             "'visited_documents' is missing");
     refused(10,
             "importances: {exact: false, upper: \"4\", lower: \"2\", dense_bits: 8, "
-            "layers: [{layer: 0, nats: [1, 1, 1], " ROWS "]}",
+            "layers: [{layer: 0, nats: [1, 1, 1], " ROWS "], " WHOLE "}",
             "unknown key 'error_nats'");
+    refused(10,
+            "importances: {exact: false, upper: \"4\", lower: \"2\", dense_bits: 8, layers: []}",
+            "'shards' is missing");
 #define SHARDS(shards, experts)                                                                    \
     "importances: {exact: false, upper: \"4\", lower: \"2\", dense_bits: 8, shards: " shards       \
     ", layers: [{layer: 0, experts: [" experts "], nats: [1, 1], visited_documents: [1, 1]}]}"
@@ -697,7 +681,6 @@ static void importances_are_taken_over(void **state)
 /* Shard i of n of a map of 15 experts, saying so. */
 static struct moe_map *nth_shard(uint32_t i, uint32_t n)
 {
-    struct moe_err err = {0};
     uint64_t seed = 2;
     struct moe_map *m = new_map(3, 5, 2);
     fill_texts(m, &seed);
@@ -708,7 +691,7 @@ static struct moe_map *nth_shard(uint32_t i, uint32_t n)
             m->importances.nats[e] = m->importances.error[e] = 0;
             m->importances.changed[e] = m->importances.visited[e] = 0;
         }
-    assert_ok(moe_shards_set(&m->importances.shards, i, n, &err), &err);
+    set_shard(m, i, n);
     m->tolerance = i; /* need not be the same */
     return m;
 }
@@ -747,22 +730,6 @@ static void shards_merge_to_the_whole(void **state)
         moe_map_free(merged);
         moe_map_free(whole);
     }
-}
-
-/* Those of earlier versions: no expert may be known twice, and all of them are a whole. */
-static void maps_that_do_not_say_their_shards_merge(void **state)
-{
-    struct moe_err err = {0};
-    struct moe_map *merged = shard_map(2, 1), *twice = shard_map(2, 1);
-    assert_fails(moe_map_merge(merged, twice, &err), MOE_ERR_USAGE,
-                 "the importance of layer 0 expert 1 is there already", &err);
-    moe_map_free(twice);
-    assert_fails(moe_map_check_whole(merged, &err), MOE_ERR_USAGE,
-                 "importances of 8 of 15 experts are missing", &err);
-    merge_and_free(merged, shard_map(2, 0));
-    assert_ok(moe_map_check_whole(merged, &err), &err);
-    assert_true(moe_shards_whole(&merged->importances.shards));
-    moe_map_free(merged);
 }
 
 static struct moe_map *sum, *part;
@@ -879,7 +846,6 @@ int main(void)
         cmocka_unit_test(parts_may_be_missing),
         cmocka_unit_test(a_correlation_that_is_no_number_is_not_known),
         cmocka_unit_test(a_layer_is_a_line),
-        cmocka_unit_test(a_structures_section_is_ignored),
         cmocka_unit_test(numbers_that_are_not_finite_are_not_written),
         cmocka_unit_test(json_has_the_figures),
         cmocka_unit_test(losses_are_in_the_metric),
@@ -894,7 +860,6 @@ int main(void)
         cmocka_unit_test(shapes_that_do_not_fit_are_refused),
         cmocka_unit_test(importances_are_taken_over),
         cmocka_unit_test(shards_merge_to_the_whole),
-        cmocka_unit_test(maps_that_do_not_say_their_shards_merge),
         cmocka_unit_test(what_does_not_belong_together_is_refused),
         cmocka_unit_test(figures_must_agree_in_every_digit),
         cmocka_unit_test(texts_to_judge_on_may_differ),

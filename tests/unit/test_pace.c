@@ -140,7 +140,8 @@ static void what_loads_cost_comes_from_the_profile(void **state)
     struct moe_err err = {0};
     struct moe_device d = measured();
     struct moe_pace p;
-    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err), &err); /* an older profile */
+    assert_ok(moe_pace_of_device(&p, &d, packed, 2, 0, &err),
+              &err); /* without handling, reads, bursts */
     assert_memory_equal(&p.loads, &(struct moe_link_costs){0}, sizeof p.loads);
     struct moe_device_storage *s = &d.storage;
     s->n_handling = 2;

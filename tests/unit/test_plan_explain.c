@@ -287,25 +287,6 @@ static struct moe_plan_alternative alternative(enum moe_alternative what, double
                                          .bytes_per_token = 1 << 20};
 }
 
-/* Of an earlier version's plan: what its curves say at twice the present amount. */
-static void advice_by_curves(void **state)
-{
-    struct moe_plan p = filled();
-    struct moe_advice advice[MOE_PLAN_MAX_ALTERNATIVES];
-    assert_int_equal(moe_plan_advice(&p, advice), 3);
-    assert_int_equal(advice[0].what, MOE_ALTERNATIVE_LINK);
-    assert_float_equal(advice[0].gain, 0.5, 1e-12);
-    assert_int_equal(advice[1].what, MOE_ALTERNATIVE_PROCESSOR); /* 5 ms without 1.5 */
-    assert_float_equal(advice[1].gain, 5 / 3.5 - 1, 1e-12);
-    assert_int_equal(advice[2].what, MOE_ALTERNATIVE_MEMORY);
-    assert_float_equal(advice[2].gain, 0.25, 1e-12);
-    p.memory_steps[2].decode_tokens_per_second = 400;
-    moe_plan_advice(&p, advice);
-    assert_int_equal(advice[0].what, MOE_ALTERNATIVE_MEMORY);
-    p.n_memory_steps = p.n_rate_steps = 0;
-    assert_int_equal(moe_plan_advice(&p, advice), 1);
-}
-
 /* Of a plan with alternatives: these alone, in a table and the best in a sentence. */
 static void alternatives(void **state)
 {
@@ -516,19 +497,12 @@ static void empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounds),
-        cmocka_unit_test(error_of_the_hit_rate),
-        cmocka_unit_test(next_step),
-        cmocka_unit_test(assumptions),
-        cmocka_unit_test(slots_and_layers),
-        cmocka_unit_test(text),
-        cmocka_unit_test(advice_by_curves),
-        cmocka_unit_test(alternatives),
-        cmocka_unit_test(largest),
-        cmocka_unit_test(resident),
-        cmocka_unit_test(json),
-        cmocka_unit_test(answers),
-        cmocka_unit_test(empty),
+        cmocka_unit_test(bounds),           cmocka_unit_test(error_of_the_hit_rate),
+        cmocka_unit_test(next_step),        cmocka_unit_test(assumptions),
+        cmocka_unit_test(slots_and_layers), cmocka_unit_test(text),
+        cmocka_unit_test(alternatives),     cmocka_unit_test(largest),
+        cmocka_unit_test(resident),         cmocka_unit_test(json),
+        cmocka_unit_test(answers),          cmocka_unit_test(empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

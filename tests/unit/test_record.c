@@ -56,7 +56,6 @@ static const struct moe_member thing_members[] = {
     MOE_SECTION(MOE_IF_SET, "section", 0, more_record),
     MOE_LINE_LIST(struct thing, "items", items, n_items, item_record),
     MOE_OWNED_LINE_LIST(struct thing, "others", others, n_others, item_record, 4),
-    MOE_IGNORED("old"),
 };
 static const struct moe_record thing_record = {MOE_RECORD(thing_members), check_thing};
 static const struct moe_record_format format = {"moe-thing", "Thing", 1, 1000, &thing_record, NULL};
@@ -99,7 +98,7 @@ static void what_is_read_is_written_again(void **state)
 
 static void missing_members_have_their_values(void **state)
 {
-    static const char text[] = HEAD "name: a\ncount: 1\nold: {of: [any, kind]}\n";
+    static const char text[] = HEAD "name: a\ncount: 1\n";
     struct moe_err err = {0};
     struct thing t = {.share = 3, .layer = 7};
     assert_ok(moe_record_parse(&format, &t, "x", text, strlen(text), &err), &err);

@@ -86,6 +86,15 @@ static void feed(struct moe_statistics *s, const struct document *d, uint32_t ba
     assert_ok(moe_statistics_end(s, &err), &err);
 }
 
+static void set_origin(struct moe_statistics *s, uint64_t text, uint32_t shard, uint32_t n)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_origins_begin(&s->origins, 1, shard, n, &err), &err);
+    s->origins.items->documents = DOCUMENTS;
+    s->origins.items->pack_fingerprint = 99;
+    s->origins.items->texts[s->origins.items->n_texts++] = text;
+}
+
 static struct moe_statistics *run(uint32_t shard, uint32_t n_shards, uint32_t batch,
                                   const struct moe_statistics *prior)
 {
@@ -93,6 +102,7 @@ static struct moe_statistics *run(uint32_t shard, uint32_t n_shards, uint32_t ba
     struct moe_statistics *s = NULL;
     struct document d;
     assert_ok(moe_statistics_new(&s, &SHAPE, &err), &err);
+    set_origin(s, 1, shard, n_shards);
     s->prior = prior;
     for (uint32_t i = shard; i < DOCUMENTS; i += n_shards) {
         make_document(&d, i);
@@ -284,69 +294,28 @@ static void a_file_gives_the_numbers_back(void **state)
     moe_statistics_free(back);
 }
 
-/* Statistics as versions before wrote them: without the lines of decoded tokens, and of what tokens
- * predict. */
-static struct moe_statistics *run_before(uint32_t first, uint32_t step)
-{
-    struct moe_err err = {0};
-    struct moe_statistics *s = run(first, step, 8, NULL), *before = NULL;
-    struct moe_buf text = {0}, old = {0};
-    write_text(s, &text);
-    char *end = (char *)text.data + text.size;
-    for (char *line = (char *)text.data, *next; line < end; line = next) {
-        next = memchr(line, '\n', (size_t)(end - line));
-        next = next ? next + 1 : end;
-        char *decoded = strstr(line, "decode_activations:");
-        char *tokens = strstr(line, "token_accuracy:");
-        if ((!decoded || decoded > next) && (!tokens || tokens > next))
-            moe_buf_append(&old, line, (size_t)(next - line));
-    }
-    assert_true(old.size < text.size);
-    assert_ok(read_text(&before, (const char *)old.data, old.size, &err), &err);
-    moe_buf_release(&text);
-    moe_buf_release(&old);
-    moe_statistics_free(s);
-    return before;
-}
-
-/* Experts are placed by decoded tokens, where they were counted for all of the texts. */
+/* Experts are placed by decoded tokens, or by all where there are none. */
 static void decoded_tokens_place_experts(void **state)
 {
     struct moe_err err = {0};
-    struct moe_statistics *s = run(0, 2, 8, NULL), *old = run_before(1, 2);
+    struct moe_statistics *s = run(0, 2, 8, NULL), *prompts = NULL;
+    struct moe_statistics_shape shape = SHAPE;
+    struct document d;
     uint64_t bytes = LAYERS * EXPERTS * sizeof(uint64_t);
     assert_true(moe_statistics_has_decoded(s));
     assert_memory_equal(moe_statistics_placement(s), s->series[MOE_S_DECODED], bytes);
-    assert_false(moe_statistics_has_decoded(old));
-    assert_true(moe_statistics_has_tokens(s) && !moe_statistics_has_tokens(old));
-    assert_memory_equal(moe_statistics_placement(old), old->series[MOE_S_ACTIVATIONS], bytes);
-    assert_ok(moe_statistics_merge(s, old, &err), &err);
-    assert_memory_equal(moe_statistics_placement(s), s->series[MOE_S_ACTIVATIONS], bytes);
-    struct document d;
+    shape.prompt_percent = 100;
+    assert_ok(moe_statistics_new(&prompts, &shape, &err), &err);
     make_document(&d, 1);
-    feed(s, &d, 5); /* a further text does not make them known of the others */
-    assert_false(moe_statistics_has_decoded(s));
+    feed(prompts, &d, 5);
+    assert_false(moe_statistics_has_decoded(prompts));
+    assert_memory_equal(moe_statistics_placement(prompts), prompts->series[MOE_S_ACTIVATIONS],
+                        bytes);
+    moe_statistics_free(prompts);
     moe_statistics_free(s);
-    moe_statistics_free(old);
 }
 
 /* ---- What they were made from ---- */
-
-static void set_origin(struct moe_statistics *s, uint64_t text, uint32_t shard, uint32_t n)
-{
-    struct moe_err err = {0};
-    assert_ok(moe_origins_begin(&s->origins, 1, shard, n, &err), &err);
-    s->origins.items->documents = DOCUMENTS;
-    s->origins.items->pack_fingerprint = 99;
-    s->origins.items->texts[s->origins.items->n_texts++] = text;
-}
-
-static struct moe_statistics *run_shard(uint32_t shard, uint32_t n)
-{
-    struct moe_statistics *s = run(shard, n, 8, NULL);
-    set_origin(s, 1, shard, n);
-    return s;
-}
 
 static void merge_and_free(struct moe_statistics *sum, struct moe_statistics *part)
 {
@@ -368,10 +337,11 @@ static void same_files(const struct moe_statistics *s, const struct moe_statisti
 static void shards_merge_once_and_to_the_whole(void **state)
 {
     struct moe_err err = {0};
-    struct moe_statistics *whole = run_shard(0, 1), *back = NULL;
-    struct moe_statistics *sum = run_shard(3, 4), *some = run_shard(2, 4), *part = run_shard(2, 4);
+    struct moe_statistics *whole = run(0, 1, 8, NULL), *back = NULL;
+    struct moe_statistics *sum = run(3, 4, 8, NULL), *some = run(2, 4, 8, NULL),
+                          *part = run(2, 4, 8, NULL);
     struct moe_buf text = {0};
-    merge_and_free(some, run_shard(0, 4));
+    merge_and_free(some, run(0, 4, 8, NULL));
     assert_fails(moe_origins_check(&some->origins, false, &err), MOE_ERR_USAGE,
                  "shards 2, 4 of 4 are missing", &err);
     write_text(some, &text); /* what is merged in part knows what it holds */
@@ -379,7 +349,7 @@ static void shards_merge_once_and_to_the_whole(void **state)
     assert_ok(read_text(&back, (char *)text.data, text.size, &err), &err);
     assert_fails(moe_statistics_merge(back, part, &err), MOE_ERR_USAGE, "shard 3 of 4", &err);
     merge_and_free(sum, some);
-    merge_and_free(sum, run_shard(1, 4));
+    merge_and_free(sum, run(1, 4, 8, NULL));
     assert_ok(moe_origins_check(&sum->origins, false, &err), &err);
     same_files(sum, whole);
     assert_fails(moe_statistics_merge(sum, whole, &err), MOE_ERR_USAGE, "would count twice", &err);
@@ -390,23 +360,10 @@ static void shards_merge_once_and_to_the_whole(void **state)
     moe_statistics_free(whole);
 }
 
-/* Files of earlier versions say nothing, and what they are added to cannot either. */
-static void what_does_not_say_makes_a_sum_that_does_not(void **state)
-{
-    struct moe_statistics *known = run_shard(0, 2), *sum = run(1, 2, 8, NULL);
-    merge_and_free(sum, known);
-    assert_int_equal(sum->origins.n, 0);
-    sum->origins = (struct moe_origins){0};
-    struct moe_statistics *plain = run(0, 1, 8, NULL);
-    same_files(sum, plain);
-    moe_statistics_free(plain);
-    moe_statistics_free(sum);
-}
-
 static void an_unfinished_run_is_told(void **state)
 {
     struct moe_err err = {0};
-    struct moe_statistics *s = run_shard(0, 1);
+    struct moe_statistics *s = run(0, 1, 8, NULL);
     assert_ok(moe_statistics_check_finished(s, &err), &err);
     s->origins.items->documents++;
     assert_fails(moe_statistics_check_finished(s, &err), MOE_ERR_USAGE,
@@ -418,7 +375,7 @@ static void an_unfinished_run_is_told(void **state)
 static void origin_refused(const char *from, const char *to, const char *words)
 {
     struct moe_err err = {0};
-    struct moe_statistics *s = run_shard(1, 5), *back = NULL;
+    struct moe_statistics *s = run(1, 5, 8, NULL), *back = NULL;
     struct moe_buf text = {0}, damaged = {0};
     write_text(s, &text);
     const char *at = strstr((char *)text.data, from);
@@ -583,6 +540,7 @@ static struct moe_statistics *run_pairs(uint32_t n_encoder, const struct moe_sta
     shape.n_layers = n_encoder + LAYERS;
     shape.prompt_percent = n_encoder ? 50 : 0; /* a target has no prompt in any case */
     assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    set_origin(s, 1, 0, 1);
     s->prior = prior;
     for (uint32_t i = 0; i < DOCUMENTS; i++) {
         make_document(&d, i);
@@ -671,7 +629,6 @@ int main(void)
         cmocka_unit_test(a_file_gives_the_numbers_back),
         cmocka_unit_test(decoded_tokens_place_experts),
         cmocka_unit_test(shards_merge_once_and_to_the_whole),
-        cmocka_unit_test(what_does_not_say_makes_a_sum_that_does_not),
         cmocka_unit_test(an_unfinished_run_is_told),
         cmocka_unit_test(damaged_origins_are_named),
         cmocka_unit_test(damaged_files_are_refused),
