@@ -303,7 +303,7 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     add_options(common_options);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is a write error like any other */
-    common.threads = (uint32_t)moe_cores_available();
+    common.threads = (uint32_t)moe_default_threads();
 
     int status = parse_options(argc, argv);
     if (status != CLI_DONE)

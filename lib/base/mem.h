@@ -75,13 +75,6 @@ void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes);
 uint64_t moe_heap_bytes(void);
 /* The process's resident set in bytes now; 0 where it is not known. */
 uint64_t moe_rss_bytes(void);
-/* Memory that this process can still take without pushing others out: what the system calls
- * available, and what the limits of its control groups (v1 or v2) leave. UINT64_MAX where neither
- * is known. */
-uint64_t moe_available_bytes(void);
-/* By the files of another root than "", for tests: ROOT/proc, ROOT/sys. */
-uint64_t moe_available_bytes_in(const char *root);
-
 /* The process's peak resident set in bytes so far (VmHWM); 0 where it is not known. */
 uint64_t moe_peak_rss_bytes(void);
 

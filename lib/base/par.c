@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/limits.h"
 
 /*
  * Threads that help with a loop: each thread that runs loops has a crew of its own.
@@ -283,6 +284,13 @@ int moe_cores_available(void)
 static int clamp(int n_threads)
 {
     return n_threads < 1 ? 1 : n_threads > MOE_MAX_THREADS ? MOE_MAX_THREADS : n_threads;
+}
+
+int moe_default_threads(void)
+{
+    const uint32_t quota = moe_quota_cores();
+    const int cores = moe_cores_available();
+    return quota < (uint32_t)cores ? (int)quota : cores;
 }
 
 void moe_par_set_threads(int n_threads)

@@ -18,6 +18,10 @@ enum { MOE_MAX_THREADS = 256 };
 /* Cores this process may run on (its affinity mask), at least 1, at most MOE_MAX_THREADS. */
 int moe_cores_available(void);
 
+/* Threads that compute where none are named: one for each of these cores, but no more than the CPU
+ * quotas of control groups allow. */
+int moe_default_threads(void);
+
 /* Threads that later loops use; process-wide. Values are clamped to 1..MOE_MAX_THREADS.
  * Call before the first loop, or between loops. */
 void moe_par_set_threads(int n_threads);

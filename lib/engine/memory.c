@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
@@ -506,7 +507,7 @@ bool moe_engine_takes_part(const struct moe_strategy *s)
 
 uint32_t moe_engine_host_threads(bool on_gpu)
 {
-    int spare = moe_cores_available() - 1;
+    int spare = moe_default_threads() - 1;
     if (!on_gpu) /* the test device's host is one core */
         return 1;
     return spare < 1 ? 1 : spare > MAX_HOST_THREADS ? MAX_HOST_THREADS : (uint32_t)spare;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"

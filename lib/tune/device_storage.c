@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/mem.h"
 #include "base/par.h"
 #include "infer/experts.h"

@@ -64,4 +64,16 @@ else
     skip "in a control group of the budget: the same tokens" "none can be made here"
     skip "... and nothing is killed" "none can be made here"
 fi
+
+# Files that were read fill a group with page cache, which is given up when memory is needed.
+if can_control_groups; then
+    # shellcheck disable=SC2016 # for the inner shell
+    control_group 90000000 sh -c 'head -c 80000000 /dev/zero >"$0"
+        for i in 1 2 3; do cat "$0" >/dev/null; done; exec "$@"' "$tmp/file" \
+        "$bin/moe-run" "$tiny" -p "$prompt" -n 40 --temp 0 -c 512
+    expect_stdout "$want" "in a control group full of page cache: the same tokens"
+    rm "$tmp/file"
+else
+    skip "in a control group full of page cache: the same tokens" "none can be made here"
+fi
 finish

@@ -1,8 +1,8 @@
-/* What control groups leave, by recorded trees of their files: versions 1 and 2, nested, in
- * containers, with files that hold nothing useful. */
+/* What control groups leave of memory and processors, by recorded trees of their files: versions 1
+ * and 2, nested, in containers, with files that hold nothing useful. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../scratch_dir.h"
-#include "base/mem.h"
+#include "base/limits.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define V2 "sys/fs/cgroup"
@@ -143,6 +143,69 @@ static void the_high_mark_counts(void **state)
     expect_mib(20);
 }
 
+/* After a file was read its pages fill the group, and are given up when memory is needed. */
+static void page_cache_is_free(void **state)
+{
+    (void)state;
+    begin("0::/a\n");
+    put_v2("/a", "283115520\n", "278921216\n",
+           "anon 8388608\nfile 268435456\nshmem 4194304\ninactive_file 52428800\n"
+           "active_file 209715200\nslab_reclaimable 2097152\nslab_unreclaimable 1048576\n");
+    expect_mib(270 - (266 - 50 - 200 - 2));
+    put_v2("/a", "67108864\n", "20971520\n", "active_file 62914560\ninactive_file 1\n");
+    expect_mib(64); /* no more than the limit, whatever the kernel counts */
+    begin("4:memory:/a\n");
+    put_v1("/a", "283115520\n", "278921216\n",
+           "active_file 1048576\ninactive_file 1048576\ntotal_inactive_file 52428800\n"
+           "total_active_file 209715200\n");
+    expect_mib(270 - (266 - 50 - 200));
+}
+
+static void expect_cores(uint32_t cores)
+{
+    assert_int_equal(moe_quota_cores_in(dir), cores);
+}
+
+static void quotas_of_version_2(void **state)
+{
+    (void)state;
+    begin("0::/user.slice/run.scope\n");
+    expect_cores(UINT32_MAX);
+    put(V2 "/user.slice/run.scope/cpu.max", "max 100000\n");
+    expect_cores(UINT32_MAX);
+    put(V2 "/user.slice/run.scope/cpu.max", "400000 100000\n");
+    expect_cores(4);
+    put(V2 "/user.slice/cpu.max", "150000 100000\n"); /* the group above has less */
+    expect_cores(2);
+    put(V2 "/user.slice/cpu.max", "200000 100000\n");
+    expect_cores(2);
+    put(V2 "/user.slice/run.scope/cpu.max", "1000 50000\n");
+    expect_cores(1);
+    begin("0::/docker/0123abcd\n"); /* the host's path, which the mount does not show */
+    put(V2 "/cpu.max", "300000 100000\n");
+    expect_cores(3);
+}
+
+static void quotas_of_version_1(void **state)
+{
+    (void)state;
+    begin("5:cpuset:/no\n4:cpu,cpuacct:/a/b\n3:memory:/no\n");
+    put("sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us", "100000\n");
+    expect_cores(UINT32_MAX);
+    put("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "250000\n");
+    put("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
+    expect_cores(3);
+    put("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_quota_us", "100000\n");
+    put("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.cfs_period_us", "100000\n");
+    expect_cores(1);
+    put("sys/fs/cgroup/cpu/no/cpu.cfs_quota_us", "1\n");
+    begin("4:cpuacct:/a\n"); /* not the one with quotas */
+    put("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "100000\n");
+    put("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
+    expect_cores(UINT32_MAX);
+}
+
 static void garbage_is_no_limit(void **state)
 {
     (void)state;
@@ -161,6 +224,17 @@ static void garbage_is_no_limit(void **state)
     memset(line + 4, 'a', sizeof line - 5);
     begin(line);
     expect_mib(1024);
+    static const char *const quotas[] = {
+        "", "\n", "100000\n", "100000 0\n", "many 100000\n", "-1 100000\n"};
+    for (size_t i = 0; i < sizeof quotas / sizeof *quotas; i++) {
+        begin("0::/a\n");
+        put(V2 "/a/cpu.max", quotas[i]);
+        expect_cores(UINT32_MAX);
+    }
+    put(V2 "/a/cpu.max", "99999999999999999999999999 1\n");
+    expect_cores(UINT32_MAX);
+    put(V2 "/a/cpu.max", "0 100000\n");
+    expect_cores(1);
 }
 
 int main(void)
@@ -172,6 +246,9 @@ int main(void)
         cmocka_unit_test(paths_that_leave_the_namespace),
         cmocka_unit_test(version_1_and_both_side_by_side),
         cmocka_unit_test(the_high_mark_counts),
+        cmocka_unit_test(page_cache_is_free),
+        cmocka_unit_test(quotas_of_version_2),
+        cmocka_unit_test(quotas_of_version_1),
         cmocka_unit_test(garbage_is_no_limit),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
