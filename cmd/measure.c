@@ -195,14 +195,12 @@ int measure_trace_open(struct measure_trace *t, const char *path, uint64_t max_t
                        struct moe_err *err)
 {
     t->path = path;
-    int status = moe_trace_open(&t->trace, path, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_trace_open(&t->trace, path, err));
     t->excerpt = moe_excerpt_of(t->trace, max_tokens);
-    status = moe_followed_look(t->trace, t->excerpt, &t->survey, err);
-    if (status == MOE_OK && t->survey.sequences == 0)
-        status = moe_fail(err, MOE_ERR_USAGE, "%s: a trace without tokens", path);
-    return status;
+    MOE_TRY(moe_followed_look(t->trace, t->excerpt, &t->survey, err));
+    if (t->survey.sequences == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: a trace without tokens", path);
+    return MOE_OK;
 }
 
 static double per_second(const struct moe_phase_stats *p)

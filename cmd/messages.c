@@ -14,23 +14,20 @@ int messages_take(struct moe_conversation *talk, const char *file, const struct 
                   json_t **json, struct moe_err *err)
 {
     *json = NULL;
-    int status = moe_json_parse(json, file, text->data, text->size - 1, JSON_MEMORY, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_parse(json, file, text->data, text->size - 1, JSON_MEMORY, err));
     bool whole = json_is_object(*json);
     const json_t *messages = whole ? json_object_get(*json, "messages") : *json;
     const json_t *tools = whole ? json_object_get(*json, "tools") : NULL;
     const json_t *variables = whole ? json_object_get(*json, "chat_template_kwargs") : NULL;
-    status = moe_chat_check_messages(file, messages, err);
-    if (status == MOE_OK && tools && !json_is_null(tools) && !json_is_array(tools))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools' is not a list", file);
-    if (status == MOE_OK && variables && !json_is_null(variables) && !json_is_object(variables))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'chat_template_kwargs' is not an object", file);
-    if (status == MOE_OK)
-        status = moe_conversation_set(talk, messages, err);
+    MOE_TRY(moe_chat_check_messages(file, messages, err));
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'tools' is not a list", file);
+    if (variables && !json_is_null(variables) && !json_is_object(variables))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'chat_template_kwargs' is not an object", file);
+    MOE_TRY(moe_conversation_set(talk, messages, err));
     talk->tools = tools;
     talk->variables = variables;
-    return status;
+    return MOE_OK;
 }
 
 /* What would be fed, with the question where there is one. */

@@ -102,9 +102,7 @@ static int choose_strategy(struct run *r, struct moe_err *err)
 /* Sets the engine's options that a plan decides. */
 static int read_plan(struct run *r, struct moe_err *err)
 {
-    int status = moe_plan_read(&r->plan, opt.plan, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_plan_read(&r->plan, opt.plan, err));
     opt.engine.plan = r->plan;
     opt.engine.pace = &r->plan->pace;
     if (opt.engine.lockstep && opt.engine.link_rate <= 0)
@@ -138,13 +136,11 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
 {
     struct run *r = ctx;
     r->context = room->context;
-    int status = encode_check_options(r->pack, &model->config, opt.encode, err);
-    if (status == MOE_OK && opt.prefix_text && !model->config.prefix_lm)
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "%s: option --prefix-text is for models that see a prefix as a whole",
-                          r->pack);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(encode_check_options(r->pack, &model->config, opt.encode, err));
+    if (opt.prefix_text && !model->config.prefix_lm)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: option --prefix-text is for models that see a prefix as a whole",
+                        r->pack);
     if (opt.perplexity) {
         const struct measure_perplexity_options mo = perplexity_options();
         return measure_perplexity_survey(opt.perplexity, &mo, model, room, &r->text_bytes, err);
@@ -155,13 +151,12 @@ static int survey(void *ctx, const struct moe_model *model, const struct moe_eng
         return MOE_OK;
     r->may_hold = room->may_hold;
     if (!r->prompt.text.data) /* once, where a GPU is tried first */
-        status = prompt_read(&r->prompt, opt.prompt, opt.messages ? opt.messages : opt.file,
-                             room->may_hold, err);
-    if (status == MOE_OK)
-        status = prompt_survey(&r->prompt, model, opt.bench ? opt.prompt_tokens : room->context,
-                               !opt.bench && !opt.encode && !opt.messages, err);
+        MOE_TRY(prompt_read(&r->prompt, opt.prompt, opt.messages ? opt.messages : opt.file,
+                            room->may_hold, err));
+    MOE_TRY(prompt_survey(&r->prompt, model, opt.bench ? opt.prompt_tokens : room->context,
+                          !opt.bench && !opt.encode && !opt.messages, err));
     r->text_bytes = r->prompt.bytes;
-    return status;
+    return MOE_OK;
 }
 
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)

@@ -28,11 +28,9 @@ static int choose_strategy(struct serve *v, struct moe_err *err)
     const struct strategy_options *o = &serve_opt.strategy;
     struct moe_strategy strategy;
     bool automatic;
-    int status = strategy_options_apply(o, &strategy, &automatic, err);
-    if (status == MOE_OK && o->statistics)
-        status = moe_statistics_read(&v->statistics, o->statistics, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(strategy_options_apply(o, &strategy, &automatic, err));
+    if (o->statistics)
+        MOE_TRY(moe_statistics_read(&v->statistics, o->statistics, err));
     if (!automatic)
         e->strategy = strategy;
     e->exact = o->exact;
@@ -61,19 +59,19 @@ static int follow_plan(const struct moe_coe_plan *plan, struct moe_err *err)
 static int read_collection(struct serve *v, struct moe_err *err)
 {
     struct moe_server_options *o = &serve_opt.server;
-    int status = moe_coe_collection_read(&v->collection, serve_opt.collection, err);
-    if (status == MOE_OK && !(v->directory = moe_path_directory(serve_opt.collection, err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK && serve_opt.costs)
-        status = moe_coe_costs_read(&v->costs, serve_opt.costs, err);
-    if (status == MOE_OK && serve_opt.plan)
-        status = moe_coe_plan_read(&v->plan, serve_opt.plan, err);
-    if (status == MOE_OK && v->plan)
-        status = follow_plan(v->plan, err);
+    MOE_TRY(moe_coe_collection_read(&v->collection, serve_opt.collection, err));
+    if (!(v->directory = moe_path_directory(serve_opt.collection, err)))
+        return MOE_ERR_MEMORY;
+    if (serve_opt.costs)
+        MOE_TRY(moe_coe_costs_read(&v->costs, serve_opt.costs, err));
+    if (serve_opt.plan)
+        MOE_TRY(moe_coe_plan_read(&v->plan, serve_opt.plan, err));
+    if (v->plan)
+        MOE_TRY(follow_plan(v->plan, err));
     o->collection = v->collection;
     o->directory = v->directory;
     o->costs = v->costs;
-    return status;
+    return MOE_OK;
 }
 
 static int open_server(struct serve *v, struct moe_err *err)

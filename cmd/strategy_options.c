@@ -118,25 +118,22 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
                            bool *automatic, struct moe_err *err)
 {
     uint32_t named = 0;
-    int status = apply_name(o->strategy, out, &named, err);
-    if (status == MOE_OK)
-        status = apply_parts(o, out, &named, err);
-    if (status == MOE_OK && o->map)
+    MOE_TRY(apply_name(o->strategy, out, &named, err));
+    MOE_TRY(apply_parts(o, out, &named, err));
+    if (o->map)
         moe_calibration_apply(o->map, named, out);
-    if (status == MOE_OK && o->without)
-        status = apply_without(o->without, out, err);
-    if (status != MOE_OK)
-        return status;
+    if (o->without)
+        MOE_TRY(apply_without(o->without, out, err));
     *automatic = named == 0 && !o->without && (!o->strategy || strcmp(o->strategy, "auto") == 0);
     moe_strategy_drop_idle(out, named);
-    status = moe_strategy_settle(out, err);
-    if (status == MOE_OK && o->exact) { /* the engine says what falls back */
+    MOE_TRY(moe_strategy_settle(out, err));
+    if (o->exact) { /* the engine says what falls back */
         struct moe_strategy fallen = *out;
         const struct moe_terms terms = {.strategy = &fallen, .any_pack = true};
         moe_strategy_make_exact(&fallen);
-        status = moe_exactness_check(&terms, err);
+        MOE_TRY(moe_exactness_check(&terms, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- --strategy help ---- */

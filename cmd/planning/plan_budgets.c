@@ -153,16 +153,16 @@ static int run_all(struct plan_inputs *in, const struct choice *choice, struct b
 static int choose(struct choice *choice, const struct plan_options *o, struct moe_err *err)
 {
     bool automatic = false;
-    int status =
-        strategy_options_apply(&o->strategy, &choice->strategies[choice->n++], &automatic, err);
-    if (status != MOE_OK || !automatic)
-        return status;
-    for (choice->n = 0; choice->n < N_CANDIDATES && status == MOE_OK;) {
+    MOE_TRY(
+        strategy_options_apply(&o->strategy, &choice->strategies[choice->n++], &automatic, err));
+    if (!automatic)
+        return MOE_OK;
+    for (choice->n = 0; choice->n < N_CANDIDATES;) {
         struct strategy_options one = o->strategy;
         one.strategy = candidates[choice->n];
-        status = strategy_options_apply(&one, &choice->strategies[choice->n++], &automatic, err);
+        MOE_TRY(strategy_options_apply(&one, &choice->strategies[choice->n++], &automatic, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int plan_budgets(const struct plan_options *o, const char *budgets, struct moe_err *err)

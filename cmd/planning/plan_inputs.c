@@ -179,21 +179,16 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
     snprintf(variants[0], sizeof variants[0], "%.*s", (int)strcspn(o->expert_bits, ","),
              o->expert_bits);
     snprintf(variants[1], sizeof variants[1], "%s", comma ? comma + 1 : "");
-    int status = moe_shape_file_read(&in->shape, o->shape, err);
+    MOE_TRY(moe_shape_file_read(&in->shape, o->shape, err));
     in->config = in->shape.config;
-    for (uint32_t v = n; v-- > 0 && status == MOE_OK;) {
-        status = shape_bytes(in, variants[v], err);
+    for (uint32_t v = n; v-- > 0;) {
+        MOE_TRY(shape_bytes(in, variants[v], err));
         bytes[v] = in->bytes.expert;
     }
-    if (status == MOE_OK)
-        status = check_experts(in, err);
-    if (status != MOE_OK)
-        return status;
-    status = moe_inventory_uniform(
-        &in->own, moe_config_moe_layers(&in->config, in->config.n_layers), in->config.n_experts,
-        in->config.top_k, (const char(*)[MOE_NAME_BYTES])variants, bytes, n, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_experts(in, err));
+    MOE_TRY(moe_inventory_uniform(&in->own, moe_config_moe_layers(&in->config, in->config.n_layers),
+                                  in->config.n_experts, in->config.top_k,
+                                  (const char(*)[MOE_NAME_BYTES])variants, bytes, n, err));
     moe_inventory_set_layers(&in->own, in->config.layer_is_moe, in->config.n_layers);
     moe_inventory_set_encoder(&in->own, in->config.n_encoder);
     moe_inventory_set_static(&in->own, in->config.layer_is_static);
@@ -257,9 +252,7 @@ static int open_statistics(struct plan_inputs *in, struct moe_err *err)
     const char *path = in->options->strategy.statistics;
     if (!path)
         return MOE_OK;
-    int status = moe_statistics_read(&in->statistics, path, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_statistics_read(&in->statistics, path, err));
     const struct moe_statistics_shape *s = &in->statistics->shape;
     if (s->n_layers != in->inventory->n_layers || s->n_experts != in->inventory->n_experts ||
         s->top_k != in->inventory->top_k)

@@ -129,29 +129,23 @@ static void set_layer(struct plan_inputs *in)
 int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
-    int status = MOE_OK;
     if (o->strategy.device.cuda && o->pack)
-        status = moe_config_check_gpu(&in->config, o->pack, err);
-    if (status != MOE_OK)
-        return status;
-    if (o->layer_seconds > 0 && !o->profile) {
-        status = pace_of_layer(in, err);
-    } else {
-        status = o->profile ? moe_device_read(&in->device, o->profile, err) : measure(in, err);
-        if (status == MOE_OK)
-            status = pace_of_profile(in, err);
+        MOE_TRY(moe_config_check_gpu(&in->config, o->pack, err));
+    if (o->layer_seconds > 0 && !o->profile)
+        MOE_TRY(pace_of_layer(in, err));
+    else {
+        MOE_TRY(o->profile ? moe_device_read(&in->device, o->profile, err) : measure(in, err));
+        MOE_TRY(pace_of_profile(in, err));
     }
-    if (status == MOE_OK && o->strategy.device.cuda && tier_of(in) != MOE_TIER_HOST)
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "device profile '%s': no GPU with memory of its own (--device cuda)",
-                          in->device->name);
-    if (status == MOE_OK && o->strategy.device.cuda && o->pack && !(in->pace.storage_rate > 0))
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "device profile '%s': no rate of storage, which is behind the host's "
-                          "memory (moe-profile --device measures it)",
-                          in->device->name);
-    if (status != MOE_OK)
-        return status;
+    if (o->strategy.device.cuda && tier_of(in) != MOE_TIER_HOST)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no GPU with memory of its own (--device cuda)",
+                        in->device->name);
+    if (o->strategy.device.cuda && o->pack && !(in->pace.storage_rate > 0))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no rate of storage, which is behind the host's "
+                        "memory (moe-profile --device measures it)",
+                        in->device->name);
     const struct moe_device *d = in->device;
     double host = d->host.memory_bytes_per_second.value;
     if (o->strategy.device.test) {

@@ -52,18 +52,15 @@ static int add_strategy(struct table *t, const char *text, const struct strategy
     one.parts[MOE_PART_ASSUME_PREDICTION] = NULL;
     if (t->n_strategies == MAX_STRATEGIES)
         return moe_fail(err, MOE_ERR_USAGE, "option --strategy: at most %d", MAX_STRATEGIES);
-    int status = strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err);
-    if (status == MOE_OK && t->strategies[t->n_strategies].predict &&
-        o->parts[MOE_PART_ASSUME_PREDICTION]) {
+    MOE_TRY(strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err));
+    if (t->strategies[t->n_strategies].predict && o->parts[MOE_PART_ASSUME_PREDICTION]) {
         one.parts[MOE_PART_ASSUME_PREDICTION] = o->parts[MOE_PART_ASSUME_PREDICTION];
         t->assumes = true;
-        status = strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err);
+        MOE_TRY(strategy_options_apply(&one, &t->strategies[t->n_strategies], &automatic, err));
     }
-    if (status == MOE_OK && automatic)
+    if (automatic)
         return moe_fail(err, MOE_ERR_USAGE,
                         "option --strategy: auto is for plans; --simulate takes names");
-    if (status != MOE_OK)
-        return status;
     char *name = t->names[t->n_strategies];
     moe_strategy_brief(&t->strategies[t->n_strategies++], name);
     t->width = (int)strlen(name) > t->width ? (int)strlen(name) : t->width;
@@ -74,20 +71,19 @@ static int parse_strategies(struct table *t, const char *list, const struct stra
                             struct moe_err *err)
 {
     char item[MOE_STRATEGY_BRIEF + 1];
-    int status = MOE_OK;
-    for (int i = 0; !list && moe_strategy_name_at(i) && status == MOE_OK; i++)
-        status = add_strategy(t, moe_strategy_name_at(i), o, err);
-    while (list && status == MOE_OK) {
+    for (int i = 0; !list && moe_strategy_name_at(i); i++)
+        MOE_TRY(add_strategy(t, moe_strategy_name_at(i), o, err));
+    while (list) {
         size_t n = strcspn(list, ",");
         snprintf(item, sizeof item, "%.*s", (int)n, list);
-        status = add_strategy(t, item, o, err);
+        MOE_TRY(add_strategy(t, item, o, err));
         list = list[n] ? list + n + 1 : NULL;
     }
-    if (status == MOE_OK && o->parts[MOE_PART_ASSUME_PREDICTION] && !t->assumes)
+    if (o->parts[MOE_PART_ASSUME_PREDICTION] && !t->assumes)
         return moe_fail(err, MOE_ERR_USAGE,
                         "option --assume-prediction has no effect here: none of the strategies "
                         "predicts");
-    return status;
+    return MOE_OK;
 }
 
 /* "2x" or "10%": a number before the unit. */

@@ -65,8 +65,8 @@ static int write_drawn(struct plan_inputs *in, const struct moe_synthesis *synth
                        const char *path, struct moe_err *err)
 {
     struct moe_routing_figures reached;
-    int status = moe_synthesise(path, synthesis, &reached, err);
-    return status == MOE_OK ? moe_trace_open(&in->trace, path, err) : status;
+    MOE_TRY(moe_synthesise(path, synthesis, &reached, err));
+    return moe_trace_open(&in->trace, path, err);
 }
 
 /* ... into a file that has no name. */
@@ -101,21 +101,18 @@ static int draw(struct plan_inputs *in, struct moe_err *err)
         .seed = in->options->seed,
     };
     memcpy(synthesis.shape.is_static, in->inventory->is_static, in->inventory->n_layers);
-    int status = find_figures(in, &synthesis.figures, err);
-    if (status == MOE_OK && !in->statistics && in->options->shape)
-        status = begin_statistics(in, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(find_figures(in, &synthesis.figures, err));
+    if (!in->statistics && in->options->shape)
+        MOE_TRY(begin_statistics(in, err));
     synthesis.statistics = in->options->strategy.statistics ? NULL : in->statistics;
     moe_trace_close(in->trace);
     in->trace = NULL;
-    status = kept ? write_drawn(in, &synthesis, kept, err) : write_nameless(in, &synthesis, err);
-    if (status == MOE_OK)
-        cli_note("no trace of this model: drawing one at random that resembles %s",
-                 in->options->strategy.statistics ? in->options->strategy.statistics
-                 : in->options->trace             ? in->options->trace
-                                                  : "the bundled model");
-    return status;
+    MOE_TRY(kept ? write_drawn(in, &synthesis, kept, err) : write_nameless(in, &synthesis, err));
+    cli_note("no trace of this model: drawing one at random that resembles %s",
+             in->options->strategy.statistics ? in->options->strategy.statistics
+             : in->options->trace             ? in->options->trace
+                                              : "the bundled model");
+    return MOE_OK;
 }
 
 /* Statistics of the trace's own documents would know what comes in it: those of every other
@@ -157,11 +154,8 @@ static int count_tokens(struct plan_inputs *in, struct moe_err *err)
 int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
-    int status = MOE_OK;
     if (o->trace && !in->trace)
-        status = moe_trace_open(&in->trace, o->trace, err);
-    if (status != MOE_OK)
-        return status;
+        MOE_TRY(moe_trace_open(&in->trace, o->trace, err));
     bool own = in->trace && alike(moe_trace_shape(in->trace), in->inventory);
     if (in->trace && !own && !o->shape)
         return refuse(in, err);
@@ -172,6 +166,6 @@ int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
     if (own)
         snprintf(in->evidence.trace, sizeof in->evidence.trace, "%s", o->trace);
     else
-        status = draw(in, err);
-    return status == MOE_OK ? count_tokens(in, err) : status;
+        MOE_TRY(draw(in, err));
+    return count_tokens(in, err);
 }

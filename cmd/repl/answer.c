@@ -75,9 +75,7 @@ int console_new_sampler(struct console *c, struct moe_err *err)
     struct moe_sampler_options sampling = *c->r->sampling;
     struct moe_sampler *fresh;
     moe_sampling_complete(&sampling, &model->sampling);
-    int status = moe_sampler_new(&fresh, &sampling, model->config.vocab, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_sampler_new(&fresh, &sampling, model->config.vocab, err));
     moe_sampler_free(c->sampler);
     c->sampler = fresh;
     return MOE_OK;

@@ -32,9 +32,7 @@ static int say_model(const struct console *c, struct moe_buf *out, struct moe_er
     const struct moe_model *m = talk->session->model;
     struct moe_pack_summary summary;
     char now[32], budget[32];
-    int status = moe_pack_summarize(m->pack, &summary, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_pack_summarize(m->pack, &summary, err));
     moe_buf_printf(out, "model    %s: %s\nweights  ", c->r->pack, m->config.family);
     moe_show_pack_line(m->pack, &summary, out);
     moe_buf_printf(out, "\ntemplate %s\n",

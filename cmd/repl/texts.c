@@ -63,19 +63,17 @@ static int read_text(const struct moe_session *s, const char *path, struct moe_b
                         "%s: %s of text do not fit the context of %" PRIu32
                         " tokens (at most %s are read; -c sets a longer one)",
                         path, moe_format_bytes(size, a), s->context, moe_format_bytes(most, b));
-    int status = moe_file_read_all(path, most, out, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_file_read_all(path, most, out, err));
     if (out->size == 0 || memchr(out->data, 0, out->size))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: not text: %s", path,
                         out->size ? "it contains NUL bytes" : "it is empty");
-    status = moe_tokenizer_look(s->model->tokenizer, (const char *)out->data, out->size, out->size,
-                                &survey, err);
-    if (status == MOE_OK && survey.least_ids > s->context) {
+    MOE_TRY(moe_tokenizer_look(s->model->tokenizer, (const char *)out->data, out->size, out->size,
+                               &survey, err));
+    if (survey.least_ids > s->context) {
         moe_prompt_too_long(&s->model->config, survey.least_ids, true, s->context, err);
-        status = moe_err_prefix(err, "%s", path);
+        return moe_err_prefix(err, "%s", path);
     }
-    return status;
+    return MOE_OK;
 }
 
 int command_file(struct console *c, const char *arg, struct moe_err *err)

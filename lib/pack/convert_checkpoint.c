@@ -118,10 +118,9 @@ static int check_dense(struct converter *c, struct checkpoint_source *s, enum mo
                        uint32_t layer, struct moe_err *err)
 {
     struct convert_view view;
-    int status = convert_view_dense(&s->from, role, layer, &view, err);
-    if (status == MOE_OK)
-        mark(c, s, &view);
-    return status;
+    MOE_TRY(convert_view_dense(&s->from, role, layer, &view, err));
+    mark(c, s, &view);
+    return MOE_OK;
 }
 
 /* ---- The source's own precision ---- */
@@ -130,33 +129,30 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
                      uint32_t layer, struct moe_err *err)
 {
     struct convert_view view;
-    int status = convert_view_dense(&s->from, role, layer, &view, err);
-    if (status == MOE_OK && moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
+    MOE_TRY(convert_view_dense(&s->from, role, layer, &view, err));
+    if (moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
         s->quantized |= moe_dtype_block(view.tensor->dtype)->items > 1;
-    return status;
+    return MOE_OK;
 }
 
 static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
                       uint32_t expert, struct moe_err *err)
 {
     struct moe_bits *own = &s->own.bits[(uint64_t)layer * s->config.n_experts + expert];
-    int status = MOE_OK;
     (void)c;
-    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+    for (int part = 0; part < MOE_E_N_PARTS; part++) {
         struct convert_view view;
         uint32_t rows, cols;
         if (moe_expert_part_is_bias(part) || !moe_expert_part_shape(&s->config, part, &rows, &cols))
             continue;
-        status = convert_view_expert(&s->from, layer, expert, part, &view, err);
-        if (status != MOE_OK)
-            break;
+        MOE_TRY(convert_view_expert(&s->from, layer, expert, part, &view, err));
         const struct moe_ggml_type *type = moe_dtype_block(view.tensor->dtype);
         int *bits = moe_expert_part_is_down(part) ? &own->down : &own->gate_up;
         int needed = moe_ggml_bits(type);
         *bits = needed > *bits ? needed : *bits;
         s->quantized |= type->items > 1;
     }
-    return status;
+    return MOE_OK;
 }
 
 /* The one variant that keeps every expert's precision. */
@@ -187,11 +183,10 @@ static int take_own(struct converter *c, struct checkpoint_source *s,
                                      .n_layers = moe_config_all_layers(&s->config),
                                      .n_experts = s->config.n_experts};
     s->own.bits = moe_alloc((uint64_t)s->own.n_layers * s->own.n_experts, sizeof *s->own.bits, err);
-    int status = s->own.bits ? walk_dense(c, s, see_dense, err) : MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = walk_experts(c, s, see_expert, err);
-    if (status != MOE_OK)
-        return status;
+    if (!s->own.bits)
+        return MOE_ERR_MEMORY;
+    MOE_TRY(walk_dense(c, s, see_dense, err));
+    MOE_TRY(walk_experts(c, s, see_expert, err));
     c->quantized = s->quantized;
     c->report->kept_experts = s->quantized && options->own_experts;
     c->report->kept_dense = s->quantized && options->own_dense;
@@ -216,19 +211,16 @@ static void check_carried(const struct converter *c, struct checkpoint_source *s
 static int check_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
                         uint32_t expert, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+    for (int part = 0; part < MOE_E_N_PARTS; part++) {
         struct convert_view view;
         uint32_t rows, cols;
         if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
             continue;
-        status = convert_view_expert(&s->from, layer, expert, part, &view, err);
-        if (status == MOE_OK) {
-            mark(c, s, &view);
-            check_carried(c, s, layer, expert, &view, part);
-        }
+        MOE_TRY(convert_view_expert(&s->from, layer, expert, part, &view, err));
+        mark(c, s, &view);
+        check_carried(c, s, layer, expert, &view, part);
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Sections ---- */
@@ -308,21 +300,14 @@ static int put_sections(struct converter *c, struct checkpoint_source *s,
                         struct moe_err *err)
 {
     const char *dir = moe_checkpoint_dir(s->checkpoint);
-    int status = hash_description(c, s, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(hash_description(c, s, err));
     c->fingerprint = moe_hash64_chain(c->fingerprint, tokenizer->data, tokenizer->size);
-    status = moe_pack_put_section(c->writer, MOE_PACK_MODEL, model->data, model->size, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_section(c->writer, MOE_PACK_TOKENIZER, tokenizer->data,
-                                      tokenizer->size, err);
-    if (status == MOE_OK)
-        status = put_chat_template(c, s, err);
-    if (status == MOE_OK)
-        status = put_sampling(c, s, err);
-    if (status == MOE_OK)
-        status = put_provenance(c, dir, err);
-    return status;
+    MOE_TRY(moe_pack_put_section(c->writer, MOE_PACK_MODEL, model->data, model->size, err));
+    MOE_TRY(
+        moe_pack_put_section(c->writer, MOE_PACK_TOKENIZER, tokenizer->data, tokenizer->size, err));
+    MOE_TRY(put_chat_template(c, s, err));
+    MOE_TRY(put_sampling(c, s, err));
+    return put_provenance(c, dir, err);
 }
 
 /* ---- The conversion ---- */
@@ -331,18 +316,16 @@ static int put_sections(struct converter *c, struct checkpoint_source *s,
  * not helped by them. */
 static int read_description(struct checkpoint_source *s, const char *dir, struct moe_err *err)
 {
-    int status = MOE_OK;
     char *config = moe_path_join(dir, "config.json", err);
     if (!config)
         return MOE_ERR_MEMORY;
     bool described = moe_path_exists(config);
     free(config);
     if (described)
-        status = moe_config_read_hf(&s->config, dir, err);
-    if (status == MOE_OK)
-        status = moe_checkpoint_open(&s->checkpoint, dir, err);
-    if (status != MOE_OK || described)
-        return status;
+        MOE_TRY(moe_config_read_hf(&s->config, dir, err));
+    MOE_TRY(moe_checkpoint_open(&s->checkpoint, dir, err));
+    if (described)
+        return MOE_OK;
     s->gguf = moe_checkpoint_gguf(s->checkpoint);
     return s->gguf ? moe_config_read_gguf(&s->config, s->checkpoint, err)
                    : moe_config_read_hf(&s->config, dir, err); /* for its error */
@@ -355,21 +338,18 @@ static int take_head(struct checkpoint_source *s, struct moe_err *err)
 {
     const struct moe_tensor *head;
     bool same = true;
-    int status = MOE_OK;
     if (!s->config.tied_head)
         return MOE_OK;
-    status = convert_compare_head(&s->from, &head, &same, err);
-    if (status == MOE_OK && head && same)
+    MOE_TRY(convert_compare_head(&s->from, &head, &same, err));
+    if (head && same)
         s->used[moe_checkpoint_index(s->checkpoint, head)] = true;
     s->config.tied_head = same;
-    return status;
+    return MOE_OK;
 }
 
 static int open_source(struct checkpoint_source *s, const char *dir, struct moe_err *err)
 {
-    int status = read_description(s, dir, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_description(s, dir, err));
     s->family = moe_family_find(s->config.family);
     if (!s->family)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: unknown family '%s'", dir, s->config.family);
@@ -442,10 +422,9 @@ static int create_pack(struct converter *c, const struct checkpoint_source *s, s
         if (s->carried[v])
             strcpy(c->described[v].method, "carried");
     }
-    int status =
-        moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
-                        c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err);
-    return status == MOE_OK ? moe_pack_put_ahead(c->writer, s->config.n_ahead, err) : status;
+    MOE_TRY(moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
+                            c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err));
+    return moe_pack_put_ahead(c->writer, s->config.n_ahead, err);
 }
 
 int moe_convert_checkpoint(const char *dir, const char *out_path,
@@ -637,15 +616,10 @@ static int change_values(const struct converter *c, const struct convert_view *v
 static int read_vector(struct converter *c, const struct convert_view *view,
                        const struct moe_config *routes, float *out, struct moe_err *err)
 {
-    int status = routes ? read_routes(routes, view, out, err)
-                        : convert_view_read(view, 0, view->rows, out, err);
-    if (status == MOE_OK)
-        status = check_finite(c, view, out, err);
-    if (status != MOE_OK)
-        return status;
-    status = change_values(c, view, out, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(routes ? read_routes(routes, view, out, err)
+                   : convert_view_read(view, 0, view->rows, out, err));
+    MOE_TRY(check_finite(c, view, out, err));
+    MOE_TRY(change_values(c, view, out, err));
     if (!c->ahead)
         c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
     c->done += convert_view_bytes(view);
@@ -675,9 +649,7 @@ int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe
     struct convert_view view;
     struct row_source source;
     enum moe_tensor_kind kind = moe_tensor_spec(role)->kind;
-    int status = convert_view_dense(&s->from, role, layer, &view, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(convert_view_dense(&s->from, role, layer, &view, err));
     struct moe_pack_tensor entry = {.rows = view.rows, .cols = view.cols};
     moe_tensor_pack_name(role, layer, entry.name);
     c->report->dense_weights += (uint64_t)view.rows * view.cols;
@@ -687,13 +659,10 @@ int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe
     if (kind == MOE_KIND_ROUTER)
         bits = view.tensor->dtype == MOE_DTYPE_F32 || is_quantized(view.tensor->dtype) ? 32 : 16;
     else if (c->report->kept_dense)
-        status = source_of(c, &view, false, &source, err);
-    if (kind != MOE_KIND_ROUTER && c->report->kept_dense && status == MOE_OK)
-        status = own_bits(c, &view, &source, &bits, err);
-    if (status == MOE_OK)
-        status = source_of(c, &view, bits == 16, &source, err);
-    if (status != MOE_OK)
-        return status;
+        MOE_TRY(source_of(c, &view, false, &source, err));
+    if (kind != MOE_KIND_ROUTER && c->report->kept_dense)
+        MOE_TRY(own_bits(c, &view, &source, &bits, err));
+    MOE_TRY(source_of(c, &view, bits == 16, &source, err));
     entry.layout = convert_source_layout(c, &source, bits);
     return convert_put_matrix(c, &source, &entry, err);
 }
@@ -721,21 +690,18 @@ static bool wants_sixteen(const struct converter *c, const struct expert *e, int
 static int find_parts(struct converter *c, struct checkpoint_source *s, uint32_t layer,
                       uint32_t number, struct expert *e, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (int part = 0; part < MOE_E_N_PARTS && status == MOE_OK; part++) {
+    for (int part = 0; part < MOE_E_N_PARTS; part++) {
         uint32_t rows, cols;
         if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
             continue;
         int i = e->n_parts++;
         bool sixteen = wants_sixteen(c, e, part);
         e->part[i] = part;
-        status = convert_view_expert(&s->from, layer, number, part, &e->views[i], err);
-        if (status == MOE_OK)
-            status = source_of(c, &e->views[i], sixteen, &e->sources[i], err);
-        if (status == MOE_OK)
-            c->report->expert_weights += (uint64_t)e->views[i].rows * e->views[i].cols;
+        MOE_TRY(convert_view_expert(&s->from, layer, number, part, &e->views[i], err));
+        MOE_TRY(source_of(c, &e->views[i], sixteen, &e->sources[i], err));
+        c->report->expert_weights += (uint64_t)e->views[i].rows * e->views[i].cols;
     }
-    return status;
+    return MOE_OK;
 }
 
 static void make_class(const struct converter *c, const struct expert *e, struct moe_bits bits,
@@ -765,10 +731,10 @@ static int encode_part(struct converter *c, struct expert *e, int i, struct moe_
     }
     if (!moe_expert_part_is_bias(e->part[i]))
         return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
-    int status = read_vector(c, &e->views[i], NULL, (float *)targets[0].out, err);
-    for (int v = 1; v < c->n_variants && status == MOE_OK; v++)
+    MOE_TRY(read_vector(c, &e->views[i], NULL, (float *)targets[0].out, err));
+    for (int v = 1; v < c->n_variants; v++)
         memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->views[i].rows);
-    return status;
+    return MOE_OK;
 }
 
 int convert_put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,

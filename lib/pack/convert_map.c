@@ -153,9 +153,7 @@ int moe_map_bits(struct moe_expert_map *out, const struct moe_map *map, const ch
             "%s: has importances but no choice of variants; choose first (moe-calibrate "
             "--tolerance)",
             path);
-    int status = parse_variants(map, path, bits, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(parse_variants(map, path, bits, err));
     out->n_layers = map->model_layer[map->n_layers - 1] + 1;
     out->bits = moe_alloc((uint64_t)out->n_layers * out->n_experts, sizeof *out->bits, err);
     if (!out->bits)

@@ -92,10 +92,9 @@ static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matri
 static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat,
                         struct row_source *source, struct moe_layout *layout, struct moe_err *err)
 {
-    int status = repack_source(c, name, mat, c->options->dense_bits, source, err);
-    if (status == MOE_OK)
-        *layout = convert_layout(c, c->options->dense_bits, source->float16_kind);
-    return status;
+    MOE_TRY(repack_source(c, name, mat, c->options->dense_bits, source, err));
+    *layout = convert_layout(c, c->options->dense_bits, source->float16_kind);
+    return MOE_OK;
 }
 
 int moe_convert_matrix(const struct moe_mat *mat, const char *path,
@@ -128,10 +127,9 @@ static int encode_tensor(struct converter *c, const struct moe_pack_tensor *t,
     struct moe_mat mat = {raw, t->layout, t->rows, t->cols};
     struct row_source source;
     struct moe_pack_tensor entry = *t;
-    int status = dense_source(c, t->name, &mat, &source, &entry.layout, err);
-    if (status == MOE_OK)
-        status = convert_find_inputs(c, matrix, c->options->dense_bits, &source, err);
-    return status == MOE_OK ? convert_put_matrix(c, &source, &entry, err) : status;
+    MOE_TRY(dense_source(c, t->name, &mat, &source, &entry.layout, err));
+    MOE_TRY(convert_find_inputs(c, matrix, c->options->dense_bits, &source, err));
+    return convert_put_matrix(c, &source, &entry, err);
 }
 
 /* Whether the tensor stays as it is: it has the bits asked for, or none are. *matrix says which it
@@ -334,13 +332,13 @@ static int copy_sections(struct converter *c, const struct repack *r, struct moe
 {
     static const enum moe_pack_section ids[] = {MOE_PACK_TOKENIZER, MOE_PACK_CHAT,
                                                 MOE_PACK_SAMPLING};
-    int status = put_model(c, r, err);
-    for (size_t i = 0; i < sizeof ids / sizeof ids[0] && status == MOE_OK; i++) {
+    MOE_TRY(put_model(c, r, err));
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
         uint64_t n;
         const uint8_t *data = moe_pack_section(r->pack, ids[i], &n);
-        status = moe_pack_put_section(c->writer, ids[i], data, n, err);
+        MOE_TRY(moe_pack_put_section(c->writer, ids[i], data, n, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_convert_pack(const char *pack_path, const char *out_path,
@@ -406,14 +404,14 @@ static int read_expert(const struct repack *r, const struct moe_expert_extent *e
                        struct moe_err *err)
 {
     const struct moe_expert_class *class_ = moe_pack_class_at(r->pack, e->class_index);
-    int status = convert_alloc_segments(class_, block, segments, err);
-    for (uint32_t s = 0; s < class_->n_segments && status == MOE_OK; s++) {
+    MOE_TRY(convert_alloc_segments(class_, block, segments, err));
+    for (uint32_t s = 0; s < class_->n_segments; s++) {
         char what[80];
         snprintf(what, sizeof what, "layer %" PRIu32 " expert %" PRIu32 " segment %" PRIu32, layer,
                  expert, s);
-        status = moe_pack_read(r->pack, &e->segments[s], segments[s], what, err);
+        MOE_TRY(moe_pack_read(r->pack, &e->segments[s], segments[s], what, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 static int put_segments(struct converter *c, uint32_t layer, uint32_t expert, int variant,
@@ -421,11 +419,9 @@ static int put_segments(struct converter *c, uint32_t layer, uint32_t expert, in
                         struct moe_err *err)
 {
     uint32_t index;
-    int status = moe_pack_put_class(c->writer, class_, &index, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_expert(c->writer, layer, expert, (uint32_t)variant, index,
-                                     (const void *const *)segments, err);
-    return status;
+    MOE_TRY(moe_pack_put_class(c->writer, class_, &index, err));
+    return moe_pack_put_expert(c->writer, layer, expert, (uint32_t)variant, index,
+                               (const void *const *)segments, err);
 }
 
 static int copy_expert(struct converter *c, const struct repack *r,
@@ -666,9 +662,9 @@ int repack_take_map(struct repack *r, struct moe_convert_options *options, struc
         wanted = wanted || options->experts[i].down == 0;
     if (options->map || own < 0 || !wanted)
         return MOE_OK;
-    int status = convert_map_of_pack(&r->own, r->pack, (uint32_t)own, err);
+    MOE_TRY(convert_map_of_pack(&r->own, r->pack, (uint32_t)own, err));
     options->map = &r->own;
-    return status;
+    return MOE_OK;
 }
 
 int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)

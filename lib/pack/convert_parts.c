@@ -91,8 +91,8 @@ static int add_variant(struct converter *c, struct moe_bits bits, int option, st
 static int check_expert_bits(const struct moe_convert_options *options, struct moe_bits bits,
                              struct moe_err *err)
 {
-    int status = check_bits(options, bits.gate_up, err);
-    return status == MOE_OK ? check_bits(options, bits.down, err) : status;
+    MOE_TRY(check_bits(options, bits.gate_up, err));
+    return check_bits(options, bits.down, err);
 }
 
 /* A map must be given when a variant asks for it, and only then. */
@@ -109,12 +109,11 @@ static int check_map(const struct moe_convert_options *options, struct moe_err *
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a map is given, but the variants asked for do not name '%s'",
                         map->name, MOE_MAP_VARIANT);
-    int status = MOE_OK;
-    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts && status == MOE_OK;
-         i++)
+    for (uint64_t i = 0; map && i < (uint64_t)map->n_layers * map->n_experts; i++) {
         if (map->bits[i].down != 0)
-            status = check_expert_bits(options, map->bits[i], err);
-    return status;
+            MOE_TRY(check_expert_bits(options, map->bits[i], err));
+    }
+    return MOE_OK;
 }
 
 int convert_start(struct converter *c, const struct moe_convert_options *options, bool strict,
@@ -127,16 +126,15 @@ int convert_start(struct converter *c, const struct moe_convert_options *options
     if (options->n_experts > CONVERT_MAX_VARIANTS)
         return moe_fail(err, MOE_ERR_USAGE, "at most %d variants of an expert can be stored",
                         CONVERT_MAX_VARIANTS);
-    int status = options->dense_bits ? check_bits(options, options->dense_bits, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = check_map(options, err);
-    for (int i = 0; i < options->n_experts && status == MOE_OK; i++) {
+    if (options->dense_bits)
+        MOE_TRY(check_bits(options, options->dense_bits, err));
+    MOE_TRY(check_map(options, err));
+    for (int i = 0; i < options->n_experts; i++) {
         if (options->experts[i].down != 0)
-            status = check_expert_bits(options, options->experts[i], err);
-        if (status == MOE_OK)
-            status = add_variant(c, options->experts[i], i, err);
+            MOE_TRY(check_expert_bits(options, options->experts[i], err));
+        MOE_TRY(add_variant(c, options->experts[i], i, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int convert_check_output(const struct converter *c, struct moe_err *err)
@@ -269,10 +267,8 @@ void convert_emit_map(const struct converter *c, struct moe_emit *e)
 
 int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_err *err)
 {
-    int status = moe_emit_end_item(e, err);
-    return status == MOE_OK ? moe_pack_put_section(c->writer, MOE_PACK_PROVENANCE, e->out->data,
-                                                   e->out->size, err)
-                            : status;
+    MOE_TRY(moe_emit_end_item(e, err));
+    return moe_pack_put_section(c->writer, MOE_PACK_PROVENANCE, e->out->data, e->out->size, err);
 }
 
 /* Rows, wherever they come from, into matrices of a pack: the layout each gets, and its encoding.
@@ -351,10 +347,9 @@ static int read_chunk(struct converter *c, const struct row_source *source, uint
             return MOE_ERR_MEMORY;
         c->blocks_bytes = bytes;
     }
-    int status = source->read_blocks(source, first, n, c->blocks, err);
-    if (status == MOE_OK)
-        moe_ggml_decode(source->block, c->blocks, n_blocks, c->chunk);
-    return status;
+    MOE_TRY(source->read_blocks(source, first, n, c->blocks, err));
+    moe_ggml_decode(source->block, c->blocks, n_blocks, c->chunk);
+    return MOE_OK;
 }
 
 /* Encodes the chunk, rows [first, first + n) of the source, into one target; adds to *sum. */

@@ -169,17 +169,17 @@ int convert_check_copy(const struct convert_source *source, const struct moe_ten
     while (*copies && strcmp(*copies, tensor->name) != 0)
         copies++;
     *is_copy = *copies != NULL;
-    int status = *is_copy ? convert_view_dense(source, MOE_T_EMBED, 0, &embed, err) : MOE_OK;
-    if (!*is_copy || status != MOE_OK)
-        return status;
-    status = compare_with_embedding(source, &embed, tensor, &same, err);
-    if (status == MOE_OK && !same)
-        status =
-            moe_fail(err, MOE_ERR_UNSUPPORTED,
-                     "%s: tensor '%s' is not '%s' once more; stacks with an embedding of their "
-                     "own are not implemented",
-                     moe_checkpoint_dir(source->checkpoint), tensor->name, embed.tensor->name);
-    return status;
+    if (*is_copy)
+        MOE_TRY(convert_view_dense(source, MOE_T_EMBED, 0, &embed, err));
+    if (!*is_copy)
+        return MOE_OK;
+    MOE_TRY(compare_with_embedding(source, &embed, tensor, &same, err));
+    if (!same)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: tensor '%s' is not '%s' once more; stacks with an embedding of their "
+                        "own are not implemented",
+                        moe_checkpoint_dir(source->checkpoint), tensor->name, embed.tensor->name);
+    return MOE_OK;
 }
 
 /* ---- Tensors ---- */
@@ -581,16 +581,12 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
                                  .step = 1,
                                  .block = w->rows,
                                  .stride = w->rows};
-    int status = find_source(s, w, &from, name, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(find_source(s, w, &from, name, err));
     /* Blocks of quantized values run along a row's columns: those are never transposed. */
     const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
     out->transposed = from->transposed && (!found || is_plain(found)) &&
                       !(from->either && found && is_upright(s, w, from, found));
-    status = get_tensor(s, w, from, name, out->transposed, &out->tensor, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(get_tensor(s, w, from, name, out->transposed, &out->tensor, err));
     const struct moe_tensor *t = out->tensor;
     out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
     out->stored = from->stored;
@@ -681,21 +677,20 @@ uint64_t convert_view_line(const struct convert_view *view, uint32_t row)
 static int read_every_other(const struct convert_view *v, uint64_t first, uint32_t n, float *buffer,
                             float *out, struct moe_err *err)
 {
-    int status = moe_checkpoint_read(v->checkpoint, v->tensor, first * v->width,
-                                     (2 * (uint64_t)n - 1) * v->width, buffer, err);
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+    MOE_TRY(moe_checkpoint_read(v->checkpoint, v->tensor, first * v->width,
+                                (2 * (uint64_t)n - 1) * v->width, buffer, err));
+    for (uint32_t i = 0; i < n; i++)
         memcpy(out + (uint64_t)i * v->width, buffer + 2 * (uint64_t)i * v->width,
                v->width * sizeof *out);
-    return status;
+    return MOE_OK;
 }
 
 /* Rows by runs of lines that follow each other, or every other of which is wanted. */
 static int read_lines(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
                       uint64_t buffer_items, float *out, struct moe_err *err)
 {
-    int status = MOE_OK;
     uint64_t most = buffer_items / v->width / 2;
-    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+    for (uint32_t i = 0, run; i < n; i += run) {
         uint64_t line = convert_view_line(v, first + i);
         uint64_t apart = i + 1 < n ? convert_view_line(v, first + i + 1) - line : 1;
         if (apart != 1 && (apart != 2 || most < 2))
@@ -705,11 +700,11 @@ static int read_lines(const struct convert_view *v, uint32_t first, uint32_t n, 
                convert_view_line(v, first + i + run) == line + apart * run)
             run++;
         float *to = out + (uint64_t)i * v->width;
-        status = apart == 1 ? moe_checkpoint_read(v->checkpoint, v->tensor, line * v->width,
-                                                  run * v->width, to, err)
-                            : read_every_other(v, line, run, buffer, to, err);
+        MOE_TRY(apart == 1 ? moe_checkpoint_read(v->checkpoint, v->tensor, line * v->width,
+                                                 run * v->width, to, err)
+                           : read_every_other(v, line, run, buffer, to, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Rows of one block out of a transposed tensor: a piece of every line. */
@@ -719,14 +714,13 @@ static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n
     uint64_t line = v->first_line + (uint64_t)(first / v->block) * v->stride;
     uint64_t column = v->first_column + (uint64_t)v->step * (first % v->block);
     uint64_t span = (uint64_t)v->step * (n - 1) + 1;
-    int status = MOE_OK;
-    for (uint32_t c = 0; c < v->cols && status == MOE_OK; c++) {
-        status = moe_checkpoint_read(v->checkpoint, v->tensor, (line + c) * v->width + column, span,
-                                     buffer, err);
-        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+    for (uint32_t c = 0; c < v->cols; c++) {
+        MOE_TRY(moe_checkpoint_read(v->checkpoint, v->tensor, (line + c) * v->width + column, span,
+                                    buffer, err));
+        for (uint32_t i = 0; i < n; i++)
             out[(uint64_t)i * v->cols + c] = buffer[(uint64_t)v->step * i];
     }
-    return status;
+    return MOE_OK;
 }
 
 int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
@@ -759,14 +753,13 @@ int convert_view_read_blocks(const struct convert_view *view, uint32_t first, ui
 {
     const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
     uint64_t blocks = view->width / type->items; /* of a line */
-    int status = MOE_OK;
-    for (uint32_t i = 0, run; i < n && status == MOE_OK; i += run) {
+    for (uint32_t i = 0, run; i < n; i += run) {
         uint64_t line = convert_view_line(view, first + i);
         run = 1;
         while (i + run < n && convert_view_line(view, first + i + run) == line + run)
             run++;
-        status = moe_checkpoint_read_blocks(view->checkpoint, view->tensor, line * blocks,
-                                            run * blocks, out + i * blocks * type->bytes, err);
+        MOE_TRY(moe_checkpoint_read_blocks(view->checkpoint, view->tensor, line * blocks,
+                                           run * blocks, out + i * blocks * type->bytes, err));
     }
-    return status;
+    return MOE_OK;
 }

@@ -360,11 +360,11 @@ static int read_choice_layers(struct moe_record_reader *r, struct moe_yaml_node 
     const struct moe_map *whole = record;
     struct moe_yaml_node *layers = NULL;
     uint8_t *out = whole->choice.variant;
-    int status = moe_yaml_get_list_of(r->doc, map, m->key, whole->n_layers, &layers, r->err);
-    for (struct moe_yaml_node *l = layers ? moe_yaml_first(layers) : NULL; l && status == MOE_OK;
+    MOE_TRY(moe_yaml_get_list_of(r->doc, map, m->key, whole->n_layers, &layers, r->err));
+    for (struct moe_yaml_node *l = layers ? moe_yaml_first(layers) : NULL; l;
          l = moe_yaml_next(l), out += whole->n_experts)
-        status = read_layer(r, l, out);
-    return status;
+        MOE_TRY(read_layer(r, l, out));
+    return MOE_OK;
 }
 
 static void write_choice_layers(struct moe_record_writer *w, const struct moe_member *m,
@@ -622,58 +622,55 @@ static int read_estimated(struct layer_reader *l)
     struct moe_map *map = l->r->whole;
     struct moe_yaml_node *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_list(l->r->doc, l->map, "estimated", false, &list, &n, l->r->err);
-    if (!list || status != MOE_OK)
-        return status;
+    MOE_TRY(moe_yaml_get_list(l->r->doc, l->map, "estimated", false, &list, &n, l->r->err));
+    if (!list)
+        return MOE_OK;
     if (n == 0 || n > l->n_known)
         return moe_yaml_fail(l->r->doc, list, l->r->err,
                              "'estimated' must have 1 to %" PRIu32 " items", l->n_known);
-    status = moe_yaml_list_u32s(l->r->doc, list, map->n_experts - 1, true, l->counts, l->r->err);
-    for (uint64_t i = 0; i < n && status == MOE_OK; i++) {
+    MOE_TRY(moe_yaml_list_u32s(l->r->doc, list, map->n_experts - 1, true, l->counts, l->r->err));
+    for (uint64_t i = 0; i < n; i++) {
         map->importances.estimated[l->first + l->counts[i]] = 1;
         if (!map->importances.known[l->first + l->counts[i]])
-            status = moe_yaml_fail(l->r->doc, list, l->r->err,
-                                   "'estimated' has expert %" PRIu32 ", which is not known",
-                                   l->counts[i]);
+            return moe_yaml_fail(l->r->doc, list, l->r->err,
+                                 "'estimated' has expert %" PRIu32 ", which is not known",
+                                 l->counts[i]);
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_doubles(struct layer_reader *l, const char *key, double min, double *to)
 {
     struct moe_yaml_node *list = NULL;
-    int status = moe_yaml_get_list_of(l->r->doc, l->map, key, l->n_known, &list, l->r->err);
-    if (status == MOE_OK)
-        status = moe_yaml_list_doubles(l->r->doc, list, min, l->doubles, l->r->err);
-    for (uint32_t i = 0; i < l->n_known && status == MOE_OK; i++)
+    MOE_TRY(moe_yaml_get_list_of(l->r->doc, l->map, key, l->n_known, &list, l->r->err));
+    MOE_TRY(moe_yaml_list_doubles(l->r->doc, list, min, l->doubles, l->r->err));
+    for (uint32_t i = 0; i < l->n_known; i++)
         to[l->first + l->known[i]] = l->doubles[i];
-    return status;
+    return MOE_OK;
 }
 
 static int read_counts(struct layer_reader *l, const char *key, uint32_t *to)
 {
     struct moe_yaml_node *list = NULL;
-    int status = moe_yaml_get_list_of(l->r->doc, l->map, key, l->n_known, &list, l->r->err);
-    if (status == MOE_OK)
-        status = moe_yaml_list_u32s(l->r->doc, list, UINT32_MAX, false, l->counts, l->r->err);
-    for (uint32_t i = 0; i < l->n_known && status == MOE_OK; i++)
+    MOE_TRY(moe_yaml_get_list_of(l->r->doc, l->map, key, l->n_known, &list, l->r->err));
+    MOE_TRY(moe_yaml_list_u32s(l->r->doc, list, UINT32_MAX, false, l->counts, l->r->err));
+    for (uint32_t i = 0; i < l->n_known; i++)
         to[l->first + l->known[i]] = l->counts[i];
-    return status;
+    return MOE_OK;
 }
 
 static int read_figures(struct layer_reader *l)
 {
     struct moe_importances *i = &((struct moe_map *)l->r->whole)->importances;
-    int status = read_experts(l);
-    if (status == MOE_OK && i->exact)
-        status = read_estimated(l);
-    if (status == MOE_OK)
-        status = read_doubles(l, "nats", -HUGE_VAL, i->nats);
-    if (status == MOE_OK && i->exact)
-        status = read_doubles(l, "error_nats", 0, i->error);
-    if (status == MOE_OK && i->exact)
-        status = read_counts(l, "changed_tokens", i->changed);
-    return status == MOE_OK ? read_counts(l, "visited_documents", i->visited) : status;
+    MOE_TRY(read_experts(l));
+    if (i->exact)
+        MOE_TRY(read_estimated(l));
+    MOE_TRY(read_doubles(l, "nats", -HUGE_VAL, i->nats));
+    if (i->exact)
+        MOE_TRY(read_doubles(l, "error_nats", 0, i->error));
+    if (i->exact)
+        MOE_TRY(read_counts(l, "changed_tokens", i->changed));
+    return read_counts(l, "visited_documents", i->visited);
 }
 
 static int read_list(struct layer_reader *l, struct moe_yaml_node *list)
@@ -681,20 +678,15 @@ static int read_list(struct layer_reader *l, struct moe_yaml_node *list)
     struct moe_record_reader *r = l->r;
     const struct moe_map *map = r->whole;
     uint64_t layer = 0, least = 0;
-    int status = MOE_OK;
-    for (l->map = moe_yaml_first(list); l->map && status == MOE_OK;
-         l->map = moe_yaml_next(l->map), least = layer + 1) {
-        status = moe_yaml_item_map(r->doc, l->map, r->err);
-        if (status == MOE_OK)
-            status =
-                moe_yaml_get_u64(r->doc, l->map, "layer", map->n_layers - 1, true, &layer, r->err);
-        if (status == MOE_OK && layer < least)
-            status = moe_yaml_fail(r->doc, l->map, r->err, "'layer' must be rising");
+    for (l->map = moe_yaml_first(list); l->map; l->map = moe_yaml_next(l->map), least = layer + 1) {
+        MOE_TRY(moe_yaml_item_map(r->doc, l->map, r->err));
+        MOE_TRY(moe_yaml_get_u64(r->doc, l->map, "layer", map->n_layers - 1, true, &layer, r->err));
+        if (layer < least)
+            return moe_yaml_fail(r->doc, l->map, r->err, "'layer' must be rising");
         l->first = layer * map->n_experts;
-        if (status == MOE_OK)
-            status = read_figures(l);
+        MOE_TRY(read_figures(l));
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_layers(struct moe_record_reader *r, struct moe_yaml_node *map,
@@ -799,10 +791,9 @@ static int read_variant(struct moe_record_reader *r, struct moe_yaml_node *map,
                         const struct moe_member *m, void *record)
 {
     const char *name = NULL;
-    int status = moe_yaml_get_text(r->doc, map, m->key, true, &name, r->err);
-    return status == MOE_OK ? map_find_variant(r, moe_yaml_get(map, m->key), name,
-                                               (uint32_t *)((char *)record + m->at))
-                            : status;
+    MOE_TRY(moe_yaml_get_text(r->doc, map, m->key, true, &name, r->err));
+    return map_find_variant(r, moe_yaml_get(map, m->key), name,
+                            (uint32_t *)((char *)record + m->at));
 }
 
 static void write_variant(struct moe_record_writer *w, const struct moe_member *m,
@@ -945,17 +936,15 @@ static int read_variants(struct moe_record_reader *r, struct moe_yaml_node *root
     struct moe_map *map = record;
     struct moe_yaml_node *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_list(r->doc, root, m->key, true, &list, &n, r->err);
-    if (status == MOE_OK && (n == 0 || n > MOE_MAX_VARIANTS))
+    MOE_TRY(moe_yaml_get_list(r->doc, root, m->key, true, &list, &n, r->err));
+    if (n == 0 || n > MOE_MAX_VARIANTS)
         return moe_yaml_fail(r->doc, list, r->err, "'variants' must have 1 to %d items",
                              MOE_MAX_VARIANTS);
-    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item && status == MOE_OK;
+    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item;
          item = moe_yaml_next(item)) {
         const char *name = NULL;
         uint32_t same = 0;
-        status = moe_yaml_item_text(r->doc, item, &name, r->err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_yaml_item_text(r->doc, item, &name, r->err));
         if (!name[0] || strlen(name) >= sizeof map->variants[0])
             return moe_yaml_fail(r->doc, item, r->err, "a variant's name must have 1 to %zu bytes",
                                  sizeof map->variants[0] - 1);
@@ -965,7 +954,7 @@ static int read_variants(struct moe_record_reader *r, struct moe_yaml_node *root
             return moe_yaml_fail(r->doc, item, r->err, "variant '%s' is there twice", name);
         memcpy(map->variants[map->n_variants++], name, strlen(name) + 1);
     }
-    return status;
+    return MOE_OK;
 }
 
 static void write_variants(struct moe_record_writer *w, const struct moe_member *m,
@@ -1003,9 +992,7 @@ static int read_metric(struct moe_record_reader *r, struct moe_yaml_node *root,
                        const struct moe_member *m, void *record)
 {
     const char *name = NULL;
-    int status = moe_yaml_get_text(r->doc, root, m->key, true, &name, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_yaml_get_text(r->doc, root, m->key, true, &name, r->err));
     uint32_t metric = find_name(name, metric_at, MOE_N_METRICS);
     if (metric == MOE_N_METRICS)
         return moe_yaml_fail(r->doc, moe_yaml_get(root, m->key), r->err,
@@ -1090,13 +1077,14 @@ static int check_uniform(struct moe_record_reader *r, struct moe_yaml_node *map,
     const struct moe_map *m = r->whole;
     const struct moe_uniform *u = record;
     uint32_t variant;
-    int status = map_find_variant(r, moe_yaml_get(map, "experts"), u->experts, &variant);
-    for (const struct moe_uniform *other = m->uniform; other < u && status == MOE_OK; other++)
+    MOE_TRY(map_find_variant(r, moe_yaml_get(map, "experts"), u->experts, &variant));
+    for (const struct moe_uniform *other = m->uniform; other < u; other++) {
         if (strcmp(u->experts, other->experts) == 0 && u->dense_bits == other->dense_bits)
-            status = moe_yaml_fail(r->doc, map, r->err,
-                                   "experts '%s' with %" PRIu32 " dense_bits are there twice",
-                                   u->experts, u->dense_bits);
-    return status;
+            return moe_yaml_fail(r->doc, map, r->err,
+                                 "experts '%s' with %" PRIu32 " dense_bits are there twice",
+                                 u->experts, u->dense_bits);
+    }
+    return MOE_OK;
 }
 
 static const struct moe_record uniform_record = {MOE_RECORD(uniform_members), check_uniform};

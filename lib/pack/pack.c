@@ -454,9 +454,7 @@ static int parse_header(struct moe_pack *pack, const uint8_t *header, struct moe
     if (header_bytes != PACK_HEADER_BYTES || reserved != 0 || pack->n_sections < PACK_N_IDS ||
         pack->n_sections > PACK_MAX_SECTIONS)
         return pack_damaged(pack, err, "impossible header");
-    int status = parse_table(pack, &c, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(parse_table(pack, &c, err));
     uint64_t table_bytes = (uint64_t)pack->n_sections * PACK_SECTION_ENTRY_BYTES;
     if (!pack_all_zero(header + c.offset, PACK_CHECKSUM_AT - c.offset))
         return pack_damaged(pack, err, "reserved bytes of the header are not zero");
@@ -894,12 +892,10 @@ static int parse_experts(struct moe_pack *pack, struct moe_err *err)
 
 int pack_parse_tables(struct moe_pack *pack, struct moe_err *err)
 {
-    int status = parse_variants(pack, err);
-    if (status == MOE_OK)
-        status = parse_tensors(pack, err);
-    if (status == MOE_OK)
-        status = parse_classes(pack, err);
-    return status == MOE_OK ? parse_experts(pack, err) : status;
+    MOE_TRY(parse_variants(pack, err));
+    MOE_TRY(parse_tensors(pack, err));
+    MOE_TRY(parse_classes(pack, err));
+    return parse_experts(pack, err);
 }
 
 /* A pack's file in memory. */

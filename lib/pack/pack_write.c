@@ -195,16 +195,12 @@ int moe_pack_put_tensor(struct moe_pack_writer *w, const struct moe_pack_tensor 
         return pack_wrong_use(w, err, problem, "tensor");
     if (w->n_tensors == MOE_PACK_MAX_TENSORS)
         return pack_wrong_use(w, err, "too many tensors", tensor->name);
-    int status =
-        grow((void **)&w->tensors, w->n_tensors, &w->tensors_room, sizeof *w->tensors, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(grow((void **)&w->tensors, w->n_tensors, &w->tensors_room, sizeof *w->tensors, err));
     struct moe_pack_tensor *t = &w->tensors[w->n_tensors];
     *t = *tensor;
-    status = write_extent(w, raw, pack_tensor_raw_bytes(t), &t->extent, err);
-    if (status == MOE_OK)
-        w->n_tensors++;
-    return status;
+    MOE_TRY(write_extent(w, raw, pack_tensor_raw_bytes(t), &t->extent, err));
+    w->n_tensors++;
+    return MOE_OK;
 }
 
 static bool matrices_equal(const struct moe_class_matrix *a, const struct moe_class_matrix *b)
@@ -238,10 +234,7 @@ int moe_pack_put_class(struct moe_pack_writer *w, const struct moe_expert_class 
         }
     if (w->n_classes == MOE_PACK_MAX_CLASSES)
         return pack_wrong_use(w, err, "too many of them", "expert class");
-    int status =
-        grow((void **)&w->classes, w->n_classes, &w->classes_room, sizeof *w->classes, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(grow((void **)&w->classes, w->n_classes, &w->classes_room, sizeof *w->classes, err));
     *index = (uint32_t)w->n_classes;
     w->classes[w->n_classes++] = *class_;
     return MOE_OK;
@@ -349,12 +342,10 @@ int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n, s
 {
     static const uint8_t zeros[MOE_PACK_ALIGN];
     uint64_t end = w->at + n, padded = moe_round_up(end, MOE_PACK_ALIGN);
-    int status = moe_outfile_write(&w->file, data, n, w->at, err);
-    if (status == MOE_OK)
-        status = moe_outfile_write(&w->file, zeros, padded - end, end, err);
-    if (status == MOE_OK)
-        w->at = padded;
-    return status;
+    MOE_TRY(moe_outfile_write(&w->file, data, n, w->at, err));
+    MOE_TRY(moe_outfile_write(&w->file, zeros, padded - end, end, err));
+    w->at = padded;
+    return MOE_OK;
 }
 
 static void put_extent(struct moe_buf *b, const struct moe_extent *e)
@@ -539,11 +530,8 @@ static void fill_header(const struct moe_pack_writer *w, uint8_t *header)
 int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
 {
     uint8_t header[PACK_HEADER_BYTES] = {0};
-    int status = check_unique(w, err);
-    if (status == MOE_OK)
-        status = write_directory(w, header, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_unique(w, err));
+    MOE_TRY(write_directory(w, header, err));
     fill_header(w, header);
     return moe_outfile_write(&w->file, header, sizeof header, 0, err);
 }

@@ -143,20 +143,19 @@ static int draw_expert(const struct synthesis *s, uint32_t layer, uint32_t exper
                        const struct moe_expert_class *class_, uint8_t *const *segments,
                        struct moe_err *err)
 {
-    int status = MOE_OK;
     for (uint32_t i = 0; i < class_->n_segments; i++)
         memset(segments[i], 0, class_->segment_bytes[i]);
-    for (uint32_t i = 0; i < class_->n_matrices && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
         uint64_t seed = seed_of(s, layer, MOE_T_N_ROLES + m->role, expert, variant);
         uint8_t *at = segments[m->segment] + m->offset;
         if (moe_expert_part_is_bias(convert_part_of(m->role)))
             moe_drawn_vector(m->rows, SMALL, seed, (float *)(void *)at);
         else
-            status =
-                moe_drawn_matrix(m->layout, m->rows, m->cols, 1 / sqrt(m->cols), seed, at, err);
+            MOE_TRY(
+                moe_drawn_matrix(m->layout, m->rows, m->cols, 1 / sqrt(m->cols), seed, at, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 static int put_variant(struct synthesis *s, uint32_t layer, uint32_t expert, int variant,
@@ -165,16 +164,13 @@ static int put_variant(struct synthesis *s, uint32_t layer, uint32_t expert, int
     struct moe_expert_class class_;
     uint32_t index;
     make_class(s, variant, &class_);
-    int status = moe_pack_put_class(s->c.writer, &class_, &index, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_pack_put_class(s->c.writer, &class_, &index, err));
     s->c.done += class_bytes(&class_);
     if (s->options->sparse)
         return moe_pack_put_hole(s->c.writer, layer, expert, (uint32_t)variant, index, err);
-    status = draw_expert(s, layer, expert, variant, &class_, segments, err);
-    return status == MOE_OK ? moe_pack_put_expert(s->c.writer, layer, expert, (uint32_t)variant,
-                                                  index, (const void *const *)segments, err)
-                            : status;
+    MOE_TRY(draw_expert(s, layer, expert, variant, &class_, segments, err));
+    return moe_pack_put_expert(s->c.writer, layer, expert, (uint32_t)variant, index,
+                               (const void *const *)segments, err);
 }
 
 /* All variants of all experts of a layer; segments: room for one expert of each variant. */
@@ -332,26 +328,18 @@ static int create_pack(struct synthesis *s, struct moe_err *err)
 
 static int synthesize(struct synthesis *s, struct moe_err *err)
 {
-    int status = convert_start(&s->c, &s->wanted, true, err);
-    if (status == MOE_OK)
-        status = convert_check_output(&s->c, err);
-    if (status == MOE_OK)
-        status = moe_config_read_hf_file(&s->config, s->c.source_path, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(convert_start(&s->c, &s->wanted, true, err));
+    MOE_TRY(convert_check_output(&s->c, err));
+    MOE_TRY(moe_config_read_hf_file(&s->config, s->c.source_path, err));
     if (s->config.n_experts == 0)
         s->c.n_variants = 0; /* a dense model has nothing to store in variants */
     s->c.no_gate = !moe_act_is_gated(s->config.expert_act);
-    status = check_room(s, err);
-    if (status == MOE_OK)
-        status = create_pack(s, err);
-    if (status == MOE_OK)
-        status = put_sections(s, err);
-    if (status == MOE_OK)
-        status = walk_dense(s, err);
-    if (status == MOE_OK)
-        status = put_experts(s, err);
-    return status == MOE_OK ? convert_commit(&s->c, err) : status;
+    MOE_TRY(check_room(s, err));
+    MOE_TRY(create_pack(s, err));
+    MOE_TRY(put_sections(s, err));
+    MOE_TRY(walk_dense(s, err));
+    MOE_TRY(put_experts(s, err));
+    return convert_commit(&s->c, err);
 }
 
 int moe_synthesize(const char *description, const char *out_path,

@@ -286,14 +286,14 @@ static int read_figure(struct moe_record_reader *r, struct moe_yaml_node *node,
 {
     const char *key = moe_yaml_key(node);
     bool is_mapping = moe_yaml_length(node) > 0;
-    int status = is_mapping ? moe_record_read_map(r, node, &figure_record, f)
-                            : moe_yaml_item_double(r->doc, node, &f->value, r->err);
-    if (status == MOE_OK && f->value <= 0)
-        status = moe_yaml_fail(r->doc, node, r->err,
-                               "'%s' must be above zero (leave out what is not known)", key);
-    if (status == MOE_OK && (f->value > MAX_FIGURE || f->max > MAX_FIGURE))
-        status = moe_yaml_fail(r->doc, node, r->err, "'%s' must not be above %g", key, MAX_FIGURE);
-    return status;
+    MOE_TRY(is_mapping ? moe_record_read_map(r, node, &figure_record, f)
+                       : moe_yaml_item_double(r->doc, node, &f->value, r->err));
+    if (f->value <= 0)
+        return moe_yaml_fail(r->doc, node, r->err,
+                             "'%s' must be above zero (leave out what is not known)", key);
+    if (f->value > MAX_FIGURE || f->max > MAX_FIGURE)
+        return moe_yaml_fail(r->doc, node, r->err, "'%s' must not be above %g", key, MAX_FIGURE);
+    return MOE_OK;
 }
 
 static int read_figure_member(struct moe_record_reader *r, struct moe_yaml_node *map,

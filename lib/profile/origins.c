@@ -102,9 +102,7 @@ static int check_apart(const struct moe_shards *sum, const struct moe_shards *pa
 
 int moe_shards_join(struct moe_shards *sum, const struct moe_shards *part, struct moe_err *err)
 {
-    int status = check_apart(sum, part, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_apart(sum, part, err));
     uint32_t n = sum->n_held + part->n_held;
     uint32_t *held = moe_alloc(n, sizeof *held, err);
     if (!held)
@@ -182,24 +180,17 @@ static int read_shards(struct moe_record_reader *r, struct moe_yaml_node *map,
     struct moe_shards *s = (struct moe_shards *)((char *)record + m->at);
     struct moe_yaml_node *section = NULL, *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_map(r->doc, map, m->key, true, &section, r->err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u32(r->doc, section, "of", MOE_MAX_SHARDS, true, &s->n, r->err);
-    if (status == MOE_OK && s->n == 0)
-        status =
-            moe_yaml_fail(r->doc, section, r->err, "'of' must be from 1 to %d", MOE_MAX_SHARDS);
-    if (status == MOE_OK)
-        status = moe_yaml_get_list(r->doc, section, "held", true, &list, &n, r->err);
-    if (status == MOE_OK && (n == 0 || n > s->n))
-        status =
-            moe_yaml_fail(r->doc, list, r->err,
-                          "'held' must have 1 to %" PRIu32 " items, the shards there are", s->n);
-    if (status == MOE_OK && !(s->held = moe_alloc(n, sizeof *s->held, r->err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = moe_yaml_list_u32s(r->doc, list, s->n, true, s->held, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_yaml_get_map(r->doc, map, m->key, true, &section, r->err));
+    MOE_TRY(moe_yaml_get_u32(r->doc, section, "of", MOE_MAX_SHARDS, true, &s->n, r->err));
+    if (s->n == 0)
+        return moe_yaml_fail(r->doc, section, r->err, "'of' must be from 1 to %d", MOE_MAX_SHARDS);
+    MOE_TRY(moe_yaml_get_list(r->doc, section, "held", true, &list, &n, r->err));
+    if (n == 0 || n > s->n)
+        return moe_yaml_fail(r->doc, list, r->err,
+                             "'held' must have 1 to %" PRIu32 " items, the shards there are", s->n);
+    if (!(s->held = moe_alloc(n, sizeof *s->held, r->err)))
+        return MOE_ERR_MEMORY;
+    MOE_TRY(moe_yaml_list_u32s(r->doc, list, s->n, true, s->held, r->err));
     s->n_held = (uint32_t)n;
     if (s->held[0] == 0)
         return moe_yaml_fail(r->doc, list, r->err, "'held' counts shards from 1");
@@ -411,10 +402,9 @@ static int join_one(struct moe_origins *sum, const struct moe_origin *part, stru
 
 int moe_origins_join(struct moe_origins *sum, const struct moe_origins *part, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < part->n && status == MOE_OK; i++)
-        status = join_one(sum, &part->items[i], err);
-    return status;
+    for (uint32_t i = 0; i < part->n; i++)
+        MOE_TRY(join_one(sum, &part->items[i], err));
+    return MOE_OK;
 }
 
 int moe_origins_check(const struct moe_origins *o, bool partial, struct moe_err *err)
@@ -450,16 +440,16 @@ static int read_texts(struct moe_record_reader *r, struct moe_yaml_node *map,
     struct moe_origin *o = record;
     struct moe_yaml_node *list = NULL;
     uint64_t n = 0;
-    int status = moe_yaml_get_list(r->doc, map, m->key, true, &list, &n, r->err);
-    if (status == MOE_OK && (n == 0 || n > MOE_MAX_ORIGIN_TEXTS))
-        status = moe_yaml_fail(r->doc, list, r->err, "'%s' must have 1 to %d items", m->key,
-                               MOE_MAX_ORIGIN_TEXTS);
-    if (status == MOE_OK && !(o->texts = moe_alloc(n, sizeof *o->texts, r->err)))
-        status = MOE_ERR_MEMORY;
-    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item && status == MOE_OK;
+    MOE_TRY(moe_yaml_get_list(r->doc, map, m->key, true, &list, &n, r->err));
+    if (n == 0 || n > MOE_MAX_ORIGIN_TEXTS)
+        return moe_yaml_fail(r->doc, list, r->err, "'%s' must have 1 to %d items", m->key,
+                             MOE_MAX_ORIGIN_TEXTS);
+    if (!(o->texts = moe_alloc(n, sizeof *o->texts, r->err)))
+        return MOE_ERR_MEMORY;
+    for (struct moe_yaml_node *item = list ? moe_yaml_first(list) : NULL; item;
          item = moe_yaml_next(item))
-        status = moe_yaml_item_fingerprint(r->doc, item, &o->texts[o->n_texts++], r->err);
-    return status;
+        MOE_TRY(moe_yaml_item_fingerprint(r->doc, item, &o->texts[o->n_texts++], r->err));
+    return MOE_OK;
 }
 
 static void write_texts(struct moe_record_writer *w, const struct moe_member *m, const void *record)

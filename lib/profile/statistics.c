@@ -254,25 +254,22 @@ static int check_shapes(const struct moe_statistics_shape *a, const struct moe_s
 int moe_statistics_add(struct moe_statistics *sum, const struct moe_statistics *part,
                        struct moe_err *err)
 {
-    int status = check_shapes(&sum->shape, &part->shape, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_shapes(&sum->shape, &part->shape, err));
     for (int i = 0; i < MOE_N_TOTALS; i++)
         sum->totals[i] += part->totals[i];
     for (uint64_t i = 0; i < n_numbers(&sum->shape); i++)
         sum->series[0][i] += part->series[0][i];
     moe_requests_merge(&sum->requests, &part->requests);
-    status = merge_paths(sum->paths, part->paths, err);
-    return status == MOE_OK ? merge_paths(sum->whole, part->whole, err) : status;
+    MOE_TRY(merge_paths(sum->paths, part->paths, err));
+    return merge_paths(sum->whole, part->whole, err);
 }
 
 int moe_statistics_merge(struct moe_statistics *sum, const struct moe_statistics *part,
                          struct moe_err *err)
 {
-    int status = check_shapes(&sum->shape, &part->shape, err);
-    if (status == MOE_OK)
-        status = moe_origins_join(&sum->origins, &part->origins, err);
-    return status == MOE_OK ? moe_statistics_add(sum, part, err) : status;
+    MOE_TRY(check_shapes(&sum->shape, &part->shape, err));
+    MOE_TRY(moe_origins_join(&sum->origins, &part->origins, err));
+    return moe_statistics_add(sum, part, err);
 }
 
 /* ---- Path predictions ---- */
@@ -376,9 +373,8 @@ int moe_document_new(struct moe_statistics_document **out, const struct moe_stat
 int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err)
 {
     uint64_t sets = (uint64_t)s->shape.n_layers * MOE_N_PREDICTORS;
-    int status = s->document ? MOE_OK : moe_document_new(&s->document, &s->shape, err);
-    if (status != MOE_OK)
-        return status;
+    if (!s->document)
+        MOE_TRY(moe_document_new(&s->document, &s->shape, err));
     s->document->n_tokens = s->document->n_source = 0;
     s->document->hash = hash;
     memset(s->document->predicted, 0, sets * s->shape.n_experts);
@@ -650,17 +646,16 @@ static int count_paths(struct moe_statistics *s, uint32_t token, struct moe_err 
 {
     uint64_t hash = 0;
     uint32_t first = s->shape.n_encoder;
-    int status = MOE_OK;
-    for (uint32_t l = first; l < s->shape.n_layers && status == MOE_OK; l++) {
+    for (uint32_t l = first; l < s->shape.n_layers; l++) {
         uint16_t best = moe_document_chosen(s, l, token)[0];
         hash = moe_hash64_chain(hash, &best, sizeof best);
         if (l == first || s->document->by_token[l])
             continue;
         uint16_t before2 = l > first + 1 ? moe_document_chosen(s, l - 2, token)[0] : MOE_NO_EXPERT;
         uint16_t before1 = moe_document_chosen(s, l - 1, token)[0];
-        status = moe_path_table_add(s->paths, moe_path_key(l, before2, before1, best), 1, err);
+        MOE_TRY(moe_path_table_add(s->paths, moe_path_key(l, before2, before1, best), 1, err));
     }
-    return status == MOE_OK ? moe_path_table_add(s->whole, hash, 1, err) : status;
+    return moe_path_table_add(s->whole, hash, 1, err);
 }
 
 /* Experts in the order of rising counts. Insertion sort: once per layer and document. */
@@ -915,13 +910,12 @@ int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, s
         table->sampled = true;
         return MOE_OK;
     }
-    int status = MOE_OK;
     if (table->limit && table->used >= 2 * table->limit)
-        status = cut(table, err);
-    if (status == MOE_OK && 2 * (table->used + 1) > table->room)
-        status = rebuild(table, table->room ? 2 * table->room : 64, err);
-    if (status != MOE_OK || key > table->largest)
-        return status;
+        MOE_TRY(cut(table, err));
+    if (2 * (table->used + 1) > table->room)
+        MOE_TRY(rebuild(table, table->room ? 2 * table->room : 64, err));
+    if (key > table->largest)
+        return MOE_OK;
     struct moe_path_count *place = place_of(table, key);
     table->used += place->n == 0;
     place->key = key;

@@ -199,28 +199,27 @@ static int check_claim(struct moe_yaml *doc, const struct moe_statistics_shape *
 {
     struct moe_yaml_node *layers = NULL, *pairs = NULL;
     uint64_t n_layers = 0, n_rows = 0;
-    int status =
-        moe_yaml_get_list(doc, moe_yaml_root(doc), "layers", true, &layers, &n_layers, err);
-    if (status == MOE_OK && n_layers != shape->n_layers)
-        status = moe_yaml_fail(doc, layers, err, "%" PRIu64 " layers, the model has %" PRIu32,
-                               n_layers, shape->n_layers);
-    for (struct moe_yaml_node *m = layers ? moe_yaml_first(layers) : NULL; m && status == MOE_OK;
+    MOE_TRY(moe_yaml_get_list(doc, moe_yaml_root(doc), "layers", true, &layers, &n_layers, err));
+    if (n_layers != shape->n_layers)
+        return moe_yaml_fail(doc, layers, err, "%" PRIu64 " layers, the model has %" PRIu32,
+                             n_layers, shape->n_layers);
+    for (struct moe_yaml_node *m = layers ? moe_yaml_first(layers) : NULL; m;
          m = moe_yaml_next(m)) {
-        status = moe_yaml_item_map(doc, m, err);
-        if (status == MOE_OK)
-            status =
-                moe_yaml_get_list(doc, m, moe_series_name(MOE_S_PAIRS), true, &pairs, &n_rows, err);
-        if (status == MOE_OK && n_rows != shape->n_experts)
-            status = moe_yaml_fail(doc, pairs, err,
-                                   "%" PRIu64 " rows of pairs, the model has %" PRIu32 " experts",
-                                   n_rows, shape->n_experts);
-        for (struct moe_yaml_node *row = pairs && status == MOE_OK ? moe_yaml_first(pairs) : NULL;
-             row && status == MOE_OK; row = moe_yaml_next(row))
+        MOE_TRY(moe_yaml_item_map(doc, m, err));
+        MOE_TRY(
+            moe_yaml_get_list(doc, m, moe_series_name(MOE_S_PAIRS), true, &pairs, &n_rows, err));
+        if (n_rows != shape->n_experts)
+            return moe_yaml_fail(doc, pairs, err,
+                                 "%" PRIu64 " rows of pairs, the model has %" PRIu32 " experts",
+                                 n_rows, shape->n_experts);
+        for (struct moe_yaml_node *row = pairs ? moe_yaml_first(pairs) : NULL; row;
+             row = moe_yaml_next(row)) {
             if (moe_yaml_length(row) != shape->n_experts)
-                status = moe_yaml_fail(doc, row, err, "a row must have %" PRIu32 " numbers",
-                                       shape->n_experts);
+                return moe_yaml_fail(doc, row, err, "a row must have %" PRIu32 " numbers",
+                                     shape->n_experts);
+        }
     }
-    return status;
+    return MOE_OK;
 }
 
 /* The items of a list as n numbers; `as_signed`: of either sign, else up to UINT64_MAX. */
@@ -245,8 +244,8 @@ static int read_series(struct reading *r, struct moe_yaml_node *map, const char 
                        bool as_signed, uint64_t *out, uint64_t n)
 {
     struct moe_yaml_node *list = NULL;
-    int status = moe_yaml_get_list_of(r->doc, map, key, n, &list, r->err);
-    return status == MOE_OK ? read_numbers(r, list, as_signed, out, n) : status;
+    MOE_TRY(moe_yaml_get_list_of(r->doc, map, key, n, &list, r->err));
+    return read_numbers(r, list, as_signed, out, n);
 }
 
 static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t layer)
@@ -254,31 +253,29 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
     const struct moe_statistics *s = r->s;
     uint64_t number = 0, n_rows = 0, e = 0;
     struct moe_yaml_node *accuracy = NULL, *pairs = NULL;
-    int status = moe_yaml_get_u64(r->doc, map, "layer", UINT32_MAX, true, &number, r->err);
-    if (status == MOE_OK && number != layer)
-        status = moe_yaml_fail(r->doc, map, r->err, "layer %" PRIu64 " where %" PRIu32 " belongs",
-                               number, layer);
-    for (int i = 0; i < MOE_N_SERIES && status == MOE_OK; i++) {
+    MOE_TRY(moe_yaml_get_u64(r->doc, map, "layer", UINT32_MAX, true, &number, r->err));
+    if (number != layer)
+        return moe_yaml_fail(r->doc, map, r->err, "layer %" PRIu64 " where %" PRIu32 " belongs",
+                             number, layer);
+    for (int i = 0; i < MOE_N_SERIES; i++) {
         if (!is_list(i))
             continue;
-        status = read_series(r, map, moe_series_name(i), is_signed(i), moe_series_at(s, i, layer),
-                             moe_series_length(&s->shape, i));
+        MOE_TRY(read_series(r, map, moe_series_name(i), is_signed(i), moe_series_at(s, i, layer),
+                            moe_series_length(&s->shape, i)));
     }
-    if (status == MOE_OK)
-        status =
-            moe_yaml_get_map(r->doc, map, moe_series_name(MOE_S_ACCURACY), true, &accuracy, r->err);
-    for (int p = 0; p < MOE_PREDICT_TOKEN && status == MOE_OK; p++)
-        status = read_series(r, accuracy, moe_predictor_name(p), false,
-                             moe_accuracy_at(s, layer, p), MOE_N_ACCURACIES);
-    if (status == MOE_OK)
-        status = moe_yaml_get_list(r->doc, map, moe_series_name(MOE_S_PAIRS), true, &pairs, &n_rows,
-                                   r->err);
-    for (struct moe_yaml_node *m = pairs ? moe_yaml_first(pairs) : NULL; m && status == MOE_OK;
+    MOE_TRY(
+        moe_yaml_get_map(r->doc, map, moe_series_name(MOE_S_ACCURACY), true, &accuracy, r->err));
+    for (int p = 0; p < MOE_PREDICT_TOKEN; p++)
+        MOE_TRY(read_series(r, accuracy, moe_predictor_name(p), false, moe_accuracy_at(s, layer, p),
+                            MOE_N_ACCURACIES));
+    MOE_TRY(moe_yaml_get_list(r->doc, map, moe_series_name(MOE_S_PAIRS), true, &pairs, &n_rows,
+                              r->err));
+    for (struct moe_yaml_node *m = pairs ? moe_yaml_first(pairs) : NULL; m;
          m = moe_yaml_next(m), e++)
-        status =
-            read_numbers(r, m, false, moe_series_at(s, MOE_S_PAIRS, layer) + e * s->shape.n_experts,
-                         s->shape.n_experts);
-    return status;
+        MOE_TRY(read_numbers(r, m, false,
+                             moe_series_at(s, MOE_S_PAIRS, layer) + e * s->shape.n_experts,
+                             s->shape.n_experts));
+    return MOE_OK;
 }
 
 /* One document: so many tokens in each layer, each with its k experts. */
@@ -288,33 +285,28 @@ static int read_request(struct reading *r, struct moe_yaml_node *map, uint64_t *
     struct moe_yaml_node *layers = NULL;
     uint32_t k = r->s->shape.top_k;
     uint64_t hash = 0, n_layers = 0, tokens = 0, l = 0;
-    int status = moe_yaml_item_map(r->doc, map, r->err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u64(r->doc, map, "hash", UINT64_MAX, true, &hash, r->err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_list(r->doc, map, "layers", true, &layers, &n_layers, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_yaml_item_map(r->doc, map, r->err));
+    MOE_TRY(moe_yaml_get_u64(r->doc, map, "hash", UINT64_MAX, true, &hash, r->err));
+    MOE_TRY(moe_yaml_get_list(r->doc, map, "layers", true, &layers, &n_layers, r->err));
     if (n_layers != all->n_layers || (all->n > 0 && hash < all->hashes[all->n - 1]))
         return moe_yaml_fail(r->doc, map, r->err,
                              "%" PRIu64 " layers, the model has %" PRIu32
                              "; and hashes must not fall",
                              n_layers, all->n_layers);
     uint32_t *to = moe_requests_add(all, hash);
-    for (struct moe_yaml_node *m = moe_yaml_first(layers); m && status == MOE_OK;
-         m = moe_yaml_next(m), l++) {
+    for (struct moe_yaml_node *m = moe_yaml_first(layers); m; m = moe_yaml_next(m), l++) {
         uint64_t sum = 0;
-        status = read_numbers(r, m, false, numbers, all->n_experts);
-        for (uint32_t e = 0; status == MOE_OK && e < all->n_experts; e++) {
+        MOE_TRY(read_numbers(r, m, false, numbers, all->n_experts));
+        for (uint32_t e = 0; e < all->n_experts; e++) {
             bool small = numbers[e] <= r->s->shape.max_tokens;
             sum += small ? numbers[e] : UINT32_MAX;
             *to++ = small ? (uint32_t)numbers[e] : 0;
         }
         tokens = l == 0 || l == r->s->shape.n_encoder ? sum / k : tokens;
-        if (status == MOE_OK && (sum != tokens * k || tokens > r->s->shape.max_tokens))
-            status = moe_yaml_fail(r->doc, m, r->err, "the counts of a document do not add up");
+        if (sum != tokens * k || tokens > r->s->shape.max_tokens)
+            return moe_yaml_fail(r->doc, m, r->err, "the counts of a document do not add up");
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_requests(struct reading *r)
@@ -388,26 +380,20 @@ static int read_all(struct reading *r)
     uint64_t n = 0;
     uint32_t layer = 0;
     bool sampled = false;
-    int status = moe_yaml_get_map(r->doc, root, "totals", true, &totals, r->err);
-    for (int i = 0; i < n_totals(&r->s->shape) && status == MOE_OK; i++)
-        status = moe_yaml_get_u64(r->doc, totals, total_names[i], UINT64_MAX, true,
-                                  &r->s->totals[i], r->err);
-    if (status == MOE_OK)
-        status = moe_yaml_get_list(r->doc, root, "layers", true, &layers, &n, r->err);
-    for (struct moe_yaml_node *m = layers ? moe_yaml_first(layers) : NULL; m && status == MOE_OK;
-         m = moe_yaml_next(m))
-        status = read_layer(r, m, layer++);
-    if (status == MOE_OK)
-        status = read_requests(r);
-    if (status == MOE_OK)
-        status = read_rows(r, "paths", 5, add_path);
-    if (status == MOE_OK)
-        status = moe_yaml_get_bool(r->doc, root, "whole_paths_sampled", true, &sampled, r->err);
-    if (status == MOE_OK)
-        status = read_rows(r, "whole_paths", 2, add_whole_path);
-    if (status == MOE_OK && sampled)
+    MOE_TRY(moe_yaml_get_map(r->doc, root, "totals", true, &totals, r->err));
+    for (int i = 0; i < n_totals(&r->s->shape); i++)
+        MOE_TRY(moe_yaml_get_u64(r->doc, totals, total_names[i], UINT64_MAX, true, &r->s->totals[i],
+                                 r->err));
+    MOE_TRY(moe_yaml_get_list(r->doc, root, "layers", true, &layers, &n, r->err));
+    for (struct moe_yaml_node *m = layers ? moe_yaml_first(layers) : NULL; m; m = moe_yaml_next(m))
+        MOE_TRY(read_layer(r, m, layer++));
+    MOE_TRY(read_requests(r));
+    MOE_TRY(read_rows(r, "paths", 5, add_path));
+    MOE_TRY(moe_yaml_get_bool(r->doc, root, "whole_paths_sampled", true, &sampled, r->err));
+    MOE_TRY(read_rows(r, "whole_paths", 2, add_whole_path));
+    if (sampled)
         moe_path_table_set_sampled(r->s->whole);
-    return status == MOE_OK ? moe_yaml_check_known(r->doc, r->err) : status;
+    return moe_yaml_check_known(r->doc, r->err);
 }
 
 /* The sum of a table's counts: for each layer, or (layers NULL) in total. */

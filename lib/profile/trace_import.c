@@ -269,22 +269,21 @@ static int import_csv(struct import *in, struct moe_err *err)
 {
     const char *line;
     uint64_t n;
-    int status = MOE_OK;
-    while (status == MOE_OK && next_line(in, &line, &n)) {
+    while (next_line(in, &line, &n)) {
         if (n == 0)
             continue;
         if (line[0] == '#' && !in->writer)
-            status = read_comment(in, line, n, err);
+            MOE_TRY(read_comment(in, line, n, err));
         else if (in->writer)
-            status = read_row(in, line, n, err);
+            MOE_TRY(read_row(in, line, n, err));
         else if (n == strlen(CSV_COLUMNS) && memcmp(line, CSV_COLUMNS, n) == 0)
-            status = begin_csv(in, err);
+            MOE_TRY(begin_csv(in, err));
         else
-            status = wrong(in, err, "is not the columns' names, " CSV_COLUMNS);
+            MOE_TRY(wrong(in, err, "is not the columns' names, " CSV_COLUMNS));
     }
-    if (status == MOE_OK && !in->writer)
-        status = wrong(in, err, "the file ends before its columns' names");
-    return status == MOE_OK ? end_turn(in, err) : status;
+    if (!in->writer)
+        MOE_TRY(wrong(in, err, "the file ends before its columns' names"));
+    return end_turn(in, err);
 }
 
 /* ---- JSON lines ---- */

@@ -147,9 +147,7 @@ static int read_header(struct moe_trace *t, uint64_t file_bytes, bool part, uint
     uint8_t header[TRACE_HEADER_BYTES] = {0};
     struct moe_trace_shape *s = &t->shape;
     uint64_t there = file_bytes < sizeof header ? file_bytes : sizeof header;
-    int status = moe_file_pread(t->fd, t->path, header, there, 0, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_file_pread(t->fd, t->path, header, there, 0, err));
     if (memcmp(header, TRACE_MAGIC, 4) != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: not a trace (it does not begin with %s); traces of other engines are "
@@ -216,9 +214,7 @@ static int read_description(struct moe_trace *t, struct moe_err *err)
     uint64_t bytes = trace_description_bytes(s), stored;
     if (bytes == 0)
         return MOE_OK;
-    int status = trace_read_frame(t, bytes, &stored, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(trace_read_frame(t, bytes, &stored, err));
     if (t->raw.size != bytes)
         return trace_damaged(t, err, "not as long as the experts' sizes");
     memcpy(s->variants, t->raw.data, (uint64_t)s->n_variants * MOE_NAME_BYTES);
@@ -241,9 +237,7 @@ static int read_static(struct moe_trace *t, struct moe_err *err)
 {
     struct moe_trace_shape *s = &t->shape;
     uint64_t stored;
-    int status = trace_read_frame(t, s->n_layers, &stored, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(trace_read_frame(t, s->n_layers, &stored, err));
     bool valid = t->raw.size == s->n_layers;
     for (uint64_t i = 0; valid && i < t->raw.size; i++)
         valid = t->raw.data[i] <= 1;
@@ -401,9 +395,7 @@ int trace_read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stor
     uint64_t left = t->file_bytes - t->at;
     if (left < sizeof head)
         return trace_damaged(t, err, "ends within its head");
-    int status = moe_file_pread(t->fd, t->path, head, sizeof head, t->at, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_file_pread(t->fd, t->path, head, sizeof head, t->at, err));
     uint64_t n = moe_get_u32(head + 8), raw_bytes = moe_get_u32(head + 12);
     if (n > left - sizeof head || raw_bytes > max_raw_bytes || n > ZSTD_compressBound(raw_bytes))
         return trace_damaged(t, err, "absurd size");
@@ -413,9 +405,7 @@ int trace_read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stor
     if (!frame || !raw)
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for a frame", t->path);
     memcpy(frame, head + 8, 8);
-    status = moe_file_pread(t->fd, t->path, frame + 8, n, t->at + sizeof head, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_file_pread(t->fd, t->path, frame + 8, n, t->at + sizeof head, err));
     if (moe_hash64(frame, 8 + n) != moe_get_u64(head))
         return trace_damaged(t, err, "checksum mismatch");
     size_t got = ZSTD_getFrameContentSize(frame + 8, n) == raw_bytes
@@ -518,10 +508,8 @@ int trace_read_tokens(struct moe_trace *t, struct moe_err *err)
 {
     const struct trace_layout *f = &t->layout;
     uint64_t stored, layers = t->shape.n_layers;
-    int status = trace_read_frame(t, TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes,
-                                  &stored, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(trace_read_frame(t, TRACE_TOKENS_HEAD_BYTES + f->frame_tokens * f->token_bytes, &stored,
+                             err));
     struct moe_cursor c = moe_cursor_over(t->raw.data, t->raw.size);
     uint64_t sequence = moe_cursor_u32(&c);
     uint32_t first = moe_cursor_u32(&c), n = moe_cursor_u32(&c), n_prompt = moe_cursor_u32(&c);
@@ -676,17 +664,13 @@ int trace_take_origins(struct moe_trace *t, uint32_t n, struct moe_err *err)
     uint64_t stored;
     if (n == 0)
         return MOE_OK;
-    int status = trace_read_frame(t, TRACE_MAX_ORIGINS_BYTES, &stored, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(trace_read_frame(t, TRACE_MAX_ORIGINS_BYTES, &stored, err));
     struct moe_cursor c = moe_cursor_over(t->raw.data, t->raw.size);
     t->origins.items = moe_alloc(n, sizeof *t->origins.items, err);
     if (!t->origins.items)
         return MOE_ERR_MEMORY;
-    while (t->origins.n < n && status == MOE_OK)
-        status = take_origin(t, &c, &t->origins.items[t->origins.n++], err);
-    if (status != MOE_OK)
-        return status;
+    while (t->origins.n < n)
+        MOE_TRY(take_origin(t, &c, &t->origins.items[t->origins.n++], err));
     const char *problem = moe_origins_problem(&t->origins);
     if (!problem && (c.failed || moe_cursor_left(&c) > 0))
         problem = "not as long as its origins";

@@ -150,9 +150,9 @@ static int write_frame(struct moe_trace_writer *w, struct moe_err *err)
     moe_put_u32(frame + 8, (uint32_t)n);
     moe_put_u32(frame + 12, (uint32_t)w->raw.size);
     moe_put_u64(frame, moe_hash64(frame + 8, TRACE_FRAME_HEAD_BYTES - 8 + n));
-    int status = moe_outfile_write(&w->file, frame, TRACE_FRAME_HEAD_BYTES + n, w->at, err);
+    MOE_TRY(moe_outfile_write(&w->file, frame, TRACE_FRAME_HEAD_BYTES + n, w->at, err));
     w->at += TRACE_FRAME_HEAD_BYTES + n;
-    return status;
+    return MOE_OK;
 }
 
 static int write_description(struct moe_trace_writer *w, struct moe_err *err)
@@ -333,7 +333,6 @@ int moe_trace_begin(struct moe_trace_writer *w, struct moe_err *err)
 
 int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, struct moe_err *err)
 {
-    int status = MOE_OK;
     uint64_t so_far = (uint64_t)w->first + w->n_tokens, layers = w->shape.n_layers;
     if (n_prompt > n || (n_prompt > 0 && so_far > w->n_prompt) || so_far + n > UINT32_MAX ||
         w->totals.sequences >= UINT32_MAX)
@@ -342,12 +341,9 @@ int moe_trace_add(struct moe_trace_writer *w, uint32_t n, uint32_t n_prompt, str
                         w->file.path);
     if (so_far == 0 && n > 0)
         w->totals.sequences++;
-    while (w->n_tokens >= w->layout.frame_tokens && status == MOE_OK)
-        status = write_tokens(w, w->layout.frame_tokens, err);
-    if (status == MOE_OK)
-        status = make_room(w, (uint64_t)w->n_tokens + n, err);
-    if (status != MOE_OK)
-        return status;
+    while (w->n_tokens >= w->layout.frame_tokens)
+        MOE_TRY(write_tokens(w, w->layout.frame_tokens, err));
+    MOE_TRY(make_room(w, (uint64_t)w->n_tokens + n, err));
     if (w->shape.has_ids)
         memset(w->waiting.tokens + w->n_tokens, 0, n * sizeof *w->waiting.tokens);
     memset(w->waiting.computed + w->n_tokens * layers, 0, n * layers);
@@ -418,10 +414,9 @@ static int new_writer(struct moe_trace_writer **out, const char *path,
 int trace_writer_continue(struct moe_trace_writer **out, const char *path,
                           const struct moe_trace_shape *shape, struct moe_err *err)
 {
-    int status = new_writer(out, path, shape, moe_outfile_continue, err);
-    if (status == MOE_OK)
-        (*out)->shape.expert_bytes = NULL;
-    return status;
+    MOE_TRY(new_writer(out, path, shape, moe_outfile_continue, err));
+    (*out)->shape.expert_bytes = NULL;
+    return MOE_OK;
 }
 
 int moe_trace_create(struct moe_trace_writer **out, const char *path,
@@ -478,14 +473,11 @@ int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, boo
 
 int moe_trace_save(struct moe_trace_writer *w, struct moe_err *err)
 {
-    int status = moe_trace_begin(w, err);
-    if (status == MOE_OK) /* what the header counts must be there before it */
-        status = moe_outfile_sync(&w->file, err);
-    if (status == MOE_OK)
-        status = write_header(w, err);
-    if (status == MOE_OK)
-        status = moe_outfile_publish(&w->file, err);
-    return status;
+    MOE_TRY(moe_trace_begin(w, err));
+    /* what the header counts must be there before it */
+    MOE_TRY(moe_outfile_sync(&w->file, err));
+    MOE_TRY(write_header(w, err));
+    return moe_outfile_publish(&w->file, err);
 }
 
 int moe_trace_commit(struct moe_trace_writer *w, struct moe_err *err)
@@ -512,19 +504,16 @@ void moe_trace_abort(struct moe_trace_writer *w)
 /* Reads up to the end of what the totals count, and checks it. */
 static int find_end(struct moe_trace *t, const struct moe_trace_totals *until, struct moe_err *err)
 {
-    int status = MOE_OK;
     moe_trace_rewind(t);
-    while (status == MOE_OK &&
-           (t->met.sequences < until->sequences || t->met.tokens < until->tokens)) {
+    while (t->met.sequences < until->sequences || t->met.tokens < until->tokens) {
         if (t->at == t->file_bytes)
             return moe_fail(err, MOE_ERR_USAGE, "%s: holds fewer documents than it should",
                             t->path);
-        status = trace_read_tokens(t, err);
+        MOE_TRY(trace_read_tokens(t, err));
     }
-    if (status == MOE_OK &&
-        (t->met.sequences != until->sequences || t->met.tokens != until->tokens))
-        status = moe_fail(err, MOE_ERR_USAGE, "%s: holds other documents than it should", t->path);
-    return status;
+    if (t->met.sequences != until->sequences || t->met.tokens != until->tokens)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: holds other documents than it should", t->path);
+    return MOE_OK;
 }
 
 int moe_trace_continue(struct moe_trace_writer **out, struct moe_trace *from,
@@ -594,20 +583,17 @@ static int check_trace(struct moe_trace *t, struct moe_err *err)
 static int open_one(struct merging *m, const char *path, struct moe_err *err)
 {
     struct moe_trace *t;
-    int status = moe_trace_open(&t, path, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_trace_open(&t, path, err));
     m->traces[m->n++] = t;
     moe_origins_name(&t->origins, t->path);
-    status = check_trace(t, err);
-    if (status == MOE_OK && !trace_same_shape(&t->shape, &m->traces[0]->shape))
-        status =
-            moe_fail(err, MOE_ERR_USAGE,
-                     "%s: is of another model than %s, or has other scores or sizes of experts",
-                     path, m->traces[0]->path);
-    if (status == MOE_OK && moe_origins_join(&m->origins, &t->origins, err) != MOE_OK)
-        status = moe_err_prefix(err, "%s", path);
-    return status;
+    MOE_TRY(check_trace(t, err));
+    if (!trace_same_shape(&t->shape, &m->traces[0]->shape))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: is of another model than %s, or has other scores or sizes of experts",
+                        path, m->traces[0]->path);
+    if (moe_origins_join(&m->origins, &t->origins, err) != MOE_OK)
+        return moe_err_prefix(err, "%s", path);
+    return MOE_OK;
 }
 
 /* Copies the frames of a trace's next sequence under a new number. */

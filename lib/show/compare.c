@@ -29,11 +29,10 @@ static int get(const char *name, const json_t *object, const char *key, double *
                struct moe_err *err)
 {
     *out = -1;
-    int status = moe_json_get_double(name, object, key, false, out, err);
-    if (status == MOE_OK && *out < 0 && *out != -1)
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %g, expected 0 or more", name, key, *out);
-    return status;
+    MOE_TRY(moe_json_get_double(name, object, key, false, out, err));
+    if (*out < 0 && *out != -1)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %g, expected 0 or more", name, key, *out);
+    return MOE_OK;
 }
 
 static double per(double x, double tokens)

@@ -364,9 +364,9 @@ void moe_heat_release(struct moe_heat *heat)
 int moe_heat_of_counts(struct moe_heat *heat, const uint64_t *counts, uint32_t n_layers,
                        uint32_t n_experts, struct moe_err *err)
 {
-    int status = moe_heat_init(heat, n_layers, n_experts, err);
+    MOE_TRY(moe_heat_init(heat, n_layers, n_experts, err));
     heat->usual = 1.0 / n_experts;
-    for (uint32_t l = 0; l < n_layers && status == MOE_OK; l++) {
+    for (uint32_t l = 0; l < n_layers; l++) {
         const uint64_t *of = counts + (uint64_t)l * n_experts;
         double sum = 0;
         for (uint32_t e = 0; e < n_experts; e++)
@@ -374,7 +374,7 @@ int moe_heat_of_counts(struct moe_heat *heat, const uint64_t *counts, uint32_t n
         for (uint32_t e = 0; e < n_experts; e++)
             heat->values[(uint64_t)l * n_experts + e] = sum > 0 ? (double)of[e] / sum : (double)NAN;
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Drawing ---- */

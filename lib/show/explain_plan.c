@@ -953,9 +953,7 @@ int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, stru
     struct moe_buf answer = {0};
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
-    int status = put_plan(&e, plan, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(put_plan(&e, plan, err));
     moe_explain_answer(plan, &answer);
     moe_emit_text(&e, "answer", answer.failed ? "" : (const char *)answer.data);
     out->failed |= answer.failed;

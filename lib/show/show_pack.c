@@ -71,9 +71,7 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
     *out = (struct moe_pack_summary){0};
     uint64_t n;
     const uint8_t *model = moe_pack_section(pack, MOE_PACK_MODEL, &n);
-    int status = moe_config_read(&out->config, moe_pack_path(pack), model, n, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_config_read(&out->config, moe_pack_path(pack), model, n, err));
     out->n_moe_layers = moe_config_moe_layers(&out->config, out->config.n_layers);
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);

@@ -143,9 +143,7 @@ static int put_rest(const struct moe_statistics *s, struct moe_buf *out, struct 
     struct moe_similarity_figures like = moe_figure_similarity(s);
     struct moe_path_figures paths;
     double shares[MOE_POPULARITY_POINTS];
-    int status = moe_figure_paths(s, &paths, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_figure_paths(s, &paths, err));
     moe_figure_popularity(s, MOE_ALL_LAYERS, shares);
     moe_buf_printf(out, "\nSimilarity of a gate's input to other inputs (cosine)\n ");
     moe_buf_printf(out, " gate 1, 2, 3 layers before: %s %s %s;",
@@ -270,9 +268,7 @@ int moe_show_statistics_json(const struct moe_statistics *s, struct moe_buf *out
     struct moe_path_figures paths;
     struct moe_record_writer w = {.whole = s};
     struct moe_emit *e = &w.emit;
-    int status = moe_figure_paths(s, &paths, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_figure_paths(s, &paths, err));
     moe_emit_begin_json(e, out, MOE_EMIT_COMPACT);
     moe_emit_u64(e, "documents", s->totals[MOE_TOTAL_DOCUMENTS]);
     moe_emit_u64(e, "tokens", s->totals[MOE_TOTAL_TOKENS]);

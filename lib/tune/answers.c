@@ -171,16 +171,15 @@ int moe_score_rows(struct moe_scores *scores, uint32_t first, uint32_t n, const 
                    double *nats, uint32_t *best, struct moe_err *err)
 {
     const struct moe_config *c = &scores->s->model->config;
-    int status = moe_check_ids(scores->s->model, targets, n, err);
-    for (uint32_t i = 0, part; i < n && status == MOE_OK; i += part) {
+    MOE_TRY(moe_check_ids(scores->s->model, targets, n, err));
+    for (uint32_t i = 0, part; i < n; i += part) {
         part = n - i < scores->n_logits ? n - i : scores->n_logits;
         struct job j = {scores->logits, moe_logits_stride(c), c->vocab, targets + i, nats + i,
                         best + i};
-        status = moe_logits(scores->s, first + i, part, scores->logits, err);
-        if (status == MOE_OK)
-            moe_par_for(part, 4, score_range, &j);
+        MOE_TRY(moe_logits(scores->s, first + i, part, scores->logits, err));
+        moe_par_for(part, 4, score_range, &j);
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Answers ---- */
@@ -225,26 +224,23 @@ int moe_answers_write(struct moe_answers *a, struct moe_scores *scores, uint32_t
 {
     struct moe_session *s = scores->s;
     const struct moe_config *c = &s->model->config;
-    int status = MOE_OK;
     for (uint32_t i = 0; i < n; i++) {
         a->lengths[i] = 0;
         a->active[i] = i;
         a->last[i] = c->decoder_start;
     }
     a->n_active = a->limit ? n : 0;
-    while (a->n_active && status == MOE_OK) {
+    while (a->n_active) {
         for (uint32_t i = 0; i < a->n_active; i++)
             a->rows[i] = (struct moe_row){.sequence = a->active[i],
                                           .position = a->lengths[a->active[i]],
                                           .token = a->last[i]};
-        status = moe_forward(s, MOE_DECODE, a->rows, a->n_active, c->n_encoder, c->n_layers, NULL,
-                             NULL, err);
-        if (status == MOE_OK)
-            status = moe_score_rows(scores, 0, a->n_active, a->last, a->nats, a->best, err);
-        if (status == MOE_OK)
-            take_tokens(a, s->model);
+        MOE_TRY(moe_forward(s, MOE_DECODE, a->rows, a->n_active, c->n_encoder, c->n_layers, NULL,
+                            NULL, err));
+        MOE_TRY(moe_score_rows(scores, 0, a->n_active, a->last, a->nats, a->best, err));
+        take_tokens(a, s->model);
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Whether two texts are the same but for blanks around them. */

@@ -104,9 +104,7 @@ static int describe(struct calibration *c, struct moe_err *err)
     uint32_t n_layers = 0;
     for (uint32_t l = 0; l < config->n_layers; l++)
         n_layers += config->layer_is_moe[l];
-    int status = moe_map_new(&c->map, n_layers, config->n_experts, config->top_k, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_map_new(&c->map, n_layers, config->n_experts, config->top_k, err));
     struct moe_map *map = c->map;
     for (uint32_t l = 0, i = 0; l < config->n_layers; l++)
         if (config->layer_is_moe[l])
@@ -118,9 +116,7 @@ static int describe(struct calibration *c, struct moe_err *err)
         snprintf(map->variants[v], sizeof map->variants[v], "%s",
                  moe_pack_variant_at(pack, v)->name);
     map->pack_dense_bits = moe_dense_bits(c->model);
-    status = calibrate_choose_rounding(c, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(calibrate_choose_rounding(c, err));
     map->metric = c->options->metric;
     map->judge = c->options->judge;
     map->tolerance = c->options->tolerance;
@@ -167,20 +163,20 @@ static int open_own(struct calibration *c, const struct moe_rerun_options *rerun
         .dense_bytes = calibrate_dense_bytes(c, moe_dense_bits(c->model)),
         .model = c->model,
     };
-    int status = moe_rerun_open(&c->own.rerun, c->model, c->experts, c->corpus, rerun, err);
+    MOE_TRY(moe_rerun_open(&c->own.rerun, c->model, c->experts, c->corpus, rerun, err));
     const struct moe_rerun_options without_states = calibrate_rerun_options(c, false);
-    if (status == MOE_OK && c->check)
-        status = moe_rerun_open(&c->own.check_rerun, c->model, c->experts, c->check,
-                                &without_states, err);
-    return status;
+    if (c->check)
+        MOE_TRY(moe_rerun_open(&c->own.check_rerun, c->model, c->experts, c->check, &without_states,
+                               err));
+    return MOE_OK;
 }
 
 static int measure_references(struct calibration *c, struct moe_err *err)
 {
-    int status = calibrate_reference(c, c->own.rerun, 0, &c->reference, err);
-    if (status == MOE_OK && c->check)
-        status = calibrate_reference(c, c->own.check_rerun, 0, &c->check_reference, err);
-    return status;
+    MOE_TRY(calibrate_reference(c, c->own.rerun, 0, &c->reference, err));
+    if (c->check)
+        MOE_TRY(calibrate_reference(c, c->own.check_rerun, 0, &c->check_reference, err));
+    return MOE_OK;
 }
 
 static int check_pack(const struct calibration *c, struct moe_err *err)
@@ -223,41 +219,27 @@ int calibrate_open(struct calibration *c, const char *pack, struct calibration_n
     uint32_t context = o->max_tokens;
     uint64_t before = moe_rss_bytes();
     *need = (struct calibration_need){0};
-    int status = moe_model_open_directory(&c->model, pack, err);
-    if (status == MOE_OK)
-        status = moe_pack_check_meant(c->model->pack, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_model_open_directory(&c->model, pack, err));
+    MOE_TRY(moe_pack_check_meant(c->model->pack, err));
     uint64_t now = moe_rss_bytes(), directory = now > before ? now - before : 0;
     if (context > c->model->config.context_max)
         context = c->model->config.context_max;
     const struct moe_rerun_options rerun = calibrate_rerun_options(c, true);
-    status = check_pairs(c, err);
-    if (status == MOE_OK)
-        status = calibrate_survey(c, &rerun, context, directory, need, err);
-    if (status == MOE_OK)
-        status = calibrate_check_budget(c, need, err);
-    if (status == MOE_OK)
-        status = moe_model_load(c->model, context, NULL, o->progress, err);
-    if (status == MOE_OK)
-        status = check_pack(c, err);
-    if (status == MOE_OK)
-        status = describe(c, err);
-    if (status == MOE_OK)
-        status = read_texts(c, err);
-    if (status == MOE_OK) {
-        note_texts(c->map, c->corpus, false);
-        note_texts(c->map, c->check, true);
-        status = moe_experts_open_every(&c->experts, c->model->pack, need->budget - need->taken,
-                                        o->progress, err);
-    }
-    if (status == MOE_OK)
-        status = open_own(c, &rerun, err);
-    if (status == MOE_OK && o->from)
-        status = adopt(c, o->from, "the importances to start from", err);
-    if (status == MOE_OK)
-        status = resume(c, err);
-    return status;
+    MOE_TRY(check_pairs(c, err));
+    MOE_TRY(calibrate_survey(c, &rerun, context, directory, need, err));
+    MOE_TRY(calibrate_check_budget(c, need, err));
+    MOE_TRY(moe_model_load(c->model, context, NULL, o->progress, err));
+    MOE_TRY(check_pack(c, err));
+    MOE_TRY(describe(c, err));
+    MOE_TRY(read_texts(c, err));
+    note_texts(c->map, c->corpus, false);
+    note_texts(c->map, c->check, true);
+    MOE_TRY(moe_experts_open_every(&c->experts, c->model->pack, need->budget - need->taken,
+                                   o->progress, err));
+    MOE_TRY(open_own(c, &rerun, err));
+    if (o->from)
+        MOE_TRY(adopt(c, o->from, "the importances to start from", err));
+    return resume(c, err);
 }
 
 void calibrate_close(struct calibration *c)
@@ -340,16 +322,16 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
 static int choose(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    int status = calibrate_choice(c, err);
-    if (status == MOE_OK && !o->without_fate)
-        status = calibrate_fate(c, err);
-    if (status == MOE_OK && !o->without_hobbit)
-        status = calibrate_hobbit(c, err);
-    if (status == MOE_OK && !o->without_hobbit && o->trace)
-        status = calibrate_weights(c, err);
-    if (status == MOE_OK && o->routing_tolerance >= 0)
-        status = calibrate_routing(c, err);
-    return status;
+    MOE_TRY(calibrate_choice(c, err));
+    if (!o->without_fate)
+        MOE_TRY(calibrate_fate(c, err));
+    if (!o->without_hobbit)
+        MOE_TRY(calibrate_hobbit(c, err));
+    if (!o->without_hobbit && o->trace)
+        MOE_TRY(calibrate_weights(c, err));
+    if (o->routing_tolerance >= 0)
+        MOE_TRY(calibrate_routing(c, err));
+    return MOE_OK;
 }
 
 int moe_calibrate(struct moe_map **out, const char *pack,

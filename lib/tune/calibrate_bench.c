@@ -26,9 +26,7 @@ enum {
 int calibrate_choose_rounding(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
-    int status = moe_dense_rounding_of(c->model->pack, &c->dense, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_dense_rounding_of(c->model->pack, &c->dense, err));
     if (o->method)
         c->dense.method = o->method;
     for (uint32_t i = 0; i < o->n_dense_bits; i++)
@@ -163,9 +161,7 @@ int calibrate_measure(struct calibration *c, const struct bench_model *b, bool c
 {
     const struct moe_quality *reference = check ? &c->check_reference : &c->reference;
     struct moe_quality q;
-    int status = moe_quality_measure(&q, check ? b->check_rerun : b->rerun, rule, reference, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_quality_measure(&q, check ? b->check_rerun : b->rerun, rule, reference, err));
     moe_quality_loss(&q, reference, 0, q.corpus->n_documents, loss);
     if (quality)
         *quality = q;
@@ -237,13 +233,11 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     moe_experts_every_bytes(m->pack, &need->least, &need->all);
     need->taken = moe_rss_bytes() + moe_model_load_bytes(m, context) + SLACK;
     const struct moe_documents documents = calibrate_documents(c);
-    int status = moe_corpus_survey(&corpus, &bytes, &reading, &documents, o->texts, o->n_texts,
-                                   may_hold, err);
-    if (status == MOE_OK && o->n_checks)
-        status = moe_corpus_survey(&check, &check_bytes, &check_reading, &documents, o->checks,
-                                   o->n_checks, may_hold, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_corpus_survey(&corpus, &bytes, &reading, &documents, o->texts, o->n_texts, may_hold,
+                              err));
+    if (o->n_checks)
+        MOE_TRY(moe_corpus_survey(&check, &check_bytes, &check_reading, &documents, o->checks,
+                                  o->n_checks, may_hold, err));
     need->reading =
         need->taken + bytes + check_bytes + (reading > check_reading ? reading : check_reading);
     need->taken += bytes + bench_bytes(c, &corpus, rerun, 2);
@@ -257,9 +251,7 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
     if (o->n_dense_bits > 1)
         need->taken += m->weights_bytes;
     struct moe_dense_rounding rounding;
-    status = moe_dense_rounding_of(m->pack, &rounding, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_dense_rounding_of(m->pack, &rounding, err));
     const struct moe_quant_method *method = o->method ? o->method : rounding.method;
     if (o->n_dense_bits > 0 && method->compensates)
         need->taken += moe_inputs_seen_bytes(m, &corpus) + bytes + reading + directory;
@@ -365,20 +357,18 @@ static int open_bench(struct bench *b, const struct calibration *c, const struct
     struct moe_strategy strategy;
     const struct moe_session_options session = session_options(corpus);
     *b = (struct bench){.rows = moe_alloc(session.batch, sizeof *b->rows, err)};
-    int status = b->rows ? strategy_of(&strategy, lambda, err) : MOE_ERR_MEMORY;
+    if (!b->rows)
+        return MOE_ERR_MEMORY;
+    MOE_TRY(strategy_of(&strategy, lambda, err));
     const struct moe_cache_options cache = cache_options(c, &strategy);
-    if (status == MOE_OK)
-        status = moe_experts_open_cached(&b->experts, c->model->pack, c->model->config.top_k,
-                                         &cache, NULL, err);
-    if (status == MOE_OK)
-        status = moe_session_open(&b->session, c->model, b->experts, &session, err);
-    if (status == MOE_OK)
-        status = moe_scores_open(&b->scores, b->session, err);
-    if (status == MOE_OK && lambda > 0)
-        status = moe_pass_strategy_open(&b->strategy, b->session, &strategy, NULL, 0, 0, err);
-    if (status == MOE_OK)
-        b->session->strategy = b->strategy;
-    return status;
+    MOE_TRY(moe_experts_open_cached(&b->experts, c->model->pack, c->model->config.top_k, &cache,
+                                    NULL, err));
+    MOE_TRY(moe_session_open(&b->session, c->model, b->experts, &session, err));
+    MOE_TRY(moe_scores_open(&b->scores, b->session, err));
+    if (lambda > 0)
+        MOE_TRY(moe_pass_strategy_open(&b->strategy, b->session, &strategy, NULL, 0, 0, err));
+    b->session->strategy = b->strategy;
+    return MOE_OK;
 }
 
 /* Of a pair, what its target attends to. */
@@ -405,19 +395,16 @@ static int decode(struct bench *b, const struct moe_corpus *corpus, uint32_t doc
     uint32_t n = moe_corpus_length(corpus, document) - 1, best;
     uint32_t length = config->prefix_lm ? 0 : n;
     double nats;
-    int status = encode_source(b, corpus, document, err);
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
+    MOE_TRY(encode_source(b, corpus, document, err));
+    for (uint32_t i = 0; i < n; i++) {
         const struct moe_row row = {0, i, ids[i], length};
-        status = moe_forward(b->session, MOE_DECODE, &row, 1, config->n_encoder, config->n_layers,
-                             NULL, NULL, err);
-        if (status == MOE_OK)
-            status = moe_score_rows(&b->scores, 0, 1, ids + i + 1, &nats, &best, err);
-        if (status != MOE_OK)
-            break;
+        MOE_TRY(moe_forward(b->session, MOE_DECODE, &row, 1, config->n_encoder, config->n_layers,
+                            NULL, NULL, err));
+        MOE_TRY(moe_score_rows(&b->scores, 0, 1, ids + i + 1, &nats, &best, err));
         q->nats[document] += nats;
         q->changed[document] += best != reference->best[first + i];
     }
-    return status;
+    return MOE_OK;
 }
 
 static int measure_routing(struct calibration *c, bool check, double lambda,

@@ -318,8 +318,9 @@ int calibrate_choose(struct calibration *c, double *distances, struct moe_err *e
 
 int calibrate_choice(struct calibration *c, struct moe_err *err)
 {
-    int status = c->chosen ? MOE_OK : calibrate_choose(c, NULL, err);
-    return status == MOE_OK ? judge(c, err) : status;
+    if (!c->chosen)
+        MOE_TRY(calibrate_choose(c, NULL, err));
+    return judge(c, err);
 }
 
 /*

@@ -422,9 +422,7 @@ struct adaptive {
 static int allocate(struct adaptive *a, struct moe_err *err)
 {
     const struct moe_map *map = a->c->map;
-    int status = moe_map_new(&a->proxy, map->n_layers, map->n_experts, map->top_k, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_map_new(&a->proxy, map->n_layers, map->n_experts, map->top_k, err));
     memcpy(a->proxy->model_layer, map->model_layer, map->n_layers * sizeof *map->model_layer);
     a->proxy->n_variants = map->n_variants;
     a->asked = moe_alloc(a->n, sizeof *a->asked, err);

@@ -246,7 +246,6 @@ static const char *field(void *ctx, const char *name)
 static int add_ids(struct reading *r, const struct moe_request *q, struct moe_err *err)
 {
     struct moe_ids *ids = &r->out->prompts;
-    int status = MOE_OK;
     if (q->prompt)
         return moe_prompt_prefixed(r->model, q->prefix_text, q->prompt, q->n_prompt, ids, err);
     const struct moe_chat_input input = {.messages = q->messages,
@@ -256,13 +255,14 @@ static int add_ids(struct reading *r, const struct moe_request *q, struct moe_er
                                          .now = moe_chat_today()};
     if (q->kind == MOE_REQUEST_CHAT && r->chat)
         return moe_prompt_chat(r->model, r->chat, &input, UINT64_MAX - 1, ids, err);
-    for (size_t i = 0; i < json_array_size(q->messages) && status == MOE_OK; i++) {
+    for (size_t i = 0; i < json_array_size(q->messages); i++) {
         const char *text = moe_chat_text(json_array_get(q->messages, i));
-        status = text ? moe_prompt_plain(r->model, text, strlen(text), ids, err) : MOE_OK;
+        if (text)
+            MOE_TRY(moe_prompt_plain(r->model, text, strlen(text), ids, err));
     }
-    for (uint64_t i = 0; i < q->n_ids && status == MOE_OK; i++)
-        status = moe_ids_push(ids, q->ids[i], err);
-    return status;
+    for (uint64_t i = 0; i < q->n_ids; i++)
+        MOE_TRY(moe_ids_push(ids, q->ids[i], err));
+    return MOE_OK;
 }
 
 static int add_request(void *ctx, uint64_t line, struct moe_request **request, struct moe_err *err)

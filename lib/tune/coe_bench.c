@@ -153,14 +153,13 @@ static int add_model(struct bench *b, uint32_t i, struct moe_err *err)
 static int find_kinds(struct bench *b, struct moe_err *err)
 {
     uint32_t n = b->o->collection->n_models;
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         moe_progress_report(b->o->progress, "packs", i, n);
-        status = add_model(b, i, err);
-        if (status == MOE_OK && moe_progress_stopped(b->o->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        MOE_TRY(add_model(b, i, err));
+        if (moe_progress_stopped(b->o->progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- One architecture on one processor ---- */
@@ -195,19 +194,16 @@ static int measure_loads(const struct bench *b, const struct kind *kind, uint32_
                          struct moe_coe_kind_cost *cost, struct moe_err *err)
 {
     double disk[LOADS], host[LOADS];
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < LOADS && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < LOADS; i++) {
         struct moe_coe_load load;
         moe_progress_report(b->o->progress, "loads", i, LOADS);
-        status = load_once(b, kind->loads[i % kind->n_loads], on, &load, err);
+        MOE_TRY(load_once(b, kind->loads[i % kind->n_loads], on, &load, err));
         disk[i] = load.disk;
         host[i] = load.host;
         cost->expert_bytes = load.bytes;
-        if (status == MOE_OK && moe_progress_stopped(b->o->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        if (moe_progress_stopped(b->o->progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    if (status != MOE_OK)
-        return status;
     cost->cost.load = moe_bench_round(moe_bench_summarise(disk, LOADS).median);
     cost->cost.load_from_host = moe_bench_round(moe_bench_summarise(host, LOADS).median);
     return MOE_OK;
@@ -529,15 +525,14 @@ static int measure_point(struct moe_engine *e, const struct moe_coe_batch_option
     uint32_t n = 0;
     snprintf(what, sizeof what, "batches of %u", p->requests);
     moe_progress_report(o->progress, what, 0, LEAST_RUNS + 1);
-    int status = run_once(e, o, rows, p->requests, 0, &seconds[0], err); /* does not count */
-    while (status == MOE_OK && n < MOST_RUNS && (n < LEAST_RUNS || sum < RUN_SECONDS)) {
+    MOE_TRY(run_once(e, o, rows, p->requests, 0, &seconds[0], err)); /* does not count */
+    while (n < MOST_RUNS && (n < LEAST_RUNS || sum < RUN_SECONDS)) {
         moe_progress_report(o->progress, what, n + 1, n < LEAST_RUNS ? LEAST_RUNS + 1 : n + 2);
-        status = run_once(e, o, rows, p->requests, n + 1, &seconds[n], err);
+        MOE_TRY(run_once(e, o, rows, p->requests, n + 1, &seconds[n], err));
         sum += seconds[n++];
     }
-    if (status == MOE_OK)
-        p->seconds = moe_bench_summarise(seconds, n).median;
-    return status;
+    p->seconds = moe_bench_summarise(seconds, n).median;
+    return MOE_OK;
 }
 
 /* A session for n requests, in room for `room` bytes. *fits false: it takes more. */

@@ -131,22 +131,21 @@ uint64_t moe_dense_bytes(const struct moe_model *m, const struct moe_dense_round
 static int derive_matrices(struct moe_model *d, const struct moe_convert_options *options,
                            struct moe_arena *arena, struct moe_err *err)
 {
-    int status = MOE_OK;
     struct moe_layout lower =
         moe_quant_layout(options->method, options->dense_bits, options->group, MOE_LAYOUT_BF16);
-    for (struct tensor t = {0}; status == MOE_OK && next_tensor(d, &t);) {
+    for (struct tensor t = {0}; next_tensor(d, &t);) {
         if (!t.governed || bits_of(t.mat) <= (uint32_t)options->dense_bits)
             continue;
         uint8_t *at = moe_arena_take(arena, moe_layout_bytes(lower, t.rows, t.cols), 1);
         struct moe_mat derived = {.data = at, .rows = t.rows, .cols = t.cols};
         const struct moe_matrix_name name = {.layer = t.layer, .role = (int)t.role};
         if (at)
-            status = moe_convert_matrix(t.mat, moe_pack_path(d->pack), &name, options, at,
-                                        &derived.layout, err);
-        if (at && status == MOE_OK)
+            MOE_TRY(moe_convert_matrix(t.mat, moe_pack_path(d->pack), &name, options, at,
+                                       &derived.layout, err));
+        if (at)
             *t.mat = derived;
     }
-    return status;
+    return MOE_OK;
 }
 
 static int check_bits(const struct moe_model *m, const struct moe_convert_options *options,

@@ -98,12 +98,11 @@ static uint32_t choose(const struct moe_pack *pack, uint32_t variant, uint32_t s
 static int read_views(struct device_experts *e, const struct moe_pack *pack,
                       struct moe_arena *arena, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < e->n && status == MOE_OK; i++)
-        status = moe_expert_view_read(&e->views[i], pack, arena, err);
-    if (status == MOE_OK && arena->overflowed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the experts' size overflows");
-    return status;
+    for (uint32_t i = 0; i < e->n; i++)
+        MOE_TRY(moe_expert_view_read(&e->views[i], pack, arena, err));
+    if (arena->overflowed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the experts' size overflows");
+    return MOE_OK;
 }
 
 int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
@@ -244,18 +243,15 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     enum moe_phase phase = encode ? MOE_ENCODE : n_rows > 1 ? MOE_PREFILL : MOE_DECODE;
     if (encode)
         set_source(b, TIMED, n_rows);
-    int status = MOE_OK;
     if (!encode)
-        status = moe_sequence_stand(b->session, rows[0].sequence, rows[0].position, err);
-    if (status == MOE_OK)
-        status = choose_positions(b, layer, rows, n_rows, err);
+        MOE_TRY(moe_sequence_stand(b->session, rows[0].sequence, rows[0].position, err));
+    MOE_TRY(choose_positions(b, layer, rows, n_rows, err));
     double began = moe_seconds();
-    if (status == MOE_OK)
-        status = moe_forward(b->session, phase, rows, n_rows, layer, layer + 1,
-                             first ? NULL : b->hidden, b->hidden, err);
+    MOE_TRY(moe_forward(b->session, phase, rows, n_rows, layer, layer + 1, first ? NULL : b->hidden,
+                        b->hidden, err));
     double end = moe_seconds();
-    if (status != MOE_OK || !to)
-        return status;
+    if (!to)
+        return MOE_OK;
     add(&to->attention, b->attended - began);
     if (!l->is_moe) {
         add(&to->dense, end - b->attended);
@@ -331,28 +327,27 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
     const struct moe_config *c = &b->model->config;
     uint32_t n_layers = c->n_layers, first = moe_config_beginning(c, n_layers / 2);
     uint32_t last = first + FAR_LAYERS < n_layers ? first + FAR_LAYERS : n_layers;
-    int status = MOE_OK;
     b->chosen_for = 0;
-    for (uint32_t layer = first; b->n_far && layer < last && status == MOE_OK; layer++) {
+    for (uint32_t layer = first; b->n_far && layer < last; layer++) {
         if (moe_config_beginning(c, layer) != layer)
             continue; /* other rows' choice of positions is at hand */
-        for (uint32_t at = 0; at < b->n_far && status == MOE_OK; at += b->n_positions) {
+        for (uint32_t at = 0; at < b->n_far; at += b->n_positions) {
             struct moe_row rows[64];
             uint32_t n = b->n_far - at < b->n_positions ? b->n_far - at : b->n_positions;
             moe_bench_rows(NULL, b->model->config.vocab, at, rows, n);
-            status = moe_forward(b->session, MOE_PREFILL, rows, n, layer, layer + 1,
-                                 layer == 0 ? NULL : b->hidden, b->hidden, err);
+            MOE_TRY(moe_forward(b->session, MOE_PREFILL, rows, n, layer, layer + 1,
+                                layer == 0 ? NULL : b->hidden, b->hidden, err));
         }
-        for (int i = 0; i <= DEVICE_RUNS && status == MOE_OK; i++) {
+        for (int i = 0; i <= DEVICE_RUNS; i++) {
             s.n -= i == 1; /* the first does not count */
-            status = run_far(b, layer, &s, err);
+            MOE_TRY(run_far(b, layer, &s, err));
         }
     }
-    if (status == MOE_OK && s.n) {
+    if (s.n) {
         out->far_positions = b->n_far;
         moe_bench_set_figure(&out->far_attention, s.values, s.n);
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Computing beside loads ---- */
@@ -412,20 +407,15 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
     uint32_t layer = b->model->config.n_encoder;
     double share = seconds < LOADING_SECONDS ? seconds / LOADING_SECONDS : 1;
     double stretch = share * STRETCH_SECONDS, began = moe_seconds();
-    int status = MOE_OK;
     if (!b->model->layers[layer].is_moe)
         layer = next_moe_layer(b, layer);
-    while (status == MOE_OK && slowdown->n < DEVICE_MAX_SAMPLES &&
+    while (slowdown->n < DEVICE_MAX_SAMPLES &&
            (slowdown->n < DEVICE_RUNS || wake->n < DEVICE_RUNS ||
             moe_seconds() - began < share * LOADING_SECONDS)) {
         struct stretch quiet, beside, waiting = {.n = 0};
-        status = time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, &quiet, err);
-        if (status == MOE_OK)
-            status = time_stretch(b, layer, DEVICE_BACKGROUND, quiet.n, INFINITY, &beside, err);
-        if (status == MOE_OK)
-            status = time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err);
-        if (status != MOE_OK)
-            break;
+        MOE_TRY(time_stretch(b, layer, DEVICE_QUIET, UINT32_MAX, stretch, &quiet, err));
+        MOE_TRY(time_stretch(b, layer, DEVICE_BACKGROUND, quiet.n, INFINITY, &beside, err));
+        MOE_TRY(time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err));
         for (uint32_t i = 0; i < quiet.n; i++)
             layer = next_moe_layer(b, layer);
         add(slowdown, beside.seconds / quiet.seconds);
@@ -440,9 +430,9 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
             moe_seconds() - began > share * LOADING_LIMIT * LOADING_SECONDS)
             break;
         if (moe_progress_stopped(b->progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    return status;
+    return MOE_OK;
 }
 
 /* A figure of samples, where their median is above zero: half of what is hardly more than nothing
@@ -577,9 +567,7 @@ static void set_variants(const struct moe_pack *pack, struct moe_device_model *o
 
 static int open_session(struct bench *b, const char *pack, struct moe_err *err)
 {
-    int status = moe_model_open_directory(&b->model, pack, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_model_open_directory(&b->model, pack, err));
     const struct moe_config *c = &b->model->config;
     b->n_positions = c->context_max < batch_rows[0] ? c->context_max : batch_rows[0];
     b->n_far = c->context_max < FAR_POSITIONS ? c->context_max : FAR_POSITIONS;
@@ -595,13 +583,11 @@ static int open_session(struct bench *b, const char *pack, struct moe_err *err)
     b->logits = moe_alloc(moe_logits_stride(c), sizeof(float), err);
     if (!b->hidden || !b->logits)
         return MOE_ERR_MEMORY;
-    status = moe_model_load(b->model, b->n_far ? b->n_far : b->n_positions, NULL, b->progress, err);
-    if (status == MOE_OK)
-        status = moe_session_open(&b->session, b->model, &b->experts.base, &options, err);
-    if (status == MOE_OK)
-        b->session->observer =
-            (struct moe_observer){.ctx = b, .attended = on_attended, .routed = on_routed};
-    return status;
+    MOE_TRY(moe_model_load(b->model, b->n_far ? b->n_far : b->n_positions, NULL, b->progress, err));
+    MOE_TRY(moe_session_open(&b->session, b->model, &b->experts.base, &options, err));
+    b->session->observer =
+        (struct moe_observer){.ctx = b, .attended = on_attended, .routed = on_routed};
+    return MOE_OK;
 }
 
 int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,

@@ -186,17 +186,17 @@ int device_reads_wait(struct device_reads *r, struct moe_loader *l, uint32_t n, 
                       struct moe_err *err)
 {
     struct moe_load_done done[DEVICE_IN_FLIGHT];
-    int status = MOE_OK;
-    for (uint32_t n_done = 0; status == MOE_OK && n_done < n;) {
+    for (uint32_t n_done = 0; n_done < n;) {
         uint32_t more = moe_loader_wait(l, done, DEVICE_IN_FLIGHT);
         if (n_done == 0 && first)
             *first = moe_seconds();
         n_done += more;
-        for (uint32_t i = 0; i < more && status == MOE_OK; i++)
+        for (uint32_t i = 0; i < more; i++) {
             if (done[i].status != MOE_OK)
-                status = moe_fail(err, done[i].status, "%s: %s", r->path, moe_loader_error(l));
+                return moe_fail(err, done[i].status, "%s: %s", r->path, moe_loader_error(l));
+        }
     }
-    return status;
+    return MOE_OK;
 }
 
 /*
@@ -284,16 +284,16 @@ static int run_reads(struct device_reads *r, struct rounds *to, const struct moe
                      struct moe_err *err)
 {
     struct run run = {0};
-    int status = run_loads(r, 1, MOE_LOAD_ALIGN, PAGE_READS, &run, err);
+    MOE_TRY(run_loads(r, 1, MOE_LOAD_ALIGN, PAGE_READS, &run, err));
     to->latency[to->n] = run.seconds;
-    for (int i = 0; i < N_DEPTHS && status == MOE_OK; i++) {
-        status = run_loads(r, depths[i], 0, depths[i], &run, err);
+    for (int i = 0; i < N_DEPTHS; i++) {
+        MOE_TRY(run_loads(r, depths[i], 0, depths[i], &run, err));
         to->rate[i][to->n] = run.bytes_per_second;
         to->seconds[i][to->n] = run.seconds;
-        if (status == MOE_OK && moe_progress_stopped(progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        if (moe_progress_stopped(progress))
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Bursts ---- */
@@ -371,10 +371,9 @@ struct handled {
 static int load_handled(struct device_reads *r, struct moe_loader *l, struct handled *h, bool tell,
                         struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < HANDLED && status == MOE_OK; i += TOGETHER)
-        status = load_together(r, l, i, h->n_bytes, h->checksums, tell, err);
-    return status;
+    for (uint32_t i = 0; i < HANDLED; i += TOGETHER)
+        MOE_TRY(load_together(r, l, i, h->n_bytes, h->checksums, tell, err));
+    return MOE_OK;
 }
 
 /* Pages, a quarter of the smallest expert and all of it; fewer sizes where these are the same.
@@ -382,19 +381,18 @@ static int load_handled(struct device_reads *r, struct moe_loader *l, struct han
 static int open_handled(struct device_reads *r, struct handled *h, uint32_t *n, struct moe_err *err)
 {
     uint64_t least = UINT64_MAX;
-    int status = MOE_OK;
     for (uint64_t i = 0; i < r->n; i++)
         least = r->places[i].n_bytes < least ? r->places[i].n_bytes : least;
     const uint64_t sizes[N_SIZES] = {MOE_LOAD_ALIGN, least / 4, least};
     *n = 0;
-    for (int i = 0; i < N_SIZES && status == MOE_OK; i++) {
+    for (int i = 0; i < N_SIZES; i++) {
         uint64_t n_bytes = sizes[i] & ~(uint64_t)(MOE_LOAD_ALIGN - 1);
         if (n_bytes <= (*n ? h[*n - 1].n_bytes : 0))
             continue;
         h[*n] = (struct handled){.n_bytes = n_bytes};
-        status = load_handled(r, r->loader, &h[(*n)++], true, err);
+        MOE_TRY(load_handled(r, r->loader, &h[(*n)++], true, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* A round's. */
@@ -622,11 +620,10 @@ static int wait(struct device_loads *l, struct moe_err *err)
 
 int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct moe_err *err)
 {
-    int status = MOE_OK;
-    while (l->n_under_way > 0 && status == MOE_OK)
-        status = wait(l, err);
+    while (l->n_under_way > 0)
+        MOE_TRY(wait(l, err));
     l->how = how;
-    return status == MOE_OK ? moe_device_loads_poll(l, err) : status;
+    return moe_device_loads_poll(l, err);
 }
 
 int moe_device_loads_begin(struct device_loads *l, uint32_t n, struct moe_err *err)

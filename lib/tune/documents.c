@@ -266,16 +266,13 @@ static int survey_document(struct cutting *c, uint64_t may_hold, struct moe_docu
     out->all_bytes += n;
     if (bytes <= out->bytes)
         return MOE_OK;
-    int status = MOE_OK;
     if (n <= may_hold && !d->pairs) {
-        status = read_document(c, err);
-        if (status == MOE_OK)
-            status = moe_tokenizer_look(d->tokenizer, c->text, n, UINT64_MAX, &survey, err);
-        if (status == MOE_OK)
-            bytes = document_bytes(d, n, survey.longest_piece);
+        MOE_TRY(read_document(c, err));
+        MOE_TRY(moe_tokenizer_look(d->tokenizer, c->text, n, UINT64_MAX, &survey, err));
+        bytes = document_bytes(d, n, survey.longest_piece);
     }
     out->bytes = bytes > out->bytes ? bytes : out->bytes;
-    return status;
+    return MOE_OK;
 }
 
 int moe_documents_survey(const struct moe_documents *d, const char *const *paths, uint32_t n_paths,
@@ -503,12 +500,9 @@ static int add_document(void *ctx, const uint32_t *ids, uint64_t n, struct moe_e
         return MOE_OK; /* nothing to predict */
     if (c->n_documents == UINT32_MAX - 2)
         return moe_fail(err, MOE_ERR_USAGE, "%s: too many documents", text->path);
-    int status = grow((void **)&c->ids, &r->ids_room, c->n_tokens + n, sizeof *c->ids, err);
-    if (status == MOE_OK)
-        status = grow((void **)&c->first, &r->documents_room, (uint64_t)c->n_documents + 2,
-                      sizeof *c->first, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(grow((void **)&c->ids, &r->ids_room, c->n_tokens + n, sizeof *c->ids, err));
+    MOE_TRY(grow((void **)&c->first, &r->documents_room, (uint64_t)c->n_documents + 2,
+                 sizeof *c->first, err));
     memcpy(c->ids + c->n_tokens, ids, n * sizeof *ids);
     c->first[c->n_documents] = c->n_tokens;
     c->first[++c->n_documents] = c->n_tokens += n;
@@ -527,15 +521,11 @@ static int add_pair(void *ctx, const struct moe_pair *pair, struct moe_err *err)
     struct moe_corpus *c = r->corpus;
     struct moe_corpus_text *text = &c->texts[c->n_texts - 1];
     uint64_t n = pair->n_source, n_bytes = strlen(pair->target_text) + 1;
-    int status = grow((void **)&c->source_ids, &r->sources_room, c->n_source_tokens + n,
-                      sizeof *c->source_ids, err);
-    if (status == MOE_OK)
-        status = grow((void **)&c->target_text, &r->text_room, c->n_text_bytes + n_bytes, 1, err);
-    if (status == MOE_OK)
-        status = grow((void **)&c->pairs, &r->pairs_room, (uint64_t)c->n_documents + 2,
-                      sizeof *c->pairs, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(grow((void **)&c->source_ids, &r->sources_room, c->n_source_tokens + n,
+                 sizeof *c->source_ids, err));
+    MOE_TRY(grow((void **)&c->target_text, &r->text_room, c->n_text_bytes + n_bytes, 1, err));
+    MOE_TRY(grow((void **)&c->pairs, &r->pairs_room, (uint64_t)c->n_documents + 2, sizeof *c->pairs,
+                 err));
     memcpy(c->source_ids + c->n_source_tokens, pair->source, n * sizeof *pair->source);
     memcpy(c->target_text + c->n_text_bytes, pair->target_text, n_bytes);
     c->pairs[c->n_documents] = (struct moe_corpus_pair){c->n_source_tokens, c->n_text_bytes};

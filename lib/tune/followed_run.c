@@ -63,13 +63,13 @@ static int run_pass(struct follower *w, const struct moe_pass *pass, bool after_
         w->rows[i] = (struct moe_row){0, at, (uint32_t)((state >> 33) % c->vocab),
                                       encodes ? pass->n_rows : 0};
     }
-    int status = encodes ? moe_encode(s, w->rows, pass->n_rows, NULL, err)
-                         : moe_forward(s, pass->prompt ? MOE_PREFILL : MOE_DECODE, w->rows,
-                                       pass->n_rows, c->n_encoder, c->n_layers, NULL, NULL, err);
-    if (status == MOE_OK && !pass->prompt)
-        status = moe_logits(s, 0, 1, w->logits, err);
+    MOE_TRY(encodes ? moe_encode(s, w->rows, pass->n_rows, NULL, err)
+                    : moe_forward(s, pass->prompt ? MOE_PREFILL : MOE_DECODE, w->rows, pass->n_rows,
+                                  c->n_encoder, c->n_layers, NULL, NULL, err));
+    if (!pass->prompt)
+        MOE_TRY(moe_logits(s, 0, 1, w->logits, err));
     w->position += pass->n_rows;
-    return status;
+    return MOE_OK;
 }
 
 static int run_passes(struct follower *w, struct moe_err *err)

@@ -17,10 +17,9 @@ int moe_importance_cost_open(struct moe_importance_cost *c, const struct moe_con
     struct moe_shape_bytes bytes;
     *c = (struct moe_importance_cost){.config = config, .corpus = corpus};
     c->row = moe_alloc(config->n_layers, sizeof *c->row, err);
-    int status = c->row ? moe_shape_bytes(&bytes, config, (struct moe_bits){8, 8}, 8, 64, err)
-                        : MOE_ERR_MEMORY;
-    if (status != MOE_OK)
-        return status;
+    if (!c->row)
+        return MOE_ERR_MEMORY;
+    MOE_TRY(moe_shape_bytes(&bytes, config, (struct moe_bits){8, 8}, 8, 64, err));
     double moe = (double)(bytes.attention + bytes.shared + config->top_k * bytes.expert);
     double dense = (double)(bytes.attention + bytes.dense_ff);
     double after = (double)bytes.head / moe;
@@ -512,13 +511,12 @@ static int read_experts(struct proxy *p, struct moe_arena *arena, uint32_t layer
                         struct moe_err *err)
 {
     const struct moe_pack *pack = p->session->model->pack;
-    int status = MOE_OK;
-    for (uint32_t e = 0; e < p->config->n_experts && status == MOE_OK; e++) {
+    for (uint32_t e = 0; e < p->config->n_experts; e++) {
         uint32_t variant = moe_pack_usable_variant(pack, layer, e, p->options->lower);
         p->views[e] = (struct moe_expert_view){.layer = layer, .expert = e, .variant = variant};
-        status = moe_expert_view_read(&p->views[e], pack, arena, err);
+        MOE_TRY(moe_expert_view_read(&p->views[e], pack, arena, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 static void assign_upper(void *ctx, uint32_t layer, const struct moe_job *job, uint32_t n_rows,
@@ -658,8 +656,8 @@ static int allocate(struct proxy *p, const struct moe_map *map, struct moe_err *
         !(p->chosen = moe_alloc(pairs, sizeof *p->chosen, err)) ||
         !(p->weights = moe_alloc(pairs, sizeof *p->weights, err)))
         return MOE_ERR_MEMORY;
-    int status = allocate_experts(p, map, err);
-    return status == MOE_OK ? open_workers(p, err) : status;
+    MOE_TRY(allocate_experts(p, map, err));
+    return open_workers(p, err);
 }
 
 static void release(struct proxy *p)

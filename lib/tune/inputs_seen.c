@@ -271,9 +271,7 @@ static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, ui
 static int fill(struct moe_inputs_seen *seen, struct slot *slot, struct moe_err *err)
 {
     uint32_t n = (uint32_t)seen->corpus->n_predicted, width;
-    int status = advance(seen, slot->layer, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(advance(seen, slot->layer, err));
     if (slot->expert != UINT32_MAX)
         n = find_rows(seen, slot->expert);
     slot->known = n >= MOE_LEAST_INPUTS;
@@ -291,9 +289,7 @@ static int fill(struct moe_inputs_seen *seen, struct slot *slot, struct moe_err 
     slot->factor = moe_alloc((uint64_t)width * width, sizeof *slot->factor, err);
     if (!slot->factor)
         return MOE_ERR_MEMORY;
-    status = add_moments(seen, slot, n, width, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(add_moments(seen, slot, n, width, err));
     moe_moments_damp(slot->factor, width, damping(width, n));
     if (!moe_cholesky(slot->factor, width))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -359,9 +355,7 @@ static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_opti
         .max_windows = o->max_windows,
         .progress = o->progress,
     };
-    int status = moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_corpus_read(&seen->corpus, &documents, o->texts, o->n_texts, err));
     const uint64_t tokens = seen->corpus->n_predicted, n = seen->corpus->n_documents;
     moe_corpus_thin_out(seen->corpus, MOE_MOST_INPUTS);
     if (o->left_out) {
@@ -383,16 +377,11 @@ static int open_run(struct moe_inputs_seen *seen, const struct moe_inputs_option
         .keeps_states = true, .n_variants = moe_pack_n_variants(pack), .progress = o->progress};
     uint64_t least, all;
     moe_experts_every_bytes(pack, &least, &all);
-    int status = moe_experts_open_every(&seen->experts, pack, least, o->progress, err);
-    if (status == MOE_OK)
-        status =
-            moe_rerun_open(&seen->rerun, seen->model, seen->experts, seen->corpus, &options, err);
-    if (status == MOE_OK)
-        moe_rerun_session(seen->rerun)->observer = (struct moe_observer){.ctx = seen,
-                                                                         .attending = see_attention,
-                                                                         .attended = see_attended,
-                                                                         .routed = see_routed};
-    return status;
+    MOE_TRY(moe_experts_open_every(&seen->experts, pack, least, o->progress, err));
+    MOE_TRY(moe_rerun_open(&seen->rerun, seen->model, seen->experts, seen->corpus, &options, err));
+    moe_rerun_session(seen->rerun)->observer = (struct moe_observer){
+        .ctx = seen, .attending = see_attention, .attended = see_attended, .routed = see_routed};
+    return MOE_OK;
 }
 
 uint64_t moe_inputs_seen_bytes(const struct moe_model *model, const struct moe_corpus *corpus)
@@ -503,14 +492,14 @@ static int make_original(const char *source, const char *path, struct moe_conver
     original.dense_bits = options->dense_bits == 32 ? 32 : 16;
     original.zstd_level = 0;
     original.map = NULL; /* only the second step applies it */
-    int status = moe_convert_checkpoint(source, path, &original, &report, err);
-    if (status == MOE_OK && (report.expert_weights == 0 || report.kept_experts))
+    MOE_TRY(moe_convert_checkpoint(source, path, &original, &report, err));
+    if (report.expert_weights == 0 || report.kept_experts)
         options->n_experts = 0;
-    if (status == MOE_OK && report.kept_dense)
+    if (report.kept_dense)
         options->dense_bits = 0;
     const struct moe_ggml_counts *n = &report.carried;
     options->of_quantized = n->exact + n->rounded + n->fitted + report.requantized > 0;
-    return status;
+    return MOE_OK;
 }
 
 static void describe(const struct moe_convert_inputs *inputs, struct moe_buf *note)
@@ -582,9 +571,7 @@ int moe_convert_error_aware(const char *source, bool is_checkpoint, const char *
                             struct moe_convert_report *report, struct moe_buf *note,
                             struct moe_err *err)
 {
-    int status = check_texts(inputs, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_texts(inputs, err));
     return is_checkpoint
                ? convert_through_original(source, out_path, options, inputs, report, note, err)
                : convert_pack(source, out_path, options, inputs, report, note, err);

@@ -80,21 +80,17 @@ static int score_pair(void *ctx, const struct moe_pair *pair, struct moe_err *er
     for (uint32_t i = 0; i < pair->n_source; i++)
         sc->rows[i] =
             (struct moe_row){.position = i, .token = pair->source[i], .length = pair->n_source};
-    int status = moe_encode(sc->s, sc->rows, pair->n_source, NULL, err);
-    if (status == MOE_OK)
-        status = score_text(sc, pair->target, pair->n_target, 1, err);
-    if (status != MOE_OK || !sc->options->answers)
-        return status;
+    MOE_TRY(moe_encode(sc->s, sc->rows, pair->n_source, NULL, err));
+    MOE_TRY(score_text(sc, pair->target, pair->n_target, 1, err));
+    if (!sc->options->answers)
+        return MOE_OK;
     struct moe_answer_quality quality;
-    status = moe_answers_write(&sc->answers, &sc->scores, 1, err);
-    if (status == MOE_OK)
-        status = moe_answers_judge(&sc->answers, sc->s->model->tokenizer, 0, pair->target_text,
-                                   &quality, err);
-    if (status == MOE_OK) {
-        sc->rouge2 += quality.rouge2;
-        sc->n_right += quality.right;
-    }
-    return status;
+    MOE_TRY(moe_answers_write(&sc->answers, &sc->scores, 1, err));
+    MOE_TRY(moe_answers_judge(&sc->answers, sc->s->model->tokenizer, 0, pair->target_text, &quality,
+                              err));
+    sc->rouge2 += quality.rouge2;
+    sc->n_right += quality.right;
+    return MOE_OK;
 }
 
 /* ---- The two ways to cut a file ---- */

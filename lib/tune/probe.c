@@ -339,10 +339,11 @@ void moe_probe_set_trace(struct moe_probe *p, struct moe_trace_writer *trace)
 static int add_tokens(struct moe_probe *p, uint32_t first, const uint32_t *ids, uint32_t n,
                       uint32_t n_prompt, struct moe_err *err)
 {
-    int status = p->trace ? moe_trace_add(p->trace, n, n_prompt, err) : MOE_OK;
-    if (status == MOE_OK && p->trace)
+    if (p->trace)
+        MOE_TRY(moe_trace_add(p->trace, n, n_prompt, err));
+    if (p->trace)
         moe_trace_put_ids(p->trace, first, n, ids);
-    return status;
+    return MOE_OK;
 }
 
 /* The same of a document from its first token on, n_prompt of all being its prompt. */
@@ -350,25 +351,24 @@ static int begin_rows(struct moe_probe *p, uint32_t first, const uint32_t *ids, 
                       uint32_t n_prompt, struct moe_err *err)
 {
     uint32_t of_prompt = first >= n_prompt ? 0 : n_prompt - first < n ? n_prompt - first : n;
-    int status = p->trace && first == 0 ? moe_trace_begin(p->trace, err) : MOE_OK;
-    return status == MOE_OK ? add_tokens(p, first, ids, n, of_prompt, err) : status;
+    if (p->trace && first == 0)
+        MOE_TRY(moe_trace_begin(p->trace, err));
+    return add_tokens(p, first, ids, n, of_prompt, err);
 }
 
 /* The decoder's rows, those of any batch alike. */
 static int run_target(struct moe_probe *p, const uint32_t *ids, uint32_t n, struct moe_err *err)
 {
     const struct moe_config *c = &p->session->model->config;
-    int status = MOE_OK;
-    for (uint32_t done = 0, n_rows; done < n && status == MOE_OK; done += n_rows) {
+    for (uint32_t done = 0, n_rows; done < n; done += n_rows) {
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
             p->pass[i] = (struct moe_row){.position = done + i, .token = ids[done + i]};
-        status = add_tokens(p, p->n_before + done, ids + done, n_rows, 0, err);
-        if (status == MOE_OK)
-            status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, c->n_encoder,
-                                 c->n_layers, NULL, NULL, err);
+        MOE_TRY(add_tokens(p, p->n_before + done, ids + done, n_rows, 0, err));
+        MOE_TRY(moe_forward(p->session, MOE_PREFILL, p->pass, n_rows, c->n_encoder, c->n_layers,
+                            NULL, NULL, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 uint64_t moe_probe_pair_hash(const uint32_t *source, uint32_t n_source, const uint32_t *target,
@@ -401,17 +401,15 @@ int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, str
     uint32_t n_prompt = moe_prompt_tokens(&p->statistics->shape, n);
     /* Decoded one by one, a row sees what is before it alone. */
     uint32_t length = p->session->model->config.prefix_lm ? 0 : n;
-    int status =
-        moe_statistics_begin(p->statistics, moe_hash64(ids, (uint64_t)n * sizeof *ids), err);
-    for (uint32_t done = 0, n_rows; done < n && status == MOE_OK; done += n_rows) {
+    MOE_TRY(moe_statistics_begin(p->statistics, moe_hash64(ids, (uint64_t)n * sizeof *ids), err));
+    for (uint32_t done = 0, n_rows; done < n; done += n_rows) {
         n_rows = n - done < p->batch ? n - done : p->batch;
         for (uint32_t i = 0; i < n_rows; i++)
             p->pass[i] = (struct moe_row){0, done + i, ids[done + i], length};
-        status = begin_rows(p, done, ids + done, n_rows, n_prompt, err);
-        if (status == MOE_OK)
-            status = moe_forward(p->session, MOE_PREFILL, p->pass, n_rows,
-                                 p->session->model->config.n_encoder,
-                                 p->session->model->config.n_layers, NULL, NULL, err);
+        MOE_TRY(begin_rows(p, done, ids + done, n_rows, n_prompt, err));
+        MOE_TRY(moe_forward(p->session, MOE_PREFILL, p->pass, n_rows,
+                            p->session->model->config.n_encoder, p->session->model->config.n_layers,
+                            NULL, NULL, err));
     }
-    return status == MOE_OK ? moe_statistics_end(p->statistics, err) : status;
+    return moe_statistics_end(p->statistics, err);
 }

@@ -109,10 +109,10 @@ static int profile_document(void *ctx, const uint32_t *ids, uint64_t n, struct m
 {
     struct profiling *p = ctx;
     bool take;
-    int status = meet_document(p, moe_hash64(ids, n * sizeof *ids), n, &take, err);
-    if (status == MOE_OK && take)
-        status = end_document(p, moe_probe_document(p->probe, ids, (uint32_t)n, err), err);
-    return status;
+    MOE_TRY(meet_document(p, moe_hash64(ids, n * sizeof *ids), n, &take, err));
+    if (take)
+        MOE_TRY(end_document(p, moe_probe_document(p->probe, ids, (uint32_t)n, err), err));
+    return MOE_OK;
 }
 
 static int profile_pair(void *ctx, const struct moe_pair *pair, struct moe_err *err)
@@ -120,13 +120,13 @@ static int profile_pair(void *ctx, const struct moe_pair *pair, struct moe_err *
     struct profiling *p = ctx;
     bool take;
     uint64_t hash = moe_probe_pair_hash(pair->source, pair->n_source, pair->target, pair->n_target);
-    int status = meet_document(p, hash, pair->n_target, &take, err);
-    if (status == MOE_OK && take)
-        status = end_document(p,
-                              moe_probe_pair(p->probe, pair->source, pair->n_source, pair->target,
-                                             pair->n_target, err),
-                              err);
-    return status;
+    MOE_TRY(meet_document(p, hash, pair->n_target, &take, err));
+    if (take)
+        MOE_TRY(end_document(p,
+                             moe_probe_pair(p->probe, pair->source, pair->n_source, pair->target,
+                                            pair->n_target, err),
+                             err));
+    return MOE_OK;
 }
 
 /* Says of the statistics what they will be made from. */
@@ -239,10 +239,9 @@ static int trace_origins(const struct profiling *p, struct moe_origins *to, stru
     uint8_t settings[8];
     moe_put_u32(settings, p->options->max_tokens);
     moe_put_u32(settings + 4, p->options->prompt_percent);
-    int status = moe_origins_copy(to, &p->statistics->origins, err);
-    if (status == MOE_OK)
-        to->items->options_fingerprint = moe_hash64(settings, sizeof settings);
-    return status;
+    MOE_TRY(moe_origins_copy(to, &p->statistics->origins, err));
+    to->items->options_fingerprint = moe_hash64(settings, sizeof settings);
+    return MOE_OK;
 }
 
 /* Whether the trace is in its place already: the run was killed when only its statistics were not.
@@ -286,17 +285,15 @@ static int resume_trace(struct profiling *p, const struct moe_trace_shape *shape
 static int new_trace(struct profiling *p, const struct moe_trace_shape *shape,
                      const struct moe_origins *origins, struct moe_err *err)
 {
-    int status = moe_trace_create(&p->trace, p->trace_partial, shape, err);
-    return status == MOE_OK ? moe_trace_set_origins(p->trace, origins, err) : status;
+    MOE_TRY(moe_trace_create(&p->trace, p->trace_partial, shape, err));
+    return moe_trace_set_origins(p->trace, origins, err);
 }
 
 /* Where the trace goes, and its partial file beside it: one file that is renamed in the end. */
 static int name_trace(struct profiling *p, struct moe_err *err)
 {
     struct moe_buf name = {0};
-    int status = moe_path_follow(&p->trace_path, p->options->trace, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_path_follow(&p->trace_path, p->options->trace, err));
     moe_buf_printf(&name, "%s.part", p->trace_path);
     p->trace_partial = name.failed ? NULL : moe_strndup((char *)name.data, name.size, err);
     if (name.failed)
@@ -333,8 +330,8 @@ static int finish_trace(struct profiling *p, struct moe_err *err)
 {
     struct moe_trace_writer *trace = p->trace;
     p->trace = NULL;
-    int status = moe_trace_commit(trace, err);
-    return status == MOE_OK ? moe_file_replace(p->trace_partial, p->trace_path, err) : status;
+    MOE_TRY(moe_trace_commit(trace, err));
+    return moe_file_replace(p->trace_partial, p->trace_path, err);
 }
 
 /* Saves what is whole, whether all is done or not. Only when the statistics have counted all may

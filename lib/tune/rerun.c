@@ -208,9 +208,7 @@ static int give_results(struct moe_rerun *r, const struct moe_sink *sink, struct
     uint32_t n_rows = 0, at = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++)
         n_rows += rerun_rows(r, &r->jobs[j], r->n_encoder);
-    int status = moe_score_rows(&r->scores, 0, n_rows, r->targets, r->nats, r->best, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_score_rows(&r->scores, 0, n_rows, r->targets, r->nats, r->best, err));
     for (uint32_t j = 0; j < r->n_jobs; j++) {
         uint32_t length = rerun_rows(r, &r->jobs[j], r->n_encoder);
         sink->done(sink->ctx, &r->jobs[j], r->nats + at, r->best + at, length);
@@ -556,9 +554,7 @@ static int run_documents(struct moe_rerun *r, uint32_t begin, uint32_t end, stru
             r->targets[n_rows] = ids[i + 1];
         }
     }
-    int status = choose_again(r, n_rows, begin, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(choose_again(r, n_rows, begin, err));
     return moe_forward(r->session, MOE_PREFILL, r->rows, n_rows, begin, end,
                        from_states ? states_of_jobs(r, r->states[0], begin) : NULL,
                        end < r->n_layers ? r->out : NULL, err);
@@ -567,17 +563,16 @@ static int run_documents(struct moe_rerun *r, uint32_t begin, uint32_t end, stru
 int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,
                uint64_t *n, struct moe_err *err)
 {
-    int status = MOE_OK;
     rerun_take_jobs(r, jobs, *n);
     *n = r->n_jobs;
     if (moe_progress_stopped(r->options.progress))
         return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     if (begin < r->n_encoder)
-        status = rerun_encode(r, begin, end < r->n_encoder ? end : r->n_encoder,
-                              end <= r->n_encoder, err);
+        MOE_TRY(rerun_encode(r, begin, end < r->n_encoder ? end : r->n_encoder, end <= r->n_encoder,
+                             err));
     else if (r->n_encoder)
-        status = attend_kept(r, err);
-    if (status == MOE_OK && end > r->n_encoder)
-        status = run_documents(r, begin < r->n_encoder ? r->n_encoder : begin, end, err);
-    return status;
+        MOE_TRY(attend_kept(r, err));
+    if (end > r->n_encoder)
+        MOE_TRY(run_documents(r, begin < r->n_encoder ? r->n_encoder : begin, end, err));
+    return MOE_OK;
 }
