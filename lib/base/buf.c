@@ -1,3 +1,4 @@
+/* Growable byte buffers. */
 #include "base/buf.h"
 
 #include <stdarg.h>

@@ -26,9 +26,9 @@ void moe_buf_release(struct moe_buf *b);
 /* Empties the buffer and keeps its memory. */
 void moe_buf_clear(struct moe_buf *b);
 
-/* Bytes that a buffer allocates to hold n. */
+/* Bytes that a buffer allocates for a text of n. */
 uint64_t moe_buf_room(uint64_t n);
-/* Room for n more bytes at the end; returns where they go (size is not changed) or NULL. */
+/* Makes room for n more bytes at the end; returns where they go (size does not change) or NULL. */
 uint8_t *moe_buf_reserve(struct moe_buf *b, uint64_t n);
 
 void moe_buf_append(struct moe_buf *b, const void *data, uint64_t n);

@@ -48,7 +48,7 @@ static inline void moe_put_u64(uint8_t *p, uint64_t v)
 struct moe_cursor {
     const uint8_t *data;
     uint64_t size;   /* bytes at data */
-    uint64_t offset; /* of the next read */
+    uint64_t offset; /* the position of the next read */
     bool failed;     /* a read went past the end; sticky */
 };
 

@@ -4,10 +4,10 @@
 
 double moe_seconds(void);
 
-/* Time that the host of a virtual machine keeps of its processors while they want to run ("steal",
- * proc(5)). */
+/* Stolen time: what the host of a virtual machine withheld from processors that wanted to run
+ * ("steal", proc(5)). */
 
-/* Of all processors, since the machine started, in clock ticks; 0 where the kernel does not say. */
+/* Ticks of all processors since the machine started; 0 where the kernel does not say. */
 struct moe_ticks {
     double all, stolen;
 };

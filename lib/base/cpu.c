@@ -1,3 +1,4 @@
+/* Detects the instruction sets of this processor. */
 #include "base/cpu.h"
 
 #include <string.h>

@@ -17,8 +17,8 @@
 enum { MAX_PACKAGES = 64, NAME_BYTES = 64 };
 
 struct package {
-    int fd;         /* of its counter */
-    uint64_t range; /* microjoules; the counter goes on from 0 behind it */
+    int fd;         /* the counter's file */
+    uint64_t range; /* microjoules; after this the counter wraps to 0 */
     uint64_t last;
 };
 
@@ -29,7 +29,7 @@ struct moe_energy {
     double microjoules;
 };
 
-/* The first line of an open file, without its end. False: it could not be read. */
+/* Reads the first line of an open file, without its newline; false where it cannot be read. */
 static bool read_line(int fd, char line[NAME_BYTES])
 {
     ssize_t n = pread(fd, line, NAME_BYTES - 1, 0);
@@ -66,7 +66,7 @@ static bool read_counter(const struct package *p, uint64_t *now)
     return read_line(p->fd, line) && moe_parse_u64(line, now);
 }
 
-/* "intel-rapl:0" (AMD's are called so, too), not the subdomain "intel-rapl:0:1", nor
+/* Accepts "intel-rapl:0" (AMD uses the same name); rejects the subdomain "intel-rapl:0:1" and
  * "intel-rapl-mmio:0", which counts the same package again. */
 static bool is_domain(const char *name)
 {

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A name out of a damaged file must not move the cursor of the user's terminal. Bytes from 0x80 up
- * stay: they are UTF-8 in every sound case. */
+/* Replaces control characters: a name from a damaged file must not move the cursor of the user's
+ * terminal. Keeps bytes from 0x80 up, which are UTF-8 in every sound case. */
 static void blank_control_characters(char *text)
 {
     for (unsigned char *p = (unsigned char *)text; *p; p++)

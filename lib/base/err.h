@@ -47,7 +47,7 @@ int moe_fail(struct moe_err *err, int status, const char *format, ...) MOE_PRINT
  * holds an err; use moe_fail otherwise). */
 int moe_err_prefix(struct moe_err *err, const char *format, ...) MOE_PRINTF(2, 3);
 
-/* Puts `name` for a path that the error begins with, and that would say nothing to a user. */
+/* Replaces `path`, where the error begins with it, by a `name` that means more to the user. */
 void moe_err_rename(struct moe_err *err, const char *path, const char *name);
 
 /* Returns from the calling function with the status of a call that fails. For functions that own

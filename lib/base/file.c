@@ -14,7 +14,7 @@
 #include "base/mem.h"
 
 enum {
-    MAX_INTERRUPTED = 1000, /* more than signals do */
+    MAX_INTERRUPTED = 1000, /* more than signals cause */
     MAX_IO_ERRORS = 2,      /* more tries after EIO: a path may fail over, a bus be reset */
     MAX_REFUSALS = 200,     /* with growing pauses: about four seconds */
 };
@@ -83,7 +83,7 @@ static void nap(double seconds)
     nanosleep(&length, NULL);
 }
 
-/* Whether a read that failed should be tried again, after a pause; *n_failed: how often it has. */
+/* Decides whether to repeat a failed read, and pauses first; *n_failed counts the failures. */
 static bool may_retry(int code, int *n_failed)
 {
     int n = (*n_failed)++;

@@ -1,6 +1,6 @@
 /*
- * Functions that CUDA kernels compile too, so that processor and GPU share one source of their
- * arithmetic: write `static inline MOE_DEVICE_CODE`.
+ * MOE_DEVICE_CODE marks functions that CUDA kernels compile too, so that processor and GPU share
+ * one source of their arithmetic: write `static inline MOE_DEVICE_CODE`.
  */
 #ifndef MOE_BASE_FLOAT16_H
 #define MOE_BASE_FLOAT16_H

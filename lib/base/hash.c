@@ -1,3 +1,4 @@
+/* The 64-bit hash of contents (XXH3). */
 #include "base/hash.h"
 
 #define XXH_INLINE_ALL
@@ -13,7 +14,7 @@ uint64_t moe_hash64_chain(uint64_t previous, const void *data, uint64_t n_bytes)
     return XXH3_64bits_withSeed(data, n_bytes, previous);
 }
 
-/* The library's state by another name: it never has to be a complete type here. */
+/* Names the library's state differently, so that its type need not be complete here. */
 struct moe_hasher *moe_hasher_new(void)
 {
     return (struct moe_hasher *)XXH3_createState();

@@ -14,7 +14,7 @@ struct moe_hasher;
 struct moe_hasher *moe_hasher_new(void);    /* NULL: out of memory */
 void moe_hasher_free(struct moe_hasher *h); /* NULL is fine */
 void moe_hasher_begin(struct moe_hasher *h);
-/* ... for what moe_hash64_chain would give after `previous`. */
+/* Begins a hash that continues `previous`, as moe_hash64_chain does. */
 void moe_hasher_begin_after(struct moe_hasher *h, uint64_t previous);
 void moe_hasher_add(struct moe_hasher *h, const void *data, uint64_t n_bytes);
 uint64_t moe_hasher_end(const struct moe_hasher *h);

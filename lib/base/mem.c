@@ -14,8 +14,7 @@
 #include <malloc.h>
 #endif
 
-/* Under the address sanitizer, arrays of an arena lie apart, and what lies between them is not to
- * be touched. */
+/* Under the address sanitizer, red zones separate the arrays of an arena. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 enum { RED_ZONE = MOE_ALIGN };
@@ -47,7 +46,7 @@ void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err)
     return block;
 }
 
-/* Memory of the system, at a multiple of HUGE_PAGE where a huge page fits in: older kernels put it
+/* Maps memory of the system at a multiple of HUGE_PAGE if a huge page fits in: older kernels map it
  * anywhere, and its ends then stay small pages. */
 static uint8_t *map_pages(uint64_t bytes)
 {
@@ -77,7 +76,7 @@ void *moe_pages_alloc(uint64_t bytes, struct moe_err *err)
         return NULL;
     }
 #ifdef MADV_HUGEPAGE
-    madvise(pages, bytes, MADV_HUGEPAGE); /* a wish: failure costs speed, not correctness */
+    madvise(pages, bytes, MADV_HUGEPAGE); /* only a hint: failure costs speed, not correctness */
 #endif
     return pages;
 }
@@ -123,8 +122,7 @@ void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes)
     return block;
 }
 
-/* The number after `key` in a /proc file of "Key: N kB" lines, in bytes; 0 when it is not there.
- */
+/* The number after `key` in a /proc file of "Key: N kB" lines, in bytes; 0 when missing. */
 static uint64_t proc_kib(const char *path, const char *key)
 {
     FILE *file = fopen(path, "r");

@@ -44,8 +44,8 @@ static inline uint64_t moe_round_up(uint64_t value, uint64_t unit)
  * pointer. */
 void *moe_alloc(uint64_t n, uint64_t item_bytes, struct moe_err *err);
 
-/* Page-aligned, zero-filled memory straight from the system, for weights and caches: huge pages
- * are asked for where the system has them. Release with moe_pages_free and the same size. */
+/* Page-aligned, zero-filled memory straight from the system, for weights and caches; asks for huge
+ * pages. Release with moe_pages_free and the same size. */
 void *moe_pages_alloc(uint64_t bytes, struct moe_err *err);
 void moe_pages_free(void *pages, uint64_t bytes);
 
@@ -56,24 +56,24 @@ char *moe_strndup(const char *text, uint64_t n, struct moe_err *err);
  * Arena: one block, carved front to back, freed at once.
  *
  * An arena without a block only counts: run the carving code on a zeroed arena to learn the size,
- * then on one with memory. So the size that a plan states and the size that is allocated come from
- * the same lines. Under the address sanitizer a red zone follows each array.
+ * then on one with memory. The size that a plan states and the size that is allocated thus come
+ * from the same lines. Under the address sanitizer a red zone follows each array.
  */
 struct moe_arena {
     uint8_t *base;   /* NULL: counting only */
     uint64_t size;   /* bytes at base */
     uint64_t used;   /* bytes carved so far, a multiple of MOE_ALIGN */
     bool overflowed; /* a size overflowed or did not fit; sticky */
-    bool packed;     /* without red zones: what is carved is copied as a whole */
+    bool packed;     /* without red zones, for a block that is copied as a whole */
 };
 
 /* n items of item_bytes, MOE_ALIGN-aligned; NULL when counting or on overflow (check `overflowed`
  * once at the end). */
 void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes);
 
-/* Memory from malloc that is in use, by all threads; 0 where it is not known. */
+/* Bytes from malloc in use by all threads; 0 if unknown. */
 uint64_t moe_heap_bytes(void);
-/* The process's resident set in bytes now; 0 where it is not known. */
+/* The process's current resident set in bytes; 0 if unknown. */
 uint64_t moe_rss_bytes(void);
 /* The process's peak resident set in bytes so far (VmHWM); 0 where it is not known. */
 uint64_t moe_peak_rss_bytes(void);

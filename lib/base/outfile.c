@@ -24,14 +24,14 @@
 #include "base/text.h"
 
 /*
- * Places and names of outputs while they are unfinished.
+ * Places and names of unfinished outputs.
  */
-/* "DIR/NAME.moe-unfinished-" of an output DIR/NAME, with room for the letters after it; free() it.
+/* "DIR/NAME.moe-unfinished-" for an output DIR/NAME, with room for the letters after it; free() it.
  * NULL: out of memory. */
 char *outfile_unfinished(const char *target, struct moe_err *err);
-/* Puts other letters behind the first n bytes of such a name. */
+/* Writes random letters after the first n bytes of such a name. */
 void outfile_draw_letters(char *name, size_t n);
-/* Removes what killed writers of the same output left. */
+/* Removes unfinished files of the same output that killed writers left. */
 void outfile_sweep(const char *target);
 
 enum { MAX_TRIES = 100 /* names, each of 56 thousand million */ };
@@ -58,7 +58,7 @@ static void descriptor_path(int fd, char path[MOE_DESCRIPTOR_PATH])
     snprintf(path, MOE_DESCRIPTOR_PATH, "/proc/self/fd/%d", fd);
 }
 
-/* A file without a name, which can get one: -1 where the file system or the system has no such. */
+/* Opens a file without a name that can be given one later; -1 where the file system cannot. */
 static int open_nameless(const char *target, mode_t mode)
 {
     char self[MOE_DESCRIPTOR_PATH], *dir = moe_path_directory(target, NULL);
@@ -68,15 +68,14 @@ static int open_nameless(const char *target, mode_t mode)
         return -1;
     descriptor_path(fd, self);
     if (access(self, F_OK) == 0) {
-        flock(fd,
-              LOCK_EX | LOCK_NB); /* for the moment that it has the name of an unfinished file */
+        flock(fd, LOCK_EX | LOCK_NB); /* held while the file has the name of an unfinished one */
         return fd;
     }
-    close(fd); /* without /proc it could not be named */
+    close(fd); /* without /proc the file could not be named */
     return -1;
 }
 
-/* A new file under the name of an unfinished one, locked. */
+/* Creates and locks a new file under an unfinished name. */
 static int open_named(struct moe_outfile *out, mode_t mode, struct moe_err *err)
 {
     size_t n = strlen(out->temporary);
@@ -88,7 +87,7 @@ static int open_named(struct moe_outfile *out, mode_t mode, struct moe_err *err)
             continue;
         if (out->fd < 0)
             break;
-        /* Before it was locked another process may have swept it. */
+        /* Another process may have swept it before it was locked. */
         if ((flock(out->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) &&
             fstat(out->fd, &st) == 0 && st.st_nlink > 0)
             return MOE_OK;
@@ -99,7 +98,7 @@ static int open_named(struct moe_outfile *out, mode_t mode, struct moe_err *err)
     return fail_errno(err, out->path, "cannot create a file there");
 }
 
-/* Beside the target, without a name or under one. */
+/* Opens the unfinished file beside the target, with or without a name. */
 static int open_beside(struct moe_outfile *out, struct moe_err *err)
 {
     struct stat st;
@@ -107,7 +106,8 @@ static int open_beside(struct moe_outfile *out, struct moe_err *err)
     if (status != MOE_OK)
         return status;
     bool replaces = stat(out->target, &st) == 0;
-    /* What replaces a private file is private from the start; a new one follows the umask. */
+    /* A private file is replaced by one that is private from the start; a new one follows the
+     * umask. */
     mode_t mode = replaces ? 0600 : 0666;
     if (!replaces && errno != ENOENT)
         return fail_errno(err, out->path, "cannot create a file there");
@@ -185,8 +185,8 @@ static int named_descriptor(const char *path)
     return -1;
 }
 
-/* What a path is to an output that is written in order. *fd: the descriptor that it names, or -1.
- * False: a file with a name, or a directory. */
+/* Tells whether the output at `path` is written directly, in order. *fd: the descriptor that the
+ * path names, or -1. False for a regular file with a name and for a directory. */
 static bool is_straight(const char *path, int *fd)
 {
     struct stat st;
@@ -235,7 +235,7 @@ int moe_outfile_try_text(const char *path, struct moe_err *err)
 
 /* ---- Writing, and the end ---- */
 
-/* One write at the offset; what is not ready is waited for. */
+/* Writes once at the offset; waits while the descriptor is not ready. */
 static ssize_t put_bytes(const struct moe_outfile *out, const void *data, uint64_t n,
                          uint64_t offset)
 {
@@ -261,7 +261,7 @@ int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_byte
             continue;
         if (put < 0)
             return fail_errno(err, out->path, "cannot write");
-        if (put == 0) /* again and again it would be an endless loop */
+        if (put == 0) /* repeating it would loop forever */
             return moe_fail(err, MOE_ERR_IO, "%s: cannot write: the system takes no bytes",
                             out->path);
         done += (uint64_t)put;
@@ -271,8 +271,8 @@ int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_byte
     return MOE_OK;
 }
 
-/* The rename is durable only once the directory that holds the name is. Cannot fail: the file is in
- * place, and some file systems do not let a directory be opened. */
+/* Makes the rename durable by syncing the directory. Cannot fail: the file is already in place, and
+ * some file systems do not let a directory be opened. */
 static void sync_directory_of(const char *path)
 {
     char dir[PATH_MAX];
@@ -286,8 +286,8 @@ static void sync_directory_of(const char *path)
     close(fd);
 }
 
-/* The mode, owner and group of the file that this one replaces, as far as they may be given. A
- * group that may not be gets no more than everybody has. */
+/* Copies mode, owner and group of the replaced file as far as allowed. If the group cannot be set,
+ * it gets no more rights than everybody. */
 static void take_after(int fd, const char *replaced)
 {
     struct stat old, new;
@@ -308,7 +308,7 @@ int moe_outfile_sync(struct moe_outfile *out, struct moe_err *err)
                : MOE_OK;
 }
 
-/* Gives a file without a name that of an unfinished one: a link cannot replace a file. */
+/* Gives a nameless file an unfinished name first: a link cannot replace a file. */
 static int give_name(struct moe_outfile *out, struct moe_err *err)
 {
     char self[MOE_DESCRIPTOR_PATH];
@@ -395,7 +395,8 @@ int moe_file_replace(const char *from, const char *to, struct moe_err *err)
 int moe_file_nameless(const char *dir, char path[MOE_DESCRIPTOR_PATH], struct moe_err *err)
 {
     int fd = open(dir, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0) { /* a file system without such files: one that loses its name at once */
+    if (fd <
+        0) { /* the file system has no nameless files: create one and remove its name at once */
         char *name = moe_path_join(dir, "moe-scratch.XXXXXX", err);
         if (!name)
             return MOE_ERR_MEMORY;
@@ -411,10 +412,10 @@ int moe_file_nameless(const char *dir, char path[MOE_DESCRIPTOR_PATH], struct mo
     return fd;
 }
 
-/* Where outputs go: through symbolic links, under which names while unfinished; and what killed
- * writers left there. */
+/* Where outputs go (through symbolic links), the names of unfinished ones, and what killed writers
+ * left. */
 
-/* NAME.moe-unfinished-XXXXXX, with a NAME cut to what leaves room for the rest. */
+/* NAME.moe-unfinished-XXXXXX, with NAME cut to leave room for the rest. */
 #define MARK ".moe-unfinished-"
 enum { RANDOM_LETTERS = 6, MAX_NAMED = 200, MAX_LINKS = 40 };
 
@@ -426,8 +427,8 @@ static const char *name_in(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Whether a symbolic link is one of /proc, such as /dev/stdout leads to: not a name of a file, but
- * a file that is open already. */
+/* Whether a symbolic link belongs to /proc, as /dev/stdout leads to: it names no file but one that
+ * is already open. */
 static bool is_of_proc(const char *path)
 {
     struct statfs fs;
@@ -455,7 +456,7 @@ int moe_path_follow(char **out, const char *path, struct moe_err *err)
     *out = moe_strndup(path, strlen(path), err);
     for (int n = 0; *out && status == MOE_OK; n++) {
         ssize_t bytes = readlink(*out, link, sizeof link - 1);
-        if (bytes < 0) /* no link, or nothing there: what opens it will say what is wrong */
+        if (bytes < 0) /* no link, or nothing there: the later open reports the error */
             break;
         link[bytes] = '\0';
         if (is_of_proc(*out))
@@ -498,14 +499,14 @@ void outfile_draw_letters(char *name, size_t n)
 {
     uint8_t random[RANDOM_LETTERS] = {0};
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        random[0] = (uint8_t)getpid(); /* a name that is taken is tried again */
+        random[0] = (uint8_t)getpid(); /* a name that is taken is drawn again */
     for (int i = 0; i < RANDOM_LETTERS; i++)
         name[n + (size_t)i] = letters[random[i] % (sizeof letters - 1)];
     name[n + RANDOM_LETTERS] = '\0';
 }
 
-/* Removes an unfinished file unless a process holds it. Its writer locks it before it has anything
- * in it, and keeps the lock until it has its final name. */
+/* Removes an unfinished file unless a process holds it. Its writer locks it before writing and
+ * keeps the lock until the file has its final name. */
 static void remove_if_left(const char *path)
 {
     struct stat by_fd, by_name;

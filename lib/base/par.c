@@ -16,34 +16,33 @@
 #include "base/limits.h"
 
 /*
- * Threads that help with a loop: each thread that runs loops has a crew of its own.
+ * A crew: helper threads for loops. Each thread that runs loops has its own.
  *
- * The one that runs the loop works too, and waits at its end for those alone that have begun. A
- * helper that is still asleep, or that the machine gives no processor, holds up nobody: where
- * experts are waited for, threads sleep between loops, and waking takes longer than a small loop.
+ * The caller works too, and at the end waits only for helpers that have started. A helper that
+ * still sleeps, or gets no processor, delays nobody: while experts are awaited, threads sleep
+ * between loops, and waking takes longer than a small loop.
  */
-/* Calls work(ctx, thread) on the calling thread, as 0, and on up to threads - 1 helpers, each with
- * a number of its own below `threads`, while that call lasts; the helpers that come in time. The
- * calling thread's must therefore do all that is left. Returns when all calls have. Not from within
- * such a call. */
+/* Calls work(ctx, thread) on the calling thread, as 0, and on up to threads - 1 helpers that come
+ * in time, each with its own number below `threads`. The calling thread's call must therefore
+ * finish whatever is left. Returns when all calls have returned. Must not be nested. */
 void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx);
 
-/* Whether the calling thread is within such a call. */
+/* Whether the calling thread runs such a call. */
 bool moe_crew_inside(void);
 
-/* How long a helper looks for the next loop before it sleeps, and the caller for the end of those
- * that have begun: longer than what stands between two loops of a layer, the check of an expert
- * that was loaded included, and shorter than a load (tests/bench/RESULTS.md, Beside other work). */
+/* How long a helper looks for the next loop before it sleeps, and the caller spins for helpers that
+ * have started: longer than the gap between two loops of a layer, including the check of a loaded
+ * expert, and shorter than a load (tests/bench/RESULTS.md, Beside other work). */
 static const double LOOK_SECONDS = 100e-6;
-enum { LOOKS = 32 }; /* between two looks at the clock */
+enum { LOOKS = 32 }; /* between two reads of the clock */
 
-/* A loop is open while `loop` is odd. Its other members change while it is closed and nobody is
- * inside: a helper that enters counts itself first and then looks whether the loop that it saw is
- * still open, and the caller that closes it looks afterwards how many are inside. */
+/* A loop is open while `loop` is odd. The other members change only while it is closed and nobody
+ * is inside: a helper first counts itself in, then checks that the loop it saw is still open; the
+ * caller closes the loop first, then checks how many are inside. */
 struct crew {
     atomic_uint loop;
-    atomic_int inside;  /* helpers that have entered, or are about to find it closed */
-    atomic_int numbers; /* given out in this loop */
+    atomic_int inside;  /* helpers that have entered, or are about to find the loop closed */
+    atomic_int numbers; /* thread numbers given out in this loop */
     void (*work)(void *ctx, int thread);
     void *ctx;
     atomic_int threads;
@@ -55,12 +54,12 @@ struct crew {
     pthread_cond_t opened, left;
     pthread_t helpers[MOE_MAX_THREADS - 1];
     int n_helpers;
-    int core; /* that helpers keep off, as the caller was there; -1: none yet */
+    int core; /* the caller's core, which helpers avoid; -1: none yet */
 };
 
 static _Thread_local struct crew *own;
 static _Thread_local bool is_inside;
-static pthread_key_t key; /* frees a thread's crew at its end */
+static pthread_key_t key; /* frees a thread's crew when the thread ends */
 static pthread_once_t key_made = PTHREAD_ONCE_INIT;
 
 static inline void relax(void)
@@ -77,7 +76,7 @@ static inline void relax(void)
 static void help(struct crew *c, unsigned seen)
 {
     if (atomic_load(&c->numbers) + 1 >= atomic_load(&c->threads))
-        return; /* enough have come */
+        return; /* enough helpers have come */
     atomic_fetch_add(&c->inside, 1);
     if (atomic_load(&c->loop) == seen) {
         int number = atomic_fetch_add(&c->numbers, 1) + 1;
@@ -91,14 +90,14 @@ static void help(struct crew *c, unsigned seen)
     }
 }
 
-/* The number of the loop that is open, if it is not `before`; 0: there is none. */
+/* The number of the open loop unless it is `before`; 0: none. */
 static unsigned open_since(struct crew *c, unsigned before)
 {
     unsigned now = atomic_load(&c->loop);
     return now % 2 && now != before ? now : 0;
 }
 
-/* Sleeps until a loop opens; false: the crew ends. */
+/* Sleeps until a loop opens; false when the crew ends. */
 static bool sleep_until_open(struct crew *c, unsigned before)
 {
     pthread_mutex_lock(&c->lock);
@@ -111,8 +110,8 @@ static bool sleep_until_open(struct crew *c, unsigned before)
     return !ends;
 }
 
-/* Returns the loop's number once it is open and not `before`; 0: the crew ends. Who was woken for a
- * loop that is over by now looks for the next, which is near. */
+/* Returns the number of the next open loop other than `before`; 0 when the crew ends. A helper
+ * woken for a loop that is already over looks for the next one, which is near. */
 static unsigned next_loop(struct crew *c, unsigned before)
 {
     do {
@@ -161,7 +160,7 @@ static void make_key(void)
     pthread_key_create(&key, end_crew);
 }
 
-/* The calling thread's crew with so many helpers, or as many as can be had; NULL: none. */
+/* The calling thread's crew with n_helpers helpers, or as many as the system allows; NULL: none. */
 static struct crew *crew_of(int n_helpers)
 {
     if (!own) {
@@ -183,16 +182,16 @@ static struct crew *crew_of(int n_helpers)
     return own->n_helpers ? own : NULL;
 }
 
-/* A helper that wakes on the caller's core would take the loop from it, not help. Kernels put it
- * there: in a virtual machine they count a halted processor as preempted by the host and pass it
- * over, so that the sleeper wakes on the waker's core. So helpers run where the caller does not, as
- * long as there are cores for all. */
+/* Keeps helpers off the caller's core while there are cores for all: a helper that wakes there
+ * would take the loop from the caller instead of helping. Kernels do put it there: in a virtual
+ * machine they take a halted processor for one preempted by the host and pass it over, so that the
+ * sleeper wakes on the waker's core. */
 static void keep_helpers_off(struct crew *c, int core)
 {
     cpu_set_t set;
     c->core = core;
     if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return; /* more than CPU_SETSIZE processors, or no such call */
+        return; /* more than CPU_SETSIZE processors, or the call is missing */
     if (CPU_COUNT(&set) > c->n_helpers)
         CPU_CLR((size_t)core, &set);
     for (int i = 0; i < c->n_helpers; i++)
@@ -261,7 +260,7 @@ static int n_threads_wanted = 1;
 static _Thread_local int team; /* 0: n_threads_wanted */
 static _Thread_local bool runs_alone;
 
-/* Of a loop under way. */
+/* A running loop. */
 struct loop {
     int64_t n, grain;
     void (*fn)(void *ctx, int64_t begin, int64_t end, int thread);
@@ -276,7 +275,7 @@ int moe_cores_available(void)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         n = CPU_COUNT(&set);
-    if (n < 1) /* more than CPU_SETSIZE processors, or no such call */
+    if (n < 1) /* more than CPU_SETSIZE processors, or the call is missing */
         n = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : n > MOE_MAX_THREADS ? MOE_MAX_THREADS : n;
 }

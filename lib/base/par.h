@@ -3,9 +3,9 @@
  *
  * A loop over n items is cut into consecutive ranges that the threads take as they become free;
  * results must not depend on the cut: any number of threads gives the same tokens. Loops do not
- * nest: one started inside another runs on its own thread. Every thread that starts loops has
- * helpers of its own (par.c), so that several compute side by side; one that is to take no others
- * with it calls moe_par_alone(true).
+ * nest: one started inside another runs on its own thread. Every thread that starts loops has its
+ * own helpers (par.c), so that several can compute side by side; moe_par_alone(true) makes the
+ * calling thread work without them.
  */
 #ifndef MOE_BASE_PAR_H
 #define MOE_BASE_PAR_H
@@ -25,15 +25,14 @@ int moe_default_threads(void);
 /* Threads that later loops use; process-wide. Values are clamped to 1..MOE_MAX_THREADS.
  * Call before the first loop, or between loops. */
 void moe_par_set_threads(int n_threads);
-/* ... that loops of the calling thread use instead; 0: the process's number again. Returns the
+/* The same for loops of the calling thread only; 0: the process's number again. Returns the
  * previous setting. */
 int moe_par_set_team(int n_threads);
-/* Of loops that the calling thread would start. */
+/* The number of threads of the calling thread's next loop. */
 int moe_par_threads(void);
 
-/* Loops that the calling thread starts from now on run on it alone, with thread number 0: scratch
- * memory by thread number is then the caller's own, not shared with other threads' loops. Returns
- * the previous setting. */
+/* Runs the calling thread's later loops without helpers, with thread number 0; scratch memory
+ * indexed by thread number is then the caller's own. Returns the previous setting. */
 bool moe_par_alone(bool alone);
 
 /* Calls fn(ctx, begin, end, thread) over [0, n) in ranges of at least `grain` items (the last may

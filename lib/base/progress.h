@@ -1,6 +1,6 @@
 /*
- * Progress hook: how a long library call reports how far it is and learns that it should stop; and
- * when it saves. The library never prints; cmd/ draws the bar.
+ * Progress hook: how a long library call reports progress, learns that it should stop, and decides
+ * when to save. The library never prints; cmd/ draws the bar.
  */
 #ifndef MOE_BASE_PROGRESS_H
 #define MOE_BASE_PROGRESS_H
@@ -11,7 +11,7 @@
 
 struct moe_progress {
     /* Called now and then from the calling thread; NULL: no reports. `what` names the step; total
-     * 0: not known. */
+     * 0: unknown. */
     void (*report)(void *ctx, const char *what, uint64_t done, uint64_t total);
     void *ctx;
     /* Set by a signal handler: finish the current step and return MOE_ERR_INTERRUPTED. May be
@@ -31,13 +31,13 @@ static inline bool moe_progress_stopped(const struct moe_progress *p)
     return p && p->stop && *p->stop;
 }
 
-/* When a long call saves what is done. */
+/* Decides when a long call saves its work. */
 struct moe_saving {
     double began, saved; /* moe_seconds */
 };
 
-/* After a tenth of a second, then whenever as much time has passed again as had until then, and at
- * least every 30 seconds: a kill costs half of the work so far, and never more than that. */
+/* Due after a tenth of a second, then whenever as much time has passed again as until the last
+ * save, and at least every 30 seconds: a kill costs at most half of the work so far. */
 static inline bool moe_saving_due(const struct moe_saving *s, double now)
 {
     double wait = s->saved - s->began;

@@ -1,4 +1,4 @@
-/* The best of many scores, and order by rank. */
+/* The best of many scores, and rank correlation. */
 #include "base/rank.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@
 
 enum { FEW = 4, SOME = 8 };
 
-/* A number that is larger for a larger value, among equal ones (0 and -0 are) for a lower index.
- * NaNs are the smallest. */
+/* Maps a value to a number that is larger for a larger value and, among equal ones (0 and -0 are
+ * equal), for a lower index. NaNs are the smallest. */
 static uint64_t key_of(float value, uint32_t index)
 {
     uint32_t bits = 0;
@@ -21,8 +21,8 @@ static uint64_t key_of(float value, uint32_t index)
     return (uint64_t)bits << 32 | (UINT32_MAX - index);
 }
 
-/* Every value goes past all `most` that were found, a number the compiler knows, and each pair is
- * put in order: no branch depends on the values, which no processor could predict. */
+/* Passes every value through all `most` places, a number the compiler knows, and orders each pair:
+ * no branch depends on the values, which no processor could predict. */
 static inline void best_of_few(const float *values, uint32_t n, uint32_t most, uint32_t k,
                                uint32_t *best)
 {
@@ -48,7 +48,7 @@ static void best_of_many(const float *values, uint32_t n, uint32_t k, uint32_t *
                 best[found++] = i;
             continue;
         }
-        /* It goes after all that are not smaller: bisected without unpredictable branches. */
+        /* Its place is after all that are not smaller: bisected without unpredictable branches. */
         uint32_t at = 0;
         for (uint32_t left = found; left > 0;) {
             uint32_t half = left / 2, after = !(values[i] > values[best[at + half]]);
@@ -63,7 +63,7 @@ static void best_of_many(const float *values, uint32_t n, uint32_t k, uint32_t *
 
 void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
 {
-    if (k > SOME || k <= 1 || n > 64 * k) /* few of many values move anything */
+    if (k > SOME || k <= 1 || n > 64 * k) /* few of many values change the best */
         best_of_many(values, n, k, best);
     else if (k > FEW)
         best_of_few(values, n, SOME, k, best);
@@ -71,7 +71,7 @@ void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best)
         best_of_few(values, n, FEW, k, best);
 }
 
-/* A whole number that orders as the value does. */
+/* Maps a value to a whole number of the same order. */
 static uint32_t order_of(float value)
 {
     uint32_t bits;
@@ -80,8 +80,8 @@ static uint32_t order_of(float value)
     return bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
-/* The number of the k-th largest, found from its highest byte on: among those that agree with it so
- * far, how many have a larger next byte. *n_equal: how many of its equals are among the k. */
+/* Finds the k-th largest number, highest byte first: counts the next byte of those that agree so
+ * far. *n_equal: how many of its equals are among the k. */
 static uint32_t kth_order(const float *values, uint32_t n, uint32_t k, uint32_t *n_equal)
 {
     uint32_t found = 0, mask = 0;
@@ -126,7 +126,7 @@ static int by_value(const void *a, const void *b)
     return (x->value > y->value) - (x->value < y->value);
 }
 
-/* ranks[i] of values[i], from 1; equal values share the mean of their places. */
+/* Sets ranks[i] for values[i], from 1; equal values share the mean of their places. */
 static void rank(const double *values, uint64_t n, struct entry *sorted, double *ranks)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -140,7 +140,7 @@ static void rank(const double *values, uint64_t n, struct entry *sorted, double 
     }
 }
 
-/* Pearson's correlation of two rankings, whose means are both (n + 1) / 2. */
+/* Pearson's correlation of two rankings, both with mean (n + 1) / 2. */
 static double correlate(const double *a, const double *b, uint64_t n)
 {
     double mean = 0.5 * (double)(n + 1), ab = 0, aa = 0, bb = 0;

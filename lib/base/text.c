@@ -9,7 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* strtod takes hexadecimal, "inf", "nan" and leading blanks; users mean none of these. */
+/* Parses a number; strtod also takes hexadecimal, "inf", "nan" and leading blanks, which users do
+ * not mean. */
 static bool parse_number(const char *text, double *value, const char **end)
 {
     if (!isdigit((unsigned char)text[0]) && text[0] != '.' && text[0] != '-' && text[0] != '+')
@@ -26,7 +27,7 @@ static bool parse_number(const char *text, double *value, const char **end)
     return true;
 }
 
-/* The factor a unit stands for, 0 when it is none. `n` letters at `unit`. */
+/* The factor of a unit of `n` letters, 0 for an unknown one. */
 static double unit_factor(const char *unit, size_t n)
 {
     static const char prefixes[] = "KMGTP";
@@ -132,7 +133,7 @@ char *moe_format_bytes_of(double bytes, char out[32])
     return moe_format_bytes(whole, out);
 }
 
-/* Length that the first byte announces, 0 for one that starts no character. */
+/* The length that a character's first byte announces; 0 if it starts none. */
 static int announced_length(uint8_t first)
 {
     if (first < 0x80)
@@ -152,7 +153,7 @@ static bool second_allowed(uint8_t first, uint8_t second)
     return second >= low && second <= high;
 }
 
-/* Bytes at text[0..n) that fit the character begun there, up to its announced length. */
+/* How many bytes of text[0..n) continue the character at its start, up to its announced length. */
 static int fitting(const uint8_t *text, uint64_t n, int length)
 {
     int i = 1;

@@ -21,7 +21,7 @@ bool moe_parse_double(const char *text, double *out); /* finite */
 
 /* "1.50 GiB", "512 B"; writes at most 32 bytes with NUL into `out` and returns it. */
 char *moe_format_bytes(uint64_t bytes, char out[32]);
-/* The same of a figure that a file may have of any size; below 0 is 0. */
+/* The same for a figure from a file, of any size; negative ones count as 0. */
 char *moe_format_bytes_of(double bytes, char out[32]);
 
 /* UTF-8: how many of the n bytes at `text` form whole characters, counted from the front, so that
@@ -37,14 +37,14 @@ uint32_t moe_utf8_decode(const uint8_t *text, uint64_t n, int *length);
 int moe_utf8_encode(uint32_t c, uint8_t out[4]);
 
 enum { MOE_VISIBLE_BYTES = 4 };
-/* The character at text[0..n), n > 0, as a terminal may be given it: itself, or its number in angle
- * brackets if it is a control character (C0, DEL, C1) other than newline and tab, or a byte that
- * is no UTF-8: ESC is <1B>. Writes it to `out` and returns its bytes; *length as above. Marks that
- * change the direction of writing stay: they are text, and move no cursor. */
+/* Writes the character at text[0..n), n > 0, to `out` as a terminal may show it, and returns its
+ * bytes; *length as above. Control characters (C0, DEL, C1) other than newline and tab, and bytes
+ * that are not UTF-8, become their number in angle brackets: ESC is <1B>. Marks that change the
+ * writing direction stay: they are text and move no cursor. */
 int moe_text_visible(const uint8_t *text, uint64_t n, int *length, uint8_t out[MOE_VISIBLE_BYTES]);
 
 /*
- * Line: interpolates a quantity that was measured at a few points.
+ * Line: interpolates a quantity measured at a few points.
  */
 
 enum { MOE_LINE_POINTS = 8 };
