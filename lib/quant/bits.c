@@ -1,9 +1,10 @@
+/* Bitwidths of experts, as command lines and files spell them. */
 #include "quant/bits.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* One of 32, 16, 8, 4, 3, 2 at *text, which then points after it; 0 for anything else. */
+/* Parses 32, 16, 8, 4, 3 or 2 at *text and moves past it; returns 0 for anything else. */
 static int take_bits(const char **text)
 {
     static const struct {

@@ -1,3 +1,4 @@
+/* Second moments of inputs and their Cholesky factor, blocked for the cache. */
 #include "quant/cholesky.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@
 
 enum {
     INPUTS = 32, /* added to all rows of moments while a cache holds them */
-    BLOCK = 64   /* columns that are eliminated together */
+    BLOCK = 64   /* columns eliminated together */
 };
 
 /* ---- Moments ---- */
@@ -20,8 +21,8 @@ struct adding {
     const uint32_t *rows;
 };
 
-/* y[j] += the sum over t < n of x[t][i] * x[t][j] for j in [i, cols). Eight products at a time are
- * added in single precision: the loss is far below the damping. */
+/* Adds the sum over t < n of x[t][i] * x[t][j] to y[j] for j in [i, cols). Eight products at a time
+ * are added in single precision: the loss is far below the damping. */
 MOE_FIT_CLONES
 static void add_inputs(const float *const x[INPUTS], uint32_t n, uint32_t i, uint32_t cols,
                        double *y)
@@ -72,10 +73,9 @@ void moe_moments_damp(double *h, uint32_t cols, double share)
 }
 
 /* ---- The factor ----
- * Block by block from the last, in three steps: the block's own rows; R of all rows above in the
- * block's columns; the moments above, less what these columns explain. R is kept twice, so that
- * columns of it can be read as rows of the lower triangle.
- */
+ * Blocks from the last to the first, each in three steps: the block's own rows; R of all rows above
+ * in the block's columns; the moments above, less what these columns explain. R is stored twice, so
+ * that its columns can be read as rows of the lower triangle. */
 
 struct factor {
     double *h;
@@ -90,8 +90,8 @@ static void subtract(double a, const double *x, uint32_t begin, uint32_t end, do
         y[j] -= a * x[j];
 }
 
-/* Row i in the block's columns, from the last down to `stop`; row k of the lower triangle is there
- * from `from` on. */
+/* Solves row i in the block's columns, from the last down to `stop`; row k of the lower triangle
+ * exists from `from` on. */
 static void solve_row(const struct factor *f, uint32_t i, uint32_t stop)
 {
     double *row = f->h + (uint64_t)i * f->n;

@@ -1,3 +1,4 @@
+/* Pseudo-random weights in any layout. */
 #include "quant/drawn.h"
 
 #include <math.h>
@@ -15,9 +16,9 @@ struct draw {
     uint64_t seed;
     uint8_t *out;
     uint64_t panel_bytes;
-    uint16_t d, m;     /* of an affine layout: every group's */
-    uint32_t exponent; /* of a float layout: its bits in place */
-    uint8_t *codes;    /* [threads][columns of a group], where panels have an edge */
+    uint16_t d, m;     /* d and m of every group of an affine layout */
+    uint32_t exponent; /* a float layout's exponent, in place */
+    uint8_t *codes;    /* [threads][columns of a group], for panels with an edge */
     uint32_t group;    /* columns of a group */
 };
 
@@ -36,7 +37,7 @@ static struct stream stream_of(uint64_t seed, uint64_t number)
 
 /* ---- Floats ---- */
 
-/* The sign, an exponent for all, any digits. */
+/* Draws floats: any sign, one exponent, any digits. */
 static void draw_floats(const struct draw *d, uint32_t panel, struct stream *r, uint8_t *at)
 {
     uint32_t left = d->rows - panel * MOE_PANEL_ROWS;
@@ -53,7 +54,7 @@ static void draw_floats(const struct draw *d, uint32_t panel, struct stream *r, 
     }
 }
 
-/* The exponent's bits of floats in [2^e, 2^(e+1)), whose root mean square is 2^e * sqrt(7/3). */
+/* The exponent bits of floats in [2^e, 2^(e+1)), whose root mean square is 2^e * sqrt(7/3). */
 static uint32_t exponent_of(uint16_t kind, double spread)
 {
     int e = (int)lround(log2(spread / sqrt(7.0 / 3)));
@@ -70,7 +71,7 @@ static void draw_bytes(struct stream *r, uint8_t *at, uint64_t n)
         moe_put_u64(at + i, moe_random_xoshiro(r->s));
 }
 
-/* A panel without an edge: whole groups of whole blocks, 16 rows. */
+/* Draws a panel without an edge: whole groups of whole blocks, 16 rows. */
 static void draw_whole(const struct draw *d, struct stream *r, uint8_t *at)
 {
     uint64_t bytes = d->group / moe_layout_block(d->layout) * moe_layout_block_bytes(d->layout);
@@ -85,7 +86,7 @@ static void draw_whole(const struct draw *d, struct stream *r, uint8_t *at)
     }
 }
 
-/* The others, whose last block or panel is filled up with zeros. */
+/* Draws a panel with an edge: its last block or rows are filled up with zeros. */
 static void draw_edged(const struct draw *d, uint32_t panel, struct stream *r, uint8_t *codes)
 {
     uint32_t first = panel * MOE_PANEL_ROWS, mask = (1u << moe_layout_bits(d->layout.kind)) - 1;
@@ -122,7 +123,7 @@ static void draw_panels(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* w = d * q + m with all codes q equally likely. */
+/* Sets w = d * q + m, with all codes q equally likely. */
 static void set_scale(struct draw *d, double spread)
 {
     double levels = 1 << moe_layout_bits(d->layout.kind);

@@ -5,8 +5,8 @@
 
 #include "quant/quantize.h"
 
-/* m is rounded down and d up, so that every weight lies between the first and the last level and
- * no error exceeds d / 2. Levels that f16 holds exactly are recovered. */
+/* Rounds m down and d up, so that every weight lies between the first and the last level and no
+ * error exceeds d / 2. Levels that f16 holds exactly are recovered. */
 void moe_quant_fit_rtn(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
                        uint8_t *codes)
 {
@@ -19,9 +19,9 @@ void moe_quant_fit_rtn(const float *w, uint32_t n, int bits, uint16_t *d, uint16
 
 /* ---- Linear ---- */
 
-/* The code of zero is 2^(bits-1) and m = -2^(bits-1) * d, exact in f16 because a power of two
- * only moves the exponent: a weight of zero stays exactly zero. The lowest code is never used,
- * which makes the levels symmetric. */
+/* Sets the code of zero to 2^(bits-1) and m = -2^(bits-1) * d, exact in f16 because a power of two
+ * only moves the exponent: a weight of zero stays exactly zero. Never uses the lowest code, which
+ * makes the levels symmetric. */
 void moe_quant_fit_linear(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
                           uint8_t *codes)
 {
@@ -39,16 +39,16 @@ void moe_quant_fit_linear(const float *w, uint32_t n, int bits, uint16_t *d, uin
  * Half-quadratic quantization (Badri and Shaji, 2023), with the scale of rtn and the zero point
  * found by alternating two steps:
  *
- *     e = W - W_r                        error under the present zero point
- *     W_e = shrink(e)                    the part of the error that is left alone
- *     z moves by the mean of e - W_e     the rest is balanced by the zero point
+ *     e = W - W_r                        error under the current zero point
+ *     W_e = shrink(e)                    the part of the error that is accepted
+ *     z moves by the mean of e - W_e     the zero point balances the rest
  *
- * with shrink(x) = sign(x) * max(0, |x| - |x|^(p-1) / beta). Two points of view make it short.
- * First, e - W_e = sign(e) * min(|e|, |e|^(p-1) / beta): small errors pull with their full size,
- * large ones less the larger they are. That is the sparsity: outliers do not move the levels.
- * Second, errors are measured in steps of the code, not in units of the weight. So the codes of a
- * group do not change when its weights are multiplied by a power of two, and beta = 10 means the
- * same in every layer: errors above a sixth of a step count as large.
+ * with shrink(x) = sign(x) * max(0, |x| - |x|^(p-1) / beta). Two observations make it short. First,
+ * e - W_e = sign(e) * min(|e|, |e|^(p-1) / beta): small errors pull with their full size, large
+ * ones less the larger they are. That is the sparsity: outliers do not move the levels. Second,
+ * errors are measured in steps of the code, not in units of the weight. So the codes of a group do
+ * not change when its weights are multiplied by a power of two, and beta = 10 means the same in
+ * every layer: errors above a sixth of a step count as large.
  *
  * Instead of z this file moves m = -z * d; w - m loses no digits where a group lies far from zero.
  */
@@ -59,8 +59,9 @@ enum {
 };
 static const float P = 0.7f, BETA = 10, BETA_GROWTH = 1.01f;
 
-/* a^(P-1) for a >= 0, relative error below 2e-4; large but finite for a = 0. log2 and exp2 are
- * polynomials around 1 and 0 (Chebyshev interpolation), in operations every vector unit has. */
+/* a^(P-1) for a >= 0, relative error below 2e-4; large but finite for a = 0. Approximates log2 and
+ * exp2 by polynomials around 1 and 0 (Chebyshev interpolation), in operations every vector unit
+ * has. */
 static inline float power(float a)
 {
     uint32_t bits = moe_f32_bits(a);
@@ -98,9 +99,9 @@ static void evaluate(const float *w, uint32_t n, float inverse, float m, float t
     }
 }
 
-/* The offset with the least mean absolute error that the solver passes from `start` on, which has
- * the error *start_error (a sum, in steps of the code). As in the published method, it stops where
- * the error no longer falls. */
+/* Finds the offset with the least mean absolute error among those the solver visits from `start`
+ * on, whose error is *start_error (a sum, in steps of the code). As in the published method, it
+ * stops once the error no longer falls. */
 static inline float best_offset(const float *w, uint32_t n, float d, float start, float top,
                                 double *start_error)
 {

@@ -16,9 +16,9 @@
 
 enum { MOE_FIT_CHUNK = 32 }; /* divides every group size but a short last group's */
 
-/* Before a fit: compiles it for wider vectors too, and the loader picks. Results are the same bit
- * for bit, since every lane does the same operations in the same order and nothing is contracted.
- * Sanitizers run too late for the loader's choice. */
+/* Put before a fit: also compiles it for wider vectors; the loader picks one. Results are
+ * bit-identical, since every lane does the same operations in the same order and nothing is
+ * contracted. Sanitizers start too late for the loader's choice. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) &&                        \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MOE_FIT_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))

@@ -17,7 +17,7 @@
 /* Bit patterns of ggml's blocks, shared by decoding and carrying over. */
 static const int8_t ggml_iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                               1,    13,   25,  38,  53,  69,  89,  113};
-/* 16 bytes: columns 0 to 15 in their low halves, 16 to 31 in their high ones. */
+/* Unpacks 16 bytes: columns 0 to 15 in their low halves, 16 to 31 in their high ones. */
 static inline void ggml_nibbles(const uint8_t *from, uint8_t q[32])
 {
     for (int i = 0; i < 16; i++) {
@@ -26,7 +26,7 @@ static inline void ggml_nibbles(const uint8_t *from, uint8_t q[32])
     }
 }
 
-/* The fifth bits of 32 columns, then their nibbles. */
+/* Unpacks the fifth bits of 32 columns, then their nibbles. */
 static inline void ggml_five_bits(const uint8_t *from, uint8_t q[32])
 {
     uint32_t high = moe_get_u32(from);
@@ -225,7 +225,7 @@ static const struct moe_ggml_type types[] = {
     {MOE_GGML_Q6_K, "Q6_K", 256, 210, decode_q6_k, 0},
     {MOE_GGML_IQ4_NL, "IQ4_NL", 32, 18, decode_iq4_nl, 8},
     {MOE_GGML_MXFP4, "MXFP4", 32, 17, decode_mxfp4, 8},
-    /* By size only, so that files that hold one are listed and checked. */
+    /* known by size only, so that files that hold one can be listed and checked */
     {9, "Q8_1", 32, 40, NULL, 0},
     {15, "Q8_K", 256, 292, NULL, 0},
     {16, "IQ2_XXS", 256, 66, NULL, 0},
@@ -285,7 +285,7 @@ void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, ui
 
 /* ---- Codes carried over as they are ---- */
 
-/* Sets d and m, rounded to f16 where they must be. */
+/* Sets d and m, rounded to f16 where necessary. */
 static enum moe_ggml_carry set_scales(struct moe_group_codes *out, float d, float m)
 {
     uint16_t d16 = moe_f32_to_f16(d), m16 = moe_f32_to_f16(m);
@@ -297,7 +297,7 @@ static enum moe_ggml_carry set_scales(struct moe_group_codes *out, float d, floa
     return d_back == d && m_back == m ? MOE_GGML_CARRY_EXACT : MOE_GGML_CARRY_ROUNDED;
 }
 
-/* Signed values, shifted up to be codes. */
+/* Shifts signed values up to make them codes. */
 static enum moe_ggml_carry set_signed(struct moe_group_codes *out, uint8_t *codes,
                                       const int8_t *values, float d)
 {
@@ -389,11 +389,11 @@ int moe_ggml_bits(const struct moe_ggml_type *type)
     return type->carry_bits ? type->carry_bits : 8;
 }
 
-/* The result of one panel. Results are added up in order, whichever thread computed what. */
+/* The result of one panel. Results are added up in order, whichever thread computed them. */
 struct panel_result {
     struct moe_quant_error error;
     struct moe_ggml_counts counts;
-    bool refused; /* because of the weight at row, col */
+    bool refused; /* the weight at row, col cannot be stored */
     uint32_t row, col;
 };
 
@@ -418,7 +418,7 @@ static void add_errors(const float *values, const struct moe_group_codes *group,
     }
 }
 
-/* Fits a group that cannot be carried over; false where that is not possible either. */
+/* Fits a group that cannot be carried over; false where that fails too. */
 static bool fit_group(const struct job *job, const float *values, uint8_t *codes,
                       struct moe_group_codes *group)
 {
@@ -431,7 +431,7 @@ static bool fit_group(const struct job *job, const float *values, uint8_t *codes
     return isfinite(moe_f16_to_f32(group->d)) && isfinite(moe_f16_to_f32(group->m));
 }
 
-/* A block into its own layout; false where it is NaN or has infinite weights. */
+/* Encodes a block in its own layout; false if it is NaN or has infinite weights. */
 static bool encode_mxfp4(const struct job *job, const uint8_t *block, const float *values,
                          uint32_t row, uint32_t b, struct panel_result *result)
 {

@@ -1,11 +1,11 @@
 /*
  * Block types of ggml, as GGUF files store them: their sizes, their values, and which of them our
- * own layouts can hold without a second rounding.
+ * layouts can hold without a second rounding.
  *
  * A row of a tensor is a sequence of blocks; a block holds `items` consecutive values in `bytes`
- * bytes. Numbers and bit patterns are those of ggml, values those of the public gguf package
- * (gguf.quants), bit for bit, except for MXFP4 blocks of exponent 255: these are NaN by their
- * specification, and not finite here. Everything here is plain code on little-endian bytes.
+ * bytes. Numbers and bit patterns are ggml's; values match the public gguf package (gguf.quants)
+ * bit for bit, except MXFP4 blocks of exponent 255, which are NaN by their specification and not
+ * finite here. Everything here is plain code on little-endian bytes.
  */
 #ifndef MOE_QUANT_GGML_H
 #define MOE_QUANT_GGML_H
@@ -14,7 +14,7 @@
 
 #include "quant/quantize.h"
 
-/* Numbers as in files. Other types are known by size only. */
+/* Type numbers as in files. Other types are known by size only. */
 enum {
     MOE_GGML_F32 = 0,
     MOE_GGML_F16 = 1,
@@ -35,17 +35,17 @@ enum {
 
 enum {
     MOE_GGML_GROUP = 32,           /* columns of a carried group */
-    MOE_GGML_MAX_ITEMS = 256,      /* of a block of a type with a decoder */
-    MOE_GGML_MAX_BLOCK_BYTES = 210 /* ... */
+    MOE_GGML_MAX_ITEMS = 256,      /* in a block of a type with a decoder */
+    MOE_GGML_MAX_BLOCK_BYTES = 210 /* likewise */
 };
 
 struct moe_ggml_type {
     uint32_t number;
     const char *name;      /* "Q4_K" */
     uint32_t items, bytes; /* of a block */
-    /* One block to `items` values; NULL: its values are not read. */
+    /* Decodes one block to `items` values; NULL: the type's values are not read. */
     void (*decode)(const uint8_t *block, float *out);
-    /* Fewest bits of an affine layout whose codes can be this type's (4 or 8); 0: none can. */
+    /* Bits (4 or 8) of the narrowest affine layout that can hold this type's codes; 0: none. */
     int carry_bits;
 };
 
@@ -83,22 +83,22 @@ enum moe_ggml_carry moe_ggml_group(const struct moe_ggml_type *type, const uint8
                                    uint32_t g, uint8_t codes[MOE_GGML_GROUP],
                                    struct moe_group_codes *out);
 
-/* An MXFP4 block as 32 e2m1 codes (0 to 15, in column order) and the exponent byte e: a value is
- * e2m1(code) * 2^(e - 127). */
+/* Reads an MXFP4 block as 32 e2m1 codes (0 to 15, in column order) and the exponent byte e: a value
+ * is e2m1(code) * 2^(e - 127). */
 void moe_ggml_mxfp4(const uint8_t *block, uint8_t codes[MOE_GGML_GROUP], uint8_t *exponent);
 
-/* The opposite, from a block as Hugging Face checkpoints have it: 16 bytes, byte i holding columns
+/* Builds an MXFP4 block from the form in Hugging Face checkpoints: 16 bytes, byte i holding columns
  * 2i (low bits) and 2i + 1. `block` has 17 bytes. */
 void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block);
 
 /* ---- Whole matrices ---- */
 
-/* The fewest bits that keep the type's precision: those that carry its codes, MXFP4's own 4, and of
- * types whose codes no layout holds 8, which adds some tenths of a percent. Of floats their own. */
+/* The fewest bits that keep the type's precision: its codes' width where a layout carries them, 4
+ * for MXFP4, 8 for other block types (which adds some tenths of a percent), a float's own. */
 int moe_ggml_bits(const struct moe_ggml_type *type);
 
-/* The layout of so many bits that carries the type; kind MOE_LAYOUT_NONE where none does. MXFP4 of
- * 4 bits is its own. */
+/* The layout of `bits` bits that carries the type; kind MOE_LAYOUT_NONE where there is none. MXFP4
+ * of 4 bits stays MXFP4. */
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);
 
 /* How a matrix's weights were encoded. */
@@ -109,11 +109,11 @@ struct moe_ggml_counts {
 };
 
 /*
- * Encodes blocks, those of `rows` rows of `cols` columns (whole blocks each) one after the other,
- * into `out`, zeroed memory of moe_layout_bytes(layout, rows, cols); layout is that of
- * moe_ggml_layout. Groups that cannot be carried are fitted by the method. Works over all threads,
- * with the same result for any number of them. Adds to *error and *counts. MOE_ERR_FORMAT where
- * weights are not finite, or too large for f16, naming row and column.
+ * Encodes the blocks of `rows` rows of `cols` columns (whole blocks each) into `out`, zeroed memory
+ * of moe_layout_bytes(layout, rows, cols); layout is that of moe_ggml_layout. Groups that cannot be
+ * carried are fitted by the method. Uses all threads, with the same result for any number. Adds to
+ * *error and *counts. MOE_ERR_FORMAT, naming row and column, for weights that are not finite or too
+ * large for f16.
  */
 int moe_ggml_encode_matrix(const struct moe_ggml_type *type, const struct moe_quant_method *method,
                            struct moe_layout layout, const uint8_t *blocks, uint32_t rows,

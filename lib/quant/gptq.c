@@ -1,3 +1,4 @@
+/* Error-aware rounding (GPTQ) of a quantized matrix. */
 #include "quant/gptq.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@
 
 enum {
     MAX_BLOCK = 64, /* columns after which errors are carried to all others; divides groups */
-    CUTS = 15,      /* fits tried: of ranges cut by no, one, two, ... steps */
+    CUTS = 15,      /* fits tried: ranges cut by no, one, two, ... steps */
     REFINEMENTS = 4
 };
 static const float CUT_STEP = 0.05f;
@@ -74,8 +75,8 @@ static void carry(const double *e, uint32_t n, const double *r, uint64_t stride,
 
 /* ---- Choosing codes ---- */
 
-/* A group being fitted: the corrected weights, and how much an error of each counts (the diagonal D
- * of the factor, a row apart). */
+/* A group being fitted: the corrected weights, and how much an error in each counts (the diagonal D
+ * of the factor, `stride` apart). */
 struct group {
     const float *w;
     const double *weights;
@@ -95,7 +96,7 @@ static bool is_finite_f16(uint16_t v)
     return (v & 0x7c00) != 0x7c00;
 }
 
-/* Replaces *best by d, m where their nearest codes have a smaller error; the codes go to `codes`.
+/* Replaces *best by d, m if their nearest codes have a smaller error; writes the codes to `codes`.
  */
 static void try_fit(const struct group *g, uint16_t d16, uint16_t m16, uint8_t *codes,
                     struct fit *best)
@@ -122,7 +123,7 @@ static void cut(const struct group *g, float share, float *out)
         out[i] = moe_fit_min(moe_fit_max(g->w[i], low * share), high * share);
 }
 
-/* The best d and m for the codes: weighted least squares. */
+/* Improves d and m for the codes by weighted least squares. */
 static void refine(const struct group *g, uint8_t *codes, struct fit *best)
 {
     double s = 0, sq = 0, sqq = 0, sw = 0, sqw = 0;
@@ -144,9 +145,9 @@ static void refine(const struct group *g, uint8_t *codes, struct fit *best)
                 best);
 }
 
-/* d and m of group g of row r, for the corrected weights: the best of hqq's and of rtn's over ever
- * shorter ranges (with few codes, finer steps for most weights are worth more than range), then
- * improved by least squares and nearest codes in turn. */
+/* Fits d and m of group g of row r to the corrected weights: starts from the better of hqq's and
+ * rtn's over ever shorter ranges (with few codes, finer steps for most weights are worth more than
+ * range), then alternates least squares and nearest codes. */
 static void fit_group(const struct walk *walk, uint32_t r, uint32_t g)
 {
     const struct job *job = walk->job;
@@ -195,7 +196,7 @@ static void choose(const struct walk *walk, uint32_t r, uint32_t k)
 
 /* ---- Rows ---- */
 
-/* Columns [begin, end) of row r. */
+/* Rounds or measures columns [begin, end) of row r. */
 static void walk_block(struct walk *walk, uint32_t r, uint32_t begin, uint32_t end)
 {
     const struct job *job = walk->job;
@@ -296,7 +297,7 @@ static void carve(struct moe_arena *arena, const struct job *job, struct scratch
     s->m = moe_arena_take(arena, groups, sizeof *s->m);
 }
 
-/* Scratch for all threads: one block, free() *block. */
+/* Allocates scratch for all threads in one block; free() *block. */
 static int open_scratch(struct job *job, uint8_t **block, struct moe_err *err)
 {
     struct moe_arena arena = {0};

@@ -2,10 +2,10 @@
  * Error-aware rounding (GPTQ: Frantar et al., 2022, arXiv 2210.17323; EdgeMoE III-B uses it for the
  * dense part).
  *
- * Rounding by the weights alone keeps the error E = W - Q of each weight small. What counts is the
- * error of the outputs over the inputs x that the matrix really gets: the trace of E H E^T with
- * H = sum of x x^T. GPTQ rounds the columns in order, and lets the later columns make up for the
- * errors of those already rounded.
+ * Rounding by weights only keeps the error E = W - Q of each weight small. What counts is the error
+ * of the outputs over the inputs x that the matrix really gets: the trace of E H E^T with H = sum
+ * of x x^T. GPTQ rounds the columns in order and lets later columns make up for the errors of those
+ * already rounded.
  *
  * The paper eliminates columns from H^-1 and works with its Cholesky factor U. The same follows
  * from H = R D R^T (cholesky.h), without an inverse, for U = D^(-1/2) R^-1: per row
@@ -24,15 +24,14 @@
 #include "quant/quantize.h"
 
 /*
- * Improves the result of moe_quantize_matrix for w[rows][cols] in `out` (an affine layout), for
- * inputs with the factor `factor` [cols][cols] of moe_cholesky. Each group's d and m are fitted
- * when its first column is reached, to the corrected weights. A row whose output error does not
- * fall keeps its codes, so no row gets worse. Where H is diagonal no column can make up for
+ * Improves `out` (an affine layout), the result of moe_quantize_matrix for w[rows][cols], for
+ * inputs whose moments have the factor `factor` [cols][cols] of moe_cholesky. Fits each group's d
+ * and m when its first column is reached, to the corrected weights. A row whose output error does
+ * not fall keeps its codes, so no row gets worse. Where H is diagonal no column can make up for
  * another: each weight then gets the nearest value of its group.
  *
- * error: that of moe_quantize_matrix for w; corrected, with the output errors filled in. May be
- * NULL. Works over all threads (par.h), panel by panel, with the same result for any number of
- * them.
+ * error: the result of moe_quantize_matrix for w; corrected, with the output errors filled in. May
+ * be NULL. Uses all threads (par.h), panel by panel, with the same result for any number.
  */
 int moe_gptq_improve(struct moe_layout layout, const double *factor, const float *w, uint32_t rows,
                      uint32_t cols, uint8_t *out, struct moe_quant_error *error,

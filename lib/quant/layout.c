@@ -1,3 +1,4 @@
+/* Weight layouts: sizes, packing and the reference decoder. */
 #include "quant/layout.h"
 
 #include <string.h>
@@ -134,8 +135,8 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
 
 /* ---- Codes in a block ----
  * A row's share of a unit is one 4-byte word at r * 4: four consecutive columns in its lowest bits,
- * the next four above them, and so on. So codes are moved four at a time as words of one code a
- * byte; no bit crosses a byte, and the byte order of the machine does not matter. */
+ * the next four above them, and so on. So codes move four at a time as words of one code a byte; no
+ * bit crosses a byte, and the byte order of the machine does not matter. */
 
 static uint32_t word_at(const uint8_t *p)
 {
@@ -156,7 +157,7 @@ static void plane_store(uint8_t *row, const uint8_t *codes, uint32_t block, int 
     }
 }
 
-/* The inverse: adds the bits to codes. */
+/* Adds the same bits back to codes. */
 static void plane_load(const uint8_t *row, uint8_t *codes, uint32_t block, int bits, int shift)
 {
     uint32_t mask = 0x01010101u * ((1u << bits) - 1);
@@ -205,7 +206,7 @@ void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols
     }
 }
 
-/* Where record number `i` of a row's panel begins. */
+/* Where record `i` of a row's panel begins. */
 static uint8_t *record_at(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                           uint32_t i)
 {
@@ -249,7 +250,7 @@ bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t
     return true;
 }
 
-/* The weights of n codes of row r of a panel; `b` is their block's number in the record. */
+/* Reads n weights of row r of a panel; `b` is the number of their block in the record. */
 static void load_block(const uint8_t *record, struct moe_layout layout, uint32_t r, uint32_t b,
                        uint32_t n, float *out)
 {

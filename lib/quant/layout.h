@@ -118,7 +118,7 @@ bool moe_layout_valid(struct moe_layout layout);
 bool moe_layout_is_float(uint16_t kind);
 /* Bits of one code: 32, 16, 16, 8, 4, 3, 2, 4; 0 for an unknown kind. */
 int moe_layout_bits(uint16_t kind);
-/* The affine kind with so many bits, or MOE_LAYOUT_NONE. */
+/* The affine kind of `bits` bits, or MOE_LAYOUT_NONE. */
 uint16_t moe_layout_kind_of_bits(int bits);
 /* "f32", "f16", "bf16", "q8", "q4", "q3", "q2", "mxfp4"; "?" for an unknown kind. */
 const char *moe_layout_name(uint16_t kind);
@@ -142,7 +142,7 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
 
 /* ---- Packing: rows of plain numbers into a layout ---- */
 
-/* One group of one row, from an encoder (quantize.h). */
+/* One group of one row, as an encoder returns it (quantize.h). */
 struct moe_group_codes {
     uint16_t d, m;        /* f16 bits */
     const uint8_t *codes; /* one per column of the group */
@@ -165,7 +165,7 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
                             const uint8_t *codes);
 
-/* v of every code of MXFP4: twice its number. */
+/* Twice the value of each MXFP4 code. */
 extern const int8_t moe_mxfp4_twice[16];
 
 /* d of an MXFP4 block with exponent e: 2^(e-128), subnormal for e = 0 and 1, infinite for 255. */

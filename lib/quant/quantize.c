@@ -1,3 +1,4 @@
+/* The table of quantizers, and encoding a matrix by one of them. */
 #include "quant/quantize.h"
 
 #include <math.h>
@@ -47,11 +48,11 @@ struct moe_layout moe_quant_layout(const struct moe_quant_method *method, int bi
 
 /* ---- A matrix ---- */
 
-/* The result of one panel. Results are kept per panel and added up in order, so that the sums do
- * not depend on which thread computed what. */
+/* The result of one panel. Results are kept per panel and added up in order, so that sums do not
+ * depend on which thread computed them. */
 struct panel_result {
     struct moe_quant_error error;
-    bool refused; /* because of the weight at row, col */
+    bool refused; /* the weight at row, col cannot be stored */
     uint32_t row, col;
 };
 
@@ -115,7 +116,7 @@ static void add_error(struct moe_quant_error *sum, const struct moe_quant_error 
     sum->sum_squared_weight += more->sum_squared_weight;
 }
 
-/* Squared weights and errors of n weights, against d * codes + m. */
+/* Adds up squared weights and errors of n weights against d * codes + m. */
 static struct moe_quant_error group_error(const float *w, uint32_t n,
                                           const struct moe_group_codes *group)
 {
@@ -190,7 +191,7 @@ static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* The error for the weight that a panel was refused for. */
+/* Writes the error for the weight that a panel could not store. */
 static int explain(const struct job *job, const struct panel_result *result, struct moe_err *err)
 {
     float w = job->w[(uint64_t)result->row * job->cols + result->col];

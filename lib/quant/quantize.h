@@ -52,17 +52,16 @@ struct moe_quant_error {
 
 /*
  * Encodes the row-major f32 matrix w[rows][cols] into `out`, zeroed memory of
- * moe_layout_bytes(layout, rows, cols). Works over all threads (par.h), panel by panel, with the
- * same result for any number of them. `method` is unused for float layouts. `error` may be NULL.
- * MXFP4, which comes with checkpoints and no method makes, gives MOE_ERR_USAGE. A weight that is
- * not finite, or too large for f16 where d, m or the layout need it, gives MOE_ERR_FORMAT with row
- * and column.
+ * moe_layout_bytes(layout, rows, cols). Uses all threads (par.h), panel by panel, with the same
+ * result for any number. `method` is unused for float layouts. `error` may be NULL. MOE_ERR_USAGE
+ * for MXFP4, which only checkpoints contain and no method produces. MOE_ERR_FORMAT, with row and
+ * column, for a weight that is not finite, or too large for f16 where d, m or the layout need it.
  */
 int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,
                         const float *w, uint32_t rows, uint32_t cols, uint8_t *out,
                         struct moe_quant_error *error, struct moe_err *err);
 
-/* The three fits, each in its own file. */
+/* The three fits. */
 void moe_quant_fit_rtn(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
                        uint8_t *codes);
 void moe_quant_fit_linear(const float *w, uint32_t n, int bits, uint16_t *d, uint16_t *m,
