@@ -48,7 +48,7 @@ struct moe_tile {
  * computed; infer/cpu_attention.c defines its arithmetic. */
 enum { MOE_ATTENTION_CHUNK = 256 };
 
-/* One panel of 16 rows times a tile; see moe_kern.panel. */
+/* Multiplies one panel of 16 rows by a tile; see moe_kern.panel. */
 typedef void moe_panel_fn(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
                           const struct moe_tile *tile, float *y, uint64_t y_stride);
 
@@ -156,10 +156,10 @@ struct moe_kern {
                       float decay, float *y);
 
     /*
-     * The same of a state whose cells each decay by a number of their own, for 16 values r. state,
-     * rates [n][16], k, q [n], steps, v, y [16]: y[r] = 0, then for i = 0..n-1:
-     * e = moe_expf(-(rates[i][r] * steps[r])), state[i][r] = fma(k[i], v[r], state[i][r] * e),
-     * y[r] = fma(state[i][r], q[i], y[r]).
+     * The same for a state whose cells each decay by their own factor, for 16 values r. state,
+     * rates [n][16], k, q [n], steps, v, y [16]: y[r] = 0, then for i = 0..n-1: e =
+     * moe_expf(-(rates[i][r] * steps[r])), state[i][r] = fma(k[i], v[r], state[i][r] * e), y[r] =
+     * fma(state[i][r], q[i], y[r]).
      *
      * y may be v.
      */
@@ -181,7 +181,7 @@ extern struct moe_kern moe_kern;
  * Do not call it while kernels run. */
 int moe_kern_select(enum moe_cpu_level level, struct moe_err *err);
 
-/* Fills a table of the caller, with which tests compare levels. */
+/* Fills a caller's table, with which tests compare levels. */
 int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_err *err);
 
 /*
@@ -193,7 +193,7 @@ int moe_kern_fill(struct moe_kern *kern, enum moe_cpu_level level, struct moe_er
  */
 float moe_expf(float x);
 
-/* The variants; each overwrites its slots. Those for another architecture do nothing. */
+/* The variants; each overwrites its slots. Variants for another architecture do nothing. */
 void moe_kern_fill_ref(struct moe_kern *kern);
 void moe_kern_fill_avx2(struct moe_kern *kern);
 void moe_kern_fill_avx512(struct moe_kern *kern);

@@ -43,7 +43,7 @@ MOE_TEMPLATE __m256 float_column(int kind, const uint8_t *panel, uint32_t c, int
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* The first n inputs at x, in a tile of nt. */
+/* Computes the first n inputs at x, in a tile of nt. */
 MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
                              const float *x, float *y, uint64_t y_stride)
 {
@@ -52,7 +52,7 @@ MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint
     for (int t = 0; t < n; t++)
         sum[t][0] = sum[t][1] = _mm256_setzero_ps();
     for (uint32_t c = 0; c < cols; c++, x += nt) {
-        if (nt == 1 && kind != MOE_LAYOUT_F32) /* which is faster without */
+        if (nt == 1 && kind != MOE_LAYOUT_F32) /* f32 is faster without */
             _mm_prefetch((const char *)panel + (uint64_t)c * 32 + AHEAD, _MM_HINT_T0);
         __m256 w0 = float_column(kind, panel, c, 0), w1 = float_column(kind, panel, c, 1);
         MOE_UNROLL
@@ -112,16 +112,16 @@ MOE_TEMPLATE __m256i four_activations(const int8_t *q)
     return _mm256_set1_epi32(word);
 }
 
-/* A sum that is complete so far. Otherwise the compiler makes a tree of all additions of a step,
- * which needs more registers than there are; the empty asm hides how the sum was made. */
+/* Hides how a sum was made, by an empty asm: otherwise the compiler turns all additions of a step
+ * into a tree, which needs more registers than there are. */
 MOE_TEMPLATE __m256i so_far(__m256i sum)
 {
     __asm__("" : "+x"(sum));
     return sum;
 }
 
-/* With a single input, prefetches the weights AHEAD bytes after those of quad `s`: reading is then
- * the limit, and the processor's own prefetcher does not look far enough ahead. */
+/* With a single input, prefetches the weights AHEAD bytes after quad `s`: reading is then the
+ * limit, and the processor's own prefetcher does not look far enough ahead. */
 MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
 {
     const int quads = MOE_STEP_QUADS * MOE_UNIT / (int)moe_step_bytes(kind); /* of a unit */
@@ -185,8 +185,8 @@ MOE_TEMPLATE void step_wide(int nt, int n, const uint8_t *step, const int8_t *q,
     }
 }
 
-/* Where the sums of a block start, when its activations add up to `total`: at what was taken off
- * its codes or added to them. */
+/* The start of a block's sums, when its activations add up to `total`: corrects for the offset of
+ * its codes. */
 MOE_TEMPLATE __m256i block_start(int kind, int32_t total)
 {
     if (kind == MOE_LAYOUT_Q8)
@@ -196,7 +196,7 @@ MOE_TEMPLATE __m256i block_start(int kind, int32_t total)
     return _mm256_setzero_si256();
 }
 
-/* Sums of one block into sum[t][h]; totals[t] is the sum of input t's activations. */
+/* Adds up one block into sum[t][h]; totals[t] is the sum of input t's activations. */
 MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
                              const int8_t *q, const int32_t *totals, __m256i sum[PART][2])
 {
@@ -228,7 +228,7 @@ MOE_TEMPLATE __m256 mxfp4_scales(const uint8_t *e)
     return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
 }
 
-/* The first n inputs of what `tile` points at, in a tile of nt. */
+/* Computes the first n inputs at `tile`, a tile of nt. */
 MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
 {
     const bool affine = kind != MOE_LAYOUT_MXFP4;
@@ -443,7 +443,7 @@ static float largest_of(const float *x, uint32_t n)
     return largest;
 }
 
-/* Whole rounds of lanes lie between those that begin and end cut. */
+/* Whole rounds of lanes lie between a partial one at each end. */
 static float exp_sum(float *x, uint32_t begin, uint32_t end, float *largest)
 {
     float lane[MOE_LANES] = {0};
@@ -605,7 +605,7 @@ static void rope(float *x, const float *cs, uint32_t n)
     uint32_t half = n / 2, i = 0;
     for (; i + 8 <= half; i += 8) {
         __m256 front = _mm256_loadu_ps(cs + 2 * i), back = _mm256_loadu_ps(cs + 2 * i + 8);
-        /* Shuffles work within 128 bits: pairs come out as 0 1 4 5 2 3 6 7, then are put right. */
+        /* Shuffles work within 128 bits: pairs come out as 0 1 4 5 2 3 6 7, then are reordered. */
         __m256d c4 = _mm256_castps_pd(_mm256_shuffle_ps(front, back, 0x88));
         __m256d s4 = _mm256_castps_pd(_mm256_shuffle_ps(front, back, 0xdd));
         __m256 c = _mm256_castpd_ps(_mm256_permute4x64_pd(c4, 0xd8));

@@ -1,8 +1,8 @@
 /*
- * The arithmetic that all variants share: constants and steps of moe_expf, the fixed tree that
- * joins 16 running sums, and scalar forms of the elementwise slots, with which the vector variants
- * finish the last few elements. Written with fmaf, never a * b + c: the meaning does not depend on
- * the instruction set a file is compiled for.
+ * Arithmetic shared by all variants: constants and steps of moe_expf, the fixed tree that joins 16
+ * running sums, and scalar forms of the elementwise slots, with which the vector variants finish
+ * the last few elements. Written with fmaf, never a * b + c: the meaning does not depend on the
+ * instruction set a file is compiled for.
  */
 #ifndef MOE_KERN_KERN_MATH_H
 #define MOE_KERN_KERN_MATH_H
@@ -100,7 +100,7 @@ static inline MOE_DEVICE_CODE float moe_math_sigmoid(float x)
 
 /*
  * ln(1 + e^x) = max(x, 0) + ln(1 + t), t = e^-|x|; ln(1 + t) = 2 artanh(s), s = t / (2 + t) up to
- * 1/3, of whose series the first nine terms are taken: relative error below 3e-7.
+ * 1/3, by the first nine terms of its series: relative error below 3e-7.
  */
 static inline MOE_DEVICE_CODE float moe_math_softplus(float x)
 {
@@ -134,8 +134,9 @@ static inline MOE_DEVICE_CODE float moe_math_swiglu_clamped(float gate, float up
     return g / (1.0f + moe_math_exp(-(alpha * g))) * (u + 1.0f);
 }
 
-/* The row of a model's rotary table (infer/model.h) for a position of a text of `length` positions;
- * a length of 0: the text ends there. original: of the description (rope_original); 0: one set. */
+/* The row of a model's rotary table (infer/model.h) for a position in a text of `length` positions;
+ * a length of 0: the text ends at that position. original: rope_original of the description; 0: the
+ * table has one set. */
 static inline MOE_DEVICE_CODE uint32_t moe_math_rope_row(uint32_t original, uint32_t length,
                                                          uint32_t position)
 {
@@ -150,8 +151,8 @@ static inline MOE_DEVICE_CODE void moe_math_rotate(float *a, float *b, float c, 
     *b = fmaf(b0, c, a0 * s);
 }
 
-/* Scale and sum of a block whose largest magnitude has the bits `largest`, quantized with the
- * factor that moe_math_quant_inverse gave, and whose codes add up to `sum`. */
+/* Scale and sum of a block whose largest magnitude has the bits `largest`, quantized by the factor
+ * of moe_math_quant_inverse, with codes that add up to `sum`. */
 static inline MOE_DEVICE_CODE void moe_math_quant_scale(uint32_t largest, int32_t sum, float *s,
                                                         float *z)
 {

@@ -1,5 +1,5 @@
 /*
- * AArch64 without extensions: dot products are kern_neon_dot.c's.
+ * AArch64 without extensions; kern_neon_dot.c has the dot products.
  */
 #include "kern/kern.h"
 
@@ -22,7 +22,7 @@ MOE_TEMPLATE float32x4_t float_column(int kind, const uint8_t *panel, uint32_t c
     return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
 }
 
-/* The first n inputs at x, in a tile of nt. */
+/* Computes the first n inputs at x, in a tile of nt. */
 MOE_TEMPLATE void float_part(int kind, int nt, int n, const uint8_t *panel, uint32_t cols,
                              const float *x, float *y, uint64_t y_stride)
 {
@@ -262,7 +262,7 @@ static void silu(const float *x, uint32_t n, float *y)
         y[i] = moe_math_silu(x[i]);
 }
 
-/* A choice, as the maximum of zeros of both signs is the positive one here. */
+/* Chooses instead of taking the maximum, which would make zeros of both signs positive. */
 static void relu(const float *x, uint32_t n, float *y)
 {
     const float32x4_t zero = vdupq_n_f32(0);

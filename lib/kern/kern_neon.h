@@ -1,5 +1,5 @@
 /*
- * What the two AArch64 variants share: taking codes out of units, and scaling integer sums. A
+ * Shared by the two AArch64 variants: taking codes out of units, and scaling integer sums. A
  * panel's 16 rows are four registers ("quarters") of 4 rows.
  */
 #ifndef MOE_KERN_KERN_NEON_H
@@ -32,8 +32,8 @@ MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane,
     return vreinterpretq_s8_u8(vorrq_u8(low, vandq_u8(high, vdupq_n_u8(4))));
 }
 
-/* The start of a block's sums, whose activations add up to `total`: corrects for quad()'s offset.
- */
+/* The start of a block's sums, when its activations add up to `total`: corrects for quad()'s
+ * offset. */
 MOE_TEMPLATE int32x4_t block_start(int kind, int32_t total)
 {
     return vdupq_n_s32(kind == MOE_LAYOUT_Q8 ? 128 * total : 0);
@@ -53,7 +53,7 @@ MOE_TEMPLATE float32x4_t mxfp4_scales(const uint8_t *e, int h)
     return vmulq_n_f32(vreinterpretq_f32_u32(bits), 0.5f);
 }
 
-/* Adds the products of block number b of a record to out, rows 4h..4h+3. */
+/* Adds the products of block b of a record to out, rows 4h..4h+3. */
 MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, const uint8_t *head, uint32_t b, int h,
                                 int32x4_t sum, float s, float z)
 {
@@ -66,8 +66,8 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, const uint8_t *head, 
 }
 
 /*
- * A quantized panel for the first n inputs of what `tile` points at, in a tile of nt, with the
- * variant's block_sums(kind, nt, n, block, codes, q, totals, sum[][4]).
+ * Computes a quantized panel for the first n inputs at `tile`, a tile of nt, with the variant's
+ * block_sums(kind, nt, n, block, codes, q, totals, sum[][4]).
  */
 #define MOE_NEON_QUANT_BODY(PART)                                                                  \
     MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)        \

@@ -1,4 +1,4 @@
-/* AArch64 with SDOT: the quantized panels; everything else is kern_neon.c's. */
+/* AArch64 with SDOT: the quantized panels; kern_neon.c has everything else. */
 #include "kern/kern.h"
 
 #if defined(__ARM_NEON) && defined(__ARM_FEATURE_DOTPROD)

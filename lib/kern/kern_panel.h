@@ -100,8 +100,8 @@ struct moe_record {
     uint32_t blocks;
 };
 
-/* The record at `at` whose first column is `first`; moves both on to the next one. `block` is that
- * of the layout; where it is a constant, records of one block need no counting. */
+/* Returns the record at `at` whose first column is `first`, and moves both on to the next one.
+ * `block` is the layout's; where it is a constant, records of one block need no counting. */
 MOE_TEMPLATE struct moe_record moe_record_next(int kind, uint32_t group, uint32_t block,
                                                uint32_t cols, const uint8_t **at, uint32_t *first)
 {

@@ -31,7 +31,7 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         }
 }
 
-/* The code of row r, column c of a block of `block` columns; for MXFP4 its v. */
+/* The code of row r, column c in a block of `block` columns; for MXFP4 its v. */
 static int32_t code_at(int kind, const uint8_t *codes, uint32_t block, int r, uint32_t c)
 {
     uint32_t byte = (uint32_t)r * 4 + c % 4;
@@ -48,7 +48,7 @@ static int32_t code_at(int kind, const uint8_t *codes, uint32_t block, int r, ui
     return low | (plane[c / 32 * MOE_UNIT + byte] >> c % 32 / 4 & 1) << 2;
 }
 
-/* Sum of q * xq over a block; `q` points at the block's part of the byte tile. */
+/* Sum of q * xq over a block; `q` points at the block in the byte tile. */
 static int32_t block_sum(int kind, const uint8_t *codes, uint32_t block, int r, const int8_t *q,
                          int nt, int t)
 {
@@ -64,7 +64,7 @@ static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
 {
     uint32_t block = moe_layout_block(layout);
     uint32_t block_bytes = moe_block_bytes(kind, block);
-    uint64_t at = 0; /* of the block in the row */
+    uint64_t at = 0; /* the block's place in the row */
     float y = 0;
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
@@ -98,7 +98,7 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
 {
     for (uint32_t b = 0; b * block < cols; b++) {
         uint32_t first = b * block, n = cols - first < block ? cols - first : block;
-        /* As unsigned integers, magnitudes are in order and infinity and NaN lie above the rest. */
+        /* As unsigned integers, magnitudes are in order, with infinity and NaN above all others. */
         uint32_t largest = 0;
         for (uint32_t c = 0; c < n; c++) {
             uint32_t magnitude = moe_f32_bits(x[first + c]) & 0x7fffffffu;

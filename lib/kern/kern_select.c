@@ -1,7 +1,8 @@
+/* Chooses the kernels that this processor can run. */
 #include "kern/kern.h"
 
-/* Never without kernels: a constructor fills in the reference before main, as a static initialiser
- * cannot call functions. */
+/* Never empty: a constructor fills in the reference before main, as a static initialiser cannot
+ * call functions. */
 struct moe_kern moe_kern;
 
 __attribute__((constructor)) static void start_with_reference(void)
@@ -33,7 +34,7 @@ int moe_kern_layout_index(uint16_t kind)
     }
 }
 
-/* Low to high within an architecture: each overwrites slots of those below it. */
+/* From low to high within an architecture: each overwrites slots of those below it. */
 static const struct {
     enum moe_cpu_level level;
     void (*fill)(struct moe_kern *kern);

@@ -32,7 +32,7 @@ uint32_t moe_act_block_for(struct moe_layout layout)
     return moe_layout_is_float(layout.kind) ? 0 : moe_layout_block(layout);
 }
 
-/* Size of the tile that starts at input i of n: the largest power of two that is left. */
+/* Size of the tile that starts at input i of n: the largest power of two that fits. */
 static uint32_t tile_size(uint32_t i, uint32_t n)
 {
     uint32_t size = MOE_TILE;
@@ -41,8 +41,8 @@ static uint32_t tile_size(uint32_t i, uint32_t n)
     return size;
 }
 
-/* The number of tiles of n inputs, and the first input of a tile: full ones first, then one per
- * bit of the rest. */
+/* The number of tiles for n inputs, and the first input of a tile: full ones first, then one per
+ * bit of the remainder. */
 static uint32_t tile_count(uint32_t n)
 {
     return n / MOE_TILE + (uint32_t)__builtin_popcount(n % MOE_TILE);
@@ -152,7 +152,7 @@ static void multiply(const struct moe_mm *mm, uint32_t begin, uint32_t end, uint
     }
 }
 
-/* Rows past the matrix's last one: 0, whatever the inputs are. */
+/* Clears the rows past the matrix's last one, whatever the inputs are. */
 static void clear_excess(const struct moe_mm *mm)
 {
     uint32_t used = mm->w.rows % MOE_PANEL_ROWS;
@@ -160,9 +160,9 @@ static void clear_excess(const struct moe_mm *mm)
         memset(mm->y + i * mm->y_stride + mm->w.rows, 0, (MOE_PANEL_ROWS - used) * sizeof *mm->y);
 }
 
-/* Panels begin..end of one product times all inputs. The innermost walk goes over tiles, so a panel
- * is unpacked from the first-level cache; many inputs are taken in groups of tiles that stay in the
- * second while all panels pass. */
+/* Multiplies panels begin..end of one product by all inputs. The innermost loop goes over tiles, so
+ * a panel is unpacked from the first-level cache; many inputs are taken in groups of tiles that
+ * stay in the second level while all panels pass. */
 static void multiply_all(const struct moe_mm *mm, uint32_t begin, uint32_t end)
 {
     uint64_t per_input = mm->act->block ? mm->act->cols_padded : mm->act->cols * sizeof(float);

@@ -14,7 +14,7 @@
 #include "kern/kern.h"
 
 /*
- * Inputs x[n][stride] made ready for weights of one kind: float tiles for float layouts, byte tiles
+ * Inputs x[n][stride] prepared for weights of one kind: float tiles for float layouts, byte tiles
  * (with the block size of the layout) for quantized ones. One preparation serves all matrices that
  * share the input and the kind.
  *
@@ -23,16 +23,16 @@
  */
 struct moe_act {
     uint32_t n, cols;     /* inputs, columns */
-    uint32_t cols_padded; /* of the byte tiles */
-    uint32_t block;       /* B of the byte tiles; 0: float tiles */
+    uint32_t cols_padded; /* in byte tiles */
+    uint32_t block;       /* B of byte tiles; 0: float tiles */
     float *x;             /* n * cols */
     int8_t *q;            /* n * cols_padded */
     float *s, *z;         /* n * (cols_padded / block) each */
-    int32_t *sum;         /* as many */
+    int32_t *sum;         /* likewise */
 };
 
-/* Carves room for up to n_max inputs of up to cols_max columns, for either form. Called on a
- * counting arena it measures (mem.h). */
+/* Carves room for up to n_max inputs of up to cols_max columns, for either form. On a counting
+ * arena it measures (mem.h). */
 void moe_act_carve(struct moe_act *act, struct moe_arena *arena, uint32_t n_max, uint32_t cols_max);
 
 /* Block size of the inputs that weights of this layout need: 0 for float tiles, else 32 or 64. */
@@ -52,15 +52,16 @@ struct moe_mm {
     uint64_t y_stride;
 };
 
-/* Runs all products of the list in one parallel loop over the panels of all of them, so that
- * several small matrices cost one start and one barrier. */
+/* Runs all products of the list in one parallel loop over all their panels, so that several small
+ * matrices cost one start and one barrier. */
 void moe_matmul(const struct moe_mm *list, int n);
 
 /*
- * Inputs of products: vectors in memory, in the form that the weights need.
+ * Inputs of products.
  */
 
-/* Inputs of products, prepared at most once per form of weights (float, blocks of 32, of 64). */
+/* Vectors in memory, prepared at most once per form that weights need (float, blocks of 32, of 64).
+ */
 struct moe_inputs {
     const float *x;
     uint64_t stride;
