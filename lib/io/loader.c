@@ -1,4 +1,5 @@
-/* The loader's interface: requests, polling and waiting. loader_open.c opens and closes. */
+/* The loader: requests, the reads of their pieces, checks and decoding, polling and waiting.
+ * loader_open.c opens and closes it. */
 #define _GNU_SOURCE /* O_DIRECT */
 
 #include "io/loader.h"
@@ -17,7 +18,7 @@
 #include "gpu.h"
 #include "io/loader_internal.h"
 
-/* How long one poll verifies and decodes (and one step of loader_internal.h), and how long one turn
+/* How long one poll (and one step, loader_internal.h) verifies and decodes, and how long one turn
  * of wait does before it looks at the reads again. */
 static const double POLL_SECONDS = 20e-6, WAIT_SECONDS = 200e-6;
 
@@ -91,7 +92,7 @@ void moe_loader_let_go(struct moe_loader *l)
     l->stats.work_seconds += moe_seconds() - began;
 }
 
-/* The request under way with that handle, or NULL. */
+/* The unfinished request with that handle, or NULL. */
 static struct loader_request *find(struct moe_loader *l, uint32_t handle, uint32_t *item)
 {
     *item = handle & 0xffff;
@@ -132,7 +133,7 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
         gone = loader_read_abandon(l, item);
     } else if (r->state != REQUEST_MODELLED) {
         loader_finish_abandon(l, item);
-    } else { /* the modelled link has moved its bytes for nothing */
+    } else { /* the modelled link has moved bytes that nobody needs */
         uint64_t moved = l->model.items[item].started;
         l->stats.cancelled_bytes += moved;
         l->stats.bytes_read += moved;
@@ -145,7 +146,7 @@ bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
 
 /* ---- Lockstep ---- */
 
-/* Reads a whole request whose modelled time has come. */
+/* Reads a whole request once its modelled time has come. */
 static void fetch(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
 {
     loader_request_read(l, item, moe_seconds());
@@ -182,7 +183,7 @@ double moe_loader_next_piece(const struct moe_loader *l)
 
 /* ---- Polling and waiting ---- */
 
-/* Takes reads in and starts others, works on those that have ended, reports. */
+/* Reaps reads and starts others, works on those that have ended, reports. */
 static uint32_t attend(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
                        double seconds, bool together)
 {
@@ -190,7 +191,7 @@ static uint32_t attend(struct moe_loader *l, struct moe_load_done *done, uint32_
     if (!loader_finish_pending(l) || max == 0)
         return 0;
     uint32_t n = loader_finish_some(l, done, max, seconds, together);
-    loader_read_pump(l); /* the queue has emptied; room for compressed bytes may be free */
+    loader_read_pump(l); /* the queue is empty now; there may be room for compressed bytes */
     return n;
 }
 
@@ -261,7 +262,7 @@ const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l)
     return &l->stats;
 }
 
-/* A request's way from one state to the next, and the lists that go with them. */
+/* Moves requests from one state to the next, and between the lists of each state. */
 
 void loader_request_read(struct moe_loader *l, uint32_t item, double now)
 {
@@ -309,12 +310,12 @@ void loader_request_free(struct moe_loader *l, uint32_t item)
     l->n_requests--;
 }
 
-/* The loader's pieces: which one starts when, and what happens to those that come back. */
+/* Pieces: which starts next, and what happens when one comes back. */
 
 enum {
-    MAX_IO_ERRORS = 2,  /* more tries after EIO: a path may fail over, a bus be reset */
-    MAX_STALLS = 3,     /* reads that bring less than a block where the file ends */
-    MAX_REFUSALS = 200, /* by the kernel, with growing pauses: about four seconds */
+    MAX_IO_ERRORS = 2,  /* repeats after EIO: a path may fail over, a bus be reset */
+    MAX_STALLS = 3,     /* reads that return less than a block although the file goes on */
+    MAX_REFUSALS = 200, /* refusals by the kernel, with growing pauses: about four seconds */
 };
 
 void loader_fault_apply(struct loader_piece *piece, int32_t got)
@@ -323,7 +324,7 @@ void loader_fault_apply(struct loader_piece *piece, int32_t got)
     if (piece->fault == 0 || piece->result <= 0)
         return;
     if (piece->fault == INT32_MIN) {
-        /* Somewhere in the bytes that matter, at a place that only the offset decides. */
+        /* a place in the bytes that matter, determined by the offset */
         uint32_t at =
             (uint32_t)(piece->offset / MOE_LOAD_ALIGN * 2654435761u) % piece->wanted_bytes;
         if (at < (uint32_t)got)
@@ -352,14 +353,14 @@ static void piece_send(struct moe_loader *l, struct loader_piece *piece)
     l->backend->ops->start(l->backend, piece);
 }
 
-/* Keeps a piece that is neither at the backend nor over. */
+/* Keeps a piece that is neither at the backend nor finished. */
 static void piece_put_by(struct moe_loader *l, struct loader_piece *piece, int state)
 {
     piece->state = state;
     l->n_put_by++;
 }
 
-/* A piece of the request is over. With the last one the request is ready. */
+/* Ends a piece. With its last piece the request is ready. */
 static void piece_over(struct moe_loader *l, struct loader_piece *piece)
 {
     uint32_t item = piece->request;
@@ -385,7 +386,7 @@ bool loader_read_abandon(struct moe_loader *l, uint32_t item)
 
 /* ---- What comes back ---- */
 
-/* Whether a read that brought less than its piece wants did not stop at the file's end. */
+/* Whether a read that returned less than its piece wants stopped before the file's end. */
 static bool stopped_early(const struct moe_loader *l, const struct loader_piece *piece)
 {
     struct stat st;
@@ -393,7 +394,7 @@ static bool stopped_early(const struct moe_loader *l, const struct loader_piece 
            (uint64_t)st.st_size >= piece->offset + piece->wanted_bytes;
 }
 
-/* The request has failed for good, as its piece shows; the piece still belongs to the caller. */
+/* Fails the request for good, with its piece's error; the caller still owns the piece. */
 static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
 {
     struct loader_request *r = &l->requests[piece->request];
@@ -419,7 +420,7 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
     loader_read_abandon(l, piece->request);
 }
 
-/* Moves a short piece past the bytes that it brought: whole blocks only, as direct reads must begin
+/* Moves a short piece past the bytes it has read: whole blocks only, since direct reads must begin
  * at one. */
 static bool may_continue(const struct moe_loader *l, struct loader_piece *piece)
 {
@@ -434,13 +435,13 @@ static bool may_continue(const struct moe_loader *l, struct loader_piece *piece)
     return true;
 }
 
-/* Whether the piece, whose read failed, should be read again; sets when. */
+/* Decides whether to repeat the piece's failed read; sets when. */
 static bool may_retry(struct moe_loader *l, struct loader_piece *piece, double now)
 {
     switch (-piece->result) {
     case EINVAL:
-        /* Direct I/O that is refused only now (larger blocks than ours, a file system that accepted
-         * the flag): the page cache takes any read. */
+        /* Direct I/O may be refused only now (blocks larger than ours, a file system that accepted
+         * the flag): the page cache accepts any read. */
         if (piece->fd != l->file.direct_fd || piece->fd < 0)
             return false;
         l->stats.direct = false;
@@ -461,7 +462,7 @@ static bool may_retry(struct moe_loader *l, struct loader_piece *piece, double n
     }
 }
 
-/* The piece's read is over, also by the clock. */
+/* Handles a piece whose read has ended, by the clock too. */
 static void settle(struct moe_loader *l, struct loader_piece *piece, double now)
 {
     struct loader_request *r = &l->requests[piece->request];
@@ -499,7 +500,7 @@ static void collect(struct moe_loader *l, double now)
     }
 }
 
-/* Pieces whose time has come. */
+/* Takes up pieces whose time has come. */
 static void take_up(struct moe_loader *l, double now)
 {
     for (uint32_t i = 0; i < l->options.queue_depth && l->n_put_by > 0; i++) {
@@ -518,7 +519,7 @@ static void take_up(struct moe_loader *l, double now)
 
 /* The most urgent request that can start a piece; MOE_LINK_NONE. A compressed one needs room to be
  * read into. While one waits for room, less urgent ones get none (or small ones could block a large
- * one forever), but those that have room go on, and will free it. */
+ * one forever); requests that have room go on and will free it. */
 static uint32_t next_to_start(struct moe_loader *l)
 {
     bool crowded = false;
@@ -579,7 +580,7 @@ void loader_read_pump(struct moe_loader *l)
     uint32_t item;
     while ((item = can_start(l)) != MOE_LINK_NONE && token_bucket_delay(&l->bucket, now) <= 0)
         start_piece(l, item, now);
-    collect(l, now); /* also hands what was started to the kernel */
+    collect(l, now); /* also submits the started pieces to the kernel */
     if (l->n_free_pieces < l->options.queue_depth) {
         l->stats.read_seconds += now - l->reading_since;
         l->reading_since = now;
@@ -615,7 +616,7 @@ void loader_read_drain(struct moe_loader *l)
     }
 }
 
-/* What happens to a request when its reads have ended: checksum, decoding, the report. */
+/* Requests whose reads have ended: checksum, decoding, the report. */
 
 /* ---- Jobs ---- */
 
@@ -653,7 +654,8 @@ static bool is_demand(const struct moe_loader *l, uint32_t item)
     return l->requests[item].load.priority == MOE_LOAD_DEMAND;
 }
 
-/* The first demand among the ready requests that have not failed, else the first; MOE_LINK_NONE. */
+/* The first demand among the ready requests that have not failed, else the first request;
+ * MOE_LINK_NONE. */
 static uint32_t next_ready(const struct moe_loader *l)
 {
     uint32_t found = MOE_LINK_NONE;
@@ -668,8 +670,8 @@ static uint32_t next_ready(const struct moe_loader *l)
     return found;
 }
 
-/* A job for the request: a free one or, for a demand, one that works on a prefetch, which then
- * starts again later. NULL: none. */
+/* A job for the request: a free one or, for a demand, one busy with a prefetch, which then starts
+ * again later. NULL: none. */
 static struct loader_job *job_for(struct moe_loader *l, uint32_t item)
 {
     struct loader_job *found = NULL;
@@ -717,7 +719,7 @@ struct shift {
     double seconds;
 };
 
-/* Each job gets its full time, even if there are fewer threads than jobs. */
+/* Gives each job its full time, even if there are fewer threads than jobs. */
 static void work_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct shift *s = ctx;
@@ -736,8 +738,8 @@ static void work_alone(struct moe_loader *l, double until)
 
 /* ---- Reports ---- */
 
-/* Memory, the page cache or the transfer may be at fault rather than the file: reads once more,
- * from the disk. */
+/* Rereads the request from the disk: memory, the page cache or the transfer may be at fault rather
+ * than the file. */
 static void read_again(struct moe_loader *l, uint32_t item)
 {
     struct loader_request *r = &l->requests[item];
@@ -755,7 +757,7 @@ static void report(struct moe_loader *l, uint32_t item, struct moe_load_done *do
     loader_request_free(l, item);
 }
 
-/* Reports requests that failed or were cancelled: there is nothing to check. */
+/* Reports requests that failed or were cancelled: they need no check. */
 static uint32_t report_failed(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
 {
     uint32_t n = 0, after;
@@ -769,7 +771,7 @@ static uint32_t report_failed(struct moe_loader *l, struct moe_load_done *done, 
     return n;
 }
 
-/* Reports a job that is over. False: its bytes were damaged and are being read again. */
+/* Reports a finished job. False: its bytes were damaged and are being read again. */
 static bool report_checked(struct moe_loader *l, struct loader_job *job, struct moe_load_done *done)
 {
     uint32_t item = job->item;
@@ -809,8 +811,8 @@ uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, ui
 
 /* ---- Files ---- */
 
-/* Opens the file of fd again with other flags: through /proc, which works even when the name is
- * gone, else by name if that still names the same file. */
+/* Opens the file of fd again with other flags: through /proc, which works even after the name is
+ * removed, else by name if it still names the same file. */
 static int reopen(int fd, const char *path, int flags)
 {
     char self[64];
@@ -845,12 +847,12 @@ int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_
     if (want_direct)
         f->direct_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (f->direct_fd >= 0 && try_read(f->direct_fd, page) < 0) {
-        close(f->direct_fd); /* some file systems accept the flag and refuse the reads */
+        close(f->direct_fd); /* some file systems accept the flag but refuse the reads */
         f->direct_fd = -1;
     }
     f->buffered_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC);
     f->owned = f->buffered_fd >= 0;
-    if (f->owned) /* pieces are read whole: readahead would only cost */
+    if (f->owned) /* pieces are read whole: readahead would only cost time */
         posix_fadvise(f->buffered_fd, 0, 0, POSIX_FADV_RANDOM);
     else
         f->buffered_fd = fd;
@@ -881,8 +883,9 @@ void loader_file_forget(const struct loader_file *f, uint64_t offset, uint64_t n
 
 /* ---- Checksums ---- */
 
-/* Makes the decoder allocate its input buffer now, which it does with the first frame that comes
- * piece by piece: decodes a frame of one byte, with the window that a block of 128 KiB needs. */
+/* Makes the decoder allocate its input buffer now, as it otherwise would with the first frame that
+ * comes piece by piece: decodes a frame of one byte, with the window that a block of 128 KiB needs.
+ */
 static size_t prime(ZSTD_DCtx *decoder)
 {
     static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38, 0x0b, 0x00, 0x00, 0x00};
@@ -897,9 +900,9 @@ static ZSTD_DCtx *new_decoder(void)
     ZSTD_DCtx *decoder = ZSTD_createDCtx();
     if (!decoder)
         return NULL;
-    /* A frame compressed in one call has a window as large as its contents. Any size is allowed,
-     * for it costs no memory when blocks are decoded to their place (experimental parameter 2: the
-     * output buffer stays the same). */
+    /* A frame compressed in one call has a window as large as its contents. Allows any size: it
+     * costs no memory when blocks are decoded to their place (experimental parameter 2: the output
+     * buffer stays the same). */
     ZSTD_bounds window = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax);
     if (ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_windowLogMax, window.upperBound)) ||
         ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_experimentalParam2, 1)) ||
@@ -964,7 +967,7 @@ static void verify_some(struct loader_check *c)
         c->problem = "checksum mismatch";
 }
 
-/* Begins a frame, if it is the only one and of the size that the directory states. */
+/* Begins a frame, if it is the only one and has the size that the directory states. */
 static void begin_frame(struct loader_check *c)
 {
     if (ZSTD_getFrameContentSize(c->stored, c->stored_bytes) != c->raw_bytes ||
@@ -975,7 +978,8 @@ static void begin_frame(struct loader_check *c)
     c->wanted = ZSTD_initDStream(c->decoder);
 }
 
-/* The next block. The decoder gets only what it asks for: given more, it would decode all of it. */
+/* Decodes the next block. Passes only as much input as the decoder asks for: given more, it would
+ * decode all of it. */
 static void decode_block(struct loader_check *c)
 {
     uint64_t left = c->stored_bytes - c->in.pos;

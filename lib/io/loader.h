@@ -41,26 +41,26 @@
 #include "base/err.h"
 #include "cache/link.h" /* enum moe_load_priority */
 
-enum { MOE_LOAD_ALIGN = 4096 }; /* of offsets in the file and of addresses in memory */
+enum { MOE_LOAD_ALIGN = 4096 }; /* alignment of offsets in the file and of addresses in memory */
 
 struct moe_gpu; /* gpu.h */
 
 enum moe_load_backend {
     MOE_LOAD_AUTO = 0, /* io_uring where it is available, else pread */
-    MOE_LOAD_URING,    /* or fail to open */
+    MOE_LOAD_URING,    /* fails to open without io_uring */
     MOE_LOAD_PREAD,
 };
 
 struct moe_loader_options {
-    int fd;           /* of the pack; borrowed; used for buffered reads and to reopen */
-    const char *path; /* of the pack, for errors; borrowed */
+    int fd;           /* the pack's file; borrowed; used for buffered reads and to reopen */
+    const char *path; /* the pack's path, for errors; borrowed */
     enum moe_load_backend backend;
     bool buffered;           /* do not try direct I/O */
     bool verify;             /* checksums; off leaves them to moe-quantize --verify */
     uint32_t n_requests;     /* most requests at a time, up to 65535 */
     uint32_t queue_depth;    /* most piece reads in flight, up to 256; 0: the default */
-    uint32_t prefetch_depth; /* no piece of a prefetch starts while so many pieces are in flight, so
-                                that a demand finds a short queue; 0: the default */
+    uint32_t prefetch_depth; /* no piece of a prefetch starts while this many pieces are in flight,
+                                so that a demand finds a short queue; 0: the default */
     uint32_t piece_bytes;    /* multiple of 4096, up to 64 MiB; 0: the default */
     uint64_t compressed_bytes; /* room for the stored bytes (rounded up to 4096 per request) of
                                   compressed requests in flight; others wait for room. 0 if the pack
@@ -75,27 +75,27 @@ struct moe_loader_options {
                             borrowed. fd and backend are then ignored. NULL: read the file */
     uint64_t copy_bytes; /* bytes at `copy` */
     bool in_place; /* with a copy: loads take their time on the link, but nothing is written to
-                      `to`; the owner reads the copy itself. This rehearses a link that moves bytes
+                      `to`; the owner reads the copy itself. Rehearses a link that moves bytes
                       without the processor. Needs verify off and no compressed requests */
     struct moe_gpu *gpu; /* copies from memory to this device; NULL: none. Borrowed; needs verify
                             off, no copy and no compressed requests. fd and backend are ignored */
     /* Completes loads in modelled order and time instead of real ones: see moe_loader_advance.
      * Needs a rate. */
     bool lockstep;
-    struct moe_link_costs costs; /* lockstep: of modelled loads */
+    struct moe_link_costs costs; /* lockstep: costs of modelled loads */
     /* For tests: called before each piece read with its offset; a negative errno makes the read
-     * fail, a positive number makes it short by so many bytes, INT_MIN flips a bit (not on a GPU,
-     * whose memory it cannot write). May sleep. With the pread backend it is called on the reading
-     * threads, several at a time. */
+     * fail, a positive number shortens it by that many bytes, INT_MIN flips a bit (not on a GPU,
+     * whose memory it cannot write). May sleep. The pread backend calls it on several reading
+     * threads at a time. */
     int (*fault)(void *ctx, uint64_t offset, uint64_t n_bytes);
     void *fault_ctx;
 };
 
 struct moe_load {
     uint64_t offset;       /* in the file, a multiple of 4096 */
-    uint64_t stored_bytes; /* in the file; above 0. Padding up to a multiple of 4096 is read with
-                              them unless the file ends before */
-    uint64_t raw_bytes;    /* more than stored_bytes exactly when those are one zstd frame */
+    uint64_t stored_bytes; /* in the file; above 0. Padding up to a multiple of 4096 is read as well
+                              unless the file ends before */
+    uint64_t raw_bytes;    /* larger than stored_bytes exactly when these are one zstd frame */
     uint64_t checksum;     /* of the stored bytes (base/hash.h) */
     const void *from;      /* to a GPU: the bytes in memory, rounded up to 4096, unchanged until the
                               request is over; `offset` is then only a name. Else NULL */
@@ -103,7 +103,7 @@ struct moe_load {
                               To a GPU: any address in its memory with that room */
     enum moe_load_priority priority;
     float score;  /* among prefetches: higher first; demands: first come, first served */
-    uint64_t tag; /* the caller's, comes back with the completion */
+    uint64_t tag; /* the caller's; returned with the completion */
 };
 
 /* A finished request. */
@@ -115,17 +115,17 @@ struct moe_load_done {
 struct moe_loader_stats {
     uint64_t requests, pieces;           /* submitted; piece reads started, retries not counted */
     uint64_t bytes_read;                 /* from the file (or memory), padding included */
-    uint64_t cancelled, cancelled_bytes; /* requests given up; bytes read for them */
-    uint64_t retries;                    /* reads made again or continued */
-    uint64_t rereads;                    /* requests read again because a checksum was wrong */
+    uint64_t cancelled, cancelled_bytes; /* cancelled requests; bytes read for them */
+    uint64_t retries;                    /* reads repeated or continued */
+    uint64_t rereads;                    /* requests read again after a wrong checksum */
     double read_seconds;                 /* time with at least one read in flight, as seen by the
                                             owner (lockstep: modelled) */
     double wait_seconds;                 /* time the owner slept in moe_loader_wait (lockstep: the
                                             clock's jumps there) */
     double wait_bytes; /* bytes read during moe_loader_wait, asleep or not; a piece that was also in
                           flight before or after counts by its share of time inside */
-    double work_seconds; /* of the owner in submit, cancel, poll and wait, awake: asking, taking in,
-                            checking, copying, decoding (lockstep: modelled) */
+    double work_seconds; /* time of the owner in submit, cancel, poll and wait, awake: asking,
+                            reaping, checking, copying, decoding (lockstep: modelled) */
     double verify_seconds, decode_seconds; /* over all threads */
     double longest_poll_seconds;           /* wall-clock time, preemption included */
     bool direct, uring;                    /* in use; false: buffered reads, threads (or no file) */
@@ -140,64 +140,65 @@ int moe_loader_open(struct moe_loader **out, const struct moe_loader_options *op
 /* Waits for reads in flight, drops the rest. NULL is fine. */
 void moe_loader_close(struct moe_loader *l);
 
-/* Memory that a loader with these options takes, staging for compressed bytes, decoder and threads
- * included. */
+/* Memory of a loader with these options, including staging for compressed bytes, decoder and
+ * threads. */
 uint64_t moe_loader_bytes(const struct moe_loader_options *options);
 
-/* Takes a request; *handle (never 0) names it until it is reported done. Starts reads if there is
- * room in the queue, unless they are held. MOE_ERR_LIMIT when n_requests are under way,
- * MOE_ERR_USAGE for a request that can never be served (misaligned, more compressed bytes than the
- * room for them). Never blocks, never allocates. */
+/* Adds a request; *handle (never 0) names it until it is reported done. Starts reads if the queue
+ * has room, unless they are held. MOE_ERR_LIMIT when n_requests are unfinished, MOE_ERR_USAGE for a
+ * request that can never be served (misaligned, or more compressed bytes than the room for them).
+ * Never blocks, never allocates. */
 int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
                       struct moe_err *err);
 
-/* Between the two, requests that are taken start no reads: those of a layer, which come one by one,
- * then go to the kernel with one call, and to the disk with one notice (in a virtual machine each
- * is a call of its host), the most urgent first. poll and wait start them at any time. */
+/* Between hold and release, submitted requests start no reads. The requests of a layer, which come
+ * one by one, then go to the kernel in one call and to the disk with one notice (in a virtual
+ * machine each is a call of its host), the most urgent first. poll and wait start them at any time.
+ */
 void moe_loader_hold(struct moe_loader *l);
 void moe_loader_let_go(struct moe_loader *l);
 
-/* Changes the urgency of a request under way (a prefetch that is now a demand). No effect on a
+/* Changes the urgency of an unfinished request (a prefetch that becomes a demand). No effect on a
  * request that was reported done. */
 void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_priority priority,
                         float score);
 
 /* Cancels a request: pieces not yet started are not read. True: none was in flight, the request is
  * gone and `to` may be reused. False: it will be reported done with MOE_ERR_INTERRUPTED, and `to`
- * must stay until then. In lockstep always true, though the modelled link finishes the piece under
- * way. Also true for a request that was reported done. */
+ * must stay until then. In lockstep always true, though the modelled link finishes the piece it
+ * moves. Also true for a request that was reported done. */
 bool moe_loader_cancel(struct moe_loader *l, uint32_t handle);
 
 /* Reaps finished reads and starts new ones, without waiting; verifies and decodes for a moment (see
  * above), demands first. Writes at most `max` completions to done[] and returns how many. Cheap
- * when nothing happened: call it between pieces of computation. After 0 there may still be bytes to
- * verify and decode. */
+ * when nothing happened: call it between pieces of computation. After it returns 0 there may still
+ * be bytes to verify and decode. */
 uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
-/* The same, but sleeps or decodes until at least one request is done. 0 only when none is under way
- * (or max is 0). */
+/* The same, but sleeps or decodes until at least one request is done. Returns 0 only when there is
+ * no unfinished request (or max is 0). */
 uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max);
 
-/* The same for about `seconds` at most, for an owner of several loaders; it takes longer by at most
- * one step of decoding or one piece on its way to a GPU. 0 seconds: only decodes, with all
- * computing threads. In lockstep it is moe_loader_poll. */
+/* The same for about `seconds` at most, for an owner of several loaders; may take longer by one
+ * step of decoding or one piece copied to a GPU. 0 seconds: only decodes, with all computing
+ * threads. In lockstep it is moe_loader_poll. */
 uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
                              double seconds);
 
 /* Error text of the last failed request (offset, what happened); "" when none has failed. */
 const char *moe_loader_error(const struct moe_loader *l);
 
-/* Updated by poll and wait. */
+/* Counters, updated by poll and wait. */
 const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l);
 
 /* Lockstep: advances the virtual clock by `seconds` of (modelled) computation. Requests complete at
  * modelled times, whatever the disk does: stored bytes rounded up to 4096, over rate, one piece
- * after the other, urgency decides between pieces (cache/link.h). The real bytes are read, without
+ * after the other, urgency deciding between pieces (cache/link.h). The real bytes are read, without
  * throttling, when poll or wait report the completion; verification and decoding take no modelled
  * time. moe_loader_wait jumps to the next completion. Returns the clock; 0 seconds only asks. */
 double moe_loader_advance(struct moe_loader *l, double seconds);
-/* Lockstep: modelled seconds until the piece under way ends, before which nothing completes;
- * INFINITY when nothing is under way. */
+/* Lockstep: modelled seconds until the current piece ends; nothing completes before. INFINITY when
+ * there is nothing to move. */
 double moe_loader_next_piece(const struct moe_loader *l);
 
 #endif

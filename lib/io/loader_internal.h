@@ -1,11 +1,11 @@
 /*
- * How the loader gets a piece read: one small interface, four implementations (io_uring, threads
- * in pread, a copy in memory, copies to a GPU).
+ * Backends: how the loader gets a piece read. One small interface, four implementations (io_uring,
+ * threads in pread, a copy in memory, copies to a GPU).
  *
- * A piece belongs to the backend from start() until reap() hands it back with a result. The loader
- * never gives it more than queue_depth pieces, so no backend has to refuse one. All calls are made
- * by the loader's owner. Backends are carved out of the loader's arena (on a counting arena the
- * carve functions return NULL) and allocate nothing after open.
+ * A piece belongs to the backend from start() until reap() returns it with a result. The loader
+ * never gives it more than queue_depth pieces, so no backend has to refuse one. The loader's owner
+ * makes all calls. Backends are carved out of the loader's arena (on a counting arena the carve
+ * functions return NULL) and allocate nothing after open.
  */
 #ifndef MOE_IO_LOADER_INTERNAL_H
 #define MOE_IO_LOADER_INTERNAL_H
@@ -21,34 +21,35 @@
 #include "io/scratch.h"
 
 struct loader_piece {
-    /* What to read: all that the backend looks at. */
+    /* The request: all that the backend looks at. */
     uint64_t offset;     /* in the file */
     const uint8_t *from; /* in memory; NULL: in the file */
     uint8_t *to;
     uint32_t n_bytes;
-    uint32_t wanted_bytes; /* of n_bytes; the rest is padding, which a file may lack at its end */
+    uint32_t wanted_bytes; /* the part of n_bytes needed; the rest is padding, which a file may lack
+                              at its end */
     int fd;
 
     /* The outcome. */
     int32_t result; /* bytes read, or a negative errno */
     int32_t fault;  /* from the test hook; 0: none */
 
-    /* The loader's own. */
+    /* For the loader only. */
     enum {
         PIECE_FREE = 0,
         PIECE_AT_BACKEND,
-        PIECE_IN_HAND, /* back, being examined */
+        PIECE_IN_HAND, /* back from the backend, being examined */
         PIECE_HELD,    /* read earlier than the rate allows */
         PIECE_AGAIN,   /* waits to be read again */
     } state;
     uint32_t request;
-    uint16_t n_errors, n_stalls; /* tries that failed; tries without error that moved nothing */
+    uint16_t n_errors, n_stalls; /* failed tries; tries without error that moved nothing */
     double started, waited;      /* when it started, and how long the owner had waited by then */
-    double due;                  /* by the rate: it is not over before */
-    double not_before;           /* when it may be tried again */
+    double due;                  /* the earliest end by the rate */
+    double not_before;           /* the earliest time of the next try */
 };
 
-/* The test hook of moe_loader_options, as backends need it. */
+/* The test hook of moe_loader_options, as backends use it. */
 struct loader_fault {
     int (*hook)(void *ctx, uint64_t offset, uint64_t n_bytes);
     void *ctx;
@@ -65,20 +66,20 @@ static inline bool loader_fault_refuses(const struct loader_piece *piece)
     return piece->fault < 0 && piece->fault != INT32_MIN;
 }
 
-/* Sets the piece's result from what the read returned, damaged as the hook said. */
+/* Sets the piece's result to what the read returned, damaged as the hook asked. */
 void loader_fault_apply(struct loader_piece *piece, int32_t got);
 
 struct loader_backend;
 
 struct loader_backend_ops {
-    /* Takes the piece; the read begins now or with the next reap or wait. */
+    /* Accepts the piece; the read begins now or with the next reap or wait. */
     void (*start)(struct loader_backend *b, struct loader_piece *piece);
-    /* Hands back finished pieces, at most max, without waiting. */
+    /* Returns finished pieces, at most max, without waiting. */
     uint32_t (*reap)(struct loader_backend *b, struct loader_piece **pieces, uint32_t max);
-    /* Sleeps until a piece can be reaped or `seconds` are over (negative: no limit; there then is a
-     * piece to wait for). May return early. */
+    /* Sleeps until a piece can be reaped or `seconds` are over (negative: no limit; there is a
+     * piece then). May return early. */
     void (*wait)(struct loader_backend *b, double seconds);
-    /* Only when it has no piece. */
+    /* Called only without pieces. */
     void (*close)(struct loader_backend *b);
 };
 
@@ -87,8 +88,7 @@ struct loader_backend {
     const struct loader_backend_ops *ops;
 };
 
-/* Carve, then open: an open that fails leaves nothing to close. Errors say why, without the path.
- */
+/* Carve, then open: a failed open leaves nothing to close. Errors say why, without the path. */
 struct loader_backend *loader_uring_carve(struct moe_arena *arena, uint32_t queue_depth);
 /* *in_use: set, and cleared when the ring stops working. */
 int loader_uring_open(struct loader_backend *b, uint32_t queue_depth,
@@ -97,9 +97,9 @@ int loader_uring_open(struct loader_backend *b, uint32_t queue_depth,
 struct loader_backend *loader_pread_carve(struct moe_arena *arena, uint32_t queue_depth);
 int loader_pread_open(struct loader_backend *b, uint32_t queue_depth,
                       const struct loader_fault *fault, struct moe_err *err);
-/* Bytes of their stacks that its threads touch. */
+/* Stack bytes that its threads touch. */
 uint64_t loader_pread_stack_bytes(uint32_t queue_depth);
-/* Reads a piece about which the test hook has been asked; on the calling thread. */
+/* Reads, on the calling thread, a piece for which the test hook has been called. */
 void loader_pread_piece(struct loader_piece *piece);
 
 struct loader_backend *loader_copy_carve(struct moe_arena *arena, uint32_t queue_depth);
@@ -114,26 +114,26 @@ int loader_upload_open(struct loader_backend *b, struct moe_gpu *gpu, uint32_t q
 void loader_nap(double seconds);
 
 /*
- * A link of a given speed, rehearsed by the clock: says when a transfer of so many bytes is over.
+ * Rate limit: rehearses a link of a given speed by the clock and says when a transfer ends.
  *
- * Transfers are charged whole, one after the other. Unlike tokens that pile up, this gives no
- * credit for idle time: the first transfer after a pause takes its full time, as on a real link. In
- * any window at most rate * (window + LATE) bytes and one transfer are over.
+ * Transfers are charged whole, one after the other. Unlike a bucket of tokens that fills up, this
+ * gives no credit for idle time: the first transfer after a pause takes its full time, as on a real
+ * link. In any window at most rate * (window + LATE) bytes plus one transfer complete.
  */
 
 struct token_bucket {
     double rate; /* bytes per second; 0: no limit */
-    double due;  /* when the last transfer charged is over, in seconds of the caller's clock */
+    double due;  /* when the last charged transfer ends, in seconds of the caller's clock */
 };
 
-/* How far back a transfer may be dated, at most to the moment it was asked for, if the owner was
+/* How far a transfer may be backdated, at most to the moment it was requested, if the owner was
  * busy computing and let the link fall idle: a real link would not have waited for the owner. */
 #define TOKEN_BUCKET_LATE 0.010
 /* How long before the link is free the next read starts, so that the disk's latency does not add to
  * the link's time. */
 #define TOKEN_BUCKET_AHEAD 0.002
 
-/* Charges a transfer asked for at `since` and started `now`; returns when it is over (0 without a
+/* Charges a transfer requested at `since` and started `now`; returns when it ends (0 without a
  * limit). */
 double token_bucket_charge(struct token_bucket *b, double since, double now, double bytes);
 
@@ -141,8 +141,8 @@ double token_bucket_charge(struct token_bucket *b, double since, double now, dou
 double token_bucket_delay(const struct token_bucket *b, double now);
 
 /*
- * The loader's own descriptors of the file: one past the page cache, where the file system allows
- * it, and one through it.
+ * The loader's own descriptors of the file: one that bypasses the page cache, where the file system
+ * allows it, and one through it.
  */
 
 struct loader_file {
@@ -152,7 +152,7 @@ struct loader_file {
 };
 
 /* Opens the file of `fd` again. page: 4096 bytes, 4096-aligned, for a trial read. MOE_ERR_IO when
- * it cannot be read either way; errors name `path`. */
+ * neither way can read it; errors name `path`. */
 int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_direct, void *page,
                      struct moe_err *err);
 void loader_file_close(struct loader_file *f);
@@ -160,13 +160,13 @@ void loader_file_close(struct loader_file *f);
 void loader_file_forget(const struct loader_file *f, uint64_t offset, uint64_t n_bytes);
 
 /*
- * Verifies the stored bytes of one request and, if they are compressed, decodes them: in small
- * steps, so that the caller can do something else in between.
+ * Verifies the stored bytes of one request and, if compressed, decodes them in small steps, so that
+ * the caller can do other work in between.
  *
- * A step is CHECK_HASH_BYTES of checksum or one block of a zstd frame: 32 KiB of raw bytes in packs
- * of ours, at most 128 KiB by the format (about 40 and 150 microseconds). Blocks are decoded
- * directly to their place, without a second copy. Checks share nothing: each may be stepped by
- * another thread.
+ * A step is CHECK_HASH_BYTES of checksum or one block of a zstd frame: 32 KiB of raw bytes in our
+ * packs, at most 128 KiB by the format (about 40 and 150 microseconds). Blocks are decoded directly
+ * to their place, without a second copy. Checks share nothing: different threads may step different
+ * checks.
  */
 
 enum {
@@ -179,7 +179,7 @@ struct loader_check {
     struct moe_hasher *hasher;
     ZSTD_DCtx *decoder; /* NULL: no compressed requests */
 
-    /* The present request. */
+    /* The current request. */
     const uint8_t *stored;
     uint64_t stored_bytes, raw_bytes, checksum;
     void *to;
@@ -187,9 +187,9 @@ struct loader_check {
     uint64_t hashed;
     ZSTD_inBuffer in;
     ZSTD_outBuffer out;
-    size_t wanted; /* bytes of input that the decoder asks for next */
+    size_t wanted; /* bytes of input that the decoder wants next */
 
-    /* The outcome. */
+    /* The result. */
     const char *problem; /* NULL: none so far */
     double verify_seconds, decode_seconds;
 };
@@ -198,18 +198,16 @@ struct loader_check {
 int loader_check_open(struct loader_check *c, bool decodes, struct moe_err *err);
 void loader_check_close(struct loader_check *c);
 
-/* Begins with a request whose stored bytes are at `stored`, both borrowed until it is over. Drops
- * what was begun before. */
+/* Begins a request whose stored bytes are at `stored`; borrows both until it is over. Drops the
+ * previous one. */
 void loader_check_begin(struct loader_check *c, const struct moe_load *load, const uint8_t *stored,
                         bool verify);
 bool loader_check_over(const struct loader_check *c);
-/* The next step of one that is not over. */
+/* Does the next step of an unfinished check. */
 void loader_check_step(struct loader_check *c);
 
 /*
- * The loader's state, shared by its files: loader_open.c and loader.c (the interface),
- * loader.c (what happens to a request whose reads are over), loader.c (pieces in and
- * out) and, below these two, loader.c (the states of a request).
+ * The loader's state, shared by loader_open.c and loader.c.
  *
  * A request goes from READING (its pieces are queued, read, tried again) over READY (all reads have
  * ended, well or not) to CHECKING (a job verifies and decodes it) and is FREE again once it is
@@ -225,9 +223,9 @@ struct loader_request {
         REQUEST_READY,
         REQUEST_CHECKING
     } state;
-    uint16_t generation; /* of the handle: an old one must not touch a new request */
-    uint8_t n_rereads;   /* after wrong checksums */
-    bool given_up;       /* cancelled or failed: bytes that still come in do not matter */
+    uint16_t generation; /* the handle's generation: an old handle must not touch a new request */
+    uint8_t n_rereads;   /* reads repeated after wrong checksums */
+    bool given_up;       /* cancelled or failed: bytes that still arrive do not matter */
     int status;          /* why it was given up; else MOE_OK */
     uint32_t n_pieces;   /* in flight */
     uint32_t next;       /* in the free list or among the ready; MOE_LINK_NONE */
@@ -236,7 +234,7 @@ struct loader_request {
     double since;        /* when its reads were queued */
 };
 
-/* A request that is being verified and decoded. */
+/* Verifies and decodes one request. */
 struct loader_job {
     struct loader_check check;
     uint32_t item; /* MOE_LINK_NONE: none */
@@ -244,7 +242,7 @@ struct loader_job {
 
 struct moe_loader {
     struct moe_loader_options options; /* defaults filled in */
-    void *block;                       /* all memory, this struct included */
+    void *block;                       /* all memory, including this struct */
     uint64_t block_bytes;
 
     struct loader_file file;
@@ -252,27 +250,27 @@ struct moe_loader {
     struct loader_backend *backend;
     struct token_bucket bucket;
     struct loader_job *jobs;
-    uint32_t n_jobs, n_busy; /* with a request */
+    uint32_t n_jobs, n_busy; /* jobs with a request */
     struct staging staging;
 
     struct loader_request *requests; /* options.n_requests; a request's number is that of its item
                                         in the links below */
     uint32_t free_request;
-    uint32_t n_requests;              /* under way */
+    uint32_t n_requests;              /* unfinished */
     struct moe_link queue;            /* order of reads */
     struct moe_link model;            /* lockstep: when requests complete */
     uint32_t first_ready, last_ready; /* in the order they became ready */
 
     struct loader_piece *pieces;  /* options.queue_depth */
-    uint32_t *free_pieces;        /* numbers of n_free_pieces of them */
+    uint32_t *free_pieces;        /* the numbers of n_free_pieces pieces */
     struct loader_piece **reaped; /* room for queue_depth */
     uint32_t n_free_pieces, n_at_backend;
-    uint32_t n_put_by; /* PIECE_HELD and PIECE_AGAIN */
+    uint32_t n_put_by; /* pieces in PIECE_HELD and PIECE_AGAIN */
 
     bool held;            /* submitted requests start no reads */
-    double reading_since; /* when the first of the pieces under way was started */
-    double waited;        /* seconds inside moe_loader_wait, without the present call */
-    double waiting_since; /* when the present call began; 0: none */
+    double reading_since; /* when the first of the current pieces started */
+    double waited;        /* seconds inside moe_loader_wait, without the current call */
+    double waiting_since; /* when the current call began; 0: none */
     struct moe_loader_stats stats;
     struct moe_err error;
 };
@@ -293,37 +291,31 @@ static inline double loader_waited(const struct moe_loader *l, double now)
     return l->waited + (l->waiting_since > 0 ? now - l->waiting_since : 0);
 }
 
-/* ---- loader.c ---- */
-
-/* Queues all of a request's reads: it is READING. */
+/* Queues all reads of a request: it becomes READING. */
 void loader_request_read(struct moe_loader *l, uint32_t item, double now);
-/* Its reads are over: it is the last of the READY. */
+/* Appends a request whose reads are over to the READY ones. */
 void loader_request_ready(struct moe_loader *l, uint32_t item);
-/* Takes it out of the READY. */
+/* Removes it from the READY ones. */
 void loader_request_unready(struct moe_loader *l, uint32_t item);
-/* It is FREE, and so is the room for its compressed bytes. */
+/* Frees the request and the room for its compressed bytes. */
 void loader_request_free(struct moe_loader *l, uint32_t item);
 
-/* ---- loader.c ---- */
-
-/* Takes finished reads in, repeats those that should be, starts new ones. Does not wait. */
+/* Reaps finished reads, repeats those that should be, starts new ones. Does not wait. */
 void loader_read_pump(struct moe_loader *l);
-/* Sleeps until loader_read_pump has something to do, or until that time (INFINITY: none). */
+/* Sleeps until loader_read_pump has something to do, or until that time (INFINITY: no limit). */
 void loader_read_sleep(struct moe_loader *l, double until);
 /* Starts no further reads of a request and drops those that have not reached the backend. False:
  * some are still there; the request becomes READY when they are back. */
 bool loader_read_abandon(struct moe_loader *l, uint32_t item);
-/* Waits until the backend has no piece left. */
+/* Waits until the backend has no pieces. */
 void loader_read_drain(struct moe_loader *l);
-
-/* ---- loader.c ---- */
 
 /* Gives up a READY or CHECKING request, which then is not reported. */
 void loader_finish_abandon(struct moe_loader *l, uint32_t item);
-/* Whether a request is to be verified, decoded or reported. */
+/* Whether any request still needs to be verified, decoded or reported. */
 bool loader_finish_pending(const struct moe_loader *l);
-/* Works on ready requests, demands first, for about `seconds`: together with the other computing
- * threads, or the owner alone. Writes at most `max` completions to done[]; returns how many. */
+/* Works on ready requests, demands first, for about `seconds`: with the other computing threads, or
+ * on the owner's only. Writes at most `max` completions to done[]; returns how many. */
 uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
                             double seconds, bool together);
 

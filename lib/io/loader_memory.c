@@ -1,7 +1,7 @@
 /*
  * The backend that serves a file from a copy in memory: with the loader's rate it rehearses a disk
- * or bus faster than this machine's disk. A piece is copied when it starts; in place, nothing is
- * copied and only time passes, as if a device wrote into this memory by itself.
+ * or bus faster than this machine's disk. A piece is copied when it starts; with in_place nothing
+ * is copied and only time passes, as if a device wrote into this memory by itself.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 
@@ -18,7 +18,7 @@ struct copies {
     const uint8_t *copy;
     uint64_t copy_bytes;
     bool in_place;
-    struct loader_piece **over; /* copied, not reaped */
+    struct loader_piece **over; /* copied, not yet reaped */
     uint32_t n_over;
 };
 
@@ -89,15 +89,15 @@ void loader_copy_open(struct loader_backend *b, const void *copy, uint64_t copy_
 
 /*
  * The backend that copies pieces from memory to a GPU, on the copy stream, with a mark after each.
- * Pieces end in the order in which they began. Once the device has failed, every piece ends at
- * once, without its bytes.
+ * Pieces end in the order they began. After a device failure every piece ends at once, without its
+ * bytes.
  */
 
 struct uploads {
     struct loader_backend backend;
     const struct loader_fault *fault;
     struct moe_gpu *gpu;
-    /* A ring of `depth` pieces, n of them in flight from `first` on, and the mark of each. */
+    /* A ring of `depth` pieces, of which n are in flight from `first` on, each with a mark. */
     struct loader_piece **pieces;
     struct moe_gpu_mark **marks;
     uint32_t depth, first, n;
@@ -132,12 +132,12 @@ static uint32_t upload_reap(struct loader_backend *b, struct loader_piece **piec
     return n;
 }
 
-/* May take longer than `seconds`, by one piece at most: those are short. */
+/* May take longer than `seconds`, by one short piece at most. */
 static void upload_wait(struct loader_backend *b, double seconds)
 {
     struct uploads *u = (struct uploads *)b;
     if (u->n > 0)
-        moe_gpu_mark_wait(u->marks[u->first], NULL); /* a failure shows when it is reaped */
+        moe_gpu_mark_wait(u->marks[u->first], NULL); /* reaping reports a failure */
     else
         loader_nap(seconds);
 }

@@ -33,7 +33,7 @@ enum {
                                   polls (estimated, not measured) */
     MAX_REQUESTS = 65535,
     MAX_QUEUE_DEPTH = 256,
-    MAX_THREADS = 32, /* of the pread backend: no disk gains by more */
+    MAX_THREADS = 32, /* of the pread backend: no disk gains from more */
     MAX_PIECE_BYTES = 64 << 20,
     MAX_DECODERS = 8,
 };
@@ -57,7 +57,7 @@ static struct moe_loader_options with_defaults(const struct moe_loader_options *
     if (o.n_decoders > MAX_DECODERS)
         o.n_decoders = MAX_DECODERS;
     if (o.compressed_bytes == 0)
-        o.n_decoders = 1; /* for checksums, which keep up with any disk */
+        o.n_decoders = 1; /* checksums keep up with any disk */
     return o;
 }
 
@@ -82,7 +82,8 @@ static const char *options_problem(const struct moe_loader_options *o)
 
 /* ---- Memory ---- */
 
-/* What a loader is made of. On a counting arena carve only adds up: nothing may be touched. */
+/* The loader's parts in memory. On a counting arena carving only adds up: nothing may be touched.
+ */
 struct parts {
     void *staging; /* first: page-aligned */
     void *page;    /* second: so is this */

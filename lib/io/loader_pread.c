@@ -1,7 +1,7 @@
 /*
  * The pread backend: a few threads that sleep in pread, for systems without io_uring.
  *
- * Pieces pass through two rings under one lock. There is a thread for each read that may be in
+ * Pieces pass through two rings under one lock. There is one thread for each read that may be in
  * flight; they compute nothing, so on a machine with two cores they cost wake-ups, not a core.
  */
 #define _GNU_SOURCE /* pthread_condattr_setclock and pread in C11 mode */
@@ -19,7 +19,7 @@ enum {
     STACK_TOUCHED_BYTES = 16 * 1024, /* measured: 8 to 12 KiB, including glibc's part */
 };
 
-/* Pieces in the order they came; never more than queue_depth. */
+/* Pieces in order of arrival; never more than queue_depth. */
 struct ring {
     struct loader_piece **pieces;
     uint32_t first, n;
@@ -30,7 +30,7 @@ struct preads {
     const struct loader_fault *fault;
     uint32_t queue_depth, n_threads;
     pthread_t *threads;
-    pthread_mutex_t lock; /* of everything below */
+    pthread_mutex_t lock; /* guards everything below */
     pthread_cond_t work, done;
     struct ring waiting, over;
     bool stop;
@@ -141,8 +141,8 @@ static void pread_close(struct loader_backend *b)
     stop_threads((struct preads *)b);
 }
 
-/* Starts as many threads as the system allows, up to the depth; returns the last error. They block
- * all signals, which stay with the program's own threads. */
+/* Starts as many threads as the system allows, up to the depth; returns the last error. The threads
+ * block all signals, which stay with the program's own threads. */
 static int start_threads(struct preads *p)
 {
     pthread_attr_t attr;

@@ -1,12 +1,13 @@
 /*
- * The io_uring backend: reads are submitted and reaped by the loader's owner, no thread is needed.
+ * The io_uring backend: the loader's owner submits and reaps reads; no thread is needed.
  *
- * Plain setup, no polling threads and no registered buffers: those save a fraction of a microsecond
- * of the hundreds that a read takes, and registered buffers count against RLIMIT_MEMLOCK.
+ * Plain setup, without polling threads or registered buffers: these save a fraction of a
+ * microsecond of the hundreds that a read takes, and registered buffers count against
+ * RLIMIT_MEMLOCK.
  *
- * A ring that worked may stop working: a sandbox forbids the call, the kernel lacks memory for
- * good. From then on the owner reads with pread what the kernel has not taken, a piece each time it
- * looks: slow, but the bytes are the same. What the kernel has taken ends by itself.
+ * A working ring may stop working: a sandbox forbids the call, the kernel lacks memory for good.
+ * From then on the owner calls pread for pieces that the kernel has not accepted, one each time it
+ * looks: slow, but the bytes are the same. Pieces that the kernel has accepted end by themselves.
  */
 #define _GNU_SOURCE /* liburing.h */
 #include "io/loader_internal.h"
@@ -25,9 +26,9 @@ struct uring {
     struct loader_backend backend;
     struct io_uring ring;
     const struct loader_fault *fault;
-    struct loader_piece **waiting; /* for the kernel to take them, in order */
+    struct loader_piece **waiting; /* pieces the kernel has not accepted yet, in order */
     uint32_t n_waiting;
-    double refused_since; /* 0: it has not refused the last call */
+    double refused_since; /* 0: the last call was not refused */
     bool *in_use;         /* the ring works */
 };
 
@@ -39,7 +40,7 @@ static void uring_start(struct loader_backend *b, struct loader_piece *piece)
     if (!*u->in_use)
         return;
     /* Never NULL: the ring has an entry for each piece that the loader may start, even if the
-     * kernel has refused all their submissions so far (EAGAIN). */
+     * kernel has refused all submissions so far (EAGAIN). */
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
     if (loader_fault_refuses(piece))
         io_uring_prep_nop(sqe);
@@ -48,15 +49,15 @@ static void uring_start(struct loader_backend *b, struct loader_piece *piece)
     io_uring_sqe_set_data(sqe, piece);
 }
 
-/* The first n of the waiting pieces have gone. */
+/* Removes the first n waiting pieces, which the kernel has accepted. */
 static void take_waiting(struct uring *u, uint32_t n)
 {
     u->n_waiting -= n;
     memmove(u->waiting, u->waiting + n, u->n_waiting * sizeof *u->waiting);
 }
 
-/* After a call of the kernel, which returned `got`: what it has taken, and whether the ring still
- * works. False: it refused for lack of some resource, and may take more later. */
+/* Evaluates `got`, the result of a call of the kernel: what it has accepted, and whether the ring
+ * still works. False: it refused for lack of some resource, and may accept more later. */
 static bool called(struct uring *u, int got)
 {
     uint32_t n_taken = u->n_waiting - io_uring_sq_ready(&u->ring);
@@ -79,7 +80,7 @@ static uint32_t uring_reap(struct loader_backend *b, struct loader_piece **piece
     struct io_uring_cqe *cqe;
     uint32_t n = 0;
     if (*u->in_use && u->n_waiting > 0)
-        called(u, io_uring_submit(&u->ring)); /* those that are refused go with the next call */
+        called(u, io_uring_submit(&u->ring)); /* refused pieces go with the next call */
     while (n < max && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
         struct loader_piece *piece = io_uring_cqe_get_data(cqe);
         loader_fault_apply(piece, cqe->res);
@@ -112,7 +113,7 @@ static void uring_wait(struct loader_backend *b, double seconds)
         got = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &limit, NULL);
     }
     if (!called(u, got))
-        loader_nap(200e-6); /* do not ask in a busy loop */
+        loader_nap(200e-6); /* avoids a busy loop */
 }
 
 static void uring_close(struct loader_backend *b)
@@ -130,7 +131,7 @@ struct loader_backend *loader_uring_carve(struct moe_arena *arena, uint32_t queu
     return &u->backend;
 }
 
-/* A container may allow a ring to be made but not to be used: tries one operation. */
+/* Tries one operation: a container may allow a ring to be created but not used. */
 static int try_ring(struct io_uring *ring)
 {
     struct io_uring_cqe *cqe;

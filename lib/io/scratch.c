@@ -39,7 +39,7 @@ static int write_block(int fd, const char *path, const uint8_t *block, uint64_t 
         if (n < 0 && errno == EINTR)
             continue;
         if (n == 0)
-            errno = EIO; /* a file that takes nothing and says no reason */
+            errno = EIO; /* the file accepts nothing and gives no reason */
         if (n <= 0)
             return fail_errno(path, "write", err);
         block += n;
