@@ -1,7 +1,7 @@
 /*
- * log2 and 2^x by a definition of their own: additions, multiplications and divisions in this
- * order, so that a decision taken by them is the same on every machine. A C library's may differ
- * from another's in the last bit. Compilers turn loops over those in single precision into vectors.
+ * log2 and 2^x by their own definition: additions, multiplications and divisions in this order, so
+ * that decisions based on them are the same on every machine; C libraries differ in the last bit.
+ * Compilers vectorize loops over the single-precision ones.
  */
 #ifndef MOE_CACHE_EXACT_MATH_H
 #define MOE_CACHE_EXACT_MATH_H
@@ -9,13 +9,13 @@
 #include <stdint.h>
 #include <string.h>
 
-/* log2 of a positive normal number, to 3e-7 of it or of 1. */
+/* log2 of a positive normal number, with an error of 3e-7 relative to it or to 1. */
 static inline float moe_exact_log2(float x)
 {
     int32_t bits, exponent;
     float m;
     memcpy(&bits, &x, sizeof bits);
-    exponent = (bits - 0x3f3504f3) >> 23; /* of the power of two nearest by ratio */
+    exponent = (bits - 0x3f3504f3) >> 23; /* exponent of the nearest power of two by ratio */
     bits -= (int32_t)((uint32_t)exponent << 23);
     memcpy(&m, &bits, sizeof m); /* sqrt(1/2) to sqrt(2) */
     /* log2 m = 2 / ln 2 (t + t^3/3 + t^5/5 + ...) */
@@ -24,11 +24,11 @@ static inline float moe_exact_log2(float x)
     return (float)exponent + t * series;
 }
 
-/* 2^x to 2e-7 of it; below -126 that of -126, above 127 that of 127. */
+/* 2^x, relative error 2e-7; x is clamped to -126 and 127. */
 static inline float moe_exact_exp2(float x)
 {
     float limited = x < -126.0f ? -126.0f : x > 127.0f ? 127.0f : x;
-    int32_t whole = (int32_t)(limited + 127.5f) - 127; /* to the nearest */
+    int32_t whole = (int32_t)(limited + 127.5f) - 127; /* the nearest integer */
     int32_t bits = (int32_t)((uint32_t)(whole + 127) << 23);
     float f = limited - (float)whole, power;
     memcpy(&power, &bits, sizeof power);
@@ -39,7 +39,7 @@ static inline float moe_exact_exp2(float x)
     return power * (1.0f + f * series);
 }
 
-/* The same in double precision, to 3e-16 of it or of 1. */
+/* The same in double precision, with an error of 3e-16. */
 static inline double moe_exact_log2_double(double x)
 {
     static const double unit = 2.8853900817779268; /* 2 / ln 2 */
@@ -55,7 +55,7 @@ static inline double moe_exact_log2_double(double x)
     return (double)exponent + t * series;
 }
 
-/* To 3e-16 of it; below -1022 that of -1022, above 1023 that of 1023. */
+/* Relative error 3e-16; x is clamped to -1022 and 1023. */
 static inline double moe_exact_exp2_double(double x)
 {
     double limited = x < -1022 ? -1022 : x > 1023 ? 1023 : x, power, series = 1;

@@ -1,7 +1,7 @@
 /*
- * Followed policies, private to them: the expert with the lowest score of their follower leaves,
- * less what its layer has still to wait until it runs again. Over scored.h, whose bounds of a layer
- * end when its router chooses.
+ * Followed policies (private to policies): evict the expert with the lowest score of their
+ * follower, less the time until its layer runs again. Built on scored.h; a layer's bounds expire
+ * when its router chooses.
  */
 #ifndef MOE_CACHE_FOLLOWED_H
 #define MOE_CACHE_FOLLOWED_H
@@ -10,7 +10,7 @@
 
 struct moe_followed {
     struct moe_scored scored;
-    uint64_t *version; /* [n_layers] of the follower's when the bounds were good */
+    uint64_t *version; /* [n_layers] the follower's version for which the bounds hold */
 };
 
 static inline double moe_followed_part(const struct moe_scored *s, uint32_t key)
@@ -48,7 +48,7 @@ static inline int moe_followed_open(struct moe_policy **out, const struct moe_po
     return status;
 }
 
-/* How long a layer waits, in tokens: above 0, and 1 for the layer at work. */
+/* How long a layer waits, in tokens: above 0, and 1 for the current layer. */
 static inline double moe_followed_wait(const struct moe_scored *s, uint32_t of, uint32_t layer)
 {
     return (double)moe_scored_ahead(s, layer, of) / moe_scored_round(s);

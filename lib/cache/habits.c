@@ -1,3 +1,4 @@
+/* Counts which experts follow which, from token to token. */
 #include "cache/habits.h"
 
 #include <string.h>
@@ -24,7 +25,7 @@ void moe_habits_begin_sequence(struct moe_habits *h)
     memset(h->follows, 0, (uint64_t)h->n_layers * MOE_HABITS_SEQUENCES);
 }
 
-/* A token that used `key` is followed by one that uses `chosen`. */
+/* Counts that a token which used `key` is followed by one that uses `chosen`. */
 static void count_pair(struct moe_habits *h, uint32_t key, const uint32_t *chosen)
 {
     uint16_t *followed = h->followed + (uint64_t)key * h->n_experts;

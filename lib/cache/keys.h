@@ -1,6 +1,6 @@
 /*
- * Lists of keys, private to the policies: every key is in at most one list of a set, the
- * links are two arrays, every operation but a walk takes constant time.
+ * Lists of keys (private to policies): every key is in at most one list of a set. The links are two
+ * arrays; every operation but a walk takes constant time.
  */
 #ifndef MOE_CACHE_KEYS_H
 #define MOE_CACHE_KEYS_H
@@ -15,7 +15,7 @@
 struct moe_keylists {
     uint32_t n_keys, n_lists;
     uint32_t *next, *prev;
-    uint32_t *list_of; /* [n_keys] which list a key is in; n_lists: none */
+    uint32_t *list_of; /* [n_keys] the list a key is in; n_lists: none */
     uint32_t *length;  /* [n_lists] */
 };
 
@@ -82,8 +82,8 @@ static inline int64_t moe_keylists_back(const struct moe_keylists *l, uint32_t l
     return key < l->n_keys ? (int64_t)key : MOE_NO_KEY;
 }
 
-/* The oldest key of a list that may leave. Pinned keys are few (a layer's experts at work), so the
- * walk is short. */
+/* The oldest key of a list that may leave. Pinned keys are few (experts in use), so the walk is
+ * short. */
 static inline int64_t moe_keylists_oldest(const struct moe_keylists *l, uint32_t list,
                                           moe_evictable_fn may, void *ctx)
 {
@@ -94,8 +94,8 @@ static inline int64_t moe_keylists_oldest(const struct moe_keylists *l, uint32_t
 }
 
 /*
- * Unordered set of keys, private to the policies: a dense array, so that a scan or a random draw
- * meets members only; adding and removing take constant time.
+ * Unordered set of keys (private to policies): a dense array, so that a scan or a random draw meets
+ * members only. Adding and removing take constant time.
  */
 
 struct moe_keyset {
@@ -110,7 +110,7 @@ static inline void moe_keyset_release(struct moe_keyset *s)
     free(s->place);
 }
 
-/* `s` is zeroed; keys will be 0..n_keys-1. Released also after a failure. */
+/* `s` is zeroed; keys will be 0..n_keys-1. Release also after a failure. */
 static inline int moe_keyset_init(struct moe_keyset *s, uint32_t n_keys, struct moe_err *err)
 {
     s->keys = moe_alloc(n_keys, sizeof *s->keys, err);
@@ -118,14 +118,14 @@ static inline int moe_keyset_init(struct moe_keyset *s, uint32_t n_keys, struct 
     return s->keys && s->place ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-/* An absent key becomes a member. */
+/* Adds an absent key. */
 static inline void moe_keyset_add(struct moe_keyset *s, uint32_t key)
 {
     s->place[key] = s->n;
     s->keys[s->n++] = key;
 }
 
-/* A member leaves; the last one takes its place. */
+/* Removes a member; the last one takes its place. */
 static inline void moe_keyset_remove(struct moe_keyset *s, uint32_t key)
 {
     uint32_t last = s->keys[--s->n];

@@ -1,3 +1,4 @@
+/* The order in which loads move over a channel, and a model of the time they take. */
 #include "cache/link.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ static bool more_urgent(const struct moe_link_item *a, const struct moe_link_ite
     return a->order < b->order;
 }
 
-/* After `before`, which is MOE_LINK_NONE for the front. */
+/* Inserts after `before`, which is MOE_LINK_NONE for the front. */
 static void list_insert(struct moe_link *l, struct moe_link_list *list, uint32_t before,
                         uint32_t item)
 {
@@ -67,7 +68,7 @@ static void enqueue(struct moe_link *l, uint32_t item)
     l->items[item].state = MOE_LINK_QUEUED;
 }
 
-/* With a NaN the order would depend on the path of comparisons. */
+/* Replaces a NaN: with it the order would depend on the path of comparisons. */
 static float sane_score(float score)
 {
     return isnan(score) ? -INFINITY : score;
@@ -141,7 +142,7 @@ static bool may_join(const struct moe_link *l, uint32_t n_pieces, enum moe_load_
                                                                     : c->prefetches_in_flight);
 }
 
-/* The pieces that would start at once now, and what they take together. */
+/* The pieces that would start now, and the time they take together. */
 static double next_pieces(const struct moe_link *l, uint32_t *n_pieces)
 {
     double seconds = 0;
@@ -189,7 +190,7 @@ static void end_pieces(struct moe_link *l)
     }
 }
 
-/* The link works until the clock would show `until`, or until an item has arrived. */
+/* Runs the link until the clock would show `until`, or until an item has arrived. */
 static void run(struct moe_link *l, double until, bool to_arrival)
 {
     if (!l->busy && l->free_at < l->clock)
@@ -212,7 +213,7 @@ static bool is_here(const struct moe_link *l)
     return l->arrived.first != MOE_LINK_NONE && l->items[l->arrived.first].arrived_at <= l->clock;
 }
 
-/* The thread handles what it owes; the link works meanwhile. */
+/* Lets the thread do the handling it owes while the link works. */
 static void pay(struct moe_link *l)
 {
     double seconds = l->owed;
@@ -224,7 +225,7 @@ static void pay(struct moe_link *l)
     }
 }
 
-/* When computing that takes so long by itself is over: it is slower while pieces move. */
+/* When computing of `seconds` ends: it is slower while pieces move. */
 static double end_of_computing(struct moe_link *l, double seconds)
 {
     double slowdown = l->costs.slowdown > 1 ? l->costs.slowdown : 1;

@@ -1,3 +1,4 @@
+/* The table of cache policies. */
 #include "cache/policy.h"
 
 #include <stddef.h>

@@ -1,10 +1,10 @@
 /*
  * Cache policies: which expert should leave a full pool.
  *
- * Pure bookkeeping, no memory of experts, no clock but the order of calls: the runner and the
- * simulator drive the same code. A policy watches one domain, a set of slots of one size class
- * (all layers together, or one layer each: the allocation decides). Keys are layer * n_experts +
- * expert. A policy is one file and one entry of a table (policy.c).
+ * Pure bookkeeping: no memory of experts, no clock but the order of calls; the runner and the
+ * simulator drive the same code. A policy watches one domain, a set of slots of one size class (all
+ * layers together, or one layer each: the allocation decides). Keys are layer * n_experts + expert.
+ * A policy is one file and one entry of a table (policy.c).
  *
  * The protocol, once the router has chosen (Fate 4.1: lists change only then):
  *   hit:  use(key)
@@ -12,14 +12,14 @@
  * A prefetched expert is in staging, outside every policy; when the router chooses it, it is a miss
  * to the policy, only that nothing is loaded. So wrong predictions never reach a policy.
  *
- * Policies with needs_usage judge by the scheduler's record of use, which must have an
- * activation before the policy hears of it. Those with `follow` judge by what they keep of all that
- * routers choose; the scheduler opens it beside the record and tells it of each layer's choices
- * before the first call about them.
+ * Policies with needs_usage judge by the scheduler's record of use, which must have an activation
+ * before the policy is told of it. Those with `follow` judge by their own record of all router
+ * choices; the scheduler opens it beside the record of use and adds each layer's choices before the
+ * first call about them.
  *
  * Sources: ARC: Megiddo and Modha, FAST 2003, fig. 4; its use per layer: Fate 4.4. edgemoe: EdgeMoE
  * III-C2; hobbit: HOBBIT 3.4; infinity: MoE-Infinity, arXiv 2401.14361; lrfu: Lee et al., IEEE
- * Transactions on Computers 50(12), 2001; transition, learned: of this project.
+ * Transactions on Computers 50(12), 2001; transition, learned: this project's own.
  */
 #ifndef MOE_CACHE_POLICY_H
 #define MOE_CACHE_POLICY_H
@@ -33,7 +33,7 @@
 
 enum { MOE_NO_KEY = -1 };
 
-/* The parts of the priority of `hobbit` (HOBBIT 3.4, equation 3), each with a weight. */
+/* The weighted parts of `hobbit`'s priority (HOBBIT 3.4, equation 3). */
 enum moe_hobbit_weight {
     MOE_WEIGHT_LRU = 0,
     MOE_WEIGHT_LFU,
@@ -45,26 +45,25 @@ enum moe_hobbit_weight {
 struct moe_policy_params {
     uint32_t n_keys;   /* keys are 0..n_keys-1 */
     uint32_t capacity; /* slots of the domain, at least 1 */
-    uint64_t seed;     /* of `random` */
-    /* The record of use, for policies that judge by it; borrowed for the policy's life. NULL: there
-     * is none. */
+    uint64_t seed;     /* for `random` */
+    /* The record of use; borrowed for the policy's life. NULL: none. */
     const struct moe_usage *usage;
-    const double *weights; /* [MOE_HOBBIT_WEIGHTS] of `hobbit`: lru, lfu, lhu, fld; NULL: its
-                              defaults */
-    double half_life;      /* of `lrfu`, in tokens; 0: its default */
+    const double
+        *weights;     /* [MOE_HOBBIT_WEIGHTS] of `hobbit`: lru, lfu, lhu, fld; NULL: its defaults */
+    double half_life; /* of `lrfu`, in tokens; 0: its default */
 };
 
-/* Whether a key may leave now (it is not pinned by a computation). */
+/* Whether a key may leave now (no computation has pinned it). */
 typedef bool (*moe_evictable_fn)(void *ctx, uint32_t key);
 
 struct moe_policy;
 
 struct moe_policy_ops {
     const char *name;
-    const char *describe; /* what a full cache does, one line */
+    const char *describe; /* one line: what a full cache does */
     bool needs_usage;     /* does not open without params->usage */
-    /* Carves what the policy keeps of all choices (moe_policy_follow), itself first, and begins it;
-     * NULL of an arena that only counts. NULL instead: it keeps nothing. */
+    /* Carves and begins the policy's own record of all choices (moe_policy_follow), itself first;
+     * NULL from an arena that only counts. A NULL pointer here: it keeps none. */
     struct moe_follower *(*follow)(struct moe_arena *arena,
                                    const struct moe_follower_params *params);
     int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
@@ -74,7 +73,7 @@ struct moe_policy_ops {
     void (*miss)(struct moe_policy *p, uint32_t key);  /* ... an absent one; may be NULL */
     void (*admit)(struct moe_policy *p, uint32_t key); /* an absent key becomes resident */
     void (*drop)(struct moe_policy *p, uint32_t key);  /* a resident key leaves */
-    /* The resident key that should leave for `incoming` (or for anything: MOE_NO_KEY), among those
+    /* The resident key that should leave for `incoming` (MOE_NO_KEY: for anything), among those
      * that may; MOE_NO_KEY when none may. Changes nothing but a random generator. */
     int64_t (*victim)(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx);
 };
@@ -86,9 +85,9 @@ struct moe_policy {
 
 const struct moe_policy_ops *moe_policy_find(const char *name); /* NULL: unknown */
 const struct moe_policy_ops *moe_policy_at(int i);              /* NULL past the end */
-/* Opens what the policy keeps of all choices, where it does, as that of the record. */
+/* Opens the policy's own record of choices, if it keeps one, as part of the record of use. */
 int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, struct moe_err *err);
-/* Bytes that this takes; ops NULL: none. */
+/* The bytes of that record; ops NULL: none. */
 uint64_t moe_policy_follow_bytes(const struct moe_policy_ops *ops,
                                  const struct moe_follower_params *params);
 

@@ -1,7 +1,7 @@
 /*
- * arc: adaptive replacement (Megiddo and Modha, FAST 2003, fig. 4). T1 holds what was asked for
- * once lately, T2 more than once; B1 and B2 remember what left them. A miss that B1 remembers says
- * T1 was too small and raises its target, one that B2 remembers lowers it.
+ * arc: adaptive replacement (Megiddo and Modha, FAST 2003, fig. 4). T1 holds keys requested once
+ * lately, T2 those requested more than once; B1 and B2 remember what left them. A miss that B1
+ * remembers means T1 was too small and raises its target; one that B2 remembers lowers it.
  *
  * The paper's single routine is spread over the protocol's calls: miss adapts the target (cases II
  * and III), victim is REPLACE's choice, drop makes the ghost, admit files the newcomer and trims
@@ -16,7 +16,7 @@ struct arc {
     struct moe_policy base;
     struct moe_keylists lists;
     uint32_t capacity;
-    double target; /* of T1's length, 0..capacity */
+    double target; /* T1's target length, 0..capacity */
 };
 
 static void close_arc(struct moe_policy *p)

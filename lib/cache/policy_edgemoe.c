@@ -1,26 +1,27 @@
 /*
- * edgemoe: the smallest f/d leaves (EdgeMoE III-C2): f counts how often an expert was used, d the
- * layers until its layer i runs again, 1 for the next one and S, all layers, for the layer I at
- * work. So what is used seldom and not soon leaves first.
+ * edgemoe: evicts the smallest f/d (EdgeMoE III-C2): f counts how often an expert was used; d is
+ * the number of layers until its layer i runs again, 1 for the next one and S, all layers, for the
+ * current layer I. Experts that are used seldom and not soon leave first.
  *
- * The paper's text wants just that ("those whose layers are farther away from the current block"),
- * but it prints the denominator (S - i + I) mod S, which is the layers since i ran: read literally
- * it protects the layers just run, and gives up those about to run. edgemoe-literal does so, for
- * comparison. Both count a remainder of 0 as S: a division by 0 orders nothing, and a cache of one
- * layer, where every key has it, is ordered by frequency alone.
+ * The paper's text says just that ("those whose layers are farther away from the current block"),
+ * but prints the denominator (S - i + I) mod S, the layers since i ran: read literally it protects
+ * the layers just run and gives up those about to run. edgemoe-literal does so, for comparison.
+ * Both count a remainder of 0 as S: a division by 0 orders nothing, and a cache of one layer, where
+ * every key has it, is ordered by frequency.
  *
- * S are the MoE layers of the decoder, and i and I are counted among them; while an encoder is at
- * work I is the one before the decoder's first. "For the experts within the encoder, we set the
- * frequency to 0. The reason is these experts are loaded only once": they leave before all others,
- * also before those of the decoder that were never used. The formula makes all of them equal; of
- * these the text above decides, "those whose layers are farther away" leave first: layers that have
- * run for this source, which run again no sooner than for the next one, the last layer first; then
- * layers to come, the last one first. Both policies do so: what is printed says nothing else.
+ * S is the number of MoE layers of the decoder, and i and I are counted among them; while an
+ * encoder runs, I is the one before the decoder's first. "For the experts within the encoder, we
+ * set the frequency to 0. The reason is these experts are loaded only once": they leave before all
+ * others, also before those of the decoder that were never used. The formula makes them all equal,
+ * so the text above decides between them, "those whose layers are farther away" first: layers that
+ * have run for this source, which run again no sooner than for the next one, the last layer first;
+ * then layers still to run, the last one first. Both policies do so, since the printed formula says
+ * nothing else.
  */
 #include "cache/scored.h"
 
-/* Below every f/d: an expert of the encoder, by the layers until it runs, for this source or else
- * for the next one. */
+/* A score below every f/d, for an encoder's expert: ordered by the layers until it runs, for this
+ * source or else for the next one. */
 static double of_encoder(const struct moe_scored *s, uint32_t of, uint32_t layer)
 {
     double ahead = (double)of - layer;
@@ -54,7 +55,7 @@ static double by_layers_gone(const struct moe_scored *s, double f, uint32_t of, 
     uint32_t n_encoder = s->usage->n_encoder;
     if (of < n_encoder)
         return of_encoder(s, of, layer);
-    /* A layer before the decoder's first is its last, of the token before. */
+    /* Before the decoder's first layer, the current one is its last, of the previous token. */
     uint32_t at = layer < n_encoder ? s->usage->n_layers - 1 : layer;
     return f / moe_scored_ahead(s, of, at);
 }

@@ -1,14 +1,14 @@
 /*
- * hobbit: the lowest priority leaves (HOBBIT 3.4, equation 3): a weighted sum of how lately, how
+ * hobbit: evicts the lowest priority (HOBBIT 3.4, equation 3): a weighted sum of how lately, how
  * often and how often at high precision the sequence used an expert, and how soon its layer runs:
  *
  *     p = w_lru R/T + w_lfu F/T + w_lhu H/T + w_fld (1 - ((l_t - l_i + l_n) % l_n) / l_n)
  *
- * l_n are the layers of the decoder; an expert of an encoder that has run for this source leaves
- * before all others: nothing of it will be used before the records start afresh.
+ * l_n counts the layers of the decoder; an encoder's expert that has run for this source leaves
+ * before all others, since nothing uses it before the records are reset.
  *
- * Records start afresh with each sequence. The paper finds its weights on calibration texts and
- * states none; the default is four equal ones.
+ * Each sequence resets the records. The paper finds its weights on calibration texts and prints
+ * none; the default is four equal ones.
  */
 #include "cache/scored.h"
 

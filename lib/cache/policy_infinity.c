@@ -1,13 +1,12 @@
 /*
- * infinity: what this sequence has seldom chosen leaves, of late layers first (MoE-Infinity,
- * arXiv 2401.14361, its cache): the lowest
+ * infinity: evicts what this sequence has seldom chosen, late layers first (MoE-Infinity, arXiv
+ * 2401.14361, its cache): the lowest
  *
  *     p = (n[l][e] / sum over e of n[l][e] + epsilon) (1 - l / L)
  *
- * An encoder's expert that has run for this source does not come back to the sequence: p is 0.
- *
- * n being the sequence's activation matrix: the tokens of layer l that chose expert e so far. Early
- * layers count for more because predictions reach late ones.
+ * where n is the sequence's activation matrix: the tokens that chose expert e in layer l so far.
+ * Early layers count more because predictions reach late ones. An encoder's expert that has run for
+ * this source does not return in this sequence: its p is 0.
  */
 #include "cache/scored.h"
 
@@ -29,7 +28,7 @@ static double ratio(const struct moe_scored *s, double count, uint32_t of, uint3
     const struct moe_usage *u = s->usage;
     if (!moe_scored_returns(s, layer, of))
         return 0;
-    /* Layers beyond the one at work have not seen the tokens of this pass. */
+    /* Layers after the current one have not seen the tokens of this pass. */
     uint32_t tokens = of > layer ? u->token - u->pass : u->token;
     double share = tokens ? count / ((double)tokens * u->top_k) : 0;
     return (share + EPSILON) * (1 - (double)of / u->n_layers);

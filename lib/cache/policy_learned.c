@@ -1,29 +1,29 @@
 /*
- * learned: what is least likely to be used within the next two tokens leaves. How likely that is, a
- * logistic regression says, one for all layers, which learns from the choices as they come and
+ * learned: evicts the expert least likely to be used within the next two tokens. The likelihood
+ * comes from one logistic regression for all layers, which learns from the choices as they come and
  * knows no other text or model: the lowest
  *
  *     z(e) - w/2
  *
- * z is a weighted sum. Its terms, for each expert of the layer whose router has chosen:
+ * z is a weighted sum with these terms, for each expert of the layer whose router has chosen:
  *
- *   - ln of its share of the last tokens' choices, fading with half-lives of 2, 8, 32 tokens and
- *     not at all, over that of an expert chosen at random: (m + k/2E) / (n + 1/2) E/k, m being the
- *     faded uses and n the faded tokens
+ *   - ln of its share of the recent choices, fading with half-lives of 2, 8, 32 tokens and not at
+ *     all, over the share of a random expert: (m + k/2E) / (n + 1/2) E/k, where m counts the faded
+ *     uses and n the faded tokens
  *   - whether it has just been chosen
- *   - ln of how much oftener than in the mean it is used next, by what followed what (habits.h)
+ *   - ln of how much oftener than on average it is used next, by what followed what (habits.h)
  *   - 1
  *
- * w is the wait until its layer runs again, in tokens. z begins as the second of these less 2: what
- * lrfu goes by. Each layer's every third token is an example, an expert that was used before then
- * by an expert; its label is known two tokens later. The pass after takes one Newton step: the sums
- * of gradients and curvatures of past examples fade by 1% a pass and never fall below a prior of
- * 300, so that early examples and single ones move little.
+ * w is the wait until its layer runs again, in tokens. The weights begin such that z is the second
+ * of these terms less 2, which orders as lrfu does. Every third token of a layer is an example: one
+ * for each expert that was used before; its label is known two tokens later. The next pass takes
+ * one Newton step: the sums of gradients and curvatures of past examples fade by 1% a pass and
+ * never fall below a prior of 300, so that early and single examples move little.
  *
- * Of texts side by side each has its own examples: the next two tokens are its own, and of what has
- * just been chosen its row is meant. An expert's score is z at the mean of these terms over the
- * texts in the pass. Uses fade by tokens of all texts together, since they share the cache. Who
- * ends beside others is not known: an example of it is labelled by the text that takes its number,
+ * With texts side by side, each has its own examples: the next two tokens are its own, and "just
+ * chosen" refers to its row. An expert's score is z at the mean of these terms over the texts in
+ * the pass. Uses fade by tokens of all texts together, since they share the cache. The end of one
+ * text beside others is not visible: an example is then labelled by the text that takes its number,
  * or given up after 256 tokens of others.
  *
  * More half-lives (1, 4, 16, 64), the time since the last use and the number of tokens seen were
@@ -41,16 +41,16 @@ enum {
     N_TERMS,
     HORIZON = 2, /* tokens */
     STRIDE = 3,  /* tokens from example to example, above HORIZON: one waits at a time */
-    PATIENCE = 4 * MOE_HABITS_SEQUENCES, /* tokens after which an example's text has ended */
+    PATIENCE = 4 * MOE_HABITS_SEQUENCES, /* tokens after which an example's text counts as ended */
 };
 
-/* Of a use's worth, from token to token: 2^(-1/2), 2^(-1/8), 2^(-1/32), 1. */
+/* What remains of a use's worth from token to token: 2^(-1/2), 2^(-1/8), 2^(-1/32), 1. */
 static const float KEEPS[N_MEANS] = {0.707106781f, 0.917004043f, 0.978572062f, 1};
-static const float LEAST = 0x1p-100f; /* so that nothing becomes too small to be a normal number */
+static const float LEAST = 0x1p-100f; /* keeps everything a normal number */
 static const float LN_2 = 0.693147181f, LOG2_E = 1.44269504f;
-static const float NEVER = -1000; /* below every logit: what was never used leaves first */
+static const float NEVER = -1000; /* below every logit: experts never used leave first */
 static const double PRIOR = 300, REMEMBERS = 0.99;
-static const double IMPATIENCE = 0.5; /* of a logit, for a token's wait */
+static const double IMPATIENCE = 0.5; /* of a logit, for each token of waiting */
 
 struct learned {
     struct moe_follower base;
@@ -59,24 +59,25 @@ struct learned {
     float *tokens; /* [layer][N_MEANS] n */
     /* [layer] the example that waits for its label: [N_TERMS][n_experts] */
     float *example;
-    uint8_t *label; /* [layer][n_experts] of it */
-    uint8_t *known; /* [layer][n_experts] of it: used before then */
-    uint8_t *waits; /* [n_layers] tokens of its text that it has waited, from 1 on; 0: none waits */
+    uint8_t *label; /* [layer][n_experts] its labels */
+    uint8_t *known; /* [layer][n_experts] whether the expert had been used before */
+    uint8_t *waits; /* [n_layers] tokens of its text that the example has waited, from 1 on; 0: none
+                       waits */
     uint32_t *text; /* [n_layers] its sequence */
-    uint32_t *began; /* [n_layers] habits.runs when the last one began */
+    uint32_t *began; /* [n_layers] habits.runs when the last example began */
     uint8_t *used;   /* [layer][n_experts] ever */
     float *terms;    /* [N_TERMS][n_experts] scratch: a layer's, to be scored */
     float *logits;   /* [n_experts] scratch */
     float weights[N_TERMS];
     double curvature[N_TERMS][N_TERMS], gradient[N_TERMS]; /* of examples */
     double exact[N_TERMS];                                 /* the weights */
-    uint32_t layer;                                        /* whose router chose last */
+    uint32_t layer;                                        /* the layer whose router chose last */
     bool learns;                                           /* an example came since the last step */
 };
 
 /* ---- The regression ---- */
 
-/* One Newton step: curvature * step = gradient, by Cholesky's decomposition without roots. */
+/* Takes one Newton step: curvature * step = gradient, by Cholesky's decomposition without roots. */
 static void step(struct learned *t)
 {
     double lower[N_TERMS][N_TERMS], diagonal[N_TERMS], x[N_TERMS];
@@ -120,7 +121,7 @@ static void weigh(const struct learned *t, const float *terms, float *logits)
             logits[e] += t->weights[i] * terms[i * n + e];
 }
 
-/* Adds the layer's example, whose labels have come. */
+/* Adds the layer's example, whose labels are complete. */
 static void learn(struct learned *t, uint32_t layer)
 {
     uint32_t n = t->habits.n_experts;
@@ -165,7 +166,7 @@ static void make_terms(struct learned *t, const struct moe_choices *c, float *te
     }
 }
 
-/* Takes in one row's choices, which label the example that waits, if it is of their text. */
+/* Adds one row's choices, which label the waiting example if it belongs to their text. */
 static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const uint32_t *chosen)
 {
     uint32_t n = t->habits.n_experts, top_k = t->habits.top_k;
@@ -213,7 +214,7 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
         const struct moe_choices row = {layer, 1, c->chosen + (uint64_t)i * t->habits.top_k,
                                         c->sequences ? c->sequences + i : NULL};
         take_row(t, layer, row.sequences ? *row.sequences : 0, row.chosen);
-        /* Layers take turns (follow), so that each token is an example in some. */
+        /* Layers take turns (follow), so that each token is an example in some layer. */
         uint32_t since = t->habits.runs[layer] - t->began[layer];
         if (since >= STRIDE && (!t->waits[layer] || since > PATIENCE))
             begin_example(t, &row);
@@ -226,7 +227,7 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
     f->version[layer]++;
 }
 
-/* Examples of the text before have no next token. */
+/* Drops examples of the previous text, which have no next token. */
 static void begin_sequence(struct moe_follower *f)
 {
     struct learned *t = (struct learned *)f;

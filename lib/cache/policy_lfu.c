@@ -1,10 +1,11 @@
 /*
- * lfu: the least frequently used leaves; among equals the least recently used, then the lower key.
+ * lfu: evicts the least frequently used expert; among equals the least recently used, then the
+ * lower key.
  *
- * All uses count, also those before an expert was admitted and while it was absent: of the sequence
- * under way, or, where records are kept from one sequence to the next, of all so far ("sequence
- * level" and "model level" in HOBBIT 3.4 and 5.5.3). The same as hobbit (policy_hobbit.c) with the
- * weights 0, 1, 0, 0.
+ * All uses count, also those before an expert was admitted and while it was absent: those of the
+ * current sequence or, where records are kept from one sequence to the next, of all so far
+ * ("sequence level" and "model level" in HOBBIT 3.4 and 5.5.3). The same as hobbit
+ * (policy_hobbit.c) with the weights 0, 1, 0, 0.
  */
 #include "cache/scored.h"
 

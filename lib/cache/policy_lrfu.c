@@ -1,20 +1,22 @@
 /*
- * lrfu: the lowest combined recency and frequency leaves (Lee et al., IEEE Transactions on
- * Computers 50(12), 2001): a use is worth 1 and halves with each half-life; C is what all uses are
- * still worth, those before an eviction included. A short half-life orders as lru does, an infinite
- * one as an lfu that forgets nothing. Decisions are the same on every machine (exact_math.h).
+ * lrfu: evicts the lowest combined recency and frequency (Lee et al., IEEE Transactions on
+ * Computers 50(12), 2001): a use is worth 1 and halves with each half-life; C is the remaining
+ * worth of all uses, including those before an eviction. A short half-life orders as lru does, an
+ * infinite one as an lfu that forgets nothing. Decisions are the same on every machine
+ * (exact_math.h).
  *
  * Each layer has its own time, the tokens up to its router's last choice: otherwise the layers
  * about to run, whose last uses are nearly a token ago, would always look older than those just
  * run. Until a layer runs again its experts fade further, by d/S of a token (policy_edgemoe.c), so
- * that of equal ones the one that is needed first stays; S are the layers of the decoder, and what
- * an encoder has used for a source is worth nothing until the next one. Uses by the tokens of one
- * pass count as spread evenly over them.
+ * that among equals the one needed first stays; S counts the layers of the decoder, and an
+ * encoder's uses for a source are worth nothing until the next one. Uses by the tokens of one pass
+ * count as spread evenly over them.
  *
- * The half-life does not follow the ratio of cache to demand. On replayed traces (tests/tools/
- * replay_trace) the best one grows with the cache, from 4 to 20 tokens at half a token's demand to
- * 12 to 32 at six, by model; but choosing it by the ratio alone gains less than 0.2 points of hit
- * rate over one for all, since models disagree more than sizes do (tests/bench/CACHES.md).
+ * The half-life does not follow the ratio of cache to demand. On replayed traces
+ * (tests/tools/replay_trace) the best one grows with the cache, from 4 to 20 tokens at half a
+ * token's demand to 12 to 32 at six, by model; but choosing it by the ratio gains less than 0.2
+ * points of hit rate over one for all, since models disagree more than sizes do
+ * (tests/bench/CACHES.md).
  */
 #include <math.h>
 
@@ -26,8 +28,8 @@ static const double DEFAULT_HALF_LIFE = 12; /* tokens */
 struct lrfu {
     struct moe_scored scored;
     double half_life; /* tokens */
-    double *value;    /* [n_keys] log2 of C, brought to time 0: only uses change it */
-    uint64_t *seen;   /* [n_keys] the part of usage->frequency that is in `value` */
+    double *value;    /* [n_keys] log2 of C, brought to time 0: it changes only with uses */
+    uint64_t *seen;   /* [n_keys] the part of usage->frequency already in `value` */
     uint64_t *time;   /* [n_layers] usage->tokens when the layer's router chose last */
 };
 
@@ -41,7 +43,7 @@ static void close_lrfu(struct moe_policy *p)
     free(f);
 }
 
-/* Allocates the records and begins them: uses before opening, a profile's, count nothing. */
+/* Allocates and begins the records: uses before opening, from a profile, do not count. */
 static int begin(struct lrfu *f, uint32_t n_keys, struct moe_err *err)
 {
     const struct moe_usage *u = f->scored.usage;
@@ -81,7 +83,7 @@ static int open_lrfu(struct moe_policy **out, const struct moe_policy_params *pa
     return status;
 }
 
-/* The router asked for a key, resident or not. */
+/* Handles a router's choice of a key, resident or not. */
 static void ask(struct moe_policy *p, uint32_t key)
 {
     struct lrfu *f = (struct lrfu *)p;
@@ -90,11 +92,11 @@ static void ask(struct moe_policy *p, uint32_t key)
     uint64_t uses = u->frequency[key] - f->seen[key];
     f->seen[key] = u->frequency[key];
     f->time[layer] = u->tokens;
-    if (uses > u->pass) /* some were noted without a call, as those of a profile that comes late */
+    if (uses > u->pass) /* some were noted without a call, as those of a late profile */
         uses = u->pass;
     if (uses == 0)
         return;
-    /* A use by each of the n tokens would be worth 1 + 2^(-1/h) + ... + 2^(-(n-1)/h). */
+    /* One use by each of the n tokens is worth 1 + 2^(-1/h) + ... + 2^(-(n-1)/h). */
     double h = f->half_life, now = (double)u->tokens / h, n = u->pass;
     double whole = (1 - moe_exact_exp2_double(-n / h)) / (1 - moe_exact_exp2_double(-1 / h));
     double before = moe_exact_exp2_double(f->value[key] - now);

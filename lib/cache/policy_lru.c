@@ -1,6 +1,6 @@
 /*
  * Policies that keep one list: lru (a use moves to the front), fifo (it does not), pinned (nothing
- * ever leaves: what was admitted first stays, later experts pass through).
+ * ever leaves: the first experts stay, later ones pass through).
  */
 #include "cache/keys.h"
 

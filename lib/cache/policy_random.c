@@ -1,6 +1,5 @@
 /*
- * random: evicts any resident expert, all equally likely. The baseline that every policy should
- * beat.
+ * random: evicts any resident expert, all equally likely. The baseline for every other policy.
  */
 #include "cache/keys.h"
 #include "cache/policy.h"
@@ -51,7 +50,7 @@ static void drop(struct moe_policy *p, uint32_t key)
     moe_keyset_remove(&((struct random_policy *)p)->resident, key);
 }
 
-/* Starts at a random resident and walks on over those that may not leave. */
+/* Starts at a random resident and skips those that may not leave. */
 static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     struct random_policy *r = (struct random_policy *)p;

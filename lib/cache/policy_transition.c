@@ -1,22 +1,23 @@
 /*
- * transition: of what was used lately and often, what the token under way is not usually followed
- * by leaves: the lowest
+ * transition: keeps what was used lately and often and what usually follows the current token:
+ * evicts the lowest
  *
  *     log2 C(e) - w/8 + log2 ratio(e)
  *
- * C(e) is what all uses of e are still worth (policy_lrfu.c), each half as much after 8 tokens; w
- * the wait until e's layer runs again, in tokens: from 1/S to 1, S being the layers of the decoder;
- * ratio how much oftener than in the mean the token after this one uses e, by what followed what
- * the router has just chosen (habits.h). Nothing is learnt but these counts. Each layer has its own
- * time, the tokens that its router has chosen for.
+ * C(e) is the remaining worth of all uses of e (policy_lrfu.c), with a half-life of 8 tokens; w the
+ * wait until e's layer runs again, in tokens: from 1/S to 1, S counting the layers of the decoder;
+ * ratio how much oftener than on average the next token uses e, given the router's latest choice
+ * (habits.h). Nothing is learnt but these counts. Each layer has its own time, the tokens that its
+ * router has chosen for.
  */
 #include "cache/exact_math.h"
 #include "cache/followed.h"
 #include "cache/habits.h"
 
-static const float KEEPS = 0.917004043f; /* of a use's worth, from token to token: 2^(-1/8) */
-static const double HALF_LIFE = 8;       /* tokens */
-static const float LEAST = 0x1p-100f;    /* of a use's worth: what was never used has it too */
+static const float KEEPS =
+    0.917004043f;                  /* what remains of a use's worth from token to token: 2^(-1/8) */
+static const double HALF_LIFE = 8; /* tokens */
+static const float LEAST = 0x1p-100f; /* the least worth of uses, also of experts never used */
 
 struct transition {
     struct moe_follower base;

@@ -1,13 +1,12 @@
 /*
- * Scored policies, private to them: every resident key has a score that follows from the record of
- * use, and the lowest leaves; among equals the least recently used, then the lower key. Scores
- * change with every layer, so that keys are not kept in order.
+ * Scored policies (private to policies): every resident key has a score that follows from the
+ * record of use; the lowest leaves, among equals the least recently used, then the lower key.
+ * Scores change with every layer, so keys are not kept in order.
  *
- * A score follows from the key's own part of it, which changes with uses alone, and from its layer;
- * it never falls when the part grows. So each layer keeps a bound, no more than the part of any
- * resident of it, and only layers whose bound scores low enough are searched for a
- * victim.
- * Parts fall only in uses that the policy is told of, and where a new sequence resets the records.
+ * A score depends on the key's own part, which changes only with uses, and on its layer; it never
+ * falls when the part grows. So each layer keeps a bound, at most the part of any of its residents,
+ * and only layers whose bound scores low enough are searched for a victim. Parts fall only in uses
+ * that the policy is told of, and where a new sequence resets the records.
  */
 #ifndef MOE_CACHE_SCORED_H
 #define MOE_CACHE_SCORED_H
@@ -21,7 +20,7 @@
 struct moe_scored;
 /* A key's own part of its score. */
 typedef double (*moe_scored_part_fn)(const struct moe_scored *s, uint32_t key);
-/* The score of a part in layer `of` while `layer` is at work. */
+/* The score of a part in layer `of` while `layer` is running. */
 typedef double (*moe_scored_score_fn)(const struct moe_scored *s, double part, uint32_t of,
                                       uint32_t layer);
 
@@ -29,11 +28,11 @@ struct moe_scored {
     struct moe_policy base;
     const struct moe_usage *usage;
     moe_scored_part_fn part_of;
-    uint32_t *keys;     /* [n_layers][n_experts] a layer's residents first, in no order */
+    uint32_t *keys;     /* [n_layers][n_experts] a layer's residents first, unordered */
     uint32_t *place;    /* [n_keys] a resident's index in keys */
     uint32_t *n;        /* [n_layers] residents */
     double *bound;      /* [n_layers] */
-    uint64_t sequences; /* of the usage when the bounds were good */
+    uint64_t sequences; /* the record's `sequences` for which the bounds hold */
 };
 
 static inline void moe_scored_release(struct moe_scored *s)
@@ -52,8 +51,8 @@ static inline void moe_scored_unbind(struct moe_scored *s)
     s->sequences = s->usage->sequences;
 }
 
-/* `s` is zeroed; keys are those of the record of use. MOE_ERR_USAGE: there is none to judge by.
- * Released also after a failure. */
+/* `s` is zeroed; keys are those of the record of use. MOE_ERR_USAGE: there is no record. Release
+ * also after a failure. */
 static inline int moe_scored_init(struct moe_scored *s, const struct moe_policy_ops *ops,
                                   const struct moe_policy_params *params,
                                   moe_scored_part_fn part_of, struct moe_err *err)
@@ -75,7 +74,7 @@ static inline int moe_scored_init(struct moe_scored *s, const struct moe_policy_
     return MOE_OK;
 }
 
-/* Open and close of a policy that has nothing of its own beside this. */
+/* Opens and closes a policy without state beyond this. */
 static inline void moe_scored_close(struct moe_policy *p)
 {
     moe_scored_release((struct moe_scored *)p);
@@ -102,7 +101,7 @@ static inline void moe_scored_bind(struct moe_scored *s, uint32_t layer, uint32_
     s->bound[layer] = fmin(s->bound[layer], s->part_of(s, key));
 }
 
-/* The record is the scheduler's: nothing else to do. */
+/* Does nothing else: the scheduler keeps the record. */
 static inline void moe_scored_use(struct moe_policy *p, uint32_t key)
 {
     struct moe_scored *s = (struct moe_scored *)p;
@@ -118,7 +117,7 @@ static inline void moe_scored_admit(struct moe_policy *p, uint32_t key)
     moe_scored_bind(s, layer, key);
 }
 
-/* The last of its layer takes its place. */
+/* Removes a key; the last of its layer takes its place. */
 static inline void moe_scored_drop(struct moe_policy *p, uint32_t key)
 {
     struct moe_scored *s = (struct moe_scored *)p;
@@ -128,27 +127,27 @@ static inline void moe_scored_drop(struct moe_policy *p, uint32_t key)
     s->place[last] = s->place[key];
 }
 
-/* The layer at work: the incoming key's, or the one whose router chose last. */
+/* The current layer: the incoming key's, or the one whose router chose last. */
 static inline uint32_t moe_scored_layer(const struct moe_scored *s, int64_t incoming)
 {
     return incoming >= 0 ? (uint32_t)incoming / s->usage->n_experts : s->usage->layer;
 }
 
-/* Layers that run round and round, for token after token: S, those of the decoder. */
+/* The number of layers that run for every token: S, those of the decoder. */
 static inline uint32_t moe_scored_round(const struct moe_scored *s)
 {
     return s->usage->n_layers - s->usage->n_encoder;
 }
 
-/* Whether a layer runs again for the answer under way, while `from` is at work: the decoder's do,
- * those of an encoder that are still to come; but an encoder runs once. */
+/* Whether a layer runs again for the current answer, after `from`: the decoder's layers do, and
+ * those of an encoder that are still to come; an encoder runs once. */
 static inline bool moe_scored_returns(const struct moe_scored *s, uint32_t from, uint32_t to)
 {
     return to >= s->usage->n_encoder || to > from;
 }
 
-/* Layers from `from` on until `to` runs, of those that return: 1 for the next one, S for the same
- * one. From an encoder's on, layers of the decoder are counted from its first one. */
+/* Layers from `from` on until `to` runs, among those that return: 1 for the next one, S for the
+ * same one. From an encoder's layer on, layers of the decoder are counted from its first one. */
 static inline uint32_t moe_scored_ahead(const struct moe_scored *s, uint32_t from, uint32_t to)
 {
     uint32_t n_encoder = s->usage->n_encoder;
@@ -183,7 +182,7 @@ static inline void moe_scored_look(struct moe_scored *s, uint32_t of, uint32_t l
     s->bound[of] = bound;
 }
 
-/* The victim. */
+/* Finds the victim. */
 static inline int64_t moe_scored_least(struct moe_scored *s, int64_t incoming, moe_evictable_fn may,
                                        void *ctx, moe_scored_score_fn score)
 {

@@ -1,4 +1,4 @@
-/* The store: slots, the lists of free and staged ones, domains and counters change together in
+/* The store: slots, lists of free and staged ones, domains and counters, which change together in
  * every step of the protocol (store.h). */
 #include "cache/store.h"
 
@@ -19,13 +19,13 @@ struct pool {
     uint32_t free; /* head of the free list, MOE_NO_SLOT: empty */
     uint32_t n_free;
     uint32_t n_cache;                   /* slots that the cache may fill, of all domains */
-    uint32_t unfilled;                  /* ... and has not filled */
-    uint32_t staged_first, staged_last; /* in order of staging; MOE_NO_SLOT: none */
+    uint32_t unfilled;                  /* cache slots over all domains */
+    uint32_t staged_first, staged_last; /* ... that it has not filled yet */
     bool per_layer;
     struct domain *domains; /* [n_layers], or one */
 };
 
-/* Of a staged slot: when it was staged, and its neighbours in the pool's list. */
+/* A staged slot: when it was staged, and its neighbours in the pool's list. */
 struct staged {
     uint64_t at;
     uint32_t before, after;
@@ -40,8 +40,8 @@ struct moe_store {
     uint32_t n_slots;
     struct staged *staged;     /* [n_slots] */
     uint8_t *protected;        /* [layer][expert] */
-    uint64_t now, token_began; /* as in staged */
-    uint32_t next;             /* layer: those before have run in this pass */
+    uint64_t now, token_began; /* as in struct staged */
+    uint32_t next;             /* the next layer to run in this pass */
     struct moe_store_counts counts;
 };
 
@@ -205,7 +205,7 @@ static uint32_t take_free(struct moe_store *s, struct pool *pool)
     return slot;
 }
 
-/* Appends a slot to its pool's list of staged ones. */
+/* Appends a slot to its pool's list of staged slots. */
 static void stage(struct moe_store *s, uint32_t index)
 {
     struct pool *pool = &s->pools[s->slots[index].class_index];
@@ -232,7 +232,7 @@ static void unstage(struct moe_store *s, uint32_t index)
         s->staged[after].before = before;
 }
 
-/* Forgets what a slot holds and frees it. */
+/* Forgets the contents of a slot and frees it. */
 static void vacate(struct moe_store *s, uint32_t index)
 {
     struct moe_slot *slot = &s->slots[index];
@@ -334,7 +334,7 @@ void moe_store_use(struct moe_store *s, uint32_t index)
     struct pool *pool = &s->pools[slot->class_index];
     struct domain *d = domain_of(pool, slot->layer);
     uint32_t key = key_of(s, slot->layer, slot->expert);
-    slot->pins++; /* first: making room must not take it */
+    slot->pins++; /* pinned first: making room must not evict it */
     s->counts.staged_used += slot->prefetched;
     slot->prefetched = false;
     if (slot->use == MOE_SLOT_CACHED) {
@@ -361,7 +361,7 @@ void moe_store_begin_token(struct moe_store *s)
     s->next = 0;
 }
 
-/* Whether a staged slot may leave; stale: only where it is that. */
+/* Whether a staged slot may leave; stale: only if it is stale. */
 static bool may_leave(const struct moe_store *s, uint32_t index, bool stale)
 {
     const struct moe_slot *slot = &s->slots[index];
@@ -416,7 +416,7 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
     uint32_t key = key_of(s, layer, expert), class_index = (uint32_t)(pool - s->pools);
     if (!again)
         note_miss(s, d, key);
-    /* A pool keeps one entry of a key: two variants of one class do not both enter the cache. */
+    /* A pool has one entry for a key: two variants of one class cannot both enter the cache. */
     bool cached = cached_slot(s, class_index, key) == MOE_NO_SLOT && make_room(s, pool, d, key);
     uint32_t slot = take_free(s, pool);
     if (slot == MOE_NO_SLOT)
@@ -432,21 +432,21 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
     return slot;
 }
 
-/* Slots of the cache that other experts are in: it has more places to fill than there are free
+/* Cache slots on loan to staged experts: the cache has more places to fill than there are free
  * slots. */
 static uint32_t n_lent(const struct pool *pool)
 {
     return pool->unfilled > pool->n_free ? pool->unfilled - pool->n_free : 0;
 }
 
-/* As evictable, of an expert that runs again no sooner than in the next pass. */
+/* Like evictable, for an expert that runs again no sooner than in the next pass. */
 static bool has_run(void *ctx, uint32_t key)
 {
     const struct eviction *e = ctx;
     return key / e->s->n_experts < e->s->next && evictable(ctx, key);
 }
 
-/* Takes a slot from the cache. */
+/* Borrows a slot from the cache. */
 static uint32_t borrow(struct moe_store *s, struct pool *pool)
 {
     struct eviction e = {s, (uint32_t)(pool - s->pools)};
@@ -547,7 +547,7 @@ void moe_store_release(struct moe_store *s, uint32_t index)
         return;
     if (slot->state == MOE_SLOT_READY) {
         vacate(s, index);
-    } else { /* bytes are still on their way into it */
+    } else { /* its bytes are still arriving */
         stage(s, index);
     }
 }

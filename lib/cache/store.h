@@ -1,11 +1,10 @@
 /*
- * Store of experts: which slot holds what, in which state, and who may not leave.
+ * Store of experts: which slot holds what, in which state, and what may not leave.
  *
  * Pure bookkeeping: slots are numbers, their bytes belong to the store's user (the runner keeps
- * memory, the simulator nothing). Slots of one size class form a pool; a pool's
- * slots hold cached experts (watched by a policy), staged ones (prefetched, not yet used: no policy
- * knows them) and transient ones (in use now, gone at release: what passes through a full or
- * absent cache).
+ * memory, the simulator nothing). Slots of one size class form a pool; a pool's slots hold cached
+ * experts (watched by a policy), staged ones (prefetched, not yet used, unknown to policies) and
+ * transient ones (in use now, gone at release: what passes through a full or absent cache).
  *
  *     absent --acquire--> loading --ready--> ready --evicted or released--> absent
  *
@@ -26,17 +25,17 @@ enum { MOE_NO_SLOT = UINT32_MAX, MOE_STORE_MAX_VARIANTS = 8 };
 struct moe_pool_params {
     uint32_t n_cache;   /* slots that cached experts may fill; 0: nothing is kept */
     uint32_t n_working; /* further slots for staged and transient experts */
-    /* Slots of n_cache for each layer [n_layers]; NULL: all layers share them (global). */
+    /* n_cache split by layer [n_layers]; NULL: all layers share them (global). */
     const uint32_t *per_layer;
 };
 
 struct moe_store_params {
     uint32_t n_layers, n_experts, n_variants;
-    uint32_t n_classes;                  /* and pools */
+    uint32_t n_classes;                  /* also the number of pools */
     const struct moe_pool_params *pools; /* [n_classes] */
     /* Class of [layer][expert][variant]; UINT32_MAX: the expert has no such variant. */
     const uint32_t *class_of;
-    const uint64_t *class_bytes; /* [n_classes] of a slot; NULL: bytes are not counted */
+    const uint64_t *class_bytes; /* [n_classes] bytes of a slot; NULL: bytes are not counted */
     const struct moe_policy_ops *policy;
     const struct moe_usage *usage; /* for the policies, borrowed; NULL: none */
     const double *weights;         /* likewise */
@@ -51,9 +50,9 @@ struct moe_slot {
     enum moe_slot_state state;
     enum moe_slot_use use;
     uint32_t class_index;
-    uint32_t layer, expert, variant; /* of what it holds */
+    uint32_t layer, expert, variant; /* what it holds */
     uint32_t pins;                   /* computations that use it or wait for it */
-    bool prefetched;                 /* came by a prefetch, and was not used since */
+    bool prefetched;                 /* prefetched, and not used since */
     uint32_t next_free;              /* private */
 };
 
@@ -66,63 +65,63 @@ void moe_store_close(struct moe_store *s);
 uint32_t moe_store_n_slots(const struct moe_store *s);
 const struct moe_slot *moe_store_slot(const struct moe_store *s, uint32_t slot);
 
-/* The slot that holds, or will hold, the expert at `variant` or a better one (a lower index is
- * better); MOE_NO_SLOT when there is none. */
+/* The slot that holds, or will hold, the expert at `variant` or a better one (lower indices are
+ * better); MOE_NO_SLOT: none. */
 uint32_t moe_store_find(const struct moe_store *s, uint32_t layer, uint32_t expert,
                         uint32_t variant);
 
-/* The router chose the expert that is, or soon will be, in `slot`: informs the policy, admits a
- * staged one to the cache (which may evict), and pins it. */
+/* Notes that the router chose the expert that is, or soon will be, in `slot`: informs the policy,
+ * admits a staged one to the cache (which may evict), and pins it. */
 void moe_store_use(struct moe_store *s, uint32_t slot);
 
-/* The router chose an absent expert: finds a slot, evicting where the policy says so; the slot is
- * loading and pinned. MOE_NO_SLOT when every slot of the pool is pinned or loading: release
- * something and call again, with again = true (the policy hears of a miss once). */
+/* Finds a slot for an absent expert that the router chose, evicting where the policy says so; the
+ * slot is loading and pinned. MOE_NO_SLOT when every slot of the pool is pinned or loading: release
+ * something and call again with again = true (the policy counts one miss). */
 uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                         bool again);
 
-/* A token, or a pass over several, begins: what is staged is stale. */
+/* Begins a token, or a pass over several: all staged experts become stale. */
 void moe_store_begin_token(struct moe_store *s);
-/* The router of a layer has chosen: what is staged for this layer or one before, or since before
- * the token began, is stale. (A token has begun when the layer is not above the last one.) */
+/* Notes that a layer's router has chosen: experts staged for this layer or one before, or since
+ * before the token began, become stale. (A layer not above the last one begins a token.) */
 void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
 
-/* A slot in the working part for a predicted expert: loading, staged, not pinned. Stale ones make
- * room, the oldest first, when `replace`. (A miss takes the slot of any staged one, stale ones
- * first.) Where there is none, the cache lends one of its slots, at most `lend` of them and half of
- * the pool's: one that it has not filled, or that of an expert which the policy evicts among the
- * layers up to the one whose router chose last, the last of them first: these run again latest.
- * Else MOE_NO_SLOT. */
+/* Reserves a slot of the working part for a predicted expert: loading, staged, not pinned. With
+ * `replace` it may take a stale one's, the oldest first. (A miss may take any staged one's, stale
+ * ones first.) Otherwise the cache lends a slot, at most `lend` of them and half of the pool's: one
+ * it has not filled, or that of an expert the policy evicts among the layers up to the one whose
+ * router chose last, the last of these first, since they run again latest. Else MOE_NO_SLOT. */
 uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
                          bool replace, uint32_t lend);
 
-/* Whether the working part of the pool has a slot for a staged expert, free or of a stale one,
- * beside `keep` others, or half of the part where that is less. */
+/* Whether the working part of the pool has a slot for a staged expert, free or stale, beyond `keep`
+ * others (or half of the part if that is less). */
 bool moe_store_has_spare(const struct moe_store *s, uint32_t layer, uint32_t expert,
                          uint32_t variant, uint32_t keep);
 
-/* Gives lent slots back to the cache: as many staged experts leave, the oldest first, as far as
- * they can. */
+/* Returns lent slots to the cache: as many staged experts leave, the oldest first, as far as
+ * possible. */
 void moe_store_take_back(struct moe_store *s);
 
 /* Fills the cache before the first token: a slot of the cached part, admitted, loading, not pinned.
  * MOE_NO_SLOT when the domain is full. */
 uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant);
 
-/* Evicts a cached expert `out` of the layer and gives its slot to `in`: loading, admitted, not
- * pinned. MOE_NO_SLOT, and nothing happens, when `out` is not in the pool of that variant's class,
- * not ready or pinned, or `in` has a slot there already. */
+/* Evicts the cached expert `out` of the layer and gives its slot to `in`: loading, admitted, not
+ * pinned. MOE_NO_SLOT, and nothing changes, when `out` is not in the pool of that variant's class,
+ * is not ready or is pinned, or `in` already has a slot there. */
 uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
                            uint32_t variant);
 
-/* A protected expert is not evicted, as if it were pinned (HOBBIT 3.3 "mask"). */
+/* Protects an expert from eviction, as if it were pinned (HOBBIT 3.3 "mask"). */
 void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, bool protect);
 
-void moe_store_ready(struct moe_store *s, uint32_t slot);  /* its bytes are there */
-void moe_store_failed(struct moe_store *s, uint32_t slot); /* its load failed or was given up:
-                                                              forgotten, with its pins */
-/* One pin less. A transient slot without pins is free again; given up while still loading it
- * becomes a staged one, for it is still being written. */
+void moe_store_ready(struct moe_store *s, uint32_t slot); /* its bytes are there */
+void moe_store_failed(
+    struct moe_store *s,
+    uint32_t slot); /* its load failed or was given up: forgotten, with its pins */
+/* Removes one pin. A transient slot without pins becomes free; one given up while still loading
+ * becomes staged, since it is still being written. */
 void moe_store_release(struct moe_store *s, uint32_t slot);
 
 /* Counters since opening. */

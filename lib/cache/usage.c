@@ -1,3 +1,4 @@
+/* The record of use that policies judge by. */
 #include "cache/usage.h"
 
 #include <stdlib.h>

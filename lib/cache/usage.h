@@ -1,13 +1,11 @@
 /*
- * Followers: what a policy keeps for itself of all that routers choose, one record for all its
- * domains, as the record of use is one for all policies. The policy's entry of the table names the
- * function that opens it (policy.h); the scheduler tells it of every choice, before any of the
- * layer's experts is looked up.
+ * Followers: a policy's own record of all router choices, one for all its domains, as the record of
+ * use is one for all policies. The policy's table entry names the function that opens it
+ * (policy.h); the scheduler adds every choice before it looks up any of the layer's experts.
  *
- * A follower gives every expert a score; those of a layer change when its router chooses, and at no
- * other time. It computes by additions, multiplications and divisions in a fixed order alone
- * (exact_math.h): the same on every machine. One thread; it lives in one block of memory, of which
- * it is the beginning.
+ * A follower gives every expert a score, which changes only when the layer's router chooses. It
+ * computes by additions, multiplications and divisions in a fixed order (exact_math.h): the same on
+ * every machine. One thread; it lives at the start of one block of memory.
  */
 #ifndef MOE_CACHE_USAGE_H
 #define MOE_CACHE_USAGE_H
@@ -17,15 +15,15 @@
 
 #include "base/err.h"
 
-/* What the router of a layer has chosen for the rows of a pass, in their order. */
+/* A router's choices for the rows of a pass, in order. */
 struct moe_choices {
     uint32_t layer, n_rows;
     const uint32_t *chosen;    /* [n_rows][top_k], below n_experts */
-    const uint32_t *sequences; /* [n_rows] whose next token a row is; NULL: all of sequence 0 */
+    const uint32_t *sequences; /* [n_rows] the sequence of each row; NULL: all of sequence 0 */
 };
 
 struct moe_follower {
-    float *scores;     /* [layer][expert] what stays has a high one */
+    float *scores;     /* [layer][expert] high ones stay */
     uint64_t *version; /* [n_layers] choices so far */
     void (*chosen)(struct moe_follower *f, const struct moe_choices *c);
     void (*begin_sequence)(struct moe_follower *f); /* the next token follows none */
@@ -46,47 +44,47 @@ struct moe_follower_params {
 
 struct moe_usage {
     uint32_t n_layers, n_experts;
-    uint32_t n_encoder; /* layers, the first ones, that run once over a source and not again for the
-                           same answer; set after moe_usage_init */
+    uint32_t n_encoder; /* the first layers, which run once over a source and not again for the same
+                           answer; set after moe_usage_init */
     uint32_t top_k;     /* experts that a token visits in each layer */
     uint32_t layer;     /* whose router chose last: I (EdgeMoE III-C2), l_i (HOBBIT, equation 3) */
-    uint32_t token;  /* tokens of the sequence so far, the one at work included: T (equation 3) */
-    uint32_t pass;   /* tokens of the pass at work */
-    uint64_t tokens; /* since opening */
-    uint64_t sequences; /* begun, or ended beside others, since opening: records fell */
-    /* Per key, of the sequence under way, or of all that are. */
+    uint32_t token;     /* tokens of the sequence so far, current one included: T (equation 3) */
+    uint32_t pass;      /* tokens of the current pass */
+    uint64_t tokens;    /* since opening */
+    uint64_t sequences; /* sequences begun, or ended beside others, since opening: records fell */
+    /* Per key, in the current sequence or sequences. */
     uint32_t *last;  /* the token (counted like `token`) that used it last: R; 0: none yet */
     uint32_t *count; /* uses: F */
-    uint32_t *high;  /* of these at high precision: H */
+    uint32_t *high;  /* uses at high precision: H */
     /* Per key, since opening, over all sequences. */
-    uint64_t *frequency; /* uses, on top of those of a profile where there is one */
-    uint64_t *last_ever; /* `tokens` when it was used last; 0: never */
-    /* What the policy keeps for itself of choices (usage.h), set once the record is open; a
-     * block from moe_alloc that is the record's. NULL: nothing. */
+    uint64_t *frequency; /* uses, in addition to those of a profile */
+    uint64_t *last_ever; /* `tokens` at its last use; 0: never */
+    /* The policy's own record of choices, set once this record is open; a block from moe_alloc that
+     * this record owns. NULL: none. */
     struct moe_follower *follower;
 };
 
-/* Everything zero. Released with moe_usage_release, also after a failure. */
+/* Zeroes everything. Release with moe_usage_release, also after a failure. */
 int moe_usage_init(struct moe_usage *u, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                    struct moe_err *err);
 void moe_usage_release(struct moe_usage *u);
 
-/* What the router of a layer has chosen, before any use of it is noted. */
+/* Adds a router's choices for a layer, before any use of it is noted. */
 void moe_usage_chosen(struct moe_usage *u, const struct moe_choices *choices);
 
-/* A new sequence: its records start afresh (HOBBIT 3.4: "at the start of each new sequence ...
+/* Begins a sequence and resets its records (HOBBIT 3.4: "at the start of each new sequence ...
  * resets"). */
 void moe_usage_begin_sequence(struct moe_usage *u);
-/* A sequence of n tokens has ended, of several that run side by side and are recorded together, as
- * the papers record one: what is left is the others'. Whose uses were whose is not kept; all counts
- * shrink by its share of the tokens, and recency stays. */
+/* Ends a sequence of n tokens among several that run side by side and are recorded together, as the
+ * papers record one. Uses are not kept by sequence: all counts shrink by its share of the tokens,
+ * and recency stays. */
 void moe_usage_end_sequence(struct moe_usage *u, uint32_t n);
-/* A pass over n further tokens of the sequence begins. */
+/* Begins a pass over n further tokens of the sequence. */
 void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n);
-/* That pass is an encoder's, over a source: its tokens are not the sequence's. */
+/* Marks the pass as an encoder's, over a source: its tokens do not count for the sequence. */
 void moe_usage_is_source(struct moe_usage *u);
-/* `n` of the pass's tokens use an expert of the layer whose router has chosen: it is computed for
- * them, wherever that is (one that is skipped is not used); high: at high precision. */
+/* Notes that `n` of the pass's tokens use an expert of the layer whose router has chosen: it is
+ * computed for them, wherever that is (a skipped one is not used); high: at high precision. */
 void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high);
 
 #endif
