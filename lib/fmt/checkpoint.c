@@ -23,13 +23,13 @@
 struct moe_checkpoint {
     char *path;
     struct moe_gguf *gguf;                /* NULL for a directory */
-    struct moe_tensor_files own;          /* of a directory */
+    struct moe_tensor_files own;          /* own files, or those of the GGUF file */
     const struct moe_tensor_files *files; /* own, or those of the GGUF file */
 };
 
 /* ---- Opening ---- */
 
-/* A file was given that is no GGUF file. */
+/* Refuses a file that is not a GGUF file. */
 static int fail_not_checkpoint(const char *path, struct moe_err *err)
 {
     static const char end[] = ".safetensors";
@@ -131,7 +131,7 @@ const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, co
     return i < 0 ? NULL : moe_checkpoint_at(ck, (uint64_t)i);
 }
 
-/* The tensor of that name and shape, of whatever type. */
+/* Finds the tensor of that name and shape, of any type. */
 static int get_shaped(const struct moe_checkpoint *ck, const char *name, int n_dims,
                       const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
 {
@@ -177,7 +177,7 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
                        err);
 }
 
-/* Bytes of a whole number; 0: the tensor has none, or of another type. */
+/* Bytes of a whole number; 0: the tensor has another type. */
 static uint64_t number_bytes(const struct moe_tensor *t)
 {
     const char *type = entry_of(t)->dtype_name;
@@ -196,7 +196,7 @@ int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name
 
 /* ---- Reading ---- */
 
-/* Checks that items or blocks [first, first + n) are among the `all` that there are. */
+/* Checks that items or blocks [first, first + n) exist among `all`. */
 static int check_range(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                        const char *what, uint64_t first, uint64_t n, uint64_t all,
                        struct moe_err *err)
@@ -243,7 +243,7 @@ int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct mo
     return status;
 }
 
-/* Items [from, from + n) of one block. */
+/* Reads items [from, from + n) of one block. */
 static int read_part(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t block,
                      uint64_t from, uint64_t n, float *out, struct moe_err *err)
 {
@@ -265,7 +265,7 @@ int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor
     if (status != MOE_OK || n == 0)
         return status;
     uint64_t items = type->items, skip = first % items, block = first / items;
-    if (skip) { /* the rest of a block that begins before */
+    if (skip) { /* the rest of a block that begins earlier */
         uint64_t head = items - skip < n ? items - skip : n;
         status = read_part(ck, t, block++, skip, head, out, err);
         out += head;
@@ -291,7 +291,7 @@ enum { MAX_SHARDS = 4096, MAX_INDEX_BYTES = 256 << 20 };
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";
 
-/* The directory being opened. */
+/* A directory being opened. */
 struct opening {
     const char *dir;
     struct moe_tensor_files *to;
@@ -337,7 +337,7 @@ static int open_shard(struct opening *o, const char *name, struct moe_err *err)
     return status;
 }
 
-/* A name in the index may only name a file in its directory. */
+/* Whether a name in the index names a file in its own directory. */
 static bool plain_file_name(const char *name)
 {
     return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && strlen(name) < 200;
@@ -359,12 +359,12 @@ static int sort_by_name(struct opening *o, struct moe_err *err)
 
 /* ---- The index ---- */
 
-/* The index's text, and what is read of it. */
+/* The index's text, and its reader. */
 struct index {
     char *path; /* owned */
     struct moe_buf text, name, shard;
     struct moe_json_scan scan;
-    bool *in_map; /* of each tensor of the sorted list, once that is known */
+    bool *in_map; /* [tensor of the sorted list] once that exists */
 };
 
 /* Opens the shard that the map names for a tensor, unless it is open. */
@@ -389,7 +389,7 @@ static int fail_misplaced(const struct opening *o, const struct index *index,
                     index->path, t->name, strrchr(o->to->files[t->file].path, '/') + 1, said);
 }
 
-/* The tensor is where the map says, and said once. */
+/* Checks that the tensor is where the map says, and is named once. */
 static int check_entry(struct opening *o, struct index *index, struct moe_err *err)
 {
     const char *name = (const char *)index->name.data, *shard = (const char *)index->shard.data;
@@ -407,7 +407,7 @@ static int check_entry(struct opening *o, struct index *index, struct moe_err *e
     return MOE_OK;
 }
 
-/* Calls `take` for every member of the map that comes next. */
+/* Calls `take` for every member of the map that follows. */
 static int read_map(struct opening *o, struct index *index,
                     int (*take)(struct opening *o, struct index *index, struct moe_err *err),
                     uint64_t *n, struct moe_err *err)
@@ -466,7 +466,7 @@ static int read_index(struct opening *o, struct index *index,
     return status;
 }
 
-/* Every tensor is where the map says, and the map has every tensor. */
+/* Checks that every tensor is where the map says, and that the map has every tensor. */
 static int check_map(struct opening *o, struct index *index, struct moe_err *err)
 {
     uint64_t n = o->to->list.n;
@@ -506,7 +506,8 @@ static bool ends_with(const char *text, const char *end)
 
 /* ---- Opening ---- */
 
-/* The directory holds no safetensors file under the known names: say what it holds instead. */
+/* Explains that the directory has no safetensors file under the known names, and what it has
+ * instead. */
 static int fail_no_weights(const char *dir, struct moe_err *err)
 {
     bool config = false, torch = false, gguf = false, others = false;

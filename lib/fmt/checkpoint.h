@@ -56,23 +56,24 @@ struct moe_tensor {
 struct moe_checkpoint;
 
 /* Opens a directory, or a GGUF file by any of its parts (recognized by its first bytes, not by its
- * name). Every shard's header is checked: bounds, overlaps, sizes against shapes, duplicates within
- * and across shards, agreement with the index. Tensors of another dtype, of more than
+ * name). Checks every shard's header: bounds, overlaps, sizes against shapes, duplicates within and
+ * across shards, agreement with the index. Tensors of another dtype, of more than
  * MOE_MAX_TENSOR_DIMS dimensions, or empty ones (a dimension of 0) are listed as MOE_DTYPE_OTHER
  * and are errors only when asked for.
  *
- * MXFP4 matrices that Hugging Face checkpoints store as two byte tensors, NAME_blocks
- * [...][cols / 32][16] and NAME_scales [...][cols / 32], are presented as one: NAME [...][cols].
- * So are matrices in FP8, NAME [...][rows][cols] of F8_E4M3, with NAME_scale_inv or NAME_scale,
- * which has a factor for each block of config.json's weight_block_size (128 by 128 where it names
- * none; the last block of a row or column may be smaller), for each row ([rows][1], or [rows]), or
- * one for all. They are presented as F32: values times factors, rounded once. And so are matrices
- * in INT4 as compressed-tensors packs them: NAME_packed [rows][cols / 8] of I32, whose bits from
- * the lowest on have 8 values each, with 8 added, and NAME_scale [rows][groups], a factor for each
- * group of equal size within a row; NAME_shape is left out.
+ * Matrices stored as several tensors appear as one:
+ *   MXFP4  NAME_blocks [...][cols / 32][16] and NAME_scales [...][cols / 32], two byte tensors, as
+ *          NAME [...][cols].
+ *   FP8    NAME [...][rows][cols] of F8_E4M3 with NAME_scale_inv or NAME_scale, which has a factor
+ *          for each block of config.json's weight_block_size (128 by 128 by default; the last block
+ *          of a row or column may be smaller), for each row ([rows][1], or [rows]), or one for all;
+ *          as F32: values times factors, rounded once.
+ *   INT4   as compressed-tensors packs it: NAME_packed [rows][cols / 8] of I32, 8 values each from
+ *          the lowest bits up, stored with 8 added, and NAME_scale [rows][groups], a factor for
+ *          each group of equal size within a row; as F32. NAME_shape is left out.
  *
  * Errors: MOE_ERR_IO, MOE_ERR_FORMAT (path and tensor in the text), MOE_ERR_UNSUPPORTED (a
- * checkpoint in a container that is not read: the text says what to do), MOE_ERR_VERSION. */
+ * container that is not read: the text says what to do), MOE_ERR_VERSION. */
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err);
 void moe_checkpoint_close(struct moe_checkpoint *ck);
 
@@ -83,7 +84,7 @@ const struct moe_gguf *moe_checkpoint_gguf(const struct moe_checkpoint *ck);
 
 uint64_t moe_checkpoint_n_tensors(const struct moe_checkpoint *ck);
 const struct moe_tensor *moe_checkpoint_at(const struct moe_checkpoint *ck, uint64_t i);
-/* The number of a tensor that this checkpoint gave out. */
+/* The index of a tensor that this checkpoint returned. */
 uint64_t moe_checkpoint_index(const struct moe_checkpoint *ck, const struct moe_tensor *t);
 /* The tensor of that name, or NULL. Logarithmic. */
 const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, const char *name);
@@ -92,11 +93,12 @@ const struct moe_tensor *moe_checkpoint_find(const struct moe_checkpoint *ck, co
 int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_dims,
                        const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err);
 
-/* Items [first, first + n) of a tensor of a known dtype, converted exactly to f32. Thread-safe. */
+/* Reads items [first, first + n) of a tensor of a known dtype, converted exactly to f32.
+ * Thread-safe. */
 int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t first,
                         uint64_t n, float *out, struct moe_err *err);
 
-/* As moe_checkpoint_get and _read, of a tensor of whole numbers (I32 or I64), which the others
+/* The same as moe_checkpoint_get and _read for a tensor of whole numbers (I32 or I64), which those
  * refuse. Numbers below 0 or above UINT32_MAX become UINT32_MAX. */
 int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name, int n_dims,
                                const uint64_t *dims, const struct moe_tensor **out,
@@ -104,8 +106,8 @@ int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name
 int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                 uint64_t first, uint64_t n, uint32_t *out, struct moe_err *err);
 
-/* Blocks [first, first + n) of a tensor of a known dtype as quant/ggml.h describes them, MXFP4 from
- * two tensors too: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
+/* Reads blocks [first, first + n) of a tensor of a known dtype as quant/ggml.h describes them, also
+ * MXFP4 from two tensors: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
 int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err);
 

@@ -1,4 +1,4 @@
-/* JSON and YAML as they are written, value by value. */
+/* Writes JSON and YAML, value by value. */
 #include "fmt/emit.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 
 #include "base/text.h"
 
-/* A word that every YAML reader takes for a text. */
+/* Whether every YAML reader takes the word for a text. */
 static bool is_plain(const char *text)
 {
     static const char *const taken[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n",
@@ -24,15 +24,15 @@ static bool is_plain(const char *text)
            strlen(text);
 }
 
-/* Characters that YAML takes as they are and that do not end a line; JSON that our programs wrote
- * must be YAML too. */
+/* Whether YAML accepts the character as it is, within a line; JSON that our programs write must be
+ * YAML too. */
 static bool is_shown(uint32_t c)
 {
     return c >= 0x20 && c != 0x7f && (c < 0x80 || c >= 0xa0) && c != 0x2028 && c != 0x2029 &&
            c != 0xfeff && c != 0xfffe && c != 0xffff;
 }
 
-/* `other` stands for a byte that is no UTF-8. */
+/* Writes text in quotes; `other` replaces a byte that is not UTF-8. */
 static void put_quoted(struct moe_buf *out, const uint8_t *p, uint64_t left, bool json,
                        const char *other)
 {
@@ -68,7 +68,7 @@ void moe_scalar_bytes(struct moe_buf *out, const void *bytes, uint64_t n)
 void moe_scalar_double(struct moe_buf *out, double value)
 {
     char text[40];
-    /* Fewest digits would make 1e+01 of ten. */
+    /* The fewest digits would make 1e+01 of ten. */
     bool is_small_whole = fabs(value) < 1e6 && value == floor(value);
     for (int digits = is_small_whole ? 6 : 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
@@ -80,19 +80,19 @@ void moe_scalar_double(struct moe_buf *out, double value)
 
 /* ---- Objects, arrays, members ---- */
 
-/* In YAML, and not within a line. */
+/* Whether YAML is being written, outside of a line. */
 static bool in_block(const struct moe_emit *e)
 {
     return !e->json && !e->line;
 }
 
-/* A new line in indented JSON, `depth` levels deep. */
+/* Begins a new line in indented JSON, `depth` levels deep. */
 static void break_line(struct moe_emit *e, int depth)
 {
     moe_buf_printf(e->out, "\n%*s", 2 * depth, "");
 }
 
-/* Writes what comes before a member's value; `after`: between key and value in YAML. */
+/* Writes what precedes a member's value; `after`: between key and value in YAML. */
 static void lead(struct moe_emit *e, const char *key, const char *after)
 {
     bool broken = e->spaced && !e->line;
@@ -123,7 +123,7 @@ static void end_value(struct moe_emit *e)
 static void open(struct moe_emit *e, const char *key, const char *brackets, bool in_line)
 {
     if (e->depth == MOE_EMIT_MAX_DEPTH)
-        abort(); /* no document of ours is so deep */
+        abort(); /* none of our documents is so deep */
     in_line |= e->line > 0;
     lead(e, key, in_line ? ": " : ":\n");
     e->dashed = !key && in_block(e) && !in_line;

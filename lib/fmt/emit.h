@@ -1,5 +1,5 @@
 /*
- * Texts and numbers as YAML and JSON write them.
+ * Writes documents, texts and numbers as YAML and JSON.
  */
 #ifndef MOE_FMT_EMIT_H
 #define MOE_FMT_EMIT_H
@@ -10,20 +10,19 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-/* Appends a text in double quotes, or in YAML plain where it is a word that reads as just that
- * text. Bytes that are not UTF-8 come out as '?'. */
+/* Appends a text in double quotes, or in YAML plain if it is a word that reads as just that text.
+ * Bytes that are not UTF-8 become '?'. */
 void moe_scalar_text(struct moe_buf *out, const char *text, bool json);
-/* n bytes in JSON's quotes, whatever they are: NULs are characters, and what is not UTF-8 comes out
- * as U+FFFD. */
+/* Appends n bytes in JSON's quotes: NULs are characters, and bytes that are not UTF-8 become
+ * U+FFFD. */
 void moe_scalar_bytes(struct moe_buf *out, const void *bytes, uint64_t n);
-/* A finite double with as few digits as give it back exactly; whole numbers below a million in
- * full.
- */
+/* Appends a finite double with the fewest digits that give it back exactly; whole numbers below a
+ * million in full. */
 void moe_scalar_double(struct moe_buf *out, double value);
 
 /*
- * Emitting: a document in one description, written as YAML for people (blocks, with what is called
- * a line here kept on one) or as JSON for programs. Members come in the order of the calls; errors
+ * Emitter: one description of a document, written as YAML for people (blocks, except for members
+ * marked as a line) or as JSON for programs. Members are written in the order of the calls; errors
  * are reported at the end.
  *
  *     begin; for each member a value, or open, its members, close; end
@@ -37,54 +36,55 @@ struct moe_emit {
     struct moe_buf *out;
     bool json;
     /* Private. */
-    bool spaced; /* JSON for people's eyes too: ", " and ": ", and lines outside of line maps */
-    bool first;  /* of its mapping or list */
-    bool dashed; /* the "- " of a list's item has been written: the first key follows it */
+    bool spaced; /* JSON for people's eyes too: ", " and ": ", and line breaks outside of line maps
+                  */
+    bool first;  /* no member yet in the innermost mapping or list */
+    bool dashed; /* a list item's "- " has been written: the first key follows it */
     int depth;   /* open mappings and lists */
-    int line;    /* depth at which a line began; 0: in a block; -1: all is one line */
+    int line;    /* depth at which a line began; 0: in a block; -1: everything is one line */
     char closing[MOE_EMIT_MAX_DEPTH];
     const char *key;        /* the last one */
     const char *not_finite; /* key of a number that could not be written */
 };
 
-/* `format: FORMAT` and `version:` in front; YAML after the comment "# COMMENT". */
+/* Begins a file with `format: FORMAT` and `version:`; YAML after the comment "# COMMENT". */
 void moe_emit_begin(struct moe_emit *e, struct moe_buf *out, bool json, const char *comment,
                     const char *format, uint32_t version);
-/* A JSON object that no program of ours reads back, without these two. */
+/* Begins a JSON object that none of our programs reads back, without these two. */
 enum moe_emit_style {
     MOE_EMIT_COMPACT = 0, /* without blanks */
     MOE_EMIT_LINE,        /* one line: {"a": 1, "b": [2, 3]} */
-    MOE_EMIT_INDENTED,    /* a member to a line, but for what is called a line here */
+    MOE_EMIT_INDENTED,    /* one member a line, except within a line map or list */
 };
 void moe_emit_begin_json(struct moe_emit *e, struct moe_buf *out, enum moe_emit_style style);
-/* MOE_ERR_MEMORY: the buffer is not whole. MOE_ERR_USAGE: a number was not finite. */
+/* MOE_ERR_MEMORY: the buffer is incomplete. MOE_ERR_USAGE: a number was not finite. */
 int moe_emit_end(struct moe_emit *e, struct moe_err *err);
-/* The same for an object within other text: its line does not end. */
+/* The same for an object within other text: does not end the line. */
 int moe_emit_end_item(struct moe_emit *e, struct moe_err *err);
 
-/* YAML sets these in a block of their own, whose lists and mappings must not stay empty ... */
+/* Opens a mapping or list that YAML writes as a block; it must not stay empty ... */
 void moe_emit_open_map(struct moe_emit *e, const char *key);
 void moe_emit_open_list(struct moe_emit *e, const char *key);
-/* ... and these, with all they hold, in one line. */
+/* ... or in one line, with everything in it. */
 void moe_emit_open_line_map(struct moe_emit *e, const char *key);
 void moe_emit_open_line_list(struct moe_emit *e, const char *key);
 void moe_emit_close(struct moe_emit *e);
 
-/* UTF-8; other bytes come out as '?'. */
+/* UTF-8; other bytes become '?'. */
 void moe_emit_text(struct moe_emit *e, const char *key, const char *text);
-/* JSON: n bytes as a text, whatever they are; those that are no UTF-8 come out as U+FFFD. */
+/* JSON: n bytes as a text; those that are not UTF-8 become U+FFFD. */
 void moe_emit_bytes(struct moe_emit *e, const char *key, const void *bytes, uint64_t n);
 void moe_emit_u64(struct moe_emit *e, const char *key, uint64_t value);
 void moe_emit_i64(struct moe_emit *e, const char *key, int64_t value);
-/* Reads back as exactly the same; 0, and an error at the end, where it is not finite. */
+/* Reads back exactly; 0, and an error at the end, if not finite. */
 void moe_emit_double(struct moe_emit *e, const char *key, double value);
-/* With so many decimals; with so many significant digits, and null for what is not finite. */
+/* With `decimals` decimals; with `digits` significant digits, and null if not finite. */
 void moe_emit_fixed(struct moe_emit *e, const char *key, int decimals, double value);
 void moe_emit_rounded(struct moe_emit *e, const char *key, int digits, double value);
-/* The same, and recognisable as no whole number: 8.0, 1e6. */
+/* The same, but never looks like a whole number: 8.0, 1e6. */
 void moe_emit_real(struct moe_emit *e, const char *key, int digits, double value);
 void moe_emit_null(struct moe_emit *e, const char *key);
-/* A value that is JSON already, copied as it is. */
+/* Copies a value that is already JSON. */
 void moe_emit_json(struct moe_emit *e, const char *key, const void *json, uint64_t n);
 void moe_emit_bool(struct moe_emit *e, const char *key, bool value);
 /* 16 hexadecimal digits, as a text. */

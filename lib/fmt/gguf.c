@@ -51,7 +51,7 @@ static int read_header(struct gguf_reader *r, struct gguf_meta *meta, struct moe
         r->status = gguf_read_meta(r, meta, n_values);
     if (r->status != MOE_OK)
         return r->status;
-    meta->buf = r->buf; /* for the values asked for here; it may still move */
+    meta->buf = r->buf; /* for the values read here; it may still move */
     uint64_t alignment =
         gguf_find(meta, "general.alignment") ? find_whole(meta, "general.alignment", 0) : 32;
     if (alignment == 0 || alignment % 8 || alignment & (alignment - 1) || alignment > MAX_ALIGNMENT)
@@ -78,7 +78,7 @@ static int open_part(struct moe_tensor_files *files, const char *path, struct gg
     file->fd = fd;
     struct gguf_reader r = {.path = path, .fd = fd, .file_bytes = size, .err = err};
     int status = read_header(&r, meta, &files->list, number);
-    meta->buf = r.buf; /* also where it failed: for release */
+    meta->buf = r.buf; /* also after a failure, for release */
     return status;
 }
 
@@ -86,8 +86,7 @@ static int open_part(struct moe_tensor_files *files, const char *path, struct gg
 
 enum { PART_ENDING = 20 }; /* "-00001-of-00003.gguf" */
 
-/* Checks that the name of part `no` of `count` ends as it must; returns where its ending begins, or
- * 0. */
+/* Checks the ending of the name of part `no` of `count`; returns where the ending begins, or 0. */
 static size_t split_ending(const char *path, uint64_t no, uint64_t count)
 {
     char ending[64];
@@ -124,7 +123,7 @@ static int open_split_part(struct moe_gguf *gguf, const char *stem, uint64_t no,
     return status;
 }
 
-/* All parts, the first included, by the names that follow from `path`, that of part `no`. */
+/* Opens all parts, the first included, by the names that follow from `path`, which is part `no`. */
 static int open_split(struct moe_gguf *gguf, const char *path, uint64_t no, uint64_t count,
                       struct moe_err *err)
 {
@@ -208,7 +207,7 @@ enum {
     READ_AHEAD = 1 << 20,
     MAX_HEADER_BYTES = 512 << 20, /* half a million texts take about 20 MiB */
     MAX_KEYS = 1 << 16,
-    MAX_TEXTS = 1 << 24,   /* of an array: vocabularies have a million */
+    MAX_TEXTS = 1 << 24,   /* elements of an array: vocabularies have a million */
     MAX_KEY_BYTES = 65535, /* the specification's limit */
 };
 
@@ -227,7 +226,7 @@ int gguf_fail(struct gguf_reader *r, uint64_t at, const char *format, ...)
     return r->status;
 }
 
-/* Reads on until the buffer holds `end` bytes of the file, which has them. */
+/* Reads on until the buffer holds `end` bytes of the file, which is long enough. */
 static bool fill(struct gguf_reader *r, uint64_t end)
 {
     uint64_t have = r->buf.size, want = end - have;
@@ -328,12 +327,12 @@ static void read_numbers(struct gguf_reader *r, struct gguf_value *v, uint32_t t
 static void read_texts(struct gguf_reader *r, struct gguf_value *v)
 {
     uint64_t n = v->n;
-    if (n > (r->file_bytes - r->at) / 8) { /* each has its length */
+    if (n > (r->file_bytes - r->at) / 8) { /* each text has its length */
         gguf_fail(r, r->at, "key '%.100s': %" PRIu64 " texts do not fit into the file (cut short?)",
                   v->key, n);
         return;
     }
-    if (n > MAX_TEXTS) { /* a sparse file costs nothing, what is kept of them does */
+    if (n > MAX_TEXTS) { /* a sparse file costs nothing to make, what we keep of it costs memory */
         gguf_fail(r, r->at, "key '%.100s': %" PRIu64 " texts: no file has that many", v->key, n);
         return;
     }
@@ -445,7 +444,7 @@ void gguf_meta_release(struct gguf_meta *meta)
 enum {
     MAX_TENSORS = 1 << 20,
     MAX_NAME_BYTES = 255,
-    INFO_BYTES = 8 + 1 + 4 + 4 + 8, /* the shortest there can be */
+    INFO_BYTES = 8 + 1 + 4 + 4 + 8, /* the shortest info */
 };
 
 static enum moe_dtype dtype_of(const struct moe_ggml_type *type)
@@ -456,7 +455,7 @@ static enum moe_dtype dtype_of(const struct moe_ggml_type *type)
     return MOE_DTYPE_OTHER;
 }
 
-/* The dimensions, innermost first in the file. */
+/* Reads the dimensions, innermost first in the file. */
 static void read_dims(struct gguf_reader *r, struct moe_tensor *t, uint64_t *inner)
 {
     uint64_t at = r->at;
@@ -518,7 +517,7 @@ static void read_info(struct gguf_reader *r, struct moe_tensor_list *list, int f
         gguf_fail(r, begin, "tensor '%.100s' has an impossible shape", t->name);
 }
 
-/* Offsets count from the beginning of the data, which is known only now. */
+/* Sets offsets, which count from the beginning of the data, known only now. */
 static void place(struct gguf_reader *r, struct moe_tensor *t, uint64_t data, uint64_t alignment)
 {
     uint64_t room = r->file_bytes > data ? r->file_bytes - data : 0;
@@ -551,7 +550,7 @@ int gguf_read_tensors(struct gguf_reader *r, struct moe_tensor_list *list, int f
     return r->status;
 }
 
-/* Values by key: what gguf.h says of them. */
+/* Values by key. */
 
 /* ---- Numbers ---- */
 
@@ -561,10 +560,10 @@ static int64_t sign_extended(uint64_t bits, uint32_t bytes)
     return (int64_t)((bits ^ sign) - sign);
 }
 
-/* A number as a file stores it: whole, or a double. */
+/* A number as stored: whole, or a double. */
 struct number {
     bool whole, negative;
-    uint64_t value; /* of a whole one that is not negative */
+    uint64_t value; /* if whole and not negative */
     double real;
 };
 
@@ -637,7 +636,7 @@ bool moe_gguf_has(const struct moe_gguf *gguf, const char *key)
     return gguf_find(&gguf->meta, key) != NULL;
 }
 
-/* The value, or NULL with *status set: missing where it must be there, or may be missing. */
+/* Finds a value; NULL with *status set if it is missing, an error only where it is required. */
 static const struct gguf_value *get(const struct moe_gguf *gguf, const char *key, bool required,
                                     int *status, struct moe_err *err)
 {

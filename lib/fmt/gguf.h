@@ -1,9 +1,7 @@
 /*
  * GGUF files: metadata. Versions 2 and 3, little-endian; a model split over several files
  * ("name-00001-of-00005.gguf") is opened by any of its parts. Layout and meaning of the fields:
- * ggml's published GGUF specification.
- *
- * The tensors of a GGUF file are reached through checkpoint.h, which opens it.
+ * ggml's published GGUF specification. checkpoint.h gives access to the tensors.
  */
 #ifndef MOE_FMT_GGUF_H
 #define MOE_FMT_GGUF_H
@@ -19,14 +17,14 @@ struct moe_gguf;
  * file), MOE_ERR_VERSION (version 1, big-endian). */
 int moe_gguf_open(struct moe_gguf **out, const char *path, struct moe_err *err);
 void moe_gguf_close(struct moe_gguf *gguf);
-/* Whether the file begins as GGUF files do; false where it cannot be read. */
+/* Whether the file begins as GGUF files do; false if it cannot be read. */
 bool moe_gguf_is(const char *path);
-const char *moe_gguf_path(const struct moe_gguf *gguf); /* of the first part */
+const char *moe_gguf_path(const struct moe_gguf *gguf); /* the first part's */
 
 /*
  * Values by key. Each returns MOE_OK with *out set; a missing key is MOE_ERR_FORMAT when required,
- * else leaves *out as it was; a value of a wrong type or range is always MOE_ERR_FORMAT. Whole
- * numbers of any width serve as whole numbers, and these and both kinds of float as numbers. Of an
+ * else leaves *out unchanged; a value of a wrong type or range is always MOE_ERR_FORMAT. Whole
+ * numbers of any width serve as whole numbers; these and both kinds of float as numbers. From an
  * array with one element per layer, all equal, moe_gguf_get_u32 takes that number.
  */
 bool moe_gguf_has(const struct moe_gguf *gguf, const char *key);
@@ -40,19 +38,19 @@ int moe_gguf_get_bool(const struct moe_gguf *gguf, const char *key, bool require
 int moe_gguf_get_text(const struct moe_gguf *gguf, const char *key, bool required, const char **out,
                       struct moe_err *err);
 
-/* An array: borrowed from the file, checked when it was opened. */
+/* An array, checked when the file was opened; borrowed. */
 struct moe_gguf_array {
-    uint32_t type; /* of the elements, as GGUF numbers them */
+    uint32_t type; /* GGUF's number for the element type */
     uint64_t n;
-    const uint8_t *data;     /* n numbers, little-endian, unaligned; or what offsets count from */
-    const uint64_t *offsets; /* texts: n + 1 places; element i ends 8 bytes (its successor's
+    const uint8_t *data;     /* n numbers, little-endian, unaligned; or the base of the offsets */
+    const uint64_t *offsets; /* of texts: n + 1 places; element i ends 8 bytes (its successor's
                                 length) before offsets[i + 1]; else NULL */
 };
 /* *out is zeroed (n 0, no texts) where a key that is not required is missing. */
 int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool required,
                        struct moe_gguf_array *out, struct moe_err *err);
-/* Element i as a number (booleans as 0 and 1), or as a text: not terminated, may hold any byte.
- * The array must be of that type (moe_gguf_array_is_text). */
+/* Element i as a number (booleans as 0 and 1), or as a text: not terminated, may hold any byte. The
+ * array must have that type (moe_gguf_array_is_text). */
 bool moe_gguf_array_is_text(const struct moe_gguf_array *array);
 double moe_gguf_array_number(const struct moe_gguf_array *array, uint64_t i);
 const char *moe_gguf_array_text(const struct moe_gguf_array *array, uint64_t i, uint64_t *n);

@@ -1,5 +1,5 @@
 /*
- * What gguf*.c share: one file's header, read forward and checked.
+ * One GGUF file's header, read forward and checked.
  */
 #ifndef MOE_FMT_GGUF_INTERNAL_H
 #define MOE_FMT_GGUF_INTERNAL_H
@@ -32,38 +32,38 @@ enum gguf_type {
 uint32_t gguf_type_bytes(uint32_t type);
 const char *gguf_type_name(uint32_t type);
 
-/* The front of a file, in memory as far as it has been read. The first failure is described in
- * `err`; all reads after it give zeros. */
+/* The front of a file, read as far as needed. `err` describes the first failure; all later reads
+ * give zeros. */
 struct gguf_reader {
     const char *path;
     int fd;
     uint64_t file_bytes;
     struct moe_buf buf; /* the file's first bytes */
-    uint64_t at;        /* of the next read */
+    uint64_t at;        /* the position of the next read */
     int status;
     struct moe_err *err;
 };
-/* Brings the next n bytes into the buffer and steps over them; returns where they begin, or
- * UINT64_MAX. `what` is for the error text. */
+/* Reads the next n bytes into the buffer and steps over them; returns their place, or UINT64_MAX.
+ * `what` is for the error text. */
 uint64_t gguf_take(struct gguf_reader *r, uint64_t n, const char *what);
 uint32_t gguf_take_u32(struct gguf_reader *r, const char *what);
 uint64_t gguf_take_u64(struct gguf_reader *r, const char *what);
-/* Fails (MOE_ERR_FORMAT, "PATH: byte N: ...") unless the reader has failed already; returns its
+/* Fails (MOE_ERR_FORMAT, "PATH: byte N: ...") unless the reader has already failed; returns its
  * status. */
 int gguf_fail(struct gguf_reader *r, uint64_t at, const char *format, ...) MOE_PRINTF(3, 4);
-/* The length and place of a text of at most max bytes. */
+/* Reads a text of at most max bytes: its length and place. */
 uint64_t gguf_take_text(struct gguf_reader *r, uint64_t max, const char *what, uint64_t *n);
 
 /* One key and its value. */
 struct gguf_value {
     char *key;     /* owned */
     uint32_t type; /* an enum gguf_type */
-    char *text;    /* owned; of a text: its bytes and a NUL */
+    char *text;    /* a text's bytes and a NUL; owned */
     uint64_t text_bytes;
-    uint64_t at;           /* in the buffer: the number, or an array's first element */
-    uint32_t element_type; /* of an array */
-    uint64_t n;            /* its elements */
-    uint64_t *offsets;     /* owned; of an array of texts (moe_gguf_array) */
+    uint64_t at;           /* place in the buffer: the number, or an array's first element */
+    uint32_t element_type; /* an array's */
+    uint64_t n;            /* an array's length */
+    uint64_t *offsets;     /* an array of texts' (moe_gguf_array); owned */
 };
 
 /* A file's metadata. */
@@ -76,20 +76,20 @@ void gguf_meta_release(struct gguf_meta *meta);
 /* Reads n values. */
 int gguf_read_meta(struct gguf_reader *r, struct gguf_meta *meta, uint64_t n);
 const struct gguf_value *gguf_find(const struct gguf_meta *meta, const char *key);
-/* The value as a whole number that is not negative; false when it is none. */
+/* The value as a whole number that is not negative; false if it is not one. */
 bool gguf_whole(const struct gguf_meta *meta, const struct gguf_value *v, uint64_t *out);
 
-/* Reads the infos of n tensors, which end the header, and appends them as those of file number
- * `file`. `alignment` is that of the data. */
+/* Reads the infos of n tensors, which end the header, and appends them with file number `file`.
+ * `alignment`: of the data. */
 int gguf_read_tensors(struct gguf_reader *r, struct moe_tensor_list *list, int file, uint64_t n,
                       uint64_t alignment);
 
 struct moe_gguf {
-    struct gguf_meta meta; /* of the first part */
+    struct gguf_meta meta; /* the first part's */
     struct moe_tensor_files files;
 };
 
-/* Its tensors, sorted by name; borrowed. */
+/* The tensors, sorted by name; borrowed. */
 static inline const struct moe_tensor_files *moe_gguf_files(const struct moe_gguf *gguf)
 {
     return &gguf->files;

@@ -1,3 +1,4 @@
+/* JSON files as jansson's trees, with our error model and a bound on memory. */
 #include "fmt/json.h"
 
 #include <inttypes.h>
@@ -11,8 +12,8 @@
 #include "base/file.h"
 
 /*
- * What the text's tree takes in memory, at least as much as it does: measured with jansson 2.14 on
- * 64 bits, an empty object takes 234 bytes, an array 136, a text 48 to 80 (and its characters), a
+ * Estimates, never too low, of what a text's tree takes in memory: measured with jansson 2.14 on 64
+ * bits, an empty object takes 234 bytes, an array 136, a text 48 to 80 (and its characters), a
  * number 32, a place in an array 8 to 16, a member 96.
  */
 enum { OBJECT = 240, ARRAY = 144, TEXT = 80, MEMBER = 32, ITEM = 48 };
@@ -35,9 +36,8 @@ static uint64_t tree_bytes(const uint8_t *text, uint64_t n)
 }
 
 /*
- * jansson passes over some allocations that fail: of a key or number it then keeps what it could,
- * and reports wrong syntax or nothing at all. So its allocations are watched: what was parsed while
- * one failed is not used.
+ * Records failed allocations. jansson ignores some: it then keeps what it could of a key or number
+ * and reports wrong syntax or nothing at all. A result during whose parsing one failed is not used.
  */
 static _Thread_local bool ran_short;
 
@@ -70,8 +70,8 @@ static json_t *load(const void *text, uint64_t n, size_t flags, json_error_t *er
 int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
                    uint64_t max_memory, struct moe_err *err)
 {
-    /* NULs inside strings are accepted here and refused where a text is read, so that a member
-     * that is never read cannot make a file unreadable. */
+    /* NULs inside strings are accepted here and refused where a text is read, so that a member that
+     * is never read cannot make a file unreadable. */
     size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
     json_error_t error;
     uint64_t needed = tree_bytes(text, n);
@@ -81,14 +81,14 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
                         "%s: its values would take %" PRIu64
                         " MiB of memory, more than the %" PRIu64 " that such a file may",
                         name, needed >> 20, max_memory >> 20);
-    /* After a number the parser would skip one. */
+    /* The parser would skip a NUL after a number. */
     const void *nul = n ? memchr(text, 0, n) : NULL;
     if (nul)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: byte %zu is zero, which is no JSON", name,
                         (size_t)((const char *)nul - (const char *)text) + 1);
     *out = load(text, n, flags, &error);
-    /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): those
-     * files are read with every number as a double, exact for all numbers that we read. */
+    /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): reads
+     * those files with every number as a double, exact for all numbers that we use. */
     if (!*out && !ran_short && json_error_code(&error) == json_error_numeric_overflow)
         *out = load(text, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (*out)
@@ -124,11 +124,11 @@ uint64_t moe_json_bytes(const struct json_t *json)
     return bytes;
 }
 
-/* The numbers that Python's json writes and JSON has not. */
+/* Numbers that Python's json writes and JSON lacks. */
 static const char *const not_finite[] = {"NaN", "Infinity", "-Infinity"};
 
-/* The text with each of these in quotes, outside of texts: as values they are wrong wherever a
- * number is read, and no trouble elsewhere. Lines stay lines. False: there are none. */
+/* Copies the text with each of these in quotes, outside of texts: as values they are wrong wherever
+ * a number is read, and harmless elsewhere. Keeps lines. False: the text has none. */
 static bool quote_not_finite(const uint8_t *text, uint64_t n, struct moe_buf *out)
 {
     bool in_text = false, found = false;
@@ -198,7 +198,7 @@ static const char *type_name(const json_t *value)
     return "something else";
 }
 
-/* Finds the member; *value is NULL when it is missing (or null) and may be. */
+/* Finds the member; *value is NULL when it is missing (or null) and not required. */
 static int find_member(const char *name, const json_t *object, const char *key, bool required,
                        const json_t **value, struct moe_err *err)
 {

@@ -1,7 +1,6 @@
 /*
- * JSON reading with our error model, over jansson. Duplicate keys are refused, nesting is bounded,
- * and a number must fit what it is asked for. `json_t` stays opaque to callers that only pass it
- * on.
+ * JSON trees with our error model, over jansson. Duplicate keys are refused, nesting is bounded,
+ * and a number must fit its use. `json_t` stays opaque to callers that only pass it on.
  */
 #ifndef MOE_FMT_JSON_H
 #define MOE_FMT_JSON_H
@@ -15,10 +14,9 @@ struct json_t;
 
 /*
  * What the values of a text may take in memory. Its bytes do not bound that: 3 bytes, "{},", become
- * 240. Above the limit nothing is parsed. Published files need:
- *   config.json                     a few thousand values: under 1 MiB
- *   tokenizer_config.json, each added token described (6,400 of Gemma): 10 MiB
- *   tokenizer.json, 262,144 tokens and 515,000 merges as pairs (Gemma 3): 290 MiB
+ * 240. Above the limit nothing is parsed. Published files need: config.json                     a
+ * few thousand values: under 1 MiB tokenizer_config.json, each added token described (6,400 of
+ * Gemma): 10 MiB tokenizer.json, 262,144 tokens and 515,000 merges as pairs (Gemma 3): 290 MiB
  */
 enum {
     MOE_JSON_CONFIG_MEMORY = 16 << 20,
@@ -33,19 +31,19 @@ enum {
  */
 int moe_json_parse(struct json_t **out, const char *name, const void *text, uint64_t n,
                    uint64_t max_memory, struct moe_err *err);
-/* Reads and parses a file of at most max_bytes. NaN and the infinities, which Python writes, are no
- * trouble where no number is read. */
+/* Reads and parses a file of at most max_bytes. NaN and the infinities, which Python writes, are
+ * accepted where no number is read. */
 int moe_json_read(struct json_t **out, const char *path, uint64_t max_bytes, uint64_t max_memory,
                   struct moe_err *err);
 void moe_json_free(struct json_t *json);
-/* A copy that shares nothing; MOE_ERR_MEMORY alone, *out NULL then. */
+/* A deep copy; fails only with MOE_ERR_MEMORY, *out NULL then. */
 int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err);
-/* What a value takes in memory, at least as much as it does. */
+/* An estimate, never too low, of what a value takes in memory. */
 uint64_t moe_json_bytes(const struct json_t *json);
 
 /*
  * Members of an object. Each returns MOE_OK with *out set; a missing (or null) member is
- * MOE_ERR_FORMAT when required, else leaves *out as it was; a member of a wrong type or range is
+ * MOE_ERR_FORMAT when required, else leaves *out unchanged; a member of a wrong type or range is
  * always MOE_ERR_FORMAT. `name` begins the error text.
  */
 int moe_json_get_u32(const char *name, const struct json_t *object, const char *key, uint32_t max,

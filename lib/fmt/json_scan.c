@@ -1,3 +1,4 @@
+/* Reads JSON in place, value by value. */
 #include "fmt/json_scan.h"
 
 #include <inttypes.h>
@@ -38,7 +39,7 @@ int moe_json_scan_fail(struct moe_json_scan *s, const char *format, ...)
     return s->status;
 }
 
-/* The next byte that is no blank, 0 at the end and after an error. */
+/* The next byte that is not blank, 0 at the end and after an error. */
 static uint8_t look(struct moe_json_scan *s)
 {
     if (s->status != MOE_OK)
@@ -48,7 +49,7 @@ static uint8_t look(struct moe_json_scan *s)
     return s->at < s->end ? *s->at : 0;
 }
 
-/* "X was expected", with what is there instead. */
+/* Fails with "X was expected" and what is there instead. */
 static void expected(struct moe_json_scan *s, const char *what)
 {
     if (s->at == s->end)
@@ -69,7 +70,7 @@ int moe_json_scan_end(struct moe_json_scan *s)
 
 /* ---- Texts ---- */
 
-/* Four hexadecimal digits after \u; -1: they are not there. */
+/* Reads four hexadecimal digits after \u; -1: missing. */
 static int32_t read_code_unit(struct moe_json_scan *s)
 {
     int32_t unit = 0;
@@ -88,7 +89,7 @@ static int32_t read_code_unit(struct moe_json_scan *s)
     return unit;
 }
 
-/* The character behind the backslash; -1: an error. */
+/* Reads the character after the backslash; -1: an error. */
 static int32_t read_escape(struct moe_json_scan *s)
 {
     static const char signs[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
@@ -113,7 +114,7 @@ static int32_t read_escape(struct moe_json_scan *s)
     return high;
 }
 
-/* Moves past a text's plain characters; false: there are none. */
+/* Moves past a text's plain characters; false: none. */
 static bool pass_plain(struct moe_json_scan *s)
 {
     const uint8_t *start = s->at;
@@ -142,7 +143,7 @@ static void put(struct moe_json_scan *s, struct moe_buf *out, const void *bytes,
         s->status = moe_fail(s->err, MOE_ERR_MEMORY, "%s: out of memory", s->name);
 }
 
-/* The text in quotes that comes next; into `out` where that is not NULL. */
+/* Reads the next text, in quotes; into `out` unless NULL. */
 static void read_text(struct moe_json_scan *s, struct moe_buf *out, bool is_key)
 {
     if (look(s) != '"') {
@@ -191,7 +192,7 @@ static void pass_digits(struct moe_json_scan *s)
         s->at++;
 }
 
-/* *whole: it has neither a fraction nor an exponent. */
+/* *whole: without fraction and exponent. */
 static void read_number(struct moe_json_scan *s, bool *whole)
 {
     const uint8_t *start = s->at;
@@ -233,7 +234,7 @@ static const struct {
     {"Infinity", MOE_JSON_NOT_FINITE}, {"-Infinity", MOE_JSON_NOT_FINITE},
 };
 
-/* The number of the word that comes next; -1: none of them. */
+/* The number of the next word; -1: none of them. */
 static int find_word(const struct moe_json_scan *s)
 {
     for (int i = 0; i < (int)(sizeof words / sizeof words[0]); i++)
@@ -322,7 +323,7 @@ bool moe_json_scan_next(struct moe_json_scan *s, struct moe_buf *key)
     return s->status == MOE_OK;
 }
 
-/* Reads past a value; of an object or array past its opening only. */
+/* Reads past a value, or past the opening of an object or array. */
 static void skip_one(struct moe_json_scan *s)
 {
     bool whole;

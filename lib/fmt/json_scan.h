@@ -1,12 +1,13 @@
 /*
- * Reading JSON in place, value by value, in memory that does not grow with the text: for headers
- * and indexes, which may be large and of which little is wanted. What is not wanted is skipped.
+ * JSON reader that works in place, value by value, in memory that does not grow with the text: for
+ * headers and indexes, which may be large and of which little is wanted. Everything else is
+ * skipped.
  *
  *     begin; enter the object; while (next key) read or skip its value; end
  *
  * Strict: UTF-8, escapes with their surrogates, JSON's numbers, nesting to MOE_JSON_SCAN_DEPTH. The
  * first error ends the reading: from then on there is no next member and no value, and the end
- * returns its status. Keys that occur twice are for the caller to notice.
+ * returns its status. The caller must notice duplicate keys.
  */
 #ifndef MOE_FMT_JSON_SCAN_H
 #define MOE_FMT_JSON_SCAN_H
@@ -19,7 +20,7 @@
 
 enum {
     MOE_JSON_SCAN_DEPTH = 2048,
-    MOE_JSON_SCAN_TEXT_MAX = 1 << 16, /* bytes of a key or text that is wanted */
+    MOE_JSON_SCAN_TEXT_MAX = 1 << 16, /* bytes of a key or text that is read */
 };
 
 enum moe_json_kind {
@@ -34,49 +35,49 @@ enum moe_json_kind {
 };
 
 struct moe_json_scan {
-    int status; /* of the first error; MOE_OK so far */
+    int status; /* the first error's; MOE_OK so far */
     /* Private. */
     struct moe_err *err;
     const char *name;
     const uint8_t *text, *at, *end;
-    bool python; /* the numbers that are not finite are values */
+    bool python; /* accepts numbers that are not finite */
     bool first;  /* nothing of the innermost object or array has been read */
     uint32_t depth;
     uint8_t objects[MOE_JSON_SCAN_DEPTH / 8]; /* a bit for each level: an object, not an array */
 };
 
-/* The n bytes at `text`, which must outlive the reading; `name` (a path) begins error texts, which
- * give line and column. `python`: NaN and the infinities are values, as Python's json writes them.
- */
+/* Begins reading n bytes at `text`, which must outlive the reading; `name` (a path) begins error
+ * texts, which give line and column. `python`: accepts NaN and the infinities, as Python's json
+ * writes them. */
 void moe_json_scan_begin(struct moe_json_scan *s, const char *name, const void *text, uint64_t n,
                          bool python, struct moe_err *err);
-/* The n bytes at `text` are one JSON value. */
+/* Whether the n bytes are one JSON value. */
 bool moe_json_is_sound(const void *text, uint64_t n);
-/* The status of the whole; nothing but blanks may follow what was read. */
+/* The status of the whole; only blanks may follow what was read. */
 int moe_json_scan_end(struct moe_json_scan *s);
 
-/* What comes next, which is not read by this. */
+/* The kind of the next value, without reading it. */
 enum moe_json_kind moe_json_scan_peek(struct moe_json_scan *s);
 /* "an object", "a number" ... for error texts. */
 const char *moe_json_kind_name(enum moe_json_kind kind);
 
 /* Enters the object or array that comes next (peek says which). */
 void moe_json_scan_enter(struct moe_json_scan *s);
-/* Whether another member or item of it follows, whose value comes next; else it has been left.
- * Of an object's member `key` gets the key, which holds no NUL, in a buffer that may be used again;
- * NULL: the key does not matter. */
+/* Whether another member or item follows, whose value comes next; otherwise leaves the object or
+ * array. `key` receives an object's key, which holds no NUL, in a buffer that may be reused; NULL:
+ * skipped. */
 bool moe_json_scan_next(struct moe_json_scan *s, struct moe_buf *key);
 
-/* Reads past the next value, whatever it is. */
+/* Reads past the next value, of any kind. */
 void moe_json_scan_skip(struct moe_json_scan *s);
-/* Reads past the next value and returns its text, *n bytes of it, as they stand. */
+/* Reads past the next value and returns its *n bytes as written. */
 const char *moe_json_scan_raw(struct moe_json_scan *s, uint64_t *n);
-/* The next value, a text: `out` gets its bytes and a NUL behind them. It may hold NULs. */
+/* Reads the next value, a text: `out` gets its bytes and a NUL. It may hold NULs. */
 void moe_json_scan_text(struct moe_json_scan *s, struct moe_buf *out);
-/* The next value where it is a whole number from 0 to 2^63 - 1, written as one; else false. */
+/* Reads the next value if it is a whole number from 0 to 2^63 - 1, written as one; else false. */
 bool moe_json_scan_u64(struct moe_json_scan *s, uint64_t *out);
 
-/* An error where the reading is: "NAME: line L column C: TEXT". Returns MOE_ERR_FORMAT. */
+/* Fails at the current place: "NAME: line L column C: TEXT". Returns MOE_ERR_FORMAT. */
 int moe_json_scan_fail(struct moe_json_scan *s, const char *format, ...) MOE_PRINTF(2, 3);
 
 #endif

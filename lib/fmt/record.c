@@ -1,3 +1,4 @@
+/* Reads and writes structs as YAML by tables of their members. */
 #include "fmt/record.h"
 
 #include <stdio.h>
@@ -51,7 +52,7 @@ static int read_double(struct moe_record_reader *r, struct moe_yaml_node *map,
     return status == MOE_OK && !(*to >= m->min && *to <= m->max) ? fail_range(r, map, m) : status;
 }
 
-/* A number or truth value that is there, or must be. */
+/* Reads a number or truth value that is there, or required. */
 static int read_value(struct moe_record_reader *r, struct moe_yaml_node *map,
                       const struct moe_member *m, void *to)
 {
@@ -181,7 +182,7 @@ void moe_record_clear(const struct moe_record *table, void *record)
         clear_member(&table->members[i], (char *)record + table->members[i].at);
 }
 
-/* Releases the document. */
+/* Reads the document and releases it. */
 static int read_document(const struct moe_record_format *format, void *whole, struct moe_yaml *doc,
                          struct moe_err *err)
 {
@@ -213,7 +214,7 @@ int moe_record_parse(const struct moe_record_format *format, void *whole, const 
 
 /* ---- Writing ---- */
 
-/* Whether the member says anything. */
+/* Whether the member has anything to write. */
 static bool has_value(const struct moe_member *m, const char *record)
 {
     const void *value = record + m->at;

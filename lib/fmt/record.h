@@ -1,11 +1,11 @@
 /*
  * Records: structs that are files. One table of members (key, type, place in the struct, range,
  * whether it may be missing) reads, checks and writes a mapping of a YAML file, or writes it as
- * JSON. Mappings and lists of mappings within it are members with tables of their own; what no
- * table can say (checks across members, lists of another shape) is a function beside it.
+ * JSON. Mappings and lists of mappings within it are members with their own tables; a function
+ * beside the table does what no table can say (checks across members, lists of another shape).
  *
  * A member's type is that of the field: char[], bool, uint32_t, uint64_t, double. Members are
- * written in the order of the table, and read in it: a check may rely on everything before.
+ * written and read in the order of the table: a check may rely on everything before it.
  */
 #ifndef MOE_FMT_RECORD_H
 #define MOE_FMT_RECORD_H
@@ -31,9 +31,9 @@ struct moe_record_writer {
 };
 
 enum moe_presence {
-    MOE_ALWAYS,   /* a file without it is damaged; a text is not empty */
-    MOE_IF_SET,   /* missing: 0, false or ""; written where it is above that, and finite */
-    MOE_IF_KNOWN, /* missing: -1, or UINT32_MAX; written where it is at least 0, and finite */
+    MOE_ALWAYS,   /* a file without it is damaged; a text must not be empty */
+    MOE_IF_SET,   /* missing: 0, false or ""; written if above that, and finite */
+    MOE_IF_KNOWN, /* missing: -1, or UINT32_MAX; written if at least 0, and finite */
 };
 
 enum moe_member_type {
@@ -52,8 +52,8 @@ enum moe_member_type {
 struct moe_record;
 struct moe_member;
 
-/* How a format reads and writes members of its own; `record`: the struct that `map` is read into,
- * or that is written. A member that is missing is theirs to judge. */
+/* Functions that read and write a format's own members; `record`: the struct that `map` is read
+ * into, or that is written. They judge a missing member. */
 struct moe_member_own {
     int (*read)(struct moe_record_reader *r, struct moe_yaml_node *map, const struct moe_member *m,
                 void *record);
@@ -66,25 +66,26 @@ struct moe_member {
     const char *key;
     enum moe_member_type type;
     enum moe_presence presence;
-    bool in_line;    /* a mapping, or each of a list, in one line of YAML */
-    bool owned;      /* a list: the field points to its items */
-    bool rising;     /* a number of a list's items: above that of the item before */
-    size_t at;       /* offset in the struct */
-    size_t bytes;    /* of the field; of an item of a list */
-    double min, max; /* of a number; HUGE_VAL: what the type holds; max of a list: its items */
-    size_t n_at;     /* of a list: the offset of its length, uint32_t */
-    const struct moe_record *record; /* of a mapping, a group, a list's items */
+    bool in_line; /* a mapping, or each of a list, on one line of YAML */
+    bool owned;   /* a list: the field points to its items */
+    bool rising;  /* a number of a list's items: greater than in the item before */
+    size_t at;    /* offset in the struct */
+    size_t bytes; /* bytes of the field, or of a list's item */
+    double min,
+        max;     /* range of a number; HUGE_VAL: what the type holds; max of a list: its items */
+    size_t n_at; /* a list's: the offset of its length, uint32_t */
+    const struct moe_record *record; /* the table of a mapping, a group, a list's items */
     const struct moe_member_own *own;
 };
 
 struct moe_record {
     const struct moe_member *members;
     size_t n;
-    /* After all members of a mapping have been read; NULL: nothing more to check. */
+    /* Checks a mapping after all its members have been read; NULL: nothing to check. */
     int (*check)(struct moe_record_reader *r, struct moe_yaml_node *map, void *record);
-    /* Whether there is such a mapping to write; NULL: where any member has something to say. */
+    /* Whether there is such a mapping to write; NULL: if any member has something to write. */
     bool (*is_there)(const void *record);
-    bool flagged;   /* ... or where a bool of the struct says so, which reading sets */
+    bool flagged;   /* ... or if a bool of the struct says so, which reading sets */
     size_t flag_at; /* its offset */
 };
 
@@ -108,7 +109,7 @@ struct moe_record {
 /* ... at least 0. */
 #define MOE_FIELD(presence_, type_, key_, field)                                                   \
     MOE_FIELD_IN(presence_, type_, key_, field, 0, HUGE_VAL)
-/* ... of a list's items, where each is above the one before; it is always there. */
+/* ... of a list's items, each greater than the one before; always present. */
 #define MOE_RISING_FIELD(type_, key_, field, min_, max_)                                           \
     {.key = key_, .type = MOE_FIELD_TYPE(MOE_FIELD_OF(type_, field)), .presence = MOE_ALWAYS,      \
      MOE_FIELD_PLACE(type_, field), .min = min_, .max = max_, .rising = true}
@@ -146,8 +147,8 @@ struct moe_record {
 
 /* A number above 0, as the least of a range. */
 #define MOE_ABOVE_0 DBL_MIN
-/* Whole numbers up to here a double, and so every reader of JSON, holds exactly; more is refused.
- */
+/* A double, and so every reader of JSON, holds whole numbers up to here exactly; larger ones are
+ * refused. */
 #define MOE_MAX_WHOLE (UINT64_C(1) << 53)
 
 /* ---- Whole files ---- */
@@ -156,16 +157,16 @@ struct moe_record_format {
     const char *name; /* "moe-plan" */
     const char *title;
     uint32_t version;
-    uint64_t max_bytes; /* of a file */
+    uint64_t max_bytes; /* limit of a file */
     const struct moe_record *record;
-    const char *page; /* of section 5; NULL: the name */
+    const char *page; /* its page in section 5; NULL: the name */
 };
 
-/* Read into `whole`, whose fields are 0; what was allocated stays there on errors too.
+/* Reads a file into `whole`, whose fields are 0; keeps what was allocated there on errors too.
  * MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO, MOE_ERR_MEMORY. */
 int moe_record_read(const struct moe_record_format *format, void *whole, const char *path,
                     struct moe_err *err);
-/* ... n bytes of text; `name` begins error texts. */
+/* ... from n bytes of text; `name` begins error texts. */
 int moe_record_parse(const struct moe_record_format *format, void *whole, const char *name,
                      const void *text, uint64_t n, struct moe_err *err);
 /* Appends the file's YAML, or one JSON object of the same members. MOE_ERR_MEMORY; MOE_ERR_USAGE: a
@@ -173,18 +174,19 @@ int moe_record_parse(const struct moe_record_format *format, void *whole, const 
 int moe_record_write(const struct moe_record_format *format, const void *whole, bool json,
                      struct moe_buf *out, struct moe_err *err);
 
-/* ---- For members of one's own ---- */
+/* ---- For formats' own members ---- */
 
-/* Reads one member of `map`, as the tables are read. */
+/* Reads one member of `map` as the tables do. */
 int moe_record_read_member(struct moe_record_reader *r, struct moe_yaml_node *map,
                            const struct moe_member *m, void *record);
-/* All members of the table, and its check. */
+/* Reads all members of the table and runs its check. */
 int moe_record_read_map(struct moe_record_reader *r, struct moe_yaml_node *map,
                         const struct moe_record *table, void *record);
 void moe_record_write_map(struct moe_record_writer *w, const struct moe_record *table,
                           const void *record);
 bool moe_record_is_there(const struct moe_record *table, const void *record);
-/* Sets what a struct has where the file says nothing; for tables without mappings and lists. */
+/* Sets a struct to what it has where the file says nothing; for tables without mappings and lists.
+ */
 void moe_record_clear(const struct moe_record *table, void *record);
 
 #endif

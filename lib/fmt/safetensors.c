@@ -1,3 +1,4 @@
+/* Reads the header of a safetensors file. */
 #include "fmt/safetensors.h"
 
 #include <inttypes.h>
@@ -25,12 +26,12 @@ static const struct {
 
 /* ---- A tensor's members ---- */
 
-/* What a tensor's description said so far. */
+/* A tensor's description, as far as it has been read. */
 struct description {
     const char *where; /* "PATH: tensor 'NAME'" */
     struct moe_buf text;
     bool has_dtype, has_shape, has_offsets;
-    int item_bytes;  /* 0: of an unknown type */
+    int item_bytes;  /* 0: unknown type */
     uint64_t n_dims; /* as written, which may be more than are kept */
     uint64_t offsets[2];
 };
@@ -101,7 +102,7 @@ static int read_offsets(struct moe_json_scan *s, struct description *d, struct m
     return MOE_OK;
 }
 
-/* What follows from all members together. */
+/* Checks all members together. */
 static int check_description(struct moe_tensor_entry *item, const struct description *d,
                              uint64_t data_offset, uint64_t data_bytes, struct moe_err *err)
 {
@@ -138,7 +139,7 @@ static int check_description(struct moe_tensor_entry *item, const struct descrip
     return MOE_OK;
 }
 
-/* Reads the members that are wanted, each of which may be there once. */
+/* Reads the members we need, each of which may occur once. */
 static int read_members(struct moe_json_scan *s, struct moe_tensor_entry *item,
                         struct description *d, struct moe_buf *key, struct moe_err *err)
 {
@@ -196,7 +197,7 @@ static int enter_header(struct moe_json_scan *s, const char *name, struct moe_er
     return s->status;
 }
 
-/* The header's n bytes at `json` name `twin` twice: says where the second time is. */
+/* Reports that `json`, the header's n bytes, names `twin` twice, and where the second time is. */
 static int fail_twice(const char *name, const void *json, uint64_t n, const char *twin,
                       struct moe_err *err)
 {

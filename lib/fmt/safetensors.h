@@ -1,6 +1,5 @@
 /*
- * One safetensors file's header: the table of tensors, checked. Other rooms use
- * checkpoint.h.
+ * One safetensors file's header: the table of tensors, checked. Other rooms use checkpoint.h.
  *
  * Format: u64 length of the header, JSON {name: {dtype, shape, data_offsets}}, then the data.
  */

@@ -1,3 +1,4 @@
+/* The list of a checkpoint's tensors, and its checks. */
 #include "fmt/tensor_list.h"
 
 #include <inttypes.h>

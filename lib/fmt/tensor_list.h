@@ -1,6 +1,6 @@
 /*
- * The tensors of a checkpoint and the files that hold them, in any container. Other
- * rooms use checkpoint.h.
+ * The tensors of a checkpoint and the files that hold them, in any container. Other rooms use
+ * checkpoint.h.
  */
 #ifndef MOE_FMT_TENSOR_LIST_H
 #define MOE_FMT_TENSOR_LIST_H
@@ -21,15 +21,15 @@ enum moe_tensor_pair {
 };
 
 struct moe_tensor_entry {
-    struct moe_tensor tensor; /* ->name is owned here */
+    struct moe_tensor tensor; /* owns ->name */
     /* The type as the file spells it, truncated: for errors about tensors that cannot be read. */
     char dtype_name[MOE_DTYPE_NAME_BYTES];
-    /* Values and scales as two tensors (tensor_pairs.h): tensor.file and .offset are those of the
-     * values, those of the scales are here. */
+    /* Values and scales as two tensors (tensor_pairs.h): tensor.file and .offset locate the values,
+     * these the scales. */
     enum moe_tensor_pair pair;
     int scales_file;
     uint64_t scales_offset;
-    /* Of FP8 and INT4: the scales' type (OTHER: F8_E8M0), and what a scale is for. */
+    /* Scales of FP8 and INT4: their type (OTHER: F8_E8M0), and what a scale covers. */
     enum moe_dtype scales_dtype;
     uint32_t block_rows, block_cols;
 };
@@ -44,19 +44,18 @@ struct moe_tensor_list {
 };
 
 void moe_tensor_list_release(struct moe_tensor_list *list);
-/* A new zeroed entry at the end with a copy of the name, or NULL: out of memory. */
+/* Appends a zeroed entry with a copy of the name; NULL: out of memory. */
 struct moe_tensor_entry *moe_tensor_list_add(struct moe_tensor_list *list, const char *name,
                                              uint64_t name_bytes, struct moe_err *err);
-/* The tensors from number `first` on are of one file; no two may share bytes. `name`
- * begins the error text. */
+/* Checks that no two tensors from number `first` on, all of one file, share bytes. `name` begins
+ * the error text. */
 int moe_tensor_list_check_overlaps(const struct moe_tensor_list *list, uint64_t first,
                                    const char *name, struct moe_err *err);
-/* A name that two of the tensors from number `first` on have, borrowed, in *twin; NULL: there is
- * none. */
+/* *twin: a name that two of the tensors from number `first` on share, borrowed; NULL: none. */
 int moe_tensor_list_find_twin(const struct moe_tensor_list *list, uint64_t first, const char **twin,
                               struct moe_err *err);
 void moe_tensor_list_sort(struct moe_tensor_list *list); /* by name */
-/* In a sorted list: its number, or -1. */
+/* its number in a sorted list, or -1 */
 int64_t moe_tensor_list_find(const struct moe_tensor_list *list, const char *name);
 
 /* An open file of a checkpoint. */
@@ -66,13 +65,13 @@ struct moe_tensor_file {
 };
 void moe_tensor_file_release(struct moe_tensor_file *file);
 
-/* In a sorted list: two tensors with the same name are an error that names both files; `name`
- * begins its text. */
+/* Fails if two tensors of a sorted list have the same name, naming both files; `name` begins the
+ * text. */
 int moe_tensor_list_check_names(const struct moe_tensor_list *list,
                                 const struct moe_tensor_file *files, const char *name,
                                 struct moe_err *err);
 
-/* What a container's reader fills. */
+/* What a container's reader fills in. */
 struct moe_tensor_files {
     struct moe_tensor_file *files;
     int n_files;

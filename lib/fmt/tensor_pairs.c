@@ -1,4 +1,4 @@
-/* Tensors that belong to another one: scales, zero points, offsets. */
+/* Matrices stored as two tensors: MXFP4, FP8 and INT4 values with their scales. */
 #include "fmt/tensor_pairs.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20, NAME_BYTES = 256 };
 
-/* The name of a tensor, `cut` bytes shorter, and then `end`; false: too long. */
+/* The name of a tensor, shortened by `cut` bytes, with `end` appended; false: too long. */
 static bool other_name(const char *name, size_t cut, const char *end, char out[NAME_BYTES])
 {
     size_t stem = strlen(name) - cut;
@@ -57,7 +57,7 @@ static bool are_mxfp4(const struct moe_tensor_entry *blocks, const struct moe_te
            memcmp(b->dims, s->dims, (size_t)s->n_dims * sizeof *s->dims) == 0;
 }
 
-/* Makes NAME_blocks a pair with NAME_scales; returns the scales, or NULL: it is none. */
+/* Joins NAME_blocks with NAME_scales; returns the scales, or NULL: not a pair. */
 static const struct moe_tensor_entry *join_mxfp4(const struct moe_tensor_list *list,
                                                  struct moe_tensor_entry *blocks)
 {
@@ -79,7 +79,7 @@ static const struct moe_tensor_entry *join_mxfp4(const struct moe_tensor_list *l
     return scales;
 }
 
-/* Puts blocks together from packed values and exponents. */
+/* Assembles blocks from packed values and exponents. */
 static int read_mxfp4(const struct moe_tensor_files *files, const struct moe_tensor_entry *entry,
                       uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
@@ -109,7 +109,7 @@ static int read_mxfp4(const struct moe_tensor_files *files, const struct moe_ten
 static const char *const scale_ends[] = {"_scale_inv", "_scale"};
 enum { N_SCALE_ENDS = 2 };
 
-/* Rows and columns of the blocks that have a factor each. */
+/* Rows and columns of the blocks that have one factor each. */
 struct fp8_blocks {
     uint32_t rows, cols;
 };
@@ -130,7 +130,7 @@ const struct moe_tensor_entry *moe_tensor_pairs_scales(const struct moe_tensor_l
     return scales;
 }
 
-/* The sizes of blocks as config.json says them; 128 by 128, as all publish them, where it does not.
+/* Reads the block sizes from config.json; 128 by 128, as everyone publishes them, if it has none.
  */
 static int read_blocks(struct fp8_blocks *out, const char *dir, struct moe_err *err)
 {
@@ -168,7 +168,7 @@ static uint64_t n_blocks(uint64_t n, uint32_t block)
     return n / block + (n % block != 0);
 }
 
-/* Whether the scales are one for each block, row or tensor; sets the weights' blocks. */
+/* Whether there is one scale for each block, row or tensor; sets the weights' blocks. */
 static bool fit_fp8(struct moe_tensor_entry *weights, const struct moe_tensor *s,
                     const struct fp8_blocks *blocks)
 {
@@ -176,7 +176,7 @@ static bool fit_fp8(struct moe_tensor_entry *weights, const struct moe_tensor *s
     int rows = t->n_dims - 2, cols = t->n_dims - 1;
     weights->block_rows = blocks->rows;
     weights->block_cols = blocks->cols;
-    uint64_t kept = 1; /* of more dimensions than are kept no place is known */
+    uint64_t kept = 1; /* dimensions beyond those kept have no known place */
     for (int i = 0; i < t->n_dims; i++)
         kept *= t->dims[i];
     if (rows < 0 || t->n_items == 0 || t->n_items != kept || s->n_items == 0 ||
@@ -195,7 +195,7 @@ static bool fit_fp8(struct moe_tensor_entry *weights, const struct moe_tensor *s
     return true;
 }
 
-/* Makes the weights a pair with their scales; returns these, or NULL: it is none. */
+/* Joins the weights with their scales; returns these, or NULL: not a pair. */
 static const struct moe_tensor_entry *join_fp8(const struct moe_tensor_list *list,
                                                struct moe_tensor_entry *weights,
                                                const struct fp8_blocks *blocks)
@@ -223,7 +223,7 @@ static const struct moe_tensor_entry *beside(const struct moe_tensor_list *list,
     return other_name(name, cut, end, other) ? entry_named(list, other) : NULL;
 }
 
-/* What a matrix has that is packed in other ways, which are not read. */
+/* Tensors of matrices packed in other ways, which are not read. */
 static const char *const other_ways[] = {"_zero_point", "_g_idx"};
 
 const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
@@ -233,7 +233,8 @@ const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tenso
     return found ? found : beside(list, name, cut, other_ways[1]);
 }
 
-/* Presents NAME_packed as NAME; returns its scales, or NULL: they do not fit, or it is none. */
+/* Presents NAME_packed as NAME; returns its scales, or NULL: they do not fit, or it is not packed.
+ */
 static const struct moe_tensor_entry *join_int4(const struct moe_tensor_list *list,
                                                 struct moe_tensor_entry *packed)
 {
@@ -263,7 +264,7 @@ static const struct moe_tensor_entry *join_int4(const struct moe_tensor_list *li
 
 /* ---- FP8 and INT4 ---- */
 
-/* E4M3 without infinities: with the exponent of f16, 256 times smaller. */
+/* E4M3 without infinities: f16's exponent, 256 times smaller. */
 static float e4m3(uint8_t code)
 {
     uint16_t half = (uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7);
@@ -272,7 +273,7 @@ static float e4m3(uint8_t code)
 
 enum { MAX_SCALES = 1024 };
 
-/* Scales [first, first + n) of the tensor, of which there are at most MAX_SCALES. */
+/* Reads scales [first, first + n) of the tensor, which has at most MAX_SCALES. */
 static int read_scales(const struct moe_tensor_files *files, const struct moe_tensor_entry *entry,
                        uint64_t first, uint64_t n, float out[MAX_SCALES], struct moe_err *err)
 {
@@ -393,7 +394,7 @@ int moe_tensor_pairs_read(const struct moe_tensor_files *files,
 }
 
 /*
- * Why two tensors are not values and their scales, in words.
+ * Explains why two tensors are not values and their scales.
  */
 
 int moe_tensor_pairs_refuse_fp8(const struct moe_tensor_files *files,

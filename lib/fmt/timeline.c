@@ -1,3 +1,4 @@
+/* Records a run's timeline and writes it as a Chrome trace. */
 #include "fmt/timeline.h"
 
 #include <stddef.h>
@@ -20,7 +21,7 @@ void moe_timeline_release(struct moe_timeline *t)
     moe_buf_release(&t->events);
 }
 
-/* Begins an event after those before. */
+/* Begins an event. */
 static void begin_event(struct moe_emit *e, struct moe_buf *out, const char *phase)
 {
     moe_buf_text(out, ",\n");
@@ -59,7 +60,7 @@ void moe_timeline_overlapping(struct moe_timeline *t, enum moe_track track, cons
     }
 }
 
-/* What the process (track 0) or a track is called. */
+/* Names the process (track 0) or a track. */
 static void put_name(struct moe_buf *out, int track, const char *name)
 {
     struct moe_emit e;

@@ -13,7 +13,7 @@ enum moe_track { MOE_TRACK_COMPUTE = 1, MOE_TRACK_STALL, MOE_TRACK_LOAD };
 
 struct moe_timeline {
     struct moe_buf events;
-    double origin; /* moe_seconds() of its beginning */
+    double origin; /* moe_seconds() when it began */
 };
 
 void moe_timeline_init(struct moe_timeline *t);

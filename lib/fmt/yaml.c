@@ -1,4 +1,4 @@
-/* YAML: reading into nodes, and asking them for values. */
+/* Reads YAML into nodes, and gives access to their values. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -32,7 +32,7 @@ int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct
 
 /* ---- Building the tree ---- */
 
-/* Zeroed, 8-aligned, released with the document. */
+/* Zeroed, 8-aligned memory, released with the document. */
 static void *take(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
 {
     n = moe_round_up(n, sizeof(void *));
@@ -64,7 +64,7 @@ void moe_yaml_free(struct moe_yaml *doc)
     free(doc);
 }
 
-/* Keys of the mapping being read, so that a duplicate is found without a walk over all. */
+/* Keys of the mapping being read, to find a duplicate without comparing all. */
 struct key_set {
     const char **keys;
     uint64_t n, room; /* room: a power of two */
@@ -104,7 +104,7 @@ struct reader {
     struct moe_err *err;
 };
 
-/* The next event; released by the caller with yaml_event_delete. */
+/* Reads the next event; the caller releases it with yaml_event_delete. */
 static int next_event(struct reader *r, yaml_event_t *event)
 {
     if (yaml_parser_parse(&r->parser, event))
@@ -155,7 +155,7 @@ static int set_scalar(struct reader *r, struct moe_yaml_node *node, const yaml_e
 
 static int read_members(struct reader *r, struct moe_yaml_node *parent, int depth);
 
-/* A value whose first event has been read. *out may be set on failure too. */
+/* Reads a value whose first event has been read. *out may be set on failure too. */
 static int read_value(struct reader *r, const yaml_event_t *event, int depth,
                       struct moe_yaml_node **out)
 {
@@ -203,7 +203,7 @@ static int read_key(struct reader *r, const yaml_event_t *event, struct key_set 
     return status;
 }
 
-/* The members of a mapping or sequence that has been opened, to its end. */
+/* Reads the members of an opened mapping or sequence, to its end. */
 static int read_members(struct reader *r, struct moe_yaml_node *parent, int depth)
 {
     struct key_set keys = {0};
@@ -302,7 +302,7 @@ int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, s
 }
 
 /*
- * Looking at a YAML document: members by key, items of lists, each checked for its type and range.
+ * Looks at a YAML document: members by key, items of lists, each checked for its type and range.
  */
 
 struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc)
@@ -348,7 +348,7 @@ struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key)
     return m && !is_null(m) ? m : NULL;
 }
 
-/* The member, or NULL where there is none (status tells whether that is an error). */
+/* The member, or NULL if there is none (status tells whether that is an error). */
 static int find(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, bool required,
                 struct moe_yaml_node **out, struct moe_err *err)
 {

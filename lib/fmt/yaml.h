@@ -33,14 +33,14 @@ struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc);
 int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t version,
                           struct moe_err *err);
 /* Whether a file begins as one of that format (its first lines have `format: FORMAT`), to choose a
- * reader; false, too, where it cannot be read. */
+ * reader; false also if it cannot be read. */
 bool moe_yaml_file_is(const char *path, const char *format);
-/* MOE_ERR_FORMAT for the first key that no function below was asked for. */
+/* MOE_ERR_FORMAT for the first key that was not asked for. */
 int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err);
 
 /*
  * Members of a mapping. Each returns MOE_OK with *out set; a missing member (or null, "~") is
- * MOE_ERR_FORMAT when required, else leaves *out as it was; a member of a wrong type or range is
+ * MOE_ERR_FORMAT when required, else leaves *out unchanged; a member of a wrong type or range is
  * always MOE_ERR_FORMAT.
  */
 int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint64_t max,
@@ -59,7 +59,7 @@ int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, co
                              bool required, uint64_t *out, struct moe_err *err);
 int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                      bool required, struct moe_yaml_node **out, struct moe_err *err);
-/* The member, of any kind; NULL where it is missing (or null). */
+/* The member, of any kind; NULL if missing (or null). */
 struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key);
 /* *out: the sequence; *n: its length. */
 int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
@@ -69,16 +69,16 @@ int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
 int moe_yaml_get_list_of(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
                          uint64_t n, struct moe_yaml_node **out, struct moe_err *err);
 
-/* Members of a sequence: the first, and from one to the next; NULL at the end. */
+/* Iterates over the members of a sequence; NULL at the end. */
 struct moe_yaml_node *moe_yaml_first(struct moe_yaml_node *list);
 struct moe_yaml_node *moe_yaml_next(struct moe_yaml_node *item);
 /* Members of a sequence or mapping; 0 for a scalar. */
 uint64_t moe_yaml_length(const struct moe_yaml_node *node);
-/* Keys of a mapping whose names are data ("experts: {3: 4d8, 7: 2}"): the first member's value and
- * on as above; its key. Marks the key as known. */
+/* Iterates over a mapping whose keys are data ("experts: {3: 4d8, 7: 2}"): the first member's
+ * value, then on as above; _key returns its key and marks it as known. */
 const char *moe_yaml_key(struct moe_yaml_node *value);
 
-/* A sequence's member as a number, a text, a mapping or a sequence. */
+/* A sequence's item as a number, a text, a mapping or a sequence. */
 int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t max, uint64_t *out,
                       struct moe_err *err);
 int moe_yaml_item_i64(struct moe_yaml *doc, struct moe_yaml_node *item, int64_t *out,
@@ -92,14 +92,14 @@ int moe_yaml_item_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *item, 
 int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err);
 
-/* The items of a sequence as numbers; out: room for all. Whole ones up to max, each above the one
- * before where they are rising; others at least min. */
+/* The items of a sequence as numbers; out: room for all. Whole ones are at most max and, if
+ * `rising`, each greater than the one before; others are at least min. */
 int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_t max, bool rising,
                        uint32_t *out, struct moe_err *err);
 int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,
                           struct moe_err *err);
 
-/* An error at a node: "PATH: line 3 column 7: TEXT", with MOE_ERR_FORMAT. */
+/* Fails at a node: "PATH: line 3 column 7: TEXT", with MOE_ERR_FORMAT. */
 int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err,
                   const char *format, ...) MOE_PRINTF(4, 5);
 

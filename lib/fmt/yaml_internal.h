@@ -1,5 +1,5 @@
 /*
- * The tree of a YAML document: what yaml.c builds and yaml.c looks at.
+ * The tree of a YAML document.
  */
 #ifndef MOE_FMT_YAML_INTERNAL_H
 #define MOE_FMT_YAML_INTERNAL_H
@@ -17,7 +17,7 @@ struct moe_yaml_node {
     uint32_t line, column;
     const char *key; /* of a mapping's member */
     struct moe_yaml_node *next;
-    const char *text; /* of a scalar */
+    const char *text; /* a scalar's */
     uint64_t n;       /* members of a mapping or sequence */
     struct moe_yaml_node *first, *last;
 };
@@ -32,7 +32,7 @@ struct moe_yaml {
     char *name;
     struct moe_yaml_node *root;
     struct moe_yaml_block *block; /* the last one */
-    uint64_t used, room;          /* of its bytes */
+    uint64_t used, room;          /* bytes of the last block */
 };
 
 static inline struct moe_yaml_node *moe_yaml_members(const struct moe_yaml_node *node)
