@@ -72,7 +72,8 @@ static inline void static_tensor(struct static_checkpoint *m, const struct moe_c
     struct moe_err err = {0};
     uint64_t begin = m->data.size;
     int layer = static_layer_of(&m->c, t->name);
-    for (size_t i = 0; i < N_ITEMS(routers) && layer >= 0 && m->c.layer_is_static[layer]; i++) {
+    for (size_t i = 0; i < N_ITEMS(routers) && layer >= 0 && m->c.layers[layer].static_routing;
+         i++) {
         const char *end = strstr(t->name, routers[i]);
         char name[256];
         if (!end)

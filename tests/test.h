@@ -42,6 +42,13 @@ enum { SANITIZED = 0 };
                      (want), (err)->text, (words));                                                \
     } while (0)
 
+/* Asserts what a member of a description's first layers is (model/config.h): a digit for each. */
+#define assert_layers_have(config, member, digits)                                                 \
+    do {                                                                                           \
+        for (size_t i_ = 0; (digits)[i_]; i_++)                                                    \
+            assert_int_equal((config).layers[i_].member, (digits)[i_] - '0');                      \
+    } while (0)
+
 /* A small repeatable generator (splitmix64), for test data. */
 static inline uint64_t test_random(uint64_t *state)
 {

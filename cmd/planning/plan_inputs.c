@@ -186,13 +186,10 @@ static int open_shape(struct plan_inputs *in, struct moe_err *err)
         bytes[v] = in->bytes.expert;
     }
     MOE_TRY(check_experts(in, err));
-    MOE_TRY(moe_inventory_uniform(&in->own, moe_config_moe_layers(&in->config, in->config.n_layers),
-                                  in->config.n_experts, in->config.top_k,
-                                  (const char(*)[MOE_NAME_BYTES])variants, bytes, n, err));
-    moe_inventory_set_layers(&in->own, in->config.layer_is_moe, in->config.n_layers);
-    moe_inventory_set_encoder(&in->own, in->config.n_encoder);
-    moe_inventory_set_static(&in->own, in->config.layer_is_static);
-    in->own.routes_early = in->config.router_early;
+    MOE_TRY(moe_inventory_uniform(&in->own, in->config.n_moe_layers, in->config.n_experts,
+                                  in->config.top_k, (const char(*)[MOE_NAME_BYTES])variants, bytes,
+                                  n, err));
+    moe_inventory_set_model(&in->own, &in->config);
     if (!in->shape.runs)
         cli_note("%s: moe-run cannot run it yet: %s", o->shape, in->shape.why);
     return MOE_OK;

@@ -191,9 +191,8 @@ int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *
     if (status == MOE_OK)
         status = check_predict_on(s, in, err);
     if (status == MOE_OK && !s->resident) {
-        moe_strategy_fit(
-            s, moe_config_moe_layers(c, c->n_layers) - moe_config_moe_layers(c, c->n_encoder),
-            in->options->statistics);
+        moe_strategy_fit(s, c->n_moe_layers - c->layers[c->n_encoder].moe_index,
+                         in->options->statistics);
         status = resolve_variants(out, in, all_fit, err);
     }
     if (status == MOE_OK && in->options->exact) {
@@ -216,7 +215,7 @@ int moe_engine_take_trace(struct moe_model *model, const struct moe_engine_optio
     const struct moe_trace_shape *t = o->follows;
     struct moe_config *c = &model->config;
     const char *pack = moe_pack_path(model->pack);
-    uint32_t layers = moe_config_moe_layers(c, c->n_layers);
+    uint32_t layers = c->n_moe_layers;
     bool fixed = moe_config_has_static(c, 0, c->n_layers) || c->n_groups ||
                  c->router_kind == MOE_ROUTER_SPARSEMIXER;
     if (o->device.cuda)
@@ -224,7 +223,7 @@ int moe_engine_take_trace(struct moe_model *model, const struct moe_engine_optio
                         "%s: a trace is followed by the processor, not with --device cuda",
                         o->follows_name);
     if (t->n_layers != layers || t->n_experts != c->n_experts ||
-        t->n_encoder != moe_config_moe_layers(c, c->n_encoder))
+        t->n_encoder != c->layers[c->n_encoder].moe_index)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: a trace of %u layers of %u experts; %s has %u of %u and cannot follow",
                         o->follows_name, t->n_layers, t->n_experts, pack, layers, c->n_experts);

@@ -85,9 +85,7 @@ static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
     struct moe_inventory *i = &in->inventory;
     int status = moe_inventory_of_pack(i, m->pack, m->config.top_k, err);
     if (status == MOE_OK) {
-        moe_inventory_set_encoder(i, m->config.n_encoder);
-        moe_inventory_set_static(i, m->config.layer_is_static);
-        i->routes_early = m->config.router_early;
+        moe_inventory_set_model(i, &m->config);
         in->all = moe_inventory_all_bytes(i, 0);
         in->token =
             (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);
@@ -205,8 +203,7 @@ static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
         .high = r->high,
         .low = r->low,
         .top_k = in->model->config.top_k,
-        .n_encoder = in->model->config.n_encoder,
-        .layer_is_static = in->model->config.layer_is_static,
+        .config = &in->model->config,
         .n_working = in->model->config.top_k,
         .seed = o->seed,
         .gpu = in->gpu,
@@ -857,9 +854,7 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
         moe_pack_fit_close(f);
         return status;
     }
-    moe_inventory_set_encoder(&f->inventory, f->model->config.n_encoder);
-    moe_inventory_set_static(&f->inventory, f->model->config.layer_is_static);
-    f->inventory.routes_early = f->model->config.router_early;
+    moe_inventory_set_model(&f->inventory, &f->model->config);
     f->options.program_bytes = moe_engine_program_bytes(f->model, options->device.cuda);
     *out = f;
     return MOE_OK;

@@ -16,7 +16,7 @@ static struct sizes sizes_of(const struct moe_compressed *c, uint32_t layer,
                              struct moe_compressed_part *part)
 {
     const struct moe_config *m = c->config;
-    bool chooses = m->layer_compresses[layer] == MOE_COMPRESS_CHOSEN;
+    bool chooses = m->layers[layer].compression == MOE_COMPRESS_CHOSEN;
     part->ratio = moe_config_ratio(m, layer);
     part->n_kept = part->ratio * (chooses ? 2 : 1);
     part->n_entries = (uint32_t)moe_padded(c->context / part->ratio + 1);
@@ -32,7 +32,7 @@ static struct sizes sizes_of(const struct moe_compressed *c, uint32_t layer,
 static uint64_t layer_bytes(const struct moe_compressed *c, uint32_t layer)
 {
     struct moe_compressed_part part;
-    if (c->config->layer_compresses[layer] == MOE_COMPRESS_NOT)
+    if (c->config->layers[layer].compression == MOE_COMPRESS_NOT)
         return 0;
     struct sizes s = sizes_of(c, layer, &part);
     return s.kept + s.index + s.keys + s.values;
@@ -54,7 +54,7 @@ struct moe_compressed moe_compressed_shape(const struct moe_config *config,
 
 struct moe_compressed_row moe_compressed_row(const struct moe_config *c, uint32_t layer)
 {
-    bool chooses = c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN;
+    bool chooses = c->layers[layer].compression == MOE_COMPRESS_CHOSEN;
     uint64_t entry = moe_padded((uint64_t)c->head_dim * (chooses ? 2 : 1));
     uint64_t index = chooses ? moe_padded(2 * (uint64_t)c->index_dim) : 0;
     return (struct moe_compressed_row){
@@ -112,7 +112,7 @@ static struct group group_of(const struct moe_compressed *c, const struct moe_co
 struct moe_compressed_pieces moe_compressed_pieces(const struct moe_compressed *c, uint32_t layer,
                                                    uint32_t n)
 {
-    if (c->config->layer_compresses[layer] == MOE_COMPRESS_NOT)
+    if (c->config->layers[layer].compression == MOE_COMPRESS_NOT)
         return (struct moe_compressed_pieces){0};
     const struct moe_compressed_part part = moe_compressed_at(c, 0, layer);
     const struct group g = group_of(c, &part);

@@ -294,15 +294,15 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
         .scale = c->attn_scale,
         .layer = encoder ? c->n_encoder : layer,
         .group = c->n_heads / kv.n_heads,
-        .window = c->layer_is_windowed[layer] ? c->window : 0,
+        .window = c->layers[layer].windowed ? c->window : 0,
         .window_chunks = c->window_chunks,
         .sinks = m->layers[layer].sinks,
         .rows = rows,
         .first = first,
         .encoder = encoder,
         .prompts = s->prompts,
-        .compressed = c->layer_compresses[layer] ? &w->compressed : NULL,
-        .chosen = c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN ? &w->entries : NULL,
+        .compressed = c->layers[layer].compression ? &w->compressed : NULL,
+        .chosen = c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? &w->entries : NULL,
     };
     a.bias = moe_model_position_bias(m, layer, &a.bias_stride);
     run(&a, n_rows);
@@ -544,7 +544,7 @@ const float *stages_cpu_shared_angles(const struct moe_session *s, uint32_t laye
                                       uint32_t position)
 {
     const struct moe_model *m = s->model;
-    const float *table = m->config.layer_compresses[layer] ? m->global_rope : m->rope;
+    const float *table = m->config.layers[layer].compression ? m->global_rope : m->rope;
     return table + (uint64_t)position * m->config.rope_dim;
 }
 

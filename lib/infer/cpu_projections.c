@@ -235,8 +235,8 @@ void moe_project_in(struct moe_session *s, uint32_t layer, const struct moe_row 
         .kv_heads = moe_config_kv_heads(c, layer),
         .rope_dim = global ? 2 * c->n_global_freqs : c->rope_dim,
         .global = global,
-        .still = c->rope_in_windows && !c->layer_is_windowed[layer] &&
-                 !(c->rope_in_dense && !c->layer_is_moe[layer]),
+        .still = c->rope_in_windows && !c->layers[layer].windowed &&
+                 !(c->rope_in_dense && !c->layers[layer].moe),
     };
     moe_inputs_set(&s->states.inputs, s->states.xn, s->states.stride, NULL, n_rows, c->hidden);
     if (c->kv_rank)

@@ -72,7 +72,7 @@ void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct mo
                                .w = w,
                                .rows = rows,
                                .n_rows = n_rows,
-                               .state = moe_config_recurrent_layers(c, layer)};
+                               .state = c->layers[layer].recurrent_index};
     project_in(s, &p);
     kinds[c->state_kind](&p);
     moe_inputs_set(&w->from_out, w->out, w->values_stride, NULL, n_rows, p.layer->state_o.cols);

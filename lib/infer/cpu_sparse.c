@@ -448,7 +448,7 @@ static void weigh(const struct kind *k, const float *const *from, uint32_t n, ui
 static void make_entry(const struct compress *p, const struct kind *k, const float *const *from,
                        uint32_t n, uint32_t ratio, uint32_t number, float *entry)
 {
-    bool overlap = p->c->layer_compresses[p->layer] == MOE_COMPRESS_CHOSEN;
+    bool overlap = p->c->layers[p->layer].compression == MOE_COMPRESS_CHOSEN;
     for (uint32_t first = 0; first < k->width; first += 16)
         weigh(k, from, n, ratio, overlap, first, entry);
     moe_kern.rms_norm(entry, k->norm, k->width, p->c->norm_eps, entry);
@@ -509,6 +509,6 @@ void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe
     moe_par_for(n, 1, complete_rows, &p);
     keep(&p, n_rows);
     moe_recurrent_passed(s, layer, rows, n_rows);
-    if (c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN)
+    if (c->layers[layer].compression == MOE_COMPRESS_CHOSEN)
         stages_cpu_choose_entries(s, layer, rows, n_rows);
 }

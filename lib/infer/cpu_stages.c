@@ -175,8 +175,8 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     const struct cpu_work *w = s->device;
     if (s->model->extra_positions.data && layer == c->extra_positions)
         add_positions(s, &s->model->extra_positions, rows, n_rows);
-    bool mixes = !c->layer_no_attention[layer], feeds = !c->layer_no_ffn[layer];
-    bool recurrent = c->layer_is_recurrent[layer];
+    bool mixes = !c->layers[layer].no_attention, feeds = !c->layers[layer].no_ffn;
+    bool recurrent = c->layers[layer].recurrent;
     const float *norm = mixes ? l->attn_norm : l->ffn_norm;
     if (c->n_streams)
         stages_cpu_streams_in(s, &l->attn_mix, 0, n_rows);
@@ -196,7 +196,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         if (status == MOE_OK)
             status = moe_poll_loads(s, err);
         stages_cpu_store(s, layer, rows, n_rows);
-        if (c->layer_compresses[layer])
+        if (c->layers[layer].compression)
             stages_cpu_compress(s, layer, rows, n_rows);
         if (!moe_config_picks_positions(c))
             moe_attention(s, layer, rows, n_rows);
@@ -485,7 +485,7 @@ static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *r
         moe_router_scale_experts(l, r->chosen, (uint64_t)n_rows * c->top_k, r->weights);
     }
     if (s->follow)
-        moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), s->request.chosen,
+        moe_replay_chosen(s->follow, c->layers[layer].moe_index, s->request.chosen,
                           s->request.weights);
     int status = moe_layer_request_check(r, c, layer, n_rows, err);
     moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);

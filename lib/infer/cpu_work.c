@@ -153,11 +153,11 @@ static void carve_entries(struct cpu_entries *e, struct moe_arena *arena,
 {
     uint64_t batch = o->batch, n = 0;
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-        if (c->layer_compresses[layer] == MOE_COMPRESS_NOT)
+        if (c->layers[layer].compression == MOE_COMPRESS_NOT)
             continue;
         uint64_t stride = moe_compressed_row(c, layer).stride;
         e->made_stride = stride > e->made_stride ? stride : e->made_stride;
-        if (c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN)
+        if (c->layers[layer].compression == MOE_COMPRESS_CHOSEN)
             n = moe_padded(o->context / c->chosen_ratio + 1);
     }
     e->queries_stride = moe_padded((uint64_t)c->index_heads * c->index_dim);

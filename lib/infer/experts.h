@@ -171,8 +171,8 @@ struct moe_cache_options {
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
     uint32_t top_k;       /* experts that a token visits in a layer, for sizes alone */
-    uint32_t n_encoder;   /* layers of the model's encoder, the first ones; 0: there is none */
-    const uint8_t *layer_is_static; /* [layers] of the model; borrowed while opening. NULL: none */
+    const struct moe_config *config; /* of the model; borrowed while opening. NULL: it is not known
+                                        which layers are an encoder's or choose by the token */
     uint32_t n_staging; /* of the working slots, those for prefetched ones: for reports */
     /* Of a plan, borrowed while opening: slots by class instead of cache_bytes and n_working, what
      * is loaded first, T and t_expert. NULL and 0: none. */

@@ -398,9 +398,8 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     c->base.lockstep = o->loader.lockstep;
     int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
     if (status == MOE_OK) {
-        moe_inventory_set_encoder(&c->inventory, o->n_encoder);
-        if (o->layer_is_static)
-            moe_inventory_set_static(&c->inventory, o->layer_is_static);
+        if (o->config)
+            moe_inventory_set_model(&c->inventory, o->config);
         status = number_layers(c, err);
     }
     if (status != MOE_OK)

@@ -166,10 +166,10 @@ static int ask_known(struct moe_session *s, const struct moe_row *rows, uint32_t
     int status = MOE_OK;
     for (uint32_t layer = begin; s->experts->ops->known && layer < end && status == MOE_OK;
          layer++) {
-        if (!c->layer_is_static[layer] || !moe_follows_layer(s, layer))
+        if (!c->layers[layer].static_routing || !moe_follows_layer(s, layer))
             continue;
         if (s->follow)
-            moe_replay_chosen(s->follow, moe_config_moe_layers(c, layer), r->chosen, r->weights);
+            moe_replay_chosen(s->follow, c->layers[layer].moe_index, r->chosen, r->weights);
         else
             moe_route_tokens(s->model, layer, rows, n_rows, r);
         moe_layer_request_limit(r, c, layer, s->prompts, rows, n_rows);
@@ -187,7 +187,7 @@ static int run_layers(struct moe_session *s, const struct moe_row *rows, uint32_
     int status = MOE_OK;
     if (s->stages->replay && s->stages->replay(s, n_rows, begin, end)) {
         const struct moe_config *c = &s->model->config;
-        uint32_t n_moe = moe_config_moe_layers(c, end) - moe_config_moe_layers(c, begin);
+        uint32_t n_moe = c->layers[end].moe_index - c->layers[begin].moe_index;
         moe_feed_forward_count_alone(s, phase, n_moe, n_rows);
         return MOE_OK;
     }
@@ -421,7 +421,7 @@ int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row
 {
     const struct moe_stages_ops *stages = s->stages;
     if (!s->model->layers[layer].is_moe) {
-        bool feeds = !s->model->config.layer_no_ffn[layer];
+        bool feeds = !s->model->config.layers[layer].no_ffn;
         int status = feeds ? stages->dense(s, layer, n_rows, err) : MOE_OK;
         moe_lockstep_attention(s, MOE_PIECE_DENSE, rows, n_rows);
         return status;

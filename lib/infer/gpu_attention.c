@@ -61,7 +61,7 @@ static struct moe_gpu_heads project_heads(struct moe_session *s, uint32_t layer,
         .head_dim = c->head_dim,
         .rows = g->rows,
         .kv = gpu_kv_of(g),
-        .layer = moe_config_attending_layers(c, layer),
+        .layer = c->layers[layer].attention_index,
     };
 }
 
@@ -137,7 +137,7 @@ static void project_latent(struct moe_session *s, uint32_t layer, const struct m
         .kv_rank = c->kv_rank,
         .rows = g->rows,
         .kv = gpu_kv_of(g),
-        .layer = moe_config_attending_layers(c, layer),
+        .layer = c->layers[layer].attention_index,
         .nope = &nope,
     };
     moe_gpu_finish_latent(g->gpu, &latent, n_rows);
@@ -160,10 +160,10 @@ static void attend_cache(struct moe_session *s, uint32_t layer, uint32_t n_rows,
         .queries_stride = a->stride.queries,
         .attended_stride = a->stride.attended,
         .kv = gpu_kv_of(g),
-        .layer = moe_config_attending_layers(c, layer),
+        .layer = c->layers[layer].attention_index,
         .n_heads = c->n_heads,
         .scale = c->attn_scale,
-        .window = c->layer_is_windowed[layer] ? c->window : 0,
+        .window = c->layers[layer].windowed ? c->window : 0,
         .sinks = s->model->layers[layer].sinks,
         .rows = g->rows,
         .end = g->end,
@@ -213,7 +213,7 @@ static struct moe_gpu_norm end_norm(struct moe_session *s, uint32_t layer)
 {
     const struct moe_layer *l = &s->model->layers[layer];
     struct moe_gpu_norm norm = stages_gpu_norm(s, NULL, NULL, (struct moe_gpu_act){0});
-    if (!s->model->config.layer_no_ffn[layer])
+    if (!s->model->config.layers[layer].no_ffn)
         return stages_gpu_norm(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
     stages_gpu_next_norm(s, layer, &norm);
     return norm;
@@ -225,12 +225,12 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->device;
-    bool recurrent = c->layer_is_recurrent[layer];
+    bool recurrent = c->layers[layer].recurrent;
     struct moe_gpu_norm norm = stages_gpu_attention_norm(s, layer);
     const struct moe_gpu_act in = norm.out;
     if (g->normed_for != layer)
         moe_gpu_add_norm(g->gpu, &norm, n_rows);
-    if (c->layer_no_attention[layer])
+    if (c->layers[layer].no_attention)
         return moe_poll_loads(s, err);
     const struct moe_gpu_act out = recurrent ? stages_gpu_recurrent(s, layer, &in, n_rows)
                                              : attend_text(s, layer, &in, n_rows);

@@ -103,7 +103,7 @@ static int time_once(struct moe_session *s, struct moe_layer_predictor *predicto
     const struct gpu_work *g = s->device;
     const struct moe_prediction *predictions;
     uint32_t layer = 0;
-    while (!c->layer_is_moe[layer])
+    while (!c->layers[layer].moe)
         layer++;
     moe_gpu_mark_set(watch->from, MOE_GPU_COMPUTE);
     stages_gpu_ask_ahead(s, layer, 1);
@@ -148,7 +148,7 @@ int stages_gpu_choose_predict_device(struct moe_session *s, struct moe_layer_pre
     struct gpu_work *g = s->device;
     struct gpu_prediction *p = &g->prediction;
     struct stopwatch watch = {0};
-    if (p->depth == 0 || moe_config_moe_layers(c, c->n_layers) < 2)
+    if (p->depth == 0 || c->n_moe_layers < 2)
         return MOE_OK;
     if (!moe_router_is_softmax(c) || moe_layer_predictor_needs_scores(predictor)) {
         p->host_rows = UINT32_MAX;

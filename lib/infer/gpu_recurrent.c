@@ -129,7 +129,7 @@ static struct moe_gpu_recurrent states_of(const struct pass *p, uint32_t layer)
         .keys_in_turn = c->state_keys_in_turn,
         .states = {r->memory, r->n_taps, r->n_panels, r->keys_at, r->values_at, r->stride, r->panel,
                    r->layer, r->sequence},
-        .layer = moe_config_recurrent_layers(c, layer),
+        .layer = c->layers[layer].recurrent_index,
         .rows = p->g->rows,
         .mixed = w->mixed,
         .gate = w->gate,

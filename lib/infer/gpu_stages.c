@@ -121,7 +121,7 @@ static void record(struct moe_session *s, struct gpu_graph *recording)
     moe_gpu_graph_begin(g->gpu);
     for (uint32_t layer = 0; layer < s->model->config.n_layers; layer++) {
         stages_gpu_attend(s, layer, rows, 1, NULL);
-        if (!s->model->layers[layer].is_moe && !s->model->config.layer_no_ffn[layer])
+        if (!s->model->layers[layer].is_moe && !s->model->config.layers[layer].no_ffn)
             stages_gpu_dense(s, layer, 1, NULL);
         else if (s->model->layers[layer].is_moe)
             stages_gpu_alone(s, layer, 1);
@@ -517,7 +517,7 @@ bool stages_gpu_alone(struct moe_session *s, uint32_t layer, uint32_t n_rows)
     const struct moe_config *c = &s->model->config;
     const struct moe_layer *l = &s->model->layers[layer];
     struct gpu_work *g = s->device;
-    uint32_t m = moe_config_moe_layers(c, layer);
+    uint32_t m = c->layers[layer].moe_index;
     if (!g->residents.table || s->strategy || n_rows > MOE_GPU_JOINED_ROWS ||
         !g->residents.like[m].up.data)
         return false;

@@ -273,7 +273,7 @@ static void carve(struct gpu_work *g, struct moe_arena *arena, const struct moe_
     g->tokens = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
     g->math_bytes = o->gpu_bf16 ? math_bytes(c, o) : 0;
     g->math = moe_arena_take(arena, g->math_bytes, 1);
-    uint64_t n_moe = moe_config_moe_layers(c, c->n_layers);
+    uint64_t n_moe = c->n_moe_layers;
     all->table_bytes = n_moe * c->n_experts * sizeof *all->table;
     all->table = moe_arena_take(arena, all->table_bytes, 1);
 }
@@ -306,8 +306,7 @@ static void carve_host(struct gpu_work *g, struct moe_states *states, struct moe
         arena, (uint64_t)o->predict_depth * o->batch * moe_router_stride(c), sizeof(float));
     g->host_token = moe_arena_take(arena, GPU_LOGITS_ROWS, sizeof(uint32_t));
     g->host_logits = moe_arena_take(arena, GPU_LOGITS_ROWS * moe_logits_stride(c), sizeof(float));
-    g->residents.like =
-        moe_arena_take(arena, moe_config_moe_layers(c, c->n_layers), sizeof(struct moe_gpu_gated));
+    g->residents.like = moe_arena_take(arena, c->n_moe_layers, sizeof(struct moe_gpu_gated));
 }
 
 uint64_t gpu_work_bytes(const struct moe_config *c, const struct moe_session_options *o)
@@ -353,7 +352,7 @@ static int fill_table(struct gpu_work *g, const struct moe_config *c,
         return MOE_ERR_MEMORY;
     all->recordable = true;
     for (uint32_t layer = 0, m = 0; layer < c->n_layers; layer++) {
-        if (!c->layer_is_moe[layer])
+        if (!c->layers[layer].moe)
             continue;
         bool alike = true;
         for (uint32_t e = 0; e < c->n_experts; e++, at++) {
@@ -537,7 +536,7 @@ struct moe_gpu_norm stages_gpu_attention_norm(const struct moe_session *s, uint3
         &l->state_q,    &l->state_k,          &l->state_v,     &l->state_z,    &l->state_z_down,
         &l->state_beta, &l->state_decay_down, &l->state_scale, &l->state_decay};
     struct moe_gpu_act in = gpu_act_plain(room, c->hidden);
-    if (c->layer_no_attention[layer])
+    if (c->layers[layer].no_attention)
         return stages_gpu_norm(s, l->ffn_norm, l->ffn_norm_bias, stages_gpu_ffn_inputs(s, layer));
     gpu_act_want(&in, room, l->q_down.layout);
     gpu_act_want(&in, room, l->kv_down.layout);
@@ -546,8 +545,7 @@ struct moe_gpu_norm stages_gpu_attention_norm(const struct moe_session *s, uint3
     gpu_act_want(&in, room, l->k.layout);
     gpu_act_want(&in, room, l->v.layout);
     gpu_act_want(&in, room, l->attn_gate.layout);
-    for (size_t i = 0; c->layer_is_recurrent[layer] && i < sizeof of_states / sizeof *of_states;
-         i++)
+    for (size_t i = 0; c->layers[layer].recurrent && i < sizeof of_states / sizeof *of_states; i++)
         gpu_act_want(&in, room, of_states[i]->layout);
     return stages_gpu_norm(s, l->attn_norm, l->attn_norm_bias, in);
 }
@@ -569,7 +567,7 @@ uint32_t stages_gpu_layers_ahead(const struct moe_session *s, uint32_t layer, ui
     const struct moe_config *c = &s->model->config;
     uint32_t n = 0, depth = gpu_work_of(s)->prediction.depth;
     for (uint32_t l = layer + 1; l < c->n_layers && n < depth; l++)
-        if (c->layer_is_moe[l])
+        if (c->layers[l].moe)
             ahead[n++] = l;
     return n;
 }

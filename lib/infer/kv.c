@@ -34,7 +34,7 @@ uint16_t moe_kv_kind_find(const char *name)
 /* Layers that draft count as without a window: their rows may come later than a pass's. */
 static bool has_window(const struct moe_config *c, uint32_t layer)
 {
-    return layer < c->n_layers && c->layer_is_windowed[layer] && moe_config_attends(c, layer);
+    return layer < c->n_layers && c->layers[layer].windowed && moe_config_attends(c, layer);
 }
 
 /* A GPU's attention reads all layers by one table of blocks; sources and prompts that are seen as a
@@ -131,8 +131,8 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
         .index_dim = moe_config_picks_positions(c) ? c->index_dim : 0,
         .n_heads = moe_config_cache_heads(c),
         .first_layer = c->n_encoder,
-        .n_layers = moe_config_attending_layers(c, moe_config_all_layers(c)) -
-                    moe_config_attending_layers(c, c->n_encoder),
+        .n_layers = c->layers[moe_config_all_layers(c)].attention_index -
+                    c->layers[c->n_encoder].attention_index,
         .n_drafting = c->n_drafting,
         .config = c,
         .layout = {o->kv_kind, 0},

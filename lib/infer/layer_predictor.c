@@ -107,7 +107,7 @@ static struct moe_layer_predictor *carve_predictor(struct moe_arena *arena,
         .batch = batch,
         .stride = moe_round_up(c->hidden, MOE_PANEL_ROWS),
         .router_stride = moe_round_up(c->n_experts, MOE_PANEL_ROWS),
-        .n_moe = moe_config_moe_layers(c, c->n_layers),
+        .n_moe = c->n_moe_layers,
     };
     p.depth = usable_depth(strategy, p.n_moe);
     uint64_t scores = (uint64_t)p.depth * c->n_experts;
@@ -184,7 +184,7 @@ uint32_t moe_layer_predictor_depth(const struct moe_model *model,
     return moe_predicts_from_choices(strategy->predict) ||
                    moe_predicts_from_attention(strategy->predict)
                ? 0
-               : usable_depth(strategy, moe_config_moe_layers(c, c->n_layers));
+               : usable_depth(strategy, c->n_moe_layers);
 }
 
 void moe_layer_predictor_close(struct moe_layer_predictor *p)
@@ -212,7 +212,7 @@ void moe_layer_predictor_begin_pass(struct moe_layer_predictor *p, const struct 
 bool moe_layer_predictor_expects(const struct moe_layer_predictor *p, uint32_t layer,
                                  uint8_t *marks)
 {
-    uint32_t m = moe_config_moe_layers(&p->session->model->config, layer);
+    uint32_t m = p->session->model->config.layers[layer].moe_index;
     return p->session->follow ? moe_replay_expects(p->session->follow, m, marks)
                               : moe_token_history_mark(&p->history.tokens, m, marks);
 }
@@ -220,7 +220,7 @@ bool moe_layer_predictor_expects(const struct moe_layer_predictor *p, uint32_t l
 void moe_layer_predictor_note(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_layer_request *r = &p->session->request;
-    uint32_t m = moe_config_moe_layers(&p->session->model->config, layer);
+    uint32_t m = p->session->model->config.layers[layer].moe_index;
     if (p->session->follow)
         moe_replay_note(p->session->follow, m, r->chosen, r->weights);
     else
@@ -384,8 +384,8 @@ static void list_ahead(struct query *q, uint32_t first, uint32_t end, uint32_t d
     const struct moe_config *c = &q->p->session->model->config;
     uint32_t far = 0;
     for (uint32_t l = first; l < end && far < depth && far < q->p->depth; l++) {
-        far += c->layer_is_moe[l];
-        if (c->layer_is_moe[l] && !c->layer_is_static[l]) {
+        far += c->layers[l].moe;
+        if (c->layers[l].moe && !c->layers[l].static_routing) {
             q->target[q->n] = q->m + far;
             q->ahead[q->n++] = &q->p->layers[l];
         }
@@ -396,7 +396,7 @@ uint32_t moe_predict_first(struct moe_layer_predictor *p, uint32_t layer, uint32
                            uint32_t depth, const struct moe_prediction **predictions)
 {
     const struct moe_config *c = &p->session->model->config;
-    uint32_t first = moe_config_moe_layers(c, layer);
+    uint32_t first = c->layers[layer].moe_index;
     struct query q = {
         .p = p, .m = first - 1, .n_rows = n_rows}; /* MOE_NO_LAYER_YET, or a source's */
     if (p->session->follow)
@@ -413,7 +413,7 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
                             uint32_t depth, const struct moe_prediction **predictions)
 {
     const struct moe_config *c = &p->session->model->config;
-    struct query q = {.p = p, .m = moe_config_moe_layers(c, layer), .n_rows = n_rows};
+    struct query q = {.p = p, .m = c->layers[layer].moe_index, .n_rows = n_rows};
     list_ahead(&q, layer + 1, moe_config_stack_end(c, layer), depth);
     if (p->session->follow) {
         if (q.n > 0 && !moe_predicts_from_choices(p->by))
@@ -447,12 +447,12 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
     bool of_next = p->by == MOE_PREDICT_BY_ATTENTION_BEFORE;
     uint32_t target = layer + of_next;
     uint32_t end = moe_config_stack_end(c, layer);
-    while (target < end && !c->layer_is_moe[target])
+    while (target < end && !c->layers[target].moe)
         target++;
     /* What a layer's own router chooses before its attention is known, not predicted. */
-    if (target == end || c->layer_is_static[target] || (c->router_early && target == layer))
+    if (target == end || c->layers[target].static_routing || (c->router_early && target == layer))
         return 0;
-    uint32_t m = moe_config_moe_layers(c, layer);
+    uint32_t m = c->layers[layer].moe_index;
     struct query q = {.p = p, .m = m, .n_rows = n_rows, .n = 1, .target = {m + of_next}};
     q.attention = &p->layers[layer];
     q.ahead[0] = &p->layers[target];
@@ -502,7 +502,7 @@ static int carve_host_routers(struct moe_layer **out, const struct moe_model *m,
     struct moe_layer *layers = moe_arena_take(arena, c->n_layers, sizeof *layers);
     int status = MOE_OK;
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
-        struct moe_layer layer = {.is_moe = c->layer_is_moe[i]};
+        struct moe_layer layer = {.is_moe = c->layers[i].moe};
         if (!layer.is_moe)
             continue;
         status = read_tensor(m, MOE_T_ROUTER, i, arena, &layer.router, err);

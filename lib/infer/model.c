@@ -217,7 +217,7 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *s
     const struct moe_config *c = &m->config;
     for (uint32_t layer = 0; layer < moe_config_all_layers(c); layer++) {
         struct moe_layer *l = &m->layers[layer];
-        l->is_moe = c->layer_is_moe[layer];
+        l->is_moe = c->layers[layer].moe;
         for (int role = 0; role < MOE_T_N_ROLES; role++) {
             const struct moe_pack_tensor *t = NULL;
             uint32_t rows, cols;
@@ -278,7 +278,7 @@ static int check_experts(const struct moe_model *m, struct moe_err *err)
             return status;
     }
     for (uint32_t layer = 0; layer < moe_config_all_layers(&m->config); layer++) {
-        for (uint32_t e = 0; m->config.layer_is_moe[layer] && e < m->config.n_experts; e++) {
+        for (uint32_t e = 0; m->config.layers[layer].moe && e < m->config.n_experts; e++) {
             bool present = false;
             for (uint32_t v = 0; v < moe_pack_n_variants(m->pack); v++)
                 present |= moe_pack_expert(m->pack, layer, e, v)->present;
@@ -484,8 +484,8 @@ struct moe_statistics_shape moe_model_statistics_shape(const struct moe_model *m
 {
     const struct moe_config *c = &model->config;
     return (struct moe_statistics_shape){
-        .n_layers = moe_config_moe_layers(c, c->n_layers),
-        .n_encoder = moe_config_moe_layers(c, c->n_encoder),
+        .n_layers = c->n_moe_layers,
+        .n_encoder = c->layers[c->n_encoder].moe_index,
         .n_experts = c->n_experts,
         .top_k = c->top_k,
         .source_fingerprint = moe_pack_source_fingerprint(model->pack),

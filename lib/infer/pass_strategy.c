@@ -127,7 +127,8 @@ static void protect_expected(struct moe_pass_strategy *p, uint32_t begin, uint32
     struct moe_session *s = p->session;
     const struct moe_config *c = &s->model->config;
     for (uint32_t layer = begin; layer < end; layer++) {
-        if (!c->layer_is_moe[layer] || c->layer_is_static[layer] || !moe_follows_layer(s, layer))
+        if (!c->layers[layer].moe || c->layers[layer].static_routing ||
+            !moe_follows_layer(s, layer))
             continue;
         memset(p->expected, 0, c->n_experts);
         if (moe_layer_predictor_expects(p->predictor, layer, p->expected))
@@ -165,7 +166,7 @@ uint32_t moe_pass_strategy_choose(struct moe_pass_strategy *p, uint32_t layer, u
     struct moe_session *s = p->session;
     uint32_t n_other = moe_precalculation_choose(&p->precalculation, layer, n_rows, precalculated);
     bool alone = p->decode && n_rows == 1;
-    if (p->strategy.prefer > 0 && alone && !s->model->config.layer_is_static[layer])
+    if (p->strategy.prefer > 0 && alone && !s->model->config.layers[layer].static_routing)
         n_other += moe_prefer_cached_choose(&p->prefer, s, layer);
     if (p->strategy.gate_below > 0 && alone)
         moe_gate_below(s->request.weights, s->model->config.top_k, p->strategy.gate_below);
@@ -200,7 +201,7 @@ static int begin_host_jobs(struct moe_pass_strategy *p, uint32_t layer, struct m
 static uint32_t next_moe_layer(const struct moe_config *c, uint32_t layer)
 {
     uint32_t end = moe_config_stack_end(c, layer);
-    for (layer++; layer < end && !c->layer_is_moe[layer];)
+    for (layer++; layer < end && !c->layers[layer].moe;)
         layer++;
     return layer;
 }
@@ -234,9 +235,9 @@ static int predict(struct moe_pass_strategy *p, uint32_t layer, uint32_t n_rows,
     int status = MOE_OK;
     uint32_t next = next_moe_layer(c, layer);
     bool precalculates = p->strategy.precalculate && p->decode && n_rows == 1 &&
-                         next < moe_config_stack_end(c, layer) && !c->layer_is_static[next] &&
-                         moe_config_moe_layers(c, layer) + 1 >=
-                             moe_config_moe_layers(c, c->n_encoder) + p->strategy.precalculate_from;
+                         next < moe_config_stack_end(c, layer) && !c->layers[next].static_routing &&
+                         c->layers[layer].moe_index + 1u >=
+                             c->layers[c->n_encoder].moe_index + p->strategy.precalculate_from;
     uint32_t depth = precalculates ? 1 : s->experts->ops->wants_prediction(s->experts, layer);
     double started = moe_seconds();
     /* The token before is remembered even where nothing is asked for. */
@@ -310,7 +311,7 @@ void moe_precalculation_reset(struct moe_precalculation *p)
 
 static struct moe_precalculated_layer *layer_of(struct moe_precalculation *p, uint32_t layer)
 {
-    return &p->layers[moe_config_moe_layers(&p->session->model->config, layer) % 2];
+    return &p->layers[p->session->model->config.layers[layer].moe_index % 2];
 }
 
 void moe_precalculate_choice(const struct moe_config *c, const float *choice_bias,
@@ -404,8 +405,7 @@ void moe_prefer_cached_carve(struct moe_prefer_cached *p, struct moe_arena *aren
                              const struct moe_config *c)
 {
     uint64_t stride = moe_router_stride(c);
-    moe_preference_carve(&p->preference, arena, moe_config_moe_layers(c, c->n_layers), c->n_experts,
-                         c->top_k);
+    moe_preference_carve(&p->preference, arena, c->n_moe_layers, c->n_experts, c->top_k);
     p->scores = moe_arena_take(arena, stride, sizeof *p->scores);
     p->probabilities = moe_arena_take(arena, stride, sizeof *p->probabilities);
     p->scratch = moe_arena_take(arena, 2 * (uint64_t)c->n_experts, sizeof *p->scratch);
@@ -446,7 +446,7 @@ uint32_t moe_prefer_cached_choose(struct moe_prefer_cached *p, struct moe_sessio
     rank(p, c, s->model->layers[layer].choice_bias, r->chosen);
     s->experts->ops->cached(s->experts, layer, p->preference.cached);
     uint32_t n_others =
-        moe_preference_choose(&p->preference, moe_config_moe_layers(c, layer), r->chosen);
+        moe_preference_choose(&p->preference, c->layers[layer].moe_index, r->chosen);
     if (n_others > 0) {
         moe_router_weigh(c, p->scores, p->probabilities, r->chosen, p->scratch, r->weights);
         moe_router_scale_experts(&s->model->layers[layer], r->chosen, c->top_k, r->weights);

@@ -25,7 +25,7 @@ struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *c)
 
 struct moe_recurrent moe_recurrent_shape(const struct moe_config *c, uint32_t n_sequences)
 {
-    struct moe_recurrent r = {.n_layers = moe_config_recurrent_layers(c, c->n_layers)};
+    struct moe_recurrent r = {.n_layers = c->layers[c->n_layers].recurrent_index};
     if (r.n_layers == 0)
         return r;
     uint64_t keys = moe_padded((uint64_t)c->state_key_heads * c->state_key_dim);
@@ -65,7 +65,7 @@ void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t t
 static uint32_t n_states(const struct moe_session *s)
 {
     const struct moe_config *c = &s->model->config;
-    return moe_config_state_layers(c, c->n_layers);
+    return c->layers[c->n_layers].state_index;
 }
 
 static int check_layer(const struct moe_session *s, uint32_t state, const struct moe_row *rows,
@@ -95,14 +95,14 @@ int moe_recurrent_check(const struct moe_session *s, const struct moe_row *rows,
     int status = MOE_OK;
     for (uint32_t layer = begin; s->stands && layer < end && status == MOE_OK; layer++)
         if (moe_config_keeps_state(c, layer))
-            status = check_layer(s, moe_config_state_layers(c, layer), rows, n_rows, err);
+            status = check_layer(s, c->layers[layer].state_index, rows, n_rows, err);
     return status;
 }
 
 void moe_recurrent_passed(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                           uint32_t n_rows)
 {
-    uint32_t state = moe_config_state_layers(&s->model->config, layer);
+    uint32_t state = s->model->config.layers[layer].state_index;
     for (uint32_t i = 0; i < n_rows; i++)
         s->stands[rows[i].sequence * n_states(s) + state] = rows[i].position + 1;
 }
@@ -132,7 +132,7 @@ uint32_t moe_kept_kv_layers(const struct moe_kept *p)
 
 uint32_t moe_kept_state_layers(const struct moe_kept *p)
 {
-    return moe_config_state_layers(p->kv->config, p->kv->config->n_layers);
+    return p->kv->config->layers[p->kv->config->n_layers].state_index;
 }
 
 /* ---- How many ---- */

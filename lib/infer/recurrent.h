@@ -48,7 +48,7 @@ struct moe_recurrent_strides moe_recurrent_strides(const struct moe_config *conf
 /* Without memory. */
 struct moe_recurrent moe_recurrent_shape(const struct moe_config *config, uint32_t n_sequences);
 
-/* layer: its number among recurrent layers (moe_config_recurrent_layers). */
+/* layer: its number among recurrent layers (recurrent_index). */
 float *moe_recurrent_taps(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer);
 float *moe_recurrent_panel(const struct moe_recurrent *r, uint32_t sequence, uint32_t layer,
                            uint32_t head, uint32_t panel);

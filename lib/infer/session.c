@@ -39,7 +39,7 @@ static struct moe_session_options resolve(const struct moe_config *c,
         o.n_sources = o.n_sequences;
     if (c->n_encoder == 0)
         o.source_context = o.n_sources = 0;
-    o.takes_back = o.takes_back && moe_config_state_layers(c, c->n_layers) > 0;
+    o.takes_back = o.takes_back && c->layers[c->n_layers].state_index > 0;
     o.batch = larger(o.batch, o.source_context);
     if (c->prefix_lm)
         o.batch = larger(o.batch, o.context);
@@ -62,7 +62,7 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
     moe_kv_pool_carve(&pool, &arena);
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
-    moe_arena_take(&arena, (uint64_t)o->n_sequences * moe_config_state_layers(c, c->n_layers),
+    moe_arena_take(&arena, (uint64_t)o->n_sequences * c->layers[c->n_layers].state_index,
                    sizeof(uint32_t));                                             /* stands */
     moe_arena_take(&arena, o->takes_back ? o->n_sequences : 0, sizeof(uint32_t)); /* marked */
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
@@ -141,7 +141,7 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     moe_kv_pool_carve(&s->kv_pool, &arena);
     s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
     memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
-    uint64_t n_states = (uint64_t)o->n_sequences * moe_config_state_layers(c, c->n_layers);
+    uint64_t n_states = (uint64_t)o->n_sequences * c->layers[c->n_layers].state_index;
     uint32_t *stands = moe_arena_take(&arena, n_states, sizeof *stands);
     s->stands = n_states ? stands : NULL;
     uint32_t n_marked = o->takes_back ? o->n_sequences : 0;

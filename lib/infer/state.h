@@ -174,7 +174,7 @@ enum moe_phase { MOE_PREFILL, MOE_DECODE, MOE_ENCODE };
 /* Whether a layer with experts is computed: a trace that is followed may have gaps. */
 static inline bool moe_follows_layer(const struct moe_session *s, uint32_t layer)
 {
-    return !s->follow || moe_replay_has(s->follow, moe_config_moe_layers(&s->model->config, layer));
+    return !s->follow || moe_replay_has(s->follow, s->model->config.layers[layer].moe_index);
 }
 
 /* Lets loads move on, without waiting: they end while others compute. */

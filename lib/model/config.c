@@ -49,6 +49,49 @@ void moe_config_complete(struct moe_config *c)
         c->rope_dim = c->head_dim;
     if (c->attn_scale == 0 && c->head_dim > 0)
         c->attn_scale = 1.0f / sqrtf((float)c->head_dim);
+    moe_config_number_layers(c);
+}
+
+/* ---- Layers ---- */
+
+void moe_config_number_layers(struct moe_config *c)
+{
+    struct moe_layer_desc n = {0};
+    for (uint32_t i = 0; i <= MOE_MAX_LAYERS; i++) {
+        struct moe_layer_desc *l = &c->layers[i];
+        if (i == c->n_layers)
+            c->n_moe_layers = n.moe_index;
+        l->moe_index = n.moe_index;
+        l->attention_index = n.attention_index;
+        l->recurrent_index = n.recurrent_index;
+        l->state_index = n.state_index;
+        n.moe_index += l->moe;
+        n.attention_index += moe_config_attends(c, i);
+        n.recurrent_index += c->state_heads && l->recurrent;
+        n.state_index += moe_config_keeps_state(c, i);
+    }
+}
+
+void moe_config_set_ahead(struct moe_config *c, uint32_t n)
+{
+    c->n_ahead = n;
+    moe_config_set_layers(c, MOE_LAYER(moe), c->n_layers, c->n_layers + n, 1);
+    moe_config_number_layers(c);
+}
+
+uint32_t moe_config_count_layers(const struct moe_config *c, size_t member)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers && i < MOE_MAX_LAYERS; i++)
+        n += ((const uint8_t *)&c->layers[i])[member] != 0;
+    return n;
+}
+
+void moe_config_set_layers(struct moe_config *c, size_t member, uint32_t begin, uint32_t end,
+                           uint8_t value)
+{
+    for (uint32_t i = begin; i < end && i < MOE_MAX_LAYERS; i++)
+        ((uint8_t *)&c->layers[i])[member] = value;
 }
 
 /* ---- Checks ---- */
@@ -140,9 +183,9 @@ static int check_early(const struct moe_config *c, const char *name, struct moe_
 static int check_static(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (!c->layer_is_static[i])
+        if (!c->layers[i].static_routing)
             continue;
-        if (!c->layer_is_moe[i])
+        if (!c->layers[i].moe)
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " is said to choose experts by the token, and has "
                             "none",
@@ -174,12 +217,15 @@ static int check_norms(const struct moe_config *c, const char *name, struct moe_
 static int check_halves(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if ((c->layer_no_attention[i] && (c->layer_no_ffn[i] || c->layer_is_recurrent[i])) ||
-            (c->layer_no_ffn[i] && c->layer_is_moe[i]))
+        if ((c->layers[i].no_attention && (c->layers[i].no_ffn || c->layers[i].recurrent)) ||
+            (c->layers[i].no_ffn && c->layers[i].moe))
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " is said to have a half, and not to have it",
                             name, i);
-    if (moe_config_attending_layers(c, c->n_layers) == 0)
+    uint32_t attending = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        attending += moe_config_attends(c, i);
+    if (attending == 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: models without a layer of attention are not implemented", name);
     if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE))
@@ -207,9 +253,7 @@ static int check_ahead(const struct moe_config *c, const char *name, struct moe_
 
 int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    uint32_t n_moe = 0, n_plain = 0;
-    for (uint32_t i = 0; i < c->n_layers && i < MOE_MAX_LAYERS; i++)
-        n_moe += c->layer_is_moe[i];
+    uint32_t n_plain = 0;
     const struct moe_range basic[] = {
         {"the number of layers", c->n_layers, 1, MOE_MAX_LAYERS},
         {"the hidden width", c->hidden, 1, MOE_MAX_DIM},
@@ -258,7 +302,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
                             (double)epsilons[i]);
-    if (n_moe) {
+    if (moe_config_count_layers(c, MOE_LAYER(moe)) > 0) {
         const struct moe_range moe[] = {
             {"the number of experts", c->n_experts, 1, MOE_MAX_EXPERTS},
             {"the experts per token", c->top_k, 1,
@@ -288,7 +332,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     if (status != MOE_OK)
         return status;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        n_plain += !c->layer_is_moe[i] && !c->layer_no_ffn[i];
+        n_plain += !c->layers[i].moe && !c->layers[i].no_ffn;
     if (n_plain > 0 && c->dense_ff == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: a dense layer needs a feed-forward width", name);
     return MOE_OK;
@@ -299,7 +343,7 @@ static bool gpu_activates(enum moe_act_kind kind)
     return kind <= MOE_ACT_SWIGLU_CLAMPED || kind == MOE_ACT_RELU2;
 }
 
-int moe_config_check_gpu(const struct moe_config *c, const char *named, struct moe_err *err)
+int moe_config_check_gpu(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
     bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
@@ -322,7 +366,7 @@ int moe_config_check_gpu(const struct moe_config *c, const char *named, struct m
         "routers before "
         "attention) "
         "are computed by the processor alone: take --device cpu",
-        named);
+        name);
 }
 
 /* What must agree in how layers look at other tokens (config.c). */
@@ -361,9 +405,9 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
 {
     bool all = false, chosen = false;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        all |= c->layer_compresses[i] == MOE_COMPRESS_ALL;
-        chosen |= c->layer_compresses[i] == MOE_COMPRESS_CHOSEN;
-        if (!c->layer_is_windowed[i])
+        all |= c->layers[i].compression == MOE_COMPRESS_ALL;
+        chosen |= c->layers[i].compression == MOE_COMPRESS_CHOSEN;
+        if (!c->layers[i].windowed)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: layer %" PRIu32 " has no window: shared keys are implemented for "
                             "layers that all have one",
@@ -413,9 +457,7 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
 
 static int check_attention(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    bool windowed = false;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        windowed |= c->layer_is_windowed[i];
+    bool windowed = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
     if (windowed && c->window == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: windowed layers need a window", name);
     if (c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm))
@@ -431,7 +473,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         return check_shared_keys(c, name, err);
     if (!c->kv_rank)
         return c->q_rank || c->value_dim != c->head_dim || c->out_rank ||
-                       moe_config_compressing_layers(c, c->n_layers)
+                       moe_config_count_layers(c, MOE_LAYER(compression))
                    ? moe_fail(err, MOE_ERR_FORMAT,
                               "%s: only latent attention and shared keys have low-rank queries, "
                               "values of another width or compression",
@@ -465,9 +507,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
 /* Rows that see what an indexer chooses. */
 static int check_indexer(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    uint32_t sharing = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        sharing += c->layer_shares_choice[i];
+    bool sharing = moe_config_count_layers(c, MOE_LAYER(shares_choice)) > 0;
     if (!c->index_top || c->out_groups)
         return (!c->out_groups && (c->index_heads || c->index_dim)) || sharing
                    ? moe_fail(err, MOE_ERR_FORMAT, "%s: an indexer chooses no positions", name)
@@ -485,7 +525,7 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
         {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
     };
     int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
-    if (status == MOE_OK && c->layer_shares_choice[0])
+    if (status == MOE_OK && c->layers[0].shares_choice)
         status = moe_fail(err, MOE_ERR_FORMAT,
                           "%s: the first layer has no choice of positions to share", name);
     return status;
@@ -581,14 +621,11 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
 static int check_states(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     enum { MAX_CONV_WIDTH = 16, MAX_CONV_WEIGHTS = 1 << 18, MAX_VALUES = 1 << 16 };
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n += c->layer_is_recurrent[i] != 0;
     if (c->attn_gate && (c->kv_rank || c->n_encoder))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a gate of attention's outputs is implemented for ordinary attention",
                         name);
-    if (n == 0)
+    if (moe_config_count_layers(c, MOE_LAYER(recurrent)) == 0)
         return MOE_OK;
     bool short_conv = c->state_kind == MOE_STATE_CONV;
     bool select = c->state_kind == MOE_STATE_SELECT;

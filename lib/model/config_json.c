@@ -141,6 +141,25 @@ static const struct moe_config_field fields[] = {
 
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
+/* Lists of the layers that have a value in a member. */
+static const struct layer_list {
+    const char *key;
+    size_t member;
+    uint8_t value;
+} lists[] = {
+    {"windowed_layers", MOE_LAYER(windowed), 1},
+    {"recurrent_layers", MOE_LAYER(recurrent), 1},
+    {"sharing_layers", MOE_LAYER(shares_choice), 1},
+    {"compressing_layers", MOE_LAYER(compression), MOE_COMPRESS_ALL},
+    {"choosing_layers", MOE_LAYER(compression), MOE_COMPRESS_CHOSEN},
+    {"no_attention_layers", MOE_LAYER(no_attention), 1},
+    {"no_ffn_layers", MOE_LAYER(no_ffn), 1},
+    {"moe_layers", MOE_LAYER(moe), 1},
+    {"static_layers", MOE_LAYER(static_routing), 1},
+};
+
+enum { N_LISTS = sizeof lists / sizeof lists[0] };
+
 const struct moe_config_field *moe_config_field(size_t offset)
 {
     for (int i = 0; i < N_FIELDS; i++)
@@ -213,23 +232,13 @@ static void write_field(struct moe_emit *e, const struct moe_config_field *f, do
     }
 }
 
-static void write_layers(struct moe_emit *e, const char *key, const uint8_t *flags, uint32_t n)
+static void write_layers(struct moe_emit *e, const struct moe_config *c, const struct layer_list *l)
 {
-    moe_emit_open_list(e, key);
-    for (uint32_t i = 0; i < n; i++)
-        if (flags[i])
+    moe_emit_open_list(e, l->key);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (((const uint8_t *)&c->layers[i])[l->member] == l->value)
             moe_emit_u64(e, NULL, i);
     moe_emit_close(e);
-}
-
-/* Layers that compress in one way. */
-static void write_kind(struct moe_emit *e, const char *key, const struct moe_config *c,
-                       enum moe_compression kind)
-{
-    uint8_t flags[MOE_MAX_LAYERS] = {0};
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        flags[i] = c->layer_compresses[i] == kind;
-    write_layers(e, key, flags, c->n_layers);
 }
 
 static void write_doubles(struct moe_emit *e, const char *key, const double *values, uint32_t n)
@@ -240,6 +249,26 @@ static void write_doubles(struct moe_emit *e, const char *key, const double *val
     for (uint32_t i = 0; i < n; i++)
         moe_emit_rounded(e, NULL, 17, values[i]);
     moe_emit_close(e);
+}
+
+/* Whether lists of the member are written. */
+static bool says_layers(const struct moe_config *c, size_t member)
+{
+    switch (member) {
+    case MOE_LAYER(windowed):
+        return c->window;
+    case MOE_LAYER(recurrent):
+        return c->state_heads && moe_config_count_layers(c, member);
+    case MOE_LAYER(shares_choice):
+        return moe_config_picks_positions(c) && moe_config_indexers(c, c->n_layers) < c->n_layers;
+    case MOE_LAYER(no_attention):
+    case MOE_LAYER(no_ffn):
+        return moe_config_has_halves(c);
+    case MOE_LAYER(moe):
+        return true;
+    default:
+        return moe_config_count_layers(c, member);
+    }
 }
 
 void moe_config_write(const struct moe_config *config, struct moe_buf *out)
@@ -258,24 +287,9 @@ void moe_config_write(const struct moe_config *config, struct moe_buf *out)
     write_doubles(&e, "rope_freqs", config->rope_freqs, config->n_rope_freqs);
     write_doubles(&e, "rope_freqs_long", config->rope_freqs_long, config->n_rope_freqs_long);
     write_doubles(&e, "global_freqs", config->global_freqs, config->n_global_freqs);
-    if (config->window)
-        write_layers(&e, "windowed_layers", config->layer_is_windowed, config->n_layers);
-    if (moe_config_recurrent_layers(config, config->n_layers))
-        write_layers(&e, "recurrent_layers", config->layer_is_recurrent, config->n_layers);
-    if (moe_config_picks_positions(config) &&
-        moe_config_indexers(config, config->n_layers) < config->n_layers)
-        write_layers(&e, "sharing_layers", config->layer_shares_choice, config->n_layers);
-    if (moe_config_compressing_layers(config, config->n_layers)) {
-        write_kind(&e, "compressing_layers", config, MOE_COMPRESS_ALL);
-        write_kind(&e, "choosing_layers", config, MOE_COMPRESS_CHOSEN);
-    }
-    if (moe_config_has_halves(config)) {
-        write_layers(&e, "no_attention_layers", config->layer_no_attention, config->n_layers);
-        write_layers(&e, "no_ffn_layers", config->layer_no_ffn, config->n_layers);
-    }
-    write_layers(&e, "moe_layers", config->layer_is_moe, config->n_layers);
-    if (moe_config_has_static(config, 0, config->n_layers))
-        write_layers(&e, "static_layers", config->layer_is_static, config->n_layers);
+    for (size_t i = 0; i < N_LISTS; i++)
+        if (says_layers(config, lists[i].member))
+            write_layers(&e, config, &lists[i]);
     moe_emit_u32s(&e, "eos", config->eos, config->n_eos);
     moe_emit_end_item(&e, NULL); /* the caller looks at the buffer */
 }
@@ -325,20 +339,7 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
 static bool known_key(const char *key)
 {
     static const char *const others[] = {
-        "family",
-        "rope_freqs",
-        "rope_freqs_long",
-        "windowed_layers",
-        "moe_layers",
-        "static_layers",
-        "eos",
-        "recurrent_layers",
-        "no_attention_layers",
-        "no_ffn_layers",
-        "global_freqs",
-        "sharing_layers",
-        "compressing_layers",
-        "choosing_layers",
+        "family", "rope_freqs", "rope_freqs_long", "eos", "global_freqs",
     };
     for (int i = 0; i < N_FIELDS; i++)
         if (strcmp(key, fields[i].name) == 0)
@@ -346,27 +347,28 @@ static bool known_key(const char *key)
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(key, others[i]) == 0)
             return true;
+    for (size_t i = 0; i < N_LISTS; i++)
+        if (strcmp(key, lists[i].key) == 0)
+            return true;
     return false;
 }
 
-/* Reads array `key` of whole numbers below `limit`; `take` is called for each. */
-static int read_numbers(struct moe_config *config, const char *name, const json_t *json,
-                        const char *key, uint32_t limit, uint32_t max_count,
-                        void (*take)(struct moe_config *config, uint32_t value),
-                        struct moe_err *err)
+/* Reads array `key` of at most max_count whole numbers below `limit`. */
+static int read_numbers(const char *name, const json_t *json, const char *key, uint32_t limit,
+                        uint32_t max_count, uint32_t *out, uint32_t *n, struct moe_err *err)
 {
     const json_t *array = json_object_get(json, key);
     if (!json_is_array(array) || json_array_size(array) > max_count)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of at most %" PRIu32 " items",
                         name, key, max_count);
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        const json_t *item = json_array_get(array, i);
+    for (*n = 0; *n < json_array_size(array); ++*n) {
+        const json_t *item = json_array_get(array, *n);
         if (!json_is_integer(item) || json_integer_value(item) < 0 ||
             json_integer_value(item) >= (json_int_t)limit)
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: '%s' item %zu must be a whole number below %" PRIu32, name, key, i,
-                            limit);
-        take(config, (uint32_t)json_integer_value(item));
+                            "%s: '%s' item %" PRIu32 " must be a whole number below %" PRIu32, name,
+                            key, *n, limit);
+        out[*n] = (uint32_t)json_integer_value(item);
     }
     return MOE_OK;
 }
@@ -391,58 +393,29 @@ static int read_doubles(const char *name, const json_t *json, const char *key, d
     return MOE_OK;
 }
 
-static void take_moe_layer(struct moe_config *config, uint32_t layer)
+/* Every list may be missing but that of MoE layers. */
+static int read_layers(struct moe_config *config, const char *name, const json_t *json,
+                       const struct layer_list *list, struct moe_err *err)
 {
-    config->layer_is_moe[layer] = 1;
+    uint32_t layers[MOE_MAX_LAYERS], n = 0;
+    if (list->member != MOE_LAYER(moe) && !json_object_get(json, list->key))
+        return MOE_OK;
+    int status =
+        read_numbers(name, json, list->key, config->n_layers, config->n_layers, layers, &n, err);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        moe_config_set_layers(config, list->member, layers[i], layers[i] + 1, list->value);
+    return status;
 }
 
-static void take_static_layer(struct moe_config *config, uint32_t layer)
+static int read_eos(struct moe_config *config, const char *name, const json_t *json,
+                    struct moe_err *err)
 {
-    config->layer_is_static[layer] = 1;
-}
-
-static void take_recurrent_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_is_recurrent[layer] = 1;
-}
-
-static void take_compressing_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_compresses[layer] = MOE_COMPRESS_ALL;
-}
-
-static void take_choosing_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_compresses[layer] = MOE_COMPRESS_CHOSEN;
-}
-
-static void take_no_attention_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_no_attention[layer] = 1;
-}
-
-static void take_no_ffn_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_no_ffn[layer] = 1;
-}
-
-static void take_windowed_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_is_windowed[layer] = 1;
-}
-
-static void take_sharing_layer(struct moe_config *config, uint32_t layer)
-{
-    config->layer_shares_choice[layer] = 1;
-}
-
-static void take_eos(struct moe_config *config, uint32_t id)
-{
-    for (uint32_t i = 0; i < config->n_eos; i++)
-        if (config->eos[i] == id)
-            return;
-    if (config->n_eos < MOE_MAX_EOS)
-        config->eos[config->n_eos++] = id;
+    uint32_t ids[MOE_MAX_EOS], n = 0;
+    int status = read_numbers(name, json, "eos", MOE_MAX_DIM, MOE_MAX_EOS, ids, &n, err);
+    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+        if (!moe_config_is_eos(config, ids[i]))
+            config->eos[config->n_eos++] = ids[i];
+    return status;
 }
 
 static int read_lists(struct moe_config *config, const char *name, const json_t *json,
@@ -456,36 +429,9 @@ static int read_lists(struct moe_config *config, const char *name, const json_t 
     if (status == MOE_OK)
         status = read_doubles(name, json, "global_freqs", config->global_freqs,
                               &config->n_global_freqs, err);
-    if (status == MOE_OK && json_object_get(json, "windowed_layers"))
-        status = read_numbers(config, name, json, "windowed_layers", config->n_layers,
-                              config->n_layers, take_windowed_layer, err);
-    if (status == MOE_OK && json_object_get(json, "recurrent_layers"))
-        status = read_numbers(config, name, json, "recurrent_layers", config->n_layers,
-                              config->n_layers, take_recurrent_layer, err);
-    if (status == MOE_OK && json_object_get(json, "sharing_layers"))
-        status = read_numbers(config, name, json, "sharing_layers", config->n_layers,
-                              config->n_layers, take_sharing_layer, err);
-    if (status == MOE_OK && json_object_get(json, "compressing_layers"))
-        status = read_numbers(config, name, json, "compressing_layers", config->n_layers,
-                              config->n_layers, take_compressing_layer, err);
-    if (status == MOE_OK && json_object_get(json, "choosing_layers"))
-        status = read_numbers(config, name, json, "choosing_layers", config->n_layers,
-                              config->n_layers, take_choosing_layer, err);
-    if (status == MOE_OK && json_object_get(json, "no_attention_layers"))
-        status = read_numbers(config, name, json, "no_attention_layers", config->n_layers,
-                              config->n_layers, take_no_attention_layer, err);
-    if (status == MOE_OK && json_object_get(json, "no_ffn_layers"))
-        status = read_numbers(config, name, json, "no_ffn_layers", config->n_layers,
-                              config->n_layers, take_no_ffn_layer, err);
-    if (status == MOE_OK)
-        status = read_numbers(config, name, json, "moe_layers", config->n_layers, config->n_layers,
-                              take_moe_layer, err);
-    if (status == MOE_OK && json_object_get(json, "static_layers"))
-        status = read_numbers(config, name, json, "static_layers", config->n_layers,
-                              config->n_layers, take_static_layer, err);
-    if (status == MOE_OK)
-        status = read_numbers(config, name, json, "eos", MOE_MAX_DIM, MOE_MAX_EOS, take_eos, err);
-    return status;
+    for (size_t i = 0; i < N_LISTS && status == MOE_OK; i++)
+        status = read_layers(config, name, json, &lists[i], err);
+    return status == MOE_OK ? read_eos(config, name, json, err) : status;
 }
 
 int moe_config_read(struct moe_config *config, const char *name, const void *text, uint64_t n,

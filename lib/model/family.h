@@ -78,7 +78,7 @@ struct moe_windows {
     uint32_t from;  /* "max_window_layers" where that is absent; 0: 28 */
 };
 
-/* Sets config->layer_is_windowed by a rule; max_layers: "max_window_layers". */
+/* Sets which layers are windowed by a rule; max_layers: "max_window_layers". */
 void moe_windows_apply(struct moe_config *config, enum moe_window_layers layers,
                        uint32_t max_layers);
 

@@ -200,10 +200,9 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
     for (uint32_t i = 0; i < c->n_layers; i++) {
         c->qkv_bias |= family_gguf_tensor(ck, "blk.%u.attn_q.bias", i) != NULL;
         c->o_bias |= family_gguf_tensor(ck, "blk.%u.attn_output.bias", i) != NULL;
-        c->layer_is_moe[i] =
-            c->n_experts && family_gguf_tensor(ck, "blk.%u.ffn_gate_inp.weight", i);
-        dense = dense || !c->layer_is_moe[i];
-        if (!c->layer_is_moe[i])
+        c->layers[i].moe = c->n_experts && family_gguf_tensor(ck, "blk.%u.ffn_gate_inp.weight", i);
+        dense = dense || !c->layers[i].moe;
+        if (!c->layers[i].moe)
             continue;
         /* Widths of experts, from the matrices whose columns they are. */
         take_width(family_gguf_tensor(ck, "blk.%u.ffn_down.0.weight", i), &c->expert_ff);

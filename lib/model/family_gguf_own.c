@@ -93,7 +93,7 @@ int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint3
         status = moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' 0 makes no sense",
                           moe_gguf_path(gguf), key.text);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
-        c->layer_is_windowed[i] = listed ? windowed[i] != 0 : (i + 1) % every != 0;
+        c->layers[i].windowed = listed ? windowed[i] != 0 : (i + 1) % every != 0;
     return status;
 }
 
@@ -332,7 +332,7 @@ static int read_layers(struct moe_config *c, const struct moe_gguf *gguf, struct
     int status =
         family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, heads, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
-        c->layer_is_recurrent[i] = heads[i] == 0;
+        c->layers[i].recurrent = heads[i] == 0;
         if (heads[i] != 0 && heads[i] != c->n_kv_heads)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: layers with %" PRIu32 " and with %" PRIu32
@@ -378,7 +378,7 @@ static int check_listed_heads(const struct moe_config *c, const struct moe_gguf 
         !moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "attention.recurrent_layers").text))
         return MOE_OK;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (c->layer_is_recurrent[i] != recurrent[i])
+        if (c->layers[i].recurrent != recurrent[i])
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " has %s by 'head_count_kv', by other keys not",
                             moe_gguf_path(gguf), i, recurrent[i] ? "key heads" : "a state");
@@ -405,7 +405,7 @@ static int read_delta(struct moe_config *c, const struct moe_gguf *gguf, bool in
     if (status == MOE_OK && listed)
         return check_listed_heads(c, gguf, recurrent, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
-        c->layer_is_recurrent[i] = recurrent[i] != 0;
+        c->layers[i].recurrent = recurrent[i] != 0;
     return status;
 }
 
@@ -487,14 +487,14 @@ int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck
     if (status == MOE_OK)
         status = family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
-        if (widths[i] > 0 && !c->layer_is_recurrent[i])
+        if (widths[i] > 0 && !c->layers[i].recurrent)
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " has key heads and a feed-forward, it must have "
                             "one of them",
                             moe_gguf_path(gguf), i);
-        c->layer_is_recurrent[i] &= widths[i] == 0;
-        c->layer_no_attention[i] = widths[i] > 0;
-        c->layer_no_ffn[i] = widths[i] == 0;
+        c->layers[i].recurrent &= widths[i] == 0;
+        c->layers[i].no_attention = widths[i] > 0;
+        c->layers[i].no_ffn = widths[i] == 0;
     }
     find_biases(c, ck);
     return status;
@@ -519,7 +519,7 @@ int family_jamba_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     (void)rope;
     c->state_heads = c->state_key_heads = 1;
-    if (moe_config_moe_layers(c, c->n_layers) == 0) /* one is none */
+    if (moe_config_count_layers(c, MOE_LAYER(moe)) == 0) /* one is none */
         c->n_experts = c->top_k = 0;
     find_biases(c, ck);
     int status = read_values(c, gguf, err);
@@ -531,7 +531,7 @@ int family_jamba_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 static void every_fourth_global(struct moe_config *c)
 {
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_windowed[i] = (i + 1) % 4 != 0;
+        c->layers[i].windowed = (i + 1) % 4 != 0;
 }
 
 static int needs_window(const struct moe_config *c, const struct moe_checkpoint *ck,
@@ -553,7 +553,7 @@ int family_smallthinker_gguf(struct moe_config *c, const struct moe_checkpoint *
     (void)ck, (void)rope, (void)err;
     c->rope_in_windows = c->window > 0;
     for (uint32_t i = 0; i < c->n_layers && c->window > 0; i++)
-        c->layer_is_windowed[i] = i % 4 != 0;
+        c->layers[i].windowed = i % 4 != 0;
     return MOE_OK;
 }
 
@@ -579,12 +579,12 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
         status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "rope.dimension_count_swa").text,
                                   MOE_MAX_HEAD_DIM, true, &c->rope_dim, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
-        uint32_t *n = &of_kind[c->layer_is_windowed[i]];
+        uint32_t *n = &of_kind[c->layers[i].windowed];
         if (*n != 0 && *n != kv_heads[i])
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'attention.head_count_kv' differs for layer %" PRIu32
                             " from that of others which are %s as well",
-                            moe_gguf_path(gguf), i, c->layer_is_windowed[i] ? "local" : "global");
+                            moe_gguf_path(gguf), i, c->layers[i].windowed ? "local" : "global");
         *n = kv_heads[i];
     }
     c->global_kv_heads = of_kind[0] ? of_kind[0] : of_kind[1];
@@ -598,8 +598,8 @@ static int gemma4_values(struct moe_config *c, const struct moe_checkpoint *ck, 
 {
     uint32_t n_global = 0, n_with = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        n_global += !c->layer_is_windowed[i];
-        n_with += !c->layer_is_windowed[i] && family_gguf_tensor(ck, "blk.%u.attn_v.weight", i);
+        n_global += !c->layers[i].windowed;
+        n_with += !c->layers[i].windowed && family_gguf_tensor(ck, "blk.%u.attn_v.weight", i);
     }
     if (n_with != 0 && n_with != n_global)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -716,7 +716,7 @@ int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     int status = family_gguf_by_layer(c, moe_checkpoint_gguf(ck), "attention.indexer.types", 1,
                                       chooses, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
-        c->layer_shares_choice[i] = !chooses[i];
+        c->layers[i].shares_choice = !chooses[i];
     return status == MOE_OK ? family_deepseek_v3_gguf(c, ck, rope, err) : status;
 }
 
@@ -757,7 +757,7 @@ static int read_ratios(struct moe_config *c, const struct moe_checkpoint *ck, st
         uint32_t ratio = (uint32_t)number;
         if (ratio == 0)
             continue;
-        c->layer_compresses[i] = chooses ? MOE_COMPRESS_CHOSEN : MOE_COMPRESS_ALL;
+        c->layers[i].compression = chooses ? MOE_COMPRESS_CHOSEN : MOE_COMPRESS_ALL;
         status = take_ratio(chooses ? &c->chosen_ratio : &c->all_ratio, ratio, i,
                             moe_gguf_path(gguf), err);
     }
@@ -809,7 +809,7 @@ int family_deepseek_v4_gguf(struct moe_config *c, const struct moe_checkpoint *c
     if (status == MOE_OK)
         status = read_limit(c, gguf, "swiglu_clamp_shexp", false, err);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_static[i] = i < n_static;
+        c->layers[i].static_routing = i < n_static;
     family_deepseek_v4_drop(c);
     return status;
 }

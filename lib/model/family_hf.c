@@ -63,8 +63,8 @@ static int read_layer_types(struct moe_config *c, const char *path, const json_t
                         c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(list, i));
-        c->layer_is_windowed[i] = type && strcmp(type, "sliding_attention") == 0;
-        if (!c->layer_is_windowed[i] && (!type || strcmp(type, "full_attention") != 0))
+        c->layers[i].windowed = type && strcmp(type, "sliding_attention") == 0;
+        if (!c->layers[i].windowed && (!type || strcmp(type, "full_attention") != 0))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
                             "implemented",
@@ -116,7 +116,7 @@ static int read_dense_layers(struct moe_config *c, const char *path, const json_
         if (layer < 0 || layer >= (json_int_t)c->n_layers)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: 'mlp_only_layers' names no layer at item %zu",
                             path, i);
-        c->layer_is_moe[layer] = 0;
+        c->layers[layer].moe = 0;
     }
     return MOE_OK;
 }
@@ -128,7 +128,7 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
     int status =
         moe_json_get_u32(path, json, "decoder_sparse_step", MOE_MAX_LAYERS, false, &step, err);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_moe[i] = c->n_experts > 0 && step > 0 && (i + 1) % step == 0;
+        c->layers[i].moe = c->n_experts > 0 && step > 0 && (i + 1) % step == 0;
     return status == MOE_OK ? read_dense_layers(c, path, json, err) : status;
 }
 
@@ -142,8 +142,8 @@ static int read_mlp_types(struct moe_config *c, const char *path, const json_t *
                         c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(list, i));
-        c->layer_is_moe[i] = type && strcmp(type, "sparse") == 0;
-        if (!c->layer_is_moe[i] && (!type || strcmp(type, "dense") != 0))
+        c->layers[i].moe = type && strcmp(type, "sparse") == 0;
+        if (!c->layers[i].moe && (!type || strcmp(type, "dense") != 0))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
                             "implemented",
@@ -181,7 +181,7 @@ static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, c
                         path, n_shared, c->expert_ff, step);
     c->shared_ff = (uint32_t)shared_ff;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_moe[i] = c->n_experts > 0 && i >= first && i % step == 0;
+        c->layers[i].moe = c->n_experts > 0 && i >= first && i % step == 0;
     if (types && !json_is_null(types))
         return read_mlp_types(c, path, types, err);
     return MOE_OK;
@@ -194,7 +194,7 @@ static int read_expert_layers(struct moe_config *c, const struct moe_family *fam
     case MOE_LAYERS_NONE:
         break;
     case MOE_LAYERS_ALL:
-        memset(c->layer_is_moe, 1, c->n_layers);
+        moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 1);
         break;
     case MOE_LAYERS_STEP:
         return read_step(c, path, json, err);

@@ -219,7 +219,7 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
         return status;
     c->shared_ff = (uint32_t)shared_ff;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_moe[i] = i >= first && i <= last && (i + 1) % step == 0;
+        c->layers[i].moe = i >= first && i <= last && (i + 1) % step == 0;
     return MOE_OK;
 }
 
@@ -292,7 +292,7 @@ int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json
     if (c->n_experts) {                             /* the dense models have the same type */
         c->expert_ff = c->dense_ff;
         c->dense_ff = 0;
-        memset(c->layer_is_moe, 1, c->n_layers);
+        moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 1);
     }
     return MOE_OK;
 }
@@ -350,7 +350,7 @@ int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
                         " without: of the former there is at least 1, of both at most %d",
                         path, n_moe, n_dense, MOE_MAX_LAYERS);
     c->n_layers += n_dense;
-    memset(c->layer_is_moe, 1, n_moe);
+    moe_config_set_layers(c, MOE_LAYER(moe), 0, n_moe, 1);
     if (n_dense > 0) {
         c->extra_positions = n_moe;
         c->dense_bias = true;
@@ -398,9 +398,9 @@ int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
         c->embed_scale = sqrtf((float)c->hidden);
     bool listed = json_is_array(json_object_get(json, "layer_types"));
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        c->layer_is_moe[i] = i >= n_dense;
+        c->layers[i].moe = i >= n_dense;
         if (!listed)
-            c->layer_is_windowed[i] = (i + 1) % every != 0;
+            c->layers[i].windowed = (i + 1) % every != 0;
     }
     return MOE_OK;
 }
@@ -428,9 +428,8 @@ static int exaone_pattern(struct moe_config *c, const char *path, const json_t *
         status =
             moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0 makes no sense", path);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
-        c->layer_is_windowed[i] = letters
-                                      ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
-                                      : (i + 1) % every != 0;
+        c->layers[i].windowed = letters ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
+                                        : (i + 1) % every != 0;
     return status;
 }
 
@@ -446,7 +445,7 @@ static int exaone_experts(struct moe_config *c, const char *path, const json_t *
     for (uint32_t i = 0; i < c->n_layers && whole; i++) {
         const json_t *item = json_array_get(list, i);
         whole = json_is_boolean(item);
-        c->layer_is_moe[i] = json_is_true(item);
+        c->layers[i].moe = json_is_true(item);
     }
     return whole ? MOE_OK
                  : moe_fail(err, MOE_ERR_FORMAT,
@@ -525,7 +524,8 @@ static int smallthinker_layers(struct moe_config *c, const char *path, const jso
     bool everything = c->rope_in_windows && n_windowed == 0;
     if (everything || n_windowed == 0)
         c->window = everything ? c->context_max : 0;
-    memcpy(c->layer_is_windowed, everything ? rotates : windowed, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].windowed = everything ? rotates[i] : windowed[i];
     return MOE_OK;
 }
 
@@ -569,7 +569,7 @@ static int cohere2_layers(struct moe_config *c, const char *path, const json_t *
     c->rope_in_dense = every_dense == 1;
     bool listed = json_is_array(json_object_get(json, "layer_types"));
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK && !listed && c->window; i++)
-        c->layer_is_windowed[i] =
+        c->layers[i].windowed =
             i < n_dense ? (i + 1) % every_dense != 0 : (i - n_dense + 1) % every != 0;
     return status;
 }
@@ -657,8 +657,8 @@ static int read_types(struct moe_config *c, const char *path, const json_t *list
                         key, c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(list, i));
-        c->layer_shares_choice[i] = type && strcmp(type, "shared") == 0;
-        if (!c->layer_shares_choice[i] && (!type || strcmp(type, "full") != 0))
+        c->layers[i].shares_choice = type && strcmp(type, "shared") == 0;
+        if (!c->layers[i].shares_choice && (!type || strcmp(type, "full") != 0))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: '%s' item %" PRIu32 " is '%.60s', which is not implemented", path,
                             key, i, type ? type : "?");
@@ -675,7 +675,7 @@ static int read_pattern(struct moe_config *c, const char *path, const char *patt
                         "%s: 'index_topk_pattern' must be %" PRIu32 " letters F or S", path,
                         c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_shares_choice[i] = pattern[i] == 'S';
+        c->layers[i].shares_choice = pattern[i] == 'S';
     return MOE_OK;
 }
 
@@ -689,7 +689,7 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
         status = moe_json_get_u32(path, json, "index_skip_topk_offset", MOE_MAX_LAYERS, false,
                                   &offset, err);
     for (uint32_t i = 0; i < c->n_layers && freq > 1; i++)
-        c->layer_shares_choice[i] = i + 1 > offset && (i + 1 - offset) % freq != 0;
+        c->layers[i].shares_choice = i + 1 > offset && (i + 1 - offset) % freq != 0;
     return status;
 }
 
@@ -732,9 +732,8 @@ static int read_layer_types(struct moe_config *c, const char *path, const json_t
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(list, i));
         type = type ? type : "?";
-        c->layer_is_recurrent[i] =
-            strcmp(type, recurrent[0]) == 0 || strcmp(type, recurrent[1]) == 0;
-        if (!c->layer_is_recurrent[i] && strcmp(type, "full_attention") != 0 &&
+        c->layers[i].recurrent = strcmp(type, recurrent[0]) == 0 || strcmp(type, recurrent[1]) == 0;
+        if (!c->layers[i].recurrent && strcmp(type, "full_attention") != 0 &&
             strcmp(type, "attention") != 0)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
@@ -747,7 +746,7 @@ static int read_layer_types(struct moe_config *c, const char *path, const json_t
 /* A model whose layers all attend has none of it. */
 static void drop_unused_states(struct moe_config *c)
 {
-    if (moe_config_recurrent_layers(c, c->n_layers) > 0)
+    if (c->state_heads && moe_config_count_layers(c, MOE_LAYER(recurrent)) > 0)
         return;
     c->state_heads = c->state_key_heads = c->state_key_dim = c->state_value_dim = c->conv_width = 0;
     c->state_step_rank = 0;
@@ -772,7 +771,7 @@ int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *j
         status = read_layer_types(c, path, list, recurrent, err);
     else
         for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
-            c->layer_is_recurrent[i] = (i + 1) % interval != 0;
+            c->layers[i].recurrent = (i + 1) % interval != 0;
     drop_unused_states(c);
     return status;
 }
@@ -789,7 +788,7 @@ int family_lfm2_moe_hf(struct moe_config *c, const char *path, const json_t *jso
     if (status == MOE_OK)
         status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_moe[i] = i >= n_dense;
+        c->layers[i].moe = i >= n_dense;
     c->state_heads = 1;
     c->state_value_dim = c->hidden;
     drop_unused_states(c);
@@ -845,7 +844,7 @@ int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_
     int status = check_steps(path, json, err);
     if (status == MOE_OK)
         status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
-    if (status == MOE_OK && moe_config_recurrent_layers(c, c->n_layers))
+    if (status == MOE_OK && c->state_heads && moe_config_count_layers(c, MOE_LAYER(recurrent)) > 0)
         status = read_head_width(c, path, json, err);
     if (status == MOE_OK && positions && strcmp(positions, "rope") == 0) {
         c->positions = MOE_POSITIONS_ROTARY;
@@ -854,7 +853,7 @@ int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_
     if (c->n_experts == 0) {
         c->dense_ff = c->shared_ff;
         c->expert_ff = c->shared_ff = c->top_k = 0;
-        memset(c->layer_is_moe, 0, c->n_layers);
+        moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 0);
     }
     drop_unused_states(c);
     return status;
@@ -903,10 +902,10 @@ static int read_halves(struct moe_config *c, const char *path, const json_t *jso
                             !listed ? pattern + i
                             : word  ? word
                                     : "?");
-        c->layer_is_recurrent[i] = half == MAMBA;
-        c->layer_is_moe[i] = half == MOE;
-        c->layer_no_attention[i] = half == MOE || half == MLP;
-        c->layer_no_ffn[i] = half == MAMBA || half == ATTENTION;
+        c->layers[i].recurrent = half == MAMBA;
+        c->layers[i].moe = half == MOE;
+        c->layers[i].no_attention = half == MOE || half == MLP;
+        c->layers[i].no_ffn = half == MAMBA || half == ATTENTION;
     }
     return MOE_OK;
 }
@@ -919,7 +918,7 @@ int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *j
         status = read_halves(c, path, json, err);
     if (c->n_groups <= 1)
         c->n_groups = c->top_groups = 0;
-    if (status == MOE_OK && moe_config_moe_layers(c, c->n_layers) == 0)
+    if (status == MOE_OK && moe_config_count_layers(c, MOE_LAYER(moe)) == 0)
         c->n_experts = c->top_k = c->expert_ff = c->shared_ff = 0;
     drop_unused_states(c);
     return status;
@@ -955,7 +954,7 @@ static int read_numbered_layers(struct moe_config *c, const char *path, const js
     if (status == MOE_OK)
         status = read_numbered(c, path, from, "full_attn_layers", FULL, kinds, err);
     for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
-        c->layer_is_recurrent[i] = kinds[i] == KDA;
+        c->layers[i].recurrent = kinds[i] == KDA;
         if (kinds[i] == 0)
             status = moe_fail(err, MOE_ERR_FORMAT,
                               "%s: layer %" PRIu32 " is neither in 'kda_layers' nor in "
@@ -1046,8 +1045,8 @@ int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
     if (c->n_experts <= 1)
         c->n_experts = c->top_k = c->expert_ff = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        c->layer_is_recurrent[i] = i % attends[0] != attends[1];
-        c->layer_is_moe[i] = c->n_experts > 0 && i % experts[0] == experts[1];
+        c->layers[i].recurrent = i % attends[0] != attends[1];
+        c->layers[i].moe = c->n_experts > 0 && i % experts[0] == experts[1];
     }
     drop_unused_states(c);
     return status;
@@ -1076,7 +1075,7 @@ static int read_compressed_layers(struct moe_config *c, const char *path, const 
     const json_t *list = named ? types : json_object_get(json, "compress_ratios");
     const char *key = named ? "layer_types" : "compress_ratios";
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_compresses[i] = i < 2 || i % 2 == 0 ? MOE_COMPRESS_ALL : MOE_COMPRESS_CHOSEN;
+        c->layers[i].compression = i < 2 || i % 2 == 0 ? MOE_COMPRESS_ALL : MOE_COMPRESS_CHOSEN;
     if (!list || json_is_null(list))
         return MOE_OK;
     if (!json_is_array(list) || json_array_size(list) < c->n_layers)
@@ -1094,7 +1093,7 @@ static int read_compressed_layers(struct moe_config *c, const char *path, const 
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: '%s' item %" PRIu32 " is none of those that are implemented", path,
                             key, i);
-        c->layer_compresses[i] = kind;
+        c->layers[i].compression = kind;
     }
     return MOE_OK;
 }
@@ -1127,7 +1126,7 @@ void family_deepseek_v4_drop(struct moe_config *c)
 {
     bool has[N_WORDS] = {false};
     for (uint32_t i = 0; i < c->n_layers; i++)
-        has[c->layer_compresses[i]] = true;
+        has[c->layers[i].compression] = true;
     if (!has[MOE_COMPRESS_ALL])
         c->all_ratio = 0;
     if (!has[MOE_COMPRESS_CHOSEN])
@@ -1144,7 +1143,7 @@ static int read_static(struct moe_config *c, const char *path, const json_t *jso
     uint32_t n = 3;
     int status = moe_json_get_u32(path, json, "num_hash_layers", MOE_MAX_LAYERS, false, &n, err);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_static[i] = i < n;
+        c->layers[i].static_routing = i < n;
     if (status != MOE_OK || !types || json_is_null(types))
         return status;
     if (!json_is_array(types) || json_array_size(types) < c->n_layers)
@@ -1153,8 +1152,8 @@ static int read_static(struct moe_config *c, const char *path, const json_t *jso
                         c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        c->layer_is_static[i] = type && strcmp(type, "hash_moe") == 0;
-        if (!c->layer_is_static[i] && (!type || strcmp(type, "moe") != 0))
+        c->layers[i].static_routing = type && strcmp(type, "hash_moe") == 0;
+        if (!c->layers[i].static_routing && (!type || strcmp(type, "moe") != 0))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
                             "implemented",
@@ -1181,7 +1180,7 @@ int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *ro
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a rotary 'attention_factor' of %g is not implemented", name,
                         c->rope_scale);
-    if (moe_config_compressing_layers(c, c->n_layers) > 0)
+    if (moe_config_count_layers(c, MOE_LAYER(compression)) > 0)
         c->n_global_freqs = c->rope_dim / 2;
     for (uint32_t i = 0; i < c->n_global_freqs; i++)
         c->global_freqs[i] =
@@ -1242,9 +1241,9 @@ static void gemma4_layers(struct moe_config *c, const json_t *json)
 {
     bool listed = json_is_array(json_object_get(json, "layer_types"));
     for (uint32_t i = 0; i < c->n_layers && !listed; i++)
-        c->layer_is_windowed[i] = (i + 1) % 6 != 0;
+        c->layers[i].windowed = (i + 1) % 6 != 0;
     if (c->n_layers > 0)
-        c->layer_is_windowed[c->n_layers - 1] = 0;
+        c->layers[c->n_layers - 1].windowed = 0;
 }
 
 /* "per_layer_config", as newer writers have it: the same for every global layer, and nothing else.
@@ -1268,7 +1267,7 @@ static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t 
                                       &kv_heads, err);
         if (status != MOE_OK)
             return status;
-        bool global = !c->layer_is_windowed[i];
+        bool global = !c->layers[i].windowed;
         if (global && n_global++ == 0) {
             wide = head_dim;
             heads = kv_heads;
@@ -1358,7 +1357,7 @@ int family_gemma4_hf(struct moe_config *c, const char *path, const json_t *json,
     if (status == MOE_OK)
         status = gemma4_global_rope(c, path, json, err);
     if (has_experts) {
-        memset(c->layer_is_moe, 1, c->n_layers);
+        moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 1);
         c->shared_ff = c->dense_ff;
         c->dense_ff = 0;
         c->own_norms = c->expert_scale = true;
@@ -1393,7 +1392,7 @@ static int read_still_layers(struct moe_config *c, const char *path, const json_
                         json_integer_value(item) <= 1))
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: 'no_rope_layers' item %" PRIu32 " is neither 0 nor 1", path, i);
-        c->layer_is_windowed[i] = listed ? json_integer_value(item) == 1 : (i + 1) % every != 0;
+        c->layers[i].windowed = listed ? json_integer_value(item) == 1 : (i + 1) % every != 0;
     }
     return MOE_OK;
 }
@@ -1405,7 +1404,7 @@ static int check_chunked_layers(const struct moe_config *c, const char *path, co
     const json_t *list = json_object_get(json, "layer_types");
     for (uint32_t i = 0; i < c->n_layers && json_is_array(list); i++) {
         const char *type = json_string_value(json_array_get(list, i));
-        bool part = c->layer_is_windowed[i];
+        bool part = c->layers[i].windowed;
         if (!type || strcmp(type, part ? "chunked_attention" : "full_attention") != 0)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'layer_types' item %" PRIu32
@@ -1424,7 +1423,7 @@ static int read_parts(struct moe_config *c, const char *path, const json_t *json
     c->window = width && json_is_null(width) ? c->context_max : 8192;
     int status = moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false,
                                   &c->window, err);
-    c->window_chunks = memchr(c->layer_is_windowed, 1, c->n_layers) != NULL;
+    c->window_chunks = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
     if (!c->window_chunks) /* no layer rotates: all see all */
         c->window = 0;
     return status;
@@ -1465,7 +1464,7 @@ static int read_moe_layers(struct moe_config *c, const char *path, const json_t 
     if (status != MOE_OK)
         return status;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_moe[i] = !json_is_array(list) && (i + 1) % step == 0;
+        c->layers[i].moe = !json_is_array(list) && (i + 1) % step == 0;
     size_t i;
     json_array_foreach(list, i, item)
     {
@@ -1473,7 +1472,7 @@ static int read_moe_layers(struct moe_config *c, const char *path, const json_t 
         if (layer < 0 || layer >= (json_int_t)c->n_layers)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layers' names no layer at item %zu",
                             path, i);
-        c->layer_is_moe[layer] = 1;
+        c->layers[layer].moe = 1;
     }
     return MOE_OK;
 }
@@ -1525,7 +1524,7 @@ static int read_stack(struct moe_config *c, const char *path, const json_t *json
         step = count > 0 ? n / count : n;
     }
     for (uint32_t i = 0; i < n; i++)
-        c->layer_is_moe[first + i] = step > 0 && (step == 1 || i % step == 1);
+        c->layers[first + i].moe = step > 0 && (step == 1 || i % step == 1);
     return status;
 }
 

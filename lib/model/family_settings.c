@@ -174,9 +174,9 @@ void moe_windows_apply(struct moe_config *config, enum moe_window_layers layers,
         return;
     for (uint32_t i = 0; i < config->n_layers; i++) {
         bool even = i % 2 == 0;
-        config->layer_is_windowed[i] = layers == MOE_WINDOW_ALL ||
-                                       (layers == MOE_WINDOW_EVEN && even) ||
-                                       (layers == MOE_WINDOW_FROM && i >= max_layers) ||
-                                       (layers == MOE_WINDOW_EVEN_BELOW && even && i < max_layers);
+        config->layers[i].windowed = layers == MOE_WINDOW_ALL ||
+                                     (layers == MOE_WINDOW_EVEN && even) ||
+                                     (layers == MOE_WINDOW_FROM && i >= max_layers) ||
+                                     (layers == MOE_WINDOW_EVEN_BELOW && even && i < max_layers);
     }
 }

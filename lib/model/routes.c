@@ -50,7 +50,7 @@ static int read_list(struct moe_config *c, const char *path, const json_t *list,
         if (layer < 0 || layer >= (json_int_t)c->n_layers)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' names no layer at item %zu", path, key,
                             i);
-        c->layer_is_static[layer] = 1;
+        c->layers[layer].static_routing = 1;
     }
     return MOE_OK;
 }
@@ -73,6 +73,7 @@ int moe_routes_read_hf(struct moe_config *c, const char *path, const json_t *jso
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is \"encoder\", and the model has none",
                         path, key);
     uint32_t begin = all || encoder ? 0 : c->n_encoder, end = encoder ? c->n_encoder : c->n_layers;
-    memcpy(c->layer_is_static + begin, c->layer_is_moe + begin, end - begin);
+    for (uint32_t layer = begin; layer < end; layer++)
+        c->layers[layer].static_routing = c->layers[layer].moe;
     return MOE_OK;
 }

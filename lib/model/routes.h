@@ -21,7 +21,7 @@ void moe_routes_choose(const struct moe_config *config, const float *routes, uin
 int moe_routes_check(const struct moe_config *config, const float *routes, const char *name,
                      const char *tensor, struct moe_err *err);
 
-/* Sets config->layer_is_static by "static_routing" of a config.json, where it is there: "all",
+/* Sets static_routing of layers by "static_routing" of a config.json, where it is there: "all",
  * "encoder", "decoder" (their layers with experts), or a list of layers, an encoder's counted
  * first. The layers with experts are set. */
 int moe_routes_read_hf(struct moe_config *config, const char *path, const struct json_t *json,

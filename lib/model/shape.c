@@ -69,7 +69,7 @@ static uint32_t first_layer(const struct moe_config *c, bool is_moe)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t layer = (c->n_encoder + i) % c->n_layers;
-        if ((c->layer_is_moe[layer] != 0) == is_moe)
+        if ((c->layers[layer].moe != 0) == is_moe)
             return layer;
     }
     return c->n_layers;
@@ -79,7 +79,7 @@ static uint32_t first_layer(const struct moe_config *c, bool is_moe)
 static void spread_halves(struct moe_shape_bytes *out, const struct moe_config *c,
                           struct moe_layout dense)
 {
-    uint32_t n_plain = c->n_layers - moe_config_moe_layers(c, c->n_layers);
+    uint32_t n_plain = c->n_layers - c->n_moe_layers;
     out->attention = out->dense_ff = 0;
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
         out->attention += roles_bytes(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, layer, dense);
@@ -129,8 +129,7 @@ static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
         uint64_t bytes = moe_expert_part_is_bias(part) ? 4 * (uint64_t)rows
                                                        : moe_layout_bytes(layout, rows, cols);
         out->expert_segments[is_down] += moe_round_up(bytes, MOE_ALIGN);
-        out->parameters +=
-            (uint64_t)rows * cols * c->n_experts * moe_config_moe_layers(c, c->n_layers);
+        out->parameters += (uint64_t)rows * cols * c->n_experts * c->n_moe_layers;
     }
     out->expert = out->expert_segments[0] + out->expert_segments[1];
 }
@@ -157,9 +156,10 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
                                                                : values * moe_config_cache_heads(c);
     out->kv_position += (uint64_t)moe_config_indexers(c, c->n_layers) * c->index_dim;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        if (c->layer_compresses[layer]) /* a position's part of an entry */
+        if (c->layers[layer].compression) /* a position's part of an entry */
             out->kv_position +=
-                (values + (c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN ? c->index_dim : 0)) /
+                (values +
+                 (c->layers[layer].compression == MOE_COMPRESS_CHOSEN ? c->index_dim : 0)) /
                 moe_config_ratio(c, layer);
     out->kv_position *= sizeof(float) * (c->n_encoder ? 2 : 1);
     return MOE_OK;

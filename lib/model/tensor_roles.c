@@ -464,7 +464,7 @@ uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t
     uint32_t values = c->state_heads * c->state_value_dim;
     uint32_t state_keys = c->state_key_heads * c->state_key_dim;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
-    bool chooses = layer < MOE_NO_LAYER && c->layer_compresses[layer] == MOE_COMPRESS_CHOSEN;
+    bool chooses = layer < MOE_NO_LAYER && c->layers[layer].compression == MOE_COMPRESS_CHOSEN;
     uint32_t ratio = layer < MOE_NO_LAYER ? moe_config_ratio(c, layer) : 0, twice = 1 + chooses;
     const uint32_t widths[N_WIDTHS] = {
         [ONE] = 1,
@@ -533,22 +533,22 @@ uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t
 
 bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer)
 {
-    bool moe_layer = layer < MOE_NO_LAYER && c->layer_is_moe[layer];
-    bool is_static = moe_layer && c->layer_is_static[layer];
+    bool moe_layer = layer < MOE_NO_LAYER && c->layers[layer].moe;
+    bool is_static = moe_layer && c->layers[layer].static_routing;
     bool routed = moe_layer && (!is_static || c->static_weighed);
     bool shared = moe_layer && c->shared_ff > 0;
     bool dense_gate = moe_act_is_gated(c->dense_act), expert_gate = moe_act_is_gated(c->expert_act);
     bool first = layer == 0 || layer == c->n_encoder;
-    bool mixes = layer >= MOE_NO_LAYER || !c->layer_no_attention[layer];
-    bool recurrent = layer < MOE_NO_LAYER && c->layer_is_recurrent[layer];
+    bool mixes = layer >= MOE_NO_LAYER || !c->layers[layer].no_attention;
+    bool recurrent = layer < MOE_NO_LAYER && c->layers[layer].recurrent;
     bool attends = mixes && !recurrent;
     bool kda = c->state_kind == MOE_STATE_KDA, select = c->state_kind == MOE_STATE_SELECT;
     bool keys_only = c->global_keys_are_values && moe_config_is_global(c, layer);
     bool both = c->norm_place == MOE_NORM_BOTH;
     bool normed = c->qk_norm != MOE_QK_NORM_NONE && c->qk_norm != MOE_QK_NORM_BARE;
     bool indexed = layer < MOE_NO_LAYER && moe_config_has_indexer(c, layer);
-    uint32_t compression = layer < MOE_NO_LAYER ? c->layer_compresses[layer] : MOE_COMPRESS_NOT;
-    bool plain = !moe_layer && !(layer < MOE_NO_LAYER && c->layer_no_ffn[layer]);
+    uint32_t compression = layer < MOE_NO_LAYER ? c->layers[layer].compression : MOE_COMPRESS_NOT;
+    bool plain = !moe_layer && !(layer < MOE_NO_LAYER && c->layers[layer].no_ffn);
     const bool conditions[N_CONDITIONS] = {
         [ALWAYS] = true,
         [UNTIED] = !c->tied_head,

@@ -105,7 +105,7 @@ static int walk_experts(struct converter *c, struct checkpoint_source *s,
 {
     int status = MOE_OK;
     for (uint32_t layer = 0; layer < moe_config_all_layers(&s->config); layer++)
-        for (uint32_t e = 0; s->config.layer_is_moe[layer] && e < s->config.n_experts; e++) {
+        for (uint32_t e = 0; s->config.layers[layer].moe && e < s->config.n_experts; e++) {
             c->ahead = layer >= s->config.n_layers;
             status = fn(c, s, layer, e, err);
             if (status != MOE_OK)
@@ -389,7 +389,7 @@ static void find_ahead(struct checkpoint_source *s)
         return;
     }
     if (layer < MOE_MAX_LAYERS)
-        s->config.layer_is_moe[layer] = 0;
+        s->config.layers[layer].moe = 0;
     moe_config_set_ahead(&s->config, 0);
 }
 
@@ -454,7 +454,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = convert_start(&c, &wanted, true, err);
     if (status == MOE_OK)
-        status = convert_check_map(&c, s->config.n_experts, s->config.layer_is_moe, err);
+        status = convert_check_map(&c, s->config.n_experts, s->config.layers, err);
     if (status == MOE_OK)
         status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
                          : moe_tokenizer_read_hf(&tokenizer, dir, err);

@@ -157,9 +157,9 @@ void convert_map_hash(const struct moe_expert_map *map, char out[17]);
 /* The bits of each expert in a pack's variant, as a map. MOE_ERR_MEMORY; free() out->bits. */
 int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack, uint32_t variant,
                         struct moe_err *err);
-/* MOE_ERR_FORMAT when options->map is not for a model with these experts; is_moe: [c->n_layers]. */
-int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8_t *is_moe,
-                      struct moe_err *err);
+/* MOE_ERR_FORMAT when options->map is not for a model with these experts; layers: [c->n_layers]. */
+int convert_check_map(const struct converter *c, uint32_t n_experts,
+                      const struct moe_layer_desc *layers, struct moe_err *err);
 /* MOE_ERR_FORMAT when options->map was made for a model with another fingerprint. */
 int convert_check_map_source(const struct converter *c, uint64_t source_fingerprint,
                              struct moe_err *err);

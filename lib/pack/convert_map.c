@@ -90,8 +90,8 @@ int convert_map_of_pack(struct moe_expert_map *out, const struct moe_pack *pack,
     return MOE_OK;
 }
 
-int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8_t *is_moe,
-                      struct moe_err *err)
+int convert_check_map(const struct converter *c, uint32_t n_experts,
+                      const struct moe_layer_desc *layers, struct moe_err *err)
 {
     const uint32_t n_layers = c->n_layers;
     const struct moe_expert_map *map = c->options->map;
@@ -100,7 +100,7 @@ int convert_check_map(const struct converter *c, uint32_t n_experts, const uint8
     bool fits = map->n_layers <= n_layers && map->n_experts == n_experts;
     for (uint32_t layer = 0; layer < n_layers && fits; layer++)
         for (uint32_t e = 0; e < n_experts && fits; e++)
-            fits = (bits_of(map, layer, e).down != 0) == (is_moe[layer] != 0);
+            fits = (bits_of(map, layer, e).down != 0) == layers[layer].moe;
     if (fits)
         return MOE_OK;
     return moe_fail(err, MOE_ERR_FORMAT,

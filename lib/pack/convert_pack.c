@@ -705,14 +705,14 @@ int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)
 
 int repack_check_map(const struct converter *c, const struct repack *r, struct moe_err *err)
 {
-    uint8_t is_moe[MOE_MAX_LAYERS] = {0};
+    struct moe_layer_desc layers[MOE_MAX_LAYERS] = {0};
     if (c->options->map == &r->own)
         return MOE_OK;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        is_moe[layer] = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
+        layers[layer].moe = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
     int status = convert_check_map_source(c, moe_pack_source_fingerprint(r->pack), err);
     return status != MOE_OK ? status
-                            : convert_check_map(c, moe_pack_n_experts(r->pack), is_moe, err);
+                            : convert_check_map(c, moe_pack_n_experts(r->pack), layers, err);
 }
 
 /* ---- Rows out of a pack ---- */

@@ -120,7 +120,7 @@ static bool is_idle_indexer(const struct convert_source *source, const char *nam
     if (!matches(format, name))
         return false;
     uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
-    return layer < c->n_layers && c->layer_shares_choice[layer];
+    return layer < c->n_layers && c->layers[layer].shares_choice;
 }
 
 bool convert_may_ignore(const struct convert_source *source, const char *name)

@@ -176,7 +176,7 @@ static int check_sizes(const struct moe_trace_shape *shape, struct moe_err *err)
 static void set_stacks(struct moe_inventory *i, const struct moe_trace_shape *shape)
 {
     moe_inventory_set_encoder(i, shape->n_encoder);
-    moe_inventory_set_static(i, shape->is_static);
+    memcpy(i->is_static, shape->is_static, i->n_layers);
 }
 
 int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_shape *shape,
@@ -212,13 +212,17 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
     return status;
 }
 
-void moe_inventory_set_layers(struct moe_inventory *i, const uint8_t *layer_is_moe,
-                              uint32_t n_model_layers)
+void moe_inventory_set_model(struct moe_inventory *i, const struct moe_config *c)
 {
-    i->n_model_layers = n_model_layers;
-    for (uint32_t layer = 0, n = 0; layer < n_model_layers && n < i->n_layers; layer++)
-        if (layer_is_moe[layer])
+    if (i->n_model_layers < c->n_layers) /* packs have layers that draft as well */
+        i->n_model_layers = c->n_layers;
+    for (uint32_t layer = 0, n = 0; layer < i->n_model_layers && n < i->n_layers; layer++)
+        if (c->layers[layer].moe) {
+            i->is_static[n] = c->layers[layer].static_routing;
             i->model_layer[n++] = layer;
+        }
+    moe_inventory_set_encoder(i, c->n_encoder);
+    i->routes_early = c->router_early;
 }
 
 void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)
@@ -227,12 +231,6 @@ void moe_inventory_set_encoder(struct moe_inventory *i, uint32_t n_model_layers)
     i->n_model_encoder = n_model_layers;
     while (i->n_encoder < i->n_layers && i->model_layer[i->n_encoder] < n_model_layers)
         i->n_encoder++;
-}
-
-void moe_inventory_set_static(struct moe_inventory *i, const uint8_t *layer_is_static)
-{
-    for (uint32_t layer = 0; layer < i->n_layers; layer++)
-        i->is_static[layer] = layer_is_static[i->model_layer[layer]];
 }
 
 void moe_inventory_release(struct moe_inventory *inventory)

@@ -32,8 +32,7 @@ struct moe_inventory {
     uint32_t n_model_layers, n_model_encoder; /* all layers; of these, the encoder's */
     uint32_t *model_layer;                    /* [n_layers] rising */
     uint8_t *is_static;  /* [n_layers] whether it chooses experts by the token (model/routes.h) */
-    bool routes_early;   /* its routers stand before attention (model/config.h); packs and traces do
-                            not say it: it is set by those who know the model */
+    bool routes_early;   /* its routers stand before attention (model/config.h) */
     uint32_t n_variants; /* best first */
     char variants[MOE_MAX_VARIANTS][MOE_NAME_BYTES];
     uint32_t n_classes;
@@ -55,14 +54,12 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
 int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t n_experts,
                           uint32_t top_k, const char (*variants)[MOE_NAME_BYTES],
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
-/* Says which of the model's layers have experts: as many as the inventory has layers. */
-void moe_inventory_set_layers(struct moe_inventory *inventory, const uint8_t *layer_is_moe,
-                              uint32_t n_model_layers);
-/* Says of how many of the model's layers, the first ones, its encoder consists (model/config.h):
- * packs do not say it. */
+/* Takes over what packs and traces do not say of the model: which layers have experts (as many as
+ * the inventory has layers), which are the encoder's, which choose experts by the token, and
+ * whether routers stand before attention. */
+void moe_inventory_set_model(struct moe_inventory *inventory, const struct moe_config *config);
+/* Makes the first n_model_layers layers an encoder's. */
 void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);
-/* ... and which of all layers choose experts by the token: [n_model_layers]. */
-void moe_inventory_set_static(struct moe_inventory *inventory, const uint8_t *layer_is_static);
 void moe_inventory_release(struct moe_inventory *inventory);
 
 static inline uint64_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,

@@ -72,7 +72,7 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
     uint64_t n;
     const uint8_t *model = moe_pack_section(pack, MOE_PACK_MODEL, &n);
     MOE_TRY(moe_config_read(&out->config, moe_pack_path(pack), model, n, err));
-    out->n_moe_layers = moe_config_moe_layers(&out->config, out->config.n_layers);
+    out->n_moe_layers = out->config.n_moe_layers;
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++) {
         const struct moe_pack_tensor *t = moe_pack_tensor_at(pack, i);
         struct moe_weight_sum *sum = is_ahead(&out->config, t->name) ? &out->ahead : &out->dense;
@@ -195,7 +195,7 @@ static uint32_t n_static(const struct moe_config *c)
 {
     uint32_t n = 0;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        n += c->layer_is_static[layer];
+        n += c->layers[layer].static_routing;
     return n;
 }
 
@@ -212,7 +212,7 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
                    c->hidden, c->vocab, c->context_max);
     if (c->n_experts) {
         moe_buf_printf(out, "  experts    %" PRIu32 " in each of ", c->n_experts);
-        moe_show_layer_count(c, s->n_moe_layers, moe_config_moe_layers(c, c->n_encoder), out);
+        moe_show_layer_count(c, s->n_moe_layers, c->layers[c->n_encoder].moe_index, out);
         moe_buf_printf(out, ", %" PRIu32 " used per token, width %" PRIu32, c->top_k, c->expert_ff);
         if (c->shared_ff)
             moe_buf_printf(out, ", shared expert %" PRIu32, c->shared_ff);
@@ -363,8 +363,7 @@ int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summar
     moe_emit_bool(&e, "chat_template", s->has_chat_template);
     moe_emit_u64(&e, "n_moe_layers", s->n_moe_layers);
     if (s->config.n_encoder)
-        moe_emit_u64(&e, "n_moe_encoder_layers",
-                     moe_config_moe_layers(&s->config, s->config.n_encoder));
+        moe_emit_u64(&e, "n_moe_encoder_layers", s->config.layers[s->config.n_encoder].moe_index);
     moe_emit_open_map(&e, "dense");
     emit_sum(&e, &s->dense);
     moe_emit_close(&e);

@@ -101,14 +101,11 @@ static int describe(struct calibration *c, struct moe_err *err)
 {
     const struct moe_config *config = &c->model->config;
     const struct moe_pack *pack = c->model->pack;
-    uint32_t n_layers = 0;
-    for (uint32_t l = 0; l < config->n_layers; l++)
-        n_layers += config->layer_is_moe[l];
-    MOE_TRY(moe_map_new(&c->map, n_layers, config->n_experts, config->top_k, err));
+    MOE_TRY(moe_map_new(&c->map, config->n_moe_layers, config->n_experts, config->top_k, err));
     struct moe_map *map = c->map;
-    for (uint32_t l = 0, i = 0; l < config->n_layers; l++)
-        if (config->layer_is_moe[l])
-            map->model_layer[i++] = l;
+    for (uint32_t l = 0; l < config->n_layers; l++)
+        if (config->layers[l].moe)
+            map->model_layer[config->layers[l].moe_index] = l;
     map->source_fingerprint = moe_pack_source_fingerprint(pack);
     map->pack_fingerprint = moe_pack_fingerprint(pack);
     map->n_variants = moe_pack_n_variants(pack);

@@ -322,8 +322,7 @@ static struct moe_cache_options cache_options(const struct calibration *c,
                                       .cache_bytes = c->options->routing_cache,
                                       .n_working = config->top_k,
                                       .top_k = config->top_k,
-                                      .n_encoder = config->n_encoder,
-                                      .layer_is_static = config->layer_is_static};
+                                      .config = config};
 }
 
 uint64_t calibrate_routing_bytes(const struct calibration *c, const struct moe_corpus *corpus)

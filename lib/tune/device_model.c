@@ -603,7 +603,7 @@ int moe_device_measure_model(struct moe_device_model *out, const char *pack, dou
         set_variants(b->model->pack, out);
         out->source_fingerprint = moe_pack_source_fingerprint(b->model->pack);
         out->layers = c->n_layers;
-        out->moe_layers = moe_config_moe_layers(c, c->n_layers);
+        out->moe_layers = c->n_moe_layers;
         out->experts_per_token = c->top_k;
         out->positions = b->n_positions;
     }

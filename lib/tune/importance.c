@@ -26,7 +26,7 @@ int moe_importance_cost_open(struct moe_importance_cost *c, const struct moe_con
     for (uint32_t layer = config->n_layers; layer-- > 0;) {
         if (layer + 1 == config->n_encoder)
             after = 0;
-        after += config->layer_is_moe[layer] ? 1 : dense / moe;
+        after += config->layers[layer].moe ? 1 : dense / moe;
         c->row[layer] = after;
     }
     return MOE_OK;
@@ -251,8 +251,8 @@ static int walk(struct exact *x, struct moe_rerun *r, uint32_t end,
     int status = MOE_OK;
     moe_rerun_rewind(r);
     for (uint32_t layer = 0; layer < end && status == MOE_OK; layer++) {
-        uint32_t moe_layer = moe_config_moe_layers(x->config, layer);
-        bool here = x->config->layer_is_moe[layer] && layer_wanted(x, moe_layer);
+        uint32_t moe_layer = x->config->layers[layer].moe_index;
+        bool here = x->config->layers[layer].moe && layer_wanted(x, moe_layer);
         x->first = (uint64_t)moe_layer * x->n_experts;
         status = moe_rerun_look(r, &rule, here ? x->visited : NULL, err);
         report(x, moe_importance_look_cost(&x->costs, layer));
@@ -310,7 +310,7 @@ int moe_importance_begin(struct moe_map *map, struct moe_rerun *r, const struct 
         return moe_fail(err, MOE_ERR_USAGE, "the pack has %u variants, not a variant %u",
                         n_variants, o->upper > o->lower ? o->upper : o->lower);
     if (map->n_experts != c->n_experts || map->top_k != c->top_k ||
-        map->n_layers != moe_config_moe_layers(c, c->n_layers))
+        map->n_layers != c->n_moe_layers)
         return moe_fail(err, MOE_ERR_USAGE,
                         "the map is of a model with %u layers of %u experts, not of this one",
                         map->n_layers, map->n_experts);
@@ -566,7 +566,7 @@ static int watch(struct proxy *p, struct moe_rerun *r, struct moe_map *map, stru
     memset(map->importances.nats, 0, n * sizeof *map->importances.nats);
     moe_rerun_rewind(r);
     for (uint32_t layer = 0; layer < p->config->n_layers && status == MOE_OK; layer++) {
-        if (p->config->layer_is_moe[layer]) {
+        if (p->config->layers[layer].moe) {
             status = watch_layer(p, r, layer, map->importances.nats + first,
                                  map->importances.visited + first, err);
             first += map->n_experts;

@@ -48,7 +48,7 @@ struct moe_probe {
 /* Of a layer among MoE layers, */
 static uint32_t number_of(const struct moe_probe *p, uint32_t layer)
 {
-    return moe_config_moe_layers(&p->session->model->config, layer);
+    return p->session->model->config.layers[layer].moe_index;
 }
 
 /* ... and among those of its encoder or decoder: inputs before the border predict nothing after it.
@@ -98,7 +98,7 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 {
     struct moe_probe *p = ctx;
     const struct moe_config *c = &p->session->model->config;
-    if (c->layer_is_moe[layer])
+    if (c->layers[layer].moe)
         keep_rows(p, ATTENTION + place_of(p, layer) % 2,
                   c->router_early && !c->parallel_blocks ? p->session->states.h : input, stride,
                   n_rows);
@@ -225,11 +225,11 @@ static void on_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uin
         .chosen = chosen,
         .weights = weights,
         .ids = p->ids,
-        .by_token = c->layer_is_static[layer],
+        .by_token = c->layers[layer].static_routing,
         .stride = p->router_stride,
         .norms = p->norms,
     };
-    if (!c->layer_is_static[layer])
+    if (!c->layers[layer].static_routing)
         predict(&k, n_rows);
     moe_par_for(n_rows, 16, compare_range, &k);
     for (uint32_t i = 0; i < MOE_N_COSINES; i++) {

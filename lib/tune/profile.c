@@ -221,7 +221,7 @@ static int add_expert_bytes(const struct moe_model *model, struct moe_trace_shap
         snprintf(shape->variants[v], sizeof shape->variants[v], "%s",
                  moe_pack_variant_at(pack, v)->name);
         for (uint32_t layer = 0; layer < model->config.n_layers; layer++)
-            for (uint32_t e = 0; model->config.layer_is_moe[layer] && e < shape->n_experts;
+            for (uint32_t e = 0; model->config.layers[layer].moe && e < shape->n_experts;
                  e++, at++) {
                 const struct moe_expert_extent *extent = moe_pack_expert(pack, layer, e, v);
                 const struct moe_expert_class *class_ =

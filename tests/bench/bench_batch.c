@@ -206,7 +206,7 @@ static int disk_rate(const char *path, double *rate, struct moe_err *err)
     struct reads r = {loads, N_LOADS, 0, 88172645463325252u};
     const struct moe_loader_options o = {.fd = moe_pack_fd(m->pack), .path = path};
     for (uint32_t i = 0, layer = 0; i < N_LOADS; i++, layer = (layer + 1) % m->config.n_layers) {
-        while (!m->config.layer_is_moe[layer])
+        while (!m->config.layers[layer].moe)
             layer = (layer + 1) % m->config.n_layers;
         const struct moe_expert_segment which = {layer, i % m->config.n_experts, 0, 0};
         loads[i] = moe_expert_load(m->pack, &which);

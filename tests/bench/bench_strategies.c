@@ -228,7 +228,7 @@ static int measure_layer(struct bench *b, struct moe_err *err)
         const struct moe_config *c = &e->model->config;
         const struct moe_phase_stats *d = &e->session->stats.decode;
         for (uint32_t i = 0; i < c->n_layers; i++)
-            b->n_layers += c->layer_is_moe[i];
+            b->n_layers += c->layers[i].moe;
         b->slot_bytes = (double)moe_cache_slot_bytes(e->model->pack, 0);
         b->token_bytes = b->slot_bytes * b->n_layers * c->top_k;
         const struct moe_phase_stats *p = &e->session->stats.prefill;

@@ -55,7 +55,8 @@ static void open_shape(struct forged *f, const struct shape *p)
     c->value_dim = p->kv_rank ? 16 : p->head_dim;
     c->attn_scale = 0.7f;
     c->window = p->window;
-    c->layer_is_windowed[LAYER] = p->window > 0;
+    c->layers[LAYER].windowed = p->window > 0;
+    moe_config_number_layers(c);
     const struct moe_session_options o = {
         .context = p->context,
         .n_sequences = p->n_sequences,

@@ -141,7 +141,7 @@ static void launches_of_a_token(void **state)
         open_pair(&p, cases[i].fixture, small, 8, 64, false);
         struct side *device = &p.sides[GPU];
         const struct moe_config *c = &device->model->config;
-        uint32_t n_moe = moe_config_moe_layers(c, c->n_layers);
+        uint32_t n_moe = c->n_moe_layers;
         uint64_t want = 2 + (c->n_layers - n_moe) * cases[i].dense + n_moe * cases[i].moe;
         pair_rows(&p, &row, 0, 0, 1);
         uint64_t before = moe_gpu_launches(device->gpu);
@@ -251,7 +251,7 @@ static void experts_of_several_layouts(void **state)
     struct moe_bits *bits = calloc((size_t)c->n_layers * c->n_experts, sizeof *bits);
     assert_non_null(bits);
     for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)
-        if (c->layer_is_moe[i / c->n_experts])
+        if (c->layers[i / c->n_experts].moe)
             bits[i] = some[i % N_ITEMS(some)];
     const struct moe_expert_map map = {"map", moe_pack_source_fingerprint(model->pack), c->n_layers,
                                        c->n_experts, bits};

@@ -55,7 +55,7 @@ static void compare_layers(struct pair *p, struct moe_layer_predictor *const *f,
         struct asker t = {.predictor = f[CPU], .layer = layer};
         p->sides[CPU].session->observer = (struct moe_observer){.ctx = &t, .routed = ask};
         pass(&p->sides[CPU], rows, n_rows, layer);
-        for (int on_host = !moe_router_is_softmax(c); on_host < 2 && c->layer_is_moe[layer];
+        for (int on_host = !moe_router_is_softmax(c); on_host < 2 && c->layers[layer].moe;
              on_host++) {
             ((struct gpu_work *)device->device)->prediction.host_rows =
                 on_host ? n_rows : n_rows - 1;

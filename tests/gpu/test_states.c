@@ -65,7 +65,7 @@ static void describe(struct states *t, const struct shape *s)
     moe_config_init(c);
     c->state_kind = s->kind;
     c->n_layers = N_LAYERS;
-    c->layer_is_recurrent[0] = c->layer_is_recurrent[LAYER] = 1;
+    c->layers[0].recurrent = c->layers[LAYER].recurrent = 1;
     c->state_heads = s->heads;
     c->state_key_heads = s->key_heads;
     c->state_key_dim = s->key_dim;
@@ -73,6 +73,7 @@ static void describe(struct states *t, const struct shape *s)
     c->conv_width = s->conv_width;
     c->hidden = s->heads * s->value_dim;
     c->norm_eps = 1e-5f;
+    moe_config_number_layers(c);
 }
 
 /* Weights, states as they stand, and what the products would have made. */

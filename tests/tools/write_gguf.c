@@ -526,7 +526,7 @@ static int check_config(const struct gguf *g, struct moe_err *err)
     const struct moe_config *c = &g->config;
     bool all_moe = true;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        all_moe &= c->layer_is_moe[layer] != 0;
+        all_moe &= c->layers[layer].moe != 0;
     if (!all_moe || c->norm_topk || !c->shared_ff || !c->shared_gate || !c->qkv_bias ||
         c->n_rope_freqs || c->window)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,

@@ -220,7 +220,7 @@ static inline void naive_attend(const struct naive *t, uint32_t layer, uint32_t 
 {
     const struct moe_config *c = &t->m->c;
     const float *sinks = t->m->dense[layer][MOE_T_SINKS];
-    uint32_t begin = c->layer_is_windowed[layer] && p + 1 > c->window ? p + 1 - c->window : 0;
+    uint32_t begin = c->layers[layer].windowed && p + 1 > c->window ? p + 1 - c->window : 0;
     uint32_t end = t->encoder ? t->n : p + 1 > t->prefix ? p + 1 : t->prefix;
     const float *positions = t->m->dense[t->encoder ? 0 : c->n_encoder][MOE_T_POSITION_BIAS];
     double bias[512] = {0};
@@ -481,13 +481,13 @@ static inline void naive_feed_forward(struct naive *t, uint32_t layer, uint32_t 
     float *const *w = t->m->dense[layer];
     const double *x = t->x + p * c->hidden;
     double *out = t->out + p * c->hidden, one[4096], scale = 0;
-    if (!c->layer_is_moe[layer]) {
+    if (!c->layers[layer].moe) {
         naive_gated(c, &w[MOE_T_GATE], NULL, w[MOE_T_UP_BIAS], w[MOE_T_DOWN_BIAS], c->dense_ff,
                     c->dense_act, x, out);
         return;
     }
     struct naive_choice *choice = &t->choices[layer * t->n + p];
-    if (c->layer_is_static[layer])
+    if (c->layers[layer].static_routing)
         naive_look_up(t, layer, p, choice);
     else
         naive_route(t, layer,

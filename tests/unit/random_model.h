@@ -68,7 +68,7 @@ static inline void random_attention(struct moe_config *c, uint64_t *random)
     if (random_chance(random, 2)) {
         c->window = 1 + random_below(random, 30);
         for (uint32_t i = 0; i < c->n_layers; i++)
-            c->layer_is_windowed[i] = random_chance(random, 2);
+            c->layers[i].windowed = random_chance(random, 2);
     }
     if (random_chance(random, 3)) {
         c->kv_rank = 16 * (1 + random_below(random, 3));
@@ -112,7 +112,7 @@ static inline void random_experts(struct moe_config *c, uint64_t *random)
             c->top_k = c->n_experts / 4 * c->top_groups;
     }
     for (uint32_t i = random_below(random, 2); i < c->n_layers; i++)
-        c->layer_is_moe[i] = 1;
+        c->layers[i].moe = 1;
 }
 
 /* DeepSeek-V3's router in place of a softmax, or a bias for the choice of one. */
@@ -169,7 +169,7 @@ static inline void random_static(struct moe_config *c, uint64_t random)
 {
     bool some = random_chance(&random, 3);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_static[i] = c->layer_is_moe[i] && random_chance(&random, 2) && some;
+        c->layers[i].static_routing = c->layers[i].moe && random_chance(&random, 2) && some;
 }
 
 /* In a third of the models with experts routers stand before attention, and experts may be gated as
@@ -228,7 +228,7 @@ static inline void random_stacks_config(struct moe_config *c, uint64_t *random)
     c->router_bias = random_chance(random, 2);
     c->norm_topk = random_chance(random, 3);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layer_is_moe[i] = !random_chance(random, 3);
+        c->layers[i].moe = !random_chance(random, 3);
     random_static(c, *random);
     moe_config_complete(c);
 }
@@ -272,7 +272,7 @@ static inline void random_prefix_config(struct moe_config *c, uint64_t *random)
     c->soft_bypass = !random_chance(random, 3);
     c->router_bias = random_chance(random, 2);
     for (uint32_t i = 0; i < n_moe; i++)
-        c->layer_is_moe[i] = 1;
+        c->layers[i].moe = 1;
     moe_config_complete(c);
 }
 
@@ -321,7 +321,7 @@ static inline void random_model_fill(struct random_model *m, uint64_t random)
             if ((layer == 0 || moe_tensor_spec(role)->per_layer) &&
                 moe_tensor_shape(&m->c, role, layer, &rows, &cols))
                 m->dense[layer][role] = random_tensor(&m->c, role, rows, cols, &random);
-        for (uint32_t e = 0; m->c.layer_is_moe[layer] && e < m->c.n_experts; e++)
+        for (uint32_t e = 0; m->c.layers[layer].moe && e < m->c.n_experts; e++)
             for (int part = 0; part < MOE_E_N_PARTS; part++)
                 if (moe_expert_part_shape(&m->c, part, &rows, &cols))
                     m->expert[layer][e][part] = random_weights(
@@ -467,7 +467,7 @@ static inline void random_put_experts(const struct random_model *m, struct moe_p
 {
     struct moe_err err = {0};
     for (uint32_t layer = 0; layer < m->c.n_layers; layer++)
-        for (uint32_t e = 0; m->c.layer_is_moe[layer] && e < m->c.n_experts; e++) {
+        for (uint32_t e = 0; m->c.layers[layer].moe && e < m->c.n_experts; e++) {
             bool other = v->some && (layer + e) % 3 == 0;
             struct moe_layout layout = random_layout(other ? v->some : v->bits);
             struct moe_expert_class class_;

@@ -129,8 +129,7 @@ static void check_fixture(const char *fixture, const char *file)
     const struct moe_config *c = &a.f.model->config;
     uint64_t n = (uint64_t)(a.n - 1) * c->top_k;
     assert_int_equal(p->tokens, a.n - 1);
-    assert_int_equal(p->experts.activations,
-                     (moe_config_moe_layers(c, c->n_layers) + 1) * n + c->top_k);
+    assert_int_equal(p->experts.activations, (c->n_moe_layers + 1) * n + c->top_k);
     close_all(&a);
 }
 

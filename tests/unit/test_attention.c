@@ -59,7 +59,7 @@ static void random_shape(struct world *w)
     }
     c->attn_scale = 0.05f + 2 * fabsf(test_uniform(&w->random));
     c->window = below(w, 2) ? 1 + below(w, 700) : 0;
-    c->layer_is_windowed[LAYER] = c->window > 0;
+    c->layers[LAYER].windowed = c->window > 0;
     moe_config_complete(c);
     w->model.layers = w->layers;
     w->model.rope_positions = MOE_MAX_CONTEXT;

@@ -43,8 +43,8 @@ static void assert_layers(const char *moe, const char *windowed)
 {
     assert_int_equal(config.n_layers, strlen(moe));
     for (uint32_t i = 0; i < config.n_layers; i++) {
-        assert_int_equal(config.layer_is_moe[i], moe[i] == 'M');
-        assert_int_equal(config.layer_is_windowed[i], windowed[i] == 'w');
+        assert_int_equal(config.layers[i].moe, moe[i] == 'M');
+        assert_int_equal(config.layers[i].windowed, windowed[i] == 'w');
     }
 }
 
@@ -80,7 +80,7 @@ static void qwen_families(void **state)
     read_ok(MODEL("qwen3_next", ", \"num_experts\": 8, \"num_experts_per_tok\": 2, "
                                 "\"partial_rotary_factor\": 0.5"));
     assert_layers("MMMM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_layers_have(config, recurrent, "1110");
     assert_int_equal(config.rope_dim, 128);
     assert_int_equal(config.state_heads, 32);
     assert_int_equal(config.shared_ff, 512);
@@ -91,7 +91,7 @@ static void qwen_families(void **state)
               "\"linear_key_head_dim\": 24, \"linear_value_head_dim\": 40, "
               "\"linear_conv_kernel_dim\": 3, \"layer_types\": [\"full_attention\", "
               "\"linear_attention\", \"full_attention\", \"linear_attention\"]"));
-    assert_memory_equal(config.layer_is_recurrent, "\0\1\0\1", 4);
+    assert_layers_have(config, recurrent, "0101");
     assert_int_equal(config.rope_dim, 4);
     assert_int_equal(moe_config_state_channels(&config), 2 * 8 * 24 + 48 * 40);
     assert_int_equal(config.conv_width, 3);
@@ -103,7 +103,7 @@ static void qwen_families(void **state)
             "\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1e7, "
             "\"partial_rotary_factor\": 0.25, \"mrope_section\": [11, 11, 10]}") "}");
     assert_layers("MMMM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_layers_have(config, recurrent, "1110");
     assert_int_equal(config.n_experts, 9);
     assert_int_equal(config.rope_dim, 64);
     assert_true(config.tied_head && config.norm_topk && config.rope_theta == 1e7);
@@ -141,7 +141,7 @@ static void qwen_families(void **state)
                               "\"use_expert_bias\": false, \"layer_types\": [\"conv\", "
                               "\"full_attention\", \"conv\", \"conv\"]"));
     assert_layers("dMMM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
+    assert_layers_have(config, recurrent, "1011");
     assert_int_equal(moe_config_state_channels(&config), config.hidden);
     assert_int_equal(config.state_kind, MOE_STATE_CONV);
     assert_true(config.conv_width == 4 && config.norm_eps == 1e-4f);
@@ -284,7 +284,7 @@ static void phimoe_minicpm_granite(void **state)
                   "\"nope\", \"rope_theta\": 10000, \"layer_types\": [\"mamba\", \"attention\", "
                   "\"mamba\", \"mamba\"]"));
     assert_layers("MMMM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
+    assert_layers_have(config, recurrent, "1011");
     assert_int_equal(config.state_kind, MOE_STATE_SCAN);
     assert_int_equal(config.positions, MOE_POSITIONS_NONE);
     assert_int_equal(config.rope_dim, 0);
@@ -309,7 +309,7 @@ static void phimoe_minicpm_granite(void **state)
               "\"linear_attn_config\": {\"full_attn_layers\": [4], \"kda_layers\": [1, 2, 3], "
               "\"head_dim\": 24, \"num_heads\": 3, \"short_conv_kernel_size\": 3}"));
     assert_layers("dMMM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_layers_have(config, recurrent, "1110");
     assert_int_equal(config.state_kind, MOE_STATE_KDA);
     assert_int_equal(moe_config_state_channels(&config), 3 * 3 * 24);
     assert_int_equal(config.positions, MOE_POSITIONS_NONE);
@@ -325,14 +325,14 @@ static void phimoe_minicpm_granite(void **state)
                   "\"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\", \"sparse\"], "
                   "\"linear_num_heads\": 5, \"linear_head_dim\": 12"));
     assert_layers("MdMM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\0\1\0\0", 4);
+    assert_layers_have(config, recurrent, "0100");
     assert_int_equal(config.state_heads, 5);
     assert_near(config.routed_scale, 2.446);
 
     read_ok(MODEL("jamba", ", \"num_key_value_heads\": 2, \"attn_layer_period\": 4, "
                            "\"attn_layer_offset\": 1, \"mamba_dt_rank\": \"auto\""));
     assert_layers("dMdM", "----");
-    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\1", 4);
+    assert_layers_have(config, recurrent, "1011");
     assert_int_equal(config.state_kind, MOE_STATE_SELECT);
     assert_int_equal(config.state_step_rank, 4);
     assert_int_equal(moe_config_state_channels(&config), 128);
@@ -469,17 +469,17 @@ static void phimoe_minicpm_granite(void **state)
                   ", \"hybrid_override_pattern\": \"ME*-M\", \"time_step_limit\": [0.0, 1e30], "
                   "\"num_key_value_heads\": 2"));
     assert_int_equal(config.n_layers, 5);
-    assert_memory_equal(config.layer_is_recurrent, "\1\0\0\0\1", 5);
-    assert_memory_equal(config.layer_is_moe, "\0\1\0\0\0", 5);
-    assert_memory_equal(config.layer_no_attention, "\0\1\0\1\0", 5);
-    assert_memory_equal(config.layer_no_ffn, "\1\0\1\0\1", 5);
+    assert_layers_have(config, recurrent, "10001");
+    assert_layers_have(config, moe, "01000");
+    assert_layers_have(config, no_attention, "01010");
+    assert_layers_have(config, no_ffn, "10101");
     assert_int_equal(config.router_kind, MOE_ROUTER_SIGMOID);
     assert_int_equal(config.expert_act, MOE_ACT_RELU2);
-    assert_int_equal(moe_config_attending_layers(&config, 5), 1);
+    assert_int_equal(config.layers[5].attention_index, 1);
     assert_true(config.choice_bias && config.head_dim == 128 && config.rope_dim == 0);
     read_ok(MODEL("nemotron_h", ", \"layers_block_type\": [\"attention\", \"mlp\", \"mamba\"], "
                                 "\"hybrid_override_pattern\": \"M\", \"num_key_value_heads\": 2"));
-    assert_memory_equal(config.layer_no_ffn, "\1\0\1", 3);
+    assert_layers_have(config, no_ffn, "101");
     assert_int_equal(config.n_experts, 0);
 }
 
@@ -538,8 +538,8 @@ static void deepseek_v4(void **state)
         "{\"type\": \"yarn\", \"factor\": 16, "
         "\"original_max_position_embeddings\": 1024}"));
     assert_layers("MMMM", "wwww");
-    assert_memory_equal(config.layer_compresses, "\0\1\2\2\0", 5);
-    assert_memory_equal(config.layer_is_static, "\1\0\0\0", 4);
+    assert_layers_have(config, compression, "01220");
+    assert_layers_have(config, static_routing, "1000");
     assert_int_equal(config.head_dim, 512);
     assert_int_equal(config.n_kv_heads, 1);
     assert_int_equal(config.window, 128);
@@ -566,7 +566,7 @@ static void deepseek_v4(void **state)
               "\"rope_parameters\": {\"main\": {\"rope_type\": \"default\", \"rope_theta\": "
               "5e4}, \"compress\": {\"rope_type\": \"default\", \"rope_theta\": 7e4, "
               "\"partial_rotary_factor\": 0.25}}"));
-    assert_memory_equal(config.layer_compresses, "\0\0\2\0", 4);
+    assert_layers_have(config, compression, "0020");
     assert_int_equal(config.chosen_ratio, 6);
     assert_int_equal(config.all_ratio, 0);
     assert_int_equal(config.rope_dim, 128);
@@ -575,8 +575,8 @@ static void deepseek_v4(void **state)
     assert_true(!config.static_weighed && !moe_config_has_static(&config, 0, 4));
 
     read_ok(MODEL("deepseek_v4", ", \"o_groups\": 2")); /* all that is not said */
-    assert_memory_equal(config.layer_compresses, "\1\1\1\2", 4);
-    assert_memory_equal(config.layer_is_static, "\1\1\1\0", 4);
+    assert_layers_have(config, compression, "1112");
+    assert_layers_have(config, static_routing, "1110");
     assert_int_equal(config.rope_dim, 64);
 }
 

@@ -586,7 +586,7 @@ static void unsaid_windows_are_as_published(void **state)
     assert_ok(moe_config_read_gguf(&c, ck, &err), &err);
     assert_true(c.window == 8192 && c.window_chunks && c.rope_in_windows);
     assert_true(c.query_step == 8192 && fabsf(c.query_scale - 0.1f) < 1e-9f);
-    assert_memory_equal(c.layer_is_windowed, "\1\1\1\0", 4);
+    assert_layers_have(c, windowed, "1110");
     moe_checkpoint_close(ck);
 }
 

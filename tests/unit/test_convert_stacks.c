@@ -254,7 +254,7 @@ static void compare_all(bool (*place)(const char *name, const struct moe_config 
         }
     }
     assert_int_equal(dense, moe_pack_n_tensors(model->pack));
-    assert_int_equal(experts, 2 * (uint64_t)moe_config_moe_layers(c, c->n_layers) * c->n_experts);
+    assert_int_equal(experts, 2 * (uint64_t)c->n_moe_layers * c->n_experts);
     assert_int_equal(others, left_out);
 }
 

@@ -35,7 +35,7 @@ static bool has_layers(const struct moe_config *c, uint32_t first, bool is_moe)
 {
     bool any = false;
     for (uint32_t l = first; l < c->n_layers; l++)
-        any |= (c->layer_is_moe[l] != 0) == is_moe;
+        any |= (c->layers[l].moe != 0) == is_moe;
     return any;
 }
 
@@ -60,7 +60,7 @@ static void measure(const struct random_model *m)
     random_model_write(m, 8, pack);
     assert_ok(moe_device_measure_model(model, pack, 0, NULL, &err), &err);
     assert_int_equal(model->layers, m->c.n_layers);
-    assert_int_equal(model->moe_layers, moe_config_moe_layers(&m->c, m->c.n_layers));
+    assert_int_equal(model->moe_layers, m->c.n_moe_layers);
     assert_int_equal(model->n_batches, 3);
     for (uint32_t i = 0; i < model->n_batches; i++)
         check_batch(&m->c, &model->batches[i]);

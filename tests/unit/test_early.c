@@ -172,7 +172,7 @@ static void probes_see_the_stream(void **state)
     convert(fixture);
     struct moe_engine *e = open_engine("resident", 0, 0);
     const struct moe_config *c = &e->model->config;
-    uint32_t n_layers = moe_config_moe_layers(c, c->n_layers), top_k = e->model->config.top_k;
+    uint32_t n_layers = c->n_moe_layers, top_k = e->model->config.top_k;
     draw_ids(&e->model->config, 5, ids);
     moe_engine_close(e);
     write_trace(in_dir("x.trace"), &counted, ids);
@@ -215,8 +215,8 @@ static void what_is_not_computed_is_refused(void **state)
         random_model_free(&m);
     assert_fails(moe_config_check_gpu(&m.c, "x", &err), MOE_ERR_UNSUPPORTED,
                  "routers before attention", &err);
-    m.c.layer_no_ffn[0] = 1;
-    m.c.layer_is_moe[0] = 0;
+    m.c.layers[0].no_ffn = 1;
+    m.c.layers[0].moe = 0;
     assert_fails(moe_config_check(&m.c, "x", &err), MOE_ERR_UNSUPPORTED, "routers before attention",
                  &err);
     random_model_free(&m);

@@ -200,7 +200,7 @@ static void agrees_with_the_naive_model(void **state)
             assert_int_equal(stats->encode.over_capacity, over);
             assert_int_equal(stats->encode.experts.activations + over,
                              (uint64_t)(n_source[0] + n_source[1] + n_source[2]) * m.c.top_k *
-                                 moe_config_moe_layers(&m.c, m.c.n_encoder));
+                                 m.c.layers[m.c.n_encoder].moe_index);
             assert_int_equal(stats->encode.tokens, n_source[0] + n_source[1] + n_source[2]);
             assert_int_equal(stats->prefill.over_capacity + stats->decode.over_capacity, 0);
             assert_int_equal(stats->prefill.tokens + stats->decode.tokens, N_SOURCES * N_IDS);
@@ -280,7 +280,7 @@ static void compute_cached(struct opened *o, const char *name, const struct how 
         .cache_bytes = 4 * moe_cache_slot_bytes(o->model->pack, 0),
         .n_working = 4,
         .n_staging = 2,
-        .layer_is_static = o->model->config.layer_is_static,
+        .config = &o->model->config,
         .loader = {.verify = true},
     };
     moe_session_close(o->session);
@@ -343,8 +343,8 @@ static void check_bits(uint64_t seed)
     compute(o.session, &ways[1], &r);
     assert_same(&m, seed, &want, &r, "another context");
     static const char *const strategies[] = {"lru", "edgemoe", "prefetch"};
-    uint32_t n_encoder = moe_config_moe_layers(&m.c, m.c.n_encoder);
-    uint32_t n_decoder = moe_config_moe_layers(&m.c, m.c.n_layers) - n_encoder;
+    uint32_t n_encoder = m.c.layers[m.c.n_encoder].moe_index;
+    uint32_t n_decoder = m.c.n_moe_layers - n_encoder;
     /* There are statistics of decoders with experts alone. */
     uint32_t n_ways = n_decoder ? N_ITEMS(strategies) : n_encoder ? 1 : 0;
     for (uint32_t i = 0; i < n_ways; i++) {

@@ -104,7 +104,7 @@ static void draw_model(struct random_model *m, uint64_t *seed)
 {
     for (bool good = false; !good;) {
         random_model_draw(m, ++*seed);
-        uint32_t n_layers = moe_config_moe_layers(&m->c, m->c.n_layers);
+        uint32_t n_layers = m->c.n_moe_layers;
         good = n_layers >= 3 && m->c.n_experts >= 8 && m->c.top_k >= 2;
         if (!good)
             random_model_free(m);

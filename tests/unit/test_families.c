@@ -68,7 +68,7 @@ static void check_experts(void *ctx, uint32_t layer, const struct moe_row *rows,
     const struct moe_config *c = &f->run.model->config;
     uint32_t moe_layer = 0;
     for (uint32_t i = 0; i < layer; i++)
-        moe_layer += c->layer_is_moe[i];
+        moe_layer += c->layers[i].moe;
     for (uint32_t i = 0; f->experts && i < n_rows; i++) {
         const json_t *want =
             json_array_get(json_array_get(f->experts, moe_layer), rows[i].position);

@@ -53,7 +53,7 @@ static void read_views(struct opened *o, struct moe_arena *arena)
 {
     struct moe_err err = {0};
     for (uint32_t layer = 0; layer < o->m.c.n_layers; layer++)
-        for (uint32_t e = 0; o->m.c.layer_is_moe[layer] && e < o->m.c.n_experts; e++) {
+        for (uint32_t e = 0; o->m.c.layers[layer].moe && e < o->m.c.n_experts; e++) {
             o->views[layer][e] = (struct moe_expert_view){.layer = layer, .expert = e};
             assert_ok(moe_expert_view_read(&o->views[layer][e], o->model->pack, arena, &err), &err);
         }

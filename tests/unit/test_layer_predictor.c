@@ -274,7 +274,7 @@ static uint32_t number_of(const struct moe_config *c, uint32_t layer)
 {
     uint32_t m = 0;
     for (uint32_t i = 0; i < layer; i++)
-        m += c->layer_is_moe[i];
+        m += c->layers[i].moe;
     return m;
 }
 
@@ -288,7 +288,7 @@ static uint32_t should_predict(const struct watch *w, uint32_t layer, uint32_t n
     if (w->by == MOE_PREDICT_BY_NOTHING || (w->by == MOE_PREDICT_BY_PREVIOUS && n_rows > 1))
         depth = 0;
     for (uint32_t l = layer + 1; l < w->m.c.n_layers && n < depth; l++)
-        if (w->m.c.layer_is_moe[l] && (w->by != MOE_PREDICT_BY_PREVIOUS || w->before[l].known))
+        if (w->m.c.layers[l].moe && (w->by != MOE_PREDICT_BY_PREVIOUS || w->before[l].known))
             n++;
     return n;
 }
@@ -304,7 +304,7 @@ static void look(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t
     uint32_t n = moe_predict_layers(w->predictor, layer, n_rows, depth, &p);
     assert_int_equal(n, should_predict(w, layer, n_rows, depth));
     for (uint32_t d = 0; d < n; d++) {
-        while (!c->layer_is_moe[++target])
+        while (!c->layers[++target].moe)
             continue;
         w->margin = INFINITY;
         for (uint32_t r = 0; r < n_rows; r++)
@@ -432,7 +432,7 @@ static void look_at_itself(void *ctx, uint32_t layer, const struct moe_row *rows
     uint32_t next = layer + 1, best[RANDOM_MAX_EXPERTS];
     const struct moe_prediction *p;
     float unimportance[MOE_MAX_TOP_K];
-    while (next < c->n_layers && !c->layer_is_moe[next])
+    while (next < c->n_layers && !c->layers[next].moe)
         next++;
     if (next == c->n_layers || n_rows > 1)
         return;

@@ -147,8 +147,8 @@ static void pairs_are_counted_in_both_stacks(void **state)
         struct moe_buf text = {0}, text_again = {0};
         uint64_t random = seed + 100, n_source = 0, n_target = 0;
         random_stacks_draw(&m, seed);
-        uint32_t n_moe = moe_config_moe_layers(&m.c, m.c.n_layers);
-        if (moe_config_moe_layers(&m.c, m.c.n_encoder) == n_moe) { /* the decoder has no experts */
+        uint32_t n_moe = m.c.n_moe_layers;
+        if (m.c.layers[m.c.n_encoder].moe_index == n_moe) { /* the decoder has no experts */
             random_model_free(&m);
             continue;
         }

@@ -179,7 +179,7 @@ static bool is_among(const uint32_t *list, uint32_t n, uint32_t e)
 static uint32_t any_moe_layer(const struct moe_config *c)
 {
     uint32_t layer = 0;
-    while (!c->layer_is_moe[layer])
+    while (!c->layers[layer].moe)
         layer++;
     return layer;
 }

@@ -425,7 +425,7 @@ static double active_of(const struct moe_config *c, double parameters)
 {
     double matrices = moe_act_is_gated(c->expert_act) ? 3 : 2;
     double expert = matrices * c->hidden * c->expert_ff;
-    return parameters - expert * moe_config_moe_layers(c, c->n_layers) * (c->n_experts - c->top_k);
+    return parameters - expert * c->n_moe_layers * (c->n_experts - c->top_k);
 }
 
 static void assert_published(const char *name, const char *what, double got, double published,
@@ -433,14 +433,6 @@ static void assert_published(const char *name, const char *what, double got, dou
 {
     if (fabs(got - published) > fmax(0.01 * published, 0.5 * unit))
         fail_msg("%s: %.4g billion %s parameters, published are %.4g", name, got, what, published);
-}
-
-static uint32_t count(const uint8_t *flags)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < config.n_layers; i++)
-        n += flags[i];
-    return n;
 }
 
 static void sizes_are_those_published(void **state)
@@ -458,10 +450,11 @@ static void sizes_are_those_published(void **state)
             active -= embedding * (models[i].apart == HEAD_TOO && !config.tied_head ? 2 : 1);
         assert_published(name, "", all / 1e9, models[i].total, models[i].unit);
         assert_published(name, "active", active / 1e9, models[i].active, models[i].active_unit);
-        if (count(config.layer_is_windowed) != models[i].n_windowed ||
-            count(config.layer_is_recurrent) != models[i].n_recurrent)
+        if (moe_config_count_layers(&config, MOE_LAYER(windowed)) != models[i].n_windowed ||
+            moe_config_count_layers(&config, MOE_LAYER(recurrent)) != models[i].n_recurrent)
             fail_msg("%s: %u layers with windows, %u with states", name,
-                     count(config.layer_is_windowed), count(config.layer_is_recurrent));
+                     moe_config_count_layers(&config, MOE_LAYER(windowed)),
+                     moe_config_count_layers(&config, MOE_LAYER(recurrent)));
         if (config.rope_dim != models[i].rope_dim ||
             config.routed_scale != (float)models[i].routed_scale)
             fail_msg("%s: %u values are rotated, weights scaled by %g", name, config.rope_dim,

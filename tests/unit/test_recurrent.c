@@ -300,7 +300,7 @@ static void test_one_layer_of_halves_attends(void **state)
     const struct recurrent *r = *state;
     const struct moe_config *c = &r->f.model->config;
     const struct moe_session_options options = {.context = 256, .n_sequences = 1, .batch = 1};
-    assert_int_equal(moe_config_attending_layers(c, c->n_layers), 1);
+    assert_int_equal(c->layers[c->n_layers].attention_index, 1);
     assert_true(moe_config_attends(c, 3));
     assert_int_equal(moe_session_kv_bytes(c, &options), 256 * 2 * (12 + 16) * 4);
 }

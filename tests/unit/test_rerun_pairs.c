@@ -365,11 +365,11 @@ static bool bad_one_leads(struct bench *b, uint32_t layer, uint32_t bad)
     const struct moe_rule rule = moe_rule_of_table(&at);
     const struct moe_importance_options options = {.upper = UPPER, .lower = LOWER, .n_shards = 1};
     struct moe_rerun *r = open_rerun(b, 0);
-    uint32_t n = moe_config_moe_layers(c, c->n_layers) * c->n_experts;
-    uint32_t first = moe_config_moe_layers(c, layer) * c->n_experts;
+    uint32_t n = c->n_moe_layers * c->n_experts;
+    uint32_t first = c->layers[layer].moe_index * c->n_experts;
     assert_ok(moe_map_new(&map, n / c->n_experts, c->n_experts, c->top_k, &err), &err);
     for (uint32_t l = 0, i = 0; l < c->n_layers; l++)
-        if (c->layer_is_moe[l])
+        if (c->layers[l].moe)
             map->model_layer[i++] = l;
     assert_ok(moe_quality_measure(&base, r, &rule, NULL, &err), &err);
     assert_ok(moe_importance_exact(map, r, &base, &options, &err), &err);
@@ -410,7 +410,7 @@ static void a_bad_expert_of_either_stack_leads(void **state)
         for (uint32_t layer = 0; layer < m.c.n_layers; layer++) {
             struct bench b;
             uint32_t bad;
-            if (!m.c.layer_is_moe[layer])
+            if (!m.c.layers[layer].moe)
                 continue;
             write_with_a_bad_expert(&m, layer, 0);
             open_bench(&b, seed);

@@ -100,7 +100,8 @@ static struct moe_config small(void)
     c.top_k = 2;
     c.expert_ff = 64;
     c.shared_ff = 32;
-    c.layer_is_moe[1] = 1;
+    c.layers[1].moe = 1;
+    moe_config_number_layers(&c);
     return c;
 }
 
@@ -134,7 +135,8 @@ static void pieces_add_up_by_hand(void **state)
     assert_int_equal(s.dense, untied - 2 * 160 * 64);
 
     c.n_experts = 0;
-    c.layer_is_moe[1] = 0;
+    c.layers[1].moe = 0;
+    moe_config_number_layers(&c);
     assert_ok(moe_shape_bytes(&s, &c, bits_of("4"), 16, 64, &err), &err);
     assert_int_equal(s.attention, plain);
     assert_int_equal(s.router + s.shared + s.expert, 0);
@@ -152,7 +154,8 @@ static void stacks_by_hand(void **state)
     c.n_buckets = 8;
     c.dense_act = c.expert_act = MOE_ACT_RELU;
     c.shared_ff = 0;
-    c.layer_is_moe[3] = 1;
+    c.layers[3].moe = 1;
+    moe_config_number_layers(&c);
     assert_ok(moe_shape_bytes(&s, &c, bits_of("4d8"), 16, 64, &err), &err);
     uint64_t self = 2 * 64 * 4 + 2 * (2 * 64 * 64 + 2 * 32 * 64), router = 2 * 16 * 64;
     uint64_t cross = 64 * 4 + 2 * (2 * 64 * 64 + 2 * 32 * 64), table = 8 * 4 * 4;

@@ -43,8 +43,7 @@ static void shapes_weigh_what_is_published(void **state)
         if (s.runs && !moe_family_find(s.config.family))
             fail_msg("%s: nothing runs family %s", e->d_name, s.config.family);
         /* 16 bits are two bytes each, but for vectors and what fills a panel. */
-        double experts =
-            (double)s.config.n_experts * moe_config_moe_layers(&s.config, s.config.n_layers);
+        double experts = (double)s.config.n_experts * s.config.n_moe_layers;
         double per =
             ((double)whole.dense + (double)whole.expert * experts) / (double)bytes.parameters;
         if (per < 1.99 || per > 2.03)

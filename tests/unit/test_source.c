@@ -159,7 +159,7 @@ static void experts_in_halves(void **state)
     config.expert_ff = 6;
     config.hidden = 5;
     config.n_layers = 2;
-    config.layer_is_moe[1] = 1;
+    config.layers[1].moe = 1;
     config.shared_ff = 4;
     add_tensor(L "block_sparse_moe.input_linear.weight", "3,12,5", 180);
     add_tensor(L "block_sparse_moe.output_linear.weight", "3,5,6", 90);
@@ -230,7 +230,7 @@ static void pairs_and_other_shapes(void **state)
     config.rope_dim = 6;
     config.qkv_bias = true;
     config.n_layers = 2;
-    config.layer_is_moe[1] = 1;
+    config.layers[1].moe = 1;
     config.shared_gate = true;
     config.shared_ff = 1;
     add_tensor(L "self_attn.k_proj.weight", "8,131072", 8 << 17);
@@ -263,7 +263,7 @@ static void the_first_table_that_has_it(void **state)
     config.expert_ff = 3;
     config.hidden = 4;
     config.n_layers = 2;
-    config.layer_is_moe[1] = 1;
+    config.layers[1].moe = 1;
     config.tied_head = true;
     add_tensor(L "mlp.experts.gate_up_proj", "2,6,4", 48);
     add_tensor(L "mlp.experts.down_proj", "2,3,4", 24);
@@ -302,7 +302,7 @@ static void experts_of_either_shape(void **state)
     config.expert_ff = 3;
     config.hidden = 4;
     config.n_layers = 2;
-    config.layer_is_moe[1] = 1;
+    config.layers[1].moe = 1;
     add_tensor(L "mlp.experts.gate_up_proj", "2,6,4", 48);
     add_tensor(L "mlp.experts.down_proj", "2,3,4", 24); /* each tensor's shape says it */
     open_source("qwen3_vl_moe_text");
@@ -479,7 +479,7 @@ static void gptsan_names(void **state)
                                  .tied_head = true,
                                  .positions = MOE_POSITIONS_LEARNT,
                                  .extra_positions = 2,
-                                 .layer_is_moe = {1, 1, 0}};
+                                 .layers = {{.moe = true}, {.moe = true}}};
     add_tensor("final_logits_bias", "1,7", 7);
     add_tensor("model.position_embeddings.weight", "5,4", 20);
     add_tensor("model.extra_position_embeddings.weight", "5,4", 20);

@@ -255,7 +255,7 @@ static void a_pass_begins_where_positions_are_chosen(void **state)
     float *hidden = calloc(30, c->hidden * sizeof *hidden);
     float *again = calloc(30, c->hidden * sizeof *again);
     uint32_t layer = 1, n = 30;
-    while (!c->layer_shares_choice[layer])
+    while (!c->layers[layer].shares_choice)
         layer++;
     assert_int_equal(moe_config_beginning(c, layer), layer - 1);
     for (uint32_t i = 0; i < n; i++)
@@ -324,10 +324,10 @@ static void layers_share_as_is_said(void **state)
         struct moe_buf text = {0};
         assert_ok(read_with(cases[i].changes, &c, &err), &err);
         for (uint32_t layer = 0; layer < c.n_layers; layer++)
-            assert_int_equal(c.layer_shares_choice[layer], cases[i].shares[layer] == 'S');
+            assert_int_equal(c.layers[layer].shares_choice, cases[i].shares[layer] == 'S');
         moe_config_write(&c, &text);
         assert_ok(moe_config_read(&again, "y", text.data, text.size, &err), &err);
-        assert_memory_equal(c.layer_shares_choice, again.layer_shares_choice, c.n_layers);
+        assert_memory_equal(c.layers, again.layers, sizeof c.layers);
         assert_int_equal(again.index_top, c.index_top);
         moe_buf_release(&text);
         assert_fails(moe_config_check_gpu(&c, "z", &err), MOE_ERR_UNSUPPORTED,

@@ -15,11 +15,11 @@ static void indexers_are_read(void **state)
     assert_true(config.index_heads == 9 && config.index_dim == 14 && config.index_top == 12);
     assert_true(config.n_layers == 3 && config.n_beyond == 1 && config.n_groups == 4);
     assert_true(config.head_dim == 22 && config.kv_rank == 32 && config.value_dim == 16);
-    assert_memory_equal(config.layer_shares_choice, "\0\0\0", 3);
+    assert_layers_have(config, shares_choice, "000");
     read_ok(FIXTURE("glm5-a"));
     assert_string_equal(config.family, "glm_moe_dsa");
     assert_true(config.index_top == 17 && config.n_groups == 0 && config.rope_theta == 1e6f);
-    assert_memory_equal(config.layer_shares_choice, "\0\0\0", 3);
+    assert_layers_have(config, shares_choice, "000");
 }
 
 /* By a list; without one by the context's length. */
@@ -29,23 +29,21 @@ static void layers_that_share_are_known(void **state)
     const char *types = "glm-dsa.attention.indexer.types";
     const char *others = "glm-dsa.attention.indexer.typos";
     read_ok(FIXTURE("glm5-b"));
-    assert_memory_equal(config.layer_shares_choice, "\0\1\1\0\1", 5);
+    assert_layers_have(config, shares_choice, "01101");
     read_ok(changed(FIXTURE("glm5-b"), types, -1, 0, others));
-    assert_memory_equal(config.layer_shares_choice, "\0\0\0\0\0", 5);
+    assert_layers_have(config, shares_choice, "00000");
     read_ok(changed(in_dir("changed.gguf"), "glm-dsa.context_length", -1, 1 << 20, NULL));
-    assert_memory_equal(config.layer_shares_choice, "\0\0\0\1\1", 5);
+    assert_layers_have(config, shares_choice, "00011");
 }
 
 static void compressing_layers_are_read(void **state)
 {
     (void)state;
-    static const uint8_t kinds[] = {MOE_COMPRESS_NOT, MOE_COMPRESS_CHOSEN, MOE_COMPRESS_ALL,
-                                    MOE_COMPRESS_CHOSEN};
     read_ok(FIXTURE("deepseek-v4-a"));
     assert_string_equal(config.family, "deepseek_v4");
-    assert_memory_equal(config.layer_compresses, kinds, sizeof kinds);
+    assert_layers_have(config, compression, "0212"); /* enum moe_compression */
     assert_true(config.chosen_ratio == 4 && config.all_ratio == 8 && config.window == 7);
-    assert_memory_equal(config.layer_is_static, "\1\1\0\0", 4);
+    assert_layers_have(config, static_routing, "1100");
     assert_true(config.static_weighed && config.choice_bias && config.norm_topk);
     assert_true(config.router_kind == MOE_ROUTER_SOFTPLUS && config.act_limit == 1.5f);
     assert_true(config.n_streams == 4 && config.stream_rounds == 20 && config.out_groups == 2);

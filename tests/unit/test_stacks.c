@@ -176,7 +176,7 @@ static void missing_tensors_are_named(void **state)
 
 static bool with_two_matrices(const struct moe_config *c)
 {
-    return c->expert_act == MOE_ACT_RELU && moe_config_moe_layers(c, c->n_layers) > 0;
+    return c->expert_act == MOE_ACT_RELU && c->n_moe_layers > 0;
 }
 
 /* A pack that holds gates which the description has no use for, or lacks those that it has. */
@@ -195,7 +195,7 @@ static void gates_are_there_where_they_are_computed(void **state)
     struct random_model both = m;
     both.c.expert_act = MOE_ACT_SWIGLU;
     for (uint32_t layer = 0; layer < m.c.n_layers; layer++)
-        for (uint32_t e = 0; m.c.layer_is_moe[layer] && e < m.c.n_experts; e++)
+        for (uint32_t e = 0; m.c.layers[layer].moe && e < m.c.n_experts; e++)
             both.expert[layer][e][MOE_E_GATE] = both.expert[layer][e][MOE_E_UP];
     random_model_write_as(&both, &m.c, 32, path);
     assert_fails(moe_model_open(&model, path, 0, NULL, &err), MOE_ERR_FORMAT,
@@ -216,7 +216,7 @@ static void experts_of_two_matrices(void **state)
         struct moe_arena arena = {0};
         float x[128], out[128];
         random_stacks_draw(&m, seed);
-        while (view.layer < m.c.n_layers && !m.c.layer_is_moe[view.layer])
+        while (view.layer < m.c.n_layers && !m.c.layers[view.layer].moe)
             view.layer++;
         if (moe_act_is_gated(m.c.expert_act) || view.layer == m.c.n_layers) {
             random_model_free(&m);
@@ -277,7 +277,7 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.prefix_lm = true, MOE_ERR_FORMAT, "no prefix");
     REFUSED(c.norm_kind = MOE_NORM_LAYER, MOE_ERR_UNSUPPORTED, "norms that only scale");
     REFUSED(c.attn_sinks = true, MOE_ERR_UNSUPPORTED, "without windows, sinks");
-    REFUSED((c.window = 4, c.layer_is_windowed[0] = 1), MOE_ERR_UNSUPPORTED, "without windows");
+    REFUSED((c.window = 4, c.layers[0].windowed = 1), MOE_ERR_UNSUPPORTED, "without windows");
     REFUSED(c.n_buckets = 2, MOE_ERR_FORMAT, "2 buckets for distances");
     REFUSED(c.bucket_distance = c.n_buckets / 2, MOE_ERR_FORMAT, "make no sense");
     REFUSED(c.rope_dim = 4, MOE_ERR_FORMAT, "rotate nothing");

@@ -12,7 +12,7 @@ static void layers_and_widths_are_read(void **state)
     (void)state;
     read_ok(FIXTURE("qwen3.5-moe"));
     assert_string_equal(config.family, "qwen3_5_moe_text");
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_layers_have(config, recurrent, "1110");
     assert_true(config.state_heads == 6 && config.state_key_heads == 2);
     assert_true(config.state_key_dim == 10 && config.state_value_dim == 14);
     assert_true(config.conv_width == 4 && config.rope_dim == 6 && config.attn_gate);
@@ -24,13 +24,13 @@ static void layers_and_widths_are_read(void **state)
     assert_int_equal(moe_config_state_key_head(&config, 3), 1);
     assert_int_equal(moe_config_state_key_head(&config, 1), 0);
     read_ok(changed(FIXTURE("qwen3-next-a"), "qwen3next.full_attention_interval", -1, 2, NULL));
-    assert_memory_equal(config.layer_is_recurrent, "\1\0\1\0", 4);
+    assert_layers_have(config, recurrent, "1010");
     read_ok(FIXTURE("lfm2-moe-a"));
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\0\1", 4);
-    assert_memory_equal(config.layer_is_moe, "\0\1\1\1", 4);
+    assert_layers_have(config, recurrent, "1101");
+    assert_layers_have(config, moe, "0111");
     assert_true(config.choice_bias && config.norm_topk && config.n_kv_heads == 2);
     read_ok(FIXTURE("granite4-a"));
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\0\1", 4);
+    assert_layers_have(config, recurrent, "1101");
     assert_true(config.positions == MOE_POSITIONS_NONE && config.conv_bias);
     assert_true(config.state_heads == 8 && config.state_value_dim == 10);
     read_ok(FIXTURE("granite4-b"));
@@ -39,17 +39,17 @@ static void layers_and_widths_are_read(void **state)
     read_ok(FIXTURE("granite4-dense"));
     assert_true(config.n_experts == 0 && config.dense_ff == 22);
     read_ok(FIXTURE("nemotron-h-b"));
-    assert_memory_equal(config.layer_is_recurrent, "\0\0\1\0", 4);
-    assert_memory_equal(config.layer_no_attention, "\0\1\0\1", 4);
-    assert_memory_equal(config.layer_no_ffn, "\1\0\1\0", 4);
+    assert_layers_have(config, recurrent, "0010");
+    assert_layers_have(config, no_attention, "0101");
+    assert_layers_have(config, no_ffn, "1010");
     assert_true(config.n_groups == 4 && config.top_groups == 2 && !config.norm_topk);
     read_ok(FIXTURE("kimi-linear-a"));
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\0\1", 4);
+    assert_layers_have(config, recurrent, "1101");
     assert_true(config.head_dim == 22 && config.kv_rank == 32 && config.state_key_dim == 18);
     assert_true(config.norm_topk && config.n_kv_heads == 3);
     read_ok(FIXTURE("jamba-a"));
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\0\1\1", 5);
-    assert_memory_equal(config.layer_is_moe, "\0\1\0\1\0", 5);
+    assert_layers_have(config, recurrent, "11011");
+    assert_layers_have(config, moe, "01010");
     assert_true(config.state_step_rank == 3 && config.state_value_dim == 72);
 }
 
@@ -208,7 +208,7 @@ static void files_of_ollama_are_read(void **state)
     const char *path = as_ollama((const uint32_t[]){0, 0, 0, 2}, others, (int)N_ITEMS(others),
                                  "qwen35moe.ssm.v_head_reordered", 1);
     read_ok(path);
-    assert_memory_equal(config.layer_is_recurrent, "\1\1\1\0", 4);
+    assert_layers_have(config, recurrent, "1110");
     assert_true(config.n_kv_heads == 2 && config.state_keys_in_turn);
     assert_ok(moe_convert_checkpoint(path, in_dir("a.moe"), &options, &report, &err), &err);
     assert_true(report.n_visual == 3 && report.n_beyond == 2);
@@ -247,7 +247,7 @@ static void files_of_ollama_that_make_no_sense_are_refused(void **state)
     const char *path = as_ollama((const uint32_t[]){2, 0, 2, 0}, NULL, 0, key, 0);
     read_ok(changed(path, "qwen35moe.full_attention_interval", -1, 0,
                     "qwen35moe.full_attention_intervel"));
-    assert_memory_equal(config.layer_is_recurrent, "\0\1\0\1", 4);
+    assert_layers_have(config, recurrent, "0101");
     assert_false(config.state_keys_in_turn);
 }
 

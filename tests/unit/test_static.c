@@ -27,23 +27,23 @@ static void config_json_names_the_layers(void **state)
 {
     static const struct {
         const char *from, *layers;
-        uint8_t is_static[4];
+        const char *is_static;
     } cases[] = {
-        {SWITCH, "\"all\"", {1, 1, 0, 1}}, /* layer 2, the decoder's first, has no experts */
-        {SWITCH, "\"encoder\"", {1, 1, 0, 0}}, {SWITCH, "\"decoder\"", {0, 0, 0, 1}},
-        {SWITCH, "[1, 3]", {0, 1, 0, 1}},      {SWITCH, "null", {0, 0, 0, 0}},
-        {QWEN, "\"all\"", {1, 1, 1, 0}},       {QWEN, "\"decoder\"", {1, 1, 1, 0}},
-        {QWEN, "[0]", {1, 0, 0, 0}},
+        {SWITCH, "\"all\"", "1101"}, /* layer 2, the decoder's first, has no experts */
+        {SWITCH, "\"encoder\"", "1100"}, {SWITCH, "\"decoder\"", "0001"},
+        {SWITCH, "[1, 3]", "0101"},      {SWITCH, "null", "0000"},
+        {QWEN, "\"all\"", "1110"},       {QWEN, "\"decoder\"", "1110"},
+        {QWEN, "[0]", "1000"},
     };
     struct moe_err err = {0};
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct moe_config c, back;
         struct moe_buf text = {0};
         read_config(&c, cases[i].from, cases[i].layers);
-        assert_memory_equal(c.layer_is_static, cases[i].is_static, 4);
+        assert_layers_have(c, static_routing, cases[i].is_static);
         moe_config_write(&c, &text);
         assert_ok(moe_config_read(&back, "written", text.data, text.size, &err), &err);
-        assert_memory_equal(back.layer_is_static, c.layer_is_static, sizeof c.layer_is_static);
+        assert_memory_equal(back.layers, c.layers, sizeof c.layers);
         moe_buf_release(&text);
     }
 }
@@ -106,8 +106,8 @@ static void packs_hold_the_tables(void **state)
             const struct moe_layer *l = &model->layers[layer];
             uint32_t chosen[MOE_MAX_TOP_K];
             float weights[MOE_MAX_TOP_K];
-            assert_int_equal(l->routes != NULL, c->layer_is_static[layer]);
-            assert_int_equal(l->router.data != NULL, l->is_moe && !c->layer_is_static[layer]);
+            assert_int_equal(l->routes != NULL, c->layers[layer].static_routing);
+            assert_int_equal(l->router.data != NULL, l->is_moe && !c->layers[layer].static_routing);
             for (uint32_t token = 0; l->routes && token < c->vocab; token++) {
                 moe_routes_choose(c, l->routes, token, chosen, weights);
                 for (uint32_t k = 0; k < c->top_k; k++)
@@ -175,8 +175,8 @@ static uint64_t draw_mixed(struct random_model *m, uint64_t seed, uint32_t least
         uint32_t n_moe = 0, n_static = 0;
         random_static_draw(m, seed);
         for (uint32_t i = 0; i < m->c.n_layers; i++) {
-            n_moe += m->c.layer_is_moe[i];
-            n_static += m->c.layer_is_static[i];
+            n_moe += m->c.layers[i].moe;
+            n_static += m->c.layers[i].static_routing;
         }
         if (n_static && n_static < n_moe && m->c.top_k >= least_k)
             return seed;
@@ -186,7 +186,7 @@ static uint64_t draw_mixed(struct random_model *m, uint64_t seed, uint32_t least
 static uint32_t first_static(const struct moe_config *c)
 {
     uint32_t layer = 0;
-    while (!c->layer_is_static[layer])
+    while (!c->layers[layer].static_routing)
         layer++;
     return layer;
 }
@@ -219,7 +219,7 @@ static void damaged_tables_of_packs_are_refused(void **state)
     }
     /* Without the table, and with a router beside it that nothing reads. */
     struct moe_config says = m.c;
-    says.layer_is_static[first_static(&m.c)] = 0;
+    says.layers[first_static(&m.c)].static_routing = 0;
     random_model_write_as(&m, &says, 32, in_dir("x.moe"));
     assert_fails(moe_model_open(&model, in_dir("x.moe"), 0, NULL, &err), MOE_ERR_FORMAT,
                  "router' is missing", &err);

@@ -98,8 +98,8 @@ static void check_experts(void *ctx, uint32_t layer, const struct moe_row *rows,
     struct switch_fixture *f = ctx;
     const struct moe_config *c = &f->run.model->config;
     bool encoder = moe_config_in_encoder(c, layer);
-    uint32_t number = moe_config_moe_layers(c, layer);
-    number -= encoder ? 0 : moe_config_moe_layers(c, c->n_encoder);
+    uint32_t number = c->layers[layer].moe_index;
+    number -= encoder ? 0 : c->layers[c->n_encoder].moe_index;
     const json_t *wanted = json_array_get(
         json_object_get(f->at->reference, encoder ? "encoder_experts" : "decoder_experts"), number);
     const json_t *dropped =
@@ -268,7 +268,7 @@ static void check_kinds(const struct switch_fixture *f)
     assert_int_equal(strlen(text), c->n_layers);
     assert_int_equal(strlen(json_string_value(json_array_get(kinds, 0))), c->n_encoder);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        assert_int_equal(c->layer_is_moe[i], text[i] == 'M');
+        assert_int_equal(c->layers[i].moe, text[i] == 'M');
 }
 
 static void check_first(struct switch_fixture *f, const char *name)

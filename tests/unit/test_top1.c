@@ -111,9 +111,8 @@ static void draw_model(void)
     const struct moe_config *c = &f.m.c;
     uint64_t seed = 1;
     random_model_draw(&f.m, seed);
-    while (c->n_layers != LAYERS || c->n_experts < 8 ||
-           moe_config_moe_layers(c, LAYERS) != LAYERS || c->router_kind == MOE_ROUTER_SPARSEMIXER ||
-           c->n_groups) {
+    while (c->n_layers != LAYERS || c->n_experts < 8 || c->layers[LAYERS].moe_index != LAYERS ||
+           c->router_kind == MOE_ROUTER_SPARSEMIXER || c->n_groups) {
         random_model_free(&f.m);
         random_model_draw(&f.m, ++seed);
     }

@@ -373,7 +373,7 @@ static void memory_is_that_of_slots(void **state)
     struct moe_session_options o = options_of(CONTEXT, 1);
     uint64_t n_windowed = 0, block = 256 * c->n_kv_heads * (c->head_dim + moe_padded(c->head_dim));
     for (uint32_t i = 0; i < c->n_layers; i++)
-        n_windowed += c->layer_is_windowed[i];
+        n_windowed += c->layers[i].windowed;
     open_sessions(&w, o);
     /* Two and a bit for 8 positions seen before, 64 to go back and 256 rows; three for marks. */
     assert_int_equal(w.f.session->kv_pool.n_slots, 6);
