@@ -272,6 +272,81 @@ static int parse_options(int argc, char **argv)
     }
 }
 
+/* ---- What goes together ---- */
+
+static int exclude(const char *name, const char *other)
+{
+    return cli_misuse("options --%s and --%s exclude each other", name, other);
+}
+
+static uint32_t modes_of(const struct cli_option *o)
+{
+    const struct cli_option *more = program->more;
+    while (more && more->kind != CLI_END && more != o)
+        more++;
+    return o->modes ? o->modes : o->mode ? o->mode : more == o ? program->more_modes : 0;
+}
+
+/* Takes the next of some names in a text. */
+static bool take_name(const char **names, char name[64])
+{
+    const char *at = *names ? *names : "";
+    int n = 0;
+    *name = '\0';
+    if (sscanf(at, "%63s%n", name, &n) != 1)
+        return false;
+    *names = at + n;
+    return true;
+}
+
+/* The message for an option that needs another: one of those named, or one that chooses a mode. */
+static int say_needed(const struct cli_option *o, const char *names)
+{
+    char list[256] = "", name[64], last[64] = "";
+    size_t n = 0;
+    for (int i = 0; names ? take_name(&names, name) : i < n_options; i++) {
+        if (!names && !(table[i]->name && table[i]->mode & modes_of(o)))
+            continue;
+        if (last[0] && n < sizeof list)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s--%s", n ? ", " : "", last);
+        snprintf(last, sizeof last, "%s", names ? name : table[i]->name);
+    }
+    return cli_misuse("option --%s goes with %s%s--%s", o->name, list, n ? " or " : "", last);
+}
+
+static int check_names(const struct cli_option *o)
+{
+    const char *excludes = o->excludes, *needs = o->needs;
+    char name[64];
+    while (take_name(&excludes, name))
+        if (cli_given(name))
+            return exclude(o->name, name);
+    bool there = !needs;
+    while (take_name(&needs, name))
+        there |= cli_given(name);
+    return there ? -1 : say_needed(o, o->needs);
+}
+
+/* -1, or the exit status after a message: options that do not go together. */
+static int check_together(void)
+{
+    const struct cli_option *chosen = NULL;
+    for (int i = 0; i < n_options; i++)
+        if (given[i] && table[i]->mode > (chosen ? chosen->mode : 0))
+            chosen = table[i];
+    uint32_t mode = chosen ? chosen->mode : CLI_USUAL;
+    for (int i = 0; i < n_options; i++) {
+        const struct cli_option *o = table[i];
+        uint32_t modes = given[i] ? modes_of(o) : 0;
+        if (modes && !(modes & mode))
+            return chosen ? exclude(chosen->name, o->name) : say_needed(o, NULL);
+        int status = given[i] ? check_names(o) : -1;
+        if (status >= 0)
+            return status;
+    }
+    return -1;
+}
+
 static const char *output_of(int i)
 {
     return given[i] && table[i]->output ? *(const char **)table[i]->to : NULL;
@@ -339,7 +414,8 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     }
     *args = argv + optind;
     *n_args = argc - optind;
-    return try_outputs();
+    status = check_together();
+    return status < 0 ? try_outputs() : status;
 }
 
 bool cli_given(const char *name)

@@ -68,6 +68,12 @@ struct cli_option {
     bool alone;
     bool output;   /* CLI_TEXT: a file that the program will write, tried before it begins */
     bool in_order; /* ... in one go, so that it may be "-", a pipe or a device */
+    /* What it goes with. A program's modes are bits of its own, CLI_USUAL the one that no option
+     * chooses; where several are chosen, the highest counts. */
+    uint32_t mode;        /* that giving it chooses; 0: none */
+    uint32_t modes;       /* that it belongs to; 0: all, or the one that it chooses */
+    const char *excludes; /* names of options that it does not go with, "raw system" */
+    const char *needs;    /* ... of which one must be given */
 };
 
 /* For readable tables:
@@ -96,12 +102,15 @@ struct cli_option {
                                          .to = t, .parse = p
 /* clang-format on */
 
+enum { CLI_USUAL = 1 }; /* the mode of a program that no option chooses */
+
 struct cli_program {
     const char *name;                 /* "moe-run" */
     const char *summary;              /* one sentence for --help */
     const char *const *usage;         /* lines without the name, NULL-terminated */
     const struct cli_option *options; /* ends with CLI_END */
     const struct cli_option *more;    /* likewise: further options, not in --help; or NULL */
+    uint32_t more_modes;              /* .modes of those */
     const char *const *examples;      /* whole commands, NULL-terminated */
 };
 
@@ -117,9 +126,9 @@ enum {
 /*
  * Parses. Returns -1 when the program should go on, otherwise the status to exit with (after
  * --help, --version or a message). *args gets the arguments that are not options, *n_args their
- * number. Also ignores SIGPIPE (a closed pipe becomes a write error), sets the number of threads
- * and selects the kernels. Outputs that cannot be written are refused here, before hours of work
- * for them.
+ * number. Refuses options that do not go together. Also ignores SIGPIPE (a closed pipe becomes a
+ * write error), sets the number of threads and selects the kernels. Outputs that cannot be written
+ * are refused here, before hours of work for them.
  */
 int cli_parse(const struct cli_program *program, int argc, char **argv, char ***args, int *n_args);
 

@@ -71,24 +71,29 @@ static const char *const metrics[] = {"nll", "top1", NULL};
 static const char *const judges[] = {"nats", "rouge2", "accuracy", NULL};
 static const char *const importances[] = {"exact", "proxy", "adaptive", NULL};
 
+/* What it can do beside calibrating, which is usual. */
+enum { MERGE = CLI_USUAL << 1, SHOW = CLI_USUAL << 2 };
+
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Calibrating"},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on; may be repeated"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to choose on; may be repeated",
+     .modes = CLI_USUAL, .excludes = "pairs"},
     {CLI_OPT_TEXTS(0, "pairs", "FILE", &o.pairs),
-     .help = "pairs to choose on, JSON lines: source, target"},
+     .help = "pairs to choose on, JSON lines: source, target", .modes = CLI_USUAL},
     {CLI_OPT_TEXTS(0, "check", "FILE", &o.checks),
      .help = "documents, or pairs, to check the choice on"},
     {CLI_OPT_OUTPUT('o', "output", "MAP", &o.out), .help = "bit map to write"},
     {CLI_OPT_SHARE(0, "tolerance", "P", &o.tolerance, 0, 10), .shown = "2%",
      .help = "largest loss to accept"},
     {CLI_OPT_SHARE(0, "routing-tolerance", "P", &o.routing_tolerance, 0, 10),
-     .help = "find lambda of --prefer-cached for this loss"},
+     .help = "find lambda of --prefer-cached for this loss", .needs = "routing-cache",
+     .excludes = "judge"},
     {CLI_OPT_BYTES(0, "routing-cache", "SIZE", &o.calibrate.routing_cache),
-     .help = "size of the expert cache to find it with"},
+     .help = "size of the expert cache to find it with", .needs = "routing-tolerance"},
     {CLI_OPT_CHOICE(0, "metric", "NAME", &o.metric, metrics), .shown = "nll",
      .help = "nll: nats per token; top1: agreement"},
     {CLI_OPT_CHOICE(0, "judge", "BY", &o.judge, judges), .shown = "nats",
-     .help = "of tolerance: nats, rouge2, accuracy"},
+     .help = "of tolerance: nats, rouge2, accuracy", .needs = "pairs"},
     {CLI_OPT_CHOICE(0, "importance", "KIND", &o.importance, importances), .shown = "exact",
      .help = "exact; proxy: from one pass; adaptive: both"},
     {CLI_OPT_SHARE(0, "measured", "P", &o.measured, 0.01, 1), .shown = "25%",
@@ -98,7 +103,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
      .help = "dense bitwidths to choose from"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
-     .word = cli_method_word, .shown = "the pack's", .help = "how the dense part gets them"},
+     .word = cli_method_word, .shown = "the pack's", .help = "how the dense part gets them",
+     .needs = "dense"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.calibrate.max_tokens, 2, 1 << 24), .shown = "256",
      .help = "cut documents into windows of N tokens"},
     {CLI_OPT_U32(0, "max-windows", "N", &o.calibrate.max_windows, 1, 1 << 24), .shown = "all",
@@ -115,12 +121,16 @@ static const struct cli_option options[] = {
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
      .alone = true, .help = "every N-th expert, from the I-th on"},
     {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
-    {CLI_OPT_FLAG(0, "dry-run", &o.dry_run), .help = "say what memory and time it would take"},
-    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "merge shards, for a run with --from"},
-    {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
+    {CLI_OPT_FLAG(0, "dry-run", &o.dry_run), .help = "say what memory and time it would take",
+     .modes = CLI_USUAL},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "merge shards, for a run with --from",
+     .mode = MERGE},
+    {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing",
+     .modes = MERGE},
     {.kind = CLI_HEADING, .help = "Looking"},
-    {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show, --dry-run: as JSON"},
+    {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures", .mode = SHOW},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show, --dry-run: as JSON",
+     .needs = "show dry-run"},
     {.kind = CLI_END},
 };
 
@@ -344,14 +354,6 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + (o.texts.n > 0) + (o.pairs.n > 0) > 1)
-        return cli_misuse("--text, --pairs, --merge and --show exclude each other");
-    if (o.partial && !o.merge)
-        return cli_misuse("--partial goes with --merge");
-    if (o.dry_run && (o.merge || o.show))
-        return cli_misuse("--dry-run is for calibrating");
-    if (o.json && !o.show && !o.dry_run)
-        return cli_misuse("--json goes with --show or --dry-run");
     if (!take_without())
         return cli_misuse("--without takes fate or hobbit");
     if (o.show)
@@ -365,16 +367,8 @@ int main(int argc, char **argv)
                            : cli_misuse("--merge needs maps to merge");
     if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE, or --pairs FILE");
-    if (o.judge && o.pairs.n == 0)
-        return cli_misuse("--judge is for the answers to --pairs");
-    if ((o.routing_tolerance >= 0) != (o.calibrate.routing_cache > 0))
-        return cli_misuse("--routing-tolerance and --routing-cache go together");
-    if (o.routing_tolerance >= 0 && o.judge)
-        return cli_misuse("--routing-tolerance is in the unit of --metric, which --judge is not");
     if (o.routing_tolerance >= 0 && o.shard.n > 1)
         return cli_misuse("--routing-tolerance is for what chooses, which --shard does not");
-    if (o.calibrate.method && !o.calibrate.n_dense_bits)
-        return cli_misuse("--method is for the bits of --dense");
     if (o.shard.n > 1 && o.importance == PROXY)
         return cli_misuse("--shard is for --importance exact");
     if (o.shard.n > 1 && o.importance == ADAPTIVE)

@@ -37,109 +37,162 @@ static struct {
 
 /* ---- Options ---- */
 
+/* What it can do beside planning for a model, which is usual. */
+enum {
+    SIMULATE = CLI_USUAL << 1,
+    EXPLAIN = CLI_USUAL << 2,
+    COE = CLI_USUAL << 3,
+    MODELS = CLI_USUAL | SIMULATE,
+};
+
 /* clang-format off */
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Planning"},
     {CLI_OPT_TEXT(0, "memory", "SIZE", &o.memory), .shown = "--shape: 4GB,8GB,16GB,32GB",
-     .help = "limit for the whole process"},
+     .help = "limit for the whole process",
+     .modes = MODELS | COE},
     {CLI_OPT_TEXT(0, "gpu-memory", "SIZE", &o.gpu_memory),
-     .help = "limit on the GPU (--device cuda)"},
+     .help = "limit on the GPU (--device cuda)",
+     .modes = MODELS},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &o.plan.expert_memory), .shown = "the rest",
-     .help = "size of the expert cache alone"},
+     .help = "size of the expert cache alone",
+     .modes = CLI_USUAL},
     {CLI_OPT_TEXT(0, "stats", "STATS", &o.plan.strategy.statistics),
-     .help = "statistics of the model, by moe-profile"},
+     .help = "statistics of the model, by moe-profile",
+     .modes = MODELS},
     {CLI_OPT_TEXT(0, "trace", "TRACE", &o.plan.trace), .shown = "drawn at random",
-     .help = "routing trace of the model"},
+     .help = "routing trace of the model",
+     .modes = CLI_USUAL},
     {CLI_OPT_TEXT(0, "device-profile", "FILE", &o.plan.profile), .shown = "measured now",
-     .help = "speed of the machine, by moe-profile"},
+     .help = "speed of the machine, by moe-profile",
+     .modes = MODELS},
     {CLI_OPT_TEXT(0, "calibration", "MAP", &o.plan.calibration),
-     .help = "bit map by moe-calibrate: what to approximate"},
+     .help = "bit map by moe-calibrate: what to approximate",
+     .modes = CLI_USUAL, .excludes = "shape"},
     {CLI_OPT_SHARE(0, "loss", "P", &o.loss, 0, 1), .shown = "the least",
-     .help = "choose among PACK=LOSS...: the fastest that loses P at most"},
+     .help = "choose among PACK=LOSS...: the fastest that loses P at most",
+     .modes = CLI_USUAL},
     {CLI_OPT_U32('c', "context", "N", &o.plan.context, 2, MOE_MAX_CONTEXT),
-     .shown = "the model's, at most 4096", .help = "context length in tokens"},
+     .shown = "the model's, at most 4096", .help = "context length in tokens",
+     .modes = MODELS},
     {CLI_OPT_U32(0, "batch", "N", &o.plan.batch, 1, 65536), .shown = "the fastest",
-     .help = "prompt tokens per pass, at most"},
+     .help = "prompt tokens per pass, at most",
+     .modes = MODELS},
     {CLI_OPT_U32(0, "prompt-tokens", "N", &o.plan.prompt_tokens, 1, MOE_MAX_CONTEXT),
-     .shown = "the context", .help = "choose it for prompts of N tokens"},
+     .shown = "the context", .help = "choose it for prompts of N tokens",
+     .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "kv", "KIND", &o.plan.strategy.kv_kind, strategy_kv),
      .word = moe_kv_kind_at,
-     .shown = "f32", .help = "keys and values on a GPU: f32 or f16 (half)"},
+     .shown = "f32", .help = "keys and values on a GPU: f32 or f16 (half)",
+     .modes = MODELS},
     {CLI_OPT_CHOICE(0, "draft", "HOW", &o.plan.draft, drafters), .shown = "none",
-     .help = "leave room for moe-run --draft HOW"},
+     .help = "leave room for moe-run --draft HOW",
+     .modes = MODELS},
     {CLI_OPT_STREAM('o', "output", "PLAN", &o.plan.out), .shown = "explain it on stdout",
-     .help = "write the plan"},
+     .help = "write the plan",
+     .modes = CLI_USUAL | COE},
 
     {.kind = CLI_HEADING, .help = "A model without weights"},
-    {CLI_OPT_TEXT(0, "shape", "FILE", &o.plan.shape), .help = "its config.json"},
-    {CLI_OPT_OUTPUT(0, "draw-trace", "TRACE", &o.plan.drawn), .help = "keep the trace that is drawn"},
+    {CLI_OPT_TEXT(0, "shape", "FILE", &o.plan.shape), .help = "its config.json", .modes = MODELS},
+    {CLI_OPT_OUTPUT(0, "draw-trace", "TRACE", &o.plan.drawn), .help = "keep the trace that is drawn",
+     .modes = MODELS},
     {CLI_OPT_TEXT(0, "experts", "BITS[,BITS]", &o.experts), .shown = "4",
-     .help = "bitwidths of its experts"},
+     .help = "bitwidths of its experts",
+     .modes = MODELS, .needs = "shape"},
     {CLI_OPT_U32(0, "dense", "BITS", &o.plan.dense_bits, 2, 16), .shown = "8",
-     .help = "bitwidth of all other weights"},
+     .help = "bitwidth of all other weights",
+     .modes = MODELS, .needs = "shape"},
 
     {.kind = CLI_HEADING, .help = "A collection of models"},
     {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe.collection),
-     .help = "plan how moe-serve runs it, not a PACK"},
+     .help = "plan how moe-serve runs it, not a PACK",
+     .mode = COE, .needs = "costs"},
     {CLI_OPT_TEXT(0, "costs", "COSTS", &o.coe.costs),
-     .help = "what its models cost here, by moe-profile --coe"},
+     .help = "what its models cost here, by moe-profile --coe",
+     .modes = COE},
     {CLI_OPT_BYTES(0, "device-memory", "SIZE", &o.coe.device_memory), .shown = "the costs'",
-     .help = "limit of an accelerator's own memory"},
+     .help = "limit of an accelerator's own memory",
+     .modes = COE},
     {CLI_OPT_TEXT(0, "executors", "LIST", &o.coe.executors), .shown = "the best",
-     .help = "how many on each processor: cuda:3,cpu:1"},
+     .help = "how many on each processor: cuda:3,cpu:1",
+     .modes = COE},
     {CLI_OPT_TEXT(0, "schedule", "NAME", &o.coe.schedule),
      .word = cli_schedule_word, .shown = "coserve",
-     .help = "coserve, arrange, round-robin or fcfs"},
+     .help = "coserve, arrange, round-robin or fcfs",
+     .modes = COE},
     {CLI_OPT_TEXT(0, "evict", "NAME", &o.coe.evict),
      .word = cli_evict_word, .shown = "two-stage",
-     .help = "two-stage, lru or fifo"},
+     .help = "two-stage, lru or fifo",
+     .modes = COE},
     {CLI_OPT_FLAG(0, "casual", &o.coe.casual),
-     .help = "75% of memory for experts, without a search"},
+     .help = "75% of memory for experts, without a search",
+     .modes = COE, .excludes = "resident"},
     {CLI_OPT_U32(0, "resident", "N", &o.coe.resident, 1, 4096), .shown = "by the window",
-     .help = "experts in an accelerator's memory"},
+     .help = "experts in an accelerator's memory",
+     .modes = COE},
     {CLI_OPT_U32(0, "window", "N", &o.coe.window, 1, 99), .shown = "15",
-     .help = "size of the first window"},
+     .help = "size of the first window",
+     .modes = COE},
     {CLI_OPT_U32(0, "fitted", "N", &o.coe.fitted, 2, 64), .shown = "2",
-     .help = "points that make the window's trend"},
+     .help = "points that make the window's trend",
+     .modes = COE},
     {CLI_OPT_SHARE(0, "margin", "SHARE", &o.coe.margin, 0.0001, 1), .shown = "5%",
-     .help = "stop the window so far below the trend"},
+     .help = "stop the window so far below the trend",
+     .modes = COE},
     {CLI_OPT_U32(0, "requests", "N", &o.coe.requests, 1, 10000000), .shown = "1000",
-     .help = "requests of the sample that plans are tried on"},
+     .help = "requests of the sample that plans are tried on",
+     .modes = COE},
     {CLI_OPT_DOUBLE(0, "interval", "S", &o.coe.interval, 0, 1e6), .shown = "0.004",
-     .help = "seconds between requests"},
+     .help = "seconds between requests",
+     .modes = COE},
 
     {.kind = CLI_HEADING, .help = "Explaining and simulating"},
     {CLI_OPT_TEXT(0, "explain", "FILE", &o.explain),
-     .help = "explain a plan, or what programs measured"},
+     .help = "explain a plan, or what programs measured",
+     .mode = EXPLAIN},
     {CLI_OPT_TEXT(0, "compare", "FILE", &o.compare),
-     .help = "--explain PLAN: beside another, or its run's --stats-json"},
+     .help = "--explain PLAN: beside another, or its run's --stats-json",
+     .modes = EXPLAIN},
     {CLI_OPT_TEXT(0, "simulate", "TRACE", &o.simulate),
-     .help = "compare strategies: --strategy A,B; --coe: N requests"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON"},
-    {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--explain: as a page with pictures"},
+     .help = "compare strategies: --strategy A,B; --coe: N requests",
+     .mode = SIMULATE, .modes = SIMULATE | COE},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--explain, --simulate: as JSON",
+     .needs = "explain simulate"},
+    {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--explain: as a page with pictures",
+     .modes = EXPLAIN, .excludes = "json compare"},
     {CLI_OPT_TEXT(0, "timeline", "FILE", &o.timeline),
-     .help = "--html: with a run's --trace-events"},
+     .help = "--html: with a run's --trace-events",
+     .needs = "html"},
     {CLI_OPT_DOUBLE(0, "layer-seconds", "S", &o.plan.layer_seconds, 1e-9, 1e3),
-     .help = "time of one layer for one token, not a profile's"},
+     .help = "time of one layer for one token, not a profile's",
+     .modes = MODELS},
     {CLI_OPT_DOUBLE(0, "load-seconds", "S", &o.plan.load_seconds, 1e-9, 1e3),
-     .help = "time of one expert's load, in place of --link-rate"},
+     .help = "time of one expert's load, in place of --link-rate",
+     .modes = MODELS},
     {CLI_OPT_BYTES(0, "expert-size", "SIZE", &o.plan.expert_size),
-     .help = "bytes of an expert, if the trace has none"},
+     .help = "bytes of an expert, if the trace has none",
+     .modes = SIMULATE},
 
     {.kind = CLI_HEADING, .help = "Strategy"},
     {CLI_OPT_TEXT(0, "strategy", "NAME", &o.plan.strategy.strategy), .shown = "auto",
      .word = strategy_word,
-     .help = "fate, fate+cache=lru, ...; help lists them"},
-    {CLI_OPT_FLAG(0, "exact", &o.plan.strategy.exact), .help = "refuse what may change results"},
+     .help = "fate, fate+cache=lru, ...; help lists them",
+     .modes = MODELS},
+    {CLI_OPT_FLAG(0, "exact", &o.plan.strategy.exact), .help = "refuse what may change results",
+     .modes = MODELS},
     {CLI_OPT_CUSTOM(0, "device", "WHAT", &o.plan.strategy.device, strategy_device),
      .word = strategy_device_word, .shown = "cpu; --shape: the profile's",
-     .help = "cpu, cuda or test:SPEED,LINK"},
+     .help = "cpu, cuda or test:SPEED,LINK",
+     .modes = MODELS},
     {CLI_OPT_RATE(0, "link-rate", "RATE", &o.plan.link_rate), .shown = "the profile's",
-     .help = "rate of expert loads"},
+     .help = "rate of expert loads",
+     .modes = MODELS},
     {CLI_OPT_U64(0, "max-tokens", "N", &o.plan.max_tokens, 1, UINT64_MAX),
-     .shown = "4096; --simulate: all", .help = "use N tokens of the trace"},
+     .shown = "4096; --simulate: all", .help = "use N tokens of the trace",
+     .modes = MODELS},
     {CLI_OPT_U64(0, "seed", "N", &o.plan.seed, 0, UINT64_MAX), .shown = "0",
-     .help = "seed for random choices"},
+     .help = "seed for random choices",
+     .modes = MODELS | COE},
     {.kind = CLI_ELSEWHERE, .help = "More", .shown = "--strategy help, moe-strategies(7)"},
     {.kind = CLI_END},
 };
@@ -159,6 +212,7 @@ static struct cli_program program = {
                               "--coe COLLECTION --costs COSTS [OPTION]... [-o PLAN | --simulate N]",
                               NULL},
     .options = options,
+    .more_modes = MODELS,
     .examples =
         (const char *const[]){
             "moe-plan tiny.moe --memory 30M --stats s.yaml --trace t.trace -o plan.yaml",
@@ -167,18 +221,6 @@ static struct cli_program program = {
 };
 
 /* ---- Checks ---- */
-
-static int check_explain(int n_args)
-{
-    const struct cli_option *const tables[] = {program.options, program.more};
-    for (int i = 0; i < 2; i++)
-        for (const struct cli_option *p = tables[i]; p->kind != CLI_END; p++)
-            if (p->name && cli_given(p->name) && strcmp(p->name, "explain") != 0 &&
-                strcmp(p->name, "compare") != 0 && strcmp(p->name, "json") != 0 &&
-                strcmp(p->name, "html") != 0 && strcmp(p->name, "timeline") != 0)
-                return cli_misuse("option --%s: --explain only reads what is in the file", p->name);
-    return n_args ? cli_misuse("--explain takes one file") : -1;
-}
 
 /* The GPU's budget, or the largest of those to simulate, and the host's one. */
 static int check_gpu_budgets(void)
@@ -233,13 +275,6 @@ static int check_machine(void)
 
 static int check_simulate(int n_args, char **args)
 {
-    static const char *const of_plans[] = {"trace", "calibration", "output", "prompt-tokens"};
-    for (size_t i = 0; i < sizeof of_plans / sizeof *of_plans; i++)
-        if (cli_given(of_plans[i]))
-            return cli_misuse("option --%s does not go with --simulate", of_plans[i]);
-    if (o.plan.expert_memory)
-        return cli_misuse("option --expert-memory: with --simulate, give --memory 10%% or 2x for "
-                          "the experts alone");
     if (n_args > 1 || (n_args && o.plan.shape))
         return cli_misuse("--simulate takes a trace, and one pack or --shape");
     o.plan.pack = n_args ? args[0] : NULL;
@@ -249,9 +284,6 @@ static int check_simulate(int n_args, char **args)
 
 static int check_plan(int n_args, char **args)
 {
-    if (o.json || o.plan.expert_size)
-        return cli_misuse("option --%s belongs to --%s", o.json ? "json" : "expert-size",
-                          o.json ? "explain and --simulate" : "simulate");
     bool chooses = n_args > 1 && strchr(args[0], '=');
     if ((n_args > 1 && !chooses) || (n_args && o.plan.shape))
         return cli_misuse("give either one PACK or --shape, or several PACK=LOSS");
@@ -261,8 +293,6 @@ static int check_plan(int n_args, char **args)
         return cli_misuse("option --calibration is of one PACK");
     if (n_args == 0 && !o.plan.shape)
         return cli_misuse("nothing to do: a PACK, --shape, --explain or --simulate");
-    if (o.plan.calibration && o.plan.shape)
-        return cli_misuse("option --calibration needs a PACK: nothing was measured on a --shape");
     if (o.plan.shape && !o.plan.expert_memory && (!o.memory || strchr(o.memory, ',')))
         o.budgets = o.memory ? o.memory : PLAN_BUDGETS;
     if (o.budgets && (o.plan.out || o.plan.prompt_tokens))
@@ -280,53 +310,20 @@ static int check_plan(int n_args, char **args)
     return check_machine();
 }
 
-/* Options of one way to use the program that were given in another. */
-static int check_foreign(bool coe)
-{
-    static const char *const of_coe[] = {
-        "costs",  "device-memory", "executors", "schedule", "evict",    "casual", "resident",
-        "window", "fitted",        "margin",    "requests", "interval", NULL};
-    static const char *const of_both[] = {"coe",   "memory",  "output",  "simulate", "json", "seed",
-                                          "quiet", "verbose", "threads", "cpu",      NULL};
-    const struct cli_option *const tables[] = {program.options, program.more};
-    for (int i = 0; !coe && of_coe[i]; i++)
-        if (cli_given(of_coe[i]))
-            return cli_misuse("option --%s belongs to --coe", of_coe[i]);
-    for (int i = 0; coe && i < 2; i++)
-        for (const struct cli_option *p = tables[i]; p->kind != CLI_END; p++) {
-            bool known = !p->name || !cli_given(p->name);
-            for (int k = 0; of_coe[k] && !known; k++)
-                known = strcmp(of_coe[k], p->name) == 0;
-            for (int k = 0; of_both[k] && !known; k++)
-                known = strcmp(of_both[k], p->name) == 0;
-            if (!known)
-                return cli_misuse("option --%s does not go with --coe", p->name);
-        }
-    return -1;
-}
-
 static int check_coe(int n_args)
 {
     uint64_t n = 1;
     if (n_args)
         return cli_misuse("--coe takes a collection, and no PACK");
-    if (!o.coe.costs)
-        return cli_misuse("option --coe needs --costs");
     if (o.memory && !moe_parse_bytes(o.memory, &o.coe.memory))
         return cli_misuse("option --memory: '%s' is not a size like 512M or 4GiB", o.memory);
     if (o.simulate && (!moe_parse_u64(o.simulate, &n) || n < 1 || n > 10000000))
         return cli_misuse("option --simulate: '%s' is not a number of requests up to 10 million",
                           o.simulate);
-    if (o.simulate && o.plan.out)
-        return cli_misuse("option --output does not go with --simulate");
-    if (!o.simulate && o.json)
-        return cli_misuse("option --json belongs to --explain and --simulate");
-    if (o.coe.casual && o.coe.resident)
-        return cli_misuse("options --casual and --resident exclude each other");
     o.coe.seed = o.plan.seed;
     o.coe.out = o.plan.out;
     o.coe_requests = (uint32_t)n;
-    return check_foreign(true);
+    return -1;
 }
 
 static int check_options(int n_args, char **args)
@@ -335,26 +332,13 @@ static int check_options(int n_args, char **args)
         strategy_print_help();
         return cli_finish(CLI_DONE);
     }
-    if (o.explain && o.simulate)
-        return cli_misuse("--explain and --simulate exclude each other");
-    if (o.compare && !o.explain)
-        return cli_misuse("option --compare belongs to --explain");
-    if ((o.html && !o.explain) || (o.timeline && !o.html))
-        return cli_misuse("option --%s",
-                          o.html ? "html belongs to --explain" : "timeline belongs to --html");
-    if (o.html && (o.compare || o.json))
-        return cli_misuse("--html and --%s exclude each other", o.json ? "json" : "compare");
-    if (!o.plan.shape && (o.experts || cli_given("dense")))
-        return cli_misuse("option --%s belongs to --shape", o.experts ? "experts" : "dense");
     if (o.experts)
         o.plan.expert_bits = o.experts;
-    int status = o.coe.collection || o.explain ? -1 : check_foreign(false);
-    if (status >= 0)
-        return status;
-    return o.explain          ? check_explain(n_args)
-           : o.coe.collection ? check_coe(n_args)
-           : o.simulate       ? check_simulate(n_args, args)
-                              : check_plan(n_args, args);
+    if (o.explain)
+        return n_args ? cli_misuse("--explain takes one file") : -1;
+    return o.coe.collection ? check_coe(n_args)
+           : o.simulate     ? check_simulate(n_args, args)
+                            : check_plan(n_args, args);
 }
 
 int main(int argc, char **argv)

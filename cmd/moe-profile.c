@@ -37,52 +37,70 @@ static struct {
 
 /* ---- Options ---- */
 
+/* What it can do beside profiling texts, which is usual. */
+enum {
+    MERGE = CLI_USUAL << 1,
+    IMPORT = CLI_USUAL << 2,
+    DEVICE = CLI_USUAL << 3,
+    COE = CLI_USUAL << 4,
+    SHOW = CLI_USUAL << 5,
+};
+
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Profiling texts"},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run; may be repeated"},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "documents to run; may be repeated",
+     .modes = CLI_USUAL, .excludes = "pairs"},
     {CLI_OPT_TEXTS(0, "pairs", "FILE", &o.pairs),
-     .help = "pairs to run, as JSON lines: source, target"},
+     .help = "pairs to run, as JSON lines: source, target", .modes = CLI_USUAL},
     {CLI_OPT_OUTPUT('o', "output", "FILE", &o.out),
      .help = "output: statistics, trace, device profile or costs"},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 24), .shown = "256",
-     .help = "cut documents into windows of N tokens"},
+     .help = "cut documents into windows of N tokens", .modes = CLI_USUAL},
     {CLI_OPT_U32(0, "max-windows", "N", &o.max_windows, 1, 1 << 24), .shown = "all",
-     .help = "of a document: leave out what follows them"},
+     .help = "of a document: leave out what follows them", .modes = CLI_USUAL},
     {CLI_OPT_SHARE(0, "prompt-share", "P", &o.prompt_share, 0, 1), .shown = "50%",
-     .help = "share of a document that is its prompt"},
+     .help = "share of a document that is its prompt", .modes = CLI_USUAL},
     {CLI_OPT_TEXT(0, "path-stats", "STATS", &o.path_stats),
-     .help = "predict paths by another text's statistics"},
-    {CLI_OPT_OUTPUT(0, "trace", "TRACE", &o.trace), .help = "also write a routing trace"},
+     .help = "predict paths by another text's statistics", .modes = CLI_USUAL},
+    {CLI_OPT_OUTPUT(0, "trace", "TRACE", &o.trace), .help = "also write a routing trace",
+     .modes = CLI_USUAL, .needs = "text pairs"},
     {CLI_OPT_U32(0, "trace-keep", "N", &o.trace_keep, 0, 1 << 12),
-     .help = "scores kept in it per prediction"},
+     .help = "scores kept in it per prediction", .modes = CLI_USUAL, .needs = "text pairs"},
     {CLI_OPT_CUSTOM(0, "shard", "I/N", &o.shard, offline_parse_shard), .shown = "1/1",
-     .alone = true, .help = "every N-th document or window, from the I-th on"},
-    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run"},
+     .alone = true, .help = "every N-th document or window, from the I-th on", .modes = CLI_USUAL},
+    {CLI_OPT_FLAG(0, "resume", &o.resume), .help = "continue an interrupted run",
+     .modes = CLI_USUAL},
     {CLI_OPT_BYTES(0, "memory", "SIZE", &o.memory), .shown = "what is free",
      .help = "limit for the whole process"},
     {.kind = CLI_HEADING, .help = "Measuring this machine"},
-    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; layers of a PACK"},
+    {CLI_OPT_FLAG(0, "device", &o.device), .help = "memory, storage, link; layers of a PACK",
+     .mode = DEVICE},
     {CLI_OPT_TEXT(0, "dir", "DIR", &o.dir), .shown = "the pack itself, or .",
-     .help = "where to read a scratch file"},
+     .help = "where to read a scratch file", .modes = DEVICE},
     {.kind = CLI_HEADING, .help = "Measuring what a collection's models cost"},
-    {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe), .help = "batches, loading, memory, usage"},
+    {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe), .help = "batches, loading, memory, usage",
+     .mode = COE},
     {CLI_OPT_TEXT(0, "requests", "FILE", &o.requests.requests),
-     .help = "sample requests, as JSON lines: usage, lengths"},
+     .help = "sample requests, as JSON lines: usage, lengths", .modes = COE},
     {CLI_OPT_U32(0, "prompt-tokens", "N", &o.requests.prompt_tokens, 1, 1 << 20),
-     .shown = "the samples' mean, or 64", .help = "of a request"},
+     .shown = "the samples' mean, or 64", .help = "of a request", .modes = COE},
     {CLI_OPT_U32(0, "answer-tokens", "N", &o.requests.answer_tokens, 1, 1 << 20),
-     .shown = "the samples' mean, or 32", .help = "of its answer"},
+     .shown = "the samples' mean, or 32", .help = "of its answer", .modes = COE},
     {CLI_OPT_U32(0, "max-batch", "N", &o.requests.max_batch, 1, 1 << 12), .shown = "64",
-     .help = "requests side by side to try, at most"},
+     .help = "requests side by side to try, at most", .modes = COE},
     {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.requests.gpu_memory), .shown = "what is free",
-     .help = "limit on a GPU"},
+     .help = "limit on a GPU", .modes = COE},
     {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
-    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together: statistics or traces"},
-    {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing"},
-    {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "convert a trace of another engine"},
-    {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON"},
-    {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--show: as a page with pictures"},
+    {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together: statistics or traces",
+     .mode = MERGE},
+    {CLI_OPT_FLAG(0, "partial", &o.partial), .help = "--merge: though shards are missing",
+     .modes = MERGE},
+    {CLI_OPT_TEXT(0, "import", "FILE", &o.import), .help = "convert a trace of another engine",
+     .mode = IMPORT},
+    {CLI_OPT_FLAG(0, "show", &o.show), .help = "print tables and pictures", .mode = SHOW},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--show: as JSON", .modes = SHOW},
+    {CLI_OPT_STREAM(0, "html", "OUT", &o.html), .help = "--show: as a page with pictures",
+     .modes = SHOW, .excludes = "json"},
     {.kind = CLI_END},
 };
 
@@ -317,24 +335,6 @@ int main(int argc, char **argv)
     int n_args, status = cli_parse(&program, argc, argv, &args, &n_args);
     if (status >= 0)
         return status;
-    if (o.merge + o.show + o.device + (o.import != NULL) + (o.coe != NULL) + (o.texts.n > 0) +
-            (o.pairs.n > 0) >
-        1)
-        return cli_misuse(
-            "--text, --pairs, --merge, --import, --device, --coe and --show exclude each other");
-    if (o.texts.n + o.pairs.n == 0 && (o.trace || o.trace_keep != MOE_TRACE_KEEP_ENOUGH))
-        return cli_misuse("--trace goes with --text or --pairs");
-    if (o.partial && !o.merge)
-        return cli_misuse("--partial goes with --merge");
-    if (o.dir && !o.device)
-        return cli_misuse("--dir belongs to --device");
-    if (!o.coe && (o.requests.requests || cli_given("prompt-tokens") ||
-                   cli_given("answer-tokens") || cli_given("max-batch") || o.requests.gpu_memory))
-        return cli_misuse("--requests, --prompt-tokens, --answer-tokens, --max-batch and "
-                          "--gpu-memory belong to --coe");
-    if (o.html && (!o.show || o.json))
-        return cli_misuse(o.json ? "--html and --json exclude each other"
-                                 : "--html belongs to --show");
     if (o.show)
         return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)

@@ -64,37 +64,51 @@ static bool parse_dense(const char *text, void *to, char why[128])
     return true;
 }
 
+/* What it can do beside converting, which is usual. */
+enum {
+    SYNTHESIZE = CLI_USUAL << 1,
+    LIST = CLI_USUAL << 2,
+    VERIFY = CLI_USUAL << 3,
+    MAKES = CLI_USUAL | SYNTHESIZE,
+};
+
 static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Converting"},
-    {CLI_OPT_OUTPUT('o', "output", "PACK", &o.out), .shown = "NAME.moe", .help = "file to write"},
+    {CLI_OPT_OUTPUT('o', "output", "PACK", &o.out), .shown = "NAME.moe", .help = "file to write",
+     .modes = MAKES},
     {CLI_OPT_CUSTOM(0, "experts", "BITS[,BITS...]", &o.convert, parse_experts), .shown = "4",
-     .help = "bits of routed experts; a variant each"},
+     .help = "bits of routed experts; a variant each", .modes = MAKES},
     {CLI_OPT_CUSTOM(0, "dense", "BITS", &o.convert.dense_bits, parse_dense), .shown = "8",
-     .help = "bits of all other matrices"},
-    {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate"},
+     .help = "bits of all other matrices", .modes = MAKES},
+    {CLI_OPT_TEXT(0, "map", "MAP", &o.map), .help = "bits of each expert, by moe-calibrate",
+     .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.convert.method, cli_parse_method), .shown = "hqq",
-     .word = cli_method_word, .help = "hqq, linear or rtn; gptq, with --text"},
-    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated"},
+     .word = cli_method_word, .help = "hqq, linear or rtn; gptq, with --text", .modes = MAKES},
+    {CLI_OPT_TEXTS(0, "text", "FILE", &o.texts), .help = "texts for gptq; may be repeated",
+     .modes = CLI_USUAL},
     {CLI_OPT_U32(0, "max-tokens", "N", &o.max_tokens, 2, 1 << 20), .shown = "256",
-     .help = "cut documents into windows of N tokens"},
+     .help = "cut documents into windows of N tokens", .modes = CLI_USUAL, .needs = "text"},
     {CLI_OPT_U32(0, "max-windows", "N", &o.max_windows, 1, 1 << 24), .shown = "all",
-     .help = "of a document: leave out what follows them"},
+     .help = "of a document: leave out what follows them", .modes = CLI_USUAL, .needs = "text"},
     {CLI_OPT_U32(0, "group", "N", &o.convert.group, 0, MOE_MAX_GROUP), .shown = "64",
-     .help = "weights per scale: 32, 64, 128, ...; 0: a row"},
+     .help = "weights per scale: 32, 64, 128, ...; 0: a row", .modes = MAKES},
     {CLI_OPT_FLAG(0, "no-mtp", &o.convert.no_ahead),
-     .help = "leave out the layer that drafts (--draft mtp)"},
+     .help = "leave out the layer that drafts (--draft mtp)", .modes = MAKES},
     {CLI_OPT_U32(0, "zstd", "LEVEL", &o.zstd_level, 0, 22), .shown = "0, off",
-     .help = "compress what becomes smaller"},
+     .help = "compress what becomes smaller", .modes = CLI_USUAL},
     {.kind = CLI_HEADING, .help = "A model without weights"},
     {CLI_OPT_TEXT(0, "synthesize", "FILE", &o.synthesize),
-     .help = "a config.json: draw weights, for moe-run --bench"},
-    {CLI_OPT_FLAG(0, "sparse", &o.sparse), .help = "experts take no room (nor time to load)"},
+     .help = "a config.json: draw weights, for moe-run --bench", .mode = SYNTHESIZE},
+    {CLI_OPT_FLAG(0, "sparse", &o.sparse), .help = "experts take no room (nor time to load)",
+     .modes = SYNTHESIZE},
     {CLI_OPT_U64(0, "seed", "N", &o.seed, 0, UINT64_MAX), .shown = "0",
-     .help = "seed of drawn weights"},
+     .help = "seed of drawn weights", .modes = SYNTHESIZE},
     {.kind = CLI_HEADING, .help = "Looking"},
-    {CLI_OPT_FLAG(0, "list", &o.list), .help = "list the contents (-v: every tensor)"},
-    {CLI_OPT_FLAG(0, "verify", &o.verify), .help = "read everything, check every checksum"},
-    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--list: as JSON"},
+    {CLI_OPT_FLAG(0, "list", &o.list), .help = "list the contents (-v: every tensor)",
+     .mode = LIST},
+    {CLI_OPT_FLAG(0, "verify", &o.verify), .help = "read everything, check every checksum",
+     .mode = VERIFY},
+    {CLI_OPT_FLAG(0, "json", &o.json), .help = "--list: as JSON", .modes = LIST},
     {.kind = CLI_END},
 };
 
@@ -354,15 +368,8 @@ static int synthesize(void)
 /* -1, or the exit status after a message. */
 static int check_synthesize(int n_args)
 {
-    static const char *const others[] = {"map",  "text", "max-tokens", "max-windows",
-                                         "zstd", "list", "verify"};
     if (!o.synthesize)
-        return o.sparse || cli_given("seed")
-                   ? cli_misuse("options --sparse and --seed go with --synthesize")
-                   : -1;
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (cli_given(others[i]))
-            return cli_misuse("options --synthesize and --%s exclude each other", others[i]);
+        return -1;
     if (o.convert.method->compensates)
         return cli_misuse("option --synthesize: --method %s needs weights that mean something",
                           o.convert.method->name);
@@ -383,22 +390,10 @@ int main(int argc, char **argv)
         return status;
     if (o.synthesize)
         return cli_finish(synthesize());
-    bool converting = cli_given("output") || cli_given("experts") || cli_given("dense") ||
-                      cli_given("method") || cli_given("group") || cli_given("zstd") ||
-                      cli_given("map") || cli_given("text") || cli_given("max-tokens") ||
-                      o.max_windows;
-    if (o.list && o.verify)
-        return cli_misuse("--list and --verify exclude each other");
-    if (o.json && !o.list)
-        return cli_misuse("--json goes with --list");
-    if ((o.list || o.verify) && converting)
-        return cli_misuse("--%s takes no options for converting", o.list ? "list" : "verify");
     if (o.convert.method->compensates != (o.texts.n > 0) && !o.list && !o.verify)
         return cli_misuse(o.texts.n ? "--text goes with --method gptq"
                                     : "--method %s needs texts: --text FILE",
                           o.convert.method->name);
-    if ((cli_given("max-tokens") || o.max_windows) && o.texts.n == 0)
-        return cli_misuse("--max-tokens and --max-windows go with --text");
     if (n_args != 1)
         return cli_misuse(n_args ? "one checkpoint or pack at a time"
                                  : "no checkpoint or pack given");

@@ -5,15 +5,6 @@
 
 #include "base/mem.h"
 
-int requests_check(const struct requests_options *o)
-{
-    if (!o->input && (o->output || o->resume))
-        return cli_misuse("options --output and --resume go with --requests");
-    if (o->resume && !o->output)
-        return cli_misuse("option --resume goes on with the results in --output FILE");
-    return -1;
-}
-
 int requests_open(struct moe_server **out, const struct requests_options *o,
                   const struct moe_server_options *server, struct moe_err *err)
 {

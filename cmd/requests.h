@@ -11,18 +11,16 @@ struct requests_options {
     bool resume;
 };
 
-/* Their rows of an option table. */
+/* Their rows of an option table; mode_: the mode that --requests chooses, or 0. */
 /* clang-format off */
-#define REQUESTS_OPTIONS(o) \
+#define REQUESTS_OPTIONS(o, mode_) \
     {CLI_OPT_TEXT(0, "requests", "FILE", &(o).input), \
-     .help = "answer its lines of JSON; - is stdin"}, \
+     .help = "answer its lines of JSON; - is stdin", .mode = (mode_)}, \
     {CLI_OPT_OUTPUT('o', "output", "FILE", &(o).output), \
-     .help = "results, else on standard output"}, \
-    {CLI_OPT_FLAG(0, "resume", &(o).resume), .help = "leave out what has a result there"}
+     .help = "results, else on standard output", .needs = "requests"}, \
+    {CLI_OPT_FLAG(0, "resume", &(o).resume), .help = "leave out what has a result there", \
+     .needs = "output"}
 /* clang-format on */
-
-/* -1, or the exit status after a message. */
-int requests_check(const struct requests_options *o);
 
 /* Opens a server with room for what requests take beside it. Where `sequences` is 0 as many as fit
  * the memory, at most MOE_SERVER_SEQUENCES. */

@@ -67,7 +67,8 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "coe", "COLLECTION", &serve_opt.collection),
      .help = "serve the models of a moe-coe(5) file"},
     {CLI_OPT_TEXT(0, "name", "NAME", &serve_opt.server.name), .shown = "the pack's",
-     .help = "the model's name for clients"},
+     .help = "the model's name for clients",
+     .excludes = "coe"},
     {CLI_OPT_FLAG(0, "strict-names", &serve_opt.server.strict_names),
      .help = "refuse requests for models of other names"},
     {CLI_OPT_U32('c', "context", "N", &serve_opt.server.engine.session.context, 2, MOE_MAX_CONTEXT),
@@ -98,9 +99,11 @@ static const struct cli_option options[] = {
 
     {.kind = CLI_HEADING, .help = "Collections"},
     {CLI_OPT_TEXT(0, "plan", "FILE", &serve_opt.plan),
-     .help = "executors and memory as planned by moe-plan --coe"},
+     .help = "executors and memory as planned by moe-plan --coe",
+     .needs = "coe", .excludes = "executors"},
     {CLI_OPT_TEXT(0, "costs", "FILE", &serve_opt.costs), .shown = "learnt",
-     .help = "of models, measured by moe-profile --coe"},
+     .help = "of models, measured by moe-profile --coe",
+     .needs = "coe"},
     {CLI_OPT_CUSTOM(0, "executors", "LIST", &serve_opt.executors, parse_executors),
      .shown = "cpu:1", .help = "of each processor so many"},
     {CLI_OPT_CUSTOM(0, "schedule", "NAME", &serve_opt.server.schedule, parse_schedule),
@@ -125,7 +128,7 @@ static const struct cli_option options[] = {
      .help = "requests that may wait or run"},
     {CLI_OPT_STREAM(0, "stats-json", "FILE", &serve_opt.stats_json),
      .help = "at the end, what it did: figures as JSON"},
-    REQUESTS_OPTIONS(serve_opt.requests),
+    REQUESTS_OPTIONS(serve_opt.requests, 0),
 
     {.kind = CLI_HEADING, .help = "HTTP"},
     {CLI_OPT_TEXT(0, "listen", "ADDRESS", &serve_opt.http.http.address), .shown = "127.0.0.1",
@@ -170,12 +173,6 @@ static int check_options(int n_args, char **args)
         return cli_misuse("no pack given: moe-serve PACK ..., or moe-serve --coe COLLECTION ...");
     if (n_args > most)
         return cli_misuse("unexpected argument '%s'", args[most]);
-    if (serve_opt.collection && serve_opt.server.name)
-        return cli_misuse("option --name: a collection says its models' names");
-    if (!serve_opt.collection && (serve_opt.plan || serve_opt.costs))
-        return cli_misuse("options --plan and --costs go with --coe");
-    if (serve_opt.plan && cli_given("executors"))
-        return cli_misuse("option --executors: the plan says them");
     bool cuda = serve_opt.strategy.device.cuda || serve_opt.plan;
     for (uint32_t i = 0; i < serve_opt.executors.n; i++)
         cuda = cuda || serve_opt.executors.of[i].device.cuda;
@@ -183,8 +180,7 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --gpu-memory goes with executors on cuda");
     if (serve_opt.strategy.device.test)
         return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
-    int status = strategy_check_kv(&serve_opt.strategy, cuda);
-    return status < 0 ? requests_check(&serve_opt.requests) : status;
+    return strategy_check_kv(&serve_opt.strategy, cuda);
 }
 
 int serve_options_parse(int argc, char **argv, const char **path)

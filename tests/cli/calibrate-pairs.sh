@@ -68,7 +68,7 @@ run "$bin/moe-calibrate" -q "$all" --pairs "$tmp/noisy.jsonl" --judge rouge2 --t
 run "$bin/moe-calibrate" --show "$tmp/noisy.yaml"
 expect_stdout_like "*2: 2 bits, 96 experts*" "the fewest bytes within a noisy tolerance"
 run "$bin/moe-calibrate" -q "$all" --text "$tmp/calib.jsonl" --judge accuracy -o "$tmp/x"
-error_line 2 "moe-calibrate: --judge is for the answers to --pairs*" "a judge of texts"
+error_line 2 "moe-calibrate: option --judge goes with --pairs*" "a judge of texts"
 
 refuse() { # LINES NAME GLOB
     printf '%s\n' "$1" >"$tmp/bad.jsonl"
@@ -90,6 +90,6 @@ pack
 run "$bin/moe-calibrate" -q "$tiny" --pairs "$tmp/calib.jsonl" -o "$tmp/x"
 error_line 2 "moe-calibrate: $tiny: has no encoder: it takes texts (--text FILE)" "pairs for one without"
 run "$bin/moe-calibrate" -q "$all" --pairs "$tmp/calib.jsonl" --text "$tmp/calib.jsonl" -o "$tmp/x"
-error_line 2 "moe-calibrate: --text, --pairs, --merge and --show exclude each other*" "texts and pairs"
+error_line 2 "moe-calibrate: options --text and --pairs exclude each other*" "texts and pairs"
 check "no map is left of these" [ ! -e "$tmp/x" ]
 finish

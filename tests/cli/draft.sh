@@ -63,7 +63,7 @@ check "... some of them drafted" grep -q '"accepted_prediction_tokens":[1-9]' "$
 check "... one without" sh -c "! grep '\"custom_id\":\"2\"' '$out' | grep -q prediction_tokens"
 
 run "$bin/moe-run" "$tiny" -p x --draft ngram --beams 2
-error_line 2 "*--draft and --beams exclude each other*" "drafts with beams"
+error_line 2 "*--beams and --draft exclude each other*" "drafts with beams"
 run "$bin/moe-run" "$tiny" -p x --draft eagle
 error_line 2 "*--draft*" "a drafter that there is not"
 finish

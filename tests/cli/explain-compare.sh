@@ -65,7 +65,7 @@ expect_stdout_like '{*"second": "run"*"same_plan": true*"decode": *"stall_s": *'
 run "$plan" --explain "$json"
 error_line 2 "moe-plan: $json: *--compare*" "figures of a run alone"
 run "$plan" --compare "$tmp/a.yaml"
-error_line 2 "moe-plan: option --compare belongs to --explain*" "nothing to compare with"
+error_line 2 "moe-plan: option --compare goes with --explain*" "nothing to compare with"
 run "$plan" --explain "$tmp/t.trace" --compare "$tmp/a.yaml"
 error_line 3 "moe-plan: $tmp/t.trace: not a plan: --compare*" "what is compared is a plan"
 run "$plan" --explain "$tmp/a.yaml" --compare "$tmp/s.yaml"

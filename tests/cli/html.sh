@@ -60,11 +60,11 @@ expect_exit 0 "a hostile name: a page"
 check "... in which it is text" sh -c "grep -q '&lt;script&gt;alert' '$tmp/e.html' && ! grep -q '<script' '$tmp/e.html'"
 
 run "$profile" --html "$tmp/x"
-error_line 2 "*--html belongs to --show*" "--html alone"
+error_line 2 "*--html goes with --show*" "--html alone"
 run "$plan" --explain "$full" --html "$tmp/x" --json
 error_line 2 "*--html and --json exclude each other*" "--html with --json"
 run "$plan" --explain "$full" --timeline x
-error_line 2 "*--timeline belongs to --html*" "--timeline without --html"
+error_line 2 "*--timeline goes with --html*" "--timeline without --html"
 run "$plan" --explain "$full" --html "$tmp/none.html" --timeline "$full"
 error_line 3 "*$full*" "a timeline that is none"
 check "... and no page" [ ! -e "$tmp/none.html" ]

@@ -12,18 +12,18 @@ wrong() { # NAME GLOB ARGUMENTS...
     run "$plan" "$@"
     error_line 2 "moe-plan: $glob" "$name"
 }
-wrong "no costs" "option --coe needs --costs*" --coe "$tmp/a.yaml"
+wrong "no costs" "option --coe goes with --costs*" --coe "$tmp/a.yaml"
 wrong "a pack too" "--coe takes a collection*" --coe "$tmp/a.yaml" --costs $numa x.moe
-wrong "options of packs" "option --strategy does not go with --coe*" --coe "$tmp/a.yaml" --costs $numa --strategy lru
-wrong "parts of strategies" "option --cache does not go with --coe*" --coe "$tmp/a.yaml" --costs $numa --cache lru
-wrong "options of collections" "option --costs belongs to --coe*" x.moe --memory 1G --costs $numa
+wrong "options of packs" "options --coe and --strategy exclude each other*" --coe "$tmp/a.yaml" --costs $numa --strategy lru
+wrong "parts of strategies" "options --coe and --cache exclude each other*" --coe "$tmp/a.yaml" --costs $numa --cache lru
+wrong "options of collections" "option --costs goes with --coe*" x.moe --memory 1G --costs $numa
 wrong "executors that are none" "option --executors: 'gpu:3' is not*" --coe "$tmp/a.yaml" --costs $numa \
     --executors gpu:3
 wrong "no executors at all" "option --executors: 'cpu:0' is not*" --coe "$tmp/a.yaml" --costs $numa --executors cpu:0
 wrong "a schedule that is none" "there is no schedule 'lifo'*" --coe "$tmp/a.yaml" --costs $numa --schedule lifo
 wrong "an eviction that is none" "there is no eviction 'x'*" --coe "$tmp/a.yaml" --costs $numa --evict x
 wrong "a task that is none" "option --simulate: 'many' is not*" --coe "$tmp/a.yaml" --costs $numa --simulate many
-wrong "--json of a plan" "option --json belongs*" --coe "$tmp/a.yaml" --costs $numa --json
+wrong "--json of a plan" "option --json goes with --explain or --simulate*" --coe "$tmp/a.yaml" --costs $numa --json
 wrong "two ways to say the memory" "options --casual and --resident*" --coe "$tmp/a.yaml" --costs $numa --casual \
     --resident 3
 run "$plan" --coe $numa --costs $numa

@@ -112,7 +112,7 @@ error_line 3 "moe-profile: $tmp/twice.yaml: line * column *: 'held' must be risi
 run merge "$tmp/a.yaml" -o "$tmp/x" --resume --partial --show
 error_line 2 "*exclude each other*" "two things at once"
 run "$bin/moe-profile" --show "$tmp/a.yaml" --partial
-error_line 2 "moe-profile: --partial goes with --merge*" "--partial alone"
+error_line 2 "moe-profile: options --show and --partial exclude each other*" "--partial alone"
 run profile -t 2 -o "$tmp/threads.yaml"
 check "two threads give the same file" cmp "$tmp/whole.yaml" "$tmp/threads.yaml"
 floor=$(smallest_memory profile -o "$tmp/x")

@@ -56,5 +56,5 @@ kept -p "$start" --expert-memory 6M --strategy lru --skip-below 10%
 error_line 2 "moe-run: $cache: the context was computed exactly, and this run computes by the inexact *" "another way's"
 check "... and it is as it was" cmp -s "$cache" "$tmp/first"
 run "$bin/moe-run" "$tiny" -p x --prompt-cache "$cache" --beams 2
-error_line 2 "moe-run: options --prompt-cache and --beams exclude each other *" "with beams"
+error_line 2 "moe-run: options --beams and --prompt-cache exclude each other *" "with beams"
 finish

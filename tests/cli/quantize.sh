@@ -52,7 +52,7 @@ error_line 2 'moe-quantize: --method gptq needs texts*' "method gptq without --t
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method rtn --text $calib "$small"
 error_line 2 'moe-quantize: --text goes with --method gptq*' "--text with another method"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --max-tokens 8 "$small"
-error_line 2 'moe-quantize: --max-tokens and --max-windows go with --text*' "--max-tokens without --text"
+error_line 2 'moe-quantize: option --max-tokens goes with --text*' "--max-tokens without --text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text "$tmp/none" "$small"
 error_line 1 "moe-quantize: $tmp/none: *" "a text that is not there"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib tests/fixtures/switch-b

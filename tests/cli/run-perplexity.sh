@@ -26,7 +26,7 @@ decoded=$(awk '/"decode": {/ { on = 1 } on && /"tokens"/ { gsub(/[^0-9]/, ""); p
 check "... three quarters of it" [ "$decoded" -ge $((tokens * 7 / 10)) ] &&
     check "... and no more" [ "$decoded" -le $((tokens * 8 / 10)) ]
 run "$bin/moe-run" "$full" -p x --prompt-share 25%
-error_line 2 'moe-run: *--prompt-share* belong to --perplexity*' "--prompt-share without a text"
+error_line 2 'moe-run: option --prompt-share goes with --perplexity*' "--prompt-share without a text"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --json
 expect_stdout_like "{\"nll\": *\"tokens\": $tokens, \"documents\": 6,*}" "--json"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9 --max-windows 1
@@ -37,7 +37,7 @@ run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --max-doc-tokens 9
 expect_stdout_like "nll * $all tokens, * documents" "--max-doc-tokens cuts into windows: every token is predicted"
 expect_stderr_lines 0 "... and none left out"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 9 --max-windows 1
-error_line 2 'moe-run: option --window excludes --max-doc-tokens and --max-windows*' "windows of two kinds"
+error_line 2 'moe-run: options --window and --max-windows exclude each other*' "windows of two kinds"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 64
 expect_stdout_like 'nll * windows' "--window counts windows"
 run "$bin/moe-run" -t 1 "$full" --perplexity "$tmp/text" --window 4000

@@ -72,7 +72,7 @@ expect_stdout_like '*"top_logprobs":\[\]}*' "--logprobs 0: the token's own alone
 moe -p x --logprobs 21
 error_line 2 "moe-run: option --logprobs: '21' is not a whole number from 0 to 20 *" "too many likeliest"
 moe -p x --logprobs 1 --beams 2
-error_line 2 "moe-run: options --logprobs and --beams exclude each other *" "log probabilities of beams"
+error_line 2 "moe-run: options --beams and --logprobs exclude each other *" "log probabilities of beams"
 printf 'a\0b' >"$tmp/nul"
 moe -f "$tmp/nul"
 error_line 3 'moe-run: the prompt is not text*' "a prompt with NUL bytes"

@@ -56,26 +56,25 @@ error_line 2 "moe-run: no pack given*" "no pack"
 run "$bin/moe-run" a.moe b.moe
 error_line 2 "moe-run: unexpected argument 'b.moe' *" "two packs"
 run "$bin/moe-run" a.moe -p x -f y
-error_line 2 "moe-run: options -p and -f exclude each other *" "two texts"
+error_line 2 "moe-run: options --prompt and --file exclude each other *" "two texts"
 run "$bin/moe-run" a.moe -p x --bench-runs 3
-error_line 2 "moe-run: options --prompt-tokens and --bench-runs belong to --bench*" "runs of no bench"
+error_line 2 "moe-run: option --bench-runs goes with --bench *" "runs of no bench"
 run "$bin/moe-run" a.moe --bench --bench-runs 0
 error_line 2 "moe-run: *--bench-runs*" "no runs"
 run "$bin/moe-run" a.moe --bench --ids x
-error_line 2 "moe-run: --perplexity, --bench and --ids *" "two runs"
+error_line 2 "moe-run: options --ids and --bench exclude each other *" "two runs"
 run "$bin/moe-run" a.moe --window 9
-error_line 2 "moe-run: --window, *belong to --perplexity *" "--window alone"
+error_line 2 "moe-run: option --window goes with --perplexity *" "--window alone"
 run "$bin/moe-run" a.moe --raw --system x
-error_line 2 "moe-run: option --raw: *" "--raw with a system text"
+error_line 2 "moe-run: options --raw and --system exclude each other *" "--raw with a system text"
 run "$bin/moe-run" a.moe --beams 1
 error_line 2 "moe-run: option --beams: '1' is not a whole number from 2 to 256 *" "one beam"
 run "$bin/moe-run" a.moe --beams 4 --top-p 0.9
-error_line 2 "moe-run: options --beams and --top-p exclude each other: a search draws nothing *" \
-    "beams that draw"
+error_line 2 "moe-run: options --beams and --top-p exclude each other *" "beams that draw"
 run "$bin/moe-run" a.moe --early-stopping never
-error_line 2 "moe-run: options --length-penalty and --early-stopping go with --beams *" "no beams"
+error_line 2 "moe-run: option --early-stopping goes with --beams *" "no beams"
 run "$bin/moe-run" a.moe --beams 2 --bench
-error_line 2 "moe-run: option --beams goes with answers, not with measuring *" "a bench of beams"
+error_line 2 "moe-run: options --bench and --beams exclude each other *" "a bench of beams"
 run "$bin/moe-run" a.moe --beams 2 --requests x
 error_line 2 "moe-run: options --requests and --beams exclude each other *" "requests with beams"
 run "$bin/moe-run" a.moe --cpu z80

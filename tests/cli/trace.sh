@@ -128,7 +128,7 @@ END
 run "$bin/moe-profile" --import "$tmp/r.csv" -o "$tmp/r.trace"
 expect_exit 0 "a CSV is imported"
 run merge "$tmp/r.trace" -o "$tmp/x.trace"
-error_line 2 "moe-profile: $tmp/r.trace: does not say which shard*" "... and cannot be merged"
+error_line 2 "moe-profile: $tmp/r.trace: is imported and does not say which texts*" "... and cannot be merged"
 run "$bin/moe-profile" --show "$tmp/r.trace"
 expect_stdout_like 'Trace of 2 tokens (1 of prompts, 1 decoded) in 1 sequence
 Imported: 2 MoE layers, 8 experts, 2 per token
@@ -149,5 +149,5 @@ error_line 3 "moe-profile: $tmp/cut.trace: has 5000 of * bytes (cut off)" "a tra
 run "$bin/moe-profile" --import "$tmp/r.csv"
 error_line 2 'moe-profile: no output given*' "--import needs an output"
 run "$bin/moe-profile" --show "$tmp/a.trace" --trace "$tmp/x"
-error_line 2 'moe-profile: --trace goes with --text*' "--trace needs a text"
+error_line 2 'moe-profile: options --show and --trace exclude each other*' "--trace needs a text"
 finish
