@@ -191,7 +191,7 @@ static void end_pieces(struct moe_link *l)
 }
 
 /* Runs the link until the clock would show `until`, or until an item has arrived. */
-static void run(struct moe_link *l, double until, bool to_arrival)
+static void link_run(struct moe_link *l, double until, bool to_arrival)
 {
     if (!l->busy && l->free_at < l->clock)
         l->free_at = l->clock;
@@ -219,7 +219,7 @@ static void pay(struct moe_link *l)
     double seconds = l->owed;
     l->owed = 0;
     if (seconds > 0) {
-        run(l, l->clock + seconds, false);
+        link_run(l, l->clock + seconds, false);
         l->clock += seconds;
         l->worked_seconds += seconds;
     }
@@ -230,7 +230,7 @@ static double end_of_computing(struct moe_link *l, double seconds)
 {
     double slowdown = l->costs.slowdown > 1 ? l->costs.slowdown : 1;
     double until = l->clock + seconds * slowdown;
-    run(l, until, false);
+    link_run(l, until, false);
     if (slowdown > 1 && !l->busy && l->free_at < until) { /* nothing is left to move */
         double moving = l->free_at > l->clock ? l->free_at - l->clock : 0;
         until = l->clock + moving + (seconds - moving / slowdown);
@@ -255,10 +255,10 @@ double moe_link_wait(struct moe_link *l)
         return l->clock;
     pay(l);
     if (l->arrived.first == MOE_LINK_NONE)
-        run(l, INFINITY, true);
+        link_run(l, INFINITY, true);
     if (!is_here(l) && l->arrived.first != MOE_LINK_NONE) {
         double until = l->items[l->arrived.first].arrived_at;
-        run(l, until, false);
+        link_run(l, until, false);
         l->clock = until;
         l->slept = true;
     }

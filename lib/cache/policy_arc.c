@@ -43,7 +43,7 @@ static int open_arc(struct moe_policy **out, const struct moe_policy_params *par
     return MOE_OK;
 }
 
-static void use(struct moe_policy *p, uint32_t key)
+static void arc_use(struct moe_policy *p, uint32_t key)
 {
     moe_keylists_to_front(&((struct arc *)p)->lists, key, T2);
 }
@@ -63,7 +63,7 @@ static void miss(struct moe_policy *p, uint32_t key)
     }
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t arc_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     struct arc *a = (struct arc *)p;
     double t1 = a->lists.length[T1];
@@ -73,7 +73,7 @@ static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn m
     return key >= 0 ? key : moe_keylists_oldest(&a->lists, from_t1 ? T2 : T1, may, ctx);
 }
 
-static void drop(struct moe_policy *p, uint32_t key)
+static void arc_drop(struct moe_policy *p, uint32_t key)
 {
     struct arc *a = (struct arc *)p;
     moe_keylists_to_front(&a->lists, key, moe_keylists_in(&a->lists, key, T1) ? B1 : B2);
@@ -86,7 +86,7 @@ static void forget_oldest(struct arc *a, uint32_t list)
         moe_keylists_remove(&a->lists, (uint32_t)key);
 }
 
-static void admit(struct moe_policy *p, uint32_t key)
+static void arc_admit(struct moe_policy *p, uint32_t key)
 {
     struct arc *a = (struct arc *)p;
     const uint32_t *n = a->lists.length;
@@ -103,9 +103,9 @@ const struct moe_policy_ops moe_policy_arc = {
     .describe = "adaptive replacement: recency and frequency, weighted by past misses",
     .open = open_arc,
     .close = close_arc,
-    .use = use,
+    .use = arc_use,
     .miss = miss,
-    .admit = admit,
-    .drop = drop,
-    .victim = victim,
+    .admit = arc_admit,
+    .drop = arc_drop,
+    .victim = arc_victim,
 };

@@ -60,7 +60,8 @@ static double by_layers_gone(const struct moe_scored *s, double f, uint32_t of, 
     return f / moe_scored_ahead(s, of, at);
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t edgemoe_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                              void *ctx)
 {
     return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, by_layers_to_come);
 }
@@ -80,7 +81,7 @@ const struct moe_policy_ops moe_policy_edgemoe = {
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = edgemoe_victim,
 };
 
 const struct moe_policy_ops moe_policy_edgemoe_literal = {

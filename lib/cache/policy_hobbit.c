@@ -59,7 +59,8 @@ static double priority(const struct moe_scored *s, double part, uint32_t of, uin
     return u->token ? p + part / u->token : p;
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t hobbit_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                             void *ctx)
 {
     return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, priority);
 }
@@ -73,5 +74,5 @@ const struct moe_policy_ops moe_policy_hobbit = {
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = hobbit_victim,
 };

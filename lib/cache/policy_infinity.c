@@ -34,7 +34,8 @@ static double ratio(const struct moe_scored *s, double count, uint32_t of, uint3
     return (share + EPSILON) * (1 - (double)of / u->n_layers);
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t infinity_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                               void *ctx)
 {
     return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, ratio);
 }
@@ -48,5 +49,5 @@ const struct moe_policy_ops moe_policy_infinity = {
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = infinity_victim,
 };

@@ -78,7 +78,7 @@ struct learned {
 /* ---- The regression ---- */
 
 /* Takes one Newton step: curvature * step = gradient, by Cholesky's decomposition without roots. */
-static void step(struct learned *t)
+static void newton_step(struct learned *t)
 {
     double lower[N_TERMS][N_TERMS], diagonal[N_TERMS], x[N_TERMS];
     for (int i = 0; i < N_TERMS; i++) {
@@ -208,7 +208,7 @@ static void chosen(struct moe_follower *f, const struct moe_choices *c)
     struct learned *t = (struct learned *)f;
     uint32_t n = t->habits.n_experts, layer = c->layer;
     if (layer <= t->layer && t->learns)
-        step(t);
+        newton_step(t);
     t->layer = layer;
     for (uint32_t i = 0; i < c->n_rows; i++) {
         const struct moe_choices row = {layer, 1, c->chosen + (uint64_t)i * t->habits.top_k,
@@ -285,7 +285,8 @@ static double logit_then(const struct moe_scored *s, double logit, uint32_t of, 
     return logit - moe_followed_wait(s, of, layer) * IMPATIENCE;
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t learned_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                              void *ctx)
 {
     return moe_followed_least(p, incoming, may, ctx, logit_then);
 }
@@ -300,5 +301,5 @@ const struct moe_policy_ops moe_policy_learned = {
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = learned_victim,
 };

@@ -25,7 +25,7 @@ static double score(const struct moe_scored *s, double part, uint32_t of, uint32
     return part;
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t lfu_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, score);
 }
@@ -39,5 +39,5 @@ const struct moe_policy_ops moe_policy_lfu = {
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = lfu_victim,
 };

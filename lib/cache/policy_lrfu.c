@@ -44,7 +44,7 @@ static void close_lrfu(struct moe_policy *p)
 }
 
 /* Allocates and begins the records: uses before opening, from a profile, do not count. */
-static int begin(struct lrfu *f, uint32_t n_keys, struct moe_err *err)
+static int lrfu_begin(struct lrfu *f, uint32_t n_keys, struct moe_err *err)
 {
     const struct moe_usage *u = f->scored.usage;
     f->value = moe_alloc(n_keys, sizeof *f->value, err);
@@ -75,7 +75,7 @@ static int open_lrfu(struct moe_policy **out, const struct moe_policy_params *pa
     f->half_life = params->half_life > 0 ? params->half_life : DEFAULT_HALF_LIFE;
     int status = moe_scored_init(&f->scored, &moe_policy_lrfu, params, value_of, err);
     if (status == MOE_OK)
-        status = begin(f, params->n_keys, err);
+        status = lrfu_begin(f, params->n_keys, err);
     if (status == MOE_OK)
         *out = &f->scored.base;
     else
@@ -114,7 +114,7 @@ static double combined(const struct moe_scored *s, double value, uint32_t of, ui
     return value - ((double)f->time[of] + wait) / f->half_life;
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t lrfu_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
 {
     return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, combined);
 }
@@ -129,5 +129,5 @@ const struct moe_policy_ops moe_policy_lrfu = {
     .miss = ask,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = lrfu_victim,
 };

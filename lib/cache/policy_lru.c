@@ -32,7 +32,7 @@ static int open_list(struct moe_policy **out, const struct moe_policy_params *pa
     return MOE_OK;
 }
 
-static void to_front(struct moe_policy *p, uint32_t key)
+static void list_to_front(struct moe_policy *p, uint32_t key)
 {
     moe_keylists_to_front(&((struct one_list *)p)->lists, key, 0);
 }
@@ -43,7 +43,7 @@ static void keep_place(struct moe_policy *p, uint32_t key)
     (void)key;
 }
 
-static void drop(struct moe_policy *p, uint32_t key)
+static void list_drop(struct moe_policy *p, uint32_t key)
 {
     moe_keylists_remove(&((struct one_list *)p)->lists, key);
 }
@@ -81,9 +81,9 @@ const struct moe_policy_ops moe_policy_lru = {
     .describe = "the least recently used is evicted",
     .open = open_lru,
     .close = close_list,
-    .use = to_front,
-    .admit = to_front,
-    .drop = drop,
+    .use = list_to_front,
+    .admit = list_to_front,
+    .drop = list_drop,
     .victim = oldest,
 };
 
@@ -93,8 +93,8 @@ const struct moe_policy_ops moe_policy_fifo = {
     .open = open_fifo,
     .close = close_list,
     .use = keep_place,
-    .admit = to_front,
-    .drop = drop,
+    .admit = list_to_front,
+    .drop = list_drop,
     .victim = oldest,
 };
 
@@ -104,7 +104,7 @@ const struct moe_policy_ops moe_policy_pinned = {
     .open = open_pinned,
     .close = close_list,
     .use = keep_place,
-    .admit = to_front,
-    .drop = drop,
+    .admit = list_to_front,
+    .drop = list_drop,
     .victim = no_victim,
 };

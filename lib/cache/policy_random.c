@@ -34,24 +34,25 @@ static int open_random(struct moe_policy **out, const struct moe_policy_params *
     return MOE_OK;
 }
 
-static void use(struct moe_policy *p, uint32_t key)
+static void random_use(struct moe_policy *p, uint32_t key)
 {
     (void)p;
     (void)key;
 }
 
-static void admit(struct moe_policy *p, uint32_t key)
+static void random_admit(struct moe_policy *p, uint32_t key)
 {
     moe_keyset_add(&((struct random_policy *)p)->resident, key);
 }
 
-static void drop(struct moe_policy *p, uint32_t key)
+static void random_drop(struct moe_policy *p, uint32_t key)
 {
     moe_keyset_remove(&((struct random_policy *)p)->resident, key);
 }
 
 /* Starts at a random resident and skips those that may not leave. */
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t random_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                             void *ctx)
 {
     struct random_policy *r = (struct random_policy *)p;
     uint32_t n = r->resident.n;
@@ -74,8 +75,8 @@ const struct moe_policy_ops moe_policy_random = {
     .describe = "any resident expert is evicted, all equally likely",
     .open = open_random,
     .close = close_random,
-    .use = use,
-    .admit = admit,
-    .drop = drop,
-    .victim = victim,
+    .use = random_use,
+    .admit = random_admit,
+    .drop = random_drop,
+    .victim = random_victim,
 };

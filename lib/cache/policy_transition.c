@@ -91,7 +91,8 @@ static double worth_then(const struct moe_scored *s, double part, uint32_t of, u
     return part - moe_followed_wait(s, of, layer) / HALF_LIFE;
 }
 
-static int64_t victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
+static int64_t transition_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
+                                 void *ctx)
 {
     return moe_followed_least(p, incoming, may, ctx, worth_then);
 }
@@ -106,5 +107,5 @@ const struct moe_policy_ops moe_policy_transition = {
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim,
+    .victim = transition_victim,
 };

@@ -120,7 +120,7 @@ static void end_value(struct moe_emit *e)
         moe_buf_text(e->out, "\n");
 }
 
-static void open(struct moe_emit *e, const char *key, const char *brackets, bool in_line)
+static void emit_open(struct moe_emit *e, const char *key, const char *brackets, bool in_line)
 {
     if (e->depth == MOE_EMIT_MAX_DEPTH)
         abort(); /* none of our documents is so deep */
@@ -137,22 +137,22 @@ static void open(struct moe_emit *e, const char *key, const char *brackets, bool
 
 void moe_emit_open_map(struct moe_emit *e, const char *key)
 {
-    open(e, key, "{}", false);
+    emit_open(e, key, "{}", false);
 }
 
 void moe_emit_open_list(struct moe_emit *e, const char *key)
 {
-    open(e, key, "[]", false);
+    emit_open(e, key, "[]", false);
 }
 
 void moe_emit_open_line_map(struct moe_emit *e, const char *key)
 {
-    open(e, key, "{}", true);
+    emit_open(e, key, "{}", true);
 }
 
 void moe_emit_open_line_list(struct moe_emit *e, const char *key)
 {
-    open(e, key, "[]", true);
+    emit_open(e, key, "[]", true);
 }
 
 void moe_emit_close(struct moe_emit *e)

@@ -637,8 +637,8 @@ bool moe_gguf_has(const struct moe_gguf *gguf, const char *key)
 }
 
 /* Finds a value; NULL with *status set if it is missing, an error only where it is required. */
-static const struct gguf_value *get(const struct moe_gguf *gguf, const char *key, bool required,
-                                    int *status, struct moe_err *err)
+static const struct gguf_value *find_value(const struct moe_gguf *gguf, const char *key,
+                                           bool required, int *status, struct moe_err *err)
 {
     const struct gguf_value *v = gguf_find(&gguf->meta, key);
     *status = MOE_OK;
@@ -660,7 +660,7 @@ int moe_gguf_get_u32(const struct moe_gguf *gguf, const char *key, uint32_t max,
                      uint32_t *out, struct moe_err *err)
 {
     int status;
-    const struct gguf_value *v = get(gguf, key, required, &status, err);
+    const struct gguf_value *v = find_value(gguf, key, required, &status, err);
     if (!v)
         return status;
     bool list = v->type == GGUF_ARRAY && v->n > 0;
@@ -687,7 +687,7 @@ int moe_gguf_get_double(const struct moe_gguf *gguf, const char *key, bool requi
                         struct moe_err *err)
 {
     int status;
-    const struct gguf_value *v = get(gguf, key, required, &status, err);
+    const struct gguf_value *v = find_value(gguf, key, required, &status, err);
     if (!v)
         return status;
     if (!is_number(v->type))
@@ -704,7 +704,7 @@ int moe_gguf_get_bool(const struct moe_gguf *gguf, const char *key, bool require
                       struct moe_err *err)
 {
     int status;
-    const struct gguf_value *v = get(gguf, key, required, &status, err);
+    const struct gguf_value *v = find_value(gguf, key, required, &status, err);
     if (!v)
         return status;
     if (v->type != GGUF_BOOL)
@@ -717,7 +717,7 @@ int moe_gguf_get_text(const struct moe_gguf *gguf, const char *key, bool require
                       struct moe_err *err)
 {
     int status;
-    const struct gguf_value *v = get(gguf, key, required, &status, err);
+    const struct gguf_value *v = find_value(gguf, key, required, &status, err);
     if (!v)
         return status;
     if (v->type != GGUF_TEXT)
@@ -735,7 +735,7 @@ int moe_gguf_get_array(const struct moe_gguf *gguf, const char *key, bool requir
                        struct moe_gguf_array *out, struct moe_err *err)
 {
     int status;
-    const struct gguf_value *v = get(gguf, key, required, &status, err);
+    const struct gguf_value *v = find_value(gguf, key, required, &status, err);
     *out = (struct moe_gguf_array){0};
     if (!v)
         return status;

@@ -130,7 +130,7 @@ static bool pass_plain(struct moe_json_scan *s)
     return s->at > start;
 }
 
-static void put(struct moe_json_scan *s, struct moe_buf *out, const void *bytes, uint64_t n)
+static void put_text(struct moe_json_scan *s, struct moe_buf *out, const void *bytes, uint64_t n)
 {
     if (!out || s->status != MOE_OK)
         return;
@@ -152,19 +152,19 @@ static void read_text(struct moe_json_scan *s, struct moe_buf *out, bool is_key)
     }
     if (out)
         moe_buf_clear(out);
-    put(s, out, "", 0);
+    put_text(s, out, "", 0);
     s->at++;
     while (s->status == MOE_OK && s->at < s->end && *s->at != '"') {
         const uint8_t *start = s->at;
         if (pass_plain(s)) {
-            put(s, out, start, (uint64_t)(s->at - start));
+            put_text(s, out, start, (uint64_t)(s->at - start));
         } else if (s->status == MOE_OK && *s->at == '\\') {
             uint8_t bytes[4];
             int32_t c = read_escape(s);
             if (c == 0 && is_key)
                 moe_json_scan_fail(s, "a key with a NUL character inside");
             if (c >= 0)
-                put(s, out, bytes, (uint64_t)moe_utf8_encode((uint32_t)c, bytes));
+                put_text(s, out, bytes, (uint64_t)moe_utf8_encode((uint32_t)c, bytes));
         } else if (s->status == MOE_OK) {
             moe_json_scan_fail(s, "a text with control character 0x%02x", *s->at);
         }

@@ -33,7 +33,7 @@ int moe_yaml_fail(struct moe_yaml *doc, const struct moe_yaml_node *node, struct
 /* ---- Building the tree ---- */
 
 /* Zeroed, 8-aligned memory, released with the document. */
-static void *take(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
+static void *yaml_alloc(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
 {
     n = moe_round_up(n, sizeof(void *));
     if (n > doc->room - doc->used) {
@@ -146,7 +146,7 @@ static int set_scalar(struct reader *r, struct moe_yaml_node *node, const yaml_e
     if (memchr(text, '\0', n))
         return moe_yaml_fail(r->doc, node, r->err, "a text holds a NUL");
     node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-    char *copy = take(r->doc, n + 1, r->err);
+    char *copy = yaml_alloc(r->doc, n + 1, r->err);
     if (copy)
         memcpy(copy, text, n);
     node->text = copy;
@@ -162,7 +162,7 @@ static int read_value(struct reader *r, const yaml_event_t *event, int depth,
     bool has_members =
         event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
     struct moe_yaml_node *node =
-        take(r->doc, has_members ? sizeof *node : offsetof(struct moe_yaml_node, n), r->err);
+        yaml_alloc(r->doc, has_members ? sizeof *node : offsetof(struct moe_yaml_node, n), r->err);
     *out = node;
     if (!node)
         return MOE_ERR_MEMORY;
@@ -349,8 +349,8 @@ struct moe_yaml_node *moe_yaml_get(struct moe_yaml_node *map, const char *key)
 }
 
 /* The member, or NULL if there is none (status tells whether that is an error). */
-static int find(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, bool required,
-                struct moe_yaml_node **out, struct moe_err *err)
+static int find_member(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
+                       bool required, struct moe_yaml_node **out, struct moe_err *err)
 {
     *out = moe_yaml_get(map, key);
     if (!*out && required)
@@ -439,7 +439,7 @@ int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char
                      bool required, uint64_t *out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     return node ? moe_yaml_item_u64(doc, node, max, out, err) : status;
 }
 
@@ -456,7 +456,7 @@ int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const c
                         bool required, double *out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     return node ? moe_yaml_item_double(doc, node, out, err) : status;
 }
 
@@ -464,7 +464,7 @@ int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
                       bool required, bool *out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     if (!node)
         return status;
     bool plain = node->kind == MOE_YAML_SCALAR && !node->quoted;
@@ -481,7 +481,7 @@ int moe_yaml_get_text(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
                       bool required, const char **out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     return node ? moe_yaml_item_text(doc, node, out, err) : status;
 }
 
@@ -504,7 +504,7 @@ int moe_yaml_get_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *map, co
                              bool required, uint64_t *out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     return node ? moe_yaml_item_fingerprint(doc, node, out, err) : status;
 }
 
@@ -512,7 +512,7 @@ int moe_yaml_get_map(struct moe_yaml *doc, struct moe_yaml_node *map, const char
                      bool required, struct moe_yaml_node **out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     if (!node)
         return status;
     status = moe_yaml_item_map(doc, node, err);
@@ -525,7 +525,7 @@ int moe_yaml_get_list(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
                       bool required, struct moe_yaml_node **out, uint64_t *n, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find(doc, map, key, required, &node, err);
+    int status = find_member(doc, map, key, required, &node, err);
     if (!node)
         return status;
     status = moe_yaml_item_list(doc, node, err);

@@ -310,7 +310,7 @@ enum { MAX_PLACES = 4096 };
 
 /* ---- Memory ---- */
 
-static void carve(struct automaton *a, struct moe_arena *arena, uint32_t n_classes)
+static void carve_automaton(struct automaton *a, struct moe_arena *arena, uint32_t n_classes)
 {
     uint32_t most = MAX_STEP_BYTES / (4 * n_classes);
     a->max_places = most < MAX_PLACES ? most : MAX_PLACES;
@@ -329,7 +329,7 @@ uint64_t automaton_bytes(void)
 {
     struct automaton a;
     struct moe_arena arena = {0};
-    carve(&a, &arena, 256);
+    carve_automaton(&a, &arena, 256);
     return arena.used + sizeof a;
 }
 
@@ -351,14 +351,14 @@ int automaton_new(struct automaton **out, const struct moe_grammar *g, struct mo
     if (!a)
         return MOE_ERR_MEMORY;
     a->g = g;
-    carve(a, &arena, g->n_classes);
+    carve_automaton(a, &arena, g->n_classes);
     a->block = arena.base = moe_alloc(1, arena.size = arena.used, err);
     if (!arena.base) {
         free(a);
         return MOE_ERR_MEMORY;
     }
     arena.used = 0;
-    carve(a, &arena, g->n_classes);
+    carve_automaton(a, &arena, g->n_classes);
     forget(a);
     automaton_budget(a);
     *out = a;

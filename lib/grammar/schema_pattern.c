@@ -28,7 +28,7 @@ static int wrong(const struct pattern *p, const char *what)
 
 /* ---- Characters ---- */
 
-static int add(struct pattern *p, uint32_t low, uint32_t high)
+static int add_range(struct pattern *p, uint32_t low, uint32_t high)
 {
     if (p->n == MAX_RANGES)
         return wrong(p, "a class of too many characters");
@@ -145,7 +145,7 @@ static int read_escape(struct pattern *p, uint32_t *c)
         if (classes[i].name == name) {
             p->at++;
             for (int k = 0; k < classes[i].n && status == MOE_OK; k++)
-                status = add(p, classes[i].ranges[k].low, classes[i].ranges[k].high);
+                status = add_range(p, classes[i].ranges[k].low, classes[i].ranges[k].high);
             return status;
         }
     for (const char *e = simple; *e; e += 2)
@@ -203,7 +203,7 @@ static int read_class(struct pattern *p)
                 status = wrong(p, "a range whose end is no character behind its start");
         }
         if (status == MOE_OK)
-            status = add(p, low, high);
+            status = add_range(p, low, high);
     }
     p->at++;
     if (status == MOE_OK) /* what \w and its like leave out beyond ASCII is not agreed on */
@@ -259,7 +259,7 @@ static int read_item(struct pattern *p)
     }
     int status = read_one(p, &c);
     if (status == MOE_OK && c != UINT32_MAX)
-        status = add(p, c, c);
+        status = add_range(p, c, c);
     if (status == MOE_OK)
         put_class(p, false, 0x10ffff);
     return status;

@@ -93,7 +93,7 @@ void moe_loader_let_go(struct moe_loader *l)
 }
 
 /* The unfinished request with that handle, or NULL. */
-static struct loader_request *find(struct moe_loader *l, uint32_t handle, uint32_t *item)
+static struct loader_request *find_request(struct moe_loader *l, uint32_t handle, uint32_t *item)
 {
     *item = handle & 0xffff;
     if (*item >= l->options.n_requests)
@@ -106,7 +106,7 @@ void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_pri
                         float score)
 {
     uint32_t item;
-    struct loader_request *r = find(l, handle, &item);
+    struct loader_request *r = find_request(l, handle, &item);
     if (!r)
         return;
     r->load.priority = priority;
@@ -120,7 +120,7 @@ void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_pri
 bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
 {
     uint32_t item;
-    struct loader_request *r = find(l, handle, &item);
+    struct loader_request *r = find_request(l, handle, &item);
     if (!r || r->status == MOE_ERR_INTERRUPTED)
         return !r;
     bool gone = true;

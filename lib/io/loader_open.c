@@ -97,7 +97,7 @@ struct parts {
     struct loader_backend *uring, *pread, *copy, *upload;
 };
 
-static struct parts carve(struct moe_arena *arena, const struct moe_loader_options *o)
+static struct parts carve_loader(struct moe_arena *arena, const struct moe_loader_options *o)
 {
     struct parts p = {0};
     p.staging = moe_arena_take(arena, o->compressed_bytes, 1);
@@ -123,7 +123,7 @@ uint64_t moe_loader_bytes(const struct moe_loader_options *options)
 {
     struct moe_loader_options o = with_defaults(options);
     struct moe_arena arena = {0};
-    carve(&arena, &o);
+    carve_loader(&arena, &o);
     uint64_t threads =
         o.copy || o.gpu || o.backend == MOE_LOAD_URING
             ? 0
@@ -217,14 +217,14 @@ int moe_loader_open(struct moe_loader **out, const struct moe_loader_options *op
     if (problem)
         return moe_fail(err, MOE_ERR_USAGE, "%s: %s", o.path, problem);
     struct moe_arena arena = {0};
-    carve(&arena, &o);
+    carve_loader(&arena, &o);
     if (arena.overflowed)
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory: %" PRIu64 " bytes for reading",
                         o.path, o.compressed_bytes);
     arena = (struct moe_arena){.size = arena.used, .base = moe_pages_alloc(arena.used, err)};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct parts p = carve(&arena, &o);
+    struct parts p = carve_loader(&arena, &o);
     struct moe_loader *l = p.loader;
     *l = (struct moe_loader){.options = o, .block = arena.base, .block_bytes = arena.size};
     link_parts(l, &p);

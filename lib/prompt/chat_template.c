@@ -83,8 +83,8 @@ int chat_parse(struct moe_chat *chat, const char *source, uint64_t n, struct moe
 
 /* ---- Rendering ---- */
 
-static void put(struct moe_jinja_input *in, struct moe_jinja_variable *list, const char *name,
-                const json_t *value, bool caller)
+static void put_variable(struct moe_jinja_input *in, struct moe_jinja_variable *list,
+                         const char *name, const json_t *value, bool caller)
 {
     list[in->n_variables++] = (struct moe_jinja_variable){name, value, caller};
 }
@@ -102,15 +102,15 @@ static int write_with(const struct moe_chat *chat, const struct moe_chat_input *
         MEMORY + COPIES * (moe_json_bytes(input->messages) + moe_json_bytes(input->tools));
     if (limits)
         in.limits = *limits;
-    put(&in, list, "bos_token", chat->bos, false);
-    put(&in, list, "eos_token", chat->eos, false);
-    put(&in, list, "documents", json_null(), false);
+    put_variable(&in, list, "bos_token", chat->bos, false);
+    put_variable(&in, list, "eos_token", chat->eos, false);
+    put_variable(&in, list, "documents", json_null(), false);
     json_object_foreach((json_t *)input->variables, name, value)
-        put(&in, list, name, value, strcmp(name, "documents") == 0);
-    put(&in, list, "messages", input->messages, true);
-    put(&in, list, "tools", has_tools ? input->tools : json_null(), true);
-    put(&in, list, "add_generation_prompt",
-        input->add_generation_prompt ? json_true() : json_false(), false);
+        put_variable(&in, list, name, value, strcmp(name, "documents") == 0);
+    put_variable(&in, list, "messages", input->messages, true);
+    put_variable(&in, list, "tools", has_tools ? input->tools : json_null(), true);
+    put_variable(&in, list, "add_generation_prompt",
+                 input->add_generation_prompt ? json_true() : json_false(), false);
     const struct moe_jinja *t = has_tools && chat->with_tools ? chat->with_tools : chat->plain;
     return moe_jinja_render(t, &in, out, words, err);
 }
@@ -207,7 +207,7 @@ struct change {
     bool make, failed;
 };
 
-static void set(struct change *c, json_t *object, const char *key, json_t *value)
+static void change_member(struct change *c, json_t *object, const char *key, json_t *value)
 {
     c->failed |= json_object_set_new(object, key, value) != 0;
 }
@@ -248,7 +248,7 @@ static bool change_content(struct change *c, json_t *message)
         other = joins   ? joined(message)
                 : parts ? json_pack("[{s:s,s:O}]", "type", "text", "text", content)
                         : json_string("");
-        set(c, message, "content", other);
+        change_member(c, message, "content", other);
     }
     return true;
 }
@@ -258,7 +258,7 @@ static bool change_role(struct change *c, json_t *message)
     if (!c->chat->forms.no_developer || !moe_chat_has_role(message, "developer"))
         return false;
     if (c->make)
-        set(c, message, "role", json_string("system"));
+        change_member(c, message, "role", json_string("system"));
     return true;
 }
 
@@ -270,7 +270,7 @@ static void set_object(struct change *c, json_t *of, const json_t *text)
                                 json_string_length(text), MOE_JSON_CONFIG_MEMORY, NULL);
     c->failed |= status == MOE_ERR_MEMORY;
     if (json_is_object(object))
-        set(c, of, "arguments", object);
+        change_member(c, of, "arguments", object);
     else
         moe_json_free(object);
 }
@@ -291,7 +291,7 @@ static bool change_arguments(struct change *c, json_t *call)
         return true;
     }
     char *text = json_dumps(arguments, 0);
-    set(c, of, "arguments", text ? json_string(text) : NULL);
+    change_member(c, of, "arguments", text ? json_string(text) : NULL);
     free(text);
     return true;
 }

@@ -165,8 +165,8 @@ static struct jinja_value repeat(struct jinja_run *run, const struct jinja_node 
     return list;
 }
 
-static struct jinja_value add(struct jinja_run *run, const struct jinja_node *node,
-                              struct jinja_value a, struct jinja_value b)
+static struct jinja_value add_values(struct jinja_run *run, const struct jinja_node *node,
+                                     struct jinja_value a, struct jinja_value b)
 {
     struct jinja_builder both = {0};
     if (a.kind == JINJA_TEXT && b.kind == JINJA_TEXT) {
@@ -197,7 +197,7 @@ static struct jinja_value arithmetic(struct jinja_run *run, const struct jinja_n
     if (jinja_is_number(a) && jinja_is_number(b))
         return of_float(run, node, jinja_number(a), jinja_number(b));
     if (strcmp(node->text, "+") == 0)
-        return add(run, node, a, b);
+        return add_values(run, node, a, b);
     if (strcmp(node->text, "%") == 0 && a.kind == JINJA_TEXT)
         return jinja_format(run, node->at, a.as.text, b);
     bool times = strcmp(node->text, "*") == 0;

@@ -283,7 +283,7 @@ static void improve_panels(void *ctx, int64_t begin, int64_t end, int thread)
 
 /* ---- A matrix ---- */
 
-static void carve(struct moe_arena *arena, const struct job *job, struct scratch *s)
+static void gptq_carve(struct moe_arena *arena, const struct job *job, struct scratch *s)
 {
     uint64_t weights = (uint64_t)MOE_PANEL_ROWS * job->cols;
     uint64_t groups = (uint64_t)MOE_PANEL_ROWS * job->n_groups;
@@ -305,14 +305,14 @@ static int open_scratch(struct job *job, uint8_t **block, struct moe_err *err)
     struct scratch measured;
     moe_arena_take(&arena, (uint64_t)threads, sizeof *job->scratch);
     for (int i = 0; i < threads; i++)
-        carve(&arena, job, &measured);
+        gptq_carve(&arena, job, &measured);
     *block = moe_alloc(arena.used, 1, err);
     if (!*block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = *block, .size = arena.used};
     job->scratch = moe_arena_take(&arena, (uint64_t)threads, sizeof *job->scratch);
     for (int i = 0; i < threads; i++)
-        carve(&arena, job, &job->scratch[i]);
+        gptq_carve(&arena, job, &job->scratch[i]);
     return MOE_OK;
 }
 

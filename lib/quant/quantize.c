@@ -103,7 +103,7 @@ static bool row_fits(const float *w, uint32_t n, uint32_t limit)
     return largest < limit;
 }
 
-static void refuse(struct panel_result *result, uint32_t row, uint32_t col)
+static void refuse_weight(struct panel_result *result, uint32_t row, uint32_t col)
 {
     result->refused = true;
     result->row = row;
@@ -161,7 +161,7 @@ static void encode_row(const struct job *job, uint32_t row, uint8_t *codes,
         job->method->fit(w + first, n, moe_layout_bits(job->layout.kind), &fitted.d, &fitted.m,
                          codes);
         if ((fitted.d & 0x7c00) == 0x7c00 || (fitted.m & 0x7c00) == 0x7c00) {
-            refuse(result, row, first + largest_at(w + first, n));
+            refuse_weight(result, row, first + largest_at(w + first, n));
             return;
         }
         moe_layout_store_group(job->out, job->layout, job->cols, row, g, &fitted);
@@ -186,7 +186,7 @@ static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
             if (row_fits(w, job->cols, limit))
                 encode_row(job, row, codes, result);
             else
-                refuse(result, row, largest_at(w, job->cols));
+                refuse_weight(result, row, largest_at(w, job->cols));
         }
     }
 }

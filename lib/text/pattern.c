@@ -40,7 +40,7 @@ struct scan {
     struct moe_err *err;
 };
 
-static int refuse(const struct scan *s, const char *what)
+static int refuse_construct(const struct scan *s, const char *what)
 {
     return moe_fail(s->err, MOE_ERR_UNSUPPORTED, "%s in a pattern is not implemented", what);
 }
@@ -81,7 +81,7 @@ static int property(struct scan *s)
     const char *close =
         s->at + 2 < s->end && s->at[2] == '{' ? memchr(s->at, '}', (size_t)(s->end - s->at)) : NULL;
     if (!close)
-        return refuse(s, "\\p without braces");
+        return refuse_construct(s, "\\p without braces");
     const char *name = s->at + 3;
     if (is_script(name, (uint64_t)(close - name))) {
         moe_buf_printf(s->out, "\\%c{sc:", s->at[1]);
@@ -94,10 +94,10 @@ static int property(struct scan *s)
 static int unicode_escape(struct scan *s)
 {
     if (s->end - s->at < 6)
-        return refuse(s, "a short \\u");
+        return refuse_construct(s, "a short \\u");
     for (int i = 2; i < 6; i++) {
         if (!isxdigit((unsigned char)s->at[i]))
-            return refuse(s, "\\u without four digits");
+            return refuse_construct(s, "\\u without four digits");
     }
     moe_buf_printf(s->out, "\\x{%.4s}", s->at + 2);
     s->at += 6;
@@ -145,7 +145,7 @@ static int plain_escape(struct scan *s, const char *letters)
         return MOE_OK;
     }
     if (isalnum((unsigned char)c) && !strchr(letters, c))
-        return refuse(s, what);
+        return refuse_construct(s, what);
     copy(s, 2);
     return MOE_OK;
 }
@@ -153,7 +153,7 @@ static int plain_escape(struct scan *s, const char *letters)
 static int escape(struct scan *s)
 {
     if (s->end - s->at < 2)
-        return refuse(s, "a trailing backslash");
+        return refuse_construct(s, "a trailing backslash");
     const struct shorthand *known = find_shorthand(s->at[1]);
     if (!known)
         return plain_escape(s, "dDnrtfeaAzZx");
@@ -216,7 +216,7 @@ static int posix(struct scan *s, struct moe_buf *flat)
             return MOE_OK;
         }
     }
-    return refuse(s, "a named class of this kind");
+    return refuse_construct(s, "a named class of this kind");
 }
 
 /* After what stands for several characters a "-" is itself. */
@@ -225,7 +225,7 @@ static int no_range(struct scan *s, struct moe_buf *flat)
     if (s->end - s->at < 2 || *s->at != '-')
         return MOE_OK;
     if (s->at[1] != ']')
-        return refuse(s, "a range that begins with a class");
+        return refuse_construct(s, "a range that begins with a class");
     moe_buf_text(flat, "\\-");
     s->at++;
     return MOE_OK;
@@ -235,11 +235,11 @@ static int no_range(struct scan *s, struct moe_buf *flat)
 static int class_escape(struct scan *s, struct operand *o)
 {
     if (s->end - s->at < 2)
-        return refuse(s, "a trailing backslash");
+        return refuse_construct(s, "a trailing backslash");
     char letter = s->at[1];
     const struct shorthand *known = find_shorthand(letter);
     if (known && known->inside && !*known->inside)
-        return refuse(s, "\\B in a class");
+        return refuse_construct(s, "\\B in a class");
     if (known) {
         s->at += 2;
         moe_buf_text(known->inside ? &o->flat : &o->nested,
@@ -286,7 +286,7 @@ static int class_at(struct scan *s, int depth, struct moe_buf *out)
 {
     struct operand o = {{0}, {0}};
     bool negated = s->at + 1 < s->end && s->at[1] == '^', several = false;
-    int status = depth < NESTING_MAX ? MOE_OK : refuse(s, "so deep a nesting of classes");
+    int status = depth < NESTING_MAX ? MOE_OK : refuse_construct(s, "so deep a nesting of classes");
     struct moe_buf before = {0}; /* the operands before this one */
     s->at += negated ? 2 : 1;
     if (s->at < s->end && *s->at == ']')
@@ -300,7 +300,7 @@ static int class_at(struct scan *s, int depth, struct moe_buf *out)
             continue;
         }
         if (o.flat.size + o.nested.size == 0) {
-            status = refuse(s, "an intersection with nothing");
+            status = refuse_construct(s, "an intersection with nothing");
             continue;
         }
         moe_buf_text(&before, "(?=");
@@ -310,9 +310,9 @@ static int class_at(struct scan *s, int depth, struct moe_buf *out)
         moe_buf_clear(&o.nested);
     }
     if (status == MOE_OK && s->at == s->end)
-        status = refuse(s, "a class without an end");
+        status = refuse_construct(s, "a class without an end");
     if (status == MOE_OK && o.flat.size + o.nested.size == 0)
-        status = refuse(s, "an empty class");
+        status = refuse_construct(s, "an empty class");
     s->at++; /* "]" */
     if (status == MOE_OK && several) {
         moe_buf_text(out, negated ? "(?:(?!" : "(?:");
@@ -334,7 +334,7 @@ static int class_at(struct scan *s, int depth, struct moe_buf *out)
 static int group(struct scan *s)
 {
     if (looking_at(s, "(*"))
-        return refuse(s, "(*");
+        return refuse_construct(s, "(*");
     copy(s, 1);
     if (s->at == s->end || *s->at != '?')
         return MOE_OK;
@@ -349,7 +349,7 @@ static int group(struct scan *s)
         s->at++;
     }
     if (s->at == s->end || !strchr(":=!>)", *s->at))
-        return refuse(s, "a group of this kind");
+        return refuse_construct(s, "a group of this kind");
     copy(s, 1);
     return MOE_OK;
 }
@@ -361,9 +361,9 @@ static int braces(struct scan *s)
     while (p < s->end && (isdigit((unsigned char)*p) || *p == ','))
         p++;
     if (p == s->end || *p != '}' || p == s->at + 1)
-        return refuse(s, "an unescaped {");
+        return refuse_construct(s, "an unescaped {");
     if (p + 1 < s->end && p[1] == '+')
-        return refuse(s, "{n,m}+");
+        return refuse_construct(s, "{n,m}+");
     copy(s, 1);
     if (*s->at == ',')
         moe_buf_u8(s->out, '0');
@@ -371,7 +371,7 @@ static int braces(struct scan *s)
     return MOE_OK;
 }
 
-static int one(struct scan *s)
+static int translate_item(struct scan *s)
 {
     switch (*s->at) {
     case '\\':
@@ -397,7 +397,7 @@ int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out, 
 {
     struct scan s = {.at = pattern, .end = pattern + n, .out = out, .err = err};
     while (s.at < s.end) {
-        int status = one(&s);
+        int status = translate_item(&s);
         if (status != MOE_OK)
             return status;
     }

@@ -128,7 +128,7 @@ static int pushed(struct encoder *e, struct moe_err *err)
     return n < e->enough ? MOE_OK : e->take(e->ctx, e->out, err);
 }
 
-static int push(struct encoder *e, uint32_t id, struct moe_err *err)
+static int push_id(struct encoder *e, uint32_t id, struct moe_err *err)
 {
     int status = MOE_OK;
     if (e->survey)
@@ -153,7 +153,7 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
     if (tok->flags & MOE_TOKENIZER_IGNORE_MERGES) {
         uint32_t id = moe_tokenizer_lookup(tok, piece, n);
         if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
-            return push(e, id, err);
+            return push_id(e, id, err);
     }
     e->score = 0;
     for (uint64_t at = 0, length; at < n && status == MOE_OK; at += length) {
@@ -264,7 +264,7 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
         if (start > done)
             status = rest(e, text + done, start - done, err);
         if (status == MOE_OK)
-            status = push(e, token->id, err);
+            status = push_id(e, token->id, err);
         e->at_start = false;
         at += token->n; /* white space that it took may be a token too, as in the library */
         done = end;

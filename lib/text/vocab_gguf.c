@@ -558,7 +558,7 @@ static bool has_name(const struct pre *p, const char *name)
     return false;
 }
 
-static const struct pre *find(const char *name)
+static const struct pre *find_pre(const char *name)
 {
     for (size_t i = 0; i < sizeof PRES / sizeof *PRES; i++)
         if (has_name(&PRES[i], name))
@@ -569,7 +569,7 @@ static const struct pre *find(const char *name)
 int moe_gguf_pre_tokenizer(struct moe_tokenizer *tok, const char *file, const char *pre,
                            struct moe_err *err)
 {
-    const struct pre *p = find(pre);
+    const struct pre *p = find_pre(pre);
     if (!p)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: tokenizer.ggml.pre: pre-tokenizer '%.60s' is not implemented", file,

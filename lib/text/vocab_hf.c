@@ -714,7 +714,7 @@ static int join_named(struct joined *j)
 
 /* ---- The whole ---- */
 
-static int begin(struct joined *j, json_t *vocab, const json_t *added)
+static int joined_begin(struct joined *j, json_t *vocab, const json_t *added)
 {
     const char *key;
     json_t *value;
@@ -753,7 +753,7 @@ int moe_hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, jso
         *out = json_incref(added);
         return MOE_OK;
     }
-    int status = begin(&j, vocab, added);
+    int status = joined_begin(&j, vocab, added);
     if (status == MOE_OK)
         status = join_listed(&j);
     if (status == MOE_OK)
