@@ -1,5 +1,5 @@
 /*
- * GPT-2's alphabet: a character for every byte, which byte-level vocabularies are spelled in.
+ * GPT-2's alphabet: one character for each byte, in which byte-level vocabularies are spelled.
  */
 #ifndef MOE_TEXT_ALPHABET_H
 #define MOE_TEXT_ALPHABET_H
@@ -11,8 +11,8 @@
 
 /* Appends n bytes as characters: UTF-8, at most twice as long. */
 void moe_alphabet_write(const char *text, uint64_t n, struct moe_buf *out);
-/* Appends the bytes that n bytes of characters stand for; false (and nothing appended) when a
- * character is not in the alphabet. */
+/* Appends the bytes that n bytes of characters spell; false (and nothing appended) if a character
+ * is not in the alphabet. */
 bool moe_alphabet_read(const char *text, uint64_t n, struct moe_buf *out);
 
 #endif

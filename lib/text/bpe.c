@@ -1,3 +1,4 @@
+/* Byte-pair merging: a table of pairs, and merging by scan or by heap. */
 #include "text/bpe.h"
 
 #include <stdlib.h>
@@ -8,13 +9,13 @@
 enum {
     /* Up to this many ids a scan for the lowest rank beats a heap: a word has about five. */
     SMALL_PIECE = 32,
-    N_LINKS = 3, /* of a place */
-    /* Every place but the last enters the heap once; every merge takes a key out and puts at most
-     * two in, and there are fewer merges than places. */
+    N_LINKS = 3, /* for each place */
+    /* Every place but the last enters the heap once; every merge removes a key and adds at most
+       two, and there are fewer merges than places. */
     N_KEYS = 2,
 };
 
-#define NO_RANK UINT32_MAX /* also "no place" in the links */
+#define NO_RANK UINT32_MAX /* also means "no place" in links */
 
 struct moe_bpe_slot {
     uint32_t left, right;
@@ -175,7 +176,7 @@ static uint64_t heap_pop(struct heap *heap)
 struct piece {
     uint32_t *ids;
     uint32_t *next, *previous;
-    uint32_t *rank; /* of the pair that begins at this place: tells stale heap entries */
+    uint32_t *rank; /* rank of the pair that begins here: identifies stale heap entries */
     struct heap heap;
 };
 

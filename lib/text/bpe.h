@@ -1,6 +1,6 @@
 /*
- * Byte-pair merging by rank: the pair with the lowest rank is merged first, the leftmost among
- * equals, until no pair of neighbours is in the table.
+ * Byte-pair merging by rank: merges the pair with the lowest rank first, the leftmost among equals,
+ * until no two neighbours are in the table.
  *
  * Knows ids only, not their texts. A piece of n ids costs O(n log n) whatever it holds.
  */
@@ -15,7 +15,7 @@ struct moe_bpe_merge {
     uint32_t left, right, result; /* token ids */
 };
 
-struct moe_bpe_slot; /* of the hash table from (left, right) to rank */
+struct moe_bpe_slot; /* in the hash table from (left, right) to rank */
 
 struct moe_bpe {
     struct moe_bpe_merge *merges; /* in rank order; owned */
@@ -25,20 +25,20 @@ struct moe_bpe {
 };
 
 /* Builds the table over `merges`. A merge whose result has one of the bits `skip` in token_flags
- * keeps its rank but is never made. A pair that comes twice is MOE_ERR_FORMAT. */
+ * keeps its rank but is never made. A pair that occurs twice is MOE_ERR_FORMAT. */
 int moe_bpe_index(struct moe_bpe *bpe, const uint8_t *token_flags, uint8_t skip,
                   struct moe_err *err);
 void moe_bpe_release(struct moe_bpe *bpe);
-uint64_t moe_bpe_bytes(const struct moe_bpe *bpe); /* that it holds */
+uint64_t moe_bpe_bytes(const struct moe_bpe *bpe); /* bytes it owns */
 
-/* Memory of one thread's merging, reused from piece to piece. Start from a zeroed struct. */
+/* One thread's working memory, reused from piece to piece. Start from a zeroed struct. */
 struct moe_bpe_scratch {
-    uint32_t *links; /* next, previous and rank of each place */
+    uint32_t *links; /* next, previous and rank for each place */
     uint64_t *heap;  /* rank << 32 | place */
-    uint64_t room;   /* places both have room for */
+    uint64_t room;   /* places that both have room for */
 };
 void moe_bpe_scratch_release(struct moe_bpe_scratch *scratch);
-/* Bytes of it for pieces of at most n ids. */
+/* Bytes of scratch for pieces of at most n ids. */
 uint64_t moe_bpe_scratch_bytes(uint64_t n);
 
 /* Merges ids[0..*n) in place and sets *n to the number left. */

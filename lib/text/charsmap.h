@@ -4,9 +4,9 @@
  *
  *   u32 bytes of the trie, its units (u32, little-endian), then replacements, each ended by a NUL
  *
- * Applied as huggingface/tokenizers does it (the crate spm_precompiled): a grapheme of up to five
- * bytes becomes the replacement of its shortest beginning that has one; where there is none, and in
- * longer graphemes, so does every character.
+ * Applied as in huggingface/tokenizers (the crate spm_precompiled): a grapheme of up to five bytes
+ * becomes the replacement of its shortest beginning that has one; otherwise, and in longer
+ * graphemes, each character is replaced by itself.
  */
 #ifndef MOE_TEXT_CHARSMAP_H
 #define MOE_TEXT_CHARSMAP_H
@@ -24,11 +24,11 @@ struct moe_charsmap {
     uint64_t n_units, n_text;
 };
 
-/* Looks at n bytes and checks them; the map borrows from them. */
+/* Checks n bytes and opens them as a map, which borrows them. */
 int moe_charsmap_open(struct moe_charsmap *map, const void *data, uint64_t n, struct moe_err *err);
 /* The longest replacement in bytes. */
 uint64_t moe_charsmap_longest(const struct moe_charsmap *map);
-/* Appends n bytes of valid UTF-8 with what is replaced in them. */
+/* Appends n bytes of valid UTF-8 after replacement. */
 void moe_charsmap_apply(const struct moe_charsmap *map, const char *text, uint64_t n,
                         struct moe_buf *out);
 

@@ -26,23 +26,24 @@ enum moe_step_kind {
     MOE_STEP_NFKC = 5,          /* normalizer: compatible characters too, composed */
     MOE_STEP_NFKD = 6,          /* normalizer: compatible characters too, decomposed */
     MOE_STEP_NMT = 7,           /* normalizer: SentencePiece's "nmt" rules for controls, blanks */
-    MOE_STEP_LOWERCASE = 8,     /* normalizer: every character by itself */
-    MOE_STEP_STRIP = 9,         /* normalizer: no white space at the sides in the flags */
-    MOE_STEP_STRIP_MARKS = 10,  /* normalizer: no combining marks */
-    MOE_STEP_REPLACE_RUNS = 11, /* normalizer: two and more of `text` in a row become `other` */
+    MOE_STEP_LOWERCASE = 8,     /* normalizer: each character by itself */
+    MOE_STEP_STRIP = 9,         /* normalizer: strips white space at the flagged sides */
+    MOE_STEP_STRIP_MARKS = 10,  /* normalizer: drops combining marks */
+    MOE_STEP_REPLACE_RUNS = 11, /* normalizer: two or more of `text` in a row become `other` */
     MOE_STEP_PRECOMPILED = 12,  /* normalizer: SentencePiece's rules, `text` (charsmap.h) */
     MOE_STEP_REPLACE_MATCHES = 13, /* normalizer: matches of the pattern `text` become `other` */
-    MOE_STEP_REPLACE_PAIRS = 14,   /* normalizer: texts become others, pair after pair of `text` */
-    MOE_STEP_BERT = 15,            /* normalizer: one of BERT's rules, by the flags */
-    MOE_STEP_SPLIT = 16,           /* pre-tokenizer: split at matches of the pattern `text` */
-    MOE_STEP_PREFIX_SPACE = 17,    /* pre-tokenizer: a space before a piece that has none */
-    MOE_STEP_METASPACE = 18,       /* pre-tokenizer: spaces become U+2581, one is put before */
-    MOE_STEP_SCRIPTS = 19,         /* pre-tokenizer: split where another script begins */
-    MOE_STEP_ALPHABET = 20,        /* pre-tokenizer: the next steps see GPT-2's alphabet */
+    MOE_STEP_REPLACE_PAIRS =
+        14,              /* normalizer: texts become others, one pair of `text` after another */
+    MOE_STEP_BERT = 15,  /* normalizer: one of BERT's rules, by the flags */
+    MOE_STEP_SPLIT = 16, /* pre-tokenizer: split at matches of the pattern `text` */
+    MOE_STEP_PREFIX_SPACE = 17, /* pre-tokenizer: adds a space before a piece without one */
+    MOE_STEP_METASPACE = 18,    /* pre-tokenizer: spaces become U+2581, one is added in front */
+    MOE_STEP_SCRIPTS = 19,      /* pre-tokenizer: splits between scripts */
+    MOE_STEP_ALPHABET = 20,     /* pre-tokenizer: later steps see GPT-2's alphabet */
 };
 
 enum moe_split_behavior {
-    MOE_SPLIT_ISOLATED = 0,  /* a match is a piece, what lies between is a piece */
+    MOE_SPLIT_ISOLATED = 0,  /* a match is a piece, and so is the text between */
     MOE_SPLIT_REMOVED = 1,   /* matches are dropped */
     MOE_SPLIT_PREVIOUS = 2,  /* a match ends the piece before it */
     MOE_SPLIT_NEXT = 3,      /* a match begins the piece after it */
@@ -50,10 +51,10 @@ enum moe_split_behavior {
 };
 
 enum {
-    MOE_STEP_INVERT = 1,        /* split: what does not match counts as the match */
+    MOE_STEP_INVERT = 1,        /* split: the text that does not match counts as the match */
     MOE_STEP_LITERAL = 2,       /* split: the pattern is plain text, not an expression */
-    MOE_STEP_PREPEND_FIRST = 4, /* metaspace: one is put before the text's first piece only */
-    MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none is put before */
+    MOE_STEP_PREPEND_FIRST = 4, /* metaspace: added in front of the text's first piece only */
+    MOE_STEP_PREPEND_NEVER = 8, /* metaspace: none added */
     MOE_STEP_LEFT = 16,         /* strip: at the beginning */
     MOE_STEP_RIGHT = 32,        /* strip: at the end */
     MOE_STEP_CLEAN = 1,         /* BERT: controls dropped, white space to spaces */
@@ -75,8 +76,8 @@ struct moe_step {
     uint8_t kind, behavior, flags;
     struct moe_buf text, other; /* owned */
     void *code;                 /* compiled pattern (pcre2_code), owned; NULL before prepare */
-    void *counted;              /* the same with callouts, for one place; NULL for a literal */
-    struct moe_charsmap map;    /* what `text` holds, precompiled; empty before prepare */
+    void *counted;              /* the same with callouts, for a single place; NULL for a literal */
+    struct moe_charsmap map;    /* `text` of a precompiled step; empty before prepare */
 };
 
 struct moe_steps {
@@ -84,14 +85,14 @@ struct moe_steps {
     uint32_t n;
 };
 
-/* Pairs of texts are written one after another, each text ended by a NUL. The next pair at *at,
- * false at the end. What is replaced holds a character that is not ASCII, and what it becomes none:
- * so a text grows by its own length times the longest of these at most. */
+/* Reads the next pair at *at; false at the end. Pairs of texts are stored one after another, each
+ * text ended by a NUL. The replaced text has a character that is not ASCII, its replacement has
+ * none: so a text grows at most by its own length times the longest replacement. */
 bool moe_step_pair(const struct moe_buf *pairs, uint64_t *at, const char **from, const char **to);
 
-/* The next step of the list, zeroed, or NULL when the list is full. */
+/* Appends a step, zeroed; NULL when the list is full. */
 struct moe_step *moe_steps_add(struct moe_steps *steps, uint8_t kind);
-/* The same for a split at `pattern`; prepare reports when memory was short. */
+/* Appends a split at `pattern`; prepare reports a shortage of memory. */
 struct moe_step *moe_steps_add_split(struct moe_steps *steps, const char *pattern, uint8_t behavior,
                                      uint8_t flags);
 void moe_steps_release(struct moe_steps *steps);
@@ -100,26 +101,27 @@ void moe_steps_release(struct moe_steps *steps);
  * patterns. */
 int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *err);
 
-/* Bytes that the steps take at most for a text of *n bytes beside the text; *n becomes the most
- * that it may have after them. */
+/* The most bytes that the steps take for a text of *n bytes, beside the text; *n becomes the
+ * longest it may be after them. */
 uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n);
 
-/* Unicode's White_Space, and what regular expressions call a character of a word (\\w). */
+/* Unicode's White_Space, and the word characters of regular expressions (\\w). */
 bool moe_is_white(uint32_t c);
 bool moe_is_word(uint32_t c);
-/* Where the white space ends that begins at `at`, and where that begins, not before `from`, which
- * ends there. */
+/* The end of the white space that begins at `at`, and the beginning, not before `from`, of the
+ * white space that ends at `at`. */
 uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n);
 uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at);
-/* Where the character begins that ends at `at`, after `from`; what is no UTF-8 is one byte long. */
+/* The beginning of the character that ends at `at`, after `from`; a byte that is not UTF-8 counts
+ * as a character. */
 uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at);
 
 /* Applies the normalizer to n bytes. *result is either the text itself or lies in `out`. */
 int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, struct moe_buf *out,
                   const char **result, uint64_t *result_n, struct moe_err *err);
 
-/* One call's pre-tokenizing: match data per step, so that threads share nothing but the code.
- * Start from a zeroed struct with `steps`, `emit` and `ctx` set. */
+/* The state of one pre-tokenizing call, with match data per step, so that threads share only the
+ * code. Start from a zeroed struct with `steps`, `emit` and `ctx` set. */
 struct moe_pretokenizer {
     const struct moe_steps *steps;
     int (*emit)(void *ctx, const char *piece, uint64_t n, struct moe_err *err);
@@ -127,21 +129,22 @@ struct moe_pretokenizer {
     void *match[MOE_STEPS_MAX]; /* pcre2_match_data */
     void *limits;               /* pcre2_match_context */
     uint64_t text_bytes;        /* split so far */
-    uint64_t steps_left;        /* that matching may still take (pattern.c) */
-    uint64_t position;          /* of the last step */
+    uint64_t steps_left;        /* steps that matching may still take (pattern.c) */
+    uint64_t position;          /* the last step's place */
     bool spelled;               /* pieces are in GPT-2's alphabet */
 };
 void moe_pretokenizer_release(struct moe_pretokenizer *p);
 
-/* Finds the next match of split step i at or after `from`. Returns 1 found, 0 none, or a status. */
+/* Finds the next match of split step i at or after `from`. Returns 1: found, 0: none, or a status.
+ */
 int moe_pretokenizer_find(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                           uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err);
-/* Allows matching the steps that n bytes more of a text may take. */
+/* Adds the steps that matching may take for n more bytes of a text. */
 void moe_pretokenizer_allow(struct moe_pretokenizer *p, uint64_t n);
 
-/* Splits n bytes and calls emit for every piece in order; none is empty. at_start: nothing of the
- * text came before. Stops at the first status that is not MOE_OK; MOE_ERR_LIMIT: a pattern takes
- * too many steps for a text of this length. */
+/* Splits n bytes and calls emit for every piece in order; pieces are not empty. at_start: the text
+ * begins here. Stops at the first status that is not MOE_OK; MOE_ERR_LIMIT: a pattern takes too
+ * many steps for a text of this length. */
 int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bool at_start,
                     struct moe_err *err);
 
@@ -151,15 +154,14 @@ int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out,
                           struct moe_err *err);
 
 /*
- * The tokenizer's internals, shared by its source files, those that read one (vocab_*), and its
- * fuzzer.
+ * The tokenizer's internals, shared by its source files, its readers (vocab_*), and its fuzzer.
  */
 
 /* Stored values (tokenizer_pack.c): never renumbered. */
 enum moe_tokenizer_model {
-    MOE_TOKENIZER_BYTES = 1,   /* merging starts from bytes; a token's text is the bytes it means */
-    MOE_TOKENIZER_CHARS = 2,   /* merging starts from characters; U+2581 in a text means a space */
-    MOE_TOKENIZER_UNIGRAM = 3, /* the tokens with the best scores; characters as above */
+    MOE_TOKENIZER_BYTES = 1,     /* merging starts from bytes; a token's text is its bytes */
+    MOE_TOKENIZER_CHARS = 2,     /* merging starts from characters; U+2581 means a space */
+    MOE_TOKENIZER_UNIGRAM = 3,   /* the tokens with the best scores; characters as above */
     MOE_TOKENIZER_SPELLINGS = 4, /* GPTSAN's: a token's text lists its spellings, "A,B,C" */
 };
 
@@ -168,7 +170,7 @@ enum moe_tokenizer_flag {
     MOE_TOKENIZER_BYTE_FALLBACK = 2, /* a character without a token becomes its byte tokens */
     MOE_TOKENIZER_FUSE_UNK = 4,      /* consecutive unknown characters are one unknown token */
     MOE_TOKENIZER_ADDS_BOS = 8,
-    /* What decoding a whole answer leaves out: */
+    /* Left out when a whole answer is decoded: */
     MOE_TOKENIZER_DROPS_SPACES = 16, /* the spaces that its first token begins with */
     MOE_TOKENIZER_DROPS_SPACE = 32,  /* one such space */
     MOE_TOKENIZER_FLAGS = 63,
@@ -177,13 +179,13 @@ enum moe_tokenizer_flag {
 enum moe_token_flag {
     MOE_TOKEN_MODEL = 1,        /* in the model's vocabulary: merging can produce it */
     MOE_TOKEN_ADDED = 2,        /* cut out of a text before anything else */
-    MOE_TOKEN_SPECIAL = 4,      /* ... only where special tokens are asked for */
-    MOE_TOKEN_BYTE = 8,         /* "<0xNN>", stands for one byte */
+    MOE_TOKEN_SPECIAL = 4,      /* ... only when special tokens are parsed */
+    MOE_TOKEN_BYTE = 8,         /* "<0xNN>", one byte */
     MOE_TOKEN_LSTRIP = 16,      /* added: takes the white space before it */
     MOE_TOKEN_RSTRIP = 32,      /* added: takes the white space after it */
-    MOE_TOKEN_NORMALIZED = 64,  /* added: looked for in the normalized text */
-    MOE_TOKEN_SINGLE_WORD = 128 /* added: not beside a letter, digit or the like */
-    /* None of MODEL, ADDED: a token that only decodes, or, without a text, an id not in use. */
+    MOE_TOKEN_NORMALIZED = 64,  /* added: searched in the normalized text */
+    MOE_TOKEN_SINGLE_WORD = 128 /* added: never next to a letter, digit or the like */
+    /* Neither MODEL nor ADDED: a token that only decodes or, without a text, an unused id. */
 };
 
 enum {
@@ -193,22 +195,23 @@ enum {
 
 #define MOE_NO_TOKEN UINT32_MAX
 
-/* An added token as it is looked for: its text, or its normalized text. */
+/* An added token as searched: its text, or its normalized text. */
 struct moe_added_token {
     const uint8_t *text; /* borrowed from the tokenizer */
     uint32_t n, id;
 };
 
-/* Sorted by text, so that the longest one at a place is found by narrowing a range. */
+/* Added tokens sorted by text, so that the longest at a place is found by narrowing a range. */
 struct moe_added {
     struct moe_added_token *tokens; /* owned */
     uint32_t n;
-    uint32_t first[257]; /* those that begin with byte b: tokens[first[b]..first[b + 1]) */
+    uint32_t first[257]; /* tokens that begin with byte b: tokens[first[b]..first[b + 1]) */
 };
 
-/* Fills tok->added; after the normalizer is prepared. */
+/* Fills tok->added; call after the normalizer is prepared. */
 int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err);
-/* The longest added token at text[0..n), n > 0, or NULL; a special one within special_n bytes. */
+/* The longest added token at text[0..n), n > 0, or NULL; a special one must lie within special_n
+ * bytes. */
 const struct moe_added_token *moe_added_longest(const struct moe_tokenizer *tok,
                                                 const struct moe_added *added, const uint8_t *text,
                                                 uint64_t n, uint64_t special_n);
@@ -222,25 +225,25 @@ struct moe_tokenizer {
     uint8_t *token_flags; /* enum moe_token_flag, n_tokens */
     struct moe_buf text;
     struct moe_bpe bpe;
-    struct moe_unigram unigram; /* stored: scores and that of an unknown character */
+    struct moe_unigram unigram; /* stored: scores, and the score of an unknown character */
     struct moe_steps normalizer, pre_tokenizer;
     uint32_t bos, eos, unk; /* MOE_NO_TOKEN: none */
-    uint32_t tail, pad;     /* what follows a whole text; what fills up a batch */
+    uint32_t tail, pad;     /* appended to a whole text; fills up a batch */
 
     /* Derived by moe_tokenizer_prepare. */
     uint32_t *vocabulary; /* hash table of the MODEL tokens' texts: id + 1, or 0 */
     uint32_t mask;        /* its slots - 1 */
     uint32_t byte_ids[256];
-    struct moe_added added[2]; /* [1]: those looked for in the normalized text */
-    struct moe_buf normalized; /* the texts of added[1] */
-    uint32_t *shown_offsets; /* of tokens that mean something other than their text; may be NULL */
+    struct moe_added added[2]; /* [1]: those searched in the normalized text */
+    struct moe_buf normalized; /* texts of added[1] */
+    uint32_t *shown_offsets;   /* of tokens whose meaning differs from their text; may be NULL */
     struct moe_buf shown;
-    struct moe_trie spellings; /* of a model of spellings, without special tokens */
+    struct moe_trie spellings; /* for a model of spellings, without special tokens */
     uint32_t separator;
-    bool words_apart; /* no token has a space after another character: words merge alone */
+    bool words_apart; /* no token has a space after another character: words merge independently */
 };
 
-/* Tokens are spelled in characters, U+2581 for a space; bytes are tokens "<0xNN>". */
+/* Whether tokens are spelled in characters, U+2581 for a space, and bytes as tokens "<0xNN>". */
 static inline bool moe_has_characters(const struct moe_tokenizer *tok)
 {
     return tok->model == MOE_TOKENIZER_CHARS || tok->model == MOE_TOKENIZER_UNIGRAM;
@@ -252,13 +255,13 @@ static inline bool moe_is_metaspace(const uint8_t *text, uint64_t n)
     return n >= 3 && text[0] == 0xe2 && text[1] == 0x96 && text[2] == 0x81;
 }
 
-/* An empty tokenizer, to be filled, then prepared; moe_tokenizer_free it in any case. */
+/* An empty tokenizer to fill, then prepare; release with moe_tokenizer_free in any case. */
 struct moe_tokenizer *moe_tokenizer_new(struct moe_err *err);
-/* Room for n tokens: offsets and flags, zeroed. */
+/* Allocates n tokens: offsets and flags, zeroed. */
 int moe_tokenizer_allocate(struct moe_tokenizer *tok, uint32_t n, struct moe_err *err);
-/* Makes moe_tokenizer_lookup work, once tokens are there. */
+/* Builds the index of moe_tokenizer_lookup over the tokens. */
 int moe_tokenizer_index(struct moe_tokenizer *tok, struct moe_err *err);
-/* Checks everything a reader filled and derives the rest. Error texts have no file name. */
+/* Checks everything a reader filled in and derives the rest. Error texts have no file name. */
 int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err);
 
 /* The text of a token, borrowed, not terminated. */
@@ -271,25 +274,25 @@ static inline const uint8_t *moe_token_text(const struct moe_tokenizer *tok, uin
 
 /* Whether the token is "<extra_id_NUMBER>". */
 bool moe_token_is_sentinel(const char *token, uint64_t n);
-/* The byte that the token "<0xNN>" stands for, or -1. */
+/* The byte of the token "<0xNN>", or -1. */
 int moe_token_byte(const void *token, uint64_t n);
 
-/* Whether there is a byte token for each of the n bytes. */
+/* Whether each of the n bytes has a byte token. */
 bool moe_tokenizer_has_bytes(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n);
 
 /* The MODEL token with exactly this text, or MOE_NO_TOKEN. */
 uint32_t moe_tokenizer_lookup(const struct moe_tokenizer *tok, const void *text, uint64_t n);
 
-/* Appends the ids of n bytes by a unigram model; `out` has room for n more. *score goes from piece
- * to piece of a text that is cut where every way passes (moe_unigram_best). */
+/* Appends the ids of n bytes by a unigram model; `out` has room for n more. *score is carried from
+ * piece to piece of a text that is cut where every way passes (moe_unigram_best). */
 int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scratch *scratch,
                        const uint8_t *text, uint64_t n, double *score, struct moe_ids *out,
                        struct moe_err *err);
-/* Checks a unigram model's scores and tokens, and makes the trie of them. */
+/* Checks a unigram model's scores and tokens, and builds their trie. */
 int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err);
 
-/* The same by a model of spellings; its index, and what its tokens mean; whether a token stands for
- * a byte, or for what the one before it shows. */
+/* The same for a model of spellings: encoding; its index and the meaning of its tokens; whether a
+ * token is a byte, or repeats what the previous one shows. */
 int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
                          struct moe_ids *out, struct moe_err *err);
 int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err);

@@ -1,4 +1,4 @@
-/* Normalizers: steps that change a text before it is cut. */
+/* Normalizers: steps that change a text before it is split. */
 #define _GNU_SOURCE /* memmem */
 
 #include <stdbool.h>
@@ -20,7 +20,8 @@ static bool is_mark(uint32_t c)
 
 /* ---- Unicode's normalization forms ---- */
 
-/* Of the forms' options and of what they leave alone: texts of bytes below `changes` alone. */
+/* utf8proc options for each form; text whose bytes are all below `changes` is already normalized.
+ */
 static const struct form {
     const char *name;
     int options;
@@ -142,7 +143,7 @@ static void change_characters(const struct moe_step *step, const char *text, uin
         if (spaces)
             moe_buf_u8(out, ' ');
         if (step->kind == MOE_STEP_LOWERCASE &&
-            c == 0x130) /* the one that becomes two characters */
+            c == 0x130) /* the only one that becomes two characters */
             moe_buf_text(out, "\xcc\x87");
     }
 }
@@ -157,7 +158,7 @@ static void strip(uint8_t flags, const char *text, uint64_t n, struct moe_buf *o
     moe_buf_append(out, text + start, end - start);
 }
 
-/* Replaces every text, or every run of `least` and more of them. */
+/* Replaces every `text`, or every run of `least` or more of them. */
 static void replace_text(const struct moe_step *step, uint64_t least, const char *text, uint64_t n,
                          struct moe_buf *out)
 {
@@ -215,7 +216,7 @@ bool moe_step_pair(const struct moe_buf *pairs, uint64_t *at, const char **from,
     return true;
 }
 
-/* Pair after pair over the whole text. A pair with a byte that the text does not have costs
+/* Replaces pair after pair over the whole text. A pair with a byte that the text lacks costs
  * nothing: of a thousand emoji few are in one text. */
 static void replace_pairs(const struct moe_step *step, const char *text, uint64_t n,
                           struct moe_buf *out)
@@ -248,7 +249,7 @@ static void replace_pairs(const struct moe_step *step, const char *text, uint64_
     moe_buf_release(&next);
 }
 
-/* Step i over a text. */
+/* Applies step i to a text. */
 static int apply(const struct moe_steps *steps, uint32_t i, const char *text, uint64_t n,
                  struct moe_buf *out, struct moe_err *err)
 {
@@ -300,8 +301,8 @@ static uint64_t longest_other(const struct moe_buf *pairs)
 uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
 {
     enum {
-        DECOMPOSED = 24, /* bytes of a byte: UTF-32 of a decomposition, U+FDFA's the longest */
-        COMPOSED = 11,   /* ... and that in UTF-8 */
+        DECOMPOSED = 24, /* bytes per byte: UTF-32 of a decomposition, U+FDFA's being the longest */
+        COMPOSED = 11,   /* ... and the same in UTF-8 */
         LOWERED = 2,
     };
     uint64_t bytes = 0, longest;
@@ -326,7 +327,7 @@ uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
             longest = moe_charsmap_longest(&step->map);
             *n *= longest > 1 ? longest : 1;
             break;
-        case MOE_STEP_REPLACE: /* the text replaced is not empty */
+        case MOE_STEP_REPLACE: /* the replaced text is not empty */
         case MOE_STEP_REPLACE_RUNS:
             if (step->other.size > step->text.size)
                 *n = (*n / step->text.size + 1) * step->other.size;
@@ -338,14 +339,14 @@ uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
             *n += *n * longest_other(&step->text);
             bytes += moe_buf_room(*n);
             break;
-        case MOE_STEP_ALPHABET: /* a piece comes back to a buffer of its own */
+        case MOE_STEP_ALPHABET: /* a piece returns to its own buffer */
             *n *= 2;
             bytes += moe_buf_room(*n);
             break;
         case MOE_STEP_METASPACE:
             *n = (*n + 1) * strlen(MOE_METASPACE);
             break;
-        case MOE_STEP_NMT: /* no longer than before */
+        case MOE_STEP_NMT: /* not longer than before */
         case MOE_STEP_STRIP:
         case MOE_STEP_STRIP_MARKS:
             break;
@@ -388,7 +389,7 @@ int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, s
 
 /* ---- Precompiled tables of replacements ---- */
 
-enum { GRAPHEME_BYTES = 6 /* from here on character by character */ };
+enum { GRAPHEME_BYTES = 6 /* longer ones are handled character by character */ };
 
 /* ---- The trie's units: darts-clone's bits ---- */
 
@@ -430,7 +431,7 @@ int moe_charsmap_open(struct moe_charsmap *map, const void *data, uint64_t n, st
     if (!moe_utf8_valid((const uint8_t *)map->texts, map->n_text))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "the precompiled map of characters has replacements that are not UTF-8");
-    /* Which units are values shows in the unit alone, so they are all checked here. */
+    /* A unit itself shows whether it is a value, so all are checked here. */
     for (uint64_t i = 0; i < map->n_units; i++) {
         uint32_t unit = unit_at(map, (uint32_t)i), at = unit & ~UNIT_VALUE;
         if (unit & UNIT_VALUE && (at >= map->n_text || ((uint8_t)map->texts[at] & 0xc0) == 0x80))
@@ -453,7 +454,7 @@ uint64_t moe_charsmap_longest(const struct moe_charsmap *map)
     return longest;
 }
 
-/* Appends the replacement of the shortest beginning that has one; false where none has. */
+/* Appends the replacement of the shortest beginning that has one; false if none has. */
 static bool replace_longest(const struct moe_charsmap *map, const char *text, uint64_t n,
                             struct moe_buf *out)
 {
@@ -479,7 +480,7 @@ static bool replace_longest(const struct moe_charsmap *map, const char *text, ui
 
 /* ---- Graphemes ---- */
 
-/* Bytes of the first grapheme of n > 0. */
+/* Bytes of the first grapheme; n > 0. */
 static uint64_t grapheme_bytes(const uint8_t *text, uint64_t n)
 {
     int length;
@@ -515,7 +516,7 @@ void moe_charsmap_apply(const struct moe_charsmap *map, const char *text, uint64
 }
 
 /*
- * What kind of character one is, and where characters and white space begin and end.
+ * Kinds of characters, and where characters and white space begin and end.
  */
 
 bool moe_is_white(uint32_t c)
@@ -525,9 +526,9 @@ bool moe_is_white(uint32_t c)
            c == 0x205f || c == 0x3000;
 }
 
-/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation and Join_Control (UTS 18, annex C). Of
- * the alphabetic ones only the circled and squared letters are neither letters, marks nor numbers
- * that are letters. */
+/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation and Join_Control (UTS 18, annex C). The
+ * only alphabetic characters that are neither letters, marks nor letter numbers are the circled and
+ * squared letters. */
 bool moe_is_word(uint32_t c)
 {
     static const uint32_t circled[][2] = {

@@ -1,11 +1,11 @@
 /*
- * From Oniguruma's expressions to PCRE2's.
+ * Translates Oniguruma's expressions to PCRE2's, and bounds the cost of matching.
  *
- * Hugging Face's tokenizers match with Oniguruma in Ruby syntax. In what tokenizers use the two
+ * Hugging Face's tokenizers match with Oniguruma in Ruby syntax. For what tokenizers use the two
  * agree, apart from some constructs rewritten here; rarer ones that differ in meaning are refused,
  * so that no tokenizer is silently wrong.
  *
- * Which characters are letters and so on is PCRE2's to say, by the Unicode that it was made from.
+ * PCRE2 decides which characters are letters and so on, by the Unicode version it was built with.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
@@ -23,16 +23,16 @@
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
     "\\x{202f}\\x{205f}\\x{3000}"
 
-/* Characters of a word, as \\w and [[:word:]] mean them (UTS 18, annex C, without join controls);
- * PCRE2's \w has other numbers too, and until 10.43 no marks. */
+/* Word characters, as \\w and [[:word:]] mean them (UTS 18, annex C, without join controls);
+ * PCRE2's \w includes other numbers too, and until 10.43 no marks. */
 #define WORD                                                                                       \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                    \
     "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
-/* Outside of a class \w has some characters of Latin-1 besides. */
+/* Outside of a class \w also matches some characters of Latin-1. */
 #define LOOSE_WORD WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define HEX "0-9A-Fa-f"
 
-enum { NESTING_MAX = 8 /* of classes in classes */ };
+enum { NESTING_MAX = 8 /* for classes in classes */ };
 
 struct scan {
     const char *at, *end;
@@ -104,10 +104,10 @@ static int unicode_escape(struct scan *s)
     return MOE_OK;
 }
 
-/* Escapes that stand for several characters: what PCRE2 is given for them. */
+/* Escapes for several characters: their translation for PCRE2. */
 static const struct shorthand {
     char letter;
-    const char *outside, *inside; /* of a class; inside NULL: a class of its own, as outside */
+    const char *outside, *inside; /* of a class; inside NULL: a separate class, as outside */
 } SHORTHANDS[] = {
     {'s', "[" WHITE "]", WHITE},
     {'S', "[^" WHITE "]", NULL},
@@ -129,7 +129,7 @@ static const struct shorthand *find_shorthand(char letter)
     return NULL;
 }
 
-/* An escape that PCRE2 understands alike, or one that names a character. */
+/* Copies an escape that PCRE2 understands alike, or one that names a character. */
 static int plain_escape(struct scan *s, const char *letters)
 {
     char c = s->at[1], what[] = {'\\', c, '\0'};
@@ -164,7 +164,7 @@ static int escape(struct scan *s)
 
 /* ---- Classes ---- */
 
-/* Between "&&" and "&&": what stands in the class itself, and the classes in it. */
+/* The part of a class between "&&" and "&&": its own contents, and the classes in it. */
 struct operand {
     struct moe_buf flat, nested; /* nested: alternatives, "|" after each */
 };
@@ -175,7 +175,7 @@ static void operand_release(struct operand *o)
     moe_buf_release(&o->nested);
 }
 
-/* Appends what matches one character of the operand. */
+/* Appends an expression for one character of the operand. */
 static void write_operand(const struct operand *o, bool negated, struct moe_buf *out)
 {
     uint64_t n = o->nested.size;
@@ -195,7 +195,7 @@ static void write_operand(const struct operand *o, bool negated, struct moe_buf 
     moe_buf_text(out, negated ? ")(?s:.))" : ")");
 }
 
-/* "[:name:]" inside of a class: what PCRE2 is given for it, whose own such names mean less. */
+/* Translates "[:name:]" inside a class; PCRE2's own names cover fewer characters. */
 static int posix(struct scan *s, struct moe_buf *flat)
 {
     static const char *const names[][2] = {{"[:alpha:]", "\\p{Alphabetic}"},
@@ -219,7 +219,7 @@ static int posix(struct scan *s, struct moe_buf *flat)
     return refuse_construct(s, "a named class of this kind");
 }
 
-/* After what stands for several characters a "-" is itself. */
+/* Treats "-" after several characters as itself. */
 static int no_range(struct scan *s, struct moe_buf *flat)
 {
     if (s->end - s->at < 2 || *s->at != '-')
@@ -231,7 +231,7 @@ static int no_range(struct scan *s, struct moe_buf *flat)
     return MOE_OK;
 }
 
-/* An escape inside of a class. */
+/* Translates an escape inside a class. */
 static int class_escape(struct scan *s, struct operand *o)
 {
     if (s->end - s->at < 2)
@@ -257,7 +257,7 @@ static int class_escape(struct scan *s, struct operand *o)
 
 static int class_at(struct scan *s, int depth, struct moe_buf *out);
 
-/* One thing inside of a class. */
+/* Translates one item of a class. */
 static int class_item(struct scan *s, int depth, struct operand *o)
 {
     if (*s->at == '\\')
@@ -271,23 +271,23 @@ static int class_item(struct scan *s, int depth, struct operand *o)
         moe_buf_text(&o->nested, "|");
         return status;
     }
-    if (*s->at == '^') /* would negate, where an operand begins with it */
+    if (*s->at == '^') /* would negate at the beginning of an operand */
         moe_buf_u8(&o->flat, '\\');
     moe_buf_append(&o->flat, s->at++, 1);
     return MOE_OK;
 }
 
 /*
- * A class from "[" to its "]". PCRE2 knows no classes in classes and no "&&": a union becomes
- * alternatives, an intersection lookaheads before its last operand, "^" a negative one. Each
- * matches one character.
+ * Translates a class from "[" to its "]". PCRE2 has no classes in classes and no "&&": a union
+ * becomes alternatives, an intersection lookaheads before its last operand, "^" a negative one.
+ * Each matches one character.
  */
 static int class_at(struct scan *s, int depth, struct moe_buf *out)
 {
     struct operand o = {{0}, {0}};
     bool negated = s->at + 1 < s->end && s->at[1] == '^', several = false;
     int status = depth < NESTING_MAX ? MOE_OK : refuse_construct(s, "so deep a nesting of classes");
-    struct moe_buf before = {0}; /* the operands before this one */
+    struct moe_buf before = {0}; /* the operands so far */
     s->at += negated ? 2 : 1;
     if (s->at < s->end && *s->at == ']')
         moe_buf_append(&o.flat, s->at++, 1);
@@ -343,7 +343,7 @@ static int group(struct scan *s)
         copy(s, 2);
         return MOE_OK;
     }
-    /* Flags: Ruby's m lets the dot match a newline, which PCRE2 calls s. */
+    /* Flags: Ruby's m lets the dot match a newline, as PCRE2's s does. */
     while (s->at < s->end && strchr("imx-", *s->at)) {
         moe_buf_u8(s->out, *s->at == 'm' ? 's' : (uint8_t)*s->at);
         s->at++;
@@ -354,7 +354,8 @@ static int group(struct scan *s)
     return MOE_OK;
 }
 
-/* {n,m}: Ruby's {,m} begins at 0, and {n,m}+ repeats where PCRE2 would become possessive. */
+/* Translates {n,m}: Ruby's {,m} begins at 0, and {n,m}+ repeats where PCRE2's would be possessive.
+ */
 static int braces(struct scan *s)
 {
     const char *p = s->at + 1;
@@ -384,7 +385,7 @@ static int translate_item(struct scan *s)
         return braces(s);
     case '^':
     case '$':
-        /* In Ruby these are the ends of a line, always. */
+        /* Ruby always takes these as the ends of a line. */
         moe_buf_printf(s->out, "(?m:%c)", *s->at++);
         return MOE_OK;
     default:
@@ -409,12 +410,12 @@ int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out, 
 /* ---- Matches in a text ---- */
 
 /*
- * What matching may cost. PCRE2 does not say what a match took, and its own limit counts no
- * character that a repeat passes. So a search goes over a view of few bytes with few tries, which
- * bound it. Where a match may go beyond the view, or the tries do not do, the places concerned are
- * tried one by one with the pattern compiled to call out before each of its items: each call is a
- * step, and so is every byte moved since the last. The steps of a text are bounded in proportion to
- * its length, whatever the pattern.
+ * Bounds the cost of matching. PCRE2 does not report a match's cost, and its own limit ignores
+ * characters that a repeat passes. So a search covers a view of few bytes with few tries, which
+ * bound it. Where a match may extend beyond the view, or the tries run out, the places concerned
+ * are tried one by one with the pattern compiled to call out before each of its items: each call is
+ * a step, and so is every byte moved since the last one. The steps of a text are bounded in
+ * proportion to its length, whatever the pattern.
  *
  * The patterns of GPT-2, Qwen2, Llama 3, o200k and a DeepSeek model take up to 0.1 steps a byte on
  * English, code and mathematics, and at most 4 on a megabyte of blanks, of one letter, digit or
@@ -423,8 +424,8 @@ int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out, 
 enum {
     VIEW_BYTES = 1024,
     TRIES = 4 * VIEW_BYTES,
-    STEPS = 50 * 1000 * 1000, /* of a text: a second or less ... */
-    STEPS_PER_BYTE = 64,      /* ... and for each of its bytes */
+    STEPS = 50 * 1000 * 1000, /* for a text: a second or less ... */
+    STEPS_PER_BYTE = 64,      /* ... plus these for each byte */
     HEAP_LIMIT_KIB = 256 * 1024,
 };
 
@@ -438,7 +439,7 @@ void moe_pretokenizer_release(struct moe_pretokenizer *p)
     p->limits = NULL;
 }
 
-/* PCRE2's callout: spends the steps since the last one. */
+/* PCRE2's callout: spends the steps since the last call. */
 static int spend(pcre2_callout_block *at, void *ctx)
 {
     struct moe_pretokenizer *p = ctx;
@@ -478,8 +479,8 @@ static int match(struct moe_pretokenizer *p, uint32_t i, const void *code, const
     return rc;
 }
 
-/* Searches the bytes [from, end); what would look beyond them is PCRE2_ERROR_PARTIAL, and where
- * that begins is the match's start. */
+/* Searches the bytes [from, end); PCRE2_ERROR_PARTIAL if the match would look beyond them, with the
+ * match's start where that begins. */
 static int search_view(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                        uint64_t from, uint64_t end)
 {
@@ -487,7 +488,7 @@ static int search_view(struct moe_pretokenizer *p, uint32_t i, const char *text,
     return match(p, i, p->steps->steps[i].code, text, end, from, end < n ? PCRE2_PARTIAL_HARD : 0);
 }
 
-/* Tries the places [from, end), counting steps. */
+/* Tries to match at each place in [from, end), counting steps. */
 static int try_places(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                       uint64_t from, uint64_t end)
 {
@@ -501,17 +502,17 @@ static int try_places(struct moe_pretokenizer *p, uint32_t i, const char *text, 
     return rc;
 }
 
-/* PCRE2_ERROR_MATCHLIMIT: no steps are left. */
+/* Returns PCRE2_ERROR_MATCHLIMIT when no steps are left. */
 static int search(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                   uint64_t from)
 {
     int rc = PCRE2_ERROR_NOMATCH;
-    if (p->steps->steps[i].flags & MOE_STEP_LITERAL) /* takes no tries */
+    if (p->steps->steps[i].flags & MOE_STEP_LITERAL) /* needs no tries */
         return match(p, i, p->steps->steps[i].code, text, n, from, 0);
     for (uint64_t at = from, end; at < n && rc == PCRE2_ERROR_NOMATCH; at = end) {
         end = n - at <= VIEW_BYTES ? n : at + VIEW_BYTES;
         while (end < n && ((uint8_t)text[end] & 0xc0) == 0x80)
-            end++; /* to the character's end */
+            end++; /* up to the character's end */
         rc = search_view(p, i, text, n, at, end);
         if (rc == PCRE2_ERROR_PARTIAL) {
             int length;

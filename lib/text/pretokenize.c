@@ -1,4 +1,4 @@
-/* Pre-tokenizers: a text cut into words. */
+/* Pre-tokenizers: split a text into words. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include <pcre2.h>
@@ -10,10 +10,7 @@
 #include "text/alphabet.h"
 #include "text/internal.h"
 
-/*
- * Which script a character belongs to.
- */
-/* A number for the character's script, or 0: it goes with any. */
+/* The number of the character's script; 0: it goes with any. */
 uint8_t moe_script_of(uint32_t c);
 
 /* ---- The list of steps ---- */
@@ -89,7 +86,7 @@ static int compile(struct moe_step *step, struct moe_err *err)
         status = moe_fail(err, MOE_ERR_UNSUPPORTED, "split pattern '%.100s': %s", text, why);
         goto out;
     }
-    /* Where the system forbids generated code, pcre2_match interprets. */
+    /* If the system forbids generated code, pcre2_match interprets. */
     pcre2_jit_compile(step->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     if (step->counted)
         pcre2_jit_compile(step->counted, PCRE2_JIT_COMPLETE);
@@ -137,7 +134,8 @@ static int prepare_pairs(struct moe_step *step, uint32_t i, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Texts that are put into a text keep it UTF-8; the precompiled map says so of its own. */
+/* Texts inserted into a text must keep it UTF-8; the precompiled map guarantees that for its own.
+ */
 static int prepare_normalizer(struct moe_step *step, uint32_t i, struct moe_err *err)
 {
     bool compiled = step->kind == MOE_STEP_PRECOMPILED;
@@ -193,14 +191,14 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
 static int run_step(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                     bool at_start, struct moe_err *err);
 
-/* Joins parts (matches and the text between them) as the behavior says. */
+/* Joins parts (matches and the text between them) according to the split's behavior. */
 struct joiner {
     struct moe_pretokenizer *p;
     uint32_t i; /* the step */
     const char *text;
     bool at_start;
     uint64_t start, end; /* held back until the next part is known */
-    bool is_match;       /* of the last part held */
+    bool is_match;       /* the last part held is a match */
 };
 
 static int pass_on(struct joiner *j, struct moe_err *err)
@@ -256,7 +254,7 @@ static int run_split(struct moe_pretokenizer *p, uint32_t i, const char *text, u
             status = add_part(&j, start, end, true, err);
         done = end;
         from = end;
-        if (start == end && end < n) { /* an empty match: go on after the next character */
+        if (start == end && end < n) { /* an empty match: continue after the next character */
             int length;
             moe_utf8_decode((const uint8_t *)text + end, n - end, &length);
             from = end + (uint64_t)length;
@@ -307,7 +305,7 @@ static int run_prefix_space(struct moe_pretokenizer *p, uint32_t i, const char *
     return status;
 }
 
-/* What is of no script goes with what is before it; before the first script it is dropped, as in
+/* Characters without a script go with those before; before the first script they are dropped, as in
  * huggingface/tokenizers. */
 static int run_scripts(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                        bool at_start, struct moe_err *err)
@@ -386,14 +384,14 @@ int moe_pretokenize(struct moe_pretokenizer *p, const char *text, uint64_t n, bo
 
 /* ---- The byte alphabet of byte-level BPE ---- */
 
-/* Printable Latin-1 stands for itself, U+0100 and on for the other bytes in order: 0 to 32, 127 to
- * 160 and 173. */
+/* Printable Latin-1 characters are themselves, U+0100 and on the other bytes in order: 0 to 32, 127
+ * to 160 and 173. */
 static bool is_printable(uint32_t byte)
 {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
 
-/* The byte that a character stands for, or -1. */
+/* The byte of a character, or -1. */
 static int byte_of(uint32_t c)
 {
     if (c <= 255)
@@ -436,11 +434,11 @@ bool moe_alphabet_read(const char *text, uint64_t n, struct moe_buf *out)
 
 /*
  * Unicode 9.0's property Script, as the pre-tokenizer UnicodeScripts of huggingface/tokenizers has
- * it: hiragana and katakana count as Han, and so does U+30FC; the space and what Unicode 9.0 does
- * not know are of no script.
+ * it: hiragana and katakana count as Han, and so does U+30FC; the space and characters unknown to
+ * Unicode 9.0 have no script.
  */
 
-/* Where a run of characters of one script begins, and the script's number (0: none) in the lowest
+/* Starts of runs of characters of one script, with the script's number (0: none) in the lowest
  * byte; sorted. */
 static const uint32_t RUNS[] = {
     0x00000018, 0x00002000, 0x00002118, 0x0000413c, 0x00005b18, 0x0000613c, 0x00007b18, 0x0000aa3c,

@@ -1,4 +1,4 @@
-/* Tokenizers: opening, added tokens, spellings, ids to text. */
+/* Tokenizers: opening, checks, added tokens, spellings, unigram models, ids to text. */
 #include "text/tokenizer.h"
 
 #include <float.h>
@@ -228,7 +228,7 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err)
     if (n <= ids->room - ids->n)
         return MOE_OK;
     uint64_t room = ids->room ? 2 * ids->room : 32;
-    if (room - ids->n < n) /* what is reserved at once is taken exactly */
+    if (room - ids->n < n) /* reserves exactly what is asked for at once */
         room = ids->n + n;
     uint32_t *grown = realloc(ids->ids, room * sizeof *grown);
     if (!grown)
@@ -248,7 +248,7 @@ int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err)
 }
 
 /*
- * Added tokens: an index over their texts, and looking them up in a text.
+ * Added tokens: an index of their texts, and searching them in a text.
  */
 
 static int compare_added(const void *a, const void *b)
@@ -258,7 +258,7 @@ static int compare_added(const void *a, const void *b)
     return order ? order : (x->n > y->n) - (x->n < y->n);
 }
 
-/* Appends a token's text as the normalizer changes it. */
+/* Appends a token's text after normalization. */
 static int normalize_added(struct moe_tokenizer *tok, uint32_t id, struct moe_buf *scratch,
                            uint32_t *size, struct moe_err *err)
 {
@@ -311,7 +311,7 @@ static int index_added(struct moe_tokenizer *tok, bool normalized, struct moe_ad
     int status = added->tokens ? collect_added(tok, normalized, added, err) : MOE_ERR_MEMORY;
     if (status != MOE_OK)
         return status;
-    /* From here on the normalized texts stay at their addresses. */
+    /* From here on the normalized texts keep their addresses. */
     const uint8_t *text = tok->normalized.data;
     for (uint32_t i = 0; normalized && i < added->n; i++) {
         added->tokens[i].text = text;
@@ -336,7 +336,7 @@ int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err)
     return status == MOE_OK ? index_added(tok, true, &tok->added[1], err) : status;
 }
 
-/* Where tokens in [low, high), alike in `depth` bytes, have a byte of at least `byte` next. */
+/* The first token in [low, high), alike in `depth` bytes, whose next byte is at least `byte`. */
 static uint32_t narrow(const struct moe_added_token *tokens, uint32_t low, uint32_t high,
                        uint32_t depth, unsigned byte)
 {
@@ -371,7 +371,7 @@ const struct moe_added_token *moe_added_longest(const struct moe_tokenizer *tok,
 }
 
 /*
- * What a reader has filled, checked, and what follows from it.
+ * Checks what a reader has filled in, and derives the rest.
  */
 
 /* ---- Checks ---- */
@@ -410,7 +410,7 @@ static int check_tokens(const struct moe_tokenizer *tok, struct moe_err *err)
     return MOE_OK;
 }
 
-/* A merge whose result is not its two sides joined would change a text on its way back. */
+/* Refuses merges whose result is not their two sides joined: decoding would change the text. */
 static int check_merges(const struct moe_tokenizer *tok, struct moe_err *err)
 {
     for (uint32_t i = 0; i < tok->bpe.n_merges; i++) {
@@ -455,7 +455,7 @@ static void find_byte_ids(struct moe_tokenizer *tok)
     }
 }
 
-/* The meaning of a character model's tokens: U+2581 is a space, "<0xNN>" a byte. */
+/* Sets the meaning of a character model's tokens: U+2581 is a space, "<0xNN>" a byte. */
 static int spell_out(struct moe_tokenizer *tok, struct moe_err *err)
 {
     if (!moe_has_characters(tok))
@@ -504,8 +504,7 @@ static bool are_words_apart(const struct moe_tokenizer *tok)
     return true;
 }
 
-/* Chat checkpoints name the end of a turn as eos, but documents are separated by the end of text.
- */
+/* Finds the token that separates documents: chat checkpoints use eos for the end of a turn. */
 static uint32_t find_separator(const struct moe_tokenizer *tok)
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
@@ -551,17 +550,17 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 
 /*
  * GPTSAN's tokenizer (tanreinama's Japanese-BPEEncoder_V2): no merges and no scores. A token has
- * several spellings, and of those that stand at a place of the text the one with the smallest id is
- * taken, among equals the longest; words of up to three characters are looked at, but of those that
- * begin with "<" all, the longest first. What has no spelling is a symbol of some kind or its
- * bytes.
+ * several spellings; among those found at a place of the text the smallest id wins, among equals
+ * the longest. Words of up to three characters are considered, and all that begin with "<", the
+ * longest first. A character without a spelling becomes a symbol or its bytes.
  */
 
 enum { WORD_CHARACTERS = 3 };
 
 /* ---- Spellings ---- */
 
-/* The next spelling of a token's text, "A,B,C", at *at; false at the end. A comma alone is one. */
+/* Reads the next spelling of a token's text, "A,B,C", at *at; false at the end. A lone comma is a
+ * spelling. */
 static bool next_spelling(const uint8_t *text, uint32_t n, uint32_t *at, uint32_t *start,
                           uint32_t *size)
 {
@@ -610,7 +609,7 @@ static int byte_of(const uint8_t *text, uint32_t n)
     return byte < 256 ? byte : -1;
 }
 
-/* The emoji of a token "<|emojiN|>", or nothing: the normalizer's pairs know the way back. */
+/* The emoji of a token "<|emojiN|>", or nothing, from the normalizer's pairs. */
 static const char *emoji_of(const struct moe_tokenizer *tok, const uint8_t *text, uint32_t n)
 {
     const char *token, *emoji;
@@ -635,7 +634,7 @@ static void show(struct moe_tokenizer *tok, uint32_t id)
         moe_buf_append(&tok->shown, text, n);
         return;
     }
-    next_spelling(text, n, &at, &start, &size); /* the first */
+    next_spelling(text, n, &at, &start, &size); /* the first one */
     if (byte_of(text, size) >= 0) {
         moe_buf_u8(&tok->shown, (uint8_t)byte_of(text, size));
         return;
@@ -691,7 +690,7 @@ int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 
 /* ---- Encoding ---- */
 
-/* The token at the beginning of n > 0 bytes, and how many of them it takes. */
+/* Chooses the token at the beginning of n > 0 bytes, and how many of them it takes. */
 static uint32_t choose(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
                        uint64_t *taken)
 {
@@ -705,7 +704,7 @@ static uint32_t choose(const struct moe_tokenizer *tok, const uint8_t *text, uin
         if (node == 0)
             break;
         uint32_t token = moe_trie_token(&tok->spellings, node);
-        /* Of tags longer than two characters the longest counts, whatever its id. */
+        /* Among tags longer than two characters the longest wins, whatever its id. */
         if (token == MOE_TRIE_NONE || (token > best && !(tag && characters > 2)))
             continue;
         best = token;
@@ -714,7 +713,7 @@ static uint32_t choose(const struct moe_tokenizer *tok, const uint8_t *text, uin
     return best;
 }
 
-/* The token for a character without a spelling, or MOE_NO_TOKEN: its bytes stand for it. */
+/* The token for a character without a spelling; MOE_NO_TOKEN: encoded as bytes. */
 static const char *symbol_of(const uint8_t *text, int length)
 {
     uint32_t bytes = 0;
@@ -789,7 +788,7 @@ int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
     return status;
 }
 
-/* What is unknown, in one piece: a token after all, its bytes, or the unknown token. */
+/* Appends an unknown text in one piece: a token after all, its bytes, or the unknown token. */
 static int push_unknown(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
                         struct moe_ids *out, struct moe_err *err)
 {
@@ -820,7 +819,7 @@ int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scrat
             out->ids[out->n++] = place->token;
             continue;
         }
-        /* Unknown tokens in a row are one. */
+        /* Consecutive unknown tokens become one. */
         while (end < n && (scratch->places[end].token == MOE_UNIGRAM_UNKNOWN ||
                            scratch->places[end].token == tok->unk))
             end = scratch->places[end].other;
@@ -830,7 +829,7 @@ int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scrat
 }
 
 /*
- * Whole answers: what their tokens show in a row.
+ * Whole answers: decodes a sequence of tokens.
  */
 
 const uint8_t *moe_tokenizer_said(const struct moe_tokenizer *tok, uint32_t id, bool *first,
@@ -862,7 +861,7 @@ int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, u
                          struct moe_buf *out, struct moe_err *err)
 {
     bool first = true, in_bytes = false;
-    uint64_t last = out->size; /* where what a token shows begins, or that of bytes in a row */
+    uint64_t last = out->size; /* where the last token's text, or a run of bytes, begins */
     for (uint64_t i = 0; i < n && !out->failed; i++) {
         uint32_t n_bytes;
         const uint8_t *bytes = moe_tokenizer_said(tok, ids[i], &first, &n_bytes);
@@ -870,7 +869,7 @@ int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, u
             continue;
         uint64_t size = out->size - last;
         if (moe_tokenizer_repeats(tok, ids[i])) {
-            moe_buf_reserve(out, 3 * size); /* the text to be repeated lies in the buffer itself */
+            moe_buf_reserve(out, 3 * size); /* the repeated text lies in the buffer itself */
             for (int times = 0; times < 3 && !out->failed; times++)
                 moe_buf_append(out, out->data + last, size);
             last = out->size - size;

@@ -1,6 +1,6 @@
 /*
  * Text to ids. Added tokens are cut out, the text between them goes through the normalizer and the
- * pre-tokenizer, and every piece is merged. Bytes that are not UTF-8 are pieces of their own: the
+ * pre-tokenizer, and every piece is merged. Bytes that are not UTF-8 are separate pieces: the
  * normalizer and the patterns only get valid text.
  */
 #include <string.h>
@@ -10,21 +10,21 @@
 
 struct encoder {
     const struct moe_tokenizer *tok;
-    bool special;     /* special tokens count, outside of the words */
-    const char *text; /* the whole */
+    bool special;     /* special tokens count, outside of `words` */
+    const char *text; /* the whole text */
     const struct moe_span *words;
-    uint64_t n_words, next_word; /* next_word: the first that does not end before here */
+    uint64_t n_words, next_word; /* next_word: the first that does not end before this place */
     struct moe_ids *out;
-    uint64_t enough; /* ids in `out` with which `take` is called */
+    uint64_t enough; /* ids in `out` at which `take` is called */
     int (*take)(void *ctx, struct moe_ids *ids, struct moe_err *err);
     void *ctx;
-    struct moe_tokenizer_survey *survey; /* not NULL: nothing is merged, only measured */
+    struct moe_tokenizer_survey *survey; /* not NULL: pieces are only measured, not merged */
     struct moe_bpe_scratch scratch;
     struct moe_unigram_scratch places;
-    double score; /* of the piece, up to the word that is next */
+    double score; /* the piece's score up to its next word */
     struct moe_pretokenizer pre;
     struct moe_buf normal;
-    bool at_start; /* nothing of the text came before what is being encoded */
+    bool at_start; /* the text begins with what is being encoded */
 };
 
 /* ---- One piece ---- */
@@ -108,8 +108,8 @@ static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct 
     return status;
 }
 
-/* A character model's piece is usually a whole text. Cut into words, where that changes nothing, it
- * needs no large heap. */
+/* The length of a word. A character model's piece is usually a whole text; cut into words, where
+ * that changes nothing, it needs no large heap. */
 static uint64_t word_length(const char *text, uint64_t n)
 {
     const uint8_t *bytes = (const uint8_t *)text;
@@ -121,7 +121,7 @@ static uint64_t word_length(const char *text, uint64_t n)
     return at;
 }
 
-/* What has been pushed is final: hands it on where there is enough of it. */
+/* Passes on the final ids once there are enough. */
 static int pushed(struct encoder *e, struct moe_err *err)
 {
     uint64_t n = e->survey ? e->survey->least_ids : e->out->n;
@@ -138,7 +138,7 @@ static int push_id(struct encoder *e, uint32_t id, struct moe_err *err)
     return status == MOE_OK ? pushed(e, err) : status;
 }
 
-/* Of each piece that is merged there is one id at least. */
+/* Each merged piece has at least one id. */
 static void survey_piece(struct moe_tokenizer_survey *survey, uint64_t n)
 {
     survey->least_ids++;
@@ -170,7 +170,7 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
 
 /* ---- Added tokens ---- */
 
-/* Whether a token that is a single word may stand at [start, end) of the text. */
+/* Whether a single-word token may occupy [start, end) of the text. */
 static bool is_apart(const uint8_t *text, uint64_t start, uint64_t end, uint64_t n)
 {
     int length;
@@ -188,7 +188,7 @@ static int encode_normal(struct encoder *e, const char *text, uint64_t n, struct
     return status;
 }
 
-/* The text between added tokens: runs of valid UTF-8, and single bytes that are not. */
+/* Encodes the text between added tokens: runs of valid UTF-8, and single bytes that are not. */
 static int encode_raw(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
 {
     const uint8_t *bytes = (const uint8_t *)text;
@@ -212,7 +212,7 @@ static int encode_raw(struct encoder *e, const char *text, uint64_t n, struct mo
     return status;
 }
 
-/* How many of the n bytes at `at` of the whole text a special token may have. */
+/* How many of the n bytes at `at` in the whole text a special token may occupy. */
 static uint64_t special_room(struct encoder *e, uint64_t at, uint64_t n)
 {
     while (e->next_word < e->n_words && e->words[e->next_word].at + e->words[e->next_word].n <= at)
@@ -223,7 +223,7 @@ static uint64_t special_room(struct encoder *e, uint64_t at, uint64_t n)
     return until - at < n ? until - at : n;
 }
 
-/* Cuts added tokens out of a text (level 0: as it is, 1: normalized) and passes on the rest. */
+/* Cuts added tokens out of a text (level 0: as it is, 1: normalized) and encodes the rest. */
 static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
                      struct moe_err *err)
 {
@@ -238,7 +238,7 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
             at++;
             continue;
         }
-        /* Of a plain text a special token is passed over whole, with what else begins in it. */
+        /* In plain text a special token is skipped whole, including others that begin in it. */
         bool plain = !e->special;
         uint64_t room = level == 0 && !plain ? special_room(e, at, n - at) : n - at;
         const struct moe_added_token *token =
@@ -274,7 +274,7 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
     return status;
 }
 
-/* Text with no added token of level 0 in it, in which special tokens of level 1 count or do not. */
+/* Encodes text without added tokens of level 0; special tokens of level 1 count if `special`. */
 static int encode_part(struct encoder *e, const char *text, uint64_t n, bool special,
                        struct moe_err *err)
 {
@@ -289,7 +289,7 @@ static int encode_part(struct encoder *e, const char *text, uint64_t n, bool spe
     return status;
 }
 
-/* Whether a special token of level 1 would be found in the text. */
+/* Whether the text contains a special token of level 1. */
 static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *found,
                       struct moe_err *err)
 {
@@ -308,9 +308,10 @@ static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *fou
 }
 
 /*
- * Normalizing loses track of where words begin and end. So words are normalized with the text
- * around them, unless they hold a special token: then they are encoded apart. (A special token that
- * begins outside of words and ends inside is not found: templates do not end in half of one.)
+ * Encodes a run of text and words. Normalizing loses track of where words begin and end, so words
+ * are normalized with the text around them, unless they hold a special token: then they are encoded
+ * separately. (A special token that begins outside of words and ends inside is not found: templates
+ * do not end in half of one.)
  */
 static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
 {

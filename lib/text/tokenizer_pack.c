@@ -75,7 +75,7 @@ static void write_steps(const struct moe_steps *steps, struct moe_buf *out)
     }
 }
 
-/* Bytes of a score: floats do where all of them are. */
+/* Bytes of a score: floats if they hold all of them. */
 static uint32_t score_bytes(const struct moe_tokenizer *tok)
 {
     if (tok->model != MOE_TOKENIZER_UNIGRAM)
@@ -189,7 +189,7 @@ static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct h
          (!unigram && unknown)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the tokenizer has scores or fields that this program does not know");
-    /* Checked before anything is allocated by these counts. */
+    /* Checked before these counts are used to allocate. */
     uint64_t least = (uint64_t)h->n_tokens * (3 + (uint64_t)h->score_bytes) + h->text_bytes +
                      (uint64_t)h->n_merges * 12;
     if (c->failed || least > moe_cursor_left(c))

@@ -11,7 +11,7 @@
 struct moe_trie_node {
     uint32_t parent;
     uint32_t token; /* MOE_TRIE_NONE: no token ends here */
-    uint8_t byte;   /* that leads here from the parent */
+    uint8_t byte;   /* leads here from the parent */
 };
 
 static uint32_t hash_step(uint32_t node, uint8_t byte)
@@ -20,7 +20,7 @@ static uint32_t hash_step(uint32_t node, uint8_t byte)
     return (uint32_t)(key >> 32);
 }
 
-/* The slot of the step, empty where there is no such child. */
+/* The slot of the child, empty if there is none. */
 static uint32_t find_slot(const struct moe_trie *t, uint32_t node, uint8_t byte)
 {
     uint32_t at = hash_step(node, byte) & t->mask;
@@ -32,7 +32,7 @@ static uint32_t find_slot(const struct moe_trie *t, uint32_t node, uint8_t byte)
     return at;
 }
 
-/* Twice the room: as many nodes as fill the table by half. */
+/* Doubles the room: as many nodes as fill the table by half. */
 static int grow(struct moe_trie *t, struct moe_err *err)
 {
     uint64_t room = t->node_room ? 2 * (uint64_t)t->node_room : 256;
@@ -132,15 +132,15 @@ static int scratch_grow(struct moe_unigram_scratch *scratch, uint64_t n, struct 
     return scratch->places ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-/* A token that begins at `from` and would end at `to`: the first of equals stays. */
+/* Offers a token from `from` to `to`: the first of equals stays. */
 static void offer(struct moe_unigram_place *to, uint32_t from, uint32_t token, double score)
 {
     if (to->other == MOE_UNIGRAM_UNKNOWN || score > to->score)
         *to = (struct moe_unigram_place){score, from, token};
 }
 
-/* Offers every token that begins at `at`, the shortest first, and the character alone where it is
- * no token. */
+/* Offers every token that begins at `at`, the shortest first, and the character itself if it is not
+ * a token. */
 static void offer_all(const struct moe_unigram *u, struct moe_unigram_place *places,
                       const uint8_t *text, uint64_t n, uint64_t at, int length)
 {
@@ -161,7 +161,7 @@ static void offer_all(const struct moe_unigram *u, struct moe_unigram_place *pla
               u->unknown + score);
 }
 
-/* From the end back to the start: each place of the way gets what begins there. */
+/* Reverses the way: each of its places gets the token that begins there. */
 static void turn_round(struct moe_unigram_place *places, uint64_t n)
 {
     struct moe_unigram_place last = places[n];

@@ -1,6 +1,6 @@
 /*
- * Reading tokenizers as checkpoints bring them: Hugging Face's files, and GGUF's metadata. What is
- * read is a struct moe_tokenizer (text/tokenizer.h), complete and checked.
+ * Reads checkpoints' tokenizers: Hugging Face's files, and GGUF's metadata. The result is a struct
+ * moe_tokenizer (text/tokenizer.h), complete and checked.
  */
 #ifndef MOE_TEXT_VOCAB_H
 #define MOE_TEXT_VOCAB_H
@@ -9,20 +9,20 @@
 
 struct moe_gguf;
 
-/* From a Hugging Face directory: tokenizer.json and, optional, tokenizer_config.json (named tokens,
- * added ones, add_bos_token, add_prefix_space), added_tokens.json and
- * special_tokens_map.json; or, where there is no tokenizer.json, vocab.txt and emoji.json (GPTSAN).
- * A normalizer, pre-tokenizer, model or post-processor part that we do not implement is
+/* Reads a Hugging Face directory: tokenizer.json and, optional, tokenizer_config.json (named
+ * tokens, added ones, add_bos_token, add_prefix_space), added_tokens.json and
+ * special_tokens_map.json; or, without tokenizer.json, vocab.txt and emoji.json (GPTSAN). A
+ * normalizer, pre-tokenizer, model or post-processor part that we do not implement is
  * MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_hf(struct moe_tokenizer **out, const char *dir, struct moe_err *err);
-/* From a GGUF file's metadata: vocabularies with merges ("gpt2", "gemma4") and a pre-tokenizer that
- * we know by name, and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram
+/* Reads a GGUF file's metadata: vocabularies with merges ("gpt2", "gemma4") and a pre-tokenizer
+ * known by name, and SentencePiece's: "llama", whose scores become merges, and "t5", a unigram
  * model. The ids are those of the tokenizer.json that the file was converted from. Another kind or
  * pre-tokenizer is MOE_ERR_UNSUPPORTED and named. */
 int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,
                             struct moe_err *err);
 
-/* 256 tokens, one for each byte: of a model that nobody gave a tokenizer. */
+/* Makes 256 tokens, one for each byte, for a model without a tokenizer. */
 int moe_tokenizer_of_bytes(struct moe_tokenizer **out, struct moe_err *err);
 
 /* GPTSAN's vocab.txt and emoji.json, texts in memory; tokenizer_config.json may be NULL. */
@@ -32,8 +32,8 @@ int moe_tokenizer_parse_gptsan(struct moe_tokenizer **out, const char *vocab_nam
                                const struct moe_buf *config, struct moe_err *err);
 
 struct moe_hf_text {
-    const char *name; /* of the file, for error texts */
-    const void *data; /* NULL: there is no such file */
+    const char *name; /* the file's name, for error texts */
+    const void *data; /* NULL: no such file */
     uint64_t n;
 };
 struct moe_hf_texts {
@@ -42,7 +42,7 @@ struct moe_hf_texts {
 /* moe_tokenizer_read_hf over texts in memory; all but the first may be missing. */
 int moe_tokenizer_parse_hf_files(struct moe_tokenizer **out, const struct moe_hf_texts *texts,
                                  struct moe_err *err);
-/* The same of two of them; config may be NULL. */
+/* The same with two of them; config may be NULL. */
 int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const void *json,
                            uint64_t n, const char *config_name, const void *config,
                            uint64_t config_n, struct moe_err *err);

@@ -1,9 +1,9 @@
 /*
- * Reading a GGUF file's vocabulary: the tokenizer.ggml keys of the published GGUF specification, as
+ * Reads a GGUF file's vocabulary: the tokenizer.ggml keys of the published GGUF specification, as
  * llama.cpp's converters write them.
  *
- * The format holds less than tokenizer.json: normalizer and pre-tokenizer are a name, an added
- * token is either special or not. The rest is filled in from the families' tokenizer.json files.
+ * The format holds less than tokenizer.json: normalizer and pre-tokenizer are one name, an added
+ * token is either special or not. The families' tokenizer.json files supply the rest.
  */
 #include "text/vocab_gguf.h"
 
@@ -19,12 +19,12 @@
 
 #define KEY(name) "tokenizer.ggml." name
 
-/* Of tokens, in KEY("token_type"). */
+/* Token types in KEY("token_type"). */
 enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 struct reader {
     const struct moe_gguf *gguf;
-    const char *name; /* of the file, for error texts */
+    const char *name; /* the file's name, for error texts */
     struct moe_tokenizer *tok;
     struct moe_err *err;
 };
@@ -36,8 +36,8 @@ static int damaged(struct reader *r, const char *what)
 
 /* ---- Tokens ---- */
 
-/* The special tokens of Phi-3's family take the white space after them, except for the end of text;
- * GGUF cannot say so. */
+/* Special tokens of Phi-3's family take the white space after them, except the end of text; GGUF
+ * cannot say so. */
 static bool takes_white(const char *architecture, const struct moe_vocab_entry *e)
 {
     static const char end[] = "<|endoftext|>";
@@ -132,7 +132,7 @@ static int read_merges(struct reader *r)
     return status;
 }
 
-/* pre: what the pre-tokenizer is called where the file does not say. */
+/* pre: the pre-tokenizer's name if the file has none. */
 static int read_gpt2(struct reader *r, const char *pre)
 {
     bool prefix = false;
@@ -159,7 +159,7 @@ static int read_gpt2(struct reader *r, const char *pre)
 
 /* ---- SentencePiece vocabularies, with scores ---- */
 
-/* A score for each token; *out is for the caller to free. */
+/* Reads a score for each token; the caller frees *out. */
 static int read_scores(struct reader *r, float **out)
 {
     struct moe_gguf_array array = {0};
@@ -182,8 +182,8 @@ static int read_scores(struct reader *r, float **out)
     return status;
 }
 
-/* Spaces are U+2581; one is put before every text and, as in Llama's tokenizer.json files, after
- * every added token. */
+/* Replaces spaces by U+2581 and puts one before every text and, as in Llama's tokenizer.json files,
+ * after every added token. */
 static int add_space_steps(struct reader *r)
 {
     bool prefix = true;
@@ -220,7 +220,7 @@ static int read_llama(struct reader *r)
     free(scores);
     if (status != MOE_OK)
         return status;
-    /* SentencePiece's own ids, where a file names none. */
+    /* SentencePiece's own ids, if a file names none. */
     uint32_t *const ids[] = {&tok->unk, &tok->bos, &tok->eos};
     for (uint32_t i = 0; i < 3; i++)
         *ids[i] = i < tok->n_tokens && tok->token_flags[i] & MOE_TOKEN_SPECIAL ? i : MOE_NO_TOKEN;
@@ -230,7 +230,8 @@ static int read_llama(struct reader *r)
 
 /* ---- Unigram vocabularies (T5) ---- */
 
-/* What SentencePiece does to a text, as transformers' converter puts it into tokenizer.json. */
+/* Adds SentencePiece's changes to a text, as transformers' converter writes them to tokenizer.json.
+ */
 static int add_unigram_steps(struct reader *r)
 {
     struct moe_tokenizer *tok = r->tok;
@@ -269,7 +270,7 @@ static int add_unigram_steps(struct reader *r)
     return MOE_OK;
 }
 
-/* Tokens that are not ordinary ones have none of their own: converters write something. */
+/* Drops the scores of tokens that are not ordinary: converters write something. */
 static int keep_scores(struct reader *r, const float *scores)
 {
     struct moe_tokenizer *tok = r->tok;
@@ -304,7 +305,7 @@ static int read_t5(struct reader *r)
     free(scores);
     if (status != MOE_OK)
         return status;
-    /* T5's own ids, where a file names none. */
+    /* T5's own ids, if a file names none. */
     uint32_t *const ids[] = {&tok->pad, &tok->eos, &tok->unk}, last = tok->n_tokens - 1;
     for (uint32_t i = 0; i < 3; i++)
         *ids[i] = i <= last && tok->token_flags[i] & MOE_TOKEN_SPECIAL ? i : MOE_NO_TOKEN;
@@ -380,10 +381,10 @@ int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *g
 }
 
 /*
- * GGUF names a vocabulary's pre-tokenizer and leaves its steps to the reader. Here are the steps of
- * the models' tokenizer.json files, with the normalizer, which the name implies too. Names are
- * those of llama.cpp's vocabulary reader (src/llama-vocab.cpp, read in version 0.3.36 of
- * llama-cpp-python), which quotes the patterns.
+ * Pre-tokenizers by name. GGUF names a vocabulary's pre-tokenizer and leaves its steps to the
+ * reader: here are the steps of the models' tokenizer.json files, with the normalizer, which the
+ * name implies too. Names are those of llama.cpp's vocabulary reader (src/llama-vocab.cpp, read in
+ * version 0.3.36 of llama-cpp-python), which quotes the patterns.
  */
 
 /* The patterns of OpenAI's cl100k and o200k, and their relatives. */
@@ -393,7 +394,7 @@ int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *g
 #define WHITE "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-/* The letters that DeepSeek's first tokenizers list. */
+/* Letters listed by DeepSeek's first tokenizers. */
 #define CASED                                                                                      \
     "A-Za-z\\u00b5\\u00c0-\\u00d6\\u00d8-\\u00f6\\u00f8-\\u01ba\\u01bc-\\u01bf"                    \
     "\\u01c4-\\u0293\\u0295-\\u02af\\u0370-\\u0373\\u0376\\u0377\\u037b-\\u037d"                   \
@@ -460,13 +461,13 @@ int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *g
 #define YOUTU_SCRIPTS                                                                              \
     "[\\uac00-\\ud7a3\\u3131-\\u318e]+|[\\uff01\\u2026\\u201c\\u201d\\u2018\\u2019\\u2014\\uff1a"  \
     "\\uff1b\\uff0c\\u3001-\\u303f\\ufe30-\\ufe4f]+|[\\u3105-\\u312f]+|" CHINESE_AND_KANA
-/* Digits by threes from the right. */
+/* Digits by threes, counted from the right. */
 #define THREES "\\d{1,3}(?=(?:\\d{3})*\\b)"
 #define THREES_OF_NUMBERS "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))"
 #define LINES "[^\\n]+|[\\n]+"
 
 enum { WHOLE = MOE_TOKENIZER_IGNORE_MERGES, BOS = MOE_TOKENIZER_ADDS_BOS };
-/* What the pieces are made of, beside the patterns. */
+/* The units of pieces, beside the patterns. */
 enum kind {
     BYTES,     /* bytes */
     NFC_BYTES, /* bytes, of a text brought to NFC */
@@ -542,7 +543,7 @@ static const struct pre PRES[] = {
     {"afmoe ", BYTES, 0, {THREES_OF_NUMBERS, ASIAN, DEEPSEEK3}},
     {"gemma4 ", SPACED, BOS, {LINES}},
     {"sarvam-moe granite-embed-multi-311m ", SPACED, 0, {LINES}},
-    /* As llama.cpp does where its converter knew no name. */
+    /* As in llama.cpp if its converter knew no name. */
     {"default ",
      BYTES,
      0,
@@ -608,7 +609,7 @@ static int higher_first(uint32_t a, uint32_t b)
     return (a < b) - (a > b);
 }
 
-/* The best score first, then the longest left side, then the order of the ids. */
+/* Orders by the best score, then the longest left side, then the ids. */
 static int compare(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
@@ -652,7 +653,8 @@ static void add_splits(const struct moe_tokenizer *tok, uint32_t id, float score
     }
 }
 
-/* Some converters write one score for all: there the order of the ids is that of the scores. */
+/* Whether all scores are equal, as some converters write: then the order of the ids replaces them.
+ */
 static bool all_alike(const struct moe_tokenizer *tok, const float *scores)
 {
     uint32_t first = MOE_NO_TOKEN;

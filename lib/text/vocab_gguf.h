@@ -1,5 +1,5 @@
 /*
- * Reading a GGUF file's vocabulary: what the file itself does not say.
+ * A GGUF file's vocabulary: the parts that the file only names or implies.
  */
 #ifndef MOE_TEXT_VOCAB_GGUF_H
 #define MOE_TEXT_VOCAB_GGUF_H
@@ -12,9 +12,9 @@
 int moe_gguf_pre_tokenizer(struct moe_tokenizer *tok, const char *file, const char *pre,
                            struct moe_err *err);
 
-/* Fills the merges of a vocabulary that has scores instead, one per token (SentencePiece): every
- * pair of tokens that makes a token, the best score first. Scores are finite; the tokens are stored
- * already. */
+/* Derives the merges of a vocabulary that has one score per token instead (SentencePiece): every
+ * pair of tokens that makes a token, the best score first. Scores are finite; the tokens are
+ * already stored. */
 int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file, const float *scores,
                              struct moe_err *err);
 

@@ -1,6 +1,6 @@
 /*
- * Reading GPTSAN's tokenizer: vocab.txt, a line of spellings for each token, and emoji.json, which
- * kind of emoji a character is. What is done to a text before, is in the normalizer's steps.
+ * Reads GPTSAN's tokenizer: vocab.txt, a line of spellings for each token, and emoji.json, the
+ * kinds of emoji. The normalizer's steps clean the text first.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #define NUMBER "(0|[1-9]\\d*|[1-9]\\d{0,2}(,\\d{3})+)*"
 #define IN(unit) "(" NUMBER unit ")*"
 
-/* What cleaning replaces, in this order. */
+/* Replacements by cleaning, in this order. */
 static const char *const CLEANED[][2] = {
     {"(https?|ftp)(://[-_.!~*'()a-zA-Z0-9;/?:@&=+$,%#]+)", "<URL>"},
     {"[A-Za-z0-9._+]*@[-_0-9A-Za-z]+(\\.[A-Za-z]+)*", "<EMAIL>"},
@@ -37,7 +37,7 @@ static const char *const CLEANED[][2] = {
      "\u5343\u4e07\u30e6\u30fc\u30ed|\u30e6\u30fc\u30ed)+(\\(\u7a0e\u8fbc\\)|\\(\u7a0e\u629c\\)|\\+"
      "tax)*",
      "<PRICE>"},
-    /* Lines and blocks to draw with: a run is one. */
+    /* Lines and blocks to draw with: a run counts once. */
     {"([\u2500-\u2580\u2581-\u2587\u2588\u2589-\u258f\u2590-\u259f]|<BLOCK>)+", "<BLOCK>"},
 };
 
@@ -48,7 +48,7 @@ static void add_replace(struct moe_tokenizer *tok, uint8_t kind, const char *fro
     moe_buf_text(&step->other, to);
 }
 
-/* Pairs of texts, members of an object, in its order. */
+/* Reads pairs of texts, members of an object, in order. */
 static int read_pairs(struct moe_hf_reader *r, const json_t *root, const char *key,
                       struct moe_buf *out)
 {
@@ -97,7 +97,7 @@ static uint64_t line_bytes(const char *text, uint64_t n, uint64_t *next)
     return size;
 }
 
-/* A special token named in the configuration, or its usual name. */
+/* Reads a special token named in the configuration, or its usual name. */
 static int special_name(struct moe_hf_reader *r, const json_t *config, const char *key,
                         const char **name)
 {

@@ -1,5 +1,5 @@
 /*
- * Reading Hugging Face's tokenizer.json and the files beside it.
+ * Reads Hugging Face's tokenizer.json and the files beside it.
  */
 #include "text/vocab_hf.h"
 
@@ -17,8 +17,8 @@ enum { FILE_BYTES_MAX = 256 << 20 };
 
 /* ---- tokenizer_config.json ---- */
 
-/* A token named in the configuration, as a text or as {"content": text}; *id stays as it was when
- * none is named. */
+/* Finds a token named in the configuration, as a text or as {"content": text}; keeps *id if none is
+ * named. */
 static int named_token(struct moe_hf_reader *r, const char *key, uint32_t *id)
 {
     const json_t *value = moe_hf_named(r, key);
@@ -33,7 +33,7 @@ static int named_token(struct moe_hf_reader *r, const char *key, uint32_t *id)
     return MOE_OK;
 }
 
-/* A token of the post-processor's. */
+/* Finds a token of the post-processor. */
 static int added_token(struct moe_hf_reader *r, const char *text, uint32_t *id)
 {
     int64_t found = moe_tokenizer_find(r->tok, text);
@@ -92,7 +92,7 @@ static int read_root(struct moe_hf_reader *r, const json_t *root)
     return status == MOE_OK ? moe_hf_read_model(r, root) : status;
 }
 
-/* The files beside tokenizer.json. */
+/* Parses the files beside tokenizer.json. */
 static int parse_others(struct moe_hf_reader *r, const struct moe_hf_texts *texts)
 {
     const struct {
@@ -161,7 +161,7 @@ int moe_tokenizer_parse_hf(struct moe_tokenizer **out, const char *name, const v
     return moe_tokenizer_parse_hf_files(out, &texts, err);
 }
 
-/* The files of a directory; those from CONFIG on it may lack. */
+/* A directory's files; those from CONFIG on may be missing. */
 enum { WORDS, EMOJI, CONFIG, ADDED, SPECIAL_MAP, N_FILES };
 
 static int read_files(const char *dir, const char *const names[N_FILES], char *paths[N_FILES],
@@ -354,7 +354,7 @@ static int read_tokens(struct moe_hf_reader *r, json_t *vocab, json_t *listed)
 
 /* ---- Merges ---- */
 
-/* Merge "a b" or ["a", "b"]. */
+/* Reads merge "a b" or ["a", "b"]. */
 static bool read_merge(struct moe_hf_reader *r, const json_t *merge, struct moe_buf *scratch,
                        struct moe_bpe_merge *out)
 {
@@ -423,8 +423,8 @@ static int read_model_flags(struct moe_hf_reader *r, const json_t *model)
 
 /* ---- Unigram: a vocabulary of texts and scores in the order of their ids ---- */
 
-/* The vocabulary as BPE models have it, from text to id; of a text that comes twice the last id.
- * *least is the least score. */
+/* Turns the list into BPE's form, from text to id; for a text that occurs twice, the last id.
+ * *least: the least score. */
 static int number_texts(struct moe_hf_reader *r, const json_t *list, json_t *vocab, double *least)
 {
     int status = vocab ? MOE_OK : moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
@@ -517,11 +517,10 @@ int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root)
 }
 
 /*
- * Added tokens that stand beside tokenizer.json: in tokenizer_config.json's added_tokens_decoder,
- * or where there is none in added_tokens.json; and tokens that the configuration names (its
- * eos_token and the like) though nothing lists them. They join the file's own as transformers'
- * class TokenizersBackend has them join: by text; what is listed anew has the newer flags; what has
- * no id gets the next.
+ * Added tokens beside tokenizer.json: in tokenizer_config.json's added_tokens_decoder or, without
+ * it, in added_tokens.json; and tokens that the configuration names (its eos_token and the like)
+ * though nothing lists them. They join the file's own as in transformers' class TokenizersBackend:
+ * by text; a repeated one gets the newer flags; one without an id gets the next.
  */
 
 struct joined {
@@ -529,7 +528,7 @@ struct joined {
     const json_t *vocab;
     json_t *list;    /* added tokens, objects as in tokenizer.json */
     json_t *by_text; /* the same objects */
-    uint8_t *used;   /* of ids below n_used */
+    uint8_t *used;   /* [ids below n_used] */
     json_int_t n_used, next;
 };
 
@@ -580,7 +579,7 @@ static int mark_used(struct joined *j, json_int_t id)
     return MOE_OK;
 }
 
-/* The id of a token that is not listed yet: the vocabulary's, the one given, the next. */
+/* Chooses the id of a token not yet listed: the vocabulary's, the given one, or the next. */
 static int choose_id(struct joined *j, const char *text, json_int_t given, json_int_t *id)
 {
     const json_t *known = json_object_get(j->vocab, text);
@@ -603,8 +602,8 @@ static int choose_id(struct joined *j, const char *text, json_int_t given, json_
 
 /* ---- Tokens ---- */
 
-/* Adds a token, or gives the one of its text new flags. flags: an object with them, or NULL: those
- * of a special token, or (plain) of another. */
+/* Adds a token, or gives the listed one new flags. flags: an object with them, or NULL: those of a
+ * special token, or (plain) of another. */
 static int join(struct joined *j, const char *text, json_int_t given, const json_t *flags,
                 bool special)
 {
@@ -647,7 +646,8 @@ static int compare(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* added_tokens_decoder, {"ID": token}, or added_tokens.json, {"text": ID}, in the order of ids. */
+/* Collects added_tokens_decoder, {"ID": token}, or added_tokens.json, {"text": ID}, in the order of
+ * ids. */
 static int collect(struct joined *j, json_t *object, bool by_id, struct numbered *out)
 {
     const char *key;
@@ -683,7 +683,8 @@ static int join_listed(struct joined *j)
     int status = tokens ? collect(j, object, by_id, tokens) : MOE_ERR_MEMORY;
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         const char *text = tokens[i].text;
-        /* What tokenizer.json itself lists counts more than the older added_tokens.json. */
+        /* Tokens listed in tokenizer.json itself take precedence over the older added_tokens.json.
+         */
         if (by_id || !json_object_get(j->by_text, text))
             status = join(j, text, tokens[i].id, tokens[i].flags, is_named(j->r, text));
     }
@@ -736,7 +737,7 @@ static int joined_begin(struct joined *j, json_t *vocab, const json_t *added)
         status = mark_used(j, id);
         if (status == MOE_OK && id >= j->next)
             j->next = id + 1;
-        /* Where memory is short json_copy leaves members out. */
+        /* If memory is short json_copy leaves members out. */
         bool whole = token && json_object_size(token) == json_object_size(listed);
         if (!token || json_array_append_new(j->list, token) != 0 || !whole ||
             (text && json_object_set(j->by_text, text, token) != 0))
@@ -771,9 +772,9 @@ int moe_hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, jso
  * tokenizer.json: normalizer, decoder and post-processor.
  */
 
-enum { NESTING_MAX = 4 /* of Sequence in Sequence */ };
+enum { NESTING_MAX = 4 /* for Sequence in Sequence */ };
 
-/* Calls fn for the part itself or, where it is a Sequence, for its members under `key`. */
+/* Calls fn for the part itself or, if it is a Sequence, for its members under `key`. */
 static int for_each_part(struct moe_hf_reader *r, const json_t *part, const char *key, int depth,
                          int (*fn)(struct moe_hf_reader *r, const json_t *part))
 {
@@ -800,8 +801,8 @@ static int set_text(struct moe_hf_reader *r, struct moe_buf *to, const json_t *v
     return to->failed ? moe_fail(r->err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }
 
-/* Of an expression "X{2,}" for one character X without a meaning of its own the bytes of X, else
- * 0. Converted SentencePiece models have no other. */
+/* For an expression "X{2,}" with one ordinary character X: the bytes of X, else 0. Converted
+ * SentencePiece models have no other. */
 static size_t repeated_bytes(const json_t *expression)
 {
     static const char twice[] = "{2,}";
@@ -847,7 +848,7 @@ static int read_strip(struct moe_hf_reader *r, const json_t *part)
     return status;
 }
 
-/* The value of a character of base64, or -1. */
+/* The value of a base64 character, or -1. */
 static int base64_value(char c)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -949,7 +950,7 @@ static bool has_text(const json_t *object, const char *key, const char *want)
     return text && strcmp(text, want) == 0;
 }
 
-/* What a decoder drops of an answer's beginning. */
+/* Reads what a decoder drops from an answer's beginning. */
 static int read_drops(struct moe_hf_reader *r, const json_t *part)
 {
     bool add_prefix_space = true;
@@ -971,7 +972,7 @@ static int read_drops(struct moe_hf_reader *r, const json_t *part)
     return status;
 }
 
-/* The model's kind fixes what a token means: the decoder only has to agree. */
+/* Checks that the decoder agrees with the model's kind, which fixes what tokens mean. */
 static int check_decoder(struct moe_hf_reader *r, const json_t *part)
 {
     bool known;
@@ -988,7 +989,7 @@ static int check_decoder(struct moe_hf_reader *r, const json_t *part)
     return known ? read_drops(r, part) : moe_hf_unsupported(r, "decoder", moe_hf_type(part));
 }
 
-/* RobertaProcessing and BertProcessing: [text, id] of the first and the last token. */
+/* Reads the first and last token, [text, id], of RobertaProcessing and BertProcessing. */
 static int read_pair(struct moe_hf_reader *r, const json_t *part)
 {
     const char *first = json_string_value(json_array_get(json_object_get(part, "cls"), 0));
@@ -1002,7 +1003,7 @@ static int read_pair(struct moe_hf_reader *r, const json_t *part)
     return MOE_OK;
 }
 
-/* The token of a template's name: the file's list says which, where it is another. */
+/* The token of a template's name; the file's list may name another. */
 static int template_token(struct moe_hf_reader *r, const json_t *part, const char *id,
                           const char **token)
 {
@@ -1021,7 +1022,7 @@ static int read_template(struct moe_hf_reader *r, const json_t *part)
     const json_t *single = json_object_get(part, "single");
     if (!json_is_array(single))
         return moe_hf_damaged(r, "TemplateProcessing has no 'single'");
-    const char **added = &r->prefix; /* what comes next is this */
+    const char **added = &r->prefix; /* the next one read */
     for (size_t i = 0; i < json_array_size(single); i++) {
         const json_t *item = json_array_get(single, i);
         const json_t *special = json_object_get(item, "SpecialToken");
@@ -1052,7 +1053,7 @@ static int read_post_processor(struct moe_hf_reader *r, const json_t *part)
 
 /* ---- All of them ---- */
 
-/* Whether what stands first after the normalizer need not have stood first before, which is what
+/* Whether a piece that is first after the normalizer may not have been first before, which is what
  * "first" means. */
 static bool loses_its_beginning(const struct moe_tokenizer *tok)
 {
@@ -1092,11 +1093,12 @@ int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root)
 }
 
 /*
- * tokenizer.json: the pre-tokenizer. What is no step of its own is a split at a pattern.
+ * tokenizer.json: the pre-tokenizer. A part that is not a step of ours becomes a split at a
+ * pattern.
  */
 
-/* Punctuation as the crate unicode_categories knows it (Unicode 8.0, and two of its own): what is
- * younger is none. */
+/* Punctuation as the crate unicode_categories knows it (Unicode 8.0, and two of its own), without
+ * younger characters. */
 #define YOUNG                                                                                      \
     "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}\\x{2e43}-\\x{2e4f}"               \
     "\\x{2e52}-\\x{2e5d}\\x{10ead}\\x{10f55}-\\x{10f59}\\x{10f86}-\\x{10f89}"                      \
@@ -1113,12 +1115,12 @@ static int add_split(struct moe_hf_reader *r, const char *pattern, uint8_t behav
                : moe_hf_too_many(r);
 }
 
-/* Names of enum moe_split_behavior. */
+/* Reads a name of enum moe_split_behavior. */
 static int read_behavior(struct moe_hf_reader *r, const json_t *part, uint8_t *out)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
-    const char *behavior = "Isolated"; /* what Punctuation's is unless it says */
+    const char *behavior = "Isolated"; /* Punctuation's default */
     int status = moe_hf_text(r, part, "behavior", &behavior);
     for (uint8_t i = 0; i < sizeof names / sizeof *names && status == MOE_OK; i++) {
         *out = i;
@@ -1173,7 +1175,7 @@ static int read_white_space(struct moe_hf_reader *r, const json_t *part)
     return add_split(r, "\\s", MOE_SPLIT_REMOVED, 0);
 }
 
-/* Runs of characters of words, and of others that are no white space. */
+/* Splits into runs of word characters, and of others that are not white space. */
 static int read_words(struct moe_hf_reader *r, const json_t *part)
 {
     return add_split(r, "[\\w\\u200c\\u200d]+|[^\\w\\s\\u200c\\u200d]+", MOE_SPLIT_REMOVED,
@@ -1197,7 +1199,7 @@ static int read_delimiter(struct moe_hf_reader *r, const json_t *part)
 
 static int read_fixed_length(struct moe_hf_reader *r, const json_t *part)
 {
-    enum { LENGTH_MAX = 65535 /* of a repeat */ };
+    enum { LENGTH_MAX = 65535 /* in a repeat */ };
     uint32_t length = 5;
     char pattern[32];
     int status = moe_json_get_u32(r->name, part, "length", LENGTH_MAX, false, &length, r->err);
@@ -1218,7 +1220,7 @@ static int read_byte_level(struct moe_hf_reader *r, const json_t *part)
     bool add_prefix_space = true, use_regex = true;
     struct moe_step *step;
     int status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
-    if (status == MOE_OK && part == r->only && r->config) /* as GPT-2's classes have it */
+    if (status == MOE_OK && part == r->only && r->config) /* as in GPT-2's classes */
         status = moe_json_get_bool(r->config_name, r->config, "add_prefix_space", false,
                                    &add_prefix_space, r->err);
     if (status == MOE_OK)

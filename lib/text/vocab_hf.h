@@ -1,8 +1,8 @@
 /*
- * Reading tokenizer.json: shared by the readers of its parts.
+ * tokenizer.json: shared by the readers of its parts.
  *
- * Every part is either implemented or refused by name: a tokenizer that is nearly right gives wrong
- * answers that nobody can trace.
+ * Every part is either implemented or refused by name: a nearly right tokenizer gives wrong answers
+ * that nobody can trace.
  */
 #ifndef MOE_TEXT_VOCAB_HF_H
 #define MOE_TEXT_VOCAB_HF_H
@@ -15,19 +15,19 @@
 #include "text/vocab.h"
 
 struct moe_hf_reader {
-    const char *name; /* of the file, for error texts */
-    /* The files beside it, each NULL where there is none: tokenizer_config.json, added_tokens.json,
+    const char *name; /* the file's name, for error texts */
+    /* The files beside it, NULL if missing: tokenizer_config.json, added_tokens.json,
      * special_tokens_map.json. */
     json_t *config, *added, *special_map;
     const char *config_name, *added_name;
-    const json_t *only; /* the pre-tokenizer, where it is no Sequence */
+    const json_t *only; /* the pre-tokenizer, unless it is a Sequence */
     struct moe_tokenizer *tok;
     struct moe_err *err;
     bool byte_level;    /* the pre-tokenizer maps bytes to characters */
-    bool spelled;       /* ... and more of it follows */
+    bool spelled;       /* ... and more steps follow */
     const char *prefix; /* the token that the post-processor puts first, or NULL */
     const char *suffix; /* ... and last */
-    uint32_t drops;     /* what the decoder leaves out: of enum moe_tokenizer_flag */
+    uint32_t drops;     /* what the decoder leaves out (enum moe_tokenizer_flag) */
 };
 
 /* "NAME: WHAT 'WHICH' is not implemented"; which may be NULL. */
@@ -48,7 +48,7 @@ static inline bool moe_hf_absent(const json_t *value)
     return !value || json_is_null(value);
 }
 
-/* An optional member; *out stays as it was where there is none. */
+/* Reads an optional member; keeps *out if it is missing. */
 static inline int moe_hf_bool(struct moe_hf_reader *r, const json_t *object, const char *key,
                               bool *out)
 {
@@ -85,17 +85,18 @@ static inline int moe_hf_add_step(struct moe_hf_reader *r, struct moe_steps *ste
     return *out ? MOE_OK : moe_hf_too_many(r);
 }
 
-/* One part of the pre-tokenizer, no Sequence. */
+/* Reads one part of the pre-tokenizer, not a Sequence. */
 int moe_hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part);
-/* Normalizer, pre-tokenizer, decoder and post-processor of the file, in this order. */
+/* Reads normalizer, pre-tokenizer, decoder and post-processor of the file, in this order. */
 int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root);
-/* The list of added tokens (which may be NULL), with those that only the files beside it have; ids
- * of both are checked. *out is for the caller to json_decref. */
+/* Joins the list of added tokens (may be NULL) with those that only the files beside it have;
+ * checks all ids. The caller releases *out with json_decref. */
 int moe_hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, json_t **out);
-/* What the configuration has under this key, or (where it lists no added tokens)
+/* The configuration's value for this key or (if it lists no added tokens) that of
  * special_tokens_map.json. */
 const json_t *moe_hf_named(const struct moe_hf_reader *r, const char *key);
-/* Vocabulary, added tokens and merges; after the steps, which say how tokens are spelled. */
+/* Reads vocabulary, added tokens and merges; call after the steps, which say how tokens are
+ * spelled. */
 int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root);
 
 #endif

@@ -1,4 +1,4 @@
-/* Vocabularies as they are read. */
+/* Stores vocabularies as readers find them. */
 #include "text/vocab_store.h"
 
 #include <math.h>
@@ -64,7 +64,7 @@ double moe_vocab_score(double score)
 {
     enum { DIGITS_MIN = 15, DIGITS_MAX = 17 };
     char text[32];
-    /* As it stands in files: in as few digits as it can be told by. */
+    /* As files write it: with the fewest digits that identify it. */
     for (int n = DIGITS_MIN; n <= DIGITS_MAX; n++) {
         snprintf(text, sizeof text, "%.*e", n - 1, fabs(score));
         if (strtod(text, NULL) == fabs(score))
