@@ -102,9 +102,7 @@ static int open_named(struct moe_outfile *out, mode_t mode, struct moe_err *err)
 static int open_beside(struct moe_outfile *out, struct moe_err *err)
 {
     struct stat st;
-    int status = moe_path_follow(&out->target, out->path, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_path_follow(&out->target, out->path, err));
     bool replaces = stat(out->target, &st) == 0;
     /* A private file is replaced by one that is private from the start; a new one follows the
      * umask. */
@@ -159,10 +157,9 @@ int moe_outfile_continue(struct moe_outfile *out, const char *path, struct moe_e
 int moe_outfile_try(const char *path, struct moe_err *err)
 {
     struct moe_outfile out;
-    int status = moe_outfile_open(&out, path, err);
-    if (status == MOE_OK)
-        moe_outfile_abort(&out);
-    return status;
+    MOE_TRY(moe_outfile_open(&out, path, err));
+    moe_outfile_abort(&out);
+    return MOE_OK;
 }
 
 /* ---- Pipes, devices, and what is open already ---- */
@@ -328,16 +325,14 @@ static int give_name(struct moe_outfile *out, struct moe_err *err)
 
 int moe_outfile_publish(struct moe_outfile *out, struct moe_err *err)
 {
-    int status = moe_outfile_sync(out, err);
-    if (status != MOE_OK || out->in_place)
-        return status;
+    MOE_TRY(moe_outfile_sync(out, err));
+    if (out->in_place)
+        return MOE_OK;
     take_after(out->fd, out->target);
     if (out->nameless)
-        status = give_name(out, err);
-    if (status == MOE_OK && rename(out->temporary, out->target) != 0)
-        status = fail_errno(err, out->path, "cannot put the finished file in place");
-    if (status != MOE_OK)
-        return status;
+        MOE_TRY(give_name(out, err));
+    if (rename(out->temporary, out->target) != 0)
+        return fail_errno(err, out->path, "cannot put the finished file in place");
     out->in_place = true;
     sync_directory_of(out->target);
     return MOE_OK;
@@ -370,9 +365,7 @@ int moe_outfile_end(struct moe_outfile *out, int status, struct moe_err *err)
 int moe_file_write_all(const char *path, const void *data, uint64_t n_bytes, struct moe_err *err)
 {
     struct moe_outfile out;
-    int status = moe_outfile_open_text(&out, path, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_outfile_open_text(&out, path, err));
     return moe_outfile_end(&out, moe_outfile_write(&out, data, n_bytes, 0, err), err);
 }
 

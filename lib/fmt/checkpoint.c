@@ -53,10 +53,9 @@ static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
     close(fd);
     if (!moe_gguf_is(ck->path))
         return fail_not_checkpoint(ck->path, err);
-    int status = moe_gguf_open(&ck->gguf, ck->path, err);
-    if (status == MOE_OK)
-        ck->files = moe_gguf_files(ck->gguf);
-    return status;
+    MOE_TRY(moe_gguf_open(&ck->gguf, ck->path, err));
+    ck->files = moe_gguf_files(ck->gguf);
+    return MOE_OK;
 }
 
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err)
@@ -164,9 +163,9 @@ static int refuse_type(const struct moe_checkpoint *ck, const struct moe_tensor 
 int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_dims,
                        const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
 {
-    int status = get_shaped(ck, name, n_dims, dims, out, err);
-    if (status != MOE_OK || (*out)->dtype != MOE_DTYPE_OTHER)
-        return status;
+    MOE_TRY(get_shaped(ck, name, n_dims, dims, out, err));
+    if ((*out)->dtype != MOE_DTYPE_OTHER)
+        return MOE_OK;
     if (moe_tensor_is_fp8(entry_of(*out)))
         return moe_tensor_pairs_refuse_fp8(ck->files, entry_of(*out), err);
     if (entry_of(*out)->pair == MOE_PAIR_INT4)
@@ -212,9 +211,7 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err)
 {
     const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
-    int status = check_range(ck, t, "blocks", first, n, type ? t->n_items / type->items : 0, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_range(ck, t, "blocks", first, n, type ? t->n_items / type->items : 0, err));
     if (entry_of(t)->pair != MOE_PAIR_NONE)
         return moe_tensor_pairs_read(ck->files, entry_of(t), first, n, out, err);
     const struct moe_tensor_file *file = file_of(ck, t->file);
@@ -229,18 +226,17 @@ int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct mo
     const struct moe_tensor_file *file = file_of(ck, t->file);
     uint64_t size = number_bytes(t);
     uint8_t raw[STEP * sizeof(int64_t)];
-    int status = MOE_OK;
-    for (uint64_t done = 0, some; done < n && status == MOE_OK; done += some) {
+    for (uint64_t done = 0, some; done < n; done += some) {
         some = n - done < STEP ? n - done : STEP;
-        status = moe_file_pread(file->fd, file->path, raw, some * size,
-                                t->offset + (first + done) * size, err);
-        for (uint64_t i = 0; i < some && status == MOE_OK; i++) {
+        MOE_TRY(moe_file_pread(file->fd, file->path, raw, some * size,
+                               t->offset + (first + done) * size, err));
+        for (uint64_t i = 0; i < some; i++) {
             int64_t number =
                 size == 4 ? (int32_t)moe_get_u32(raw + 4 * i) : (int64_t)moe_get_u64(raw + 8 * i);
             out[done + i] = number < 0 || number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
         }
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Reads items [from, from + n) of one block. */
@@ -249,12 +245,10 @@ static int read_part(const struct moe_checkpoint *ck, const struct moe_tensor *t
 {
     uint8_t raw[MOE_GGML_MAX_BLOCK_BYTES];
     float values[MOE_GGML_MAX_ITEMS];
-    int status = moe_checkpoint_read_blocks(ck, t, block, 1, raw, err);
-    if (status == MOE_OK) {
-        moe_ggml_decode(moe_dtype_block(t->dtype), raw, 1, values);
-        memcpy(out, values + from, n * sizeof *out);
-    }
-    return status;
+    MOE_TRY(moe_checkpoint_read_blocks(ck, t, block, 1, raw, err));
+    moe_ggml_decode(moe_dtype_block(t->dtype), raw, 1, values);
+    memcpy(out, values + from, n * sizeof *out);
+    return MOE_OK;
 }
 
 int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor *t, uint64_t first,
@@ -413,13 +407,12 @@ static int read_map(struct opening *o, struct index *index,
                     uint64_t *n, struct moe_err *err)
 {
     struct moe_json_scan *s = &index->scan;
-    int status = MOE_OK;
     if (moe_json_scan_peek(s) != MOE_JSON_OBJECT) {
         moe_json_scan_skip(s);
         return s->status;
     }
     moe_json_scan_enter(s);
-    for (; status == MOE_OK && moe_json_scan_next(s, &index->name); (*n)++) {
+    for (; moe_json_scan_next(s, &index->name); (*n)++) {
         bool is_text = moe_json_scan_peek(s) == MOE_JSON_TEXT;
         if (is_text)
             moe_json_scan_text(s, &index->shard);
@@ -428,9 +421,9 @@ static int read_map(struct opening *o, struct index *index,
         if (!is_text || strlen((const char *)index->shard.data) != index->shard.size)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.120s': a file name was expected",
                             index->path, (const char *)index->name.data);
-        status = take(o, index, err);
+        MOE_TRY(take(o, index, err));
     }
-    return status == MOE_OK ? s->status : status;
+    return s->status;
 }
 
 /* Reads the index and calls `take` for every member of its map. */
@@ -441,29 +434,26 @@ static int read_index(struct opening *o, struct index *index,
     struct moe_json_scan *s = &index->scan;
     uint64_t n = 0;
     bool has_map = false;
-    int status = MOE_OK;
     moe_json_scan_begin(s, index->path, index->text.data, index->text.size, true, err);
     if (moe_json_scan_peek(s) == MOE_JSON_OBJECT) {
         moe_json_scan_enter(s);
-        while (status == MOE_OK && moe_json_scan_next(s, &index->name)) {
+        while (moe_json_scan_next(s, &index->name)) {
             bool is_map = strcmp((const char *)index->name.data, "weight_map") == 0;
             if (is_map && has_map)
                 moe_json_scan_fail(s, "duplicate key 'weight_map'");
             has_map |= is_map;
             if (is_map)
-                status = read_map(o, index, take, &n, err);
+                MOE_TRY(read_map(o, index, take, &n, err));
             else
                 moe_json_scan_skip(s);
         }
-    } else {
+    } else
         moe_json_scan_skip(s);
-    }
-    if (status == MOE_OK)
-        status = moe_json_scan_end(s);
-    if (status == MOE_OK && n == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object",
-                          index->path);
-    return status;
+    MOE_TRY(moe_json_scan_end(s));
+    if (n == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object",
+                        index->path);
+    return MOE_OK;
 }
 
 /* Checks that every tensor is where the map says, and that the map has every tensor. */
@@ -471,11 +461,14 @@ static int check_map(struct opening *o, struct index *index, struct moe_err *err
 {
     uint64_t n = o->to->list.n;
     index->in_map = moe_alloc(n, sizeof *index->in_map, err);
-    int status = index->in_map ? read_index(o, index, check_entry, err) : MOE_ERR_MEMORY;
-    for (uint64_t i = 0; i < n && status == MOE_OK; i++)
+    if (!index->in_map)
+        return MOE_ERR_MEMORY;
+    MOE_TRY(read_index(o, index, check_entry, err));
+    for (uint64_t i = 0; i < n; i++) {
         if (!index->in_map[i])
-            status = fail_misplaced(o, index, &o->to->list.items[i].tensor, "nothing of it", err);
-    return status;
+            return fail_misplaced(o, index, &o->to->list.items[i].tensor, "nothing of it", err);
+    }
+    return MOE_OK;
 }
 
 static int open_sharded(struct opening *o, struct moe_err *err)

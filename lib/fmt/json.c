@@ -219,9 +219,9 @@ int moe_json_get_u32(const char *name, const struct json_t *object, const char *
                      bool required, uint32_t *out, struct moe_err *err)
 {
     const json_t *value;
-    int status = find_member(name, object, key, required, &value, err);
-    if (status != MOE_OK || !value)
-        return status;
+    MOE_TRY(find_member(name, object, key, required, &value, err));
+    if (!value)
+        return MOE_OK;
     if (!json_is_number(value))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a whole number was expected", name,
                         key, type_name(value));
@@ -240,9 +240,9 @@ int moe_json_get_double(const char *name, const struct json_t *object, const cha
                         bool required, double *out, struct moe_err *err)
 {
     const json_t *value;
-    int status = find_member(name, object, key, required, &value, err);
-    if (status != MOE_OK || !value)
-        return status;
+    MOE_TRY(find_member(name, object, key, required, &value, err));
+    if (!value)
+        return MOE_OK;
     if (!json_is_number(value))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a number was expected", name, key,
                         type_name(value));
@@ -254,9 +254,9 @@ int moe_json_get_bool(const char *name, const struct json_t *object, const char 
                       bool *out, struct moe_err *err)
 {
     const json_t *value;
-    int status = find_member(name, object, key, required, &value, err);
-    if (status != MOE_OK || !value)
-        return status;
+    MOE_TRY(find_member(name, object, key, required, &value, err));
+    if (!value)
+        return MOE_OK;
     if (!json_is_boolean(value))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, true or false was expected", name,
                         key, type_name(value));
@@ -268,9 +268,9 @@ int moe_json_get_text(const char *name, const struct json_t *object, const char 
                       const char **out, struct moe_err *err)
 {
     const json_t *value;
-    int status = find_member(name, object, key, required, &value, err);
-    if (status != MOE_OK || !value)
-        return status;
+    MOE_TRY(find_member(name, object, key, required, &value, err));
+    if (!value)
+        return MOE_OK;
     if (!json_is_string(value))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is %s, a text was expected", name, key,
                         type_name(value));

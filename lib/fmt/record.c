@@ -200,16 +200,16 @@ int moe_record_read(const struct moe_record_format *format, void *whole, const c
                     struct moe_err *err)
 {
     struct moe_yaml *doc;
-    int status = moe_yaml_read(&doc, path, format->max_bytes, err);
-    return status == MOE_OK ? read_document(format, whole, doc, err) : status;
+    MOE_TRY(moe_yaml_read(&doc, path, format->max_bytes, err));
+    return read_document(format, whole, doc, err);
 }
 
 int moe_record_parse(const struct moe_record_format *format, void *whole, const char *name,
                      const void *text, uint64_t n, struct moe_err *err)
 {
     struct moe_yaml *doc;
-    int status = moe_yaml_parse(&doc, name, text, n, err);
-    return status == MOE_OK ? read_document(format, whole, doc, err) : status;
+    MOE_TRY(moe_yaml_parse(&doc, name, text, n, err));
+    return read_document(format, whole, doc, err);
 }
 
 /* ---- Writing ---- */

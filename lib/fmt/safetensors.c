@@ -146,9 +146,8 @@ static int read_members(struct moe_json_scan *s, struct moe_tensor_entry *item,
     static const char *const names[] = {"dtype", "shape", "data_offsets"};
     enum { N_NAMES = sizeof names / sizeof names[0] };
     bool seen[N_NAMES] = {false};
-    int status = MOE_OK;
     moe_json_scan_enter(s);
-    while (status == MOE_OK && moe_json_scan_next(s, key)) {
+    while (moe_json_scan_next(s, key)) {
         int i = 0;
         while (i < N_NAMES && strcmp((const char *)key->data, names[i]) != 0)
             i++;
@@ -159,11 +158,11 @@ static int read_members(struct moe_json_scan *s, struct moe_tensor_entry *item,
         if (i == N_NAMES || moe_json_scan_peek(s) == MOE_JSON_NULL)
             moe_json_scan_skip(s);
         else
-            status = i == 0   ? read_dtype(s, item, d, err)
-                     : i == 1 ? read_shape(s, &item->tensor, d, err)
-                              : read_offsets(s, d, err);
+            MOE_TRY(i == 0   ? read_dtype(s, item, d, err)
+                    : i == 1 ? read_shape(s, &item->tensor, d, err)
+                             : read_offsets(s, d, err));
     }
-    return status == MOE_OK ? s->status : status;
+    return s->status;
 }
 
 /* ---- The header ---- */

@@ -281,13 +281,13 @@ static int read_scales(const struct moe_tensor_files *files, const struct moe_te
     const struct moe_tensor_file *file = &files->files[entry->scales_file];
     uint8_t raw[MAX_SCALES * sizeof(float)];
     uint64_t size = type ? type->bytes : 1;
-    int status = moe_file_pread(file->fd, file->path, raw, n * size,
-                                entry->scales_offset + first * size, err);
-    if (status == MOE_OK && type)
+    MOE_TRY(moe_file_pread(file->fd, file->path, raw, n * size, entry->scales_offset + first * size,
+                           err));
+    if (type)
         moe_ggml_decode(type, raw, n, out);
-    for (uint64_t i = 0; i < n && status == MOE_OK && !type; i++)
+    for (uint64_t i = 0; i < n && !type; i++)
         out[i] = raw[i] == 0xff ? NAN : ldexpf(1, raw[i] - 127);
-    return status;
+    return MOE_OK;
 }
 
 static int read_scaled(const struct moe_tensor_files *files, const struct moe_tensor_entry *entry,
@@ -354,9 +354,8 @@ int moe_tensor_pairs_join(struct moe_tensor_list *list, const char *dir, struct 
     bool has_fp8 = false;
     for (uint64_t i = 0; i < list->n; i++)
         has_fp8 |= moe_tensor_is_fp8(&list->items[i]);
-    int status = has_fp8 ? read_blocks(&blocks, dir, err) : MOE_OK;
-    if (status != MOE_OK)
-        return status;
+    if (has_fp8)
+        MOE_TRY(read_blocks(&blocks, dir, err));
     bool *dropped = moe_alloc(list->n, sizeof *dropped, err);
     if (!dropped)
         return MOE_ERR_MEMORY;

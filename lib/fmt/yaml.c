@@ -168,9 +168,7 @@ static int read_value(struct reader *r, const yaml_event_t *event, int depth,
         return MOE_ERR_MEMORY;
     node->line = (uint32_t)event->start_mark.line + 1;
     node->column = (uint32_t)event->start_mark.column + 1;
-    int status = refuse_decorations(r, node, event);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(refuse_decorations(r, node, event));
     switch (event->type) {
     case YAML_SCALAR_EVENT:
         return set_scalar(r, node, event);
@@ -540,11 +538,11 @@ int moe_yaml_get_list_of(struct moe_yaml *doc, struct moe_yaml_node *map, const 
                          uint64_t n, struct moe_yaml_node **out, struct moe_err *err)
 {
     uint64_t found = 0;
-    int status = moe_yaml_get_list(doc, map, key, true, out, &found, err);
-    if (status == MOE_OK && found != n)
-        status = moe_yaml_fail(doc, *out, err, "'%s' must have %" PRIu64 " items, not %" PRIu64,
-                               key, n, found);
-    return status;
+    MOE_TRY(moe_yaml_get_list(doc, map, key, true, out, &found, err));
+    if (found != n)
+        return moe_yaml_fail(doc, *out, err, "'%s' must have %" PRIu64 " items, not %" PRIu64, key,
+                             n, found);
+    return MOE_OK;
 }
 
 int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_t max, bool rising,
@@ -565,14 +563,12 @@ int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_
 int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,
                           struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (struct moe_yaml_node *m = moe_yaml_members(list); m && status == MOE_OK;
-         m = m->next, out++) {
-        status = moe_yaml_item_double(doc, m, out, err);
-        if (status == MOE_OK && *out < min)
-            status = moe_yaml_fail(doc, m, err, "'%s' must be at least %g", list->key, min);
+    for (struct moe_yaml_node *m = moe_yaml_members(list); m; m = m->next, out++) {
+        MOE_TRY(moe_yaml_item_double(doc, m, out, err));
+        if (*out < min)
+            return moe_yaml_fail(doc, m, err, "'%s' must be at least %g", list->key, min);
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t version,
@@ -580,17 +576,16 @@ int moe_yaml_check_format(struct moe_yaml *doc, const char *format, uint32_t ver
 {
     const char *found = NULL;
     uint64_t number = 0;
-    int status = moe_yaml_get_text(doc, doc->root, "format", true, &found, err);
-    if (status == MOE_OK && strcmp(found, format) != 0)
-        status = moe_yaml_fail(doc, doc->root->first, err, "format is '%.40s', expected '%s'",
-                               found, format);
-    if (status == MOE_OK)
-        status = moe_yaml_get_u64(doc, doc->root, "version", UINT32_MAX, true, &number, err);
-    if (status == MOE_OK && number != version)
-        status = moe_fail(err, MOE_ERR_VERSION,
-                          "%s: %s version %" PRIu64 ", this program reads version %" PRIu32,
-                          doc->name, format, number, version);
-    return status;
+    MOE_TRY(moe_yaml_get_text(doc, doc->root, "format", true, &found, err));
+    if (strcmp(found, format) != 0)
+        return moe_yaml_fail(doc, doc->root->first, err, "format is '%.40s', expected '%s'", found,
+                             format);
+    MOE_TRY(moe_yaml_get_u64(doc, doc->root, "version", UINT32_MAX, true, &number, err));
+    if (number != version)
+        return moe_fail(err, MOE_ERR_VERSION,
+                        "%s: %s version %" PRIu64 ", this program reads version %" PRIu32,
+                        doc->name, format, number, version);
+    return MOE_OK;
 }
 
 bool moe_yaml_file_is(const char *path, const char *format)
@@ -611,14 +606,12 @@ bool moe_yaml_file_is(const char *path, const char *format)
 
 static int check_known(struct moe_yaml *doc, const struct moe_yaml_node *node, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (const struct moe_yaml_node *m = moe_yaml_members(node); m && status == MOE_OK;
-         m = m->next) {
+    for (const struct moe_yaml_node *m = moe_yaml_members(node); m; m = m->next) {
         if (m->key && !m->known)
             return moe_yaml_fail(doc, m, err, "unknown key '%.200s'", m->key);
-        status = check_known(doc, m, err);
+        MOE_TRY(check_known(doc, m, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_yaml_check_known(struct moe_yaml *doc, struct moe_err *err)

@@ -1,4 +1,4 @@
-/* The automaton. */
+/* Builds a grammar's states, checks them, and runs them byte by byte (automaton_internal.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 /* ---- Lists that grow ---- */
 
-/* Room for one more item; false, with g->status set, where there is none. */
+/* Makes room for one more item; false, with g->status set, without memory. */
 static bool grow(struct moe_grammar *g, void **items, uint32_t n, uint32_t *room, size_t bytes,
                  uint32_t most)
 {
@@ -107,7 +107,7 @@ uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint3
 
 /* ---- Bytes and characters ---- */
 
-/* A state that reads a byte of the set. */
+/* Adds a state that reads a byte of the set. */
 static void add_set(struct moe_grammar *g, const struct byte_set *set)
 {
     uint32_t i = g->n_sets;
@@ -141,12 +141,12 @@ static int by_low(const void *a, const void *b)
     return (x->low > y->low) - (x->low < y->low);
 }
 
-/* Characters that UTF-8 writes with so many bytes, and whose bytes but the last few differ in one
- * place: a range of first bytes, then ranges of the following. */
+/* Alternatives over characters of equal length in UTF-8 that share all bytes but the last few: each
+ * is a range of first bytes, then ranges of the following. */
 struct alternatives {
     struct moe_grammar *g;
-    uint32_t split; /* the last one's, still without a second way; 0: there is none */
-    uint32_t first; /* jump to the end of each alternative: a chain through their `a` */
+    uint32_t split; /* the last alternative's split, still without its second way; 0: none */
+    uint32_t first; /* jumps to the end of each alternative: a chain through their `a` */
     bool any;
 };
 
@@ -168,14 +168,14 @@ static void end_alternatives(struct alternatives *a)
     struct moe_grammar *g = a->g;
     if (g->status != MOE_OK)
         return;
-    g->states[a->split].kind = STATE_JUMP; /* the last has no other way */
+    g->states[a->split].kind = STATE_JUMP; /* the last one has no other way */
     for (uint32_t at = a->first, next; at != UINT32_MAX; at = next) {
         next = g->states[at].a;
         g->states[at].a = g->n_states;
     }
 }
 
-/* The characters low..high, all of `length` bytes and beyond ASCII. */
+/* Adds the characters low..high, all of `length` bytes and beyond ASCII. */
 static void add_sequences(struct alternatives *a, uint32_t low, uint32_t high, int length)
 {
     /* Cut where the lower bytes do not take all their values. */
@@ -202,7 +202,7 @@ static void add_sequences(struct alternatives *a, uint32_t low, uint32_t high, i
         add_bytes(a->g, 0x80 | (low >> 6 * i & 0x3f), 0x80 | (high >> 6 * i & 0x3f));
 }
 
-/* The characters low..high, cut where UTF-8 has other lengths; surrogates are none. */
+/* Adds the characters low..high, cut where UTF-8's length changes, without surrogates. */
 static void add_range(struct alternatives *a, struct byte_set *ascii, uint32_t low, uint32_t high)
 {
     static const struct {
@@ -224,7 +224,7 @@ void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, 
 {
     struct alternatives a = {.g = g, .first = UINT32_MAX};
     struct byte_set ascii = {{0}};
-    uint32_t next = 0, first = g->n_states; /* the first character that is not looked at yet */
+    uint32_t next = 0, first = g->n_states; /* the first character not yet covered */
     if (n > 1)
         qsort(ranges, n, sizeof *ranges, by_low);
     for (uint32_t i = 0; i < n; i++) {
@@ -239,7 +239,7 @@ void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, 
     }
     if (negated && next <= 0x10ffff)
         add_range(&a, &ascii, next, 0x10ffff);
-    if (!a.any) { /* one byte, or (an empty set) no character */
+    if (!a.any) { /* one byte or, for an empty set, no character */
         g->n_states = g->status == MOE_OK ? first : g->n_states;
         add_set(g, &ascii);
         return;
@@ -272,13 +272,13 @@ uint64_t moe_grammar_bytes(const struct moe_grammar *g)
                      g->sets_room * sizeof *g->sets + g->rules_room * sizeof *g->rules +
                      g->n_slots * sizeof *g->rule_slots;
     for (uint32_t i = 0; i < g->n_rules; i++)
-        bytes += strlen(g->rules[i].name) + 32; /* and what malloc adds */
+        bytes += strlen(g->rules[i].name) + 32; /* plus malloc's overhead */
     return bytes;
 }
 
 /* ---- The automaton ---- */
 
-/* A state with the stack of calls below it; 0: there is none, the answer ends with the rule. */
+/* A state with the stack of calls below it; 0: the bottom, where the answer ends with the rule. */
 struct node {
     uint32_t state, below;
 };
@@ -291,17 +291,17 @@ struct place {
 struct automaton {
     const struct moe_grammar *g;
     struct node *nodes;    /* [MAX_NODES]; 0 is none */
-    uint32_t *stamps;      /* [MAX_NODES]: the visit that saw the node last */
+    uint32_t *stamps;      /* [MAX_NODES]: the last visit that saw the node */
     uint32_t *slots;       /* [2 * MAX_NODES]: by the node's hash */
     struct place *places;  /* [max_places]; 0 is dead */
     uint32_t *place_slots; /* [2 * max_places], rounded up to a power of two */
     uint32_t *steps;       /* [max_places][n_classes]; PLACE_UNKNOWN */
     uint32_t *items;       /* [MAX_ITEMS]: nodes of the places */
-    uint32_t *stack;       /* [MAX_NODES]: nodes to look at */
+    uint32_t *stack;       /* [MAX_NODES]: nodes to visit */
     uint32_t n_nodes, n_places, n_items, n_stack, max_places, place_mask, visit;
     uint64_t visits;  /* left */
-    bool ends;        /* of the place that is found */
-    uint32_t n_found; /* its nodes, behind `items` */
+    bool ends;        /* of the place being found */
+    uint32_t n_found; /* its nodes, after `items` */
     int status;
     void *block;
 };
@@ -391,7 +391,7 @@ static uint32_t hash_pair(uint32_t x, uint32_t y)
     return (uint32_t)(key >> 40) ^ (uint32_t)(key >> 20);
 }
 
-/* The node of a state on a stack; 0 where there is no room. */
+/* The node of a state on a stack; 0 if there is no room. */
 static uint32_t node_of(struct automaton *a, uint32_t state, uint32_t below)
 {
     uint32_t at = hash_pair(state, below) & (2 * MAX_NODES - 1);
@@ -419,7 +419,7 @@ static uint32_t after_jumps(const struct moe_grammar *g, uint32_t state)
     return state;
 }
 
-/* To be looked at: a state on a stack. */
+/* Queues a state on a stack for a visit. */
 static void visit_state(struct automaton *a, uint32_t state, uint32_t below)
 {
     uint32_t node = node_of(a, after_jumps(a->g, state), below);
@@ -434,8 +434,8 @@ static void visit_state(struct automaton *a, uint32_t state, uint32_t below)
     a->stack[a->n_stack++] = node;
 }
 
-/* A call with nothing behind it leaves nothing on the stack: rules that end with themselves do not
- * make it grow. */
+/* Visits a call. If nothing follows it, it leaves nothing on the stack: rules that end with
+ * themselves do not make it grow. */
 static void look_at_call(struct automaton *a, uint32_t rule, uint32_t behind, uint32_t below)
 {
     behind = after_jumps(a->g, behind);
@@ -472,7 +472,7 @@ static void look_at_all(struct automaton *a)
                 a->items[a->n_items + a->n_found++] = at;
             break;
         case STATE_JUMP:
-            break; /* none is looked at */
+            break; /* none is visited */
         }
     }
     a->n_stack = 0;
@@ -497,7 +497,7 @@ static int ascending(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* The place whose nodes lie behind `items`. */
+/* Finds or adds the place whose nodes lie after `items`. */
 static int end_place(struct automaton *a, uint32_t *place)
 {
     if (a->status != MOE_OK)
@@ -551,10 +551,9 @@ int automaton_step(struct automaton *a, uint32_t from, uint8_t byte, uint32_t *p
             visit_state(a, n.state + 1, n.below);
         look_at_all(a);
     }
-    int status = end_place(a, place);
-    if (status == MOE_OK)
-        *step = *place;
-    return status;
+    MOE_TRY(end_place(a, place));
+    *step = *place;
+    return MOE_OK;
 }
 
 bool automaton_ends(const struct automaton *a, uint32_t place)
@@ -574,8 +573,8 @@ uint32_t automaton_n_places(const struct automaton *a)
 
 /* ---- Forgetting ---- */
 
-/* Of the nodes those that the place stands on move to the front, in their order: what lies below a
- * node has a smaller number. The scratch stack holds where they went. */
+/* Moves the nodes that the place uses to the front, in order: the node below another has a smaller
+ * number. The scratch stack maps old numbers to new ones. */
 int automaton_keep(struct automaton *a, uint32_t *place)
 {
     struct place kept = a->places[*place];
@@ -600,17 +599,18 @@ int automaton_keep(struct automaton *a, uint32_t *place)
     return end_place(a, place);
 }
 
-/* A grammar once all is read: what is missing, what would never end, which bytes are alike. */
+/* Checks a grammar after reading: missing rules, rules that would never end; finds classes of
+ * bytes. */
 
-enum { MAX_STEPS = 50 << 20 }; /* of looking at states */
+enum { MAX_STEPS = 50 << 20 }; /* visits of states */
 
-/* ---- What can be reached without reading ---- */
+/* ---- States reached without reading ---- */
 
 struct reach {
     const struct moe_grammar *g;
-    const bool *nullable; /* by rule: it may be empty */
-    uint32_t *stamp;      /* by state: the visit that saw it last */
-    uint32_t *stack;      /* states to look at */
+    const bool *nullable; /* by rule: whether it can be empty */
+    uint32_t *stamp;      /* by state: the last visit that saw it */
+    uint32_t *stack;      /* states to visit */
     uint32_t visit, n_stack;
     uint64_t steps;
 };
@@ -630,7 +630,7 @@ static void begin_visit(struct reach *r, uint32_t rule)
     reach_state(r, r->g->rules[rule].start);
 }
 
-/* The next state that calls or ends, from where the visit began; NULL: none is left. */
+/* The next state that calls or ends, from where the visit began; NULL: none left. */
 static const struct state *next_reached(struct reach *r)
 {
     while (r->n_stack > 0) {
@@ -669,7 +669,7 @@ static int too_much(const char *name, struct moe_err *err)
                     name);
 }
 
-/* Both ways in turn, so that long chains of rules do not take a round for each. */
+/* Goes in both directions in turn, so that long chains of rules do not need a round each. */
 static int find_nullable(struct reach *r, bool *nullable, const char *name, struct moe_err *err)
 {
     uint32_t n = r->g->n_rules;
@@ -694,7 +694,7 @@ struct edge {
     uint32_t from, to;
 };
 
-/* The calls that rules may begin with, counted in n_left by who is called. */
+/* Lists the calls that rules may begin with, counted in n_left by the rule called. */
 static struct edge *left_edges(struct reach *r, uint32_t *n_edges, uint32_t *n_left,
                                struct moe_err *err)
 {
@@ -724,13 +724,13 @@ static struct edge *left_edges(struct reach *r, uint32_t *n_edges, uint32_t *n_l
     return edges ? edges : moe_alloc(1, sizeof *edges, err);
 }
 
-/* A rule that begins, perhaps by way of others, with itself; UINT32_MAX: none does. Takes away,
- * again and again, rules that none begins with; then each that is left has one before it. */
+/* Finds a rule that begins, perhaps through others, with itself; UINT32_MAX: none. Repeatedly
+ * removes rules that no other begins with; each remaining rule then has one before it. */
 static uint32_t find_recursion(uint32_t n_rules, const struct edge *edges, uint32_t n_edges,
                                uint32_t *n_left, uint32_t *begins, uint32_t *queue)
 {
     uint32_t n_queue = 0;
-    for (uint32_t i = 0, at = 0; i < n_rules; i++) { /* edges lie in the order of `from` */
+    for (uint32_t i = 0, at = 0; i < n_rules; i++) { /* edges are ordered by `from` */
         begins[i] = at;
         while (at < n_edges && edges[at].from == i)
             at++;
@@ -794,7 +794,7 @@ static int check_rules(const struct moe_grammar *g, const char *name, struct moe
 
 /* ---- Jumps ---- */
 
-/* Those that lead to jumps lead where these do. Backwards they go to splits alone (gbnf.c). */
+/* Lets jumps to jumps lead where these do. Backward jumps only lead to splits (gbnf.c). */
 static void shorten_jumps(struct moe_grammar *g)
 {
     for (uint32_t i = g->n_states; i-- > 0;) {
@@ -806,7 +806,7 @@ static void shorten_jumps(struct moe_grammar *g)
 
 /* ---- Classes of bytes ---- */
 
-/* Each set cuts the classes that it has a part of in two. */
+/* Splits each class that a set covers only partly. */
 static void find_classes(struct moe_grammar *g)
 {
     g->n_classes = 1;

@@ -1,7 +1,7 @@
 /*
- * Machine: a grammar as what runs it. Each rule is a piece of a list of states, which read bytes,
- * split, jump, call a rule or end theirs; the one after a state is the next in the list. Characters
- * are their UTF-8, so that a token may end within one.
+ * Machine: a grammar in the form that runs. Each rule is a piece of a list of states, which read
+ * bytes, split, jump, call a rule or end theirs; a state is followed by the next in the list.
+ * Characters are their UTF-8, so that a token may end within one.
  */
 #ifndef MOE_GRAMMAR_AUTOMATON_INTERNAL_H
 #define MOE_GRAMMAR_AUTOMATON_INTERNAL_H
@@ -14,9 +14,9 @@
 
 enum state_kind {
     STATE_BYTES, /* reads a byte of set a */
-    STATE_SPLIT, /* goes on at a and at b */
-    STATE_JUMP,  /* goes on at a */
-    STATE_CALL,  /* rule a, then goes on */
+    STATE_SPLIT, /* continues at a and at b */
+    STATE_JUMP,  /* continues at a */
+    STATE_CALL,  /* calls rule a, then continues */
     STATE_END,   /* the rule ends */
 };
 
@@ -45,22 +45,22 @@ struct moe_grammar {
     uint32_t n_sets, sets_room;
     struct rule *rules;
     uint32_t n_rules, rules_room;
-    uint32_t *rule_slots; /* by the names' hash: rule + 1; 0: empty */
+    uint32_t *rule_slots; /* by hash of the names: rule + 1; 0: empty */
     uint32_t n_slots;
     uint32_t root;
-    /* Bytes that no state tells apart are one class. */
+    /* Bytes that no state distinguishes form one class. */
     uint8_t class_of[256], byte_of[256];
     uint32_t n_classes;
     int status; /* the first failure of adding; MOE_OK: none */
 };
 
-/* Adding never fails at once: `status` says afterwards whether all was added. */
+/* Adding never fails at once: `status` tells afterwards whether everything was added. */
 
-/* A state at the end of the list; returns its number. */
+/* Appends a state; returns its number. */
 uint32_t machine_add(struct moe_grammar *g, enum state_kind kind, uint32_t a, uint32_t b);
-/* Copies the states from `first` up to `end` to the end, with jumps among them. */
+/* Appends a copy of the states from `first` up to `end`, with jumps among them. */
 void machine_copy(struct moe_grammar *g, uint32_t first, uint32_t end);
-/* The rule of that name, noted as used at line and column where it is new. */
+/* The rule of that name; a new one is noted as used at line and column. */
 uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint32_t line,
                       uint32_t column);
 
@@ -68,12 +68,12 @@ uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint3
 struct range {
     uint32_t low, high;
 };
-/* States that read one character of `ranges`, in any order. None at all is no character. */
+/* Adds states that read one character of `ranges`, given in any order; an empty set reads none. */
 void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, bool negated);
 void machine_add_character(struct moe_grammar *g, uint32_t c);
 
-/* Once all is added: finds the root and the classes; refuses rules that are missing and left
- * recursion. `name` begins the sentences. */
+/* Ends adding: finds the root and the classes; refuses missing rules and left recursion. `name`
+ * begins the sentences. */
 int machine_finish(struct moe_grammar *g, const char *name, struct moe_err *err);
 
 static inline bool set_has(const struct byte_set *s, uint32_t byte)
@@ -82,56 +82,56 @@ static inline bool set_has(const struct byte_set *s, uint32_t byte)
 }
 
 /*
- * Automaton: where an answer may be in a grammar, byte by byte. A place is the set of stacks of
- * calls that its bytes so far may have led to; places and the steps between them are made when they
- * are first wanted, and kept until they take too much memory. Then all but one are forgotten.
- * Belongs to one thread at a time.
+ * Automaton: tracks an answer in a grammar, byte by byte. A place is the set of stacks of calls
+ * that its bytes so far may have led to. Places and the steps between them are made on demand and
+ * kept until they take too much memory; then all but one are forgotten. Used by one thread at a
+ * time.
  */
 
 enum {
     PLACE_DEAD = 0, /* no answer begins so */
     PLACE_UNKNOWN = UINT32_MAX,
-    MAX_NODES = 1 << 15,      /* of all stacks; 24 bytes each */
-    MAX_ITEMS = 1 << 16,      /* of all places: stacks; 4 bytes each */
-    MAX_STEP_BYTES = 1 << 19, /* of the table of steps */
+    MAX_NODES = 1 << 15,      /* in all stacks; 24 bytes each */
+    MAX_ITEMS = 1 << 16,      /* in all places: stacks; 4 bytes each */
+    MAX_STEP_BYTES = 1 << 19, /* of the step table */
     MAX_STACKS = 4096,        /* of a place */
     MAX_VISITS = 4 << 20,     /* of states, for one mask */
 };
 
 struct automaton;
 
-/* At the grammar's beginning; borrows it. */
+/* Starts at the grammar's beginning; borrows it. */
 int automaton_new(struct automaton **out, const struct moe_grammar *g, struct moe_err *err);
 void automaton_free(struct automaton *a);
-uint64_t automaton_bytes(void); /* that one takes at most */
+uint64_t automaton_bytes(void); /* its upper bound */
 
-/* The place where an answer begins. As the following: MOE_ERR_LIMIT where no room is left, or too
- * much was looked at since automaton_budget. */
+/* The place where an answer begins. Like the following: MOE_ERR_LIMIT when there is no room, or
+ * after too many visits since automaton_budget. */
 int automaton_start(struct automaton *a, uint32_t *place);
-/* Where a byte leads from a place; PLACE_DEAD: nowhere. */
+/* The place that a byte leads to; PLACE_DEAD: none. */
 int automaton_step(struct automaton *a, uint32_t from, uint8_t byte, uint32_t *place);
-/* Begins another piece of work, with as many visits as there may be. */
+/* Begins another piece of work with a full budget of visits. */
 void automaton_budget(struct automaton *a);
-/* Whether that is what there was too little of. */
+/* Whether the budget ran out. */
 bool automaton_is_spent(const struct automaton *a);
-/* Forgets all places but this, which gets another number. */
+/* Forgets all places but this one, which gets a new number. */
 int automaton_keep(struct automaton *a, uint32_t *place);
 
 /* Whether the answer may end here, and whether a byte can follow. */
 bool automaton_ends(const struct automaton *a, uint32_t place);
 bool automaton_goes_on(const struct automaton *a, uint32_t place);
-/* Numbers of places are below. */
+/* Numbers of places lie below this. */
 uint32_t automaton_n_places(const struct automaton *a);
 
 /*
  * Masks: which tokens may come next at a place of the automaton. Kept by place, the latest that fit
- * into what memory there is.
+ * into their memory.
  */
 
 struct mask {
-    uint64_t *bits;     /* of ids, as many as there are logits */
+    uint64_t *bits;     /* one bit per id, as many as logits */
     uint32_t n_allowed; /* tokens with text */
-    uint32_t place;     /* PLACE_DEAD: it holds none */
+    uint32_t place;     /* PLACE_DEAD: empty */
 };
 
 struct masks {
@@ -145,15 +145,15 @@ struct masks {
 
 int masks_open(struct masks *m, const struct moe_vocabulary *vocabulary, struct moe_err *err);
 void masks_close(struct masks *m);
-uint64_t masks_bytes(uint32_t n_logits); /* that they take at most */
+uint64_t masks_bytes(uint32_t n_logits); /* their upper bound */
 
-/* The one of a place that is kept; NULL: it is to be made. */
+/* The mask kept for a place; NULL: none. */
 const struct mask *masks_find(const struct masks *m, uint32_t place);
-/* Makes that of a place. first: nothing of the answer was said, which is a text by itself
- * (moe_tokenizer_said). Statuses as of automaton_step. */
+/* Makes the mask of a place. first: the answer has not begun, and its text starts anew
+ * (moe_tokenizer_said). Statuses as for automaton_step. */
 int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool first,
                const struct mask **out);
-/* Places have other numbers now. */
+/* Forgets all masks after places were renumbered. */
 void masks_forget(struct masks *m);
 
 #endif

@@ -1,4 +1,4 @@
-/* The constraint of an answer. */
+/* Constrains an answer: finds, beside the model's pass, which tokens a grammar allows next. */
 #define _DEFAULT_SOURCE /* setpriority */
 
 #include "grammar/constraint.h"
@@ -90,7 +90,7 @@ void moe_vocabulary_free(struct moe_vocabulary *v)
 /* ---- Masks ---- */
 
 enum {
-    MASK_BYTES = 1 << 20, /* of all masks, but never fewer than LEAST */
+    MASK_BYTES = 1 << 20, /* of all masks, but at least LEAST masks */
     LEAST = 4,
     MOST = 256,
     OF_PLACE = 8192,
@@ -161,8 +161,8 @@ static void allow(struct mask *mask, uint32_t id)
     mask->n_allowed++;
 }
 
-/* Tokens in the order of their bytes: each goes on from where it parts from the one before, and
- * those that begin as one that led nowhere are passed over. */
+/* Tries tokens in the order of their bytes: each continues where it departs from the one before,
+ * and tokens with a dead beginning are skipped. */
 static int walk(struct masks *m, struct automaton *a, uint32_t place, struct mask *mask)
 {
     const struct moe_vocabulary *v = m->vocabulary;
@@ -187,7 +187,7 @@ static int walk(struct masks *m, struct automaton *a, uint32_t place, struct mas
     return MOE_OK;
 }
 
-/* The same of an answer's first token, which may lose a blank: one by one. */
+/* The same for an answer's first token, which may lose a blank: tries each one. */
 static int try_each(struct masks *m, struct automaton *a, uint32_t place, struct mask *mask)
 {
     const struct moe_vocabulary *v = m->vocabulary;
@@ -214,24 +214,22 @@ int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool first,
     mask->n_allowed = 0;
     memset(mask->bits, 0, m->words * sizeof *mask->bits);
     automaton_budget(a);
-    int status = first ? try_each(m, a, place, mask) : walk(m, a, place, mask);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(first ? try_each(m, a, place, mask) : walk(m, a, place, mask));
     m->of_place[place % OF_PLACE] = ++m->next;
     m->next %= m->n;
-    mask->place = first ? PLACE_DEAD : place; /* that of the first token is no other's */
+    mask->place = first ? PLACE_DEAD : place; /* the first token's mask fits no other place */
     *out = mask;
     return MOE_OK;
 }
 
 /* ---- The constraint of an answer ---- */
 
-enum { NICE = 10 /* the model's threads come first where cores are few */ };
+enum { NICE = 10 /* the model's threads go first where cores are few */ };
 
 enum work {
     WORK_NONE,  /* nothing is known or asked */
-    WORK_ASKED, /* the thread is to find out */
-    WORK_KNOWN, /* `mask`, or `status` */
+    WORK_ASKED, /* the thread should find out */
+    WORK_KNOWN, /* `mask` or `status` is known */
     WORK_QUIT,
 };
 
@@ -240,11 +238,11 @@ struct moe_constraint {
     struct automaton *automaton;
     struct masks masks;
     uint64_t *ends;    /* bits of the ids that end an answer */
-    uint64_t *allowed; /* the mask with these, as it is handed out */
+    uint64_t *allowed; /* the mask with these, as returned */
     uint32_t place;
-    bool begins;   /* nothing was said of a text by itself */
+    bool begins;   /* the answer has not begun, and its text starts anew */
     bool complete; /* nothing can follow at the place */
-    /* Who may touch what is above: the thread while WORK_ASKED, else the caller. */
+    /* Ownership of the members above: the thread's while WORK_ASKED, else the caller's. */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pthread_t thread;
@@ -313,7 +311,7 @@ void moe_constraint_free(struct moe_constraint *c)
 
 /* ---- Finding out ---- */
 
-/* The mask of the place. Where places have become too many, all but this are forgotten first. */
+/* Finds the mask of the place. If there are too many places, first forgets all but this one. */
 static void find_mask(struct moe_constraint *c)
 {
     double began = moe_seconds();
@@ -330,7 +328,7 @@ static void find_mask(struct moe_constraint *c)
 static void *find_masks(void *arg)
 {
     struct moe_constraint *c = arg;
-    /* Of this thread alone, on Linux; where it is refused it is as urgent as the model. */
+    /* Affects this thread only, on Linux; if refused, it is as urgent as the model's. */
     setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&c->mutex);
     for (;;) {
@@ -348,7 +346,7 @@ static void *find_masks(void *arg)
     return NULL;
 }
 
-/* Waits for the thread where it works. */
+/* Waits until the thread has finished. */
 static void settle(struct moe_constraint *c)
 {
     pthread_mutex_lock(&c->mutex);
@@ -365,7 +363,7 @@ static void set_work(struct moe_constraint *c, enum work work)
     pthread_mutex_unlock(&c->mutex);
 }
 
-/* Looks, or has the thread look, what may come at the place. */
+/* Finds, or lets the thread find, what may come at the place. */
 static void look_ahead(struct moe_constraint *c)
 {
     c->mask = c->begins ? NULL : masks_find(&c->masks, c->place);
@@ -386,7 +384,7 @@ static void look_ahead(struct moe_constraint *c)
     }
 }
 
-/* ---- For who draws ---- */
+/* ---- For the sampler ---- */
 
 static void note_complete(struct moe_constraint *c)
 {
@@ -400,7 +398,7 @@ void moe_constraint_restart(struct moe_constraint *c)
     set_work(c, WORK_NONE);
     automaton_budget(c->automaton);
     c->status = automaton_start(c->automaton, &c->place);
-    if (c->status == MOE_ERR_LIMIT) { /* none of the earlier places is wanted any more */
+    if (c->status == MOE_ERR_LIMIT) { /* earlier places are no longer needed */
         masks_forget(&c->masks);
         c->place = PLACE_DEAD;
         automaton_keep(c->automaton, &c->place);

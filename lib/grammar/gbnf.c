@@ -1,4 +1,4 @@
-/* GBNF, as llama.cpp's users write it: rules of literals, classes, groups and repetitions. */
+/* Reads GBNF as llama.cpp's users write it: rules of literals, classes, groups and repetitions. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "grammar/gbnf_text.h"
 
-enum { MAX_DEPTH = 200 /* of groups */, MAX_REPEATS = 1 << 17, MAX_NAME = 256 };
+enum { MAX_DEPTH = 200 /* groups */, MAX_REPEATS = 1 << 17, MAX_NAME = 256 };
 
 /* ---- Characters ---- */
 
@@ -107,7 +107,7 @@ static int read_number(struct reader *r, uint32_t *n)
     return r->at > from ? MOE_OK : gbnf_wrong(r, "a number of repetitions was expected");
 }
 
-/* {m}, {m,} or {m,n}; most: UINT32_MAX where there is no end. */
+/* Reads {m}, {m,} or {m,n}; most: UINT32_MAX without an end. */
 static int read_counts(struct reader *r, bool newlines, uint32_t *least, uint32_t *most)
 {
     const char *from = r->at++;
@@ -131,7 +131,7 @@ static int read_counts(struct reader *r, bool newlines, uint32_t *least, uint32_
     return status;
 }
 
-/* What lies from `first`, a jump to the next state, to the end becomes itself, so many times. */
+/* Repeats the states from `first`, a jump to the next state, to the end. */
 static void repeat(struct moe_grammar *g, uint32_t first, uint32_t least, uint32_t most)
 {
     uint32_t body = first + 1, end = g->n_states, n = end - body;
@@ -143,7 +143,7 @@ static void repeat(struct moe_grammar *g, uint32_t first, uint32_t least, uint32
     }
     for (uint32_t i = 1; i < least && g->status == MOE_OK; i++)
         machine_copy(g, body, end);
-    if (most == UINT32_MAX && least > 0) { /* the last again, or on */
+    if (most == UINT32_MAX && least > 0) { /* repeats the last one, or continues */
         uint32_t last = g->n_states - n;
         machine_add(g, STATE_SPLIT, last, g->n_states + 1);
     } else if (most == UINT32_MAX) {
@@ -153,7 +153,7 @@ static void repeat(struct moe_grammar *g, uint32_t first, uint32_t least, uint32
     }
     if (most == UINT32_MAX)
         return;
-    uint32_t optional = g->n_states; /* each of these: go on, or leave for the end of all */
+    uint32_t optional = g->n_states; /* each of these continues, or leaves for the end of all */
     for (uint32_t i = least ? least : 1; i < most && g->status == MOE_OK; i++) {
         machine_add(g, STATE_SPLIT, g->n_states + 1, 0);
         machine_copy(g, body, end);
@@ -192,7 +192,7 @@ static int read_rule_use(struct reader *r)
     return status;
 }
 
-/* One of what stands in a sequence, without what repeats it. */
+/* Reads one item of a sequence, without its repetition. */
 static int read_item(struct reader *r)
 {
     switch (*r->at) {
@@ -225,7 +225,7 @@ static bool is_repetition(char c)
     return c == '*' || c == '+' || c == '?' || c == '{';
 }
 
-/* What repeats the item that lies from `first`, where something does. */
+/* Reads the repetitions of the item that begins at `first`, if any. */
 static int read_repetitions(struct reader *r, uint32_t first, bool in_group)
 {
     int status = MOE_OK;
@@ -255,7 +255,7 @@ static int read_sequence(struct reader *r, bool in_group)
         if (status == MOE_OK)
             status = read_repetitions(r, first, in_group);
         if (status == MOE_OK && r->g->status != MOE_OK)
-            status = MOE_ERR_LIMIT; /* machine_finish says it */
+            status = MOE_ERR_LIMIT; /* machine_finish reports it */
     }
     return status;
 }
@@ -351,9 +351,9 @@ int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err 
     return status;
 }
 
-/* ---- GBNF's texts: where ---- */
+/* ---- Places in the text ---- */
 
-/* Goes on from the place that was looked for last, where that lies before. */
+/* Continues from the place looked for last, if that lies before. */
 void gbnf_place(struct reader *r, const char *at, uint32_t *line, uint32_t *column)
 {
     if (!r->seen || r->seen > at) {

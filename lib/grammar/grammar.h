@@ -1,8 +1,9 @@
 /*
- * Grammar: which texts an answer may be. Read from GBNF as llama.cpp's users write it, or made of a
- * JSON schema; see moe-grammar(5). A grammar is immutable, and several threads may use it at once.
+ * Grammar: which texts an answer may be. Read from GBNF as llama.cpp's users write it, or made from
+ * a JSON schema; see moe-grammar(5). A grammar is immutable, and several threads may use it at
+ * once.
  *
- * Whoever writes one may be hostile: its states, rules and the steps of reading it are bounded.
+ * Grammars are untrusted: states, rules and the steps of reading are bounded.
  */
 #ifndef MOE_GRAMMAR_GRAMMAR_H
 #define MOE_GRAMMAR_GRAMMAR_H
@@ -16,30 +17,30 @@ struct json_t;
 struct moe_grammar;
 
 enum {
-    MOE_GRAMMAR_MAX_BYTES = 4 << 20,  /* of a file, or of what a schema becomes */
+    MOE_GRAMMAR_MAX_BYTES = 4 << 20,  /* of a file, or of a schema's GBNF */
     MOE_GRAMMAR_MAX_STATES = 1 << 18, /* with repetitions written out; 12 bytes each */
     MOE_GRAMMAR_MAX_RULES = 1 << 15,
 };
 
-/* Of n bytes of GBNF; `name` (a path) begins error texts, which give line and column. The rule
- * `root` is the whole answer. MOE_ERR_FORMAT: it is none; MOE_ERR_UNSUPPORTED: left recursion, or
+/* Parses n bytes of GBNF; `name` (a path) begins error texts, which give line and column. The rule
+ * `root` is the whole answer. MOE_ERR_FORMAT: not GBNF; MOE_ERR_UNSUPPORTED: left recursion, or
  * tokens by name; MOE_ERR_LIMIT: too large. */
 int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
                       struct moe_err *err);
-/* Of a JSON schema: every answer is JSON that it takes. What cannot be kept is refused by its JSON
- * pointer, as MOE_ERR_UNSUPPORTED. */
+/* From a JSON schema: every answer is JSON that the schema accepts. What cannot be guaranteed is
+ * refused with its JSON pointer, as MOE_ERR_UNSUPPORTED. */
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
                           struct moe_err *err);
-/* The GBNF that the schema becomes, appended. */
+/* Appends the schema's GBNF. */
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
                              struct moe_err *err);
-/* Of any JSON object. */
+/* Accepts any JSON object. */
 int moe_grammar_of_objects(struct moe_grammar **out, struct moe_err *err);
-/* Of files. */
+/* From files. */
 int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err *err);
 int moe_grammar_read_schema(struct moe_grammar **out, const char *path, struct moe_err *err);
 
 void moe_grammar_free(struct moe_grammar *g);            /* NULL is fine */
-uint64_t moe_grammar_bytes(const struct moe_grammar *g); /* memory that it takes */
+uint64_t moe_grammar_bytes(const struct moe_grammar *g); /* its memory */
 
 #endif

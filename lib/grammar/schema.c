@@ -1,4 +1,4 @@
-/* JSON schemas: reading, alternatives, merging. */
+/* Turns JSON schemas into GBNF: types, references, alternatives, merging. */
 #include "grammar/schema.h"
 
 #include <string.h>
@@ -7,10 +7,10 @@
 #include "fmt/json.h"
 #include "grammar/grammar.h"
 
-/* ---- What is common to schemas ----
+/* ---- Rules common to schemas ----
  *
- * Blanks are few, so that a model cannot go on with them for ever; so are digits. Of the ways to
- * write a character by its number those of halves of pairs, and of NUL, are left out. */
+ * Blanks are limited, so that a model cannot continue with them for ever; so are digits. Among the
+ * ways to write a character by its number, those for halves of pairs and for NUL are left out. */
 static const char common[] =
     "ws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n"
     "char ::= [^\"\\\\\\x00-\\x1F] | \"\\\\\" ( [\"\\\\/bfnrt] | \"u\" unit )\n"
@@ -32,7 +32,7 @@ static const char common[] =
 
 /* ---- References ---- */
 
-/* The rule of a reference, made at its first use: so schemas may refer to themselves. */
+/* Refers to the rule of a reference, made at its first use: so schemas may refer to themselves. */
 static int refer(struct schema *s, const char *reference, struct moe_buf *to)
 {
     const json_t *known = json_object_get(s->references, reference), *target;
@@ -62,7 +62,7 @@ static int refer(struct schema *s, const char *reference, struct moe_buf *to)
 
 /* ---- What keywords ask for ---- */
 
-/* Keywords that no answer depends on. Those that JSON schema does not know depend on nothing. */
+/* Keywords that are refused: answers depend on them. JSON schema ignores unknown ones. */
 static const char *const refused[] = {
     "not",
     "if",
@@ -102,10 +102,9 @@ static int reference_and_more(struct schema *s, const json_t *schema, const char
     json_t *rest;
     if (!target)
         return schema_refuse(s, "$ref", "'%.100s' is nothing in this schema", reference);
-    int status = schema_without(s, schema, "$ref", &rest);
-    if (status == MOE_OK)
-        status = schema_merge_kept(s, target, rest, &rest);
-    return status == MOE_OK ? s->value(s, rest, to) : status;
+    MOE_TRY(schema_without(s, schema, "$ref", &rest));
+    MOE_TRY(schema_merge_kept(s, target, rest, &rest));
+    return s->value(s, rest, to);
 }
 
 /* ---- Types ---- */
@@ -117,7 +116,7 @@ static int by_types(struct schema *s, const json_t *schema, struct moe_buf *to)
     int status = schema_types(s, schema, &types);
     if (status != MOE_OK)
         return status;
-    if (types == TYPE_ALL) { /* those that its keywords are about */
+    if (types == TYPE_ALL) { /* the types that its keywords are about */
         unsigned wanted = 0;
         for (size_t i = 0; schema_about[i].key; i++)
             wanted |= schema_get(schema, schema_about[i].key) ? schema_about[i].types : 0;
@@ -275,7 +274,7 @@ int moe_grammar_read_schema(struct moe_grammar **out, const char *path, struct m
     return status;
 }
 
-/* JSON schemas put together: allOf, anyOf, oneOf, and given values. */
+/* Combined JSON schemas: allOf, anyOf, oneOf, and given values. */
 
 /* ---- Keywords ---- */
 
@@ -303,7 +302,7 @@ const struct schema_keyword schema_about[] = {
     {NULL, 0},
 };
 
-/* Whether anything but the named keyword says what values are taken. */
+/* Whether any keyword but the named one restricts values. */
 bool schema_says_more(const json_t *schema, const char *but)
 {
     static const char *const others[] = {"type",  "enum",  "const", "$ref",
@@ -329,10 +328,10 @@ int schema_without(struct schema *s, const json_t *schema, const char *key, json
 
 int schema_merge_kept(struct schema *s, const json_t *a, const json_t *b, json_t **out)
 {
-    int status = schema_merge(s, a, b, out);
-    if (status == MOE_OK && json_array_append_new(s->kept, *out) != 0)
-        status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    return status;
+    MOE_TRY(schema_merge(s, a, b, out));
+    if (json_array_append_new(s->kept, *out) != 0)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    return MOE_OK;
 }
 
 /* ---- Several schemas ---- */
@@ -352,7 +351,7 @@ int schema_all_of(struct schema *s, const json_t *schema, struct moe_buf *to)
     return status == MOE_OK ? s->value(s, all, to) : status;
 }
 
-/* Of oneOf's alternatives a value may be one's alone. */
+/* Refuses alternatives of oneOf that may share a value. */
 static int check_apart(const struct schema *s, const json_t *alternatives)
 {
     size_t n = json_array_size(alternatives);
@@ -462,7 +461,7 @@ int schema_given(struct schema *s, const json_t *schema, struct moe_buf *to)
     return status;
 }
 
-/* Two schemas in one, and two that exclude each other. */
+/* Merging two schemas, and finding whether two exclude each other. */
 
 enum { MAX_REFERENCES = 64 /* that lead to each other */, MAX_EXCLUDE_DEPTH = 4 };
 
@@ -481,7 +480,7 @@ static const struct {
     {"number", TYPE_INTEGER | TYPE_NUMBER},
 };
 
-/* 0: there is no type of that name. */
+/* 0: no such type. */
 static unsigned type_of_name(const json_t *name)
 {
     const char *text = json_string_value(name);
@@ -491,7 +490,7 @@ static unsigned type_of_name(const json_t *name)
     return 0;
 }
 
-/* 0 where the keyword is not understood. */
+/* 0: the keyword is not understood. */
 static unsigned types_of(const json_t *schema)
 {
     const json_t *type = json_object_get(schema, "type");
@@ -544,7 +543,7 @@ static bool list_has(const json_t *list, const json_t *value)
 
 /* ---- Both ---- */
 
-/* What both members say, where they are not the same; NULL: that is not known. A new reference. */
+/* Merges two members that differ; NULL: unknown how. A new reference. */
 static json_t *merge_member(const char *key, const json_t *a, const json_t *b)
 {
     bool least = strncmp(key, "min", 3) == 0 || strcmp(key, "exclusiveMinimum") == 0;
@@ -581,7 +580,7 @@ static json_t *merge_member(const char *key, const json_t *a, const json_t *b)
     return both;
 }
 
-/* Properties of the one that the other, which takes none but its own, does not know. */
+/* A property that the other schema, which accepts only its own, does not have. */
 static const char *closed_out(const json_t *closed, const json_t *other)
 {
     const json_t *more = json_object_get(closed, "additionalProperties");
@@ -595,7 +594,7 @@ static const char *closed_out(const json_t *closed, const json_t *other)
     return NULL;
 }
 
-/* What a reference leads to, again and again; alone, or with what stands beside it. */
+/* Follows references repeatedly; merges what stands beside them. */
 static int resolve(struct schema *s, const json_t **schema)
 {
     for (int i = 0; i < MAX_REFERENCES; i++) {
@@ -637,13 +636,10 @@ int schema_merge(struct schema *s, const json_t *a, const json_t *b, json_t **ou
     const char *key;
     json_t *value;
     *out = NULL;
-    int status = ++s->n_steps > SCHEMA_MAX_STEPS
-                     ? schema_refuse(s, NULL, "too many schemas are put together")
-                     : resolve(s, &a);
-    if (status == MOE_OK)
-        status = resolve(s, &b);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(++s->n_steps > SCHEMA_MAX_STEPS
+                ? schema_refuse(s, NULL, "too many schemas are put together")
+                : resolve(s, &a));
+    MOE_TRY(resolve(s, &b));
     if (json_is_boolean(a) || json_is_boolean(b)) {
         const json_t *one = json_is_true(a) || json_is_false(b) ? b : a;
         *out = json_copy((json_t *)one);
@@ -684,7 +680,7 @@ int schema_merge(struct schema *s, const json_t *a, const json_t *b, json_t **ou
 
 static bool exclude(const struct schema *s, const json_t *a, const json_t *b, int depth);
 
-/* The values that are given, as a list that is borrowed or (const) new in *made; NULL: any. */
+/* The given values, as a list that is borrowed or (const) new in *made; NULL: any. */
 static const json_t *given(const json_t *schema, json_t **made)
 {
     const json_t *constant = json_object_get(schema, "const");
@@ -709,8 +705,8 @@ static bool is_closed(const json_t *schema)
     return json_is_false(json_object_get(schema, "additionalProperties"));
 }
 
-/* Whether no object that is written for the one is taken by the other. Where a schema does not say
- * that there may be other properties than its own, none are written (schema_object). */
+/* Whether the other accepts no object written for the one. Where a schema does not mention further
+ * properties, none are written (schema_object). */
 static bool object_is_not(const struct schema *s, const json_t *one, const json_t *other, int depth)
 {
     const json_t *required = json_object_get(one, "required");
@@ -747,7 +743,7 @@ static const json_t *follow(const struct schema *s, const json_t *schema)
     return schema;
 }
 
-/* The types that values of it have, those of given values too. */
+/* The types of its values, including given values. */
 static unsigned all_types(const json_t *schema)
 {
     json_t *made;

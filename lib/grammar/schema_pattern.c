@@ -1,7 +1,7 @@
 /*
- * Patterns of JSON schemas: regular expressions as GBNF, between quotation marks and with the
- * escapes that JSON needs. Classes are those that ECMAScript and Python agree on, so letters and
- * digits are ASCII's. What looks around, refers back or is by Unicode's properties is refused.
+ * Patterns of JSON schemas: regular expressions as GBNF, in quotation marks and with JSON's
+ * escapes. Classes are those that ECMAScript and Python agree on, so letters and digits are
+ * ASCII's. Lookaround, back references and Unicode properties are refused.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static int by_low(const void *a, const void *b)
     return (x->low > y->low) - (x->low < y->low);
 }
 
-/* The characters from low to high as JSON writes them: some need escapes, a few have short ones. */
+/* Writes the characters from low to high as in JSON: some need escapes, a few have short ones. */
 static void put_range(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
 {
     static const char shorts[] = "\bb\ff\nn\rr\tt\"\"\\\\";
@@ -56,7 +56,7 @@ static void put_range(struct moe_buf *to, uint32_t low, uint32_t high, bool *any
         else if (low > 0)
             moe_buf_printf(to, "\"\\\\u00%02X\"", low);
         else
-            moe_buf_text(to, "[]"); /* NUL is not written */
+            moe_buf_text(to, "[]"); /* NUL is never written */
         *any = true;
     }
     if (low > high)
@@ -71,7 +71,7 @@ static void put_range(struct moe_buf *to, uint32_t low, uint32_t high, bool *any
         put_range(to, end + 1, high, any);
 }
 
-/* Surrogates are no characters: a range ends before them, and goes on behind. */
+/* Leaves out surrogates: a range ends before them and continues after. */
 static void put_characters(struct moe_buf *to, uint32_t low, uint32_t high, bool *any)
 {
     if (low < 0xd800)
@@ -80,7 +80,7 @@ static void put_characters(struct moe_buf *to, uint32_t low, uint32_t high, bool
         put_range(to, low > 0xdfff ? low : 0xe000, high, any);
 }
 
-/* One of the class's characters. */
+/* Writes a choice of the class's characters. */
 static void put_class(struct pattern *p, bool negated, uint32_t most)
 {
     bool any = false;
@@ -134,7 +134,8 @@ static int read_hex(struct pattern *p, int digits, uint32_t *c)
     return *c >= 0xd800 && *c <= 0xdfff ? wrong(p, "half of a pair of units") : MOE_OK;
 }
 
-/* What follows a backslash: a character in *c, or a class that is added; then *c is UINT32_MAX. */
+/* Reads what follows a backslash: a character in *c, or a class, which is added; *c is then
+ * UINT32_MAX. */
 static int read_escape(struct pattern *p, uint32_t *c)
 {
     static const char simple[] = "t\tn\nr\rf\fv\v";
@@ -206,7 +207,8 @@ static int read_class(struct pattern *p)
             status = add_range(p, low, high);
     }
     p->at++;
-    if (status == MOE_OK) /* what \w and its like leave out beyond ASCII is not agreed on */
+    if (status ==
+        MOE_OK) /* implementations disagree on what \w and the like exclude beyond ASCII */
         put_class(p, negated, shorthand ? 0x7f : 0x10ffff);
     return status;
 }
@@ -257,15 +259,14 @@ static int read_item(struct pattern *p)
     case '{':
         return wrong(p, "there is nothing to repeat");
     }
-    int status = read_one(p, &c);
-    if (status == MOE_OK && c != UINT32_MAX)
-        status = add_range(p, c, c);
-    if (status == MOE_OK)
-        put_class(p, false, 0x10ffff);
-    return status;
+    MOE_TRY(read_one(p, &c));
+    if (c != UINT32_MAX)
+        MOE_TRY(add_range(p, c, c));
+    put_class(p, false, 0x10ffff);
+    return MOE_OK;
 }
 
-/* What repeats is written as GBNF writes it; lazily or not, the texts are the same. */
+/* Writes repetitions in GBNF; lazy or not, the texts are the same. */
 static int read_repetition(struct pattern *p)
 {
     if (*p->at == '{') {
@@ -291,7 +292,7 @@ static int read_repetition(struct pattern *p)
     return MOE_OK;
 }
 
-/* What is not tied to an end of the text may have anything beside it. */
+/* A pattern that is not anchored may have any text beside it. */
 static int read_sequence(struct pattern *p, bool outermost)
 {
     int status = MOE_OK;
@@ -314,13 +315,13 @@ static int read_sequence(struct pattern *p, bool outermost)
 
 static int read_alternatives(struct pattern *p, bool outermost)
 {
-    int status = read_sequence(p, outermost);
-    while (status == MOE_OK && *p->at == '|') {
+    MOE_TRY(read_sequence(p, outermost));
+    while (*p->at == '|') {
         p->at++;
         moe_buf_text(p->to, " | ");
-        status = read_sequence(p, outermost);
+        MOE_TRY(read_sequence(p, outermost));
     }
-    return status;
+    return MOE_OK;
 }
 
 int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to)

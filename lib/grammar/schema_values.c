@@ -1,4 +1,4 @@
-/* Texts of JSON schemas: lengths, formats, patterns. */
+/* Values of JSON schemas as GBNF: texts, numbers, objects and lists. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 /* ---- Formats ----
  *
- * A subset where the whole would be long: what is written is always of the format. Years have no
- * day too many; times no leap second. */
+ * A subset where the whole would be long: what is written always has the format. No month has a day
+ * too many; times have no leap second. */
 #define YEAR "( \"000\" [1-9] | \"00\" [1-9] [0-9] | \"0\" [1-9] [0-9]{2} | [1-9] [0-9]{3} )"
 #define FOURTH "( \"0\" [48] | [2468] [048] | [13579] [26] )"
 #define DATE                                                                                       \
@@ -59,11 +59,8 @@ int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
     const json_t *format = schema_get(schema, "format"), *pattern = schema_get(schema, "pattern");
     uint64_t least = 0, most = UINT64_MAX;
-    int status = schema_count(s, schema, "minLength", &least);
-    if (status == MOE_OK)
-        status = schema_count(s, schema, "maxLength", &most);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(schema_count(s, schema, "minLength", &least));
+    MOE_TRY(schema_count(s, schema, "maxLength", &most));
     if (least > most)
         return schema_refuse(s, "minLength", "more than there may be");
     if (format && pattern)
@@ -89,28 +86,28 @@ int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
 }
 
 /*
- * Numbers of JSON schemas: what lies between two bounds, digit by digit. With j digits behind the
- * point a number is a whole one of 10^-j, so that bounds are always those of whole numbers.
+ * Numbers of JSON schemas: those between two bounds, digit by digit. A number with j digits after
+ * the point is a whole one of 10^-j, so bounds are always whole numbers.
  */
 
 enum {
-    MAX_DIGITS = 15, /* in all: so many a double tells apart */
-    MAX_PART = 9,    /* of them behind the point of a bound */
-    USUAL_PART = 4,  /* that are written where bounds have fewer */
+    MAX_DIGITS = 15, /* in all: a double distinguishes as many */
+    MAX_PART = 9,    /* after the point of a bound */
+    USUAL_PART = 4,  /* written if bounds have fewer */
 };
 
 static const int64_t largest = 999999999999999; /* of MAX_DIGITS digits */
 
 /* ---- Digits ---- */
 
-/* Alternatives, begun by " |" but for the first. */
+/* Separates alternatives by " |". */
 static void put_or(struct moe_buf *to, bool *any)
 {
     moe_buf_text(to, *any ? " |" : "");
     *any = true;
 }
 
-/* Any n digits, the last `part` of which stand behind the point. */
+/* Writes any n digits, the last `part` of them after the point. */
 static void put_any(struct moe_buf *to, size_t n, size_t part)
 {
     if (n > part)
@@ -121,7 +118,7 @@ static void put_any(struct moe_buf *to, size_t n, size_t part)
         moe_buf_printf(to, " [0-9]{%zu}", n < part ? n : part);
 }
 
-/* n digits from low to high: the first that differs says which are the larger, and smaller. */
+/* Writes n digits from low to high: the first that differs decides which are larger or smaller. */
 static void put_between(struct moe_buf *to, const char *low, const char *high, size_t n,
                         size_t part)
 {
@@ -157,7 +154,8 @@ static void put_between(struct moe_buf *to, const char *low, const char *high, s
     moe_buf_text(to, " )");
 }
 
-/* The numbers from low to high, not negative, of 10^-part: before the point no needless zeros. */
+/* Writes the non-negative numbers of 10^-part from low to high, without needless zeros before the
+ * point. */
 static void put_unsigned(struct moe_buf *to, int64_t low, int64_t high, size_t part, bool negative,
                          bool *any)
 {
@@ -211,7 +209,7 @@ static int read_bound(const struct schema *s, const char *key, const json_t *val
     return MOE_OK;
 }
 
-/* The bound of numbers of 10^-part: the least (or the most) that may be. */
+/* The bound in units of 10^-part: the least (or the most) allowed. */
 static int64_t scaled(const struct bound *b, int part, bool least)
 {
     int64_t unit = 1, whole;
@@ -232,21 +230,20 @@ static int64_t scaled(const struct bound *b, int part, bool least)
     return least ? whole + (b->digits > 0) : whole - (b->digits < 0);
 }
 
-/* minimum and exclusiveMinimum (or the like of maximum): the one that leaves less. The latter was
- * a switch of the former before 2019. */
+/* Reads minimum and exclusiveMinimum (or those of maximum) and takes the narrower. The latter was a
+ * switch of the former before 2019. */
 static int read_bounds(const struct schema *s, const json_t *schema, bool least, struct bound *b)
 {
     const char *key = least ? "minimum" : "maximum";
     const char *other = least ? "exclusiveMinimum" : "exclusiveMaximum";
     const json_t *value = schema_get(schema, key), *exclusive = schema_get(schema, other);
-    int status = MOE_OK;
     struct bound second = {0};
     if (value)
-        status = read_bound(s, key, value, json_is_true(exclusive), b);
-    if (status == MOE_OK && exclusive && !json_is_boolean(exclusive))
-        status = read_bound(s, other, exclusive, true, &second);
-    if (status != MOE_OK || !second.is_there)
-        return status;
+        MOE_TRY(read_bound(s, key, value, json_is_true(exclusive), b));
+    if (exclusive && !json_is_boolean(exclusive))
+        MOE_TRY(read_bound(s, other, exclusive, true, &second));
+    if (!second.is_there)
+        return MOE_OK;
     double a = json_number_value(value), c = json_number_value(exclusive);
     if (!b->is_there || (least ? c >= a : c <= a))
         *b = second;
@@ -260,11 +257,8 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
     struct bound low = {0}, high = {0};
     const json_t *multiple = schema_get(schema, "multipleOf");
     bool any = false;
-    int status = read_bounds(s, schema, true, &low);
-    if (status == MOE_OK)
-        status = read_bounds(s, schema, false, &high);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_bounds(s, schema, true, &low));
+    MOE_TRY(read_bounds(s, schema, false, &high));
     if (multiple && json_number_value(multiple) != 1)
         return schema_refuse(s, "multipleOf", "only 1 is supported");
     integer = integer || multiple;
@@ -293,16 +287,16 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
 
 /* Objects and lists of JSON schemas. */
 
-enum { MAX_NAME_DEPTH = 60 /* characters; groups of the grammar within each other */ };
+enum { MAX_NAME_DEPTH = 60 /* characters; nested groups of the grammar */ };
 
 /* ---- Objects ---- */
 
 struct object {
-    const json_t *properties; /* in their order; may be NULL */
+    const json_t *properties; /* in order; may be NULL */
     const json_t *required;   /* a list, or NULL */
-    const json_t *more;       /* of others; NULL: there are none */
-    uint64_t n, n_more;       /* UINT64_MAX: as many as one likes */
-    bool some;                /* one property at least */
+    const json_t *more;       /* schema of other properties; NULL: none allowed */
+    uint64_t n, n_more;       /* UINT64_MAX: no limit */
+    bool some;                /* at least one property */
     uint32_t rule;            /* number of its rules */
 };
 
@@ -316,7 +310,7 @@ static bool is_required(const struct object *o, const char *name)
     return false;
 }
 
-/* The character of a name at a byte of it; 0 at its end. */
+/* The character of a name at a byte; 0 at its end. */
 static uint32_t character(const char *name, size_t at, int *length)
 {
     size_t n = strlen(name + at);
@@ -324,9 +318,9 @@ static uint32_t character(const char *name, size_t at, int *length)
     return n ? moe_utf8_decode((const uint8_t *)name + at, n, length) : 0;
 }
 
-/* The rest of the names of other properties: none of the given, which are sorted, and of which
- * `at` bytes are written. They part from each of these at some character; until there no escapes
- * are written, which could spell the same. */
+/* Writes the rest of names of other properties: none of the given ones, which are sorted and share
+ * `at` written bytes. They depart from each of these at some character; until there no escapes are
+ * written, which could spell the same name. */
 static void other_names(struct moe_buf *to, const char **names, size_t n, size_t at, int depth)
 {
     size_t first = 0;
@@ -343,7 +337,7 @@ static void other_names(struct moe_buf *to, const char **names, size_t n, size_t
         while (i < n && character(names[i], at, &length) == c)
             i++;
         if (c == '"' || c == '\\' || c < 0x20 || depth == MAX_NAME_DEPTH)
-            continue; /* would be written with escapes, or is long enough to be left out */
+            continue; /* would be written with escapes, or is long enough to leave out */
         character(names[from], at, &length);
         moe_buf_printf(to, " | \"\\U%08X\" ", c);
         other_names(to, names + from, i - from, at + (size_t)length, depth + 1);
@@ -356,7 +350,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A name and a value that is none of the given properties, as a rule. */
+/* Makes a rule of a name and value that is none of the given properties. */
 static int other_property(struct schema *s, const struct object *o)
 {
     struct moe_buf value = {0};
@@ -381,7 +375,7 @@ static int other_property(struct schema *s, const struct object *o)
     return status;
 }
 
-/* Names and values of the given properties, each as a rule. */
+/* Makes a rule of the name and value of each given property. */
 static int own_properties(struct schema *s, const struct object *o)
 {
     int status = MOE_OK;
@@ -411,8 +405,8 @@ static int own_properties(struct schema *s, const struct object *o)
     return status;
 }
 
-/* Rules for what may come from property i on: where none was written (first), and where one was
- * (next). Behind the last come others. */
+/* Writes rules for properties from i on: where none was written yet (first), and where one was
+ * (next). Others follow the last. */
 static void put_order(struct schema *s, const struct object *o)
 {
     struct moe_buf *to = &s->rules;
@@ -453,7 +447,7 @@ static void put_order(struct schema *s, const struct object *o)
     }
 }
 
-/* Properties that are required, but not described, are what others are. */
+/* Describes properties that are required but not described as others are. */
 static int describe_required(struct schema *s, struct object *o)
 {
     json_t *all = o->properties ? json_copy((json_t *)o->properties) : json_object();
@@ -474,17 +468,14 @@ static int describe_required(struct schema *s, struct object *o)
     return MOE_OK;
 }
 
-/* How many properties there may be: what the order of rules can keep. */
+/* Reads how many properties are allowed, as far as the order of rules can guarantee it. */
 static int count_properties(struct schema *s, const json_t *schema, struct object *o)
 {
     uint64_t least = 0, most = UINT64_MAX, n_required = 0;
     const char *name;
     json_t *ignored;
-    int status = schema_count(s, schema, "minProperties", &least);
-    if (status == MOE_OK)
-        status = schema_count(s, schema, "maxProperties", &most);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(schema_count(s, schema, "minProperties", &least));
+    MOE_TRY(schema_count(s, schema, "maxProperties", &most));
     json_object_foreach((json_t *)o->properties, name, ignored) n_required += is_required(o, name);
     if (least > n_required && least > 1)
         return schema_refuse(s, "minProperties",
@@ -511,7 +502,7 @@ int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (o.required && !json_is_array(o.required))
         return schema_refuse(s, "required", "a list was expected");
     int status = describe_required(s, &o);
-    if (free_form) /* nothing is said of properties: any */
+    if (free_form) /* says nothing of properties: any */
         o.more = json_true();
     if (json_is_false(o.more))
         o.more = NULL;
@@ -530,7 +521,7 @@ int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
 
 /* ---- Lists ---- */
 
-/* The values of one item. */
+/* Writes the values of one item. */
 static int item(struct schema *s, const json_t *schema, const char *key, int64_t i,
                 struct moe_buf *to)
 {
@@ -540,7 +531,8 @@ static int item(struct schema *s, const json_t *schema, const char *key, int64_t
     return status;
 }
 
-/* The items behind the first: least to most of them, each after a comma but for the very first. */
+/* Writes the items after the first ones: least to most of them, each after a comma unless it is the
+ * very first. */
 static void put_rest(struct moe_buf *to, const struct moe_buf *rest, uint64_t least, uint64_t most,
                      bool comma)
 {
@@ -568,7 +560,7 @@ int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
     struct moe_buf rest = {0};
     if (json_is_true(schema_get(schema, "uniqueItems")))
         return schema_refuse(s, "uniqueItems", "it is not supported");
-    if (!first && json_is_array(items)) { /* as it was written before 2020 */
+    if (!first && json_is_array(items)) { /* as written before 2020 */
         first = items;
         first_key = "items";
         rest_key = "additionalItems";
@@ -583,7 +575,7 @@ int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
         return status;
     n_first = json_array_size(first) < most ? json_array_size(first) : most;
     if (json_is_false(items) || (first && !items && least <= n_first))
-        most = n_first; /* what is said of no other item is not written */
+        most = n_first; /* other items are not described and not written */
     if (least > most)
         return schema_refuse(s, "minItems", "more than there may be");
     moe_buf_text(to, "\"[\" ws");

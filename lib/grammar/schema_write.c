@@ -1,4 +1,4 @@
-/* JSON schemas as GBNF: where, writing, references. */
+/* Helpers of JSON schemas: places, GBNF text, references. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ void schema_make_rule(struct schema *s, struct moe_buf *expression)
 
 /* ---- References ---- */
 
-/* One step of a pointer, with ~0 and ~1 and what URIs escape. */
+/* Decodes one step of a pointer: ~0 and ~1 and URI escapes. */
 static void unescape(struct moe_buf *to, const char *from, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-/* Conversations as a model's own template writes them. */
+/* Conversations written by a model's own template. */
 #define _POSIX_C_SOURCE 200809L /* localtime_r, gmtime_r */
 
 #include "prompt/chat.h"
@@ -17,13 +17,13 @@
 
 /* ---- Opening ---- */
 
-/* A special token's text, "" where there is none. */
+/* A special token's text, or "". */
 static json_t *token_text(const struct moe_tokenizer *tok, int64_t id)
 {
     uint32_t n = 0;
     const uint8_t *bytes = id >= 0 ? moe_tokenizer_bytes(tok, (uint32_t)id, &n) : NULL;
     json_t *text = json_stringn(n ? (const char *)bytes : "", n);
-    return text ? text : json_string(""); /* it was no UTF-8 */
+    return text ? text : json_string(""); /* the text was not UTF-8 */
 }
 
 static bool mentions(const char *source, uint64_t n, const char *word)
@@ -45,8 +45,8 @@ static int open_chat(struct moe_chat *chat, const char *name, const char *source
     if (!chat->bos || !chat->eos)
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", name);
     chat->forms.no_developer = !mentions(source, n, "developer");
-    int status = chat_parse(chat, source, n, err);
-    return status == MOE_OK ? chat_probe(chat, tok, err) : status;
+    MOE_TRY(chat_parse(chat, source, n, err));
+    return chat_probe(chat, tok, err);
 }
 
 int moe_chat_open(struct moe_chat **out, const char *name, const char *source, uint64_t n,
@@ -109,7 +109,7 @@ struct tm moe_chat_today(void)
     return today;
 }
 
-/* What the template would leave out without a word. */
+/* Refuses what the template would silently leave out. */
 static int check_forms(const struct moe_chat *chat, const struct moe_chat_input *input,
                        struct moe_err *err)
 {
@@ -168,7 +168,8 @@ static struct moe_span within(const char *text, uint64_t from, uint64_t to)
     return (struct moe_span){from, to - from};
 }
 
-/* Behind the mark that the text begins with, blanks before it aside; 0: it does not. */
+/* The place after the mark that the text begins with, ignoring blanks before it; 0: it does not
+ * begin with it. */
 static uint64_t behind(const char *text, uint64_t n, const char *mark)
 {
     uint64_t from = 0;
@@ -214,7 +215,7 @@ void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer
         end < n ? within(answer, end + strlen(chat->thought_ends), n) : (struct moe_span){n, 0};
 }
 
-/* ---- Templates as checkpoints bring them ---- */
+/* ---- Templates in checkpoints ---- */
 
 enum { TEMPLATE_BYTES_MAX = 1 << 20, CONFIG_BYTES_MAX = 64 << 20 };
 
@@ -226,7 +227,7 @@ static void append_json(const json_t *value, struct moe_buf *out)
     free(text);
 }
 
-/* The template, or a list of both. */
+/* Writes the template, or a list of both. */
 static void join(const char *template, const char *tool_use, struct moe_buf *out)
 {
     if (!tool_use || !*tool_use) {
@@ -242,10 +243,7 @@ static void join(const char *template, const char *tool_use, struct moe_buf *out
 static int read_config(const char *path, struct moe_buf *out, struct moe_err *err)
 {
     json_t *config;
-    int status =
-        moe_json_read(&config, path, CONFIG_BYTES_MAX, MOE_JSON_TOKENIZER_CONFIG_MEMORY, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_read(&config, path, CONFIG_BYTES_MAX, MOE_JSON_TOKENIZER_CONFIG_MEMORY, err));
     const json_t *value = json_object_get(config, "chat_template");
     if (json_is_string(value))
         moe_buf_append(out, json_string_value(value), json_string_length(value));
@@ -260,15 +258,13 @@ int moe_chat_read_gguf(const struct moe_gguf *gguf, struct moe_buf *out, struct 
     static const char key[] = "tokenizer.chat_template",
                       tools[] = "tokenizer.chat_template.tool_use";
     const char *template = "", *tool_use = "";
-    int status = moe_gguf_get_text(gguf, key, false, &template, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_text(gguf, tools, false, &tool_use, err);
-    if (status == MOE_OK)
-        join(template, tool_use, out);
-    return status;
+    MOE_TRY(moe_gguf_get_text(gguf, key, false, &template, err));
+    MOE_TRY(moe_gguf_get_text(gguf, tools, false, &tool_use, err));
+    join(template, tool_use, out);
+    return MOE_OK;
 }
 
-/* Of newer checkpoints: a file for each template. */
+/* Reads the template files of newer checkpoints. */
 static int read_files(const char *jinja, const char *dir, struct moe_buf *out, struct moe_err *err)
 {
     struct moe_buf template = {0}, tool_use = {0};

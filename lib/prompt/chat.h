@@ -1,14 +1,14 @@
 /*
- * Chat: conversations as the model's own template writes them.
+ * Chat: conversations written by the model's own template.
  *
- * A chat is a checkpoint's Jinja template (prompt/jinja.h) with what it needs of the tokenizer.
- * There are no formats in code: what a template takes, how an answer ends and where a thought
- * stands in it is found by rendering short conversations when the template is opened.
+ * A chat is a checkpoint's Jinja template (prompt/jinja.h) with what it needs from the tokenizer.
+ * No formats are coded in: what a template accepts, how an answer ends and where thoughts go is
+ * found by rendering short conversations when the template is opened.
  *
- * Messages are a JSON array as OpenAI's API and transformers have them: objects with "role",
- * "content" (a text, or parts of type "text"), "reasoning_content", "tool_calls", "tool_call_id",
- * "name", and whatever else the template looks at. Tools are an array, further variables
- * ("enable_thinking", "documents", ...) an object.
+ * Messages are a JSON array as in OpenAI's API and transformers: objects with "role", "content" (a
+ * text, or parts of type "text"), "reasoning_content", "tool_calls", "tool_call_id", "name", and
+ * whatever else the template reads. Tools are an array, further variables ("enable_thinking",
+ * "documents", ...) an object.
  */
 #ifndef MOE_PROMPT_CHAT_H
 #define MOE_PROMPT_CHAT_H
@@ -28,17 +28,17 @@ struct moe_chat; /* immutable; threads may render at once */
 /* ---- Templates ---- */
 
 /* Appends the template of a checkpoint's directory: chat_template.jinja (and the tool_use.jinja in
- * additional_chat_templates beside it), or tokenizer_config.json's "chat_template". Several that
- * have names become a JSON list of {"name", "template"}, as tokenizer_config.json has it. Nothing
- * is appended where there is none. */
+ * additional_chat_templates beside it), or tokenizer_config.json's "chat_template". Named templates
+ * become a JSON list of {"name", "template"}, as in tokenizer_config.json. Appends nothing if there
+ * is none. */
 int moe_chat_read_template(const char *dir, struct moe_buf *out, struct moe_err *err);
-/* The same of a GGUF file's keys. */
+/* The same from a GGUF file's keys. */
 int moe_chat_read_gguf(const struct moe_gguf *gguf, struct moe_buf *out, struct moe_err *err);
 
-/* Opens n bytes of template: Jinja, a list as above (of which "default", or else the first, is for
+/* Opens n bytes of template: Jinja, a list as above ("default", or else the first, for
  * conversations without tools, "tool_use" for those with), or the JSON object of a
- * tokenizer_config.json that has one. `name` begins error texts and is copied; tok is only looked
- * at here. Release *out with moe_chat_free. MOE_ERR_FORMAT: damaged; MOE_ERR_UNSUPPORTED,
+ * tokenizer_config.json that has one. `name` begins error texts and is copied; tok is used only
+ * here. Release *out with moe_chat_free. MOE_ERR_FORMAT: damaged; MOE_ERR_UNSUPPORTED,
  * MOE_ERR_LIMIT: beyond what is rendered here. */
 int moe_chat_open(struct moe_chat **out, const char *name, const char *source, uint64_t n,
                   const struct moe_tokenizer *tok, struct moe_err *err);
@@ -51,23 +51,23 @@ struct moe_chat_input {
     const struct json_t *messages;  /* an array */
     const struct json_t *tools;     /* an array; NULL or empty: none */
     const struct json_t *variables; /* an object, or NULL */
-    bool add_generation_prompt;     /* what opens the answer follows */
+    bool add_generation_prompt;     /* ends with the opening of an answer */
     struct tm now;                  /* some templates show the date */
 };
 
 /*
- * Appends the conversation as the template writes it. words (NULL: not wanted) gets a struct
+ * Appends the conversation as the template writes it. words (may be NULL) receives a struct
  * moe_span for every piece that comes from the caller's texts, for moe_tokenizer_encode_chat:
- * special tokens spelled in it are plain text.
+ * special tokens spelled there are plain text.
  *
- * Messages are the template's as they are, except where it was found not to take a form that is
- * another's for the same: parts where it takes texts, and the other way round; arguments of tool
- * calls as text where it takes an object, and the other way round; a content of null where it would
- * write "None"; the role "developer" where it knows "system" alone.
+ * Messages are passed to the template as they are, except in forms that it was found not to accept:
+ * parts where it takes texts, and the reverse; arguments of tool calls as text where it takes an
+ * object, and the reverse; a content of null where it would write "None"; the role "developer"
+ * where it knows only "system".
  *
  * MOE_ERR_USAGE: the template refuses the conversation (raise_exception), in its own words with
  * line and column, or would leave out the system text or the tools; MOE_ERR_FORMAT, MOE_ERR_LIMIT:
- * it did what it must not.
+ * it did something not allowed.
  */
 int moe_chat_render(const struct moe_chat *chat, const struct moe_chat_input *input,
                     struct moe_buf *out, struct moe_buf *words, struct moe_err *err);
@@ -78,46 +78,45 @@ struct tm moe_chat_today(void);
 
 /* ---- Messages ---- */
 
-/* A message of n bytes of text. Bytes that are not UTF-8 become U+FFFD, NULs too: JSON holds
- * neither. NULL: out of memory. Release with moe_json_free (fmt/json.h). */
+/* Makes a message from n bytes of text. Bytes that are not UTF-8 become U+FFFD, and so do NULs:
+ * JSON holds neither. NULL: out of memory. Release with moe_json_free (fmt/json.h). */
 struct json_t *moe_chat_message(const char *role, const char *text, uint64_t n,
                                 struct moe_err *err);
-/* Checks what was read: an array, not empty, of objects with a role. MOE_ERR_FORMAT, `name` begins
- * the error text. */
+/* Checks messages from a file or request: a non-empty array of objects with a role. MOE_ERR_FORMAT;
+ * `name` begins the error text. */
 int moe_chat_check_messages(const char *name, const struct json_t *messages, struct moe_err *err);
-/* The message's content where it is a text, else NULL. Borrowed. */
+/* The message's content if it is a text, else NULL. Borrowed. */
 const char *moe_chat_text(const struct json_t *message);
-/* Appends it where it is a text, or the texts of its parts. */
+/* Appends the content if it is a text, or the texts of its parts. */
 void moe_chat_append_content(const struct json_t *message, struct moe_buf *out);
 bool moe_chat_has_role(const struct json_t *message, const char *role);
 
 /* ---- Answers ---- */
 
 /* Texts that end an answer, beside the model's own eos: the special tokens that the template writes
- * behind an answer's text and behind a tool call at the end of a conversation, or the text there
- * where it is no special token. NULL-terminated, of the chat. */
+ * after an answer's text and after a tool call at the end of a conversation, or the plain text
+ * there. NULL-terminated; the chat owns them. */
 const char *const *moe_chat_stops(const struct moe_chat *chat);
 
-/* Whether the n bytes that were rendered for an answer end by opening the thought. */
+/* Whether the n bytes rendered before an answer open a thought. */
 bool moe_chat_opens_thought(const struct moe_chat *chat, const void *rendered, uint64_t n);
 
-/* Where an answer's parts stand in it. */
+/* The parts of an answer. */
 struct moe_chat_answer {
     bool has_thought;
     struct moe_span thought, content; /* without the blanks around them */
 };
 /*
- * Splits n bytes of answer, with the texts of special tokens in it. The marks are those between
+ * Splits n bytes of answer, including the texts of special tokens. The marks are those between
  * which the template writes a message's reasoning_content (or thinking, or reasoning) in the last
- * answer:
- * "<think>" and "</think>", or "<|channel|>analysis<|message|>" and all that is between it and the
- * content. What stands between them is the thought, what follows is the content; a thought without
- * its end is all thought where it was opened in the answer itself, and else content. Where a
- * template writes no thoughts an answer is content.
+ * answer: "<think>" and "</think>", or "<|channel|>analysis<|message|>" and all text between the
+ * thought and the content. The text between the marks is the thought, the rest the content. A
+ * thought without its end mark counts as thought if the answer itself opened it, else as content.
+ * If a template writes no thoughts everything is content.
  */
 void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer, uint64_t n,
                     struct moe_chat_answer *out);
-/* The member of a message that the template takes a thought from. */
+/* The message member from which the template takes a thought. */
 const char *moe_chat_thought_member(const struct moe_chat *chat);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What a template does, found by rendering short conversations of words that no template has: what
- * is written around them tells how answers end and where thoughts stand.
+ * Probes a template: renders short conversations of words that no template contains; the text
+ * around them shows how answers end and where thoughts go.
  */
 #include <jansson.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ struct probe {
 
 /* ---- Rendering ---- */
 
-/* Renders messages, which are released; false: the template refuses them. */
+/* Renders messages, and releases them; false: the template refuses them. */
 static bool write_messages(struct probe *p, json_t *messages, json_t *tools, bool prompt,
                            struct moe_buf *out)
 {
@@ -64,7 +64,7 @@ static bool writes(struct probe *p, json_t *messages, json_t *tools, const char 
     return found;
 }
 
-/* The place behind the last `word`, or NULL. */
+/* The place after the last `word`, or NULL. */
 static const char *behind_last(const char *text, const char *word)
 {
     const char *found = NULL;
@@ -75,7 +75,7 @@ static const char *behind_last(const char *text, const char *word)
 
 /* ---- Conversations ---- */
 
-/* In the form that the template takes a content in. */
+/* A content in the form that the template accepts. */
 static json_t *content(const struct probe *p, const char *text)
 {
     return p->chat->forms.parts_only ? json_pack("[{s:s,s:s}]", "type", "text", "text", text)
@@ -97,7 +97,7 @@ static json_t *answered(const struct probe *p, json_t *next)
     return json_pack("[o,o,o*]", message(p, "user", USER), message(p, "assistant", ANSWER), next);
 }
 
-/* With a thought by the name of `member`. */
+/* A message with a thought in `member`. */
 static json_t *thought(const struct probe *p, const char *member)
 {
     return json_pack("[o,{s:s,s:o,s:s}]", message(p, "user", USER), "role", "assistant", "content",
@@ -111,7 +111,7 @@ static json_t *tools(void)
                      "properties", KEY, "type", "string", "description", "", "required", KEY);
 }
 
-/* A call, without content, as the answer's end. */
+/* An answer that ends with a call and has no content. */
 static json_t *called(const struct probe *p, bool as_text, json_t *answer_content)
 {
     json_t *arguments =
@@ -129,7 +129,7 @@ static json_t *in_parts(void)
                      USER);
 }
 
-/* Parts that are written as a list is printed are not understood. */
+/* Whether parts are understood, not printed as a list. */
 static bool takes_parts(struct probe *p)
 {
     struct moe_buf out = {0};
@@ -139,7 +139,7 @@ static bool takes_parts(struct probe *p)
     return takes;
 }
 
-/* Arguments as text must not come out with their quotes escaped, as a text in JSON. */
+/* Whether arguments may be text: they must not come out as a JSON text with escaped quotes. */
 static bool takes_arguments_as_text(struct probe *p)
 {
     struct moe_buf out = {0};
@@ -184,7 +184,7 @@ static void add_stop(struct probe *p, const char *text, uint64_t n)
     p->short_of_memory |= !stops[i];
 }
 
-/* The first (or last) special token in n bytes of text; false: none. */
+/* Adds the first (or last) special token in n bytes of text; false: none. */
 static bool add_special(struct probe *p, const char *text, uint64_t n, bool last)
 {
     struct moe_ids ids = {0};
@@ -203,7 +203,7 @@ static bool add_special(struct probe *p, const char *text, uint64_t n, bool last
     return found >= 0;
 }
 
-/* Without a special token the text itself, from its line's beginning on. */
+/* Adds the text itself if it has no special token, from its line's beginning. */
 static void add_text(struct probe *p, const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
@@ -214,8 +214,8 @@ static void add_text(struct probe *p, const char *text, uint64_t n)
         add_stop(p, text, n);
 }
 
-/* Whether a conversation ends otherwise when no answer is to follow: the template heeds
- * add_generation_prompt. */
+/* Whether the template heeds add_generation_prompt: the conversation ends differently without an
+ * answer to follow. */
 static bool heeds_prompt(struct probe *p)
 {
     struct moe_buf with = {0}, without = {0};
@@ -226,7 +226,8 @@ static bool heeds_prompt(struct probe *p)
     return heeds;
 }
 
-/* Behind the last answer of a conversation, else between an answer and the next question. */
+/* Finds the end of an answer: after the last answer of a conversation, else between an answer and
+ * the next question. */
 static void find_end_of_text(struct probe *p, bool heeds)
 {
     struct moe_buf last = {0}, inner = {0};
@@ -250,7 +251,7 @@ static void find_end_of_text(struct probe *p, bool heeds)
     moe_buf_release(&inner);
 }
 
-/* Tokens that close a call come before the one that ends the answer. */
+/* Finds the tokens that close a call; they come before the one that ends the answer. */
 static void find_end_of_call(struct probe *p)
 {
     struct moe_buf out = {0};
@@ -266,7 +267,7 @@ static void find_end_of_call(struct probe *p)
 
 /* ---- Thoughts ---- */
 
-/* text[0..n) without the blanks around it, or NULL where that is nothing, or much. */
+/* text[0..n) without surrounding blanks; NULL if empty or long. */
 static char *mark(struct probe *p, const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
@@ -280,7 +281,7 @@ static char *mark(struct probe *p, const char *text, uint64_t n)
     return copy;
 }
 
-/* Where the last mark of what opens the answer begins: behind another one, or with its line. */
+/* The beginning of the last mark in an answer's opening: after another mark, or with its line. */
 static uint64_t last_mark(const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
@@ -291,7 +292,7 @@ static uint64_t last_mark(const char *text, uint64_t n)
     return n;
 }
 
-/* The marks around THOUGHT in `text`, whose answer begins behind `opening`, n bytes. */
+/* Finds the marks around THOUGHT in `text`, whose answer begins after `opening`, n bytes. */
 static void take_marks(struct probe *p, const char *opening, uint64_t n, const char *text,
                        const char *member)
 {
@@ -306,7 +307,7 @@ static void take_marks(struct probe *p, const char *opening, uint64_t n, const c
     while (same && text[same - 1] == '<') /* "<think>" and "</think>" begin alike */
         same--;
     chat->thought_begins = mark(p, text + same, (uint64_t)(at - text) - same);
-    if (!chat->thought_begins) { /* what opens the answer has it */
+    if (!chat->thought_begins) { /* the answer's opening contains it */
         uint64_t open = last_mark(text, same);
         chat->thought_begins = mark(p, text + open, same - open);
     }
@@ -315,7 +316,7 @@ static void take_marks(struct probe *p, const char *opening, uint64_t n, const c
         chat->thought_member = member;
 }
 
-/* What stands before the content of an answer without thought. */
+/* Finds the text before the content of an answer without thought. */
 static void find_lead(struct probe *p, const char *opening, uint64_t n)
 {
     struct moe_buf out = {0};

@@ -1,4 +1,4 @@
-/* A template at work: rendering, and messages as its values. */
+/* Chat templates: parsing, rendering, and messages as their input. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum {
     OWN_VARIABLES = 7,
-    /* What a render may take: a template's own work, and copies of what it is given. */
+    /* Limits of a render: a template's own work, and copies of its input. */
     MEMORY = 64 << 20,
     COPIES = 32,
 };
@@ -36,7 +36,7 @@ static int parse_text(struct moe_chat *chat, const json_t *text, struct moe_jinj
     return moe_jinja_parse(out, chat->name, json_string_value(text), json_string_length(text), err);
 }
 
-/* A list of templates, or a configuration that has one or a list. */
+/* Parses a list of templates, or a configuration that has one or a list. */
 static int parse_json(struct moe_chat *chat, const json_t *json, struct moe_err *err)
 {
     const json_t *value = json_is_array(json) ? json : json_object_get(json, "chat_template");
@@ -46,13 +46,13 @@ static int parse_json(struct moe_chat *chat, const json_t *json, struct moe_err 
         plain = json_object_get(json_array_get(value, 0), "template");
     if (!json_is_string(plain))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: there is no chat template in it", chat->name);
-    int status = parse_text(chat, plain, &chat->plain, err);
-    if (status == MOE_OK && json_is_string(tools) && tools != plain)
-        status = parse_text(chat, tools, &chat->with_tools, err);
-    return status;
+    MOE_TRY(parse_text(chat, plain, &chat->plain, err));
+    if (json_is_string(tools) && tools != plain)
+        MOE_TRY(parse_text(chat, tools, &chat->with_tools, err));
+    return MOE_OK;
 }
 
-/* What may be JSON and is none is Jinja: the two begin alike only in texts like "[INST]". */
+/* Tells JSON from Jinja, which begin alike only in texts like "[INST]". */
 static bool looks_like_json(const char *source, uint64_t n)
 {
     uint64_t i = 0;
@@ -89,7 +89,7 @@ static void put_variable(struct moe_jinja_input *in, struct moe_jinja_variable *
     list[in->n_variables++] = (struct moe_jinja_variable){name, value, caller};
 }
 
-/* What is set later hides what was set before. */
+/* Later variables hide earlier ones. */
 static int write_with(const struct moe_chat *chat, const struct moe_chat_input *input,
                       struct moe_jinja_variable *list, const struct moe_jinja_limits *limits,
                       struct moe_buf *out, struct moe_buf *words, struct moe_err *err)
@@ -128,9 +128,9 @@ int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
     return status;
 }
 
-/* ---- Messages: making and looking at them ---- */
+/* ---- Messages ---- */
 
-/* Appends text as JSON takes it. */
+/* Appends text in a form that JSON accepts. */
 static void append_valid(struct moe_buf *out, const uint8_t *text, uint64_t n)
 {
     for (uint64_t i = 0; i < n;) {
@@ -198,10 +198,10 @@ int moe_chat_check_messages(const char *name, const json_t *messages, struct moe
     return MOE_OK;
 }
 
-/* ---- Forms of the same ---- */
+/* ---- Forms of messages ---- */
 
-/* What follows changes a copy of a message, or says that it would (change NULL): whether a form is
- * not the template's. jansson fails for lack of memory alone, which *failed notes. */
+/* A change to a copy of a message, or only the question whether one is needed (change NULL).
+ * jansson fails only for lack of memory, which *failed notes. */
 struct change {
     const struct moe_chat *chat;
     bool make, failed;
@@ -262,7 +262,7 @@ static bool change_role(struct change *c, json_t *message)
     return true;
 }
 
-/* In place of its text, where that is an object. */
+/* Replaces the text by the object that it spells, if it is one. */
 static void set_object(struct change *c, json_t *of, const json_t *text)
 {
     json_t *object = NULL;
@@ -322,9 +322,7 @@ int chat_adapt(const struct moe_chat *chat, const json_t *messages, json_t **out
     *out = NULL;
     if (!change_all(&c, messages))
         return MOE_OK;
-    int status = moe_json_copy(out, messages, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_copy(out, messages, err));
     c.make = true;
     change_all(&c, *out);
     if (!c.failed)

@@ -1,3 +1,4 @@
+/* Jinja's interface: parsing and rendering, and the jump out of both on errors. */
 #include "prompt/jinja.h"
 
 #include <jansson.h>
@@ -19,13 +20,13 @@ enum {
 };
 
 struct moe_jinja {
-    struct jinja_heap heap; /* holds the tree */
+    struct jinja_heap heap; /* owns the tree */
     struct jinja_node *first;
 };
 
 /* ---- Parsing ---- */
 
-/* The only frame between setjmp and what may jump. */
+/* Calls setjmp; nothing else may lie between it and code that jumps. */
 static int parse(struct moe_jinja *t, const char *source, uint64_t n)
 {
     if (setjmp(t->heap.out) == 0)
@@ -45,7 +46,7 @@ int moe_jinja_parse(struct moe_jinja **out, const char *name, const char *source
         return MOE_ERR_MEMORY;
     t->heap = (struct jinja_heap){.limit = PARSE_MEMORY, .name = name, .err = err};
     int status = parse(t, source, n);
-    t->heap.err = NULL; /* the caller's, for this call */
+    t->heap.err = NULL; /* the caller's, for this call only */
     if (status != MOE_OK) {
         moe_jinja_free(t);
         return status;
@@ -64,7 +65,7 @@ void moe_jinja_free(struct moe_jinja *t)
 
 /* ---- Rendering ---- */
 
-/* The variables, in the outermost scope. */
+/* Makes the outermost scope of the variables. */
 static struct jinja_scope *variables(struct jinja_run *run)
 {
     struct jinja_scope *scope = jinja_scope(run, NULL);
@@ -75,7 +76,7 @@ static struct jinja_scope *variables(struct jinja_run *run)
     return scope;
 }
 
-/* As parse's. */
+/* Calls setjmp, like parse. */
 static int render(struct jinja_run *run, const struct moe_jinja *t)
 {
     if (setjmp(run->heap.out) == 0)

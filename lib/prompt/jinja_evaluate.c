@@ -6,7 +6,7 @@
 #include "prompt/jinja_print.h"
 #include "prompt/jinja_render.h"
 
-/* One expression deeper; the caller comes back by itself. */
+/* Enters a nested expression; the caller leaves it. */
 static void go_deeper(struct jinja_run *run, const struct jinja_node *node)
 {
     if (run->stack_left == 0)
@@ -144,7 +144,7 @@ static struct jinja_value of_float(struct jinja_run *run, const struct jinja_nod
     return jinja_float(rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest);
 }
 
-/* A text, or a list, n times. */
+/* Repeats a text or a list n times. */
 static struct jinja_value repeat(struct jinja_run *run, const struct jinja_node *node,
                                  struct jinja_value v, int64_t n)
 {
@@ -265,7 +265,7 @@ static void all_given(struct jinja_run *run, struct jinja_scope *scope, struct j
         jinja_append(run, values, more.as.list->items[i]);
 }
 
-/* The members of **dictionary as further named arguments. */
+/* Adds the members of **dictionary as named arguments. */
 static const char **all_named(struct jinja_run *run, struct jinja_scope *scope,
                               struct jinja_place at, const struct jinja_given *given,
                               struct jinja_value values, uint32_t *n_named)
@@ -542,7 +542,7 @@ struct jinja_value jinja_subscript(struct jinja_run *run, struct jinja_place at,
     if (there || key.kind != JINJA_TEXT)
         return there ? *there : jinja_undefined(NULL);
     const char *name = name_of(run, key);
-    if (v.kind == JINJA_DICT) { /* only a method is left */
+    if (v.kind == JINJA_DICT) { /* it can only be a method */
         struct jinja_value method = jinja_method(run, at, v, name);
         return method.kind == JINJA_UNDEFINED ? jinja_undefined(name) : method;
     }
@@ -563,7 +563,7 @@ static int64_t bound(struct jinja_run *run, struct jinja_place at, struct jinja_
     return i < low ? low : i > high ? high : i;
 }
 
-/* Item i as often as the slice takes it, of a text or a list. */
+/* A slice of a text or a list. */
 struct slice {
     int64_t begin, end, step;
 };

@@ -1,4 +1,4 @@
-/* Filters of texts, numbers and of any value. */
+/* Filters and tests. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "prompt/jinja_print.h"
 #include "prompt/jinja_value.h"
 
-/* What a filter stands behind. */
+/* The value that a filter is applied to. */
 static struct jinja_value value_of(const struct jinja_args *args)
 {
     return args->values[0];
@@ -173,7 +173,7 @@ static struct jinja_value f_format(struct jinja_run *run, const struct jinja_fun
     return jinja_format(run, args->at, text_of(run, args), values);
 }
 
-/* The text cut to a length, at a word's end unless `killwords`. */
+/* Cuts the text to a length, at a word's end unless `killwords`. */
 static struct jinja_value f_truncate(struct jinja_run *run, const struct jinja_function *self,
                                      const struct jinja_args *args)
 {
@@ -236,7 +236,7 @@ static struct jinja_value f_tojson(struct jinja_run *run, const struct jinja_fun
 
 /* ---- Numbers ---- */
 
-/* The number that a text spells, and nothing else but white space; false: it does not. */
+/* Parses a number that fills the whole text but for white space; false: it is not one. */
 static bool parse_number(struct jinja_run *run, const struct jinja_text *text, double *out)
 {
     char copy[64];
@@ -309,7 +309,7 @@ static struct jinja_value f_abs(struct jinja_run *run, const struct jinja_functi
     return jinja_int(llabs(jinja_whole(v)));
 }
 
-/* A whole number to the nearest multiple of ten to the `places`, halves to the even one. */
+/* Rounds a whole number to the nearest multiple of ten to the `places`, halves to the even one. */
 static int64_t round_whole(int64_t v, int64_t places)
 {
     int64_t unit = 1;
@@ -365,7 +365,7 @@ static struct jinja_value f_attr(struct jinja_run *run, const struct jinja_funct
     const struct jinja_text *name = jinja_need_text(run, args, 1, "name");
     char *copy = jinja_take(&run->heap, name->n + 1, 1);
     memcpy(copy, name->bytes, name->n);
-    if (value_of(args).kind == JINJA_DICT) /* its members are no attributes */
+    if (value_of(args).kind == JINJA_DICT) /* its members are not attributes */
         return jinja_method(run, args->at, value_of(args), copy);
     return jinja_member(run, args->at, value_of(args), copy);
 }
@@ -408,7 +408,7 @@ static struct jinja_value items_of(struct jinja_run *run, const struct jinja_arg
 
 /* ---- Members by path ---- */
 
-/* item.a.b or item[0], as "a.b" or a number names it. */
+/* item.a.b or item[0], named by "a.b" or a number. */
 static struct jinja_value by_path(struct jinja_run *run, struct jinja_place at,
                                   struct jinja_value item, struct jinja_value path)
 {
@@ -429,14 +429,14 @@ static struct jinja_value by_path(struct jinja_run *run, struct jinja_place at,
     return item;
 }
 
-/* What each item is judged by: itself, or its member named by the argument. */
+/* The sort key of an item: itself, or its member named by the argument. */
 static struct jinja_value key_of(struct jinja_run *run, const struct jinja_args *args,
                                  struct jinja_value item, struct jinja_value attribute)
 {
     return attribute.kind == JINJA_NONE ? item : by_path(run, args->at, item, attribute);
 }
 
-/* ---- Of all items ---- */
+/* ---- Filters over all items ---- */
 
 static struct jinja_value f_length(struct jinja_run *run, const struct jinja_function *self,
                                    const struct jinja_args *args)
@@ -696,7 +696,7 @@ static struct jinja_value f_dictsort(struct jinja_run *run, const struct jinja_f
 
 /* ---- Each item through a filter or a test ---- */
 
-/* The arguments that follow number `first`, behind an item. */
+/* The arguments after number `first`, to be applied to an item. */
 static struct jinja_args behind(struct jinja_run *run, const struct jinja_args *args,
                                 uint32_t first, struct jinja_value item)
 {
@@ -708,13 +708,13 @@ static struct jinja_args behind(struct jinja_run *run, const struct jinja_args *
     return (struct jinja_args){args->at, n + 1, args->n_named, values, args->names};
 }
 
-/* The items of what is true; of anything else, None too, there are none. */
+/* The items of a true value; none of any other, None included. */
 static struct jinja_value items_if_any(struct jinja_run *run, const struct jinja_args *args)
 {
     return jinja_true(args->values[0]) ? items_of(run, args) : jinja_list(run, JINJA_LIST, 0);
 }
 
-/* A filter's or test's name, argument number i. */
+/* The name of a filter or test, argument number i. */
 static const char *name_at(struct jinja_run *run, const struct jinja_args *args, uint32_t i)
 {
     const struct jinja_text *text = jinja_need_text(run, args, i, NULL);
@@ -747,7 +747,7 @@ static struct jinja_value map_now(struct jinja_run *run, const struct jinja_func
     return mapped;
 }
 
-/* The items of which a test, of a member (attribute) or of themselves, says `wanted`. */
+/* The items for which a test, of a member (attribute) or of themselves, gives `wanted`. */
 static struct jinja_value select_items(struct jinja_run *run, const struct jinja_args *args,
                                        bool attribute, bool wanted)
 {
@@ -792,7 +792,7 @@ static struct jinja_value rejectattr_now(struct jinja_run *run, const struct jin
     return select_items(run, args, true, false);
 }
 
-/* Filters that Jinja has as generators: nothing is computed, or fails, before an item is asked for.
+/* Filters that are generators in Jinja: nothing is computed, or fails, before an item is asked for.
  */
 #define LATER(name)                                                                                \
     static struct jinja_value f_##name(struct jinja_run *run, const struct jinja_function *self,   \
@@ -836,7 +836,7 @@ const struct jinja_named jinja_filters_of_lists[] = {
     {NULL, NULL},
 };
 
-/* Tests: what stands behind "is". */
+/* Tests, used after "is". */
 
 #define TEST(name, expression)                                                                     \
     static struct jinja_value name(struct jinja_run *run, const struct jinja_function *self,       \

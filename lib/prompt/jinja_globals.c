@@ -1,4 +1,4 @@
-/* Functions that every template has, and the formatting of texts by "%". */
+/* Functions of every template, and "%" formatting. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "prompt/jinja_functions.h"
 #include "prompt/jinja_print.h"
 
-enum { MAX_RANGE = 100000 }; /* as Jinja's sandbox */
+enum { MAX_RANGE = 100000 }; /* as in Jinja's sandbox */
 
 /* ---- Functions ---- */
 
@@ -38,7 +38,7 @@ static struct jinja_value g_range(struct jinja_run *run, const struct jinja_func
     return list;
 }
 
-/* Sets what `from` has, a dictionary or a list of pairs, as Python's dict() takes it. */
+/* Adds the members of `from`, a dictionary or a list of pairs, as Python's dict() takes it. */
 static void set_members(struct jinja_run *run, struct jinja_place at, struct jinja_value dict,
                         struct jinja_value from)
 {
@@ -96,9 +96,9 @@ static struct jinja_value dict_fromkeys(struct jinja_run *run, const struct jinj
     return dict;
 }
 
-/* Python's dict is a type: dict[x] is dict said more exactly, and Jinja looks a member that a value
- * lacks up as if it were subscripted. So dict.from_keys(pairs), which Python has not, makes what
- * dict(pairs) does, and there are templates that say so. */
+/* Handles members of `dict`. Python's dict is a type: dict[x] is dict made more exact, and Jinja
+ * looks up a missing member as a subscript. So dict.from_keys(pairs), which Python lacks, does the
+ * same as dict(pairs), and some templates use it. */
 struct jinja_value jinja_type_item(struct jinja_run *run, struct jinja_value v)
 {
     if (v.kind != JINJA_FUNCTION || v.as.function->call != g_dict ||
@@ -115,7 +115,7 @@ struct jinja_value jinja_type_member(struct jinja_run *run, struct jinja_place a
         return jinja_undefined(name);
     if (strcmp(name, "fromkeys") == 0)
         return jinja_function(run, "fromkeys", dict_fromkeys, jinja_none(), NULL);
-    /* What Python's type has itself stands for no item: its methods without their dictionary. */
+    /* The type's own members are not items: its methods without a dictionary. */
     struct jinja_value method = jinja_method(run, at, jinja_dict(run, JINJA_DICT), name);
     bool own =
         method.kind != JINJA_UNDEFINED || strncmp(name, "__", 2) == 0 || strcmp(name, "mro") == 0;
@@ -139,7 +139,7 @@ static struct jinja_value g_strftime(struct jinja_run *run, const struct jinja_f
     if (text->n + 2 > sizeof format)
         jinja_fail(&run->heap, args->at, MOE_ERR_LIMIT, "the date's format is too long");
     memcpy(format, text->bytes, text->n);
-    memcpy(format + text->n, " ", 2); /* so that a result has a byte */
+    memcpy(format + text->n, " ", 2); /* gives the result at least one byte */
     size_t n = strftime(out, sizeof out, format, &run->input->now);
     if (n == 0)
         jinja_fail(&run->heap, args->at, MOE_ERR_LIMIT, "the date is too long");
@@ -168,7 +168,7 @@ static uint32_t read_number(const struct jinja_text *format, uint32_t i, int *ou
     return i;
 }
 
-/* Reads the conversion behind a '%'; returns where it ends. */
+/* Reads the conversion after a '%'; returns its end. */
 static uint32_t read_conversion(const struct jinja_text *format, uint32_t i, struct conversion *c)
 {
     size_t n = 0;

@@ -1,3 +1,4 @@
+/* Splits a template into tokens. */
 #include "prompt/jinja_lex.h"
 
 #include <ctype.h>
@@ -12,10 +13,10 @@ struct lexer {
     const char *source; /* line ends are '\n' */
     uint64_t n, i;
     struct jinja_place at;
-    uint64_t counted; /* bytes that `at` has counted */
+    uint64_t counted; /* bytes already counted in `at` */
     struct jinja_token *tokens;
     uint64_t n_tokens, room;
-    bool trim; /* what follows begins without white space: the tag before ended so */
+    bool trim; /* the next text begins without white space, as the tag before asked */
 };
 
 /* ---- Small things ---- */
@@ -70,7 +71,7 @@ static bool is_space(char c)
 
 /* ---- Text between tags ---- */
 
-/* Where the next tag begins; n: there is none. */
+/* The beginning of the next tag, or n. */
 static uint64_t next_tag(const struct lexer *l, uint64_t i)
 {
     for (; i + 1 < l->n; i++)
@@ -79,8 +80,8 @@ static uint64_t next_tag(const struct lexer *l, uint64_t i)
     return l->n;
 }
 
-/* Where the text before the tag at `tag` ends: white space goes for a '-', and what indents a block
- * or a comment that begins its line, unless there is a '+'. */
+/* The end of the text before the tag at `tag`: a '-' removes white space; without a '+', the
+ * indentation of a block or comment that begins its line goes too. */
 static uint64_t end_before(const struct lexer *l, uint64_t begin, uint64_t tag)
 {
     uint64_t end = tag;
@@ -99,7 +100,7 @@ static uint64_t end_before(const struct lexer *l, uint64_t begin, uint64_t tag)
     return line_begins ? end : tag;
 }
 
-/* After the end of a tag: a '-' drops all white space, a block or comment one line end. */
+/* Trims after a tag: a '-' drops all white space, a block or comment one line end. */
 static void trim_after(struct lexer *l, char mark, bool block)
 {
     if (mark == '-')
@@ -122,8 +123,8 @@ static void skip_comment(struct lexer *l)
     jinja_fail(l->heap, place(l, begin), MOE_ERR_FORMAT, "the comment has no end");
 }
 
-/* The end of a "{% NAME %}" that begins at i; 0: it is something else. *mark: of its end, *first:
- * of its beginning. */
+/* The end of a "{% NAME %}" that begins at i; 0: something else. *mark: the trim mark of its end,
+ * *first: of its beginning. */
 static uint64_t simple_block(const struct lexer *l, uint64_t i, const char *name, char *mark)
 {
     if (!has(l, i, "{%"))
@@ -144,7 +145,7 @@ static uint64_t simple_block(const struct lexer *l, uint64_t i, const char *name
     return has(l, i, "%}") ? i + 2 : 0;
 }
 
-/* {% raw %} ... {% endraw %} at i: its text as it is. False: none begins there. */
+/* Reads {% raw %} ... {% endraw %} at i as plain text. False: none begins there. */
 static bool take_raw(struct lexer *l)
 {
     char mark;
@@ -229,7 +230,7 @@ static void lex_number(struct lexer *l)
         jinja_fail(l->heap, t->at, MOE_ERR_LIMIT, "the number is too large");
 }
 
-/* The value of `digits` hexadecimal digits at i; fails where there are fewer. */
+/* Reads `digits` hexadecimal digits at i; fails if there are fewer. */
 static uint32_t hexadecimal(struct lexer *l, uint64_t i, int digits)
 {
     uint32_t value = 0;
@@ -242,7 +243,7 @@ static uint32_t hexadecimal(struct lexer *l, uint64_t i, int digits)
     return value;
 }
 
-/* One escape at l->i, a backslash, into out; Python's. Returns bytes written; moves on. */
+/* Decodes one Python escape at l->i, a backslash, into out. Returns bytes written; moves on. */
 static int lex_escape(struct lexer *l, char *out)
 {
     static const char plain[] = "\\'\"abfnrtv", means[] = "\\'\"\a\b\f\n\r\t\v";
@@ -267,7 +268,7 @@ static int lex_escape(struct lexer *l, char *out)
         int digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         value = hexadecimal(l, end, digits);
         end += (uint64_t)digits;
-    } else { /* no escape: both characters stay */
+    } else { /* not an escape: both characters stay */
         out[0] = '\\';
         l->i++;
         return 1;
@@ -326,7 +327,7 @@ static void lex_operator(struct lexer *l, char nesting[], uint32_t *depth, uint3
                l->source[l->i] < 0x20 || l->source[l->i] & 0x80 ? '?' : l->source[l->i]);
 }
 
-/* From "{%" or "{{" to its end. */
+/* Reads a tag from "{%" or "{{" to its end. */
 static void lex_tag(struct lexer *l)
 {
     enum { NESTING = 200 };
@@ -364,7 +365,8 @@ static void lex_tag(struct lexer *l)
 
 /* ---- The whole ---- */
 
-/* Line ends as '\n', without the last one. */
+/* Turns line ends into '
+ * ', without the last one. */
 static void normalise(struct lexer *l, const char *source, uint64_t n)
 {
     char *to = jinja_take(l->heap, n + 1, 1);

@@ -1,6 +1,6 @@
 /*
- * Tokens of a template: text between tags, and what stands in tags. White space is trimmed as
- * trim_blocks, lstrip_blocks and the marks - and + say.
+ * Tokens of a template: text between tags, and the contents of tags. White space is trimmed by
+ * trim_blocks, lstrip_blocks and the marks - and +.
  */
 #ifndef MOE_PROMPT_JINJA_LEX_H
 #define MOE_PROMPT_JINJA_LEX_H
@@ -26,13 +26,13 @@ enum jinja_token_kind {
 struct jinja_token {
     enum jinja_token_kind kind;
     struct jinja_place at;
-    const char *text; /* NUL-terminated; of strings without quotes and escapes */
+    const char *text; /* NUL-terminated; a string's without quotes and escapes */
     uint64_t n;
     double number;
     int64_t whole;
 };
 
-/* All tokens, the last of kind JINJA_T_END, in memory of the heap. */
+/* All tokens, ending with JINJA_T_END, in memory of the heap. */
 struct jinja_token *jinja_lex(struct jinja_heap *heap, const char *source, uint64_t n);
 
 #endif

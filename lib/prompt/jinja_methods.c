@@ -7,7 +7,7 @@
 #include "prompt/jinja_print.h"
 #include "prompt/jinja_value.h"
 
-/* Where it stands among the values; UINT32_MAX: it was not given. */
+/* Its index among the values; UINT32_MAX: missing. */
 static uint32_t find(const struct jinja_args *args, uint32_t i, const char *name)
 {
     if (i < args->n - args->n_named)
@@ -112,8 +112,8 @@ bool jinja_test(struct jinja_run *run, const char *name, const struct jinja_args
 }
 
 /*
- * The methods of texts, lists and dictionaries, as Python has them; without those that change a
- * value, which the templates' environment forbids.
+ * The methods of texts, lists and dictionaries, as in Python, without those that change a value,
+ * which the templates' environment forbids.
  */
 
 /* The object of a method. */
@@ -202,7 +202,7 @@ static bool ends_with(const struct jinja_text *text, const struct jinja_text *wh
            (what->n == 0 || memcmp(text->bytes + text->n - what->n, what->bytes, what->n) == 0);
 }
 
-/* Whether one of the texts given, or the one, is at that end. */
+/* Whether one of the given texts, or the only one, is at that end. */
 static struct jinja_value has_end(struct jinja_run *run, const struct jinja_function *self,
                                   const struct jinja_args *args,
                                   bool (*is)(const struct jinja_text *, const struct jinja_text *))
@@ -245,7 +245,7 @@ static struct jinja_value m_removesuffix(struct jinja_run *run, const struct jin
 
 /* ---- Splitting and joining ---- */
 
-/* Where white space begins (found true) or ends from byte i on. */
+/* Where white space begins (space true) or ends from byte i on. */
 static uint32_t skip(const struct jinja_text *text, uint32_t i, bool space)
 {
     int length;
@@ -347,7 +347,7 @@ static struct jinja_value m_splitlines(struct jinja_run *run, const struct jinja
     return list;
 }
 
-/* What is before, the separator, what is after. */
+/* Returns the text before, the separator, and the text after. */
 static struct jinja_value cut(struct jinja_run *run, const struct jinja_text *text, int64_t found,
                               uint32_t n, bool last)
 {
@@ -437,7 +437,7 @@ static struct jinja_value m_replace(struct jinja_run *run, const struct jinja_fu
                          jinja_whole_arg(run, args, 2, "count", -1));
 }
 
-/* What a replacement field names: a number, nothing (the next one) or a name. */
+/* The value of a replacement field: a number, nothing (the next one) or a name. */
 static struct jinja_value field_value(struct jinja_run *run, const struct jinja_args *args,
                                       const struct jinja_text *field, uint32_t *next)
 {
@@ -562,7 +562,7 @@ static struct jinja_value m_capitalize(struct jinja_run *run, const struct jinja
     return jinja_capitalize(run, text_of(self));
 }
 
-/* Whether there are characters and all are of a kind. */
+/* Whether there are characters, all of one kind. */
 static struct jinja_value all_are(struct jinja_run *run, const struct jinja_function *self,
                                   const struct jinja_args *args, bool (*is)(uint32_t))
 {
@@ -634,7 +634,7 @@ static struct jinja_value m_islower(struct jinja_run *run, const struct jinja_fu
     return of_case(run, self, args, jinja_is_lower, jinja_is_upper);
 }
 
-/* Filled up to a width, the text at the left, in the middle or at the right. */
+/* Pads to a width, with the text at the left, in the middle or at the right. */
 static struct jinja_value fill(struct jinja_run *run, const struct jinja_function *self,
                                const struct jinja_args *args, int place)
 {

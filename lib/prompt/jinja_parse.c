@@ -14,8 +14,8 @@ static void end_of_tag(struct jinja_parser *p)
     p->token++;
 }
 
-/* The statements up to the tag that begins with a name of `until`, which is taken, and its name
- * given in *ended; the rest of that tag is not. */
+/* Parses statements up to the tag that begins with a name of `until`, consumes that name and
+ * returns it in *ended; the rest of the tag remains. */
 static struct jinja_node *body(struct jinja_parser *p, const char *const *until, const char **ended)
 {
     jinja_nest(p);
@@ -25,7 +25,7 @@ static struct jinja_node *body(struct jinja_parser *p, const char *const *until,
     return first;
 }
 
-/* ... to its only end. */
+/* ... to a single end. */
 static struct jinja_node *body_to(struct jinja_parser *p, const char *end)
 {
     const char *const until[] = {end, NULL}, *ended;
@@ -34,7 +34,7 @@ static struct jinja_node *body_to(struct jinja_parser *p, const char *end)
     return first;
 }
 
-/* ---- Statements: each from its name on ---- */
+/* ---- Statements, after their name ---- */
 
 /* {% if a %} body {% elif b %} ... {% else %} ... {% endif %} */
 static struct jinja_node *if_statement(struct jinja_parser *p, struct jinja_place at)
@@ -96,7 +96,7 @@ static struct jinja_node *set_statement(struct jinja_parser *p, struct jinja_pla
     return node;
 }
 
-/* Parameters of a macro, from "(" to ")". */
+/* Parses a macro's parameters, from "(" to ")". */
 static void parameters(struct jinja_parser *p, struct jinja_node *node)
 {
     jinja_expect(p, "(");
@@ -207,7 +207,7 @@ static const struct {
     {"break", break_statement}, {"continue", continue_statement},
 };
 
-/* From "{%" on. */
+/* Parses a block from "{%" on. */
 static struct jinja_node *block(struct jinja_parser *p)
 {
     struct jinja_place at = p->token->at;
@@ -256,7 +256,7 @@ static struct jinja_node *data(struct jinja_parser *p)
     return node;
 }
 
-/* Up to the "{%" of a tag in `until` (NULL: to the template's end), which is taken. */
+/* Parses up to the "{%" of a tag in `until` (NULL: to the template's end) and consumes it. */
 static struct jinja_node *statements(struct jinja_parser *p, const char *const *until)
 {
     struct jinja_node *first = NULL, **last = &first;
@@ -283,7 +283,7 @@ struct jinja_node *jinja_parse(struct jinja_heap *heap, const char *source, uint
 }
 
 /*
- * Expressions, from the loosest operator to the tightest: as Jinja's parser nests them.
+ * Expressions, from the loosest operator to the tightest, nested as in Jinja's parser.
  */
 
 /* ---- Small things ---- */
@@ -299,7 +299,7 @@ struct jinja_node *jinja_node(struct jinja_parser *p, int kind, struct jinja_pla
 void jinja_push(struct jinja_parser *p, struct jinja_node *to, struct jinja_node *item)
 {
     uint32_t n = to->n_items;
-    if (n == 0 || (n >= 4 && (n & (n - 1)) == 0)) /* full: it doubles */
+    if (n == 0 || (n >= 4 && (n & (n - 1)) == 0)) /* full: doubles */
         to->items = jinja_grow(p->heap, to->items, n, n ? 2 * (uint64_t)n : 4, sizeof *to->items);
     to->items[to->n_items++] = item;
 }
@@ -399,7 +399,7 @@ static struct jinja_node *name(struct jinja_parser *p)
     return node;
 }
 
-/* Strings side by side are one. */
+/* Joins adjacent strings. */
 static struct jinja_node *string(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node(p, JINJA_E_STRING, p->token->at);
@@ -452,7 +452,7 @@ static struct jinja_node *dict(struct jinja_parser *p)
     return node;
 }
 
-/* "(", nothing or expressions, ")". */
+/* Parses "(", nothing or expressions, ")". */
 static struct jinja_node *parentheses(struct jinja_parser *p)
 {
     struct jinja_node *node;
@@ -485,9 +485,9 @@ static struct jinja_node *primary(struct jinja_parser *p)
     jinja_unexpected(p, "a value");
 }
 
-/* ---- What follows a value ---- */
+/* ---- After a value ---- */
 
-/* Arguments of a call, from "(" to ")". */
+/* Parses a call's arguments, from "(" to ")". */
 static struct jinja_given *arguments(struct jinja_parser *p)
 {
     struct jinja_given *given = jinja_take(p->heap, 1, sizeof *given);
@@ -544,7 +544,7 @@ static struct jinja_node *member(struct jinja_parser *p, struct jinja_node *of)
     return node;
 }
 
-/* One of the expressions between colons; NULL: it is left out. */
+/* Parses one of the expressions between colons; NULL: omitted. */
 static struct jinja_node *slice_part(struct jinja_parser *p)
 {
     return jinja_at(p, ":") || jinja_at(p, "]") || jinja_at(p, ",") ? NULL
@@ -587,7 +587,7 @@ static struct jinja_node *postfix(struct jinja_parser *p, struct jinja_node *of)
     }
 }
 
-/* A filter's or a test's name, which may have dots. */
+/* Parses the name of a filter or test, which may have dots. */
 static const char *dotted(struct jinja_parser *p)
 {
     const char *first = jinja_expect_name(p);
@@ -673,7 +673,7 @@ static struct jinja_node *unary(struct jinja_parser *p, bool with_filters)
     return node;
 }
 
-/* a OP b OP c, from the left; `operators` ends with NULL. */
+/* Parses a OP b OP c, from the left; `operators` ends with NULL. */
 static struct jinja_node *left_to_right(struct jinja_parser *p, const char *const *operators,
                                         struct jinja_node *(*operand)(struct jinja_parser *))
 {
@@ -727,7 +727,7 @@ static struct jinja_node *sum(struct jinja_parser *p)
     return left_to_right(p, operators, concatenation);
 }
 
-/* The comparison that the next tokens are, and takes them; NULL: none. */
+/* Consumes a comparison operator and returns it; NULL: none. */
 static const char *comparison_operator(struct jinja_parser *p)
 {
     static const char *const operators[] = {"==", "!=", "<=", ">=", "<", ">", "in", NULL};
@@ -815,7 +815,7 @@ struct jinja_node *jinja_expression(struct jinja_parser *p, bool with_if)
     return value;
 }
 
-/* Whether an expression can begin here. */
+/* Whether no expression can begin here. */
 static bool ends(const struct jinja_parser *p)
 {
     return p->token->kind == JINJA_T_BLOCK_END || p->token->kind == JINJA_T_PRINT_END ||

@@ -12,9 +12,9 @@
 
 struct jinja_node;
 
-/* Arguments as they are written. */
+/* Arguments as written. */
 struct jinja_given {
-    uint32_t n, n_named; /* all of them; those with a name, which come last */
+    uint32_t n, n_named; /* all; named ones, which come last */
     struct jinja_node *const *values;
     const char *const *names;           /* [n_named] */
     struct jinja_node *all, *all_named; /* *list and **dictionary, or NULL */
@@ -32,9 +32,9 @@ enum jinja_expression {
     JINJA_E_DICT,      /* items: key, value, key, value, ... */
     JINJA_E_MEMBER,    /* a.text */
     JINJA_E_SUBSCRIPT, /* a[b] */
-    JINJA_E_SLICE,     /* a[items 0:1:2], each of which may be NULL */
+    JINJA_E_SLICE,     /* a[items 0:1:2]; each may be NULL */
     JINJA_E_CALL,      /* a(given) */
-    JINJA_E_FILTER,    /* a|text(given); a NULL: of a block's text */
+    JINJA_E_FILTER,    /* a|text(given); a NULL: applied to a block's text */
     JINJA_E_TEST,      /* a is text(given) */
     JINJA_E_NOT,
     JINJA_E_NEGATIVE,
@@ -58,12 +58,12 @@ enum jinja_statement {
     JINJA_S_CALL,    /* a, a call that gets the body as its caller, with parameters */
     JINJA_S_FILTER,  /* body filtered by a */
     JINJA_S_WITH,    /* items: target, value, ...: body */
-    JINJA_S_SCOPE,   /* body as it stands (generation) */
+    JINJA_S_SCOPE,   /* body in a scope (generation) */
     JINJA_S_BREAK,
     JINJA_S_CONTINUE,
 };
 
-/* An expression or a statement; which members it has stands beside its kind. */
+/* An expression or a statement; comments at its kind say which members it uses. */
 struct jinja_node {
     int kind; /* enum jinja_expression or enum jinja_statement */
     struct jinja_place at;
@@ -74,22 +74,22 @@ struct jinja_node {
         bool truth;
         int64_t whole;
         double number;
-        bool recursive; /* of a loop */
+        bool recursive; /* a loop's */
     } as;
     uint32_t n_items;
     struct jinja_node **items;
-    const char **texts; /* of a comparison: operators, one per item */
+    const char **texts; /* a comparison's operators, one per item */
     struct jinja_given *given;
-    struct jinja_node *target;           /* of a loop, an assignment: a name, a member, a tuple */
+    struct jinja_node *target;           /* of a loop or an assignment: a name, a member, a tuple */
     struct jinja_node *body, *else_body; /* the first statement */
     struct jinja_node *next;             /* the statement after this one */
     uint32_t n_parameters;
     const char **parameters;
     struct jinja_node **defaults;                /* [n_parameters], NULL: none */
-    bool uses_caller, uses_varargs, uses_kwargs; /* of a macro */
+    bool uses_caller, uses_varargs, uses_kwargs; /* a macro's */
 };
 
-/* The first statement; NULL: the template is empty. */
+/* Parses a template into its first statement; NULL: it is empty. */
 struct jinja_node *jinja_parse(struct jinja_heap *heap, const char *source, uint64_t n);
 
 /* ---- The parser's state ---- */
@@ -100,29 +100,29 @@ struct jinja_parser {
     struct jinja_heap *heap;
     const struct jinja_token *token; /* the next one */
     uint32_t nesting;
-    struct jinja_node *macro; /* that is being parsed, innermost; NULL: none */
+    struct jinja_node *macro; /* the innermost macro being parsed; NULL: none */
 };
 
 struct jinja_node *jinja_node(struct jinja_parser *p, int kind, struct jinja_place at);
 void jinja_push(struct jinja_parser *p, struct jinja_node *to, struct jinja_node *item);
-/* Whether the next token is this operator, or this name; `skip` takes it if so, `expect` or fails.
- */
+/* Whether the next token is this operator or name; `skip` also consumes it, `expect` fails without
+ * it. */
 bool jinja_at(const struct jinja_parser *p, const char *text);
 bool jinja_skip(struct jinja_parser *p, const char *text);
 void jinja_expect(struct jinja_parser *p, const char *text);
 const char *jinja_expect_name(struct jinja_parser *p);
 _Noreturn void jinja_unexpected(struct jinja_parser *p, const char *wanted);
-/* One level deeper, and back. */
+/* Enters a level of nesting, and leaves it. */
 void jinja_nest(struct jinja_parser *p);
 void jinja_unnest(struct jinja_parser *p);
 
-/* An expression; with_if: it may be "a if b else c". */
+/* Parses an expression; with_if: it may be "a if b else c". */
 struct jinja_node *jinja_expression(struct jinja_parser *p, bool with_if);
 /* ... or a tuple without parentheses. */
 struct jinja_node *jinja_tuple(struct jinja_parser *p, bool with_if);
-/* What can be assigned to: names, a member (of a namespace), or a tuple of names. */
+/* Parses what can be assigned to: names, a member (of a namespace), or a tuple of names. */
 struct jinja_node *jinja_target(struct jinja_parser *p, bool with_member);
-/* Filters on `of`, from "|" on; NULL: of a block's text, from the first filter's name on. */
+/* Parses filters on `of`, from "|" on; NULL: on a block's text, from the first filter's name on. */
 struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *of, bool begun);
 
 #endif

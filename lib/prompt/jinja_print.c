@@ -1,3 +1,4 @@
+/* Values as text, as Python's str, repr and json.dumps write them. */
 #include "prompt/jinja_print.h"
 
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 
 /* ---- Numbers ---- */
 
-/* The digits of a number above zero that tell it from every other, "d.ddd", and its exponent. */
+/* The shortest digits of a positive number that identify it, "d.ddd", and its exponent. */
 static int shortest(double number, char digits[32])
 {
     char text[40];
@@ -30,7 +31,7 @@ static int shortest(double number, char digits[32])
     return exponent;
 }
 
-/* As Python writes floats: all digits from 1e-4 up to 1e16, with an exponent beyond. */
+/* Writes a float like Python: all digits from 1e-4 up to 1e16, with an exponent beyond. */
 static void write_float(double number, const char *infinity, const char *nan, char out[64])
 {
     char digits[32];
@@ -236,7 +237,7 @@ static void json_escape(struct json_writer *w, uint32_t c, char out[16])
 
 static void json_text(struct json_writer *w, const struct jinja_text *text)
 {
-    uint32_t plain = 0; /* where what stands for itself begins */
+    uint32_t plain = 0; /* start of a run copied unchanged */
     int length;
     char escape[16];
     bool caller = text->n_parts > 0;

@@ -1,3 +1,4 @@
+/* Executes statements: loops, macros, assignments, printing. */
 #include "prompt/jinja_render.h"
 
 #include <string.h>
@@ -5,7 +6,7 @@
 #include "prompt/jinja_functions.h"
 #include "prompt/jinja_print.h"
 
-/* What comes after a statement. */
+/* How to continue after a statement. */
 enum flow { GO_ON, BREAK, CONTINUE };
 
 static enum flow execute(struct jinja_run *run, struct jinja_scope *scope,
@@ -13,7 +14,7 @@ static enum flow execute(struct jinja_run *run, struct jinja_scope *scope,
 
 /* ---- Texts of blocks ---- */
 
-/* What the statements print. */
+/* Returns what the statements print. */
 static struct jinja_value text_of(struct jinja_run *run, struct jinja_scope *scope,
                                   const struct jinja_node *body)
 {
@@ -51,10 +52,10 @@ static void assign(struct jinja_run *run, struct jinja_scope *scope,
 
 struct macro {
     const struct jinja_node *node;
-    struct jinja_scope *scope; /* in which it was made */
+    struct jinja_scope *scope; /* where it was defined */
 };
 
-/* The argument of parameter i; false: none was given. */
+/* The argument of parameter i; false: missing. */
 static bool given_to(const struct macro *m, const struct jinja_args *args, uint32_t i,
                      struct jinja_value *out)
 {
@@ -71,7 +72,7 @@ static bool given_to(const struct macro *m, const struct jinja_args *args, uint3
     return false;
 }
 
-/* What no parameter takes: varargs, kwargs and caller where the macro uses them. */
+/* Sets varargs, kwargs and caller, where the macro uses them, to the remaining arguments. */
 static void take_others(struct jinja_run *run, struct jinja_scope *scope, const struct macro *m,
                         const struct jinja_args *args)
 {
@@ -126,7 +127,7 @@ static struct jinja_value make_macro(struct jinja_run *run, struct jinja_scope *
     return jinja_function(run, node->text, call_macro, jinja_none(), m);
 }
 
-/* {% call %}: the call, with the block as its argument "caller". */
+/* {% call %}: makes the call, with the block as its argument "caller". */
 static void call_block(struct jinja_run *run, struct jinja_scope *scope,
                        const struct jinja_node *node)
 {
@@ -176,7 +177,7 @@ static struct jinja_value changed(struct jinja_run *run, const struct jinja_func
     return jinja_bool(is);
 }
 
-/* loop(items), in a recursive one. */
+/* loop(items), in a recursive loop. */
 static struct jinja_value call_loop(struct jinja_run *run, const struct jinja_function *self,
                                     const struct jinja_args *args)
 {
@@ -189,7 +190,7 @@ static struct jinja_value call_loop(struct jinja_run *run, const struct jinja_fu
     return jinja_built(run, &text);
 }
 
-/* What the items are once they are filtered. */
+/* The items that pass the loop's condition. */
 static struct jinja_value filtered(struct jinja_run *run, const struct loop *loop,
                                    struct jinja_value items)
 {
@@ -206,7 +207,7 @@ static struct jinja_value filtered(struct jinja_run *run, const struct loop *loo
     return kept;
 }
 
-/* The variable "loop" before its first turn. */
+/* Makes the variable "loop" before its first turn. */
 static struct jinja_value loop_variable(struct jinja_run *run, const struct loop *loop, uint32_t n)
 {
     struct jinja_value v = jinja_dict(run, JINJA_LOOP);
@@ -226,7 +227,7 @@ static struct jinja_value loop_variable(struct jinja_run *run, const struct loop
     return v;
 }
 
-/* ... at item i. */
+/* ... and sets it to item i. */
 static void set_turn(struct jinja_run *run, struct jinja_value v, const struct jinja_list *list,
                      uint32_t i)
 {

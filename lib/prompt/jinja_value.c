@@ -1,4 +1,4 @@
-/* The values of templates: memory, texts as they are built, letters, comparison, order. */
+/* The values of templates: memory, text building, letters, comparison, order. */
 #define _GNU_SOURCE /* memmem */
 
 #include "prompt/jinja_value.h"
@@ -18,7 +18,7 @@ enum { BLOCK_BYTES = 64 << 10, UNIT = 16 };
 
 struct jinja_block {
     struct jinja_block *next;
-    uint64_t size, used; /* of what follows */
+    uint64_t size, used; /* of the memory after it */
     _Alignas(UNIT) uint8_t bytes[];
 };
 
@@ -91,7 +91,7 @@ static void make_room(struct jinja_run *run, struct jinja_builder *b, uint64_t n
         return;
     while (room < want)
         room *= 2;
-    if (room > UINT32_MAX) /* far above any limit of memory */
+    if (room > UINT32_MAX) /* far above any memory limit */
         room = UINT32_MAX;
     b->bytes = jinja_grow(&run->heap, b->bytes, b->n, room, 1);
     b->room = (uint32_t)room;
@@ -317,10 +317,10 @@ static void add_letter(struct jinja_run *run, struct jinja_builder *b,
     uint8_t bytes[8];
     int n = 0;
     bool caller = jinja_is_callers(text, i);
-    if (c == 0xdf && to != TO_LOWER) { /* the one letter that becomes two */
+    if (c == 0xdf && to != TO_LOWER) { /* the only letter that becomes two */
         memcpy(bytes, to == TO_UPPER ? "SS" : "Ss", 2);
         n = 2;
-    } else if (c == 0xfffd && length == 1) { /* no character */
+    } else if (c == 0xfffd && length == 1) { /* not a character */
         bytes[n++] = (uint8_t)text->bytes[i];
     } else {
         utf8proc_int32_t from = (utf8proc_int32_t)c;
@@ -373,7 +373,7 @@ struct jinja_value jinja_title(struct jinja_run *run, const struct jinja_text *t
     return jinja_built(run, &b);
 }
 
-/* The values of templates: what each kind prints, compares and counts as. */
+/* Printing, comparing and truth of each kind of value. */
 
 void jinja_step(struct jinja_run *run, struct jinja_place at, uint64_t n)
 {
@@ -517,7 +517,7 @@ struct jinja_value jinja_from_json(struct jinja_run *run, const json_t *json, bo
         v = jinja_dict(run, JINJA_DICT);
         json_object_foreach((json_t *)json, key, item)
         {
-            struct jinja_builder b = {0}; /* keys of an object are apart */
+            struct jinja_builder b = {0}; /* keys of an object differ */
             jinja_add(run, &b, key, strlen(key), caller);
             add_entry(run, v.as.dict, jinja_built(run, &b), jinja_from_json(run, item, caller));
         }

@@ -233,8 +233,7 @@ int moe_bpe_merge(const struct moe_bpe *bpe, struct moe_bpe_scratch *scratch, ui
     if (*n >= UINT32_MAX / 4)
         return moe_fail(err, MOE_ERR_LIMIT, "a piece of %llu bytes is too long to tokenize",
                         (unsigned long long)*n);
-    int status = scratch_grow(scratch, *n, err);
-    if (status == MOE_OK)
-        *n = merge_large(bpe, scratch, ids, (uint32_t)*n);
-    return status;
+    MOE_TRY(scratch_grow(scratch, *n, err));
+    *n = merge_large(bpe, scratch, ids, (uint32_t)*n);
+    return MOE_OK;
 }

@@ -530,9 +530,7 @@ static int search(struct moe_pretokenizer *p, uint32_t i, const char *text, uint
 int moe_pretokenizer_find(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                           uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err)
 {
-    int status = prepare_match(p, i, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(prepare_match(p, i, err));
     int rc = search(p, i, text, n, from);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;

@@ -241,10 +241,9 @@ int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err)
 
 int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err)
 {
-    int status = moe_ids_reserve(ids, 1, err);
-    if (status == MOE_OK)
-        ids->ids[ids->n++] = id;
-    return status;
+    MOE_TRY(moe_ids_reserve(ids, 1, err));
+    ids->ids[ids->n++] = id;
+    return MOE_OK;
 }
 
 /*
@@ -268,9 +267,7 @@ static int normalize_added(struct moe_tokenizer *tok, uint32_t id, struct moe_bu
     const char *text = (const char *)moe_token_text(tok, id, &n);
     if (!moe_utf8_valid((const uint8_t *)text, n))
         return moe_fail(err, MOE_ERR_FORMAT, "added token %u is not UTF-8", id);
-    int status = moe_normalize(&tok->normalizer, text, n, scratch, &normal, &normal_n, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_normalize(&tok->normalizer, text, n, scratch, &normal, &normal_n, err));
     if (normal_n == 0 || normal_n > MOE_TOKEN_BYTES_MAX)
         return moe_fail(err, MOE_ERR_FORMAT, "added token %u has %llu bytes when normalized", id,
                         (unsigned long long)normal_n);
@@ -308,9 +305,9 @@ static int index_added(struct moe_tokenizer *tok, bool normalized, struct moe_ad
     for (uint32_t id = 0; id < tok->n_tokens; id++)
         most += tok->token_flags[id] & MOE_TOKEN_ADDED ? 1 : 0;
     added->tokens = moe_alloc(most, sizeof *added->tokens, err);
-    int status = added->tokens ? collect_added(tok, normalized, added, err) : MOE_ERR_MEMORY;
-    if (status != MOE_OK)
-        return status;
+    if (!added->tokens)
+        return MOE_ERR_MEMORY;
+    MOE_TRY(collect_added(tok, normalized, added, err));
     /* From here on the normalized texts keep their addresses. */
     const uint8_t *text = tok->normalized.data;
     for (uint32_t i = 0; normalized && i < added->n; i++) {
@@ -332,8 +329,8 @@ static int index_added(struct moe_tokenizer *tok, bool normalized, struct moe_ad
 
 int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err)
 {
-    int status = index_added(tok, false, &tok->added[0], err);
-    return status == MOE_OK ? index_added(tok, true, &tok->added[1], err) : status;
+    MOE_TRY(index_added(tok, false, &tok->added[0], err));
+    return index_added(tok, true, &tok->added[1], err);
 }
 
 /* The first token in [low, high), alike in `depth` bytes, whose next byte is at least `byte`. */
@@ -520,28 +517,20 @@ static uint32_t find_separator(const struct moe_tokenizer *tok)
 
 int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 {
-    int status = check_tokens(tok, err);
-    if (status == MOE_OK)
-        status = check_merges(tok, err);
-    if (status == MOE_OK && !tok->vocabulary)
-        status = moe_tokenizer_index(tok, err);
-    if (status == MOE_OK)
-        status = spell_out(tok, err);
-    if (status == MOE_OK)
-        status = moe_steps_prepare(&tok->normalizer, true, err);
-    if (status == MOE_OK)
-        status = moe_steps_prepare(&tok->pre_tokenizer, false, err);
-    if (status == MOE_OK)
-        status = moe_added_index(tok, err);
+    MOE_TRY(check_tokens(tok, err));
+    MOE_TRY(check_merges(tok, err));
+    if (!tok->vocabulary)
+        MOE_TRY(moe_tokenizer_index(tok, err));
+    MOE_TRY(spell_out(tok, err));
+    MOE_TRY(moe_steps_prepare(&tok->normalizer, true, err));
+    MOE_TRY(moe_steps_prepare(&tok->pre_tokenizer, false, err));
+    MOE_TRY(moe_added_index(tok, err));
     /* Merging must not produce special tokens from a user's words. */
-    if (status == MOE_OK)
-        status = moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err);
-    if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM)
-        status = moe_unigram_prepare(tok, err);
-    if (status == MOE_OK && tok->model == MOE_TOKENIZER_SPELLINGS)
-        status = moe_spellings_prepare(tok, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err));
+    if (tok->model == MOE_TOKENIZER_UNIGRAM)
+        MOE_TRY(moe_unigram_prepare(tok, err));
+    if (tok->model == MOE_TOKENIZER_SPELLINGS)
+        MOE_TRY(moe_spellings_prepare(tok, err));
     find_byte_ids(tok);
     tok->separator = find_separator(tok);
     tok->words_apart = are_words_apart(tok);
@@ -577,14 +566,14 @@ static int add_spellings(struct moe_tokenizer *tok, uint32_t id, struct moe_err 
 {
     uint32_t n, at = 0, start, size;
     const uint8_t *text = moe_token_text(tok, id, &n);
-    int status = MOE_OK;
     if (n > MOE_UNIGRAM_TOKEN_MAX || !moe_utf8_valid(text, n))
         return moe_fail(err, MOE_ERR_FORMAT, "token %u is not UTF-8 or has more than %d bytes", id,
                         MOE_UNIGRAM_TOKEN_MAX);
-    while (status == MOE_OK && next_spelling(text, n, &at, &start, &size))
+    while (next_spelling(text, n, &at, &start, &size)) {
         if (size)
-            status = moe_trie_add(&tok->spellings, text + start, size, id, err);
-    return status;
+            MOE_TRY(moe_trie_add(&tok->spellings, text + start, size, id, err));
+    }
+    return MOE_OK;
 }
 
 /* ---- What tokens show ---- */
@@ -766,12 +755,11 @@ int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, u
 int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 {
     struct moe_unigram *u = &tok->unigram;
-    int status = MOE_OK;
     if (tok->bpe.n_merges)
         return moe_fail(err, MOE_ERR_FORMAT, "a unigram model has merges");
     if (!u->scores || !(fabs(u->unknown) <= DBL_MAX))
         return moe_fail(err, MOE_ERR_FORMAT, "a unigram model has no proper scores");
-    for (uint32_t id = 0; id < tok->n_tokens && status == MOE_OK; id++) {
+    for (uint32_t id = 0; id < tok->n_tokens; id++) {
         uint32_t n;
         const uint8_t *text = moe_token_text(tok, id, &n);
         if (!(fabs(u->scores[id]) <= DBL_MAX))
@@ -783,9 +771,9 @@ int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
                             id, MOE_UNIGRAM_TOKEN_MAX);
         /* A user's words must not become special tokens. */
         if (!(tok->token_flags[id] & MOE_TOKEN_SPECIAL))
-            status = moe_trie_add(&u->trie, text, n, id, err);
+            MOE_TRY(moe_trie_add(&u->trie, text, n, id, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Appends an unknown text in one piece: a token after all, its bytes, or the unknown token. */
@@ -811,8 +799,8 @@ int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scrat
                        const uint8_t *text, uint64_t n, double *score, struct moe_ids *out,
                        struct moe_err *err)
 {
-    int status = moe_unigram_best(&tok->unigram, scratch, text, n, score, err);
-    for (uint64_t at = 0, end; at < n && status == MOE_OK; at = end) {
+    MOE_TRY(moe_unigram_best(&tok->unigram, scratch, text, n, score, err));
+    for (uint64_t at = 0, end; at < n; at = end) {
         const struct moe_unigram_place *place = &scratch->places[at];
         end = place->other;
         if (place->token != MOE_UNIGRAM_UNKNOWN && place->token != tok->unk) {
@@ -823,9 +811,9 @@ int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scrat
         while (end < n && (scratch->places[end].token == MOE_UNIGRAM_UNKNOWN ||
                            scratch->places[end].token == tok->unk))
             end = scratch->places[end].other;
-        status = push_unknown(tok, text + at, end - at, out, err);
+        MOE_TRY(push_unknown(tok, text + at, end - at, out, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /*

@@ -130,12 +130,11 @@ static int pushed(struct encoder *e, struct moe_err *err)
 
 static int push_id(struct encoder *e, uint32_t id, struct moe_err *err)
 {
-    int status = MOE_OK;
     if (e->survey)
         e->survey->least_ids++;
     else
-        status = moe_ids_push(e->out, id, err);
-    return status == MOE_OK ? pushed(e, err) : status;
+        MOE_TRY(moe_ids_push(e->out, id, err));
+    return pushed(e, err);
 }
 
 /* Each merged piece has at least one id. */
@@ -149,23 +148,21 @@ static int add_piece(void *ctx, const char *piece, uint64_t n, struct moe_err *e
 {
     struct encoder *e = ctx;
     const struct moe_tokenizer *tok = e->tok;
-    int status = MOE_OK;
     if (tok->flags & MOE_TOKENIZER_IGNORE_MERGES) {
         uint32_t id = moe_tokenizer_lookup(tok, piece, n);
         if (id != MOE_NO_TOKEN && !(tok->token_flags[id] & (MOE_TOKEN_SPECIAL | MOE_TOKEN_BYTE)))
             return push_id(e, id, err);
     }
     e->score = 0;
-    for (uint64_t at = 0, length; at < n && status == MOE_OK; at += length) {
+    for (uint64_t at = 0, length; at < n; at += length) {
         length = tok->words_apart ? word_length(piece + at, n - at) : n;
         if (e->survey)
             survey_piece(e->survey, length);
         else
-            status = merge_piece(e, piece + at, length, err);
-        if (status == MOE_OK)
-            status = pushed(e, err);
+            MOE_TRY(merge_piece(e, piece + at, length, err));
+        MOE_TRY(pushed(e, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Added tokens ---- */
@@ -368,12 +365,12 @@ int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint
 int moe_tokenizer_encode_whole(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                                bool parse_special, struct moe_ids *out, struct moe_err *err)
 {
-    int status = moe_tokenizer_adds_bos(tok) ? moe_ids_push(out, tok->bos, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = moe_tokenizer_encode(tok, text, n, parse_special, out, err);
-    if (status == MOE_OK && tok->tail != MOE_NO_TOKEN)
-        status = moe_ids_push(out, tok->tail, err);
-    return status;
+    if (moe_tokenizer_adds_bos(tok))
+        MOE_TRY(moe_ids_push(out, tok->bos, err));
+    MOE_TRY(moe_tokenizer_encode(tok, text, n, parse_special, out, err));
+    if (tok->tail != MOE_NO_TOKEN)
+        MOE_TRY(moe_ids_push(out, tok->tail, err));
+    return MOE_OK;
 }
 
 int moe_tokenizer_encode_chat(const struct moe_tokenizer *tok, const char *text, uint64_t n,

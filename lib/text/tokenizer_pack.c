@@ -201,9 +201,7 @@ static int read_header(struct moe_cursor *c, struct moe_tokenizer *tok, struct h
 static int read_tokens(struct moe_cursor *c, const struct header *h, struct moe_tokenizer *tok,
                        struct moe_err *err)
 {
-    int status = moe_tokenizer_allocate(tok, h->n_tokens, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_tokenizer_allocate(tok, h->n_tokens, err));
     uint64_t at = 0;
     for (uint32_t i = 0; i < h->n_tokens; i++) {
         at += moe_cursor_u16(c);
@@ -273,21 +271,16 @@ static int read_steps(struct moe_cursor *c, uint32_t n, struct moe_steps *steps,
 static int read_section(struct moe_tokenizer *tok, struct moe_cursor *c, struct moe_err *err)
 {
     struct header h = {0};
-    int status = read_header(c, tok, &h, err);
-    if (status == MOE_OK)
-        status = read_tokens(c, &h, tok, err);
-    if (status == MOE_OK)
-        status = read_merges(c, &h, tok, err);
-    if (status == MOE_OK)
-        status = read_scores(c, &h, tok, err);
-    if (status == MOE_OK)
-        status = read_steps(c, h.n_normalizer, &tok->normalizer, err);
-    if (status == MOE_OK)
-        status = read_steps(c, h.n_pre, &tok->pre_tokenizer, err);
-    if (status == MOE_OK && moe_cursor_left(c))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%llu bytes follow the tokenizer's end",
-                          (unsigned long long)moe_cursor_left(c));
-    return status == MOE_OK ? moe_tokenizer_prepare(tok, err) : status;
+    MOE_TRY(read_header(c, tok, &h, err));
+    MOE_TRY(read_tokens(c, &h, tok, err));
+    MOE_TRY(read_merges(c, &h, tok, err));
+    MOE_TRY(read_scores(c, &h, tok, err));
+    MOE_TRY(read_steps(c, h.n_normalizer, &tok->normalizer, err));
+    MOE_TRY(read_steps(c, h.n_pre, &tok->pre_tokenizer, err));
+    if (moe_cursor_left(c))
+        return moe_fail(err, MOE_ERR_FORMAT, "%llu bytes follow the tokenizer's end",
+                        (unsigned long long)moe_cursor_left(c));
+    return moe_tokenizer_prepare(tok, err);
 }
 
 int moe_tokenizer_read(struct moe_tokenizer **out, const char *name, const void *data, uint64_t n,

@@ -77,14 +77,14 @@ static int collect_tokens(struct reader *r, const struct moe_gguf_array *texts,
                           const struct moe_gguf_array *types, struct moe_vocab_entry *entries)
 {
     const char *architecture = "";
-    int status = moe_gguf_get_text(r->gguf, "general.architecture", false, &architecture, r->err);
-    for (uint32_t id = 0; id < r->tok->n_tokens && status == MOE_OK; id++) {
+    MOE_TRY(moe_gguf_get_text(r->gguf, "general.architecture", false, &architecture, r->err));
+    for (uint32_t id = 0; id < r->tok->n_tokens; id++) {
         struct moe_vocab_entry *e = &entries[id];
         e->text = moe_gguf_array_text(texts, id, &e->n);
-        status =
-            flags_of(r, id, types->n ? moe_gguf_array_number(types, id) : NORMAL, architecture, e);
+        MOE_TRY(
+            flags_of(r, id, types->n ? moe_gguf_array_number(types, id) : NORMAL, architecture, e));
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_tokens(struct reader *r)
@@ -136,11 +136,8 @@ static int read_merges(struct reader *r)
 static int read_gpt2(struct reader *r, const char *pre)
 {
     bool prefix = false;
-    int status = moe_gguf_get_text(r->gguf, KEY("pre"), false, &pre, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_gguf_get_text(r->gguf, KEY("pre"), false, &pre, r->err));
+    MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err));
     if (!pre)
         return moe_fail(r->err, MOE_ERR_UNSUPPORTED,
                         "%s: no " KEY("pre") ", which says how texts are split (an old file? "
@@ -151,10 +148,9 @@ static int read_gpt2(struct reader *r, const char *pre)
                         "%s: " KEY("add_space_prefix") " is not implemented for byte-level "
                                                        "vocabularies",
                         r->name);
-    status = moe_gguf_pre_tokenizer(r->tok, r->name, pre, r->err);
-    if (status == MOE_OK)
-        status = read_tokens(r);
-    return status == MOE_OK ? read_merges(r) : status;
+    MOE_TRY(moe_gguf_pre_tokenizer(r->tok, r->name, pre, r->err));
+    MOE_TRY(read_tokens(r));
+    return read_merges(r);
 }
 
 /* ---- SentencePiece vocabularies, with scores ---- */
@@ -187,15 +183,13 @@ static int read_scores(struct reader *r, float **out)
 static int add_space_steps(struct reader *r)
 {
     bool prefix = true;
-    int status = moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err);
-    if (status == MOE_OK && prefix)
+    MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err));
+    if (prefix)
         moe_buf_text(&moe_steps_add(&r->tok->normalizer, MOE_STEP_PREPEND)->text, MOE_METASPACE);
-    if (status == MOE_OK) {
-        struct moe_step *step = moe_steps_add(&r->tok->normalizer, MOE_STEP_REPLACE);
-        moe_buf_text(&step->text, " ");
-        moe_buf_text(&step->other, MOE_METASPACE);
-    }
-    return status;
+    struct moe_step *step = moe_steps_add(&r->tok->normalizer, MOE_STEP_REPLACE);
+    moe_buf_text(&step->text, " ");
+    moe_buf_text(&step->other, MOE_METASPACE);
+    return MOE_OK;
 }
 
 static int read_llama(struct reader *r)
@@ -237,14 +231,9 @@ static int add_unigram_steps(struct reader *r)
     struct moe_tokenizer *tok = r->tok;
     struct moe_gguf_array map = {0};
     bool prefix = true, remove = false;
-    int status = moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err);
-    if (status == MOE_OK)
-        status =
-            moe_gguf_get_bool(r->gguf, KEY("remove_extra_whitespaces"), false, &remove, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_array(r->gguf, KEY("precompiled_charsmap"), false, &map, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("add_space_prefix"), false, &prefix, r->err));
+    MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("remove_extra_whitespaces"), false, &remove, r->err));
+    MOE_TRY(moe_gguf_get_array(r->gguf, KEY("precompiled_charsmap"), false, &map, r->err));
     if (map.n && (moe_gguf_array_is_text(&map) || map.n > MOE_CHARSMAP_MAX))
         return damaged(r, KEY("precompiled_charsmap") " is no list of bytes, or an absurd one");
     if (map.n) {
@@ -340,22 +329,20 @@ static int read_named(struct reader *r)
 static int read_vocabulary(struct reader *r)
 {
     const char *model = NULL;
-    int status = moe_gguf_get_text(r->gguf, KEY("model"), true, &model, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_gguf_get_text(r->gguf, KEY("model"), true, &model, r->err));
     if (strcmp(model, "gpt2") == 0)
-        status = read_gpt2(r, NULL);
+        MOE_TRY(read_gpt2(r, NULL));
     else if (strcmp(model, "gemma4") == 0)
-        status = read_gpt2(r, "gemma4");
+        MOE_TRY(read_gpt2(r, "gemma4"));
     else if (strcmp(model, "llama") == 0)
-        status = read_llama(r);
+        MOE_TRY(read_llama(r));
     else if (strcmp(model, "t5") == 0)
-        status = read_t5(r);
+        MOE_TRY(read_t5(r));
     else
-        status =
-            moe_fail(r->err, MOE_ERR_UNSUPPORTED,
-                     "%s: " KEY("model") ": tokenizer '%.60s' is not implemented", r->name, model);
-    return status == MOE_OK ? read_named(r) : status;
+        return moe_fail(r->err, MOE_ERR_UNSUPPORTED,
+                        "%s: " KEY("model") ": tokenizer '%.60s' is not implemented", r->name,
+                        model);
+    return read_named(r);
 }
 
 int moe_tokenizer_read_gguf(struct moe_tokenizer **out, const struct moe_gguf *gguf,

@@ -88,8 +88,8 @@ static int read_root(struct moe_hf_reader *r, const json_t *root)
 {
     if (!json_is_object(root))
         return moe_hf_damaged(r, "not a tokenizer");
-    int status = moe_hf_read_steps(r, root);
-    return status == MOE_OK ? moe_hf_read_model(r, root) : status;
+    MOE_TRY(moe_hf_read_steps(r, root));
+    return moe_hf_read_model(r, root);
 }
 
 /* Parses the files beside tokenizer.json. */
@@ -102,17 +102,16 @@ static int parse_others(struct moe_hf_reader *r, const struct moe_hf_texts *text
     } others[] = {{&texts->config, &r->config, "not a configuration"},
                   {&texts->added, &r->added, "not a list of added tokens"},
                   {&texts->special_map, &r->special_map, "not a list of special tokens"}};
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof others / sizeof *others && status == MOE_OK; i++) {
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const struct moe_hf_text *text = others[i].text;
         if (!text->data)
             continue;
-        status = moe_json_parse(others[i].to, text->name, text->data, text->n,
-                                MOE_JSON_TOKENIZER_CONFIG_MEMORY, r->err);
-        if (status == MOE_OK && !json_is_object(*others[i].to))
-            status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", text->name, others[i].what);
+        MOE_TRY(moe_json_parse(others[i].to, text->name, text->data, text->n,
+                               MOE_JSON_TOKENIZER_CONFIG_MEMORY, r->err));
+        if (!json_is_object(*others[i].to))
+            return moe_fail(r->err, MOE_ERR_FORMAT, "%s: %s", text->name, others[i].what);
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_tokenizer_parse_hf_files(struct moe_tokenizer **out, const struct moe_hf_texts *texts,
@@ -167,17 +166,16 @@ enum { WORDS, EMOJI, CONFIG, ADDED, SPECIAL_MAP, N_FILES };
 static int read_files(const char *dir, const char *const names[N_FILES], char *paths[N_FILES],
                       struct moe_buf files[N_FILES], struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (int i = 0; i < N_FILES && status == MOE_OK; i++) {
+    for (int i = 0; i < N_FILES; i++) {
         if (!names[i])
             continue;
         paths[i] = moe_path_join(dir, names[i], err);
         if (!paths[i])
-            status = MOE_ERR_MEMORY;
+            return MOE_ERR_MEMORY;
         else if (i < CONFIG || moe_path_exists(paths[i]))
-            status = moe_file_read_all(paths[i], FILE_BYTES_MAX, &files[i], err);
+            MOE_TRY(moe_file_read_all(paths[i], FILE_BYTES_MAX, &files[i], err));
     }
-    return status;
+    return MOE_OK;
 }
 
 static bool has_file(const char *dir, const char *name)
@@ -491,29 +489,23 @@ int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root)
     const char *unk = NULL, *type = "BPE"; /* old files name none */
     if (!json_is_object(model))
         return moe_hf_damaged(r, "no tokenizer model");
-    int status = moe_hf_text(r, model, "type", &type);
-    if (status == MOE_OK && !moe_hf_absent(added) && !json_is_array(added))
-        status = moe_hf_damaged(r, "added_tokens is not a list");
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_hf_text(r, model, "type", &type));
+    if (!moe_hf_absent(added) && !json_is_array(added))
+        return moe_hf_damaged(r, "added_tokens is not a list");
     if (strcmp(type, "Unigram") == 0)
         return read_unigram(r, model, added);
     if (strcmp(type, "BPE") != 0)
         return moe_hf_unsupported(r, "tokenizer model", type);
-    status = check_bpe(r, model);
-    if (status == MOE_OK && !json_is_object(vocab))
-        status = moe_hf_damaged(r, "model: no vocabulary");
-    if (status == MOE_OK)
-        status = read_model_flags(r, model);
-    if (status == MOE_OK)
-        status = moe_hf_text(r, model, "unk_token", &unk);
-    if (status == MOE_OK)
-        status = read_tokens(r, vocab, added);
-    if (status == MOE_OK)
-        status = read_merges(r, json_object_get(model, "merges"));
-    if (status == MOE_OK && unk && json_object_get(vocab, unk))
+    MOE_TRY(check_bpe(r, model));
+    if (!json_is_object(vocab))
+        return moe_hf_damaged(r, "model: no vocabulary");
+    MOE_TRY(read_model_flags(r, model));
+    MOE_TRY(moe_hf_text(r, model, "unk_token", &unk));
+    MOE_TRY(read_tokens(r, vocab, added));
+    MOE_TRY(read_merges(r, json_object_get(model, "merges")));
+    if (unk && json_object_get(vocab, unk))
         r->tok->unk = (uint32_t)json_integer_value(json_object_get(vocab, unk));
-    return status;
+    return MOE_OK;
 }
 
 /*
@@ -594,10 +586,10 @@ static int choose_id(struct joined *j, const char *text, json_int_t given, json_
         return moe_fail(j->r->err, MOE_ERR_FORMAT,
                         "%s: added token %lld '%.60s' does not fit the vocabulary",
                         j->r->config_name, (long long)given, text);
-    int status = mark_used(j, *id);
-    if (status == MOE_OK && *id >= j->next)
+    MOE_TRY(mark_used(j, *id));
+    if (*id >= j->next)
         j->next = *id + 1;
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Tokens ---- */
@@ -785,10 +777,9 @@ static int for_each_part(struct moe_hf_reader *r, const json_t *part, const char
     const json_t *members = json_object_get(part, key);
     if (!json_is_array(members) || depth == NESTING_MAX)
         return moe_hf_damaged(r, "a Sequence has no members or is nested too deep");
-    int status = MOE_OK;
-    for (size_t i = 0; i < json_array_size(members) && status == MOE_OK; i++)
-        status = for_each_part(r, json_array_get(members, i), key, depth + 1, fn);
-    return status;
+    for (size_t i = 0; i < json_array_size(members); i++)
+        MOE_TRY(for_each_part(r, json_array_get(members, i), key, depth + 1, fn));
+    return MOE_OK;
 }
 
 /* ---- Normalizer ---- */
@@ -826,26 +817,23 @@ static int read_replace(struct moe_hf_reader *r, const json_t *part)
     uint8_t kind = text       ? MOE_STEP_REPLACE
                    : repeated ? MOE_STEP_REPLACE_RUNS
                               : MOE_STEP_REPLACE_MATCHES;
-    int status = moe_hf_add_step(r, &r->tok->normalizer, kind, &step);
-    if (status == MOE_OK && repeated)
+    MOE_TRY(moe_hf_add_step(r, &r->tok->normalizer, kind, &step));
+    if (repeated)
         moe_buf_append(&step->text, json_string_value(expression), repeated);
-    else if (status == MOE_OK)
-        status = set_text(r, &step->text, text ? text : expression);
-    return status == MOE_OK ? set_text(r, &step->other, json_object_get(part, "content")) : status;
+    else
+        MOE_TRY(set_text(r, &step->text, text ? text : expression));
+    return set_text(r, &step->other, json_object_get(part, "content"));
 }
 
 static int read_strip(struct moe_hf_reader *r, const json_t *part)
 {
     bool left = true, right = true;
     struct moe_step *step;
-    int status = moe_hf_bool(r, part, "strip_left", &left);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "strip_right", &right);
-    if (status == MOE_OK)
-        status = moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_STRIP, &step);
-    if (status == MOE_OK)
-        step->flags = (uint8_t)((left ? MOE_STEP_LEFT : 0) | (right ? MOE_STEP_RIGHT : 0));
-    return status;
+    MOE_TRY(moe_hf_bool(r, part, "strip_left", &left));
+    MOE_TRY(moe_hf_bool(r, part, "strip_right", &right));
+    MOE_TRY(moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_STRIP, &step));
+    step->flags = (uint8_t)((left ? MOE_STEP_LEFT : 0) | (right ? MOE_STEP_RIGHT : 0));
+    return MOE_OK;
 }
 
 /* The value of a base64 character, or -1. */
@@ -936,8 +924,8 @@ static int read_normalizer(struct moe_hf_reader *r, const json_t *part)
         return read_bert_normalizer(r, part);
     if (!moe_hf_is_type(part, "Prepend"))
         return moe_hf_unsupported(r, "normalizer", moe_hf_type(part));
-    int status = moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_PREPEND, &step);
-    return status == MOE_OK ? set_text(r, &step->text, json_object_get(part, "prepend")) : status;
+    MOE_TRY(moe_hf_add_step(r, &r->tok->normalizer, MOE_STEP_PREPEND, &step));
+    return set_text(r, &step->text, json_object_get(part, "prepend"));
 }
 
 /* ---- Decoder and post-processor ---- */
@@ -1078,18 +1066,17 @@ int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root)
                  {"pre_tokenizer", "pretokenizers", moe_hf_read_pre_tokenizer},
                  {"decoder", "decoders", check_decoder},
                  {"post_processor", "processors", read_post_processor}};
-    int status = MOE_OK;
     r->prefix = r->suffix = NULL;
     r->only = json_object_get(root, "pre_tokenizer");
-    for (size_t i = 0; i < sizeof parts / sizeof *parts && status == MOE_OK; i++)
-        status = for_each_part(r, json_object_get(root, parts[i].key), parts[i].members, 0,
-                               parts[i].read);
-    if (status == MOE_OK && loses_its_beginning(r->tok))
-        status = moe_hf_unsupported(r,
-                                    "Metaspace with prepend_scheme 'first' after a normalizer "
-                                    "that may remove a text's beginning",
-                                    NULL);
-    return status;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        MOE_TRY(for_each_part(r, json_object_get(root, parts[i].key), parts[i].members, 0,
+                              parts[i].read));
+    if (loses_its_beginning(r->tok))
+        MOE_TRY(moe_hf_unsupported(r,
+                                   "Metaspace with prepend_scheme 'first' after a normalizer "
+                                   "that may remove a text's beginning",
+                                   NULL));
+    return MOE_OK;
 }
 
 /*
@@ -1121,13 +1108,13 @@ static int read_behavior(struct moe_hf_reader *r, const json_t *part, uint8_t *o
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
     const char *behavior = "Isolated"; /* Punctuation's default */
-    int status = moe_hf_text(r, part, "behavior", &behavior);
-    for (uint8_t i = 0; i < sizeof names / sizeof *names && status == MOE_OK; i++) {
+    MOE_TRY(moe_hf_text(r, part, "behavior", &behavior));
+    for (uint8_t i = 0; i < sizeof names / sizeof *names; i++) {
         *out = i;
         if (strcmp(behavior, names[i]) == 0)
             return MOE_OK;
     }
-    return status == MOE_OK ? moe_hf_unsupported(r, "split behavior", behavior) : status;
+    return moe_hf_unsupported(r, "split behavior", behavior);
 }
 
 static int read_split(struct moe_hf_reader *r, const json_t *part)
@@ -1138,17 +1125,12 @@ static int read_split(struct moe_hf_reader *r, const json_t *part)
     uint8_t behavior;
     if (moe_hf_absent(json_object_get(part, "behavior")))
         return moe_hf_damaged(r, "a Split has no behavior");
-    int status = read_behavior(r, part, &behavior);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "invert", &invert);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_behavior(r, part, &behavior));
+    MOE_TRY(moe_hf_bool(r, part, "invert", &invert));
     if (!json_is_object(pattern))
         return moe_hf_damaged(r, "a Split has no pattern");
     bool literal = json_object_get(pattern, "String") != NULL;
-    status = moe_hf_text(r, pattern, literal ? "String" : "Regex", &text);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_hf_text(r, pattern, literal ? "String" : "Regex", &text));
     if (!text)
         return moe_hf_unsupported(r, "a Split's kind of pattern", NULL);
     return add_split(r, text, behavior,
@@ -1158,16 +1140,15 @@ static int read_split(struct moe_hf_reader *r, const json_t *part)
 static int read_punctuation(struct moe_hf_reader *r, const json_t *part)
 {
     uint8_t behavior;
-    int status = read_behavior(r, part, &behavior);
-    return status == MOE_OK ? add_split(r, PUNCTUATION, behavior, 0) : status;
+    MOE_TRY(read_behavior(r, part, &behavior));
+    return add_split(r, PUNCTUATION, behavior, 0);
 }
 
 static int read_digits(struct moe_hf_reader *r, const json_t *part)
 {
     bool individual = false;
-    int status = moe_hf_bool(r, part, "individual_digits", &individual);
-    return status == MOE_OK ? add_split(r, individual ? "\\p{N}" : "\\p{N}+", MOE_SPLIT_ISOLATED, 0)
-                            : status;
+    MOE_TRY(moe_hf_bool(r, part, "individual_digits", &individual));
+    return add_split(r, individual ? "\\p{N}" : "\\p{N}+", MOE_SPLIT_ISOLATED, 0);
 }
 
 static int read_white_space(struct moe_hf_reader *r, const json_t *part)
@@ -1184,17 +1165,17 @@ static int read_words(struct moe_hf_reader *r, const json_t *part)
 
 static int read_bert_pieces(struct moe_hf_reader *r, const json_t *part)
 {
-    int status = read_white_space(r, part);
-    return status == MOE_OK ? add_split(r, PUNCTUATION, MOE_SPLIT_ISOLATED, 0) : status;
+    MOE_TRY(read_white_space(r, part));
+    return add_split(r, PUNCTUATION, MOE_SPLIT_ISOLATED, 0);
 }
 
 static int read_delimiter(struct moe_hf_reader *r, const json_t *part)
 {
     const char *delimiter = NULL;
-    int status = moe_hf_text(r, part, "delimiter", &delimiter);
-    if (status == MOE_OK && (!delimiter || !*delimiter))
-        status = moe_hf_damaged(r, "CharDelimiterSplit has no delimiter");
-    return status == MOE_OK ? add_split(r, delimiter, MOE_SPLIT_REMOVED, MOE_STEP_LITERAL) : status;
+    MOE_TRY(moe_hf_text(r, part, "delimiter", &delimiter));
+    if (!delimiter || !*delimiter)
+        return moe_hf_damaged(r, "CharDelimiterSplit has no delimiter");
+    return add_split(r, delimiter, MOE_SPLIT_REMOVED, MOE_STEP_LITERAL);
 }
 
 static int read_fixed_length(struct moe_hf_reader *r, const json_t *part)
@@ -1238,22 +1219,15 @@ static int read_metaspace(struct moe_hf_reader *r, const json_t *part)
     const char *replacement = MOE_METASPACE, *scheme = NULL;
     bool split = true, add_prefix_space = true;
     struct moe_step *step;
-    int status = moe_hf_text(r, part, "replacement", &replacement);
-    if (status == MOE_OK)
-        status = moe_hf_text(r, part, "prepend_scheme", &scheme);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "split", &split);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_hf_text(r, part, "replacement", &replacement));
+    MOE_TRY(moe_hf_text(r, part, "prepend_scheme", &scheme));
+    MOE_TRY(moe_hf_bool(r, part, "split", &split));
+    MOE_TRY(moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space));
     if (!scheme)
         scheme = add_prefix_space ? "always" : "never";
     if (strcmp(replacement, MOE_METASPACE) != 0)
         return moe_hf_unsupported(r, "Metaspace with replacement", replacement);
-    status = moe_hf_add_step(r, &r->tok->pre_tokenizer, MOE_STEP_METASPACE, &step);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_hf_add_step(r, &r->tok->pre_tokenizer, MOE_STEP_METASPACE, &step));
     if (strcmp(scheme, "first") == 0)
         step->flags = MOE_STEP_PREPEND_FIRST;
     else if (strcmp(scheme, "never") == 0)
