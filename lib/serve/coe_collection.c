@@ -100,8 +100,8 @@ static int check_route(struct moe_record_reader *r, struct moe_yaml_node *map, v
     if (tests != (route->field[0] != '\0'))
         return moe_yaml_fail(r->doc, map, r->err,
                              tests ? "a test without a 'field'" : "a 'field' without a test");
-    int status = find_expert(r, map, "expert", route->expert, &route->to);
-    return status == MOE_OK ? compile(r, map, &route->test) : status;
+    MOE_TRY(find_expert(r, map, "expert", route->expert, &route->to));
+    return compile(r, map, &route->test);
 }
 
 static int check_score(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
@@ -113,10 +113,9 @@ static int check_score(struct moe_record_reader *r, struct moe_yaml_node *map, v
 static int check_follow(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
     struct moe_coe_follow *f = record;
-    int status = find_expert(r, map, "after", f->after, &f->from);
-    if (status == MOE_OK)
-        status = find_expert(r, map, "expert", f->expert, &f->to);
-    return status == MOE_OK ? compile(r, map, &f->test) : status;
+    MOE_TRY(find_expert(r, map, "after", f->after, &f->from));
+    MOE_TRY(find_expert(r, map, "expert", f->expert, &f->to));
+    return compile(r, map, &f->test);
 }
 
 #define FIELD(type, key, field) MOE_FIELD(MOE_IF_SET, struct type, key, field)

@@ -98,11 +98,8 @@ static int check_cost(struct moe_record_reader *r, struct moe_yaml_node *map, vo
     const struct moe_coe_costs *c = r->whole;
     struct moe_coe_kind_cost *k = record;
     uint32_t teams = 0;
-    int status = find_names(r, map, k->architecture, k->processor, &k->kind, &k->on);
-    if (status == MOE_OK)
-        status = check_threads(r, map, k->on, &k->threads);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(find_names(r, map, k->architecture, k->processor, &k->kind, &k->on));
+    MOE_TRY(check_threads(r, map, k->on, &k->threads));
     for (uint32_t i = 0; i < c->n_costs; i++) {
         const struct moe_coe_kind_cost *other = &c->costs[i];
         if (other->kind != k->kind || other->on != k->on)
@@ -130,8 +127,8 @@ static int check_batch(struct moe_record_reader *r, struct moe_yaml_node *map, v
 {
     struct moe_coe_kind_batch *b = record;
     uint32_t kind, on;
-    int status = find_names(r, map, b->architecture, b->processor, &kind, &on);
-    return status == MOE_OK ? check_threads(r, map, on, &b->threads) : status;
+    MOE_TRY(find_names(r, map, b->architecture, b->processor, &kind, &on));
+    return check_threads(r, map, on, &b->threads);
 }
 
 static int check_model(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)

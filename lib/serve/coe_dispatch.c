@@ -417,12 +417,11 @@ static int open_executor(struct executor *e, const struct moe_coe_options *o, ui
                             "expert %u takes %" PRIu64 " bytes, and executor %u has %" PRIu64
                             " for experts",
                             i, size_of(o, index, i), index, options->expert_bytes);
-    int status = moe_coe_queue_open(&e->queue, o->all->n, o->arrange, err);
-    if (status == MOE_OK)
-        status = moe_coe_pool_open(&e->pool, o->all, options->expert_bytes, o->evict, err);
-    if (status == MOE_OK && o->sizes)
+    MOE_TRY(moe_coe_queue_open(&e->queue, o->all->n, o->arrange, err));
+    MOE_TRY(moe_coe_pool_open(&e->pool, o->all, options->expert_bytes, o->evict, err));
+    if (o->sizes)
         moe_coe_pool_set_sizes(e->pool, o->sizes[index]);
-    return status;
+    return MOE_OK;
 }
 
 static int check_experts(const struct moe_coe_options *o, struct moe_err *err)
@@ -609,10 +608,9 @@ int moe_coe_submit(struct moe_coe_dispatch *d, struct moe_coe_request *r, double
     *executor = assign(d, r->expert, now);
     struct executor *e = &d->executors[*executor];
     r->predicted = added_latency(d, e, r->expert);
-    int status = moe_coe_queue_push(e->queue, r, err);
-    if (status == MOE_OK)
-        e->queued += r->predicted;
-    return status;
+    MOE_TRY(moe_coe_queue_push(e->queue, r, err));
+    e->queued += r->predicted;
+    return MOE_OK;
 }
 
 /* ---- Batches ---- */

@@ -98,10 +98,10 @@ static int check_batch(struct moe_record_reader *r, struct moe_yaml_node *map, v
 static int check_window(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
 {
     const struct moe_coe_plan_window *w = record;
-    int status = check_device(r, map, w->device);
-    if (status == MOE_OK && (w->lower >= w->chosen || w->chosen > w->upper))
+    MOE_TRY(check_device(r, map, w->device));
+    if (w->lower >= w->chosen || w->chosen > w->upper)
         return moe_yaml_fail(r->doc, map, r->err, "'chosen' is not above 'lower', up to 'upper'");
-    return status;
+    return MOE_OK;
 }
 
 static int check_plan(struct moe_record_reader *r, struct moe_yaml_node *root, void *record)

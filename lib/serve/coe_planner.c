@@ -207,12 +207,10 @@ static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
 static int simulate(struct making *m, struct moe_coe_simulated *out)
 {
     const struct moe_coe_planner *p = m->p;
-    int status = moe_coe_plan_simulate(m->plan, p->costs, p->all, p->sample, 0, out, m->err);
-    if (status == MOE_OK) {
-        m->plan->throughput = out->seconds > 0 ? (double)out->results / out->seconds : 0;
-        m->plan->switches = out->switches;
-    }
-    return status;
+    MOE_TRY(moe_coe_plan_simulate(m->plan, p->costs, p->all, p->sample, 0, out, m->err));
+    m->plan->throughput = out->seconds > 0 ? (double)out->results / out->seconds : 0;
+    m->plan->switches = out->switches;
+    return MOE_OK;
 }
 
 /* One combination; memory that does not suffice for it makes it 0. */
@@ -291,21 +289,14 @@ static int choose_executors(struct making *m)
     const struct moe_coe_planner *p = m->p;
     uint32_t cuda = p->cuda, cpu = p->cpu;
     bool has_cuda = moe_coe_costs_processor(p->costs, "cuda") != MOE_COE_NONE;
-    int status = check_named(m, "cuda", cuda);
-    if (status == MOE_OK)
-        status = check_named(m, "cpu", cpu);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_named(m, "cuda", cuda));
+    MOE_TRY(check_named(m, "cpu", cpu));
     if (p->casual) {
         cuda = cuda != UINT32_MAX ? cuda : has_cuda ? CASUAL_CUDA : 0;
         cpu = cpu != UINT32_MAX ? cpu : CASUAL_CPU;
-    } else if (cuda == UINT32_MAX || cpu == UINT32_MAX) {
-        status = search_executors(m, &cuda, &cpu);
-    }
-    if (status == MOE_OK)
-        status = set_executors(m, cuda, cpu);
-    if (status != MOE_OK)
-        return status;
+    } else if (cuda == UINT32_MAX || cpu == UINT32_MAX)
+        MOE_TRY(search_executors(m, &cuda, &cpu));
+    MOE_TRY(set_executors(m, cuda, cpu));
     if (m->plan->n_trials > 0)
         moe_coe_plan_because(m->plan, "executors",
                              "%u on the accelerator and %u on the processor gave the most of %u "
@@ -339,9 +330,7 @@ static int slide(struct making *m, uint32_t on)
     struct moe_coe_window found;
     m->window = on;
     o.most = moe_coe_shares_fit(&m->shares, on, s->bytes - s->executors->number * s->request);
-    int status = moe_coe_slide(&o, measure, m, &found, m->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_coe_slide(&o, measure, m, &found, m->err));
     plan->window = (struct moe_coe_plan_window){.first = o.first ? o.first : 15,
                                                 .fitted = o.fitted ? o.fitted : 2,
                                                 .margin = o.margin > 0 ? o.margin : 0.05,

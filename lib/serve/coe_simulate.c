@@ -143,19 +143,18 @@ static int submit(struct simulation *s, struct task *t, double now, struct moe_e
     uint32_t executor;
     t->request.expert = *t->path;
     s->scheduled += s->machine->schedule_seconds;
-    int status = moe_coe_submit(s->dispatch, &t->request, now, &executor, err);
-    if (status == MOE_OK && s->runners[executor].state == IDLE)
+    MOE_TRY(moe_coe_submit(s->dispatch, &t->request, now, &executor, err));
+    if (s->runners[executor].state == IDLE)
         begin_next(s, executor, now);
-    return status;
+    return MOE_OK;
 }
 
 static int finish(struct simulation *s, uint32_t executor, double now, struct moe_err *err)
 {
     struct runner *r = &s->runners[executor];
-    int status = MOE_OK;
     moe_coe_done(s->dispatch, executor, now);
     rest(r);
-    for (struct moe_coe_request *q = r->batch.requests, *next; q && status == MOE_OK; q = next) {
+    for (struct moe_coe_request *q = r->batch.requests, *next; q; q = next) {
         struct task *t = (struct task *)(void *)q;
         next = q->next;
         if (*++t->path == MOE_COE_NONE) {
@@ -164,11 +163,11 @@ static int finish(struct simulation *s, uint32_t executor, double now, struct mo
             continue;
         }
         s->scheduler_free = fmax(now, s->scheduler_free) + s->machine->schedule_seconds;
-        status = submit(s, t, now, err);
+        MOE_TRY(submit(s, t, now, err));
     }
-    if (status == MOE_OK && r->state == IDLE)
+    if (r->state == IDLE)
         begin_next(s, executor, now);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Time ---- */

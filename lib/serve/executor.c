@@ -439,9 +439,7 @@ static uint64_t size_of(const struct executor *x, const struct model *m)
 /* The experts of dispatch, their sizes on each executor, and costs for each processor. */
 static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, struct moe_err *err)
 {
-    int status = moe_coe_costs_experts(&s->all, c, s->collection, NULL, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_coe_costs_experts(&s->all, c, s->collection, NULL, err));
     s->sizes = moe_alloc((uint64_t)s->n_executors * s->n_models, sizeof *s->sizes, err);
     if (!s->sizes)
         return MOE_ERR_MEMORY;
@@ -620,9 +618,8 @@ static int read_template(struct moe_server *s, struct moe_err *err)
 
 int models_list(struct moe_server *s, struct moe_err *err)
 {
-    int status = s->options.collection ? MOE_OK : collect_one(s, err);
-    if (status != MOE_OK)
-        return status;
+    if (!s->options.collection)
+        MOE_TRY(collect_one(s, err));
     const struct moe_coe_collection *c = s->own ? s->own : s->options.collection;
     s->collection = c;
     s->models = moe_alloc(c->n_models, sizeof *s->models, err);

@@ -103,9 +103,7 @@ void job_count(struct executor *x)
 int job_queue(struct moe_server *s, struct job *j, struct moe_err *err)
 {
     double began = moe_seconds();
-    int status = moe_coe_submit(s->dispatch, &j->queued, began, &j->executor, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_coe_submit(s->dispatch, &j->queued, began, &j->executor, err));
     j->state = JOB_WAITS;
     j->came = began;
     s->counts.schedule_seconds += moe_seconds() - began;
@@ -293,7 +291,6 @@ static int make_prompt(const struct loaded *l, const char *name, const struct mo
                                          .variables = r->variables,
                                          .add_generation_prompt = true,
                                          .now = moe_chat_today()};
-    int status = MOE_OK;
     if (r->kind == MOE_REQUEST_CHAT && l->no_chat.status)
         return moe_fail(err, l->no_chat.status, "%s", l->no_chat.text);
     if (r->kind == MOE_REQUEST_CHAT && !l->chat)
@@ -303,9 +300,9 @@ static int make_prompt(const struct loaded *l, const char *name, const struct mo
         return moe_prompt_chat(model, l->chat, &input, l->engine->session->context, ids, err);
     if (!r->ids)
         return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, ids, err);
-    for (uint64_t i = 0; i < r->n_ids && status == MOE_OK; i++)
-        status = moe_ids_push(ids, r->ids[i], err);
-    return status;
+    for (uint64_t i = 0; i < r->n_ids; i++)
+        MOE_TRY(moe_ids_push(ids, r->ids[i], err));
+    return MOE_OK;
 }
 
 static void add_to_route(struct job *j, const char *name)
@@ -320,11 +317,11 @@ static int check_length(const struct executor *x, const struct moe_request *r, s
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
     const char *const texts[] = {r->prompt, r->prefix_text};
-    int status = MOE_OK;
-    for (int i = 0; i < 2 && status == MOE_OK; i++)
+    for (int i = 0; i < 2; i++) {
         if (texts[i])
-            status = moe_prompt_check_length(s->model, texts[i], strlen(texts[i]), s->context, err);
-    return status;
+            MOE_TRY(moe_prompt_check_length(s->model, texts[i], strlen(texts[i]), s->context, err));
+    }
+    return MOE_OK;
 }
 
 static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, struct moe_err *err)

@@ -348,14 +348,12 @@ static int read_results(struct lines_output *out, struct moe_err *err)
 static int go_on(struct lines_output *out, struct moe_err *err)
 {
     char text[128];
-    int status = moe_outfile_continue(&out->file, out->options->output, err);
-    if (status != MOE_OK)
-        return status;
-    status = read_results(out, err);
-    if (status == MOE_OK && ftruncate(out->file.fd, (off_t)out->size) != 0)
-        status = moe_fail(err, MOE_ERR_IO, "%s: cannot cut off what is unfinished: %s",
-                          out->options->output, moe_errno_text(errno, text, sizeof text));
-    return status;
+    MOE_TRY(moe_outfile_continue(&out->file, out->options->output, err));
+    MOE_TRY(read_results(out, err));
+    if (ftruncate(out->file.fd, (off_t)out->size) != 0)
+        return moe_fail(err, MOE_ERR_IO, "%s: cannot cut off what is unfinished: %s",
+                        out->options->output, moe_errno_text(errno, text, sizeof text));
+    return MOE_OK;
 }
 
 int lines_output_open(struct lines_output *out, const struct moe_lines_options *options,

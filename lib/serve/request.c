@@ -46,18 +46,12 @@ enum {
 static int read_body(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *model = json_object_get(body, "model");
-    int status = MOE_OK;
     if (model && !json_is_null(model))
-        status = request_copy_text(&r->model, model, "'model'", err);
-    if (status == MOE_OK)
-        status = request_read_options(r, body, err);
-    if (status == MOE_OK)
-        status = request_read_text(r, body, err);
-    if (status == MOE_OK)
-        status = request_read_stops(r, body, err);
-    if (status == MOE_OK)
-        status = request_read_fields(r, body, err);
-    return status;
+        MOE_TRY(request_copy_text(&r->model, model, "'model'", err));
+    MOE_TRY(request_read_options(r, body, err));
+    MOE_TRY(request_read_text(r, body, err));
+    MOE_TRY(request_read_stops(r, body, err));
+    return request_read_fields(r, body, err);
 }
 
 int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
@@ -198,12 +192,12 @@ static const struct {
 
 static int read_switches(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof switches / sizeof switches[0] && status == MOE_OK; i++)
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         if (switches[i].kind == BOTH || switches[i].kind == (int)r->kind)
-            status = moe_json_get_bool(REQUEST, body, switches[i].key, false,
-                                       (bool *)((char *)r + switches[i].at), err);
-    return status;
+            MOE_TRY(moe_json_get_bool(REQUEST, body, switches[i].key, false,
+                                      (bool *)((char *)r + switches[i].at), err));
+    }
+    return MOE_OK;
 }
 
 static int read_top_k(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -218,11 +212,11 @@ static int read_top_k(struct moe_request *r, const json_t *body, struct moe_err 
 
 static int read_choices(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    int status = moe_json_get_u32(REQUEST, body, "n", MOE_REQUEST_MAX_CHOICES, false, &r->n, err);
-    if (status == MOE_OK && r->n == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'n' is 0, expected 1 to %d",
-                          MOE_REQUEST_MAX_CHOICES);
-    return status;
+    MOE_TRY(moe_json_get_u32(REQUEST, body, "n", MOE_REQUEST_MAX_CHOICES, false, &r->n, err));
+    if (r->n == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'n' is 0, expected 1 to %d",
+                        MOE_REQUEST_MAX_CHOICES);
+    return MOE_OK;
 }
 
 /* /v1/completions wants a number where /v1/chat/completions has a switch and a number. */
@@ -319,13 +313,10 @@ static int read_constraints(struct moe_request *r, const json_t *body, struct mo
     const json_t *format = json_object_get(body, "response_format");
     const json_t *schema = json_object_get(body, "json_schema");
     const json_t *grammar = json_object_get(body, "grammar");
-    int status = MOE_OK;
     if (json_string_length(grammar) == 0 && (!is_given(grammar) || json_is_string(grammar)))
         grammar = NULL;
     if (is_given(format))
-        status = read_format(r, format, err);
-    if (status != MOE_OK)
-        return status;
+        MOE_TRY(read_format(r, format, err));
     if ((r->grammar != NULL) + is_given(schema) + (grammar != NULL) > 1)
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'response_format', 'json_schema' and 'grammar' exclude each "
@@ -463,10 +454,10 @@ int request_read_options(struct moe_request *r, const json_t *body, struct moe_e
     moe_sampling_unsaid(&r->sampling);
     r->n = 1;
     r->draft = true;
-    int status = refuse_what_is_not_done(body, err);
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == MOE_OK; i++)
-        status = parts[i](r, body, err);
-    return status;
+    MOE_TRY(refuse_what_is_not_done(body, err));
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        MOE_TRY(parts[i](r, body, err));
+    return MOE_OK;
 }
 
 /* Requests: the texts of the body. */
@@ -623,10 +614,9 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
 
 static int read_chat(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    int status = read_messages(r, body, err);
-    if (status == MOE_OK)
-        status = read_tools(r, body, err);
-    return status == MOE_OK ? read_variables(r, body, err) : status;
+    MOE_TRY(read_messages(r, body, err));
+    MOE_TRY(read_tools(r, body, err));
+    return read_variables(r, body, err);
 }
 
 /* ---- Prompts ---- */
@@ -683,12 +673,11 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
 
 int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
-    int status = r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err);
-    if (status == MOE_OK)
-        status = read_prefix(r, body, err);
-    if (status == MOE_OK && r->echo && !r->prompt)
-        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' goes with a prompt that is text");
-    return status;
+    MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err));
+    MOE_TRY(read_prefix(r, body, err));
+    if (r->echo && !r->prompt)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' goes with a prompt that is text");
+    return MOE_OK;
 }
 
 /* ---- Stop texts and fields ---- */

@@ -164,44 +164,36 @@ static void load_first(void *ctx, uint32_t executor, uint32_t model)
 static int load_models(struct moe_server *s, const struct moe_progress *progress,
                        struct moe_err *err)
 {
-    int status = moe_coe_place(s->dispatch, load_first, s, err);
-    for (uint32_t i = 0; i < s->n_executors && s->own && status == MOE_OK; i++) {
+    MOE_TRY(moe_coe_place(s->dispatch, load_first, s, err));
+    for (uint32_t i = 0; i < s->n_executors && s->own; i++) {
         const struct loaded *l = &s->executors[i].loaded[0];
         if (l->state == MODEL_FAILED)
-            status = moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
-        if (status == MOE_OK && s->whole && l->engine) {
+            return moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
+        if (s->whole && l->engine) {
             s->memory_bytes = l->engine->budget.total;
             s->floor_bytes = l->engine->budget.floor;
             s->gpu_bytes = l->engine->budget.gpu.total;
         }
     }
-    return status == MOE_OK ? host_tier_fill(s, progress, err) : status;
+    return host_tier_fill(s, progress, err);
 }
 
 static int open_all(struct moe_server *s, const struct moe_progress *progress, struct moe_err *err)
 {
-    int status = models_list(s, err);
-    if (status == MOE_OK)
-        status = open_slots(s, err);
-    if (status == MOE_OK)
-        status = open_executors(s, err);
-    if (status == MOE_OK)
-        status = find_gpu(s, err);
-    if (status == MOE_OK)
-        status = check_kv(s, err);
-    if (status == MOE_OK)
-        status = s->whole ? skip_survey(s, err) : memory_survey(s, progress, err);
-    if (status == MOE_OK && !s->whole)
-        status = memory_divide(s, err);
-    if (status == MOE_OK)
-        status = dispatching_open(s, err);
-    if (status == MOE_OK)
-        status = host_tier_open(s, err);
-    if (status == MOE_OK)
-        status = load_models(s, progress, err);
-    for (uint32_t i = 0; i < s->n_executors && status == MOE_OK; i++)
-        status = executor_start(&s->executors[i], err);
-    return status;
+    MOE_TRY(models_list(s, err));
+    MOE_TRY(open_slots(s, err));
+    MOE_TRY(open_executors(s, err));
+    MOE_TRY(find_gpu(s, err));
+    MOE_TRY(check_kv(s, err));
+    MOE_TRY(s->whole ? skip_survey(s, err) : memory_survey(s, progress, err));
+    if (!s->whole)
+        MOE_TRY(memory_divide(s, err));
+    MOE_TRY(dispatching_open(s, err));
+    MOE_TRY(host_tier_open(s, err));
+    MOE_TRY(load_models(s, progress, err));
+    for (uint32_t i = 0; i < s->n_executors; i++)
+        MOE_TRY(executor_start(&s->executors[i], err));
+    return MOE_OK;
 }
 
 int moe_server_open(struct moe_server **out, const struct moe_server_options *options,
