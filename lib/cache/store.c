@@ -162,17 +162,21 @@ const struct moe_store_counts *moe_store_counts(const struct moe_store *s)
     return &s->counts;
 }
 
-static uint64_t item(const struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)
+static uint32_t *slot_of(const struct moe_store *s, uint32_t key, uint32_t variant)
 {
-    return ((uint64_t)layer * s->n_experts + expert) * s->n_variants + variant;
+    return &s->slot_of[moe_expert_copy(s->n_variants, key, variant)];
 }
 
-uint32_t moe_store_find(const struct moe_store *s, uint32_t layer, uint32_t expert,
-                        uint32_t variant)
+static uint32_t class_of(const struct moe_store *s, uint32_t key, uint32_t variant)
+{
+    return s->class_of[moe_expert_copy(s->n_variants, key, variant)];
+}
+
+uint32_t moe_store_find(const struct moe_store *s, uint32_t key, uint32_t variant)
 {
     uint32_t loading = MOE_NO_SLOT;
     for (uint32_t v = 0; v <= variant; v++) {
-        uint32_t slot = s->slot_of[item(s, layer, expert, v)];
+        uint32_t slot = *slot_of(s, key, v);
         if (slot == MOE_NO_SLOT)
             continue;
         if (s->slots[slot].state == MOE_SLOT_READY)
@@ -185,14 +189,14 @@ uint32_t moe_store_find(const struct moe_store *s, uint32_t layer, uint32_t expe
 
 /* ---- Slots come and go ---- */
 
-static struct domain *domain_of(const struct pool *pool, uint32_t layer)
+static uint32_t layer_of(const struct moe_store *s, uint32_t key)
 {
-    return &pool->domains[pool->per_layer ? layer : 0];
+    return key / s->n_experts;
 }
 
-static uint32_t key_of(const struct moe_store *s, uint32_t layer, uint32_t expert)
+static struct domain *domain_of(const struct moe_store *s, const struct pool *pool, uint32_t key)
 {
-    return layer * s->n_experts + expert;
+    return &pool->domains[pool->per_layer ? layer_of(s, key) : 0];
 }
 
 static uint32_t take_free(struct moe_store *s, struct pool *pool)
@@ -238,14 +242,14 @@ static void vacate(struct moe_store *s, uint32_t index)
     struct moe_slot *slot = &s->slots[index];
     struct pool *pool = &s->pools[slot->class_index];
     if (slot->use == MOE_SLOT_CACHED) {
-        struct domain *d = domain_of(pool, slot->layer);
-        d->policy->ops->drop(d->policy, key_of(s, slot->layer, slot->expert));
+        struct domain *d = domain_of(s, pool, slot->key);
+        d->policy->ops->drop(d->policy, slot->key);
         d->n--;
         pool->unfilled++;
     } else if (slot->use == MOE_SLOT_STAGED) {
         unstage(s, index);
     }
-    s->slot_of[item(s, slot->layer, slot->expert, slot->variant)] = MOE_NO_SLOT;
+    *slot_of(s, slot->key, slot->variant) = MOE_NO_SLOT;
     slot->state = MOE_SLOT_FREE;
     slot->pins = 0;
     slot->prefetched = false;
@@ -263,7 +267,7 @@ struct eviction {
 static uint32_t cached_slot(const struct moe_store *s, uint32_t class_index, uint32_t key)
 {
     for (uint32_t v = 0; v < s->n_variants; v++) {
-        uint32_t slot = s->slot_of[(uint64_t)key * s->n_variants + v];
+        uint32_t slot = *slot_of(s, key, v);
         if (slot != MOE_NO_SLOT && s->slots[slot].class_index == class_index &&
             s->slots[slot].use == MOE_SLOT_CACHED)
             return slot;
@@ -295,29 +299,28 @@ static bool make_room(struct moe_store *s, struct pool *pool, struct domain *d, 
     return true;
 }
 
-static void occupy(struct moe_store *s, uint32_t index, uint32_t layer, uint32_t expert,
-                   uint32_t variant, enum moe_slot_use use)
+static void occupy(struct moe_store *s, uint32_t index, uint32_t key, uint32_t variant,
+                   enum moe_slot_use use)
 {
     struct moe_slot *slot = &s->slots[index];
     slot->state = MOE_SLOT_LOADING;
     slot->use = use;
-    slot->layer = layer;
-    slot->expert = expert;
+    slot->key = key;
     slot->variant = variant;
     slot->pins = 0;
     slot->prefetched = false;
-    s->slot_of[item(s, layer, expert, variant)] = index;
+    *slot_of(s, key, variant) = index;
 }
 
 static void admit(struct moe_store *s, uint32_t index)
 {
     struct moe_slot *slot = &s->slots[index];
     struct pool *pool = &s->pools[slot->class_index];
-    struct domain *d = domain_of(pool, slot->layer);
+    struct domain *d = domain_of(s, pool, slot->key);
     slot->use = MOE_SLOT_CACHED;
     d->n++;
     pool->unfilled--;
-    d->policy->ops->admit(d->policy, key_of(s, slot->layer, slot->expert));
+    d->policy->ops->admit(d->policy, slot->key);
 }
 
 static void note_miss(struct moe_store *s, struct domain *d, uint32_t key)
@@ -332,8 +335,8 @@ void moe_store_use(struct moe_store *s, uint32_t index)
 {
     struct moe_slot *slot = &s->slots[index];
     struct pool *pool = &s->pools[slot->class_index];
-    struct domain *d = domain_of(pool, slot->layer);
-    uint32_t key = key_of(s, slot->layer, slot->expert);
+    struct domain *d = domain_of(s, pool, slot->key);
+    uint32_t key = slot->key;
     slot->pins++; /* pinned first: making room must not evict it */
     s->counts.staged_used += slot->prefetched;
     slot->prefetched = false;
@@ -365,7 +368,7 @@ void moe_store_begin_token(struct moe_store *s)
 static bool may_leave(const struct moe_store *s, uint32_t index, bool stale)
 {
     const struct moe_slot *slot = &s->slots[index];
-    bool fresh = slot->layer >= s->next && s->staged[index].at > s->token_began;
+    bool fresh = layer_of(s, slot->key) >= s->next && s->staged[index].at > s->token_began;
     return slot->state == MOE_SLOT_READY && slot->pins == 0 && !(stale && fresh);
 }
 
@@ -378,10 +381,9 @@ static uint32_t oldest_staged(const struct moe_store *s, const struct pool *pool
     return MOE_NO_SLOT;
 }
 
-bool moe_store_has_spare(const struct moe_store *s, uint32_t layer, uint32_t expert,
-                         uint32_t variant, uint32_t keep)
+bool moe_store_has_spare(const struct moe_store *s, uint32_t key, uint32_t variant, uint32_t keep)
 {
-    const struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
+    const struct pool *pool = &s->pools[class_of(s, key, variant)];
     uint32_t half = (pool->n - pool->n_cache) / 2;
     uint32_t spare = pool->n_free > pool->unfilled ? pool->n_free - pool->unfilled : 0;
     for (uint32_t i = pool->staged_first; i != MOE_NO_SLOT; i = s->staged[i].after)
@@ -408,12 +410,11 @@ static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stal
     return take_free(s, pool);
 }
 
-uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
-                        bool again)
+uint32_t moe_store_miss(struct moe_store *s, uint32_t key, uint32_t variant, bool again)
 {
-    struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
-    struct domain *d = domain_of(pool, layer);
-    uint32_t key = key_of(s, layer, expert), class_index = (uint32_t)(pool - s->pools);
+    struct pool *pool = &s->pools[class_of(s, key, variant)];
+    struct domain *d = domain_of(s, pool, key);
+    uint32_t class_index = (uint32_t)(pool - s->pools);
     if (!again)
         note_miss(s, d, key);
     /* A pool has one entry for a key: two variants of one class cannot both enter the cache. */
@@ -425,7 +426,7 @@ uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, ui
         slot = reclaim_staged(s, pool, false);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
-    occupy(s, slot, layer, expert, variant, MOE_SLOT_TRANSIENT);
+    occupy(s, slot, key, variant, MOE_SLOT_TRANSIENT);
     s->slots[slot].pins = 1;
     if (cached)
         admit(s, slot);
@@ -443,7 +444,7 @@ static uint32_t n_lent(const struct pool *pool)
 static bool has_run(void *ctx, uint32_t key)
 {
     const struct eviction *e = ctx;
-    return key / e->s->n_experts < e->s->next && evictable(ctx, key);
+    return layer_of(e->s, key) < e->s->next && evictable(ctx, key);
 }
 
 /* Borrows a slot from the cache. */
@@ -451,7 +452,7 @@ static uint32_t borrow(struct moe_store *s, struct pool *pool)
 {
     struct eviction e = {s, (uint32_t)(pool - s->pools)};
     for (uint32_t layer = s->next; layer-- > 0 && pool->n_free == 0;) {
-        struct domain *d = domain_of(pool, layer);
+        struct domain *d = &pool->domains[pool->per_layer ? layer : 0];
         int64_t victim = d->n > 0 ? d->policy->ops->victim(d->policy, MOE_NO_KEY, has_run, &e) : -1;
         if (victim >= 0) {
             vacate(s, cached_slot(s, e.class_index, (uint32_t)victim));
@@ -463,10 +464,10 @@ static uint32_t borrow(struct moe_store *s, struct pool *pool)
     return take_free(s, pool);
 }
 
-uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
-                         bool replace, uint32_t lend)
+uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bool replace,
+                         uint32_t lend)
 {
-    struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
+    struct pool *pool = &s->pools[class_of(s, key, variant)];
     /* Free slots that the cache has not filled yet belong to it. */
     uint32_t slot = pool->n_free > pool->unfilled ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot == MOE_NO_SLOT && replace)
@@ -477,7 +478,7 @@ uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, u
         slot = borrow(s, pool);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
-    occupy(s, slot, layer, expert, variant, MOE_SLOT_STAGED);
+    occupy(s, slot, key, variant, MOE_SLOT_STAGED);
     s->slots[slot].prefetched = true;
     stage(s, slot);
     return slot;
@@ -496,38 +497,36 @@ void moe_store_take_back(struct moe_store *s)
     }
 }
 
-uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)
+uint32_t moe_store_fill(struct moe_store *s, uint32_t key, uint32_t variant)
 {
-    struct pool *pool = &s->pools[s->class_of[item(s, layer, expert, variant)]];
-    struct domain *d = domain_of(pool, layer);
+    struct pool *pool = &s->pools[class_of(s, key, variant)];
+    struct domain *d = domain_of(s, pool, key);
     uint32_t slot = d->n < d->capacity ? take_free(s, pool) : MOE_NO_SLOT;
     if (slot != MOE_NO_SLOT) {
-        occupy(s, slot, layer, expert, variant, MOE_SLOT_CACHED);
+        occupy(s, slot, key, variant, MOE_SLOT_CACHED);
         admit(s, slot);
     }
     return slot;
 }
 
-uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
-                           uint32_t variant)
+uint32_t moe_store_replace(struct moe_store *s, uint32_t out, uint32_t in, uint32_t variant)
 {
-    uint32_t class_index = s->class_of[item(s, layer, in, variant)];
-    uint32_t key = key_of(s, layer, out), slot = cached_slot(s, class_index, key);
+    uint32_t class_index = class_of(s, in, variant);
+    uint32_t slot = cached_slot(s, class_index, out);
     if (slot == MOE_NO_SLOT || s->slots[slot].pins || s->slots[slot].state != MOE_SLOT_READY ||
-        s->slot_of[item(s, layer, in, variant)] != MOE_NO_SLOT ||
-        cached_slot(s, class_index, key_of(s, layer, in)) != MOE_NO_SLOT)
+        *slot_of(s, in, variant) != MOE_NO_SLOT || cached_slot(s, class_index, in) != MOE_NO_SLOT)
         return MOE_NO_SLOT;
     vacate(s, slot);
     s->counts.evictions++;
     slot = take_free(s, &s->pools[class_index]);
-    occupy(s, slot, layer, in, variant, MOE_SLOT_CACHED);
+    occupy(s, slot, in, variant, MOE_SLOT_CACHED);
     admit(s, slot);
     return slot;
 }
 
-void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, bool protect)
+void moe_store_protect(struct moe_store *s, uint32_t key, bool protect)
 {
-    s->protected[key_of(s, layer, expert)] = protect;
+    s->protected[key] = protect;
 }
 
 void moe_store_ready(struct moe_store *s, uint32_t slot)
@@ -565,7 +564,7 @@ bool moe_store_check(const struct moe_store *s, struct moe_err *err)
                 n_free++;
                 continue;
             }
-            if (s->slot_of[item(s, slot->layer, slot->expert, slot->variant)] != i) {
+            if (*slot_of(s, slot->key, slot->variant) != i) {
                 moe_fail(err, MOE_ERR_FORMAT, "slot %u is not where its expert is said to be", i);
                 return false;
             }

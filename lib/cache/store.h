@@ -19,6 +19,19 @@
 #include "base/err.h"
 #include "cache/policy.h"
 
+/*
+ * Names of experts. An expert's key is the one name by which caches, schedules and plans know it;
+ * its copies, one for each variant that it is stored at, are entries of tables.
+ */
+static inline uint32_t moe_expert_key(uint32_t n_experts, uint32_t moe_layer, uint32_t expert)
+{
+    return moe_layer * n_experts + expert;
+}
+static inline uint32_t moe_expert_copy(uint32_t n_variants, uint32_t key, uint32_t variant)
+{
+    return key * n_variants + variant;
+}
+
 enum { MOE_NO_SLOT = UINT32_MAX, MOE_STORE_MAX_VARIANTS = 8 };
 
 /* One pool: the slots of one size class. */
@@ -50,10 +63,10 @@ struct moe_slot {
     enum moe_slot_state state;
     enum moe_slot_use use;
     uint32_t class_index;
-    uint32_t layer, expert, variant; /* what it holds */
-    uint32_t pins;                   /* computations that use it or wait for it */
-    bool prefetched;                 /* prefetched, and not used since */
-    uint32_t next_free;              /* private */
+    uint32_t key, variant; /* what it holds */
+    uint32_t pins;         /* computations that use it or wait for it */
+    bool prefetched;       /* prefetched, and not used since */
+    uint32_t next_free;    /* private */
 };
 
 struct moe_store;
@@ -67,8 +80,7 @@ const struct moe_slot *moe_store_slot(const struct moe_store *s, uint32_t slot);
 
 /* The slot that holds, or will hold, the expert at `variant` or a better one (lower indices are
  * better); MOE_NO_SLOT: none. */
-uint32_t moe_store_find(const struct moe_store *s, uint32_t layer, uint32_t expert,
-                        uint32_t variant);
+uint32_t moe_store_find(const struct moe_store *s, uint32_t key, uint32_t variant);
 
 /* Notes that the router chose the expert that is, or soon will be, in `slot`: informs the policy,
  * admits a staged one to the cache (which may evict), and pins it. */
@@ -77,8 +89,7 @@ void moe_store_use(struct moe_store *s, uint32_t slot);
 /* Finds a slot for an absent expert that the router chose, evicting where the policy says so; the
  * slot is loading and pinned. MOE_NO_SLOT when every slot of the pool is pinned or loading: release
  * something and call again with again = true (the policy counts one miss). */
-uint32_t moe_store_miss(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
-                        bool again);
+uint32_t moe_store_miss(struct moe_store *s, uint32_t key, uint32_t variant, bool again);
 
 /* Begins a token, or a pass over several: all staged experts become stale. */
 void moe_store_begin_token(struct moe_store *s);
@@ -91,13 +102,12 @@ void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
  * ones first.) Otherwise the cache lends a slot, at most `lend` of them and half of the pool's: one
  * it has not filled, or that of an expert the policy evicts among the layers up to the one whose
  * router chose last, the last of these first, since they run again latest. Else MOE_NO_SLOT. */
-uint32_t moe_store_stage(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant,
-                         bool replace, uint32_t lend);
+uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bool replace,
+                         uint32_t lend);
 
 /* Whether the working part of the pool has a slot for a staged expert, free or stale, beyond `keep`
  * others (or half of the part if that is less). */
-bool moe_store_has_spare(const struct moe_store *s, uint32_t layer, uint32_t expert,
-                         uint32_t variant, uint32_t keep);
+bool moe_store_has_spare(const struct moe_store *s, uint32_t key, uint32_t variant, uint32_t keep);
 
 /* Returns lent slots to the cache: as many staged experts leave, the oldest first, as far as
  * possible. */
@@ -105,16 +115,15 @@ void moe_store_take_back(struct moe_store *s);
 
 /* Fills the cache before the first token: a slot of the cached part, admitted, loading, not pinned.
  * MOE_NO_SLOT when the domain is full. */
-uint32_t moe_store_fill(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant);
+uint32_t moe_store_fill(struct moe_store *s, uint32_t key, uint32_t variant);
 
 /* Evicts the cached expert `out` of the layer and gives its slot to `in`: loading, admitted, not
  * pinned. MOE_NO_SLOT, and nothing changes, when `out` is not in the pool of that variant's class,
  * is not ready or is pinned, or `in` already has a slot there. */
-uint32_t moe_store_replace(struct moe_store *s, uint32_t layer, uint32_t out, uint32_t in,
-                           uint32_t variant);
+uint32_t moe_store_replace(struct moe_store *s, uint32_t out, uint32_t in, uint32_t variant);
 
 /* Protects an expert from eviction, as if it were pinned (HOBBIT 3.3 "mask"). */
-void moe_store_protect(struct moe_store *s, uint32_t layer, uint32_t expert, bool protect);
+void moe_store_protect(struct moe_store *s, uint32_t key, bool protect);
 
 void moe_store_ready(struct moe_store *s, uint32_t slot); /* its bytes are there */
 void moe_store_failed(

@@ -76,10 +76,9 @@ void moe_usage_is_source(struct moe_usage *u)
     u->token -= u->pass;
 }
 
-void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high)
+void moe_usage_note(struct moe_usage *u, uint32_t key, uint32_t n, bool high)
 {
-    uint64_t key = (uint64_t)layer * u->n_experts + expert;
-    u->layer = layer;
+    u->layer = key / u->n_experts;
     u->last[key] = u->token;
     u->last_ever[key] = u->tokens;
     u->count[key] += n;

@@ -85,6 +85,6 @@ void moe_usage_begin_tokens(struct moe_usage *u, uint32_t n);
 void moe_usage_is_source(struct moe_usage *u);
 /* Notes that `n` of the pass's tokens use an expert of the layer whose router has chosen: it is
  * computed for them, wherever that is (a skipped one is not used); high: at high precision. */
-void moe_usage_note(struct moe_usage *u, uint32_t layer, uint32_t expert, uint32_t n, bool high);
+void moe_usage_note(struct moe_usage *u, uint32_t key, uint32_t n, bool high);
 
 #endif

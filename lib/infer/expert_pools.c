@@ -13,15 +13,13 @@ static bool uses_low(const struct moe_cache_options *o)
 static uint64_t largest_compressed(const struct moe_inventory *i, uint32_t variant)
 {
     uint64_t largest = 0;
-    for (uint32_t layer = 0; layer < i->n_layers; layer++) {
-        for (uint32_t e = 0; e < i->n_experts; e++) {
-            uint32_t v = moe_inventory_usable(i, layer, e, variant);
-            const struct moe_size_class *class_ = moe_inventory_class(i, layer, e, v);
-            const uint64_t *stored = moe_inventory_stored(i, layer, e, v);
-            for (uint32_t s = 0; s < class_->n_segments; s++)
-                if (stored[s] < class_->segment_bytes[s] && stored[s] > largest)
-                    largest = stored[s];
-        }
+    for (uint32_t key = 0; key < moe_inventory_n_keys(i); key++) {
+        uint32_t v = moe_inventory_usable(i, key, variant);
+        const struct moe_size_class *class_ = moe_inventory_class(i, key, v);
+        const uint64_t *stored = moe_inventory_stored(i, key, v);
+        for (uint32_t s = 0; s < class_->n_segments; s++)
+            if (stored[s] < class_->segment_bytes[s] && stored[s] > largest)
+                largest = stored[s];
     }
     return largest;
 }

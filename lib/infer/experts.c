@@ -97,6 +97,13 @@ int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pa
 
 /* ---- Loads ---- */
 
+struct moe_expert_segment moe_expert_segment_of(const struct moe_inventory *i, uint32_t key,
+                                                uint32_t variant, uint32_t segment)
+{
+    return (struct moe_expert_segment){moe_inventory_model_layer(i, key),
+                                       moe_inventory_expert(i, key), variant, segment};
+}
+
 struct moe_load moe_expert_load(const struct moe_pack *pack, const struct moe_expert_segment *s)
 {
     const struct moe_extent *x =

@@ -225,6 +225,9 @@ struct moe_expert_segment {
     uint32_t layer, expert, variant, segment;
 };
 
+struct moe_expert_segment moe_expert_segment_of(const struct moe_inventory *inventory, uint32_t key,
+                                                uint32_t variant, uint32_t segment);
+
 /* How to load it: its place in the file, its sizes and checksum. */
 struct moe_load moe_expert_load(const struct moe_pack *pack, const struct moe_expert_segment *s);
 

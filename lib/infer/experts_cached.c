@@ -116,8 +116,9 @@ static void view_copy(const struct cached *c, struct moe_expert_view *view)
 static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_view *view)
 {
     const struct moe_slot *s = moe_store_slot(c->store, slot);
-    uint32_t layer = c->inventory.model_layer[s->layer];
-    *view = (struct moe_expert_view){.layer = layer, .expert = s->expert, .variant = s->variant};
+    *view = (struct moe_expert_view){.layer = moe_inventory_model_layer(&c->inventory, s->key),
+                                     .expert = moe_inventory_expert(&c->inventory, s->key),
+                                     .variant = s->variant};
     if (c->pools.loader.in_place) {
         view_copy(c, view);
         return;
@@ -230,7 +231,8 @@ static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, 
 {
     const struct cached *c = (const struct cached *)self;
     uint32_t n;
-    uint32_t variant = moe_inventory_usable(&c->inventory, c->moe_layer[layer], expert, c->high);
+    uint32_t key = moe_inventory_key(&c->inventory, c->moe_layer[layer], expert);
+    uint32_t variant = moe_inventory_usable(&c->inventory, key, c->high);
     const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
     if (which < n)
         variant = entries[which].variant;

@@ -13,8 +13,7 @@
 static struct moe_expert_segment segment_of(const struct cached *c, uint32_t slot, uint32_t segment)
 {
     const struct moe_slot *s = moe_store_slot(c->store, slot);
-    return (struct moe_expert_segment){c->inventory.model_layer[s->layer], s->expert, s->variant,
-                                       segment};
+    return moe_expert_segment_of(&c->inventory, s->key, s->variant, segment);
 }
 
 uint8_t *cached_segment_at(const struct cached *c, uint32_t slot, uint32_t segment)
@@ -54,8 +53,9 @@ void cached_loaded(void *ctx, uint32_t slot)
     const struct moe_slot *s = moe_store_slot(c->store, slot);
     if (!c->base.timeline)
         return;
-    snprintf(name, sizeof name, "layer %u expert %u%s", c->inventory.model_layer[s->layer],
-             s->expert, s->prefetched ? " (prefetch)" : "");
+    snprintf(name, sizeof name, "layer %u expert %u%s",
+             moe_inventory_model_layer(&c->inventory, s->key),
+             moe_inventory_expert(&c->inventory, s->key), s->prefetched ? " (prefetch)" : "");
     moe_timeline_overlapping(c->base.timeline, MOE_TRACK_LOAD, name, slot, c->submitted[slot],
                              moe_seconds());
 }

@@ -98,16 +98,16 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     struct tiers *t = c->tiers;
     const struct moe_slot *s = moe_store_slot(c->store, slot);
     uint32_t tag = slot * MOE_PACK_MAX_SEGMENTS + segment;
-    uint32_t key = moe_host_tier_key(&t->host, s->layer, s->expert, s->variant);
+    uint32_t copy = moe_expert_copy(c->inventory.n_variants, s->key, s->variant);
     if (segment == 0) {
-        uint32_t place = moe_host_places_find(&t->host.places, key);
+        uint32_t place = moe_host_places_find(&t->host.places, copy);
         bool hit = place != MOE_NO_PLACE && moe_host_tier_complete(&t->host, place);
         c->phase->host_hits += hit;
         c->phase->disk_loads += !hit;
         cached_loading(c, slot);
     }
     t->transfers[tag] = (struct transfer){
-        .state = TRANSFER_WAITING, .key = key, .priority = priority, .score = score};
+        .state = TRANSFER_WAITING, .copy = copy, .priority = priority, .score = score};
     *handle = tag;
     moe_link_add(&t->waiting, tag, 1, priority, score);
     t->stirred = true;
@@ -185,9 +185,10 @@ void tiers_host_view(const struct tiers *t, struct moe_expert_view *view)
         moe_pack_expert(t->c->pack, view->layer, view->expert, view->variant);
     const struct moe_expert_class *class_ = moe_pack_class_at(t->c->pack, x->class_index);
     const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
-    uint32_t key =
-        moe_host_tier_key(&t->host, t->c->moe_layer[view->layer], view->expert, view->variant);
-    uint32_t place = moe_host_places_find(&t->host.places, key);
+    const struct moe_inventory *inv = &t->c->inventory;
+    uint32_t key = moe_inventory_key(inv, t->c->moe_layer[view->layer], view->expert);
+    uint32_t place =
+        moe_host_places_find(&t->host.places, moe_expert_copy(inv->n_variants, key, view->variant));
     for (uint32_t i = 0; i < class_->n_segments; i++)
         segments[i] = moe_host_tier_at(&t->host, place, i);
     moe_expert_view_set(view, class_, segments);
@@ -266,7 +267,7 @@ static void copy_to_slot(struct tiers *t, uint32_t tag)
 {
     struct transfer *x = &t->transfers[tag];
     uint32_t slot = tag / MOE_PACK_MAX_SEGMENTS, segment = tag % MOE_PACK_MAX_SEGMENTS;
-    const struct moe_expert_segment which = moe_host_tier_segment(&t->host, x->key, segment);
+    const struct moe_expert_segment which = moe_host_tier_segment(&t->host, x->copy, segment);
     struct moe_load load = moe_expert_load(t->c->pack, &which);
     load.stored_bytes = load.raw_bytes;
     load.from = moe_host_tier_at(&t->host, x->place, segment);
@@ -279,7 +280,7 @@ static void read_to_place(struct tiers *t, uint32_t tag)
 {
     struct transfer *x = &t->transfers[tag];
     uint32_t segment = tag % MOE_PACK_MAX_SEGMENTS;
-    const struct moe_expert_segment which = moe_host_tier_segment(&t->host, x->key, segment);
+    const struct moe_expert_segment which = moe_host_tier_segment(&t->host, x->copy, segment);
     struct moe_load load = moe_expert_load(t->c->pack, &which);
     load.to = moe_host_tier_at(&t->host, x->place, segment);
     hand_over(t, tag, t->disk, &load, TRANSFER_READING, &t->n_reading);
@@ -293,10 +294,10 @@ static void go_on(struct tiers *t, uint32_t tag)
     struct transfer *x = &t->transfers[tag];
     struct moe_host_places *places = &t->host.places;
     uint32_t slot = tag / MOE_PACK_MAX_SEGMENTS, bit = 1u << tag % MOE_PACK_MAX_SEGMENTS;
-    uint32_t place = moe_host_places_find(places, x->key);
+    uint32_t place = moe_host_places_find(places, x->copy);
     if (place == MOE_NO_PLACE)
         place =
-            moe_host_places_take(places, moe_store_slot(t->c->store, slot)->class_index, x->key);
+            moe_host_places_take(places, moe_store_slot(t->c->store, slot)->class_index, x->copy);
     if (place == MOE_NO_PLACE || places->places[place].loading & bit)
         return;
     moe_link_drop(&t->waiting, tag);

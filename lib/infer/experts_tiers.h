@@ -86,7 +86,7 @@ struct transfer {
         TRANSFER_COPYING,
         TRANSFER_FAILED, /* to be reported */
     } state;
-    uint32_t key, place;
+    uint32_t copy, place;
     uint32_t handle; /* of the loader that has it */
     enum moe_load_priority priority;
     float score;

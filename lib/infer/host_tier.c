@@ -9,13 +9,14 @@ int moe_host_tier_open(struct moe_host_tier *t, const struct moe_pack *pack,
                        const struct moe_inventory *inventory, const struct moe_expert_pools *pools,
                        struct moe_gpu *gpu, struct moe_err *err)
 {
-    uint32_t n_keys = inventory->n_layers * inventory->n_experts * inventory->n_variants;
+    uint32_t n_copies = moe_inventory_n_keys(inventory) * inventory->n_variants;
     *t = (struct moe_host_tier){.pack = pack,
                                 .inventory = inventory,
                                 .gpu = gpu,
                                 .whole = pools->host.whole,
                                 .bytes = pools->host.bytes};
-    int status = moe_host_places_open(&t->places, n_keys, pools->host.n, inventory->n_classes, err);
+    int status =
+        moe_host_places_open(&t->places, n_copies, pools->host.n, inventory->n_classes, err);
     if (status != MOE_OK)
         return status;
     t->place_at = moe_alloc(t->places.n_places, sizeof *t->place_at, err);
@@ -41,21 +42,11 @@ void moe_host_tier_close(struct moe_host_tier *t)
     moe_host_places_close(&t->places);
 }
 
-uint32_t moe_host_tier_key(const struct moe_host_tier *t, uint32_t layer, uint32_t expert,
-                           uint32_t variant)
-{
-    return moe_host_key(t->inventory, layer, expert, variant);
-}
-
-struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t key,
+struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t copy,
                                                 uint32_t segment)
 {
-    uint32_t n_experts = t->inventory->n_experts, n_variants = t->inventory->n_variants;
-    uint32_t layer = key / n_variants / n_experts;
-    return (struct moe_expert_segment){.layer = t->inventory->model_layer[layer],
-                                       .expert = key / n_variants % n_experts,
-                                       .variant = key % n_variants,
-                                       .segment = segment};
+    uint32_t n_variants = t->inventory->n_variants;
+    return moe_expert_segment_of(t->inventory, copy / n_variants, copy % n_variants, segment);
 }
 
 static const struct moe_size_class *class_at(const struct moe_host_tier *t, uint32_t place)
@@ -95,7 +86,7 @@ static int take_some(struct filling *f, struct moe_err *err)
         uint32_t place = (uint32_t)(done[i].tag / MOE_PACK_MAX_SEGMENTS);
         uint32_t segment = done[i].tag % MOE_PACK_MAX_SEGMENTS;
         struct moe_host_place *x = &t->places.places[place];
-        struct moe_expert_segment which = moe_host_tier_segment(t, x->key, segment);
+        struct moe_expert_segment which = moe_host_tier_segment(t, x->copy, segment);
         if (done[i].status != MOE_OK)
             return moe_expert_load_failed(err, done[i].status, t->pack, &which,
                                           moe_loader_error(f->loader));
@@ -108,12 +99,12 @@ static int take_some(struct filling *f, struct moe_err *err)
     return MOE_OK;
 }
 
-static int load_place(struct filling *f, uint32_t place, uint32_t key, struct moe_err *err)
+static int load_place(struct filling *f, uint32_t place, uint32_t copy, struct moe_err *err)
 {
     struct moe_host_tier *t = f->tier;
     int status = MOE_OK;
     for (uint32_t s = 0; s < class_at(t, place)->n_segments && status == MOE_OK; s++) {
-        const struct moe_expert_segment which = moe_host_tier_segment(t, key, s);
+        const struct moe_expert_segment which = moe_host_tier_segment(t, copy, s);
         struct moe_load load = moe_expert_load(t->pack, &which);
         uint32_t handle;
         load.to = moe_host_tier_at(t, place, s);
@@ -141,7 +132,7 @@ int moe_host_tier_fill(struct moe_host_tier *t, struct moe_loader *loader, uint3
     uint32_t n = moe_host_places_assign(&t->places, inv, high, low, frequency, wishes);
     for (uint32_t i = 0; i < n && status == MOE_OK; i++)
         status =
-            load_place(&f, moe_host_places_find(&t->places, wishes[i].key), wishes[i].key, err);
+            load_place(&f, moe_host_places_find(&t->places, wishes[i].copy), wishes[i].copy, err);
     while (status == MOE_OK && f.n_in_flight > 0)
         status = take_some(&f, err);
     if (status == MOE_OK)

@@ -31,11 +31,8 @@ int moe_host_tier_open(struct moe_host_tier *t, const struct moe_pack *pack,
 /* Nothing is being loaded into it any more, or copied from it. */
 void moe_host_tier_close(struct moe_host_tier *t);
 
-/* Number of an expert at a variant; the layer counts MoE layers. */
-uint32_t moe_host_tier_key(const struct moe_host_tier *t, uint32_t layer, uint32_t expert,
-                           uint32_t variant);
-/* What a key names. */
-struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t key,
+/* A segment of a copy. */
+struct moe_expert_segment moe_host_tier_segment(const struct moe_host_tier *t, uint32_t copy,
                                                 uint32_t segment);
 /* Where a segment of a place's expert is or will be. */
 uint8_t *moe_host_tier_at(const struct moe_host_tier *t, uint32_t place, uint32_t segment);

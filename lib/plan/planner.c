@@ -55,9 +55,9 @@ static uint32_t keep_what_fits(const struct moe_planner *p, const struct moe_fit
     const struct moe_inventory *inv = p->inventory;
     uint32_t kept = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t layer = keys[i] / inv->n_experts, expert = keys[i] % inv->n_experts;
-        uint32_t v = moe_inventory_usable(inv, layer, expert, f->high);
-        uint32_t c = inv->class_of[(uint64_t)keys[i] * inv->n_variants + v];
+        uint32_t layer = keys[i] / inv->n_experts;
+        uint32_t v = moe_inventory_usable(inv, keys[i], f->high);
+        uint32_t c = (uint32_t)(moe_inventory_class(inv, keys[i], v) - inv->classes);
         const struct moe_plan_pool *pool = &plan->pools[c];
         uint32_t *of_class = taken + (uint64_t)c * inv->n_layers;
         uint32_t *used = &of_class[pool->per_layer ? layer : 0];
@@ -73,7 +73,7 @@ static int set_contents(const struct moe_planner *p, const struct moe_fitted *f,
                         const uint64_t *frequency, struct moe_plan *plan, struct moe_err *err)
 {
     const struct moe_inventory *inv = p->inventory;
-    uint32_t n_keys = inv->n_layers * inv->n_experts;
+    uint32_t n_keys = moe_inventory_n_keys(inv);
     plan->n_contents = 0;
     free(plan->contents);
     plan->contents = NULL;

@@ -33,8 +33,8 @@ struct simulate_cargo {
         CARGO_LOADING = 0,
         CARGO_WAITING,
         CARGO_READING
-    } state;             /* over the last link; before it */
-    uint32_t key, place; /* of its expert */
+    } state;              /* over the last link; before it */
+    uint32_t copy, place; /* of its expert */
 };
 
 struct simulate_link {
@@ -200,8 +200,11 @@ static void precalculate(struct simulator *s, uint32_t next, const struct moe_pr
     const struct moe_predicted *choice = &early->choice;
     for (uint32_t k = 0, high = s->in->scheduler.high; k < choice->n; k++)
         if (choice->on_host[k])
-            early->due[k] =
-                ask_host(s, moe_inventory_usable(s->inventory, next, choice->experts[k], high), 1);
+            early->due[k] = ask_host(
+                s,
+                moe_inventory_usable(
+                    s->inventory, moe_inventory_key(s->inventory, next, choice->experts[k]), high),
+                1);
 }
 
 static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
@@ -651,7 +654,7 @@ static int fill_places(struct simulate_link *l, const struct moe_scheduler_optio
         return MOE_ERR_MEMORY;
     uint32_t n = moe_host_places_assign(&l->places, inv, o->high, low_of(o), o->frequency, wishes);
     for (uint32_t i = 0; i < n; i++) {
-        struct moe_host_place *x = &l->places.places[l->places.of_key[wishes[i].key]];
+        struct moe_host_place *x = &l->places.places[l->places.of_copy[wishes[i].copy]];
         x->arrived = (1u << inv->classes[x->class_index].n_segments) - 1;
     }
     moe_host_places_settle(&l->places, wishes, n);
@@ -739,10 +742,10 @@ static void load(struct simulate_link *l, uint32_t item)
 static void go_on(struct simulate_link *l, uint32_t item)
 {
     struct simulate_cargo *x = &l->cargo[item];
-    uint32_t bit = 1u << x->segment, place = moe_host_places_find(&l->places, x->key);
+    uint32_t bit = 1u << x->segment, place = moe_host_places_find(&l->places, x->copy);
     if (place == MOE_NO_PLACE)
         place = moe_host_places_take(&l->places, moe_store_slot(l->store, x->slot)->class_index,
-                                     x->key);
+                                     x->copy);
     if (place == MOE_NO_PLACE || l->places.places[place].loading & bit)
         return;
     moe_link_drop(&l->waiting, item);
@@ -829,8 +832,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     if (l->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "more loads under way than there is room for");
     uint32_t item = l->free_items[--l->n_free];
-    uint64_t bytes =
-        moe_inventory_load_bytes(l->inventory, x->layer, x->expert, x->variant, segment);
+    uint64_t bytes = moe_inventory_load_bytes(l->inventory, x->key, x->variant, segment);
     l->cargo[item] = (struct simulate_cargo){
         .slot = slot,
         .segment = segment,
@@ -838,7 +840,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
         .bytes = bytes,
         .priority = priority,
         .score = score,
-        .key = moe_host_key(l->inventory, x->layer, x->expert, x->variant),
+        .copy = moe_expert_copy(l->inventory->n_variants, x->key, x->variant),
     };
     l->phase->bytes += bytes;
     *handle = item;
@@ -847,7 +849,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
         return MOE_OK;
     }
     if (segment == 0) {
-        uint32_t place = moe_host_places_find(&l->places, l->cargo[item].key);
+        uint32_t place = moe_host_places_find(&l->places, l->cargo[item].copy);
         const struct moe_size_class *c = &l->inventory->classes[x->class_index];
         bool hit =
             place != MOE_NO_PLACE && l->places.places[place].arrived == (1u << c->n_segments) - 1;

@@ -6,11 +6,11 @@
 
 /* ---- How many, and for which experts ---- */
 
-uint32_t moe_expert_low_variant(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                                uint32_t high, uint32_t low)
+uint32_t moe_expert_low_variant(const struct moe_inventory *i, uint32_t key, uint32_t high,
+                                uint32_t low)
 {
-    uint32_t at_high = moe_inventory_usable(i, layer, expert, high);
-    uint32_t at_low = moe_inventory_usable(i, layer, expert, low);
+    uint32_t at_high = moe_inventory_usable(i, key, high);
+    uint32_t at_low = moe_inventory_usable(i, key, low);
     return at_high != UINT32_MAX && at_low > at_high ? at_low : UINT32_MAX;
 }
 
@@ -18,16 +18,14 @@ uint32_t moe_expert_low_variant(const struct moe_inventory *i, uint32_t layer, u
 static void count_used(const struct moe_inventory *inv, uint32_t high, uint32_t low,
                        uint32_t used[MOE_MAX_CLASSES])
 {
-    for (uint32_t layer = 0; layer < inv->n_layers; layer++) {
-        for (uint32_t e = 0; e < inv->n_experts; e++) {
-            const uint32_t variants[2] = {
-                moe_inventory_usable(inv, layer, e, high),
-                moe_expert_low_variant(inv, layer, e, high, low),
-            };
-            for (int i = 0; i < 2; i++)
-                if (variants[i] != UINT32_MAX)
-                    used[moe_inventory_class(inv, layer, e, variants[i]) - inv->classes]++;
-        }
+    for (uint32_t key = 0; key < moe_inventory_n_keys(inv); key++) {
+        const uint32_t variants[2] = {
+            moe_inventory_usable(inv, key, high),
+            moe_expert_low_variant(inv, key, high, low),
+        };
+        for (int i = 0; i < 2; i++)
+            if (variants[i] != UINT32_MAX)
+                used[moe_inventory_class(inv, key, variants[i]) - inv->classes]++;
     }
 }
 
@@ -84,14 +82,15 @@ static uint32_t list_wishes(const struct moe_inventory *inv, uint32_t high, uint
     uint32_t n = 0;
     for (uint32_t e = 0; e < inv->n_experts; e++) {
         for (uint32_t layer = 0; layer < inv->n_layers; layer++) {
-            uint32_t v = lows ? moe_expert_low_variant(inv, layer, e, high, low)
-                              : moe_inventory_usable(inv, layer, e, high);
+            uint32_t key = moe_inventory_key(inv, layer, e);
+            uint32_t v = lows ? moe_expert_low_variant(inv, key, high, low)
+                              : moe_inventory_usable(inv, key, high);
             if (v == UINT32_MAX)
                 continue;
             wishes[n] = (struct moe_host_wish){
-                .frequency = frequency ? frequency[moe_inventory_key(inv, layer, e)] : 0,
+                .frequency = frequency ? frequency[key] : 0,
                 .turn = n,
-                .key = moe_host_key(inv, layer, e, v),
+                .copy = moe_expert_copy(inv->n_variants, key, v),
             };
             n++;
         }
@@ -143,23 +142,23 @@ static void link_oldest(struct moe_host_places *p, uint32_t place)
 
 /* ---- The interface ---- */
 
-int moe_host_places_open(struct moe_host_places *p, uint32_t n_keys, const uint32_t *n_in,
+int moe_host_places_open(struct moe_host_places *p, uint32_t n_copies, const uint32_t *n_in,
                          uint32_t n_classes, struct moe_err *err)
 {
-    *p = (struct moe_host_places){.n_keys = n_keys};
+    *p = (struct moe_host_places){.n_copies = n_copies};
     for (uint32_t c = 0; c < MOE_MAX_CLASSES; c++)
         p->classes[c].oldest = p->classes[c].newest = MOE_NO_PLACE;
     for (uint32_t c = 0; c < n_classes; c++)
         p->n_places += n_in[c];
     p->places = moe_alloc(p->n_places, sizeof *p->places, err);
-    p->of_key = moe_alloc(n_keys, sizeof *p->of_key, err);
-    if (!p->places || !p->of_key)
+    p->of_copy = moe_alloc(n_copies, sizeof *p->of_copy, err);
+    if (!p->places || !p->of_copy)
         return MOE_ERR_MEMORY;
-    for (uint32_t key = 0; key < n_keys; key++)
-        p->of_key[key] = MOE_NO_PLACE;
+    for (uint32_t copy = 0; copy < n_copies; copy++)
+        p->of_copy[copy] = MOE_NO_PLACE;
     for (uint32_t c = 0, place = 0; c < n_classes; c++) {
         for (uint32_t i = 0; i < n_in[c]; i++, place++) {
-            p->places[place] = (struct moe_host_place){.class_index = c, .key = MOE_PLACE_EMPTY};
+            p->places[place] = (struct moe_host_place){.class_index = c, .copy = MOE_PLACE_EMPTY};
             link_newest(p, place);
         }
     }
@@ -169,25 +168,25 @@ int moe_host_places_open(struct moe_host_places *p, uint32_t n_keys, const uint3
 void moe_host_places_close(struct moe_host_places *p)
 {
     free(p->places);
-    free(p->of_key);
+    free(p->of_copy);
     *p = (struct moe_host_places){0};
 }
 
-uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t key)
+uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t copy)
 {
-    return p->of_key[key];
+    return p->of_copy[copy];
 }
 
 /* What the place holds is forgotten. */
 static void empty(struct moe_host_places *p, struct moe_host_place *x)
 {
-    if (x->key != MOE_PLACE_EMPTY)
-        p->of_key[x->key] = MOE_NO_PLACE;
-    x->key = MOE_PLACE_EMPTY;
+    if (x->copy != MOE_PLACE_EMPTY)
+        p->of_copy[x->copy] = MOE_NO_PLACE;
+    x->copy = MOE_PLACE_EMPTY;
     x->arrived = 0;
 }
 
-uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, uint32_t key)
+uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, uint32_t copy)
 {
     uint32_t place = p->classes[class_index].oldest;
     while (place != MOE_NO_PLACE && p->places[place].pins > 0)
@@ -195,8 +194,8 @@ uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, u
     if (place == MOE_NO_PLACE)
         return MOE_NO_PLACE;
     empty(p, &p->places[place]);
-    p->places[place].key = key;
-    p->of_key[key] = place;
+    p->places[place].copy = copy;
+    p->of_copy[copy] = place;
     return place;
 }
 
@@ -210,11 +209,11 @@ uint32_t moe_host_places_assign(struct moe_host_places *p, const struct moe_inve
     uint32_t n = list_wishes(inv, high, low, false, frequency, wishes);
     n += list_wishes(inv, high, low, true, frequency, wishes + n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t c = inv->class_of[wishes[i].key];
+        uint32_t c = inv->class_of[wishes[i].copy];
         if (left[c] == 0)
             continue;
         left[c]--;
-        uint32_t place = moe_host_places_take(p, c, wishes[i].key);
+        uint32_t place = moe_host_places_take(p, c, wishes[i].copy);
         moe_host_places_pin(p, place); /* not to be taken again meanwhile */
         wishes[n_assigned++] = wishes[i];
     }
@@ -225,7 +224,7 @@ void moe_host_places_settle(struct moe_host_places *p, const struct moe_host_wis
                             uint32_t n)
 {
     while (n-- > 0) {
-        uint32_t place = moe_host_places_find(p, wishes[n].key);
+        uint32_t place = moe_host_places_find(p, wishes[n].copy);
         moe_host_places_unpin(p, place);
         moe_host_places_copied(p, place);
     }

@@ -21,16 +21,16 @@ enum { MOE_NO_PLACE = UINT32_MAX, MOE_PLACE_EMPTY = UINT32_MAX };
 
 struct moe_host_place {
     uint32_t class_index;
-    uint32_t key;  /* of an expert at a variant, as the owner numbers them; MOE_PLACE_EMPTY */
-    uint32_t pins; /* transfers that read or write it */
+    uint32_t copy;             /* of an expert (cache/store.h), or MOE_PLACE_EMPTY */
+    uint32_t pins;             /* transfers that read or write it */
     uint32_t arrived, loading; /* bit per segment: what is there, what is being written */
     uint32_t older, newer;     /* private: by when it was copied, in its class */
 };
 
 struct moe_host_places {
     struct moe_host_place *places; /* those of one class follow each other */
-    uint32_t n_places, n_keys;
-    uint32_t *of_key; /* [n_keys] */
+    uint32_t n_places, n_copies;
+    uint32_t *of_copy; /* [n_copies] */
     struct {
         uint32_t oldest, newest;
     } classes[MOE_MAX_CLASSES];
@@ -40,8 +40,8 @@ struct moe_host_places {
 
 /* The variant of an expert that is loaded at low precision; UINT32_MAX: it is loaded at `high`
  * alone. */
-uint32_t moe_expert_low_variant(const struct moe_inventory *inventory, uint32_t layer,
-                                uint32_t expert, uint32_t high, uint32_t low);
+uint32_t moe_expert_low_variant(const struct moe_inventory *inventory, uint32_t key, uint32_t high,
+                                uint32_t low);
 
 struct moe_host_sizes {
     uint32_t n[MOE_MAX_CLASSES];     /* places of each class */
@@ -58,29 +58,22 @@ void moe_host_sizes_of(struct moe_host_sizes *out, const struct moe_inventory *i
 
 struct moe_host_wish {
     uint64_t frequency;
-    uint32_t turn, key; /* moe_host_key */
+    uint32_t turn, copy;
 };
-
-/* Number of an expert at a variant; the layer counts MoE layers. */
-static inline uint32_t moe_host_key(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                                    uint32_t variant)
-{
-    return (uint32_t)(moe_inventory_key(i, layer, expert) * i->n_variants + variant);
-}
 
 /* ---- Places ---- */
 
 /* n_in: places of each of n_classes; none holds anything. MOE_ERR_MEMORY. Closed also after that.
  */
-int moe_host_places_open(struct moe_host_places *p, uint32_t n_keys, const uint32_t *n_in,
+int moe_host_places_open(struct moe_host_places *p, uint32_t n_copies, const uint32_t *n_in,
                          uint32_t n_classes, struct moe_err *err);
 void moe_host_places_close(struct moe_host_places *p);
 
 /* The place that holds the expert or will; MOE_NO_PLACE. */
-uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t key);
+uint32_t moe_host_places_find(const struct moe_host_places *p, uint32_t copy);
 /* A place for an expert that has none: an empty one, or that of an evicted one. MOE_NO_PLACE while
  * all of its class are pinned. */
-uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, uint32_t key);
+uint32_t moe_host_places_take(struct moe_host_places *p, uint32_t class_index, uint32_t copy);
 
 /* Takes and pins places for experts at `high`, then at `low` where the strategy takes that, as far
  * as there are places: by falling frequency ([layer][expert]; NULL: the first of every layer, the

@@ -16,12 +16,6 @@ static const uint64_t MOST_BYTES = (uint64_t)1 << 40;
 
 /* ---- Making ---- */
 
-static uint64_t at_of(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                      uint32_t variant)
-{
-    return moe_inventory_key(i, layer, expert) * i->n_variants + variant;
-}
-
 static int make_tables(struct moe_inventory *i, struct moe_err *err)
 {
     uint64_t n = (uint64_t)i->n_layers * i->n_experts * i->n_variants;
@@ -51,10 +45,10 @@ static void size_class(struct moe_size_class *class_)
         class_->slot_bytes += moe_round_up(class_->segment_bytes[s], MOE_PACK_ALIGN);
 }
 
-static void put_expert(struct moe_inventory *i, uint32_t layer, uint32_t expert, uint32_t variant,
+static void put_expert(struct moe_inventory *i, uint32_t key, uint32_t variant,
                        const struct moe_expert_extent *x)
 {
-    uint64_t at = at_of(i, layer, expert, variant);
+    uint64_t at = moe_expert_copy(i->n_variants, key, variant);
     if (!x->present)
         return;
     i->class_of[at] = x->class_index;
@@ -92,7 +86,7 @@ int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack
             continue;
         for (uint32_t e = 0; e < i->n_experts; e++)
             for (uint32_t v = 0; v < i->n_variants; v++)
-                put_expert(i, n, e, v, moe_pack_expert(pack, layer, e, v));
+                put_expert(i, moe_inventory_key(i, n, e), v, moe_pack_expert(pack, layer, e, v));
         i->model_layer[n++] = layer;
     }
     return status;
@@ -102,17 +96,18 @@ int moe_inventory_of_pack(struct moe_inventory *out, const struct moe_pack *pack
  * bytes: [variant][layer][expert]. */
 static int of_sizes(struct moe_inventory *i, const uint64_t *bytes, struct moe_err *err)
 {
-    uint64_t n_keys = (uint64_t)i->n_layers * i->n_experts;
+    uint32_t n_keys = moe_inventory_n_keys(i);
     int status = make_tables(i, err);
     for (uint32_t v = 0; v < i->n_variants && status == MOE_OK; v++) {
         double sum = 0;
         uint64_t n = 0;
-        for (uint64_t key = 0; key < n_keys; key++) {
-            uint64_t size = bytes[v * n_keys + key];
+        for (uint32_t key = 0; key < n_keys; key++) {
+            uint64_t size = bytes[(uint64_t)v * n_keys + key];
             if (size == 0)
                 continue;
-            i->class_of[key * i->n_variants + v] = i->n_classes;
-            i->stored[(key * i->n_variants + v) * MOE_PACK_MAX_SEGMENTS] = size;
+            uint64_t copy = moe_expert_copy(i->n_variants, key, v);
+            i->class_of[copy] = i->n_classes;
+            i->stored[copy * MOE_PACK_MAX_SEGMENTS] = size;
             sum += (double)size;
             n++;
         }
@@ -252,23 +247,26 @@ uint64_t moe_size_class_offset(const struct moe_size_class *class_, uint32_t seg
     return at;
 }
 
-uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                              uint32_t variant)
+static uint32_t class_of(const struct moe_inventory *i, uint32_t key, uint32_t variant)
 {
-    if (variant < i->n_variants && i->class_of[at_of(i, layer, expert, variant)] != UINT32_MAX)
+    return i->class_of[moe_expert_copy(i->n_variants, key, variant)];
+}
+
+uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t key, uint32_t variant)
+{
+    if (variant < i->n_variants && class_of(i, key, variant) != UINT32_MAX)
         return variant;
     variant = 0;
-    while (variant < i->n_variants && i->class_of[at_of(i, layer, expert, variant)] == UINT32_MAX)
+    while (variant < i->n_variants && class_of(i, key, variant) == UINT32_MAX)
         variant++;
     return variant < i->n_variants ? variant : UINT32_MAX;
 }
 
 bool moe_inventory_is_best(const struct moe_inventory *i, uint32_t variant)
 {
-    for (uint32_t layer = 0; variant > 0 && layer < i->n_layers; layer++)
-        for (uint32_t e = 0; e < i->n_experts; e++)
-            if (moe_inventory_usable(i, layer, e, variant) != moe_inventory_usable(i, layer, e, 0))
-                return false;
+    for (uint32_t key = 0; variant > 0 && key < moe_inventory_n_keys(i); key++)
+        if (moe_inventory_usable(i, key, variant) != moe_inventory_usable(i, key, 0))
+            return false;
     return true;
 }
 
@@ -280,24 +278,10 @@ uint32_t moe_inventory_variant(const struct moe_inventory *i, const char *name)
     return v;
 }
 
-uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                                  uint32_t variant, uint32_t segment)
+uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t key, uint32_t variant,
+                                  uint32_t segment)
 {
-    return moe_round_up(moe_inventory_stored(i, layer, expert, variant)[segment], MOE_PACK_ALIGN);
-}
-
-/* Calls for each expert at the variant that it would be used at. */
-static void each_expert(const struct moe_inventory *i, uint32_t variant,
-                        void (*fn)(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                                   uint32_t variant, void *ctx),
-                        void *ctx)
-{
-    for (uint32_t layer = 0; layer < i->n_layers; layer++)
-        for (uint32_t e = 0; e < i->n_experts; e++) {
-            uint32_t v = moe_inventory_usable(i, layer, e, variant);
-            if (v != UINT32_MAX)
-                fn(i, layer, e, v, ctx);
-        }
+    return moe_round_up(moe_inventory_stored(i, key, variant)[segment], MOE_PACK_ALIGN);
 }
 
 struct sums {
@@ -305,24 +289,23 @@ struct sums {
     uint64_t of_class[MOE_MAX_CLASSES];
 };
 
-static void add_expert(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                       uint32_t variant, void *ctx)
-{
-    struct sums *s = ctx;
-    uint32_t c = i->class_of[at_of(i, layer, expert, variant)];
-    s->n++;
-    s->of_class[c]++;
-    s->slots += i->classes[c].slot_bytes;
-    if (i->classes[c].slot_bytes > s->largest)
-        s->largest = i->classes[c].slot_bytes;
-    for (uint32_t k = 0; k < i->classes[c].n_segments; k++)
-        s->load += moe_inventory_load_bytes(i, layer, expert, variant, k);
-}
-
+/* Sums over all experts, each at the variant that it would be used at. */
 static struct sums sum_of(const struct moe_inventory *i, uint32_t variant)
 {
     struct sums s = {0};
-    each_expert(i, variant, add_expert, &s);
+    for (uint32_t key = 0; key < moe_inventory_n_keys(i); key++) {
+        uint32_t v = moe_inventory_usable(i, key, variant);
+        if (v == UINT32_MAX)
+            continue;
+        const struct moe_size_class *class_ = moe_inventory_class(i, key, v);
+        s.n++;
+        s.of_class[class_ - i->classes]++;
+        s.slots += class_->slot_bytes;
+        if (class_->slot_bytes > s.largest)
+            s.largest = class_->slot_bytes;
+        for (uint32_t k = 0; k < class_->n_segments; k++)
+            s.load += moe_inventory_load_bytes(i, key, v, k);
+    }
     return s;
 }
 

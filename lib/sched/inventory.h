@@ -62,39 +62,52 @@ void moe_inventory_set_model(struct moe_inventory *inventory, const struct moe_c
 void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);
 void moe_inventory_release(struct moe_inventory *inventory);
 
-static inline uint64_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,
+/* Experts are named by their keys (cache/store.h). */
+static inline uint32_t moe_inventory_n_keys(const struct moe_inventory *i)
+{
+    return i->n_layers * i->n_experts;
+}
+static inline uint32_t moe_inventory_key(const struct moe_inventory *i, uint32_t layer,
                                          uint32_t expert)
 {
-    return (uint64_t)layer * i->n_experts + expert;
+    return moe_expert_key(i->n_experts, layer, expert);
+}
+/* The model's layer that an expert belongs to, and its number in it: its name in packs and in
+ * messages. */
+static inline uint32_t moe_inventory_model_layer(const struct moe_inventory *i, uint32_t key)
+{
+    return i->model_layer[key / i->n_experts];
+}
+static inline uint32_t moe_inventory_expert(const struct moe_inventory *i, uint32_t key)
+{
+    return key % i->n_experts;
 }
 
 /* Class of an expert at a variant that it has. */
 static inline const struct moe_size_class *moe_inventory_class(const struct moe_inventory *i,
-                                                               uint32_t layer, uint32_t expert,
-                                                               uint32_t variant)
+                                                               uint32_t key, uint32_t variant)
 {
-    return &i->classes[i->class_of[moe_inventory_key(i, layer, expert) * i->n_variants + variant]];
+    return &i->classes[i->class_of[moe_expert_copy(i->n_variants, key, variant)]];
 }
 /* Bytes of its segments as stored in the file. */
-static inline const uint64_t *moe_inventory_stored(const struct moe_inventory *i, uint32_t layer,
-                                                   uint32_t expert, uint32_t variant)
+static inline const uint64_t *moe_inventory_stored(const struct moe_inventory *i, uint32_t key,
+                                                   uint32_t variant)
 {
-    return i->stored +
-           (moe_inventory_key(i, layer, expert) * i->n_variants + variant) * MOE_PACK_MAX_SEGMENTS;
+    uint64_t copy = moe_expert_copy(i->n_variants, key, variant);
+    return i->stored + copy * MOE_PACK_MAX_SEGMENTS;
 }
 
 /* The variant to use for an expert: `variant` where it has it, else the best it has; UINT32_MAX
  * when it has none. */
-uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                              uint32_t variant);
+uint32_t moe_inventory_usable(const struct moe_inventory *i, uint32_t key, uint32_t variant);
 /* Whether every expert is used at its best variant (moe_inventory_usable of 0) where `variant` is
  * to be used. */
 bool moe_inventory_is_best(const struct moe_inventory *i, uint32_t variant);
 /* The variant of that name; n_variants when there is none. */
 uint32_t moe_inventory_variant(const struct moe_inventory *i, const char *name);
 /* Bytes that loading a segment moves: stored, rounded up to pages. */
-uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t layer, uint32_t expert,
-                                  uint32_t variant, uint32_t segment);
+uint64_t moe_inventory_load_bytes(const struct moe_inventory *i, uint32_t key, uint32_t variant,
+                                  uint32_t segment);
 /* ... all segments of an expert, averaged over all experts at that variant. */
 double moe_inventory_mean_load(const struct moe_inventory *i, uint32_t variant);
 /* Slot of the largest expert at a variant. */

@@ -26,7 +26,7 @@ struct slot_loads {
 
 /* An expert worth prefetching, in its turn. */
 struct candidate {
-    uint32_t layer, expert, variant;
+    uint32_t key, variant;
     float score;
 };
 
@@ -85,16 +85,20 @@ struct moe_scheduler {
     struct moe_swap *swaps; /* [n_experts / 2 + 1] scratch */
 };
 
-static inline uint64_t scheduler_key(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
+static uint32_t scheduler_key(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
 {
-    return (uint64_t)layer * s->n_experts + expert;
+    return moe_expert_key(s->n_experts, layer, expert);
+}
+
+static uint32_t layer_of(const struct moe_scheduler *s, uint32_t key)
+{
+    return key / s->n_experts;
 }
 
 /* ---- Slots and loads ---- */
 
 /* Like moe_store_find, but without what was given up and is still under way. */
-uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t layer, uint32_t expert,
-                        uint32_t variant);
+uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t key, uint32_t variant);
 /* Whether one more load can be taken now. */
 bool scheduler_has_room(const struct moe_scheduler *s);
 /* Begins to fill a slot; one that nothing holds is free again after a failure. */
@@ -153,15 +157,12 @@ static int list_variants(struct moe_scheduler *s, const struct moe_scheduler_opt
     s->low = moe_alloc(n_keys, sizeof *s->low, err);
     if (!s->best || !s->high || !s->low)
         return MOE_ERR_MEMORY;
-    for (uint32_t layer = 0; layer < inv->n_layers; layer++) {
-        for (uint32_t e = 0; e < inv->n_experts; e++) {
-            uint64_t key = moe_inventory_key(inv, layer, e);
-            s->best[key] = moe_inventory_usable(inv, layer, e, 0);
-            s->high[key] = moe_inventory_usable(inv, layer, e, o->high);
-            s->low[key] = moe_inventory_usable(inv, layer, e, o->low);
-            if (!s->strategy.needs_low || s->low[key] < s->high[key])
-                s->low[key] = s->high[key];
-        }
+    for (uint32_t key = 0; key < n_keys; key++) {
+        s->best[key] = moe_inventory_usable(inv, key, 0);
+        s->high[key] = moe_inventory_usable(inv, key, o->high);
+        s->low[key] = moe_inventory_usable(inv, key, o->low);
+        if (!s->strategy.needs_low || s->low[key] < s->high[key])
+            s->low[key] = s->high[key];
     }
     return MOE_OK;
 }
@@ -350,12 +351,12 @@ const struct moe_usage *moe_scheduler_usage(const struct moe_scheduler *s)
 /* ---- First contents ---- */
 
 /* Begins to load an expert into the cache, where there is room for it and it is not there yet. */
-static int fill_one(struct moe_scheduler *s, uint32_t layer, uint32_t expert, struct moe_err *err)
+static int fill_one(struct moe_scheduler *s, uint32_t key, struct moe_err *err)
 {
-    uint32_t variant = s->high[scheduler_key(s, layer, expert)];
-    if (!scheduler_has_room(s) || scheduler_find(s, layer, expert, variant) != MOE_NO_SLOT)
+    uint32_t variant = s->high[key];
+    if (!scheduler_has_room(s) || scheduler_find(s, key, variant) != MOE_NO_SLOT)
         return MOE_OK;
-    uint32_t slot = moe_store_fill(s->store, layer, expert, variant);
+    uint32_t slot = moe_store_fill(s->store, key, variant);
     return slot == MOE_NO_SLOT ? MOE_OK : scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
 }
 
@@ -367,7 +368,7 @@ int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progr
         while (status == MOE_OK && !scheduler_has_room(s))
             status = scheduler_reap(s, true, err);
         if (status == MOE_OK)
-            status = fill_one(s, s->contents[i] / s->n_experts, s->contents[i] % s->n_experts, err);
+            status = fill_one(s, s->contents[i], err);
         moe_progress_report(progress, "filling the cache", i, s->n_contents);
         if (moe_progress_stopped(progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
@@ -470,22 +471,22 @@ static bool computes_on_host(const struct moe_scheduler *s)
 /* What becomes of one expert, once the router has chosen. */
 static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
 {
-    uint32_t expert = e->need.expert;
-    uint64_t key = scheduler_key(s, s->layer, expert), rows = e->need.n_rows;
+    uint32_t key = scheduler_key(s, s->layer, e->need.expert);
+    uint64_t rows = e->need.n_rows;
     struct moe_counts *c = s->counts;
     enum moe_importance importance =
         moe_importance_of(e->need.unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
-    e->variant = acceptable(s, importance, unpopular, (uint32_t)key);
+    e->variant = acceptable(s, importance, unpopular, key);
     uint32_t slot = MOE_NO_SLOT;
     /* The gate has taken its weight. */
     bool left_out = s->strategy.gate_below > 0 && !s->prefill && e->need.unimportance >= 1;
     bool precalculated = e->need.precalculated && !left_out;
     if (!precalculated && !left_out)
-        slot = scheduler_find(s, s->layer, expert, e->variant);
+        slot = scheduler_find(s, key, e->variant);
     bool skipped = left_out || (!precalculated && slot == MOE_NO_SLOT &&
                                 importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0);
     if (!skipped) /* what is not computed is no use: R and F of equation 3 (HOBBIT 3.4) */
-        moe_usage_note(&s->usage, s->layer, expert, (uint32_t)rows, e->variant == s->high[key]);
+        moe_usage_note(&s->usage, key, (uint32_t)rows, e->variant == s->high[key]);
     c->activations += rows;
     c->known += s->is_known[s->layer] ? rows : 0;
     if (s->is_predicted[s->layer]) {
@@ -534,16 +535,15 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
  * moved there itself. */
 static int swap_one(struct moe_scheduler *s, struct moe_swap swap, struct moe_err *err)
 {
-    uint32_t high = s->high[scheduler_key(s, s->layer, swap.in)];
-    uint32_t out =
-        scheduler_find(s, s->layer, swap.out, s->high[scheduler_key(s, s->layer, swap.out)]);
+    uint32_t in_key = scheduler_key(s, s->layer, swap.in);
+    uint32_t out_key = scheduler_key(s, s->layer, swap.out);
+    uint32_t out = scheduler_find(s, out_key, s->high[out_key]);
     int status = MOE_OK;
     while (status == MOE_OK &&
            (!scheduler_has_room(s) || (out != MOE_NO_SLOT && s->loads[out].in_flight != 0)))
         status = scheduler_reap(s, true, err);
-    uint32_t slot = status == MOE_OK
-                        ? moe_store_replace(s->store, s->layer, swap.out, swap.in, high)
-                        : MOE_NO_SLOT;
+    uint32_t slot = status == MOE_OK ? moe_store_replace(s->store, out_key, in_key, s->high[in_key])
+                                     : MOE_NO_SLOT;
     return slot == MOE_NO_SLOT ? status : scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
 }
 
@@ -551,7 +551,7 @@ static int swap_one(struct moe_scheduler *s, struct moe_swap swap, struct moe_er
  * comes in several passes is counted as a whole. */
 static int swap_places(struct moe_scheduler *s, struct moe_err *err)
 {
-    uint64_t at = scheduler_key(s, s->layer, 0);
+    uint32_t at = scheduler_key(s, s->layer, 0);
     uint32_t *rows = s->swap_rows + at;
     uint8_t *before = s->swap_before + at, *now = s->marks;
     moe_scheduler_cached(s, s->layer, now);
@@ -573,8 +573,8 @@ static int swap_places(struct moe_scheduler *s, struct moe_err *err)
 /* Whether an expert of the request is in the cache proper, not in staging. */
 static bool is_cached(const struct moe_scheduler *s, const struct moe_entry *e)
 {
-    uint32_t slot = scheduler_find(s, s->layer, e->need.expert,
-                                   s->low[scheduler_key(s, s->layer, e->need.expert)]);
+    uint32_t key = scheduler_key(s, s->layer, e->need.expert);
+    uint32_t slot = scheduler_find(s, key, s->low[key]);
     return slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
 }
 
@@ -599,11 +599,11 @@ static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
         if (!scheduler_has_room(s))
             return MOE_OK;
         /* The same load was given up before and still writes into its slot. */
-        uint32_t old = moe_store_find(s->store, s->layer, e->need.expert, e->variant);
+        uint32_t key = scheduler_key(s, s->layer, e->need.expert);
+        uint32_t old = moe_store_find(s->store, key, e->variant);
         if (old != MOE_NO_SLOT && moe_store_slot(s->store, old)->variant == e->variant)
             continue;
-        uint32_t slot =
-            moe_store_miss(s->store, s->layer, e->need.expert, e->variant, e->policy_knows);
+        uint32_t slot = moe_store_miss(s->store, key, e->variant, e->policy_knows);
         e->policy_knows = true;
         if (slot == MOE_NO_SLOT)
             continue;
@@ -785,13 +785,12 @@ enum { ARRIVALS = 32 /* taken at once */ };
 
 /* ---- Slots ---- */
 
-uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t layer, uint32_t expert,
-                        uint32_t variant)
+uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t key, uint32_t variant)
 {
-    uint32_t slot = moe_store_find(s->store, layer, expert, variant);
+    uint32_t slot = moe_store_find(s->store, key, variant);
     while (slot != MOE_NO_SLOT && s->given_up[slot]) {
         uint32_t better = moe_store_slot(s->store, slot)->variant;
-        slot = better ? moe_store_find(s->store, layer, expert, better - 1) : MOE_NO_SLOT;
+        slot = better ? moe_store_find(s->store, key, better - 1) : MOE_NO_SLOT;
     }
     return slot;
 }
@@ -799,7 +798,8 @@ uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t layer, uint32_t 
 void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_t *present)
 {
     for (uint32_t e = 0; e < s->n_experts; e++) {
-        uint32_t slot = scheduler_find(s, layer, e, s->low[scheduler_key(s, layer, e)]);
+        uint32_t key = scheduler_key(s, layer, e);
+        uint32_t slot = scheduler_find(s, key, s->low[key]);
         present[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->state == MOE_SLOT_READY;
     }
 }
@@ -807,7 +807,8 @@ void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_
 void moe_scheduler_cached(const struct moe_scheduler *s, uint32_t layer, uint8_t *cached)
 {
     for (uint32_t e = 0; e < s->n_experts; e++) {
-        uint32_t slot = scheduler_find(s, layer, e, s->high[scheduler_key(s, layer, e)]);
+        uint32_t key = scheduler_key(s, layer, e);
+        uint32_t slot = scheduler_find(s, key, s->high[key]);
         cached[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
     }
 }
@@ -973,7 +974,7 @@ void scheduler_mark_unpopular(struct moe_scheduler *s)
 }
 
 /* The variant that an expert to come deserves; UINT32_MAX: none. */
-static uint32_t worth(const struct moe_scheduler *s, uint64_t key, float unimportance,
+static uint32_t worth(const struct moe_scheduler *s, uint32_t key, float unimportance,
                       bool unpopular)
 {
     enum moe_importance importance = MOE_IMPORTANT;
@@ -992,7 +993,7 @@ static void unguard(struct moe_scheduler *s, uint32_t layer)
     if (!s->guarded[layer])
         return;
     for (uint32_t e = 0; e < s->n_experts; e++)
-        moe_store_protect(s->store, layer, e, false);
+        moe_store_protect(s->store, scheduler_key(s, layer, e), false);
     s->guarded[layer] = 0;
 }
 
@@ -1039,19 +1040,18 @@ uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_predi
         unguard(s, p->layer);
     remember(s, p, experts, n_set);
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t key = scheduler_key(s, p->layer, experts[i]);
+        uint32_t key = scheduler_key(s, p->layer, experts[i]);
         uint32_t variant =
             worth(s, key, p->unimportance[experts[i]], s->predicted[key] == PREDICTED_UNPOPULAR);
         if (s->strategy.protect && i < n_set && variant != UINT32_MAX) {
-            moe_store_protect(s->store, p->layer, experts[i], true);
+            moe_store_protect(s->store, key, true);
             s->guarded[p->layer] = 1;
         }
-        if (variant == UINT32_MAX ||
-            moe_store_find(s->store, p->layer, experts[i], variant) != MOE_NO_SLOT)
+        if (variant == UINT32_MAX || moe_store_find(s->store, key, variant) != MOE_NO_SLOT)
             continue;
         if (n_missing++ < most)
-            s->queue[s->n_queue++] = (struct candidate){p->layer, experts[i], variant,
-                                                        moe_round_f16(p->scores[experts[i]])};
+            s->queue[s->n_queue++] =
+                (struct candidate){key, variant, moe_round_f16(p->scores[experts[i]])};
     }
     return n_missing;
 }
@@ -1065,7 +1065,7 @@ static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
         if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED)
             continue;
         s->prefetched[kept++] = s->prefetched[i];
-        n_predicted += !s->is_known[x->layer];
+        n_predicted += !s->is_known[layer_of(s, x->key)];
     }
     if (predicted)
         *predicted = n_predicted;
@@ -1090,8 +1090,8 @@ static uint32_t may_borrow(const struct moe_scheduler *s)
 static bool is_chosen(const struct moe_scheduler *s, const struct candidate *c)
 {
     bool chosen = false;
-    for (uint32_t i = 0; s->strategy.stream && c->layer == s->layer && i < s->n; i++)
-        chosen |= s->entries[i].need.expert == c->expert;
+    for (uint32_t i = 0; s->strategy.stream && i < s->n; i++)
+        chosen |= scheduler_key(s, s->layer, s->entries[i].need.expert) == c->key;
     return chosen;
 }
 
@@ -1105,7 +1105,7 @@ static uint32_t *next_prefetch(struct moe_scheduler *s, const struct candidate *
     const struct candidate *queued =
         s->at_queue < s->n_queue && !waits ? &s->queue[s->at_queue] : NULL;
     const struct candidate *known = s->at_known < s->n_known ? &s->known[s->at_known] : NULL;
-    bool takes_known = known && (!queued || known->layer < queued->layer);
+    bool takes_known = known && (!queued || layer_of(s, known->key) < layer_of(s, queued->key));
     *candidate = takes_known ? known : queued;
     return takes_known ? &s->at_known : queued ? &s->at_queue : NULL;
 }
@@ -1118,15 +1118,14 @@ int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
     const struct candidate *c;
     while (scheduler_has_room(s) && (at = next_prefetch(s, &c)) != NULL) {
         bool known = at == &s->at_known;
-        if (is_chosen(s, c) ||
-            moe_store_find(s->store, c->layer, c->expert, c->variant) != MOE_NO_SLOT) {
+        if (is_chosen(s, c) || moe_store_find(s->store, c->key, c->variant) != MOE_NO_SLOT) {
             ++*at;
             continue;
         }
         /* What is known reaches far ahead: it leaves room for what nearer layers miss. */
-        if (known && !moe_store_has_spare(s->store, c->layer, c->expert, c->variant, s->top_k))
+        if (known && !moe_store_has_spare(s->store, c->key, c->variant, s->top_k))
             return MOE_OK;
-        uint32_t slot = moe_store_stage(s->store, c->layer, c->expert, c->variant, true, lend);
+        uint32_t slot = moe_store_stage(s->store, c->key, c->variant, true, lend);
         if (slot == MOE_NO_SLOT)
             return MOE_OK;
         ++*at;
@@ -1145,7 +1144,7 @@ int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
 /* The nearer a layer, the more urgent, whatever is predicted of layers behind it. */
 static float urgency(const struct moe_scheduler *s, uint32_t layer)
 {
-    uint32_t first = s->n_known ? s->known[0].layer : layer;
+    uint32_t first = s->n_known ? layer_of(s, s->known[0].key) : layer;
     return 1 / (float)(layer - first + 1);
 }
 
@@ -1161,13 +1160,12 @@ int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct mo
     if (hybrid)
         moe_least_popular(s->numbers, n, s->strategy.low_share, s->marks);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t expert = needs[i].expert;
-        uint32_t variant =
-            worth(s, scheduler_key(s, layer, expert), needs[i].unimportance, s->marks[i]);
+        uint32_t key = scheduler_key(s, layer, needs[i].expert);
+        uint32_t variant = worth(s, key, needs[i].unimportance, s->marks[i]);
         if (variant == UINT32_MAX)
             continue;
-        moe_store_protect(s->store, layer, expert, true);
-        s->known[s->n_known] = (struct candidate){layer, expert, variant, urgency(s, layer)};
+        moe_store_protect(s->store, key, true);
+        s->known[s->n_known] = (struct candidate){key, variant, urgency(s, layer)};
         s->n_known++;
     }
     s->guarded[layer] = 1;
@@ -1179,7 +1177,7 @@ void scheduler_known_after(struct moe_scheduler *s, uint32_t layer)
 {
     uint64_t unused = moe_store_counts(s->store)->staged_unused;
     uint32_t at = 0;
-    while (at < s->n_known && s->known[at].layer <= layer)
+    while (at < s->n_known && layer_of(s, s->known[at].key) <= layer)
         at++;
     if (s->at_known < at || unused != s->unused)
         s->at_known = at;
@@ -1203,7 +1201,7 @@ void moe_scheduler_expected(struct moe_scheduler *s, uint32_t layer, const uint8
         return;
     for (uint32_t e = 0; e < s->n_experts; e++)
         if (marks[e])
-            moe_store_protect(s->store, layer, e, true);
+            moe_store_protect(s->store, scheduler_key(s, layer, e), true);
     s->guarded[layer] = 1;
 }
 
@@ -1225,16 +1223,17 @@ void scheduler_stream(struct moe_scheduler *s, uint32_t layer)
     s->at_queue = 0;
     if (s->n_queue > s->n_experts) /* what no slot was free for */
         s->n_queue = s->n_experts;
-    for (uint32_t e = 0; e < s->n_experts; e++)
-        s->queue[s->n_queue++] =
-            (struct candidate){layer, e, s->high[scheduler_key(s, layer, e)], 1};
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t key = scheduler_key(s, layer, e);
+        s->queue[s->n_queue++] = (struct candidate){key, s->high[key], 1};
+    }
 }
 
 int scheduler_end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err)
 {
     int status = MOE_OK;
     for (;;) {
-        bool queued = s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= layer;
+        bool queued = s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= layer;
         if (status != MOE_OK || (!queued && n_under_way(s, NULL) == 0))
             return status;
         uint32_t at = s->at_queue;
@@ -1257,14 +1256,14 @@ void scheduler_drop_stale(struct moe_scheduler *s)
         const struct moe_slot *x = moe_store_slot(s->store, slot);
         if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || s->given_up[slot])
             continue;
-        if (x->layer != s->layer) {
+        if (layer_of(s, x->key) != s->layer) {
             s->prefetched[kept++] = slot;
             continue;
         }
         scheduler_give_up(s, slot);
     }
     s->n_prefetched = kept;
-    while (s->at_queue < s->n_queue && s->queue[s->at_queue].layer <= s->layer)
+    while (s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= s->layer)
         s->at_queue++;
     s->is_predicted[s->layer] = false;
     unguard(s, s->layer);

@@ -265,8 +265,7 @@ static void the_most_frequent_are_in_host_memory(void **state)
     assert_int_equal(tier.places.n_places, N);
     uint64_t least_in = UINT64_MAX, most_out = 0;
     for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) {
-        uint32_t key = moe_host_tier_key(&tier, i / EXPERTS, i % EXPERTS, 0);
-        uint32_t place = moe_host_places_find(&tier.places, key);
+        uint32_t place = moe_host_places_find(&tier.places, moe_expert_copy(VARIANTS, i, 0));
         if (place == MOE_NO_PLACE) {
             most_out = frequency[i] > most_out ? frequency[i] : most_out;
             continue;
@@ -284,12 +283,12 @@ static void the_most_frequent_are_in_host_memory(void **state)
             tiers_compare(&truth, &view, m, tiers_matrix(&view, m)->data);
     }
     assert_true(least_in > most_out);
-    for (uint64_t before = 0, n = 0; n < N; n++) { /* keys that are not in use come in */
-        uint32_t key = moe_host_tier_key(&tier, 0, 0, 1) + (uint32_t)n * VARIANTS;
+    for (uint64_t before = 0, n = 0; n < N; n++) { /* copies that are not in use come in */
+        uint32_t copy = moe_expert_copy(VARIANTS, (uint32_t)n, 1);
         uint32_t oldest = tier.places.classes[tier.places.places[0].class_index].oldest;
-        uint32_t leaves = tier.places.places[oldest].key / VARIANTS;
-        assert_int_equal(moe_host_places_take(&tier.places, tier.places.places[0].class_index, key),
-                         oldest);
+        uint32_t leaves = tier.places.places[oldest].copy / VARIANTS;
+        assert_int_equal(
+            moe_host_places_take(&tier.places, tier.places.places[0].class_index, copy), oldest);
         moe_host_places_copied(&tier.places, oldest);
         assert_true(frequency[leaves] > before);
         before = frequency[leaves];

@@ -93,7 +93,7 @@ static void look_up(struct cache *c, uint32_t key, uint32_t n, bool prompt)
     uint32_t layer = key / c->shape->n_experts;
     struct domain *d = &c->domains[c->n_domains > 1 ? layer : 0];
     const struct moe_policy_ops *ops = d->policy->ops;
-    moe_usage_note(&c->usage, layer, key % c->shape->n_experts, n, true);
+    moe_usage_note(&c->usage, key, n, true);
     c->lookups[prompt]++;
     if (c->resident[key]) {
         c->hits[prompt]++;

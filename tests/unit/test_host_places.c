@@ -41,13 +41,13 @@ static void check(const struct moe_host_places *p, const struct plain *plain)
         if (!plain[key].held)
             continue;
         n_held++;
-        assert_int_equal(p->places[place].key, key);
+        assert_int_equal(p->places[place].copy, key);
         assert_int_equal(p->places[place].class_index, class_of(key));
         assert_int_equal(p->places[place].pins, plain[key].pins);
         assert_int_equal(p->places[place].arrived != 0, plain[key].arrived);
     }
     for (uint32_t i = 0; i < p->n_places; i++)
-        n_empty += p->places[i].key == MOE_PLACE_EMPTY;
+        n_empty += p->places[i].copy == MOE_PLACE_EMPTY;
     assert_int_equal(n_held + n_empty, PLACES);
 }
 

@@ -22,18 +22,20 @@ static void equal_experts(void **state)
     assert_true(i.n_classes == 2 && i.n_variants == 2);
     for (uint32_t l = 0; l < 3; l++)
         assert_int_equal(i.model_layer[l], l);
-    assert_int_equal(moe_inventory_class(&i, 2, 4, 0)->slot_bytes, 3 * PAGE);
-    assert_int_equal(moe_inventory_class(&i, 2, 4, 1)->slot_bytes, 2 * PAGE);
-    assert_int_equal(moe_inventory_class(&i, 2, 4, 1)->segment_bytes[0], PAGE + 1);
-    assert_int_equal(moe_inventory_load_bytes(&i, 1, 1, 1, 0), 2 * PAGE);
-    assert_int_equal(moe_inventory_stored(&i, 1, 1, 1)[0], PAGE + 1);
+    assert_int_equal(moe_inventory_class(&i, moe_inventory_key(&i, 2, 4), 0)->slot_bytes, 3 * PAGE);
+    assert_int_equal(moe_inventory_class(&i, moe_inventory_key(&i, 2, 4), 1)->slot_bytes, 2 * PAGE);
+    assert_int_equal(moe_inventory_class(&i, moe_inventory_key(&i, 2, 4), 1)->segment_bytes[0],
+                     PAGE + 1);
+    assert_int_equal(moe_inventory_load_bytes(&i, moe_inventory_key(&i, 1, 1), 1, 0), 2 * PAGE);
+    assert_int_equal(moe_inventory_stored(&i, moe_inventory_key(&i, 1, 1), 1)[0], PAGE + 1);
     assert_int_equal(moe_inventory_all_bytes(&i, 0), 15 * 3 * PAGE);
     assert_int_equal(moe_inventory_slot_bytes(&i, 1), 2 * PAGE);
     assert_true(moe_inventory_mean_load(&i, 1) == 2 * PAGE);
     assert_int_equal(moe_inventory_variant(&i, "4"), 1);
     assert_int_equal(moe_inventory_variant(&i, "3"), 2);
-    assert_int_equal(moe_inventory_usable(&i, 0, 0, 1), 1);
-    assert_int_equal(moe_inventory_usable(&i, 0, 0, 2), 0); /* there is none: the best */
+    assert_int_equal(moe_inventory_usable(&i, moe_inventory_key(&i, 0, 0), 1), 1);
+    assert_int_equal(moe_inventory_usable(&i, moe_inventory_key(&i, 0, 0), 2),
+                     0); /* there is none: the best */
     moe_inventory_release(&i);
     moe_inventory_release(&i);
 }
@@ -62,10 +64,10 @@ static void sizes_of_a_trace(void **state)
     /* Slots as large as experts are in the mean; a load moves what the expert has. */
     assert_int_equal(i.classes[0].slot_bytes, 2 * PAGE);
     assert_int_equal(i.classes[1].slot_bytes, PAGE);
-    assert_int_equal(moe_inventory_load_bytes(&i, 1, 0, 0, 0), 3 * PAGE);
+    assert_int_equal(moe_inventory_load_bytes(&i, moe_inventory_key(&i, 1, 0), 0, 0), 3 * PAGE);
     assert_true(moe_inventory_mean_load(&i, 0) == (1 + 2 + 3 + 1) * PAGE / 4.0);
-    assert_int_equal(moe_inventory_usable(&i, 1, 1, 0), 1);
-    assert_int_equal(moe_inventory_usable(&i, 0, 0, 1), 0);
+    assert_int_equal(moe_inventory_usable(&i, moe_inventory_key(&i, 1, 1), 0), 1);
+    assert_int_equal(moe_inventory_usable(&i, moe_inventory_key(&i, 0, 0), 1), 0);
     moe_inventory_release(&i);
 }
 
@@ -161,13 +163,15 @@ static void of_a_pack(void **state)
         for (uint32_t e = 0; e < i.n_experts; e++)
             for (uint32_t v = 0; v < 2; v++) {
                 const struct moe_expert_extent *x = moe_pack_expert(pack, l, e, v);
-                const struct moe_size_class *c = moe_inventory_class(&i, l, e, v);
+                const struct moe_size_class *c =
+                    moe_inventory_class(&i, moe_inventory_key(&i, l, e), v);
                 uint64_t slot = 0;
                 assert_int_equal(i.class_of[(l * 32 + e) * 2 + v], x->class_index);
                 for (uint32_t s = 0; s < c->n_segments; s++) {
-                    assert_int_equal(moe_inventory_stored(&i, l, e, v)[s],
+                    assert_int_equal(moe_inventory_stored(&i, moe_inventory_key(&i, l, e), v)[s],
                                      x->segments[s].stored_bytes);
-                    assert_int_equal(moe_inventory_load_bytes(&i, l, e, v, s) % PAGE, 0);
+                    assert_int_equal(
+                        moe_inventory_load_bytes(&i, moe_inventory_key(&i, l, e), v, s) % PAGE, 0);
                     slot += (c->segment_bytes[s] + PAGE - 1) / PAGE * PAGE;
                 }
                 assert_int_equal(c->slot_bytes, slot);

@@ -44,7 +44,7 @@ static bool cache_ask(struct cache *c, uint32_t key, int64_t *left)
     const struct moe_choices choices = {key / N_EXPERTS, 1, &expert, NULL};
     moe_usage_begin_tokens(&c->usage, 1);
     moe_usage_chosen(&c->usage, &choices);
-    moe_usage_note(&c->usage, key / N_EXPERTS, key % N_EXPERTS, 1, key % 3 == 0);
+    moe_usage_note(&c->usage, key, 1, key % 3 == 0);
     if (c->resident[key]) {
         ops->use(c->policy, key);
         return true;

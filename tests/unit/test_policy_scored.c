@@ -132,7 +132,7 @@ static void encoders_do_not_return(void **state)
         judged_open(&j, names[i], NULL, 0);
         j.usage.n_encoder = 2;
         moe_usage_begin_tokens(&j.usage, 1); /* of an earlier answer */
-        moe_usage_note(&j.usage, 3, 1, 1, false);
+        moe_usage_note(&j.usage, key_of(3, 1), 1, false);
         if (j.policy->ops->miss)
             j.policy->ops->miss(j.policy, key_of(3, 1));
         moe_usage_begin_sequence(&j.usage);
@@ -140,7 +140,7 @@ static void encoders_do_not_return(void **state)
         moe_usage_is_source(&j.usage);
         assert_int_equal(j.usage.token, 0);
         for (uint32_t layer = 0; layer < 2; layer++) {
-            moe_usage_note(&j.usage, layer, 1, 100, true);
+            moe_usage_note(&j.usage, key_of(layer, 1), 100, true);
             if (j.policy->ops->miss)
                 j.policy->ops->miss(j.policy, key_of(layer, 1));
             admit(&j, key_of(layer, 1));
@@ -248,9 +248,9 @@ static void hobbit_keeps_what_is_used_at_high_precision(void **state)
         for (uint32_t token = 0; token < 10; token++) {
             moe_usage_begin_tokens(&j.usage, 1);
             if (token < 8)
-                moe_usage_note(&j.usage, 2, 4, 1, token < 2);
+                moe_usage_note(&j.usage, key_of(2, 4), 1, token < 2);
             if (token % 2)
-                moe_usage_note(&j.usage, 2, 6, 1, true);
+                moe_usage_note(&j.usage, key_of(2, 6), 1, true);
         }
         assert_int_equal(victim(&j, key_of(2, 0)), key_of(2, high ? 4 : 6));
         judged_close(&j);
@@ -260,7 +260,7 @@ static void hobbit_keeps_what_is_used_at_high_precision(void **state)
 static void use_once(struct judged *j, uint32_t key)
 {
     moe_usage_begin_tokens(&j->usage, 1);
-    moe_usage_note(&j->usage, key / N_EXPERTS, key % N_EXPERTS, 1, true);
+    moe_usage_note(&j->usage, key, 1, true);
 }
 
 /* Key 7 is used three times and leaves; back with its fourth use it has four, against two of key 12
@@ -342,7 +342,7 @@ static void ask(struct judged *j, uint32_t key, uint32_t n, uint32_t uses)
 {
     const struct moe_policy_ops *ops = j->policy->ops;
     moe_usage_begin_tokens(&j->usage, n);
-    moe_usage_note(&j->usage, key / N_EXPERTS, key % N_EXPERTS, uses, true);
+    moe_usage_note(&j->usage, key, uses, true);
     ops->miss(j->policy, key);
 }
 
@@ -363,7 +363,7 @@ static void lrfu_weighs_recency_against_frequency(void **state)
         j.policy->ops->drop(j.policy, 7);
         ask(&j, 7, 1, 1);
         admit(&j, 7);
-        moe_usage_note(&j.usage, 0, 8, 1, true);
+        moe_usage_note(&j.usage, key_of(0, 8), 1, true);
         j.policy->ops->miss(j.policy, 8);
         admit(&j, 8);
         j.policy->ops->drop(j.policy, 3);
@@ -400,7 +400,7 @@ static void lrfu_counts_time_layer_by_layer(void **state)
     moe_usage_begin_tokens(&j.usage, 1);
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
         admit(&j, key_of(layer, 0));
-        moe_usage_note(&j.usage, layer, 0, 1, true);
+        moe_usage_note(&j.usage, key_of(layer, 0), 1, true);
         j.policy->ops->miss(j.policy, key_of(layer, 0));
     }
     admit(&j, key_of(0, 1));

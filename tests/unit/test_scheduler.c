@@ -21,6 +21,11 @@ struct channel {
     bool sticky; /* cancelled loads go on for a while */
 };
 
+static uint32_t key_at(uint32_t layer, uint32_t expert)
+{
+    return moe_expert_key(N_EXPERTS, layer, expert);
+}
+
 static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
                   float score, uint32_t *handle, struct moe_err *err)
 {
@@ -400,7 +405,8 @@ static void prompts_go_by_popularity(void **state)
     static const uint32_t loads[] = {3, 1, 5};
     assert_int_equal(channel.n, 3);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot)->expert,
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot)->key %
+                             N_EXPERTS,
                          loads[i]);
     release_all(s);
     moe_scheduler_close(s);
@@ -648,7 +654,8 @@ static void prompts_stage_more(void **state)
     assert_int_equal(staged_for(s, 9), 4); /* two of layer 0, which has just run */
     for (uint32_t e = 1; e < 3; e++)
         for (uint32_t layer = 0; layer < N_LAYERS; layer++)
-            assert_int_equal(moe_store_find(moe_scheduler_store(s), layer, e, 0) == MOE_NO_SLOT,
+            assert_int_equal(moe_store_find(moe_scheduler_store(s), key_at(layer, e), 0) ==
+                                 MOE_NO_SLOT,
                              layer == 0);
     arrive_all(s);
     assert_true(moe_store_check(moe_scheduler_store(s), &err));
@@ -682,8 +689,8 @@ static void known_experts_are_loaded_when_the_pass_begins(void **state)
         for (uint32_t i = 0; i < channel.n; i++) {
             const struct moe_slot *x =
                 moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot);
-            assert_int_equal(x->layer, i < 2 ? 1 : 3);
-            assert_int_equal(x->expert, (i < 2 ? 1 : 5) + i % 2);
+            assert_int_equal(x->key / N_EXPERTS, i < 2 ? 1 : 3);
+            assert_int_equal(x->key % N_EXPERTS, (i < 2 ? 1 : 5) + i % 2);
         }
         pass(s, 0, 3, 4); /* both find a slot, and take none of these */
         assert_int_equal(counts.misses, 2);
@@ -732,8 +739,8 @@ static void known_experts_stay_until_they_are_used(void **state)
         pass(s, layer, 1, 2);
         pass(s, layer, 3, 4);
     }
-    assert_int_equal(moe_store_find(store, 3, 5, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_find(store, 3, 6, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(store, key_at(3, 5), 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(store, key_at(3, 6), 0), MOE_NO_SLOT);
     assert_int_equal(counts.known, 2);
     moe_scheduler_close(s);
     inventory.is_static[3] = 0;
@@ -797,9 +804,10 @@ static void an_encoder_loads_once_for_a_source(void **state)
     struct moe_scheduler *s = open_narrow(&strategy, 18, 0, 2, frequency, NULL, 0, MAX_LOADS);
     struct moe_store *store = moe_scheduler_store(s);
     for (uint32_t e = 0; e < 2 * N_EXPERTS; e++)
-        assert_int_not_equal(moe_store_find(store, e / N_EXPERTS, e % N_EXPERTS, 0), MOE_NO_SLOT);
-    assert_int_not_equal(moe_store_find(store, 2, 5, 0), MOE_NO_SLOT);
-    assert_int_not_equal(moe_store_find(store, 3, 6, 0), MOE_NO_SLOT);
+        assert_int_not_equal(moe_store_find(store, key_at(e / N_EXPERTS, e % N_EXPERTS), 0),
+                             MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_find(store, key_at(2, 5), 0), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_find(store, key_at(3, 6), 0), MOE_NO_SLOT);
     moe_scheduler_close(s);
 
     s = open_narrow(&strategy, 10, 0, 2, frequency, NULL, 0, MAX_LOADS);
@@ -816,7 +824,7 @@ static void an_encoder_loads_once_for_a_source(void **state)
     assert_int_equal(counts.cache_hits, 40 + 2 * 5);
     assert_int_equal(moe_scheduler_wants_prediction(s, 1), 0);
     for (uint32_t i = 0; i < channel.n; i++)
-        assert_int_equal(moe_store_slot(store, channel.loads[i].slot)->expert, 2 + i);
+        assert_int_equal(moe_store_slot(store, channel.loads[i].slot)->key % N_EXPERTS, 2 + i);
     release_all(s);
     assert_int_equal(counts.loads, N_EXPERTS - 2);
     assert_int_equal(moe_scheduler_usage(s)->token, 1); /* begun with the fixture */
@@ -846,7 +854,8 @@ static void depth_goes_on_while_everything_is_present(void **state)
     assert_ok(moe_scheduler_predicted(s, p, 2, &err), &err);
     assert_int_equal(channel.n, 2);
     for (int i = 0; i < 2; i++)
-        assert_int_equal(moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot)->layer, 3);
+        assert_int_equal(
+            moe_store_slot(moe_scheduler_store(s), channel.loads[i].slot)->key / N_EXPERTS, 3);
     arrive_all(s);
     const struct moe_prediction q[] = {
         predict(2, (const uint32_t[]){1, 7}, 2, scores[0], unimportance[0]), p[1]};
@@ -891,7 +900,7 @@ static void one_load_at_a_time_until_the_router(void **state)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(channel.n, 1);
         uint32_t slot = channel.loads[0].slot;
-        assert_int_equal(moe_store_slot(moe_scheduler_store(s), slot)->expert, want[i]);
+        assert_int_equal(moe_store_slot(moe_scheduler_store(s), slot)->key % N_EXPERTS, want[i]);
         arrive(s, 0);
     }
     assert_int_equal(channel.n, 1); /* 5 is on its way when the router has chosen */
@@ -1029,7 +1038,8 @@ static void any_strategy_survives_any_order(void **state)
                 for (uint32_t i = n_ready; i-- > 0;) {
                     const struct moe_entry *e = entry(s, which[i]);
                     assert_ok(moe_scheduler_complete(s, which[i], &err), &err);
-                    assert_int_equal(moe_store_slot(moe_scheduler_store(s), e->slot)->expert,
+                    assert_int_equal(moe_store_slot(moe_scheduler_store(s), e->slot)->key %
+                                         N_EXPERTS,
                                      needs[which[i]].expert);
                     moe_scheduler_release(s, which[i]);
                 }

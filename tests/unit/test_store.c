@@ -8,6 +8,11 @@
 
 enum { N_LAYERS = 3, N_EXPERTS = 8, N_ITEMS_MAX = N_LAYERS * N_EXPERTS * 2 };
 
+static uint32_t key_at(uint32_t layer, uint32_t expert)
+{
+    return moe_expert_key(N_EXPERTS, layer, expert);
+}
+
 static struct moe_usage usage; /* what some policies judge by; private to each test program */
 
 static int open_usage(void **state)
@@ -63,12 +68,12 @@ static void check(const struct moe_store *s)
 /* One expert asked for, loaded and released; true on a hit. */
 static bool ask(struct moe_store *s, uint32_t layer, uint32_t expert, uint32_t variant)
 {
-    uint32_t slot = moe_store_find(s, layer, expert, variant);
+    uint32_t slot = moe_store_find(s, key_at(layer, expert), variant);
     bool hit = slot != MOE_NO_SLOT;
     if (hit) {
         moe_store_use(s, slot);
     } else {
-        slot = moe_store_miss(s, layer, expert, variant, false);
+        slot = moe_store_miss(s, key_at(layer, expert), variant, false);
         assert_int_not_equal(slot, MOE_NO_SLOT);
         assert_int_equal(moe_store_slot(s, slot)->state, MOE_SLOT_LOADING);
     }
@@ -116,16 +121,17 @@ static void nothing_is_kept_without_a_cache(void **state)
 static void pinned_slots_stay(void **state)
 {
     struct moe_store *s = open_store("lru", 2, 0, NULL, 1);
-    uint32_t a = moe_store_miss(s, 0, 0, 0, false), b = moe_store_miss(s, 0, 1, 0, false);
+    uint32_t a = moe_store_miss(s, key_at(0, 0), 0, false),
+             b = moe_store_miss(s, key_at(0, 1), 0, false);
     moe_store_ready(s, a);
     moe_store_ready(s, b);
-    assert_int_equal(moe_store_miss(s, 0, 2, 0, false), MOE_NO_SLOT);
+    assert_int_equal(moe_store_miss(s, key_at(0, 2), 0, false), MOE_NO_SLOT);
     check(s);
     moe_store_release(s, b);
-    uint32_t c = moe_store_miss(s, 0, 2, 0, true);
+    uint32_t c = moe_store_miss(s, key_at(0, 2), 0, true);
     assert_int_equal(c, b); /* the only one that might go, though used later */
-    assert_int_equal(moe_store_find(s, 0, 1, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_find(s, 0, 0, 0), a);
+    assert_int_equal(moe_store_find(s, key_at(0, 1), 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(s, key_at(0, 0), 0), a);
     moe_store_close(s);
 }
 
@@ -134,17 +140,21 @@ static void staged_experts_do_not_touch_the_cache(void **state)
     struct moe_store *s = open_store("lru", 2, 2, NULL, 1);
     ask(s, 0, 0, 0);
     ask(s, 0, 1, 0);
-    uint32_t a = moe_store_stage(s, 1, 4, 0, false, 0), b = moe_store_stage(s, 1, 5, 0, false, 0);
+    uint32_t a = moe_store_stage(s, key_at(1, 4), 0, false, 0),
+             b = moe_store_stage(s, key_at(1, 5), 0, false, 0);
     assert_int_not_equal(a, MOE_NO_SLOT);
     assert_int_not_equal(b, MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, true, 0), MOE_NO_SLOT); /* both still loading */
+    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, true, 0),
+                     MOE_NO_SLOT); /* both still loading */
     moe_store_ready(s, a);
     moe_store_ready(s, b);
     assert_true(moe_store_slot(s, a)->prefetched);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, false, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 1, 6, 0, true, 0), MOE_NO_SLOT); /* may still be wanted */
-    moe_store_begin_layer(s, 1);                                         /* its router has chosen */
-    assert_int_equal(moe_store_stage(s, 2, 6, 0, true, 0), a); /* the older wrong prediction */
+    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, false, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(1, 6), 0, true, 0),
+                     MOE_NO_SLOT); /* may still be wanted */
+    moe_store_begin_layer(s, 1);   /* its router has chosen */
+    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, 0),
+                     a); /* the older wrong prediction */
     assert_int_equal(moe_store_counts(s)->staged_unused, 1);
     assert_int_equal(moe_store_counts(s)->staged_unused_bytes, 4096);
     assert_true(ask(s, 0, 0, 0));
@@ -161,12 +171,12 @@ static void staged_experts_grow_stale_with_the_token(void **state)
 {
     struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
     moe_store_begin_layer(s, 0);
-    uint32_t a = moe_store_stage(s, 2, 4, 0, true, 0);
+    uint32_t a = moe_store_stage(s, key_at(2, 4), 0, true, 0);
     moe_store_ready(s, a);
     moe_store_begin_layer(s, 1);
-    assert_int_equal(moe_store_stage(s, 2, 5, 0, true, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, 0), MOE_NO_SLOT);
     moe_store_begin_layer(s, 0); /* the next token */
-    assert_int_equal(moe_store_stage(s, 1, 5, 0, true, 0), a);
+    assert_int_equal(moe_store_stage(s, key_at(1, 5), 0, true, 0), a);
     moe_store_close(s);
 }
 
@@ -175,16 +185,16 @@ static void protected_experts_stay_until_they_are_free(void **state)
     struct moe_store *s = open_store("lru", 2, 1, NULL, 1);
     ask(s, 0, 0, 0);
     ask(s, 0, 1, 0);
-    moe_store_protect(s, 0, 0, true);
+    moe_store_protect(s, key_at(0, 0), true);
     assert_false(ask(s, 1, 0, 0)); /* 0/1 leaves, though used later */
     assert_true(ask(s, 0, 0, 0));
-    moe_store_protect(s, 1, 0, true);
+    moe_store_protect(s, key_at(1, 0), true);
     assert_false(ask(s, 2, 0, 0)); /* no expert may leave: it passes through */
     assert_false(ask(s, 2, 0, 0));
-    moe_store_protect(s, 0, 0, false);
+    moe_store_protect(s, key_at(0, 0), false);
     assert_false(ask(s, 2, 0, 0));
     assert_true(ask(s, 2, 0, 0));
-    assert_int_equal(moe_store_find(s, 0, 0, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(s, key_at(0, 0), 0), MOE_NO_SLOT);
     moe_store_close(s);
 }
 
@@ -194,13 +204,15 @@ static void an_expert_takes_the_place_of_another(void **state)
     struct moe_store *s = open_store("pinned", 4, 1, per_layer, 1);
     ask(s, 0, 0, 0);
     ask(s, 0, 1, 0);
-    uint32_t slot = moe_store_find(s, 0, 1, 0);
-    assert_int_equal(moe_store_replace(s, 0, 5, 6, 0), MOE_NO_SLOT); /* 5 is not there */
-    assert_int_equal(moe_store_replace(s, 0, 1, 0, 0), MOE_NO_SLOT); /* 0 is there already */
+    uint32_t slot = moe_store_find(s, key_at(0, 1), 0);
+    assert_int_equal(moe_store_replace(s, key_at(0, 5), key_at(0, 6), 0),
+                     MOE_NO_SLOT); /* 5 is not there */
+    assert_int_equal(moe_store_replace(s, key_at(0, 1), key_at(0, 0), 0),
+                     MOE_NO_SLOT); /* 0 is there already */
     moe_store_use(s, slot);
-    assert_int_equal(moe_store_replace(s, 0, 1, 6, 0), MOE_NO_SLOT); /* in use */
+    assert_int_equal(moe_store_replace(s, key_at(0, 1), key_at(0, 6), 0), MOE_NO_SLOT); /* in use */
     moe_store_release(s, slot);
-    assert_int_equal(moe_store_replace(s, 0, 1, 6, 0), slot);
+    assert_int_equal(moe_store_replace(s, key_at(0, 1), key_at(0, 6), 0), slot);
     assert_int_equal(moe_store_slot(s, slot)->state, MOE_SLOT_LOADING);
     check(s);
     moe_store_ready(s, slot);
@@ -213,8 +225,8 @@ static void an_expert_takes_the_place_of_another(void **state)
 static void free_cache_slots_are_not_for_staging(void **state)
 {
     struct moe_store *s = open_store("lru", 4, 1, NULL, 1);
-    assert_int_not_equal(moe_store_stage(s, 0, 0, 0, false, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 0, 1, 0, false, 0), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_stage(s, key_at(0, 0), 0, false, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(0, 1), 0, false, 0), MOE_NO_SLOT);
     moe_store_close(s);
 }
 
@@ -228,30 +240,31 @@ static void the_cache_lends_slots(void **state)
         for (uint32_t expert = 0; expert < 2; expert++)
             ask(s, layer, expert, 0);
     moe_store_begin_layer(s, 1);
-    uint32_t own = moe_store_stage(s, 2, 4, 0, true, 0);
+    uint32_t own = moe_store_stage(s, key_at(2, 4), 0, true, 0);
     assert_int_not_equal(own, MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 2, 5, 0, true, 0), MOE_NO_SLOT);
-    uint32_t oldest = moe_store_find(s, 1, 0, 0);
-    assert_int_equal(moe_store_stage(s, 2, 5, 0, true, 1), oldest);
-    assert_int_equal(moe_store_stage(s, 2, 6, 0, true, 1), MOE_NO_SLOT); /* one is lent */
+    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, 0), MOE_NO_SLOT);
+    uint32_t oldest = moe_store_find(s, key_at(1, 0), 0);
+    assert_int_equal(moe_store_stage(s, key_at(2, 5), 0, true, 1), oldest);
+    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, 1), MOE_NO_SLOT); /* one is lent */
     check(s);
-    moe_store_use(s, moe_store_find(s, 1, 1, 0)); /* in use: the layer before lends */
-    oldest = moe_store_find(s, 0, 0, 0);
-    assert_int_equal(moe_store_stage(s, 2, 6, 0, true, 9), oldest);
-    assert_int_not_equal(moe_store_stage(s, 2, 7, 0, true, 9), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 2, 3, 0, true, 9), MOE_NO_SLOT); /* half of six */
+    moe_store_use(s, moe_store_find(s, key_at(1, 1), 0)); /* in use: the layer before lends */
+    oldest = moe_store_find(s, key_at(0, 0), 0);
+    assert_int_equal(moe_store_stage(s, key_at(2, 6), 0, true, 9), oldest);
+    assert_int_not_equal(moe_store_stage(s, key_at(2, 7), 0, true, 9), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 3), 0, true, 9), MOE_NO_SLOT); /* half of six */
     assert_int_equal(moe_store_counts(s)->evictions, 3);
-    assert_int_not_equal(moe_store_find(s, 2, 0, 0), MOE_NO_SLOT); /* runs next, and stays */
+    assert_int_not_equal(moe_store_find(s, key_at(2, 0), 0),
+                         MOE_NO_SLOT); /* runs next, and stays */
     check(s);
     moe_store_take_back(s); /* bytes are on their way into them */
-    assert_int_not_equal(moe_store_find(s, 2, 6, 0), MOE_NO_SLOT);
+    assert_int_not_equal(moe_store_find(s, key_at(2, 6), 0), MOE_NO_SLOT);
     for (uint32_t expert = 4; expert < 8; expert++)
-        moe_store_ready(s, moe_store_find(s, 2, expert, 0));
+        moe_store_ready(s, moe_store_find(s, key_at(2, expert), 0));
     moe_store_take_back(s);
     check(s);
-    assert_int_equal(moe_store_find(s, 2, 6, 0), MOE_NO_SLOT); /* the oldest three left */
-    assert_int_not_equal(moe_store_find(s, 2, 7, 0), MOE_NO_SLOT);
-    assert_int_equal(moe_store_stage(s, 2, 3, 0, false, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(s, key_at(2, 6), 0), MOE_NO_SLOT); /* the oldest three left */
+    assert_int_not_equal(moe_store_find(s, key_at(2, 7), 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_stage(s, key_at(2, 3), 0, false, 0), MOE_NO_SLOT);
     assert_false(ask(s, 0, 0, 0));
     assert_true(ask(s, 0, 1, 0) || ask(s, 0, 0, 0)); /* it keeps again what it lent */
     moe_store_close(s);
@@ -263,7 +276,7 @@ static void a_better_variant_serves_a_lesser_request(void **state)
     assert_false(ask(s, 0, 0, 1));
     assert_false(ask(s, 0, 0, 0)); /* the low one does not serve a high request */
     assert_true(ask(s, 0, 0, 1));
-    uint32_t slot = moe_store_find(s, 0, 0, 1);
+    uint32_t slot = moe_store_find(s, key_at(0, 0), 1);
     assert_int_equal(moe_store_slot(s, slot)->variant, 0);
     assert_false(ask(s, 0, 3, 0));
     assert_true(ask(s, 0, 3, 1)); /* only the high one is there */
@@ -273,10 +286,10 @@ static void a_better_variant_serves_a_lesser_request(void **state)
 static void a_failed_load_is_forgotten(void **state)
 {
     struct moe_store *s = open_store("arc", 2, 1, NULL, 1);
-    uint32_t slot = moe_store_miss(s, 0, 0, 0, false);
+    uint32_t slot = moe_store_miss(s, key_at(0, 0), 0, false);
     moe_store_failed(s, slot);
     check(s);
-    assert_int_equal(moe_store_find(s, 0, 0, 0), MOE_NO_SLOT);
+    assert_int_equal(moe_store_find(s, key_at(0, 0), 0), MOE_NO_SLOT);
     assert_false(ask(s, 0, 0, 0));
     assert_true(ask(s, 0, 0, 0));
     moe_store_close(s);
@@ -285,12 +298,12 @@ static void a_failed_load_is_forgotten(void **state)
 static void given_up_while_loading_it_stays_until_written(void **state)
 {
     struct moe_store *s = open_store("lru", 0, 1, NULL, 1);
-    uint32_t slot = moe_store_miss(s, 0, 0, 0, false);
+    uint32_t slot = moe_store_miss(s, key_at(0, 0), 0, false);
     moe_store_release(s, slot);
     check(s);
-    assert_int_equal(moe_store_miss(s, 0, 1, 0, false), MOE_NO_SLOT);
+    assert_int_equal(moe_store_miss(s, key_at(0, 1), 0, false), MOE_NO_SLOT);
     moe_store_ready(s, slot);
-    assert_int_equal(moe_store_miss(s, 0, 1, 0, true), slot);
+    assert_int_equal(moe_store_miss(s, key_at(0, 1), 0, true), slot);
     moe_store_close(s);
 }
 
@@ -309,10 +322,10 @@ static void invariants_hold_under_random_use(void **state)
                 uint32_t layer = (uint32_t)(test_random(&random) % N_LAYERS);
                 uint32_t expert = (uint32_t)(test_random(&random) % N_EXPERTS);
                 uint32_t variant = (uint32_t)(test_random(&random) % (uint32_t)variants);
-                uint32_t slot = moe_store_find(s, layer, expert, variant);
+                uint32_t slot = moe_store_find(s, key_at(layer, expert), variant);
                 const uint32_t chosen[2] = {expert, (expert + 1) % N_EXPERTS};
                 const struct moe_choices choices = {layer, 1, chosen, NULL};
-                moe_store_protect(s, layer, expert, test_random(&random) % 4 == 0);
+                moe_store_protect(s, key_at(layer, expert), test_random(&random) % 4 == 0);
                 switch (test_random(&random) % 4) {
                 case 0: /* the router */
                     if (n_pinned == 8)
@@ -320,9 +333,9 @@ static void invariants_hold_under_random_use(void **state)
                     moe_store_begin_layer(s, layer);
                     moe_usage_begin_tokens(&usage, 1);
                     moe_usage_chosen(&usage, &choices);
-                    moe_usage_note(&usage, layer, expert, 1, variant == 0);
+                    moe_usage_note(&usage, key_at(layer, expert), 1, variant == 0);
                     if (slot == MOE_NO_SLOT)
-                        slot = moe_store_miss(s, layer, expert, variant, false);
+                        slot = moe_store_miss(s, key_at(layer, expert), variant, false);
                     else
                         moe_store_use(s, slot);
                     if (slot != MOE_NO_SLOT) {
@@ -332,7 +345,7 @@ static void invariants_hold_under_random_use(void **state)
                     break;
                 case 1: /* a prefetch */
                     if (slot == MOE_NO_SLOT)
-                        moe_store_stage(s, layer, expert, variant, true,
+                        moe_store_stage(s, key_at(layer, expert), variant, true,
                                         (uint32_t)(test_random(&random) % 4));
                     else if (test_random(&random) % 16 == 0)
                         moe_store_take_back(s);

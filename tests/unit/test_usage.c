@@ -1,9 +1,15 @@
 /* The record of use, over two short sequences. */
+#include "cache/store.h"
 #include "cache/usage.h"
 
 #include "../test.h"
 
 enum { N_LAYERS = 2, N_EXPERTS = 3 };
+
+static uint32_t key_at(uint32_t layer, uint32_t expert)
+{
+    return moe_expert_key(N_EXPERTS, layer, expert);
+}
 
 static void records_what_was_used(void **state)
 {
@@ -13,11 +19,11 @@ static void records_what_was_used(void **state)
     moe_usage_begin_sequence(&u);
     moe_usage_begin_tokens(&u, 5); /* a prompt: four of its tokens want (0, 1), two (1, 2) */
     assert_int_equal(u.pass, 5);
-    moe_usage_note(&u, 0, 1, 4, true);
-    moe_usage_note(&u, 1, 2, 2, false);
+    moe_usage_note(&u, key_at(0, 1), 4, true);
+    moe_usage_note(&u, key_at(1, 2), 2, false);
     assert_int_equal(u.layer, 1);
     moe_usage_begin_tokens(&u, 1); /* a decoded one */
-    moe_usage_note(&u, 0, 1, 1, false);
+    moe_usage_note(&u, key_at(0, 1), 1, false);
     assert_int_equal(u.layer, 0);
     assert_int_equal(u.pass, 1);
     assert_int_equal(u.token, 6);
@@ -41,7 +47,7 @@ static void a_sequence_begins_afresh(void **state)
     assert_ok(moe_usage_init(&u, N_LAYERS, N_EXPERTS, 2, &err), &err);
     u.frequency[3] = 100; /* of a profile */
     moe_usage_begin_tokens(&u, 7);
-    moe_usage_note(&u, 1, 0, 3, true);
+    moe_usage_note(&u, key_at(1, 0), 3, true);
     moe_usage_begin_sequence(&u);
     assert_int_equal(u.token, 0);
     assert_int_equal(u.tokens, 7);
@@ -51,7 +57,7 @@ static void a_sequence_begins_afresh(void **state)
     assert_int_equal(u.frequency[3], 103);
     assert_int_equal(u.last_ever[3], 7);
     moe_usage_begin_tokens(&u, 1);
-    moe_usage_note(&u, 1, 0, 1, true);
+    moe_usage_note(&u, key_at(1, 0), 1, true);
     assert_int_equal(u.last[3], 1);
     assert_int_equal(u.count[3], 1);
     assert_int_equal(u.frequency[3], 104);
@@ -67,9 +73,9 @@ static void what_ends_beside_others_leaves_them_theirs(void **state)
     (void)state;
     assert_ok(moe_usage_init(&u, N_LAYERS, N_EXPERTS, 2, &err), &err);
     moe_usage_begin_tokens(&u, 6);
-    moe_usage_note(&u, 1, 1, 6, true);
+    moe_usage_note(&u, key_at(1, 1), 6, true);
     moe_usage_begin_tokens(&u, 2);
-    moe_usage_note(&u, 1, 2, 2, false);
+    moe_usage_note(&u, key_at(1, 2), 2, false);
     uint32_t key = 1 * N_EXPERTS + 1;
     moe_usage_end_sequence(&u, 4); /* of the eight tokens */
     assert_int_equal(u.token, 4);
