@@ -35,20 +35,12 @@ struct checkpoint_source {
     struct moe_expert_map own; /* the bits that keep the precision of each expert; owns them */
 };
 
-/* Reads a dense tensor that the model has and writes it. */
-int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
-                      uint32_t layer, struct moe_err *err);
+/* ---- First pass: everything is there, and how precise it is ---- */
 
-/* Reads an expert once and writes it in all variants. */
-int convert_put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
-                       uint32_t number, struct moe_err *err);
-
-/* ---- First pass: everything is there ---- */
-
-static void mark(struct converter *c, struct checkpoint_source *s, const struct convert_view *view)
+static void mark(struct converter *c, struct checkpoint_source *s, const struct row_source *source)
 {
-    s->used[moe_checkpoint_index(s->checkpoint, view->tensor)] = true;
-    c->total += convert_view_bytes(view);
+    s->used[moe_checkpoint_index(s->checkpoint, source->tensor)] = true;
+    c->total += source->bytes;
 }
 
 /* A tensor without a place in the model means that the model computes something that we do not. */
@@ -114,24 +106,14 @@ static int walk_experts(struct converter *c, struct checkpoint_source *s,
     return MOE_OK;
 }
 
-static int check_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
-                       uint32_t layer, struct moe_err *err)
-{
-    struct convert_view view;
-    MOE_TRY(convert_view_dense(&s->from, role, layer, &view, err));
-    mark(c, s, &view);
-    return MOE_OK;
-}
-
-/* ---- The source's own precision ---- */
-
 static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
                      uint32_t layer, struct moe_err *err)
 {
-    struct convert_view view;
-    MOE_TRY(convert_view_dense(&s->from, role, layer, &view, err));
+    struct row_source source;
+    MOE_TRY(convert_find_dense(&s->from, role, layer, &source, err));
+    mark(c, s, &source);
     if (moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
-        s->quantized |= moe_dtype_block(view.tensor->dtype)->items > 1;
+        s->quantized |= moe_dtype_block(source.tensor->dtype)->items > 1;
     return MOE_OK;
 }
 
@@ -139,14 +121,16 @@ static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t
                       uint32_t expert, struct moe_err *err)
 {
     struct moe_bits *own = &s->own.bits[(uint64_t)layer * s->config.n_experts + expert];
-    (void)c;
     for (int part = 0; part < MOE_E_N_PARTS; part++) {
-        struct convert_view view;
+        struct row_source source;
         uint32_t rows, cols;
-        if (moe_expert_part_is_bias(part) || !moe_expert_part_shape(&s->config, part, &rows, &cols))
+        if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
             continue;
-        MOE_TRY(convert_view_expert(&s->from, layer, expert, part, &view, err));
-        const struct moe_ggml_type *type = moe_dtype_block(view.tensor->dtype);
+        MOE_TRY(convert_find_expert(&s->from, layer, expert, part, &source, err));
+        mark(c, s, &source);
+        if (moe_expert_part_is_bias(part))
+            continue;
+        const struct moe_ggml_type *type = moe_dtype_block(source.tensor->dtype);
         int *bits = moe_expert_part_is_down(part) ? &own->down : &own->gate_up;
         int needed = moe_ggml_bits(type);
         *bits = needed > *bits ? needed : *bits;
@@ -175,9 +159,9 @@ static void choose_own_variant(const struct checkpoint_source *s,
     options->map = same ? NULL : &s->own;
 }
 
-/* Replaces own_experts and own_dense by what they mean for this source. */
-static int take_own(struct converter *c, struct checkpoint_source *s,
-                    struct moe_convert_options *options, struct moe_err *err)
+/* Finds every tensor, and replaces own_experts and own_dense by what they mean for this source. */
+static int survey(struct converter *c, struct checkpoint_source *s,
+                  struct moe_convert_options *options, struct moe_err *err)
 {
     s->own = (struct moe_expert_map){.name = moe_checkpoint_dir(s->checkpoint),
                                      .n_layers = moe_config_all_layers(&s->config),
@@ -197,30 +181,239 @@ static int take_own(struct converter *c, struct checkpoint_source *s,
 
 /* ---- What is carried over ---- */
 
-static void check_carried(const struct converter *c, struct checkpoint_source *s, uint32_t layer,
-                          uint32_t expert, const struct convert_view *view, int part)
-{
-    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
-    for (int v = 0; v < c->n_variants && !moe_expert_part_is_bias(part); v++)
-        if (view->transposed || type->items == 1 ||
-            moe_ggml_layout(type, convert_part_bits(convert_bits(c, v, layer, expert), part))
-                    .kind == MOE_LAYOUT_NONE)
-            s->carried[v] = false;
-}
-
-static int check_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
-                        uint32_t expert, struct moe_err *err)
+static int check_carried(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                         uint32_t expert, struct moe_err *err)
 {
     for (int part = 0; part < MOE_E_N_PARTS; part++) {
-        struct convert_view view;
+        struct row_source source;
+        uint32_t rows, cols;
+        if (moe_expert_part_is_bias(part) || !moe_expert_part_shape(&s->config, part, &rows, &cols))
+            continue;
+        MOE_TRY(convert_find_expert(&s->from, layer, expert, part, &source, err));
+        for (int v = 0; v < c->n_variants; v++) {
+            int bits = convert_part_bits(convert_bits(c, v, layer, expert), part);
+            if (!source.block || moe_ggml_layout(source.block, bits).kind == MOE_LAYOUT_NONE)
+                s->carried[v] = false;
+        }
+    }
+    return MOE_OK;
+}
+
+/* ---- Weights: every matrix of every layer ---- */
+
+static bool is_quantized(enum moe_dtype dtype)
+{
+    return moe_dtype_block(dtype)->items > 1;
+}
+
+/* The bits that a dense matrix needs to keep its precision: 16 are enough for most of those that
+ * checkpoints have in F32. */
+static int own_bits(struct converter *c, struct row_source *source, int *bits, struct moe_err *err)
+{
+    bool exact = true;
+    *bits = moe_ggml_bits(moe_dtype_block(source->tensor->dtype));
+    if (*bits != 32)
+        return MOE_OK;
+    MOE_TRY(convert_choose_float16(c, source, &exact, err));
+    *bits = exact ? 16 : 32;
+    return MOE_OK;
+}
+
+/* A vector stays f32, which an encoder would not look at (quant/quantize.h). */
+static int check_finite(const struct converter *c, const struct row_source *source,
+                        const float *values, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < source->rows; i++)
+        if (!isfinite(values[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s': the weight at %" PRIu64
+                            " is %s (damaged checkpoint?)",
+                            c->source_path, source->tensor->name, convert_source_line(source, i),
+                            isnan(values[i]) ? "not a number" : "infinite");
+    return MOE_OK;
+}
+
+/* Reads the experts of every token. */
+static int read_routes(const struct moe_config *config, const struct row_source *source, float *out,
+                       struct moe_err *err)
+{
+    uint32_t *numbers = moe_alloc(source->rows, sizeof *numbers, err);
+    if (!numbers)
+        return MOE_ERR_MEMORY;
+    int status = moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,
+                                             numbers, err);
+    for (uint32_t i = 0; i < source->rows && status == MOE_OK; i++)
+        out[i] = (float)numbers[i]; /* of experts that there are exactly */
+    free(numbers);
+    return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(source->checkpoint),
+                                               source->tensor->name, err)
+                            : status;
+}
+
+/* Values as the model computes with them. */
+static int change_values(const struct converter *c, const struct row_source *source, float *values,
+                         struct moe_err *err)
+{
+    for (uint32_t i = 0; source->stored == MOE_STORED_LESS_ONE && i < source->rows; i++)
+        values[i] += 1;
+    for (uint32_t i = 0; source->stored == MOE_STORED_NEGATIVE_EXP && i < source->rows; i++) {
+        if (!(values[i] < 0))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: tensor '%s': a value is %g, only negative ones make sense",
+                            c->source_path, source->tensor->name, (double)values[i]);
+        values[i] = (float)log(-(double)values[i]);
+    }
+    return MOE_OK;
+}
+
+/* Reads a vector: plain f32, not panels. `out` has room for its rows. routes: it is a table of
+ * experts in a model of this description; NULL: it is not. */
+static int read_vector(struct converter *c, const struct row_source *source,
+                       const struct moe_config *routes, float *out, struct moe_err *err)
+{
+    MOE_TRY(routes ? read_routes(routes, source, out, err)
+                   : convert_read_rows(source, 0, source->rows, out, err));
+    MOE_TRY(check_finite(c, source, out, err));
+    MOE_TRY(change_values(c, source, out, err));
+    if (!c->ahead)
+        c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)source->rows);
+    c->done += source->bytes;
+    c->report->source_bytes += source->bytes;
+    return MOE_OK;
+}
+
+static int put_vector(struct converter *c, const struct row_source *source,
+                      const struct moe_config *routes, struct moe_pack_tensor *entry,
+                      struct moe_err *err)
+{
+    float *values = moe_alloc(source->rows, sizeof *values, err);
+    if (!values)
+        return MOE_ERR_MEMORY;
+    entry->is_vector = true;
+    entry->layout.kind = MOE_LAYOUT_F32;
+    int status = read_vector(c, source, routes, values, err);
+    if (status == MOE_OK)
+        status = moe_pack_put_tensor(c->writer, entry, values, err);
+    free(values);
+    return status;
+}
+
+static int put_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
+                     uint32_t layer, struct moe_err *err)
+{
+    struct row_source source;
+    enum moe_tensor_kind kind = moe_tensor_spec(role)->kind;
+    MOE_TRY(convert_find_dense(&s->from, role, layer, &source, err));
+    struct moe_pack_tensor entry = {.rows = source.rows, .cols = source.cols};
+    moe_tensor_pack_name(role, layer, entry.name);
+    c->report->dense_weights += (uint64_t)source.rows * source.cols;
+    if (kind == MOE_KIND_VECTOR)
+        return put_vector(c, &source, role == MOE_T_ROUTES ? &s->config : NULL, &entry, err);
+    int bits = c->options->dense_bits;
+    if (kind == MOE_KIND_ROUTER)
+        bits = source.is_f32 || is_quantized(source.tensor->dtype) ? 32 : 16;
+    else if (c->report->kept_dense)
+        MOE_TRY(own_bits(c, &source, &bits, err));
+    else if (bits == 16 && source.is_f32)
+        MOE_TRY(convert_choose_float16(c, &source, NULL, err));
+    entry.layout = convert_source_layout(c, &source, bits);
+    return convert_put_matrix(c, &source, &entry, err);
+}
+
+/* One expert being converted: its parts, in the order of the class's matrices. */
+struct expert {
+    int n_parts;
+    int part[MOE_E_N_PARTS];
+    struct row_source sources[MOE_E_N_PARTS];
+    struct moe_bits bits[CONVERT_MAX_VARIANTS];
+    struct moe_expert_class classes[CONVERT_MAX_VARIANTS];
+    uint8_t *blocks[CONVERT_MAX_VARIANTS];
+    uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS];
+};
+
+static bool wants_sixteen(const struct converter *c, const struct expert *e, int part)
+{
+    bool sixteen = false;
+    for (int v = 0; v < c->n_variants; v++)
+        sixteen |= convert_part_bits(e->bits[v], part) == 16;
+    return sixteen;
+}
+
+static int find_parts(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                      uint32_t number, struct expert *e, struct moe_err *err)
+{
+    for (int part = 0; part < MOE_E_N_PARTS; part++) {
         uint32_t rows, cols;
         if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
             continue;
-        MOE_TRY(convert_view_expert(&s->from, layer, expert, part, &view, err));
-        mark(c, s, &view);
-        check_carried(c, s, layer, expert, &view, part);
+        int i = e->n_parts++;
+        bool sixteen = wants_sixteen(c, e, part);
+        struct row_source *source = &e->sources[i];
+        e->part[i] = part;
+        MOE_TRY(convert_find_expert(&s->from, layer, number, part, source, err));
+        if (sixteen && source->is_f32)
+            MOE_TRY(convert_choose_float16(c, source, NULL, err));
+        c->report->expert_weights += (uint64_t)source->rows * source->cols;
     }
     return MOE_OK;
+}
+
+static void make_class(const struct converter *c, const struct expert *e, struct moe_bits bits,
+                       struct moe_expert_class *out)
+{
+    *out = (struct moe_expert_class){.n_segments = 2, .n_matrices = (uint32_t)e->n_parts};
+    for (int i = 0; i < e->n_parts; i++) {
+        struct moe_class_matrix *m = &out->matrices[i];
+        int part = e->part[i], part_width = convert_part_bits(bits, part);
+        m->role = (uint16_t)(MOE_ROLE_GATE + part);
+        m->segment = moe_expert_part_is_down(part);
+        m->layout = convert_source_layout(c, &e->sources[i], part_width ? part_width : 32);
+        m->rows = e->sources[i].rows;
+        m->cols = e->sources[i].cols;
+    }
+    convert_place_matrices(out);
+}
+
+/* Reads part i once and encodes it for all variants. */
+static int encode_part(struct converter *c, struct expert *e, int i, struct moe_err *err)
+{
+    struct row_target targets[CONVERT_MAX_VARIANTS];
+    for (int v = 0; v < c->n_variants; v++) {
+        const struct moe_class_matrix *m = &e->classes[v].matrices[i];
+        targets[v] = (struct row_target){m->layout, e->segments[v][m->segment] + m->offset,
+                                         &c->report->error[c->variants[v].option]};
+    }
+    if (!moe_expert_part_is_bias(e->part[i]))
+        return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
+    MOE_TRY(read_vector(c, &e->sources[i], NULL, (float *)targets[0].out, err));
+    for (int v = 1; v < c->n_variants; v++)
+        memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->sources[i].rows);
+    return MOE_OK;
+}
+
+static int put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
+                      uint32_t number, struct moe_err *err)
+{
+    struct expert e = {0};
+    for (int v = 0; v < c->n_variants; v++)
+        e.bits[v] = convert_bits(c, v, layer, number);
+    int status = find_parts(c, s, layer, number, &e, err);
+    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+        make_class(c, &e, e.bits[v], &e.classes[v]);
+        status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
+    }
+    for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
+        status = encode_part(c, &e, i, err);
+    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
+        uint32_t index;
+        status = moe_pack_put_class(c->writer, &e.classes[v], &index, err);
+        if (status == MOE_OK)
+            status = moe_pack_put_expert(c->writer, layer, number, (uint32_t)v, index,
+                                         (const void *const *)e.segments[v], err);
+    }
+    for (int v = 0; v < c->n_variants; v++)
+        free(e.blocks[v]);
+    return status;
 }
 
 /* ---- Sections ---- */
@@ -366,16 +559,16 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
 /* Whether the checkpoint has every tensor of a layer, but for its experts' after the first. */
 static bool is_whole(const struct checkpoint_source *s, uint32_t layer)
 {
-    struct convert_view view;
+    struct row_source source;
     uint32_t rows, cols;
     bool whole = true;
     for (int role = 0; role < MOE_T_N_ROLES && whole; role++)
         if (moe_tensor_spec(role)->per_layer &&
             moe_tensor_shape(&s->config, role, layer, &rows, &cols))
-            whole = convert_view_dense(&s->from, role, layer, &view, NULL) == MOE_OK;
+            whole = convert_find_dense(&s->from, role, layer, &source, NULL) == MOE_OK;
     for (int part = 0; part < MOE_E_N_PARTS && whole; part++)
         if (moe_expert_part_shape(&s->config, part, &rows, &cols))
-            whole = convert_view_expert(&s->from, layer, 0, part, &view, NULL) == MOE_OK;
+            whole = convert_find_expert(&s->from, layer, 0, part, &source, NULL) == MOE_OK;
     return whole;
 }
 
@@ -449,7 +642,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         if (!options->no_ahead)
             find_ahead(s);
         c.no_gate = !moe_act_is_gated(s->config.expert_act);
-        status = take_own(&c, s, &wanted, err);
+        status = survey(&c, s, &wanted, err);
     }
     if (status == MOE_OK)
         status = convert_start(&c, &wanted, true, err);
@@ -464,9 +657,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         status = check_sections(s, &model, &tokens, err);
     }
     if (status == MOE_OK)
-        status = walk_dense(&c, s, check_dense, err);
-    if (status == MOE_OK)
-        status = walk_experts(&c, s, check_expert, err);
+        status = walk_experts(&c, s, check_carried, err);
     if (status == MOE_OK)
         status = check_unused(&c, s, err);
     if (status == MOE_OK)
@@ -474,9 +665,9 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
     if (status == MOE_OK)
         status = put_sections(&c, s, &model, &tokens, err);
     if (status == MOE_OK)
-        status = walk_dense(&c, s, convert_put_dense, err);
+        status = walk_dense(&c, s, put_dense, err);
     if (status == MOE_OK)
-        status = walk_experts(&c, s, convert_put_expert, err);
+        status = walk_experts(&c, s, put_expert, err);
     if (status == MOE_OK) {
         moe_pack_set_source_fingerprint(c.writer, c.fingerprint);
         s->own.source_fingerprint = c.fingerprint;
@@ -495,269 +686,5 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         free(s->own.bits);
     }
     free(s);
-    return status;
-}
-
-/* ---- Weights: every matrix of every layer ---- */
-
-static bool is_quantized(enum moe_dtype dtype)
-{
-    return moe_dtype_block(dtype)->items > 1;
-}
-
-static int read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
-                     struct moe_err *err)
-{
-    return convert_view_read(source->tensor, first, n, out, err);
-}
-
-static int read_row_blocks(const struct row_source *source, uint32_t first, uint32_t n,
-                           uint8_t *out, struct moe_err *err)
-{
-    return convert_view_read_blocks(source->tensor, first, n, out, err);
-}
-
-/* The 16-bit layout closest to the type's values: F16 has more digits, MXFP4 needs BF16's range. */
-static uint16_t float16_of(enum moe_dtype dtype)
-{
-    bool f16 = dtype == MOE_DTYPE_F16 || (is_quantized(dtype) && dtype != MOE_DTYPE_MXFP4);
-    return f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
-}
-
-/* The view's rows; it must stay valid. `sixteen`: 16 bits are wanted, so that an f32 tensor is read
- * once to choose which. */
-static int source_of(struct converter *c, const struct convert_view *view, bool sixteen,
-                     struct row_source *out, struct moe_err *err)
-{
-    enum moe_dtype dtype = view->tensor->dtype;
-    bool quantized = is_quantized(dtype);
-    *out = (struct row_source){
-        .name = view->tensor->name,
-        .type = c->quantized ? moe_dtype_block(dtype)->name : NULL,
-        .rows = view->rows,
-        .cols = view->cols,
-        .bytes = convert_view_bytes(view),
-        .float16_kind = float16_of(dtype),
-        .hashed = !c->ahead,
-        .read = read_rows,
-        .tensor = view,
-        .block = quantized && !view->transposed ? moe_dtype_block(dtype) : NULL,
-        .read_blocks = read_row_blocks,
-    };
-    return sixteen && dtype == MOE_DTYPE_F32
-               ? convert_choose_float16(c, out, &out->float16_kind, NULL, err)
-               : MOE_OK;
-}
-
-/* The bits that a dense matrix needs to keep its precision: 16 are enough for most of those that
- * checkpoints have in F32. */
-static int own_bits(struct converter *c, const struct convert_view *view,
-                    const struct row_source *source, int *bits, struct moe_err *err)
-{
-    uint16_t kind;
-    bool exact;
-    *bits = moe_ggml_bits(moe_dtype_block(view->tensor->dtype));
-    if (*bits != 32)
-        return MOE_OK;
-    int status = convert_choose_float16(c, source, &kind, &exact, err);
-    *bits = exact ? 16 : 32;
-    return status;
-}
-
-/* A vector stays f32, which an encoder would not look at (quant/quantize.h). */
-static int check_finite(const struct converter *c, const struct convert_view *view,
-                        const float *values, struct moe_err *err)
-{
-    for (uint32_t i = 0; i < view->rows; i++)
-        if (!isfinite(values[i]))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%s': the weight at %" PRIu64
-                            " is %s (damaged checkpoint?)",
-                            c->source_path, view->tensor->name, convert_view_line(view, i),
-                            isnan(values[i]) ? "not a number" : "infinite");
-    return MOE_OK;
-}
-
-/* Reads the experts of every token. */
-static int read_routes(const struct moe_config *config, const struct convert_view *view, float *out,
-                       struct moe_err *err)
-{
-    uint32_t *numbers = moe_alloc(view->rows, sizeof *numbers, err);
-    if (!numbers)
-        return MOE_ERR_MEMORY;
-    int status =
-        moe_checkpoint_read_numbers(view->checkpoint, view->tensor, 0, view->rows, numbers, err);
-    for (uint32_t i = 0; i < view->rows && status == MOE_OK; i++)
-        out[i] = (float)numbers[i]; /* of experts that there are exactly */
-    free(numbers);
-    return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(view->checkpoint),
-                                               view->tensor->name, err)
-                            : status;
-}
-
-/* Values as the model computes with them. */
-static int change_values(const struct converter *c, const struct convert_view *view, float *values,
-                         struct moe_err *err)
-{
-    for (uint32_t i = 0; view->stored == MOE_STORED_LESS_ONE && i < view->rows; i++)
-        values[i] += 1;
-    for (uint32_t i = 0; view->stored == MOE_STORED_NEGATIVE_EXP && i < view->rows; i++) {
-        if (!(values[i] < 0))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: tensor '%s': a value is %g, only negative ones make sense",
-                            c->source_path, view->tensor->name, (double)values[i]);
-        values[i] = (float)log(-(double)values[i]);
-    }
-    return MOE_OK;
-}
-
-/* Reads a vector: plain f32, not panels. `out` has room for its rows. routes: it is a table of
- * experts in a model of this description; NULL: it is not. */
-static int read_vector(struct converter *c, const struct convert_view *view,
-                       const struct moe_config *routes, float *out, struct moe_err *err)
-{
-    MOE_TRY(routes ? read_routes(routes, view, out, err)
-                   : convert_view_read(view, 0, view->rows, out, err));
-    MOE_TRY(check_finite(c, view, out, err));
-    MOE_TRY(change_values(c, view, out, err));
-    if (!c->ahead)
-        c->fingerprint = moe_hash64_chain(c->fingerprint, out, 4 * (uint64_t)view->rows);
-    c->done += convert_view_bytes(view);
-    c->report->source_bytes += convert_view_bytes(view);
-    return MOE_OK;
-}
-
-static int put_vector(struct converter *c, const struct convert_view *view,
-                      const struct moe_config *routes, struct moe_pack_tensor *entry,
-                      struct moe_err *err)
-{
-    float *values = moe_alloc(view->rows, sizeof *values, err);
-    if (!values)
-        return MOE_ERR_MEMORY;
-    entry->is_vector = true;
-    entry->layout.kind = MOE_LAYOUT_F32;
-    int status = read_vector(c, view, routes, values, err);
-    if (status == MOE_OK)
-        status = moe_pack_put_tensor(c->writer, entry, values, err);
-    free(values);
-    return status;
-}
-
-int convert_put_dense(struct converter *c, struct checkpoint_source *s, enum moe_tensor_role role,
-                      uint32_t layer, struct moe_err *err)
-{
-    struct convert_view view;
-    struct row_source source;
-    enum moe_tensor_kind kind = moe_tensor_spec(role)->kind;
-    MOE_TRY(convert_view_dense(&s->from, role, layer, &view, err));
-    struct moe_pack_tensor entry = {.rows = view.rows, .cols = view.cols};
-    moe_tensor_pack_name(role, layer, entry.name);
-    c->report->dense_weights += (uint64_t)view.rows * view.cols;
-    if (kind == MOE_KIND_VECTOR)
-        return put_vector(c, &view, role == MOE_T_ROUTES ? &s->config : NULL, &entry, err);
-    int bits = c->options->dense_bits;
-    if (kind == MOE_KIND_ROUTER)
-        bits = view.tensor->dtype == MOE_DTYPE_F32 || is_quantized(view.tensor->dtype) ? 32 : 16;
-    else if (c->report->kept_dense)
-        MOE_TRY(source_of(c, &view, false, &source, err));
-    if (kind != MOE_KIND_ROUTER && c->report->kept_dense)
-        MOE_TRY(own_bits(c, &view, &source, &bits, err));
-    MOE_TRY(source_of(c, &view, bits == 16, &source, err));
-    entry.layout = convert_source_layout(c, &source, bits);
-    return convert_put_matrix(c, &source, &entry, err);
-}
-
-/* One expert being converted: its parts, in the order of the class's matrices. */
-struct expert {
-    int n_parts;
-    int part[MOE_E_N_PARTS];
-    struct convert_view views[MOE_E_N_PARTS];
-    struct row_source sources[MOE_E_N_PARTS];
-    struct moe_bits bits[CONVERT_MAX_VARIANTS];
-    struct moe_expert_class classes[CONVERT_MAX_VARIANTS];
-    uint8_t *blocks[CONVERT_MAX_VARIANTS];
-    uint8_t *segments[CONVERT_MAX_VARIANTS][MOE_PACK_MAX_SEGMENTS];
-};
-
-static bool wants_sixteen(const struct converter *c, const struct expert *e, int part)
-{
-    bool sixteen = false;
-    for (int v = 0; v < c->n_variants; v++)
-        sixteen |= convert_part_bits(e->bits[v], part) == 16;
-    return sixteen;
-}
-
-static int find_parts(struct converter *c, struct checkpoint_source *s, uint32_t layer,
-                      uint32_t number, struct expert *e, struct moe_err *err)
-{
-    for (int part = 0; part < MOE_E_N_PARTS; part++) {
-        uint32_t rows, cols;
-        if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
-            continue;
-        int i = e->n_parts++;
-        bool sixteen = wants_sixteen(c, e, part);
-        e->part[i] = part;
-        MOE_TRY(convert_view_expert(&s->from, layer, number, part, &e->views[i], err));
-        MOE_TRY(source_of(c, &e->views[i], sixteen, &e->sources[i], err));
-        c->report->expert_weights += (uint64_t)e->views[i].rows * e->views[i].cols;
-    }
-    return MOE_OK;
-}
-
-static void make_class(const struct converter *c, const struct expert *e, struct moe_bits bits,
-                       struct moe_expert_class *out)
-{
-    *out = (struct moe_expert_class){.n_segments = 2, .n_matrices = (uint32_t)e->n_parts};
-    for (int i = 0; i < e->n_parts; i++) {
-        struct moe_class_matrix *m = &out->matrices[i];
-        int part = e->part[i], part_width = convert_part_bits(bits, part);
-        m->role = (uint16_t)(MOE_ROLE_GATE + part);
-        m->segment = moe_expert_part_is_down(part);
-        m->layout = convert_source_layout(c, &e->sources[i], part_width ? part_width : 32);
-        m->rows = e->views[i].rows;
-        m->cols = e->views[i].cols;
-    }
-    convert_place_matrices(out);
-}
-
-/* Reads part i once and encodes it for all variants. */
-static int encode_part(struct converter *c, struct expert *e, int i, struct moe_err *err)
-{
-    struct row_target targets[CONVERT_MAX_VARIANTS];
-    for (int v = 0; v < c->n_variants; v++) {
-        const struct moe_class_matrix *m = &e->classes[v].matrices[i];
-        targets[v] = (struct row_target){m->layout, e->segments[v][m->segment] + m->offset,
-                                         &c->report->error[c->variants[v].option]};
-    }
-    if (!moe_expert_part_is_bias(e->part[i]))
-        return convert_rows(c, &e->sources[i], targets, c->n_variants, err);
-    MOE_TRY(read_vector(c, &e->views[i], NULL, (float *)targets[0].out, err));
-    for (int v = 1; v < c->n_variants; v++)
-        memcpy(targets[v].out, targets[0].out, 4 * (uint64_t)e->views[i].rows);
-    return MOE_OK;
-}
-
-int convert_put_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
-                       uint32_t number, struct moe_err *err)
-{
-    struct expert e = {0};
-    for (int v = 0; v < c->n_variants; v++)
-        e.bits[v] = convert_bits(c, v, layer, number);
-    int status = find_parts(c, s, layer, number, &e, err);
-    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
-        make_class(c, &e, e.bits[v], &e.classes[v]);
-        status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
-    }
-    for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
-        status = encode_part(c, &e, i, err);
-    for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
-        uint32_t index;
-        status = moe_pack_put_class(c->writer, &e.classes[v], &index, err);
-        if (status == MOE_OK)
-            status = moe_pack_put_expert(c->writer, layer, number, (uint32_t)v, index,
-                                         (const void *const *)e.segments[v], err);
-    }
-    for (int v = 0; v < c->n_variants; v++)
-        free(e.blocks[v]);
     return status;
 }

@@ -39,26 +39,42 @@ struct converter {
     uint64_t done, total; /* bytes of the source, for progress */
     uint32_t n_layers;    /* the model's; those behind draft (config.h, n_ahead) */
     bool ahead;           /* what is read now is of one of these: not of the fingerprint */
-    bool quantized;       /* the source is a checkpoint with a quantized matrix */
+    bool quantized;       /* the source has a quantized matrix: the report says what is rounded */
 };
 
-/* A matrix, row by row: reads `n` rows from `first` on as f32, row-major. */
+/*
+ * A matrix [rows][cols] of the source (a vector: cols 1), read row by row as f32: out of a pack,
+ * where `mat` is set, or out of a tensor of a checkpoint, which is seen as lines of `width` values.
+ *
+ * There the matrix's rows form blocks (the heads, or all rows together), `stride` lines apart.
+ * Within a block, the `n_rotated` rows from `rotated_to` on are the lines from `rotated_from` on,
+ * reordered from pairs to halves where `paired`; the other rows keep their order around them. Row r
+ * is line first_line + step * (its block's line + its place in the block).
+ *
+ * Transposed, column c of block b is line first_line + b * stride + c, and a row is the column
+ * first_column + step * (its place in the block) of that line.
+ */
 struct row_source {
     const char *name; /* of the tensor, for errors */
     const char *part; /* of the expert, where the name does not say it; or NULL */
-    const char *type; /* of a quantized source: the type of its values; NULL otherwise */
+    const char *type; /* of the values, for the report; NULL: plain ones */
     uint32_t rows, cols;
-    uint64_t bytes;        /* in the source, for progress */
-    uint16_t float16_kind; /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
-    bool hashed;           /* its rows are part of the source fingerprint */
-    const double *inputs;  /* the factor of the matrix's inputs (quant/gptq.h); NULL: unknown */
-    int (*read)(const struct row_source *source, uint32_t first, uint32_t n, float *out,
-                struct moe_err *err);
-    const void *tensor; /* for read */
-    /* Of a quantized source: its block type, and rows as blocks; NULL otherwise. */
-    const struct moe_ggml_type *block;
-    int (*read_blocks)(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
-                       struct moe_err *err);
+    uint64_t bytes;            /* in the source, for progress */
+    uint16_t float16_kind;     /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
+    bool is_f32;               /* the values say which, if they are read once */
+    const double *inputs;      /* the factor of the matrix's inputs (quant/gptq.h); NULL: unknown */
+    const struct moe_mat *mat; /* in a pack; borrowed */
+
+    const struct moe_checkpoint *checkpoint;
+    const struct moe_tensor *tensor;
+    const struct moe_ggml_type *block; /* whose codes can be read; NULL: the values only */
+    uint64_t width;
+    bool transposed;
+    uint64_t first_line, first_column;
+    uint32_t step, block_rows, stride;
+    uint32_t rotated_to, rotated_from, n_rotated;
+    bool paired;
+    enum moe_stored stored; /* of a vector */
 };
 
 /* Where the encoded rows go. */
@@ -88,11 +104,10 @@ int convert_put_matrix(struct converter *c, const struct row_source *source,
 int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
                         struct row_source *source, struct moe_err *err);
 
-/* Sets *kind to the 16-bit layout for a matrix of f32 values: BF16 when it represents every value,
- * else F16 when that does, else BF16, rounded; *exact (may be NULL) says whether one does. Reads
- * the source. */
-int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
-                           bool *exact, struct moe_err *err);
+/* Whether one of the 16-bit layouts represents every value of a matrix of f32; sets float16_kind to
+ * the better one: BF16, or F16 where only that represents them all. Reads the source. */
+int convert_choose_float16(struct converter *c, struct row_source *source, bool *exact,
+                           struct moe_err *err);
 
 /* The layout of so many bits, by the options. */
 struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
@@ -172,7 +187,8 @@ int convert_check_stop(const struct converter *c, struct moe_err *err);
 
 /*
  * Where the matrices of a pack lie in a checkpoint. Roles and families say it as data
- * (tensor_roles.h, family.h); here it becomes views: which tensor, and which of its rows is row r.
+ * (tensor_roles.h, family.h); here it becomes sources: which tensor, and which of its rows is row
+ * r.
  */
 
 /* A checkpoint, and how its family names and orders its tensors; borrows everything. */
@@ -183,55 +199,26 @@ struct convert_source {
     enum moe_naming naming;
 };
 
-/*
- * A matrix [rows][cols] of the pack (a vector: cols 1) as it lies in a tensor, which is seen as
- * lines of `width` values.
- *
- * The matrix's rows form blocks (the heads, or all rows together), `stride` lines apart. Within a
- * block, the `n_rotated` rows from `rotated_to` on are the lines from `rotated_from` on, reordered
- * from pairs to halves where `paired`; the other rows keep their order around them. Row r is line
- * first_line + step * (its block's line + its place in the block).
- *
- * Transposed, column c of block b is line first_line + b * stride + c, and a row is the column
- * first_column + step * (its place in the block) of that line.
- */
-struct convert_view {
-    const struct moe_checkpoint *checkpoint;
-    const struct moe_tensor *tensor;
-    uint32_t rows, cols;
-    uint64_t width;
-    bool transposed;
-    uint64_t first_line, first_column;
-    uint32_t step, block, stride;
-    uint32_t rotated_to, rotated_from, n_rotated;
-    bool paired;
-    enum moe_stored stored; /* of a vector */
-};
-
 /* Finds a tensor of the model, checks its shape, and describes where its rows are. A tensor that
  * has no name in the family is MOE_ERR_UNSUPPORTED, a missing one or one of another shape
  * MOE_ERR_FORMAT; errors name the tensor. */
-int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
-                       uint32_t layer, struct convert_view *out, struct moe_err *err);
-int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
-                        enum moe_expert_part part, struct convert_view *out, struct moe_err *err);
+int convert_find_dense(const struct convert_source *source, enum moe_tensor_role role,
+                       uint32_t layer, struct row_source *out, struct moe_err *err);
+int convert_find_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
+                        enum moe_expert_part part, struct row_source *out, struct moe_err *err);
 
-/* Bytes of the tensor that the view covers. */
-uint64_t convert_view_bytes(const struct convert_view *view);
-
-/* The line of the tensor that is row `row`; the view is not transposed. */
-uint64_t convert_view_line(const struct convert_view *view, uint32_t row);
+/* The line of a checkpoint's tensor that is row `row`; the source is not transposed. */
+uint64_t convert_source_line(const struct row_source *source, uint32_t row);
 
 /* Reads rows [first, first + n) as f32, row-major, into out (n * cols values). */
-int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
+int convert_read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                       struct moe_err *err);
 
-/* Reads the same rows as blocks of the tensor's type (quant/ggml.h), which has several items to a
- * block; the view is not transposed. */
-int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
-                             uint8_t *out, struct moe_err *err);
+/* Reads the same rows as blocks of source->block (quant/ggml.h). */
+int convert_read_blocks(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
+                        struct moe_err *err);
 
-/* Whether the tensor is of a layer that predicts further tokens: where no view covers it, it is
+/* Whether the tensor is of a layer that predicts further tokens: where no source covers it, it is
  * left out. */
 bool convert_is_beyond(const struct convert_source *source, const char *name);
 
@@ -242,7 +229,7 @@ bool convert_is_shared(const struct convert_source *source, const char *name);
 /* Whether the tensor is of the part of a model that sees images, which is left out. */
 bool convert_sees_images(const struct convert_source *source, const char *name);
 
-/* Whether a tensor that no view covers may be in the checkpoint nevertheless. */
+/* Whether a tensor that no source covers may be in the checkpoint nevertheless. */
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 
 /* The head of a model whose head is said to be the embedding, where the checkpoint has one (NULL:
@@ -250,8 +237,8 @@ bool convert_may_ignore(const struct convert_source *source, const char *name);
 int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
                          bool *same, struct moe_err *err);
 
-/* Whether a tensor that no view covers is one that the family may have as the embedding once more.
- * MOE_ERR_UNSUPPORTED: it is, and has other values. */
+/* Whether a tensor that no source covers is one that the family may have as the embedding once
+ * more. MOE_ERR_UNSUPPORTED: it is, and has other values. */
 int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
                        bool *is_copy, struct moe_err *err);
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/par.h"
 #include "fmt/json_scan.h"
 #include "model/config.h"
 #include "model/tensor_roles.h"
@@ -31,35 +30,228 @@ struct repack_origin {
     bool copied;                            /* false: quantized */
 };
 
+/* Re-packing: the stored form that each expert of each variant is made of. */
+
+/* ---- An expert ---- */
+
 /* The stored form of an expert with the most bits. A map's variant may be better than another one
  * for one expert and worse for its neighbour. */
-struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, uint32_t expert);
+static struct repack_origin best_stored(const struct moe_pack *pack, uint32_t layer,
+                                        uint32_t expert)
+{
+    struct repack_origin best = {0};
+    int most = -1;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
+        struct moe_bits bits = {0};
+        if (!e->present)
+            continue;
+        const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
+        moe_class_bits(class_, &bits);
+        int sum = moe_bits_sum(bits, moe_class_has_gate(class_));
+        if (sum <= most)
+            continue;
+        most = sum;
+        best = (struct repack_origin){e, v, false};
+    }
+    return best;
+}
+
+/* Whether a variant of these bits must be made again: its method did not know the inputs that are
+ * given now. */
+static bool is_outdated(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
+                        struct moe_bits bits)
+{
+    return c->options->inputs && (bits.gate_up < 16 || bits.down < 16) &&
+           strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
+}
+
+/* Whether the expert is stored in floats or affine codes, as variants are made. MXFP4 has four bits
+ * too, but only comes with checkpoints. */
+static bool is_ordinary(const struct moe_expert_class *class_)
+{
+    for (uint32_t i = 0; i < class_->n_matrices; i++)
+        if (class_->matrices[i].layout.kind == MOE_LAYOUT_MXFP4)
+            return false;
+    return true;
+}
+
+/* A stored form of the expert with these bits: in the variant of their name, else in any. */
+static struct repack_origin stored_at(const struct converter *c, const struct moe_pack *pack,
+                                      uint32_t layer, uint32_t expert, struct moe_bits bits)
+{
+    struct repack_origin found = {0};
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
+        struct moe_bits has, named;
+        const struct moe_expert_class *class_ =
+            e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
+        if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
+            !moe_bits_equal(has, bits) || is_outdated(c, pack, v, bits))
+            continue;
+        if (!found.extent ||
+            (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
+            found = (struct repack_origin){e, v, true};
+    }
+    return found;
+}
 
 /* The stored form that an expert of a variant to write is made of. */
-struct repack_origin repack_origin(const struct converter *c, const struct repack *r,
-                                   uint32_t layer, uint32_t expert, int variant);
+static struct repack_origin choose_stored(const struct converter *c, const struct repack *r,
+                                          uint32_t layer, uint32_t expert, int variant)
+{
+    if (r->from[variant] >= 0) {
+        uint32_t from = (uint32_t)r->from[variant];
+        const struct moe_expert_extent *e = moe_pack_expert(r->pack, layer, expert, from);
+        /* An expert that lacks the variant will lack it in the copy. */
+        return (struct repack_origin){e->present ? e : NULL, from, true};
+    }
+    struct moe_bits bits = convert_bits(c, variant, layer, expert);
+    if (bits.down == 0)
+        return (struct repack_origin){0}; /* the map leaves it out */
+    struct repack_origin found = stored_at(c, r->pack, layer, expert, bits);
+    return found.extent ? found : best_stored(r->pack, layer, expert);
+}
+
+/* ---- The variants ---- */
+
+/* The variant that is named after these bits, zeros for a map's; -1: none. */
+static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
+{
+    struct moe_bits named;
+    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
+        if (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits))
+            return (int)v;
+    return -1;
+}
+
+/* Adds a method to the description of a variant: "copy" yields to any, two others are "mixed". */
+static void mix_methods(char sum[16], const char *method)
+{
+    if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
+        snprintf(sum, 16, "%s", method);
+    else if (strcmp(method, "copy") != 0 && strcmp(method, sum) != 0)
+        strcpy(sum, "mixed");
+}
+
+/* Describes a variant that the pack does not have, by what its experts are made of. */
+static void describe_new(const struct converter *c, struct repack *r, int v,
+                         struct moe_pack_variant *out)
+{
+    struct moe_pack_variant quantized;
+    convert_describe_variant(c, v, &quantized);
+    *out = quantized;
+    out->method[0] = '\0';
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
+        for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++) {
+            struct repack_origin from = choose_stored(c, r, layer, e, v);
+            if (!from.extent)
+                continue;
+            r->encodes |= !from.copied;
+            mix_methods(out->method, from.copied
+                                         ? moe_pack_variant_at(r->pack, from.variant)->method
+                                         : quantized.method);
+        }
+    if (out->method[0] == '\0')
+        *out = quantized;
+}
 
 /* Sets options->map to the pack's own where a variant asks for a map and none is given. free()
  * r->own.bits. */
-int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err);
-
-/* Checks that a given map was made for this pack's model. */
-int repack_check_map(const struct converter *c, const struct repack *r, struct moe_err *err);
+static int take_own_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err)
+{
+    int own = find_variant(r->pack, (struct moe_bits){0});
+    bool wanted = false;
+    for (int i = 0; i < options->n_experts; i++)
+        wanted = wanted || options->experts[i].down == 0;
+    if (options->map || own < 0 || !wanted)
+        return MOE_OK;
+    MOE_TRY(convert_map_of_pack(&r->own, r->pack, (uint32_t)own, err));
+    options->map = &r->own;
+    return MOE_OK;
+}
 
 /* Sets r->from and c->described: which of the pack's variants each wanted one is, and how the new
  * pack describes it. With no variants wanted, all of the pack's are. */
-int repack_choose(struct converter *c, struct repack *r, struct moe_err *err);
+static int choose_variants(struct converter *c, struct repack *r, struct moe_err *err)
+{
+    struct moe_pack_variant *out = c->described;
+    uint32_t n = moe_pack_n_variants(r->pack);
+    if (c->n_variants > 0 && n == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to choose variants of",
+                        c->source_path);
+    if (c->n_variants == 0) {
+        for (uint32_t v = 0; v < n; v++) {
+            out[v] = *moe_pack_variant_at(r->pack, v);
+            r->from[v] = (int)v;
+            c->variants[v].option = (int)v; /* its bits stay 0: nothing is encoded for it */
+        }
+        c->n_variants = (int)n;
+        return MOE_OK;
+    }
+    for (int v = 0; v < c->n_variants; v++) {
+        bool other_map = c->variants[v].bits.down == 0 && c->options->map != &r->own;
+        r->from[v] = other_map ? -1 : find_variant(r->pack, c->variants[v].bits);
+        if (r->from[v] >= 0 && is_outdated(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
+            if (r->from[v] == 0)
+                return moe_fail(err, MOE_ERR_USAGE,
+                                "%s: its best variant has %s bits, method %s needs more to begin "
+                                "with; convert the checkpoint",
+                                c->source_path, moe_pack_variant_at(r->pack, 0)->name,
+                                c->options->method->name);
+            r->from[v] = -1;
+        }
+        if (r->from[v] >= 0)
+            out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
+        else
+            describe_new(c, r, v, &out[v]);
+    }
+    return MOE_OK;
+}
+
+/* Checks that a given map was made for this pack's model. */
+static int check_map(const struct converter *c, const struct repack *r, struct moe_err *err)
+{
+    struct moe_layer_desc layers[MOE_MAX_LAYERS] = {0};
+    if (c->options->map == &r->own)
+        return MOE_OK;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        layers[layer].moe = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
+    int status = convert_check_map_source(c, moe_pack_source_fingerprint(r->pack), err);
+    return status != MOE_OK ? status
+                            : convert_check_map(c, moe_pack_n_experts(r->pack), layers, err);
+}
+
+/* ---- Rows out of a pack ---- */
 
 /* The rows of a stored matrix that becomes `bits`; it must stay. `name` is for errors. */
-int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
-                  struct row_source *out, struct moe_err *err);
+static int stored_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
+                         struct row_source *out, struct moe_err *err)
+{
+    bool quantized = !moe_layout_is_float(mat->layout.kind) || c->options->of_quantized;
+    *out = (struct row_source){
+        .name = name,
+        .type = quantized ? moe_layout_name(mat->layout.kind) : NULL,
+        .rows = mat->rows,
+        .cols = mat->cols,
+        .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
+        .float16_kind = mat->layout.kind == MOE_LAYOUT_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
+        .mat = mat,
+    };
+    c->quantized |= quantized;
+    return bits == 16 && mat->layout.kind == MOE_LAYOUT_F32
+               ? convert_choose_float16(c, out, NULL, err)
+               : MOE_OK;
+}
 
 /* MOE_ERR_USAGE: more bits are wanted than `what` has. */
-int repack_refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
-                            struct moe_err *err);
-
-/* Writes every expert in all variants (convert_pack.c). */
-int repack_put_experts(struct converter *c, const struct repack *r, struct moe_err *err);
+static int refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
+                            struct moe_err *err)
+{
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: %s has %d bits, %d cannot be made of them; convert the checkpoint again",
+                    c->source_path, what, has, wanted);
+}
 
 /* ---- Dense tensors ---- */
 
@@ -92,7 +284,7 @@ static bool follows_dense_bits(const struct moe_pack_tensor *t, struct moe_matri
 static int dense_source(struct converter *c, const char *name, const struct moe_mat *mat,
                         struct row_source *source, struct moe_layout *layout, struct moe_err *err)
 {
-    MOE_TRY(repack_source(c, name, mat, c->options->dense_bits, source, err));
+    MOE_TRY(stored_source(c, name, mat, c->options->dense_bits, source, err));
     *layout = convert_layout(c, c->options->dense_bits, source->float16_kind);
     return MOE_OK;
 }
@@ -150,7 +342,7 @@ static int put_tensor(struct converter *c, const struct repack *r, const struct 
     struct moe_matrix_name matrix = {0};
     bool copy = is_copied(c, t, &matrix);
     if (!copy && bits > has)
-        return repack_refuse_more_bits(c, what, has, bits, err);
+        return refuse_more_bits(c, what, has, bits, err);
     uint8_t *raw = moe_alloc(t->extent.raw_bytes, 1, err);
     if (!raw)
         return MOE_ERR_MEMORY;
@@ -178,7 +370,7 @@ static void count_total(struct converter *c, const struct repack *r)
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++)
             for (int v = 0; v < c->n_variants; v++) {
-                const struct moe_expert_extent *x = repack_origin(c, r, layer, e, v).extent;
+                const struct moe_expert_extent *x = choose_stored(c, r, layer, e, v).extent;
                 for (uint32_t s = 0; x && s < MOE_PACK_MAX_SEGMENTS; s++)
                     c->total += x->segments[s].raw_bytes;
             }
@@ -341,61 +533,6 @@ static int copy_sections(struct converter *c, const struct repack *r, struct moe
     return MOE_OK;
 }
 
-int moe_convert_pack(const char *pack_path, const char *out_path,
-                     const struct moe_convert_options *options, struct moe_convert_report *report,
-                     struct moe_err *err)
-{
-    struct converter c = {.report = report, .source_path = pack_path, .out_path = out_path};
-    struct repack r = {0};
-    struct moe_convert_options wanted = *options;
-    int status = moe_pack_open(&r.pack, pack_path, err);
-    if (status == MOE_OK) {
-        c.n_layers = moe_pack_n_layers(r.pack);
-        if (!options->no_ahead)
-            moe_pack_take_ahead(r.pack);
-    }
-    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_classes(r.pack); i++)
-        c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
-    if (status == MOE_OK)
-        status = repack_take_map(&r, &wanted, err);
-    if (status == MOE_OK)
-        status = convert_start(&c, &wanted, false, err);
-    *report = (struct moe_convert_report){0};
-    if (status == MOE_OK)
-        status = convert_check_output(&c, err);
-    if (status == MOE_OK)
-        status = repack_check_map(&c, &r, err);
-    if (status == MOE_OK)
-        status = repack_choose(&c, &r, err);
-    if (status == MOE_OK) {
-        count_total(&c, &r);
-        status = moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
-                                 c.described, (uint32_t)c.n_variants,
-                                 moe_pack_source_fingerprint(r.pack), options->zstd_level, err);
-        if (status == MOE_OK)
-            status = moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err);
-    }
-    if (status == MOE_OK)
-        status = copy_sections(&c, &r, err);
-    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_tensors(r.pack); i++) {
-        status = convert_check_stop(&c, err);
-        if (status == MOE_OK && !is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
-            status = put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err);
-        moe_progress_report(options->progress, "packing", c.done, c.total);
-    }
-    if (status == MOE_OK)
-        status = repack_put_experts(&c, &r, err);
-    if (status == MOE_OK)
-        status = put_provenance(&c, &r, err);
-    if (status == MOE_OK)
-        status = convert_commit(&c, err);
-    moe_pack_abort(c.writer);
-    convert_release(&c);
-    free(r.own.bits);
-    moe_pack_close(r.pack);
-    return status;
-}
-
 /* Re-packing experts: each is copied, or quantized from its most precise stored form. */
 
 /* Reads an expert's segments into memory of its own; free() *block. */
@@ -477,9 +614,9 @@ static int encode_expert(struct converter *c, const struct repack *r,
         if (bits == 0)
             continue;
         if (bits > has)
-            status = repack_refuse_more_bits(c, name, has, bits, err);
+            status = refuse_more_bits(c, name, has, bits, err);
         else
-            status = repack_source(c, name, &mats[i], bits, &sources[i], err);
+            status = stored_source(c, name, &mats[i], bits, &sources[i], err);
         sources[i].part = moe_expert_part_spec(convert_part_of(m->role))->pack_name;
         if (status == MOE_OK)
             new_class.matrices[i].layout = convert_layout(c, bits, sources[i].float16_kind);
@@ -508,20 +645,21 @@ static int encode_expert(struct converter *c, const struct repack *r,
 static void count_expert(struct converter *c, const struct repack *r, uint32_t layer,
                          uint32_t expert)
 {
-    const struct moe_expert_extent *e = repack_best(r->pack, layer, expert).extent;
+    const struct moe_expert_extent *e = best_stored(r->pack, layer, expert).extent;
     const struct moe_expert_class *class_ = e ? moe_pack_class_at(r->pack, e->class_index) : NULL;
     for (uint32_t i = 0; class_ && i < class_->n_matrices; i++)
         c->report->expert_weights += (uint64_t)class_->matrices[i].rows * class_->matrices[i].cols;
 }
 
-int repack_put_experts(struct converter *c, const struct repack *r, struct moe_err *err)
+/* Writes every expert in all variants. */
+static int put_experts(struct converter *c, const struct repack *r, struct moe_err *err)
 {
     int status = MOE_OK;
     for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(r->pack) && status == MOE_OK; e++) {
             count_expert(c, r, layer, e);
             for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
-                struct repack_origin from = repack_origin(c, r, layer, e, v);
+                struct repack_origin from = choose_stored(c, r, layer, e, v);
                 status = convert_check_stop(c, err);
                 if (status == MOE_OK && from.extent)
                     status = (from.copied ? copy_expert : encode_expert)(c, r, from.extent, layer,
@@ -532,237 +670,57 @@ int repack_put_experts(struct converter *c, const struct repack *r, struct moe_e
     return status;
 }
 
-/* Re-packing: the stored form that each expert of each variant is made of. */
-
-/* ---- An expert ---- */
-
-struct repack_origin repack_best(const struct moe_pack *pack, uint32_t layer, uint32_t expert)
-{
-    struct repack_origin best = {0};
-    int most = -1;
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
-        struct moe_bits bits = {0};
-        if (!e->present)
-            continue;
-        const struct moe_expert_class *class_ = moe_pack_class_at(pack, e->class_index);
-        moe_class_bits(class_, &bits);
-        int sum = moe_bits_sum(bits, moe_class_has_gate(class_));
-        if (sum <= most)
-            continue;
-        most = sum;
-        best = (struct repack_origin){e, v, false};
-    }
-    return best;
-}
-
-/* Whether a variant of these bits must be made again: its method did not know the inputs that are
- * given now. */
-static bool is_outdated(const struct converter *c, const struct moe_pack *pack, uint32_t variant,
-                        struct moe_bits bits)
-{
-    return c->options->inputs && (bits.gate_up < 16 || bits.down < 16) &&
-           strcmp(moe_pack_variant_at(pack, variant)->method, c->options->method->name) != 0;
-}
-
-/* Whether the expert is stored in floats or affine codes, as variants are made. MXFP4 has four bits
- * too, but only comes with checkpoints. */
-static bool is_ordinary(const struct moe_expert_class *class_)
-{
-    for (uint32_t i = 0; i < class_->n_matrices; i++)
-        if (class_->matrices[i].layout.kind == MOE_LAYOUT_MXFP4)
-            return false;
-    return true;
-}
-
-/* A stored form of the expert with these bits: in the variant of their name, else in any. */
-static struct repack_origin stored_at(const struct converter *c, const struct moe_pack *pack,
-                                      uint32_t layer, uint32_t expert, struct moe_bits bits)
-{
-    struct repack_origin found = {0};
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const struct moe_expert_extent *e = moe_pack_expert(pack, layer, expert, v);
-        struct moe_bits has, named;
-        const struct moe_expert_class *class_ =
-            e->present ? moe_pack_class_at(pack, e->class_index) : NULL;
-        if (!class_ || !is_ordinary(class_) || !moe_class_bits(class_, &has) ||
-            !moe_bits_equal(has, bits) || is_outdated(c, pack, v, bits))
-            continue;
-        if (!found.extent ||
-            (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits)))
-            found = (struct repack_origin){e, v, true};
-    }
-    return found;
-}
-
-struct repack_origin repack_origin(const struct converter *c, const struct repack *r,
-                                   uint32_t layer, uint32_t expert, int variant)
-{
-    if (r->from[variant] >= 0) {
-        uint32_t from = (uint32_t)r->from[variant];
-        const struct moe_expert_extent *e = moe_pack_expert(r->pack, layer, expert, from);
-        /* An expert that lacks the variant will lack it in the copy. */
-        return (struct repack_origin){e->present ? e : NULL, from, true};
-    }
-    struct moe_bits bits = convert_bits(c, variant, layer, expert);
-    if (bits.down == 0)
-        return (struct repack_origin){0}; /* the map leaves it out */
-    struct repack_origin found = stored_at(c, r->pack, layer, expert, bits);
-    return found.extent ? found : repack_best(r->pack, layer, expert);
-}
-
-/* ---- The variants ---- */
-
-/* The variant that is named after these bits, zeros for a map's; -1: none. */
-static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
-{
-    struct moe_bits named;
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++)
-        if (moe_variant_bits(moe_pack_variant_at(pack, v), &named) && moe_bits_equal(named, bits))
-            return (int)v;
-    return -1;
-}
-
-/* Adds a method to the description of a variant: "copy" yields to any, two others are "mixed". */
-static void mix_methods(char sum[16], const char *method)
-{
-    if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
-        snprintf(sum, 16, "%s", method);
-    else if (strcmp(method, "copy") != 0 && strcmp(method, sum) != 0)
-        strcpy(sum, "mixed");
-}
-
-/* Describes a variant that the pack does not have, by what its experts are made of. */
-static void describe_new(const struct converter *c, struct repack *r, int v,
-                         struct moe_pack_variant *out)
-{
-    struct moe_pack_variant quantized;
-    convert_describe_variant(c, v, &quantized);
-    *out = quantized;
-    out->method[0] = '\0';
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(r->pack); layer++)
-        for (uint32_t e = 0; e < moe_pack_n_experts(r->pack); e++) {
-            struct repack_origin from = repack_origin(c, r, layer, e, v);
-            if (!from.extent)
-                continue;
-            r->encodes |= !from.copied;
-            mix_methods(out->method, from.copied
-                                         ? moe_pack_variant_at(r->pack, from.variant)->method
-                                         : quantized.method);
-        }
-    if (out->method[0] == '\0')
-        *out = quantized;
-}
-
-int repack_take_map(struct repack *r, struct moe_convert_options *options, struct moe_err *err)
-{
-    int own = find_variant(r->pack, (struct moe_bits){0});
-    bool wanted = false;
-    for (int i = 0; i < options->n_experts; i++)
-        wanted = wanted || options->experts[i].down == 0;
-    if (options->map || own < 0 || !wanted)
-        return MOE_OK;
-    MOE_TRY(convert_map_of_pack(&r->own, r->pack, (uint32_t)own, err));
-    options->map = &r->own;
-    return MOE_OK;
-}
-
-int repack_choose(struct converter *c, struct repack *r, struct moe_err *err)
-{
-    struct moe_pack_variant *out = c->described;
-    uint32_t n = moe_pack_n_variants(r->pack);
-    if (c->n_variants > 0 && n == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: has no experts to choose variants of",
-                        c->source_path);
-    if (c->n_variants == 0) {
-        for (uint32_t v = 0; v < n; v++) {
-            out[v] = *moe_pack_variant_at(r->pack, v);
-            r->from[v] = (int)v;
-            c->variants[v].option = (int)v; /* its bits stay 0: nothing is encoded for it */
-        }
-        c->n_variants = (int)n;
-        return MOE_OK;
-    }
-    for (int v = 0; v < c->n_variants; v++) {
-        bool other_map = c->variants[v].bits.down == 0 && c->options->map != &r->own;
-        r->from[v] = other_map ? -1 : find_variant(r->pack, c->variants[v].bits);
-        if (r->from[v] >= 0 && is_outdated(c, r->pack, (uint32_t)r->from[v], c->variants[v].bits)) {
-            if (r->from[v] == 0)
-                return moe_fail(err, MOE_ERR_USAGE,
-                                "%s: its best variant has %s bits, method %s needs more to begin "
-                                "with; convert the checkpoint",
-                                c->source_path, moe_pack_variant_at(r->pack, 0)->name,
-                                c->options->method->name);
-            r->from[v] = -1;
-        }
-        if (r->from[v] >= 0)
-            out[v] = *moe_pack_variant_at(r->pack, (uint32_t)r->from[v]);
-        else
-            describe_new(c, r, v, &out[v]);
-    }
-    return MOE_OK;
-}
-
-int repack_check_map(const struct converter *c, const struct repack *r, struct moe_err *err)
-{
-    struct moe_layer_desc layers[MOE_MAX_LAYERS] = {0};
-    if (c->options->map == &r->own)
-        return MOE_OK;
-    for (uint32_t layer = 0; layer < c->n_layers; layer++)
-        layers[layer].moe = moe_pack_usable_variant(r->pack, layer, 0, 0) != UINT32_MAX;
-    int status = convert_check_map_source(c, moe_pack_source_fingerprint(r->pack), err);
-    return status != MOE_OK ? status
-                            : convert_check_map(c, moe_pack_n_experts(r->pack), layers, err);
-}
-
-/* ---- Rows out of a pack ---- */
-
-struct load_rows {
-    const struct moe_mat *mat;
-    uint32_t first;
-    float *out;
-};
-
-static void load_range(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    const struct load_rows *l = ctx;
-    (void)thread;
-    for (int64_t i = begin; i < end; i++)
-        moe_layout_load_row(l->mat, l->first + (uint32_t)i, l->out + (uint64_t)i * l->mat->cols);
-}
-
-static int read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+int moe_convert_pack(const char *pack_path, const char *out_path,
+                     const struct moe_convert_options *options, struct moe_convert_report *report,
                      struct moe_err *err)
 {
-    (void)err;
-    struct load_rows l = {source->tensor, first, out};
-    moe_par_for(n, MOE_PANEL_ROWS, load_range, &l);
-    return MOE_OK;
-}
-
-int repack_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
-                  struct row_source *out, struct moe_err *err)
-{
-    bool quantized = !moe_layout_is_float(mat->layout.kind) || c->options->of_quantized;
-    *out = (struct row_source){
-        .name = name,
-        .type = quantized ? moe_layout_name(mat->layout.kind) : NULL,
-        .rows = mat->rows,
-        .cols = mat->cols,
-        .bytes = moe_layout_bytes(mat->layout, mat->rows, mat->cols),
-        .float16_kind = mat->layout.kind == MOE_LAYOUT_F16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16,
-        .read = read_rows,
-        .tensor = mat,
-    };
-    return bits == 16 && mat->layout.kind == MOE_LAYOUT_F32
-               ? convert_choose_float16(c, out, &out->float16_kind, NULL, err)
-               : MOE_OK;
-}
-
-int repack_refuse_more_bits(const struct converter *c, const char *what, int has, int wanted,
-                            struct moe_err *err)
-{
-    return moe_fail(err, MOE_ERR_USAGE,
-                    "%s: %s has %d bits, %d cannot be made of them; convert the checkpoint again",
-                    c->source_path, what, has, wanted);
+    struct converter c = {.report = report, .source_path = pack_path, .out_path = out_path};
+    struct repack r = {0};
+    struct moe_convert_options wanted = *options;
+    int status = moe_pack_open(&r.pack, pack_path, err);
+    if (status == MOE_OK) {
+        c.n_layers = moe_pack_n_layers(r.pack);
+        if (!options->no_ahead)
+            moe_pack_take_ahead(r.pack);
+    }
+    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_classes(r.pack); i++)
+        c.no_gate |= !moe_class_has_gate(moe_pack_class_at(r.pack, i));
+    if (status == MOE_OK)
+        status = take_own_map(&r, &wanted, err);
+    if (status == MOE_OK)
+        status = convert_start(&c, &wanted, false, err);
+    *report = (struct moe_convert_report){0};
+    if (status == MOE_OK)
+        status = convert_check_output(&c, err);
+    if (status == MOE_OK)
+        status = check_map(&c, &r, err);
+    if (status == MOE_OK)
+        status = choose_variants(&c, &r, err);
+    if (status == MOE_OK) {
+        count_total(&c, &r);
+        status = moe_pack_create(&c.writer, out_path, c.n_layers, moe_pack_n_experts(r.pack),
+                                 c.described, (uint32_t)c.n_variants,
+                                 moe_pack_source_fingerprint(r.pack), options->zstd_level, err);
+        if (status == MOE_OK)
+            status = moe_pack_put_ahead(c.writer, moe_pack_n_layers(r.pack) - c.n_layers, err);
+    }
+    if (status == MOE_OK)
+        status = copy_sections(&c, &r, err);
+    for (uint32_t i = 0; status == MOE_OK && i < moe_pack_n_tensors(r.pack); i++) {
+        status = convert_check_stop(&c, err);
+        if (status == MOE_OK && !is_left_out(&c, moe_pack_tensor_at(r.pack, i)))
+            status = put_tensor(&c, &r, moe_pack_tensor_at(r.pack, i), err);
+        moe_progress_report(options->progress, "packing", c.done, c.total);
+    }
+    if (status == MOE_OK)
+        status = put_experts(&c, &r, err);
+    if (status == MOE_OK)
+        status = put_provenance(&c, &r, err);
+    if (status == MOE_OK)
+        status = convert_commit(&c, err);
+    moe_pack_abort(c.writer);
+    convert_release(&c);
+    free(r.own.bits);
+    moe_pack_close(r.pack);
+    return status;
 }

@@ -336,7 +336,7 @@ static int read_chunk(struct converter *c, const struct row_source *source, uint
                       uint32_t n, bool carried, struct moe_err *err)
 {
     if (!carried)
-        return source->read(source, first, n, c->chunk, err);
+        return convert_read_rows(source, first, n, c->chunk, err);
     uint64_t n_blocks = (uint64_t)n * source->cols / source->block->items;
     uint64_t bytes = n_blocks * source->block->bytes;
     if (bytes > c->blocks_bytes) {
@@ -347,7 +347,7 @@ static int read_chunk(struct converter *c, const struct row_source *source, uint
             return MOE_ERR_MEMORY;
         c->blocks_bytes = bytes;
     }
-    MOE_TRY(source->read_blocks(source, first, n, c->blocks, err));
+    MOE_TRY(convert_read_blocks(source, first, n, c->blocks, err));
     moe_ggml_decode(source->block, c->blocks, n_blocks, c->chunk);
     return MOE_OK;
 }
@@ -411,7 +411,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
         status = convert_check_stop(c, err);
         if (status == MOE_OK)
             status = read_chunk(c, source, first, n, carried, err);
-        if (status == MOE_OK && source->hashed)
+        if (status == MOE_OK && !source->mat && !c->ahead)
             c->fingerprint = moe_hash64_chain(c->fingerprint, c->chunk,
                                               (uint64_t)n * source->cols * sizeof *c->chunk);
         for (int i = 0; i < n_targets && status == MOE_OK; i++)
@@ -449,8 +449,8 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
                : MOE_OK;
 }
 
-int convert_choose_float16(struct converter *c, const struct row_source *source, uint16_t *kind,
-                           bool *exact, struct moe_err *err)
+int convert_choose_float16(struct converter *c, struct row_source *source, bool *exact,
+                           struct moe_err *err)
 {
     uint32_t step;
     bool bf16 = true, f16 = true;
@@ -458,14 +458,14 @@ int convert_choose_float16(struct converter *c, const struct row_source *source,
     for (uint32_t first = 0; first < source->rows && status == MOE_OK && (bf16 || f16);
          first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;
-        status = source->read(source, first, n, c->chunk, err);
+        status = convert_read_rows(source, first, n, c->chunk, err);
         for (uint64_t i = 0; i < (uint64_t)n * source->cols && status == MOE_OK; i++) {
             uint32_t bits = moe_f32_bits(c->chunk[i]);
             bf16 = bf16 && (bits & 0xffff) == 0;
             f16 = f16 && moe_f32_bits(moe_f16_to_f32(moe_f32_to_f16(c->chunk[i]))) == bits;
         }
     }
-    *kind = !bf16 && f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
+    source->float16_kind = !bf16 && f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16;
     if (exact)
         *exact = bf16 || f16;
     return status;
@@ -529,7 +529,7 @@ void convert_note_rounding(struct converter *c, const struct row_source *source,
 {
     char kind[48];
     uint32_t i = 0;
-    if (!source->type || error->sum_squared_error == 0)
+    if (!c->quantized || !source->type || error->sum_squared_error == 0)
         return;
     struct moe_rounding *r = find(c->report, source->type, bits);
     convert_add_error(&r->error, error);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/par.h"
 #include "model/config.h"
 #include "pack/convert_internal.h"
 
@@ -140,7 +141,7 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
 
 /* Compares a tensor with the embedding, value by value. */
 static int compare_with_embedding(const struct convert_source *source,
-                                  const struct convert_view *embed, const struct moe_tensor *tensor,
+                                  const struct row_source *embed, const struct moe_tensor *tensor,
                                   bool *same, struct moe_err *err)
 {
     uint32_t cols = embed->cols;
@@ -150,7 +151,7 @@ static int compare_with_embedding(const struct convert_source *source,
     if (!rows)
         return MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < embed->rows && *same && status == MOE_OK; i++) {
-        status = convert_view_read(embed, i, 1, rows, err);
+        status = convert_read_rows(embed, i, 1, rows, err);
         if (status == MOE_OK)
             status = moe_checkpoint_read(source->checkpoint, tensor, (uint64_t)i * cols, cols,
                                          rows + cols, err);
@@ -164,13 +165,13 @@ int convert_check_copy(const struct convert_source *source, const struct moe_ten
                        bool *is_copy, struct moe_err *err)
 {
     const char *const *copies = source->family->tensors[source->naming].copies;
-    struct convert_view embed;
+    struct row_source embed;
     bool same;
     while (*copies && strcmp(*copies, tensor->name) != 0)
         copies++;
     *is_copy = *copies != NULL;
     if (*is_copy)
-        MOE_TRY(convert_view_dense(source, MOE_T_EMBED, 0, &embed, err));
+        MOE_TRY(convert_find_dense(source, MOE_T_EMBED, 0, &embed, err));
     if (!*is_copy)
         return MOE_OK;
     MOE_TRY(compare_with_embedding(source, &embed, tensor, &same, err));
@@ -465,11 +466,11 @@ static int get_tensor(const struct convert_source *s, const struct wanted *w,
     return moe_checkpoint_get(s->checkpoint, name, n, dims, out, err);
 }
 
-/* ---- Views ---- */
+/* ---- Sources ---- */
 
 /* Where the part taken of the tensor begins, and how far apart its rows are. */
 static void place_part(const struct convert_source *s, const struct moe_source *from, int role,
-                       struct convert_view *v)
+                       struct row_source *v)
 {
     uint32_t before = 0;
     uint32_t nope = s->config->head_dim - s->config->rope_dim;
@@ -487,23 +488,23 @@ static void place_part(const struct convert_source *s, const struct moe_source *
     case MOE_TAKE_HEAD_QUERY:
     case MOE_TAKE_HEAD_GATE:
         first = from->take == MOE_TAKE_HEAD_GATE ? s->config->head_dim : 0;
-        v->block = s->config->head_dim;
+        v->block_rows = s->config->head_dim;
         v->stride = 2 * s->config->head_dim;
         break;
     case MOE_TAKE_STATE_HEADS:
     case MOE_TAKE_STATE_ROWS:
-        v->stride = state_part(s->config, role, from->take, &before, &v->block);
+        v->stride = state_part(s->config, role, from->take, &before, &v->block_rows);
         first = before;
         break;
     case MOE_TAKE_CONV: /* a tap's weights are a column */
         v->transposed = true;
-        v->block = conv_channels(s->config, v->rows);
+        v->block_rows = conv_channels(s->config, v->rows);
         v->stride = 1;
         v->step = s->config->conv_width;
         break;
     case MOE_TAKE_TURNED:
         v->transposed = true;
-        v->block = s->config->state_value_dim;
+        v->block_rows = s->config->state_value_dim;
         v->stride = 1;
         v->step = s->config->state_key_dim;
         break;
@@ -523,12 +524,12 @@ static void place_part(const struct convert_source *s, const struct moe_source *
         break;
     case MOE_TAKE_KEYS:
         v->transposed = true;
-        v->block = s->config->kv_rank;
+        v->block_rows = s->config->kv_rank;
         v->stride = kv_head_rows(s->config);
         break;
     case MOE_TAKE_VALUES:
         first = nope;
-        v->block = s->config->value_dim;
+        v->block_rows = s->config->value_dim;
         v->stride = kv_head_rows(s->config);
         break;
     }
@@ -540,7 +541,7 @@ static void place_part(const struct convert_source *s, const struct moe_source *
 
 /* In packs, queries and keys have their rotated rows first in a head, and in halves (config.h); the
  * shared key of latent attention follows the latent vector, as in checkpoints. */
-static void place_rotation(const struct convert_source *s, int role, struct convert_view *v)
+static void place_rotation(const struct convert_source *s, int role, struct row_source *v)
 {
     const struct moe_config *c = s->config;
     switch (role) {
@@ -548,8 +549,9 @@ static void place_rotation(const struct convert_source *s, int role, struct conv
     case MOE_T_K:
     case MOE_T_Q_BIAS:
     case MOE_T_K_BIAS:
-        v->stride = v->stride == 2 * v->block ? 2 * c->head_dim : c->head_dim; /* beside gates */
-        v->block = c->head_dim;
+        v->stride =
+            v->stride == 2 * v->block_rows ? 2 * c->head_dim : c->head_dim; /* beside gates */
+        v->block_rows = c->head_dim;
         v->rotated_from = c->kv_rank ? c->head_dim - c->rope_dim : 0;
         break;
     case MOE_T_KV_DOWN:
@@ -559,7 +561,7 @@ static void place_rotation(const struct convert_source *s, int role, struct conv
     case MOE_T_INDEX_K:
     case MOE_T_INDEX_K_NORM:
     case MOE_T_INDEX_K_NORM_BIAS:
-        v->block = v->stride = c->index_dim;
+        v->block_rows = v->stride = c->index_dim;
         v->n_rotated = c->rope_dim;
         v->paired = s->family->tensors[s->naming].index_paired;
         return;
@@ -570,17 +572,25 @@ static void place_rotation(const struct convert_source *s, int role, struct conv
     v->paired = s->family->tensors[s->naming].paired;
 }
 
-static int make_view(const struct convert_source *s, const struct wanted *w,
-                     struct convert_view *out, struct moe_err *err)
+/* Bytes of the tensor that the source covers. */
+static uint64_t bytes_of(const struct row_source *source)
+{
+    const struct moe_tensor *t = source->tensor;
+    double share = (double)source->rows * source->cols / (double)t->n_items;
+    return (uint64_t)((double)t->bytes * share + 0.5);
+}
+
+static int make_source(const struct convert_source *s, const struct wanted *w,
+                       struct row_source *out, struct moe_err *err)
 {
     char name[NAME_BYTES];
     const struct moe_source *from;
-    *out = (struct convert_view){.checkpoint = s->checkpoint,
-                                 .rows = w->rows,
-                                 .cols = w->cols,
-                                 .step = 1,
-                                 .block = w->rows,
-                                 .stride = w->rows};
+    *out = (struct row_source){.checkpoint = s->checkpoint,
+                               .rows = w->rows,
+                               .cols = w->cols,
+                               .step = 1,
+                               .block_rows = w->rows,
+                               .stride = w->rows};
     MOE_TRY(find_source(s, w, &from, name, err));
     /* Blocks of quantized values run along a row's columns: those are never transposed. */
     const struct moe_tensor *found = moe_checkpoint_find(s->checkpoint, name);
@@ -588,6 +598,15 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
                       !(from->either && found && is_upright(s, w, from, found));
     MOE_TRY(get_tensor(s, w, from, name, out->transposed, &out->tensor, err));
     const struct moe_tensor *t = out->tensor;
+    enum moe_dtype dtype = t->dtype;
+    const struct moe_ggml_type *type = moe_dtype_block(dtype);
+    bool f16 = dtype == MOE_DTYPE_F16 || (!is_plain(t) && dtype != MOE_DTYPE_MXFP4);
+    out->name = t->name;
+    out->type = type ? type->name : NULL;
+    out->bytes = bytes_of(out);
+    out->float16_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16; /* MXFP4 needs BF16's range */
+    out->is_f32 = dtype == MOE_DTYPE_F32;
+    out->block = is_plain(t) || out->transposed ? NULL : type;
     out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
     out->stored = from->stored;
     place_part(s, from, w->is_expert ? -1 : w->index, out);
@@ -598,18 +617,18 @@ static int make_view(const struct convert_source *s, const struct wanted *w,
     return MOE_OK;
 }
 
-int convert_view_dense(const struct convert_source *source, enum moe_tensor_role role,
-                       uint32_t layer, struct convert_view *out, struct moe_err *err)
+int convert_find_dense(const struct convert_source *source, enum moe_tensor_role role,
+                       uint32_t layer, struct row_source *out, struct moe_err *err)
 {
     const struct moe_tensor_spec *spec = moe_tensor_spec(role);
     struct wanted w = {
         .index = role, .spec = spec, .is_vector = spec->kind == MOE_KIND_VECTOR, .layer = layer};
     moe_tensor_shape(source->config, role, layer, &w.rows, &w.cols);
-    return make_view(source, &w, out, err);
+    return make_source(source, &w, out, err);
 }
 
-int convert_view_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
-                        enum moe_expert_part part, struct convert_view *out, struct moe_err *err)
+int convert_find_expert(const struct convert_source *source, uint32_t layer, uint32_t expert,
+                        enum moe_expert_part part, struct row_source *out, struct moe_err *err)
 {
     const struct moe_tensor_spec *spec = moe_expert_part_spec(part);
     struct wanted w = {.is_expert = true,
@@ -619,7 +638,7 @@ int convert_view_expert(const struct convert_source *source, uint32_t layer, uin
                        .layer = layer,
                        .expert = expert};
     moe_expert_part_shape(source->config, part, &w.rows, &w.cols);
-    return make_view(source, &w, out, err);
+    return make_source(source, &w, out, err);
 }
 
 int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
@@ -628,33 +647,26 @@ int convert_compare_head(const struct convert_source *source, const struct moe_t
     const struct wanted w = {.index = MOE_T_HEAD, .spec = moe_tensor_spec(MOE_T_HEAD)};
     const struct moe_source *from;
     char name[NAME_BYTES];
-    struct convert_view view, embed;
+    struct row_source view, embed;
     int status = find_source(source, &w, &from, name, err);
     *head = status == MOE_OK ? moe_checkpoint_find(source->checkpoint, name) : NULL;
     if (!*head)
         return status;
-    status = convert_view_dense(source, MOE_T_HEAD, 0, &view, err);
+    status = convert_find_dense(source, MOE_T_HEAD, 0, &view, err);
     if (status == MOE_OK)
-        status = convert_view_dense(source, MOE_T_EMBED, 0, &embed, err);
+        status = convert_find_dense(source, MOE_T_EMBED, 0, &embed, err);
     if (status == MOE_OK)
         status = compare_with_embedding(source, &embed, view.tensor, same, err);
     return status;
 }
 
-uint64_t convert_view_bytes(const struct convert_view *view)
-{
-    const struct moe_tensor *t = view->tensor;
-    double share = (double)view->rows * view->cols / (double)t->n_items;
-    return (uint64_t)((double)t->bytes * share + 0.5);
-}
-
-/* The rows of a view (convert_internal.h), read from the checkpoint. */
+/* The rows of a source, read from the checkpoint or out of a pack. */
 
 /* Values read at once where only some of them are wanted: 1 MiB of f32, or one line. */
 enum { GATHER_ITEMS = 1 << 18 };
 
 /* The place in the source's block of place `i` in the pack's. */
-static uint32_t source_place(const struct convert_view *v, uint32_t i)
+static uint32_t source_place(const struct row_source *v, uint32_t i)
 {
     uint32_t n = v->n_rotated;
     if (i >= v->rotated_to && i - v->rotated_to < n) {
@@ -667,14 +679,15 @@ static uint32_t source_place(const struct convert_view *v, uint32_t i)
     return other < v->rotated_from ? other : other + n;
 }
 
-uint64_t convert_view_line(const struct convert_view *view, uint32_t row)
+uint64_t convert_source_line(const struct row_source *source, uint32_t row)
 {
-    uint64_t block_line = (uint64_t)(row / view->block) * view->stride;
-    return view->first_line + view->step * (block_line + source_place(view, row % view->block));
+    uint64_t block_line = (uint64_t)(row / source->block_rows) * source->stride;
+    return source->first_line +
+           source->step * (block_line + source_place(source, row % source->block_rows));
 }
 
 /* Reads lines first, first + 2, ... n of them, through a buffer. */
-static int read_every_other(const struct convert_view *v, uint64_t first, uint32_t n, float *buffer,
+static int read_every_other(const struct row_source *v, uint64_t first, uint32_t n, float *buffer,
                             float *out, struct moe_err *err)
 {
     MOE_TRY(moe_checkpoint_read(v->checkpoint, v->tensor, first * v->width,
@@ -686,18 +699,18 @@ static int read_every_other(const struct convert_view *v, uint64_t first, uint32
 }
 
 /* Rows by runs of lines that follow each other, or every other of which is wanted. */
-static int read_lines(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
+static int read_lines(const struct row_source *v, uint32_t first, uint32_t n, float *buffer,
                       uint64_t buffer_items, float *out, struct moe_err *err)
 {
     uint64_t most = buffer_items / v->width / 2;
     for (uint32_t i = 0, run; i < n; i += run) {
-        uint64_t line = convert_view_line(v, first + i);
-        uint64_t apart = i + 1 < n ? convert_view_line(v, first + i + 1) - line : 1;
+        uint64_t line = convert_source_line(v, first + i);
+        uint64_t apart = i + 1 < n ? convert_source_line(v, first + i + 1) - line : 1;
         if (apart != 1 && (apart != 2 || most < 2))
             apart = 1;
         run = 1;
         while (i + run < n && (apart == 1 || run < most) &&
-               convert_view_line(v, first + i + run) == line + apart * run)
+               convert_source_line(v, first + i + run) == line + apart * run)
             run++;
         float *to = out + (uint64_t)i * v->width;
         MOE_TRY(apart == 1 ? moe_checkpoint_read(v->checkpoint, v->tensor, line * v->width,
@@ -708,11 +721,11 @@ static int read_lines(const struct convert_view *v, uint32_t first, uint32_t n, 
 }
 
 /* Rows of one block out of a transposed tensor: a piece of every line. */
-static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n, float *buffer,
+static int read_columns(const struct row_source *v, uint32_t first, uint32_t n, float *buffer,
                         float *out, struct moe_err *err)
 {
-    uint64_t line = v->first_line + (uint64_t)(first / v->block) * v->stride;
-    uint64_t column = v->first_column + (uint64_t)v->step * (first % v->block);
+    uint64_t line = v->first_line + (uint64_t)(first / v->block_rows) * v->stride;
+    uint64_t column = v->first_column + (uint64_t)v->step * (first % v->block_rows);
     uint64_t span = (uint64_t)v->step * (n - 1) + 1;
     for (uint32_t c = 0; c < v->cols; c++) {
         MOE_TRY(moe_checkpoint_read(v->checkpoint, v->tensor, (line + c) * v->width + column, span,
@@ -723,42 +736,66 @@ static int read_columns(const struct convert_view *v, uint32_t first, uint32_t n
     return MOE_OK;
 }
 
-int convert_view_read(const struct convert_view *view, uint32_t first, uint32_t n, float *out,
-                      struct moe_err *err)
-{
-    /* What is read at once: of a transposed tensor all columns of the rows, else a line or twice
-     * those that are wanted, as far as they fit. Tensors are often small. */
-    uint64_t items = 2 * (uint64_t)n * view->width;
+static int read_tensor(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                       struct moe_err *err)
+{ /* What is read at once: of a transposed tensor all columns of the rows, else a line or twice
+   * those that are wanted, as far as they fit. Tensors are often small. */
+    uint64_t items = 2 * (uint64_t)n * source->width;
     items = items < GATHER_ITEMS ? items : GATHER_ITEMS;
-    if (view->transposed)
-        items = (uint64_t)view->step * n;
-    items = items > view->width ? items : view->width;
+    if (source->transposed)
+        items = (uint64_t)source->step * n;
+    items = items > source->width ? items : source->width;
     float *buffer = moe_alloc(items, sizeof *buffer, err);
     if (!buffer)
         return MOE_ERR_MEMORY;
     int status = MOE_OK;
-    if (!view->transposed)
-        status = read_lines(view, first, n, buffer, items, out, err);
-    for (uint32_t i = 0, run; view->transposed && i < n && status == MOE_OK; i += run) {
-        uint32_t left = view->block - (first + i) % view->block;
+    if (!source->transposed)
+        status = read_lines(source, first, n, buffer, items, out, err);
+    for (uint32_t i = 0, run; source->transposed && i < n && status == MOE_OK; i += run) {
+        uint32_t left = source->block_rows - (first + i) % source->block_rows;
         run = n - i < left ? n - i : left;
-        status = read_columns(view, first + i, run, buffer, out + (uint64_t)i * view->cols, err);
+        status =
+            read_columns(source, first + i, run, buffer, out + (uint64_t)i * source->cols, err);
     }
     free(buffer);
     return status;
 }
 
-int convert_view_read_blocks(const struct convert_view *view, uint32_t first, uint32_t n,
-                             uint8_t *out, struct moe_err *err)
+struct load_rows {
+    const struct moe_mat *mat;
+    uint32_t first;
+    float *out;
+};
+
+static void load_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    const struct moe_ggml_type *type = moe_dtype_block(view->tensor->dtype);
-    uint64_t blocks = view->width / type->items; /* of a line */
+    const struct load_rows *l = ctx;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        moe_layout_load_row(l->mat, l->first + (uint32_t)i, l->out + (uint64_t)i * l->mat->cols);
+}
+
+int convert_read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
+                      struct moe_err *err)
+{
+    if (!source->mat)
+        return read_tensor(source, first, n, out, err);
+    struct load_rows l = {source->mat, first, out};
+    moe_par_for(n, MOE_PANEL_ROWS, load_range, &l);
+    return MOE_OK;
+}
+
+int convert_read_blocks(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
+                        struct moe_err *err)
+{
+    const struct moe_ggml_type *type = source->block;
+    uint64_t blocks = source->width / type->items; /* of a line */
     for (uint32_t i = 0, run; i < n; i += run) {
-        uint64_t line = convert_view_line(view, first + i);
+        uint64_t line = convert_source_line(source, first + i);
         run = 1;
-        while (i + run < n && convert_view_line(view, first + i + run) == line + run)
+        while (i + run < n && convert_source_line(source, first + i + run) == line + run)
             run++;
-        MOE_TRY(moe_checkpoint_read_blocks(view->checkpoint, view->tensor, line * blocks,
+        MOE_TRY(moe_checkpoint_read_blocks(source->checkpoint, source->tensor, line * blocks,
                                            run * blocks, out + i * blocks * type->bytes, err));
     }
     return MOE_OK;

@@ -74,41 +74,41 @@ static int stop(void **state)
 /* ---- Views ---- */
 
 /* Reads the whole view, and again in pieces of three rows: the same. */
-static void read_view(const struct convert_view *view)
+static void read_view(const struct row_source *view)
 {
     struct moe_err err = {0};
     assert_true((uint64_t)view->rows * view->cols <= MAX_ITEMS);
-    assert_ok(convert_view_read(view, 0, view->rows, values, &err), &err);
+    assert_ok(convert_read_rows(view, 0, view->rows, values, &err), &err);
     for (uint32_t first = 0; first < view->rows; first += 3) {
         uint32_t n = view->rows - first < 3 ? view->rows - first : 3;
-        assert_ok(convert_view_read(view, first, n, piece, &err), &err);
+        assert_ok(convert_read_rows(view, first, n, piece, &err), &err);
         assert_memory_equal(piece, values + (uint64_t)first * view->cols,
                             (uint64_t)n * view->cols * sizeof *piece);
     }
     for (uint32_t r = 0; r < view->rows && !view->transposed; r++)
         assert_true(values[(uint64_t)r * view->cols] ==
-                    (float)(convert_view_line(view, r) * view->width));
+                    (float)(convert_source_line(view, r) * view->width));
 }
 
-static struct convert_view read_dense(enum moe_tensor_role role)
+static struct row_source read_dense(enum moe_tensor_role role)
 {
     struct moe_err err = {0};
-    struct convert_view view;
-    assert_ok(convert_view_dense(&source, role, 1, &view, &err), &err);
+    struct row_source view;
+    assert_ok(convert_find_dense(&source, role, 1, &view, &err), &err);
     read_view(&view);
     return view;
 }
 
-static struct convert_view read_expert(uint32_t expert, enum moe_expert_part part)
+static struct row_source read_expert(uint32_t expert, enum moe_expert_part part)
 {
     struct moe_err err = {0};
-    struct convert_view view;
-    assert_ok(convert_view_expert(&source, 1, expert, part, &view, &err), &err);
+    struct row_source view;
+    assert_ok(convert_find_expert(&source, 1, expert, part, &view, &err), &err);
     read_view(&view);
     return view;
 }
 
-static void assert_value(const struct convert_view *view, uint32_t row, uint32_t col, uint64_t want)
+static void assert_value(const struct row_source *view, uint32_t row, uint32_t col, uint64_t want)
 {
     float got = values[(uint64_t)row * view->cols + col];
     if (got != (float)want)
@@ -133,8 +133,8 @@ static void transposed_and_interleaved_experts(void **state)
     open_source("gpt_oss");
     for (uint32_t e = 0; e < EXPERTS; e++) {
         for (uint32_t odd = 0; odd < 2; odd++) {
-            struct convert_view view = read_expert(e, odd ? MOE_E_UP : MOE_E_GATE);
-            assert_int_equal(convert_view_bytes(&view), 4 * FF * HIDDEN);
+            struct row_source view = read_expert(e, odd ? MOE_E_UP : MOE_E_GATE);
+            assert_int_equal(view.bytes, 4 * FF * HIDDEN);
             for (uint32_t r = 0; r < FF; r++)
                 for (uint32_t c = 0; c < HIDDEN; c++)
                     assert_value(&view, r, c, e * 60 + c * 12 + 2 * r + odd);
@@ -142,7 +142,7 @@ static void transposed_and_interleaved_experts(void **state)
             for (uint32_t r = 0; r < FF; r++)
                 assert_value(&view, r, 0, e * 12 + 2 * r + odd);
         }
-        struct convert_view view = read_expert(e, MOE_E_DOWN);
+        struct row_source view = read_expert(e, MOE_E_DOWN);
         for (uint32_t r = 0; r < HIDDEN; r++)
             for (uint32_t c = 0; c < FF; c++)
                 assert_value(&view, r, c, e * 30 + c * 5 + r);
@@ -166,14 +166,14 @@ static void experts_in_halves(void **state)
     add_tensor(L "shared_mlp.input_linear.weight", "8,5", 40);
     open_source("granitemoeshared");
     for (uint32_t e = 0; e < 3; e++) {
-        struct convert_view view = read_expert(e, MOE_E_GATE);
+        struct row_source view = read_expert(e, MOE_E_GATE);
         assert_value(&view, 5, 4, e * 60 + 5 * 5 + 4);
         view = read_expert(e, MOE_E_UP);
         assert_value(&view, 0, 0, e * 60 + 6 * 5);
         view = read_expert(e, MOE_E_DOWN);
         assert_value(&view, 4, 5, e * 30 + 29);
     }
-    struct convert_view view = read_dense(MOE_T_SHARED_GATE_PROJ);
+    struct row_source view = read_dense(MOE_T_SHARED_GATE_PROJ);
     assert_value(&view, 3, 4, 19);
     view = read_dense(MOE_T_SHARED_UP);
     assert_value(&view, 0, 0, 20);
@@ -200,7 +200,7 @@ static void latent_attention(void **state)
     add_tensor(L "self_attn.kv_a_proj_with_mqa.weight", "13,8", 104);
     add_tensor(L "self_attn.kv_b_proj.weight", "27,7", 189);
     open_source("deepseek_v2");
-    struct convert_view view = read_dense(MOE_T_Q);
+    struct row_source view = read_dense(MOE_T_Q);
     for (uint32_t r = 0; r < HEADS * HEAD; r++) {
         uint32_t h = r / HEAD, i = r % HEAD;
         uint32_t place = i < ROPE ? NOPE + pair_place(i) : i - ROPE;
@@ -241,7 +241,7 @@ static void pairs_and_other_shapes(void **state)
     struct moe_family in_pairs = *source.family;
     in_pairs.tensors[MOE_NAMING_HF].paired = true;
     source.family = &in_pairs;
-    struct convert_view view = read_dense(MOE_T_K);
+    struct row_source view = read_dense(MOE_T_K);
     for (uint32_t r = 0; r < 8; r++)
         assert_value(&view, r, 9, ((uint64_t)(r < 6 ? pair_place(r) : r) << 17) + 9);
     view = read_dense(MOE_T_K_BIAS);
@@ -258,7 +258,7 @@ static void the_first_table_that_has_it(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct convert_view view;
+    struct row_source view;
     config.n_experts = 2;
     config.expert_ff = 3;
     config.hidden = 4;
@@ -272,11 +272,11 @@ static void the_first_table_that_has_it(void **state)
     view = read_expert(1, MOE_E_UP);
     assert_value(&view, 0, 0, 24 + 12);
     view = read_dense(MOE_T_ROUTER);
-    assert_fails(convert_view_expert(&source, 1, 0, MOE_E_DOWN, &view, &err), MOE_ERR_FORMAT,
+    assert_fails(convert_find_expert(&source, 1, 0, MOE_E_DOWN, &view, &err), MOE_ERR_FORMAT,
                  "has the shape [2][3][4], expected [2][4][3]", &err);
-    assert_fails(convert_view_expert(&source, 0, 1, MOE_E_GATE, &view, &err), MOE_ERR_FORMAT,
+    assert_fails(convert_find_expert(&source, 0, 1, MOE_E_GATE, &view, &err), MOE_ERR_FORMAT,
                  "'model.layers.0.block_sparse_moe.experts.1.w1.weight' [3][4] is missing", &err);
-    assert_fails(convert_view_dense(&source, MOE_T_ROUTER_BIAS, 1, &view, &err),
+    assert_fails(convert_find_dense(&source, MOE_T_ROUTER_BIAS, 1, &view, &err),
                  MOE_ERR_UNSUPPORTED, "family phimoe has no tensor 'layers.%u.router.bias'", &err);
     assert_false(convert_may_ignore(&source, "lm_head.weight")); /* it is compared */
     assert_true(convert_may_ignore(&source, "model.layers.31.self_attn.rotary_emb.inv_freq"));
@@ -306,7 +306,7 @@ static void experts_of_either_shape(void **state)
     add_tensor(L "mlp.experts.gate_up_proj", "2,6,4", 48);
     add_tensor(L "mlp.experts.down_proj", "2,3,4", 24); /* each tensor's shape says it */
     open_source("qwen3_vl_moe_text");
-    struct convert_view view = read_expert(1, MOE_E_UP);
+    struct row_source view = read_expert(1, MOE_E_UP);
     assert_false(view.transposed);
     assert_value(&view, 1, 2, 24 + 12 + 4 + 2);
     view = read_expert(1, MOE_E_DOWN);
@@ -402,7 +402,7 @@ static void stacks_have_names_of_their_own(void **state)
         {MOE_T_FINAL_NORM, 0, 8},
     };
     struct moe_err err = {0};
-    struct convert_view view;
+    struct row_source view;
     config = (struct moe_config){.n_layers = 5,
                                  .n_encoder = 2,
                                  .hidden = 6,
@@ -420,18 +420,18 @@ static void stacks_have_names_of_their_own(void **state)
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         int status =
             cases[i].role >= 0
-                ? convert_view_dense(&source, (enum moe_tensor_role)cases[i].role, cases[i].layer,
+                ? convert_find_dense(&source, (enum moe_tensor_role)cases[i].role, cases[i].layer,
                                      &view, &err)
-                : convert_view_expert(&source, cases[i].layer, 2,
+                : convert_find_expert(&source, cases[i].layer, 2,
                                       (enum moe_expert_part)(-cases[i].role - 1), &view, &err);
         assert_ok(status, &err);
         assert_string_equal(view.tensor->name, there[cases[i].name]);
         read_view(&view);
     }
     /* What is not there is reported as its stack calls it. */
-    assert_fails(convert_view_dense(&source, MOE_T_FFN_NORM, 0, &view, &err), MOE_ERR_FORMAT,
+    assert_fails(convert_find_dense(&source, MOE_T_FFN_NORM, 0, &view, &err), MOE_ERR_FORMAT,
                  "'encoder.block.0.layer.1.layer_norm.weight'", &err);
-    assert_fails(convert_view_dense(&source, MOE_T_CROSS_V, 4, &view, &err), MOE_ERR_FORMAT,
+    assert_fails(convert_find_dense(&source, MOE_T_CROSS_V, 4, &view, &err), MOE_ERR_FORMAT,
                  "'decoder.block.2.layer.1.EncDecAttention.v.weight'", &err);
 }
 
@@ -440,7 +440,7 @@ static void position_tables_of_both_stacks(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct convert_view view;
+    struct row_source view;
     config = (struct moe_config){.n_layers = 3,
                                  .n_encoder = 2,
                                  .n_heads = 3,
@@ -449,13 +449,13 @@ static void position_tables_of_both_stacks(void **state)
     add_tensor("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "8,3", 24);
     add_tensor("decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", "3,8", 24);
     open_source("switch_transformers");
-    assert_ok(convert_view_dense(&source, MOE_T_POSITION_BIAS, 0, &view, &err), &err);
+    assert_ok(convert_find_dense(&source, MOE_T_POSITION_BIAS, 0, &view, &err), &err);
     assert_int_equal(view.rows, 24);
     assert_int_equal(view.cols, 1);
     read_view(&view);
     for (uint32_t i = 0; i < 24; i++)
         assert_value(&view, i, 0, i);
-    assert_fails(convert_view_dense(&source, MOE_T_POSITION_BIAS, 2, &view, &err), MOE_ERR_FORMAT,
+    assert_fails(convert_find_dense(&source, MOE_T_POSITION_BIAS, 2, &view, &err), MOE_ERR_FORMAT,
                  "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", &err);
 }
 
@@ -463,7 +463,7 @@ static void gptsan_names(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct convert_view view;
+    struct row_source view;
     config = (struct moe_config){.n_layers = 3,
                                  .vocab = 7,
                                  .hidden = 4,
@@ -495,7 +495,7 @@ static void gptsan_names(void **state)
         {MOE_T_LAST_PROJECTION, 0, 4}, {MOE_T_BYPASS, 1, 4},    {MOE_T_UP_BIAS, 2, 3},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
-        assert_ok(convert_view_dense(&source, cases[i].role, cases[i].layer, &view, &err), &err);
+        assert_ok(convert_find_dense(&source, cases[i].role, cases[i].layer, &view, &err), &err);
         assert_int_equal(view.rows, cases[i].rows);
         read_view(&view);
         assert_value(&view, view.rows - 1, view.cols - 1, (uint64_t)view.rows * view.cols - 1);
