@@ -110,7 +110,8 @@ static void a_lost_device_ends_everything_with_one_error(void **state)
         assert_ok(moe_gpu_open(&lost, 0, &err), &err);
         struct moe_cache_options o = some_options(lost);
         o.strategy = &filled;
-        struct tiers_drive d = {.gpu = lost, .truth = &truth, .random = (uint64_t)when};
+        struct tiers_drive d = {
+            .gpu = lost, .truth = &truth, .random = (uint64_t)when, .loses_device = true};
         snprintf(fail, sizeof fail, "cudaMemcpyAsync:%d", when);
         setenv("MOE_SHIM_FAIL", fail, 1);
         int status = moe_experts_open_cached(&d.experts, pack, TOP_K, &o, NULL, &err);
