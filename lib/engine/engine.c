@@ -18,7 +18,7 @@
 #include "engine/memory.h"
 #include "gpu_ops.h"
 #include "grammar/constraint.h"
-#include "infer/pass_strategy.h"
+#include "infer/pass_ops.h"
 #include "infer/stages.h"
 
 /* ---- Opening ---- */
@@ -105,10 +105,9 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
     e->session->energy = e->energy;
     if (moe_engine_takes_part(&e->strategy))
         status =
-            moe_pass_strategy_open(&e->pass_strategy, e->session, &e->strategy, e->statistics,
-                                   e->host_slowdown, moe_engine_host_threads(e->gpu != NULL), err);
-    e->session->strategy = e->pass_strategy;
-    e->session->pace = e->pace;
+            moe_session_take_strategy(e->session, &e->strategy, e->statistics, e->host_slowdown,
+                                      moe_engine_host_threads(e->gpu != NULL), err);
+    e->session->pass.pace = e->pace;
     if (status != MOE_OK)
         moe_engine_close_session(e);
     return status;
@@ -116,9 +115,7 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
 
 void moe_engine_close_session(struct moe_engine *e)
 {
-    moe_pass_strategy_close(e->pass_strategy);
     moe_session_close(e->session);
-    e->pass_strategy = NULL;
     e->session = NULL;
 }
 

@@ -167,7 +167,6 @@ struct moe_engine {
     bool follows;                   /* a trace's choices */
     uint32_t own_top_k;             /* experts that a token of the model chooses itself */
     struct moe_exactness exactness; /* of the strategy as it runs */
-    struct moe_pass_strategy *pass_strategy;
     bool test_device;
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */

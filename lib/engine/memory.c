@@ -14,7 +14,7 @@
 #include "engine/engine_strategy.h"
 #include "gpu.h"
 #include "infer/layer_predictor.h"
-#include "infer/pass_strategy.h"
+#include "infer/pass_ops.h"
 #include "plan/fitting.h"
 
 enum {
@@ -563,8 +563,8 @@ struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
     if (so->predict_depth > 0)
         b.dense += moe_host_routers_bytes(m);
     if (strategy && moe_engine_takes_part(strategy) && !o->shares)
-        b.work += moe_pass_strategy_bytes(m, so->batch, strategy,
-                                          moe_engine_host_threads(in->gpu != NULL));
+        b.work += moe_session_strategy_bytes(m, so->batch, strategy,
+                                             moe_engine_host_threads(in->gpu != NULL));
     if (in->gpu)
         b.gpu = (struct moe_gpu_budget){
             .total = in->gpu_total,
@@ -664,8 +664,8 @@ static int split_twice(struct moe_engine_needs *out, const struct moe_model *mod
     const struct moe_strategy *s = &split.resolved.strategy;
     if (moe_engine_takes_part(s))
         out->pass_bytes =
-            moe_pass_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
-                                    moe_engine_host_threads(false));
+            moe_session_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
+                                       moe_engine_host_threads(false));
     /* Enough for everything, in a cache too. */
     o.memory_bytes = out->all = out->least + 2 * split.budget.all;
     status = moe_engine_split(&split, model, NULL, &o, err);
@@ -698,8 +698,8 @@ static int split_on_gpu(struct moe_engine_gpu_needs *out, const struct moe_model
         split.session.needs_rows, split.session.predict_residual, split.session.predict_depth};
     if (moe_engine_takes_part(s))
         out->pass_bytes =
-            moe_pass_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
-                                    moe_engine_host_threads(true));
+            moe_session_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
+                                       moe_engine_host_threads(true));
     o.gpu_memory_bytes = out->all = out->least + 2 * b->all;
     status = moe_engine_split(&split, model, gpu, &o, err);
     out->resident = s->resident;

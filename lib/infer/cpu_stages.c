@@ -183,7 +183,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
     block_input(s, norm, mixes ? l->attn_norm_bias : l->ffn_norm_bias, n_rows);
     if (s->observer.attending)
         s->observer.attending(s->observer.ctx, layer, n_rows, s->states.xn, s->states.stride);
-    int status = moe_poll_loads(s, err);
+    int status = moe_pass_poll(&s->pass, err);
     if (recurrent) {
         stages_cpu_recurrent(s, layer, rows, n_rows);
     } else if (mixes) {
@@ -194,7 +194,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         if (moe_config_has_indexer(c, layer))
             stages_cpu_index(s, layer, rows, n_rows);
         if (status == MOE_OK)
-            status = moe_poll_loads(s, err);
+            status = moe_pass_poll(&s->pass, err);
         stages_cpu_store(s, layer, rows, n_rows);
         if (c->layers[layer].compression)
             stages_cpu_compress(s, layer, rows, n_rows);
@@ -214,7 +214,7 @@ static int attend(struct moe_session *s, uint32_t layer, const struct moe_row *r
         stages_cpu_add_to_stream(s, &end, n_rows);
     if (l->cross_norm) {
         attend_source(s, layer, rows, n_rows);
-        status = moe_poll_loads(s, err);
+        status = moe_pass_poll(&s->pass, err);
     }
     if (status != MOE_OK)
         return status;
@@ -326,7 +326,7 @@ static int keep_sources(struct moe_session *s, const struct moe_row *rows, uint3
         moe_project_source(s, layer);
         moe_kv_store(&w->source_kv, layer, rows, n_rows, &in);
     }
-    return moe_poll_loads(s, err);
+    return moe_pass_poll(&s->pass, err);
 }
 
 static void copy_block(struct moe_session *s, uint32_t from, uint32_t to)
@@ -484,11 +484,10 @@ static int choose(struct moe_session *s, uint32_t layer, const struct moe_row *r
         moe_par_for(n_rows, 16, route_rows, &route);
         moe_router_scale_experts(l, r->chosen, (uint64_t)n_rows * c->top_k, r->weights);
     }
-    if (s->follow)
-        moe_replay_chosen(s->follow, c->layers[layer].moe_index, s->request.chosen,
-                          s->request.weights);
-    int status = moe_layer_request_check(r, c, layer, n_rows, err);
-    moe_layer_request_limit(&s->request, c, layer, s->prompts, rows, n_rows);
+    if (s->pass.replay)
+        moe_replay_chosen(s->pass.replay, s->pass.moe, r->chosen, r->weights);
+    int status = moe_route_check(r, layer, n_rows, err);
+    moe_route_limit(&s->request, c, layer, s->prompts, rows, n_rows);
     return status;
 }
 
@@ -669,36 +668,32 @@ void stages_cpu_add_to_stream(struct moe_session *s, const struct moe_block_end 
 
 /* ---- Experts ---- */
 
-/* One expert for all rows of a batch that want it. */
-static int run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
-                      struct moe_err *err)
+/* One expert for all rows of a batch that want it: gate and up, or down. */
+static void run_expert(struct moe_session *s, uint32_t which, const struct moe_expert_view *view,
+                       bool last)
 {
     struct moe_inputs *gathered = &cpu_feed_forward(s)->gathered;
     const struct moe_layer_request *r = &s->request;
     const struct moe_states *states = &s->states;
     uint32_t first = r->first[which], n = r->n_rows[which];
     float *out = states->expert_out + first * states->stride;
+    if (last) {
+        gated_out(s, n, &view->down, out);
+        moe_add_down_bias(view, n, out, states->stride);
+        return;
+    }
     moe_inputs_set(gathered, states->xn, states->stride, r->rows + first, n,
                    s->model->config.hidden);
     gated_in(s, gathered, &view->gate, &view->up, NULL, view, r->scales ? r->scales + first : NULL);
-    moe_lockstep_expert(s, view->variant, n, false);
-    int status = s->experts->ops->complete(s->experts, which, err);
-    if (status == MOE_OK) {
-        gated_out(s, n, &view->down, out);
-        moe_add_down_bias(view, n, out, states->stride);
-        moe_lockstep_expert(s, view->variant, n, true);
-    }
-    return status;
 }
 
 /* Several experts for the one row of a decode step, side by side: three parallel loops in all
  * instead of three per expert. */
-static int run_side_by_side(struct moe_session *s, const uint32_t *which,
-                            const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+static void side_by_side_in(struct moe_session *s, const uint32_t *which,
+                            const struct moe_expert_view *views, uint32_t n)
 {
     struct cpu_feed_forward *w = cpu_feed_forward(s);
     struct moe_inputs *in = &s->states.inputs;
-    uint64_t stride = s->states.stride;
     struct moe_mm mm[2 * MOE_MAX_TOP_K];
     float scales[MOE_MAX_TOP_K];
     int n_mm = 0;
@@ -722,23 +717,23 @@ static int run_side_by_side(struct moe_session *s, const uint32_t *which,
         s->request.scales ? scales : NULL,
     };
     moe_par_for(n, 4, activate_rows, &a);
-    for (uint32_t i = 0; i < n; i++)
-        moe_lockstep_expert(s, views[i].variant, 1, false);
+}
+
+static void side_by_side_out(struct moe_session *s, const uint32_t *which,
+                             const struct moe_expert_view *views, uint32_t n)
+{
+    struct cpu_feed_forward *w = cpu_feed_forward(s);
+    uint64_t stride = s->states.stride;
+    struct moe_mm mm[MOE_MAX_TOP_K] = {0};
     for (uint32_t i = 0; i < n; i++) {
-        int status = s->experts->ops->complete(s->experts, which[i], err);
-        if (status != MOE_OK)
-            return status;
         float *out = s->states.expert_out + s->request.first[which[i]] * stride;
         moe_inputs_set(&w->single[i], w->gate + i * w->stride, w->stride, NULL, 1,
                        views[i].down.cols);
         mm[i] = moe_inputs_mm(&w->single[i], views[i].down, out, stride);
     }
     moe_matmul(mm, (int)n);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         moe_add_down_bias(&views[i], 1, mm[i].y, stride);
-        moe_lockstep_expert(s, views[i].variant, 1, true);
-    }
-    return MOE_OK;
 }
 
 int stages_cpu_dense(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
@@ -775,10 +770,16 @@ uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows)
 }
 
 int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
-                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+                       const struct moe_expert_view *views, uint32_t n, bool last,
+                       struct moe_err *err)
 {
-    return n_rows == 1 ? run_side_by_side(s, which, views, n, err)
-                       : run_expert(s, which[0], &views[0], err);
+    if (n_rows > 1)
+        run_expert(s, which[0], &views[0], last);
+    else if (last)
+        side_by_side_out(s, which, views, n);
+    else
+        side_by_side_in(s, which, views, n);
+    return MOE_OK;
 }
 
 struct combine {

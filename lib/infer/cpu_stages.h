@@ -303,7 +303,8 @@ struct moe_inputs *stages_cpu_normed(struct moe_session *s, const struct moe_lay
 int stages_cpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 uint32_t stages_cpu_at_once(const struct moe_session *s, uint32_t n_rows);
 int stages_cpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
-                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
+                       const struct moe_expert_view *views, uint32_t n, bool last,
+                       struct moe_err *err);
 int stages_cpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 
 #endif

@@ -56,7 +56,7 @@ struct moe_expert_request {
     /* [n] out: enum moe_entry_kind; on entry MOE_ENTRY_SLOT, or SKIPPED as an assigner says. Those
      * in slots come with next. */
     uint8_t *kinds;
-    /* [n] variants that an assigner chose (infer/layer_request.h), an expert then once for each of
+    /* [n] variants that an assigner chose (struct moe_assigner), an expert then once for each of
      * them; NULL: the provider chooses. Entries left out come as MOE_ENTRY_SKIPPED in `kinds`. Only
      * the provider of moe_experts_open_every serves such requests. */
     const uint8_t *variants;
@@ -69,11 +69,7 @@ struct moe_experts;
 
 struct moe_experts_ops {
     const char *name;
-    /* A new sequence begins; n rows of it are computed next, and are counted in `phase`. Both may
-     * be NULL. */
-    void (*begin_sequence)(struct moe_experts *self);
-    /* One of n tokens has ended beside others, which go on. May be NULL. */
-    void (*end_sequence)(struct moe_experts *self, uint32_t n);
+    /* n rows are computed next, and are counted in `phase`. May be NULL. */
     void (*begin_tokens)(struct moe_experts *self, uint32_t n, bool prefill,
                          struct moe_phase_stats *phase);
     /* The rows are computed; `seconds` are those of the pass. May be NULL. */
@@ -90,45 +86,23 @@ struct moe_experts_ops {
      * in the request. Gate and up are there; down may still be loading. */
     int (*next)(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err);
-    /* Waits until all of entry `which` is there. */
-    int (*complete)(struct moe_experts *self, uint32_t which, struct moe_err *err);
     /* Entry `which` is computed. What was not released when the next request begins (after an
      * error) is released then. */
     void (*release)(struct moe_experts *self, uint32_t which);
 
     /* Takes in what has arrived and begins loads, without waiting: called now and then during
-     * computations. May be NULL. */
+     * computations. NULL: its scheduler does that. */
     int (*poll)(struct moe_experts *self, struct moe_err *err);
-
-    /* The following are NULL where a provider takes no predictions. */
-
-    /* An expert in the host's memory, at the variant that the scheduler chose (entries of kind
-     * MOE_ENTRY_HOST) or its best (`which` UINT32_MAX, any expert of a layer). */
-    void (*host_view)(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
-                      struct moe_expert_view *view);
-    /* For how many MoE layers after this one predictions are wanted. */
-    uint32_t (*wants_prediction)(struct moe_experts *self, uint32_t layer);
-    /* ... and for how many from this model layer on, the first of a pass, before it. */
-    uint32_t (*wants_first)(struct moe_experts *self, uint32_t layer);
-    /* Predictions for the next n MoE layers, nearest first. */
-    int (*predicted)(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
-                     struct moe_err *err);
-    /* What a layer with static routing will ask for in the pass that has begun: as its request's
-     * needs. Layers in their order, before the first of them is computed. */
-    int (*known)(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
-                 struct moe_err *err);
-    /* Experts of a layer that the pass may ask for: [n_experts], 0 or 1; before its first layer. */
-    void (*expected)(struct moe_experts *self, uint32_t layer, const uint8_t *marks);
-    /* Which experts of a layer are ready in slots: [n_experts], 0 or 1. */
-    void (*present)(struct moe_experts *self, uint32_t layer, uint8_t *present);
-    /* Which experts of a layer the cache keeps (moe_scheduler_cached): [n_experts], 0 or 1. */
-    void (*cached)(struct moe_experts *self, uint32_t layer, uint8_t *cached);
+    /* Points the view at an expert in the host's memory, by its layer, expert and variant. NULL
+     * where the host computes none. */
+    void (*host_view)(struct moe_experts *self, struct moe_expert_view *view);
     void (*close)(struct moe_experts *self);
 };
 
 /* First member of every provider. */
 struct moe_experts {
     const struct moe_experts_ops *ops;
+    struct moe_scheduler *scheduler; /* decides what is loaded; NULL: every expert is there */
     uint64_t resident_bytes; /* expert weights held now (with a GPU: on it), at most so far */
     uint64_t resident_bytes_max;
     struct moe_timeline *timeline; /* borrowed; NULL: none */

@@ -28,16 +28,6 @@ void cached_count_traffic(struct cached *c)
         tiers_count_traffic(c->tiers);
 }
 
-static void begin_sequence(struct moe_experts *self)
-{
-    moe_scheduler_begin_sequence(((struct cached *)self)->scheduler);
-}
-
-static void end_sequence(struct moe_experts *self, uint32_t n)
-{
-    moe_scheduler_end_sequence(((struct cached *)self)->scheduler, n);
-}
-
 static void begin_tokens(struct moe_experts *self, uint32_t n, bool prefill,
                          struct moe_phase_stats *phase)
 {
@@ -48,7 +38,7 @@ static void begin_tokens(struct moe_experts *self, uint32_t n, bool prefill,
     c->stall_before = phase->stall_seconds;
     c->read_before = phase->read_seconds;
     c->loads_before = phase->experts.loads;
-    moe_scheduler_begin_tokens(c->scheduler, n, prefill, &phase->experts);
+    moe_scheduler_begin_tokens(c->base.scheduler, n, prefill, &phase->experts);
 }
 
 static void end_tokens(struct moe_experts *self, double seconds)
@@ -57,7 +47,7 @@ static void end_tokens(struct moe_experts *self, double seconds)
     cached_count_traffic(c);
     const struct moe_phase_stats *p = c->phase;
     /* What came before affects the first decoded token. */
-    moe_scheduler_end_tokens(c->scheduler, c->decode && p->tokens > 0, seconds,
+    moe_scheduler_end_tokens(c->base.scheduler, c->decode && p->tokens > 0, seconds,
                              p->stall_seconds - c->stall_before, p->read_seconds - c->read_before,
                              p->experts.loads - c->loads_before);
 }
@@ -89,12 +79,10 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
         slot_uses_begin(tiers_slot_uses(c->tiers));
     const struct moe_choices choices = {c->moe_layer[request->layer], request->n_rows,
                                         request->chosen, request->sequences};
-    moe_scheduler_chosen(c->scheduler, &choices);
-    moe_loader_hold(c->loader);
-    int status = moe_scheduler_request(c->scheduler, c->moe_layer[request->layer], request->needs,
-                                       request->n, err);
-    moe_loader_let_go(c->loader);
-    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
+    moe_scheduler_chosen(c->base.scheduler, &choices);
+    int status = moe_scheduler_request(c->base.scheduler, c->moe_layer[request->layer],
+                                       request->needs, request->n, err);
+    const struct moe_entry *entries = moe_scheduler_entries(c->base.scheduler, &n);
     for (uint32_t i = 0; i < n; i++)
         request->kinds[i] = (uint8_t)entries[i].kind;
     return status;
@@ -130,24 +118,13 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
     moe_expert_view_set(view, class_, segments);
 }
 
-static int poll(struct moe_experts *self, struct moe_err *err)
-{
-    struct cached *c = (struct cached *)self;
-    moe_loader_hold(c->loader);
-    int status = moe_scheduler_poll(c->scheduler, err);
-    moe_loader_let_go(c->loader);
-    return status;
-}
-
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct cached *c = (struct cached *)self;
     uint32_t n_entries;
-    moe_loader_hold(c->loader);
-    int status = moe_scheduler_next(c->scheduler, max, which, n, err);
-    moe_loader_let_go(c->loader);
-    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n_entries);
+    int status = moe_scheduler_next(c->base.scheduler, max, which, n, err);
+    const struct moe_entry *entries = moe_scheduler_entries(c->base.scheduler, &n_entries);
     for (uint32_t i = 0; i < *n; i++) {
         view_slot(c, entries[which[i]].slot, &views[i]);
         if (c->tiers)
@@ -156,87 +133,19 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return status;
 }
 
-static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
-{
-    return moe_scheduler_complete(((struct cached *)self)->scheduler, which, err);
-}
-
 static void release(struct moe_experts *self, uint32_t which)
 {
     struct cached *c = (struct cached *)self;
     uint32_t n;
     if (c->tiers)
         slot_uses_take_back(tiers_slot_uses(c->tiers),
-                            moe_scheduler_entries(c->scheduler, &n)[which].slot);
-    moe_scheduler_release(c->scheduler, which);
+                            moe_scheduler_entries(c->base.scheduler, &n)[which].slot);
+    moe_scheduler_release(c->base.scheduler, which);
 }
 
-/* ---- Predictions and the host ---- */
-
-static uint32_t wants_prediction(struct moe_experts *self, uint32_t layer)
+static void host_view(struct moe_experts *self, struct moe_expert_view *view)
 {
     const struct cached *c = (const struct cached *)self;
-    return moe_scheduler_wants_prediction(c->scheduler, c->moe_layer[layer]);
-}
-
-static uint32_t wants_first(struct moe_experts *self, uint32_t layer)
-{
-    const struct cached *c = (const struct cached *)self;
-    uint32_t first = 0;
-    while (first < c->inventory.n_layers && c->inventory.model_layer[first] < layer)
-        first++;
-    return first < c->inventory.n_layers ? moe_scheduler_wants_first(c->scheduler, first) : 0;
-}
-
-static int predicted(struct moe_experts *self, const struct moe_prediction *predictions, uint32_t n,
-                     struct moe_err *err)
-{
-    struct cached *c = (struct cached *)self;
-    moe_loader_hold(c->loader);
-    int status = moe_scheduler_predicted(c->scheduler, predictions, n, err);
-    moe_loader_let_go(c->loader);
-    return status;
-}
-
-static int known(struct moe_experts *self, uint32_t layer, const struct moe_need *needs, uint32_t n,
-                 struct moe_err *err)
-{
-    const struct cached *c = (const struct cached *)self;
-    moe_loader_hold(c->loader);
-    int status = moe_scheduler_known(c->scheduler, c->moe_layer[layer], needs, n, err);
-    moe_loader_let_go(c->loader);
-    return status;
-}
-
-static void expected(struct moe_experts *self, uint32_t layer, const uint8_t *marks)
-{
-    const struct cached *c = (const struct cached *)self;
-    moe_scheduler_expected(c->scheduler, c->moe_layer[layer], marks);
-}
-
-static void present(struct moe_experts *self, uint32_t layer, uint8_t *out)
-{
-    const struct cached *c = (const struct cached *)self;
-    moe_scheduler_present(c->scheduler, c->moe_layer[layer], out);
-}
-
-static void which_cached(struct moe_experts *self, uint32_t layer, uint8_t *out)
-{
-    const struct cached *c = (const struct cached *)self;
-    moe_scheduler_cached(c->scheduler, c->moe_layer[layer], out);
-}
-
-static void host_view(struct moe_experts *self, uint32_t which, uint32_t layer, uint32_t expert,
-                      struct moe_expert_view *view)
-{
-    const struct cached *c = (const struct cached *)self;
-    uint32_t n;
-    uint32_t key = moe_inventory_key(&c->inventory, c->moe_layer[layer], expert);
-    uint32_t variant = moe_inventory_usable(&c->inventory, key, c->high);
-    const struct moe_entry *entries = moe_scheduler_entries(c->scheduler, &n);
-    if (which < n)
-        variant = entries[which].variant;
-    *view = (struct moe_expert_view){.layer = layer, .expert = expert, .variant = variant};
     if (c->tiers)
         tiers_host_view(c->tiers, view);
     else
@@ -249,7 +158,7 @@ static void close_cached(struct moe_experts *self)
     if (c->loader)
         moe_loader_close(c->loader); /* first: it writes into the slots */
     tiers_close(c->tiers);
-    moe_scheduler_close(c->scheduler);
+    moe_scheduler_close(c->base.scheduler);
     if (c->gpu)
         moe_gpu_free(c->gpu, c->memory, c->pools.pools.bytes);
     else
@@ -263,25 +172,14 @@ static void close_cached(struct moe_experts *self)
 
 const struct moe_experts_ops cached_ops = {
     .name = "cached",
-    .begin_sequence = begin_sequence,
-    .end_sequence = end_sequence,
     .begin_tokens = begin_tokens,
     .end_tokens = end_tokens,
     .computed = computed,
     .clock = modelled_clock,
     .begin = begin,
     .next = next,
-    .complete = complete,
     .release = release,
-    .poll = poll,
     .host_view = host_view,
-    .wants_prediction = wants_prediction,
-    .wants_first = wants_first,
-    .predicted = predicted,
-    .known = known,
-    .expected = expected,
-    .present = present,
-    .cached = which_cached,
     .close = close_cached,
 };
 
@@ -367,16 +265,16 @@ static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
         .seed = o->seed,
         .channel = c->gpu ? tiers_channel(c) : cached_channel(c),
     };
-    int status = moe_scheduler_open(&c->scheduler, &options, err);
+    int status = moe_scheduler_open(&c->base.scheduler, &options, err);
     if (status == MOE_OK)
-        c->store = moe_scheduler_store(c->scheduler);
+        c->store = moe_scheduler_store(c->base.scheduler);
     return status;
 }
 
 /* Misses of a later token are not counted for the first contents. */
 static int fill(struct cached *c, const struct moe_progress *progress, struct moe_err *err)
 {
-    int status = moe_scheduler_fill(c->scheduler, progress, err);
+    int status = moe_scheduler_fill(c->base.scheduler, progress, err);
     if (status == MOE_OK && c->failure.status)
         status = cached_failure(c, err);
     cached_count_traffic(c);

@@ -16,8 +16,7 @@ struct cached {
     struct moe_inventory inventory;
     uint32_t *moe_layer; /* [layers of the model] */
     struct moe_expert_pools pools;
-    uint32_t high; /* variant in use */
-    struct moe_scheduler *scheduler;
+    uint32_t high;                 /* variant in use */
     struct moe_store *store;       /* the scheduler's */
     struct moe_loader *loader;     /* fills the slots */
     const struct moe_loader *disk; /* the tiers' own; NULL: none */
@@ -61,6 +60,8 @@ struct cached_stall {
 };
 struct cached_stall cached_stall_begin(struct cached *c);
 void cached_stall_end(struct cached *c, const struct cached_stall *stall);
+/* Loads wait for each other, or begin. */
+void cached_hold(void *ctx, bool holds);
 /* For the timeline: a slot's loads begin, and have all ended. */
 void cached_loading(struct cached *c, uint32_t slot);
 void cached_loaded(void *ctx, uint32_t slot);

@@ -40,6 +40,15 @@ int cached_failure(void *ctx, struct moe_err *err)
     return c->failure.status;
 }
 
+void cached_hold(void *ctx, bool holds)
+{
+    struct cached *c = ctx;
+    if (holds)
+        moe_loader_hold(c->loader);
+    else
+        moe_loader_let_go(c->loader);
+}
+
 void cached_loading(struct cached *c, uint32_t slot)
 {
     if (c->base.timeline)
@@ -139,5 +148,6 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_
 
 struct moe_channel cached_channel(struct cached *c)
 {
-    return (struct moe_channel){c, submit, promote, cancel, reap, cached_loaded, cached_failure};
+    return (struct moe_channel){c,    submit,        promote,        cancel,
+                                reap, cached_loaded, cached_failure, cached_hold};
 }

@@ -158,11 +158,6 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return MOE_OK;
 }
 
-static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
-{
-    return MOE_OK;
-}
-
 static void release(struct moe_experts *self, uint32_t which)
 {
 }
@@ -182,7 +177,6 @@ static const struct moe_experts_ops every_ops = {
     .name = "every",
     .begin = begin,
     .next = next,
-    .complete = complete,
     .release = release,
     .close = close_every,
 };

@@ -47,11 +47,6 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return MOE_OK;
 }
 
-static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
-{
-    return MOE_OK;
-}
-
 static void release(struct moe_experts *self, uint32_t which)
 {
     (void)self;
@@ -73,7 +68,6 @@ static const struct moe_experts_ops resident_ops = {
     .name = "resident",
     .begin = begin,
     .next = next,
-    .complete = complete,
     .release = release,
     .close = close_resident,
 };

@@ -174,7 +174,8 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_
 
 struct moe_channel tiers_channel(struct cached *c)
 {
-    return (struct moe_channel){c, submit, promote, cancel, reap, cached_loaded, cached_failure};
+    return (struct moe_channel){c,    submit,        promote,        cancel,
+                                reap, cached_loaded, cached_failure, cached_hold};
 }
 
 /* ---- Views and counters ---- */

@@ -9,34 +9,12 @@
 #include "base/energy.h"
 #include "base/par.h"
 #include "infer/kv_pool.h"
-#include "infer/pass_strategy.h"
+#include "infer/pass_ops.h"
 #include "infer/recurrent.h"
 #include "infer/router.h"
 #include "infer/session.h"
 #include "infer/stages.h"
 #include "infer/state.h"
-
-static int run_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
-{
-    if (s->timeline)
-        s->stages->reached(s, layer, NULL);
-    int status = MOE_OK;
-    if (s->model->layers[layer].is_moe && s->model->config.router_early)
-        status = moe_feed_forward_early(s, layer, rows, n_rows, phase, err);
-    else if (s->strategy && s->model->layers[layer].is_moe)
-        status = moe_pass_strategy_attending(s->strategy, layer, n_rows, err);
-    if (status == MOE_OK)
-        status = s->stages->attend(s, layer, rows, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    if (s->timeline)
-        s->stages->reached(s, layer, "attention");
-    status = moe_feed_forward(s, layer, rows, n_rows, phase, err);
-    if (s->timeline)
-        s->stages->reached(s, layer, "feed-forward");
-    return status;
-}
 
 int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, struct moe_err *err)
 {
@@ -120,7 +98,6 @@ static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t
  * moe_sequence_begin, and no other is under way. */
 static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
 {
-    const struct moe_experts_ops *ops = s->experts->ops;
     bool begun = s->begun;
     uint32_t n_gone = 0;
     uint64_t n_left = 0;
@@ -134,8 +111,8 @@ static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, u
     }
     for (uint32_t i = 0; i < s->n_sequences; i++)
         n_left += s->n_recorded[i];
-    if (n_gone && n_left && ops->end_sequence)
-        ops->end_sequence(s->experts, n_gone);
+    if (n_gone && n_left && s->pass.scheduler)
+        moe_scheduler_end_sequence(s->pass.scheduler, n_gone);
     return begun && n_left == 0;
 }
 
@@ -149,51 +126,23 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
     bool first = phase != MOE_ENCODE && begin_sequences(s, rows, n_rows);
     for (uint32_t i = 0; i < n_rows && phase != MOE_ENCODE; i++)
         s->n_recorded[rows[i].sequence]++;
-    if (first && ops->begin_sequence)
-        ops->begin_sequence(s->experts);
+    if (first && s->pass.scheduler)
+        moe_scheduler_begin_sequence(s->pass.scheduler);
     if (ops->begin_tokens)
         ops->begin_tokens(s->experts, n_rows, phase != MOE_DECODE, s->phase);
-    if (s->strategy)
-        moe_pass_strategy_begin(s->strategy, phase == MOE_DECODE, first, rows, n_rows);
-}
-
-/* Tokens alone say what layers with static routing will ask for. */
-static int ask_known(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
-                     uint32_t begin, uint32_t end, struct moe_err *err)
-{
-    const struct moe_config *c = &s->model->config;
-    struct moe_layer_request *r = &s->request;
-    int status = MOE_OK;
-    for (uint32_t layer = begin; s->experts->ops->known && layer < end && status == MOE_OK;
-         layer++) {
-        if (!c->layers[layer].static_routing || !moe_follows_layer(s, layer))
-            continue;
-        if (s->follow)
-            moe_replay_chosen(s->follow, c->layers[layer].moe_index, r->chosen, r->weights);
-        else
-            moe_route_tokens(s->model, layer, rows, n_rows, r);
-        moe_layer_request_limit(r, c, layer, s->prompts, rows, n_rows);
-        moe_layer_request_fill(r, c, n_rows, false, NULL);
-        status = s->experts->ops->known(s->experts, layer, r->needs, r->n_entries, err);
-    }
-    return status;
+    s->rows = rows;
+    s->n_rows = n_rows;
+    moe_session_begin_pass(s, phase == MOE_DECODE, first);
 }
 
 /* Layers [begin, end), one by one or as they were recorded. */
-static int run_layers(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
-                      uint32_t begin, uint32_t end, struct moe_phase_stats *phase,
-                      struct moe_err *err)
+static int run_layers(struct moe_session *s, uint32_t begin, uint32_t end, struct moe_err *err)
 {
-    int status = MOE_OK;
-    if (s->stages->replay && s->stages->replay(s, n_rows, begin, end)) {
-        const struct moe_config *c = &s->model->config;
-        uint32_t n_moe = c->layers[end].moe_index - c->layers[begin].moe_index;
-        moe_feed_forward_count_alone(s, phase, n_moe, n_rows);
-        return MOE_OK;
-    }
-    for (uint32_t layer = begin; layer < end && status == MOE_OK; layer++)
-        status = run_layer(s, layer, rows, n_rows, phase, err);
-    return status;
+    const struct moe_config *c = &s->model->config;
+    if (!s->stages->replay || !s->stages->replay(s, s->n_rows, begin, end))
+        return moe_pass_layers(&s->pass, begin, end, err);
+    moe_session_count_alone(s, c->layers[end].moe_index - c->layers[begin].moe_index);
+    return MOE_OK;
 }
 
 /* What lies in the states from now on. A text that begins anew is no longer the marked one. */
@@ -233,17 +182,13 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     note_passed(s, !encode && layer_end == s->model->config.n_layers, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
-    status = ask_known(s, rows, n_rows, layer_begin, layer_end, err);
-    if (status == MOE_OK && s->strategy)
-        status = moe_pass_strategy_expect(s->strategy, layer_begin, layer_end, n_rows, err);
+    status = moe_pass_expect(&s->pass, layer_begin, layer_end, err);
     if (status == MOE_OK)
         status = s->stages->enter(s, rows, n_rows, hidden_in, err);
     if (status == MOE_OK)
-        status = run_layers(s, rows, n_rows, layer_begin, layer_end, stats, err);
+        status = run_layers(s, layer_begin, layer_end, err);
     if (status == MOE_OK)
         status = s->stages->leave(s, n_rows, hidden_out, err);
-    if (s->pace && layer_end == s->model->config.n_layers)
-        moe_lockstep_took(s, s->pace->head);
     double seconds = moe_experts_clock(s->experts) - started;
     stats->seconds += seconds;
     stats->joules += moe_energy_joules(s->energy) - joules;
@@ -286,169 +231,6 @@ int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_
     int status = s->stages->greedy(s, row, token, err);
     add_time(s, started, joules);
     return status;
-}
-
-/* ---- A layer's feed-forward block ---- */
-
-/* Asks for the experts of the layer whose router has chosen. */
-static int request_experts(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
-{
-    struct moe_layer_request *r = &s->request;
-    bool assigned = s->assigner != NULL;
-    const uint8_t *precalculated = NULL;
-    if (s->strategy)
-        phase->experts.substituted +=
-            moe_pass_strategy_choose(s->strategy, layer, n_rows, &precalculated);
-    if (assigned)
-        s->assigner->assign(s->assigner->ctx, layer, rows, n_rows, r->chosen, r->weights,
-                            r->variants);
-    moe_layer_request_fill(r, &s->model->config, n_rows, assigned, precalculated);
-    phase->over_capacity += r->n_over;
-    if (s->stages->grouped)
-        s->stages->grouped(s, n_rows);
-    for (uint32_t i = 0; i < n_rows; i++)
-        r->sequences[i] = rows[i].sequence;
-    const struct moe_expert_request request = {
-        layer,  r->n_entries, r->needs,    r->kinds, assigned ? r->classes : NULL,
-        n_rows, r->chosen,    r->sequences};
-    return s->experts->ops->begin(s->experts, &request, phase, err);
-}
-
-/* Experts of the request that the device computes. The outputs of those left out become zero, of
- * choices beyond a capacity zero or their rows. */
-static uint32_t count_here(struct moe_session *s)
-{
-    const struct moe_layer_request *r = &s->request;
-    uint64_t stride = s->states.stride, n_chosen = 0;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < r->n_entries; i++) {
-        n_chosen += r->n_rows[i];
-        n += r->kinds[i] == MOE_ENTRY_SLOT;
-        if (r->kinds[i] != MOE_ENTRY_SKIPPED)
-            continue;
-        if (s->stages->take)
-            s->stages->take(s, i);
-        else
-            memset(s->states.expert_out + r->first[i] * stride, 0,
-                   r->n_rows[i] * stride * sizeof(float));
-    }
-    for (uint64_t slot = n_chosen; slot < n_chosen + r->n_over; slot++) {
-        float *out = s->states.expert_out + slot * stride;
-        if (s->model->config.overflow_passes)
-            memcpy(out, s->states.xn + r->rows[slot] * stride, stride * sizeof *out);
-        else
-            memset(out, 0, stride * sizeof *out);
-    }
-    return n;
-}
-
-/* Computes the experts of the request, each as it becomes ready. */
-static int run_experts(struct moe_session *s, uint32_t n_rows, struct moe_err *err)
-{
-    const struct moe_experts_ops *ops = s->experts->ops;
-    uint32_t n_here = count_here(s), at_once = s->stages->at_once(s, n_rows);
-    for (uint32_t done = 0, n; done < n_here; done += n) {
-        uint32_t which[MOE_MAX_TOP_K];
-        struct moe_expert_view views[MOE_MAX_TOP_K];
-        int status = ops->next(s->experts, at_once, which, views, &n, err);
-        if (status == MOE_OK)
-            status = s->stages->experts(s, n_rows, which, views, n, err);
-        if (status != MOE_OK)
-            return status;
-        for (uint32_t i = 0; i < n; i++)
-            ops->release(s->experts, which[i]);
-    }
-    return MOE_OK;
-}
-
-/* The outputs of experts that the host computed go to the device. */
-static void collect(struct moe_session *s, uint32_t layer)
-{
-    const struct moe_layer_request *r = &s->request;
-    moe_pass_strategy_collect(s->strategy, layer);
-    for (uint32_t i = 0; s->stages->take && i < r->n_entries; i++)
-        if (r->kinds[i] == MOE_ENTRY_HOST || r->kinds[i] == MOE_ENTRY_PRECALCULATED)
-            s->stages->take(s, i);
-}
-
-/* A MoE layer from the choice of its router to the sum of its experts. */
-static int run_chosen(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                      uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
-{
-    const struct moe_stages_ops *stages = s->stages;
-    bool requested = s->model->config.router_early;
-    int status = requested ? MOE_OK : request_experts(s, layer, rows, n_rows, phase, err);
-    if (status == MOE_OK && s->strategy)
-        status = moe_pass_strategy_requested(s->strategy, layer, n_rows, err);
-    /* What does not depend on the router goes first: meanwhile experts are on their way. */
-    if (status == MOE_OK)
-        status = stages->beside(s, layer, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    moe_lockstep_piece(s, MOE_PIECE_BESIDE, n_rows);
-    if (s->model->layers[layer].has_ffn)
-        status = moe_poll_loads(s, err);
-    if (status == MOE_OK)
-        status = run_experts(s, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    if (s->strategy)
-        collect(s, layer);
-    if (s->observer.computed)
-        s->observer.computed(s->observer.ctx, layer, n_rows, s->states.expert_out, s->states.stride,
-                             s->request.slot_of);
-    status = stages->combine(s, layer, n_rows, err);
-    moe_lockstep_piece(s, MOE_PIECE_COMBINE, n_rows);
-    return status;
-}
-
-int moe_feed_forward_early(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                           uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
-{
-    if (!moe_follows_layer(s, layer))
-        return MOE_OK;
-    int status = s->stages->choose(s, layer, rows, n_rows, err);
-    if (status == MOE_OK)
-        status = request_experts(s, layer, rows, n_rows, phase, err);
-    if (status == MOE_OK && s->strategy)
-        status = moe_pass_strategy_early(s->strategy, layer, n_rows, err);
-    return status;
-}
-
-int moe_feed_forward(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                     uint32_t n_rows, struct moe_phase_stats *phase, struct moe_err *err)
-{
-    const struct moe_stages_ops *stages = s->stages;
-    if (!s->model->layers[layer].is_moe) {
-        bool feeds = !s->model->config.layers[layer].no_ffn;
-        int status = feeds ? stages->dense(s, layer, n_rows, err) : MOE_OK;
-        moe_lockstep_attention(s, MOE_PIECE_DENSE, rows, n_rows);
-        return status;
-    }
-    if (!moe_follows_layer(s, layer))
-        return MOE_OK;
-    if (stages->alone && stages->alone(s, layer, n_rows)) {
-        moe_feed_forward_count_alone(s, phase, 1, n_rows);
-        return MOE_OK;
-    }
-    int status = stages->route(s, layer, rows, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    moe_lockstep_attention(s, MOE_PIECE_ROUTE, rows, n_rows);
-    if (s->model->config.router_early)
-        status = moe_poll_loads(s, err); /* those that came during attention make room for others */
-    if (status != MOE_OK)
-        return status;
-    return run_chosen(s, layer, rows, n_rows, phase, err);
-}
-
-void moe_feed_forward_count_alone(struct moe_session *s, struct moe_phase_stats *phase,
-                                  uint32_t n_layers, uint32_t n_rows)
-{
-    uint64_t n = (uint64_t)n_layers * n_rows * s->model->config.top_k;
-    phase->experts.activations += n;
-    phase->experts.cache_hits += n;
 }
 
 /* ---- Sources: what stands in a pass ---- */
@@ -576,19 +358,6 @@ static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows
     return status;
 }
 
-static int run_drafting_layer(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                              uint32_t n_rows, struct moe_err *err)
-{
-    if (s->timeline)
-        s->stages->reached(s, layer, NULL);
-    int status = s->stages->attend(s, layer, rows, n_rows, err);
-    if (status == MOE_OK)
-        status = moe_feed_forward(s, layer, rows, n_rows, s->phase, err);
-    if (s->timeline && status == MOE_OK)
-        s->stages->reached(s, layer, "drafts");
-    return status;
-}
-
 int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
               const uint32_t *from, struct moe_err *err)
 {
@@ -596,16 +365,17 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     int status = check_drafting_rows(s, rows, n_rows, from, err);
     if (status != MOE_OK)
         return status;
-    /* Observers and strategies know the model's layers alone. */
-    struct moe_pass_strategy *strategy = s->strategy;
-    const struct moe_observer observer = s->observer;
+    const struct moe_observer observer = s->observer; /* which knows the model's layers only */
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
-    s->strategy = NULL;
     s->observer = (struct moe_observer){0};
+    s->rows = rows;
+    s->n_rows = n_rows;
+    moe_session_begin_pass(s, false, false);
+    s->pass.drafts = true;
     status = s->stages->join(s, layer, rows, n_rows, from, err);
     if (status == MOE_OK)
-        status = run_drafting_layer(s, layer, rows, n_rows, err);
-    s->strategy = strategy;
+        status = moe_pass_layers(&s->pass, layer, layer + 1, err);
+    s->pass.drafts = false;
     s->observer = observer;
     s->drafts = true;
     s->passed = (struct moe_passed){0};

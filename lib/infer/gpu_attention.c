@@ -231,7 +231,7 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     if (g->normed_for != layer)
         moe_gpu_add_norm(g->gpu, &norm, n_rows);
     if (c->layers[layer].no_attention)
-        return moe_poll_loads(s, err);
+        return moe_pass_poll(&s->pass, err);
     const struct moe_gpu_act out = recurrent ? stages_gpu_recurrent(s, layer, &in, n_rows)
                                              : attend_text(s, layer, &in, n_rows);
     const struct moe_gpu_product o =
@@ -245,5 +245,5 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     moe_gpu_matmul_then(g->gpu, &o, 1, &then);
     if (recurrent)
         moe_recurrent_passed(s, layer, rows, n_rows);
-    return moe_poll_loads(s, err);
+    return moe_pass_poll(&s->pass, err);
 }

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "infer/gpu_work.h"
+#include "infer/router.h"
 #include "infer/state.h"
 #include "kern/kern.h"
 
@@ -290,9 +291,9 @@ static int await_router(struct moe_session *s, struct moe_err *err)
     struct gpu_work *g = s->device;
     double started = moe_seconds();
     int status = MOE_OK;
-    while (status == MOE_OK && s->experts->ops->poll && !moe_gpu_mark_passed(g->routed) &&
+    while (status == MOE_OK && s->pass.scheduler && !moe_gpu_mark_passed(g->routed) &&
            moe_seconds() - started < SPIN_SECONDS)
-        status = moe_poll_loads(s, err);
+        status = moe_pass_poll(&s->pass, err);
     return status == MOE_OK ? moe_gpu_mark_wait(g->routed, err) : status;
 }
 
@@ -313,7 +314,7 @@ int stages_gpu_route(struct moe_session *s, uint32_t layer, const struct moe_row
     moe_gpu_mark_set(g->routed, MOE_GPU_COMPUTE);
     stages_gpu_run_beside(s, layer, n_rows);
     int status = await_router(s, err);
-    return status == MOE_OK ? moe_layer_request_check(r, c, layer, n_rows, err) : status;
+    return status == MOE_OK ? moe_route_check(r, layer, n_rows, err) : status;
 }
 
 /*
@@ -437,7 +438,8 @@ static struct moe_gpu_experts experts_of(struct moe_session *s, uint32_t layer,
 }
 
 int stages_gpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
-                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err)
+                       const struct moe_expert_view *views, uint32_t n, bool last,
+                       struct moe_err *err)
 {
     struct gpu_work *g = s->device;
     const struct moe_layer_request *r = &s->request;
@@ -452,17 +454,10 @@ int stages_gpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *w
             .n = r->n_rows[which[i]],
         };
     }
-    moe_gpu_experts_in(g->gpu, &e, jobs, n);
-    for (uint32_t i = 0; i < n; i++)
-        moe_lockstep_expert(s, views[i].variant, jobs[i].n, false);
-    for (uint32_t i = 0; i < n; i++) {
-        int status = s->experts->ops->complete(s->experts, which[i], err);
-        if (status != MOE_OK)
-            return status;
-    }
-    moe_gpu_experts_out(g->gpu, &e, jobs, n);
-    for (uint32_t i = 0; i < n; i++)
-        moe_lockstep_expert(s, views[i].variant, jobs[i].n, true);
+    if (last)
+        moe_gpu_experts_out(g->gpu, &e, jobs, n);
+    else
+        moe_gpu_experts_in(g->gpu, &e, jobs, n);
     return moe_gpu_status(g->gpu, err);
 }
 

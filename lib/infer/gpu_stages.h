@@ -88,7 +88,8 @@ void stages_gpu_grouped(struct moe_session *s, uint32_t n_rows);
 int stages_gpu_beside(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 uint32_t stages_gpu_at_once(const struct moe_session *s, uint32_t n_rows);
 int stages_gpu_experts(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
-                       const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
+                       const struct moe_expert_view *views, uint32_t n, bool last,
+                       struct moe_err *err);
 void stages_gpu_take(struct moe_session *s, uint32_t which);
 int stages_gpu_combine(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
 

@@ -202,7 +202,7 @@ void moe_layer_predictor_begin_sequence(struct moe_layer_predictor *p)
 void moe_layer_predictor_begin_pass(struct moe_layer_predictor *p, const struct moe_row *rows,
                                     uint32_t n_rows)
 {
-    if (!p->recalls || p->session->follow)
+    if (!p->recalls)
         return;
     for (uint32_t i = 0; i < n_rows; i++)
         p->ids[i] = rows[i].token;
@@ -213,18 +213,14 @@ bool moe_layer_predictor_expects(const struct moe_layer_predictor *p, uint32_t l
                                  uint8_t *marks)
 {
     uint32_t m = p->session->model->config.layers[layer].moe_index;
-    return p->session->follow ? moe_replay_expects(p->session->follow, m, marks)
-                              : moe_token_history_mark(&p->history.tokens, m, marks);
+    return moe_token_history_mark(&p->history.tokens, m, marks);
 }
 
 void moe_layer_predictor_note(struct moe_layer_predictor *p, uint32_t layer, uint32_t n_rows)
 {
     const struct moe_layer_request *r = &p->session->request;
     uint32_t m = p->session->model->config.layers[layer].moe_index;
-    if (p->session->follow)
-        moe_replay_note(p->session->follow, m, r->chosen, r->weights);
-    else
-        moe_choice_history_note(&p->history, m, n_rows, r->chosen, r->weights);
+    moe_choice_history_note(&p->history, m, n_rows, r->chosen, r->weights);
 }
 
 /* ---- Predictions of rows ---- */
@@ -399,8 +395,6 @@ uint32_t moe_predict_first(struct moe_layer_predictor *p, uint32_t layer, uint32
     uint32_t first = c->layers[layer].moe_index;
     struct query q = {
         .p = p, .m = first - 1, .n_rows = n_rows}; /* MOE_NO_LAYER_YET, or a source's */
-    if (p->session->follow)
-        return moe_replay_predict_first(p->session->follow, first, depth, predictions);
     list_ahead(&q, layer, moe_config_stack_end(c, layer), depth);
     if (q.n > 0)
         predict(&q, true);
@@ -415,13 +409,6 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
     const struct moe_config *c = &p->session->model->config;
     struct query q = {.p = p, .m = c->layers[layer].moe_index, .n_rows = n_rows};
     list_ahead(&q, layer + 1, moe_config_stack_end(c, layer), depth);
-    if (p->session->follow) {
-        if (q.n > 0 && !moe_predicts_from_choices(p->by))
-            ask_routers(&q); /* for the time that it takes */
-        p->has_scores = false;
-        return moe_replay_predict(p->session->follow, q.m, depth, p->session->request.chosen,
-                                  p->session->request.weights, predictions);
-    }
     bool from_choices = moe_predicts_from_choices(p->by);
     if (from_choices)
         moe_choice_history_see(&p->history, q.m, n_rows, p->session->request.chosen);
@@ -433,11 +420,6 @@ uint32_t moe_predict_layers(struct moe_layer_predictor *p, uint32_t layer, uint3
     hand_out(&q);
     *predictions = p->predictions;
     return q.n;
-}
-
-bool moe_layer_predictor_by_attention(const struct moe_layer_predictor *p)
-{
-    return moe_predicts_from_attention(p->by);
 }
 
 uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t layer,
@@ -457,8 +439,6 @@ uint32_t moe_predict_before_attention(struct moe_layer_predictor *p, uint32_t la
     q.attention = &p->layers[layer];
     q.ahead[0] = &p->layers[target];
     ask_routers(&q);
-    if (p->session->follow)
-        return moe_replay_predict(p->session->follow, m, 1, NULL, NULL, predictions);
     hand_out(&q);
     *predictions = p->predictions;
     return 1;

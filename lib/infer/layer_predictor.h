@@ -65,9 +65,6 @@ const float *moe_predicted_choice_bias(const struct moe_layer_predictor *p, uint
 /* Whether pre-calculation needs them for its weights: then the host has to be asked. */
 bool moe_layer_predictor_needs_scores(const struct moe_layer_predictor *p);
 
-/* Whether it predicts before attention, by the function below, and not after routers. */
-bool moe_layer_predictor_by_attention(const struct moe_layer_predictor *p);
-
 /* Predicts the experts of this layer, or of the next one, on the input of the attention of model
  * layer `layer`, which has experts (Fate table 1): the session's states hold h. *predictions as
  * above. Returns how many: 1, or 0 where no such layer is left. */

@@ -335,6 +335,97 @@ void moe_route_tokens(const struct moe_model *m, uint32_t layer, const struct mo
     }
 }
 
+int moe_route_check(const struct moe_layer_request *r, uint32_t layer, uint32_t n_rows,
+                    struct moe_err *err)
+{
+    for (uint64_t i = 0; i < (uint64_t)n_rows * r->top_k; i++)
+        if (isnan(r->weights[i]))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "layer %u: the router's scores are not numbers (damaged weights?)",
+                            layer);
+    return MOE_OK;
+}
+
+/* ---- Experts' capacity ---- */
+
+/* One row's choices, after those of the rows before it. */
+static void limit_row(struct moe_layer_request *r, uint32_t capacity, uint32_t row)
+{
+    for (uint64_t at = (uint64_t)row * r->top_k, end = at + r->top_k; at < end; at++) {
+        r->over[at] = r->cursor[r->chosen[at]]++ >= capacity;
+        if (!r->over[at])
+            continue;
+        if (r->passing)
+            r->passing[at] = r->weights[at];
+        r->weights[at] = 0;
+        r->n_over++;
+    }
+}
+
+void moe_route_limit(struct moe_layer_request *r, const struct moe_config *c, uint32_t layer,
+                     const struct moe_prompt *prompts, const struct moe_row *rows, uint32_t n_rows)
+{
+    bool limited = c->expert_capacity && (prompts || moe_config_in_encoder(c, layer));
+    r->n_over = 0;
+    if (!limited)
+        return;
+    memset(r->over, 0, (uint64_t)n_rows * r->top_k);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        if (prompts && rows[i].position >= prompts[rows[i].sequence].n)
+            continue;
+        if (rows[i].position == 0)
+            memset(r->cursor, 0, c->n_experts * sizeof *r->cursor);
+        limit_row(r, c->expert_capacity, i);
+    }
+}
+
+/* ---- Choices that a strategy changes ---- */
+
+void moe_router_choose_predicted(const struct moe_config *c, const float *choice_bias,
+                                 const float *scores, const float *probabilities,
+                                 const uint8_t *on_device, uint32_t replaces,
+                                 struct moe_predicted *choice, float *weights, float *scratch,
+                                 uint32_t *barred)
+{
+    float *p = scratch, *rest = scratch + c->n_experts;
+    memcpy(p, scores ? scores : probabilities, c->n_experts * sizeof *p);
+    if (scores) {
+        moe_route_scores(c, choice_bias, p, rest, choice->experts, weights);
+    } else {
+        moe_best(p, c->n_experts, c->top_k, choice->experts);
+        moe_router_weigh(c, NULL, p, choice->experts, rest, weights);
+    }
+    moe_router_leave_groups(c, choice_bias, scores, p, rest);
+    moe_predicted_choice(p, on_device, c->n_experts, c->top_k, replaces, choice, barred);
+    if (choice->substituted > 0)
+        moe_router_weigh(c, scores, p, choice->experts, rest, weights);
+}
+
+static bool is_among(const uint32_t *experts, uint32_t n, uint32_t expert)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (experts[i] == expert)
+            return true;
+    return false;
+}
+
+void moe_router_rank(const struct moe_config *c, const float *choice_bias, const float *scores,
+                     const uint32_t *chosen, float *p, float *scratch, uint32_t *best,
+                     struct moe_preference *to)
+{
+    memcpy(p, scores, c->n_experts * sizeof *p);
+    moe_router_probabilities(c, p);
+    moe_router_leave_groups(c, choice_bias, scores, p, scratch);
+    moe_best(p, c->n_experts, to->reach, best);
+    memcpy(to->experts, chosen, c->top_k * sizeof *chosen);
+    to->n = c->top_k;
+    for (uint32_t i = 0; i < to->reach && to->n < to->reach; i++)
+        if (p[best[i]] >= 0 && !is_among(chosen, c->top_k, best[i]))
+            to->experts[to->n++] = best[i];
+    for (uint32_t i = 0; i < to->n; i++)
+        to->probabilities[i] = p[to->experts[i]];
+}
+
 /* ---- Choices that are predicted ---- */
 
 /* How far an expert of the same grade as another stays below it: enough to survive half precision,

@@ -7,6 +7,12 @@
 
 #include "infer/model.h"
 #include "kern/matmul.h"
+#include "sched/layer_request.h"
+#include "sched/placement.h"
+#include "sched/select.h"
+
+struct moe_prompt;
+struct moe_row;
 
 /* Whether its router gives each score a value of its own, as sigmoids are: all but softmaxes. */
 static inline bool moe_router_is_single(const struct moe_config *c)
@@ -71,10 +77,39 @@ bool moe_router_is_softmax(const struct moe_config *c);
  * moe_router_is_softmax. */
 void moe_router_grade(const struct moe_config *c, const float *choice_bias, float *scores);
 
+/* The experts that a router chooses by predicted scores, degraded (moe_predicted_choice; what lies
+ * beyond the router's groups replaces nothing), with the weights that it gives those experts. Where
+ * none is replaced both are the router's, bit for bit. A replacement has its own share of the
+ * scores, a lower one ("even the next-best expert exhibits a lower score", DAOP IV-C); where the
+ * model normalises its weights (norm_topk), over the experts that are used. choice_bias: the
+ * layer's, on the host; NULL: none. scores: [n_experts] as the router gives them; NULL: of a
+ * softmax router, of which probabilities suffice. weights: [top_k]; scratch: [3 * n_experts];
+ * barred: [n_experts]. */
+void moe_router_choose_predicted(const struct moe_config *config, const float *choice_bias,
+                                 const float *scores, const float *probabilities,
+                                 const uint8_t *on_device, uint32_t replaces,
+                                 struct moe_predicted *choice, float *weights, float *scratch,
+                                 uint32_t *barred);
+/* Fills in, for cache-aware routing, the experts that a router chose of its scores [n_experts], and
+ * those that would count most after them; none that it never chooses. p: [n_experts] out, their
+ * probabilities; scratch: [2 * n_experts]; best: [n_experts]. */
+void moe_router_rank(const struct moe_config *config, const float *choice_bias, const float *scores,
+                     const uint32_t *chosen, float *p, float *scratch, uint32_t *best,
+                     struct moe_preference *to);
+
+/* MOE_ERR_FORMAT when one of the weights that the router of model layer `layer` gave is not a
+ * number. */
+int moe_route_check(const struct moe_layer_request *request, uint32_t layer, uint32_t n_rows,
+                    struct moe_err *err);
+/* Counts the rows of each source, or prompt, that an expert takes, in their order, and marks the
+ * choices beyond its capacity (expert_capacity): their weights become 0, those of rows that pass it
+ * until the choices are grouped. prompts: by sequence, in a model that has them; else the layer is
+ * an encoder's, or nothing is marked. */
+void moe_route_limit(struct moe_layer_request *request, const struct moe_config *config,
+                     uint32_t layer, const struct moe_prompt *prompts, const struct moe_row *rows,
+                     uint32_t n_rows);
 /* What a layer with static routing chooses for rows, from their tokens: the request's chosen and
  * weights. */
-struct moe_layer_request;
-struct moe_row;
 void moe_route_tokens(const struct moe_model *model, uint32_t layer, const struct moe_row *rows,
                       uint32_t n_rows, struct moe_layer_request *request);
 

@@ -8,6 +8,7 @@
 #include "infer/cpu_stages.h"
 #include "infer/gpu_stages.h"
 #include "infer/kv_pool.h"
+#include "infer/pass_ops.h"
 #include "infer/recurrent.h"
 #include "infer/stages.h"
 #include "model/config.h"
@@ -53,13 +54,26 @@ static const struct moe_stages_ops *stages_of(const struct moe_session_options *
 
 /* ---- Sizes ---- */
 
+static struct moe_request_shape request_shape(const struct moe_config *c,
+                                              const struct moe_session_options *o)
+{
+    return (struct moe_request_shape){.n_experts = c->n_experts,
+                                      .top_k = c->top_k,
+                                      .batch = o->batch,
+                                      .n_variants = o->n_variants,
+                                      .weighs_inputs = c->weigh_inputs,
+                                      .limited = c->expert_capacity > 0,
+                                      .passes = c->overflow_passes};
+}
+
 /* Bytes of the request's and the pool's arrays; UINT64_MAX on overflow. */
 static uint64_t request_bytes(const struct moe_config *c, const struct moe_session_options *o)
 {
     struct moe_layer_request request;
+    const struct moe_request_shape shape = request_shape(c, o);
     struct moe_kv_pool pool = moe_kv_pool_shape(c, o);
     struct moe_arena arena = {0};
-    moe_layer_request_carve(&request, &arena, c, o->batch, o->n_variants);
+    moe_layer_request_carve(&request, &arena, &shape);
     moe_kv_pool_carve(&pool, &arena);
     moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
     moe_arena_take(&arena, (uint64_t)o->n_sequences * c->layers[c->n_layers].state_index,
@@ -136,7 +150,8 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     if (!s->request_block)
         return MOE_ERR_MEMORY;
     struct moe_arena arena = {.base = s->request_block, .size = s->request_bytes};
-    moe_layer_request_carve(&s->request, &arena, c, o->batch, o->n_variants);
+    const struct moe_request_shape shape = request_shape(c, o);
+    moe_layer_request_carve(&s->request, &arena, &shape);
     s->kv_pool = moe_kv_pool_shape(c, o);
     moe_kv_pool_carve(&s->kv_pool, &arena);
     s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
@@ -165,6 +180,37 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     return MOE_OK;
 }
 
+/* The driver of its passes, which computes with no strategy yet. */
+static int open_pass(struct moe_session *s, struct moe_err *err)
+{
+    const struct moe_config *c = &s->model->config;
+    uint32_t n_all = c->n_layers + c->n_drafting;
+    s->moe_layers = moe_alloc(n_all, sizeof *s->moe_layers, err);
+    s->static_layers = moe_alloc(n_all, 1, err);
+    if (!s->moe_layers || !s->static_layers)
+        return MOE_ERR_MEMORY;
+    struct moe_pass_shape shape = {.n_layers = c->n_moe_layers,
+                                   .n_encoder = c->layers[c->n_encoder].moe_index,
+                                   .n_experts = c->n_experts,
+                                   .top_k = c->top_k,
+                                   .n_model_layers = c->n_layers,
+                                   .model_layer = s->moe_layers,
+                                   .is_static = s->static_layers,
+                                   .routes_early = c->router_early};
+    for (uint32_t layer = 0; layer < n_all; layer++) {
+        if (!c->layers[layer].moe)
+            continue;
+        s->moe_layers[shape.n_listed] = layer;
+        s->static_layers[shape.n_listed++] = c->layers[layer].static_routing;
+    }
+    s->pass = (struct moe_pass){.ops = &moe_runner_ops,
+                                .ctx = s,
+                                .shape = shape,
+                                .scheduler = s->experts ? s->experts->scheduler : NULL,
+                                .request = &s->request};
+    return MOE_OK;
+}
+
 int moe_session_open(struct moe_session **out, struct moe_model *model, struct moe_experts *experts,
                      const struct moe_session_options *options, struct moe_err *err)
 {
@@ -186,7 +232,9 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
     s->n_sources = o.n_sources;
     s->n_threads = moe_par_threads();
     s->stages = stages_of(&o);
-    status = allocate_request(s, &o, err);
+    status = open_pass(s, err);
+    if (status == MOE_OK)
+        status = allocate_request(s, &o, err);
     if (status == MOE_OK)
         status = s->stages->open(s, &o, err);
     if (status != MOE_OK) {
@@ -201,9 +249,12 @@ void moe_session_close(struct moe_session *s)
 {
     if (!s)
         return;
+    moe_session_drop_strategy(s);
     if (s->device)
         s->stages->close(s);
     moe_pages_free(s->request_block, s->request_bytes);
+    free(s->moe_layers);
+    free(s->static_layers);
     free(s);
 }
 
@@ -220,8 +271,8 @@ void moe_sequence_end(struct moe_session *s, uint32_t sequence)
 {
     uint32_t n_recorded = s->n_recorded[sequence];
     moe_kv_give_back(&s->kv_pool, sequence);
-    if (n_recorded && s->experts->ops->end_sequence)
-        s->experts->ops->end_sequence(s->experts, n_recorded);
+    if (n_recorded && s->pass.scheduler)
+        moe_scheduler_end_sequence(s->pass.scheduler, n_recorded);
     s->n_recorded[sequence] = 0;
     if (s->marked)
         s->marked[sequence] = MOE_STANDS_NOWHERE;

@@ -1,7 +1,7 @@
 /*
- * Stages: what a forward pass asks of the device that computes it. The pass itself (forward.c,
- * forward.c) is one for all devices: it decides what is computed in which order and where
- * experts come from; a device is one table of these functions.
+ * Stages: what a forward pass asks of the device that computes it. The pass itself (forward.c, with
+ * the driver in sched/pass.c) is one for all devices: it decides what is computed in which order
+ * and where experts come from; a device is one table of these functions.
  *
  * A pass goes: enter; for each layer attend, then dense or the MoE layer's stages in the order in
  * which they stand here (where routers stand before attention, choose comes first of all); leave.
@@ -76,10 +76,10 @@ struct moe_stages_ops {
     int (*beside)(struct moe_session *s, uint32_t layer, uint32_t n_rows, struct moe_err *err);
     /* How many ready experts it takes at a time, at most MOE_MAX_TOP_K. */
     uint32_t (*at_once)(const struct moe_session *s, uint32_t n_rows);
-    /* Experts of the request: each for the rows that want it. Asks the provider to complete them
-     * before their last matrix is needed. */
+    /* Experts of the request, each for the rows that want it: their matrices up to the last, down;
+     * then, for the same experts, that (last). */
     int (*experts)(struct moe_session *s, uint32_t n_rows, const uint32_t *which,
-                   const struct moe_expert_view *views, uint32_t n, struct moe_err *err);
+                   const struct moe_expert_view *views, uint32_t n, bool last, struct moe_err *err);
     /* The outputs of entry `which` were computed elsewhere and lie in the states' expert_out, or it
      * was left out and its outputs become zeros. NULL: they are read where they lie. */
     void (*take)(struct moe_session *s, uint32_t which);

@@ -11,12 +11,10 @@
 #include "fmt/timeline.h"
 #include "infer/experts.h"
 #include "infer/kv.h"
-#include "infer/layer_request.h"
 #include "infer/model.h"
 #include "infer/run_stats.h"
 #include "kern/matmul.h"
-#include "sched/pace.h"
-#include "sched/replay.h"
+#include "sched/pass.h"
 
 struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
@@ -30,6 +28,23 @@ struct moe_row {
      * model. */
     uint32_t length;
 };
+
+/*
+ * Assigning precision: calibration says, activation by activation, at which of a pack's variants an
+ * expert is computed. Entries of a request are then per expert and variant, so that one pass can
+ * hold rows under different rules; a row's result is the same as in a pass of its own.
+ */
+struct moe_assigner {
+    void *ctx;
+    /* The router of a MoE layer has chosen for n_rows rows. variants: [n_rows][top_k] out, below
+     * the session's n_variants or MOE_LEFT_OUT; chosen and weights as the observer sees them. An
+     * expert that is not stored at a variant is computed at the best it has. */
+    void (*assign)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                   const uint32_t *chosen, const float *weights, uint8_t *variants);
+};
+
+/* In the place of a variant: the activation adds nothing; the other weights stay (HOBBIT 3.2). */
+enum { MOE_LEFT_OUT = 0xff };
 
 /* What the pass shows of itself, for tests, statistics and traces: on the processor, only
  * `computed` on other devices, too. Any member may be NULL. */
@@ -88,7 +103,8 @@ struct moe_session_options {
     uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
                          differ in the fourth digit; 0: F32 */
     uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
-                            computed (layer_request.h); 0: there is no assigner */
+                            computed (struct moe_assigner); 0: there is no
+                            assigner */
 
     /* Computes the stages, and holds the model's dense part, the experts' views and the KV cache;
      * borrowed. NULL: the processor, and the options below do not matter. */
@@ -141,15 +157,18 @@ struct moe_session {
     struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
-    struct moe_pass_strategy *strategy;  /* borrowed; NULL: nothing beside the device's own work */
-    /* Borrowed; NULL: routers choose. Else its present pass is what this session computes, on the
-     * processor: routers are asked, and its choices and predictions are used. Layers that it lacks
-     * are left out. */
-    struct moe_replay *follow;
-    const struct moe_pace *pace; /* borrowed; what computing takes on the modelled clock of a
-                                    lockstep run; NULL: nothing */
-    struct moe_states states;
+    struct moe_strategy_work *strategy;  /* NULL: nothing beside the device's own work */
+    /* Drives a pass. Its replay: borrowed; what this session computes then is the replay's present
+     * pass, on the processor: routers are asked, and its choices and predictions are used. Layers
+     * that it lacks are left out. Its pace: borrowed; what computing takes on a modelled clock. */
+    struct moe_pass pass;
     struct moe_layer_request request;
+    const struct moe_row *rows; /* [n_rows] of the pass at work */
+    uint32_t n_rows;
+    struct moe_expert_view views[MOE_MAX_TOP_K]; /* of the experts at work */
+    uint32_t *moe_layers;                        /* [layers] of the pass's shape, as ... */
+    uint8_t *static_layers;
+    struct moe_states states;
     float *router_row; /* borrowed, [router stride]: receives the scores that a layer's router gives
                           a pass's only row; NULL: nobody wants them */
     struct moe_kv_pool kv_pool;
@@ -171,19 +190,6 @@ struct moe_session {
 
 enum moe_phase { MOE_PREFILL, MOE_DECODE, MOE_ENCODE };
 
-/* Whether a layer with experts is computed: a trace that is followed may have gaps. */
-static inline bool moe_follows_layer(const struct moe_session *s, uint32_t layer)
-{
-    return !s->follow || moe_replay_has(s->follow, s->model->config.layers[layer].moe_index);
-}
-
-/* Lets loads move on, without waiting: they end while others compute. */
-static inline int moe_poll_loads(struct moe_session *s, struct moe_err *err)
-{
-    const struct moe_experts_ops *ops = s->experts->ops;
-    return ops->poll ? ops->poll(s->experts, err) : MOE_OK;
-}
-
 /* n floats rounded up to whole panels, which kernels may write. */
 static inline uint64_t moe_padded(uint64_t n)
 {
@@ -194,44 +200,6 @@ static inline uint64_t moe_padded(uint64_t n)
 static inline uint64_t moe_logits_stride(const struct moe_config *config)
 {
     return moe_padded(config->vocab);
-}
-
-/*
- * Lockstep: the modelled clock of a run moves on by what its pace says computing takes, at the
- * places where the simulator's does (sched/pace.h). Nothing happens in a session without a pace.
- */
-
-/* Something was computed that takes so long. */
-static inline void moe_lockstep_took(struct moe_session *s, double seconds)
-{
-    if (s->experts->ops->computed)
-        s->experts->ops->computed(s->experts, seconds);
-}
-
-/* A piece of a layer was computed for so many rows. */
-static inline void moe_lockstep_piece(struct moe_session *s, enum moe_piece piece, uint32_t rows)
-{
-    if (s->pace)
-        moe_lockstep_took(s, moe_pace_piece(s->pace, piece, rows));
-}
-
-/* One with attention in it was, by these rows. */
-static inline void moe_lockstep_attention(struct moe_session *s, enum moe_piece piece,
-                                          const struct moe_row *rows, uint32_t n_rows)
-{
-    double positions = 0;
-    for (uint32_t i = 0; s->pace && i < n_rows; i++)
-        positions += rows[i].position + 1;
-    if (s->pace)
-        moe_lockstep_took(s, moe_pace_attention(s->pace, piece, n_rows, positions));
-}
-
-/* Matrices of an expert were: its last (down), or those before it. */
-static inline void moe_lockstep_expert(struct moe_session *s, uint32_t variant, uint32_t rows,
-                                       bool last)
-{
-    if (s->pace)
-        moe_lockstep_took(s, moe_pace_expert_part(s->pace, variant, rows, last));
 }
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The simulator: passes over rows, layer by layer, in the order of infer/forward.c.
+ * The simulator: passes of a trace through the driver of a pass (sched/pass.h), on a modelled link.
  */
 #include "plan/simulate.h"
 
@@ -8,14 +8,10 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/rank.h"
 #include "cache/link.h"
-#include "model/config.h" /* MOE_MAX_TOP_K */
 #include "profile/device.h"
-#include "sched/history.h"
 #include "sched/host_places.h"
-#include "sched/placement.h"
-#include "sched/select.h"
+#include "sched/pass.h"
 
 /*
  * The simulator's channel: segments of experts on a modelled link (cache/link.h), or on two in
@@ -63,488 +59,174 @@ struct moe_channel simulate_link_channel(struct simulate_link *l);
 /* Computation took `seconds`: loads went on meanwhile. */
 void simulate_link_advance(struct simulate_link *l, double seconds);
 
-/* Experts predicted in place of a router's choice (DAOP IV-C); choice.n 0: none. */
-struct early {
-    uint32_t layer;
-    struct moe_predicted choice;
-    double due[MOE_MAX_TOP_K]; /* when those on the host are computed */
-};
-
 struct simulator {
     const struct moe_simulation *in;
     const struct moe_inventory *inventory;
-    struct moe_strategy strategy;
     struct moe_replay *replay;
     struct moe_scheduler *scheduler;
-    struct moe_store *store;
-
+    struct moe_pass pass;
+    struct moe_layer_request request;
+    void *block; /* memory of the pass and the request */
     struct simulate_link channel;
 
     struct moe_simulated_phase *phase;
-    struct moe_simulated uncounted; /* sequences that only fill caches */
-    struct moe_simulated_layer *layers;
+    struct moe_simulated uncounted;     /* sequences that only fill caches */
+    struct moe_simulated_layer *layers; /* NULL, or of the passes that count in it */
+    bool counts_layers;
+    struct moe_counts counts_before; /* of the layer at work */
+    double stall_before;
     double link_seen, worked_seen, storage_seen;
-    double positions; /* that the rows of the pass attend to */
-    bool decode, warms;
-    double host_free_at;
-
-    struct moe_need *needs;           /* [n_experts] of the layer's request */
-    double *due;                      /* [n_experts] when entries on the host are computed */
-    float *unimportance;              /* [n_experts] */
-    uint32_t *rows;                   /* [n_experts] */
-    uint32_t *chosen;                 /* [batch][top_k] of the layer */
-    float *weights;                   /* [batch][top_k] */
-    uint8_t *precalculated, *present; /* [n_experts] */
-    uint8_t *expected;                /* [n_experts] */
-    uint32_t *barred;                 /* [n_experts] */
-    struct early early[2];            /* this layer's and the next one's, by layer modulo 2 */
-    bool has_precalculated;
-    struct moe_preference preference;
-    void *preference_block; /* its memory */
+    double predict_seconds; /* of this machine: nobody wants them */
 };
 
-static void took(struct simulator *s, double seconds)
+/* ---- Operations of a pass ---- */
+
+static void took(void *ctx, double seconds)
 {
-    simulate_link_advance(&s->channel, seconds);
+    simulate_link_advance(&((struct simulator *)ctx)->channel, seconds);
 }
 
-static void took_piece(struct simulator *s, enum moe_piece piece, uint32_t rows)
+static double clock_now(void *ctx)
 {
-    took(s, moe_pace_piece(s->in->pace, piece, rows));
+    return ((struct simulator *)ctx)->channel.link.clock;
 }
 
-static void took_attention(struct simulator *s, enum moe_piece piece, uint32_t rows)
+static int choose_recorded(void *ctx, uint32_t layer, struct moe_err *err)
 {
-    took(s, moe_pace_attention(s->in->pace, piece, rows, s->positions));
+    struct simulator *s = ctx;
+    s->counts_before = s->phase->experts;
+    s->stall_before = s->channel.stalled;
+    moe_replay_chosen(s->replay, s->pass.moe, s->request.chosen, s->request.weights);
+    return MOE_OK;
 }
 
-/* ---- A layer ---- */
-
-/* Puts the experts predicted for the layer in place of the router's choice, where that pays. */
-static void take_predicted(struct simulator *s, uint32_t layer, uint32_t n_rows)
+static int route_recorded(void *ctx, uint32_t layer, struct moe_err *err)
 {
-    struct early *early = &s->early[layer % 2];
-    const struct moe_predicted *f = &early->choice;
-    s->has_precalculated = f->n > 0 && early->layer == layer && n_rows == 1;
-    if (s->has_precalculated) {
-        moe_scheduler_present(s->scheduler, layer, s->present);
-        s->has_precalculated = moe_predicted_pays(f, s->chosen, s->inventory->top_k, s->present);
-    }
-    if (!s->has_precalculated) {
-        early->choice.n = 0;
-        return;
-    }
-    memset(s->precalculated, 0, s->inventory->n_experts);
-    s->phase->experts.substituted += moe_predicted_others(f, s->chosen, s->inventory->top_k);
-    for (uint32_t k = 0; k < f->n; k++)
-        s->precalculated[f->experts[k]] = f->on_host[k];
-    memcpy(s->chosen, f->experts, f->n * sizeof *s->chosen);
-    memcpy(s->weights, f->scores, f->n * sizeof *s->weights);
+    struct simulator *s = ctx;
+    return s->inventory->routes_early ? MOE_OK : choose_recorded(s, layer, err);
 }
 
-/* Cache-aware routing: experts in the cache replace some of the router's choice. Their weights are
- * probabilities, which suffices: only shares of a row's weight count here. */
-static void take_preferred(struct simulator *s, uint32_t layer)
+/* A layer is over: adds to its figures. */
+static int count_layer(void *ctx, uint32_t layer, struct moe_err *err)
 {
-    struct moe_preference *p = &s->preference;
-    p->n = moe_replay_ranked(s->replay, layer, p->experts, p->probabilities);
-    moe_scheduler_cached(s->scheduler, layer, p->cached);
-    uint32_t n_others = moe_preference_choose(p, layer, s->chosen);
-    s->phase->experts.substituted += n_others;
-    for (uint32_t k = 0, i = 0; n_others > 0 && k < p->top_k; k++) {
-        while (p->experts[i] != s->chosen[k])
-            i++;
-        s->weights[k] = p->probabilities[i];
-    }
-}
-
-/* The distinct experts of the pass, ascending. Returns how many. */
-static uint32_t list_needs(struct simulator *s, uint32_t n_rows)
-{
-    uint32_t k = s->inventory->top_k, n = 0;
-    for (uint32_t e = 0; e < s->inventory->n_experts; e++) {
-        s->rows[e] = 0;
-        s->unimportance[e] = 2;
-    }
-    for (uint64_t i = 0; i < (uint64_t)n_rows * k; i++)
-        s->rows[s->chosen[i]]++;
-    moe_least_unimportance(s->chosen, s->weights, n_rows, k, s->unimportance);
-    for (uint32_t e = 0; e < s->inventory->n_experts; e++)
-        if (s->rows[e])
-            s->needs[n++] = (struct moe_need){
-                .expert = e,
-                .n_rows = s->rows[e],
-                .unimportance = s->unimportance[e],
-                .precalculated = s->has_precalculated && s->precalculated[e],
-            };
-    return n;
-}
-
-/* Asks the host for an expert; returns when it will be computed. */
-static double ask_host(struct simulator *s, uint32_t variant, uint32_t rows)
-{
-    s->host_free_at =
-        moe_pace_host(s->in->pace, s->channel.link.clock, s->host_free_at, variant, rows);
-    return s->host_free_at;
-}
-
-/* DAOP IV-C: decides the next layer's experts and begins those on the host. */
-static void precalculate(struct simulator *s, uint32_t next, const struct moe_prediction *p)
-{
-    struct early *early = &s->early[next % 2];
-    early->layer = next;
-    moe_scheduler_present(s->scheduler, next, s->present);
-    moe_best(p->scores, s->inventory->n_experts, s->inventory->top_k, early->choice.experts);
-    moe_predicted_choice(p->scores, s->present, s->inventory->n_experts, s->inventory->top_k,
-                         moe_strategy_replaces(&s->strategy), &early->choice, s->barred);
-    const struct moe_predicted *choice = &early->choice;
-    for (uint32_t k = 0, high = s->in->scheduler.high; k < choice->n; k++)
-        if (choice->on_host[k])
-            early->due[k] = ask_host(
-                s,
-                moe_inventory_usable(
-                    s->inventory, moe_inventory_key(s->inventory, next, choice->experts[k]), high),
-                1);
-}
-
-static int predict(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
-{
-    const struct moe_prediction *predictions;
-    bool early = s->strategy.precalculate && s->decode && n_rows == 1 &&
-                 layer + 1 < s->inventory->n_layers && !s->inventory->is_static[layer + 1] &&
-                 layer + 1 >= s->inventory->n_encoder + s->strategy.precalculate_from;
-    uint32_t depth = early ? 1 : moe_scheduler_wants_prediction(s->scheduler, layer);
-    uint32_t n = moe_replay_predict(s->replay, layer, depth, s->chosen, s->weights, &predictions);
-    took(s, s->in->pace->predict * n);
-    if (n == 0)
+    struct simulator *s = ctx;
+    const struct moe_counts *now = &s->phase->experts, *before = &s->counts_before;
+    if (!s->counts_layers)
         return MOE_OK;
-    if (!early)
-        return moe_scheduler_predicted(s->scheduler, predictions, n, err);
-    precalculate(s, layer + 1, predictions);
-    return MOE_OK;
-}
-
-/* Before a layer's attention: predictions by its input. */
-static int predict_by_attention(struct simulator *s, uint32_t layer, uint32_t n_rows,
-                                struct moe_err *err)
-{
-    bool known = s->inventory->routes_early && s->strategy.predict == MOE_PREDICT_BY_ATTENTION;
-    bool wanted = moe_predicts_from_attention(s->strategy.predict) && !known &&
-                  moe_replay_has(s->replay, layer) &&
-                  moe_scheduler_wants_prediction(s->scheduler, layer) > 0;
-    return wanted ? predict(s, layer, n_rows, err) : MOE_OK;
-}
-
-static uint32_t variant_of(const struct simulator *s, const struct moe_entry *e)
-{
-    return e->kind == MOE_ENTRY_SLOT ? moe_store_slot(s->store, e->slot)->variant : e->variant;
-}
-
-/* Computes what comes before the last segment of n entries, or the last. */
-static void compute_part(struct simulator *s, const struct moe_entry *entries,
-                         const uint32_t *which, uint32_t n, bool last)
-{
-    if (!last)
-        took(s, s->in->pace->joint);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct moe_entry *e = &entries[which[i]];
-        took(s, moe_pace_expert_part(s->in->pace, variant_of(s, e), e->need.n_rows, last));
-    }
-}
-
-/* Computes the entries in slots as they arrive. */
-static int compute(struct simulator *s, uint32_t n_rows, struct moe_err *err)
-{
-    uint32_t n_entries, n_here = 0, which[MOE_MAX_TOP_K];
-    const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n_entries);
-    for (uint32_t i = 0; i < n_entries; i++)
-        n_here += entries[i].kind == MOE_ENTRY_SLOT;
-    for (uint32_t done = 0, n; done < n_here; done += n) {
-        int status =
-            moe_scheduler_next(s->scheduler, n_rows == 1 ? MOE_MAX_TOP_K : 1, which, &n, err);
-        if (status != MOE_OK)
-            return status;
-        compute_part(s, entries, which, n, false);
-        for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-            status = moe_scheduler_complete(s->scheduler, which[i], err);
-        if (status != MOE_OK)
-            return status;
-        compute_part(s, entries, which, n, true);
-        for (uint32_t i = 0; i < n; i++)
-            moe_scheduler_release(s->scheduler, which[i]);
-    }
-    return MOE_OK;
-}
-
-static void wait_for_host(struct simulator *s, double due)
-{
-    double now = s->channel.link.clock;
-    if (due <= now)
-        return;
-    took(s, due - now);
-    s->phase->host_seconds += due - now;
-}
-
-/* Waits for the layer's experts on the host. */
-static void collect(struct simulator *s, uint32_t layer)
-{
-    uint32_t n;
-    const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n);
-    const struct early *early = &s->early[layer % 2];
-    for (uint32_t i = 0; i < n; i++) {
-        if (entries[i].kind == MOE_ENTRY_HOST) {
-            wait_for_host(s, s->due[i]);
-        } else if (entries[i].kind == MOE_ENTRY_PRECALCULATED) {
-            uint32_t k = 0;
-            while (early->choice.experts[k] != entries[i].need.expert)
-                k++;
-            wait_for_host(s, early->due[k]);
-        }
-    }
-}
-
-/* Adds to the layer's own figures. */
-static void count_layer(struct simulator *s, uint32_t layer, const struct moe_counts *before,
-                        double stall_before)
-{
-    const struct moe_counts *now = &s->phase->experts;
-    if (!s->layers || !s->decode || s->warms)
-        return;
-    struct moe_simulated_layer *l = &s->layers[layer];
+    struct moe_simulated_layer *l = &s->layers[s->pass.moe];
     l->activations += now->activations - before->activations;
     l->hits += now->cache_hits - before->cache_hits + now->prefetch_hits - before->prefetch_hits;
     l->predicted += now->predicted - before->predicted;
     l->predicted_right += now->predicted_right - before->predicted_right;
-    l->stall_seconds += s->channel.stalled - stall_before;
-}
-
-/* The router has chosen: what becomes of the layer's experts. */
-static int request(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
-{
-    moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
-    take_predicted(s, layer, n_rows);
-    if (s->strategy.prefer > 0 && s->decode && n_rows == 1 && !s->inventory->is_static[layer])
-        take_preferred(s, layer);
-    if (s->strategy.gate_below > 0 && s->decode && n_rows == 1)
-        moe_gate_below(s->weights, s->inventory->top_k, s->strategy.gate_below);
-    moe_replay_note(s->replay, layer, s->chosen, s->weights);
-    uint32_t n_needs = list_needs(s, n_rows);
-    const struct moe_choices choices = {layer, n_rows, s->chosen, NULL};
-    moe_scheduler_chosen(s->scheduler, &choices);
-    return moe_scheduler_request(s->scheduler, layer, s->needs, n_needs, err);
-}
-
-/* Loads move on while attention is computed. */
-static int poll_twice(struct simulator *s, struct moe_err *err)
-{
-    int status = moe_scheduler_poll(s->scheduler, err);
-    return status == MOE_OK ? moe_scheduler_poll(s->scheduler, err) : status;
-}
-
-/* Attention, the router, and what they tell the scheduler, in one order or the other. */
-static int route(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
-{
-    bool by_attention = moe_predicts_from_attention(s->strategy.predict);
-    bool early = s->inventory->routes_early;
-    bool predicted = early && moe_strategy_predicts_early(&s->strategy);
-    int status = MOE_OK;
-    if (early)
-        status = request(s, layer, n_rows, err);
-    if (status == MOE_OK && predicted)
-        status = by_attention ? predict_by_attention(s, layer, n_rows, err)
-                              : predict(s, layer, n_rows, err);
-    if (status == MOE_OK && early)
-        status = poll_twice(s, err);
-    if (status != MOE_OK)
-        return status;
-    took_attention(s, MOE_PIECE_ROUTE, n_rows);
-    status = early ? moe_scheduler_poll(s->scheduler, err) : request(s, layer, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    uint32_t n;
-    const struct moe_entry *entries = moe_scheduler_entries(s->scheduler, &n);
-    for (uint32_t i = 0; i < n; i++)
-        if (entries[i].kind == MOE_ENTRY_HOST)
-            s->due[i] = ask_host(s, entries[i].variant, entries[i].need.n_rows);
-    return predicted || by_attention ? MOE_OK : predict(s, layer, n_rows, err);
-}
-
-static int run_moe_layer(struct simulator *s, uint32_t layer, uint32_t n_rows, struct moe_err *err)
-{
-    const struct moe_counts before = s->phase->experts;
-    double stall_before = s->channel.stalled;
-    int status = route(s, layer, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    if (s->in->pace->pieces[MOE_PIECE_BESIDE].n) {
-        took_piece(s, MOE_PIECE_BESIDE, n_rows);
-        status = moe_scheduler_poll(s->scheduler, err);
-    }
-    if (status == MOE_OK)
-        status = compute(s, n_rows, err);
-    if (status != MOE_OK)
-        return status;
-    collect(s, layer);
-    took_piece(s, MOE_PIECE_COMBINE, n_rows);
-    count_layer(s, layer, &before, stall_before);
+    l->stall_seconds += s->channel.stalled - s->stall_before;
     return MOE_OK;
 }
 
+static const struct moe_pass_ops pass_ops = {
+    .choose = choose_recorded,
+    .route = route_recorded,
+    .combine = count_layer,
+    .took = took,
+    .clock = clock_now,
+};
+
 /* ---- A pass ---- */
 
-/* A source goes through the layers of the encoder, each token of its target through the decoder's;
- * without an encoder every pass goes through all. */
-static bool passes(const struct moe_inventory *inv, const struct moe_pass *pass, uint32_t layer)
-{
-    return inv->n_model_encoder == 0 || pass->prompt == (layer < inv->n_model_encoder);
-}
-
-/* What layers with static routing will ask for is known now. */
-static int ask_known(struct simulator *s, const struct moe_pass *pass, struct moe_err *err)
+static int run_pass(struct simulator *s, struct moe_simulated *out,
+                    const struct moe_replay_pass *pass, struct moe_err *err)
 {
     const struct moe_inventory *inv = s->inventory;
-    int status = MOE_OK;
-    s->has_precalculated = false;
-    for (uint32_t layer = 0; layer < inv->n_layers && status == MOE_OK; layer++) {
-        if (!inv->is_static[layer] || !passes(inv, pass, inv->model_layer[layer]) ||
-            !moe_replay_has(s->replay, layer))
-            continue;
-        moe_replay_chosen(s->replay, layer, s->chosen, s->weights);
-        uint32_t n = list_needs(s, pass->n_rows);
-        status = moe_scheduler_known(s->scheduler, layer, s->needs, n, err);
-    }
-    return status;
-}
-
-/* What the pass's tokens used last is expected again, and loaded first where they predict. */
-static int expect(struct simulator *s, const struct moe_pass *pass, struct moe_err *err)
-{
-    const struct moe_inventory *inv = s->inventory;
-    const struct moe_prediction *predictions;
-    uint32_t first = inv->n_model_encoder && !pass->prompt ? inv->n_encoder : 0;
-    for (uint32_t layer = first; s->decode && s->strategy.protect_tokens && layer < inv->n_layers;
-         layer++) {
-        memset(s->expected, 0, inv->n_experts);
-        bool asks = !inv->is_static[layer] && moe_replay_has(s->replay, layer);
-        if (asks && moe_replay_expects(s->replay, layer, s->expected))
-            moe_scheduler_expected(s->scheduler, layer, s->expected);
-    }
-    uint32_t depth = moe_scheduler_wants_first(s->scheduler, first);
-    if (depth == 0)
-        return MOE_OK;
-    uint32_t n = moe_replay_predict_first(s->replay, first, depth, &predictions);
-    took(s, s->in->pace->predict * n);
-    return n ? moe_scheduler_predicted(s->scheduler, predictions, n, err) : MOE_OK;
-}
-
-static int run_pass(struct simulator *s, struct moe_simulated *out, const struct moe_pass *pass,
-                    struct moe_err *err)
-{
-    const struct moe_inventory *inv = s->inventory;
-    s->decode = !pass->prompt;
-    s->warms = pass->warms;
-    struct moe_simulated *counted = s->warms ? &s->uncounted : out;
-    s->phase = s->channel.phase = pass->prompt ? &counted->prefill : &counted->decode;
+    const bool encodes = inv->n_model_encoder > 0 && pass->prompt;
+    /* A source goes through the layers of the encoder, each token of its target through the
+     * decoder's; without an encoder every pass goes through all. */
+    uint32_t begin = encodes ? 0 : inv->n_model_encoder;
+    uint32_t end = encodes ? inv->n_model_encoder : inv->n_model_layers;
+    struct moe_simulated *counted = pass->warms ? &s->uncounted : out;
+    struct moe_simulated_phase *phase = pass->prompt ? &counted->prefill : &counted->decode;
+    const struct moe_pass_rows rows = {
+        .n = pass->n_rows,
+        .at_once = pass->n_rows == 1 ? MOE_MAX_TOP_K : 1,
+        .decode = !pass->prompt,
+        .first = pass->first,
+        .positions = moe_pace_positions(pass->position, pass->n_rows),
+    };
+    s->phase = s->channel.phase = phase;
+    s->counts_layers = s->layers && rows.decode && !pass->warms;
     if (pass->first)
         moe_scheduler_begin_sequence(s->scheduler);
-    if (pass->first && s->strategy.prefer > 0)
-        moe_preference_begin_sequence(&s->preference);
-    moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &s->phase->experts);
-    s->early[0].choice.n = s->early[1].choice.n = 0;
-    s->positions = moe_pace_positions(pass->position, pass->n_rows);
-    double started = s->channel.link.clock, host_before = s->phase->host_seconds;
-    uint64_t loads_before = s->phase->experts.loads;
+    moe_scheduler_begin_tokens(s->scheduler, pass->n_rows, pass->prompt, &phase->experts);
+    moe_pass_begin(&s->pass, &rows, &phase->experts, &phase->host_seconds, &s->predict_seconds);
+    double started = s->channel.link.clock, host_before = phase->host_seconds;
+    uint64_t loads_before = phase->experts.loads;
     double stalled_before = s->channel.stalled;
-    int status = ask_known(s, pass, err);
-    if (status == MOE_OK)
-        status = expect(s, pass, err);
-    for (uint32_t layer = 0, moe = 0; layer < inv->n_model_layers && status == MOE_OK; layer++) {
-        bool is_moe = moe < inv->n_layers && inv->model_layer[moe] == layer;
-        if (!passes(inv, pass, layer)) {
-            moe += is_moe;
-            continue;
-        }
-        bool early = is_moe && inv->routes_early && moe_replay_has(s->replay, moe);
-        if (is_moe && !early)
-            status = predict_by_attention(s, moe, pass->n_rows, err);
-        if (status == MOE_OK && !early)
-            status = poll_twice(s, err);
-        if (status != MOE_OK)
-            return status;
-        if (!is_moe)
-            took_attention(s, MOE_PIECE_DENSE, pass->n_rows);
-        else if (moe_replay_has(s->replay, moe))
-            status = run_moe_layer(s, moe, pass->n_rows, err);
-        moe += is_moe;
-    }
-    if (inv->n_model_encoder == 0 || !pass->prompt) /* an encoder has no head */
-        took(s, s->in->pace->head);
+    MOE_TRY(moe_pass_expect(&s->pass, begin, end, err));
+    MOE_TRY(moe_pass_layers(&s->pass, begin, end, err));
     double seconds = s->channel.link.clock - started;
     double stalled = s->channel.stalled - stalled_before;
     double worked = s->channel.link.worked_seconds - s->worked_seen;
-    moe_scheduler_end_tokens(s->scheduler, s->decode && s->phase->tokens > 0, seconds, stalled,
+    moe_scheduler_end_tokens(s->scheduler, rows.decode && phase->tokens > 0, seconds, stalled,
                              s->channel.link.busy_seconds - s->link_seen,
-                             s->phase->experts.loads - loads_before);
-    s->phase->tokens += pass->n_rows;
-    s->phase->seconds += seconds;
-    s->phase->stall_seconds += stalled;
-    s->phase->handling_seconds += worked;
-    s->phase->positions += s->positions;
-    s->phase->compute_seconds +=
-        moe_components_of(seconds, worked, stalled, s->phase->host_seconds - host_before)
+                             phase->experts.loads - loads_before);
+    phase->tokens += pass->n_rows;
+    phase->seconds += seconds;
+    phase->stall_seconds += stalled;
+    phase->handling_seconds += worked;
+    phase->positions += rows.positions;
+    phase->compute_seconds +=
+        moe_components_of(seconds, worked, stalled, phase->host_seconds - host_before)
             .seconds[MOE_COMPONENT_COMPUTE];
     s->worked_seen = s->channel.link.worked_seconds;
-    s->phase->link_seconds += s->channel.link.busy_seconds - s->link_seen;
+    phase->link_seconds += s->channel.link.busy_seconds - s->link_seen;
     s->link_seen = s->channel.link.busy_seconds;
-    s->phase->storage_seconds += s->channel.storage.busy_seconds - s->storage_seen;
+    phase->storage_seconds += s->channel.storage.busy_seconds - s->storage_seen;
     s->storage_seen = s->channel.storage.busy_seconds;
-    uint32_t n_layers = inv->n_model_encoder == 0 ? inv->n_layers
-                        : pass->prompt            ? inv->n_encoder
-                                                  : inv->n_layers - inv->n_encoder;
+    uint32_t n_layers = encodes ? inv->n_encoder : inv->n_layers - inv->n_encoder;
     out->token_layers += (uint64_t)pass->n_rows * n_layers;
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Opening ---- */
 
-static int open_tables(struct simulator *s, struct moe_err *err)
+static void carve_pass(struct simulator *s, struct moe_arena *arena)
 {
-    uint32_t n = s->inventory->n_experts;
-    uint64_t n_chosen = (uint64_t)moe_replay_batch(s->replay) * s->inventory->top_k;
-    s->needs = moe_alloc(n, sizeof *s->needs, err);
-    s->due = moe_alloc(n, sizeof *s->due, err);
-    s->unimportance = moe_alloc(n, sizeof *s->unimportance, err);
-    s->rows = moe_alloc(n, sizeof *s->rows, err);
-    s->barred = moe_alloc(n, sizeof *s->barred, err);
-    s->precalculated = moe_alloc(n, 1, err);
-    s->present = moe_alloc(n, 1, err);
-    s->expected = moe_alloc(n, 1, err);
-    s->chosen = moe_alloc(n_chosen, sizeof *s->chosen, err);
-    s->weights = moe_alloc(n_chosen, sizeof *s->weights, err);
-    return s->needs && s->due && s->unimportance && s->rows && s->barred && s->precalculated &&
-                   s->present && s->expected && s->chosen && s->weights
-               ? MOE_OK
-               : MOE_ERR_MEMORY;
+    const struct moe_request_shape shape = {.n_experts = s->inventory->n_experts,
+                                            .top_k = s->inventory->top_k,
+                                            .batch = moe_replay_batch(s->replay)};
+    moe_pass_carve(&s->pass, arena);
+    moe_layer_request_carve(&s->request, arena, &shape);
 }
 
-static int open_preference(struct simulator *s, struct moe_err *err)
+static int open_pass(struct simulator *s, struct moe_err *err)
 {
     const struct moe_inventory *inv = s->inventory;
     struct moe_arena arena = {0};
-    if (!(s->strategy.prefer > 0))
-        return MOE_OK;
-    s->preference =
-        (struct moe_preference){.lambda = s->strategy.prefer, .keeps = s->strategy.prefer_keeps};
-    moe_preference_carve(&s->preference, &arena, inv->n_layers, inv->n_experts, inv->top_k);
-    s->preference_block = moe_alloc(arena.used, 1, err);
-    if (!s->preference_block)
+    s->pass = (struct moe_pass){
+        .ops = &pass_ops,
+        .ctx = s,
+        .shape = {.n_layers = inv->n_layers,
+                  .n_encoder = inv->n_encoder,
+                  .n_experts = inv->n_experts,
+                  .top_k = inv->top_k,
+                  .n_model_layers = inv->n_model_layers,
+                  .n_listed = inv->n_layers,
+                  .model_layer = inv->model_layer,
+                  .is_static = inv->is_static,
+                  .routes_early = inv->routes_early},
+        .strategy = *s->in->scheduler.strategy,
+        .request = &s->request,
+        .pace = s->in->pace,
+        .replay = s->replay,
+    };
+    carve_pass(s, &arena);
+    s->block = moe_alloc(arena.used, 1, err);
+    if (!s->block)
         return MOE_ERR_MEMORY;
-    arena = (struct moe_arena){.base = s->preference_block, .size = arena.used};
-    moe_preference_carve(&s->preference, &arena, inv->n_layers, inv->n_experts, inv->top_k);
+    arena = (struct moe_arena){.base = s->block, .size = arena.used};
+    carve_pass(s, &arena);
     return MOE_OK;
 }
 
-static int check(const struct moe_simulation *in, struct moe_err *err)
+static int check_simulation(const struct moe_simulation *in, struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(in->trace);
     const struct moe_inventory *inv = in->scheduler.inventory;
@@ -567,26 +249,18 @@ static int open_simulator(struct simulator *s, struct moe_err *err)
 {
     const struct moe_simulation *in = s->in;
     s->inventory = in->scheduler.inventory;
-    s->strategy = *in->scheduler.strategy;
     s->phase = s->channel.phase = &s->uncounted.prefill;
-    int status = moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, &s->strategy,
-                                 in->statistics, err);
-    if (status == MOE_OK)
-        status = simulate_link_open(&s->channel, in, err);
-    if (status == MOE_OK)
-        status = open_tables(s, err);
-    if (status == MOE_OK)
-        status = open_preference(s, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_replay_open(&s->replay, in->trace, in->excerpt, in->batch, in->scheduler.strategy,
+                            in->statistics, err));
+    MOE_TRY(simulate_link_open(&s->channel, in, err));
+    MOE_TRY(open_pass(s, err));
     struct moe_scheduler_options o = in->scheduler;
     o.n_requests = s->channel.n_items;
     o.channel = simulate_link_channel(&s->channel);
-    status = moe_scheduler_open(&s->scheduler, &o, err);
-    if (status != MOE_OK)
-        return status;
-    s->channel.store = s->store = moe_scheduler_store(s->scheduler);
-    status = moe_scheduler_fill(s->scheduler, NULL, err);
+    MOE_TRY(moe_scheduler_open(&s->scheduler, &o, err));
+    s->pass.scheduler = s->scheduler;
+    s->channel.store = moe_scheduler_store(s->scheduler);
+    int status = moe_scheduler_fill(s->scheduler, NULL, err);
     s->link_seen = s->channel.link.busy_seconds;
     s->worked_seen = s->channel.link.worked_seconds;
     s->storage_seen = s->channel.storage.busy_seconds;
@@ -598,28 +272,18 @@ static void close_simulator(struct simulator *s)
     moe_scheduler_close(s->scheduler);
     moe_replay_close(s->replay);
     simulate_link_close(&s->channel);
-    free(s->preference_block);
-    free(s->needs);
-    free(s->due);
-    free(s->unimportance);
-    free(s->rows);
-    free(s->barred);
-    free(s->precalculated);
-    free(s->present);
-    free(s->expected);
-    free(s->chosen);
-    free(s->weights);
+    free(s->block);
 }
 
 int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
                  struct moe_simulated_layer *layers, struct moe_err *err)
 {
     struct simulator s = {.in = in, .layers = layers};
-    struct moe_pass pass;
+    struct moe_replay_pass pass;
     *out = (struct moe_simulated){0};
     if (layers)
         memset(layers, 0, in->scheduler.inventory->n_layers * sizeof *layers);
-    int status = check(in, err);
+    int status = check_simulation(in, err);
     if (status == MOE_OK)
         status = open_simulator(&s, err);
     while (status == MOE_OK) {
@@ -932,5 +596,5 @@ static int failure(void *ctx, struct moe_err *err)
 
 struct moe_channel simulate_link_channel(struct simulate_link *l)
 {
-    return (struct moe_channel){l, submit, promote, cancel, reap, NULL, failure};
+    return (struct moe_channel){l, submit, promote, cancel, reap, NULL, failure, NULL};
 }

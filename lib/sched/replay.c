@@ -323,10 +323,10 @@ static int advance(struct moe_replay *r, struct moe_err *err)
     return MOE_OK;
 }
 
-int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err *err)
+int moe_replay_next(struct moe_replay *r, struct moe_replay_pass *pass, struct moe_err *err)
 {
     int status = MOE_OK;
-    *pass = (struct moe_pass){0};
+    *pass = (struct moe_replay_pass){0};
     if (!r->started)
         status = advance(r, err);
     r->started = true;

@@ -18,7 +18,7 @@
 
 /* Tokens that go through the layers together: several of a prompt, or one decoded. Where the model
  * has an encoder a prompt is a source, all of which goes through its layers at once. */
-struct moe_pass {
+struct moe_replay_pass {
     uint32_t n_rows;   /* 0: the trace is over */
     uint32_t position; /* of its first token */
     bool prompt;
@@ -41,7 +41,7 @@ void moe_replay_close(struct moe_replay *r); /* NULL is fine */
 /* Rows of a pass at most. */
 uint32_t moe_replay_batch(const struct moe_replay *r);
 /* The next pass. Errors of the trace's reader. */
-int moe_replay_next(struct moe_replay *r, struct moe_pass *pass, struct moe_err *err);
+int moe_replay_next(struct moe_replay *r, struct moe_replay_pass *pass, struct moe_err *err);
 /* Whether the pass's tokens were computed in this layer: imported traces may have gaps. */
 bool moe_replay_has(const struct moe_replay *r, uint32_t layer);
 /* The experts of the pass's rows in a layer. chosen, weights: [n_rows][top_k]. */

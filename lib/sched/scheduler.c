@@ -95,6 +95,20 @@ static uint32_t layer_of(const struct moe_scheduler *s, uint32_t key)
     return key / s->n_experts;
 }
 
+/* Loads that a call begins start together when it ends. */
+static void hold_loads(const struct moe_scheduler *s)
+{
+    if (s->channel.hold)
+        s->channel.hold(s->channel.ctx, true);
+}
+
+static int let_go(const struct moe_scheduler *s, int status)
+{
+    if (s->channel.hold)
+        s->channel.hold(s->channel.ctx, false);
+    return status;
+}
+
 /* ---- Slots and loads ---- */
 
 /* Like moe_store_find, but without what was given up and is still under way. */
@@ -341,6 +355,11 @@ void moe_scheduler_close(struct moe_scheduler *s)
 struct moe_store *moe_scheduler_store(struct moe_scheduler *s)
 {
     return s->store;
+}
+
+uint32_t moe_scheduler_variant(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
+{
+    return s->high[scheduler_key(s, layer, expert)];
 }
 
 const struct moe_usage *moe_scheduler_usage(const struct moe_scheduler *s)
@@ -641,8 +660,8 @@ void moe_scheduler_chosen(struct moe_scheduler *s, const struct moe_choices *cho
     moe_usage_chosen(&s->usage, choices);
 }
 
-int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
-                          uint32_t n, struct moe_err *err)
+static int begin_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                         uint32_t n, struct moe_err *err)
 {
     scheduler_reap(s, false, err);
     drop_request(s);
@@ -682,7 +701,14 @@ int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct 
     return status == MOE_OK && s->strategy.stream ? stream_on(s, err) : status;
 }
 
-int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
+int moe_scheduler_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                          uint32_t n, struct moe_err *err)
+{
+    hold_loads(s);
+    return let_go(s, begin_request(s, layer, needs, n, err));
+}
+
+static int take_predictions(struct moe_scheduler *s, const struct moe_prediction *predictions,
                             uint32_t n, struct moe_err *err)
 {
     /* Others predict layers beyond the next one worse from afar than they will from near. */
@@ -692,6 +718,13 @@ int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction
     for (uint32_t d = 0; d < n && (on || n_missing == 0); d++)
         n_missing += scheduler_predict_layer(s, &predictions[d]);
     return feed(s, err);
+}
+
+int moe_scheduler_predicted(struct moe_scheduler *s, const struct moe_prediction *predictions,
+                            uint32_t n, struct moe_err *err)
+{
+    hold_loads(s);
+    return let_go(s, take_predictions(s, predictions, n, err));
 }
 
 /* ---- Entries as they arrive ---- */
@@ -707,12 +740,18 @@ const uint32_t *moe_scheduler_order(const struct moe_scheduler *s)
     return s->order;
 }
 
-int moe_scheduler_poll(struct moe_scheduler *s, struct moe_err *err)
+static int poll_loads(struct moe_scheduler *s, struct moe_err *err)
 {
     if (s->n_in_flight == 0)
         return MOE_OK;
     scheduler_reap(s, false, err);
     return feed(s, err);
+}
+
+int moe_scheduler_poll(struct moe_scheduler *s, struct moe_err *err)
+{
+    hold_loads(s);
+    return let_go(s, poll_loads(s, err));
 }
 
 /* Whether the segments that the first part of an expert's work needs are there. */
@@ -740,11 +779,11 @@ static int name_ready(struct moe_scheduler *s, uint32_t max, uint32_t *which, ui
     return MOE_OK;
 }
 
-int moe_scheduler_next(struct moe_scheduler *s, uint32_t max, uint32_t *which, uint32_t *n,
-                       struct moe_err *err)
+static int next_ready(struct moe_scheduler *s, uint32_t max, uint32_t *which, uint32_t *n,
+                      struct moe_err *err)
 {
     for (*n = 0;;) {
-        int status = moe_scheduler_poll(s, err);
+        int status = poll_loads(s, err);
         if (status == MOE_OK) /* poll feeds nothing while nothing is under way */
             status = feed(s, err);
         if (status == MOE_OK)
@@ -755,6 +794,13 @@ int moe_scheduler_next(struct moe_scheduler *s, uint32_t max, uint32_t *which, u
         if (status != MOE_OK)
             return status;
     }
+}
+
+int moe_scheduler_next(struct moe_scheduler *s, uint32_t max, uint32_t *which, uint32_t *n,
+                       struct moe_err *err)
+{
+    hold_loads(s);
+    return let_go(s, next_ready(s, max, which, n, err));
 }
 
 int moe_scheduler_complete(struct moe_scheduler *s, uint32_t which, struct moe_err *err)
@@ -1148,8 +1194,8 @@ static float urgency(const struct moe_scheduler *s, uint32_t layer)
     return 1 / (float)(layer - first + 1);
 }
 
-int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
-                        uint32_t n, struct moe_err *err)
+static int prefetch_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                          uint32_t n, struct moe_err *err)
 {
     bool hybrid = s->prefill && s->strategy.prefill == MOE_PREFILL_HYBRID;
     if (!prefetches(s) || s->strategy.stream)
@@ -1171,6 +1217,13 @@ int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct mo
     s->guarded[layer] = 1;
     s->is_known[layer] = true;
     return scheduler_feed_prefetches(s, err);
+}
+
+int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                        uint32_t n, struct moe_err *err)
+{
+    hold_loads(s);
+    return let_go(s, prefetch_known(s, layer, needs, n, err));
 }
 
 void scheduler_known_after(struct moe_scheduler *s, uint32_t layer)

@@ -84,6 +84,8 @@ struct moe_channel {
     void (*loaded)(void *ctx, uint32_t slot);
     /* Why a load failed that an entry waits for: fills `err`, returns its status. */
     int (*failure)(void *ctx, struct moe_err *err);
+    /* Loads that are submitted while it holds them begin together when it lets go. May be NULL. */
+    void (*hold)(void *ctx, bool holds);
 };
 
 /* ---- Opening ---- */
@@ -114,6 +116,8 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
 void moe_scheduler_close(struct moe_scheduler *s); /* NULL is fine */
 
 struct moe_store *moe_scheduler_store(struct moe_scheduler *s);
+/* The variant at which an expert is used unless something lowers it. */
+uint32_t moe_scheduler_variant(const struct moe_scheduler *s, uint32_t layer, uint32_t expert);
 const struct moe_usage *moe_scheduler_usage(const struct moe_scheduler *s);
 
 /* Loads the initial contents of the cache. */

@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "engine/engine.h"
 #include "infer/forward.h"
-#include "infer/pass_strategy.h"
+#include "infer/pass_ops.h"
 #include "tune/answers.h"
 #include "tune/calibrate_internal.h"
 #include "tune/importance.h"
@@ -291,7 +291,6 @@ enum { MOST_HUNDREDTHS = 100 };
 struct bench {
     struct moe_experts *experts;
     struct moe_session *session;
-    struct moe_pass_strategy *strategy;
     struct moe_scores scores;
     struct moe_row *rows; /* [longest source, or 1] */
 };
@@ -336,7 +335,7 @@ uint64_t calibrate_routing_bytes(const struct calibration *c, const struct moe_c
     const struct moe_session_options session = session_options(corpus);
     return moe_cache_bytes(c->model->pack, &cache) + moe_session_bytes(config, &session) +
            moe_scores_bytes(config, session.batch) +
-           moe_pass_strategy_bytes(c->model, session.batch, &strategy, 0) +
+           moe_session_strategy_bytes(c->model, session.batch, &strategy, 0) +
            session.batch * sizeof(struct moe_row);
 }
 
@@ -344,7 +343,6 @@ static void close_bench(struct bench *b)
 {
     if (b->session)
         moe_scores_close(&b->scores);
-    moe_pass_strategy_close(b->strategy);
     moe_session_close(b->session);
     moe_experts_close(b->experts);
     free(b->rows);
@@ -365,8 +363,7 @@ static int open_bench(struct bench *b, const struct calibration *c, const struct
     MOE_TRY(moe_session_open(&b->session, c->model, b->experts, &session, err));
     MOE_TRY(moe_scores_open(&b->scores, b->session, err));
     if (lambda > 0)
-        MOE_TRY(moe_pass_strategy_open(&b->strategy, b->session, &strategy, NULL, 0, 0, err));
-    b->session->strategy = b->strategy;
+        MOE_TRY(moe_session_take_strategy(b->session, &strategy, NULL, 0, 0, err));
     return MOE_OK;
 }
 

@@ -46,11 +46,6 @@ static int poll(struct moe_experts *self, struct moe_err *err)
     return e->loads ? moe_device_loads_poll(e->loads, err) : MOE_OK;
 }
 
-static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
-{
-    return MOE_OK;
-}
-
 static void release(struct moe_experts *self, uint32_t which)
 {
     struct device_experts *e = (struct device_experts *)self;
@@ -69,7 +64,6 @@ static const struct moe_experts_ops ops = {
     .name = "in turn",
     .begin = begin,
     .next = next,
-    .complete = complete,
     .release = release,
     .poll = poll,
     .close = close_nothing,

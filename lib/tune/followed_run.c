@@ -35,7 +35,7 @@ struct follower {
 };
 
 /* A whole prompt stands in one pass where its rows see each other. */
-static void begin_sequence(struct follower *w, const struct moe_pass *pass)
+static void begin_sequence(struct follower *w, const struct moe_replay_pass *pass)
 {
     w->position = 0;
     moe_sequence_end(w->s, 0);
@@ -43,7 +43,7 @@ static void begin_sequence(struct follower *w, const struct moe_pass *pass)
         moe_sequence_prompt(w->s, 0, pass->n_rows, pass->n_rows);
 }
 
-static int run_pass(struct follower *w, const struct moe_pass *pass, bool after_prompt,
+static int run_pass(struct follower *w, const struct moe_replay_pass *pass, bool after_prompt,
                     struct moe_err *err)
 {
     struct moe_session *s = w->s;
@@ -74,7 +74,7 @@ static int run_pass(struct follower *w, const struct moe_pass *pass, bool after_
 
 static int run_passes(struct follower *w, struct moe_err *err)
 {
-    struct moe_pass pass;
+    struct moe_replay_pass pass;
     uint64_t done = 0;
     bool prompt = false;
     int status = MOE_OK;
@@ -101,9 +101,9 @@ int moe_bench_follow(struct moe_session *s, const struct moe_followed *f, struct
         status = moe_replay_open(&w.replay, f->trace, f->excerpt, s->batch, f->strategy,
                                  f->statistics, err);
     if (status == MOE_OK) {
-        s->follow = w.replay;
+        s->pass.replay = w.replay;
         status = run_passes(&w, err);
-        s->follow = NULL;
+        s->pass.replay = NULL;
     }
     moe_replay_close(w.replay);
     free(w.rows);

@@ -16,8 +16,8 @@
 #ifndef MOE_TUNE_RERUN_H
 #define MOE_TUNE_RERUN_H
 
-#include "infer/layer_request.h"
 #include "infer/session.h"
+#include "infer/state.h"
 #include "tune/answers.h"
 #include "tune/documents.h"
 

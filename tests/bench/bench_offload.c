@@ -91,11 +91,6 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return MOE_OK;
 }
 
-static int complete(struct moe_experts *self, uint32_t which, struct moe_err *err)
-{
-    return MOE_OK;
-}
-
 static void release(struct moe_experts *self, uint32_t which)
 {
 }
@@ -111,7 +106,6 @@ static const struct moe_experts_ops mapped_ops = {
     .name = "mmap",
     .begin = begin,
     .next = next,
-    .complete = complete,
     .release = release,
     .close = close_mapped,
 };

@@ -342,7 +342,8 @@ static void the_host_sees_all_experts_or_none(void **state)
             assert_ok(tiers_pass(&d, &err), &err);
         assert_true(d.phase.experts.host_computed > 0);
         for (uint32_t e = 0; e < EXPERTS; e++)
-            tiers_check_host(&d, UINT32_MAX, LAYERS - 1, e);
+            tiers_check_host(&d, LAYERS - 1, e,
+                             moe_scheduler_variant(d.experts->scheduler, LAYERS - 1, e));
         moe_experts_close(d.experts);
         moe_cache_host_bytes(packs[0], &o, &least, &all);
         o.host_bytes = all - 4096;

@@ -159,15 +159,15 @@ static inline void tiers_predicted(struct tiers_drive *d, uint32_t layer)
         unimportance[e] = (float)(test_random(&d->random) % 3) / 2;
     }
     const struct moe_prediction p = {layer + 1, 1, scores, unimportance};
-    assert_ok(d->experts->ops->predicted(d->experts, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(d->experts->scheduler, &p, 1, &err), &err);
 }
 
 /* An expert computed on the host lies there, whole. */
-static inline void tiers_check_host(struct tiers_drive *d, uint32_t which, uint32_t layer,
-                                    uint32_t expert)
+static inline void tiers_check_host(struct tiers_drive *d, uint32_t layer, uint32_t expert,
+                                    uint32_t variant)
 {
-    struct moe_expert_view view;
-    d->experts->ops->host_view(d->experts, which, layer, expert, &view);
+    struct moe_expert_view view = {.layer = layer, .expert = expert, .variant = variant};
+    d->experts->ops->host_view(d->experts, &view);
     for (int i = 0; i < MATRICES; i++)
         tiers_compare(d->truth, &view, i, tiers_matrix(&view, i)->data);
     d->n_checked++;
@@ -179,11 +179,12 @@ static inline int tiers_take(struct tiers_drive *d, const struct moe_expert_requ
 {
     const struct moe_experts_ops *ops = d->experts->ops;
     uint32_t left = 0, n;
+    const struct moe_entry *entries = moe_scheduler_entries(d->experts->scheduler, &n);
     for (uint32_t i = 0; i < request->n; i++) {
         tiers_note(d, request->kinds[i]);
         left += request->kinds[i] == MOE_ENTRY_SLOT;
         if (request->kinds[i] == MOE_ENTRY_HOST)
-            tiers_check_host(d, i, request->layer, request->needs[i].expert);
+            tiers_check_host(d, request->layer, request->needs[i].expert, entries[i].variant);
     }
     while (left > 0) {
         uint32_t which[4];
@@ -201,7 +202,7 @@ static inline int tiers_take(struct tiers_drive *d, const struct moe_expert_requ
             tiers_note(d, which[i]);
             tiers_fetch(d, view, 0);
             tiers_fetch(d, view, 1);
-            status = ops->complete(d->experts, which[i], err);
+            status = moe_scheduler_complete(d->experts->scheduler, which[i], err);
             if (status != MOE_OK)
                 return status;
             tiers_fetch(d, view, 2);
@@ -210,7 +211,7 @@ static inline int tiers_take(struct tiers_drive *d, const struct moe_expert_requ
             ops->release(d->experts, which[i]);
             d->n_checked++;
         }
-        status = ops->poll(d->experts, err);
+        status = moe_scheduler_poll(d->experts->scheduler, err);
         if (status != MOE_OK)
             return status;
     }

@@ -426,7 +426,7 @@ static void what_is_known_is_not_computed_again(void **state)
 
 static const struct moe_usage *usage_of(const struct moe_engine *e)
 {
-    return moe_scheduler_usage(((const struct cached *)e->experts)->scheduler);
+    return moe_scheduler_usage(e->experts->scheduler);
 }
 
 /* A sequence that begins or ends takes no other's records away. */

@@ -115,7 +115,7 @@ static void predict(void *ctx, uint32_t layer, const struct moe_row *rows, uint3
         unimportance[e] = (float)(test_random(&g->random) % 3) / 2;
     }
     const struct moe_prediction p = {layer + 1, n_rows, scores, unimportance};
-    assert_ok(g->experts->ops->predicted(g->experts, &p, 1, &err), &err);
+    assert_ok(moe_scheduler_predicted(g->experts->scheduler, &p, 1, &err), &err);
 }
 
 static void check_counts(const struct moe_phase_stats *p, uint64_t n_rows)

@@ -4,7 +4,7 @@
  * texts that attend to different sources.
  */
 #include "infer/forward.h"
-#include "infer/pass_strategy.h"
+#include "infer/pass_ops.h"
 
 #include "random_fixture.h"
 
@@ -289,16 +289,14 @@ static void compute_cached(struct opened *o, const char *name, const struct how 
                                       NULL, &err),
               &err);
     open_session(o, session);
-    assert_ok(moe_pass_strategy_open(&o->session->strategy, o->session, &s, statistics, 0, 0, &err),
-              &err);
+    assert_ok(moe_session_take_strategy(o->session, &s, statistics, 0, 0, &err), &err);
     compute(o->session, how, r);
     assert_true(moe_stats_exact(&o->session->stats));
     const struct moe_phase_stats all = moe_stats_all(&o->session->stats);
     n_cached.misses += all.experts.misses;
     n_cached.predicted += all.experts.predicted;
     n_cached.known += all.experts.known_prefetches;
-    moe_pass_strategy_close(o->session->strategy);
-    o->session->strategy = NULL;
+    moe_session_drop_strategy(o->session);
     moe_statistics_free(statistics);
 }
 

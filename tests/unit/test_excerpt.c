@@ -53,7 +53,7 @@ static void check_taken(struct moe_excerpt e, const char *want)
     char taken[128] = "", *at = taken;
     struct moe_strategy s;
     struct moe_replay *r = NULL;
-    struct moe_pass pass;
+    struct moe_replay_pass pass;
     struct moe_err err = {0};
     assert_true(moe_strategy_find("lru", &s));
     assert_ok(moe_replay_open(&r, trace, e, 1, &s, NULL, &err), &err);

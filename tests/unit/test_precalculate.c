@@ -5,7 +5,6 @@
  */
 #include <math.h>
 
-#include "infer/pass_strategy.h"
 #include "infer/router.h"
 #include "kern/kern.h"
 
@@ -53,8 +52,9 @@ static struct moe_predicted take(const struct drawn *d, uint32_t replaces, bool 
     struct moe_predicted choice = {0};
     float scratch[3 * MAX_EXPERTS];
     uint32_t barred[MAX_EXPERTS];
-    moe_precalculate_choice(&d->c, d->choice_bias, has_scores ? d->scores : NULL, d->probabilities,
-                            d->on_device, replaces, &choice, weights, scratch, barred);
+    moe_router_choose_predicted(&d->c, d->choice_bias, has_scores ? d->scores : NULL,
+                                d->probabilities, d->on_device, replaces, &choice, weights, scratch,
+                                barred);
     assert_int_equal(choice.n, d->c.top_k);
     return choice;
 }

@@ -5,7 +5,6 @@
 #include <math.h>
 
 #include "base/float16.h"
-#include "infer/pass_strategy.h"
 #include "infer/router.h"
 #include "kern/kern.h"
 
@@ -111,28 +110,13 @@ static void the_spread_runs_with_the_sequence(void **state)
     free(block);
 }
 
-/* ---- In a pass ---- */
-
-struct stub {
-    struct moe_experts base;
-    uint8_t cached[MAX_EXPERTS];
-    uint32_t n_experts;
-};
-
-static void stub_cached(struct moe_experts *self, uint32_t layer, uint8_t *cached)
-{
-    const struct stub *s = (const struct stub *)self;
-    memcpy(cached, s->cached, s->n_experts);
-}
-
-static const struct moe_experts_ops stub_ops = {.cached = stub_cached};
+/* ---- What routers make of it ---- */
 
 struct drawn {
-    struct moe_model model;
-    struct moe_layer layers[RANDOM_MAX_LAYERS];
-    struct moe_session session;
+    struct moe_config config;
     float bias[MAX_EXPERTS];
-    struct stub experts;
+    const float *choice_bias; /* that, or NULL */
+    uint8_t cached[MAX_EXPERTS];
     float scores[MAX_EXPERTS], masked[MAX_EXPERTS], weights[MOE_MAX_TOP_K];
     uint32_t routed[MOE_MAX_TOP_K], chosen[MOE_MAX_TOP_K]; /* the router's, and what became of it */
 };
@@ -140,31 +124,22 @@ struct drawn {
 static void draw(struct drawn *d, uint64_t *random)
 {
     float p[MAX_EXPERTS], scratch[2 * MAX_EXPERTS];
-    struct moe_config *c = &d->model.config;
+    struct moe_config *c = &d->config;
     do
         random_config(c, random);
     while (c->n_experts == 0);
     uint32_t one_in = 1 + random_below(random, 4);
     for (uint32_t e = 0; e < c->n_experts; e++) {
         d->scores[e] = (float)random_below(random, 4000) / 1000 - 2;
-        d->experts.cached[e] = random_below(random, one_in) == 0;
+        d->cached[e] = random_below(random, one_in) == 0;
         d->bias[e] = (float)(e * 7 % 5) / 10;
     }
-    const float *choice_bias = c->choice_bias ? d->bias : NULL;
-    d->model.layers = d->layers;
-    for (uint32_t i = 0; i < RANDOM_MAX_LAYERS; i++)
-        d->layers[i].choice_bias = choice_bias;
-    d->experts.n_experts = c->n_experts;
-    d->experts.base.ops = &stub_ops;
+    const float *choice_bias = d->choice_bias = c->choice_bias ? d->bias : NULL;
     memcpy(p, d->scores, c->n_experts * sizeof *p);
     moe_route_scores(c, choice_bias, p, scratch, d->routed, d->weights);
     memcpy(d->chosen, d->routed, sizeof d->chosen);
     memcpy(d->masked, p, c->n_experts * sizeof *p);
     moe_router_leave_groups(c, choice_bias, d->scores, d->masked, scratch);
-    d->session.model = &d->model;
-    d->session.experts = &d->experts.base;
-    d->session.request.chosen = d->chosen;
-    d->session.request.weights = d->weights;
 }
 
 static bool is_among(const uint32_t *list, uint32_t n, uint32_t e)
@@ -175,19 +150,10 @@ static bool is_among(const uint32_t *list, uint32_t n, uint32_t e)
     return false;
 }
 
-/* The layer's first moe layer. */
-static uint32_t any_moe_layer(const struct moe_config *c)
-{
-    uint32_t layer = 0;
-    while (!c->layers[layer].moe)
-        layer++;
-    return layer;
-}
-
 /* Of the router's best, falling: which are used. */
 static uint32_t naive(const struct drawn *d, double lambda, uint32_t keeps, bool *used)
 {
-    const struct moe_config *c = &d->model.config;
+    const struct moe_config *c = &d->config;
     uint32_t order[MAX_EXPERTS], n = c->top_k, n_others = 0;
     uint32_t reach = moe_preference_reach(c->n_experts, c->top_k);
     double score[MAX_EXPERTS], most = -INFINITY, least = INFINITY;
@@ -208,8 +174,7 @@ static uint32_t naive(const struct drawn *d, double lambda, uint32_t keeps, bool
         least = fmin(least, score[i]);
     }
     for (uint32_t i = 0; i < n; i++)
-        score[i] =
-            i < keeps ? INFINITY : score[i] + lambda * (most - least) * d->experts.cached[order[i]];
+        score[i] = i < keeps ? INFINITY : score[i] + lambda * (most - least) * d->cached[order[i]];
     memset(used, 0, MAX_EXPERTS * sizeof *used);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t better = 0;
@@ -224,7 +189,7 @@ static uint32_t naive(const struct drawn *d, double lambda, uint32_t keeps, bool
 /* Weights of the experts that are used under the router's own rule, in double precision. */
 static void naive_weights(const struct drawn *d, double *want)
 {
-    const struct moe_config *c = &d->model.config;
+    const struct moe_config *c = &d->config;
     double sum = 0;
     for (uint32_t k = 0; k < c->top_k; k++) {
         double own = (double)d->scores[d->chosen[k]], all = 0;
@@ -251,23 +216,28 @@ static void every_router_weighs_what_is_preferred(void **state)
     uint32_t n_of[4] = {0}, n_grouped = 0;
     for (int i = 0; i < N_CONFIGS; i++) {
         struct drawn d = {0};
-        struct moe_prefer_cached p = {0};
+        struct moe_preference p = {0};
         struct moe_arena arena = {0};
+        float probabilities[MAX_EXPERTS], scratch[2 * MAX_EXPERTS];
+        uint32_t best[MAX_EXPERTS];
         bool used[MAX_EXPERTS];
         float own[MOE_MAX_TOP_K];
         double want[MOE_MAX_TOP_K];
         draw(&d, &random);
-        const struct moe_config *c = &d.model.config;
-        p.preference.lambda = random_below(&random, 100) / 100.0;
-        p.preference.keeps = 1 + (random_below(&random, 4) == 0);
-        moe_prefer_cached_carve(&p, &arena, c);
+        const struct moe_config *c = &d.config;
+        p.lambda = random_below(&random, 100) / 100.0;
+        p.keeps = 1 + (random_below(&random, 4) == 0);
+        moe_preference_carve(&p, &arena, 1, c->n_experts, c->top_k);
         void *block = calloc(1, arena.used);
         arena = (struct moe_arena){.base = block, .size = arena.used};
-        moe_prefer_cached_carve(&p, &arena, c);
-        memcpy(p.scores, d.scores, c->n_experts * sizeof *p.scores);
+        moe_preference_carve(&p, &arena, 1, c->n_experts, c->top_k);
+        memcpy(p.cached, d.cached, c->n_experts);
         memcpy(own, d.weights, sizeof own);
-        uint32_t n = moe_prefer_cached_choose(&p, &d.session, any_moe_layer(c));
-        assert_int_equal(n, naive(&d, p.preference.lambda, p.preference.keeps, used));
+        moe_router_rank(c, d.choice_bias, d.scores, d.chosen, probabilities, scratch, best, &p);
+        uint32_t n = moe_preference_choose(&p, 0, d.chosen);
+        if (n > 0)
+            moe_router_weigh(c, d.scores, probabilities, d.chosen, scratch, d.weights);
+        assert_int_equal(n, naive(&d, p.lambda, p.keeps, used));
         for (uint32_t k = 0; k < c->top_k; k++)
             assert_true(used[d.chosen[k]] && !is_among(d.chosen, k, d.chosen[k]));
         if (n == 0) { /* as though nothing had been preferred */

@@ -20,10 +20,10 @@ static struct moe_replay *open_replay(struct moe_trace *t, const char *words, ui
     return r;
 }
 
-static struct moe_pass next(struct moe_replay *r)
+static struct moe_replay_pass next(struct moe_replay *r)
 {
     struct moe_err err = {0};
-    struct moe_pass pass;
+    struct moe_replay_pass pass;
     assert_ok(moe_replay_next(r, &pass, &err), &err);
     return pass;
 }
@@ -61,7 +61,7 @@ static void passes(void **state)
                 s.tokens[s.n++] = (struct script_token){.first = c[-1] == '|', .prompt = *c == 'A'};
         struct moe_trace *t = script_trace(&s);
         struct moe_replay *r = open_replay(t, "lru", cases[i].batch, cases[i].excerpt);
-        for (struct moe_pass pass; (pass = next(r)).n_rows;) {
+        for (struct moe_replay_pass pass; (pass = next(r)).n_rows;) {
             size_t n = strlen(got);
             n += (size_t)snprintf(got + n, sizeof got - n, "%s%s", n ? " " : "",
                                   pass.first ? "|" : "");

@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "infer/forward.h"
-#include "infer/pass_strategy.h"
+#include "infer/pass_ops.h"
 #include "model_fixture.h"
 
 enum { MAX_SOURCES = 8, MAX_LENGTH = 256, STEPS = 32, MAX_MOE_LAYERS = 8 };
@@ -374,13 +374,10 @@ static void check_cached(struct switch_fixture *f, const char *name)
     };
     assert_ok(moe_experts_open_cached(&f->run.experts, pack, 1, &cache, NULL, &err), &err);
     open_session(f);
-    assert_ok(moe_pass_strategy_open(&f->run.session->strategy, f->run.session, &strategy,
-                                     statistics, 0, 0, &err),
-              &err);
+    assert_ok(moe_session_take_strategy(f->run.session, &strategy, statistics, 0, 0, &err), &err);
     check_side_by_side(f, 1, name);
     const struct moe_phase_stats all = moe_stats_all(&f->run.session->stats);
     assert_true(all.experts.misses > 50 && moe_stats_exact(&f->run.session->stats));
-    moe_pass_strategy_close(f->run.session->strategy);
     close_session(f);
     moe_statistics_free(statistics);
 }
