@@ -105,5 +105,5 @@ refused 1 "$tmp/nowhere: *" "a map that is not there" --map "$tmp/nowhere" "$all
 refused 2 "*do not name 'map'*" "a map that no variant takes" --map "$tmp/mixed.yaml" --experts 4 "$all"
 refused 2 "*no map is given*" "a variant without its map" --experts map "$checkpoint"
 run "$quantize" --list --map "$tmp/mixed.yaml" "$all"
-error_line 2 "moe-quantize: --list takes no options*" "--list with a map"
+error_line 2 "moe-quantize: options --list and --map exclude each other*" "--list with a map"
 finish
