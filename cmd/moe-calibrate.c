@@ -22,7 +22,7 @@ static struct {
     struct offline_shard shard;
     int metric, judge, importance;
     double tolerance, routing_tolerance, measured;
-    bool resume, compare, merge, partial, show, json, dry_run;
+    bool resume, merge, partial, show, json, dry_run;
 } o = {.calibrate = {.max_tokens = DEFAULT_TOKENS},
        .shard = {0, 1},
        .tolerance = 0.02,
@@ -98,8 +98,6 @@ static const struct cli_option options[] = {
      .help = "exact; proxy: from one pass; adaptive: both"},
     {CLI_OPT_SHARE(0, "measured", "P", &o.measured, 0.01, 1), .shown = "25%",
      .help = "adaptive: experts to measure at most"},
-    {CLI_OPT_FLAG(0, "compare", &o.compare),
-     .help = "exact and proxy, and how well their ranks agree"},
     {CLI_OPT_CUSTOM(0, "dense", "BITS[,BITS...]", &o.calibrate, parse_dense), .shown = "the pack's",
      .help = "dense bitwidths to choose from"},
     {CLI_OPT_CUSTOM(0, "method", "NAME", &o.calibrate.method, cli_parse_method),
@@ -233,7 +231,6 @@ static int calibrate(const char *pack)
     c->routing_tolerance = 100 * o.routing_tolerance;
     c->exact = o.importance != PROXY;
     c->measured_share = o.importance != ADAPTIVE ? 0 : o.measured < 0 ? 0.25 : o.measured;
-    c->compare = o.compare;
     c->shard = o.shard.index;
     c->n_shards = o.shard.n;
     c->trace = o.trace;
@@ -379,8 +376,6 @@ int main(int argc, char **argv)
         return cli_misuse("--measured is for --importance adaptive");
     if (o.importance == ADAPTIVE && o.metric)
         return cli_misuse("--importance adaptive goes by nats: it is for --metric nll");
-    if (o.importance == ADAPTIVE && o.compare)
-        return cli_misuse("--compare is for --importance exact");
     if (o.trace && o.calibrate.without_hobbit)
         return cli_misuse("--trace is for hobbit, which --without leaves out");
     return cli_finish(calibrate(args[0]));

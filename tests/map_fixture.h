@@ -184,7 +184,6 @@ static inline struct moe_map *full_map(uint64_t seed)
     m->metric = seed % 2 ? MOE_METRIC_TOP1 : MOE_METRIC_NLL;
     m->judge = (enum moe_judge)((seed / 2 + 2) % MOE_N_JUDGES);
     m->tolerance = random_share(&seed);
-    m->rank_correlation = 2 * random_share(&seed) - 1;
     strcpy(m->dense_method, "linear");
     m->dense_group = 128;
     fill_texts(m, &seed);

@@ -16,14 +16,4 @@ void moe_best(const float *values, uint32_t n, uint32_t k, uint32_t *best);
  * are equal; a NaN may be anywhere. */
 void moe_best_places(const float *values, uint32_t n, uint32_t k, uint32_t *places);
 
-/*
- * Rank correlation.
- */
-
-/* Spearman's rank correlation of n pairs, computed as Pearson's of the ranks: equal values have
- * their mean rank. NAN where one side is constant or n < 2. The values are finite.
- * MOE_ERR_MEMORY. */
-int moe_rank_correlation(const double *a, const double *b, uint64_t n, double *out,
-                         struct moe_err *err);
-
 #endif

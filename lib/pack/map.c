@@ -103,7 +103,6 @@ int map_set_up(struct moe_map *m, struct moe_err *err)
                         " per token",
                         m->n_layers, m->n_experts, m->top_k);
     m->tolerance = -1;
-    m->rank_correlation = 2;
     m->model_layer = moe_alloc(m->n_layers, sizeof *m->model_layer, err);
     m->choice.variant = moe_alloc(n, sizeof *m->choice.variant, err);
     i->known = moe_alloc(n, sizeof *i->known, err);
@@ -1089,26 +1088,6 @@ static int check_uniform(struct moe_record_reader *r, struct moe_yaml_node *map,
 
 static const struct moe_record uniform_record = {MOE_RECORD(uniform_members), check_uniform};
 
-static const struct moe_member correlation_member =
-    MOE_FIELD_IN(MOE_ALWAYS, struct moe_map, "rank_correlation", rank_correlation, -1, 1);
-
-static int read_correlation(struct moe_record_reader *r, struct moe_yaml_node *root,
-                            const struct moe_member *m, void *record)
-{
-    return moe_yaml_get(root, m->key) ? moe_record_read_member(r, root, &correlation_member, record)
-                                      : MOE_OK;
-}
-
-static void write_correlation(struct moe_record_writer *w, const struct moe_member *m,
-                              const void *record)
-{
-    const struct moe_map *map = record;
-    if (map->rank_correlation <= 1)
-        moe_emit_double(&w->emit, m->key, map->rank_correlation);
-}
-
-static const struct moe_member_own correlation = {read_correlation, write_correlation, NULL};
-
 static const struct moe_member adaptive_members[] = {
     FIELD(moe_adaptive, "measured", measured),
     FIELD(moe_adaptive, "estimated", estimated),
@@ -1181,7 +1160,6 @@ static const struct moe_member map_members[] = {
     MOE_GROUP(points_record),
     MOE_LIST(struct moe_map, "texts", texts, n_texts, text_record),
     MOE_LIST(struct moe_map, "rungs", uniform, n_uniform, uniform_record),
-    MOE_OWN("rank_correlation", 0, correlation),
     MOE_SECTION(MOE_IF_SET, "importances", 0, importances_record),
     MOE_SECTION(MOE_IF_SET, "choice", 0, map_choice_record),
     MOE_SECTION(MOE_IF_SET, "fate", 0, map_fate_record),

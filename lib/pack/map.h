@@ -189,7 +189,6 @@ struct moe_map {
     uint32_t n_uniform;
     struct moe_uniform uniform[MOE_MAP_MAX_UNIFORM];
     struct moe_importances importances;
-    double rank_correlation; /* Spearman's, estimates with measurements; above 1: not known */
     struct moe_map_choice choice;
     struct moe_map_fate fate;
     struct moe_map_hobbit hobbit;
@@ -197,7 +196,7 @@ struct moe_map {
 };
 
 /* Nothing known yet: arrays of importances and choice are allocated, model_layer counts from 0,
- * the tolerance is -1, the rank correlation 2. MOE_ERR_USAGE: a shape that cannot be. */
+ * the tolerance is -1. MOE_ERR_USAGE: a shape that cannot be. */
 int moe_map_new(struct moe_map **out, uint32_t n_layers, uint32_t n_experts, uint32_t top_k,
                 struct moe_err *err);
 void moe_map_free(struct moe_map *map); /* NULL is fine */
@@ -216,13 +215,13 @@ double moe_map_loss(const struct moe_map *map, const struct moe_loss *loss);
 double moe_map_loss_error(const struct moe_map *map, const struct moe_loss *loss);
 /* Whether all experts' importances are known. */
 bool moe_map_complete(const struct moe_map *map);
-/* MOE_ERR_USAGE: shards are missing, or (they are not known) experts; an interrupted run left it,
- * and it lacks experts of its own shards. */
+/* MOE_ERR_USAGE: shards are missing; an interrupted run left it, and it lacks experts of its own
+ * shards. */
 int moe_map_check_whole(const struct moe_map *map, struct moe_err *err);
 int moe_map_check_finished(const struct moe_map *map, struct moe_err *err);
 
-/* YAML, moe-map(5); JSON with the same members. Losses without tokens are left out, and so is a
- * rank correlation that is NAN. MOE_ERR_USAGE: another number is not finite. */
+/* YAML, moe-map(5); JSON with the same members. Losses without tokens are left out.
+ * MOE_ERR_USAGE: a number is not finite. */
 int moe_map_write(const struct moe_map *map, struct moe_buf *out, struct moe_err *err);
 int moe_map_write_json(const struct moe_map *map, struct moe_buf *out, struct moe_err *err);
 /* MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO. */

@@ -151,9 +151,6 @@ static void put_importances(const struct moe_map *map, struct moe_screen screen,
                        " could have another bitwidth\n",
                        m->adaptive.measured, m->adaptive.estimated, exp(2 * m->adaptive.spread),
                        m->adaptive.open);
-    if (map->rank_correlation <= 1)
-        moe_buf_printf(out, "  rank correlation of estimates with measurements: %.3f\n",
-                       map->rank_correlation);
     put_picture(map, screen, out, put_heat, &heat);
     moe_buf_printf(out,
                    "  layers down, experts across; %s: up to twice the mean; ?: not measured; -: a "

@@ -253,26 +253,6 @@ void calibrate_close(struct calibration *c)
 
 /* ---- Importance ---- */
 
-/* Estimates importances too, only to compare them with the measured ones. */
-static int correlate(struct calibration *c, const struct moe_quality *base,
-                     const struct moe_importance_options *options, struct moe_err *err)
-{
-    struct moe_map *other = NULL;
-    uint64_t n = (uint64_t)c->map->n_layers * c->map->n_experts;
-    int status = moe_map_new(&other, c->map->n_layers, c->map->n_experts, c->map->top_k, err);
-    if (status == MOE_OK) {
-        memcpy(other->model_layer, c->map->model_layer,
-               c->map->n_layers * sizeof *other->model_layer);
-        other->n_variants = c->map->n_variants;
-        status = moe_importance_proxy(other, c->own.rerun, base, options, err);
-    }
-    if (status == MOE_OK)
-        status = moe_rank_correlation(other->importances.nats, c->map->importances.nats, n,
-                                      &c->map->rank_correlation, err);
-    moe_map_free(other);
-    return status;
-}
-
 static int measure_importances(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
@@ -288,7 +268,7 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
         m->dense_bits = c->own.dense_bits;
     }
     bool adaptive = m->exact && o->measured_share > 0;
-    if (moe_map_complete(c->map) && !o->compare && !adaptive)
+    if (moe_map_complete(c->map) && !adaptive)
         return MOE_OK;
     const struct moe_importance_options options = {
         .upper = m->upper,
@@ -308,8 +288,6 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
         status = moe_importance_exact(c->map, c->own.rerun, &base, &options, err);
     else
         status = moe_importance_proxy(c->map, c->own.rerun, &base, &options, err);
-    if (status == MOE_OK && o->compare && m->exact && moe_map_complete(c->map))
-        status = correlate(c, &base, &options, err);
     moe_quality_release(&base);
     return status;
 }

@@ -43,7 +43,6 @@ struct moe_calibrate_options {
     bool exact;            /* importance measured, else estimated */
     double measured_share; /* exact: of the experts, at most, the others estimated; 0: all are
                               measured */
-    bool compare;          /* estimate as well, for the correlation */
     uint32_t dense_bits[MOE_CALIBRATE_DENSE]; /* of the dense part, no more than the pack's */
     uint32_t n_dense_bits;                    /* 0: the pack's alone */
     const struct moe_quant_method *method;    /* of fewer dense bits; NULL: the pack's own */

@@ -379,9 +379,9 @@ int moe_importance_exact(struct moe_map *map, struct moe_rerun *r, const struct 
  * it, the loss of a second pass with all experts at the lower precision is shared out by the
  * errors.
  *
- * Alternatives, by their rank correlation with what is measured on the bundled model: errors that
- * are not relative (worse), their square roots (worse), and a loss for each layer by itself, shared
- * out within it (no better, for a dozen more passes).
+ * Alternatives, by how well their ranks agree with what is measured on the bundled model: errors
+ * that are not relative (worse), their square roots (worse), and a loss for each layer by itself,
+ * shared out within it (no better, for a dozen more passes).
  */
 
 enum { CHUNK = 64 }; /* activations computed together */

@@ -41,7 +41,7 @@ calibrate() { # MAP OPTION...
 # shellcheck disable=SC2086 # lists of options
 {
     start=$(date +%s)
-    calibrate 1.yaml $calib $check --tolerance 1% --compare
+    calibrate 1.yaml $calib $check --tolerance 1%
     echo "importance of all experts, choice, curves: $(($(date +%s) - start)) s"
     for p in 0.5 2 5 10; do
         calibrate $p.yaml $calib $check --tolerance $p% --from "$work/1.yaml" --without fate \

@@ -54,14 +54,14 @@ expect_exit 4 "a budget that is too small for it"
 run "$bin/moe-calibrate" --show --dry-run "$tmp/x"
 error_line 2 "moe-calibrate: options --show and --dry-run exclude each other*" "--dry-run of something else"
 
-run calibrate -t 1 --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/one.yaml"
+run calibrate -t 1 --tolerance 3% --dense 8,4 --check "$tmp/check.txt" -o "$tmp/one.yaml"
 error_line 4 "moe-calibrate: $tmp/one.yaml: the tolerance of 3% does not hold on the checks: *for prompts at low precision: *" \
     "a calibration, whose choices do not hold on the checks"
 check "no partial file is left" [ ! -e "$tmp/one.yaml.part" ]
 run calibrate --from "$tmp/one.yaml" --dry-run --json
 check "with the importances there is nothing to measure" [ "$(told experts_known) $(told passes_importances)" = "384 0" ]
 # Two threads measure the importances of the shards below; here they search with those of one.
-run calibrate -t 2 --from "$tmp/one.yaml" --tolerance 3% --dense 8,4 --compare --check "$tmp/check.txt" -o "$tmp/two.yaml"
+run calibrate -t 2 --from "$tmp/one.yaml" --tolerance 3% --dense 8,4 --check "$tmp/check.txt" -o "$tmp/two.yaml"
 check "two threads give the same file" cmp "$tmp/one.yaml" "$tmp/two.yaml"
 run "$bin/moe-calibrate" --show "$tmp/one.yaml"
 expect_stdout_like '*Uniform bitwidths*Importance, measured*Choice for a tolerance of 3%*Prompts:*Misses: T1*' \

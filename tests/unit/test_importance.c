@@ -1,8 +1,7 @@
 /* Importance: measured against the naive way, down to the last digit; estimated against its
- * definition and against what was measured; rank correlation against examples worked by hand. */
+ * definition and against what was measured. */
 #include <math.h>
 
-#include "base/rank.h"
 #include "model_fixture.h"
 #include "tune/importance.h"
 
@@ -512,47 +511,6 @@ static void estimates_do_not_depend_on_threads_or_rows(void **state)
     moe_map_free(two);
 }
 
-/* ---- Rank correlation ---- */
-
-static double correlation(const double *a, const double *b, uint64_t n)
-{
-    struct moe_err err = {0};
-    double rho = 2;
-    assert_ok(moe_rank_correlation(a, b, n, &rho, &err), &err);
-    return rho;
-}
-
-static void rank_correlation_worked_by_hand(void **state)
-{
-    (void)state;
-    const double rising[] = {1, 10, 11, 1000}, falling[] = {4, 3, -2, -7};
-    assert_true(correlation(rising, rising, 4) == 1);
-    assert_true(correlation(rising, falling, 4) == -1);
-    /* No equal values: ranks of b are 1 3 2 5 4, differences 0 1 -1 1 -1, and 1 - 6 * 4 / (5 *
-     * (25 - 1)) = 0.8. */
-    const double a[] = {1, 2, 3, 4, 5}, b[] = {10, 30, 20, 60, 30.5};
-    assert_true(fabs(correlation(a, b, 5) - 0.8) < 1e-15);
-    /* Equal values: ranks of c are 1 2 3.5 5 3.5. Around 3: (-2 -1 0 1 2) and (-2 -1 .5 2 .5),
-     * products 4 + 1 + 0 + 2 + 1 = 8, squares 10 and 9.5. */
-    const double c[] = {5, 6, 7, 8, 7};
-    assert_true(fabs(correlation(a, c, 5) - 8 / sqrt(95)) < 1e-15);
-    assert_true(fabs(correlation(c, a, 5) - 8 / sqrt(95)) < 1e-15);
-    /* All but one equal: ranks 2 2 2 4, around 2.5: (-.5 -.5 -.5 1.5) with (-1.5 -.5 .5 1.5):
-     * .75 + .25 - .25 + 2.25 = 3, squares 3 and 5. */
-    const double d[] = {0, 0, 0, 1}, e[] = {1, 2, 3, 4};
-    assert_true(fabs(correlation(d, e, 4) - 3 / sqrt(15)) < 1e-15);
-}
-
-static void rank_correlation_of_nothing_is_no_number(void **state)
-{
-    (void)state;
-    const double a[] = {1, 2, 3}, same[] = {7, 7, 7};
-    assert_true(isnan(correlation(a, same, 3)));
-    assert_true(isnan(correlation(same, a, 3)));
-    assert_true(isnan(correlation(a, a, 1)));
-    assert_true(isnan(correlation(NULL, NULL, 0)));
-}
-
 int main(void)
 {
     const struct CMUnitTest measured[] = {
@@ -566,12 +524,7 @@ int main(void)
         cmocka_unit_test(estimates_share_the_loss_out),
         cmocka_unit_test(estimates_do_not_depend_on_threads_or_rows),
     };
-    const struct CMUnitTest ranked[] = {
-        cmocka_unit_test(rank_correlation_worked_by_hand),
-        cmocka_unit_test(rank_correlation_of_nothing_is_no_number),
-    };
     struct moe_err err = {0};
     assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
-    int failed = cmocka_run_group_tests(measured, bench_open, bench_close);
-    return failed + cmocka_run_group_tests(ranked, NULL, NULL);
+    return cmocka_run_group_tests(measured, bench_open, bench_close);
 }

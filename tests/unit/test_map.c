@@ -58,7 +58,7 @@ static void assert_same_importances(const struct moe_map *a, const struct moe_ma
 {
     uint32_t n = a->n_layers * a->n_experts;
     SAME(importances.there), SAME(importances.exact), SAME(importances.upper);
-    SAME(importances.lower), SAME(importances.dense_bits), SAME(rank_correlation);
+    SAME(importances.lower), SAME(importances.dense_bits);
     SAME_ARRAY(importances.known, n);
     SAME_ARRAY(importances.nats, n);
     SAME_ARRAY(importances.error, n);
@@ -199,19 +199,6 @@ static void parts_may_be_missing(void **state)
     m->hobbit.low_pool = m->hobbit.penalty = m->hobbit.default_penalty = 0;
     memset(&m->routing, 0, sizeof m->routing);
     comes_back_and_goes(m);
-}
-
-/* As of a constant side. */
-static void a_correlation_that_is_no_number_is_not_known(void **state)
-{
-    struct moe_map *m = new_map(1, 1, 1);
-    m->rank_correlation = nan("");
-    struct moe_buf text = written(m, false);
-    struct moe_map *again = read_back(&text);
-    assert_true(again->rank_correlation > 1);
-    moe_map_free(again);
-    moe_map_free(m);
-    moe_buf_release(&text);
 }
 
 static void a_layer_is_a_line(void **state)
@@ -428,8 +415,6 @@ static void damage_of_the_head_is_named(void **state)
     refused(10, "tolerance_percent: -1", "line 10 column 20: 'tolerance_percent' must be at least");
     refused(10, "tolerance_percent: nan", "line 10 column 20: 'tolerance_percent' must be a num");
     refused(10, "tolerance_points: 1", "line 10 column 19: unknown key 'tolerance_points'");
-    refused(10, "rank_correlation: 1.5", "line 10 column 19: 'rank_correlation' must be from -1");
-    refused(10, "rank_correlation: -1.5", "must be from -1");
     refused(10, "colour: 1", "line 10 column 9: unknown key 'colour'");
     refused(10, "metric: nll", "line 10 column 1: 'metric' is there twice");
 }
@@ -648,7 +633,7 @@ static void shapes_that_do_not_fit_are_refused(void **state)
     assert_fails(moe_map_new(&m, 1024, 1025, 1, &err), MOE_ERR_USAGE, "1025 experts", &err);
     assert_fails(moe_map_new(&m, 2, 4, 5, &err), MOE_ERR_USAGE, "5 per token", &err);
     assert_ok(moe_map_new(&m, 1024, 1024, 1, &err), &err);
-    assert_true(m->tolerance < 0 && m->rank_correlation > 1 && m->model_layer[1023] == 1023);
+    assert_true(m->tolerance < 0 && m->model_layer[1023] == 1023);
     moe_map_free(m);
     moe_map_free(NULL);
 }
@@ -844,7 +829,6 @@ int main(void)
         cmocka_unit_test(a_map_that_knows_nothing_comes_back),
         cmocka_unit_test(shards_and_estimates_come_back),
         cmocka_unit_test(parts_may_be_missing),
-        cmocka_unit_test(a_correlation_that_is_no_number_is_not_known),
         cmocka_unit_test(a_layer_is_a_line),
         cmocka_unit_test(numbers_that_are_not_finite_are_not_written),
         cmocka_unit_test(json_has_the_figures),
