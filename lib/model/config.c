@@ -1,4 +1,4 @@
-/* The model description (config.h): defaults, and what must agree in it. */
+/* The model description (config.h): defaults, layers by kind, and which members must agree. */
 #include "model/config.h"
 
 #include <inttypes.h>
@@ -6,21 +6,6 @@
 #include <stddef.h>
 
 #include "quant/layout.h"
-
-/*
- * What the checks of a description share (config.c).
- */
-struct moe_range {
-    const char *key;
-    uint32_t value, low, high;
-};
-
-/* MOE_ERR_FORMAT for the first that lies outside. `name` begins the error text, here and below. */
-int moe_config_check_ranges(const char *name, const struct moe_range *ranges, size_t n,
-                            struct moe_err *err);
-
-/* Of how layers look at other tokens: attention, positions, windows, encoders, recurrent states. */
-int moe_config_check_mixing(const struct moe_config *c, const char *name, struct moe_err *err);
 
 /* ---- Defaults ---- */
 
@@ -94,287 +79,17 @@ void moe_config_set_layers(struct moe_config *c, size_t member, uint32_t begin, 
         ((uint8_t *)&c->layers[i])[member] = value;
 }
 
-/* ---- Checks ---- */
-
-static int check_router(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    if (c->n_groups &&
-        (c->n_experts % c->n_groups != 0 || c->top_groups == 0 || c->top_groups > c->n_groups ||
-         c->top_k > c->n_experts / c->n_groups * c->top_groups))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " experts in %" PRIu32 " groups, %" PRIu32
-                        " of them for a token, cannot give %" PRIu32 " experts",
-                        name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
-    bool single = c->router_kind == MOE_ROUTER_SIGMOID || c->router_kind == MOE_ROUTER_SOFTPLUS;
-    if (c->n_groups && single && c->n_experts == c->n_groups)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: groups of one expert: this router ranks them by their two best", name);
-    if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a bias for the choice alone is implemented for routers that choose by "
-                        "a softmax or by sigmoids",
-                        name);
-    if (c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
-                            c->expert_act != MOE_ACT_SWIGLU))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: weights of what experts take in are implemented for swiglu without "
-                        "biases, capacities and scales of experts",
-                        name);
-    if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: sparsemixer routing is implemented for two experts per token", name);
-    if (c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a clamped activation needs limit and alpha",
-                        name);
-    if (c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a limited activation needs a limit", name);
-    return MOE_OK;
-}
-
-/* Of several streams. */
-static int check_streams(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    if (c->n_streams == 0)
-        return MOE_OK;
-    if (c->n_streams < 2 || c->stream_rounds == 0 || !(c->stream_eps > 0 && c->stream_eps < 1))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " streams mixed by %" PRIu32
-                        " rounds with an epsilon of %g make no sense",
-                        name, c->n_streams, c->stream_rounds, (double)c->stream_eps);
-    if ((uint64_t)c->n_streams * c->hidden > MOE_MAX_DIM || c->n_encoder || c->prefix_lm ||
-        c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS || c->parallel_blocks ||
-        c->router_early || c->own_norms || c->layer_scale || c->soft_bypass || c->n_ahead ||
-        c->last_projection || c->residual_scale != 1 || c->positions != MOE_POSITIONS_ROTARY ||
-        moe_config_has_halves(c))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: several residual streams are implemented for decoders whose blocks "
-                        "follow norms that only scale, with rotary positions and without layers "
-                        "that draft",
-                        name);
-    return MOE_OK;
-}
-
-static int check_parallel(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    bool early = c->router_early || c->n_experts == 0;
-    if (!c->parallel_blocks ||
-        (early && c->norm_place == MOE_NORM_BEFORE && c->n_encoder == 0 && !c->prefix_lm &&
-         c->state_heads == 0 && c->n_ahead == 0 && !c->own_norms && !moe_config_has_halves(c)))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: attention and feed-forward that take in one norm are implemented for "
-                    "decoders whose layers have both, and routers that know it before attention",
-                    name);
-}
-
-/* Nothing of what stands beside such a router elsewhere is implemented with it. */
-static int check_early(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    if (!c->router_early ||
-        (c->n_experts > 0 && c->n_encoder == 0 && !c->prefix_lm && !c->own_norms &&
-         c->n_ahead == 0 && c->extra_positions == 0 && !moe_config_has_halves(c)))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: routers before attention are implemented for decoders whose layers have "
-                    "both halves, without norms of the router's own and layers that draft",
-                    name);
-}
-
-static int check_static(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (!c->layers[i].static_routing)
-            continue;
-        if (!c->layers[i].moe)
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: layer %" PRIu32 " is said to choose experts by the token, and has "
-                            "none",
-                            name, i);
-        if ((uint64_t)c->vocab * c->top_k > MOE_MAX_DIM)
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: a table of %" PRIu32 " experts for each of %" PRIu32
-                            " tokens is too large: up to %d numbers are implemented",
-                            name, c->top_k, c->vocab, MOE_MAX_DIM);
-    }
-    return MOE_OK;
-}
-
-static int check_norms(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    bool both = c->norm_place == MOE_NORM_BOTH;
-    if ((both && (c->n_encoder || c->norm_kind != MOE_NORM_RMS)) ||
-        (c->own_norms && (!both || c->shared_ff == 0 || c->shared_gate || c->soft_bypass)) ||
-        ((c->value_norm || c->rope_in_windows) && c->kv_rank) ||
-        (c->layer_scale && moe_config_has_halves(c)))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: norms on both sides of a block, of values and of a layer's parts, and "
-                        "rotation in windows alone, are implemented without an encoder, latent "
-                        "attention, biases and halves",
-                        name);
-    return MOE_OK;
-}
-
-static int check_halves(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        if ((c->layers[i].no_attention && (c->layers[i].no_ffn || c->layers[i].recurrent)) ||
-            (c->layers[i].no_ffn && c->layers[i].moe))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: layer %" PRIu32 " is said to have a half, and not to have it",
-                            name, i);
-    uint32_t attending = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        attending += moe_config_attends(c, i);
-    if (attending == 0)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: models without a layer of attention are not implemented", name);
-    if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: layers that are halves are implemented without an encoder and with "
-                        "norms before them",
-                        name);
-    return MOE_OK;
-}
-
-/* Layers that draft are like the last of these. */
-static int check_ahead(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    if (c->n_ahead == 0 || (c->n_layers + c->n_ahead <= MOE_MAX_LAYERS && c->n_experts > 0 &&
-                            c->n_encoder == 0 && !c->prefix_lm && !c->last_projection &&
-                            c->positions == MOE_POSITIONS_ROTARY && c->norm_kind == MOE_NORM_RMS &&
-                            c->norm_place == MOE_NORM_BEFORE && !moe_config_has_halves(c)))
-        return MOE_OK;
-    return moe_fail(
-        err, MOE_ERR_UNSUPPORTED,
-        "%s: a layer that drafts is implemented behind decoders of experts, with rotary "
-        "positions and norms before blocks that only scale",
-        name);
-}
-
-int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    uint32_t n_plain = 0;
-    const struct moe_range basic[] = {
-        {"the number of layers", c->n_layers, 1, MOE_MAX_LAYERS},
-        {"the hidden width", c->hidden, 1, MOE_MAX_DIM},
-        {"the vocabulary", c->vocab, 1, MOE_MAX_DIM},
-        {"the context length", c->context_max, 1, MOE_MAX_CONTEXT},
-        {"the number of attention heads", c->n_heads, 1, MOE_MAX_HEADS},
-        {"the number of key/value heads", c->n_kv_heads, 1, c->n_heads},
-        {"the head width", c->head_dim, 2, MOE_MAX_HEAD_DIM},
-        {"the width of a value", c->value_dim, 1, MOE_MAX_HEAD_DIM},
-        {"the rotated width", c->rope_dim, c->positions == MOE_POSITIONS_ROTARY ? 2 : 0,
-         c->head_dim < 2 * MOE_MAX_ROPE_PAIRS ? c->head_dim : 2 * MOE_MAX_ROPE_PAIRS},
-    };
-    int status = moe_config_check_ranges(name, basic, sizeof basic / sizeof basic[0], err);
-    if (status != MOE_OK)
-        return status;
-    if (c->n_heads % c->n_kv_heads != 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " attention heads cannot share %" PRIu32 " key/value heads",
-                        name, c->n_heads, c->n_kv_heads);
-    if (c->rope_dim % 2 != 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
-                        c->rope_dim);
-    status = moe_config_check_mixing(c, name, err);
-    if (status != MOE_OK)
-        return status;
-    if (c->dense_act == MOE_ACT_SWIGLU_CLAMPED)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a clamped activation is implemented for experts alone", name);
-    const float scales[] = {c->embed_scale,  c->residual_scale, c->logit_scale,
-                            c->routed_scale, c->attn_scale,     c->moe_scale};
-    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
-        if (!isfinite(scales[i]) || scales[i] == 0)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
-                            (double)scales[i]);
-    const float limits[] = {c->clip_qkv,      c->act_alpha, c->act_limit,
-                            c->router_jitter, c->topk_eps,  c->logit_cap};
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
-        if (!(limits[i] >= 0) || !isfinite(limits[i]))
-            return moe_fail(
-                err, MOE_ERR_FORMAT,
-                "%s: a limit of %g (clip_qkv, of the activation, the router or logits) makes "
-                "no sense",
-                name, (double)limits[i]);
-    const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
-    for (size_t i = 0; i < sizeof epsilons / sizeof epsilons[0]; i++)
-        if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
-                            (double)epsilons[i]);
-    if (moe_config_count_layers(c, MOE_LAYER(moe)) > 0) {
-        const struct moe_range moe[] = {
-            {"the number of experts", c->n_experts, 1, MOE_MAX_EXPERTS},
-            {"the experts per token", c->top_k, 1,
-             c->n_experts < MOE_MAX_TOP_K ? c->n_experts : MOE_MAX_TOP_K},
-            {"an expert's width", c->expert_ff, 1, MOE_MAX_DIM},
-        };
-        status = moe_config_check_ranges(name, moe, sizeof moe / sizeof moe[0], err);
-        if (status == MOE_OK)
-            status = check_router(c, name, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    status = check_streams(c, name, err);
-    if (status == MOE_OK)
-        status = check_static(c, name, err);
-    if (status == MOE_OK)
-        status = check_early(c, name, err);
-    if (status == MOE_OK)
-        status = check_parallel(c, name, err);
-    if (status == MOE_OK)
-        status = check_ahead(c, name, err);
-    if (status != MOE_OK)
-        return status;
-    status = check_halves(c, name, err);
-    if (status == MOE_OK)
-        status = check_norms(c, name, err);
-    if (status != MOE_OK)
-        return status;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n_plain += !c->layers[i].moe && !c->layers[i].no_ffn;
-    if (n_plain > 0 && c->dense_ff == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a dense layer needs a feed-forward width", name);
-    return MOE_OK;
-}
-
-static bool gpu_activates(enum moe_act_kind kind)
-{
-    return kind <= MOE_ACT_SWIGLU_CLAMPED || kind == MOE_ACT_RELU2;
-}
-
-int moe_config_check_gpu(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
-    bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
-                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
-                    !c->window_chunks && !c->query_step && !c->weigh_inputs &&
-                    gpu_activates(c->dense_act) && gpu_activates(c->expert_act) &&
-                    c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
-                    !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
-                    c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
-                    !c->layer_scale && !c->dense_bias &&
-                    !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
-                    c->router_kind <= MOE_ROUTER_SIGMOID;
-    if (computed)
-        return MOE_OK;
-    return moe_fail(
-        err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, chosen or compressed positions, positions by distance "
-        "or learnt, several streams, norms after blocks or rotation, layers of two shapes, windows "
-        "that do not move, other activations, experts with weighed inputs or chosen by the token, "
-        "routers before "
-        "attention) "
-        "are computed by the processor alone: take --device cpu",
-        name);
-}
-
-/* What must agree in how layers look at other tokens (config.c). */
+/* ---- Checks: how layers mix tokens ---- */
 
 enum { MAX_KV_RANK = 1 << 14 };
 
-int moe_config_check_ranges(const char *name, const struct moe_range *ranges, size_t n,
-                            struct moe_err *err)
+struct range {
+    const char *key;
+    uint32_t value, low, high;
+};
+
+/* MOE_ERR_FORMAT for the first value outside its range. `name` begins the error, here and below. */
+static int check_ranges(const char *name, const struct range *ranges, size_t n, struct moe_err *err)
 {
     for (size_t i = 0; i < n; i++)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
@@ -413,7 +128,7 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
                             "layers that all have one",
                             name, i);
     }
-    const struct moe_range ranges[] = {
+    const struct range ranges[] = {
         {"the number of key/value heads", c->n_kv_heads, 1, 1},
         {"the rank of queries", c->q_rank, 1, MOE_MAX_DIM},
         {"the rank of outputs", c->out_rank, 1, MOE_MAX_DIM / c->out_groups},
@@ -424,9 +139,7 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
          MOE_MAX_HEAD_DIM},
         {"the number of chosen groups", chosen ? c->index_top : 1, 1, MOE_MAX_CONTEXT},
     };
-    int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     if (c->n_heads % c->out_groups != 0 || c->value_dim != c->head_dim ||
         (uint64_t)c->n_heads * c->head_dim > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -519,16 +232,16 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
                         "with low-rank queries and rotary positions, without windows, sinks, "
                         "states and LongRoPE",
                         name);
-    const struct moe_range ranges[] = {
+    const struct range ranges[] = {
         {"the positions that an indexer chooses", c->index_top, 1, MOE_MAX_CONTEXT},
         {"the number of an indexer's heads", c->index_heads, 1, MOE_MAX_HEADS},
         {"the width of an indexer's head", c->index_dim, c->rope_dim, MOE_MAX_HEAD_DIM},
     };
-    int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
-    if (status == MOE_OK && c->layers[0].shares_choice)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: the first layer has no choice of positions to share", name);
-    return status;
+    MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
+    if (c->layers[0].shares_choice)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: the first layer has no choice of positions to share", name);
+    return MOE_OK;
 }
 
 /* Relative positions: the encoder halves the buckets by direction, and each half again. */
@@ -591,8 +304,8 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: an expert's capacity is counted over a source, and there is none",
                         name);
-    int status = check_buckets(c, name, err);
-    return status == MOE_OK ? check_after(c, name, err) : status;
+    MOE_TRY(check_buckets(c, name, err));
+    return check_after(c, name, err);
 }
 
 static int check_rope(const struct moe_config *c, const char *name, struct moe_err *err)
@@ -606,14 +319,13 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
         return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g makes no sense", name,
                         c->rope_theta);
     uint32_t pairs = c->rope_dim / 2;
-    int status = check_freqs(name, c->rope_freqs, c->n_rope_freqs, pairs, c->rope_scale, err);
-    if (status == MOE_OK)
-        status = check_freqs(name, c->rope_freqs_long, c->n_rope_freqs_long, pairs,
-                             c->rope_scale_long, err);
-    if (status == MOE_OK && c->rope_original && !c->n_rope_freqs_long)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: rotary frequencies for long contexts are missing", name);
-    return status;
+    MOE_TRY(check_freqs(name, c->rope_freqs, c->n_rope_freqs, pairs, c->rope_scale, err));
+    MOE_TRY(check_freqs(name, c->rope_freqs_long, c->n_rope_freqs_long, pairs, c->rope_scale_long,
+                        err));
+    if (c->rope_original && !c->n_rope_freqs_long)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary frequencies for long contexts are missing",
+                        name);
+    return MOE_OK;
 }
 
 /* Recurrent states. The convolution's weights are turned as they are converted (convert_source.c).
@@ -638,7 +350,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     if (short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a short convolution has one head, as wide as the stream", name);
-    const struct moe_range ranges[] = {
+    const struct range ranges[] = {
         {"the number of a state's heads", c->state_heads, 1, MOE_MAX_HEADS},
         {"the number of its key heads", c->state_key_heads, keys, keys ? c->state_heads : 0},
         {"the width of its keys", c->state_key_dim, keys, keys ? MOE_MAX_HEAD_DIM : 0},
@@ -646,9 +358,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         {"the rank of its steps", c->state_step_rank, select, select ? MOE_MAX_DIM : 0},
         {"the width of a convolution", c->conv_width, 1, MAX_CONV_WIDTH},
     };
-    int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     if (c->state_kind == MOE_STATE_KDA && c->state_heads != c->state_key_heads)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: of KDA each head has keys of its own", name);
     if (c->state_keys_in_turn && c->state_kind != MOE_STATE_DELTA)
@@ -676,7 +386,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
 /* Layers of two kinds of attention, and norms and scales that come with them. */
 static int check_global(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    const struct moe_range ranges[] = {
+    const struct range ranges[] = {
         {"the number of global key/value heads", c->global_kv_heads, 1, c->n_heads},
         {"the width of a global head", c->global_head_dim, 2, 2 * MOE_MAX_ROPE_PAIRS},
     };
@@ -685,41 +395,293 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
                        (c->n_global_freqs && !c->out_groups)
                    ? moe_fail(err, MOE_ERR_FORMAT, "%s: global heads have no width", name)
                    : MOE_OK;
-    int status = moe_config_check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err);
-    if (status == MOE_OK && c->n_heads % c->global_kv_heads != 0)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " attention heads cannot share %" PRIu32
-                          " global key/value heads",
-                          name, c->n_heads, c->global_kv_heads);
-    if (status == MOE_OK && (c->global_head_dim % 2 || !c->n_global_freqs))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: global heads of %" PRIu32 " with %" PRIu32
-                          " rotary frequencies make no sense",
-                          name, c->global_head_dim, c->n_global_freqs);
-    if (status == MOE_OK)
-        status =
-            check_freqs(name, c->global_freqs, c->n_global_freqs, c->global_head_dim / 2, 1, err);
-    if (status == MOE_OK &&
-        (c->kv_rank || c->n_encoder || c->state_heads || c->attn_gate || c->rope_original ||
-         c->rope_in_windows || c->qk_norm == MOE_QK_NORM_FULL ||
-         c->positions != MOE_POSITIONS_ROTARY))
-        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: layers with heads of another shape are implemented for ordinary "
-                          "attention with rotary positions",
-                          name);
-    return status;
+    MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
+    if (c->n_heads % c->global_kv_heads != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " attention heads cannot share %" PRIu32
+                        " global key/value heads",
+                        name, c->n_heads, c->global_kv_heads);
+    if (c->global_head_dim % 2 || !c->n_global_freqs)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: global heads of %" PRIu32 " with %" PRIu32
+                        " rotary frequencies make no sense",
+                        name, c->global_head_dim, c->n_global_freqs);
+    MOE_TRY(check_freqs(name, c->global_freqs, c->n_global_freqs, c->global_head_dim / 2, 1, err));
+    if (c->kv_rank || c->n_encoder || c->state_heads || c->attn_gate || c->rope_original ||
+        c->rope_in_windows || c->qk_norm == MOE_QK_NORM_FULL ||
+        c->positions != MOE_POSITIONS_ROTARY)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: layers with heads of another shape are implemented for ordinary "
+                        "attention with rotary positions",
+                        name);
+    return MOE_OK;
 }
 
-int moe_config_check_mixing(const struct moe_config *c, const char *name, struct moe_err *err)
+/* Attention, positions, windows, encoders, recurrent states. */
+static int check_mixing(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    int status = check_attention(c, name, err);
-    if (status == MOE_OK)
-        status = check_indexer(c, name, err);
-    if (status == MOE_OK)
-        status = check_states(c, name, err);
-    if (status == MOE_OK)
-        status = check_rope(c, name, err);
-    if (status == MOE_OK)
-        status = check_stacks(c, name, err);
-    return status == MOE_OK ? check_global(c, name, err) : status;
+    MOE_TRY(check_attention(c, name, err));
+    MOE_TRY(check_indexer(c, name, err));
+    MOE_TRY(check_states(c, name, err));
+    MOE_TRY(check_rope(c, name, err));
+    MOE_TRY(check_stacks(c, name, err));
+    return check_global(c, name, err);
+}
+
+/* ---- Checks: router, stream, layers ---- */
+
+static int check_router(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (c->n_groups &&
+        (c->n_experts % c->n_groups != 0 || c->top_groups == 0 || c->top_groups > c->n_groups ||
+         c->top_k > c->n_experts / c->n_groups * c->top_groups))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " experts in %" PRIu32 " groups, %" PRIu32
+                        " of them for a token, cannot give %" PRIu32 " experts",
+                        name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
+    bool single = c->router_kind == MOE_ROUTER_SIGMOID || c->router_kind == MOE_ROUTER_SOFTPLUS;
+    if (c->n_groups && single && c->n_experts == c->n_groups)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: groups of one expert: this router ranks them by their two best", name);
+    if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a bias for the choice alone is implemented for routers that choose by "
+                        "a softmax or by sigmoids",
+                        name);
+    if (c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
+                            c->expert_act != MOE_ACT_SWIGLU))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: weights of what experts take in are implemented for swiglu without "
+                        "biases, capacities and scales of experts",
+                        name);
+    if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: sparsemixer routing is implemented for two experts per token", name);
+    if (c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a clamped activation needs limit and alpha",
+                        name);
+    if (c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a limited activation needs a limit", name);
+    return MOE_OK;
+}
+
+/* Hyper-connections. */
+static int check_streams(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (c->n_streams == 0)
+        return MOE_OK;
+    if (c->n_streams < 2 || c->stream_rounds == 0 || !(c->stream_eps > 0 && c->stream_eps < 1))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " streams mixed by %" PRIu32
+                        " rounds with an epsilon of %g make no sense",
+                        name, c->n_streams, c->stream_rounds, (double)c->stream_eps);
+    if ((uint64_t)c->n_streams * c->hidden > MOE_MAX_DIM || c->n_encoder || c->prefix_lm ||
+        c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS || c->parallel_blocks ||
+        c->router_early || c->own_norms || c->layer_scale || c->soft_bypass || c->n_ahead ||
+        c->last_projection || c->residual_scale != 1 || c->positions != MOE_POSITIONS_ROTARY ||
+        moe_config_has_halves(c))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: several residual streams are implemented for decoders whose blocks "
+                        "follow norms that only scale, with rotary positions and without layers "
+                        "that draft",
+                        name);
+    return MOE_OK;
+}
+
+static int check_parallel(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool early = c->router_early || c->n_experts == 0;
+    if (!c->parallel_blocks ||
+        (early && c->norm_place == MOE_NORM_BEFORE && c->n_encoder == 0 && !c->prefix_lm &&
+         c->state_heads == 0 && c->n_ahead == 0 && !c->own_norms && !moe_config_has_halves(c)))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: attention and feed-forward that take in one norm are implemented for "
+                    "decoders whose layers have both, and routers that know it before attention",
+                    name);
+}
+
+static int check_early(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (!c->router_early ||
+        (c->n_experts > 0 && c->n_encoder == 0 && !c->prefix_lm && !c->own_norms &&
+         c->n_ahead == 0 && c->extra_positions == 0 && !moe_config_has_halves(c)))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: routers before attention are implemented for decoders whose layers have "
+                    "both halves, without norms of the router's own and layers that draft",
+                    name);
+}
+
+static int check_static(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        if (!c->layers[i].static_routing)
+            continue;
+        if (!c->layers[i].moe)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " is said to choose experts by the token, and has "
+                            "none",
+                            name, i);
+        if ((uint64_t)c->vocab * c->top_k > MOE_MAX_DIM)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: a table of %" PRIu32 " experts for each of %" PRIu32
+                            " tokens is too large: up to %d numbers are implemented",
+                            name, c->top_k, c->vocab, MOE_MAX_DIM);
+    }
+    return MOE_OK;
+}
+
+static int check_norms(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool both = c->norm_place == MOE_NORM_BOTH;
+    if ((both && (c->n_encoder || c->norm_kind != MOE_NORM_RMS)) ||
+        (c->own_norms && (!both || c->shared_ff == 0 || c->shared_gate || c->soft_bypass)) ||
+        ((c->value_norm || c->rope_in_windows) && c->kv_rank) ||
+        (c->layer_scale && moe_config_has_halves(c)))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: norms on both sides of a block, of values and of a layer's parts, and "
+                        "rotation in windows alone, are implemented without an encoder, latent "
+                        "attention, biases and halves",
+                        name);
+    return MOE_OK;
+}
+
+static int check_halves(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if ((c->layers[i].no_attention && (c->layers[i].no_ffn || c->layers[i].recurrent)) ||
+            (c->layers[i].no_ffn && c->layers[i].moe))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " is said to have a half, and not to have it",
+                            name, i);
+    uint32_t attending = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        attending += moe_config_attends(c, i);
+    if (attending == 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: models without a layer of attention are not implemented", name);
+    if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: layers that are halves are implemented without an encoder and with "
+                        "norms before them",
+                        name);
+    return MOE_OK;
+}
+
+/* Layers that draft are like the last of these. */
+static int check_ahead(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    if (c->n_ahead == 0 || (c->n_layers + c->n_ahead <= MOE_MAX_LAYERS && c->n_experts > 0 &&
+                            c->n_encoder == 0 && !c->prefix_lm && !c->last_projection &&
+                            c->positions == MOE_POSITIONS_ROTARY && c->norm_kind == MOE_NORM_RMS &&
+                            c->norm_place == MOE_NORM_BEFORE && !moe_config_has_halves(c)))
+        return MOE_OK;
+    return moe_fail(
+        err, MOE_ERR_UNSUPPORTED,
+        "%s: a layer that drafts is implemented behind decoders of experts, with rotary "
+        "positions and norms before blocks that only scale",
+        name);
+}
+
+int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    uint32_t n_plain = 0;
+    const struct range basic[] = {
+        {"the number of layers", c->n_layers, 1, MOE_MAX_LAYERS},
+        {"the hidden width", c->hidden, 1, MOE_MAX_DIM},
+        {"the vocabulary", c->vocab, 1, MOE_MAX_DIM},
+        {"the context length", c->context_max, 1, MOE_MAX_CONTEXT},
+        {"the number of attention heads", c->n_heads, 1, MOE_MAX_HEADS},
+        {"the number of key/value heads", c->n_kv_heads, 1, c->n_heads},
+        {"the head width", c->head_dim, 2, MOE_MAX_HEAD_DIM},
+        {"the width of a value", c->value_dim, 1, MOE_MAX_HEAD_DIM},
+        {"the rotated width", c->rope_dim, c->positions == MOE_POSITIONS_ROTARY ? 2 : 0,
+         c->head_dim < 2 * MOE_MAX_ROPE_PAIRS ? c->head_dim : 2 * MOE_MAX_ROPE_PAIRS},
+    };
+    MOE_TRY(check_ranges(name, basic, sizeof basic / sizeof basic[0], err));
+    if (c->n_heads % c->n_kv_heads != 0)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " attention heads cannot share %" PRIu32 " key/value heads",
+                        name, c->n_heads, c->n_kv_heads);
+    if (c->rope_dim % 2 != 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: the rotated width %" PRIu32 " is odd", name,
+                        c->rope_dim);
+    MOE_TRY(check_mixing(c, name, err));
+    if (c->dense_act == MOE_ACT_SWIGLU_CLAMPED)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: a clamped activation is implemented for experts alone", name);
+    const float scales[] = {c->embed_scale,  c->residual_scale, c->logit_scale,
+                            c->routed_scale, c->attn_scale,     c->moe_scale};
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
+        if (!isfinite(scales[i]) || scales[i] == 0)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
+                            (double)scales[i]);
+    const float limits[] = {c->clip_qkv,      c->act_alpha, c->act_limit,
+                            c->router_jitter, c->topk_eps,  c->logit_cap};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (!(limits[i] >= 0) || !isfinite(limits[i]))
+            return moe_fail(
+                err, MOE_ERR_FORMAT,
+                "%s: a limit of %g (clip_qkv, of the activation, the router or logits) makes "
+                "no sense",
+                name, (double)limits[i]);
+    const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
+    for (size_t i = 0; i < sizeof epsilons / sizeof epsilons[0]; i++)
+        if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
+                            (double)epsilons[i]);
+    if (moe_config_count_layers(c, MOE_LAYER(moe)) > 0) {
+        const struct range moe[] = {
+            {"the number of experts", c->n_experts, 1, MOE_MAX_EXPERTS},
+            {"the experts per token", c->top_k, 1,
+             c->n_experts < MOE_MAX_TOP_K ? c->n_experts : MOE_MAX_TOP_K},
+            {"an expert's width", c->expert_ff, 1, MOE_MAX_DIM},
+        };
+        MOE_TRY(check_ranges(name, moe, sizeof moe / sizeof moe[0], err));
+        MOE_TRY(check_router(c, name, err));
+    }
+    MOE_TRY(check_streams(c, name, err));
+    MOE_TRY(check_static(c, name, err));
+    MOE_TRY(check_early(c, name, err));
+    MOE_TRY(check_parallel(c, name, err));
+    MOE_TRY(check_ahead(c, name, err));
+    MOE_TRY(check_halves(c, name, err));
+    MOE_TRY(check_norms(c, name, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n_plain += !c->layers[i].moe && !c->layers[i].no_ffn;
+    if (n_plain > 0 && c->dense_ff == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a dense layer needs a feed-forward width", name);
+    return MOE_OK;
+}
+
+static bool gpu_activates(enum moe_act_kind kind)
+{
+    return kind <= MOE_ACT_SWIGLU_CLAMPED || kind == MOE_ACT_RELU2;
+}
+
+int moe_config_check_gpu(const struct moe_config *c, const char *name, struct moe_err *err)
+{
+    bool by_order = c->positions == MOE_POSITIONS_ROTARY || c->positions == MOE_POSITIONS_NONE;
+    bool computed = c->n_encoder == 0 && !c->prefix_lm && by_order && !c->index_top &&
+                    c->norm_place == MOE_NORM_BEFORE && c->qk_norm < MOE_QK_NORM_ROTATED &&
+                    !c->window_chunks && !c->query_step && !c->weigh_inputs &&
+                    gpu_activates(c->dense_act) && gpu_activates(c->expert_act) &&
+                    c->logit_cap == 0 && !c->rope_in_windows && !c->global_head_dim &&
+                    !c->value_norm && !c->own_norms && !c->router_early && !c->parallel_blocks &&
+                    c->norm_kind != MOE_NORM_CENTRED && c->moe_scale == 1 && !c->expert_scale &&
+                    !c->layer_scale && !c->dense_bias &&
+                    !moe_config_has_static(c, 0, c->n_layers) && !c->out_groups && !c->n_streams &&
+                    c->router_kind <= MOE_ROUTER_SIGMOID;
+    if (computed)
+        return MOE_OK;
+    return moe_fail(
+        err, MOE_ERR_UNSUPPORTED,
+        "%s: models of this kind (encoder, chosen or compressed positions, positions by distance "
+        "or learnt, several streams, norms after blocks or rotation, layers of two shapes, windows "
+        "that do not move, other activations, experts with weighed inputs or chosen by the token, "
+        "routers before "
+        "attention) "
+        "are computed by the processor alone: take --device cpu",
+        name);
 }

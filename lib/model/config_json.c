@@ -326,9 +326,9 @@ int moe_config_field_read(struct moe_config *config, const struct moe_config_fie
         return moe_json_get_double(name, json, key, required, (double *)at, err);
     case MOE_FIELD_FLOAT: {
         double value = (double)*(float *)at;
-        int status = moe_json_get_double(name, json, key, required, &value, err);
+        MOE_TRY(moe_json_get_double(name, json, key, required, &value, err));
         *(float *)at = (float)value;
-        return status;
+        return MOE_OK;
     }
     case MOE_FIELD_CHOICE:
         return read_choice(field, name, json, key, (int *)at, err);
@@ -400,76 +400,67 @@ static int read_layers(struct moe_config *config, const char *name, const json_t
     uint32_t layers[MOE_MAX_LAYERS], n = 0;
     if (list->member != MOE_LAYER(moe) && !json_object_get(json, list->key))
         return MOE_OK;
-    int status =
-        read_numbers(name, json, list->key, config->n_layers, config->n_layers, layers, &n, err);
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+    MOE_TRY(
+        read_numbers(name, json, list->key, config->n_layers, config->n_layers, layers, &n, err));
+    for (uint32_t i = 0; i < n; i++)
         moe_config_set_layers(config, list->member, layers[i], layers[i] + 1, list->value);
-    return status;
+    return MOE_OK;
 }
 
 static int read_eos(struct moe_config *config, const char *name, const json_t *json,
                     struct moe_err *err)
 {
     uint32_t ids[MOE_MAX_EOS], n = 0;
-    int status = read_numbers(name, json, "eos", MOE_MAX_DIM, MOE_MAX_EOS, ids, &n, err);
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
+    MOE_TRY(read_numbers(name, json, "eos", MOE_MAX_DIM, MOE_MAX_EOS, ids, &n, err));
+    for (uint32_t i = 0; i < n; i++)
         if (!moe_config_is_eos(config, ids[i]))
             config->eos[config->n_eos++] = ids[i];
-    return status;
+    return MOE_OK;
 }
 
-static int read_lists(struct moe_config *config, const char *name, const json_t *json,
+static int read_lists(struct moe_config *c, const char *name, const json_t *json,
                       struct moe_err *err)
 {
-    int status =
-        read_doubles(name, json, "rope_freqs", config->rope_freqs, &config->n_rope_freqs, err);
-    if (status == MOE_OK)
-        status = read_doubles(name, json, "rope_freqs_long", config->rope_freqs_long,
-                              &config->n_rope_freqs_long, err);
-    if (status == MOE_OK)
-        status = read_doubles(name, json, "global_freqs", config->global_freqs,
-                              &config->n_global_freqs, err);
-    for (size_t i = 0; i < N_LISTS && status == MOE_OK; i++)
-        status = read_layers(config, name, json, &lists[i], err);
-    return status == MOE_OK ? read_eos(config, name, json, err) : status;
+    MOE_TRY(read_doubles(name, json, "rope_freqs", c->rope_freqs, &c->n_rope_freqs, err));
+    MOE_TRY(read_doubles(name, json, "rope_freqs_long", c->rope_freqs_long, &c->n_rope_freqs_long,
+                         err));
+    MOE_TRY(read_doubles(name, json, "global_freqs", c->global_freqs, &c->n_global_freqs, err));
+    for (size_t i = 0; i < N_LISTS; i++)
+        MOE_TRY(read_layers(c, name, json, &lists[i], err));
+    return read_eos(c, name, json, err);
+}
+
+static int read_description(struct moe_config *config, const char *name, json_t *json,
+                            struct moe_err *err)
+{
+    const char *family = NULL, *key;
+    json_t *value;
+    if (!json_is_object(json))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: the model description is not an object", name);
+    json_object_foreach(json, key, value)
+    {
+        if (!known_key(key))
+            return moe_fail(err, MOE_ERR_VERSION, "%s: unknown key '%s' (made by a newer version?)",
+                            name, key);
+    }
+    MOE_TRY(moe_json_get_text(name, json, "family", true, &family, err));
+    snprintf(config->family, sizeof config->family, "%s", family);
+    for (int i = 0; i < N_FIELDS; i++)
+        MOE_TRY(moe_config_field_read(config, &fields[i], name, json, fields[i].name,
+                                      !fields[i].optional, err));
+    MOE_TRY(read_lists(config, name, json, err));
+    moe_config_set_ahead(config, config->n_ahead);
+    moe_config_complete(config);
+    return moe_config_check(config, name, err);
 }
 
 int moe_config_read(struct moe_config *config, const char *name, const void *text, uint64_t n,
                     struct moe_err *err)
 {
-    moe_config_init(config);
     json_t *json;
-    int status = moe_json_parse(&json, name, text, n, MOE_JSON_CONFIG_MEMORY, err);
-    if (status != MOE_OK)
-        return status;
-    const char *family = NULL, *key;
-    json_t *value;
-    if (!json_is_object(json)) {
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: the model description is not an object", name);
-        goto done;
-    }
-    json_object_foreach(json, key, value)
-    {
-        if (!known_key(key)) {
-            status = moe_fail(err, MOE_ERR_VERSION,
-                              "%s: unknown key '%s' (made by a newer version?)", name, key);
-            goto done;
-        }
-    }
-    status = moe_json_get_text(name, json, "family", true, &family, err);
-    if (status == MOE_OK)
-        snprintf(config->family, sizeof config->family, "%s", family);
-    for (int i = 0; i < N_FIELDS && status == MOE_OK; i++)
-        status = moe_config_field_read(config, &fields[i], name, json, fields[i].name,
-                                       !fields[i].optional, err);
-    if (status == MOE_OK)
-        status = read_lists(config, name, json, err);
-    if (status == MOE_OK) {
-        moe_config_set_ahead(config, config->n_ahead);
-        moe_config_complete(config);
-        status = moe_config_check(config, name, err);
-    }
-done:
+    moe_config_init(config);
+    MOE_TRY(moe_json_parse(&json, name, text, n, MOE_JSON_CONFIG_MEMORY, err));
+    int status = read_description(config, name, json, err);
     moe_json_free(json);
     return status;
 }

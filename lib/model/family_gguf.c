@@ -93,15 +93,13 @@ static int check_gating(const struct moe_config *c, const struct moe_gguf *gguf,
 static int read_beyond(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "nextn_predict_layers").text,
-                                  MOE_MAX_LAYERS, false, &c->n_beyond, err);
-    if (status == MOE_OK && c->n_beyond > 0 && c->n_beyond >= c->n_layers)
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "nextn_predict_layers").text,
+                             MOE_MAX_LAYERS, false, &c->n_beyond, err));
+    if (c->n_beyond > 0 && c->n_beyond >= c->n_layers)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " layers, %" PRIu32 " of them for further tokens, make no "
                         "sense",
                         moe_gguf_path(gguf), c->n_layers, c->n_beyond);
-    if (status != MOE_OK)
-        return status;
     uint32_t first = c->n_layers - c->n_beyond;
     if (family_gguf_tensor(ck, "blk.%u.attn_norm.weight", first) &&
         !family_gguf_tensor(ck, "blk.%u.nextn.eh_proj.weight", first))
@@ -147,19 +145,18 @@ static bool differs(const struct moe_family *family, const struct moe_gguf *gguf
 static int read_shared(struct moe_config *c, const struct moe_family *family,
                        const struct moe_gguf *gguf, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (const struct moe_setting *s = shared_settings; s->member && status == MOE_OK; s++) {
+    for (const struct moe_setting *s = shared_settings; s->member; s++) {
         const struct moe_config_field *field = moe_config_field(s->member);
         const struct moe_setting one[] = {*s, {.member = 0}};
         uint32_t largest = 0;
         if (!differs(family, gguf, s->key)) {
-            status = family_read_gguf(c, one, gguf, err);
+            MOE_TRY(family_read_gguf(c, one, gguf, err));
         } else {
-            status = family_gguf_largest(gguf, s->key, field->max, &largest, err);
+            MOE_TRY(family_gguf_largest(gguf, s->key, field->max, &largest, err));
             moe_config_field_set(c, field, largest);
         }
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_windows(struct moe_config *c, const struct moe_family *family,
@@ -170,9 +167,9 @@ static int read_windows(struct moe_config *c, const struct moe_family *family,
         {.member = 0}};
     if (!family->gguf.windowed)
         return MOE_OK;
-    int status = family_read_gguf(c, width, gguf, err);
+    MOE_TRY(family_read_gguf(c, width, gguf, err));
     moe_windows_apply(c, family->hf.windows.layers, 0);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- What tensors show ---- */
@@ -224,9 +221,7 @@ static int read_eos(struct moe_config *c, const struct moe_gguf *gguf, struct mo
                                        "tokenizer.ggml.eom_token_id"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         uint32_t id = UINT32_MAX;
-        int status = moe_gguf_get_u32(gguf, keys[i], UINT32_MAX, false, &id, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_gguf_get_u32(gguf, keys[i], UINT32_MAX, false, &id, err));
         bool known = id == UINT32_MAX; /* not there, or "none" */
         for (uint32_t k = 0; k < c->n_eos; k++)
             known = known || c->eos[k] == id;
@@ -254,17 +249,15 @@ static int find_family(const struct moe_gguf *gguf, bool has_experts, bool sigmo
                        const struct moe_family **family, struct moe_err *err)
 {
     const char *arch = NULL;
-    int status = moe_gguf_get_text(gguf, "general.architecture", true, &arch, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_gguf_get_text(gguf, "general.architecture", true, &arch, err));
     *family = moe_family_find_gguf(arch, has_experts, sigmoid);
     if (*family)
         return MOE_OK;
     struct moe_buf known = {0};
     list_architectures(&known);
-    status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                      "%s: architecture '%.60s' is not implemented (known: %s)",
-                      moe_gguf_path(gguf), arch, known.data ? (const char *)known.data : "");
+    int status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "%s: architecture '%.60s' is not implemented (known: %s)",
+                          moe_gguf_path(gguf), arch, known.data ? (const char *)known.data : "");
     moe_buf_release(&known);
     return status;
 }
@@ -278,44 +271,30 @@ int moe_config_read_gguf(struct moe_config *config, const struct moe_checkpoint 
     struct moe_rope_settings rope;
     moe_config_init(config);
     moe_rope_settings_init(&rope);
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_count").text,
-                                  MOE_MAX_EXPERTS, false, &config->n_experts, err);
-    if (status == MOE_OK)
-        status = read_gating(gguf, &gating, err);
-    if (status == MOE_OK)
-        status = find_family(gguf, config->n_experts > 0, takes_sigmoids(ck, gating), &family, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "expert_count").text, MOE_MAX_EXPERTS,
+                             false, &config->n_experts, err));
+    MOE_TRY(read_gating(gguf, &gating, err));
+    MOE_TRY(find_family(gguf, config->n_experts > 0, takes_sigmoids(ck, gating), &family, err));
     snprintf(config->family, sizeof config->family, "%s", family->name);
     family_set_constants(config, family->constants);
     if (family->gguf.says_router)
         config->router_kind = gating == GATING_SIGMOID ? MOE_ROUTER_SIGMOID : MOE_ROUTER_SOFTMAX;
-    status = refuse_switches(family, gguf, err);
-    if (status == MOE_OK)
-        status = check_gating(config, gguf, gating, err);
-    if (status == MOE_OK)
-        status = read_shared(config, family, gguf, err);
-    if (status == MOE_OK)
-        status = read_beyond(config, ck, err);
-    if (status == MOE_OK && (config->n_heads == 0 || config->n_layers == 0))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: a model without heads or layers makes no sense",
-                          moe_gguf_path(gguf));
-    if (status == MOE_OK)
-        status = read_tensors(config, ck, err);
-    if (status == MOE_OK)
-        status = family_read_gguf(config, family->gguf.settings, gguf, err);
+    MOE_TRY(refuse_switches(family, gguf, err));
+    MOE_TRY(check_gating(config, gguf, gating, err));
+    MOE_TRY(read_shared(config, family, gguf, err));
+    MOE_TRY(read_beyond(config, ck, err));
+    if (config->n_heads == 0 || config->n_layers == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a model without heads or layers makes no sense",
+                        moe_gguf_path(gguf));
+    MOE_TRY(read_tensors(config, ck, err));
+    MOE_TRY(family_read_gguf(config, family->gguf.settings, gguf, err));
     if (family->gguf.qk_norm && family_gguf_tensor(ck, "blk.%u.attn_q_norm.weight", 0))
         config->qk_norm = family->gguf.qk_norm;
-    if (status == MOE_OK)
-        status = read_windows(config, family, gguf, err);
-    if (status == MOE_OK && family->gguf.own)
-        status = family->gguf.own(config, ck, &rope, err);
-    if (status == MOE_OK)
-        status = family_gguf_rotary(config, ck, &rope, err);
-    if (status == MOE_OK)
-        status = read_eos(config, gguf, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_windows(config, family, gguf, err));
+    if (family->gguf.own)
+        MOE_TRY(family->gguf.own(config, ck, &rope, err));
+    MOE_TRY(family_gguf_rotary(config, ck, &rope, err));
+    MOE_TRY(read_eos(config, gguf, err));
     moe_config_complete(config);
     return moe_config_check(config, moe_gguf_path(gguf), err);
 }

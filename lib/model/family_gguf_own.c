@@ -50,19 +50,18 @@ int family_gguf_by_layer(const struct moe_config *c, const struct moe_gguf *gguf
     if (!moe_gguf_has(gguf, key.text))
         return MOE_OK;
     bool listed = family_gguf_is_list(gguf, name);
-    int status = listed ? moe_gguf_get_array(gguf, key.text, true, &array, err)
-                        : moe_gguf_get_u32(gguf, key.text, most, true, &all, err);
-    if (status == MOE_OK && listed &&
-        (array.n < c->n_layers || array.n > c->n_layers + c->n_beyond))
+    MOE_TRY(listed ? moe_gguf_get_array(gguf, key.text, true, &array, err)
+                   : moe_gguf_get_u32(gguf, key.text, most, true, &all, err));
+    if (listed && (array.n < c->n_layers || array.n > c->n_layers + c->n_beyond))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
                         moe_gguf_path(gguf), key.text, array.n, c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+    for (uint32_t i = 0; i < c->n_layers; i++)
         if (listed)
-            status = take_number(gguf, key.text, &array, i, most, &out[i], err);
+            MOE_TRY(take_number(gguf, key.text, &array, i, most, &out[i], err));
         else
             out[i] = all;
-    return status;
+    return MOE_OK;
 }
 
 int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t most, uint32_t *out,
@@ -70,14 +69,14 @@ int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t 
 {
     struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
     struct moe_gguf_array array;
-    int status = moe_gguf_get_array(gguf, key.text, true, &array, err);
+    MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &array, err));
     *out = 0;
-    for (uint64_t i = 0; i < array.n && status == MOE_OK; i++) {
+    for (uint64_t i = 0; i < array.n; i++) {
         uint32_t number = 0;
-        status = take_number(gguf, key.text, &array, i, most, &number, err);
+        MOE_TRY(take_number(gguf, key.text, &array, i, most, &number, err));
         *out = number > *out ? number : *out;
     }
-    return status;
+    return MOE_OK;
 }
 
 int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint32_t every,
@@ -87,14 +86,14 @@ int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint3
     struct moe_gguf_key key = moe_gguf_arch_key(gguf, name);
     uint32_t windowed[MOE_MAX_LAYERS];
     bool listed = family_gguf_is_list(gguf, name);
-    int status = listed ? family_gguf_by_layer(c, gguf, name, 1, windowed, err)
-                        : moe_gguf_get_u32(gguf, key.text, MOE_MAX_LAYERS, every == 0, &every, err);
-    if (status == MOE_OK && !listed && every == 0)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' 0 makes no sense",
-                          moe_gguf_path(gguf), key.text);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+    MOE_TRY(listed ? family_gguf_by_layer(c, gguf, name, 1, windowed, err)
+                   : moe_gguf_get_u32(gguf, key.text, MOE_MAX_LAYERS, every == 0, &every, err));
+    if (!listed && every == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' 0 makes no sense",
+                        moe_gguf_path(gguf), key.text);
+    for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = listed ? windowed[i] != 0 : (i + 1) % every != 0;
-    return status;
+    return MOE_OK;
 }
 
 /*
@@ -114,17 +113,16 @@ static int read_factors(const struct moe_checkpoint *ck, const char *name, doubl
     if (t->n_dims != 1 || t->n_items > MOE_MAX_ROPE_PAIRS)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is no vector of at most %d values",
                         moe_checkpoint_dir(ck), name, MOE_MAX_ROPE_PAIRS);
-    int status = moe_checkpoint_get(ck, name, 1, t->dims, &t, err);
-    if (status == MOE_OK)
-        status = moe_checkpoint_read(ck, t, 0, t->n_items, values, err);
-    for (uint64_t i = 0; i < t->n_items && status == MOE_OK; i++) {
+    MOE_TRY(moe_checkpoint_get(ck, name, 1, t->dims, &t, err));
+    MOE_TRY(moe_checkpoint_read(ck, t, 0, t->n_items, values, err));
+    for (uint64_t i = 0; i < t->n_items; i++) {
         if (!(values[i] > 0) || !isfinite(values[i]))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s': a factor of %g makes no sense",
                             moe_checkpoint_dir(ck), name, (double)values[i]);
         out[i] = (double)values[i];
     }
     *n = (uint32_t)t->n_items;
-    return status;
+    return MOE_OK;
 }
 
 static int read_rope_kind(struct moe_rope_settings *s, const struct moe_gguf *gguf,
@@ -140,10 +138,8 @@ static int read_rope_kind(struct moe_rope_settings *s, const struct moe_gguf *gg
         {"longrope", MOE_ROPE_LONGROPE},
     };
     const char *type = "none";
-    int status = moe_gguf_get_text(gguf, moe_gguf_arch_key(gguf, "rope.scaling.type").text, false,
-                                   &type, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_gguf_get_text(gguf, moe_gguf_arch_key(gguf, "rope.scaling.type").text, false, &type,
+                              err));
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (strcmp(type, kinds[i].name) == 0) {
             s->kind = kinds[i].kind;
@@ -172,12 +168,10 @@ static int read_rope_settings(struct moe_rope_settings *s, const struct moe_gguf
         {"rope.scaling.yarn_beta_slow", &s->beta_slow},
         {"rope.scaling.yarn_log_multiplier", &log_mul},
     };
-    int status = read_rope_kind(s, gguf, err);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, numbers[i].name).text, false,
-                                     numbers[i].out, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_rope_kind(s, gguf, err));
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        MOE_TRY(moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, numbers[i].name).text, false,
+                                    numbers[i].out, err));
     if (s->kind == MOE_ROPE_PLAIN && linear != 0 && linear != 1) { /* as older files say it */
         s->kind = MOE_ROPE_LINEAR;
         s->factor = linear;
@@ -201,9 +195,9 @@ static int apply_factors(struct moe_config *c, const struct moe_checkpoint *ck, 
     uint32_t n, dim = c->rope_dim ? c->rope_dim : c->head_dim;
     if (dim == 0)
         dim = c->hidden / c->n_heads;
-    int status = read_factors(ck, "rope_freqs.weight", factors, &n, err);
-    if (status != MOE_OK || n == 0)
-        return status;
+    MOE_TRY(read_factors(ck, "rope_freqs.weight", factors, &n, err));
+    if (n == 0)
+        return MOE_OK;
     if (n != dim / 2)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs",
                         moe_checkpoint_dir(ck), n, dim / 2);
@@ -225,9 +219,7 @@ static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     double factors[MOE_MAX_ROPE_PAIRS], theta = s->theta;
     uint32_t n, pairs = c->global_head_dim / 2;
-    int status = read_factors(ck, "rope_freqs.weight", factors, &n, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_factors(ck, "rope_freqs.weight", factors, &n, err));
     if (s->kind != MOE_ROPE_PLAIN)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: rotary scaling beside global layers with heads of their own is not "
@@ -251,11 +243,10 @@ static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
                             const struct moe_gguf *gguf, struct moe_err *err)
 {
     double theta = s->theta;
-    int status =
-        moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, "attention.compress_rope_freq_base").text,
-                            true, &s->theta, err);
-    return status == MOE_OK ? family_deepseek_v4_rotary(c, s, theta, moe_gguf_path(gguf), err)
-                            : status;
+    MOE_TRY(moe_gguf_get_double(gguf,
+                                moe_gguf_arch_key(gguf, "attention.compress_rope_freq_base").text,
+                                true, &s->theta, err));
+    return family_deepseek_v4_rotary(c, s, theta, moe_gguf_path(gguf), err);
 }
 
 /* Layers with a window may have a base of their own; here only Gemma-4's have. */
@@ -264,46 +255,42 @@ static int refuse_other_base(const struct moe_rope_settings *s, const struct moe
 {
     double base = s->theta;
     struct moe_gguf_key key = moe_gguf_arch_key(gguf, "rope.freq_base_swa");
-    int status = moe_gguf_get_double(gguf, key.text, false, &base, err);
-    if (status == MOE_OK && base != s->theta)
+    MOE_TRY(moe_gguf_get_double(gguf, key.text, false, &base, err));
+    if (base != s->theta)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: '%s' %g beside 'rope.freq_base' %g is not implemented for this family",
                         moe_gguf_path(gguf), key.text, base, s->theta);
-    return status;
+    return MOE_OK;
 }
 
 int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *s, struct moe_err *err)
 {
+    const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     uint32_t n_long = 0;
-    int status = read_rope_settings(s, moe_checkpoint_gguf(ck), err);
-    if (status == MOE_OK && c->out_groups)
-        status = read_compressing(c, s, moe_checkpoint_gguf(ck), err);
-    else if (status == MOE_OK)
-        status = c->global_head_dim ? read_global(c, ck, s, err)
-                                    : refuse_other_base(s, moe_checkpoint_gguf(ck), err);
-    if (status == MOE_OK && s->kind == MOE_ROPE_PLAIN &&
-        moe_checkpoint_find(ck, "rope_factors_long.weight"))
+    MOE_TRY(read_rope_settings(s, gguf, err));
+    MOE_TRY(c->out_groups        ? read_compressing(c, s, gguf, err)
+            : c->global_head_dim ? read_global(c, ck, s, err)
+                                 : refuse_other_base(s, gguf, err));
+    if (s->kind == MOE_ROPE_PLAIN && moe_checkpoint_find(ck, "rope_factors_long.weight"))
         s->kind = MOE_ROPE_LONGROPE; /* some files have the factors and name no kind */
-    if (status == MOE_OK && s->kind == MOE_ROPE_LONGROPE) {
-        status =
-            read_factors(ck, "rope_factors_short.weight", s->short_factors, &s->n_factors, err);
-        if (status == MOE_OK)
-            status = read_factors(ck, "rope_factors_long.weight", s->long_factors, &n_long, err);
-        if (status == MOE_OK && n_long != s->n_factors)
-            status = moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: %" PRIu32 " short and %" PRIu32 " long rotary factors",
-                              moe_checkpoint_dir(ck), s->n_factors, n_long);
+    if (s->kind == MOE_ROPE_LONGROPE) {
+        MOE_TRY(
+            read_factors(ck, "rope_factors_short.weight", s->short_factors, &s->n_factors, err));
+        MOE_TRY(read_factors(ck, "rope_factors_long.weight", s->long_factors, &n_long, err));
+        if (n_long != s->n_factors)
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: %" PRIu32 " short and %" PRIu32 " long rotary factors",
+                            moe_checkpoint_dir(ck), s->n_factors, n_long);
     }
-    if (status == MOE_OK)
-        status = moe_rope_apply(c, s, moe_checkpoint_dir(ck), err);
-    if (status == MOE_OK && !c->global_head_dim)
-        status = apply_factors(c, ck, err);
-    if (status == MOE_OK && s->mscale_all_dim != 0 && c->attn_scale == 0) {
+    MOE_TRY(moe_rope_apply(c, s, moe_checkpoint_dir(ck), err));
+    if (!c->global_head_dim)
+        MOE_TRY(apply_factors(c, ck, err));
+    if (s->mscale_all_dim != 0 && c->attn_scale == 0) {
         double mscale = moe_rope_mscale(c, s);
         c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* What families with recurrent states compute of their own from GGUF metadata (family_internal.h):
@@ -313,15 +300,14 @@ int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
 static int read_values(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
     uint32_t all = 0;
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "ssm.inner_size").text, MOE_MAX_DIM,
-                                  true, &all, err);
-    if (status == MOE_OK && (c->state_heads == 0 || all % c->state_heads != 0))
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "ssm.inner_size").text, MOE_MAX_DIM,
+                             true, &all, err));
+    if ((c->state_heads == 0 || all % c->state_heads != 0))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " heads of a state cannot share %" PRIu32 " values",
                         moe_gguf_path(gguf), c->state_heads, all);
-    if (status == MOE_OK)
-        c->state_value_dim = all / c->state_heads;
-    return status;
+    c->state_value_dim = all / c->state_heads;
+    return MOE_OK;
 }
 
 /* Layers without key heads have states; n_kv_heads is what the others have, which must be the same.
@@ -329,9 +315,8 @@ static int read_values(struct moe_config *c, const struct moe_gguf *gguf, struct
 static int read_layers(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
     uint32_t heads[MOE_MAX_LAYERS] = {0};
-    int status =
-        family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, heads, err);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, heads, err));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         c->layers[i].recurrent = heads[i] == 0;
         if (heads[i] != 0 && heads[i] != c->n_kv_heads)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -339,7 +324,7 @@ static int read_layers(struct moe_config *c, const struct moe_gguf *gguf, struct
                             " key heads ('head_count_kv') are not implemented for this family",
                             moe_gguf_path(gguf), c->n_kv_heads, heads[i]);
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Whether convolutions have biases. */
@@ -357,16 +342,14 @@ static int read_recurrent(struct moe_config *c, const struct moe_gguf *gguf,
                           uint32_t recurrent[MOE_MAX_LAYERS], struct moe_err *err)
 {
     uint32_t interval = 4;
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
-                                  MOE_MAX_LAYERS, false, &interval, err);
-    if (status == MOE_OK && interval == 0)
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "full_attention_interval").text,
+                             MOE_MAX_LAYERS, false, &interval, err));
+    if (interval == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1",
                         moe_gguf_path(gguf));
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+    for (uint32_t i = 0; i < c->n_layers; i++)
         recurrent[i] = (i + 1) % interval != 0;
-    if (status == MOE_OK)
-        status = family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err);
-    return status;
+    return family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err);
 }
 
 /* Files made by ollama have key heads listed by layer as well, perhaps alone: where something else
@@ -393,26 +376,23 @@ static int read_delta(struct moe_config *c, const struct moe_gguf *gguf, bool in
 {
     uint32_t recurrent[MOE_MAX_LAYERS];
     bool listed = family_gguf_is_list(gguf, "attention.head_count_kv");
-    int status = read_values(c, gguf, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "ssm.v_head_reordered").text,
-                                   false, &in_turn, err);
+    MOE_TRY(read_values(c, gguf, err));
+    MOE_TRY(moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "ssm.v_head_reordered").text, false,
+                              &in_turn, err));
     c->state_keys_in_turn = in_turn && c->state_heads != c->state_key_heads;
-    if (status == MOE_OK)
-        status = read_recurrent(c, gguf, recurrent, err);
-    if (status == MOE_OK && listed)
-        status = read_layers(c, gguf, err);
-    if (status == MOE_OK && listed)
+    MOE_TRY(read_recurrent(c, gguf, recurrent, err));
+    if (listed)
+        MOE_TRY(read_layers(c, gguf, err));
+    if (listed)
         return check_listed_heads(c, gguf, recurrent, err);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+    for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].recurrent = recurrent[i] != 0;
-    return status;
+    return MOE_OK;
 }
 
 int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
-    (void)rope;
     return read_delta(c, moe_checkpoint_gguf(ck), false, err);
 }
 
@@ -421,7 +401,6 @@ int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck
 int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
-    (void)rope;
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (family_gguf_tensor(ck, "blk.%u.ssm_ba.weight", i))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -436,7 +415,6 @@ int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *c
 int family_lfm2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    (void)rope;
     c->state_heads = 1;
     c->state_value_dim = c->hidden;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -454,23 +432,19 @@ int family_granite_hybrid_gguf(struct moe_config *c, const struct moe_checkpoint
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     const char *shared = c->n_experts ? "" : "expert_shared_feed_forward_length";
     bool rotates = true;
-    (void)rope;
-    int status = read_values(c, gguf, err);
-    if (status == MOE_OK)
-        status = read_layers(c, gguf, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "rope.scaling.finetuned").text,
-                                   false, &rotates, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, shared).text, MOE_MAX_DIM, false,
-                                  &c->dense_ff, err);
+    MOE_TRY(read_values(c, gguf, err));
+    MOE_TRY(read_layers(c, gguf, err));
+    MOE_TRY(moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "rope.scaling.finetuned").text, false,
+                              &rotates, err));
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, shared).text, MOE_MAX_DIM, false,
+                             &c->dense_ff, err));
     c->positions = rotates ? MOE_POSITIONS_ROTARY : MOE_POSITIONS_NONE;
     if (!rotates)
         c->rope_dim = 0;
     if (c->n_experts == 0)
         c->top_k = 0;
     find_biases(c, ck);
-    return status;
+    return MOE_OK;
 }
 
 /* A layer without key heads and without a feed-forward has a state. */
@@ -479,14 +453,11 @@ int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     uint32_t widths[MOE_MAX_LAYERS] = {0};
-    int status = family_sigmoid_gguf(c, ck, rope, err);
-    if (status == MOE_OK)
-        status = read_values(c, gguf, err);
-    if (status == MOE_OK)
-        status = read_layers(c, gguf, err);
-    if (status == MOE_OK)
-        status = family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+    MOE_TRY(family_sigmoid_gguf(c, ck, rope, err));
+    MOE_TRY(read_values(c, gguf, err));
+    MOE_TRY(read_layers(c, gguf, err));
+    MOE_TRY(family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         if (widths[i] > 0 && !c->layers[i].recurrent)
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: layer %" PRIu32 " has key heads and a feed-forward, it must have "
@@ -497,7 +468,7 @@ int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck
         c->layers[i].no_ffn = widths[i] == 0;
     }
     find_biases(c, ck);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Kimi-Linear ---- */
@@ -507,8 +478,8 @@ int family_kimi_linear_gguf(struct moe_config *c, const struct moe_checkpoint *c
 {
     c->state_heads = c->state_key_heads = c->n_heads;
     c->state_value_dim = c->state_key_dim;
-    int status = read_layers(c, moe_checkpoint_gguf(ck), err);
-    return status == MOE_OK ? family_deepseek_v3_gguf(c, ck, rope, err) : status;
+    MOE_TRY(read_layers(c, moe_checkpoint_gguf(ck), err));
+    return family_deepseek_v3_gguf(c, ck, rope, err);
 }
 
 /* ---- Jamba ---- */
@@ -517,13 +488,12 @@ int family_jamba_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    (void)rope;
     c->state_heads = c->state_key_heads = 1;
     if (moe_config_count_layers(c, MOE_LAYER(moe)) == 0) /* one is none */
         c->n_experts = c->top_k = 0;
     find_biases(c, ck);
-    int status = read_values(c, gguf, err);
-    return status == MOE_OK ? read_layers(c, gguf, err) : status;
+    MOE_TRY(read_values(c, gguf, err));
+    return read_layers(c, gguf, err);
 }
 
 /* What families with local and global layers compute of their own from GGUF files. */
@@ -550,7 +520,6 @@ static int needs_window(const struct moe_config *c, const struct moe_checkpoint 
 int family_smallthinker_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                              struct moe_rope_settings *rope, struct moe_err *err)
 {
-    (void)ck, (void)rope, (void)err;
     c->rope_in_windows = c->window > 0;
     for (uint32_t i = 0; i < c->n_layers && c->window > 0; i++)
         c->layers[i].windowed = i % 4 != 0;
@@ -570,15 +539,12 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
                         "%s: global heads of %" PRIu32 " values of which %" PRIu32
                         " are rotated ('rope.dimension_count') are not implemented; all are",
                         moe_gguf_path(gguf), c->global_head_dim, c->rope_dim);
-    int status =
-        family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, kv_heads, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.key_length_swa").text,
-                                  MOE_MAX_HEAD_DIM, true, &c->head_dim, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "rope.dimension_count_swa").text,
-                                  MOE_MAX_HEAD_DIM, true, &c->rope_dim, err);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+    MOE_TRY(family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, kv_heads, err));
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.key_length_swa").text,
+                             MOE_MAX_HEAD_DIM, true, &c->head_dim, err));
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "rope.dimension_count_swa").text,
+                             MOE_MAX_HEAD_DIM, true, &c->rope_dim, err));
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t *n = &of_kind[c->layers[i].windowed];
         if (*n != 0 && *n != kv_heads[i])
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -590,7 +556,7 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
     c->global_kv_heads = of_kind[0] ? of_kind[0] : of_kind[1];
     c->n_kv_heads = of_kind[1] ? of_kind[1] : of_kind[0];
     c->value_dim = 0; /* as keys */
-    return status;
+    return MOE_OK;
 }
 
 /* Global layers without a matrix of values take their keys for them. */
@@ -614,20 +580,17 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *rope, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    (void)rope;
     c->embed_scale = sqrtf((float)c->hidden);
-    int status = family_gguf_windows(c, gguf, 0, err);
-    if (status == MOE_OK)
-        status = gemma4_heads(c, gguf, err);
-    if (status == MOE_OK)
-        status = gemma4_values(c, ck, err);
-    if (status == MOE_OK && c->n_experts > 0) {
+    MOE_TRY(family_gguf_windows(c, gguf, 0, err));
+    MOE_TRY(gemma4_heads(c, gguf, err));
+    MOE_TRY(gemma4_values(c, ck, err));
+    if (c->n_experts > 0) {
         c->own_norms = c->expert_scale = true;
         /* What else is a dense layer's is the shared expert beside the others. */
-        status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "feed_forward_length").text,
-                                  MOE_MAX_DIM, true, &c->shared_ff, err);
+        MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "feed_forward_length").text,
+                                 MOE_MAX_DIM, true, &c->shared_ff, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Llama-4 ---- */
@@ -640,15 +603,14 @@ int family_llama4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     bool norm = c->n_experts != 128;
-    (void)rope;
     c->window = 8192;
     every_fourth_global(c);
     c->query_step = 8192;
     c->query_scale = 0.1f;
-    int status =
-        moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "use_qk_norm").text, false, &norm, err);
+    MOE_TRY(
+        moe_gguf_get_bool(gguf, moe_gguf_arch_key(gguf, "use_qk_norm").text, false, &norm, err));
     c->qk_norm = norm ? MOE_QK_NORM_BARE : MOE_QK_NORM_NONE;
-    return status;
+    return MOE_OK;
 }
 
 /* ---- AFMoE ---- */
@@ -657,7 +619,6 @@ int family_llama4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 int family_afmoe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
-    (void)rope;
     every_fourth_global(c);
     if (!moe_gguf_has(moe_checkpoint_gguf(ck),
                       moe_gguf_arch_key(moe_checkpoint_gguf(ck), "embedding_scale").text))
@@ -670,10 +631,9 @@ int family_afmoe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 int family_exaone_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
-    int status = needs_window(c, ck, err);
-    if (status == MOE_OK)
-        status = family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err);
-    return status == MOE_OK ? family_sigmoid_gguf(c, ck, rope, err) : status;
+    MOE_TRY(needs_window(c, ck, err));
+    MOE_TRY(family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err));
+    return family_sigmoid_gguf(c, ck, rope, err);
 }
 
 /* ---- Command-A with experts ---- */
@@ -685,17 +645,14 @@ int family_cohere2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *c
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     double eps = 0;
-    (void)rope;
-    int status = needs_window(c, ck, err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_double(
-            gguf, moe_gguf_arch_key(gguf, "attention.layer_norm_rms_epsilon").text, false, &eps,
-            err);
-    if (status == MOE_OK && eps != 0)
+    MOE_TRY(needs_window(c, ck, err));
+    MOE_TRY(moe_gguf_get_double(
+        gguf, moe_gguf_arch_key(gguf, "attention.layer_norm_rms_epsilon").text, false, &eps, err));
+    if (eps != 0)
         c->norm_kind = MOE_NORM_RMS;
     c->rope_in_dense = true;
     c->moe_scale = c->shared_ff ? 0.5f : 1;
-    return status == MOE_OK ? family_gguf_windows(c, gguf, 0, err) : status;
+    return family_gguf_windows(c, gguf, 0, err);
 }
 
 /* What families with sparse attention compute of their own from GGUF metadata (family_internal.h):
@@ -713,11 +670,11 @@ int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     uint32_t chooses[MOE_MAX_LAYERS];
     for (uint32_t i = 0; i < c->n_layers; i++)
         chooses[i] = c->context_max < CONTEXT_OF_5_2 || i < 2 || i % 4 == 2;
-    int status = family_gguf_by_layer(c, moe_checkpoint_gguf(ck), "attention.indexer.types", 1,
-                                      chooses, err);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+    MOE_TRY(family_gguf_by_layer(c, moe_checkpoint_gguf(ck), "attention.indexer.types", 1, chooses,
+                                 err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].shares_choice = !chooses[i];
-    return status == MOE_OK ? family_deepseek_v3_gguf(c, ck, rope, err) : status;
+    return family_deepseek_v3_gguf(c, ck, rope, err);
 }
 
 /* ---- DeepSeek-V4 ---- */
@@ -743,12 +700,12 @@ static int read_ratios(struct moe_config *c, const struct moe_checkpoint *ck, st
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     struct moe_gguf_key key = moe_gguf_arch_key(gguf, "attention.compress_ratios");
     struct moe_gguf_array ratios;
-    int status = moe_gguf_get_array(gguf, key.text, true, &ratios, err);
-    if (status == MOE_OK && (ratios.n < c->n_layers || moe_gguf_array_is_text(&ratios)))
+    MOE_TRY(moe_gguf_get_array(gguf, key.text, true, &ratios, err));
+    if ((ratios.n < c->n_layers || moe_gguf_array_is_text(&ratios)))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
                         moe_gguf_path(gguf), key.text, ratios.n, c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         double number = moe_gguf_array_number(&ratios, i);
         if (!(number >= 0 && number <= UINT32_MAX) || number != floor(number))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' is %.17g for layer %" PRIu32,
@@ -758,10 +715,10 @@ static int read_ratios(struct moe_config *c, const struct moe_checkpoint *ck, st
         if (ratio == 0)
             continue;
         c->layers[i].compression = chooses ? MOE_COMPRESS_CHOSEN : MOE_COMPRESS_ALL;
-        status = take_ratio(chooses ? &c->chosen_ratio : &c->all_ratio, ratio, i,
-                            moe_gguf_path(gguf), err);
+        MOE_TRY(take_ratio(chooses ? &c->chosen_ratio : &c->all_ratio, ratio, i,
+                           moe_gguf_path(gguf), err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Limits of activations are by layer, of routed experts and of shared ones; one for all is
@@ -773,13 +730,13 @@ static int read_limit(struct moe_config *c, const struct moe_gguf *gguf, const c
     struct moe_gguf_array list;
     double limit = c->act_limit;
     bool listed = family_gguf_is_list(gguf, name);
-    int status = listed ? moe_gguf_get_array(gguf, key.text, true, &list, err)
-                        : moe_gguf_get_double(gguf, key.text, required, &limit, err);
-    if (status == MOE_OK && listed && list.n < c->n_layers)
+    MOE_TRY(listed ? moe_gguf_get_array(gguf, key.text, true, &list, err)
+                   : moe_gguf_get_double(gguf, key.text, required, &limit, err));
+    if (listed && list.n < c->n_layers)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: key '%.100s' has %" PRIu64 " numbers for %" PRIu32 " layers",
                         moe_gguf_path(gguf), key.text, list.n, c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         double of_layer = listed ? moe_gguf_array_number(&list, i) : limit;
         if (c->act_limit == 0)
             c->act_limit = (float)of_layer;
@@ -790,7 +747,7 @@ static int read_limit(struct moe_config *c, const struct moe_gguf *gguf, const c
                             "are not implemented",
                             moe_gguf_path(gguf), key.text, of_layer, i, (double)c->act_limit);
     }
-    return status;
+    return MOE_OK;
 }
 
 int family_deepseek_v4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
@@ -798,18 +755,14 @@ int family_deepseek_v4_gguf(struct moe_config *c, const struct moe_checkpoint *c
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     uint32_t n_static = 0;
-    (void)rope;
-    int status = moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "hash_layer_count").text,
-                                  MOE_MAX_LAYERS, true, &n_static, err);
-    if (status == MOE_OK)
-        status = read_ratios(c, ck, err);
+    MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "hash_layer_count").text, MOE_MAX_LAYERS,
+                             true, &n_static, err));
+    MOE_TRY(read_ratios(c, ck, err));
     c->act_limit = 0;
-    if (status == MOE_OK)
-        status = read_limit(c, gguf, "swiglu_clamp_exp", true, err);
-    if (status == MOE_OK)
-        status = read_limit(c, gguf, "swiglu_clamp_shexp", false, err);
+    MOE_TRY(read_limit(c, gguf, "swiglu_clamp_exp", true, err));
+    MOE_TRY(read_limit(c, gguf, "swiglu_clamp_shexp", false, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].static_routing = i < n_static;
     family_deepseek_v4_drop(c);
-    return status;
+    return MOE_OK;
 }

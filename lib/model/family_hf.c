@@ -41,62 +41,42 @@ static int read_settings(struct moe_config *c, const struct moe_family *family, 
     family_set_constants(c, shared);
     family_set_constants(c, family->constants);
     family_set_constants(c, family->hf.settings);
-    int status = family_check_only(family->hf.only, path, json, err);
-    if (status == MOE_OK && shares)
-        status = family_check_only(shared_only, path, json, err);
-    if (status == MOE_OK && shares)
-        status = family_read_json(c, shared, path, json, err);
-    if (status == MOE_OK)
-        status = family_read_json(c, family->hf.settings, path, json, err);
-    return status;
+    MOE_TRY(family_check_only(family->hf.only, path, json, err));
+    if (shares) {
+        MOE_TRY(family_check_only(shared_only, path, json, err));
+        MOE_TRY(family_read_json(c, shared, path, json, err));
+    }
+    return family_read_json(c, family->hf.settings, path, json, err);
 }
 
 /* ---- Windows ---- */
 
-/* "layer_types": a kind of attention per layer. */
-static int read_layer_types(struct moe_config *c, const char *path, const json_t *list,
-                            struct moe_err *err)
-{
-    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'layer_types' must be a list of %" PRIu32 " layers", path,
-                        c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        c->layers[i].windowed = type && strcmp(type, "sliding_attention") == 0;
-        if (!c->layers[i].windowed && (!type || strcmp(type, "full_attention") != 0))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
-                            "implemented",
-                            path, i, type ? type : "?");
-    }
-    return MOE_OK;
-}
-
 static int read_windows(struct moe_config *c, const struct moe_windows *windows, const char *path,
                         const json_t *json, struct moe_err *err)
 {
+    static const struct family_word kinds[] = {
+        {"sliding_attention", 1}, {"full_attention", 0}, {NULL}};
     const struct moe_setting width[] = {
         {"sliding_window", MOE_MEMBER(window), .value = windows->width}, {.member = 0}};
     bool bounded = windows->layers == MOE_WINDOW_FROM || windows->layers == MOE_WINDOW_EVEN_BELOW;
-    const json_t *list = json_object_get(json, "layer_types");
+    const json_t *list = family_given(json, "layer_types");
     uint32_t max_layers = windows->from ? windows->from : 28;
     bool used = windows->layers != MOE_WINDOW_NONE && !windows->if_used;
-    int status = MOE_OK;
     if (windows->if_used)
-        status = moe_json_get_bool(path, json, "use_sliding_window", false, &used, err);
-    if (status == MOE_OK && (used || bounded))
-        status = family_read_json(c, width, path, json, err);
-    if (status == MOE_OK && bounded)
-        status =
-            moe_json_get_u32(path, json, "max_window_layers", UINT32_MAX, false, &max_layers, err);
+        MOE_TRY(moe_json_get_bool(path, json, "use_sliding_window", false, &used, err));
+    if (used || bounded)
+        MOE_TRY(family_read_json(c, width, path, json, err));
+    if (bounded)
+        MOE_TRY(
+            moe_json_get_u32(path, json, "max_window_layers", UINT32_MAX, false, &max_layers, err));
     if (!used)
         c->window = 0;
-    if (status == MOE_OK && windows->listed && list && !json_is_null(list))
-        return read_layer_types(c, path, list, err);
-    if (status == MOE_OK && used)
+    if (windows->listed && list)
+        return family_read_words(c, MOE_LAYER(windowed), path, list, "layer_types", kinds, false,
+                                 err);
+    if (used)
         moe_windows_apply(c, windows->layers, max_layers);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Layers with experts ---- */
@@ -125,42 +105,19 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_err *err)
 {
     uint32_t step = 1;
-    int status =
-        moe_json_get_u32(path, json, "decoder_sparse_step", MOE_MAX_LAYERS, false, &step, err);
+    MOE_TRY(moe_json_get_u32(path, json, "decoder_sparse_step", MOE_MAX_LAYERS, false, &step, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = c->n_experts > 0 && step > 0 && (i + 1) % step == 0;
-    return status == MOE_OK ? read_dense_layers(c, path, json, err) : status;
-}
-
-/* "mlp_layer_types": for each layer whether it is "sparse" or "dense". */
-static int read_mlp_types(struct moe_config *c, const char *path, const json_t *list,
-                          struct moe_err *err)
-{
-    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'mlp_layer_types' must be a list of %" PRIu32 " layers", path,
-                        c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        c->layers[i].moe = type && strcmp(type, "sparse") == 0;
-        if (!c->layers[i].moe && (!type || strcmp(type, "dense") != 0))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
-                            "implemented",
-                            path, i, type ? type : "?");
-    }
-    return MOE_OK;
+    return read_dense_layers(c, path, json, err);
 }
 
 static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, const char *path,
                       const json_t *json, struct moe_err *err)
 {
+    static const struct family_word kinds[] = {{"sparse", 1}, {"dense", 0}, {NULL}};
     uint32_t step = 1;
-    const json_t *types = json_object_get(json, "mlp_layer_types");
-    const struct {
-        const char *key;
-        uint32_t *out, max;
-    } numbers[] = {
+    const json_t *types = family_given(json, "mlp_layer_types");
+    const struct family_number numbers[] = {
         {"n_shared_experts", &n_shared, MOE_MAX_EXPERTS},
         {"first_k_dense_replace", &first, MOE_MAX_LAYERS},
         {"moe_layer_freq", &step, MOE_MAX_LAYERS},
@@ -168,23 +125,16 @@ static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, c
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (json_is_null(json_object_get(json, numbers[i].key)))
             *numbers[i].out = 0;
-        int status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false,
-                                      numbers[i].out, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(family_read_numbers(path, json, &numbers[i], 1, err));
     }
-    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
-    if (step == 0 || shared_ff > MOE_MAX_DIM)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " shared experts of width %" PRIu32
-                        ", experts in every %" PRIu32 "th layer make no sense",
-                        path, n_shared, c->expert_ff, step);
-    c->shared_ff = (uint32_t)shared_ff;
+    MOE_TRY(family_set_shared(c, n_shared, path, err));
+    if (step == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_freq' 0 makes no sense", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = c->n_experts > 0 && i >= first && i % step == 0;
-    if (types && !json_is_null(types))
-        return read_mlp_types(c, path, types, err);
-    return MOE_OK;
+    return types ? family_read_words(c, MOE_LAYER(moe), path, types, "mlp_layer_types", kinds,
+                                     false, err)
+                 : MOE_OK;
 }
 
 static int read_expert_layers(struct moe_config *c, const struct moe_family *family,
@@ -233,10 +183,9 @@ static int read_hf_eos(struct moe_config *config, const char *path, const json_t
     if (json_array_size(eos) > MOE_MAX_EOS)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'eos_token_id' lists more than %d tokens", path,
                         MOE_MAX_EOS);
-    int status = MOE_OK;
-    for (size_t i = 0; i < json_array_size(eos) && status == MOE_OK; i++)
-        status = add_eos(config, path, json_array_get(eos, i), err);
-    return status;
+    for (size_t i = 0; i < json_array_size(eos); i++)
+        MOE_TRY(add_eos(config, path, json_array_get(eos, i), err));
+    return MOE_OK;
 }
 
 /* What a decoder's text begins with, where it is said here too. */
@@ -292,23 +241,17 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     rope.partial = family->hf.partial_rotary;
     rope.of = family->hf.rope_of;
     snprintf(c->family, sizeof c->family, "%s", family->name);
-    int status = read_settings(c, family, path, json, err);
-    if (status == MOE_OK)
-        status = read_windows(c, &family->hf.windows, path, json, err);
-    if (status == MOE_OK)
-        status = read_expert_layers(c, family, path, json, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(path, json, "num_nextn_predict_layers", MOE_MAX_LAYERS, false,
-                                  &c->n_beyond, err);
-    if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
-        status = moe_rope_read_hf(&rope, path, json, err);
-    if (status == MOE_OK && family->hf.own)
-        status = family->hf.own(c, path, json, &rope, err);
-    if (status == MOE_OK)
-        status = moe_routes_read_hf(c, path, json, err);
-    if (status == MOE_OK && c->positions == MOE_POSITIONS_ROTARY)
-        status = moe_rope_apply(c, &rope, path, err);
-    return status;
+    MOE_TRY(read_settings(c, family, path, json, err));
+    MOE_TRY(read_windows(c, &family->hf.windows, path, json, err));
+    MOE_TRY(read_expert_layers(c, family, path, json, err));
+    MOE_TRY(moe_json_get_u32(path, json, "num_nextn_predict_layers", MOE_MAX_LAYERS, false,
+                             &c->n_beyond, err));
+    if (c->positions == MOE_POSITIONS_ROTARY)
+        MOE_TRY(moe_rope_read_hf(&rope, path, json, err));
+    if (family->hf.own)
+        MOE_TRY(family->hf.own(c, path, json, &rope, err));
+    MOE_TRY(moe_routes_read_hf(c, path, json, err));
+    return c->positions == MOE_POSITIONS_ROTARY ? moe_rope_apply(c, &rope, path, err) : MOE_OK;
 }
 
 /* What "model_type" names, or the first of "architectures" where there is none. */
@@ -317,9 +260,7 @@ static int find_family(const struct moe_family **family, const char *path, const
 {
     const json_t *list = json_object_get(json, "architectures");
     const char *type = NULL, *architecture = json_string_value(json_array_get(list, 0));
-    int status = moe_json_get_text(path, json, "model_type", !architecture, &type, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_get_text(path, json, "model_type", !architecture, &type, err));
     *family = type ? moe_family_find(type) : moe_family_find_architecture(architecture);
     return *family ? MOE_OK : unknown_family(path, type ? type : architecture, err);
 }
@@ -330,28 +271,22 @@ static int read_config(struct moe_config *config, const char *path, const char *
 {
     const struct moe_family *family;
     moe_config_init(config);
-    int status = find_family(&family, path, json, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(find_family(&family, path, json, err));
     const json_t *text = json_object_get(json, "text_config");
     bool nested = family->hf.in_text_config && json_is_object(text);
-    status = family_check_quantization(path, json, family, err);
-    if (status == MOE_OK && nested)
-        status = family_check_quantization(path, text, family, err);
-    if (status == MOE_OK)
-        status = read_family(config, family, path, nested ? text : json, err);
-    if (status == MOE_OK && nested)
-        status =
-            moe_json_get_bool(path, json, "tie_word_embeddings", false, &config->tied_head, err);
+    MOE_TRY(family_check_quantization(path, json, family, err));
+    if (nested)
+        MOE_TRY(family_check_quantization(path, text, family, err));
+    MOE_TRY(read_family(config, family, path, nested ? text : json, err));
+    if (nested)
+        MOE_TRY(
+            moe_json_get_bool(path, json, "tie_word_embeddings", false, &config->tied_head, err));
     /* generation_config.json lists more ends of text than config.json: its come first. */
-    if (status == MOE_OK && dir)
-        status = read_generation_config(config, dir, err);
-    if (status == MOE_OK)
-        status = read_hf_eos(config, path, json, err);
-    if (status == MOE_OK && nested)
-        status = read_hf_eos(config, path, text, err);
-    if (status != MOE_OK)
-        return status;
+    if (dir)
+        MOE_TRY(read_generation_config(config, dir, err));
+    MOE_TRY(read_hf_eos(config, path, json, err));
+    if (nested)
+        MOE_TRY(read_hf_eos(config, path, text, err));
     moe_config_complete(config);
     return moe_config_check(config, path, err);
 }

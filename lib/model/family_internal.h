@@ -11,111 +11,56 @@
 #include "model/family.h"
 #include "model/rope.h"
 
-int family_deepseek_v4_hf(struct moe_config *config, const char *path, const struct json_t *json,
+typedef int family_own_hf(struct moe_config *config, const char *path, const struct json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_deepseek_v2_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                          struct moe_rope_settings *rope, struct moe_err *err);
-int family_deepseek_v2_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
+typedef int family_own_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err);
-int family_deepseek_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                          struct moe_rope_settings *rope, struct moe_err *err);
-/* ... with an indexer in every layer, and of GLM-5, where layers may share what one chose. */
-int family_deepseek_v32_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_glm_dsa_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_glm_dsa_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                        struct moe_rope_settings *rope, struct moe_err *err);
-int family_deepseek_v4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                            struct moe_rope_settings *rope, struct moe_err *err);
-/* What both have of DeepSeek-V4: drops what belongs to kinds of layers that there are none of;
- * takes *rope, which is that of layers that compress, into config and leaves that of the others,
- * whose base is theta, in it. */
+
+family_own_hf family_deepseek_v4_hf, family_deepseek_v2_hf, family_deepseek_v3_hf,
+    family_deepseek_v32_hf, family_glm_dsa_hf, family_sigmoid_hf, family_bailing_moe_hf,
+    family_hy_v3_hf, family_minimax_m2_hf, family_ernie4_5_moe_hf, family_hunyuan_hf,
+    family_minicpm_hf, family_gpt_oss_hf, family_switch_hf, family_qwen3_next_hf,
+    family_lfm2_moe_hf, family_granite_hybrid_hf, family_nemotron_h_hf, family_kimi_linear_hf,
+    family_jamba_hf, family_llama4_hf, family_exaone_moe_hf, family_afmoe_hf, family_gemma4_hf,
+    family_smallthinker_hf, family_cohere2_moe_hf, family_gptsan_hf;
+family_own_gguf family_deepseek_v2_gguf, family_glm_dsa_gguf, family_deepseek_v4_gguf,
+    family_deepseek_v3_gguf, family_sigmoid_gguf, family_minicpm_gguf, family_gpt_oss_gguf,
+    family_qwen3_next_gguf, family_qwen3_5_moe_gguf, family_lfm2_moe_gguf,
+    family_granite_hybrid_gguf, family_nemotron_h_gguf, family_kimi_linear_gguf, family_jamba_gguf,
+    family_llama4_gguf, family_exaone_moe_gguf, family_afmoe_gguf, family_gemma4_gguf,
+    family_smallthinker_gguf, family_cohere2_moe_gguf;
+
+/* DeepSeek-V4, of both: clears the settings of kinds of layers that the model has none of; puts the
+ * rotation of compressing layers, *rope, into config, and leaves the other layers', with base
+ * theta, in it. */
 void family_deepseek_v4_drop(struct moe_config *config);
 int family_deepseek_v4_rotary(struct moe_config *config, struct moe_rope_settings *rope,
                               double theta, const char *name, struct moe_err *err);
-int family_deepseek_v3_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                            struct moe_rope_settings *rope, struct moe_err *err);
-/* Of families with DeepSeek-V3's router and ordinary attention. */
-int family_sigmoid_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_sigmoid_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                        struct moe_rope_settings *rope, struct moe_err *err);
-int family_bailing_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                          struct moe_rope_settings *rope, struct moe_err *err);
-int family_hy_v3_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                    struct moe_rope_settings *rope, struct moe_err *err);
-/* Sets the width of shared experts by "num_shared_experts"; n: where that is absent. */
-int family_shared_experts(struct moe_config *config, uint32_t n, const char *path,
-                          const struct json_t *json, struct moe_err *err);
-int family_minimax_m2_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                         struct moe_rope_settings *rope, struct moe_err *err);
-int family_ernie4_5_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_hunyuan_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_minicpm_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_minicpm_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                        struct moe_rope_settings *rope, struct moe_err *err);
-int family_gpt_oss_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_gpt_oss_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                        struct moe_rope_settings *rope, struct moe_err *err);
-int family_switch_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                     struct moe_rope_settings *rope, struct moe_err *err);
-int family_qwen3_next_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                         struct moe_rope_settings *rope, struct moe_err *err);
-int family_qwen3_next_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_qwen3_5_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                            struct moe_rope_settings *rope, struct moe_err *err);
-int family_lfm2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                       struct moe_rope_settings *rope, struct moe_err *err);
-int family_lfm2_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                         struct moe_rope_settings *rope, struct moe_err *err);
-int family_granite_hybrid_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                             struct moe_rope_settings *rope, struct moe_err *err);
-int family_granite_hybrid_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                               struct moe_rope_settings *rope, struct moe_err *err);
-int family_nemotron_h_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                         struct moe_rope_settings *rope, struct moe_err *err);
-int family_nemotron_h_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_kimi_linear_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                          struct moe_rope_settings *rope, struct moe_err *err);
-int family_kimi_linear_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                            struct moe_rope_settings *rope, struct moe_err *err);
-int family_jamba_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                    struct moe_rope_settings *rope, struct moe_err *err);
-int family_jamba_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_llama4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                       struct moe_rope_settings *rope, struct moe_err *err);
-int family_llama4_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                     struct moe_rope_settings *rope, struct moe_err *err);
-int family_exaone_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_exaone_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                         struct moe_rope_settings *rope, struct moe_err *err);
-int family_afmoe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                      struct moe_rope_settings *rope, struct moe_err *err);
-int family_afmoe_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                    struct moe_rope_settings *rope, struct moe_err *err);
-int family_gemma4_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                     struct moe_rope_settings *rope, struct moe_err *err);
-int family_gemma4_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                       struct moe_rope_settings *rope, struct moe_err *err);
-int family_smallthinker_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                           struct moe_rope_settings *rope, struct moe_err *err);
-int family_smallthinker_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                             struct moe_rope_settings *rope, struct moe_err *err);
-int family_cohere2_moe_gguf(struct moe_config *config, const struct moe_checkpoint *ck,
-                            struct moe_rope_settings *rope, struct moe_err *err);
-int family_cohere2_moe_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                          struct moe_rope_settings *rope, struct moe_err *err);
-int family_gptsan_hf(struct moe_config *config, const char *path, const struct json_t *json,
-                     struct moe_rope_settings *rope, struct moe_err *err);
+
+/* Sets the width of n shared experts, each as wide as a routed one. MOE_ERR_FORMAT: too wide. */
+int family_set_shared(struct moe_config *config, uint32_t n, const char *path, struct moe_err *err);
+
+/* Numbers of config.json that may be absent. */
+struct family_number {
+    const char *key;
+    uint32_t *out, max;
+};
+int family_read_numbers(const char *path, const struct json_t *json,
+                        const struct family_number *numbers, size_t n, struct moe_err *err);
+
+/* What a word says of a layer. A NULL word ends a list of them. */
+struct family_word {
+    const char *word;
+    uint8_t value;
+};
+/* Sets a member of each layer (MOE_LAYER) by a list of words. MOE_ERR_FORMAT unless there is one
+ * for each layer, or, with `longer`, more; MOE_ERR_UNSUPPORTED for any other word. */
+int family_read_words(struct moe_config *config, size_t member, const char *path,
+                      const struct json_t *list, const char *key, const struct family_word *words,
+                      bool longer, struct moe_err *err);
+
+/* The value of a key that is there and not null, else NULL. */
+const struct json_t *family_given(const struct json_t *json, const char *key);
 
 /*
  * The words that the tables of families are written in (families_*.c).

@@ -35,11 +35,8 @@ int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     const char *method = "greedy";
-    int status = latent_attention_of_hf(c, path, err);
-    if (status == MOE_OK)
-        status = moe_json_get_text(path, json, "topk_method", false, &method, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(latent_attention_of_hf(c, path, err));
+    MOE_TRY(moe_json_get_text(path, json, "topk_method", false, &method, err));
     double mscale = moe_rope_mscale(c, rope);
     c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
     if (strcmp(method, "greedy") == 0) {
@@ -79,12 +76,12 @@ int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_checkpoint *c
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    int status = latent_attention_of_gguf(c, gguf, err);
-    if (status == MOE_OK && fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* as of the norms in attention */
+    MOE_TRY(latent_attention_of_gguf(c, gguf, err));
+    if (fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* as of the norms in attention */
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a norm epsilon of %g, only 1e-06 is implemented for this family",
                         moe_gguf_path(gguf), (double)c->norm_eps);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- DeepSeek-V3 and others with its router ---- */
@@ -93,25 +90,24 @@ int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     drop_single_group(c);
-    int status = latent_attention_of_hf(c, path, err);
+    MOE_TRY(latent_attention_of_hf(c, path, err));
     double mscale = moe_rope_mscale(c, rope);
-    if (status == MOE_OK)
-        c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
-    return status;
+    c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
+    return MOE_OK;
 }
 
 int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
-    int status = latent_attention_of_gguf(c, gguf, err);
+    MOE_TRY(latent_attention_of_gguf(c, gguf, err));
     /* Files older than the keys of groups are of models with these: V3, R1. */
     if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "expert_group_count").text) &&
         c->n_experts == 256 && c->n_layers == 61) {
         c->n_groups = 8;
         c->top_groups = 4;
     }
-    return status;
+    return MOE_OK;
 }
 
 /* "use_qk_norm" is GLM's. */
@@ -120,10 +116,10 @@ int family_sigmoid_hf(struct moe_config *c, const char *path, const json_t *json
 {
     bool norm = c->qk_norm != MOE_QK_NORM_NONE;
     drop_single_group(c);
-    int status = moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err);
+    MOE_TRY(moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err));
     if (c->qk_norm == MOE_QK_NORM_NONE || !norm)
         c->qk_norm = norm ? MOE_QK_NORM_HEAD : MOE_QK_NORM_NONE;
-    return status;
+    return MOE_OK;
 }
 
 int family_sigmoid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
@@ -133,18 +129,12 @@ int family_sigmoid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     return MOE_OK;
 }
 
-int family_shared_experts(struct moe_config *c, uint32_t n, const char *path, const json_t *json,
-                          struct moe_err *err)
+/* "num_shared_experts"; n: where that is absent. */
+static int read_shared_experts(struct moe_config *c, uint32_t n, const char *path,
+                               const json_t *json, struct moe_err *err)
 {
-    int status =
-        moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n, err);
-    if (status == MOE_OK && (uint64_t)n * c->expert_ff > MOE_MAX_DIM)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
-                          n, c->expert_ff);
-    if (status == MOE_OK)
-        c->shared_ff = n * c->expert_ff;
-    return status;
+    MOE_TRY(moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n, err));
+    return family_set_shared(c, n, path, err);
 }
 
 int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -152,21 +142,19 @@ int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *
 {
     const json_t *list = json_object_get(json, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
-    (void)rope;
     if (!name || strcmp(name, "BailingMoeV2ForCausalLM") != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: 'architectures' is %.60s: of this model type only "
                         "BailingMoeV2ForCausalLM (Ling and Ring 2.0) is implemented",
                         path, name ? name : "absent");
     drop_single_group(c);
-    return family_shared_experts(c, 1, path, json, err);
+    return read_shared_experts(c, 1, path, json, err);
 }
 
 int family_hy_v3_hf(struct moe_config *c, const char *path, const json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err)
 {
-    (void)rope;
-    return family_shared_experts(c, 1, path, json, err);
+    return read_shared_experts(c, 1, path, json, err);
 }
 
 /* "attn_type_list": 1 where a layer attends as usual. */
@@ -196,28 +184,16 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
     const json_t *end = json_object_get(json, "moe_layer_end_index");
     uint32_t first = 1, last = MOE_MAX_LAYERS, step = 1, n_shared = 2;
     bool to_end = json_is_integer(end) && json_integer_value(end) == -1;
-    const struct {
-        const char *key;
-        uint32_t *out, max;
-    } numbers[] = {
+    const struct family_number numbers[] = {
         {"moe_layer_start_index", &first, MOE_MAX_LAYERS},
         {"moe_layer_interval", &step, MOE_MAX_LAYERS},
         {"moe_num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
         {to_end ? "" : "moe_layer_end_index", &last, MOE_MAX_LAYERS},
     };
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
-                                  err);
-    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
-    if (status == MOE_OK && (step == 0 || shared_ff > MOE_MAX_DIM))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " shared experts of width %" PRIu32
-                          ", experts in every %" PRIu32 "th layer make no sense",
-                          path, n_shared, c->expert_ff, step);
-    if (status != MOE_OK)
-        return status;
-    c->shared_ff = (uint32_t)shared_ff;
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    MOE_TRY(family_set_shared(c, n_shared, path, err));
+    if (step == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_interval' 0 makes no sense", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = i >= first && i <= last && (i + 1) % step == 0;
     return MOE_OK;
@@ -253,33 +229,28 @@ int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json
 {
     const char *name = json_string_value(json_array_get(json_object_get(json, "architectures"), 0));
     uint32_t n_shared = 1, width = c->expert_ff;
-    const struct {
-        const char *key;
-        uint32_t *out, most;
-    } numbers[] = {
+    const struct family_number numbers[] = {
         {"moe_topk", &c->top_k, MOE_MAX_EXPERTS},
         {"num_experts", &c->n_experts, MOE_MAX_EXPERTS},
         {"num_shared_expert", &n_shared, MOE_MAX_EXPERTS},
         {"moe_intermediate_size", &width, MOE_MAX_DIM},
     };
-    int status = MOE_OK;
-    (void)rope;
     if (name && strcmp(name, "HunYuanMoEV1ForCausalLM") != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: 'architectures' is %.60s: of this model type only "
                         "HunYuanMoEV1ForCausalLM (Hunyuan-A13B) is implemented",
                         path, name);
     c->n_experts = c->top_k = 1;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = read_same_everywhere(c, path, json, numbers[i].key, numbers[i].most,
-                                      numbers[i].out, err);
-    if (status == MOE_OK && (n_shared != 1 || width != c->expert_ff))
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        MOE_TRY(read_same_everywhere(c, path, json, numbers[i].key, numbers[i].max, numbers[i].out,
+                                     err));
+    if (n_shared != 1 || width != c->expert_ff)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: %" PRIu32 " shared experts beside others of width %" PRIu32
                         ", only one, of the width of all ('intermediate_size'), is implemented",
                         path, n_shared, width);
     c->shared_ff = c->expert_ff;
-    return status;
+    return MOE_OK;
 }
 
 /* ---- MiniCPM: scales by depth and width ---- */
@@ -340,14 +311,11 @@ int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err)
 {
     uint32_t n_moe = c->n_layers, n_dense = 0;
-    int status =
-        moe_json_get_u32(path, json, "num_ext_layers", MOE_MAX_LAYERS, false, &n_dense, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_get_u32(path, json, "num_ext_layers", MOE_MAX_LAYERS, false, &n_dense, err));
     if (n_moe == 0 || n_moe + n_dense > MOE_MAX_LAYERS)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " layers with experts and %" PRIu32
-                        " without: of the former there is at least 1, of both at most %d",
+                        " without: at least 1 with experts and at most %d in all are possible",
                         path, n_moe, n_dense, MOE_MAX_LAYERS);
     c->n_layers += n_dense;
     moe_config_set_layers(c, MOE_LAYER(moe), 0, n_moe, 1);
@@ -364,8 +332,6 @@ int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
     return MOE_OK;
 }
 
-/* What families with local and global layers compute of their own from their settings. */
-
 /* ---- AFMoE ---- */
 
 int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -373,27 +339,17 @@ int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
 {
     uint32_t n_dense = 1, n_shared = 2, every = 4;
     bool scaled = false;
-    const struct {
-        const char *key;
-        uint32_t *out, most;
-    } numbers[] = {
+    const struct family_number numbers[] = {
         {"num_dense_layers", &n_dense, MOE_MAX_LAYERS},
         {"num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
         {"global_attn_every_n_layers", &every, MOE_MAX_LAYERS},
     };
-    int status = moe_json_get_bool(path, json, "mup_enabled", false, &scaled, err);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].most, false,
-                                  numbers[i].out, err);
-    if (status != MOE_OK)
-        return status;
-    uint64_t shared_ff = (uint64_t)n_shared * c->expert_ff;
-    if (every == 0 || shared_ff > MOE_MAX_DIM)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " shared experts of width %" PRIu32
-                        ", a global layer after every %" PRIu32 " make no sense",
-                        path, n_shared, c->expert_ff, every);
-    c->shared_ff = (uint32_t)shared_ff;
+    MOE_TRY(moe_json_get_bool(path, json, "mup_enabled", false, &scaled, err));
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    MOE_TRY(family_set_shared(c, n_shared, path, err));
+    if (every == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'global_attn_every_n_layers' 0 makes no sense",
+                        path);
     if (scaled)
         c->embed_scale = sqrtf((float)c->hidden);
     bool listed = json_is_array(json_object_get(json, "layer_types"));
@@ -407,8 +363,8 @@ int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
 
 /* ---- EXAONE-MoE ---- */
 
-/* "sliding_window_pattern": every n-th layer is global, or by letters "L" and "G", over and over,
- * the last one global anyway. */
+/* "sliding_window_pattern": every n-th layer is global; or letters "L" and "G", repeated, the last
+ * layer global anyway. */
 static int exaone_pattern(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_err *err)
 {
@@ -421,16 +377,15 @@ static int exaone_pattern(struct moe_config *c, const char *path, const json_t *
                         "%s: a 'sliding_window_pattern' that is neither a number nor letters L and "
                         "G is not implemented",
                         path);
-    int status = letters ? MOE_OK
-                         : moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS,
-                                            false, &every, err);
-    if (status == MOE_OK && every == 0)
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0 makes no sense", path);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
+    if (!letters)
+        MOE_TRY(moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS, false,
+                                 &every, err));
+    if (every == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0 makes no sense", path);
+    for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = letters ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
                                         : (i + 1) % every != 0;
-    return status;
+    return MOE_OK;
 }
 
 /* "is_moe_layer", as published files have it in place of "mlp_layer_types": whether each layer has
@@ -456,15 +411,12 @@ static int exaone_experts(struct moe_config *c, const char *path, const json_t *
 int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    int status = family_shared_experts(c, 1, path, json, err);
-    if (status == MOE_OK)
-        status = exaone_experts(c, path, json, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_shared_experts(c, 1, path, json, err));
+    MOE_TRY(exaone_experts(c, path, json, err));
     c->rope_in_windows = c->window > 0; /* else all layers rotate, and see all */
     if (c->window > 0 && !json_is_array(json_object_get(json, "layer_types")))
-        status = exaone_pattern(c, path, json, err);
-    return status == MOE_OK ? family_sigmoid_hf(c, path, json, rope, err) : status;
+        MOE_TRY(exaone_pattern(c, path, json, err));
+    return family_sigmoid_hf(c, path, json, rope, err);
 }
 
 /* ---- SmallThinker ---- */
@@ -496,17 +448,13 @@ static int smallthinker_layers(struct moe_config *c, const char *path, const jso
 {
     uint8_t rotates[MOE_MAX_LAYERS], windowed[MOE_MAX_LAYERS];
     uint32_t n_rotating = 0, n_windowed = 0, n_other = 0, other = 0;
-    int status = c->n_layers <= MOE_MAX_LAYERS
-                     ? read_layout(c, path, json, "rope_layout", 1, rotates, err)
-                     : moe_fail(err, MOE_ERR_FORMAT, "%s: too many layers", path);
-    if (status == MOE_OK)
-        status = read_layout(c, path, json, "sliding_window_layout", 0, windowed, err);
+    MOE_TRY(c->n_layers <= MOE_MAX_LAYERS
+                ? read_layout(c, path, json, "rope_layout", 1, rotates, err)
+                : moe_fail(err, MOE_ERR_FORMAT, "%s: too many layers", path));
+    MOE_TRY(read_layout(c, path, json, "sliding_window_layout", 0, windowed, err));
     c->window = 4096;
-    if (status == MOE_OK)
-        status = moe_json_get_u32(path, json, "sliding_window_size", MOE_MAX_CONTEXT, false,
-                                  &c->window, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_get_u32(path, json, "sliding_window_size", MOE_MAX_CONTEXT, false, &c->window,
+                             err));
     for (uint32_t i = 0; i < c->n_layers; i++) {
         n_rotating += rotates[i];
         n_windowed += windowed[i];
@@ -533,45 +481,38 @@ int family_smallthinker_hf(struct moe_config *c, const char *path, const json_t 
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
     bool softmax = false;
-    (void)rope;
-    int status =
-        moe_json_get_bool(path, json, "moe_primary_router_apply_softmax", false, &softmax, err);
+    MOE_TRY(
+        moe_json_get_bool(path, json, "moe_primary_router_apply_softmax", false, &softmax, err));
     if (softmax) {
         c->router_kind = MOE_ROUTER_TOPK_SOFTMAX;
         c->norm_topk = false; /* their sum is 1 */
     }
-    return status == MOE_OK ? smallthinker_layers(c, path, json, err) : status;
+    return smallthinker_layers(c, path, json, err);
 }
 
 /* ---- Command-A with experts ---- */
 
-/* Without "layer_types" layers are global one by one of a pattern, those without experts, which
- * come first, by one of their own; a pattern's count begins anew behind them. */
+/* Without "layer_types" every n-th layer is global: the dense ones, which come first, by a pattern
+ * of their own, the others counted from behind them. */
 static int cohere2_layers(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_err *err)
 {
     uint32_t every = 4, every_dense = 1, n_dense = 0;
-    const struct {
-        const char *key;
-        uint32_t *out;
-    } numbers[] = {
-        {"sliding_window_pattern", &every},
-        {"prefix_dense_sliding_window_pattern", &every_dense},
-        {"first_k_dense_replace", &n_dense},
+    const struct family_number numbers[] = {
+        {"sliding_window_pattern", &every, MOE_MAX_LAYERS},
+        {"prefix_dense_sliding_window_pattern", &every_dense, MOE_MAX_LAYERS},
+        {"first_k_dense_replace", &n_dense, MOE_MAX_LAYERS},
     };
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_json_get_u32(path, json, numbers[i].key, MOE_MAX_LAYERS, false, numbers[i].out,
-                                  err);
-    if (status == MOE_OK && (every == 0 || every_dense == 0))
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: a sliding window pattern of 0 makes no sense", path);
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    if (every == 0 || every_dense == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: a sliding window pattern of 0 makes no sense",
+                        path);
     c->rope_in_dense = every_dense == 1;
     bool listed = json_is_array(json_object_get(json, "layer_types"));
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK && !listed && c->window; i++)
+    for (uint32_t i = 0; i < c->n_layers && !listed && c->window; i++)
         c->layers[i].windowed =
             i < n_dense ? (i + 1) % every_dense != 0 : (i - n_dense + 1) % every != 0;
-    return status;
+    return MOE_OK;
 }
 
 /* "expert_selection_fn", and how shared experts are added. */
@@ -579,14 +520,9 @@ static int cohere2_experts(struct moe_config *c, const char *path, const json_t 
                            struct moe_err *err)
 {
     const char *selects = "softmax", *adds = "average";
-    int status = family_shared_experts(c, 0, path, json, err);
-    if (status == MOE_OK)
-        status = moe_json_get_text(path, json, "expert_selection_fn", false, &selects, err);
-    if (status == MOE_OK)
-        status =
-            moe_json_get_text(path, json, "shared_expert_combination_strategy", false, &adds, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_shared_experts(c, 0, path, json, err));
+    MOE_TRY(moe_json_get_text(path, json, "expert_selection_fn", false, &selects, err));
+    MOE_TRY(moe_json_get_text(path, json, "shared_expert_combination_strategy", false, &adds, err));
     bool softmax = strcmp(selects, "softmax") == 0, average = strcmp(adds, "average") == 0;
     if (!softmax && strcmp(selects, "sigmoid") != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -605,23 +541,19 @@ int family_cohere2_moe_hf(struct moe_config *c, const char *path, const json_t *
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     double eps = 0;
-    const json_t *rms = json_object_get(json, "rms_norm_eps");
-    (void)rope;
-    int status = rms && !json_is_null(rms)
-                     ? moe_json_get_double(path, json, "rms_norm_eps", true, &eps, err)
-                     : MOE_OK;
-    if (status == MOE_OK && eps != 0) {
+    if (family_given(json, "rms_norm_eps"))
+        MOE_TRY(moe_json_get_double(path, json, "rms_norm_eps", true, &eps, err));
+    if (eps != 0) {
         c->norm_kind = MOE_NORM_RMS;
         c->norm_eps = (float)eps;
     }
     if (c->dense_ff == 0)
         c->dense_ff = c->expert_ff;
-    if (status == MOE_OK)
-        status = cohere2_layers(c, path, json, err);
-    return status == MOE_OK ? cohere2_experts(c, path, json, err) : status;
+    MOE_TRY(cohere2_layers(c, path, json, err));
+    return cohere2_experts(c, path, json, err);
 }
 
-/* Which layers choose positions, and which share what another one chose: DeepSeek-V3.2, GLM-5. */
+/* ---- DeepSeek-V3.2 and GLM-5: which layers have an indexer, and which share a choice ---- */
 
 /* "layer_types", where it is there, says the same of every layer. */
 static int check_layer_types(const struct moe_config *c, const char *path, const json_t *json,
@@ -644,26 +576,8 @@ static int check_layer_types(const struct moe_config *c, const char *path, const
 int family_deepseek_v32_hf(struct moe_config *c, const char *path, const json_t *json,
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
-    int status = check_layer_types(c, path, json, err);
-    return status == MOE_OK ? family_deepseek_v3_hf(c, path, json, rope, err) : status;
-}
-
-/* A list of "full" or "shared" for each layer. */
-static int read_types(struct moe_config *c, const char *path, const json_t *list, const char *key,
-                      struct moe_err *err)
-{
-    if (!json_is_array(list) || json_array_size(list) != c->n_layers)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
-                        key, c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        c->layers[i].shares_choice = type && strcmp(type, "shared") == 0;
-        if (!c->layers[i].shares_choice && (!type || strcmp(type, "full") != 0))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: '%s' item %" PRIu32 " is '%.60s', which is not implemented", path,
-                            key, i, type ? type : "?");
-    }
-    return MOE_OK;
+    MOE_TRY(check_layer_types(c, path, json, err));
+    return family_deepseek_v3_hf(c, path, json, rope, err);
 }
 
 /* A letter for each layer: F, or S. */
@@ -684,66 +598,45 @@ static int read_step(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_err *err)
 {
     uint32_t freq = 1, offset = 2;
-    int status = moe_json_get_u32(path, json, "index_topk_freq", MOE_MAX_LAYERS, false, &freq, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(path, json, "index_skip_topk_offset", MOE_MAX_LAYERS, false,
-                                  &offset, err);
+    MOE_TRY(moe_json_get_u32(path, json, "index_topk_freq", MOE_MAX_LAYERS, false, &freq, err));
+    MOE_TRY(moe_json_get_u32(path, json, "index_skip_topk_offset", MOE_MAX_LAYERS, false, &offset,
+                             err));
     for (uint32_t i = 0; i < c->n_layers && freq > 1; i++)
         c->layers[i].shares_choice = i + 1 > offset && (i + 1 - offset) % freq != 0;
-    return status;
-}
-
-/* A key that is there and not null. */
-static const json_t *given(const json_t *json, const char *key)
-{
-    const json_t *value = json_object_get(json, key);
-    return json_is_null(value) ? NULL : value;
+    return MOE_OK;
 }
 
 int family_glm_dsa_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
-    const json_t *types = given(json, "indexer_types");
-    const json_t *pattern = given(json, "index_topk_pattern");
-    int status = family_deepseek_v32_hf(c, path, json, rope, err);
-    if (status != MOE_OK)
-        return status;
+    static const struct family_word kinds[] = {{"full", 0}, {"shared", 1}, {NULL}};
+    const json_t *types = family_given(json, "indexer_types");
+    const json_t *pattern = family_given(json, "index_topk_pattern");
+    MOE_TRY(family_deepseek_v32_hf(c, path, json, rope, err));
     if (types)
-        return read_types(c, path, types, "indexer_types", err);
+        return family_read_words(c, MOE_LAYER(shares_choice), path, types, "indexer_types", kinds,
+                                 false, err);
     if (json_is_string(pattern))
         return read_pattern(c, path, json_string_value(pattern), err);
     if (pattern)
-        return read_types(c, path, pattern, "index_topk_pattern", err);
+        return family_read_words(c, MOE_LAYER(shares_choice), path, pattern, "index_topk_pattern",
+                                 kinds, false, err);
     return read_step(c, path, json, err);
 }
 
-/* What families with recurrent states compute of their own (family_internal.h): which layers have
- * them.
- */
+/* ---- Recurrent states: which layers have them ---- */
 
-/* "layer_types": "full_attention", "attention", or one of two words for a recurrent state. */
-static int read_layer_types(struct moe_config *c, const char *path, const json_t *list,
-                            const char *const recurrent[2], struct moe_err *err)
+/* "layer_types": attention, or a recurrent state, which has one of two names. */
+static int read_layer_types(struct moe_config *c, const char *path, const json_t *json,
+                            const char *name, const char *also, struct moe_err *err)
 {
-    if (json_array_size(list) != c->n_layers)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'layer_types' must be a list of %" PRIu32 " layers", path,
-                        c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(list, i));
-        type = type ? type : "?";
-        c->layers[i].recurrent = strcmp(type, recurrent[0]) == 0 || strcmp(type, recurrent[1]) == 0;
-        if (!c->layers[i].recurrent && strcmp(type, "full_attention") != 0 &&
-            strcmp(type, "attention") != 0)
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: 'layer_types' item %" PRIu32 " is '%.60s', which is not "
-                            "implemented",
-                            path, i, type);
-    }
-    return MOE_OK;
+    const struct family_word kinds[] = {
+        {"full_attention", 0}, {"attention", 0}, {name, 1}, {also, 1}, {NULL}};
+    return family_read_words(c, MOE_LAYER(recurrent), path, json_object_get(json, "layer_types"),
+                             "layer_types", kinds, false, err);
 }
 
-/* A model whose layers all attend has none of it. */
+/* Clears what states are like in a model whose layers all attend. */
 static void drop_unused_states(struct moe_config *c)
 {
     if (c->state_heads && moe_config_count_layers(c, MOE_LAYER(recurrent)) > 0)
@@ -759,21 +652,18 @@ static void drop_unused_states(struct moe_config *c)
 int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    static const char *const recurrent[2] = {"linear_attention", "linear_attention"};
-    const json_t *list = json_object_get(json, "layer_types");
     uint32_t interval = 4;
-    int status = moe_json_get_u32(path, json, "full_attention_interval", MOE_MAX_LAYERS, false,
-                                  &interval, err);
-    if (status == MOE_OK && interval == 0)
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1", path);
-    if (status == MOE_OK && list && !json_is_null(list))
-        status = read_layer_types(c, path, list, recurrent, err);
-    else
-        for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++)
-            c->layers[i].recurrent = (i + 1) % interval != 0;
+    MOE_TRY(moe_json_get_u32(path, json, "full_attention_interval", MOE_MAX_LAYERS, false,
+                             &interval, err));
+    if (interval == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'full_attention_interval' must be at least 1",
+                        path);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        c->layers[i].recurrent = (i + 1) % interval != 0;
+    if (family_given(json, "layer_types"))
+        MOE_TRY(read_layer_types(c, path, json, "linear_attention", NULL, err));
     drop_unused_states(c);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- LFM2 with experts: short convolutions beside attention ---- */
@@ -781,18 +671,14 @@ int family_qwen3_next_hf(struct moe_config *c, const char *path, const json_t *j
 int family_lfm2_moe_hf(struct moe_config *c, const char *path, const json_t *json,
                        struct moe_rope_settings *rope, struct moe_err *err)
 {
-    static const char *const recurrent[2] = {"conv", "conv"};
     uint32_t n_dense = 2;
-    int status =
-        moe_json_get_u32(path, json, "num_dense_layers", MOE_MAX_LAYERS, false, &n_dense, err);
-    if (status == MOE_OK)
-        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].moe = i >= n_dense;
+    MOE_TRY(moe_json_get_u32(path, json, "num_dense_layers", MOE_MAX_LAYERS, false, &n_dense, err));
+    MOE_TRY(read_layer_types(c, path, json, "conv", NULL, err));
+    moe_config_set_layers(c, MOE_LAYER(moe), n_dense, c->n_layers, 1);
     c->state_heads = 1;
     c->state_value_dim = c->hidden;
     drop_unused_states(c);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Mamba-2 ---- */
@@ -821,34 +707,32 @@ static int read_head_width(struct moe_config *c, const char *path, const json_t 
     uint32_t expand = 2, width = 0;
     const char *text = json_string_value(json_object_get(json, "mamba_d_head"));
     bool given = json_object_get(json, "mamba_d_head") && !(text && strcmp(text, "auto") == 0);
-    int status = moe_json_get_u32(path, json, "mamba_expand", MOE_MAX_DIM, false, &expand, err);
-    if (status == MOE_OK && given)
-        status = moe_json_get_u32(path, json, "mamba_d_head", MOE_MAX_HEAD_DIM, true, &width, err);
+    MOE_TRY(moe_json_get_u32(path, json, "mamba_expand", MOE_MAX_DIM, false, &expand, err));
+    if (given)
+        MOE_TRY(moe_json_get_u32(path, json, "mamba_d_head", MOE_MAX_HEAD_DIM, true, &width, err));
     uint64_t values = (uint64_t)expand * c->hidden;
-    if (status == MOE_OK && !given && c->state_heads)
+    if (!given && c->state_heads)
         width = (uint32_t)(values / c->state_heads);
-    if (status == MOE_OK && (uint64_t)width * c->state_heads != values)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " heads of %" PRIu32 " values are not %" PRIu32
-                          " times the width of %" PRIu32,
-                          path, c->state_heads, width, expand, c->hidden);
+    if ((uint64_t)width * c->state_heads != values)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " heads of %" PRIu32 " values are not %" PRIu32
+                        " times the width of %" PRIu32,
+                        path, c->state_heads, width, expand, c->hidden);
     c->state_value_dim = width;
-    return status;
+    return MOE_OK;
 }
 
 int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_t *json,
                              struct moe_rope_settings *rope, struct moe_err *err)
 {
-    static const char *const recurrent[2] = {"mamba", "linear_attention"};
     const char *positions = json_string_value(json_object_get(json, "position_embedding_type"));
-    int status = check_steps(path, json, err);
-    if (status == MOE_OK)
-        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
-    if (status == MOE_OK && c->state_heads && moe_config_count_layers(c, MOE_LAYER(recurrent)) > 0)
-        status = read_head_width(c, path, json, err);
-    if (status == MOE_OK && positions && strcmp(positions, "rope") == 0) {
+    MOE_TRY(check_steps(path, json, err));
+    MOE_TRY(read_layer_types(c, path, json, "mamba", "linear_attention", err));
+    if (c->state_heads && moe_config_count_layers(c, MOE_LAYER(recurrent)) > 0)
+        MOE_TRY(read_head_width(c, path, json, err));
+    if (positions && strcmp(positions, "rope") == 0) {
         c->positions = MOE_POSITIONS_ROTARY;
-        status = moe_rope_read_hf(rope, path, json, err);
+        MOE_TRY(moe_rope_read_hf(rope, path, json, err));
     }
     if (c->n_experts == 0) {
         c->dense_ff = c->shared_ff;
@@ -856,7 +740,7 @@ int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_
         moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 0);
     }
     drop_unused_states(c);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Nemotron-H: every layer is a half ---- */
@@ -913,33 +797,34 @@ static int read_halves(struct moe_config *c, const char *path, const json_t *jso
 int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    int status = check_steps(path, json, err);
-    if (status == MOE_OK)
-        status = read_halves(c, path, json, err);
+    MOE_TRY(check_steps(path, json, err));
+    MOE_TRY(read_halves(c, path, json, err));
     if (c->n_groups <= 1)
         c->n_groups = c->top_groups = 0;
-    if (status == MOE_OK && moe_config_count_layers(c, MOE_LAYER(moe)) == 0)
+    if (moe_config_count_layers(c, MOE_LAYER(moe)) == 0)
         c->n_experts = c->top_k = c->expert_ff = c->shared_ff = 0;
     drop_unused_states(c);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Kimi-Linear: KDA beside latent attention ---- */
 
-/* The numbers of a list, from 1, are those of the layers that `flag` is set for. */
-static int read_numbered(const struct moe_config *c, const char *path, const json_t *from,
-                         const char *key, uint8_t flag, uint8_t *kinds, struct moe_err *err)
+/* Sets whether a layer is recurrent for the numbers, from 1, of a list; listed: those seen so far.
+ */
+static int read_numbered(struct moe_config *c, const char *path, const json_t *from,
+                         const char *key, bool recurrent, uint8_t *listed, struct moe_err *err)
 {
     const json_t *list = json_object_get(from, key), *item;
     size_t i;
     json_array_foreach(list, i, item)
     {
         json_int_t layer = json_is_integer(item) ? json_integer_value(item) : 0;
-        if (layer < 1 || layer > (json_int_t)c->n_layers || kinds[layer - 1])
+        if (layer < 1 || layer > (json_int_t)c->n_layers || listed[layer - 1])
             return moe_fail(err, MOE_ERR_FORMAT,
                             "%s: '%s' item %zu is no layer, or one that is listed already", path,
                             key, i);
-        kinds[layer - 1] = flag;
+        listed[layer - 1] = 1;
+        c->layers[layer - 1].recurrent = recurrent;
     }
     return MOE_OK;
 }
@@ -948,62 +833,46 @@ static int read_numbered(const struct moe_config *c, const char *path, const jso
 static int read_numbered_layers(struct moe_config *c, const char *path, const json_t *from,
                                 struct moe_err *err)
 {
-    enum { KDA = 1, FULL = 2 };
-    uint8_t kinds[MOE_MAX_LAYERS] = {0};
-    int status = read_numbered(c, path, from, "kda_layers", KDA, kinds, err);
-    if (status == MOE_OK)
-        status = read_numbered(c, path, from, "full_attn_layers", FULL, kinds, err);
-    for (uint32_t i = 0; i < c->n_layers && status == MOE_OK; i++) {
-        c->layers[i].recurrent = kinds[i] == KDA;
-        if (kinds[i] == 0)
-            status = moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: layer %" PRIu32 " is neither in 'kda_layers' nor in "
-                              "'full_attn_layers'",
-                              path, i + 1);
-    }
-    return status;
+    uint8_t listed[MOE_MAX_LAYERS] = {0};
+    MOE_TRY(read_numbered(c, path, from, "kda_layers", true, listed, err));
+    MOE_TRY(read_numbered(c, path, from, "full_attn_layers", false, listed, err));
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (!listed[i])
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: layer %" PRIu32 " is neither in 'kda_layers' nor in "
+                            "'full_attn_layers'",
+                            path, i + 1);
+    return MOE_OK;
 }
 
-/* Published files have the numbers of KDA in an object, those of newer writers beside the rest. */
+/* Published files have KDA's numbers in an object of their own, newer ones beside the rest. */
 int family_kimi_linear_hf(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
-    static const char *const recurrent[2] = {"linear_attention", "linear_attention"};
     const json_t *own = json_object_get(json, "linear_attn_config");
     bool nested = json_is_object(own);
-    const json_t *from = nested ? own : json;
     uint32_t width = 128, n_shared = 1;
-    const struct {
-        const json_t *from;
-        const char *key;
-        uint32_t *out, max;
-    } numbers[] = {
-        {from, nested ? "num_heads" : "linear_num_heads", &c->state_heads, MOE_MAX_HEADS},
-        {from, nested ? "head_dim" : "linear_head_dim", &width, MOE_MAX_HEAD_DIM},
-        {from, nested ? "short_conv_kernel_size" : "linear_conv_kernel_dim", &c->conv_width,
+    const struct family_number states[] = {
+        {nested ? "num_heads" : "linear_num_heads", &c->state_heads, MOE_MAX_HEADS},
+        {nested ? "head_dim" : "linear_head_dim", &width, MOE_MAX_HEAD_DIM},
+        {nested ? "short_conv_kernel_size" : "linear_conv_kernel_dim", &c->conv_width,
          MOE_MAX_HEAD_DIM},
-        {json, "n_shared_experts", &n_shared, MOE_MAX_EXPERTS},
-        {json, "num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
     };
-    int status = family_deepseek_v3_hf(c, path, json, rope, err);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_json_get_u32(path, numbers[i].from, numbers[i].key, numbers[i].max, false,
-                                  numbers[i].out, err);
-    if (status == MOE_OK && (uint64_t)n_shared * c->expert_ff > MOE_MAX_DIM)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
-                          n_shared, c->expert_ff);
-    if (status != MOE_OK)
-        return status;
-    c->shared_ff = n_shared * c->expert_ff;
+    const struct family_number shared[] = {
+        {"n_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+        {"num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
+    };
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
+    MOE_TRY(family_read_numbers(path, nested ? own : json, states, sizeof states / sizeof states[0],
+                                err));
+    MOE_TRY(family_read_numbers(path, json, shared, sizeof shared / sizeof shared[0], err));
+    MOE_TRY(family_set_shared(c, n_shared, path, err));
     c->state_key_heads = c->state_heads;
     c->state_key_dim = c->state_value_dim = width;
-    if (nested)
-        status = read_numbered_layers(c, path, own, err);
-    else
-        status = read_layer_types(c, path, json_object_get(json, "layer_types"), recurrent, err);
+    MOE_TRY(nested ? read_numbered_layers(c, path, own, err)
+                   : read_layer_types(c, path, json, "linear_attention", NULL, err));
     drop_unused_states(c);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Jamba: Mamba, with experts in every other layer ---- */
@@ -1014,10 +883,7 @@ int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
     uint32_t attends[2] = {8, 4}, experts[2] = {2, 1}, expand = 2, rank = (c->hidden + 15) / 16;
     const char *text = json_string_value(json_object_get(json, "mamba_dt_rank"));
     bool automatic = text && strcmp(text, "auto") == 0;
-    const struct {
-        const char *key;
-        uint32_t *out, max;
-    } numbers[] = {
+    const struct family_number numbers[] = {
         {"attn_layer_period", &attends[0], MOE_MAX_LAYERS},
         {"attn_layer_offset", &attends[1], MOE_MAX_LAYERS},
         {"expert_layer_period", &experts[0], MOE_MAX_LAYERS},
@@ -1025,19 +891,14 @@ int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
         {"mamba_expand", &expand, MOE_MAX_HEADS},
         {automatic ? "" : "mamba_dt_rank", &rank, MOE_MAX_DIM},
     };
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == MOE_OK; i++)
-        status = moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
-                                  err);
-    if (status == MOE_OK && (attends[1] >= attends[0] || experts[1] >= experts[0] ||
-                             (uint64_t)expand * c->hidden > MOE_MAX_DIM))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: attention in layer %" PRIu32 " of %" PRIu32 ", experts in %" PRIu32
-                          " of %" PRIu32 ", states %" PRIu32
-                          " times as wide as the stream make no sense",
-                          path, attends[1], attends[0], experts[1], experts[0], expand);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
+    if (attends[1] >= attends[0] || experts[1] >= experts[0] ||
+        (uint64_t)expand * c->hidden > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: attention in layer %" PRIu32 " of %" PRIu32 ", experts in %" PRIu32
+                        " of %" PRIu32 ", states %" PRIu32
+                        " times as wide as the stream make no sense",
+                        path, attends[1], attends[0], experts[1], experts[0], expand);
     c->state_heads = c->state_key_heads = 1;
     c->state_value_dim = expand * c->hidden;
     c->state_step_rank = rank;
@@ -1049,50 +910,46 @@ int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
         c->layers[i].moe = c->n_experts > 0 && i % experts[0] == experts[1];
     }
     drop_unused_states(c);
-    return status;
+    return MOE_OK;
 }
 
-/* What DeepSeek-V4 computes of its own from its settings (family_internal.h): which layers
- * compress, and by how much, which choose experts by the token, and two sets of rotary frequencies.
- */
+/* ---- DeepSeek-V4: layers that compress, static routing, two rotations ---- */
 
-static const char *const words[] = {
-    [MOE_COMPRESS_NOT] = "sliding_attention",
-    [MOE_COMPRESS_ALL] = "heavily_compressed_attention",
-    [MOE_COMPRESS_CHOSEN] = "compressed_sparse_attention",
+static const struct family_word compressions[] = {
+    {"sliding_attention", MOE_COMPRESS_NOT},
+    {"heavily_compressed_attention", MOE_COMPRESS_ALL},
+    {"compressed_sparse_attention", MOE_COMPRESS_CHOSEN},
+    {NULL},
 };
-enum { N_WORDS = sizeof words / sizeof words[0] };
 
-/* "layer_types" says how each layer attends; as published "compress_ratios" does, by the positions
- * of a group. Without either, the first two layers see all groups, then every second one chooses.
- */
+/* "layer_types" names each layer's attention; published files have "compress_ratios", the positions
+ * of an entry, instead. Without either, the first two layers see all entries, then every second
+ * chooses. */
 static int read_compressed_layers(struct moe_config *c, const char *path, const json_t *json,
                                   struct moe_err *err)
 {
-    static const json_int_t ratios[N_WORDS] = {0, 128, 4};
-    const json_t *types = json_object_get(json, "layer_types");
-    bool named = types && !json_is_null(types);
-    const json_t *list = named ? types : json_object_get(json, "compress_ratios");
-    const char *key = named ? "layer_types" : "compress_ratios";
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].compression = i < 2 || i % 2 == 0 ? MOE_COMPRESS_ALL : MOE_COMPRESS_CHOSEN;
-    if (!list || json_is_null(list))
-        return MOE_OK;
-    if (!json_is_array(list) || json_array_size(list) < c->n_layers)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
-                        key, c->n_layers);
+    static const json_int_t ratios[] = {[MOE_COMPRESS_ALL] = 128, [MOE_COMPRESS_CHOSEN] = 4};
+    enum { N_KINDS = sizeof ratios / sizeof ratios[0] };
+    const json_t *types = family_given(json, "layer_types");
+    const json_t *list = family_given(json, "compress_ratios");
+    if (types)
+        return family_read_words(c, MOE_LAYER(compression), path, types, "layer_types",
+                                 compressions, true, err);
+    if (list && json_array_size(list) < c->n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'compress_ratios' must be a list of %" PRIu32 " layers", path,
+                        c->n_layers);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const json_t *item = json_array_get(list, i);
-        const char *type = json_string_value(item);
-        uint8_t kind = 0;
-        while (kind < N_WORDS &&
-               (named ? !type || strcmp(type, words[kind]) != 0
-                      : !json_is_integer(item) || json_integer_value(item) != ratios[kind]))
+        uint8_t kind = list ? 0 : i < 2 || i % 2 == 0 ? MOE_COMPRESS_ALL : MOE_COMPRESS_CHOSEN;
+        while (list && kind < N_KINDS &&
+               !(json_is_integer(item) && json_integer_value(item) == ratios[kind]))
             kind++;
-        if (kind == N_WORDS)
+        if (kind == N_KINDS)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: '%s' item %" PRIu32 " is none of those that are implemented", path,
-                            key, i);
+                            "%s: 'compress_ratios' item %" PRIu32 " is not implemented: 0, 128 and "
+                            "4 are",
+                            path, i);
         c->layers[i].compression = kind;
     }
     return MOE_OK;
@@ -1102,29 +959,25 @@ static int read_ratios(struct moe_config *c, const char *path, const json_t *jso
                        struct moe_err *err)
 {
     const json_t *rates = json_object_get(json, "compress_rates");
+    const struct family_number named[] = {
+        {"heavily_compressed_attention", &c->all_ratio, MOE_MAX_RATIO},
+        {"compressed_sparse_attention", &c->chosen_ratio, MOE_MAX_RATIO},
+    };
+    const struct family_number numbers[] = {
+        {"compress_rate_hca", &c->all_ratio, MOE_MAX_RATIO},
+        {"compress_rate_csa", &c->chosen_ratio, MOE_MAX_RATIO},
+    };
     c->all_ratio = 128;
     c->chosen_ratio = 4;
-    int status = MOE_OK;
-    if (json_is_object(rates)) {
-        status = moe_json_get_u32(path, rates, words[MOE_COMPRESS_ALL], MOE_MAX_RATIO, false,
-                                  &c->all_ratio, err);
-        if (status == MOE_OK)
-            status = moe_json_get_u32(path, rates, words[MOE_COMPRESS_CHOSEN], MOE_MAX_RATIO, false,
-                                      &c->chosen_ratio, err);
-    }
-    if (status == MOE_OK)
-        status = moe_json_get_u32(path, json, "compress_rate_hca", MOE_MAX_RATIO, false,
-                                  &c->all_ratio, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(path, json, "compress_rate_csa", MOE_MAX_RATIO, false,
-                                  &c->chosen_ratio, err);
-    return status;
+    if (json_is_object(rates))
+        MOE_TRY(family_read_numbers(path, rates, named, sizeof named / sizeof named[0], err));
+    return family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err);
 }
 
 /* A model that lacks a kind of layer has none of what belongs to it. */
 void family_deepseek_v4_drop(struct moe_config *c)
 {
-    bool has[N_WORDS] = {false};
+    bool has[MOE_COMPRESS_CHOSEN + 1] = {false};
     for (uint32_t i = 0; i < c->n_layers; i++)
         has[c->layers[i].compression] = true;
     if (!has[MOE_COMPRESS_ALL])
@@ -1139,26 +992,14 @@ void family_deepseek_v4_drop(struct moe_config *c)
 static int read_static(struct moe_config *c, const char *path, const json_t *json,
                        struct moe_err *err)
 {
-    const json_t *types = json_object_get(json, "mlp_layer_types");
+    static const struct family_word kinds[] = {{"hash_moe", 1}, {"moe", 0}, {NULL}};
+    const json_t *types = family_given(json, "mlp_layer_types");
     uint32_t n = 3;
-    int status = moe_json_get_u32(path, json, "num_hash_layers", MOE_MAX_LAYERS, false, &n, err);
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        c->layers[i].static_routing = i < n;
-    if (status != MOE_OK || !types || json_is_null(types))
-        return status;
-    if (!json_is_array(types) || json_array_size(types) < c->n_layers)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: 'mlp_layer_types' must be a list of %" PRIu32 " layers", path,
-                        c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        c->layers[i].static_routing = type && strcmp(type, "hash_moe") == 0;
-        if (!c->layers[i].static_routing && (!type || strcmp(type, "moe") != 0))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: 'mlp_layer_types' item %" PRIu32 " is '%.60s', which is not "
-                            "implemented",
-                            path, i, type ? type : "?");
-    }
+    MOE_TRY(moe_json_get_u32(path, json, "num_hash_layers", MOE_MAX_LAYERS, false, &n, err));
+    if (types)
+        return family_read_words(c, MOE_LAYER(static_routing), path, types, "mlp_layer_types",
+                                 kinds, true, err);
+    moe_config_set_layers(c, MOE_LAYER(static_routing), 0, n < c->n_layers ? n : c->n_layers, 1);
     return MOE_OK;
 }
 
@@ -1173,9 +1014,7 @@ int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *ro
                         name, c->rope_dim, 2 * MOE_MAX_ROPE_PAIRS);
     if (rope->kind == MOE_ROPE_YARN && rope->attention_factor == 0)
         rope->attention_factor = 1;
-    int status = moe_rope_apply(c, rope, name, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_rope_apply(c, rope, name, err));
     if (c->rope_scale != 1)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a rotary 'attention_factor' of %g is not implemented", name,
@@ -1191,8 +1030,8 @@ int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *ro
     return MOE_OK;
 }
 
-/* *rope: of layers that compress, but for its base where the file does not have both apart; then of
- * the others, which are not stretched. */
+/* Reads the rotation of compressing layers into *rope (but for its base, where the file has both
+ * apart), and leaves in it that of the other layers, which is not stretched. */
 static int read_rope(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -1200,41 +1039,35 @@ static int read_rope(struct moe_config *c, const char *path, const json_t *json,
     const json_t *main = json_object_get(both, "main");
     double theta = 1e4;
     const char *type = "default";
-    int status = moe_json_get_double(path, json, "rope_theta", false, &theta, err);
-    if (status == MOE_OK && json_is_object(main)) {
-        status = moe_json_get_double(path, main, "rope_theta", false, &theta, err);
-        if (status == MOE_OK)
-            status = moe_json_get_text(path, main, "rope_type", false, &type, err);
-    } else if (status == MOE_OK) {
+    MOE_TRY(moe_json_get_double(path, json, "rope_theta", false, &theta, err));
+    if (json_is_object(main)) {
+        MOE_TRY(moe_json_get_double(path, main, "rope_theta", false, &theta, err));
+        MOE_TRY(moe_json_get_text(path, main, "rope_type", false, &type, err));
+    } else {
         rope->theta = 160000;
-        status = moe_json_get_double(path, json, "compress_rope_theta", false, &rope->theta, err);
+        MOE_TRY(moe_json_get_double(path, json, "compress_rope_theta", false, &rope->theta, err));
     }
-    if (status == MOE_OK && strcmp(type, "default") != 0)
-        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
-                          "%s: this rotary scaling of layers that see a window alone is not "
-                          "implemented",
-                          path);
+    if (strcmp(type, "default") != 0)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: 'rope_type' %.60s of layers that see only a window is not implemented",
+                        path, type);
     if (c->rope_dim == 0)
         c->rope_dim = (uint32_t)(c->head_dim * rope->partial);
-    return status == MOE_OK ? family_deepseek_v4_rotary(c, rope, theta, path, err) : status;
+    return family_deepseek_v4_rotary(c, rope, theta, path, err);
 }
 
 int family_deepseek_v4_hf(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     c->shared_ff = c->expert_ff;
-    int status = read_compressed_layers(c, path, json, err);
-    if (status == MOE_OK)
-        status = read_ratios(c, path, json, err);
-    if (status == MOE_OK)
-        status = read_static(c, path, json, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_compressed_layers(c, path, json, err));
+    MOE_TRY(read_ratios(c, path, json, err));
+    MOE_TRY(read_static(c, path, json, err));
     family_deepseek_v4_drop(c);
     return read_rope(c, path, json, rope, err);
 }
 
-/* What Gemma-4 computes of its own from its settings: its layers' kinds, heads and rotations. */
+/* ---- Gemma-4: local and global layers ---- */
 
 /* Five local layers, then a global one, where nothing is listed; the last is global anyway. */
 static void gemma4_layers(struct moe_config *c, const json_t *json)
@@ -1258,15 +1091,13 @@ static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t 
         snprintf(key, sizeof key, "%" PRIu32, i);
         const json_t *own = json_object_get(by_layer, key);
         uint32_t head_dim = c->head_dim, kv_heads = c->n_kv_heads;
-        int status = MOE_OK;
+        const struct family_number numbers[] = {
+            {"head_dim", &head_dim, MOE_MAX_HEAD_DIM},
+            {"num_key_value_heads", &kv_heads, MOE_MAX_HEADS},
+        };
         if (own)
-            status =
-                moe_json_get_u32(path, own, "head_dim", MOE_MAX_HEAD_DIM, false, &head_dim, err);
-        if (own && status == MOE_OK)
-            status = moe_json_get_u32(path, own, "num_key_value_heads", MOE_MAX_HEADS, false,
-                                      &kv_heads, err);
-        if (status != MOE_OK)
-            return status;
+            MOE_TRY(
+                family_read_numbers(path, own, numbers, sizeof numbers / sizeof numbers[0], err));
         bool global = !c->layers[i].windowed;
         if (global && n_global++ == 0) {
             wide = head_dim;
@@ -1302,15 +1133,12 @@ static int gemma4_global_rope(struct moe_config *c, const char *path, const json
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: 'rope_parameters' says nothing of 'full_attention'", path);
     }
-    int status = MOE_OK;
     if (rope)
-        status = moe_json_get_text(path, rope, "rope_type", false, &type, err);
-    if (rope && status == MOE_OK)
-        status = moe_json_get_double(path, rope, "rope_theta", false, &theta, err);
-    if (rope && status == MOE_OK)
-        status = moe_json_get_double(path, rope, "partial_rotary_factor", false, &partial, err);
-    if (status != MOE_OK)
-        return status;
+        MOE_TRY(moe_json_get_text(path, rope, "rope_type", false, &type, err));
+    if (rope)
+        MOE_TRY(moe_json_get_double(path, rope, "rope_theta", false, &theta, err));
+    if (rope)
+        MOE_TRY(moe_json_get_double(path, rope, "partial_rotary_factor", false, &partial, err));
     if (strcmp(type, "default") == 0)
         partial = 1;
     else if (strcmp(type, "proportional") != 0)
@@ -1336,26 +1164,22 @@ int family_gemma4_hf(struct moe_config *c, const char *path, const json_t *json,
 {
     uint32_t by_layer = 256;
     bool has_experts = false;
-    int status = moe_json_get_u32(path, json, "hidden_size_per_layer_input", MOE_MAX_HEAD_DIM,
-                                  false, &by_layer, err);
-    if (status == MOE_OK)
-        status = moe_json_get_bool(path, json, "enable_moe_block", false, &has_experts, err);
-    if (status == MOE_OK && by_layer != 0)
+    MOE_TRY(moe_json_get_u32(path, json, "hidden_size_per_layer_input", MOE_MAX_HEAD_DIM, false,
+                             &by_layer, err));
+    MOE_TRY(moe_json_get_bool(path, json, "enable_moe_block", false, &has_experts, err));
+    if (by_layer != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: embeddings by layer ('hidden_size_per_layer_input' %" PRIu32
                         ") are not implemented",
                         path, by_layer);
-    if (status != MOE_OK)
-        return status;
     gemma4_layers(c, json);
     c->embed_scale = sqrtf((float)c->hidden);
     if (c->global_head_dim == 0)
         c->global_head_dim = 512;
     if (c->global_kv_heads == 0 || !c->global_keys_are_values)
         c->global_kv_heads = c->n_kv_heads;
-    status = gemma4_by_layer(c, path, json, err);
-    if (status == MOE_OK)
-        status = gemma4_global_rope(c, path, json, err);
+    MOE_TRY(gemma4_by_layer(c, path, json, err));
+    MOE_TRY(gemma4_global_rope(c, path, json, err));
     if (has_experts) {
         moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 1);
         c->shared_ff = c->dense_ff;
@@ -1364,11 +1188,10 @@ int family_gemma4_hf(struct moe_config *c, const char *path, const json_t *json,
     } else {
         c->n_experts = c->top_k = c->expert_ff = 0;
     }
-    return status;
+    return MOE_OK;
 }
 
-/* What Llama-4 computes of its own from its settings: which layers rotate, see a part of the text,
- * have experts. */
+/* ---- Llama-4: which layers rotate, see a chunk, have experts ---- */
 
 /* "no_rope_layers": 0 for each layer that rotates nothing; without it every n-th. */
 static int read_still_layers(struct moe_config *c, const char *path, const json_t *json,
@@ -1376,10 +1199,8 @@ static int read_still_layers(struct moe_config *c, const char *path, const json_
 {
     const json_t *list = json_object_get(json, "no_rope_layers");
     uint32_t every = 4;
-    int status =
-        moe_json_get_u32(path, json, "no_rope_layer_interval", MOE_MAX_LAYERS, false, &every, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(
+        moe_json_get_u32(path, json, "no_rope_layer_interval", MOE_MAX_LAYERS, false, &every, err));
     bool listed = json_array_size(list) > 0;
     if (every == 0 || (listed && json_array_size(list) < c->n_layers))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -1421,12 +1242,12 @@ static int read_parts(struct moe_config *c, const char *path, const json_t *json
 {
     const json_t *width = json_object_get(json, "attention_chunk_size");
     c->window = width && json_is_null(width) ? c->context_max : 8192;
-    int status = moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false,
-                                  &c->window, err);
+    MOE_TRY(moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false, &c->window,
+                             err));
     c->window_chunks = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
     if (!c->window_chunks) /* no layer rotates: all see all */
         c->window = 0;
-    return status;
+    return MOE_OK;
 }
 
 /* "attn_temperature_tuning": a truth value, or a number as first published. */
@@ -1438,11 +1259,10 @@ static int read_query_scale(struct moe_config *c, const char *path, const json_t
         !tuned || json_is_true(tuned) || (json_is_integer(tuned) && json_integer_value(tuned) != 0);
     double scale = 0.1;
     uint32_t step = 8192;
-    int status = moe_json_get_u32(path, json, "floor_scale", MOE_MAX_CONTEXT, false, &step, err);
-    if (status == MOE_OK)
-        status = moe_json_get_double(path, json, "attn_scale", false, &scale, err);
-    if (status != MOE_OK || !on)
-        return status;
+    MOE_TRY(moe_json_get_u32(path, json, "floor_scale", MOE_MAX_CONTEXT, false, &step, err));
+    MOE_TRY(moe_json_get_double(path, json, "attn_scale", false, &scale, err));
+    if (!on)
+        return MOE_OK;
     if (step == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'floor_scale' 0 makes no sense", path);
     c->query_step = step;
@@ -1456,13 +1276,11 @@ static int read_moe_layers(struct moe_config *c, const char *path, const json_t 
 {
     const json_t *list = json_object_get(json, "moe_layers"), *item;
     uint32_t step = 1;
-    int status = moe_json_get_u32(path, json, "interleave_moe_layer_step", MOE_MAX_LAYERS, false,
-                                  &step, err);
-    if (status == MOE_OK && step == 0)
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, "%s: 'interleave_moe_layer_step' 0 makes no sense", path);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_get_u32(path, json, "interleave_moe_layer_step", MOE_MAX_LAYERS, false, &step,
+                             err));
+    if (step == 0)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'interleave_moe_layer_step' 0 makes no sense",
+                        path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = !json_is_array(list) && (i + 1) % step == 0;
     size_t i;
@@ -1481,24 +1299,17 @@ int family_llama4_hf(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err)
 {
     bool norm = true;
-    (void)rope;
     c->shared_ff = c->expert_ff;
-    int status = moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err);
+    MOE_TRY(moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err));
     c->qk_norm = norm ? MOE_QK_NORM_BARE : MOE_QK_NORM_NONE;
-    if (status == MOE_OK)
-        status = read_still_layers(c, path, json, err);
-    if (status == MOE_OK)
-        status = check_chunked_layers(c, path, json, err);
-    if (status == MOE_OK)
-        status = read_parts(c, path, json, err);
-    if (status == MOE_OK)
-        status = read_query_scale(c, path, json, err);
-    if (status == MOE_OK)
-        status = read_moe_layers(c, path, json, err);
-    return status;
+    MOE_TRY(read_still_layers(c, path, json, err));
+    MOE_TRY(check_chunked_layers(c, path, json, err));
+    MOE_TRY(read_parts(c, path, json, err));
+    MOE_TRY(read_query_scale(c, path, json, err));
+    return read_moe_layers(c, path, json, err);
 }
 
-/* What Switch Transformers compute of their own from their settings. */
+/* ---- Switch Transformers: two stacks ---- */
 
 /* A number that may be null; *found says whether it is there. */
 static int read_number(const char *path, const json_t *json, const char *key, uint32_t max,
@@ -1518,14 +1329,14 @@ static int read_stack(struct moe_config *c, const char *path, const json_t *json
 {
     uint32_t step = 0, count = 3;
     bool found;
-    int status = read_number(path, json, step_key, MOE_MAX_LAYERS, &step, &found, err);
-    if (status == MOE_OK && !found) {
-        status = read_number(path, json, count_key, MOE_MAX_LAYERS, &count, &found, err);
+    MOE_TRY(read_number(path, json, step_key, MOE_MAX_LAYERS, &step, &found, err));
+    if (!found) {
+        MOE_TRY(read_number(path, json, count_key, MOE_MAX_LAYERS, &count, &found, err));
         step = count > 0 ? n / count : n;
     }
     for (uint32_t i = 0; i < n; i++)
         c->layers[first + i].moe = step > 0 && (step == 1 || i % step == 1);
-    return status;
+    return MOE_OK;
 }
 
 /* The decoder has as many layers as the encoder where nothing is said. */
@@ -1534,38 +1345,30 @@ static int read_switch_layers(struct moe_config *c, const char *path, const json
 {
     uint32_t n_decoder = c->n_encoder;
     bool found;
-    int status =
-        read_number(path, json, "num_decoder_layers", MOE_MAX_LAYERS, &n_decoder, &found, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(read_number(path, json, "num_decoder_layers", MOE_MAX_LAYERS, &n_decoder, &found, err));
     if (c->n_encoder == 0 || n_decoder == 0 || c->n_encoder + n_decoder > MOE_MAX_LAYERS)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: an encoder of %" PRIu32 " and a decoder of %" PRIu32
                         " layers: each has at least 1, both together at most %d",
                         path, c->n_encoder, n_decoder, MOE_MAX_LAYERS);
     c->n_layers = c->n_encoder + n_decoder;
-    status = read_stack(c, path, json, "encoder_sparse_step", "num_sparse_encoder_layers", 0,
-                        c->n_encoder, err);
-    if (status == MOE_OK)
-        status = read_stack(c, path, json, "decoder_sparse_step", "num_sparse_decoder_layers",
-                            c->n_encoder, n_decoder, err);
-    return status;
+    MOE_TRY(read_stack(c, path, json, "encoder_sparse_step", "num_sparse_encoder_layers", 0,
+                       c->n_encoder, err));
+    return read_stack(c, path, json, "decoder_sparse_step", "num_sparse_decoder_layers",
+                      c->n_encoder, n_decoder, err);
 }
 
 int family_switch_hf(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err)
 {
     bool found;
-    (void)rope;
-    int status = read_switch_layers(c, path, json, err);
-    if (status == MOE_OK)
-        status = read_number(path, json, "decoder_start_token_id", MOE_MAX_DIM, &c->decoder_start,
-                             &found, err);
-    /* T5's decoders begin with padding. */
-    if (status == MOE_OK && !found)
-        status =
-            read_number(path, json, "pad_token_id", MOE_MAX_DIM, &c->decoder_start, &found, err);
+    MOE_TRY(read_switch_layers(c, path, json, err));
+    MOE_TRY(read_number(path, json, "decoder_start_token_id", MOE_MAX_DIM, &c->decoder_start,
+                        &found, err));
+    if (!found) /* T5's decoders begin with padding */
+        MOE_TRY(
+            read_number(path, json, "pad_token_id", MOE_MAX_DIM, &c->decoder_start, &found, err));
     if (c->tied_head && c->hidden > 0)
         c->logit_scale = 1 / sqrtf((float)c->hidden);
-    return status;
+    return MOE_OK;
 }

@@ -1,5 +1,6 @@
 #include "model/family_internal.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,8 +36,7 @@ static int use_value(struct moe_config *config, const struct moe_setting *s,
 int family_read_json(struct moe_config *config, const struct moe_setting *settings,
                      const char *path, const json_t *json, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (const struct moe_setting *s = settings; s && s->member && status == MOE_OK; s++) {
+    for (const struct moe_setting *s = settings; s && s->member; s++) {
         if (!s->key)
             continue;
         const struct moe_config_field *field = moe_config_field(s->member);
@@ -45,11 +45,10 @@ int family_read_json(struct moe_config *config, const struct moe_setting *settin
             moe_config_field_set(config, field, s->value);
         if (field->kind == MOE_FIELD_U32 && json_is_null(json_object_get(json, s->key)))
             moe_config_field_set(config, field, 0);
-        status = moe_config_field_read(config, field, path, json, s->key, s->required, err);
-        if (status == MOE_OK)
-            status = use_value(config, s, field, old, path, s->key, err);
+        MOE_TRY(moe_config_field_read(config, field, path, json, s->key, s->required, err));
+        MOE_TRY(use_value(config, s, field, old, path, s->key, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* A choice is never read: GGUF has none. */
@@ -63,16 +62,15 @@ static int read_gguf_field(struct moe_config *config, const struct moe_config_fi
         return moe_gguf_get_u32(gguf, key, field->max, required, (uint32_t *)at, err);
     if (field->kind == MOE_FIELD_BOOL)
         return moe_gguf_get_bool(gguf, key, required, (bool *)at, err);
-    int status = moe_gguf_get_double(gguf, key, required, &value, err);
+    MOE_TRY(moe_gguf_get_double(gguf, key, required, &value, err));
     moe_config_field_set(config, field, value);
-    return status;
+    return MOE_OK;
 }
 
 int family_read_gguf(struct moe_config *config, const struct moe_setting *settings,
                      const struct moe_gguf *gguf, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (const struct moe_setting *s = settings; s && s->member && status == MOE_OK; s++) {
+    for (const struct moe_setting *s = settings; s && s->member; s++) {
         if (!s->key)
             continue;
         const struct moe_config_field *field = moe_config_field(s->member);
@@ -80,11 +78,10 @@ int family_read_gguf(struct moe_config *config, const struct moe_setting *settin
         double old = moe_config_field_get(config, field);
         if (s->value != 0)
             moe_config_field_set(config, field, s->value);
-        status = read_gguf_field(config, field, gguf, key.text, s->required, err);
-        if (status == MOE_OK)
-            status = use_value(config, s, field, old, moe_gguf_path(gguf), key.text, err);
+        MOE_TRY(read_gguf_field(config, field, gguf, key.text, s->required, err));
+        MOE_TRY(use_value(config, s, field, old, moe_gguf_path(gguf), key.text, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* The value as it is usually written. */
@@ -179,4 +176,54 @@ void moe_windows_apply(struct moe_config *config, enum moe_window_layers layers,
                                      (layers == MOE_WINDOW_FROM && i >= max_layers) ||
                                      (layers == MOE_WINDOW_EVEN_BELOW && even && i < max_layers);
     }
+}
+
+/* ---- What families read in the same way ---- */
+
+const json_t *family_given(const json_t *json, const char *key)
+{
+    const json_t *value = json_object_get(json, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+int family_read_numbers(const char *path, const json_t *json, const struct family_number *numbers,
+                        size_t n, struct moe_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        MOE_TRY(moe_json_get_u32(path, json, numbers[i].key, numbers[i].max, false, numbers[i].out,
+                                 err));
+    return MOE_OK;
+}
+
+int family_read_words(struct moe_config *c, size_t member, const char *path, const json_t *list,
+                      const char *key, const struct family_word *words, bool longer,
+                      struct moe_err *err)
+{
+    size_t n = json_array_size(list);
+    if (n < c->n_layers || (n > c->n_layers && !longer))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be a list of %" PRIu32 " layers", path,
+                        key, c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *text = json_string_value(json_array_get(list, i));
+        const struct family_word *word = words;
+        while (word->word && !(text && strcmp(text, word->word) == 0))
+            word++;
+        if (!word->word)
+            return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                            "%s: '%s' item %" PRIu32 " is '%.60s', which is not implemented", path,
+                            key, i, text ? text : "?");
+        moe_config_set_layers(c, member, i, i + 1, word->value);
+    }
+    return MOE_OK;
+}
+
+int family_set_shared(struct moe_config *c, uint32_t n, const char *path, struct moe_err *err)
+{
+    uint64_t width = (uint64_t)n * c->expert_ff;
+    if (width > MOE_MAX_DIM)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
+                        n, c->expert_ff);
+    c->shared_ff = (uint32_t)width;
+    return MOE_OK;
 }

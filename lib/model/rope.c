@@ -130,11 +130,8 @@ static int read_kind(struct moe_rope_settings *s, const char *path, const json_t
         [MOE_ROPE_LONGROPE] = "longrope", [MOE_ROPE_ALPHA] = "dynamic",
     };
     const char *name = names[MOE_ROPE_PLAIN];
-    int status = moe_json_get_text(path, json, "type", false, &name, err);
-    if (status == MOE_OK)
-        status = moe_json_get_text(path, json, "rope_type", false, &name, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_get_text(path, json, "type", false, &name, err));
+    MOE_TRY(moe_json_get_text(path, json, "rope_type", false, &name, err));
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(names[i], name) == 0) {
             s->kind = (enum moe_rope_kind)i;
@@ -166,14 +163,13 @@ static int read_long_rope(struct moe_rope_settings *s, const char *path, const j
                           struct moe_err *err)
 {
     uint32_t n_long = 0;
-    int status = read_factors(path, json, "short_factor", s->short_factors, &s->n_factors, err);
-    if (status == MOE_OK)
-        status = read_factors(path, json, "long_factor", s->long_factors, &n_long, err);
-    if (status == MOE_OK && n_long != s->n_factors)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: %" PRIu32 " short and %" PRIu32 " long rotary factors", path,
-                          s->n_factors, n_long);
-    return status;
+    MOE_TRY(read_factors(path, json, "short_factor", s->short_factors, &s->n_factors, err));
+    MOE_TRY(read_factors(path, json, "long_factor", s->long_factors, &n_long, err));
+    if (n_long != s->n_factors)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: %" PRIu32 " short and %" PRIu32 " long rotary factors", path,
+                        s->n_factors, n_long);
+    return MOE_OK;
 }
 
 static int read_numbers(struct moe_rope_settings *s, const char *path, const json_t *json,
@@ -200,9 +196,7 @@ static int read_numbers(struct moe_rope_settings *s, const char *path, const jso
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         double value = *numbers[i].out;
-        int status = moe_json_get_double(path, json, numbers[i].key, false, &value, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_json_get_double(path, json, numbers[i].key, false, &value, err));
         if (value != 0 || !numbers[i].zero_is_default)
             *numbers[i].out = value;
     }
@@ -212,11 +206,11 @@ static int read_numbers(struct moe_rope_settings *s, const char *path, const jso
 static int read_partial(struct moe_rope_settings *s, const char *path, const json_t *json,
                         struct moe_err *err)
 {
-    int status = moe_json_get_double(path, json, "partial_rotary_factor", false, &s->partial, err);
-    if (status == MOE_OK && !(s->partial > 0 && s->partial <= 1))
+    MOE_TRY(moe_json_get_double(path, json, "partial_rotary_factor", false, &s->partial, err));
+    if (!(s->partial > 0 && s->partial <= 1))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'partial_rotary_factor' %g makes no sense", path,
                         s->partial);
-    return status;
+    return MOE_OK;
 }
 
 /* "dynamic": with 'alpha' Hunyuan's. Without, the base grows with texts longer than
@@ -238,8 +232,8 @@ static int refuse_others(const struct moe_rope_settings *s, const char *path, co
                          struct moe_err *err)
 {
     double part = 1;
-    int status = moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err);
-    if (status == MOE_OK && part != 1 && s->partial == 0)
+    MOE_TRY(moe_json_get_double(path, json, "partial_rotary_factor", false, &part, err));
+    if (part != 1 && s->partial == 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: 'partial_rotary_factor' %g is not implemented", path, part);
     const char *key;
@@ -252,40 +246,35 @@ static int refuse_others(const struct moe_rope_settings *s, const char *path, co
                             "implemented",
                             path, key);
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_rope_read_hf(struct moe_rope_settings *settings, const char *path, const json_t *json,
                      struct moe_err *err)
 {
-    int status = moe_json_get_double(path, json, "rope_theta", false, &settings->theta, err);
+    MOE_TRY(moe_json_get_double(path, json, "rope_theta", false, &settings->theta, err));
     const json_t *scaling = json_object_get(json, "rope_scaling");
     if (!json_is_object(scaling) || json_object_size(scaling) == 0)
         scaling = json_object_get(json, "rope_parameters");
     if (settings->of && json_is_object(json_object_get(scaling, settings->of)))
         scaling = json_object_get(scaling, settings->of);
-    if (status == MOE_OK && settings->partial != 0)
-        status = read_partial(settings, path, json, err);
-    if (status == MOE_OK && json_is_object(scaling)) {
-        status = refuse_others(settings, path, scaling, err);
-        if (status == MOE_OK && settings->partial != 0)
-            status = read_partial(settings, path, scaling, err);
-        if (status == MOE_OK)
-            status = read_kind(settings, path, scaling, err);
-        if (status == MOE_OK)
-            status = read_numbers(settings, path, scaling, err);
-        if (status == MOE_OK && settings->kind == MOE_ROPE_ALPHA)
-            status = read_dynamic(settings, path, err);
-        if (status == MOE_OK)
-            status = moe_json_get_bool(path, scaling, "truncate", false, &settings->truncate, err);
-        if (status == MOE_OK && settings->kind == MOE_ROPE_LONGROPE)
-            status = read_long_rope(settings, path, scaling, err);
+    if (settings->partial != 0)
+        MOE_TRY(read_partial(settings, path, json, err));
+    if (json_is_object(scaling)) {
+        MOE_TRY(refuse_others(settings, path, scaling, err));
+        if (settings->partial != 0)
+            MOE_TRY(read_partial(settings, path, scaling, err));
+        MOE_TRY(read_kind(settings, path, scaling, err));
+        MOE_TRY(read_numbers(settings, path, scaling, err));
+        if (settings->kind == MOE_ROPE_ALPHA)
+            MOE_TRY(read_dynamic(settings, path, err));
+        MOE_TRY(moe_json_get_bool(path, scaling, "truncate", false, &settings->truncate, err));
+        if (settings->kind == MOE_ROPE_LONGROPE)
+            MOE_TRY(read_long_rope(settings, path, scaling, err));
     }
     /* The top level takes precedence over the settings (Phi-3). */
-    if (status == MOE_OK)
-        status = moe_json_get_double(path, json, "original_max_position_embeddings", false,
-                                     &settings->original_context, err);
-    return status;
+    return moe_json_get_double(path, json, "original_max_position_embeddings", false,
+                               &settings->original_context, err);
 }
 
 /* ---- Frequencies ---- */

@@ -124,16 +124,15 @@ static int take(struct moe_sampler_options *out, const struct field *f, const ch
 static int read_json(struct moe_sampler_options *out, const char *file, const json_t *json,
                      bool is_hf, struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (int i = 0; i < N_FIELDS && status == MOE_OK; i++) {
+    for (int i = 0; i < N_FIELDS; i++) {
         const char *key = is_hf ? fields[i].hf : fields[i].name;
         double value = (double)NAN;
         if (key)
-            status = moe_json_get_double(file, json, key, false, &value, err);
-        if (status == MOE_OK && !isnan(value))
-            status = take(out, &fields[i], file, key, value, err);
+            MOE_TRY(moe_json_get_double(file, json, key, false, &value, err));
+        if (!isnan(value))
+            MOE_TRY(take(out, &fields[i], file, key, value, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_sampling_read_hf(struct moe_sampler_options *out, const char *dir, struct moe_err *err)
@@ -162,15 +161,14 @@ int moe_sampling_read_hf(struct moe_sampler_options *out, const char *dir, struc
 int moe_sampling_read_gguf(struct moe_sampler_options *out, const struct moe_gguf *gguf,
                            struct moe_err *err)
 {
-    int status = MOE_OK;
     moe_sampling_unsaid(out);
-    for (int i = 0; i < N_FIELDS && status == MOE_OK; i++) {
+    for (int i = 0; i < N_FIELDS; i++) {
         double value = (double)NAN;
-        status = moe_gguf_get_double(gguf, fields[i].gguf, false, &value, err);
-        if (status == MOE_OK && !isnan(value))
-            status = take(out, &fields[i], moe_gguf_path(gguf), fields[i].gguf, value, err);
+        MOE_TRY(moe_gguf_get_double(gguf, fields[i].gguf, false, &value, err));
+        if (!isnan(value))
+            MOE_TRY(take(out, &fields[i], moe_gguf_path(gguf), fields[i].gguf, value, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_sampling_write(const struct moe_sampler_options *options, struct moe_buf *out,

@@ -138,13 +138,9 @@ int moe_shape_bytes(struct moe_shape_bytes *out, const struct moe_config *c, str
                     uint32_t dense_bits, uint32_t group, struct moe_err *err)
 {
     *out = (struct moe_shape_bytes){0};
-    int status = check_bits(dense_bits > 32 ? 0 : (int)dense_bits, group, err);
-    if (status == MOE_OK)
-        status = check_bits(bits.gate_up, group, err);
-    if (status == MOE_OK)
-        status = check_bits(bits.down, group, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_bits(dense_bits > 32 ? 0 : (int)dense_bits, group, err));
+    MOE_TRY(check_bits(bits.gate_up, group, err));
+    MOE_TRY(check_bits(bits.down, group, err));
     set_dense(out, c, layout_of((int)dense_bits, group));
     set_expert(out, c, bits, group);
     uint64_t values =

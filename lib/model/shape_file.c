@@ -18,67 +18,61 @@ static int read_text(const char *name, const json_t *from, const char *key, bool
                      char out[MOE_SHAPE_TEXT], struct moe_err *err)
 {
     const char *text = NULL;
-    int status = moe_json_get_text(name, from, key, required, &text, err);
-    if (status == MOE_OK && text && strlen(text) >= MOE_SHAPE_TEXT)
+    MOE_TRY(moe_json_get_text(name, from, key, required, &text, err));
+    if (text && strlen(text) >= MOE_SHAPE_TEXT)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be shorter than %d bytes", name, key,
                         MOE_SHAPE_TEXT);
-    if (status == MOE_OK && text)
+    if (text)
         strcpy(out, text);
-    return status;
+    return MOE_OK;
 }
 
 static int read_parameters(const char *name, const json_t *from, const char *key, bool required,
                            double *out, struct moe_err *err)
 {
-    int status = moe_json_get_double(name, from, key, required, out, err);
-    if (status == MOE_OK && !(*out >= 0 && *out <= MAX_PARAMETERS))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be from 0 to %g", name, key,
-                          MAX_PARAMETERS);
-    return status;
+    MOE_TRY(moe_json_get_double(name, from, key, required, out, err));
+    if (!(*out >= 0 && *out <= MAX_PARAMETERS))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' must be from 0 to %g", name, key,
+                        MAX_PARAMETERS);
+    return MOE_OK;
 }
 
 static int read_layers(const char *name, const json_t *from, struct moe_shape_layers *out,
                        struct moe_err *err)
 {
     double parameters = 0;
-    int status = read_text(name, from, "kind", true, out->kind, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(name, from, "count", MOE_MAX_LAYERS, true, &out->count, err);
-    if (status == MOE_OK)
-        status = read_parameters(name, from, "attention_parameters", true, &parameters, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(name, from, "kv_values", MAX_VALUES, true, &out->kv_values, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(name, from, "window", MOE_MAX_CONTEXT, false, &out->window, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(name, from, "state_values", MAX_VALUES, false, &out->state_values,
-                                  err);
+    MOE_TRY(read_text(name, from, "kind", true, out->kind, err));
+    MOE_TRY(moe_json_get_u32(name, from, "count", MOE_MAX_LAYERS, true, &out->count, err));
+    MOE_TRY(read_parameters(name, from, "attention_parameters", true, &parameters, err));
+    MOE_TRY(moe_json_get_u32(name, from, "kv_values", MAX_VALUES, true, &out->kv_values, err));
+    MOE_TRY(moe_json_get_u32(name, from, "window", MOE_MAX_CONTEXT, false, &out->window, err));
+    MOE_TRY(
+        moe_json_get_u32(name, from, "state_values", MAX_VALUES, false, &out->state_values, err));
     out->attention_parameters = (uint64_t)parameters;
-    return status;
+    return MOE_OK;
 }
 
 static int read_kinds(struct moe_shape_file *out, const char *name, const json_t *list,
                       struct moe_err *err)
 {
     uint64_t layers = 0;
-    int status = MOE_OK;
     if (!json_is_array(list) || json_array_size(list) > MOE_SHAPE_MAX_KINDS)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'layers' must be a list of at most %d kinds",
                         name, MOE_SHAPE_MAX_KINDS);
-    for (size_t i = 0; i < json_array_size(list) && status == MOE_OK; i++) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *item = json_array_get(list, i);
         if (!json_is_object(item))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: 'layers' must be a list of objects", name);
-        status = read_layers(name, item, &out->kinds[out->n_kinds], err);
+        MOE_TRY(read_layers(name, item, &out->kinds[out->n_kinds], err));
         layers += out->kinds[out->n_kinds++].count;
     }
-    if (status == MOE_OK && out->n_kinds && layers != out->config.n_layers)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: 'layers' are %" PRIu64 " in all, the model has %" PRIu32, name,
-                          layers, out->config.n_layers);
-    if (status == MOE_OK && out->n_kinds && out->config.n_encoder)
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'layers' of a model with an encoder", name);
-    return status;
+    if (out->n_kinds && layers != out->config.n_layers)
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'layers' are %" PRIu64 " in all, the model has %" PRIu32, name, layers,
+                        out->config.n_layers);
+    if (out->n_kinds && out->config.n_encoder)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'layers' of a model with an encoder", name);
+    return MOE_OK;
 }
 
 /* The settings that stand in for an unknown family's. */
@@ -107,24 +101,23 @@ static int read_shape(struct moe_shape_file *out, const char *name, json_t *json
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_shape' must be an object", name);
     settings = json_object_get(shape, "as");
     kinds = json_object_get(shape, "layers");
-    int status = read_config(out, name, json, settings, err);
-    if (status == MOE_OK)
-        status = shape ? read_text(name, shape, "name", false, out->name, err) : MOE_OK;
-    if (status == MOE_OK && shape)
-        status = read_text(name, shape, "why", false, out->why, err);
-    if (status == MOE_OK && shape)
-        status = read_parameters(name, shape, "parameters", false, &out->parameters, err);
-    if (status == MOE_OK && shape)
-        status = moe_json_get_bool(name, shape, "runs", false, &out->runs, err);
-    if (status == MOE_OK && out->runs && (settings || kinds))
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: '%s' is of a model that does not run ('runs' must be false)", name,
-                          settings ? "as" : "layers");
-    if (status == MOE_OK && !out->runs && !out->why[0])
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: 'runs' is false, and 'why' is missing", name);
-    if (status == MOE_OK && kinds)
-        status = read_kinds(out, name, kinds, err);
-    return status;
+    MOE_TRY(read_config(out, name, json, settings, err));
+    MOE_TRY(shape ? read_text(name, shape, "name", false, out->name, err) : MOE_OK);
+    if (shape)
+        MOE_TRY(read_text(name, shape, "why", false, out->why, err));
+    if (shape)
+        MOE_TRY(read_parameters(name, shape, "parameters", false, &out->parameters, err));
+    if (shape)
+        MOE_TRY(moe_json_get_bool(name, shape, "runs", false, &out->runs, err));
+    if (out->runs && (settings || kinds))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: '%s' is of a model that does not run ('runs' must be false)", name,
+                        settings ? "as" : "layers");
+    if (!out->runs && !out->why[0])
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'runs' is false, and 'why' is missing", name);
+    if (kinds)
+        MOE_TRY(read_kinds(out, name, kinds, err));
+    return MOE_OK;
 }
 
 int moe_shape_file_read(struct moe_shape_file *out, const char *path, struct moe_err *err)
