@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli_private.h"
 #include "quant/quantize.h"
-#include "serve/coe_schedule.h"
+#include "serve/coe_dispatch.h"
 
 static int refuse(const struct cli_option *o, const char *text, const char *why)
 {

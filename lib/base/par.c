@@ -22,13 +22,6 @@
  * still sleeps, or gets no processor, delays nobody: while experts are awaited, threads sleep
  * between loops, and waking takes longer than a small loop.
  */
-/* Calls work(ctx, thread) on the calling thread, as 0, and on up to threads - 1 helpers that come
- * in time, each with its own number below `threads`. The calling thread's call must therefore
- * finish whatever is left. Returns when all calls have returned. Must not be nested. */
-void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx);
-
-/* Whether the calling thread runs such a call. */
-bool moe_crew_inside(void);
 
 /* How long a helper looks for the next loop before it sleeps, and the caller spins for helpers that
  * have started: longer than the gap between two loops of a layer, including the check of a loaded
@@ -232,7 +225,10 @@ static void close_loop(struct crew *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx)
+/* Calls work(ctx, thread) on the calling thread, as 0, and on up to threads - 1 helpers that come
+ * in time, each with its own number below `threads`. The calling thread's call must therefore
+ * finish whatever is left. Returns when all calls have returned. Must not be nested. */
+static void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx)
 {
     struct crew *c = crew_of(threads - 1);
     is_inside = true;
@@ -249,7 +245,8 @@ void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx)
     is_inside = false;
 }
 
-bool moe_crew_inside(void)
+/* Whether the calling thread runs such a call. */
+static bool moe_crew_inside(void)
 {
     return is_inside;
 }

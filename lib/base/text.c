@@ -127,12 +127,6 @@ char *moe_format_bytes(uint64_t bytes, char out[32])
     return out;
 }
 
-char *moe_format_bytes_of(double bytes, char out[32])
-{
-    uint64_t whole = bytes >= 0x1p64 ? UINT64_MAX : bytes > 0 ? (uint64_t)bytes : 0;
-    return moe_format_bytes(whole, out);
-}
-
 /* The length that a character's first byte announces; 0 if it starts none. */
 static int announced_length(uint8_t first)
 {

@@ -58,6 +58,9 @@ static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
     return MOE_OK;
 }
 
+static int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir,
+                                  struct moe_err *err);
+
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err)
 {
     *out = NULL;
@@ -536,7 +539,9 @@ static int fail_no_weights(const char *dir, struct moe_err *err)
                     dir, single_name, index_name);
 }
 
-int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err)
+/* Opens the Hugging Face directory (checkpoint.c). */
+static int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir,
+                                  struct moe_err *err)
 {
     struct opening o = {dir, out};
     int status = MOE_ERR_MEMORY;

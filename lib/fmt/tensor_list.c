@@ -158,7 +158,7 @@ int moe_tensor_list_check_names(const struct moe_tensor_list *list,
     return MOE_OK;
 }
 
-void moe_tensor_file_release(struct moe_tensor_file *file)
+static void moe_tensor_file_release(struct moe_tensor_file *file)
 {
     if (file->fd >= 0)
         close(file->fd);

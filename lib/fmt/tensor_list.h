@@ -63,7 +63,6 @@ struct moe_tensor_file {
     char *path; /* owned */
     int fd;     /* -1: not open */
 };
-void moe_tensor_file_release(struct moe_tensor_file *file);
 
 /* Fails if two tensors of a sorted list have the same name, naming both files; `name` begins the
  * text. */
@@ -78,8 +77,5 @@ struct moe_tensor_files {
     struct moe_tensor_list list; /* sorted once opened */
 };
 void moe_tensor_files_release(struct moe_tensor_files *files);
-
-/* Opens the Hugging Face directory (checkpoint.c). */
-int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err);
 
 #endif

@@ -119,8 +119,9 @@ bool moe_tensor_is_fp8(const struct moe_tensor_entry *entry)
     return strcmp(entry->dtype_name, "F8_E4M3") == 0;
 }
 
-const struct moe_tensor_entry *moe_tensor_pairs_scales(const struct moe_tensor_list *list,
-                                                       const struct moe_tensor_entry *weights)
+/* The scales of a matrix in FP8 or INT4, whether they fit or not; NULL: none. */
+static const struct moe_tensor_entry *
+moe_tensor_pairs_scales(const struct moe_tensor_list *list, const struct moe_tensor_entry *weights)
 {
     char name[NAME_BYTES];
     const struct moe_tensor_entry *scales = NULL;
@@ -226,8 +227,10 @@ static const struct moe_tensor_entry *beside(const struct moe_tensor_list *list,
 /* Tensors of matrices packed in other ways, which are not read. */
 static const char *const other_ways[] = {"_zero_point", "_g_idx"};
 
-const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
-                                                          const char *name, size_t cut)
+/* A tensor beside the matrix (its name shortened by `cut` bytes) that shows a packing we do not
+ * read: zero points, an order of its columns. NULL: none. */
+static const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
+                                                                 const char *name, size_t cut)
 {
     const struct moe_tensor_entry *found = beside(list, name, cut, other_ways[0]);
     return found ? found : beside(list, name, cut, other_ways[1]);

@@ -29,12 +29,4 @@ int moe_tensor_pairs_refuse_int4(const struct moe_tensor_files *files,
 /* Whether the file has the tensor in FP8. */
 bool moe_tensor_is_fp8(const struct moe_tensor_entry *entry);
 
-/* The scales of a matrix in FP8 or INT4, whether they fit or not; NULL: none. */
-const struct moe_tensor_entry *moe_tensor_pairs_scales(const struct moe_tensor_list *list,
-                                                       const struct moe_tensor_entry *weights);
-/* A tensor beside the matrix (its name shortened by `cut` bytes) that shows a packing we do not
- * read: zero points, an order of its columns. NULL: none. */
-const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
-                                                          const char *name, size_t cut);
-
 #endif

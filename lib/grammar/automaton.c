@@ -566,11 +566,6 @@ bool automaton_goes_on(const struct automaton *a, uint32_t place)
     return a->places[place].n > 0;
 }
 
-uint32_t automaton_n_places(const struct automaton *a)
-{
-    return a->n_places;
-}
-
 /* ---- Forgetting ---- */
 
 /* Moves the nodes that the place uses to the front, in order: the node below another has a smaller

@@ -120,40 +120,5 @@ int automaton_keep(struct automaton *a, uint32_t *place);
 /* Whether the answer may end here, and whether a byte can follow. */
 bool automaton_ends(const struct automaton *a, uint32_t place);
 bool automaton_goes_on(const struct automaton *a, uint32_t place);
-/* Numbers of places lie below this. */
-uint32_t automaton_n_places(const struct automaton *a);
-
-/*
- * Masks: which tokens may come next at a place of the automaton. Kept by place, the latest that fit
- * into their memory.
- */
-
-struct mask {
-    uint64_t *bits;     /* one bit per id, as many as logits */
-    uint32_t n_allowed; /* tokens with text */
-    uint32_t place;     /* PLACE_DEAD: empty */
-};
-
-struct masks {
-    const struct moe_vocabulary *vocabulary;
-    struct mask *masks; /* [n] */
-    uint64_t *bits;     /* [n][words] */
-    uint32_t *of_place; /* [MAX_OF_PLACE]: mask + 1 by the place's number; checked */
-    uint32_t *at;       /* [longest + 1]: places along a token */
-    uint32_t n, next, words;
-};
-
-int masks_open(struct masks *m, const struct moe_vocabulary *vocabulary, struct moe_err *err);
-void masks_close(struct masks *m);
-uint64_t masks_bytes(uint32_t n_logits); /* their upper bound */
-
-/* The mask kept for a place; NULL: none. */
-const struct mask *masks_find(const struct masks *m, uint32_t place);
-/* Makes the mask of a place. first: the answer has not begun, and its text starts anew
- * (moe_tokenizer_said). Statuses as for automaton_step. */
-int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool first,
-               const struct mask **out);
-/* Forgets all masks after places were renumbered. */
-void masks_forget(struct masks *m);
 
 #endif

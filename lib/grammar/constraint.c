@@ -87,7 +87,25 @@ void moe_vocabulary_free(struct moe_vocabulary *v)
     free(v);
 }
 
-/* ---- Masks ---- */
+/*
+ * Masks: which tokens may come next at a place of the automaton. Kept by place, the latest that fit
+ * into their memory.
+ */
+
+struct mask {
+    uint64_t *bits;     /* one bit per id, as many as logits */
+    uint32_t n_allowed; /* tokens with text */
+    uint32_t place;     /* PLACE_DEAD: empty */
+};
+
+struct masks {
+    const struct moe_vocabulary *vocabulary;
+    struct mask *masks; /* [n] */
+    uint64_t *bits;     /* [n][words] */
+    uint32_t *of_place; /* [MAX_OF_PLACE]: mask + 1 by the place's number; checked */
+    uint32_t *at;       /* [longest + 1]: places along a token */
+    uint32_t n, next, words;
+};
 
 enum {
     MASK_BYTES = 1 << 20, /* of all masks, but at least LEAST masks */
@@ -110,13 +128,14 @@ static uint32_t n_masks(uint32_t n_logits)
     return n < LEAST ? LEAST : n < MOST ? n : MOST;
 }
 
-uint64_t masks_bytes(uint32_t n_logits)
+/* their upper bound */
+static uint64_t masks_bytes(uint32_t n_logits)
 {
     return (uint64_t)n_masks(n_logits) * (sizeof(struct mask) + 8 * (uint64_t)n_words(n_logits)) +
            (OF_PLACE + LONGEST_WALK) * sizeof(uint32_t);
 }
 
-int masks_open(struct masks *m, const struct moe_vocabulary *vocabulary, struct moe_err *err)
+static int masks_open(struct masks *m, const struct moe_vocabulary *vocabulary, struct moe_err *err)
 {
     *m = (struct masks){.vocabulary = vocabulary,
                         .n = n_masks(vocabulary->n_logits),
@@ -132,7 +151,7 @@ int masks_open(struct masks *m, const struct moe_vocabulary *vocabulary, struct 
     return MOE_OK;
 }
 
-void masks_close(struct masks *m)
+static void masks_close(struct masks *m)
 {
     free(m->masks);
     free(m->bits);
@@ -141,13 +160,15 @@ void masks_close(struct masks *m)
     *m = (struct masks){0};
 }
 
-void masks_forget(struct masks *m)
+/* Forgets all masks after places were renumbered. */
+static void masks_forget(struct masks *m)
 {
     for (uint32_t i = 0; i < m->n; i++)
         m->masks[i].place = PLACE_DEAD;
 }
 
-const struct mask *masks_find(const struct masks *m, uint32_t place)
+/* The mask kept for a place; NULL: none. */
+static const struct mask *masks_find(const struct masks *m, uint32_t place)
 {
     uint32_t i = m->of_place[place % OF_PLACE];
     return i && m->masks[i - 1].place == place ? &m->masks[i - 1] : NULL;
@@ -206,8 +227,10 @@ static int try_each(struct masks *m, struct automaton *a, uint32_t place, struct
     return MOE_OK;
 }
 
-int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool first,
-               const struct mask **out)
+/* Makes the mask of a place. first: the answer has not begun, and its text starts anew
+ * (moe_tokenizer_said). Statuses as for automaton_step. */
+static int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool first,
+                      const struct mask **out)
 {
     struct mask *mask = &m->masks[m->next];
     mask->place = PLACE_DEAD;

@@ -63,23 +63,12 @@ int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to);
 
 /* ---- Combined schemas ---- */
 
-int schema_all_of(struct schema *s, const json_t *schema, struct moe_buf *to);
-/* key: anyOf or oneOf. */
-int schema_any_of(struct schema *s, const json_t *schema, const char *key, struct moe_buf *to);
-/* enum, const. */
-int schema_given(struct schema *s, const json_t *schema, struct moe_buf *to);
-
 /* The types that keywords are about; ends with an entry without a key. */
 struct schema_keyword {
     const char *key;
     unsigned types;
 };
 extern const struct schema_keyword schema_about[];
-/* Whether any keyword but the named one restricts values. */
-bool schema_says_more(const json_t *schema, const char *but);
-/* The schema without a keyword, and two schemas merged; both results are kept until the end. */
-int schema_without(struct schema *s, const json_t *schema, const char *key, json_t **out);
-int schema_merge_kept(struct schema *s, const json_t *a, const json_t *b, json_t **out);
 
 enum schema_type {
     TYPE_NULL = 1,
@@ -92,13 +81,6 @@ enum schema_type {
     TYPE_ALL = 127,
 };
 
-/* The types it accepts by "type", "enum" or "const"; TYPE_ALL: it names none. */
-int schema_types(const struct schema *s, const json_t *schema, unsigned *types);
-/* Accepts what both accept; *out is a new reference. */
-int schema_merge(struct schema *s, const json_t *a, const json_t *b, json_t **out);
-/* Whether no value written for one is accepted by the other, as far as can be told. */
-bool schema_exclude(const struct schema *s, const json_t *a, const json_t *b);
-bool schema_equal(const json_t *a, const json_t *b); /* as JSON schemas compare: 1 equals 1.0 */
 /* The target of a reference; NULL: not in this file. */
 const json_t *schema_find(const struct schema *s, const char *reference);
 

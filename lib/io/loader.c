@@ -22,249 +22,243 @@
  * of wait does before it looks at the reads again. */
 static const double POLL_SECONDS = 20e-6, WAIT_SECONDS = 200e-6;
 
-/* ---- Requests ---- */
+/* ---- A link of a given speed ---- */
 
-static const char *load_problem(const struct moe_loader *l, const struct moe_load *load)
+/* Charges a transfer requested at `since` and started `now`; returns when it ends (0 without a
+ * limit). */
+static double token_bucket_charge(struct token_bucket *b, double since, double now, double bytes)
 {
-    bool to_gpu = l->options.gpu != NULL;
-    if (to_gpu != (load->from != NULL))
-        return "bytes in memory go to a GPU, bytes of a file to memory";
-    if (!to_gpu &&
-        (load->offset % MOE_LOAD_ALIGN != 0 || (uintptr_t)load->to % MOE_LOAD_ALIGN != 0))
-        return "place in file or memory is no multiple of 4096";
-    if (load->stored_bytes == 0 || load->stored_bytes > load->raw_bytes ||
-        load->raw_bytes > INT64_MAX - MOE_LOAD_ALIGN ||
-        load->offset > INT64_MAX - MOE_LOAD_ALIGN - load->stored_bytes)
-        return "sizes make no sense";
-    if (loader_is_compressed(load) && l->options.in_place)
-        return "compressed bytes cannot stay in place";
-    if (loader_is_compressed(load) && loader_read_bytes(load) > l->options.compressed_bytes)
-        return "more compressed bytes than there is room for";
-    return NULL;
+    if (b->rate <= 0)
+        return 0;
+    double from = now - TOKEN_BUCKET_LATE;
+    if (from < since)
+        from = since;
+    if (from < b->due)
+        from = b->due;
+    b->due = from + bytes / b->rate;
+    return b->due;
 }
 
-int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
-                      struct moe_err *err)
+/* Seconds until the next transfer may be started; 0: now. */
+static double token_bucket_delay(const struct token_bucket *b, double now)
 {
-    const char *problem = load_problem(l, load);
-    if (problem)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: request at offset %" PRIu64 ": %s",
-                        l->options.path, load->offset, problem);
-    uint32_t item = l->free_request;
-    if (item == MOE_LINK_NONE)
-        return moe_fail(err, MOE_ERR_LIMIT, "%s: all %" PRIu32 " requests are under way",
-                        l->options.path, l->options.n_requests);
-    struct loader_request *r = &l->requests[item];
-    l->free_request = r->next;
-    l->n_requests++;
-    l->stats.requests++;
-    uint16_t generation = (uint16_t)(r->generation + 1);
-    *r = (struct loader_request){.load = *load,
-                                 .generation = generation ? generation : 1,
-                                 .stored = loader_is_compressed(load) ? NULL : load->to,
-                                 .next = MOE_LINK_NONE};
-    *handle = (uint32_t)r->generation << 16 | item;
-    if (l->options.lockstep) {
-        r->state = REQUEST_MODELLED;
-        moe_link_add(&l->model, item, loader_read_bytes(load), load->priority, load->score);
-    } else {
-        double began = moe_seconds();
-        loader_request_read(l, item, began);
-        if (!l->held)
-            loader_read_pump(l);
-        l->stats.work_seconds += moe_seconds() - began;
+    double delay = b->rate > 0 ? b->due - TOKEN_BUCKET_AHEAD - now : 0;
+    return delay > 0 ? delay : 0;
+}
+
+/* ---- Files ---- */
+
+/* Opens the file of fd again with other flags: through /proc, which works even after the name is
+ * removed, else by name if it still names the same file. */
+static int reopen(int fd, const char *path, int flags)
+{
+    char self[64];
+    struct stat want, got;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    int again = open(self, flags);
+    if (again >= 0 || !path)
+        return again;
+    again = open(path, flags);
+    if (again >= 0 && (fstat(fd, &want) != 0 || fstat(again, &got) != 0 ||
+                       want.st_dev != got.st_dev || want.st_ino != got.st_ino)) {
+        close(again);
+        again = -1;
+    }
+    return again;
+}
+
+static ssize_t try_read(int fd, void *page)
+{
+    ssize_t got;
+    int n_tries = 0;
+    do
+        got = pread(fd, page, 4096, 0);
+    while (got < 0 && errno == EINTR && n_tries++ < 1000);
+    return got;
+}
+
+int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_direct, void *page,
+                     struct moe_err *err)
+{
+    *f = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
+    if (want_direct)
+        f->direct_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (f->direct_fd >= 0 && try_read(f->direct_fd, page) < 0) {
+        close(f->direct_fd); /* some file systems accept the flag but refuse the reads */
+        f->direct_fd = -1;
+    }
+    f->buffered_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC);
+    f->owned = f->buffered_fd >= 0;
+    if (f->owned) /* pieces are read whole: readahead would only cost time */
+        posix_fadvise(f->buffered_fd, 0, 0, POSIX_FADV_RANDOM);
+    else
+        f->buffered_fd = fd;
+    if (f->direct_fd < 0 && try_read(f->buffered_fd, page) < 0) {
+        char text[128];
+        int status = moe_fail(err, MOE_ERR_IO, "%s: cannot read: %s", path ? path : "file",
+                              moe_errno_text(errno, text, sizeof text));
+        loader_file_close(f);
+        return status;
     }
     return MOE_OK;
 }
 
-void moe_loader_hold(struct moe_loader *l)
+void loader_file_close(struct loader_file *f)
 {
-    l->held = true;
+    if (f->direct_fd >= 0)
+        close(f->direct_fd);
+    if (f->owned)
+        close(f->buffered_fd);
+    *f = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
 }
 
-void moe_loader_let_go(struct moe_loader *l)
+/* Drops a range from the page cache. */
+static void loader_file_forget(const struct loader_file *f, uint64_t offset, uint64_t n_bytes)
 {
-    l->held = false;
-    if (l->options.lockstep || moe_link_first(&l->queue) == MOE_LINK_NONE)
-        return;
-    double began = moe_seconds();
-    loader_read_pump(l);
-    l->stats.work_seconds += moe_seconds() - began;
+    if (f->buffered_fd >= 0)
+        posix_fadvise(f->buffered_fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
 }
 
-/* The unfinished request with that handle, or NULL. */
-static struct loader_request *find_request(struct moe_loader *l, uint32_t handle, uint32_t *item)
+/* ---- Checksums ---- */
+
+/* Makes the decoder allocate its input buffer now, as it otherwise would with the first frame that
+ * comes piece by piece: decodes a frame of one byte, with the window that a block of 128 KiB needs.
+ */
+static size_t prime(ZSTD_DCtx *decoder)
 {
-    *item = handle & 0xffff;
-    if (*item >= l->options.n_requests)
+    static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38, 0x0b, 0x00, 0x00, 0x00};
+    uint8_t byte;
+    ZSTD_inBuffer in = {frame, sizeof frame, 0};
+    ZSTD_outBuffer out = {&byte, 1, 0};
+    return ZSTD_decompressStream(decoder, &out, &in);
+}
+
+static ZSTD_DCtx *new_decoder(void)
+{
+    ZSTD_DCtx *decoder = ZSTD_createDCtx();
+    if (!decoder)
         return NULL;
-    struct loader_request *r = &l->requests[*item];
-    return r->state != REQUEST_FREE && r->generation == handle >> 16 ? r : NULL;
+    /* A frame compressed in one call has a window as large as its contents. Allows any size: it
+     * costs no memory when blocks are decoded to their place (experimental parameter 2: the output
+     * buffer stays the same). */
+    ZSTD_bounds window = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax);
+    if (ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_windowLogMax, window.upperBound)) ||
+        ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_experimentalParam2, 1)) ||
+        prime(decoder) != 0) {
+        ZSTD_freeDCtx(decoder);
+        return NULL;
+    }
+    return decoder;
 }
 
-void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_priority priority,
-                        float score)
+int loader_check_open(struct loader_check *c, bool decodes, struct moe_err *err)
 {
-    uint32_t item;
-    struct loader_request *r = find_request(l, handle, &item);
-    if (!r)
+    *c = (struct loader_check){.hasher = moe_hasher_new()};
+    if (decodes)
+        c->decoder = new_decoder();
+    if (c->hasher && (!decodes || c->decoder))
+        return MOE_OK;
+    loader_check_close(c);
+    return moe_fail(err, MOE_ERR_MEMORY, "out of memory for a decoder");
+}
+
+void loader_check_close(struct loader_check *c)
+{
+    moe_hasher_free(c->hasher);
+    ZSTD_freeDCtx(c->decoder);
+    *c = (struct loader_check){0};
+}
+
+/* Begins a request whose stored bytes are at `stored`; borrows both until it is over. Drops the
+ * previous one. */
+static void loader_check_begin(struct loader_check *c, const struct moe_load *load,
+                               const uint8_t *stored, bool verify)
+{
+    *c = (struct loader_check){
+        .hasher = c->hasher,
+        .decoder = c->decoder,
+        .stored = stored,
+        .stored_bytes = load->stored_bytes,
+        .raw_bytes = load->raw_bytes,
+        .checksum = load->checksum,
+        .to = load->to,
+        .verifying = verify,
+        .decoding = load->stored_bytes != load->raw_bytes,
+    };
+    if (verify)
+        moe_hasher_begin(c->hasher);
+}
+
+/* Begins a request whose stored bytes are at `stored`; borrows both until it is over. Drops the
+ * previous one. */
+static bool loader_check_over(const struct loader_check *c)
+{
+    return c->problem || (!c->verifying && !c->decoding);
+}
+
+static void verify_some(struct loader_check *c)
+{
+    uint64_t left = c->stored_bytes - c->hashed;
+    uint64_t n = left < CHECK_HASH_BYTES ? left : CHECK_HASH_BYTES;
+    moe_hasher_add(c->hasher, c->stored + c->hashed, n);
+    c->hashed += n;
+    if (n < left)
         return;
-    r->load.priority = priority;
-    r->load.score = score;
-    if (r->state == REQUEST_MODELLED)
-        moe_link_promote(&l->model, item, priority, score);
-    else if (r->state == REQUEST_READING)
-        moe_link_promote(&l->queue, item, priority, score);
+    c->verifying = false;
+    if (moe_hasher_end(c->hasher) != c->checksum)
+        c->problem = "checksum mismatch";
 }
 
-bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
+/* Begins a frame, if it is the only one and has the size that the directory states. */
+static void begin_frame(struct loader_check *c)
 {
-    uint32_t item;
-    struct loader_request *r = find_request(l, handle, &item);
-    if (!r || r->status == MOE_ERR_INTERRUPTED)
-        return !r;
-    bool gone = true;
-    if (r->status == MOE_OK) {
-        l->stats.cancelled++;
-        l->stats.cancelled_bytes += r->bytes_in;
-    }
-    if (r->state == REQUEST_READING) {
-        r->status = MOE_ERR_INTERRUPTED;
-        gone = loader_read_abandon(l, item);
-    } else if (r->state != REQUEST_MODELLED) {
-        loader_finish_abandon(l, item);
-    } else { /* the modelled link has moved bytes that nobody needs */
-        uint64_t moved = l->model.items[item].started;
-        l->stats.cancelled_bytes += moved;
-        l->stats.bytes_read += moved;
-        moe_link_drop(&l->model, item);
-    }
-    if (gone)
-        loader_request_free(l, item);
-    return gone;
+    if (ZSTD_getFrameContentSize(c->stored, c->stored_bytes) != c->raw_bytes ||
+        ZSTD_findFrameCompressedSize(c->stored, c->stored_bytes) != c->stored_bytes)
+        c->problem = "its zstd frame has another size than the directory says";
+    c->in = (ZSTD_inBuffer){c->stored, 0, 0};
+    c->out = (ZSTD_outBuffer){c->to, c->raw_bytes, 0};
+    c->wanted = ZSTD_initDStream(c->decoder);
 }
 
-/* ---- Lockstep ---- */
-
-/* Reads a whole request once its modelled time has come. */
-static void fetch(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
+/* Decodes the next block. Passes only as much input as the decoder asks for: given more, it would
+ * decode all of it. */
+static void decode_block(struct loader_check *c)
 {
-    loader_request_read(l, item, moe_seconds());
-    do {
-        loader_read_pump(l);
-        if (!loader_finish_pending(l))
-            loader_read_sleep(l, INFINITY);
-    } while (loader_finish_some(l, done, 1, WAIT_SECONDS, false) == 0);
-}
-
-static uint32_t poll_lockstep(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
-{
-    uint32_t n = 0, item;
-    while (n < max && (item = moe_link_take_arrived(&l->model)) != MOE_LINK_NONE)
-        fetch(l, item, &done[n++]);
-    l->stats.read_seconds = l->model.busy_seconds;
-    l->stats.work_seconds = l->model.worked_seconds;
-    return n;
-}
-
-double moe_loader_advance(struct moe_loader *l, double seconds)
-{
-    if (!l->options.lockstep)
-        return 0;
-    moe_link_advance(&l->model, seconds);
-    l->stats.work_seconds = l->model.worked_seconds;
-    return l->model.clock;
-}
-
-double moe_loader_next_piece(const struct moe_loader *l)
-{
-    return l->options.lockstep ? moe_link_next_piece(&l->model) : 0;
-}
-
-/* ---- Polling and waiting ---- */
-
-/* Reaps reads and starts others, works on those that have ended, reports. */
-static uint32_t attend(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
-                       double seconds, bool together)
-{
-    loader_read_pump(l);
-    if (!loader_finish_pending(l) || max == 0)
-        return 0;
-    uint32_t n = loader_finish_some(l, done, max, seconds, together);
-    loader_read_pump(l); /* the queue is empty now; there may be room for compressed bytes */
-    return n;
-}
-
-uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
-{
-    if (l->options.lockstep)
-        return poll_lockstep(l, done, max);
-    double started = moe_seconds();
-    uint32_t n = attend(l, done, max, POLL_SECONDS, false);
-    double seconds = moe_seconds() - started;
-    l->stats.work_seconds += seconds;
-    if (seconds > l->stats.longest_poll_seconds)
-        l->stats.longest_poll_seconds = seconds;
-    return n;
-}
-
-static uint32_t wait_lockstep(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
-{
-    uint32_t n = poll_lockstep(l, done, max);
-    while (n == 0 && max > 0 && l->n_requests > 0) {
-        double before = l->model.clock, worked = l->model.worked_seconds;
-        double passed = moe_link_wait(&l->model) - before;
-        l->stats.wait_seconds += passed - (l->model.worked_seconds - worked);
-        n = poll_lockstep(l, done, max);
-    }
-    return n;
-}
-
-uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
-{
-    if (l->options.lockstep)
-        return wait_lockstep(l, done, max);
-    return moe_loader_wait_for(l, done, max, INFINITY);
-}
-
-uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
-                             double seconds)
-{
-    if (l->options.lockstep)
-        return poll_lockstep(l, done, max);
-    uint32_t n;
-    double slept = l->stats.wait_seconds;
-    l->waiting_since = moe_seconds();
-    double began = l->waiting_since, until = began + seconds;
-    while ((n = attend(l, done, max, WAIT_SECONDS, true)) == 0 && max > 0 && l->n_requests > 0) {
-        double before = moe_seconds();
-        if (before >= until)
+    uint64_t left = c->stored_bytes - c->in.pos;
+    size_t before = c->out.pos;
+    while (c->wanted > 0 && left > 0 && c->out.pos == before) {
+        c->in.size = c->in.pos + (c->wanted < left ? c->wanted : left);
+        c->wanted = ZSTD_decompressStream(c->decoder, &c->out, &c->in);
+        if (ZSTD_isError(c->wanted))
             break;
-        if (loader_finish_pending(l))
-            continue;
-        loader_read_sleep(l, until);
-        l->stats.wait_seconds += moe_seconds() - before;
+        left = c->stored_bytes - c->in.pos;
     }
-    double now = moe_seconds();
-    l->stats.work_seconds += now - began - (l->stats.wait_seconds - slept);
-    l->waited = loader_waited(l, now);
-    l->waiting_since = 0;
-    return n;
+    if (c->wanted > 0 && (left > 0 && !ZSTD_isError(c->wanted)))
+        return;
+    c->decoding = false;
+    if (c->wanted != 0 || left > 0 || c->out.pos != c->raw_bytes)
+        c->problem = "its zstd frame cannot be decompressed";
 }
 
-const char *moe_loader_error(const struct moe_loader *l)
+/* Does the next step of an unfinished check. */
+static void loader_check_step(struct loader_check *c)
 {
-    return l->error.text;
-}
-
-const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l)
-{
-    return &l->stats;
+    double start = moe_seconds();
+    if (c->verifying) {
+        verify_some(c);
+        c->verify_seconds += moe_seconds() - start;
+        return;
+    }
+    if (!c->in.src)
+        begin_frame(c);
+    if (!c->problem)
+        decode_block(c);
+    c->decode_seconds += moe_seconds() - start;
 }
 
 /* Moves requests from one state to the next, and between the lists of each state. */
 
-void loader_request_read(struct moe_loader *l, uint32_t item, double now)
+static void loader_request_read(struct moe_loader *l, uint32_t item, double now)
 {
     struct loader_request *r = &l->requests[item];
     r->state = REQUEST_READING;
@@ -272,7 +266,8 @@ void loader_request_read(struct moe_loader *l, uint32_t item, double now)
     moe_link_add(&l->queue, item, loader_read_bytes(&r->load), r->load.priority, r->load.score);
 }
 
-void loader_request_ready(struct moe_loader *l, uint32_t item)
+/* Appends a request whose reads are over to the READY ones. */
+static void loader_request_ready(struct moe_loader *l, uint32_t item)
 {
     struct loader_request *r = &l->requests[item];
     r->state = REQUEST_READY;
@@ -284,7 +279,8 @@ void loader_request_ready(struct moe_loader *l, uint32_t item)
     l->last_ready = item;
 }
 
-void loader_request_unready(struct moe_loader *l, uint32_t item)
+/* Removes it from the READY ones. */
+static void loader_request_unready(struct moe_loader *l, uint32_t item)
 {
     uint32_t before = MOE_LINK_NONE;
     for (uint32_t i = l->first_ready; i != item; i = l->requests[i].next)
@@ -297,7 +293,8 @@ void loader_request_unready(struct moe_loader *l, uint32_t item)
         l->last_ready = before;
 }
 
-void loader_request_free(struct moe_loader *l, uint32_t item)
+/* Frees the request and the room for its compressed bytes. */
+static void loader_request_free(struct moe_loader *l, uint32_t item)
 {
     struct loader_request *r = &l->requests[item];
     if (!l->stats.direct && r->bytes_in > 0)
@@ -572,7 +569,8 @@ static uint32_t can_start(struct moe_loader *l)
     return item;
 }
 
-void loader_read_pump(struct moe_loader *l)
+/* Reaps finished reads, repeats those that should be, starts new ones. Does not wait. */
+static void loader_read_pump(struct moe_loader *l)
 {
     double now = moe_seconds();
     collect(l, now);
@@ -592,7 +590,8 @@ static double earlier(double a, double b)
     return a < b ? a : b;
 }
 
-void loader_read_sleep(struct moe_loader *l, double until)
+/* Sleeps until loader_read_pump has something to do, or until that time (INFINITY: no limit). */
+static void loader_read_sleep(struct moe_loader *l, double until)
 {
     double now = moe_seconds();
     for (uint32_t i = 0; i < l->options.queue_depth && l->n_put_by > 0; i++) {
@@ -636,7 +635,8 @@ static struct loader_job *job_of(struct moe_loader *l, uint32_t item)
     return job;
 }
 
-void loader_finish_abandon(struct moe_loader *l, uint32_t item)
+/* Gives up a READY or CHECKING request, which then is not reported. */
+static void loader_finish_abandon(struct moe_loader *l, uint32_t item)
 {
     if (l->requests[item].state == REQUEST_CHECKING)
         job_free(l, job_of(l, item));
@@ -644,7 +644,8 @@ void loader_finish_abandon(struct moe_loader *l, uint32_t item)
         loader_request_unready(l, item);
 }
 
-bool loader_finish_pending(const struct moe_loader *l)
+/* Whether any request still needs to be verified, decoded or reported. */
+static bool loader_finish_pending(const struct moe_loader *l)
 {
     return l->n_busy > 0 || l->first_ready != MOE_LINK_NONE;
 }
@@ -791,8 +792,10 @@ static bool report_checked(struct moe_loader *l, struct loader_job *job, struct 
     return true;
 }
 
-uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
-                            double seconds, bool together)
+/* Works on ready requests, demands first, for about `seconds`: with the other computing threads, or
+ * on the owner's only. Writes at most `max` completions to done[]; returns how many. */
+static uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                                   double seconds, bool together)
 {
     struct shift s = {l, seconds};
     uint32_t n = report_failed(l, done, max);
@@ -809,227 +812,242 @@ uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, ui
     return n;
 }
 
-/* ---- Files ---- */
+/* ---- Requests ---- */
 
-/* Opens the file of fd again with other flags: through /proc, which works even after the name is
- * removed, else by name if it still names the same file. */
-static int reopen(int fd, const char *path, int flags)
+static const char *load_problem(const struct moe_loader *l, const struct moe_load *load)
 {
-    char self[64];
-    struct stat want, got;
-    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-    int again = open(self, flags);
-    if (again >= 0 || !path)
-        return again;
-    again = open(path, flags);
-    if (again >= 0 && (fstat(fd, &want) != 0 || fstat(again, &got) != 0 ||
-                       want.st_dev != got.st_dev || want.st_ino != got.st_ino)) {
-        close(again);
-        again = -1;
-    }
-    return again;
+    bool to_gpu = l->options.gpu != NULL;
+    if (to_gpu != (load->from != NULL))
+        return "bytes in memory go to a GPU, bytes of a file to memory";
+    if (!to_gpu &&
+        (load->offset % MOE_LOAD_ALIGN != 0 || (uintptr_t)load->to % MOE_LOAD_ALIGN != 0))
+        return "place in file or memory is no multiple of 4096";
+    if (load->stored_bytes == 0 || load->stored_bytes > load->raw_bytes ||
+        load->raw_bytes > INT64_MAX - MOE_LOAD_ALIGN ||
+        load->offset > INT64_MAX - MOE_LOAD_ALIGN - load->stored_bytes)
+        return "sizes make no sense";
+    if (loader_is_compressed(load) && l->options.in_place)
+        return "compressed bytes cannot stay in place";
+    if (loader_is_compressed(load) && loader_read_bytes(load) > l->options.compressed_bytes)
+        return "more compressed bytes than there is room for";
+    return NULL;
 }
 
-static ssize_t try_read(int fd, void *page)
+int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
+                      struct moe_err *err)
 {
-    ssize_t got;
-    int n_tries = 0;
-    do
-        got = pread(fd, page, 4096, 0);
-    while (got < 0 && errno == EINTR && n_tries++ < 1000);
-    return got;
-}
-
-int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_direct, void *page,
-                     struct moe_err *err)
-{
-    *f = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
-    if (want_direct)
-        f->direct_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC | O_DIRECT);
-    if (f->direct_fd >= 0 && try_read(f->direct_fd, page) < 0) {
-        close(f->direct_fd); /* some file systems accept the flag but refuse the reads */
-        f->direct_fd = -1;
-    }
-    f->buffered_fd = reopen(fd, path, O_RDONLY | O_CLOEXEC);
-    f->owned = f->buffered_fd >= 0;
-    if (f->owned) /* pieces are read whole: readahead would only cost time */
-        posix_fadvise(f->buffered_fd, 0, 0, POSIX_FADV_RANDOM);
-    else
-        f->buffered_fd = fd;
-    if (f->direct_fd < 0 && try_read(f->buffered_fd, page) < 0) {
-        char text[128];
-        int status = moe_fail(err, MOE_ERR_IO, "%s: cannot read: %s", path ? path : "file",
-                              moe_errno_text(errno, text, sizeof text));
-        loader_file_close(f);
-        return status;
+    const char *problem = load_problem(l, load);
+    if (problem)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: request at offset %" PRIu64 ": %s",
+                        l->options.path, load->offset, problem);
+    uint32_t item = l->free_request;
+    if (item == MOE_LINK_NONE)
+        return moe_fail(err, MOE_ERR_LIMIT, "%s: all %" PRIu32 " requests are under way",
+                        l->options.path, l->options.n_requests);
+    struct loader_request *r = &l->requests[item];
+    l->free_request = r->next;
+    l->n_requests++;
+    l->stats.requests++;
+    uint16_t generation = (uint16_t)(r->generation + 1);
+    *r = (struct loader_request){.load = *load,
+                                 .generation = generation ? generation : 1,
+                                 .stored = loader_is_compressed(load) ? NULL : load->to,
+                                 .next = MOE_LINK_NONE};
+    *handle = (uint32_t)r->generation << 16 | item;
+    if (l->options.lockstep) {
+        r->state = REQUEST_MODELLED;
+        moe_link_add(&l->model, item, loader_read_bytes(load), load->priority, load->score);
+    } else {
+        double began = moe_seconds();
+        loader_request_read(l, item, began);
+        if (!l->held)
+            loader_read_pump(l);
+        l->stats.work_seconds += moe_seconds() - began;
     }
     return MOE_OK;
 }
 
-void loader_file_close(struct loader_file *f)
+void moe_loader_hold(struct moe_loader *l)
 {
-    if (f->direct_fd >= 0)
-        close(f->direct_fd);
-    if (f->owned)
-        close(f->buffered_fd);
-    *f = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
+    l->held = true;
 }
 
-void loader_file_forget(const struct loader_file *f, uint64_t offset, uint64_t n_bytes)
+void moe_loader_let_go(struct moe_loader *l)
 {
-    if (f->buffered_fd >= 0)
-        posix_fadvise(f->buffered_fd, (off_t)offset, (off_t)n_bytes, POSIX_FADV_DONTNEED);
+    l->held = false;
+    if (l->options.lockstep || moe_link_first(&l->queue) == MOE_LINK_NONE)
+        return;
+    double began = moe_seconds();
+    loader_read_pump(l);
+    l->stats.work_seconds += moe_seconds() - began;
 }
 
-/* ---- Checksums ---- */
-
-/* Makes the decoder allocate its input buffer now, as it otherwise would with the first frame that
- * comes piece by piece: decodes a frame of one byte, with the window that a block of 128 KiB needs.
- */
-static size_t prime(ZSTD_DCtx *decoder)
+/* The unfinished request with that handle, or NULL. */
+static struct loader_request *find_request(struct moe_loader *l, uint32_t handle, uint32_t *item)
 {
-    static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38, 0x0b, 0x00, 0x00, 0x00};
-    uint8_t byte;
-    ZSTD_inBuffer in = {frame, sizeof frame, 0};
-    ZSTD_outBuffer out = {&byte, 1, 0};
-    return ZSTD_decompressStream(decoder, &out, &in);
-}
-
-static ZSTD_DCtx *new_decoder(void)
-{
-    ZSTD_DCtx *decoder = ZSTD_createDCtx();
-    if (!decoder)
+    *item = handle & 0xffff;
+    if (*item >= l->options.n_requests)
         return NULL;
-    /* A frame compressed in one call has a window as large as its contents. Allows any size: it
-     * costs no memory when blocks are decoded to their place (experimental parameter 2: the output
-     * buffer stays the same). */
-    ZSTD_bounds window = ZSTD_dParam_getBounds(ZSTD_d_windowLogMax);
-    if (ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_windowLogMax, window.upperBound)) ||
-        ZSTD_isError(ZSTD_DCtx_setParameter(decoder, ZSTD_d_experimentalParam2, 1)) ||
-        prime(decoder) != 0) {
-        ZSTD_freeDCtx(decoder);
-        return NULL;
-    }
-    return decoder;
+    struct loader_request *r = &l->requests[*item];
+    return r->state != REQUEST_FREE && r->generation == handle >> 16 ? r : NULL;
 }
 
-int loader_check_open(struct loader_check *c, bool decodes, struct moe_err *err)
+void moe_loader_promote(struct moe_loader *l, uint32_t handle, enum moe_load_priority priority,
+                        float score)
 {
-    *c = (struct loader_check){.hasher = moe_hasher_new()};
-    if (decodes)
-        c->decoder = new_decoder();
-    if (c->hasher && (!decodes || c->decoder))
-        return MOE_OK;
-    loader_check_close(c);
-    return moe_fail(err, MOE_ERR_MEMORY, "out of memory for a decoder");
-}
-
-void loader_check_close(struct loader_check *c)
-{
-    moe_hasher_free(c->hasher);
-    ZSTD_freeDCtx(c->decoder);
-    *c = (struct loader_check){0};
-}
-
-void loader_check_begin(struct loader_check *c, const struct moe_load *load, const uint8_t *stored,
-                        bool verify)
-{
-    *c = (struct loader_check){
-        .hasher = c->hasher,
-        .decoder = c->decoder,
-        .stored = stored,
-        .stored_bytes = load->stored_bytes,
-        .raw_bytes = load->raw_bytes,
-        .checksum = load->checksum,
-        .to = load->to,
-        .verifying = verify,
-        .decoding = load->stored_bytes != load->raw_bytes,
-    };
-    if (verify)
-        moe_hasher_begin(c->hasher);
-}
-
-bool loader_check_over(const struct loader_check *c)
-{
-    return c->problem || (!c->verifying && !c->decoding);
-}
-
-static void verify_some(struct loader_check *c)
-{
-    uint64_t left = c->stored_bytes - c->hashed;
-    uint64_t n = left < CHECK_HASH_BYTES ? left : CHECK_HASH_BYTES;
-    moe_hasher_add(c->hasher, c->stored + c->hashed, n);
-    c->hashed += n;
-    if (n < left)
+    uint32_t item;
+    struct loader_request *r = find_request(l, handle, &item);
+    if (!r)
         return;
-    c->verifying = false;
-    if (moe_hasher_end(c->hasher) != c->checksum)
-        c->problem = "checksum mismatch";
+    r->load.priority = priority;
+    r->load.score = score;
+    if (r->state == REQUEST_MODELLED)
+        moe_link_promote(&l->model, item, priority, score);
+    else if (r->state == REQUEST_READING)
+        moe_link_promote(&l->queue, item, priority, score);
 }
 
-/* Begins a frame, if it is the only one and has the size that the directory states. */
-static void begin_frame(struct loader_check *c)
+bool moe_loader_cancel(struct moe_loader *l, uint32_t handle)
 {
-    if (ZSTD_getFrameContentSize(c->stored, c->stored_bytes) != c->raw_bytes ||
-        ZSTD_findFrameCompressedSize(c->stored, c->stored_bytes) != c->stored_bytes)
-        c->problem = "its zstd frame has another size than the directory says";
-    c->in = (ZSTD_inBuffer){c->stored, 0, 0};
-    c->out = (ZSTD_outBuffer){c->to, c->raw_bytes, 0};
-    c->wanted = ZSTD_initDStream(c->decoder);
-}
-
-/* Decodes the next block. Passes only as much input as the decoder asks for: given more, it would
- * decode all of it. */
-static void decode_block(struct loader_check *c)
-{
-    uint64_t left = c->stored_bytes - c->in.pos;
-    size_t before = c->out.pos;
-    while (c->wanted > 0 && left > 0 && c->out.pos == before) {
-        c->in.size = c->in.pos + (c->wanted < left ? c->wanted : left);
-        c->wanted = ZSTD_decompressStream(c->decoder, &c->out, &c->in);
-        if (ZSTD_isError(c->wanted))
-            break;
-        left = c->stored_bytes - c->in.pos;
+    uint32_t item;
+    struct loader_request *r = find_request(l, handle, &item);
+    if (!r || r->status == MOE_ERR_INTERRUPTED)
+        return !r;
+    bool gone = true;
+    if (r->status == MOE_OK) {
+        l->stats.cancelled++;
+        l->stats.cancelled_bytes += r->bytes_in;
     }
-    if (c->wanted > 0 && (left > 0 && !ZSTD_isError(c->wanted)))
-        return;
-    c->decoding = false;
-    if (c->wanted != 0 || left > 0 || c->out.pos != c->raw_bytes)
-        c->problem = "its zstd frame cannot be decompressed";
-}
-
-void loader_check_step(struct loader_check *c)
-{
-    double start = moe_seconds();
-    if (c->verifying) {
-        verify_some(c);
-        c->verify_seconds += moe_seconds() - start;
-        return;
+    if (r->state == REQUEST_READING) {
+        r->status = MOE_ERR_INTERRUPTED;
+        gone = loader_read_abandon(l, item);
+    } else if (r->state != REQUEST_MODELLED) {
+        loader_finish_abandon(l, item);
+    } else { /* the modelled link has moved bytes that nobody needs */
+        uint64_t moved = l->model.items[item].started;
+        l->stats.cancelled_bytes += moved;
+        l->stats.bytes_read += moved;
+        moe_link_drop(&l->model, item);
     }
-    if (!c->in.src)
-        begin_frame(c);
-    if (!c->problem)
-        decode_block(c);
-    c->decode_seconds += moe_seconds() - start;
+    if (gone)
+        loader_request_free(l, item);
+    return gone;
 }
 
-/* ---- A link of a given speed ---- */
+/* ---- Lockstep ---- */
 
-double token_bucket_charge(struct token_bucket *b, double since, double now, double bytes)
+/* Reads a whole request once its modelled time has come. */
+static void fetch(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
 {
-    if (b->rate <= 0)
+    loader_request_read(l, item, moe_seconds());
+    do {
+        loader_read_pump(l);
+        if (!loader_finish_pending(l))
+            loader_read_sleep(l, INFINITY);
+    } while (loader_finish_some(l, done, 1, WAIT_SECONDS, false) == 0);
+}
+
+static uint32_t poll_lockstep(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
+{
+    uint32_t n = 0, item;
+    while (n < max && (item = moe_link_take_arrived(&l->model)) != MOE_LINK_NONE)
+        fetch(l, item, &done[n++]);
+    l->stats.read_seconds = l->model.busy_seconds;
+    l->stats.work_seconds = l->model.worked_seconds;
+    return n;
+}
+
+double moe_loader_advance(struct moe_loader *l, double seconds)
+{
+    if (!l->options.lockstep)
         return 0;
-    double from = now - TOKEN_BUCKET_LATE;
-    if (from < since)
-        from = since;
-    if (from < b->due)
-        from = b->due;
-    b->due = from + bytes / b->rate;
-    return b->due;
+    moe_link_advance(&l->model, seconds);
+    l->stats.work_seconds = l->model.worked_seconds;
+    return l->model.clock;
 }
 
-double token_bucket_delay(const struct token_bucket *b, double now)
+double moe_loader_next_piece(const struct moe_loader *l)
 {
-    double delay = b->rate > 0 ? b->due - TOKEN_BUCKET_AHEAD - now : 0;
-    return delay > 0 ? delay : 0;
+    return l->options.lockstep ? moe_link_next_piece(&l->model) : 0;
+}
+
+/* ---- Polling and waiting ---- */
+
+/* Reaps reads and starts others, works on those that have ended, reports. */
+static uint32_t attend(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                       double seconds, bool together)
+{
+    loader_read_pump(l);
+    if (!loader_finish_pending(l) || max == 0)
+        return 0;
+    uint32_t n = loader_finish_some(l, done, max, seconds, together);
+    loader_read_pump(l); /* the queue is empty now; there may be room for compressed bytes */
+    return n;
+}
+
+uint32_t moe_loader_poll(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
+{
+    if (l->options.lockstep)
+        return poll_lockstep(l, done, max);
+    double started = moe_seconds();
+    uint32_t n = attend(l, done, max, POLL_SECONDS, false);
+    double seconds = moe_seconds() - started;
+    l->stats.work_seconds += seconds;
+    if (seconds > l->stats.longest_poll_seconds)
+        l->stats.longest_poll_seconds = seconds;
+    return n;
+}
+
+static uint32_t wait_lockstep(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
+{
+    uint32_t n = poll_lockstep(l, done, max);
+    while (n == 0 && max > 0 && l->n_requests > 0) {
+        double before = l->model.clock, worked = l->model.worked_seconds;
+        double passed = moe_link_wait(&l->model) - before;
+        l->stats.wait_seconds += passed - (l->model.worked_seconds - worked);
+        n = poll_lockstep(l, done, max);
+    }
+    return n;
+}
+
+uint32_t moe_loader_wait(struct moe_loader *l, struct moe_load_done *done, uint32_t max)
+{
+    if (l->options.lockstep)
+        return wait_lockstep(l, done, max);
+    return moe_loader_wait_for(l, done, max, INFINITY);
+}
+
+uint32_t moe_loader_wait_for(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
+                             double seconds)
+{
+    if (l->options.lockstep)
+        return poll_lockstep(l, done, max);
+    uint32_t n;
+    double slept = l->stats.wait_seconds;
+    l->waiting_since = moe_seconds();
+    double began = l->waiting_since, until = began + seconds;
+    while ((n = attend(l, done, max, WAIT_SECONDS, true)) == 0 && max > 0 && l->n_requests > 0) {
+        double before = moe_seconds();
+        if (before >= until)
+            break;
+        if (loader_finish_pending(l))
+            continue;
+        loader_read_sleep(l, until);
+        l->stats.wait_seconds += moe_seconds() - before;
+    }
+    double now = moe_seconds();
+    l->stats.work_seconds += now - began - (l->stats.wait_seconds - slept);
+    l->waited = loader_waited(l, now);
+    l->waiting_since = 0;
+    return n;
+}
+
+const char *moe_loader_error(const struct moe_loader *l)
+{
+    return l->error.text;
+}
+
+const struct moe_loader_stats *moe_loader_stats(const struct moe_loader *l)
+{
+    return &l->stats;
 }

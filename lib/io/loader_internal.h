@@ -133,13 +133,6 @@ struct token_bucket {
  * the link's time. */
 #define TOKEN_BUCKET_AHEAD 0.002
 
-/* Charges a transfer requested at `since` and started `now`; returns when it ends (0 without a
- * limit). */
-double token_bucket_charge(struct token_bucket *b, double since, double now, double bytes);
-
-/* Seconds until the next transfer may be started; 0: now. */
-double token_bucket_delay(const struct token_bucket *b, double now);
-
 /*
  * The loader's own descriptors of the file: one that bypasses the page cache, where the file system
  * allows it, and one through it.
@@ -156,8 +149,6 @@ struct loader_file {
 int loader_file_open(struct loader_file *f, int fd, const char *path, bool want_direct, void *page,
                      struct moe_err *err);
 void loader_file_close(struct loader_file *f);
-/* Drops a range from the page cache. */
-void loader_file_forget(const struct loader_file *f, uint64_t offset, uint64_t n_bytes);
 
 /*
  * Verifies the stored bytes of one request and, if compressed, decodes them in small steps, so that
@@ -197,14 +188,6 @@ struct loader_check {
 /* decodes: whether compressed requests will come. MOE_ERR_MEMORY. Later calls allocate nothing. */
 int loader_check_open(struct loader_check *c, bool decodes, struct moe_err *err);
 void loader_check_close(struct loader_check *c);
-
-/* Begins a request whose stored bytes are at `stored`; borrows both until it is over. Drops the
- * previous one. */
-void loader_check_begin(struct loader_check *c, const struct moe_load *load, const uint8_t *stored,
-                        bool verify);
-bool loader_check_over(const struct loader_check *c);
-/* Does the next step of an unfinished check. */
-void loader_check_step(struct loader_check *c);
 
 /*
  * The loader's state, shared by loader_open.c and loader.c.
@@ -291,32 +274,10 @@ static inline double loader_waited(const struct moe_loader *l, double now)
     return l->waited + (l->waiting_since > 0 ? now - l->waiting_since : 0);
 }
 
-/* Queues all reads of a request: it becomes READING. */
-void loader_request_read(struct moe_loader *l, uint32_t item, double now);
-/* Appends a request whose reads are over to the READY ones. */
-void loader_request_ready(struct moe_loader *l, uint32_t item);
-/* Removes it from the READY ones. */
-void loader_request_unready(struct moe_loader *l, uint32_t item);
-/* Frees the request and the room for its compressed bytes. */
-void loader_request_free(struct moe_loader *l, uint32_t item);
-
-/* Reaps finished reads, repeats those that should be, starts new ones. Does not wait. */
-void loader_read_pump(struct moe_loader *l);
-/* Sleeps until loader_read_pump has something to do, or until that time (INFINITY: no limit). */
-void loader_read_sleep(struct moe_loader *l, double until);
 /* Starts no further reads of a request and drops those that have not reached the backend. False:
  * some are still there; the request becomes READY when they are back. */
 bool loader_read_abandon(struct moe_loader *l, uint32_t item);
 /* Waits until the backend has no pieces. */
 void loader_read_drain(struct moe_loader *l);
-
-/* Gives up a READY or CHECKING request, which then is not reported. */
-void loader_finish_abandon(struct moe_loader *l, uint32_t item);
-/* Whether any request still needs to be verified, decoded or reported. */
-bool loader_finish_pending(const struct moe_loader *l);
-/* Works on ready requests, demands first, for about `seconds`: with the other computing threads, or
- * on the owner's only. Writes at most `max` completions to done[]; returns how many. */
-uint32_t loader_finish_some(struct moe_loader *l, struct moe_load_done *done, uint32_t max,
-                            double seconds, bool together);
 
 #endif

@@ -82,11 +82,6 @@ void moe_chat_free(struct moe_chat *chat)
     free(chat);
 }
 
-const char *moe_chat_name(const struct moe_chat *chat)
-{
-    return chat->name;
-}
-
 const char *const *moe_chat_stops(const struct moe_chat *chat)
 {
     return (const char *const *)chat->stops;

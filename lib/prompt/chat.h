@@ -43,7 +43,6 @@ int moe_chat_read_gguf(const struct moe_gguf *gguf, struct moe_buf *out, struct 
 int moe_chat_open(struct moe_chat **out, const char *name, const char *source, uint64_t n,
                   const struct moe_tokenizer *tok, struct moe_err *err);
 void moe_chat_free(struct moe_chat *chat); /* NULL is fine */
-const char *moe_chat_name(const struct moe_chat *chat);
 
 /* ---- Rendering ---- */
 

@@ -42,8 +42,9 @@ void jinja_name(struct jinja_run *run, struct jinja_scope *scope, const char *na
     scope->values[scope->n++] = value;
 }
 
-struct jinja_value jinja_lookup(struct jinja_run *run, const struct jinja_scope *scope,
-                                const char *name)
+/* The value of a name; undefined if there is none. */
+static struct jinja_value jinja_lookup(struct jinja_run *run, const struct jinja_scope *scope,
+                                       const char *name)
 {
     for (; scope; scope = scope->outer)
         for (uint32_t i = 0; i < scope->n; i++)
@@ -372,6 +373,10 @@ static struct jinja_value concatenate(struct jinja_run *run, struct jinja_scope 
     return jinja_built(run, &b);
 }
 
+static struct jinja_value jinja_slice(struct jinja_run *run, struct jinja_place at,
+                                      struct jinja_value v, struct jinja_value begin,
+                                      struct jinja_value end, struct jinja_value step);
+
 static struct jinja_value slice(struct jinja_run *run, struct jinja_scope *scope,
                                 const struct jinja_node *node)
 {
@@ -583,9 +588,10 @@ static struct jinja_value slice_text(struct jinja_run *run, struct jinja_place a
     return jinja_built(run, &b);
 }
 
-struct jinja_value jinja_slice(struct jinja_run *run, struct jinja_place at, struct jinja_value v,
-                               struct jinja_value begin, struct jinja_value end,
-                               struct jinja_value step)
+/* v[begin:end:step]; each may be None. */
+static struct jinja_value jinja_slice(struct jinja_run *run, struct jinja_place at,
+                                      struct jinja_value v, struct jinja_value begin,
+                                      struct jinja_value end, struct jinja_value step)
 {
     if (v.kind == JINJA_UNDEFINED)
         undefined(run, at, v);

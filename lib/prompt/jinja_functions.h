@@ -11,7 +11,6 @@
 /* Argument number i (from 0), or the one of that name (NULL: unnamed); `otherwise` if missing. */
 struct jinja_value jinja_arg(const struct jinja_args *args, uint32_t i, const char *name,
                              struct jinja_value otherwise);
-bool jinja_has_arg(const struct jinja_args *args, uint32_t i, const char *name);
 /* The same with a required kind. */
 struct jinja_value jinja_need(struct jinja_run *run, const struct jinja_args *args, uint32_t i,
                               const char *name);
@@ -63,9 +62,6 @@ struct jinja_value jinja_type_member(struct jinja_run *run, struct jinja_place a
                                      struct jinja_value v, const char *name);
 struct jinja_value jinja_type_item(struct jinja_run *run, struct jinja_value v);
 /* v[begin:end:step]; each may be None. */
-struct jinja_value jinja_slice(struct jinja_run *run, struct jinja_place at, struct jinja_value v,
-                               struct jinja_value begin, struct jinja_value end,
-                               struct jinja_value step);
 struct jinja_value jinja_call(struct jinja_run *run, struct jinja_value function,
                               const struct jinja_args *args);
 

@@ -37,7 +37,7 @@ static bool has(const struct lexer *l, uint64_t i, const char *what)
     return l->n - i >= n && i <= l->n && memcmp(l->source + i, what, n) == 0;
 }
 
-static struct jinja_token *jinja_push(struct lexer *l, enum jinja_token_kind kind, uint64_t at)
+static struct jinja_token *lex_push(struct lexer *l, enum jinja_token_kind kind, uint64_t at)
 {
     if (l->n_tokens == l->room) {
         l->room = l->room ? 2 * l->room : 256;
@@ -59,7 +59,7 @@ static void add_data(struct lexer *l, uint64_t begin, uint64_t end)
 {
     if (begin >= end)
         return;
-    struct jinja_token *t = jinja_push(l, JINJA_T_DATA, begin);
+    struct jinja_token *t = lex_push(l, JINJA_T_DATA, begin);
     t->n = end - begin;
     t->text = copy(l, l->source + begin, t->n);
 }
@@ -173,7 +173,7 @@ static void lex_name(struct lexer *l)
     while (l->i < l->n && (isalnum((unsigned char)l->source[l->i]) || l->source[l->i] == '_' ||
                            (l->source[l->i] & 0x80)))
         l->i++;
-    struct jinja_token *t = jinja_push(l, JINJA_T_NAME, begin);
+    struct jinja_token *t = lex_push(l, JINJA_T_NAME, begin);
     t->n = l->i - begin;
     t->text = copy(l, l->source + begin, t->n);
 }
@@ -220,7 +220,7 @@ static void lex_number(struct lexer *l)
         }
     }
     text[n] = '\0';
-    struct jinja_token *t = jinja_push(l, real ? JINJA_T_FLOAT : JINJA_T_INT, begin);
+    struct jinja_token *t = lex_push(l, real ? JINJA_T_FLOAT : JINJA_T_INT, begin);
     errno = 0;
     if (real)
         t->number = strtod(text, NULL);
@@ -287,7 +287,7 @@ static void lex_string(struct lexer *l)
         end += l->source[end] == '\\' ? 2 : 1;
     if (end >= l->n)
         jinja_fail(l->heap, place(l, begin), MOE_ERR_FORMAT, "the string has no end");
-    struct jinja_token *t = jinja_push(l, JINJA_T_STRING, begin);
+    struct jinja_token *t = lex_push(l, JINJA_T_STRING, begin);
     char *text = jinja_take(l->heap, end - begin + 4, 1);
     for (l->i = begin + 1; l->i < end;) {
         if (l->source[l->i] == '\\')
@@ -309,7 +309,7 @@ static void lex_operator(struct lexer *l, char nesting[], uint32_t *depth, uint3
     for (size_t k = 0; k < sizeof operators / sizeof operators[0]; k++) {
         if (!has(l, l->i, operators[k]))
             continue;
-        struct jinja_token *t = jinja_push(l, JINJA_T_OPERATOR, l->i);
+        struct jinja_token *t = lex_push(l, JINJA_T_OPERATOR, l->i);
         const char *opens = strchr(open, operators[k][0]);
         const char *closes = strchr(close, operators[k][0]);
         if (opens && *depth == room)
@@ -336,7 +336,7 @@ static void lex_tag(struct lexer *l)
     uint64_t begin = l->i;
     bool block = l->source[l->i + 1] == '%';
     const char *end = block ? "%}" : "}}";
-    jinja_push(l, block ? JINJA_T_BLOCK_BEGIN : JINJA_T_PRINT_BEGIN, l->i);
+    lex_push(l, block ? JINJA_T_BLOCK_BEGIN : JINJA_T_PRINT_BEGIN, l->i);
     l->i += 2;
     if (l->i < l->n && (l->source[l->i] == '-' || l->source[l->i] == '+'))
         l->i++;
@@ -344,7 +344,7 @@ static void lex_tag(struct lexer *l)
         char c = l->source[l->i];
         bool marked = (c == '-' || (c == '+' && block)) && has(l, l->i + 1, end);
         if (depth == 0 && (marked || has(l, l->i, end))) {
-            jinja_push(l, block ? JINJA_T_BLOCK_END : JINJA_T_PRINT_END, l->i);
+            lex_push(l, block ? JINJA_T_BLOCK_END : JINJA_T_PRINT_END, l->i);
             l->i += marked ? 3 : 2;
             trim_after(l, marked ? c : '\0', block);
             return;
@@ -395,6 +395,6 @@ struct jinja_token *jinja_lex(struct jinja_heap *heap, const char *source, uint6
         else if (!take_raw(&l))
             lex_tag(&l);
     }
-    jinja_push(&l, JINJA_T_END, l.n);
+    lex_push(&l, JINJA_T_END, l.n);
     return l.tokens;
 }

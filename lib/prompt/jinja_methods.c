@@ -18,7 +18,7 @@ static uint32_t find(const struct jinja_args *args, uint32_t i, const char *name
     return UINT32_MAX;
 }
 
-bool jinja_has_arg(const struct jinja_args *args, uint32_t i, const char *name)
+static bool jinja_has_arg(const struct jinja_args *args, uint32_t i, const char *name)
 {
     return find(args, i, name) != UINT32_MAX;
 }

@@ -104,25 +104,5 @@ struct jinja_parser {
 };
 
 struct jinja_node *jinja_node(struct jinja_parser *p, int kind, struct jinja_place at);
-void jinja_push(struct jinja_parser *p, struct jinja_node *to, struct jinja_node *item);
-/* Whether the next token is this operator or name; `skip` also consumes it, `expect` fails without
- * it. */
-bool jinja_at(const struct jinja_parser *p, const char *text);
-bool jinja_skip(struct jinja_parser *p, const char *text);
-void jinja_expect(struct jinja_parser *p, const char *text);
-const char *jinja_expect_name(struct jinja_parser *p);
-_Noreturn void jinja_unexpected(struct jinja_parser *p, const char *wanted);
-/* Enters a level of nesting, and leaves it. */
-void jinja_nest(struct jinja_parser *p);
-void jinja_unnest(struct jinja_parser *p);
-
-/* Parses an expression; with_if: it may be "a if b else c". */
-struct jinja_node *jinja_expression(struct jinja_parser *p, bool with_if);
-/* ... or a tuple without parentheses. */
-struct jinja_node *jinja_tuple(struct jinja_parser *p, bool with_if);
-/* Parses what can be assigned to: names, a member (of a namespace), or a tuple of names. */
-struct jinja_node *jinja_target(struct jinja_parser *p, bool with_member);
-/* Parses filters on `of`, from "|" on; NULL: on a block's text, from the first filter's name on. */
-struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *of, bool begun);
 
 #endif

@@ -19,9 +19,6 @@ struct jinja_scope {
 struct jinja_scope *jinja_scope(struct jinja_run *run, struct jinja_scope *outer);
 void jinja_name(struct jinja_run *run, struct jinja_scope *scope, const char *name,
                 struct jinja_value value);
-/* The value of a name; undefined if there is none. */
-struct jinja_value jinja_lookup(struct jinja_run *run, const struct jinja_scope *scope,
-                                const char *name);
 
 struct jinja_value jinja_evaluate(struct jinja_run *run, struct jinja_scope *scope,
                                   const struct jinja_node *node);

@@ -276,7 +276,8 @@ static void drop_if_empty(struct moe_coe_queue *q, struct moe_coe_group *g)
     free(g);
 }
 
-void moe_coe_queue_rotate(struct moe_coe_queue *q)
+/* The first group goes behind all others. */
+static void moe_coe_queue_rotate(struct moe_coe_queue *q)
 {
     struct moe_coe_group *g = q->first;
     if (!g || !g->next)
@@ -303,7 +304,8 @@ int moe_coe_queue_push(struct moe_coe_queue *q, struct moe_coe_request *r, struc
     return MOE_OK;
 }
 
-void moe_coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r)
+/* Takes out a request that waits. */
+static void moe_coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r)
 {
     struct moe_coe_group *g = r->group;
     *(r->previous ? &r->previous->next : &g->first) = r->next;
@@ -335,8 +337,10 @@ struct moe_coe_request *moe_coe_queue_take(struct moe_coe_queue *q, uint32_t mos
     return take(q, q->first, most, n);
 }
 
-struct moe_coe_request *moe_coe_queue_take_of(struct moe_coe_queue *q, uint32_t expert,
-                                              uint32_t most, uint32_t *n)
+/* The same of the expert's requests that come next: those behind the first group only where
+ * requests are arranged. NULL: none waits there. */
+static struct moe_coe_request *moe_coe_queue_take_of(struct moe_coe_queue *q, uint32_t expert,
+                                                     uint32_t most, uint32_t *n)
 {
     struct moe_coe_group *g = q->arrange ? q->of_expert[expert] : q->first;
     return take(q, g && g->expert == expert ? g : NULL, most, n);
@@ -354,12 +358,14 @@ uint32_t moe_coe_queue_first(const struct moe_coe_queue *q)
     return q->first ? q->first->expert : MOE_COE_NONE;
 }
 
-uint32_t moe_coe_queue_second(const struct moe_coe_queue *q)
+static uint32_t moe_coe_queue_second(const struct moe_coe_queue *q)
 {
     return q->first && q->first->next ? q->first->next->expert : MOE_COE_NONE;
 }
 
-const struct moe_coe_request *moe_coe_queue_other(const struct moe_coe_queue *q, uint32_t expert)
+/* The first request of the first group that is another expert's; NULL: none. */
+static const struct moe_coe_request *moe_coe_queue_other(const struct moe_coe_queue *q,
+                                                         uint32_t expert)
 {
     const struct moe_coe_group *g = q->first;
     while (g && g->expert == expert)
@@ -468,11 +474,6 @@ void moe_coe_dispatch_close(struct moe_coe_dispatch *d)
     free(d->executors);
     free(d->evicted);
     free(d);
-}
-
-struct moe_coe_pool *moe_coe_pool_of(struct moe_coe_dispatch *d, uint32_t executor)
-{
-    return d->executors[executor].pool;
 }
 
 uint64_t moe_coe_waiting(const struct moe_coe_dispatch *d, uint32_t executor)
@@ -734,4 +735,49 @@ bool moe_coe_prefetch(struct moe_coe_dispatch *d, uint32_t executor, struct moe_
     moe_coe_pool_hold(e->pool, expert);
     e->prefetched = expert;
     return true;
+}
+
+/* ---- Names ---- */
+
+static const struct moe_coe_schedule schedules[] = {
+    {"fcfs", MOE_COE_ASSIGN_FEWEST, false,
+     "in the order of their coming, each where the fewest requests wait"},
+    {"round-robin", MOE_COE_ASSIGN_ROUND_ROBIN, false,
+     "in the order of their coming, to each executor in turn"},
+    {"arrange", MOE_COE_ASSIGN_ROUND_ROBIN, true,
+     "to each executor in turn, and there behind requests for the same expert"},
+    {"coserve", MOE_COE_ASSIGN_LEAST, true,
+     "where all executors are done soonest, and there behind requests for the same expert"},
+};
+static const char *const evictions[] = {
+    [MOE_COE_LRU] = "lru", [MOE_COE_FIFO] = "fifo", [MOE_COE_TWO_STAGE] = "two-stage"};
+
+const struct moe_coe_schedule *moe_coe_schedule_at(uint32_t i)
+{
+    return i < sizeof schedules / sizeof *schedules ? &schedules[i] : NULL;
+}
+
+const char *moe_coe_evict_at(uint32_t i)
+{
+    return i < sizeof evictions / sizeof *evictions ? evictions[i] : NULL;
+}
+
+const struct moe_coe_schedule *moe_coe_schedule_find(const char *name)
+{
+    const struct moe_coe_schedule *s;
+    for (uint32_t i = 0; (s = moe_coe_schedule_at(i)) != NULL; i++)
+        if (strcmp(s->name, name) == 0)
+            return s;
+    return NULL;
+}
+
+bool moe_coe_evict_find(const char *name, enum moe_coe_evict *out)
+{
+    const char *s;
+    for (uint32_t i = 0; (s = moe_coe_evict_at(i)) != NULL; i++)
+        if (strcmp(s, name) == 0) {
+            *out = (enum moe_coe_evict)i;
+            return true;
+        }
+    return false;
 }

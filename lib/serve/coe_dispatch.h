@@ -75,20 +75,9 @@ int moe_coe_queue_push(struct moe_coe_queue *q, struct moe_coe_request *r, struc
 bool moe_coe_queue_waits(const struct moe_coe_queue *q, uint32_t expert);
 /* The experts of the first group, and of the one after it; MOE_COE_NONE: there is none. */
 uint32_t moe_coe_queue_first(const struct moe_coe_queue *q);
-uint32_t moe_coe_queue_second(const struct moe_coe_queue *q);
 /* Takes at most `most` requests of the first group out, as a list in the order of their coming.
  * *n: how many; NULL: the queue is empty. */
 struct moe_coe_request *moe_coe_queue_take(struct moe_coe_queue *q, uint32_t most, uint32_t *n);
-/* The same of the expert's requests that come next: those behind the first group only where
- * requests are arranged. NULL: none waits there. */
-struct moe_coe_request *moe_coe_queue_take_of(struct moe_coe_queue *q, uint32_t expert,
-                                              uint32_t most, uint32_t *n);
-/* Takes out a request that waits. */
-void moe_coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r);
-/* The first request of the first group that is another expert's; NULL: none. */
-const struct moe_coe_request *moe_coe_queue_other(const struct moe_coe_queue *q, uint32_t expert);
-/* The first group goes behind all others. */
-void moe_coe_queue_rotate(struct moe_coe_queue *q);
 uint64_t moe_coe_queue_length(const struct moe_coe_queue *q);
 
 /*
@@ -185,7 +174,26 @@ uint32_t moe_coe_first(const struct moe_coe_dispatch *d, uint32_t executor);
  * and who leaves for it. False: there is nothing to load. */
 bool moe_coe_prefetch(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_batch *what);
 
-struct moe_coe_pool *moe_coe_pool_of(struct moe_coe_dispatch *d, uint32_t executor);
 uint64_t moe_coe_waiting(const struct moe_coe_dispatch *d, uint32_t executor);
+
+/*
+ * Names of how requests are scheduled and experts evicted, as options and plans spell them.
+ */
+
+struct moe_coe_schedule {
+    const char *name;
+    enum moe_coe_assign assign;
+    bool arrange;
+    const char *what; /* for people: "to each executor in turn" */
+};
+
+/* By number, from 0; NULL: there are no more. */
+const struct moe_coe_schedule *moe_coe_schedule_at(uint32_t i);
+const char *moe_coe_evict_at(uint32_t i); /* of enum moe_coe_evict */
+
+/* NULL: there is none by that name. */
+const struct moe_coe_schedule *moe_coe_schedule_find(const char *name);
+/* False: there is none by that name. */
+bool moe_coe_evict_find(const char *name, enum moe_coe_evict *out);
 
 #endif

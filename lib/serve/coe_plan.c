@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/random.h"
 #include "fmt/record.h"
-#include "serve/coe_schedule.h"
+#include "serve/coe_dispatch.h"
 
 /* The line of least squares through the first n points, at x. */
 static double line_at(const struct moe_coe_window *w, uint32_t n, double x)

@@ -89,7 +89,7 @@ struct moe_coe_plan_reason {
 
 struct moe_coe_plan {
     char machine[320], collection[320], costs[320]; /* what it was made for */
-    char schedule[16], evict[16];                   /* by the names of serve/coe_schedule.h */
+    char schedule[16], evict[16];                   /* by the names of serve/coe_dispatch.h */
     bool prefetch;         /* the next expert loads while the present one computes */
     uint64_t memory_bytes; /* of all together that it was made for */
     uint64_t host_bytes;   /* of the tier of experts above the disk; 0: there is none */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "serve/coe_schedule.h"
+#include "serve/coe_dispatch.h"
 
 static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t on)
 {
@@ -17,7 +17,10 @@ static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t
 
 /* ---- Experts on processors ---- */
 
-void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on, struct moe_coe_plan_executors *plan)
+/* What experts need of a processor that has so many executors, `plan->number`, from now on; NULL:
+ * it has none. Says how many threads each has. */
+static void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on,
+                               struct moe_coe_plan_executors *plan)
 {
     struct moe_coe_cost table[MOE_COE_MAX_KINDS];
     struct moe_coe_share *s = &m->of[on];
@@ -44,19 +47,21 @@ void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on, struct moe_coe_pl
     s->speed = weights > 0 ? at_a_time * weights / fmax(seconds, 1e-9) : 0;
 }
 
-int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
+/* By costs and all, which are set. */
+static int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
 {
     s->ranked = moe_coe_rank(s->all, err);
     return s->ranked ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-void moe_coe_shares_close(struct moe_coe_shares *s)
+static void moe_coe_shares_close(struct moe_coe_shares *s)
 {
     free(s->ranked);
     s->ranked = NULL;
 }
 
-uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
+/* Memory of so many of its likeliest experts; how many of these fit. */
+static uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->all->n && n > 0; i++)
@@ -67,7 +72,8 @@ uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, ui
     return bytes;
 }
 
-uint32_t moe_coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
+/* Memory of so many of its likeliest experts; how many of these fit. */
+static uint32_t moe_coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->all->n; i++) {
@@ -96,7 +102,10 @@ static uint64_t least_bytes(const struct moe_coe_share *s)
     return s->executors->number * (2 * s->largest + s->request);
 }
 
-void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
+/* Divides the memory among processors that have executors. Memory of its own goes to a processor
+ * whole; the host's by speed, where those with memory of their own count for the tier of experts
+ * above the disk. *tier: its bytes; *whole: of all together. */
+static void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
 {
     uint64_t host = m->memory_bytes ? m->memory_bytes : m->costs->memory_bytes;
     uint64_t left = host, needed = 0;
@@ -124,7 +133,9 @@ void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *w
     *tier = apart ? left : 0;
 }
 
-void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert_bytes)
+/* Divides a processor's memory between experts and batches: so many bytes for experts, at least its
+ * largest one for each executor. */
+static void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert_bytes)
 {
     struct moe_coe_share *s = &m->of[on];
     struct moe_coe_plan_executors *e = s->executors;

@@ -23,27 +23,6 @@ struct moe_coe_shares {
     uint32_t *ranked; /* experts in falling probability */
 };
 
-/* By costs and all, which are set. */
-int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err);
-void moe_coe_shares_close(struct moe_coe_shares *s);
-
-/* What experts need of a processor that has so many executors, `plan->number`, from now on; NULL:
- * it has none. Says how many threads each has. */
-void moe_coe_shares_set(struct moe_coe_shares *s, uint32_t on, struct moe_coe_plan_executors *plan);
-
-/* Divides the memory among processors that have executors. Memory of its own goes to a processor
- * whole; the host's by speed, where those with memory of their own count for the tier of experts
- * above the disk. *tier: its bytes; *whole: of all together. */
-void moe_coe_shares_divide(struct moe_coe_shares *s, uint64_t *tier, uint64_t *whole);
-
-/* Divides a processor's memory between experts and batches: so many bytes for experts, at least its
- * largest one for each executor. */
-void moe_coe_shares_split(struct moe_coe_shares *s, uint32_t on, uint64_t expert_bytes);
-
-/* Memory of so many of its likeliest experts; how many of these fit. */
-uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n);
-uint32_t moe_coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes);
-
 /*
  * Planner of collections: executors, and how the memory of each goes to experts and batches, tried
  * with the simulator on a sample of requests (CoServe 4.4, 4.5).

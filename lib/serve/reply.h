@@ -75,11 +75,4 @@ struct reply_logprobs {
     struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
 };
 
-void reply_logprobs_begin(struct reply_logprobs *p, const struct moe_request *r);
-void reply_logprobs_add(struct reply_logprobs *p, const struct moe_token_said *said);
-bool reply_logprobs_failed(const struct reply_logprobs *p);
-/* "logprobs": what was added since the last time. */
-void reply_logprobs_put(struct reply_logprobs *p, struct moe_emit *e);
-void reply_logprobs_release(struct reply_logprobs *p);
-
 #endif

@@ -20,126 +20,32 @@
 #include "grammar/grammar.h"
 #include "prompt/chat.h"
 
-/*
- * The parts of reading a request: each reads some keys of the body into the request, which holds
- * what it takes also where it fails. `body` is an object.
- */
-/* Begins the sentences. */
+/* Begins error texts. */
 #define REQUEST "the request"
-
-/* messages, or prompt. */
-int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err);
-/* stop, metadata. */
-int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err *err);
-int request_read_fields(struct moe_request *r, const json_t *body, struct moe_err *err);
-/* Numbers and switches; and refuses what is not done. */
-int request_read_options(struct moe_request *r, const json_t *body, struct moe_err *err);
-
-/* A text in the tree, copied to *out. `where` is how the sentence calls it. */
-int request_copy_text(char **out, const json_t *value, const char *where, struct moe_err *err);
 
 enum {
     MALLOC_BYTES = 32,      /* of a small block, beside what is in it */
     SOME_LOGITS = 256 << 10 /* of the model that will answer, which is not known yet */
 };
 
-static int read_body(struct moe_request *r, const json_t *body, struct moe_err *err)
+/* ---- Numbers and switches, by tables ---- */
+
+/* Checks that a value is a text without NULs. `where` names it in the error. */
+static int check_text(const json_t *text, const char *where, struct moe_err *err)
 {
-    const json_t *model = json_object_get(body, "model");
-    if (model && !json_is_null(model))
-        MOE_TRY(request_copy_text(&r->model, model, "'model'", err));
-    MOE_TRY(request_read_options(r, body, err));
-    MOE_TRY(request_read_text(r, body, err));
-    MOE_TRY(request_read_stops(r, body, err));
-    return request_read_fields(r, body, err);
+    if (!json_is_string(text))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s is not a text", where);
+    if (memchr(json_string_value(text), 0, json_string_length(text)))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has a NUL character inside", where);
+    return MOE_OK;
 }
 
-int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
-                     const struct json_t *body, struct moe_err *err)
+static int copy_text(char **out, const json_t *text, const char *where, struct moe_err *err)
 {
-    *out = NULL;
-    if (!json_is_object(body))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST " is not a JSON object");
-    struct moe_request *r = moe_alloc(1, sizeof *r, err);
-    if (!r)
-        return MOE_ERR_MEMORY;
-    r->kind = kind;
-    int status = read_body(r, body, err);
-    if (status == MOE_OK)
-        *out = r;
-    else
-        moe_request_free(r);
-    return status;
+    MOE_TRY(check_text(text, where, err));
+    *out = moe_strndup(json_string_value(text), json_string_length(text), err);
+    return *out ? MOE_OK : MOE_ERR_MEMORY;
 }
-
-int moe_request_parse(struct moe_request **out, enum moe_request_kind kind, const void *json,
-                      uint64_t n, struct moe_err *err)
-{
-    struct json_t *body;
-    *out = NULL;
-    int status = moe_json_parse(&body, REQUEST, json, n, MOE_REQUEST_MEMORY, err);
-    if (status == MOE_OK)
-        status = moe_request_read(out, kind, body, err);
-    moe_json_free(body);
-    return status;
-}
-
-void moe_request_free(struct moe_request *r)
-{
-    if (!r)
-        return;
-    for (uint32_t i = 0; i < r->n_stops; i++)
-        free((char *)r->stops[i]);
-    for (uint32_t i = 0; i < r->n_fields; i++) {
-        free(r->fields[i].name);
-        free(r->fields[i].text);
-    }
-    moe_json_free(r->messages);
-    moe_json_free(r->tools);
-    moe_json_free(r->variables);
-    free(r->question);
-    free(r->stops);
-    free(r->fields);
-    free(r->prompt);
-    free(r->prefix_text);
-    free(r->ids);
-    moe_grammar_free(r->grammar);
-    free(r->model);
-    free(r->id);
-    free(r);
-}
-
-uint64_t moe_request_bytes(const struct moe_request *r)
-{
-    uint64_t bytes = sizeof *r + r->n_prompt + r->n_ids * sizeof *r->ids + r->chat_bytes +
-                     r->n_fields * sizeof *r->fields;
-    for (uint32_t i = 0; i < r->n_stops; i++)
-        bytes += strlen(r->stops[i]) + MALLOC_BYTES;
-    for (uint32_t i = 0; i < r->n_fields; i++)
-        bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
-    if (r->grammar)
-        bytes += moe_grammar_bytes(r->grammar) + r->n * moe_constraint_bytes(SOME_LOGITS);
-    return bytes;
-}
-
-uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice)
-{
-    return r->sampling.seed + choice;
-}
-
-const char *moe_request_field(const struct moe_request *r, const char *name)
-{
-    if (strcmp(name, "model") == 0)
-        return r->model;
-    if (strcmp(name, "prompt") == 0)
-        return r->kind == MOE_REQUEST_CHAT ? r->question : r->prompt;
-    for (uint32_t i = 0; i < r->n_fields; i++)
-        if (strcmp(r->fields[i].name, name) == 0)
-            return r->fields[i].text;
-    return NULL;
-}
-
-/* Requests: numbers and switches of the body, by tables. */
 
 enum { BOTH = -1, TEXT_MAX_TOKENS = 16 };
 
@@ -445,7 +351,8 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
 
 /* ---- All ---- */
 
-int request_read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
+/* Numbers and switches; and refuses what is not done. */
+static int read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
         read_reals,      read_switches, read_top_k,          read_choices, read_logprobs,
@@ -460,36 +367,13 @@ int request_read_options(struct moe_request *r, const json_t *body, struct moe_e
     return MOE_OK;
 }
 
-/* Requests: the texts of the body. */
-
-int request_copy_text(char **out, const json_t *value, const char *where, struct moe_err *err)
-{
-    if (!json_is_string(value))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s is not a text", where);
-    size_t n = json_string_length(value);
-    if (memchr(json_string_value(value), 0, n))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has a NUL character inside", where);
-    *out = moe_strndup(json_string_value(value), n, err);
-    return *out ? MOE_OK : MOE_ERR_MEMORY;
-}
-
 /* ---- Messages ---- */
 
 /* A copy of a value in the body. */
-static int take(struct moe_request *r, json_t **out, const json_t *value, struct moe_err *err)
+static int copy_value(struct moe_request *r, json_t **out, const json_t *value, struct moe_err *err)
 {
     r->chat_bytes += moe_json_bytes(value);
     return moe_json_copy(out, value, err);
-}
-
-/* A text of a message. */
-static int check_text(const json_t *text, const char *where, struct moe_err *err)
-{
-    if (!json_is_string(text))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s is not a text", where);
-    if (memchr(json_string_value(text), 0, json_string_length(text)))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": %s has a NUL character inside", where);
-    return MOE_OK;
 }
 
 static int check_part(const json_t *part, size_t i, size_t k, struct moe_err *err)
@@ -563,7 +447,7 @@ static int read_messages(struct moe_request *r, const json_t *body, struct moe_e
             status = check_content(message, i, err);
     }
     if (status == MOE_OK)
-        status = take(r, &r->messages, messages, err);
+        status = copy_value(r, &r->messages, messages, err);
     return status == MOE_OK ? copy_question(r, err) : status;
 }
 
@@ -585,7 +469,7 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
             return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools[%zu]' is not an object", i);
     if (json_array_size(tools) == 0 || strcmp(how, "none") == 0)
         return MOE_OK;
-    return take(r, &r->tools, tools, err);
+    return copy_value(r, &r->tools, tools, err);
 }
 
 static int read_variables(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -603,7 +487,7 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
     if (json_object_size(given) == 0 && !is_given(effort))
         return MOE_OK;
     json_t *none = is_given(given) ? NULL : json_object();
-    int status = take(r, &r->variables, is_given(given) ? given : none, err);
+    int status = copy_value(r, &r->variables, is_given(given) ? given : none, err);
     json_decref(none);
     if (status == MOE_OK && is_given(effort) &&
         json_object_set_new(r->variables, "reasoning_effort",
@@ -655,7 +539,7 @@ static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prompt' is missing");
     if (json_is_array(prompt))
         return read_ids(r, prompt, err);
-    int status = request_copy_text(&r->prompt, prompt, "'prompt'", err);
+    int status = copy_text(&r->prompt, prompt, "'prompt'", err);
     r->n_prompt = status == MOE_OK ? strlen(r->prompt) : 0;
     return status;
 }
@@ -668,10 +552,11 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
     if (!r->prompt)
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'prefix_text' goes with a prompt that is text");
-    return request_copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
+    return copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
 }
 
-int request_read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
+/* messages, or prompt. */
+static int read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err));
     MOE_TRY(read_prefix(r, body, err));
@@ -682,7 +567,8 @@ int request_read_text(struct moe_request *r, const json_t *body, struct moe_err 
 
 /* ---- Stop texts and fields ---- */
 
-int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err *err)
+/* stop, metadata. */
+static int read_stops(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *stop = json_object_get(body, "stop");
     bool one = json_is_string(stop);
@@ -698,8 +584,8 @@ int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         char *text = NULL, where[32];
         snprintf(where, sizeof where, "'stop[%zu]'", i);
-        status = request_copy_text(&text, one ? stop : json_array_get(stop, i),
-                                   one ? "'stop'" : where, err);
+        status =
+            copy_text(&text, one ? stop : json_array_get(stop, i), one ? "'stop'" : where, err);
         if (status == MOE_OK && text[0])
             r->stops[r->n_stops++] = text;
         else
@@ -708,7 +594,7 @@ int request_read_stops(struct moe_request *r, const json_t *body, struct moe_err
     return status;
 }
 
-int request_read_fields(struct moe_request *r, const json_t *body, struct moe_err *err)
+static int read_fields(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     json_t *metadata = json_object_get(body, "metadata"), *value;
     const char *key;
@@ -727,9 +613,105 @@ int request_read_fields(struct moe_request *r, const json_t *body, struct moe_er
         snprintf(where, sizeof where, "'metadata.%.40s'", key);
         if (!(f->name = moe_strndup(key, strlen(key), err)))
             return MOE_ERR_MEMORY;
-        int status = request_copy_text(&f->text, value, where, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(copy_text(&f->text, value, where, err));
     }
     return MOE_OK;
+}
+
+/* ---- The whole ---- */
+
+static int read_body(struct moe_request *r, const json_t *body, struct moe_err *err)
+{
+    const json_t *model = json_object_get(body, "model");
+    if (model && !json_is_null(model))
+        MOE_TRY(copy_text(&r->model, model, "'model'", err));
+    MOE_TRY(read_options(r, body, err));
+    MOE_TRY(read_text(r, body, err));
+    MOE_TRY(read_stops(r, body, err));
+    return read_fields(r, body, err);
+}
+
+int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
+                     const struct json_t *body, struct moe_err *err)
+{
+    *out = NULL;
+    if (!json_is_object(body))
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST " is not a JSON object");
+    struct moe_request *r = moe_alloc(1, sizeof *r, err);
+    if (!r)
+        return MOE_ERR_MEMORY;
+    r->kind = kind;
+    int status = read_body(r, body, err);
+    if (status == MOE_OK)
+        *out = r;
+    else
+        moe_request_free(r);
+    return status;
+}
+
+int moe_request_parse(struct moe_request **out, enum moe_request_kind kind, const void *json,
+                      uint64_t n, struct moe_err *err)
+{
+    struct json_t *body;
+    *out = NULL;
+    int status = moe_json_parse(&body, REQUEST, json, n, MOE_REQUEST_MEMORY, err);
+    if (status == MOE_OK)
+        status = moe_request_read(out, kind, body, err);
+    moe_json_free(body);
+    return status;
+}
+
+void moe_request_free(struct moe_request *r)
+{
+    if (!r)
+        return;
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        free((char *)r->stops[i]);
+    for (uint32_t i = 0; i < r->n_fields; i++) {
+        free(r->fields[i].name);
+        free(r->fields[i].text);
+    }
+    moe_json_free(r->messages);
+    moe_json_free(r->tools);
+    moe_json_free(r->variables);
+    free(r->question);
+    free(r->stops);
+    free(r->fields);
+    free(r->prompt);
+    free(r->prefix_text);
+    free(r->ids);
+    moe_grammar_free(r->grammar);
+    free(r->model);
+    free(r->id);
+    free(r);
+}
+
+uint64_t moe_request_bytes(const struct moe_request *r)
+{
+    uint64_t bytes = sizeof *r + r->n_prompt + r->n_ids * sizeof *r->ids + r->chat_bytes +
+                     r->n_fields * sizeof *r->fields;
+    for (uint32_t i = 0; i < r->n_stops; i++)
+        bytes += strlen(r->stops[i]) + MALLOC_BYTES;
+    for (uint32_t i = 0; i < r->n_fields; i++)
+        bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
+    if (r->grammar)
+        bytes += moe_grammar_bytes(r->grammar) + r->n * moe_constraint_bytes(SOME_LOGITS);
+    return bytes;
+}
+
+uint64_t moe_request_seed(const struct moe_request *r, uint32_t choice)
+{
+    return r->sampling.seed + choice;
+}
+
+const char *moe_request_field(const struct moe_request *r, const char *name)
+{
+    if (strcmp(name, "model") == 0)
+        return r->model;
+    if (strcmp(name, "prompt") == 0)
+        return r->kind == MOE_REQUEST_CHAT ? r->question : r->prompt;
+    for (uint32_t i = 0; i < r->n_fields; i++)
+        if (strcmp(r->fields[i].name, name) == 0)
+            return r->fields[i].text;
+    return NULL;
 }

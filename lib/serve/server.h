@@ -21,7 +21,6 @@
 #include "serve/coe_costs.h"
 #include "serve/coe_dispatch.h"
 #include "serve/coe_plan.h"
-#include "serve/coe_schedule.h"
 #include "serve/request.h"
 
 enum {

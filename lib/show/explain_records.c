@@ -11,7 +11,7 @@
 #include "plan/routing_figures.h"
 #include "profile/statistics_figures.h"
 #include "sched/strategy.h"
-#include "serve/coe_schedule.h"
+#include "serve/coe_dispatch.h"
 #include "show/draw.h"
 #include "show/explain.h"
 #include "show/show.h"

@@ -26,8 +26,6 @@ struct moe_charsmap {
 
 /* Checks n bytes and opens them as a map, which borrows them. */
 int moe_charsmap_open(struct moe_charsmap *map, const void *data, uint64_t n, struct moe_err *err);
-/* The longest replacement in bytes. */
-uint64_t moe_charsmap_longest(const struct moe_charsmap *map);
 /* Appends n bytes of valid UTF-8 after replacement. */
 void moe_charsmap_apply(const struct moe_charsmap *map, const char *text, uint64_t n,
                         struct moe_buf *out);

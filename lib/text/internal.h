@@ -106,7 +106,6 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
 uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n);
 
 /* Unicode's White_Space, and the word characters of regular expressions (\\w). */
-bool moe_is_white(uint32_t c);
 bool moe_is_word(uint32_t c);
 /* The end of the white space that begins at `at`, and the beginning, not before `from`, of the
  * white space that ends at `at`. */
@@ -208,8 +207,6 @@ struct moe_added {
     uint32_t first[257]; /* tokens that begin with byte b: tokens[first[b]..first[b + 1]) */
 };
 
-/* Fills tok->added; call after the normalizer is prepared. */
-int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err);
 /* The longest added token at text[0..n), n > 0, or NULL; a special one must lie within special_n
  * bytes. */
 const struct moe_added_token *moe_added_longest(const struct moe_tokenizer *tok,
@@ -288,15 +285,19 @@ uint32_t moe_tokenizer_lookup(const struct moe_tokenizer *tok, const void *text,
 int moe_unigram_encode(const struct moe_tokenizer *tok, struct moe_unigram_scratch *scratch,
                        const uint8_t *text, uint64_t n, double *score, struct moe_ids *out,
                        struct moe_err *err);
-/* Checks a unigram model's scores and tokens, and builds their trie. */
-int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err);
 
 /* The same for a model of spellings: encoding; its index and the meaning of its tokens; whether a
  * token is a byte, or repeats what the previous one shows. */
 int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
                          struct moe_ids *out, struct moe_err *err);
-int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err);
-bool moe_spellings_is_byte(const struct moe_tokenizer *tok, uint32_t id);
-bool moe_spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id);
+
+/* Appends the bytes that n bytes of characters spell in GPT-2's alphabet, which has one character
+ * for each byte; false (and nothing appended) if a character is not in it. */
+bool moe_alphabet_read(const char *text, uint64_t n, struct moe_buf *out);
+
+/* Adds the steps and flags of the pre-tokenizer with this name ("tokenizer.ggml.pre"). An unknown
+ * name is MOE_ERR_UNSUPPORTED and named. */
+int moe_gguf_pre_tokenizer(struct moe_tokenizer *tok, const char *file, const char *pre,
+                           struct moe_err *err);
 
 #endif

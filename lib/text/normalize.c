@@ -18,6 +18,193 @@ static bool is_mark(uint32_t c)
            kind == UTF8PROC_CATEGORY_ME;
 }
 
+/*
+ * Kinds of characters, and where characters and white space begin and end.
+ */
+
+static bool moe_is_white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation and Join_Control (UTS 18, annex C). The
+ * only alphabetic characters that are neither letters, marks nor letter numbers are the circled and
+ * squared letters. */
+bool moe_is_word(uint32_t c)
+{
+    static const uint32_t circled[][2] = {
+        {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
+    if ((kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) ||
+        kind == UTF8PROC_CATEGORY_PC || c == 0x200c || c == 0x200d)
+        return true;
+    for (int i = 0; i < 4; i++)
+        if (c >= circled[i][0] && c <= circled[i][1])
+            return true;
+    return false;
+}
+
+uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at)
+{
+    int length;
+    uint64_t start = at - 1;
+    while (start > from && at - start < 4 && (text[start] & 0xc0) == 0x80)
+        start--;
+    moe_utf8_decode(text + start, at - start, &length);
+    return start + (uint64_t)length == at ? start : at - 1;
+}
+
+uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n)
+{
+    int length;
+    while (at < n && moe_is_white(moe_utf8_decode(text + at, n - at, &length)))
+        at += (uint64_t)length;
+    return at;
+}
+
+uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at)
+{
+    while (at > from) {
+        int length;
+        uint64_t start = moe_character_before(text, from, at);
+        if (!moe_is_white(moe_utf8_decode(text + start, at - start, &length)))
+            break;
+        at = start;
+    }
+    return at;
+}
+
+/* ---- Precompiled tables of replacements ---- */
+
+enum { GRAPHEME_BYTES = 6 /* longer ones are handled character by character */ };
+
+/* ---- The trie's units: darts-clone's bits ---- */
+
+#define UNIT_VALUE 0x80000000u /* the unit is a value: the lower bits */
+
+static uint32_t unit_at(const struct moe_charsmap *map, uint32_t i)
+{
+    return moe_get_u32(map->units + 4 * (uint64_t)i);
+}
+
+static bool has_leaf(uint32_t unit)
+{
+    return unit >> 8 & 1;
+}
+
+static uint32_t label(uint32_t unit)
+{
+    return unit & (UNIT_VALUE | 0xff);
+}
+
+static uint32_t offset(uint32_t unit)
+{
+    return unit >> 10 << ((unit & 1u << 9) >> 6);
+}
+
+static uint64_t replacement_bytes(const struct moe_charsmap *map, uint64_t at)
+{
+    const char *end = memchr(map->texts + at, 0, map->n_text - at);
+    return end ? (uint64_t)(end - map->texts) - at : map->n_text - at;
+}
+
+int moe_charsmap_open(struct moe_charsmap *map, const void *data, uint64_t n, struct moe_err *err)
+{
+    const uint8_t *bytes = data;
+    uint64_t size = n >= 4 ? moe_get_u32(bytes) : 0;
+    if (n < 8 || size < 4 || size % 4 || size > n - 4 || n > MOE_CHARSMAP_MAX)
+        return moe_fail(err, MOE_ERR_FORMAT, "the precompiled map of characters is damaged");
+    *map = (struct moe_charsmap){bytes + 4, (const char *)bytes + 4 + size, size / 4, n - 4 - size};
+    if (!moe_utf8_valid((const uint8_t *)map->texts, map->n_text))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "the precompiled map of characters has replacements that are not UTF-8");
+    /* A unit itself shows whether it is a value, so all are checked here. */
+    for (uint64_t i = 0; i < map->n_units; i++) {
+        uint32_t unit = unit_at(map, (uint32_t)i), at = unit & ~UNIT_VALUE;
+        if (unit & UNIT_VALUE && (at >= map->n_text || ((uint8_t)map->texts[at] & 0xc0) == 0x80))
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "the precompiled map of characters names replacement %u, which does "
+                            "not exist",
+                            at);
+    }
+    return MOE_OK;
+}
+
+/* The longest replacement in bytes. */
+static uint64_t moe_charsmap_longest(const struct moe_charsmap *map)
+{
+    uint64_t longest = 0;
+    for (uint64_t at = 0; at < map->n_text;) {
+        uint64_t n = replacement_bytes(map, at);
+        longest = n > longest ? n : longest;
+        at += n + 1;
+    }
+    return longest;
+}
+
+/* Appends the replacement of the shortest beginning that has one; false if none has. */
+static bool replace_longest(const struct moe_charsmap *map, const char *text, uint64_t n,
+                            struct moe_buf *out)
+{
+    uint32_t node = offset(unit_at(map, 0));
+    for (uint64_t i = 0; i < n && text[i]; i++) {
+        uint8_t byte = (uint8_t)text[i];
+        node ^= byte;
+        if (node >= map->n_units || label(unit_at(map, node)) != byte)
+            return false;
+        uint32_t unit = unit_at(map, node);
+        node ^= offset(unit);
+        if (!has_leaf(unit))
+            continue;
+        uint32_t value = node < map->n_units ? unit_at(map, node) : 0;
+        if (!(value & UNIT_VALUE)) /* damaged */
+            return false;
+        value &= ~UNIT_VALUE;
+        moe_buf_append(out, map->texts + value, replacement_bytes(map, value));
+        return true;
+    }
+    return false;
+}
+
+/* ---- Graphemes ---- */
+
+/* Bytes of the first grapheme; n > 0. */
+static uint64_t grapheme_bytes(const uint8_t *text, uint64_t n)
+{
+    int length;
+    utf8proc_int32_t state = 0;
+    if (text[0] < 0x80 && (n == 1 || (text[1] < 0x80 && text[1] != '\n')))
+        return 1;
+    uint32_t c = moe_utf8_decode(text, n, &length);
+    uint64_t at = (uint64_t)length;
+    while (at < n) {
+        uint32_t next = moe_utf8_decode(text + at, n - at, &length);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)c, (utf8proc_int32_t)next, &state))
+            break;
+        c = next;
+        at += (uint64_t)length;
+    }
+    return at;
+}
+
+void moe_charsmap_apply(const struct moe_charsmap *map, const char *text, uint64_t n,
+                        struct moe_buf *out)
+{
+    int length;
+    for (uint64_t at = 0; at < n;) {
+        uint64_t end = at + grapheme_bytes((const uint8_t *)text + at, n - at);
+        if (end - at < GRAPHEME_BYTES && replace_longest(map, text + at, end - at, out))
+            at = end;
+        for (; at < end; at += (uint64_t)length) {
+            moe_utf8_decode((const uint8_t *)text + at, end - at, &length);
+            if (!replace_longest(map, text + at, (uint64_t)length, out))
+                moe_buf_append(out, text + at, (uint64_t)length);
+        }
+    }
+}
+
 /* ---- Unicode's normalization forms ---- */
 
 /* utf8proc options for each form; text whose bytes are all below `changes` is already normalized.
@@ -385,190 +572,4 @@ int moe_normalize(const struct moe_steps *steps, const char *text, uint64_t n, s
     }
     moe_buf_release(&next);
     return status;
-}
-
-/* ---- Precompiled tables of replacements ---- */
-
-enum { GRAPHEME_BYTES = 6 /* longer ones are handled character by character */ };
-
-/* ---- The trie's units: darts-clone's bits ---- */
-
-#define UNIT_VALUE 0x80000000u /* the unit is a value: the lower bits */
-
-static uint32_t unit_at(const struct moe_charsmap *map, uint32_t i)
-{
-    return moe_get_u32(map->units + 4 * (uint64_t)i);
-}
-
-static bool has_leaf(uint32_t unit)
-{
-    return unit >> 8 & 1;
-}
-
-static uint32_t label(uint32_t unit)
-{
-    return unit & (UNIT_VALUE | 0xff);
-}
-
-static uint32_t offset(uint32_t unit)
-{
-    return unit >> 10 << ((unit & 1u << 9) >> 6);
-}
-
-static uint64_t replacement_bytes(const struct moe_charsmap *map, uint64_t at)
-{
-    const char *end = memchr(map->texts + at, 0, map->n_text - at);
-    return end ? (uint64_t)(end - map->texts) - at : map->n_text - at;
-}
-
-int moe_charsmap_open(struct moe_charsmap *map, const void *data, uint64_t n, struct moe_err *err)
-{
-    const uint8_t *bytes = data;
-    uint64_t size = n >= 4 ? moe_get_u32(bytes) : 0;
-    if (n < 8 || size < 4 || size % 4 || size > n - 4 || n > MOE_CHARSMAP_MAX)
-        return moe_fail(err, MOE_ERR_FORMAT, "the precompiled map of characters is damaged");
-    *map = (struct moe_charsmap){bytes + 4, (const char *)bytes + 4 + size, size / 4, n - 4 - size};
-    if (!moe_utf8_valid((const uint8_t *)map->texts, map->n_text))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "the precompiled map of characters has replacements that are not UTF-8");
-    /* A unit itself shows whether it is a value, so all are checked here. */
-    for (uint64_t i = 0; i < map->n_units; i++) {
-        uint32_t unit = unit_at(map, (uint32_t)i), at = unit & ~UNIT_VALUE;
-        if (unit & UNIT_VALUE && (at >= map->n_text || ((uint8_t)map->texts[at] & 0xc0) == 0x80))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "the precompiled map of characters names replacement %u, which does "
-                            "not exist",
-                            at);
-    }
-    return MOE_OK;
-}
-
-uint64_t moe_charsmap_longest(const struct moe_charsmap *map)
-{
-    uint64_t longest = 0;
-    for (uint64_t at = 0; at < map->n_text;) {
-        uint64_t n = replacement_bytes(map, at);
-        longest = n > longest ? n : longest;
-        at += n + 1;
-    }
-    return longest;
-}
-
-/* Appends the replacement of the shortest beginning that has one; false if none has. */
-static bool replace_longest(const struct moe_charsmap *map, const char *text, uint64_t n,
-                            struct moe_buf *out)
-{
-    uint32_t node = offset(unit_at(map, 0));
-    for (uint64_t i = 0; i < n && text[i]; i++) {
-        uint8_t byte = (uint8_t)text[i];
-        node ^= byte;
-        if (node >= map->n_units || label(unit_at(map, node)) != byte)
-            return false;
-        uint32_t unit = unit_at(map, node);
-        node ^= offset(unit);
-        if (!has_leaf(unit))
-            continue;
-        uint32_t value = node < map->n_units ? unit_at(map, node) : 0;
-        if (!(value & UNIT_VALUE)) /* damaged */
-            return false;
-        value &= ~UNIT_VALUE;
-        moe_buf_append(out, map->texts + value, replacement_bytes(map, value));
-        return true;
-    }
-    return false;
-}
-
-/* ---- Graphemes ---- */
-
-/* Bytes of the first grapheme; n > 0. */
-static uint64_t grapheme_bytes(const uint8_t *text, uint64_t n)
-{
-    int length;
-    utf8proc_int32_t state = 0;
-    if (text[0] < 0x80 && (n == 1 || (text[1] < 0x80 && text[1] != '\n')))
-        return 1;
-    uint32_t c = moe_utf8_decode(text, n, &length);
-    uint64_t at = (uint64_t)length;
-    while (at < n) {
-        uint32_t next = moe_utf8_decode(text + at, n - at, &length);
-        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)c, (utf8proc_int32_t)next, &state))
-            break;
-        c = next;
-        at += (uint64_t)length;
-    }
-    return at;
-}
-
-void moe_charsmap_apply(const struct moe_charsmap *map, const char *text, uint64_t n,
-                        struct moe_buf *out)
-{
-    int length;
-    for (uint64_t at = 0; at < n;) {
-        uint64_t end = at + grapheme_bytes((const uint8_t *)text + at, n - at);
-        if (end - at < GRAPHEME_BYTES && replace_longest(map, text + at, end - at, out))
-            at = end;
-        for (; at < end; at += (uint64_t)length) {
-            moe_utf8_decode((const uint8_t *)text + at, end - at, &length);
-            if (!replace_longest(map, text + at, (uint64_t)length, out))
-                moe_buf_append(out, text + at, (uint64_t)length);
-        }
-    }
-}
-
-/*
- * Kinds of characters, and where characters and white space begin and end.
- */
-
-bool moe_is_white(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-           c == 0x205f || c == 0x3000;
-}
-
-/* Alphabetic, Mark, Decimal_Number, Connector_Punctuation and Join_Control (UTS 18, annex C). The
- * only alphabetic characters that are neither letters, marks nor letter numbers are the circled and
- * squared letters. */
-bool moe_is_word(uint32_t c)
-{
-    static const uint32_t circled[][2] = {
-        {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
-    utf8proc_category_t kind = utf8proc_category((utf8proc_int32_t)c);
-    if ((kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) ||
-        kind == UTF8PROC_CATEGORY_PC || c == 0x200c || c == 0x200d)
-        return true;
-    for (int i = 0; i < 4; i++)
-        if (c >= circled[i][0] && c <= circled[i][1])
-            return true;
-    return false;
-}
-
-uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at)
-{
-    int length;
-    uint64_t start = at - 1;
-    while (start > from && at - start < 4 && (text[start] & 0xc0) == 0x80)
-        start--;
-    moe_utf8_decode(text + start, at - start, &length);
-    return start + (uint64_t)length == at ? start : at - 1;
-}
-
-uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n)
-{
-    int length;
-    while (at < n && moe_is_white(moe_utf8_decode(text + at, n - at, &length)))
-        at += (uint64_t)length;
-    return at;
-}
-
-uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at)
-{
-    while (at > from) {
-        int length;
-        uint64_t start = moe_character_before(text, from, at);
-        if (!moe_is_white(moe_utf8_decode(text + start, at - start, &length)))
-            break;
-        at = start;
-    }
-    return at;
 }

@@ -5,7 +5,7 @@
  * The format holds less than tokenizer.json: normalizer and pre-tokenizer are one name, an added
  * token is either special or not. The families' tokenizer.json files supply the rest.
  */
-#include "text/vocab_gguf.h"
+#include "text/internal.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/gguf.h"
+#include "text/vocab.h"
 #include "text/vocab_store.h"
 
 #define KEY(name) "tokenizer.ggml." name
@@ -191,6 +192,9 @@ static int add_space_steps(struct reader *r)
     moe_buf_text(&step->other, MOE_METASPACE);
     return MOE_OK;
 }
+
+static int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file,
+                                    const float *scores, struct moe_err *err);
 
 static int read_llama(struct reader *r)
 {
@@ -675,8 +679,11 @@ static int collect_scored(const struct moe_tokenizer *tok, const char *file, con
     return found->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }
 
-int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file, const float *scores,
-                             struct moe_err *err)
+/* Derives the merges of a vocabulary that has one score per token instead (SentencePiece): every
+ * pair of tokens that makes a token, the best score first. Scores are finite; the tokens are
+ * already stored. */
+static int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file,
+                                    const float *scores, struct moe_err *err)
 {
     struct moe_buf found = {0};
     int status = collect_scored(tok, file, scores, &found, err);

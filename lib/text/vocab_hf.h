@@ -85,18 +85,4 @@ static inline int moe_hf_add_step(struct moe_hf_reader *r, struct moe_steps *ste
     return *out ? MOE_OK : moe_hf_too_many(r);
 }
 
-/* Reads one part of the pre-tokenizer, not a Sequence. */
-int moe_hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part);
-/* Reads normalizer, pre-tokenizer, decoder and post-processor of the file, in this order. */
-int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root);
-/* Joins the list of added tokens (may be NULL) with those that only the files beside it have;
- * checks all ids. The caller releases *out with json_decref. */
-int moe_hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, json_t **out);
-/* The configuration's value for this key or (if it lists no added tokens) that of
- * special_tokens_map.json. */
-const json_t *moe_hf_named(const struct moe_hf_reader *r, const char *key);
-/* Reads vocabulary, added tokens and merges; call after the steps, which say how tokens are
- * spelled. */
-int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root);
-
 #endif

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/alphabet.h"
 #include "text/internal.h"
 #include "text/vocab.h"
 

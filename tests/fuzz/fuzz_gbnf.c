@@ -2,7 +2,7 @@
  * Any text as a grammar: it is read or refused with a line, and one that is read leads along bytes
  * of its own text, each step the same again from the beginning.
  */
-/* Readers: grammar/gbnf*.c grammar/automaton.c grammar/automaton.c grammar/automaton.c */
+/* Readers: grammar/gbnf*.c grammar/automaton.c */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "grammar/automaton_internal.h"

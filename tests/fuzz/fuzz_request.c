@@ -4,7 +4,7 @@
  * are. An input that begins with RESULT is a file of results to be gone on with: what is accepted
  * stays, but for an unfinished last line.
  */
-/* Readers: serve/request*.c serve/lines_io.c serve/lines_io.c */
+/* Readers: serve/request.c serve/lines_io.c */
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>

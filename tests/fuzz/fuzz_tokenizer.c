@@ -6,8 +6,8 @@
  * text and the input itself are encoded and decoded, and what is written is read again.
  */
 /* Readers: text/tokenizer*.c text/bpe.c text/pretokenize.c text/pattern.c text/normalize.c */
-/* Readers: vocab/hf*.c vocab/gguf*.c text/vocab_gptsan.c text/vocab_store.c */
-/* Readers: text/unigram.c text/normalize.c text/unigram.c */
+/* Readers: text/vocab_hf.c text/vocab_gguf.c text/vocab_gptsan.c text/vocab_store.c */
+/* Readers: text/unigram.c */
 #define _GNU_SOURCE
 #include "fmt/gguf.h"
 #include "mutate.h"

@@ -1,8 +1,8 @@
 /* Plans of collections: the file, what is wrong with one, and names of schedules and evictions. */
 #include "../test.h"
 
+#include "serve/coe_dispatch.h"
 #include "serve/coe_plan.h"
-#include "serve/coe_schedule.h"
 
 #define HEAD "format: moe-coe-plan\nversion: 1\nschedule: coserve\nevict: two-stage\n"
 #define EXECUTORS                                                                                  \

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "fmt/json.h"
-#include "text/vocab_gguf.h"
+#include "text/internal.h"
 #include "tokenizer_fixture.h"
 
 /* One member of a kind as a file's text; NULL where the kind has none. */
