@@ -986,7 +986,7 @@ static void what_is_not_computed_is_refused(void **state)
         GPTSAN_CASE(FORMAT, "\"num_ext_layers\": 1", "num_switch_layers"),
         GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 0", "at least 1 with experts"),
         GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1000, \"num_ext_layers\": 25",
-                    "of both at most 1024"),
+                    "at most 1024 in all"),
         GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1, \"expert_capacity\": 0",
                     "'expert_capacity' is 0"),
         GPTSAN_CASE(FORMAT, "\"num_switch_layers\": 1, \"num_experts\": 0",
