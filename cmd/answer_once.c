@@ -1,3 +1,4 @@
+/* The one answer of moe-run -p, -f or standard input. */
 #define _POSIX_C_SOURCE 200809L /* isatty */
 #include "answer_once.h"
 

@@ -1,3 +1,4 @@
+/* moe-run --encode: a vector for each text. */
 #include "encode.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* moe-run --perplexity, --bench, --ids. */
 #include "measure.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* moe-run --messages and --show-prompt. */
 #include "messages.h"
 
 #include <inttypes.h>

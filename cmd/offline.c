@@ -1,3 +1,4 @@
+/* What programs with hours of work share: shards, partial files, what was left out. */
 #include "offline.h"
 
 #include <inttypes.h>

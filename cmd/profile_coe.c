@@ -1,3 +1,4 @@
+/* moe-profile --coe: measures a collection's models. */
 #include "profile_coe.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* The text that moe-run reads, and what it takes in the model's context. */
 #include "prompt.h"
 
 #include <errno.h>

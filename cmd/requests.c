@@ -1,3 +1,4 @@
+/* --requests of moe-run and moe-serve. */
 #include "requests.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* The option table of moe-run, and checks that the table cannot say. */
 #define _DEFAULT_SOURCE /* getentropy */
 #include "run_options.h"
 

@@ -1,3 +1,4 @@
+/* moe-run's --stats and --stats-json, and what --exact promised. */
 #include "run_report.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* moe-serve over HTTP: keys, origins, serving until a signal. */
 #define _DEFAULT_SOURCE /* nanosleep */
 #include "serve_http.h"
 

@@ -1,3 +1,4 @@
+/* The option table of moe-serve. */
 #include "serve_options.h"
 
 #include <stdio.h>

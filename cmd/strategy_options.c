@@ -1,3 +1,4 @@
+/* Options of strategies and devices, for all programs that take them. */
 #include "strategy_options.h"
 
 #include <stdio.h>

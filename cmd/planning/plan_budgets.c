@@ -1,3 +1,4 @@
+/* A line of figures for each of several budgets. */
 #include "plan_budgets.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* One of several packs chosen by loss and memory. */
 #include "plan_choose.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Plans of collections made and simulated. */
 #include "plan_coe.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* --explain, --compare and --html. */
 #include "plan_explain.h"
 
 #include <unistd.h>

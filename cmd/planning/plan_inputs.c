@@ -1,3 +1,4 @@
+/* Opens what moe-plan plans with: model, statistics, trace, pace. */
 #include "plan_inputs.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* The pace of a machine: of a profile, of options, or measured. */
 #include "plan_machine.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Makes one plan, explains it or writes it. */
 #include "plan_make.h"
 
 #include <stdio.h>

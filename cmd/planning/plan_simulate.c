@@ -1,3 +1,4 @@
+/* --simulate: a table of strategies by sizes of memory. */
 #include "plan_simulate.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Opens the trace, or draws one. */
 #include "plan_trace.h"
 
 #include <stdio.h>

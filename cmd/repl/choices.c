@@ -1,3 +1,4 @@
+/* What Tab completes in the interactive prompt. */
 #define _POSIX_C_SOURCE 200809L /* strdup, wcswidth */
 #define _XOPEN_SOURCE 700
 #include "choices.h"

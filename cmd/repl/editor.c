@@ -1,3 +1,4 @@
+/* Line editing with libedit. */
 #define _XOPEN_SOURCE 700 /* fileno */
 #include "editor.h"
 

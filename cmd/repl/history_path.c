@@ -1,3 +1,4 @@
+/* The file that keeps inputs. */
 #define _POSIX_C_SOURCE 200809L /* mkdir */
 #include "history_path.h"
 

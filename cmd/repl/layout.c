@@ -1,3 +1,4 @@
+/* Columns and lines of what libedit shows. */
 #define _XOPEN_SOURCE 700 /* wcwidth */
 #include "layout.h"
 

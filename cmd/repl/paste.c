@@ -1,3 +1,4 @@
+/* Marks of bracketed paste found in what is typed. */
 #include "paste.h"
 
 #include <stdbool.h>

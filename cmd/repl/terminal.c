@@ -1,3 +1,4 @@
+/* The terminal's modes, kept and given back. */
 #define _POSIX_C_SOURCE 200809L /* pselect, sigaction, tcgetpgrp */
 #include "terminal.h"
 

@@ -1,4 +1,4 @@
-/* From a checkpoint to a pack. */
+/* Conversion of a checkpoint to a pack: every tensor found, then written. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* From a pack to a pack. */
+/* Conversion of a pack to a pack: experts are copied, or encoded from their most precise form. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

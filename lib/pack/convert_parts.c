@@ -1,4 +1,5 @@
-/* What every conversion does: rows, segments, checks of the output. */
+/* What all conversions share: options, checks of the output, encoding rows, provenance, the
+ * report. */
 #define _XOPEN_SOURCE 700 /* realpath */
 
 #include <inttypes.h>

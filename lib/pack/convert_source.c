@@ -1,4 +1,4 @@
-/* Where the matrices of a pack lie in a checkpoint (convert_internal.h). */
+/* Row sources: where a matrix's rows lie in a checkpoint, and reading them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

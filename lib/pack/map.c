@@ -1,4 +1,4 @@
-/* Bit maps: which expert deserves which bitwidth. */
+/* Bit maps, moe-map(5): merging, reading and writing. */
 #include "pack/map.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Packs: opening, checking, finding what they hold. */
+/* Reading packs: header, directory, extents. */
 #define _POSIX_C_SOURCE 200809L /* posix_fadvise */
 
 #include "pack/pack.h"

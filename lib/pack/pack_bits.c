@@ -1,3 +1,4 @@
+/* The bits of an expert class, and of a variant by its name. */
 #include "pack/pack_bits.h"
 
 bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)

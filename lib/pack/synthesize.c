@@ -1,3 +1,4 @@
+/* moe-quantize --synthesize: a pack with drawn weights, from a config.json. */
 #include "pack/synthesize.h"
 
 #include <inttypes.h>

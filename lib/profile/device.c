@@ -1,4 +1,4 @@
-/* Device profiles, moe-device(5). */
+/* Device profiles, moe-device(5): what follows from them, reading and writing. */
 #include "profile/device.h"
 
 #include <inttypes.h>

@@ -1,7 +1,5 @@
 /*
- * Components: what the time of a phase (prompts, or decoded tokens) is made of. One table for what
- * was expected (plans, simulations) and for what was measured (statistics of a run), so that the
- * two can be compared one by one. The components of a phase add up to its time.
+ * Device profiles, moe-device(5): how fast a machine computes and reads.
  */
 #ifndef MOE_PROFILE_DEVICE_H
 #define MOE_PROFILE_DEVICE_H
@@ -12,6 +10,12 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/text.h"
+
+/*
+ * Components: what the time of a phase (prompts, or decoded tokens) is made of. One table for what
+ * was expected (plans, simulations) and for what was measured (statistics of a run), so that the
+ * two can be compared one by one. The components of a phase add up to its time.
+ */
 
 enum moe_component {
     MOE_COMPONENT_COMPUTE = 0, /* the rest: computing */

@@ -1,3 +1,4 @@
+/* Documents of a trace split into those that are counted and those that judge. */
 #include "profile/document_split.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What a file of statistics was made from: texts, options, shards. */
+/* What a file was made from: shards, and origins with their texts and options. */
 #include "profile/origins.h"
 
 #include <inttypes.h>

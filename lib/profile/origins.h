@@ -1,7 +1,6 @@
 /*
- * Shards: which parts of a whole a file holds. Work that takes hours is cut into N parts that
- * deal out its items in turn: shard I has items I, I + N, I + 2 N, ... A file says which shards of
- * how many it holds, so that merging can tell a shard that is there twice and one that is missing.
+ * What a file of measurements was made from: which shards of which texts, with which pack and
+ * options.
  */
 #ifndef MOE_PROFILE_ORIGINS_H
 #define MOE_PROFILE_ORIGINS_H
@@ -12,6 +11,12 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "fmt/record.h"
+
+/*
+ * Shards: which parts of a whole a file holds. Work that takes hours is cut into N parts that
+ * deal out its items in turn: shard I has items I, I + N, I + 2 N, ... A file says which shards of
+ * how many it holds, so that merging can tell a shard that is there twice and one that is missing.
+ */
 
 enum { MOE_MAX_SHARDS = 1 << 20 };
 

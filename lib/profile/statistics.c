@@ -1,4 +1,4 @@
-/* Statistics of what experts did: collected, merged, read. */
+/* Statistics of what experts do: counting documents, merging, tables of paths. */
 #include "profile/statistics.h"
 
 #include <inttypes.h>

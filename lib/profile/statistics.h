@@ -1,7 +1,5 @@
 /*
- * Requests: which experts single documents chose, a sample of those that statistics are about
- * (MoE-Infinity's collection of activation matrices, arXiv 2401.14361). Of all documents those with
- * the smallest hashes stay, so that neither order nor sharding matters.
+ * Statistics of routing, moe-stats(5): what experts do on texts, how well predictors guess them.
  */
 #ifndef MOE_PROFILE_STATISTICS_H
 #define MOE_PROFILE_STATISTICS_H
@@ -12,6 +10,12 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "profile/origins.h"
+
+/*
+ * Requests: which experts single documents chose, a sample of those that statistics are about
+ * (MoE-Infinity's collection of activation matrices, arXiv 2401.14361). Of all documents those with
+ * the smallest hashes stay, so that neither order nor sharding matters.
+ */
 
 enum { MOE_REQUESTS_KEPT = 64 };
 

@@ -1,3 +1,4 @@
+/* Shares, means and correlations computed from statistics. */
 #include "profile/statistics_figures.h"
 
 #include <math.h>

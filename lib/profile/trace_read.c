@@ -1,4 +1,4 @@
-/* Traces as they are read: the format, frames, tokens, excerpts. */
+/* Reading traces: header, frames, tokens, excerpts. */
 #define _GNU_SOURCE /* F_DUPFD_CLOEXEC */
 
 #include <errno.h>

@@ -1,6 +1,4 @@
-/*
- * What a trace keeps of each layer and token: experts chosen, the next best ones, predictions.
- */
+/* Writing traces: tokens gathered into frames; continuing and merging files. */
 #define _DEFAULT_SOURCE /* ftruncate */
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Comparison. */
+/* A plan beside another plan or beside its run: the figures, as text and as JSON. */
 #include "show/compare.h"
 
 #include <inttypes.h>

@@ -1,6 +1,5 @@
 /*
- * What moe-run --stats-json wrote (moe-run-stats(5)), read back: of it what a plan can be held
- * against.
+ * A plan beside another plan, or beside the run that followed it.
  */
 #ifndef MOE_SHOW_COMPARE_H
 #define MOE_SHOW_COMPARE_H
@@ -13,6 +12,11 @@
 #include "plan/plan.h"
 #include "profile/device.h"
 #include "show/draw.h"
+
+/*
+ * What moe-run --stats-json wrote (moe-run-stats(5)), read back: of it what a plan can be held
+ * against.
+ */
 
 /* Decoded tokens, or those of prompts. Below 0: the file does not say. */
 struct moe_run_phase {

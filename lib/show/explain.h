@@ -1,5 +1,6 @@
 /*
- * Heat maps: an amount for each expert, layers down, experts across, in shades of a usual amount.
+ * Explanations of files for people, as text and as JSON: plans, statistics, traces, bit maps,
+ * device profiles, packs.
  */
 #ifndef MOE_SHOW_EXPLAIN_H
 #define MOE_SHOW_EXPLAIN_H
@@ -18,6 +19,10 @@
 #include "sched/exactness.h"
 #include "serve/coe_plan.h"
 #include "show/draw.h"
+
+/*
+ * Heat maps: an amount for each expert, layers down, experts across, in shades of a usual amount.
+ */
 
 struct moe_heat {
     uint32_t n_layers, n_experts;

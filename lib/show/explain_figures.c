@@ -1,3 +1,4 @@
+/* The figures that a plan's explanation gives (explain_figures.h). */
 #include "show/explain_figures.h"
 
 #include <math.h>

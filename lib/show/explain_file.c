@@ -1,4 +1,5 @@
-/* Explanations of any file. */
+/* moe-plan --explain: finds out what kind a file is, and explains it; bit maps and device
+ * profiles. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

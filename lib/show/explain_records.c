@@ -1,4 +1,4 @@
-/* What statistics say for planning, as text and as JSON. */
+/* Statistics, traces and plans of collections explained: what they say for planning. */
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>

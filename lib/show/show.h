@@ -1,5 +1,5 @@
 /*
- * What a conversion did to the weights of a quantized source, for moe-quantize's closing lines.
+ * What programs show of their files and runs: as text for people, as JSON for scripts.
  */
 #ifndef MOE_SHOW_SHOW_H
 #define MOE_SHOW_SHOW_H
@@ -17,6 +17,10 @@
 #include "profile/statistics.h"
 #include "profile/trace.h"
 #include "show/draw.h"
+
+/*
+ * What a conversion did to the weights of a quantized source, for moe-quantize's closing lines.
+ */
 
 /* Appends whole lines that begin with "PATH: ": how many weights were carried over, then for each
  * type and bitwidth which matrices were rounded again, with the relative root of the mean squared

@@ -1,3 +1,4 @@
+/* A device profile as text: figures with their spread and source. */
 #include "show/show.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* Bit maps, and what a calibration will take. */
+/* A bit map as tables and pictures; a calibration's forecast. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

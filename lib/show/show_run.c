@@ -1,3 +1,4 @@
+/* Statistics of a run: JSON, some lines for a person, one line below an answer. */
 #include "show/show.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* A server's counters as a JSON object. */
 #include "show/show_server.h"
 
 #include "base/mem.h"

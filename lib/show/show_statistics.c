@@ -1,3 +1,4 @@
+/* Routing statistics as tables and pictures, and as JSON. */
 #include "show/show.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* What a trace holds: some lines for a person, or JSON. */
 #include "show/show.h"
 
 #include <inttypes.h>

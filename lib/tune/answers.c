@@ -1,4 +1,4 @@
-/* How close answers come: ROUGE, scores, answers to sources. */
+/* Answers judged: Rouge, accuracy, what they lose over the reference's answers. */
 #include "tune/answers.h"
 
 #include <math.h>

@@ -1,10 +1,5 @@
 /*
- * Rouge: how much of a reference text an answer has, as google's rouge_score counts it with its
- * default tokenizer and without a stemmer (Lin, 2004). Pure.
- *
- * Words are runs of a to z and 0 to 9 of the text in lower case; all other characters separate
- * them. Two characters that are not of ASCII have such a lower case: the Kelvin sign and the dotted
- * capital I, whose dot separates.
+ * How good answers are: Rouge, accuracy, losses over a reference.
  */
 #ifndef MOE_TUNE_ANSWERS_H
 #define MOE_TUNE_ANSWERS_H
@@ -15,6 +10,15 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "infer/session.h"
+
+/*
+ * Rouge: how much of a reference text an answer has, as google's rouge_score counts it with its
+ * default tokenizer and without a stemmer (Lin, 2004). Pure.
+ *
+ * Words are runs of a to z and 0 to 9 of the text in lower case; all other characters separate
+ * them. Two characters that are not of ASCII have such a lower case: the Kelvin sign and the dotted
+ * capital I, whose dot separates.
+ */
 
 struct moe_rouge {
     double precision, recall, f1; /* 0 to 1 */

@@ -1,3 +1,4 @@
+/* moe-run --bench: prompts and decoding timed over several runs. */
 #include "tune/bench.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Answers and their lines, as samples of a task. */
+/* Sample requests of a collection: reading them, answering those without an answer. */
 #define _POSIX_C_SOURCE 200809L /* nanosleep, pthread */
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* What models of a collection take on this machine. */
+/* moe-profile --coe: what batches and loads of models cost on this machine. */
 #define _GNU_SOURCE             /* _SC_PHYS_PAGES */
 #define _POSIX_C_SOURCE 200809L /* posix_fadvise */
 

@@ -1,6 +1,5 @@
 /*
- * Batches of an expert model on a processor: what n requests side by side take (CoServe 4.2, 4.5).
- * A request here is a prompt of so many tokens and an answer of so many.
+ * What models of a collection cost on a machine: batches, loads, memory (moe-profile --coe).
  */
 #ifndef MOE_TUNE_COE_BENCH_H
 #define MOE_TUNE_COE_BENCH_H
@@ -11,6 +10,11 @@
 #include "serve/coe_collection.h"
 #include "serve/coe_costs.h"
 #include "serve/request.h"
+
+/*
+ * Batches of an expert model on a processor: what n requests side by side take (CoServe 4.2, 4.5).
+ * A request here is a prompt of so many tokens and an answer of so many.
+ */
 
 enum { MOE_COE_BATCH_POINTS = 16, MOE_COE_BATCH_MOST = 1 << (MOE_COE_BATCH_POINTS - 1) };
 

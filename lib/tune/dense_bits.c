@@ -1,3 +1,4 @@
+/* The dense part rounded to fewer bits in memory, to measure what that costs. */
 #include "tune/dense_bits.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* A session that computes what a trace recorded, pass by pass. */
 #include "tune/followed_run.h"
 
 #include <stdlib.h>

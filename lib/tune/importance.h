@@ -1,6 +1,5 @@
 /*
- * What measuring importances costs, in passes of one row through a MoE layer: for progress while it
- * is done, and for a forecast before.
+ * Importance of experts: what a text loses when one expert runs at the lowest bitwidth.
  */
 #ifndef MOE_TUNE_IMPORTANCE_H
 #define MOE_TUNE_IMPORTANCE_H
@@ -10,6 +9,11 @@
 #include "tune/documents.h"
 #include "tune/quality.h"
 #include "tune/rerun.h"
+
+/*
+ * What measuring importances costs, in passes of one row through a MoE layer: for progress while it
+ * is done, and for a forecast before.
+ */
 
 struct moe_importance_cost {
     const struct moe_config *config; /* both borrowed */

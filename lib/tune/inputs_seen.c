@@ -1,4 +1,4 @@
-/* Inputs that matrices see, and rounding that knows them. */
+/* Inputs that matrices see on texts, for rounding that knows them (gptq). */
 #include "tune/inputs_seen.h"
 
 #include <stdlib.h>

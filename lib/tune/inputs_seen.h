@@ -1,5 +1,5 @@
 /*
- * Activations: what a feed-forward's down projection is given, as second moments over many tokens.
+ * Inputs that matrices see on texts, and what rounding makes of them (moe-quantize --text).
  */
 #ifndef MOE_TUNE_INPUTS_SEEN_H
 #define MOE_TUNE_INPUTS_SEEN_H
@@ -13,6 +13,10 @@
 #include "kern/matmul.h"
 #include "pack/convert.h"
 #include "tune/documents.h"
+
+/*
+ * Activations: what a feed-forward's down projection is given, as second moments over many tokens.
+ */
 
 /* Memory for a few hundred tokens' activations at a time. */
 struct moe_activations {

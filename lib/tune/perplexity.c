@@ -1,3 +1,4 @@
+/* Mean nats per token of a text, by documents or by windows. */
 #include "tune/perplexity.h"
 
 #include <math.h>

@@ -1,3 +1,4 @@
+/* Losses over a reference, summed up over documents, with standard errors. */
 #include "tune/quality.h"
 
 #include <math.h>
