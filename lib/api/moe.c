@@ -161,9 +161,9 @@ void moe_facts(const struct moe *m, struct moe_facts *out)
         .experts = c->n_experts,
         .experts_per_token = c->top_k,
         .chats = m->chat != NULL,
-        .memory_bytes = b->total,
-        .least_bytes = b->floor,
-        .expert_bytes = b->experts,
+        .memory_bytes = b->host.total,
+        .least_bytes = b->host.floor,
+        .expert_bytes = b->host.experts,
         .model_bytes = b->all,
     };
 }

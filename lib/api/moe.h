@@ -15,10 +15,11 @@
  *     moe_close(model);
  *
  * Functions that can fail return 0 or one of enum moe_error_kind, and then fill *error, which may
- * be NULL. A struct moe is used by one thread at a time; several may be open, each with a budget
- * that counts the whole process. Structures begin as {0}: a member 0 or NULL means what its comment
- * says. Later versions add members at the ends of structures and constants at the ends of
- * enumerations; whatever else changes raises MOE_API.
+ * be NULL. A struct moe is used by one thread at a time; several may be open, each with a budget of
+ * its own, of which 6 MiB are for the program: one that is larger takes off what it needs itself.
+ * Structures begin as {0}: a member 0 or NULL means what its comment says. Later versions add
+ * members at the ends of structures and constants at the ends of enumerations; whatever else
+ * changes raises MOE_API.
  */
 #ifndef MOE_API_MOE_H
 #define MOE_API_MOE_H
@@ -59,7 +60,7 @@ struct moe_error {
 struct moe;
 
 struct moe_options {
-    uint64_t memory_bytes;  /* that the process may use; 0: what is free */
+    uint64_t memory_bytes;  /* the budget; 0: what is free */
     uint32_t context;       /* tokens of a conversation; 0: the model's, at most 4096 */
     int threads;            /* that compute, in all of the process; 0: as they are, at first one
                                for each core */

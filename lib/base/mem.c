@@ -144,13 +144,10 @@ uint64_t moe_peak_rss_bytes(void)
     return proc_kib("/proc/self/status", "VmHWM");
 }
 
-uint64_t moe_heap_bytes(void)
+void moe_heap_trim(void)
 {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
-    const struct mallinfo2 info = mallinfo2();
-    return (uint64_t)info.uordblks + info.hblkhd;
-#else
-    return 0;
+#ifdef __GLIBC__
+    malloc_trim(0);
 #endif
 }
 

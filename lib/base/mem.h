@@ -71,8 +71,8 @@ struct moe_arena {
  * once at the end). */
 void *moe_arena_take(struct moe_arena *arena, uint64_t n, uint64_t item_bytes);
 
-/* Bytes from malloc in use by all threads; 0 if unknown. */
-uint64_t moe_heap_bytes(void);
+/* Gives memory that was freed back to the system, as far as malloc can. */
+void moe_heap_trim(void);
 /* The process's current resident set in bytes; 0 if unknown. */
 uint64_t moe_rss_bytes(void);
 /* The process's peak resident set in bytes so far (VmHWM); 0 where it is not known. */

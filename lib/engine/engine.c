@@ -54,23 +54,23 @@ static int describe_strategy(struct moe_engine *e, struct moe_err *err)
     return status;
 }
 
-static int decide_split(struct moe_engine *e, struct moe_split *split,
-                        const struct moe_engine_options *o, struct moe_err *err)
+static int decide_memory(struct moe_engine *e, struct moe_memory *memory,
+                         const struct moe_engine_options *o, struct moe_err *err)
 {
-    int status = moe_engine_split(split, e->model, e->gpu, o, err);
-    e->strategy = split->resolved.strategy;
-    e->fallback = split->resolved.fallback;
-    e->exactness = split->resolved.exactness;
+    int status = moe_memory_of(memory, e->model, e->gpu, o, err);
+    e->strategy = memory->resolved.strategy;
+    e->fallback = memory->resolved.fallback;
+    e->exactness = memory->resolved.exactness;
     e->exact_required = o->exact;
     e->follows = o->follows != NULL;
-    e->budget = split->budget;
-    e->memory_named = split->memory_named;
+    e->budget = memory->budget;
+    e->memory_named = memory->memory_named;
     if (status == MOE_OK && e->strategy.assumed > 0 && !e->follows)
         return moe_fail(err, MOE_ERR_USAGE,
                         "option --assume-prediction: what is to come is known of a trace alone "
                         "(--bench --follow TRACE)");
     if (status == MOE_OK && e->gpu)
-        moe_gpu_set_budget(e->gpu, split->budget.gpu.total);
+        moe_gpu_set_budget(e->gpu, memory->budget.gpu.total);
     return status == MOE_OK ? describe_strategy(e, err) : status;
 }
 
@@ -122,7 +122,7 @@ void moe_engine_close_session(struct moe_engine *e)
 static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
                       const struct moe_progress *progress, struct moe_err *err)
 {
-    struct moe_split split;
+    struct moe_memory memory;
     uint32_t context = o->session.context, most = e->model->config.context_max;
     if (context > most)
         return moe_fail(err, MOE_ERR_USAGE, "a context of %u: %s has %u positions", context,
@@ -134,21 +134,21 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     if (status == MOE_OK && !o->shares)
         status = moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err);
     if (status == MOE_OK)
-        status = decide_split(e, &split, o, err);
+        status = decide_memory(e, &memory, o, err);
     bool copies = (o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident;
     if (status == MOE_OK && copies)
         status = copy_pack(e, err);
     if (status == MOE_OK)
-        status = moe_model_load(e->model, split.session.context, e->gpu, progress, err);
+        status = moe_model_load(e->model, memory.session.context, e->gpu, progress, err);
     if (status == MOE_OK)
-        status = open_experts(e, &split.cache, progress, err);
+        status = open_experts(e, &memory.cache, progress, err);
     if (status != MOE_OK)
         return status;
     e->statistics = o->statistics;
     e->pace = o->lockstep ? o->pace : NULL;
     e->timeline = e->experts->timeline = o->timeline;
     e->host_slowdown = host_slowdown(e, o);
-    return o->shares ? MOE_OK : moe_engine_open_session(e, &split.session, err);
+    return o->shares ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
 }
 
 static int open_engine(struct moe_engine **out, const char *path,
@@ -156,6 +156,7 @@ static int open_engine(struct moe_engine **out, const char *path,
                        struct moe_err *err)
 {
     *out = NULL;
+    moe_heap_trim(); /* files that were read before, statistics and plans, leave free memory */
     struct moe_engine *e = moe_alloc(1, sizeof *e, err);
     if (!e)
         return MOE_ERR_MEMORY;
@@ -262,7 +263,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     if (e->session->stages->add_stats)
         e->session->stages->add_stats(e->session, stats);
     stats->resident_expert_bytes_max = e->experts->resident_bytes_max;
-    stats->memory_budget_bytes = e->memory_named ? e->budget.total : 0;
+    stats->memory_budget_bytes = e->memory_named ? e->budget.host.total : 0;
     stats->peak_rss_bytes = moe_peak_rss_bytes();
 }
 
@@ -310,28 +311,28 @@ static void write_sum(const struct part *parts, int n, uint64_t total, struct mo
 
 void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out)
 {
-    const struct moe_gpu_budget *g = &b->gpu;
+    const struct moe_plan_memory *h = &b->host, *g = &b->gpu;
     const struct part gpu[] = {{"dense weights", g->dense},
                                {"KV cache", g->kv},
                                {"buffers", g->work},
                                {"experts", g->experts}};
-    const struct part host[] = {{"program", b->program},
-                                {"dense weights", b->dense},
-                                {"KV cache", b->kv},
-                                {"buffers", b->work},
-                                {"experts", b->experts}};
+    const struct part host[] = {{"program", h->program},
+                                {"dense weights", h->dense},
+                                {"KV cache", h->kv},
+                                {"buffers", h->work},
+                                {"experts", h->experts}};
     char x[3][32];
     if (g->total) {
         moe_buf_text(out, "GPU      ");
         write_sum(gpu, b->all ? 4 : 3, g->total, out);
     }
     moe_buf_text(out, "memory   ");
-    write_sum(host, b->all ? 5 : 4, b->total, out);
+    write_sum(host, b->all ? 5 : 4, h->total, out);
     moe_buf_text(out, "         ");
     if (b->all)
         moe_buf_printf(out, "one token visits %s of experts, all are %s; ",
                        moe_format_bytes(b->token, x[0]), moe_format_bytes(b->all, x[1]));
-    moe_buf_printf(out, "the smallest budget: %s\n", moe_format_bytes(b->floor, x[2]));
+    moe_buf_printf(out, "the smallest budget: %s\n", moe_format_bytes(h->floor, x[2]));
 }
 
 /* ---- The device ---- */

@@ -41,8 +41,12 @@ struct moe_engine_room {
     uint32_t context;
 };
 
-/* Of this budget, of a process as it is now. */
-struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context);
+/* Of this budget, in a process of so many bytes. */
+struct moe_engine_room moe_engine_room_of(uint64_t total, uint64_t program, uint32_t context);
+
+/* What a process of so many bytes may use where no budget is named: most of what is free.
+ * UINT64_MAX: not known. */
+uint64_t moe_engine_free_bytes(uint64_t program);
 
 /* Where no strategy is named and not everything fits: the exact one that measures best. */
 #define MOE_DEFAULT_STRATEGY "prefetch"
@@ -54,7 +58,7 @@ uint64_t moe_engine_text_room(uint32_t context);
 struct moe_engine_options {
     uint64_t memory_bytes; /* of the whole process, in main memory; 0: what is free */
     /* One of several engines of a process (memory.h): memory_bytes is its own share, for the
-     * model's directory (program_bytes), weights and experts. It opens without a session. */
+     * model's directory, weights and experts. It opens without a session. */
     bool shares;
     /* The pack's file in memory, borrowed while opening; NULL: it is read. */
     const struct moe_pack_image *image;
@@ -76,7 +80,7 @@ struct moe_engine_options {
      * ignored. So are its memory, context and batch where those here are 0. Borrowed while opening;
      * NULL: none. */
     const struct moe_plan *plan;
-    uint64_t program_bytes; /* of the process with the model's directory open; 0: as measured */
+    uint64_t program_bytes; /* of the process with the model's directory open; 0: as computed */
     uint32_t queue_depth, piece_bytes; /* of the loader; 0: its defaults */
     bool no_checksums;                 /* of expert loads */
     bool pack_in_ram;                  /* serve expert loads from a copy of the pack in memory,
@@ -118,30 +122,19 @@ struct moe_engine_options {
     "option --kv %s: the CPU keeps keys and values as f32 (with --device cuda a GPU keeps them "   \
     "so)"
 
-/* The split of a GPU's memory, in bytes. */
-struct moe_gpu_budget {
-    uint64_t total; /* the budget; 0: there is no GPU */
-    uint64_t dense, kv, work, experts;
-    uint64_t floor; /* the smallest that works */
-};
-
-/* The split of main memory, in bytes. With a GPU, dense weights and KV cache are on the GPU; dense
- * here then counts rotary angles, one tensor on its way and the routers that predict, and experts
- * are those in the host tier. */
+/* What an engine takes within its budgets, in bytes. */
 struct moe_budget {
-    uint64_t total;   /* the budget; UINT64_MAX: not known */
-    uint64_t program; /* the program itself, directory, tokenizer, buffers of all kinds, and room
-                         for something compressed while it is read */
-    uint64_t dense;   /* dense weights and rope */
-    uint64_t kv;      /* the KV cache when it is full */
-    uint64_t work;    /* buffers of a pass, and what the caller needs beside it */
-    uint64_t experts; /* slots of experts, or all of them */
-    uint64_t floor;   /* the smallest budget that works */
-    uint64_t token;   /* bytes of the experts that one token visits */
-    uint64_t all;     /* bytes of all experts */
+    /* Main memory. program: the program itself, directory, tokenizer, buffers of all kinds, and
+     * room for something compressed while it is read. dense: dense weights and rope; with a GPU
+     * rotary angles, one tensor on its way and the routers that predict. kv: when it is full. work:
+     * buffers of a pass, and what the caller needs beside it. experts: slots, or all of them; with
+     * a GPU those in the host tier. total: UINT64_MAX: not known. */
+    struct moe_plan_memory host;
+    struct moe_plan_memory gpu; /* total 0: there is none */
+    uint64_t token;             /* bytes of the experts that one token visits */
+    uint64_t all;               /* bytes of all experts */
     uint32_t n_slots; /* 0: all experts are in memory, that of the GPU where there is one */
     uint32_t batch;
-    struct moe_gpu_budget gpu;
     bool below_token; /* the cache holds less than one token visits: nothing can hit */
 };
 

@@ -16,7 +16,7 @@ static uint32_t find_variant(const struct moe_pack *pack, const char *name)
 
 /* The variants of the plan that is followed. It holds what became of the strategy, but for a
  * prefill that falls back: one that is written by hand may still say so. */
-static int take_variants(struct moe_resolved *r, const struct moe_split_inputs *in,
+static int take_variants(struct moe_resolved *r, const struct moe_memory_inputs *in,
                          struct moe_err *err)
 {
     const struct moe_plan *plan = in->options->plan;
@@ -33,7 +33,7 @@ static int take_variants(struct moe_resolved *r, const struct moe_split_inputs *
 }
 
 /* The second variant, where the strategy uses one. */
-static int resolve_low(struct moe_resolved *r, const struct moe_split_inputs *in,
+static int resolve_low(struct moe_resolved *r, const struct moe_memory_inputs *in,
                        struct moe_err *err)
 {
     const struct moe_pack *pack = in->model->pack;
@@ -63,7 +63,7 @@ static int resolve_low(struct moe_resolved *r, const struct moe_split_inputs *in
                     s->name, moe_pack_path(pack), moe_pack_variant_at(pack, r->high)->name);
 }
 
-static int check_statistics(const struct moe_resolved *r, const struct moe_split_inputs *in,
+static int check_statistics(const struct moe_resolved *r, const struct moe_memory_inputs *in,
                             struct moe_err *err)
 {
     const struct moe_strategy *s = &r->strategy;
@@ -81,7 +81,7 @@ static int check_statistics(const struct moe_resolved *r, const struct moe_split
     return MOE_OK;
 }
 
-static int check_device(struct moe_resolved *r, const struct moe_split_inputs *in,
+static int check_device(struct moe_resolved *r, const struct moe_memory_inputs *in,
                         struct moe_err *err)
 {
     struct moe_strategy *s = &r->strategy;
@@ -110,7 +110,7 @@ static int check_device(struct moe_resolved *r, const struct moe_split_inputs *i
 }
 
 /* Cache-aware routing needs more to choose from than what stays. */
-static int check_preference(const struct moe_strategy *s, const struct moe_split_inputs *in,
+static int check_preference(const struct moe_strategy *s, const struct moe_memory_inputs *in,
                             struct moe_err *err)
 {
     const struct moe_config *c = &in->model->config;
@@ -129,7 +129,7 @@ static int check_preference(const struct moe_strategy *s, const struct moe_split
 }
 
 /* Where to predict is a choice only for a strategy that asks routers of later layers. */
-static int check_predict_on(const struct moe_strategy *s, const struct moe_split_inputs *in,
+static int check_predict_on(const struct moe_strategy *s, const struct moe_memory_inputs *in,
                             struct moe_err *err)
 {
     bool asks = s->predict != MOE_PREDICT_BY_NOTHING && !moe_predicts_from_choices(s->predict);
@@ -142,7 +142,7 @@ static int check_predict_on(const struct moe_strategy *s, const struct moe_split
 }
 
 /* The variant that the cache keeps: the best, or (Fate 4.5) a named one where memory is short. */
-static uint32_t resolve_high(const struct moe_strategy *s, const struct moe_split_inputs *in,
+static uint32_t resolve_high(const struct moe_strategy *s, const struct moe_memory_inputs *in,
                              bool all_fit)
 {
     char name[16];
@@ -155,8 +155,8 @@ static uint32_t resolve_high(const struct moe_strategy *s, const struct moe_spli
     return lower ? variant : 0;
 }
 
-static int resolve_variants(struct moe_resolved *r, const struct moe_split_inputs *in, bool all_fit,
-                            struct moe_err *err)
+static int resolve_variants(struct moe_resolved *r, const struct moe_memory_inputs *in,
+                            bool all_fit, struct moe_err *err)
 {
     struct moe_strategy *s = &r->strategy;
     bool planned = in->options->plan != NULL;
@@ -170,7 +170,7 @@ static int resolve_variants(struct moe_resolved *r, const struct moe_split_input
     return resolve_low(r, in, err);
 }
 
-struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_split_inputs *in)
+struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_memory_inputs *in)
 {
     struct moe_terms t = moe_terms_of(&r->strategy, &in->inventory, r->high);
     t.host_beside_gpu = in->gpu && r->strategy.needs_host;
@@ -181,7 +181,7 @@ struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe
     return t;
 }
 
-int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *in, bool all_fit,
+int moe_engine_resolve(struct moe_resolved *out, const struct moe_memory_inputs *in, bool all_fit,
                        struct moe_err *err)
 {
     *out = (struct moe_resolved){.strategy = in->strategy};

@@ -9,11 +9,11 @@
 
 /* Settles in->strategy and fits it to pack, statistics and device. all_fit: all experts fit into
  * memory at their best variant. MOE_ERR_USAGE with the reason where it cannot run. */
-int moe_engine_resolve(struct moe_resolved *out, const struct moe_split_inputs *in, bool all_fit,
+int moe_engine_resolve(struct moe_resolved *out, const struct moe_memory_inputs *in, bool all_fit,
                        struct moe_err *err);
 
 /* What it comes to, for exactness.h. Borrows both. */
-struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_split_inputs *in);
+struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe_memory_inputs *in);
 
 /* o->follows: a token has as many experts from now on as one of that trace. MOE_ERR_USAGE: it is of
  * another model, or one that the model cannot follow. */

@@ -1,11 +1,10 @@
-/* The split of a budget: from its inputs, step by step, to slots of experts. */
+/* What a model takes within a budget: from its inputs, step by step, to slots of experts. */
 #include "engine/memory.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/par.h"
@@ -15,17 +14,60 @@
 #include "gpu.h"
 #include "infer/layer_predictor.h"
 #include "infer/pass_ops.h"
-#include "plan/fitting.h"
 
 enum {
-    GROWN_SLACK = 1 << 20,   /* a size that is measured varies a little from run to run */
-    ALWAYS_ROOM = 4 << 20,   /* any budget that works has more for weights and buffers */
-    FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    PROGRAM_BYTES = 40 << 20, /* with what a sanitizer keeps beside it */
+#else
+    /* Resident pages of code, libraries and their data, and the first of the heap: at most 5 MiB
+     * were seen (Debian 12, x86-64). */
+    PROGRAM_BYTES = 6 << 20,
+#endif
+    CUDA_BYTES = 2 << 20,     /* ... of a build with CUDA on top; 1.5 MiB were seen */
+    GROWTH_BYTES = 3 << 20,   /* of the heap, the line editor and the like, once computing starts */
+    THREAD_BYTES = 256 << 10, /* of a thread's stack and heap that are touched */
+    LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
+    MEASURE_BYTES = 1 << 20,  /* rows that a perplexity run keeps */
+    ALWAYS_ROOM = 4 << 20,    /* for texts: any budget that works has more for weights, buffers */
+    FREE_SHARE_PERCENT = 90,  /* of what is free, when no budget is named */
+    DEFAULT_BATCH = 256,
+    GPU_BATCH = 512,       /* an expert that was brought serves more rows */
+    SMALL_BATCH = 16,      /* the smallest that is chosen, and the step to the next */
+    WORK_SHARE = 8,        /* of a budget, for the buffers of a batch that is chosen */
+    EXPERTS_SHARE = 2,     /* times what a batch takes more than the smallest, for experts */
+    MAX_HOST_THREADS = 16, /* a few experts of a layer are missing at a time */
 };
 
-struct moe_engine_room moe_engine_room_of(uint64_t total, uint32_t context)
+/* ---- The program ---- */
+
+uint64_t moe_program_bytes(bool for_gpu)
 {
-    uint64_t taken = moe_rss_bytes(), left = total > taken ? total - taken : 0;
+    bool has_cuda = for_gpu || strcmp(moe_gpu_build(), "none") != 0;
+    return PROGRAM_BYTES + (has_cuda ? CUDA_BYTES : 0);
+}
+
+uint64_t moe_growth_bytes(void)
+{
+    return GROWTH_BYTES + (uint64_t)moe_par_threads() * THREAD_BYTES;
+}
+
+bool moe_engine_takes_part(const struct moe_strategy *s)
+{
+    return s->predict != MOE_PREDICT_BY_NOTHING || moe_strategy_recalls(s) || s->needs_host ||
+           s->gate_below > 0 || s->prefer > 0;
+}
+
+uint32_t moe_engine_host_threads(bool on_gpu)
+{
+    int spare = moe_default_threads() - 1;
+    if (!on_gpu) /* the test device's host is one core */
+        return 1;
+    return spare < 1 ? 1 : spare > MAX_HOST_THREADS ? MAX_HOST_THREADS : (uint32_t)spare;
+}
+
+struct moe_engine_room moe_engine_room_of(uint64_t total, uint64_t program, uint32_t context)
+{
+    uint64_t left = total > program ? total - program : 0;
     return (struct moe_engine_room){
         .total = total,
         .may_hold = left < ALWAYS_ROOM ? ALWAYS_ROOM : left,
@@ -37,6 +79,12 @@ uint64_t moe_engine_text_room(uint32_t context)
 {
     enum { LEAST = 256 << 10, BYTES_PER_TOKEN = 64 };
     return LEAST + (uint64_t)BYTES_PER_TOKEN * context;
+}
+
+uint64_t moe_engine_free_bytes(uint64_t program)
+{
+    uint64_t available = moe_available_bytes();
+    return available == UINT64_MAX ? UINT64_MAX : available / 100 * FREE_SHARE_PERCENT + program;
 }
 
 /* ---- What is asked for, and what there is ---- */
@@ -69,7 +117,7 @@ static int check_plan(const struct moe_model *m, const struct moe_gpu *gpu,
 }
 
 /* Of the KV cache. Engines that share are asked for before it is known what computes. */
-static int check_kv(const struct moe_split_inputs *in, struct moe_err *err)
+static int check_kv(const struct moe_memory_inputs *in, struct moe_err *err)
 {
     uint16_t kind = in->session.kv_kind;
     if (in->gpu || in->options->shares || kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32)
@@ -77,7 +125,7 @@ static int check_kv(const struct moe_split_inputs *in, struct moe_err *err)
     return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(kind));
 }
 
-static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
+static int read_inventory(struct moe_memory_inputs *in, struct moe_err *err)
 {
     const struct moe_model *m = in->model;
     if (m->config.n_experts == 0)
@@ -94,7 +142,7 @@ static int read_inventory(struct moe_split_inputs *in, struct moe_err *err)
 }
 
 /* A plan's strategy, session and budget take the options' place. */
-static void follow_plan(struct moe_split_inputs *in)
+static void follow_plan(struct moe_memory_inputs *in)
 {
     const struct moe_engine_options *o = in->options;
     const struct moe_plan *plan = o->plan;
@@ -122,10 +170,10 @@ static void follow_plan(struct moe_split_inputs *in)
         in->session.batch = plan->memory.batch;
 }
 
-static int read_inputs(struct moe_split_inputs *in, const struct moe_model *model,
+static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *model,
                        struct moe_gpu *gpu, const struct moe_engine_options *o, struct moe_err *err)
 {
-    *in = (struct moe_split_inputs){
+    *in = (struct moe_memory_inputs){
         .model = model,
         .gpu = gpu,
         .options = o,
@@ -137,39 +185,32 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
         .expert_memory = o->expert_memory_bytes,
         .program = o->program_bytes,
     };
+    if (!in->program)
+        in->program = moe_model_directory_bytes(model);
     if (!o->program_bytes && !o->shares) {
-        const uint64_t now = moe_rss_bytes();
-        in->program = moe_engine_program_bytes(model, gpu != NULL);
-        in->grown = now > in->program;
-        in->program = in->grown ? now : in->program;
+        in->program += moe_program_bytes(gpu != NULL);
+        in->program += o->statistics ? moe_statistics_held_bytes(o->statistics) : 0;
     }
     in->program += moe_pack_staging_bytes(model->pack);
-    int status = o->plan ? check_plan(model, gpu, o->plan, err) : MOE_OK;
-    if (status == MOE_OK)
-        status = read_inventory(in, err);
-    if (status != MOE_OK)
-        return status;
+    if (o->plan)
+        MOE_TRY(check_plan(model, gpu, o->plan, err));
+    MOE_TRY(read_inventory(in, err));
     in->session.gpu = gpu;
     in->session.gpu_bf16 = gpu && o->bf16_prompts;
     in->session.context = context_of(model, o);
     if (o->plan)
         follow_plan(in);
-    status = check_kv(in, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_kv(in, err));
     if (model->config.n_encoder && !in->session.source_context)
         in->session.source_context = in->session.context;
-    if (in->total == 0) {
-        uint64_t available = moe_available_bytes();
-        in->total = available == UINT64_MAX
-                        ? UINT64_MAX
-                        : available / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
-    }
+    if (in->total == 0)
+        in->total = moe_engine_free_bytes(in->program);
     if (gpu && in->gpu_total == 0)
         in->gpu_total = moe_gpu_info(gpu)->memory_free_bytes / 100 * FREE_SHARE_PERCENT;
-    const struct moe_engine_room room = moe_engine_room_of(in->total, in->session.context);
-    if (o->survey && (status = o->survey(o->beside_ctx, model, &room, err)) != MOE_OK)
-        return status;
+    const struct moe_engine_room room =
+        moe_engine_room_of(in->total, in->program, in->session.context);
+    if (o->survey)
+        MOE_TRY(o->survey(o->beside_ctx, model, &room, err));
     in->automatic = in->strategy.name == NULL;
     if (in->automatic)
         moe_strategy_find(MOE_DEFAULT_STRATEGY, &in->strategy);
@@ -179,7 +220,7 @@ static int read_inputs(struct moe_split_inputs *in, const struct moe_model *mode
 }
 
 /* The session that was asked for, with what a strategy needs of it on a GPU. */
-static struct moe_session_options session_for(const struct moe_split_inputs *in,
+static struct moe_session_options session_for(const struct moe_memory_inputs *in,
                                               const struct moe_strategy *s)
 {
     struct moe_session_options so = in->session;
@@ -190,10 +231,27 @@ static struct moe_session_options session_for(const struct moe_split_inputs *in,
     return so;
 }
 
+/* What a strategy takes of the host to take part in passes of so many rows. */
+static uint64_t pass_bytes_of(const struct moe_memory_inputs *in, const struct moe_strategy *s,
+                              uint32_t batch)
+{
+    return moe_engine_takes_part(s)
+               ? moe_session_strategy_bytes(in->model, batch, s, moe_engine_host_threads(in->gpu))
+               : 0;
+}
+
 /* ---- The cache ---- */
 
+/* What it takes where the slots are. */
+static uint64_t cache_bytes(const struct moe_memory_inputs *in, const struct moe_cache_options *o)
+{
+    struct moe_expert_pools p;
+    moe_expert_pools_size(&p, in->model->pack, &in->inventory, o);
+    return p.pools.bytes + (o->gpu ? 0 : moe_expert_pools_beside_bytes(&p));
+}
+
 /* Its options, with as few slots as work: a layer's experts, none of which is kept. */
-static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
+static struct moe_cache_options least_cache(const struct moe_memory_inputs *in,
                                             const struct moe_resolved *r)
 {
     const struct moe_engine_options *o = in->options;
@@ -226,11 +284,10 @@ static struct moe_cache_options least_cache(const struct moe_split_inputs *in,
 
 /* Slots: as many as the budget leaves, or as the user (or the strategy) named; those for prefetched
  * experts are taken from them. At least top_k work without a cache. */
-static void size_slots(struct moe_cache_options *cache, const struct moe_split_inputs *in,
+static void size_slots(struct moe_cache_options *cache, const struct moe_memory_inputs *in,
                        uint64_t available)
 {
     const struct moe_strategy *s = cache->strategy;
-    const struct moe_pack *pack = in->model->pack;
     uint64_t slot_bytes = moe_inventory_slot_bytes(&in->inventory, cache->high);
     uint64_t named = in->expert_memory;
     if (!named && s->buffer && !in->memory_named)
@@ -243,21 +300,23 @@ static void size_slots(struct moe_cache_options *cache, const struct moe_split_i
     if (named)
         return;
     /* The loaders' tables grow with the slots: near the floor they may leave less to prefetch. */
-    while (cache->n_staging > 0 && moe_cache_bytes(pack, cache) > available) {
+    while (cache->n_staging > 0 && cache_bytes(in, cache) > available) {
         cache->n_staging--;
         cache->n_working--;
     }
+    if (cache->n_working > in->model->config.top_k && cache_bytes(in, cache) > available)
+        cache->n_working = in->model->config.top_k;
     if (!s->cache)
         return;
-    uint64_t rest = moe_cache_bytes(pack, cache);
+    uint64_t rest = cache_bytes(in, cache);
     cache->cache_bytes = available > rest ? available - rest : 0;
-    while (cache->cache_bytes && moe_cache_bytes(pack, cache) > available)
+    while (cache->cache_bytes && cache_bytes(in, cache) > available)
         cache->cache_bytes -= cache->cache_bytes < slot_bytes ? cache->cache_bytes : slot_bytes;
 }
 
 /* The plan's slots, which `planned` holds. */
 static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned,
-                      const struct moe_split_inputs *in, struct moe_err *err)
+                      const struct moe_memory_inputs *in, struct moe_err *err)
 {
     const struct moe_plan *plan = in->options->plan;
     const struct moe_inventory *inventory = &in->inventory;
@@ -312,14 +371,14 @@ static void scale_slots(struct moe_pools *out, const struct moe_pools *planned,
 /* As many as there is room for, in the plan's proportions: a run may have more than the plan booked
  * (a larger budget), or less (a longer text, a larger process). */
 static void resize_slots(struct moe_cache_options *cache, struct moe_pools *planned,
-                         const struct moe_split_inputs *in, uint64_t available)
+                         const struct moe_memory_inputs *in, uint64_t available)
 {
     const struct moe_pools as_planned = *planned;
     uint64_t low = 0, high = (uint64_t)SHARES << 16;
     while (low < high) {
         uint64_t share = low + (high - low + 1) / 2;
         scale_slots(planned, &as_planned, &in->inventory, share);
-        if (moe_cache_bytes(in->model->pack, cache) <= available)
+        if (cache_bytes(in, cache) <= available)
             low = share;
         else
             high = share - 1;
@@ -327,251 +386,53 @@ static void resize_slots(struct moe_cache_options *cache, struct moe_pools *plan
     scale_slots(planned, &as_planned, &in->inventory, low);
 }
 
-/* ---- Choosing ---- */
-
-/* All experts are in memory. */
-static void choose_resident(struct moe_budget *b, const struct moe_split_inputs *in)
-{
-    bool on_gpu = in->gpu != NULL;
-    uint64_t whole = moe_budget_beside_slots(b, on_gpu) + b->all;
-    b->experts = on_gpu ? moe_experts_resident_host_bytes(in->model->pack) : b->all;
-    if (on_gpu) {
-        b->gpu.experts = b->all;
-        b->floor = moe_budget_on_host(b) + b->experts;
-    }
-    if (on_gpu && whole > b->gpu.total)
-        b->gpu.floor = whole;
-    if (!on_gpu && whole > b->total)
-        b->floor = whole;
-}
-
-/* What the host keeps behind the slots of a GPU: all experts, or what its budget leaves. Returns
- * the least that works. */
-static uint64_t size_tier(struct moe_cache_options *cache, const struct moe_budget *b,
-                          const struct moe_pack *pack)
-{
-    uint64_t least, all, host = moe_budget_on_host(b), left = b->total > host ? b->total - host : 0;
-    moe_cache_host_bytes(pack, cache, &least, &all);
-    cache->host_bytes = left < least ? least : left > all ? all : left;
-    return least;
-}
-
-/* Slots in what a plan names or the budget leaves; out->budget has everything else sized. */
-static int choose_slots(struct moe_split *out, const struct moe_split_inputs *in, uint64_t most,
-                        struct moe_err *err)
-{
-    struct moe_budget *b = &out->budget;
-    const struct moe_pack *pack = in->model->pack;
-    bool on_gpu = in->gpu != NULL, planned = in->options->plan != NULL;
-    uint64_t beside = moe_budget_beside_slots(b, on_gpu), total = on_gpu ? b->gpu.total : b->total;
-    int status = planned ? take_slots(&out->cache, &out->planned, in, err) : MOE_OK;
-    if (status != MOE_OK)
-        return status;
-    uint64_t left = total > beside ? total - beside : 0;
-    if (!planned)
-        size_slots(&out->cache, in, left < most ? left : most);
-    else if (on_gpu ? in->options->plan->host.total : in->options->plan->memory.total)
-        resize_slots(&out->cache, &out->planned, in, left < most ? left : most);
-    if (on_gpu)
-        b->floor = moe_budget_on_host(b) + size_tier(&out->cache, b, pack);
-    moe_expert_pools_size(&out->pools, pack, &in->inventory, &out->cache);
-    if (in->options->device.test && out->pools.loader.compressed_bytes)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: compressed experts cannot be computed where they lie: --device "
-                        "test needs a pack without zstd (moe-quantize PACK makes one)",
-                        moe_pack_path(pack));
-    uint64_t tables = moe_expert_pools_beside_bytes(&out->pools);
-    uint64_t slots = out->pools.pools.bytes + (on_gpu ? 0 : tables);
-    b->experts = on_gpu ? out->pools.host.bytes + tables : slots;
-    b->gpu.experts = on_gpu ? slots : 0;
-    b->n_slots = out->pools.pools.n_slots;
-    b->below_token = out->pools.pools.bytes < b->token;
-    uint64_t *floor = on_gpu ? &b->gpu.floor : &b->floor;
-    if ((planned || in->expert_memory) && beside + slots > *floor)
-        *floor = beside + slots;
-    return MOE_OK;
-}
-
-static int refuse(const struct moe_split_inputs *in, uint64_t total, uint64_t floor, bool on_gpu,
-                  struct moe_err *err)
-{
-    char have[32], need[32];
-    uint64_t named = floor + (in->grown ? GROWN_SLACK : 0) + (1 << 20) - 1;
-    return moe_fail(err, MOE_ERR_LIMIT,
-                    "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
-                    "%" PRIu64 "M; a shorter context -c needs less)",
-                    moe_pack_path(in->model->pack), moe_format_bytes(total, have),
-                    on_gpu ? " on the GPU" : "", moe_format_bytes(floor, need),
-                    on_gpu ? "gpu-memory" : "memory", named >> 20);
-}
-
-/* Where no strategy is named and everything fits, with a batch no smaller than a cache would leave
- * room for. The floor is still that of a cache. */
-static void become_resident(struct moe_split *out, const struct moe_split_inputs *in)
-{
-    struct moe_strategy resident;
-    struct moe_budget *b = &out->budget;
-    uint64_t most;
-    moe_strategy_find("resident", &resident);
-    const struct moe_session_options session = session_for(in, &resident);
-    struct moe_budget all = moe_engine_size_batch(in, session, &resident, in->all, &most);
-    const uint64_t beside = moe_budget_beside_slots(&all, in->gpu != NULL);
-    if (all.batch < b->batch || !moe_engine_has_room_for_all(in, beside))
-        return;
-    all.floor = b->floor;
-    all.gpu.floor = b->gpu.floor;
-    *b = all;
-    out->resolved.strategy = resident;
-    out->session = session;
-}
-
-static int split(struct moe_split *out, const struct moe_split_inputs *in, struct moe_err *err)
-{
-    struct moe_resolved *r = &out->resolved;
-    struct moe_budget *b = &out->budget;
-    int status = moe_engine_resolve(r, in, moe_engine_all_fit(in), err);
-    if (status != MOE_OK)
-        return status;
-    out->session = session_for(in, &r->strategy);
-    out->cache = least_cache(in, r);
-    uint64_t least = r->strategy.resident ? in->all
-                     : in->all            ? moe_cache_bytes(in->model->pack, &out->cache)
-                                          : 0;
-    uint64_t most;
-    *b = moe_engine_size_batch(in, out->session, &r->strategy, least, &most);
-    if (in->automatic)
-        become_resident(out, in);
-    const struct moe_terms terms = moe_engine_terms(r, in);
-    r->exactness = moe_exactness_of(&terms);
-    out->session.batch = b->batch;
-    if (r->strategy.resident)
-        choose_resident(b, in);
-    else
-        status = choose_slots(out, in, most, err);
-    if (status != MOE_OK)
-        return status;
-    /* What was read before now, statistics say, counts as well. */
-    bool measured = !in->options->program_bytes && !in->options->shares;
-    if (measured && moe_peak_rss_bytes() > b->floor)
-        b->floor = moe_peak_rss_bytes();
-    if (b->gpu.floor > b->gpu.total)
-        return refuse(in, b->gpu.total, b->gpu.floor, true, err);
-    return b->floor > b->total ? refuse(in, b->total, b->floor, false, err) : MOE_OK;
-}
-
-int moe_engine_split(struct moe_split *out, const struct moe_model *model, struct moe_gpu *gpu,
-                     const struct moe_engine_options *options, struct moe_err *err)
-{
-    struct moe_split_inputs in;
-    *out = (struct moe_split){0};
-    int status = read_inputs(&in, model, gpu, options, err);
-    if (status == MOE_OK) {
-        out->memory_named = in.memory_named;
-        status = split(out, &in, err);
-    }
-    moe_inventory_release(&in.inventory);
-    return status;
-}
-
 /* ---- Sizes ---- */
 
-enum {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    PROGRAM_BYTES = 40 << 20, /* with what a sanitizer keeps beside it */
-#else
-    /* Resident pages of code, libraries and their data, and the first of the heap: at most 5 MiB
-     * were seen (Debian 12, x86-64). Where a process has more, a run counts that. */
-    PROGRAM_BYTES = 6 << 20,
-#endif
-    CUDA_BYTES = 2 << 20,     /* ... of a build with CUDA on top; 1.5 MiB were seen */
-    PROGRAM_MARGIN = 3 << 20, /* what malloc, the line editor and the like add to the RSS we see */
-    THREAD_BYTES = 256 << 10, /* of a thread's stack and heap that are touched */
-    LOGITS_ROWS = 4,          /* logits, sampler's candidates: rows of the vocabulary */
-    MEASURE_BYTES = 1 << 20,  /* rows that a perplexity run keeps */
-    DEFAULT_BATCH = 256,
-    GPU_BATCH = 512,       /* an expert that was brought serves more rows */
-    SMALL_BATCH = 16,      /* the smallest that is chosen, and the step to the next */
-    WORK_SHARE = 8,        /* of a budget, for the buffers of a batch that is chosen */
-    EXPERTS_SHARE = 2,     /* times what a batch takes more than the smallest, for experts */
-    MAX_HOST_THREADS = 16, /* a few experts of a layer are missing at a time */
-};
-
-bool moe_engine_takes_part(const struct moe_strategy *s)
+/* The memory where the slots are. */
+static struct moe_plan_memory *slots_memory(const struct moe_memory_inputs *in,
+                                            struct moe_budget *b)
 {
-    return s->predict != MOE_PREDICT_BY_NOTHING || moe_strategy_recalls(s) || s->needs_host ||
-           s->gate_below > 0 || s->prefer > 0;
+    return in->gpu ? &b->gpu : &b->host;
 }
 
-uint32_t moe_engine_host_threads(bool on_gpu)
+static uint64_t beside_experts(const struct moe_plan_memory *m)
 {
-    int spare = moe_default_threads() - 1;
-    if (!on_gpu) /* the test device's host is one core */
-        return 1;
-    return spare < 1 ? 1 : spare > MAX_HOST_THREADS ? MAX_HOST_THREADS : (uint32_t)spare;
+    return m->program + m->dense + m->kv + m->work;
 }
 
-uint64_t moe_budget_on_host(const struct moe_budget *b)
-{
-    return b->program + b->dense + b->kv + b->work;
-}
-
-uint64_t moe_budget_beside_slots(const struct moe_budget *b, bool on_gpu)
-{
-    return on_gpu ? b->gpu.dense + b->gpu.kv + b->gpu.work : moe_budget_on_host(b);
-}
-
-bool moe_engine_has_room_for_all(const struct moe_split_inputs *in, uint64_t beside)
-{
-    return (!in->expert_memory || in->expert_memory >= in->all) &&
-           beside + in->all <= (in->gpu ? in->gpu_total : in->total);
-}
-
-uint64_t moe_engine_process_bytes(void)
-{
-    return PROGRAM_MARGIN + (uint64_t)moe_par_threads() * THREAD_BYTES;
-}
-
-uint64_t moe_engine_program_bytes(const struct moe_model *model, bool for_gpu)
-{
-    bool has_cuda = for_gpu || strcmp(moe_gpu_build(), "none") != 0;
-    return PROGRAM_BYTES + (has_cuda ? CUDA_BYTES : 0) + moe_model_directory_bytes(model);
-}
-
-struct moe_budget moe_engine_size(const struct moe_split_inputs *in,
-                                  const struct moe_session_options *so,
-                                  const struct moe_strategy *strategy)
+/* A budget with everything but the experts sized for a session of so->batch rows. strategy NULL: it
+ * is not resolved yet, and takes nothing. */
+static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in,
+                                              const struct moe_session_options *so,
+                                              const struct moe_strategy *strategy)
 {
     const struct moe_model *m = in->model;
     const struct moe_config *c = &m->config;
     const struct moe_engine_options *o = in->options;
-    uint64_t logits_bytes = LOGITS_ROWS * moe_logits_stride(c) * sizeof(float);
-    uint64_t kv = moe_session_kv_bytes(c, so);
-    struct moe_budget b = {
+    const uint64_t logits_bytes = LOGITS_ROWS * moe_logits_stride(c) * sizeof(float);
+    const uint64_t kv = moe_session_kv_bytes(c, so);
+    struct moe_budget b = {.token = in->token, .all = in->all, .batch = so->batch};
+    b.host = (struct moe_plan_memory){
         .total = in->total,
-        .program = in->program +
-                   (o->shares ? 0 : moe_engine_process_bytes() + MEASURE_BYTES + logits_bytes),
+        .program = in->program,
         .dense = in->gpu ? moe_model_gpu_host_bytes(m, so->context)
                          : moe_model_load_bytes(m, so->context),
-        .kv = in->gpu || o->shares ? 0 : kv,
         .work = o->beside ? o->beside(o->beside_ctx, m, so->batch) : 0,
-        .token = in->token,
-        .all = in->all,
-        .batch = so->batch,
     };
-    if (!o->shares)
-        b.work += moe_session_bytes(c, so) - b.kv;
     if (so->predict_depth > 0)
-        b.dense += moe_host_routers_bytes(m);
-    if (strategy && moe_engine_takes_part(strategy) && !o->shares)
-        b.work += moe_session_strategy_bytes(m, so->batch, strategy,
-                                             moe_engine_host_threads(in->gpu != NULL));
+        b.host.dense += moe_host_routers_bytes(m);
     if (in->gpu)
-        b.gpu = (struct moe_gpu_budget){
-            .total = in->gpu_total,
-            .dense = m->weights_bytes,
-            .kv = o->shares ? 0 : kv,
-            .work = MOE_GPU_OWN_BYTES + (o->shares ? 0 : moe_session_gpu_bytes(c, so) - kv),
-        };
+        b.gpu = (struct moe_plan_memory){
+            .total = in->gpu_total, .dense = m->weights_bytes, .work = MOE_GPU_OWN_BYTES};
+    if (o->shares) /* sessions come and go apart from it */
+        return b;
+    slots_memory(in, &b)->kv = kv;
+    b.host.program += moe_growth_bytes() + MEASURE_BYTES + logits_bytes;
+    b.host.work += moe_session_bytes(c, so) - b.host.kv;
+    if (strategy)
+        b.host.work += pass_bytes_of(in, strategy, so->batch);
+    if (in->gpu)
+        b.gpu.work += moe_session_gpu_bytes(c, so) - kv;
     return b;
 }
 
@@ -581,186 +442,326 @@ struct sized {
     uint64_t beside, work, from; /* of the memory where the slots are */
 };
 
-static struct sized size_batch(const struct moe_split_inputs *in, struct moe_session_options so,
+static struct sized size_batch(const struct moe_memory_inputs *in, struct moe_session_options so,
                                const struct moe_strategy *strategy, uint32_t batch, uint64_t least,
                                uint64_t work_first)
 {
-    bool on_gpu = in->gpu != NULL;
     so.batch = batch;
-    struct sized s = {.budget = moe_engine_size(in, &so, strategy)};
-    uint64_t work = on_gpu ? s.budget.gpu.work : s.budget.work;
-    s.beside = moe_budget_beside_slots(&s.budget, on_gpu);
-    uint64_t extra = work > work_first ? EXPERTS_SHARE * (work - work_first) : 0;
+    struct sized s = {.budget = size_all_but_experts(in, &so, strategy)};
+    s.work = slots_memory(in, &s.budget)->work;
+    s.beside = beside_experts(slots_memory(in, &s.budget));
+    uint64_t extra = s.work > work_first ? EXPERTS_SHARE * (s.work - work_first) : 0;
     uint64_t experts = extra > in->all ? in->all : extra;
     experts = experts > least ? experts : least;
-    s.from = WORK_SHARE * work > s.beside + experts ? WORK_SHARE * work : s.beside + experts;
-    s.work = work;
+    s.from = WORK_SHARE * s.work > s.beside + experts ? WORK_SHARE * s.work : s.beside + experts;
     return s;
 }
 
-/* Batches rise by small steps, and what a step takes is kept free just below the budget that it
- * comes with: so both the batch and the experts' memory never shrink as the budget grows. */
-struct moe_budget moe_engine_size_batch(const struct moe_split_inputs *in,
-                                        struct moe_session_options so,
-                                        const struct moe_strategy *strategy, uint64_t least_experts,
-                                        uint64_t *most_experts)
+enum { MOST_STEPS = GPU_BATCH / SMALL_BATCH };
+
+/* What batches of a strategy come to within the budget. */
+struct batches {
+    struct moe_budget budget; /* with the batch that is chosen; its floor is that of the smallest */
+    uint64_t most_experts;    /* bytes that experts get at most, so that a larger budget, which has
+                                 a larger batch, never has fewer of them; UINT64_MAX: all there are */
+    uint32_t n;
+    uint64_t from[MOST_STEPS]; /* [n] rising: the totals that each batch is chosen for */
+};
+
+/* The session's batch, or if that is 0 the largest whose buffers take at most an eighth of the
+ * budget, and what they take more than the smallest half of the experts' memory. Batches rise by
+ * small steps, and what a step takes is kept free just below the budget that it comes with: so both
+ * the batch and the experts' memory never shrink as the budget grows. least: bytes of the smallest
+ * cache. */
+static void size_batches(struct batches *out, const struct moe_memory_inputs *in,
+                         struct moe_session_options so, const struct moe_strategy *strategy,
+                         uint64_t least)
 {
-    bool on_gpu = in->gpu != NULL;
-    uint64_t total = on_gpu ? in->gpu_total : in->total;
-    /* What must stand in one pass. */
-    uint32_t whole = in->model->config.n_encoder   ? so.source_context
-                     : in->model->config.prefix_lm ? so.context
-                                                   : 0;
-    uint32_t most = on_gpu ? GPU_BATCH : DEFAULT_BATCH;
-    uint32_t first = so.batch ? so.batch : whole > SMALL_BATCH ? whole : SMALL_BATCH;
-    uint64_t least = least_experts < in->all ? least_experts : in->all;
+    const uint64_t total = in->gpu ? in->gpu_total : in->total;
+    /* Positions that one pass has to hold. */
+    const uint32_t whole = in->model->config.n_encoder   ? so.source_context
+                           : in->model->config.prefix_lm ? so.context
+                                                         : 0;
+    uint32_t most = in->gpu ? GPU_BATCH : DEFAULT_BATCH;
+    uint32_t first = so.batch ? so.batch : SMALL_BATCH;
+    least = least < in->all ? least : in->all;
     first = first < whole ? whole : first;
     most = so.batch || most < first ? first : most;
     struct sized s = size_batch(in, so, strategy, first, least, UINT64_MAX);
-    const uint64_t floor = s.beside + least, work_first = s.work;
-    *most_experts = UINT64_MAX;
-    for (uint32_t batch = first; batch < most;) {
+    const uint64_t work_first = s.work;
+    *out = (struct batches){.budget = s.budget, .most_experts = UINT64_MAX, .n = 1};
+    const uint64_t floor = out->from[0] = s.beside + least;
+    for (uint32_t batch = first; batch < most && !in->options->shares;) {
         batch = batch + SMALL_BATCH < most ? batch + SMALL_BATCH : most;
-        struct sized next = size_batch(in, so, strategy, batch, least, work_first);
-        if (next.from > total) {
-            *most_experts = next.from - next.beside;
-            break;
-        }
-        s = next;
+        s = size_batch(in, so, strategy, batch, least, work_first);
+        out->from[out->n++] = s.from;
+        if (s.from <= total)
+            out->budget = s.budget;
+        else if (s.from - s.beside < out->most_experts)
+            out->most_experts = s.from - s.beside;
     }
-    *(on_gpu ? &s.budget.gpu.floor : &s.budget.floor) = floor;
-    return s.budget;
+    slots_memory(in, &out->budget)->floor = floor;
 }
 
-bool moe_engine_all_fit(const struct moe_split_inputs *in)
+/* Whether all experts have room beside so many bytes where the slots are. */
+static bool has_room_for_all(const struct moe_memory_inputs *in, uint64_t beside)
+{
+    return (!in->expert_memory || in->expert_memory >= in->all) &&
+           beside + in->all <= (in->gpu ? in->gpu_total : in->total);
+}
+
+/* ... beside everything else, with the smallest batch that may be chosen and no strategy. */
+static bool all_fit(const struct moe_memory_inputs *in)
 {
     struct moe_session_options so = in->session;
-    if (so.batch == 0)
-        so.batch = SMALL_BATCH;
-    struct moe_budget b = moe_engine_size(in, &so, NULL);
-    return moe_engine_has_room_for_all(in, moe_budget_beside_slots(&b, in->gpu != NULL));
+    so.batch = so.batch ? so.batch : SMALL_BATCH;
+    struct moe_budget b = size_all_but_experts(in, &so, NULL);
+    return has_room_for_all(in, beside_experts(slots_memory(in, &b)));
+}
+
+/* ---- Experts ---- */
+
+/* All experts are in memory. */
+static void choose_resident(struct moe_budget *b, const struct moe_memory_inputs *in)
+{
+    struct moe_plan_memory *slots = slots_memory(in, b);
+    const uint64_t whole = beside_experts(slots) + b->all;
+    slots->experts = b->all;
+    if (in->gpu) {
+        b->host.experts = moe_experts_resident_host_bytes(in->model->pack);
+        b->host.floor = beside_experts(&b->host) + b->host.experts;
+    }
+    if (whole > slots->total)
+        slots->floor = whole;
+}
+
+/* What the host keeps behind the slots of a GPU: all experts, or what its budget leaves. Returns
+ * the least that works. */
+static uint64_t size_tier(struct moe_cache_options *cache, const struct moe_plan_memory *host,
+                          const struct moe_memory_inputs *in)
+{
+    uint64_t beside = beside_experts(host), left = host->total > beside ? host->total - beside : 0;
+    struct moe_expert_pools p;
+    moe_expert_pools_size(&p, in->model->pack, &in->inventory, cache);
+    uint64_t tables = moe_expert_pools_beside_bytes(&p), all = p.host.all_bytes + tables;
+    uint64_t least = cache->strategy->needs_host ? all : p.host.least_bytes + tables;
+    cache->host_bytes = left < least ? least : left > all ? all : left;
+    return least;
+}
+
+/* Slots in what a plan names or the budget leaves; out->budget has everything else sized. */
+static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *in, uint64_t most,
+                        struct moe_err *err)
+{
+    struct moe_budget *b = &out->budget;
+    struct moe_plan_memory *slots = slots_memory(in, b);
+    const struct moe_plan *plan = in->options->plan;
+    uint64_t beside = beside_experts(slots);
+    uint64_t left = slots->total > beside ? slots->total - beside : 0;
+    left = left < most ? left : most;
+    if (plan)
+        MOE_TRY(take_slots(&out->cache, &out->planned, in, err));
+    if (!plan)
+        size_slots(&out->cache, in, left);
+    else if (in->gpu ? plan->host.total : plan->memory.total)
+        resize_slots(&out->cache, &out->planned, in, left);
+    if (in->gpu)
+        b->host.floor = beside_experts(&b->host) + size_tier(&out->cache, &b->host, in);
+    moe_expert_pools_size(&out->pools, in->model->pack, &in->inventory, &out->cache);
+    if (in->options->device.test && out->pools.loader.compressed_bytes)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "%s: compressed experts cannot be computed where they lie: --device "
+                        "test needs a pack without zstd (moe-quantize PACK makes one)",
+                        moe_pack_path(in->model->pack));
+    uint64_t tables = moe_expert_pools_beside_bytes(&out->pools);
+    slots->experts = out->pools.pools.bytes;
+    b->host.experts = (in->gpu ? out->pools.host.bytes : slots->experts) + tables;
+    b->n_slots = out->pools.pools.n_slots;
+    b->below_token = out->pools.pools.bytes < b->token;
+    if ((plan || in->expert_memory) && beside + slots->experts > slots->floor)
+        slots->floor = beside + slots->experts;
+    return MOE_OK;
+}
+
+/* ---- The result ---- */
+
+static int refuse_budget(const struct moe_memory_inputs *in, const struct moe_plan_memory *m,
+                         bool on_gpu, struct moe_err *err)
+{
+    char have[32], need[32];
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "%s: a budget of %s%s is too small: the smallest that works is %s (--%s "
+                    "%" PRIu64 "M; a shorter context -c needs less)",
+                    moe_pack_path(in->model->pack), moe_format_bytes(m->total, have),
+                    on_gpu ? " on the GPU" : "", moe_format_bytes(m->floor, need),
+                    on_gpu ? "gpu-memory" : "memory", (m->floor + (1 << 20) - 1) >> 20);
+}
+
+/* Where no strategy is named: from the budget on with which all experts and a batch no smaller than
+ * a cache would leave room for fit. The floor is still that of a cache. */
+static void become_resident(struct moe_memory *out, const struct moe_memory_inputs *in,
+                            const struct batches *cached)
+{
+    struct moe_strategy resident;
+    struct batches all;
+    struct moe_budget *b = &out->budget;
+    uint64_t from = UINT64_MAX;
+    if (in->expert_memory && in->expert_memory < in->all)
+        return;
+    moe_strategy_find("resident", &resident);
+    const struct moe_session_options session = session_for(in, &resident);
+    size_batches(&all, in, session, &resident, in->all);
+    out->most = all.from[all.n - 1];
+    out->whole = true;
+    for (uint32_t i = 0; i < all.n && from == UINT64_MAX; i++) {
+        uint64_t both = all.from[i] > cached->from[i] ? all.from[i] : cached->from[i];
+        if (i + 1 == all.n || both < cached->from[i + 1])
+            from = both;
+    }
+    if (slots_memory(in, b)->total < from)
+        return;
+    all.budget.host.floor = b->host.floor;
+    all.budget.gpu.floor = b->gpu.floor;
+    *b = all.budget;
+    out->resolved.strategy = resident;
+    out->session = session;
+}
+
+/* Statistics were read before anything else was there. */
+static uint64_t reading_bytes(const struct moe_memory_inputs *in)
+{
+    const struct moe_statistics *s = in->options->statistics;
+    return s && !in->options->shares
+               ? moe_program_bytes(in->gpu != NULL) + moe_statistics_held_bytes(s) + s->read_bytes
+               : 0;
+}
+
+static int split(struct moe_memory *out, const struct moe_memory_inputs *in, struct moe_err *err)
+{
+    struct moe_resolved *r = &out->resolved;
+    struct moe_budget *b = &out->budget;
+    struct batches batches;
+    MOE_TRY(moe_engine_resolve(r, in, all_fit(in), err));
+    out->session = session_for(in, &r->strategy);
+    out->cache = least_cache(in, r);
+    out->whole = r->strategy.resident;
+    const uint64_t least = out->whole ? in->all : in->all ? cache_bytes(in, &out->cache) : 0;
+    size_batches(&batches, in, out->session, &r->strategy, least);
+    *b = batches.budget;
+    out->most = batches.from[batches.n - 1];
+    out->pass_bytes =
+        pass_bytes_of(in, &r->strategy, in->session.batch ? in->session.batch : DEFAULT_BATCH);
+    if (in->automatic)
+        become_resident(out, in, &batches);
+    const struct moe_terms terms = moe_engine_terms(r, in);
+    r->exactness = moe_exactness_of(&terms);
+    out->session.batch = b->batch;
+    if (r->strategy.resident)
+        choose_resident(b, in);
+    else
+        MOE_TRY(choose_slots(out, in, batches.most_experts, err));
+    if (!out->whole) { /* no cache has use for more */
+        const uint64_t floor = slots_memory(in, b)->floor;
+        out->most = (out->most > floor ? out->most : floor) + 2 * in->all;
+    }
+    const uint64_t reading = reading_bytes(in);
+    b->host.floor = b->host.floor > reading ? b->host.floor : reading;
+    if (b->gpu.floor > b->gpu.total)
+        return refuse_budget(in, &b->gpu, true, err);
+    return b->host.floor > b->host.total ? refuse_budget(in, &b->host, false, err) : MOE_OK;
+}
+
+int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct moe_gpu *gpu,
+                  const struct moe_engine_options *options, struct moe_err *err)
+{
+    struct moe_memory_inputs in;
+    *out = (struct moe_memory){0};
+    int status = read_inputs(&in, model, gpu, options, err);
+    if (status == MOE_OK) {
+        out->memory_named = in.memory_named;
+        status = split(out, &in, err);
+    }
+    moe_inventory_release(&in.inventory);
+    return status;
 }
 
 /* ---- A budget shared by several models ---- */
 
-enum {
-    HEAP_UNIT = 64 << 10, /* the same model twice differs by less */
-};
 #define ALL_THERE_IS (UINT64_MAX / 4) /* bytes: more than any machine has */
 
-/* ---- Weights ---- */
-
-/* Of a split with the least and with all memory. */
-static int split_twice(struct moe_engine_needs *out, const struct moe_model *model,
-                       const struct moe_engine_options *options, struct moe_err *err)
+/* gpu NULL: on the processor. */
+static int look_at_needs(struct moe_needs_on *out, const struct moe_model *model,
+                         struct moe_gpu *gpu, const struct moe_engine_options *options,
+                         struct moe_err *err)
 {
     struct moe_engine_options o = *options;
-    struct moe_split split;
-    o.memory_bytes = 1;
-    int status = moe_engine_split(&split, model, NULL, &o, err);
-    if (status != MOE_OK && status != MOE_ERR_LIMIT)
-        return status;
-    out->least = split.budget.floor;
-    const struct moe_strategy *s = &split.resolved.strategy;
-    if (moe_engine_takes_part(s))
-        out->pass_bytes =
-            moe_session_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
-                                       moe_engine_host_threads(false));
-    /* Enough for everything, in a cache too. */
-    o.memory_bytes = out->all = out->least + 2 * split.budget.all;
-    status = moe_engine_split(&split, model, NULL, &o, err);
-    const struct moe_budget *b = &split.budget;
-    out->resident = s->resident;
-    if (s->resident)
-        out->all = b->program + b->dense + b->experts;
-    out->least = out->least < out->all ? out->least : out->all;
-    return status;
-}
-
-/* The same of a GPU's memory, with all of the host's. */
-static int split_on_gpu(struct moe_engine_gpu_needs *out, const struct moe_model *model,
-                        struct moe_gpu *gpu, const struct moe_engine_options *options,
-                        struct moe_err *err)
-{
-    struct moe_engine_options o = *options;
-    struct moe_split split;
-    const struct moe_budget *b = &split.budget;
-    const struct moe_strategy *s = &split.resolved.strategy;
-    o.memory_bytes = ALL_THERE_IS;
+    struct moe_memory m;
+    const struct moe_plan_memory *host = &m.budget.host, *slots = gpu ? &m.budget.gpu : host;
+    o.memory_bytes = gpu ? ALL_THERE_IS : 1;
     o.gpu_memory_bytes = 1;
-    int status = moe_engine_split(&split, model, gpu, &o, err);
+    int status = moe_memory_of(&m, model, gpu, &o, err);
     if (status != MOE_OK && status != MOE_ERR_LIMIT)
         return status;
-    out->least = b->gpu.floor;
-    out->host_least = b->floor;
-    out->host_all = moe_budget_on_host(b) + b->experts;
-    out->session = (struct moe_session_needs){
-        split.session.needs_rows, split.session.predict_residual, split.session.predict_depth};
-    if (moe_engine_takes_part(s))
-        out->pass_bytes =
-            moe_session_strategy_bytes(model, o.session.batch ? o.session.batch : DEFAULT_BATCH, s,
-                                       moe_engine_host_threads(true));
-    o.gpu_memory_bytes = out->all = out->least + 2 * b->all;
-    status = moe_engine_split(&split, model, gpu, &o, err);
-    out->resident = s->resident;
-    if (s->resident)
-        out->all = moe_budget_beside_slots(b, true) + b->gpu.experts;
-    out->least = out->least < out->all ? out->least : out->all;
+    *out = (struct moe_needs_on){
+        .least = slots->floor < m.most ? slots->floor : m.most,
+        .most = m.most,
+        .whole = m.whole,
+        .pass_bytes = m.pass_bytes,
+        .host_least = host->floor,
+        .host_all = beside_experts(host) + host->experts,
+        .session = {m.session.needs_rows, m.session.predict_residual, m.session.predict_depth},
+    };
+    if (!gpu)
+        return MOE_OK;
+    o.gpu_memory_bytes = m.most;
+    MOE_TRY(moe_memory_of(&m, model, gpu, &o, err));
     const uint64_t staging = moe_pack_staging_bytes(model->pack);
-    out->passing = model->largest_tensor_bytes + b->experts + staging;
-    out->kept = moe_budget_on_host(b) - model->largest_tensor_bytes - staging;
-    return status;
+    out->passing = model->largest_tensor_bytes + host->experts + staging;
+    out->kept = beside_experts(host) - model->largest_tensor_bytes - staging;
+    return MOE_OK;
 }
 
-int moe_engine_needs_of(struct moe_engine_needs *out, const char *path,
-                        const struct moe_engine_options *options, struct moe_gpu *gpu,
-                        struct moe_err *err)
+int moe_needs_of(struct moe_needs *out, const char *path, const struct moe_engine_options *options,
+                 struct moe_gpu *gpu, struct moe_err *err)
 {
     struct moe_engine_options o = *options;
     struct moe_model *model;
-    uint64_t before = moe_heap_bytes();
-    *out = (struct moe_engine_needs){0};
-    int status = moe_model_open_directory(&model, path, err);
-    if (status != MOE_OK)
-        return status;
-    if (options->ahead && (status = moe_engine_take_ahead(model, options, gpu != NULL, err)) < 0) {
-        moe_model_close(model);
-        return status;
-    }
-    uint64_t after = moe_heap_bytes();
+    *out = (struct moe_needs){0};
+    o.shares = true;
+    o.program_bytes = 0;
+    MOE_TRY(moe_model_open_directory(&model, path, err));
+    int status = options->ahead ? moe_engine_take_ahead(model, options, gpu != NULL, err) : MOE_OK;
     out->config = model->config;
     out->sampling = model->sampling;
-    out->directory = moe_round_up(after > before ? after - before : 0, HEAP_UNIT);
     out->file_bytes = moe_pack_file_bytes(model->pack);
-    o.shares = true;
-    o.program_bytes = out->directory;
-    status = split_twice(out, model, &o, err);
+    if (status == MOE_OK)
+        status = look_at_needs(&out->on[false], model, NULL, &o, err);
     if (status == MOE_OK && gpu)
-        status = split_on_gpu(&out->gpu, model, gpu, &o, err);
+        status = look_at_needs(&out->on[true], model, gpu, &o, err);
     moe_model_close(model);
     return status;
 }
 
 /* ---- Sessions ---- */
 
-uint64_t moe_engine_session_bytes(const struct moe_engine_needs *needs,
-                                  const struct moe_session_options *o, bool cached)
+uint64_t moe_needs_session_bytes(const struct moe_needs *needs, const struct moe_session_options *o,
+                                 bool cached)
 {
     uint64_t session = moe_session_bytes(&needs->config, o), sum;
-    uint64_t pass = o->gpu ? needs->gpu.pass_bytes : needs->pass_bytes;
+    uint64_t pass = needs->on[o->gpu != NULL].pass_bytes;
     uint64_t beside = moe_batch_bytes(&needs->config, o) + (cached ? pass : 0);
     return moe_add_u64(session, beside, &sum) ? sum : UINT64_MAX;
 }
 
-static bool has_room(const struct moe_session_options *o, const struct moe_engine_needs *needs,
+static bool has_room(const struct moe_session_options *o, const struct moe_needs *needs,
                      bool cached, struct moe_session_room room)
 {
-    return moe_engine_session_bytes(needs, o, cached) <= room.host &&
+    return moe_needs_session_bytes(needs, o, cached) <= room.host &&
            moe_session_gpu_bytes(&needs->config, o) <= room.gpu;
 }
 
 /* With as many blocks as there is room for, from `least` on; false: there is none for these. */
-static bool fill(struct moe_session_options *o, const struct moe_engine_needs *needs, bool cached,
+static bool fill(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
                  struct moe_session_room room, uint32_t least, uint32_t most)
 {
     o->kv_blocks = least;
@@ -778,7 +779,7 @@ static bool fill(struct moe_session_options *o, const struct moe_engine_needs *n
 }
 
 /* Large passes where half of the cache has room beside them; else small ones. */
-static bool fit(struct moe_session_options *o, const struct moe_engine_needs *needs, bool cached,
+static bool fit(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
                 struct moe_session_room room)
 {
     uint32_t each = moe_kv_shape(&needs->config, o).per_sequence, all = each * o->n_sequences;
@@ -798,22 +799,23 @@ static bool fit(struct moe_session_options *o, const struct moe_engine_needs *ne
     return false;
 }
 
-int moe_engine_fit_session(struct moe_session_options *o, const struct moe_engine_needs *needs,
-                           bool cached, struct moe_session_room room,
-                           struct moe_session_room *least, struct moe_err *err)
+int moe_needs_fit_session(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
+                          struct moe_session_room room, struct moe_session_room *least,
+                          struct moe_err *err)
 {
     if (o->kv_kind == MOE_LAYOUT_NONE)
         o->kv_kind = MOE_LAYOUT_F32;
     if (o->gpu && cached) {
-        o->needs_rows = needs->gpu.session.rows;
-        o->predict_depth = needs->gpu.session.predict_depth;
-        o->predict_residual = needs->gpu.session.residual;
+        const struct moe_session_needs *s = &needs->on[true].session;
+        o->needs_rows = s->rows;
+        o->predict_depth = s->predict_depth;
+        o->predict_residual = s->residual;
     }
     struct moe_session_options one = *o;
     one.n_sequences = 1;
     one.batch = o->batch ? o->batch : SMALL_BATCH;
     one.kv_blocks = moe_kv_shape(&needs->config, &one).per_sequence;
-    least->host = moe_engine_session_bytes(needs, &one, cached);
+    least->host = moe_needs_session_bytes(needs, &one, cached);
     least->gpu = moe_session_gpu_bytes(&needs->config, &one);
     for (; o->n_sequences > 0; o->n_sequences /= 2)
         if (fit(o, needs, cached, room))
@@ -825,7 +827,7 @@ int moe_engine_fit_session(struct moe_session_options *o, const struct moe_engin
                     on_gpu ? room.gpu : room.host);
 }
 
-/* ---- What a pack needs ---- */
+/* ---- The planner's view ---- */
 
 struct moe_pack_fit {
     struct moe_model *model; /* its directory */
@@ -855,7 +857,6 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
         return status;
     }
     moe_inventory_set_model(&f->inventory, &f->model->config);
-    f->options.program_bytes = moe_engine_program_bytes(f->model, options->device.cuda);
     *out = f;
     return MOE_OK;
 }
@@ -877,54 +878,17 @@ static struct moe_gpu *described_gpu(const struct moe_engine_options *o)
     return o->device.cuda ? (struct moe_gpu *)&stand_in : NULL;
 }
 
-/* Where the slots are, and what lies behind that. */
-static void set_memories(struct moe_fitted *out, const struct moe_engine_options *o,
-                         const struct moe_split *split)
-{
-    const struct moe_budget *b = &split->budget;
-    const struct moe_gpu_budget *g = &b->gpu;
-    const struct moe_plan_memory host = {
-        .total = o->memory_bytes,
-        .program = b->program,
-        .dense = b->dense,
-        .kv = b->kv,
-        .work = b->work,
-        .experts = b->experts,
-        .floor = b->floor,
-    };
-    out->memory = host;
-    if (o->device.cuda) {
-        uint64_t tables = moe_expert_pools_beside_bytes(&split->pools);
-        out->host = host;
-        out->host_bytes = split->cache.host_bytes > tables ? split->cache.host_bytes - tables : 0;
-        out->memory = (struct moe_plan_memory){
-            .total = g->total,
-            .dense = g->dense,
-            .kv = g->kv,
-            .work = g->work,
-            .experts = g->experts,
-            .floor = g->floor,
-        };
-    }
-    out->memory.token = b->token;
-    out->memory.all = b->all;
-    out->memory.context = split->session.context;
-    out->memory.batch = b->batch;
-}
-
 static int fit_pack(void *ctx, const struct moe_strategy *wanted, const struct moe_fit_room *room,
                     struct moe_fitted *out, struct moe_err *err)
 {
     struct moe_pack_fit *f = ctx;
     struct moe_engine_options o = f->options;
-    struct moe_split split;
+    struct moe_memory m;
     const uint64_t bytes = room ? room->bytes : 0;
     uint64_t floor = 0, host_floor = 0;
     if (room && room->batch) {
         const struct moe_fit_room own = {.bytes = bytes, .staging = room->staging};
-        int status = fit_pack(ctx, wanted, &own, out, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(fit_pack(ctx, wanted, &own, out, err));
         floor = out->memory.floor;
         host_floor = out->host.floor;
         o.session.batch = room->batch;
@@ -939,18 +903,27 @@ static int fit_pack(void *ctx, const struct moe_strategy *wanted, const struct m
         o.expert_memory_bytes = bytes;
     o.strategy = *wanted;
     *out = (struct moe_fitted){.strategy = *wanted, .named = o.expert_memory_bytes};
-    int status = moe_engine_split(&split, f->model, described_gpu(&o), &o, err);
-    if (status != MOE_OK)
-        return status;
-    out->strategy = split.resolved.strategy;
-    out->high = split.cache.high;
-    out->low = split.cache.low;
-    out->pools = split.pools.pools;
-    out->staging = split.cache.n_staging;
-    set_memories(out, &o, &split);
-    const struct moe_budget *b = &split.budget;
-    bool has_room =
-        b->floor <= b->total && (!o.expert_memory_bytes || o.expert_memory_bytes >= b->all);
+    MOE_TRY(moe_memory_of(&m, f->model, described_gpu(&o), &o, err));
+    const struct moe_budget *b = &m.budget;
+    out->strategy = m.resolved.strategy;
+    out->high = m.cache.high;
+    out->low = m.cache.low;
+    out->pools = m.pools.pools;
+    out->staging = m.cache.n_staging;
+    out->memory = b->host;
+    out->memory.total = o.memory_bytes;
+    if (o.device.cuda) {
+        uint64_t tables = moe_expert_pools_beside_bytes(&m.pools);
+        out->host = out->memory;
+        out->host_bytes = m.cache.host_bytes > tables ? m.cache.host_bytes - tables : 0;
+        out->memory = b->gpu;
+    }
+    out->memory.token = b->token;
+    out->memory.all = b->all;
+    out->memory.context = m.session.context;
+    out->memory.batch = b->batch;
+    bool has_room = b->host.floor <= b->host.total &&
+                    (!o.expert_memory_bytes || o.expert_memory_bytes >= b->all);
     if (out->strategy.resident && !has_room)
         return moe_fail(err, MOE_ERR_LIMIT, "not all experts fit");
     if (room && room->batch) {

@@ -41,6 +41,7 @@ static void *yaml_alloc(struct moe_yaml *doc, uint64_t n, struct moe_err *err)
         struct moe_yaml_block *block = moe_alloc(1, sizeof *block + room, err);
         if (!block)
             return NULL;
+        doc->taken += sizeof *block + room;
         block->before = doc->block;
         doc->block = block;
         doc->used = 0;
@@ -270,6 +271,7 @@ int moe_yaml_parse(struct moe_yaml **out, const char *name, const void *text, ui
     r.doc = moe_alloc(1, sizeof *r.doc, err);
     if (!r.doc)
         return MOE_ERR_MEMORY;
+    r.doc->taken = n;
     r.doc->name = moe_strndup(name, strlen(name), err);
     int status = r.doc->name ? MOE_OK : MOE_ERR_MEMORY;
     if (status == MOE_OK && !yaml_parser_initialize(&r.parser))
@@ -302,6 +304,11 @@ int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, s
 /*
  * Looks at a YAML document: members by key, items of lists, each checked for its type and range.
  */
+
+uint64_t moe_yaml_bytes(const struct moe_yaml *doc)
+{
+    return doc->taken;
+}
 
 struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc)
 {

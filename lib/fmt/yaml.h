@@ -26,6 +26,8 @@ int moe_yaml_parse(struct moe_yaml **out, const char *name, const void *text, ui
 int moe_yaml_read(struct moe_yaml **out, const char *path, uint64_t max_bytes, struct moe_err *err);
 void moe_yaml_free(struct moe_yaml *doc);
 
+/* Memory that the text and the document take. */
+uint64_t moe_yaml_bytes(const struct moe_yaml *doc);
 struct moe_yaml_node *moe_yaml_root(struct moe_yaml *doc);
 
 /* Checks that the root has `format: FORMAT` and `version: VERSION`. Another format is

@@ -33,6 +33,7 @@ struct moe_yaml {
     struct moe_yaml_node *root;
     struct moe_yaml_block *block; /* the last one */
     uint64_t used, room;          /* bytes of the last block */
+    uint64_t taken;               /* by the text and all blocks */
 };
 
 static inline struct moe_yaml_node *moe_yaml_members(const struct moe_yaml_node *node)

@@ -27,7 +27,7 @@ enum {
     MOE_PLAN_MAX_ALTERNATIVES = 16,
 };
 
-/* Bytes, as struct moe_budget (engine/engine.h) splits them. */
+/* Bytes of one memory, the host's or a GPU's, by what they are for. */
 struct moe_plan_memory {
     uint64_t total; /* the budget; 0: none, the experts' share alone was named */
     uint64_t program, dense, kv, work;

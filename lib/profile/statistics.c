@@ -135,6 +135,15 @@ static uint64_t paths_bytes(const struct moe_statistics_shape *shape, uint64_t n
            moe_buf_room(lines * KEY_TEXT + (n_numbers(shape) + requests) * NUMBER_TEXT);
 }
 
+uint64_t moe_statistics_held_bytes(const struct moe_statistics *s)
+{
+    enum { OWN = 4 << 10 }; /* itself and its origins */
+    return OWN + n_numbers(&s->shape) * sizeof(uint64_t) +
+           moe_requests_bytes(s->shape.n_layers, s->shape.n_experts) +
+           moe_path_table_held(s->paths) + moe_path_table_held(s->whole) +
+           (s->document ? moe_document_bytes(&s->shape) : 0);
+}
+
 uint64_t moe_statistics_paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_tokens)
 {
     uint64_t most = UINT64_C(1) << 40; /* larger ones are too large as well */
@@ -926,6 +935,11 @@ int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, s
 uint64_t moe_path_table_used(const struct moe_path_table *table)
 {
     return table->used;
+}
+
+uint64_t moe_path_table_held(const struct moe_path_table *table)
+{
+    return table->room * sizeof *table->places;
 }
 
 uint64_t moe_path_table_bytes(uint64_t n_keys)

@@ -197,6 +197,7 @@ struct moe_statistics {
     uint64_t *series[MOE_N_SERIES]; /* [layers][length]; one block, owned */
     struct moe_path_table *paths, *whole;
     struct moe_requests requests;       /* some documents, each by itself */
+    uint64_t read_bytes;                /* that reading its file took beside them; 0: none was */
     const struct moe_statistics *prior; /* borrowed: path statistics of another text, or NULL */
     struct moe_statistics_document *document; /* the one being observed */
 };
@@ -245,6 +246,7 @@ const uint64_t *moe_statistics_placement(const struct moe_statistics *s);
 /* Bytes that they take, a document being counted included, and the tables of paths, which grow with
  * the tokens that are counted: these have at most so many keys. To write them, too. */
 uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape);
+uint64_t moe_statistics_held_bytes(const struct moe_statistics *s);
 uint64_t moe_statistics_paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_tokens);
 /* The latter of these statistics, were a document of so many tokens counted as well. */
 uint64_t moe_statistics_paths_bytes_with(const struct moe_statistics *s, uint64_t n_tokens);

@@ -24,6 +24,8 @@ int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, s
 uint64_t moe_path_table_get(const struct moe_path_table *table, uint64_t key);
 /* Keys in it; between two cuts, up to twice the limit. */
 uint64_t moe_path_table_used(const struct moe_path_table *table);
+/* Memory that its places take. */
+uint64_t moe_path_table_held(const struct moe_path_table *table);
 /* Bytes that a table takes at most while it grows to so many keys, and its sorted list with it. */
 uint64_t moe_path_table_bytes(uint64_t n_keys);
 /* Whether keys were dropped: the table is a sample then. */

@@ -486,10 +486,13 @@ int moe_statistics_read(struct moe_statistics **out, const char *path, struct mo
     }
     if (status == MOE_OK)
         status = check_sums(&r);
-    if (status == MOE_OK)
+    if (status == MOE_OK) { /* tables of paths double as they grow */
+        r.s->read_bytes = moe_yaml_bytes(r.doc) +
+                          (moe_path_table_held(r.s->paths) + moe_path_table_held(r.s->whole)) / 2;
         *out = r.s;
-    else
+    } else {
         moe_statistics_free(r.s);
+    }
     moe_origins_release(&head.origins);
     moe_yaml_free(r.doc);
     return status;

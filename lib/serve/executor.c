@@ -678,7 +678,7 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
     o.shares = true;
     o.memory_bytes = x->options.device.cuda ? x->host_expert_bytes : memory_of_model(x, m);
     o.gpu_memory_bytes = memory_of_model(x, m);
-    o.program_bytes = m->directory;
+    o.program_bytes = 0; /* the server's own is counted apart from its models */
     return o;
 }
 
@@ -686,7 +686,7 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
 static uint64_t read_for(const struct moe_engine *e, const struct moe_pack_image *image,
                          bool was_there)
 {
-    uint64_t dense = e->gpu ? e->budget.gpu.dense : e->budget.dense;
+    uint64_t dense = e->gpu ? e->budget.gpu.dense : e->budget.host.dense;
     if (image->bytes)
         return was_there ? 0 : image->n;
     return dense + (e->strategy.resident ? e->budget.all : 0);

@@ -170,8 +170,8 @@ static int load_models(struct moe_server *s, const struct moe_progress *progress
         if (l->state == MODEL_FAILED)
             return moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
         if (s->whole && l->engine) {
-            s->memory_bytes = l->engine->budget.total;
-            s->floor_bytes = l->engine->budget.floor;
+            s->memory_bytes = l->engine->budget.host.total;
+            s->floor_bytes = l->engine->budget.host.floor;
             s->gpu_bytes = l->engine->budget.gpu.total;
         }
     }

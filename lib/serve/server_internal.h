@@ -64,13 +64,10 @@ struct model {
     bool goes_on; /* results may go to another one */
     char *broken; /* why it cannot be opened, as was found at the start; NULL: it can */
     int broken_status;
-    uint32_t kind;       /* of the server's needs: models of one architecture share them */
-    uint64_t all, least; /* of memory, with all its experts there; that works (memory.h) */
-    uint64_t directory;  /* of these */
+    uint32_t kind;             /* of the server's needs: models of one architecture share them */
+    struct moe_needs_on on[2]; /* what it takes on the processor, on a GPU (engine/memory.h) */
     uint64_t file_bytes;
-    bool resident;                       /* with `all`, no expert of it is in a cache */
     struct moe_sampler_options sampling; /* as its makers published it */
-    struct moe_engine_gpu_needs gpu;     /* what it takes where it computes on one */
 };
 
 enum loaded_state { MODEL_ABSENT, MODEL_LOADING, MODEL_READY, MODEL_FAILED };
@@ -124,7 +121,7 @@ struct moe_server {
     const struct moe_coe_collection *collection;
     uint32_t n_models, n_executors, n_kinds;
     struct model *models;
-    struct moe_engine_needs *needs; /* [n_kinds] */
+    struct moe_needs *needs; /* [n_kinds] */
     struct executor *executors;
     struct moe_gpu *gpu; /* where executors compute on one: to be asked; engines open their own */
     uint64_t gpu_bytes;  /* the budget of its memory; 0: there is none */

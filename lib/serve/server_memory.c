@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/limits.h"
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
@@ -22,33 +21,29 @@ static uint64_t larger(uint64_t a, uint64_t b)
 }
 
 /* Models of one description share an entry. */
-static uint32_t kind_of(struct moe_server *s, const struct moe_engine_needs *needs)
+static uint32_t kind_of(struct moe_server *s, const struct moe_needs *needs)
 {
     uint32_t i = 0;
     while (i < s->n_kinds && memcmp(&s->needs[i].config, &needs->config, sizeof needs->config) != 0)
         i++;
     if (i == s->n_kinds)
         s->needs[s->n_kinds++] = *needs;
-    struct moe_engine_needs *kind = &s->needs[i];
-    kind->pass_bytes = larger(kind->pass_bytes, needs->pass_bytes);
-    kind->gpu.pass_bytes = larger(kind->gpu.pass_bytes, needs->gpu.pass_bytes);
+    struct moe_needs *kind = &s->needs[i];
+    for (int cuda = 0; cuda < 2; cuda++)
+        kind->on[cuda].pass_bytes = larger(kind->on[cuda].pass_bytes, needs->on[cuda].pass_bytes);
     return i;
 }
 
-static int survey_one(struct moe_server *s, struct model *m, struct moe_engine_needs *needs,
+static int survey_one(struct moe_server *s, struct model *m, struct moe_needs *needs,
                       struct moe_err *err)
 {
     struct moe_err why;
-    int status = moe_engine_needs_of(needs, m->path, &s->options.engine, s->gpu, &why);
+    int status = moe_needs_of(needs, m->path, &s->options.engine, s->gpu, &why);
     if (status == MOE_OK) {
         m->kind = kind_of(s, needs);
-        m->all = needs->all;
-        m->least = needs->least;
-        m->directory = needs->directory;
+        memcpy(m->on, needs->on, sizeof m->on);
         m->file_bytes = needs->file_bytes;
-        m->resident = needs->resident;
         m->sampling = needs->sampling;
-        m->gpu = needs->gpu;
         return MOE_OK;
     }
     if (!s->own && status != MOE_ERR_MEMORY) {
@@ -63,10 +58,10 @@ static int survey_one(struct moe_server *s, struct model *m, struct moe_engine_n
 
 int memory_survey(struct moe_server *s, const struct moe_progress *progress, struct moe_err *err)
 {
-    struct moe_engine_needs *needs = moe_alloc(1, sizeof *needs, err);
+    struct moe_needs *needs = moe_alloc(1, sizeof *needs, err);
     int status = needs ? MOE_OK : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < s->n_models && status == MOE_OK; i++) {
-        struct moe_engine_needs *more = realloc(s->needs, (s->n_kinds + 1) * sizeof *s->needs);
+        struct moe_needs *more = realloc(s->needs, (s->n_kinds + 1) * sizeof *s->needs);
         if (!more) {
             status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: %u kinds of models", s->n_kinds);
             break;
@@ -78,6 +73,7 @@ int memory_survey(struct moe_server *s, const struct moe_progress *progress, str
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     free(needs);
+    moe_heap_trim(); /* of the directories that were looked at */
     if (status == MOE_OK && s->n_kinds == 0)
         status = moe_fail(err, s->models[0].broken_status, "no model can be opened: %.400s",
                           s->models[0].broken);
@@ -86,7 +82,7 @@ int memory_survey(struct moe_server *s, const struct moe_progress *progress, str
 
 /* ---- Sessions ---- */
 
-static uint32_t context_of(const struct moe_server *s, const struct moe_engine_needs *needs)
+static uint32_t context_of(const struct moe_server *s, const struct moe_needs *needs)
 {
     uint32_t wanted = s->options.engine.session.context, cap = s->options.engine.context_cap;
     uint32_t most = needs->config.context_max;
@@ -97,7 +93,7 @@ static uint32_t context_of(const struct moe_server *s, const struct moe_engine_n
 
 /* Complete but for what there is room for. */
 static struct moe_session_options session_of(const struct moe_server *s,
-                                             const struct moe_engine_needs *needs, bool on_gpu)
+                                             const struct moe_needs *needs, bool on_gpu)
 {
     struct moe_session_options o = s->options.engine.session;
     o.context = context_of(s, needs);
@@ -110,28 +106,27 @@ static struct moe_session_options session_of(const struct moe_server *s,
 
 uint64_t memory_of_model(const struct executor *x, const struct model *m)
 {
-    uint64_t all = x->options.device.cuda ? m->gpu.all : m->all;
-    return all < x->expert_bytes ? all : x->expert_bytes;
+    const uint64_t most = m->on[x->options.device.cuda].most;
+    return most < x->expert_bytes ? most : x->expert_bytes;
 }
 
 bool memory_is_whole(const struct executor *x, const struct model *m)
 {
-    bool cuda = x->options.device.cuda;
-    return (cuda ? m->gpu.resident : m->resident) &&
-           (cuda ? m->gpu.all : m->all) <= x->expert_bytes;
+    const struct moe_needs_on *needs = &m->on[x->options.device.cuda];
+    return needs->whole && needs->most <= x->expert_bytes;
 }
 
 int memory_session(const struct executor *x, const struct model *m, struct moe_session_options *o,
                    struct moe_err *err)
 {
-    const struct moe_engine_needs *needs = &x->server->needs[m->kind];
+    const struct moe_needs *needs = &x->server->needs[m->kind];
     bool cuda = x->options.device.cuda;
     const struct moe_session_room room = {cuda ? x->host_batch_bytes : x->batch_bytes,
                                           cuda ? x->batch_bytes : 0};
     struct moe_session_room least;
     int before = moe_par_set_team(x->options.n_threads); /* sessions have scratch for each thread */
     *o = session_of(x->server, needs, cuda);
-    int status = moe_engine_fit_session(o, needs, !memory_is_whole(x, m), room, &least, err);
+    int status = moe_needs_fit_session(o, needs, !memory_is_whole(x, m), room, &least, err);
     moe_par_set_team(before);
     return status;
 }
@@ -142,13 +137,13 @@ void memory_of_batches(const struct moe_server *s, bool on_gpu, struct moe_sessi
     const struct moe_session_room unlimited = {UINT64_MAX, UINT64_MAX};
     *least = *full = (struct moe_session_room){0, 0};
     for (uint32_t i = 0; i < s->n_kinds; i++) {
-        const struct moe_engine_needs *needs = &s->needs[i];
+        const struct moe_needs *needs = &s->needs[i];
         struct moe_session_options o = session_of(s, needs, on_gpu);
         struct moe_session_room one;
-        moe_engine_fit_session(&o, needs, true, unlimited, &one, NULL);
+        moe_needs_fit_session(&o, needs, true, unlimited, &one, NULL);
         least->host = larger(least->host, one.host);
         least->gpu = larger(least->gpu, one.gpu);
-        full->host = larger(full->host, moe_engine_session_bytes(needs, &o, true));
+        full->host = larger(full->host, moe_needs_session_bytes(needs, &o, true));
         full->gpu = larger(full->gpu, moe_session_gpu_bytes(&needs->config, &o));
     }
 }
@@ -157,12 +152,13 @@ void memory_of_batches(const struct moe_server *s, bool on_gpu, struct moe_sessi
 
 enum {
     THREAD_BYTES = 512 << 10, /* of an executor's threads, beside its team's */
+    SERVER_BYTES = 2 << 20,   /* of HTTP's libraries on top of a program's; 1.6 MiB were seen */
+    MODEL_BYTES = 8 << 10,    /* of a model's names, costs and place in queues */
     LEAST_QUEUE_BYTES = 1 << 20,
     MOST_QUEUE_BYTES = 64 << 20,
     QUEUE_PART = 32,         /* of the budget is for requests that wait */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
-    FLOOR_SLACK = 1 << 20,
-    GRAPH_BYTES = 64 << 20, /* of a GPU's, for recordings of passes of one row (gpu.h) */
+    GRAPH_BYTES = 64 << 20,  /* of a GPU's, for recordings of passes of one row (gpu.h) */
 };
 #define CASUAL_SHARE 0.75 /* of an executor's memory, for models (5.1) */
 
@@ -202,8 +198,8 @@ static struct demand demand_of(const struct moe_server *s, bool cuda)
         const struct model *m = &s->models[i];
         if (!runs_on(s, i, cuda))
             continue;
-        d.least_model = larger(d.least_model, cuda ? m->gpu.least : m->least);
-        d.all_models += cuda ? m->gpu.all : m->all;
+        d.least_model = larger(d.least_model, m->on[cuda].least);
+        d.all_models += m->on[cuda].most;
     }
     if (d.n)
         memory_of_batches(s, cuda, &d.least, &d.full);
@@ -334,7 +330,7 @@ static void look_beside(const struct moe_server *s, struct demand *d)
             continue;
         room = larger(room, x->expert_bytes);
         for (uint32_t i = 0; i < s->n_models; i++) {
-            const struct moe_engine_gpu_needs *gpu = &s->models[i].gpu;
+            const struct moe_needs_on *gpu = &s->models[i].on[true];
             if (!runs_on(s, i, true))
                 continue;
             smallest = smaller(smallest, memory_of_model(x, &s->models[i]));
@@ -406,13 +402,21 @@ static uint64_t all_images(const struct moe_server *s)
     return bytes;
 }
 
+/* The process with its models described, and statistics that all of them share. */
+static uint64_t program_bytes(const struct moe_server *s)
+{
+    const struct moe_engine_options *o = &s->options.engine;
+    return o->program_bytes ? o->program_bytes
+                            : moe_program_bytes(s->gpu != NULL) + SERVER_BYTES +
+                                  s->n_models * MODEL_BYTES + s->n_kinds * sizeof *s->needs +
+                                  (o->statistics ? moe_statistics_held_bytes(o->statistics) : 0);
+}
+
 /* What belongs to no executor, waiting requests apart. */
 static uint64_t process_bytes(const struct moe_server *s)
 {
-    const struct moe_server_options *o = &s->options;
-    uint64_t program = o->engine.program_bytes ? o->engine.program_bytes : moe_rss_bytes();
-    return program + moe_engine_process_bytes() + (uint64_t)s->n_executors * THREAD_BYTES +
-           o->beside_bytes;
+    return program_bytes(s) + moe_growth_bytes() + (uint64_t)s->n_executors * THREAD_BYTES +
+           s->options.beside_bytes;
 }
 
 /* For requests that wait: a part of the budget, of which others need so much. */
@@ -431,7 +435,7 @@ static int refuse(const struct moe_server *s, struct moe_err *err)
                     "a budget of %s is too small: the smallest that works is %s (--memory %" PRIu64
                     "M; a shorter context -c needs less, and fewer executors do)",
                     moe_format_bytes(s->memory_bytes, have), moe_format_bytes(s->floor_bytes, need),
-                    (s->floor_bytes + FLOOR_SLACK + (1 << 20) - 1) >> 20);
+                    (s->floor_bytes + (1 << 20) - 1) >> 20);
 }
 
 static int most_threads(const struct moe_server *s)
@@ -452,9 +456,7 @@ static uint64_t budget_of(const struct moe_server *s)
                      : plan->memory_bytes -
                            (is_unified(s) ? 0
                                           : smaller(plan->memory_bytes, planned_bytes(plan, true)));
-    uint64_t free_bytes = moe_available_bytes();
-    return free_bytes == UINT64_MAX ? UINT64_MAX / 2
-                                    : free_bytes / 100 * FREE_SHARE_PERCENT + moe_rss_bytes();
+    return smaller(moe_engine_free_bytes(program_bytes(s)), UINT64_MAX / 2);
 }
 
 /* What is left when executors on a GPU have what they need of it: to those on the processor, and

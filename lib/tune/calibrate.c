@@ -214,16 +214,14 @@ int calibrate_open(struct calibration *c, const char *pack, struct calibration_n
 {
     const struct moe_calibrate_options *o = c->options;
     uint32_t context = o->max_tokens;
-    uint64_t before = moe_rss_bytes();
     *need = (struct calibration_need){0};
     MOE_TRY(moe_model_open_directory(&c->model, pack, err));
     MOE_TRY(moe_pack_check_meant(c->model->pack, err));
-    uint64_t now = moe_rss_bytes(), directory = now > before ? now - before : 0;
     if (context > c->model->config.context_max)
         context = c->model->config.context_max;
     const struct moe_rerun_options rerun = calibrate_rerun_options(c, true);
     MOE_TRY(check_pairs(c, err));
-    MOE_TRY(calibrate_survey(c, &rerun, context, directory, need, err));
+    MOE_TRY(calibrate_survey(c, &rerun, context, need, err));
     MOE_TRY(calibrate_check_budget(c, need, err));
     MOE_TRY(moe_model_load(c->model, context, NULL, o->progress, err));
     MOE_TRY(check_pack(c, err));

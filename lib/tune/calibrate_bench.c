@@ -7,7 +7,7 @@
 #include "base/limits.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "engine/engine.h"
+#include "engine/memory.h"
 #include "infer/forward.h"
 #include "infer/pass_ops.h"
 #include "tune/answers.h"
@@ -219,19 +219,21 @@ struct moe_documents calibrate_documents(const struct calibration *c)
 }
 
 int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
-                     uint64_t directory, struct calibration_need *need, struct moe_err *err)
+                     struct calibration_need *need, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     const struct moe_model *m = c->model;
     struct moe_corpus corpus, check;
     uint64_t bytes = 0, check_bytes = 0, reading = 0, check_reading = 0;
-    uint64_t free_bytes = moe_available_bytes();
-    need->budget = o->memory_bytes            ? o->memory_bytes
-                   : free_bytes == UINT64_MAX ? UINT64_MAX
-                                              : free_bytes + moe_rss_bytes();
-    uint64_t may_hold = moe_engine_room_of(need->budget, context).may_hold;
+    const uint64_t directory = moe_model_directory_bytes(m), available = moe_available_bytes();
+    const uint64_t program = moe_program_bytes(false) + directory +
+                             (o->statistics ? moe_statistics_held_bytes(o->statistics) : 0);
+    need->budget = o->memory_bytes           ? o->memory_bytes
+                   : available == UINT64_MAX ? UINT64_MAX
+                                             : available + program;
+    uint64_t may_hold = moe_engine_room_of(need->budget, program, context).may_hold;
     moe_experts_every_bytes(m->pack, &need->least, &need->all);
-    need->taken = moe_rss_bytes() + moe_model_load_bytes(m, context) + SLACK;
+    need->taken = program + moe_model_load_bytes(m, context) + SLACK;
     const struct moe_documents documents = calibrate_documents(c);
     MOE_TRY(moe_corpus_survey(&corpus, &bytes, &reading, &documents, o->texts, o->n_texts, may_hold,
                               err));

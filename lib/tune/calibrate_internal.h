@@ -52,10 +52,9 @@ void calibrate_close(struct calibration *c);
 struct moe_rerun_options calibrate_rerun_options(const struct calibration *c, bool keeps_states);
 /* How texts and checks are read. */
 struct moe_documents calibrate_documents(const struct calibration *c);
-/* Looks at all texts, --check's as well, before anything is loaded; `directory`: bytes of the
- * model's directory. */
+/* Looks at all texts, --check's as well, before anything is loaded. */
 int calibrate_survey(struct calibration *c, const struct moe_rerun_options *rerun, uint32_t context,
-                     uint64_t directory, struct calibration_need *need, struct moe_err *err);
+                     struct calibration_need *need, struct moe_err *err);
 /* The smallest budget that works. */
 uint64_t calibrate_floor(const struct calibration_need *need);
 /* MOE_ERR_LIMIT, with that budget. Experts get what it leaves. */

@@ -562,10 +562,9 @@ static int open_session(struct moe_engine *e, const struct moe_coe_batch_options
 /* What the budget leaves beside the model. */
 static uint64_t room_beside(const struct moe_engine *e)
 {
-    const struct moe_budget *b = &e->budget;
-    uint64_t total = e->gpu ? b->gpu.total : b->total;
-    uint64_t taken = e->gpu ? b->gpu.dense + b->gpu.experts : b->program + b->dense + b->experts;
-    return total == UINT64_MAX ? UINT64_MAX : total > taken ? total - taken : 0;
+    const struct moe_plan_memory *m = e->gpu ? &e->budget.gpu : &e->budget.host;
+    const uint64_t taken = m->program + m->dense + m->experts;
+    return m->total == UINT64_MAX ? UINT64_MAX : m->total > taken ? m->total - taken : 0;
 }
 
 int moe_coe_measure_batches(struct moe_engine *e, const struct moe_coe_batch_options *o,
@@ -642,7 +641,7 @@ int moe_coe_measure_load(struct moe_coe_load *out, const char *path,
         opened = moe_seconds() - from;
         if (status == MOE_OK)
             out->bytes = e->gpu ? e->budget.gpu.dense + e->budget.gpu.experts
-                                : e->budget.dense + e->budget.experts;
+                                : e->budget.host.dense + e->budget.host.experts;
         *(i ? &out->host : &out->disk) = opened + (i ? 0 : read - began);
         moe_engine_close(e);
     }

@@ -231,7 +231,7 @@ static void nothing_to_choose(void **state)
     e = strategies_open(&fixture, &o);
     moe_engine_finish_stats(e, &stats);
     assert_string_equal(stats.predict_on, "");
-    uint64_t without = e->budget.dense;
+    uint64_t without = e->budget.host.dense;
     moe_engine_close(e);
     for (enum moe_predict_on named = MOE_PREDICT_ON_GPU; named <= MOE_PREDICT_ON_HOST; named++) {
         o = on_gpu("lru", named);
@@ -247,7 +247,7 @@ static void nothing_to_choose(void **state)
         uint64_t copies = moe_host_routers_bytes(e->model);
         const struct moe_config *c = &e->model->config;
         assert_true(copies > (uint64_t)c->n_layers * c->n_experts * c->hidden * 2); /* of 16 bits */
-        assert_int_equal(e->budget.dense, without + copies);
+        assert_int_equal(e->budget.host.dense, without + copies);
         moe_engine_close(e);
     }
     o = on_gpu("fate", MOE_PREDICT_ON_HOST); /* there is no other place */

@@ -42,18 +42,19 @@ static int make_packs(void **state)
         const struct moe_session_room unlimited = {UINT64_MAX, UINT64_MAX};
         struct moe_session_options session = {.context = CONTEXT, .n_sequences = 4, .gpu = gpu};
         struct moe_session_room least;
-        struct moe_engine_needs needs;
+        struct moe_needs needs;
         struct stat file;
         const struct moe_convert_options options = pack_options(bits[i], 8);
         snprintf(packs[i], sizeof packs[i], "/tmp/moe-device-%s-%d.moe", bits[i], (int)getpid());
         make_pack(packs[i], "tests/fixtures/qwen3-moe-a", &options);
         assert_int_equal(stat(packs[i], &file), 0);
         sizes[i] = (uint64_t)file.st_size;
-        assert_ok(moe_engine_needs_of(&needs, packs[i], &o, gpu, &err), &err);
-        assert_true(needs.gpu.resident && needs.gpu.least < needs.gpu.all);
-        assert_ok(moe_engine_fit_session(&session, &needs, true, unlimited, &least, &err), &err);
-        takes.all = needs.gpu.all > takes.all ? needs.gpu.all : takes.all;
-        takes.least = needs.gpu.least > takes.least ? needs.gpu.least : takes.least;
+        assert_ok(moe_needs_of(&needs, packs[i], &o, gpu, &err), &err);
+        const struct moe_needs_on *on = &needs.on[true];
+        assert_true(on->whole && on->least < on->most);
+        assert_ok(moe_needs_fit_session(&session, &needs, true, unlimited, &least, &err), &err);
+        takes.all = on->most > takes.all ? on->most : takes.all;
+        takes.least = on->least > takes.least ? on->least : takes.least;
         takes.session = least.gpu > takes.session ? least.gpu : takes.session;
     }
     moe_gpu_close(gpu);

@@ -41,12 +41,12 @@ static void compare(const char *what, const struct moe_fitted *f, const struct m
     moe_strategy_brief(&f->strategy, said);
     moe_strategy_brief(&e->strategy, runs);
     assert_string_equal(said, runs);
-    if (f->pools.n_slots != b->n_slots || f->memory.experts != b->experts)
+    if (f->pools.n_slots != b->n_slots || f->memory.experts != b->host.experts)
         fail_msg("%s: %u slots of %d bytes were said, %u of %d there are", what, f->pools.n_slots,
-                 (int)f->memory.experts, b->n_slots, (int)b->experts);
-    assert_int_equal(f->memory.dense, b->dense);
-    assert_int_equal(f->memory.kv, b->kv);
-    assert_int_equal(f->memory.work, b->work);
+                 (int)f->memory.experts, b->n_slots, (int)b->host.experts);
+    assert_int_equal(f->memory.dense, b->host.dense);
+    assert_int_equal(f->memory.kv, b->host.kv);
+    assert_int_equal(f->memory.work, b->host.work);
     assert_int_equal(f->memory.all, b->all);
     assert_int_equal(f->memory.token, b->token);
     assert_int_equal(f->memory.batch, b->batch);
@@ -107,7 +107,7 @@ static void budgets_are_split_alike(void **state)
             continue;
         struct moe_engine *e = strategies_open(&fixture, &o);
         /* A fit counts the process's memory as the program's. */
-        uint64_t others = e->budget.program - PROGRAM, floor = f.memory.floor;
+        uint64_t others = e->budget.host.program - PROGRAM, floor = f.memory.floor;
         moe_engine_close(e);
         for (size_t i = 0; i < N_ITEMS(above_floor); i++) {
             struct moe_err err_engine = {0};
@@ -118,7 +118,7 @@ static void budgets_are_split_alike(void **state)
             struct moe_engine_options same = o;
             same.program_bytes = f.memory.program - others;
             assert_ok(moe_engine_open(&e, fixture.pack, &same, NULL, &err_engine), &err_engine);
-            assert_int_equal(e->budget.program, f.memory.program);
+            assert_int_equal(e->budget.host.program, f.memory.program);
             uint64_t all =
                 f.memory.program + f.memory.dense + f.memory.kv + f.memory.work + f.memory.experts;
             if (all > o.memory_bytes)

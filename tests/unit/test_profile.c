@@ -53,7 +53,7 @@ static void tables_of_paths_end_a_run_that_goes_on(void **state)
 {
     const char *const texts[] = {in_dir("text")};
     struct moe_statistics_shape shape = moe_model_statistics_shape(f.model);
-    const struct moe_engine_room room = moe_engine_room_of(UINT64_MAX, MAX_TOKENS);
+    const struct moe_engine_room room = moe_engine_room_of(UINT64_MAX, 0, MAX_TOKENS);
     struct moe_profile_options o = {
         .texts = texts,
         .n_texts = 1,

@@ -126,7 +126,7 @@ static void staging_is_in_the_budget(void **state)
                 largest = x->stored_bytes;
         }
         assert_true(compressed ? largest > 100000 : largest == 0);
-        assert_int_equal(e->budget.program, PROGRAM + largest);
+        assert_int_equal(e->budget.host.program, PROGRAM + largest);
         moe_engine_close(e);
         unlink(path);
     }

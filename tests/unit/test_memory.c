@@ -1,0 +1,216 @@
+/*
+ * What is computed of a process's memory is what is seen of it, within stated bounds: the
+ * directories of several packs, statistics, and a server's engines that come and go.
+ */
+#define _DEFAULT_SOURCE
+#include <malloc.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/memory.h"
+#include "profile/statistics.h"
+
+#include "model_fixture.h"
+
+enum {
+    DIRECTORY_SLACK = 512 << 10, /* bytes: patterns and templates are of any size */
+    KEPT = 64 << 10,             /* of what was freed, for the next to ask malloc */
+    REPEATS = 5,
+};
+
+static uint64_t in_use(void)
+{
+    const struct mallinfo2 info = mallinfo2();
+    return (uint64_t)info.uordblks + info.hblkhd;
+}
+
+struct pack_case {
+    const char *checkpoint, *experts;
+};
+
+static const struct pack_case packs[] = {
+    {TINY_MOE, "4"},
+    {TINY_MOE, "8,4,2"},
+    {"tests/models/tiny-switch", "4"},
+    {"tests/fixtures/qwen3-moe-a", "4"},
+    {"tests/fixtures/deepseek-v3-a", "8,4"},
+    {"tests/fixtures/gptsan-a", "4"},
+    {"tests/fixtures/jamba-a", "4"},
+    {"tests/fixtures/gpt-oss-a/model.gguf", "4"},
+};
+
+static void in_each_pack(void (*check)(const char *path, const char *name))
+{
+    for (size_t i = 0; i < N_ITEMS(packs); i++) {
+        char path[64];
+        const struct moe_convert_options options = pack_options(packs[i].experts, 8);
+        snprintf(path, sizeof path, "/tmp/moe-memory-%d.moe", (int)getpid());
+        make_pack(path, packs[i].checkpoint, &options);
+        check(path, packs[i].checkpoint);
+        unlink(path);
+    }
+}
+
+/* At least what is seen, and at most a quarter and the slack more. */
+static void compare(const char *name, const char *what, uint64_t computed, uint64_t seen,
+                    uint64_t slack)
+{
+    if (computed < seen || computed > seen + seen / 4 + slack)
+        fail_msg("%s: %s takes %.0f KiB, %.0f were computed", name, what, (double)seen / 1024,
+                 (double)computed / 1024);
+}
+
+static void open_and_close(const char *path, const char *name)
+{
+    for (int i = 0; i < REPEATS; i++) { /* the first also takes what the library keeps */
+        struct moe_err err = {0};
+        struct moe_model *model;
+        const uint64_t before = in_use();
+        assert_ok(moe_model_open_directory(&model, path, &err), &err);
+        if (i > 0)
+            compare(name, "the directory", moe_model_directory_bytes(model), in_use() - before,
+                    DIRECTORY_SLACK);
+        moe_model_close(model);
+        assert_true(in_use() <= before + (i ? KEPT : DIRECTORY_SLACK));
+    }
+}
+
+static void directories(void **state)
+{
+    (void)state;
+    in_each_pack(open_and_close);
+}
+
+/* Engines that share a process take no more than their share, the session apart, in any order. */
+static void open_with_shares(const char *path, const char *name)
+{
+    struct moe_err err = {0};
+    struct moe_needs needs;
+    const struct moe_engine_options plain = {.session = {.n_sequences = 1, .n_sources = 1}};
+    assert_ok(moe_needs_of(&needs, path, &plain, NULL, &err), &err);
+    const struct moe_needs_on *on = &needs.on[false];
+    assert_true(on->least <= on->most);
+    for (int i = 0; i < REPEATS; i++) {
+        struct moe_engine_options o = plain;
+        struct moe_engine *e;
+        const uint64_t before = in_use(), rss = moe_rss_bytes();
+        o.shares = true;
+        o.memory_bytes = i % 2 ? on->least : on->most;
+        assert_ok(moe_engine_open(&e, path, &o, NULL, &err), &err);
+        const struct moe_plan_memory *m = &e->budget.host;
+        assert_int_equal(m->total, o.memory_bytes);
+        assert_true(m->floor <= on->least || on->least == on->most);
+        assert_true(m->program + m->dense + m->kv + m->work + m->experts <= o.memory_bytes);
+        if (!SANITIZED && moe_rss_bytes() > rss + o.memory_bytes)
+            fail_msg("%s: a share of %.0f KiB grew by %.0f", name, (double)o.memory_bytes / 1024,
+                     (double)(moe_rss_bytes() - rss) / 1024);
+        moe_engine_close(e);
+        assert_true(in_use() <= before + (i ? KEPT : DIRECTORY_SLACK));
+        struct moe_needs again; /* ... and what is said does not depend on what was open */
+        assert_ok(moe_needs_of(&again, path, &plain, NULL, &err), &err);
+        assert_memory_equal(&again.on, &needs.on, sizeof needs.on);
+        o.memory_bytes = on->least - 1;
+        assert_int_equal(moe_engine_open(&e, path, &o, NULL, &err), MOE_ERR_LIMIT);
+    }
+}
+
+static void shares_of_engines(void **state)
+{
+    (void)state;
+    in_each_pack(open_with_shares);
+}
+
+/* The same budget is split alike whatever the process holds. */
+static void a_larger_process_has_the_same_split(void **state)
+{
+    (void)state;
+    enum { MORE = 64 << 20 };
+    char path[128];
+    struct moe_err err = {0};
+    struct moe_model *model;
+    struct moe_memory small, large;
+    fixture_pack(path, 4);
+    assert_ok(moe_model_open_directory(&model, path, &err), &err);
+    const struct moe_engine_options o = {.memory_bytes = 26 << 20,
+                                         .session = {.context = 256, .n_sequences = 1}};
+    assert_ok(moe_memory_of(&small, model, NULL, &o, &err), &err);
+    char *more = malloc(MORE);
+    assert_non_null(more);
+    memset(more, 1, MORE);
+    assert_ok(moe_memory_of(&large, model, NULL, &o, &err), &err);
+    assert_memory_equal(&small.budget, &large.budget, sizeof small.budget);
+    assert_true(small.most > small.budget.host.floor && small.most == large.most);
+    free(more);
+    moe_model_close(model);
+    unlink(path);
+}
+
+/* From the largest useful budget on nothing changes; just below it, something is missing. */
+static void more_than_the_most_changes_nothing(void **state)
+{
+    (void)state;
+    char path[128];
+    struct moe_err err = {0};
+    struct moe_model *model;
+    struct moe_memory at, above, below;
+    fixture_pack(path, 4);
+    assert_ok(moe_model_open_directory(&model, path, &err), &err);
+    struct moe_engine_options o = {.memory_bytes = 1,
+                                   .session = {.context = 256, .n_sequences = 1}};
+    assert_int_equal(moe_memory_of(&below, model, NULL, &o, &err), MOE_ERR_LIMIT);
+    o.memory_bytes = below.most;
+    assert_ok(moe_memory_of(&at, model, NULL, &o, &err), &err);
+    o.memory_bytes = 2 * below.most;
+    assert_ok(moe_memory_of(&above, model, NULL, &o, &err), &err);
+    o.memory_bytes = below.most - 1;
+    assert_ok(moe_memory_of(&below, model, NULL, &o, &err), &err);
+    assert_true(at.resolved.strategy.resident && above.resolved.strategy.resident);
+    above.budget.host.total = at.budget.host.total;
+    assert_memory_equal(&at.budget, &above.budget, sizeof at.budget);
+    assert_true(below.budget.batch < at.budget.batch || !below.resolved.strategy.resident);
+    moe_model_close(model);
+    unlink(path);
+}
+
+static void statistics(void **state)
+{
+    (void)state;
+    struct moe_err err = {0};
+    struct moe_statistics *s;
+    const struct moe_statistics_shape shape = {
+        .n_layers = 24, .n_experts = 64, .top_k = 8, .max_tokens = 512, .prompt_percent = 50};
+    struct moe_buf text = {0};
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/moe-memory-%d.yaml", (int)getpid());
+    assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    assert_ok(moe_origins_begin(&s->origins, 1, 0, 1, &err), &err);
+    s->origins.items->documents = 1;
+    s->origins.items->pack_fingerprint = 99;
+    s->origins.items->texts[s->origins.items->n_texts++] = 1;
+    assert_ok(moe_statistics_write(s, &text, &err), &err);
+    moe_statistics_free(s);
+    assert_ok(moe_file_write_all(path, text.data, text.size, &err), &err);
+    moe_buf_release(&text);
+    moe_heap_trim();
+    const uint64_t before = in_use(), peak = moe_peak_rss_bytes(), rss = moe_rss_bytes();
+    assert_ok(moe_statistics_read(&s, path, &err), &err);
+    compare("statistics", "what is held", moe_statistics_held_bytes(s), in_use() - before,
+            64 << 10);
+    const uint64_t reading = moe_statistics_held_bytes(s) + s->read_bytes;
+    if (!SANITIZED && moe_peak_rss_bytes() > peak) /* this program had more before, else */
+        assert_true(moe_peak_rss_bytes() - rss <= reading + (512 << 10));
+    moe_statistics_free(s);
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(directories),
+        cmocka_unit_test(shares_of_engines),
+        cmocka_unit_test(a_larger_process_has_the_same_split),
+        cmocka_unit_test(more_than_the_most_changes_nothing),
+        cmocka_unit_test(statistics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
