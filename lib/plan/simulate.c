@@ -216,6 +216,7 @@ static int open_pass(struct simulator *s, struct moe_err *err)
         .request = &s->request,
         .pace = s->in->pace,
         .replay = s->replay,
+        .log = s->in->log,
     };
     carve_pass(s, &arena);
     s->block = moe_alloc(arena.used, 1, err);

@@ -32,6 +32,7 @@ struct moe_simulation {
     uint32_t piece_bytes; /* of the links; 0: the loader's */
     uint64_t host_bytes;  /* for experts behind a device's slots, where the pace has a storage */
     const struct moe_progress *progress; /* NULL: none */
+    struct moe_buf *log;                 /* receives each decision (sched/pass.h); NULL: none */
 };
 
 struct moe_simulated_phase {

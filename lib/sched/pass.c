@@ -52,6 +52,35 @@ int moe_pass_poll(const struct moe_pass *p, struct moe_err *err)
                           : MOE_OK;
 }
 
+/* ---- The log ---- */
+
+static void log_numbers(const struct moe_pass *p, const char *what, const uint32_t *numbers,
+                        uint32_t n)
+{
+    if (!p->log)
+        return;
+    moe_buf_printf(p->log, "layer %u %s", p->moe, what);
+    for (uint32_t i = 0; i < n; i++)
+        moe_buf_printf(p->log, " %u", numbers[i]);
+    moe_buf_text(p->log, "\n");
+}
+
+/* What became of the request, and of all loads so far. */
+static void log_request(const struct moe_pass *p)
+{
+    const struct moe_layer_request *r = p->request;
+    const struct moe_counts *c = p->counts;
+    log_numbers(p, "asks for", r->experts, r->n_entries);
+    for (uint32_t i = 0; p->log && i < r->n_entries; i++)
+        moe_buf_printf(p->log, "  %u: %c for %u rows\n", r->experts[i], "shp-"[r->kinds[i]],
+                       r -> n_rows[i]);
+    if (p->log)
+        moe_buf_printf(p->log, "  %llu hits, %llu late, %llu loads, %llu prefetches\n",
+                       (unsigned long long)(c->cache_hits + c->prefetch_hits),
+                       (unsigned long long)c->prefetch_late, (unsigned long long)c->loads,
+                       (unsigned long long)c->prefetches);
+}
+
 /* ---- The modelled clock ---- */
 
 static void took_seconds(const struct moe_pass *p, double seconds)
@@ -133,6 +162,7 @@ static bool is_one_decoded(const struct moe_pass *p)
 static int begin_on_host(struct moe_pass *p, const struct moe_host_work *work, double *due,
                          struct moe_err *err)
 {
+    log_numbers(p, work->early ? "early on the host" : "on the host", &work->expert, 1);
     if (p->ops->begin_on_host)
         MOE_TRY(p->ops->begin_on_host(p->ctx, work, err));
     if (p->pace)
@@ -192,6 +222,16 @@ static void collect_from_host(struct moe_pass *p, uint32_t layer)
 
 /* ---- Predictions ---- */
 
+/* Hands n predictions on, whose making has a time on the modelled clock. */
+static int hand_on(struct moe_pass *p, const struct moe_prediction *predictions, uint32_t n,
+                   struct moe_err *err)
+{
+    if (p->pace)
+        took_seconds(p, p->pace->predict * n);
+    log_numbers(p, "predicts", &n, 1);
+    return n ? moe_scheduler_predicted(p->scheduler, predictions, n, err) : MOE_OK;
+}
+
 /* DAOP IV-C: decides the next layer's experts, and the host begins those that are its own. */
 static int precalculate(struct moe_pass *p, const struct moe_prediction *prediction,
                         struct moe_err *err)
@@ -200,6 +240,8 @@ static int precalculate(struct moe_pass *p, const struct moe_prediction *predict
     uint32_t next = p->moe + 1, layer = s->model_layer[next];
     struct moe_early *early = &p->early[next % 2];
     struct moe_predicted *choice = &early->choice;
+    if (p->pace)
+        took_seconds(p, p->pace->predict);
     early->moe = next;
     moe_scheduler_present(p->scheduler, next, p->present);
     if (p->ops->judge) {
@@ -241,11 +283,8 @@ static int predict_after_router(struct moe_pass *p, uint32_t layer, struct moe_e
     if (p->replay)
         n = moe_replay_predict(p->replay, p->moe, depth, p->request->chosen, p->request->weights,
                                &predictions);
-    if (p->pace)
-        took_seconds(p, p->pace->predict * n);
-    int status = n == 0  ? MOE_OK
-                 : early ? precalculate(p, predictions, err)
-                         : moe_scheduler_predicted(p->scheduler, predictions, n, err);
+    int status =
+        early && n > 0 ? precalculate(p, predictions, err) : hand_on(p, predictions, n, err);
     *p->predict_seconds += moe_seconds() - started;
     return status;
 }
@@ -266,9 +305,7 @@ static int predict_before_attention(struct moe_pass *p, uint32_t layer, struct m
     if (p->replay)
         n = moe_replay_predict(p->replay, p->moe, 1, p->request->chosen, p->request->weights,
                                &predictions);
-    if (p->pace)
-        took_seconds(p, p->pace->predict * n);
-    int status = n ? moe_scheduler_predicted(p->scheduler, predictions, n, err) : MOE_OK;
+    int status = hand_on(p, predictions, n, err);
     *p->predict_seconds += moe_seconds() - started;
     return status;
 }
@@ -358,7 +395,9 @@ static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *e
     const uint8_t *precalculated = take_choice(p, layer);
     bool assigned = p->ops->assign && p->ops->assign(p->ctx, layer);
     moe_layer_request_fill(p->request, p->n_rows, assigned, precalculated);
-    return p->ops->ask ? p->ops->ask(p->ctx, layer, err) : ask_scheduler(p, err);
+    MOE_TRY(p->ops->ask ? p->ops->ask(p->ctx, layer, err) : ask_scheduler(p, err));
+    log_request(p);
+    return MOE_OK;
 }
 
 /* ---- Experts as they arrive ---- */
@@ -381,6 +420,7 @@ static int compute_experts(struct moe_pass *p, struct moe_err *err)
     for (uint32_t done = 0, n; done < n_here; done += n) {
         MOE_TRY(p->ops->next ? p->ops->next(p->ctx, p->at_once, which, &n, err)
                              : moe_scheduler_next(p->scheduler, p->at_once, which, &n, err));
+        log_numbers(p, "computes entries", which, n);
         MOE_TRY(compute_part(p, which, n, false, err));
         for (uint32_t i = 0; p->scheduler && i < n; i++)
             MOE_TRY(moe_scheduler_complete(p->scheduler, which[i], err));
@@ -528,9 +568,7 @@ int moe_pass_expect(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe
     uint32_t n =
         p->replay ? moe_replay_predict_first(p->replay, first, depth, &predictions)
                   : p->ops->predict_first(p->ctx, p->shape.model_layer[first], depth, &predictions);
-    if (p->pace)
-        took_seconds(p, p->pace->predict * n);
-    int status = n ? moe_scheduler_predicted(p->scheduler, predictions, n, err) : MOE_OK;
+    int status = hand_on(p, predictions, n, err);
     *p->predict_seconds += moe_seconds() - started;
     return status;
 }

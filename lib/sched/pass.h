@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "sched/layer_request.h"
@@ -131,6 +132,7 @@ struct moe_pass {
     struct moe_layer_request *request; /* of the layer at work */
     const struct moe_pace *pace;       /* NULL: there is no modelled clock */
     struct moe_replay *replay;         /* its choices and predictions count; NULL: routers' do */
+    struct moe_buf *log;               /* receives each decision, a line for a step; NULL: none */
 
     /* Of the present pass. */
     bool decode;

@@ -6,7 +6,9 @@
 #define TESTS_PHASE_FIXTURE_H
 
 #include <math.h>
+#include <string.h>
 
+#include "base/buf.h"
 #include "infer/run_stats.h"
 #include "plan/simulate.h"
 
@@ -32,6 +34,26 @@ static inline struct moe_pace lockstep_pace(double slot_bytes, double ratio)
         p.experts[v] = (struct moe_line){2, {1, 32}, {0.11e-3 - v * 0.04e-3, 1.7e-3}};
     p.load_rate = slot_bytes / (ratio * 1e-3);
     return p;
+}
+
+/* The decisions of a run and of its simulation, line for line. */
+static inline void check_logs(const char *what, struct moe_buf *run, struct moe_buf *simulated)
+{
+    moe_buf_u8(run, 0);
+    moe_buf_u8(simulated, 0);
+    assert_false(run->failed || simulated->failed);
+    const char *a = (const char *)run->data, *b = (const char *)simulated->data;
+    assert_true(a[0] != 0);
+    for (uint32_t line = 1; strcmp(a, b) != 0; line++) {
+        size_t n = strcspn(a, "\n"), m = strcspn(b, "\n");
+        if (n != m || strncmp(a, b, n) != 0)
+            fail_msg("%s: decision %u: \"%.*s\" in the run, \"%.*s\" simulated", what, line, (int)n,
+                     a, (int)m, b);
+        a += n + 1;
+        b += n + 1;
+    }
+    moe_buf_release(run);
+    moe_buf_release(simulated);
 }
 
 static inline void check_count(const char *what, const char *name, uint64_t run, uint64_t simulated)

@@ -161,6 +161,7 @@ static inline struct moe_simulated compare(const char *words, double slots, doub
     struct moe_pack_fit *fit = NULL;
     struct moe_fitted fitted;
     struct moe_simulated simulated;
+    struct moe_buf logs[2] = {0};
     uint32_t named;
     struct moe_engine *e = open_engine("resident", 0, 0);
     uint64_t slot = moe_cache_slot_bytes(e->model->pack, 0);
@@ -178,6 +179,7 @@ static inline struct moe_simulated compare(const char *words, double slots, doub
     moe_strategy_drop_idle(&o.strategy, named);
     assert_ok(moe_strategy_settle(&o.strategy, &err), &err);
     assert_ok(moe_engine_open(&e, in_dir("x.moe"), &o, NULL, &err), &err);
+    e->session->pass.log = &logs[0];
     run_text(e->session, ids, 5);
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     assert_ok(moe_pack_fit_open(&fit, in_dir("x.moe"), &o, &err), &err);
@@ -196,8 +198,10 @@ static inline struct moe_simulated compare(const char *words, double slots, doub
         .statistics = statistics,
         .pace = &pace,
         .batch = 5,
+        .log = &logs[1],
     };
     assert_ok(moe_simulate(&in, &simulated, NULL, &err), &err);
+    check_logs(what, &logs[0], &logs[1]);
     const struct moe_stats *stats = &e->session->stats;
     check_phase(what, stats->encode.tokens ? &stats->encode : &stats->prefill, &simulated.prefill);
     check_phase(what, &stats->decode, &simulated.decode);

@@ -161,6 +161,7 @@ static void compare(struct moe_trace *which, const char *words, double demand, d
     struct moe_pack_fit *fit = NULL;
     struct moe_fitted fitted;
     struct moe_simulated simulated;
+    struct moe_buf logs[2] = {0};
     struct moe_engine_options o = strategies_options(&fixture, words, demand);
     const struct moe_pace pace = lockstep_pace((double)fixture.slot_bytes, ratio);
     snprintf(what, sizeof what, "%s, demand %g, load %g, batch %u", words, demand, ratio, batch);
@@ -174,6 +175,7 @@ static void compare(struct moe_trace *which, const char *words, double demand, d
     if (moe_trace_shape(which)->top_k != TOP_K)
         o.statistics = NULL;
     struct moe_engine *e = strategies_open(&fixture, &o);
+    e->session->pass.log = &logs[0];
     follow(e, which, TOKENS);
 
     assert_ok(moe_pack_fit_open(&fit, fixture.pack, &o, &err), &err);
@@ -193,8 +195,10 @@ static void compare(struct moe_trace *which, const char *words, double demand, d
         .statistics = o.statistics,
         .pace = &pace,
         .batch = batch,
+        .log = &logs[1],
     };
     assert_ok(moe_simulate(&in, &simulated, NULL, &err), &err);
+    check_logs(what, &logs[0], &logs[1]);
     e->experts->ops->begin_tokens(e->experts, 0, false, &(struct moe_phase_stats){0});
     check_phase(what, &e->session->stats.prefill, &simulated.prefill);
     check_phase(what, &e->session->stats.decode, &simulated.decode);

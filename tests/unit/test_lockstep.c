@@ -1,6 +1,6 @@
 /*
- * The simulator against moe-run in lockstep: the same documents, the same modelled times, and every
- * decision must be the same, hit for hit and load for load.
+ * The simulator against moe-run in lockstep: the same documents, the same modelled times, and the
+ * two logs of decisions must be the same, line for line, and their counts and times.
  */
 #include <math.h>
 
@@ -97,6 +97,7 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
     struct moe_pack_fit *fit = NULL;
     struct moe_fitted fitted;
     struct moe_simulated simulated;
+    struct moe_buf logs[2] = {0};
     struct moe_engine_options o = strategies_options(&fixture, words, demand);
     struct moe_pace pace = lockstep_pace((double)fixture.slot_bytes, ratio);
     if (costs) {
@@ -115,6 +116,7 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
 
     struct moe_engine *e = strategies_open(&fixture, &o);
     struct moe_trace *own = NULL;
+    e->session->pass.log = &logs[0];
     if (replay == REPLAY_OWN)
         own = run_recorded(e, batch);
     else
@@ -136,8 +138,10 @@ static void compare_at(const char *words, double demand, double ratio, uint32_t 
         .statistics = fixture.statistics,
         .pace = &pace,
         .batch = batch,
+        .log = &logs[1],
     };
     assert_ok(moe_simulate(&in, &simulated, NULL, &err), &err);
+    check_logs(what, &logs[0], &logs[1]);
     struct moe_phase_stats *prefill = &e->session->stats.prefill;
     struct moe_phase_stats *decode = &e->session->stats.decode;
     /* The engine counts evictions with the pass after them. */
