@@ -50,7 +50,7 @@ int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pa
 
 /* What the router chose in one layer for a batch. */
 struct moe_expert_request {
-    uint32_t layer;
+    uint32_t layer, moe_layer;    /* the model's layer; its index among MoE layers */
     uint32_t n;                   /* distinct experts */
     const struct moe_need *needs; /* ascending by expert */
     /* [n] out: enum moe_entry_kind; on entry MOE_ENTRY_SLOT, or SKIPPED as an assigner says. Those
@@ -95,7 +95,7 @@ struct moe_experts_ops {
     int (*poll)(struct moe_experts *self, struct moe_err *err);
     /* Points the view at an expert in the host's memory, by its layer, expert and variant. NULL
      * where the host computes none. */
-    void (*host_view)(struct moe_experts *self, struct moe_expert_view *view);
+    void (*host_view)(struct moe_experts *self, uint32_t moe_layer, struct moe_expert_view *view);
     void (*close)(struct moe_experts *self);
 };
 
@@ -201,6 +201,20 @@ struct moe_expert_segment {
 
 struct moe_expert_segment moe_expert_segment_of(const struct moe_inventory *inventory, uint32_t key,
                                                 uint32_t variant, uint32_t segment);
+
+/* Names a load: the slot, or place, that it fills and the segment. */
+static inline uint32_t moe_load_tag(uint32_t slot, uint32_t segment)
+{
+    return slot * MOE_PACK_MAX_SEGMENTS + segment;
+}
+static inline uint32_t moe_tag_slot(uint64_t tag)
+{
+    return (uint32_t)(tag / MOE_PACK_MAX_SEGMENTS);
+}
+static inline uint32_t moe_tag_segment(uint64_t tag)
+{
+    return (uint32_t)(tag % MOE_PACK_MAX_SEGMENTS);
+}
 
 /* How to load it: its place in the file, its sizes and checksum. */
 struct moe_load moe_expert_load(const struct moe_pack *pack, const struct moe_expert_segment *s);

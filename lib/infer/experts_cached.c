@@ -73,15 +73,14 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
 {
     struct cached *c = (struct cached *)self;
     uint32_t n;
-    c->layer = request->layer;
     c->failure = (struct moe_err){0};
     if (c->tiers)
         slot_uses_begin(tiers_slot_uses(c->tiers));
-    const struct moe_choices choices = {c->moe_layer[request->layer], request->n_rows,
-                                        request->chosen, request->sequences};
+    const struct moe_choices choices = {request->moe_layer, request->n_rows, request->chosen,
+                                        request->sequences};
     moe_scheduler_chosen(c->base.scheduler, &choices);
-    int status = moe_scheduler_request(c->base.scheduler, c->moe_layer[request->layer],
-                                       request->needs, request->n, err);
+    int status = moe_scheduler_request(c->base.scheduler, request->moe_layer, request->needs,
+                                       request->n, err);
     const struct moe_entry *entries = moe_scheduler_entries(c->base.scheduler, &n);
     for (uint32_t i = 0; i < n; i++)
         request->kinds[i] = (uint8_t)entries[i].kind;
@@ -143,11 +142,11 @@ static void release(struct moe_experts *self, uint32_t which)
     moe_scheduler_release(c->base.scheduler, which);
 }
 
-static void host_view(struct moe_experts *self, struct moe_expert_view *view)
+static void host_view(struct moe_experts *self, uint32_t moe_layer, struct moe_expert_view *view)
 {
     const struct cached *c = (const struct cached *)self;
     if (c->tiers)
-        tiers_host_view(c->tiers, view);
+        tiers_host_view(c->tiers, moe_layer, view);
     else
         view_copy(c, view);
 }
@@ -164,7 +163,6 @@ static void close_cached(struct moe_experts *self)
     else
         moe_pages_free(c->memory, c->pools.pools.bytes);
     moe_inventory_release(&c->inventory);
-    free(c->moe_layer);
     free(c->slot_at);
     free(c->submitted);
     free(c);
@@ -186,17 +184,6 @@ const struct moe_experts_ops cached_ops = {
 /*
  * Opening a cache of experts: slots, scheduler, loader, first contents.
  */
-
-/* Numbers the MoE layers. */
-static int number_layers(struct cached *c, struct moe_err *err)
-{
-    c->moe_layer = moe_alloc(c->inventory.n_model_layers, sizeof *c->moe_layer, err);
-    if (!c->moe_layer)
-        return MOE_ERR_MEMORY;
-    for (uint32_t layer = 0; layer < c->inventory.n_layers; layer++)
-        c->moe_layer[c->inventory.model_layer[layer]] = layer;
-    return MOE_OK;
-}
 
 static int place_slots(struct cached *c, struct moe_err *err)
 {
@@ -292,18 +279,14 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
         return MOE_ERR_MEMORY;
     c->base.ops = &cached_ops;
     c->pack = pack;
-    c->high = o->high;
     c->gpu = o->gpu;
     c->phase = &c->before;
     c->base.lockstep = o->loader.lockstep;
     int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
-    if (status == MOE_OK) {
-        if (o->config)
-            moe_inventory_set_model(&c->inventory, o->config);
-        status = number_layers(c, err);
-    }
     if (status != MOE_OK)
         goto fail;
+    if (o->config)
+        moe_inventory_set_model(&c->inventory, o->config);
     moe_expert_pools_size(&c->pools, pack, &c->inventory, o);
     status = know(&known, c, o, err);
     if (status == MOE_OK)

@@ -14,9 +14,7 @@ struct cached {
     struct moe_experts base;
     const struct moe_pack *pack;
     struct moe_inventory inventory;
-    uint32_t *moe_layer; /* [layers of the model] */
     struct moe_expert_pools pools;
-    uint32_t high;                 /* variant in use */
     struct moe_store *store;       /* the scheduler's */
     struct moe_loader *loader;     /* fills the slots */
     const struct moe_loader *disk; /* the tiers' own; NULL: none */
@@ -25,7 +23,6 @@ struct cached {
     uint8_t *memory;
     uint64_t *slot_at; /* [slots] offset in memory */
     double *submitted; /* [slots] when its load began, for the timeline */
-    uint32_t layer;    /* of the request */
     struct moe_phase_stats *phase, before;
     struct moe_err failure; /* of a load that an entry waits for */
 

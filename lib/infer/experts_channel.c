@@ -98,7 +98,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     load.to = cached_segment_at(c, slot, segment);
     load.priority = priority;
     load.score = score;
-    load.tag = (uint64_t)slot * MOE_PACK_MAX_SEGMENTS + segment;
+    load.tag = moe_load_tag(slot, segment);
     if (segment == 0)
         cached_loading(c, slot);
     return moe_loader_submit(c->loader, &load, handle, err);
@@ -118,8 +118,8 @@ static bool cancel(void *ctx, uint32_t handle)
 static struct moe_arrival arrival_of(struct cached *c, const struct moe_load_done *done)
 {
     const struct moe_arrival a = {
-        .slot = (uint32_t)(done->tag / MOE_PACK_MAX_SEGMENTS),
-        .segment = (uint32_t)(done->tag % MOE_PACK_MAX_SEGMENTS),
+        .slot = moe_tag_slot(done->tag),
+        .segment = moe_tag_segment(done->tag),
         .status = done->status,
     };
     if (a.status != MOE_OK && a.status != MOE_ERR_INTERRUPTED)

@@ -97,7 +97,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     struct cached *c = ctx;
     struct tiers *t = c->tiers;
     const struct moe_slot *s = moe_store_slot(c->store, slot);
-    uint32_t tag = slot * MOE_PACK_MAX_SEGMENTS + segment;
+    uint32_t tag = moe_load_tag(slot, segment);
     uint32_t copy = moe_expert_copy(c->inventory.n_variants, s->key, s->variant);
     if (segment == 0) {
         uint32_t place = moe_host_places_find(&t->host.places, copy);
@@ -146,7 +146,7 @@ static bool cancel(void *ctx, uint32_t handle)
         if (!moe_loader_cancel(t->disk, x->handle))
             return false;
         t->n_reading--;
-        t->host.places.places[x->place].loading &= ~(1u << handle % MOE_PACK_MAX_SEGMENTS);
+        t->host.places.places[x->place].loading &= ~(1u << moe_tag_segment(handle));
         transfers_release_place(t, x);
         break;
     case TRANSFER_COPYING:
@@ -180,14 +180,14 @@ struct moe_channel tiers_channel(struct cached *c)
 
 /* ---- Views and counters ---- */
 
-void tiers_host_view(const struct tiers *t, struct moe_expert_view *view)
+void tiers_host_view(const struct tiers *t, uint32_t moe_layer, struct moe_expert_view *view)
 {
     const struct moe_expert_extent *x =
         moe_pack_expert(t->c->pack, view->layer, view->expert, view->variant);
     const struct moe_expert_class *class_ = moe_pack_class_at(t->c->pack, x->class_index);
     const uint8_t *segments[MOE_PACK_MAX_SEGMENTS] = {0};
     const struct moe_inventory *inv = &t->c->inventory;
-    uint32_t key = moe_inventory_key(inv, t->c->moe_layer[view->layer], view->expert);
+    uint32_t key = moe_inventory_key(inv, moe_layer, view->expert);
     uint32_t place =
         moe_host_places_find(&t->host.places, moe_expert_copy(inv->n_variants, key, view->variant));
     for (uint32_t i = 0; i < class_->n_segments; i++)
@@ -243,7 +243,7 @@ static void fail_transfer(struct tiers *t, uint32_t tag, int status, const char 
         t->transfers[t->last_failed].next = tag;
     t->last_failed = tag;
     if (status != MOE_ERR_INTERRUPTED)
-        cached_fail(t->c, tag / MOE_PACK_MAX_SEGMENTS, tag % MOE_PACK_MAX_SEGMENTS, status, why);
+        cached_fail(t->c, moe_tag_slot(tag), moe_tag_segment(tag), status, why);
 }
 
 /* Submits a stage of a transfer, whose place is pinned, to its loader. */
@@ -267,7 +267,7 @@ static void hand_over(struct tiers *t, uint32_t tag, struct moe_loader *loader,
 static void copy_to_slot(struct tiers *t, uint32_t tag)
 {
     struct transfer *x = &t->transfers[tag];
-    uint32_t slot = tag / MOE_PACK_MAX_SEGMENTS, segment = tag % MOE_PACK_MAX_SEGMENTS;
+    uint32_t slot = moe_tag_slot(tag), segment = moe_tag_segment(tag);
     const struct moe_expert_segment which = moe_host_tier_segment(&t->host, x->copy, segment);
     struct moe_load load = moe_expert_load(t->c->pack, &which);
     load.stored_bytes = load.raw_bytes;
@@ -280,7 +280,7 @@ static void copy_to_slot(struct tiers *t, uint32_t tag)
 static void read_to_place(struct tiers *t, uint32_t tag)
 {
     struct transfer *x = &t->transfers[tag];
-    uint32_t segment = tag % MOE_PACK_MAX_SEGMENTS;
+    uint32_t segment = moe_tag_segment(tag);
     const struct moe_expert_segment which = moe_host_tier_segment(&t->host, x->copy, segment);
     struct moe_load load = moe_expert_load(t->c->pack, &which);
     load.to = moe_host_tier_at(&t->host, x->place, segment);
@@ -294,7 +294,7 @@ static void go_on(struct tiers *t, uint32_t tag)
 {
     struct transfer *x = &t->transfers[tag];
     struct moe_host_places *places = &t->host.places;
-    uint32_t slot = tag / MOE_PACK_MAX_SEGMENTS, bit = 1u << tag % MOE_PACK_MAX_SEGMENTS;
+    uint32_t slot = moe_tag_slot(tag), bit = 1u << moe_tag_segment(tag);
     uint32_t place = moe_host_places_find(places, x->copy);
     if (place == MOE_NO_PLACE)
         place =
@@ -325,7 +325,7 @@ void transfers_go_on(struct tiers *t)
 
 static void read_ended(struct tiers *t, const struct moe_load_done *done)
 {
-    uint32_t tag = (uint32_t)done->tag, bit = 1u << tag % MOE_PACK_MAX_SEGMENTS;
+    uint32_t tag = (uint32_t)done->tag, bit = 1u << moe_tag_segment(tag);
     struct transfer *x = &t->transfers[tag];
     struct moe_host_place *place = place_of(t, x);
     t->n_reading--;
@@ -343,9 +343,8 @@ static struct moe_arrival copy_ended(struct tiers *t, const struct moe_load_done
 {
     uint32_t tag = (uint32_t)done->tag;
     struct transfer *x = &t->transfers[tag];
-    const struct moe_arrival a = {.slot = tag / MOE_PACK_MAX_SEGMENTS,
-                                  .segment = tag % MOE_PACK_MAX_SEGMENTS,
-                                  .status = done->status};
+    const struct moe_arrival a = {
+        .slot = moe_tag_slot(tag), .segment = moe_tag_segment(tag), .status = done->status};
     t->n_copying--;
     x->state = TRANSFER_NONE;
     if (a.status == MOE_OK)
@@ -364,9 +363,8 @@ static uint32_t report_failed(struct tiers *t, struct moe_arrival *arrivals, uin
         struct transfer *x = &t->transfers[tag];
         t->first_failed = x->next;
         x->state = TRANSFER_NONE;
-        arrivals[n] = (struct moe_arrival){.slot = tag / MOE_PACK_MAX_SEGMENTS,
-                                           .segment = tag % MOE_PACK_MAX_SEGMENTS,
-                                           .status = x->status};
+        arrivals[n] = (struct moe_arrival){
+            .slot = moe_tag_slot(tag), .segment = moe_tag_segment(tag), .status = x->status};
     }
     return n;
 }

@@ -65,7 +65,7 @@ void tiers_advance(struct tiers *t, double seconds);
 struct slot_uses *tiers_slot_uses(struct tiers *t);
 
 /* The expert that the view names, in the host tier, which holds all of them. */
-void tiers_host_view(const struct tiers *t, struct moe_expert_view *view);
+void tiers_host_view(const struct tiers *t, uint32_t moe_layer, struct moe_expert_view *view);
 
 /* What was read from disk since the last look goes to the cache's phase. */
 void tiers_count_traffic(struct tiers *t);

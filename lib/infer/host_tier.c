@@ -83,8 +83,8 @@ static int take_some(struct filling *f, struct moe_err *err)
     uint32_t n = moe_loader_wait(f->loader, done, AT_ONCE);
     f->n_in_flight -= n;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t place = (uint32_t)(done[i].tag / MOE_PACK_MAX_SEGMENTS);
-        uint32_t segment = done[i].tag % MOE_PACK_MAX_SEGMENTS;
+        uint32_t place = moe_tag_slot(done[i].tag);
+        uint32_t segment = moe_tag_segment(done[i].tag);
         struct moe_host_place *x = &t->places.places[place];
         struct moe_expert_segment which = moe_host_tier_segment(t, x->copy, segment);
         if (done[i].status != MOE_OK)
@@ -108,7 +108,7 @@ static int load_place(struct filling *f, uint32_t place, uint32_t copy, struct m
         struct moe_load load = moe_expert_load(t->pack, &which);
         uint32_t handle;
         load.to = moe_host_tier_at(t, place, s);
-        load.tag = (uint64_t)place * MOE_PACK_MAX_SEGMENTS + s;
+        load.tag = moe_load_tag(place, s);
         while (status == MOE_OK && f->n_in_flight == f->n_requests)
             status = take_some(f, err);
         if (status == MOE_OK)

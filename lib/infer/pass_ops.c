@@ -260,8 +260,8 @@ static int ask_provider(void *ctx, uint32_t layer, struct moe_err *err)
     for (uint32_t i = 0; i < s->n_rows; i++)
         r->sequences[i] = s->rows[i].sequence;
     const struct moe_expert_request request = {
-        layer,     r->n_entries, r->needs,    r->kinds, s->assigner ? r->classes : NULL,
-        s->n_rows, r->chosen,    r->sequences};
+        layer,     s->pass.moe, r->n_entries, r->needs, r->kinds, s->assigner ? r->classes : NULL,
+        s->n_rows, r->chosen,   r->sequences};
     return s->experts->ops->begin(s->experts, &request, s->phase, err);
 }
 
@@ -329,9 +329,9 @@ static int combine(void *ctx, uint32_t layer, struct moe_err *err)
 
 /* ---- The host ---- */
 
-static struct early_jobs *early_jobs_of(struct moe_session *s, uint32_t layer)
+static struct early_jobs *early_jobs_of(struct moe_session *s, const struct moe_host_work *work)
 {
-    return &s->strategy->early[s->model->config.layers[layer].moe_index % 2];
+    return &s->strategy->early[work->moe % 2];
 }
 
 static int begin_on_host(void *ctx, const struct moe_host_work *work, struct moe_err *err)
@@ -340,7 +340,7 @@ static int begin_on_host(void *ctx, const struct moe_host_work *work, struct moe
     struct moe_strategy_work *w = s->strategy;
     const struct moe_layer_request *r = &s->request;
     uint64_t stride = s->states.stride;
-    struct early_jobs *early = early_jobs_of(s, work->layer);
+    struct early_jobs *early = early_jobs_of(s, work);
     uint32_t first = work->early ? 0 : r->first[work->place];
     uint32_t *ticket = work->early ? &early->tickets[work->place] : &w->tickets[work->place];
     const float *scales = work->early ? work->weights : r->scales + first;
@@ -355,7 +355,7 @@ static int begin_on_host(void *ctx, const struct moe_host_work *work, struct moe
             work->early ? early->out + work->place * stride : s->states.expert_out + first * stride,
         .out_stride = stride,
     };
-    s->experts->ops->host_view(s->experts, &job.view);
+    s->experts->ops->host_view(s->experts, work->moe, &job.view);
     MOE_TRY(moe_host_submit(w->host, &job, ticket, err));
     w->asked = true;
     w->last_ticket = *ticket;
@@ -368,7 +368,7 @@ static double wait_for_host(void *ctx, const struct moe_host_work *work)
     struct moe_strategy_work *w = s->strategy;
     if (!work->early)
         return moe_host_wait(w->host, w->tickets[work->place]);
-    const struct early_jobs *early = early_jobs_of(s, work->layer);
+    const struct early_jobs *early = early_jobs_of(s, work);
     uint64_t stride = s->states.stride;
     double waited = moe_host_wait(w->host, early->tickets[work->place]);
     memcpy(s->states.expert_out + s->request.first[work->entry] * stride,

@@ -191,6 +191,7 @@ static int begin_host_entries(struct moe_pass *p, uint32_t layer, struct moe_err
         if (r->kinds[i] != MOE_ENTRY_HOST)
             continue;
         const struct moe_host_work work = {.layer = layer,
+                                           .moe = p->moe,
                                            .expert = r->experts[i],
                                            .variant = variant_of(p, i),
                                            .n_rows = r->n_rows[i],
@@ -206,7 +207,7 @@ static void collect_from_host(struct moe_pass *p, uint32_t layer)
     const struct moe_layer_request *r = p->request;
     const struct moe_early *early = &p->early[p->moe % 2];
     for (uint32_t i = 0; i < r->n_entries; i++) {
-        struct moe_host_work work = {.layer = layer, .place = i, .entry = i};
+        struct moe_host_work work = {.layer = layer, .moe = p->moe, .place = i, .entry = i};
         if (r->kinds[i] == MOE_ENTRY_HOST) {
             wait_for_host(p, &work, p->due[i]);
         } else if (r->kinds[i] == MOE_ENTRY_PRECALCULATED) {
@@ -257,6 +258,7 @@ static int precalculate(struct moe_pass *p, const struct moe_prediction *predict
             continue;
         const struct moe_host_work work = {
             .layer = layer,
+            .moe = next,
             .expert = choice->experts[k],
             .variant = moe_scheduler_variant(p->scheduler, next, choice->experts[k]),
             .n_rows = 1,

@@ -33,7 +33,7 @@
 /* An expert for the host to compute: an entry of the layer's request; or, early, a choice of those
  * predicted for a layer (struct moe_early), for one row. */
 struct moe_host_work {
-    uint32_t layer; /* of the model */
+    uint32_t layer, moe; /* of the model; its index among MoE layers */
     uint32_t expert, variant, n_rows;
     bool early;
     uint32_t place;       /* of the entry, or early of the choice */

@@ -167,7 +167,7 @@ static inline void tiers_check_host(struct tiers_drive *d, uint32_t layer, uint3
                                     uint32_t variant)
 {
     struct moe_expert_view view = {.layer = layer, .expert = expert, .variant = variant};
-    d->experts->ops->host_view(d->experts, &view);
+    d->experts->ops->host_view(d->experts, layer, &view);
     for (int i = 0; i < MATRICES; i++)
         tiers_compare(d->truth, &view, i, tiers_matrix(&view, i)->data);
     d->n_checked++;
@@ -228,7 +228,7 @@ static inline int tiers_layer(struct tiers_drive *d, uint32_t layer, struct moe_
             needs[n++] = (struct moe_need){e, 1, (float)(test_random(&d->random) % 100) / 100,
                                            .precalculated = false};
     const struct moe_expert_request request = {
-        .layer = layer, .n = n, .needs = needs, .kinds = kinds};
+        .layer = layer, .moe_layer = layer, .n = n, .needs = needs, .kinds = kinds};
     int status = d->experts->ops->begin(d->experts, &request, &d->phase, err);
     tiers_note_clock(d);
     if (status == MOE_OK)
