@@ -1,16 +1,17 @@
 /* moe-plan: how to run a model within a memory budget, and why. See man/moe-plan.1. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli.h"
-#include "drafters.h"
 #include "planning/plan_budgets.h"
 #include "planning/plan_choose.h"
 #include "planning/plan_coe.h"
-#include "planning/plan_explain.h"
 #include "planning/plan_make.h"
 #include "planning/plan_simulate.h"
+#include "show/explain.h"
+#include "show/html.h"
 
 /* Default tokens of a trace for a plan: the search simulates it many times. */
 enum { PLAN_TOKENS = 4096 };
@@ -339,6 +340,27 @@ static int check_options(int n_args, char **args)
     return o.coe.collection ? check_coe(n_args)
            : o.simulate     ? check_simulate(n_args, args)
                             : check_plan(n_args, args);
+}
+
+/* ---- Explaining ---- */
+
+static int plan_explain(const char *path, const char *other, bool json, struct moe_err *err)
+{
+    const struct moe_screen screen = cli_screen(STDOUT_FILENO);
+    struct moe_buf out = {0}, picture = {0};
+    int status = other ? moe_compare_files(path, other, json, screen, &out, err)
+                       : moe_explain_file(path, json, screen, &out, &picture, err);
+    if (!json)
+        cli_fit(STDOUT_FILENO, &out);
+    status = cli_print(status, &out, err);
+    return cli_print_as_is(status, &picture, err);
+}
+
+static int plan_page(const char *path, const char *timeline, const char *html, struct moe_err *err)
+{
+    struct moe_buf out = {0};
+    int status = moe_page_of_file(path, timeline, &out, err);
+    return cli_save(status, &out, html, err);
 }
 
 int main(int argc, char **argv)

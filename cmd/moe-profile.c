@@ -1,5 +1,6 @@
 /* moe-profile: measures what experts do over texts, and machines. See man/moe-profile.1. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,29 +12,130 @@
 #include "engine/engine.h"
 #include "fmt/yaml.h"
 #include "offline.h"
-#include "profile_coe.h"
 #include "show/html.h"
 #include "show/show.h"
+#include "tune/coe_bench.h"
 #include "tune/device_bench.h"
 #include "tune/profile.h"
 
 enum { DEFAULT_TOKENS = 256 };
 
 static struct {
-    const char *out, *path_stats, *trace, *import, *dir, *coe;
+    const char *out, *path_stats, *trace, *import, *dir, *coe, *requests;
     struct cli_texts texts, pairs;
     uint32_t max_tokens, max_windows, trace_keep;
+    uint32_t prompt_tokens,
+        answer_tokens; /* of --coe; 0: as the samples have them, else a default */
+    uint32_t max_batch;
     double prompt_share;
     struct offline_shard shard;
-    uint64_t memory;
-    struct profile_coe requests;
+    uint64_t memory, gpu_memory; /* limits; 0: what is free */
     const char *html;
     bool resume, merge, partial, device, show, json;
 } o = {.max_tokens = DEFAULT_TOKENS,
        .trace_keep = MOE_TRACE_KEEP_ENOUGH,
        .prompt_share = 0.5,
        .shard = {0, 1},
-       .requests = {.max_batch = 64}};
+       .max_batch = 64};
+
+/* ---- What models of a collection cost ---- */
+
+enum { DEFAULT_PROMPT = 64, DEFAULT_ANSWER = 32 };
+
+/* By the tokenizer of the first expert. */
+static int read_samples(const struct moe_coe_bench_options *bench, const char *path,
+                        struct moe_coe_samples *samples, struct moe_err *err)
+{
+    struct moe_model *m = NULL;
+    char *pack = moe_coe_pack_path(bench->directory, &bench->collection->models[0], err);
+    int status = pack ? moe_model_open_directory(&m, pack, err) : MOE_ERR_MEMORY;
+    if (status == MOE_OK)
+        status = moe_coe_samples_read(samples, bench->collection, m, path, bench->progress, err);
+    moe_model_close(m);
+    free(pack);
+    if (status == MOE_OK && moe_coe_samples_unknown(samples, bench->collection))
+        status = moe_coe_samples_answer(samples, bench->collection, bench->directory, path,
+                                        bench->memory_bytes, bench->progress, err);
+    return status;
+}
+
+static uint32_t tokens(uint32_t given, double mean, uint32_t otherwise)
+{
+    if (given)
+        return given;
+    return mean > 0 ? (uint32_t)fmin(ceil(mean), 1 << 20) : otherwise;
+}
+
+/* The scheduler does without probabilities, but worse: the user should know. */
+static void say_unknown(const struct moe_coe_costs *costs,
+                        const struct moe_coe_collection *collection)
+{
+    double *p = calloc(collection->n_models, sizeof *p);
+    bool known = p && moe_coe_probabilities(collection, p);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < costs->n_models; i++)
+        n += costs->models[i].probability < 0 && !known && collection->models[i].probability < 0;
+    if (n > 0)
+        cli_note("how often %u of %u experts are used is not known: give --requests, or quantities "
+                 "and shares in the collection",
+                 n, collection->n_models);
+    free(p);
+}
+
+static void say_costs(const struct moe_coe_costs *costs)
+{
+    for (uint32_t i = 0; i < costs->n_costs; i++) {
+        const struct moe_coe_kind_cost *c = &costs->costs[i];
+        char team[32] = "";
+        if (c->threads)
+            snprintf(team, sizeof team, ", a team of %" PRIu32, c->threads);
+        cli_detail("%s on %s%s: %.3g s a request and %.3g s a batch, up to %" PRIu32
+                   " side by side; loaded in %.3g s",
+                   c->architecture, c->processor, team, c->cost.per_request, c->cost.per_batch,
+                   c->cost.max_batch, c->cost.load);
+    }
+    cli_detail("peak of the process %" PRIu64 " bytes", moe_peak_rss_bytes());
+}
+
+static int profile_coe(const char *path)
+{
+    struct moe_err err;
+    struct moe_coe_collection *collection = NULL;
+    struct moe_coe_costs *costs = NULL;
+    struct moe_coe_samples samples = {0};
+    struct moe_buf text = {0};
+    char *directory = moe_path_directory(path, &err);
+    cli_catch_termination();
+    int status = directory ? moe_coe_collection_read(&collection, path, &err) : MOE_ERR_MEMORY;
+    struct moe_coe_bench_options bench = {
+        .collection = collection,
+        .directory = directory,
+        .max_batch = o.max_batch,
+        .memory_bytes = o.memory,
+        .gpu_memory_bytes = o.gpu_memory,
+        .progress = cli_progress(),
+    };
+    if (status == MOE_OK && o.requests)
+        status = read_samples(&bench, o.requests, &samples, &err);
+    bench.samples = o.requests ? &samples : NULL;
+    bench.prompt_tokens = tokens(o.prompt_tokens, samples.mean_prompt, DEFAULT_PROMPT);
+    bench.answer_tokens = tokens(o.answer_tokens, samples.mean_answer, DEFAULT_ANSWER);
+    if (status == MOE_OK)
+        status = moe_coe_bench(&costs, &bench, &err);
+    cli_progress_done();
+    if (status == MOE_OK)
+        status = moe_coe_costs_write(costs, false, &text, &err);
+    status = cli_save(status, &text, o.out, &err);
+    if (status == MOE_OK) {
+        say_unknown(costs, collection);
+        say_costs(costs);
+    }
+    moe_coe_costs_free(costs);
+    moe_coe_samples_release(&samples);
+    moe_coe_collection_free(collection);
+    free(directory);
+    return status == MOE_OK ? CLI_DONE : cli_error(&err);
+}
 
 /* ---- Options ---- */
 
@@ -80,15 +182,15 @@ static const struct cli_option options[] = {
     {.kind = CLI_HEADING, .help = "Measuring what a collection's models cost"},
     {CLI_OPT_TEXT(0, "coe", "COLLECTION", &o.coe), .help = "batches, loading, memory, usage",
      .mode = COE},
-    {CLI_OPT_TEXT(0, "requests", "FILE", &o.requests.requests),
+    {CLI_OPT_TEXT(0, "requests", "FILE", &o.requests),
      .help = "sample requests, as JSON lines: usage, lengths", .modes = COE},
-    {CLI_OPT_U32(0, "prompt-tokens", "N", &o.requests.prompt_tokens, 1, 1 << 20),
+    {CLI_OPT_U32(0, "prompt-tokens", "N", &o.prompt_tokens, 1, 1 << 20),
      .shown = "the samples' mean, or 64", .help = "of a request", .modes = COE},
-    {CLI_OPT_U32(0, "answer-tokens", "N", &o.requests.answer_tokens, 1, 1 << 20),
+    {CLI_OPT_U32(0, "answer-tokens", "N", &o.answer_tokens, 1, 1 << 20),
      .shown = "the samples' mean, or 32", .help = "of its answer", .modes = COE},
-    {CLI_OPT_U32(0, "max-batch", "N", &o.requests.max_batch, 1, 1 << 12), .shown = "64",
+    {CLI_OPT_U32(0, "max-batch", "N", &o.max_batch, 1, 1 << 12), .shown = "64",
      .help = "requests side by side to try, at most", .modes = COE},
-    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.requests.gpu_memory), .shown = "what is free",
+    {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &o.gpu_memory), .shown = "what is free",
      .help = "limit on a GPU", .modes = COE},
     {.kind = CLI_HEADING, .help = "Statistics, traces and device profiles"},
     {CLI_OPT_FLAG(0, "merge", &o.merge), .help = "put shards together: statistics or traces",
@@ -344,12 +446,9 @@ int main(int argc, char **argv)
                 : "nothing to do: --text, --pairs, --merge, --import, --device, --coe or --show");
     if (o.import)
         return n_args == 0 ? cli_finish(import()) : cli_misuse("--import takes one file");
-    if (o.coe) {
-        o.requests.out = o.out;
-        o.requests.memory = o.memory;
-        return n_args == 0 ? cli_finish(profile_coe(o.coe, &o.requests))
+    if (o.coe)
+        return n_args == 0 ? cli_finish(profile_coe(o.coe))
                            : cli_misuse("--coe takes one collection and no pack");
-    }
     if (o.device)
         return n_args <= 1 ? cli_finish(device(n_args ? args[0] : NULL))
                            : cli_misuse("--device takes one pack at most");

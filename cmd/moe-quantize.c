@@ -15,7 +15,6 @@
 #include "pack/pack.h"
 #include "pack/synthesize.h"
 #include "show/show.h"
-#include "show/show_pack.h"
 #include "tune/inputs_seen.h"
 
 static struct {

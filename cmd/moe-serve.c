@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "serve/server.h"
 #include "serve_options.h"
-#include "show/show_server.h"
+#include "show/show.h"
 
 /* ---- The server ---- */
 

@@ -1,6 +1,4 @@
-/*
- * The text that moe-run continues or answers, and the chat it is wrapped in.
- */
+/* What moe-run reads to continue or answer: a text, or a conversation with its template. */
 #ifndef CMD_PROMPT_H
 #define CMD_PROMPT_H
 
@@ -8,6 +6,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "engine/conversation.h"
 #include "infer/model.h"
 #include "prompt/chat.h"
 #include "text/tokenizer.h"
@@ -34,5 +33,19 @@ int prompt_check_read(const struct prompt *p, uint64_t may_hold, struct moe_err 
  * neither has one. Release it with moe_chat_free. */
 int prompt_chat(const char *file, bool raw, const struct moe_model *model, const char *pack,
                 struct moe_chat **chat, struct moe_err *err);
+
+/* ---- Conversations that are read whole, and what a model would be fed ---- */
+
+struct json_t;
+
+/* Takes the text of a file of messages: their JSON array, or an object with "messages" and perhaps
+ * "tools" and "chat_template_kwargs". *json holds what the conversation borrows: release it with
+ * moe_json_free when the conversation is done. */
+int messages_take(struct moe_conversation *talk, const char *file, const struct moe_buf *text,
+                  struct json_t **json, struct moe_err *err);
+
+/* Prints what would be fed for an answer, exactly, and a line with its ids. text: the question;
+ * NULL: the conversation has it. */
+int messages_show_prompt(struct moe_conversation *talk, const char *text, struct moe_err *err);
 
 #endif

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "drafters.h"
 #include "engine/beams.h"
 #include "engine/draft.h"
 #include "engine/generate.h"

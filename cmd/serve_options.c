@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "drafters.h"
 #include "engine/draft.h"
 
 enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };

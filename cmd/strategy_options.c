@@ -9,6 +9,8 @@
 #include "base/text.h"
 #include "sched/exactness.h"
 
+const char *const drafters[] = {"none", "ngram", "mtp", NULL};
+
 /* ---- Options ---- */
 
 static bool set_flag(const char *text, void *to, char why[128])

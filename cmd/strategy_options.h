@@ -54,4 +54,8 @@ int strategy_options_apply(const struct strategy_options *o, struct moe_strategy
 bool strategy_wants_help(const struct strategy_options *o);
 void strategy_print_help(void);
 
+/* Who drafts: the words of --draft. */
+enum drafter { DRAFT_NONE, DRAFT_NGRAM, DRAFT_MTP };
+extern const char *const drafters[];
+
 #endif

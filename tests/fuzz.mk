@@ -18,7 +18,7 @@ FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(
 # little of, the files alone: a linker that misses a name wants its file here.
 FUZZ_ROOMS := base cache fmt model text prompt grammar profile
 FUZZ_FILES := $(addprefix quant/,bits ggml layout)
-FUZZ_FILES += $(addprefix pack/,map pack pack_bits)
+FUZZ_FILES += $(addprefix pack/,map pack)
 FUZZ_FILES += $(addprefix sched/,exactness inventory strategy)
 FUZZ_FILES += $(addprefix plan/,pace plan routing_figures)
 FUZZ_FILES += infer/run_stats engine/sampler

@@ -5,12 +5,336 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/file.h"
+#include "base/par.h"
 #include "base/text.h"
 #include "cli.h"
-#include "drafters.h"
-#include "plan_machine.h"
-#include "plan_trace.h"
+#include "plan/synthesis.h"
+#include "profile/document_split.h"
+#include "profile/statistics.h"
+#include "tune/device_bench.h"
+
+/* ---- The trace ---- */
+
+/* Of a synthetic trace: enough decoded tokens for an error of two points in the hit rate. */
+enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
+
+static bool alike(const struct moe_trace_shape *a, const struct moe_inventory *b)
+{
+    return a->n_layers == b->n_layers && a->n_encoder == b->n_encoder &&
+           a->n_experts == b->n_experts && a->top_k == b->top_k &&
+           memcmp(a->is_static, b->is_static, a->n_layers) == 0;
+}
+
+static int refuse(const struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_trace_shape *s = moe_trace_shape(in->trace);
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "%s: a trace of %u layers of %u experts, %u a token; %s has %u of %u, %u",
+                    in->options->trace, s->n_layers, s->n_experts, s->top_k, in->name,
+                    in->inventory->n_layers, in->inventory->n_experts, in->inventory->top_k);
+}
+
+/* How experts are used: from statistics, else from a trace of another model, else as in the bundled
+ * model. */
+static int find_figures(struct plan_inputs *in, struct moe_routing_figures *out,
+                        struct moe_err *err)
+{
+    bool known_accuracy;
+    *out = moe_routing_figures_bundled;
+    in->evidence.manner_known = in->statistics || in->trace;
+    if (in->statistics)
+        moe_routing_figures_of_statistics(out, in->statistics);
+    else if (in->trace)
+        return moe_routing_figures_of_trace(out, &known_accuracy, in->trace, err);
+    return MOE_OK;
+}
+
+/* Of a model without weights nothing was ever counted: other texts are drawn in the same manner. */
+static int begin_statistics(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_inventory *inv = in->inventory;
+    const struct moe_statistics_shape shape = {
+        .n_layers = inv->n_layers,
+        .n_experts = inv->n_experts,
+        .top_k = inv->top_k,
+        .n_encoder = inv->n_encoder,
+        .max_tokens = PROMPT_TOKENS + DECODED_TOKENS,
+        .prompt_percent = 100 * PROMPT_TOKENS / (PROMPT_TOKENS + DECODED_TOKENS),
+    };
+    return inv->top_k <= MOE_STATISTICS_MAX_TOP_K ? moe_statistics_new(&in->statistics, &shape, err)
+                                                  : MOE_OK;
+}
+
+static int write_drawn(struct plan_inputs *in, const struct moe_synthesis *synthesis,
+                       const char *path, struct moe_err *err)
+{
+    struct moe_routing_figures reached;
+    MOE_TRY(moe_synthesise(path, synthesis, &reached, err));
+    return moe_trace_open(&in->trace, path, err);
+}
+
+/* ... into a file that has no name. */
+static int write_nameless(struct plan_inputs *in, const struct moe_synthesis *synthesis,
+                          struct moe_err *err)
+{
+    const char *dir = getenv("TMPDIR");
+    char path[MOE_DESCRIPTOR_PATH];
+    dir = dir && *dir ? dir : "/tmp";
+    int fd = moe_file_nameless(dir, path, err);
+    if (fd < 0)
+        return fd;
+    int status = write_drawn(in, synthesis, path, err);
+    close(fd);
+    if (status != MOE_OK)
+        moe_err_rename(err, path, dir);
+    return status;
+}
+
+/* Draws a trace. */
+static int draw(struct plan_inputs *in, struct moe_err *err)
+{
+    const char *kept = in->options->drawn;
+    struct moe_synthesis synthesis = {
+        .shape = {.n_layers = in->inventory->n_layers,
+                  .n_encoder = in->inventory->n_encoder,
+                  .n_experts = in->inventory->n_experts,
+                  .top_k = in->inventory->top_k},
+        .sequences = SEQUENCES,
+        .prompt_tokens = PROMPT_TOKENS,
+        .decoded_tokens = DECODED_TOKENS,
+        .seed = in->options->seed,
+    };
+    memcpy(synthesis.shape.is_static, in->inventory->is_static, in->inventory->n_layers);
+    MOE_TRY(find_figures(in, &synthesis.figures, err));
+    if (!in->statistics && in->options->shape)
+        MOE_TRY(begin_statistics(in, err));
+    synthesis.statistics = in->options->strategy.statistics ? NULL : in->statistics;
+    moe_trace_close(in->trace);
+    in->trace = NULL;
+    MOE_TRY(kept ? write_drawn(in, &synthesis, kept, err) : write_nameless(in, &synthesis, err));
+    cli_note("no trace of this model: drawing one at random that resembles %s",
+             in->options->strategy.statistics ? in->options->strategy.statistics
+             : in->options->trace             ? in->options->trace
+                                              : "the bundled model");
+    return MOE_OK;
+}
+
+/* Statistics of the trace's own documents would know what comes in it: those of every other
+ * document then score the rest. */
+static int split_documents(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_origins *trace = moe_trace_origins(in->trace);
+    if (!in->statistics || !trace || !moe_split_shared(&in->statistics->origins, trace) ||
+        in->inventory->n_encoder || moe_trace_totals(in->trace)->sequences < 2)
+        return MOE_OK;
+    const struct moe_excerpt counted = moe_split_counted(in->excerpt);
+    in->excerpt = moe_split_judged(in->excerpt);
+    cli_note("%s counts the documents of %s: every other one is simulated, by statistics of the "
+             "rest",
+             in->options->strategy.statistics, in->options->trace);
+    return moe_split_count(&in->scoring, in->trace, counted, &in->statistics->shape, err);
+}
+
+/* The tokens of the trace that are used. */
+static int count_tokens(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_trace_token *token;
+    struct moe_plan_evidence *e = &in->evidence;
+    int status = MOE_OK;
+    in->excerpt = moe_excerpt_of(in->trace, in->options->max_tokens);
+    status = split_documents(in, err);
+    if (status != MOE_OK)
+        return status;
+    moe_excerpt_begin(in->trace, in->excerpt, 0);
+    while ((status = moe_excerpt_next(in->trace, in->excerpt, &e->trace_tokens, &token, err)) ==
+               MOE_OK &&
+           token) {
+        e->trace_prompt_tokens += token->prompt;
+        e->trace_sequences += token->index == 0;
+    }
+    return status;
+}
+
+static int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    if (o->trace && !in->trace)
+        MOE_TRY(moe_trace_open(&in->trace, o->trace, err));
+    bool own = in->trace && alike(moe_trace_shape(in->trace), in->inventory);
+    if (in->trace && !own && !o->shape)
+        return refuse(in, err);
+    if (own && o->drawn)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: is a trace of this model, so there is none to draw (--draw-trace)",
+                        o->trace);
+    if (own)
+        snprintf(in->evidence.trace, sizeof in->evidence.trace, "%s", o->trace);
+    else
+        MOE_TRY(draw(in, err));
+    return count_tokens(in, err);
+}
+
+/* ---- The machine ---- */
+
+/* Of the host's memory, experts behind an accelerator may take so much. */
+#define HOST_SHARE 0.9
+
+static struct moe_weights weights_of(const struct plan_inputs *in)
+{
+    struct moe_weights w = {
+        .n_layers = in->config.n_layers ? in->config.n_layers : in->inventory->n_layers,
+        .n_moe_layers = in->inventory->n_layers,
+        .top_k = in->inventory->top_k,
+        .attention_bytes = in->bytes.attention,
+        .router_bytes = in->bytes.router,
+        .shared_bytes = in->bytes.shared,
+        .dense_bytes = in->bytes.dense_ff,
+        .head_bytes = in->bytes.head,
+        .n_variants = in->inventory->n_variants,
+    };
+    for (uint32_t v = 0; v < w.n_variants; v++)
+        w.expert_bytes[v] = moe_inventory_mean_bytes(in->inventory, v);
+    return w;
+}
+
+/* What the profile says of this model in the words of others. A pack's times are measured. */
+static const struct moe_device_timed *timed(const struct plan_inputs *in)
+{
+    const struct moe_inventory *inv = in->inventory;
+    if (in->options->pack || in->options->strategy.device.test || !in->device)
+        return NULL;
+    return moe_device_find_timed(in->device, inv->n_layers, inv->n_experts, inv->top_k);
+}
+
+/* Bytes per second of loads as asked for, or as the profile says of this model; 0: neither. */
+static double load_rate(const struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_device_timed *t = timed(in);
+    if (o->strategy.device.test)
+        return o->strategy.device.link_rate;
+    if (o->load_seconds > 0)
+        return moe_inventory_mean_load(in->inventory, 0) / o->load_seconds;
+    if (!(o->link_rate > 0) && t && t->load.value > 0)
+        return t->load_bytes.value / t->load.value;
+    return o->link_rate;
+}
+
+/* A machine known only by the time of a layer: the bandwidth is set so that reading a layer's
+ * weights takes that time. */
+static int pace_of_layer(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    struct moe_weights w = weights_of(in);
+    uint64_t bytes = w.attention_bytes + w.shared_bytes + w.top_k * w.expert_bytes[0];
+    struct moe_device *d = calloc(1, sizeof *d);
+    if (!d)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    in->evidence.times_stated = true;
+    snprintf(d->name, sizeof d->name, "layers of %g s", o->layer_seconds);
+    d->host.memory_bytes_per_second.value =
+        (double)bytes / (o->layer_seconds * MOE_PACE_BANDWIDTH_SHARE);
+    in->device = d;
+    return moe_pace_of_bandwidth(&in->pace, d, &w, MOE_TIER_STORAGE, load_rate(in), err);
+}
+
+/* A pack is planned for the processor that runs it (or a test device, which the processor plays)
+ * where no GPU is named, and so is anything on a machine that was measured just now. A model
+ * without a pack, which nothing here runs, is planned for all that a profile describes, its
+ * accelerator included, unless the processor is named. */
+static enum moe_device_tier tier_of(const struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    bool described = !o->pack && o->profile && !o->on_cpu && !o->strategy.device.test;
+    return moe_pace_tier(in->device, described || o->strategy.device.cuda);
+}
+
+static bool plan_machine_has_gpu(const struct plan_inputs *in)
+{
+    return tier_of(in) == MOE_TIER_HOST;
+}
+
+static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct moe_device *d = in->device;
+    double rate = load_rate(in);
+    bool measured_here = tier_of(in) == MOE_TIER_STORAGE; /* a profile times a model's layers on the
+                                                             processor */
+    in->evidence.times_measured = measured_here && d->has_model &&
+                                  d->model.source_fingerprint != 0 &&
+                                  d->model.source_fingerprint == in->source_fingerprint;
+    if (in->evidence.times_measured)
+        return moe_pace_of_device(&in->pace, d,
+                                  (const char(*)[MOE_NAME_BYTES])in->inventory->variants,
+                                  in->inventory->n_variants, rate, err);
+    const struct moe_weights w = weights_of(in);
+    return moe_pace_of_bandwidth(&in->pace, d, &w, tier_of(in), rate, err);
+}
+
+static int measure(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_device_bench_options what = {.pack = o->pack, .progress = cli_progress()};
+    cli_note("measuring this machine (moe-profile --device%s%s -o DEVICE saves the result for "
+             "--device-profile DEVICE)",
+             o->pack ? " " : "", o->pack ? o->pack : "");
+    if (o->strategy.device.test) /* one core for the device, one for the host */
+        moe_par_set_threads(1);
+    return moe_device_bench(&what, &in->device, err);
+}
+
+/* The time of a layer beside a profile: as asked for, or as the profile says of this model. */
+static void set_layer(struct plan_inputs *in)
+{
+    const struct plan_options *o = in->options;
+    const struct moe_device_timed *t = timed(in);
+    double seconds = o->layer_seconds > 0 ? o->layer_seconds : t ? t->layer.value : 0;
+    if (!o->profile || !(seconds > 0))
+        return;
+    moe_pace_set_layer(&in->pace, in->inventory->top_k, seconds);
+    in->evidence.times_stated = true;
+}
+
+static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
+{
+    const struct plan_options *o = in->options;
+    if (o->strategy.device.cuda && o->pack)
+        MOE_TRY(moe_config_check_gpu(&in->config, o->pack, err));
+    if (o->layer_seconds > 0 && !o->profile)
+        MOE_TRY(pace_of_layer(in, err));
+    else {
+        MOE_TRY(o->profile ? moe_device_read(&in->device, o->profile, err) : measure(in, err));
+        MOE_TRY(pace_of_profile(in, err));
+    }
+    if (o->strategy.device.cuda && tier_of(in) != MOE_TIER_HOST)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no GPU with memory of its own (--device cuda)",
+                        in->device->name);
+    if (o->strategy.device.cuda && o->pack && !(in->pace.storage_rate > 0))
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "device profile '%s': no rate of storage, which is behind the host's "
+                        "memory (moe-profile --device measures it)",
+                        in->device->name);
+    const struct moe_device *d = in->device;
+    double host = d->host.memory_bytes_per_second.value;
+    if (o->strategy.device.test) {
+        in->pace.host_slowdown = o->strategy.device.speed;
+        in->pace.loads = (struct moe_link_costs){0}; /* its loads take nobody's time */
+    } else if (tier_of(in) == MOE_TIER_HOST && host > 0 &&
+               d->accelerator.memory_bytes_per_second.value > 0)
+        in->pace.host_slowdown = d->accelerator.memory_bytes_per_second.value / host;
+    in->evidence.link_stated = load_rate(in) > 0 || !moe_device_load_measured(d, tier_of(in));
+    in->evidence.times_spread = moe_device_spread(d);
+    set_layer(in);
+    in->host_bytes = (uint64_t)(HOST_SHARE * d->host.memory_bytes.value);
+    if (in->host_bytes == 0 && !o->pack) /* a pack's is named */
+        in->pace.storage_rate = 0;       /* how much the host holds is not known: everything */
+    snprintf(in->evidence.device, sizeof in->evidence.device, "%.*s", MOE_PLAN_TEXT - 1, d->name);
+    return MOE_OK;
+}
 
 enum {
     SHAPE_PROGRAM = 32 << 20, /* bytes of a process that runs a model: buffers, libraries */

@@ -1,23 +1,186 @@
 /* Line editing with libedit. */
-#define _XOPEN_SOURCE 700 /* fileno */
+#define _POSIX_C_SOURCE 200809L /* mkdir */
+#define _XOPEN_SOURCE 700       /* fileno */
 #include "editor.h"
 
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
+#include <wctype.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "cli.h"
-#include "history_path.h"
-#include "layout.h"
-#include "paste.h"
 #include "terminal.h"
+
+/* ---- Pasted text ---- */
+
+/* What a terminal sends before pasted text. */
+#define PASTE_BEGINS "\033[200~"
+
+enum { MAX_CHARACTERS = 16 << 20 };
+
+static const wchar_t END[] = L"\033[201~";
+enum { N_END = sizeof END / sizeof END[0] - 1 };
+
+static bool is_break(wchar_t c)
+{
+    return c == L'\n' || c == L'\r';
+}
+
+/* The terminal has swapped the two bytes of lines that end in two. */
+static void tidy(wchar_t *text, size_t n)
+{
+    size_t to = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (is_break(text[i])) {
+            bool pair = i + 1 < n && is_break(text[i + 1]) && text[i] != text[i + 1];
+            text[to++] = L'\n';
+            i += pair;
+        } else if (text[i]) {
+            text[to++] = text[i];
+        }
+    }
+    if (to > 0 && text[to - 1] == L'\n')
+        to--;
+    text[to] = 0;
+}
+
+/* Whatever becomes of the text, none of it is left to be taken for keys. */
+/* Reads up to the mark of the paste's end. The text, which the caller frees, with one newline at
+ * the end of each line but the last; NULL: it was too long, there is no memory for it, or Ctrl-C
+ * came. */
+static wchar_t *paste_read(EditLine *el)
+{
+    wchar_t *text = NULL, c;
+    size_t n = 0, room = 0, matched = 0;
+    bool whole = true;
+    while (matched < N_END && el_wgetc(el, &c) > 0) {
+        matched = c == END[matched] ? matched + 1 : c == END[0] ? 1 : 0;
+        if (whole && n == room) {
+            room = room ? 2 * room : 4096;
+            wchar_t *larger = n < MAX_CHARACTERS ? realloc(text, room * sizeof *text) : NULL;
+            whole = larger != NULL;
+            text = larger ? larger : text;
+        }
+        if (whole)
+            text[n++] = c;
+    }
+    if (!whole || matched < N_END) {
+        free(text);
+        return NULL;
+    }
+    tidy(text, n - N_END);
+    return text;
+}
+
+/* ---- Where a line ends on the screen ---- */
+
+struct layout {
+    int n_prompt;        /* its columns */
+    const wchar_t *text; /* [n], borrowed */
+    size_t n;
+    size_t n_drawn;  /* of them, those that were drawn row by row, not as they were typed */
+    int drawn_width; /* of the terminal then */
+};
+
+struct place {
+    int row, column; /* from the prompt's beginning */
+};
+
+static void break_line(struct place *p)
+{
+    *p = (struct place){p->row + 1, 0};
+}
+
+static void advance(struct place *p, int columns, int width)
+{
+    if (p->column + columns > width)
+        break_line(p);
+    p->column += columns;
+    if (p->column >= width)
+        break_line(p);
+}
+
+/* Columns of a character at this column, as libedit shows it: ^X, \U+1234, \U+12345. */
+static int columns_of(wchar_t c, int column)
+{
+    if (c == L'\t')
+        return 8 - column % 8;
+    if (iswprint((wint_t)c))
+        return wcwidth(c);
+    return iswcntrl((wint_t)c) ? 2 : c > 0xffff ? 8 : 7;
+}
+
+/*
+ * Terminals join rows for their new width where one went on to the next by itself. That it did not
+ * where libedit drew a row without the blanks in which it ends.
+ */
+static struct place layout_end(const struct layout *l, int width)
+{
+    struct place drawn = {0}, now = {0};
+    int blanks = 0; /* at the end, which the terminal may not have */
+    advance(&drawn, l->n_prompt, l->drawn_width);
+    advance(&now, l->n_prompt, width);
+    for (size_t i = 0; i < l->n; i++) {
+        wchar_t c = l->text[i];
+        int row = drawn.row, columns = columns_of(c, drawn.column);
+        if (c == L'\n') {
+            break_line(&drawn);
+            break_line(&now);
+            blanks = 0;
+            continue;
+        }
+        advance(&drawn, columns, l->drawn_width);
+        if (c == L' ') {
+            bool cut = drawn.row > row && i < l->n_drawn && width != l->drawn_width;
+            blanks = cut ? 0 : blanks + 1;
+            if (cut && now.column > 0)
+                break_line(&now);
+            continue;
+        }
+        for (; blanks > 0; blanks--)
+            advance(&now, 1, width);
+        advance(&now, columns, width);
+    }
+    for (; blanks > 0; blanks--)
+        advance(&now, 1, width);
+    return now;
+}
+
+/* ---- The file that keeps inputs ---- */
+
+/* ${XDG_STATE_HOME:-~/.local/state}/moe-toolkit/history, with its directories created; NULL: there
+ * is no such place. The caller frees it. */
+static char *history_path(void)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    struct moe_buf path = {0};
+    if (state && *state == '/')
+        moe_buf_text(&path, state);
+    else if (home && *home == '/')
+        moe_buf_printf(&path, "%s/.local/state", home);
+    else
+        return NULL;
+    moe_buf_text(&path, "/moe-toolkit/history");
+    if (path.failed)
+        return NULL;
+    char *text = (char *)path.data;
+    for (char *slash = strchr(text + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(text, 0700); /* may exist; if it cannot be made, saving fails */
+        *slash = '/';
+    }
+    return text;
+}
 
 struct editor {
     EditLine *el;

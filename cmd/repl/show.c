@@ -9,7 +9,6 @@
 #include "commands.h"
 #include "show/explain.h"
 #include "show/show.h"
-#include "show/show_pack.h"
 
 static void print(struct moe_buf *text)
 {

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "pack/convert.h"
 #include "pack/convert_internal.h"
-#include "pack/pack_bits.h"
+#include "pack/pack.h"
 
 static struct moe_bits bits_of(const struct moe_expert_map *map, uint32_t layer, uint32_t expert)
 {

@@ -9,7 +9,7 @@
 #include "model/config.h"
 #include "model/tensor_roles.h"
 #include "pack/convert_internal.h"
-#include "pack/pack_bits.h"
+#include "pack/pack.h"
 
 /*
  * Re-packing: which stored form each variant of each expert is made of.

@@ -22,6 +22,7 @@
 #include "base/err.h"
 #include "base/progress.h"
 #include "model/config.h"
+#include "quant/bits.h"
 #include "quant/layout.h"
 
 enum {
@@ -237,5 +238,15 @@ int moe_pack_put_hole(struct moe_pack_writer *w, uint32_t layer, uint32_t expert
 int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);
 /* Drops everything written. NULL is fine. */
 void moe_pack_abort(struct moe_pack_writer *w);
+
+/* The bits of an expert that is stored as this class says; false: it has other matrices than gate,
+ * up and down. */
+bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out);
+
+/* Whether experts that are stored so have a gate beside up and down. */
+bool moe_class_has_gate(const struct moe_expert_class *class_);
+
+/* The bits that a variant is named after, zeros for a map's; false: its name is no bitwidth. */
+bool moe_variant_bits(const struct moe_pack_variant *variant, struct moe_bits *out);
 
 #endif

@@ -11,7 +11,6 @@
 #include "base/par.h"
 #include "base/rank.h"
 #include "profile/statistics_internal.h"
-#include "profile/statistics_paths.h"
 
 static const char *const predictor_names[MOE_N_PREDICTORS] = {
     [MOE_PREDICT_PREVIOUS] = "previous",     [MOE_PREDICT_GATE_1] = "gate-1",

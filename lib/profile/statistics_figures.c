@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "profile/statistics_paths.h"
+#include "profile/statistics.h"
 
 static uint32_t first_layer(uint32_t layer)
 {

@@ -5,7 +5,6 @@
 #define MOE_PROFILE_STATISTICS_INTERNAL_H
 
 #include "profile/statistics.h"
-#include "profile/statistics_paths.h"
 
 enum { MOE_DOCUMENT_BUCKETS = 1 << 12 };
 

@@ -7,7 +7,7 @@
 #include "fmt/emit.h"
 #include "show/draw.h"
 #include "show/explain.h"
-#include "show/show_pack.h"
+#include "show/show.h"
 
 enum { CONTEXT = 4096, SMALL_BATCH = 16, MIB = 1 << 20 };
 

@@ -1,5 +1,4 @@
 /* What a pack holds, and what a conversion did. */
-#include "show/show_pack.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,7 +9,7 @@
 #include "base/text.h"
 #include "fmt/json_scan.h"
 #include "pack/convert.h"
-#include "pack/pack_bits.h"
+#include "pack/pack.h"
 #include "show/show.h"
 
 enum { DIGITS = 6 /* of what is measured in bits, for scripts */ };

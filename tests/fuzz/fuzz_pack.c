@@ -10,8 +10,8 @@
 #define _GNU_SOURCE
 #include "../pack_forge.h"
 #include "mutate.h"
-#include "pack/pack_bits.h"
-#include "show/show_pack.h"
+#include "pack/pack.h"
+#include "show/show.h"
 
 enum { PAGE = 4096, MAX_PAGES = 64 };
 enum {

@@ -10,7 +10,6 @@
 #include "mutate.h"
 #include "profile/statistics.h"
 #include "profile/statistics_figures.h"
-#include "profile/statistics_paths.h"
 #include "show/explain.h"
 #include "show/show.h"
 

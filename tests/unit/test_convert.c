@@ -14,7 +14,7 @@
 #include "fmt/checkpoint.h"
 #include "infer/session.h"
 #include "pack/pack.h"
-#include "show/show_pack.h"
+#include "show/show.h"
 
 static int tear_down(void **state)
 {

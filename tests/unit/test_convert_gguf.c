@@ -11,7 +11,6 @@
 #include "model/read.h"
 #include "pack/convert.h"
 #include "pack/pack.h"
-#include "pack/pack_bits.h"
 #include "show/show.h"
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "pack/convert.h"
 #include "pack/pack.h"
-#include "show/show_pack.h"
+#include "show/show.h"
 
 enum { N_LAYERS = 12, N_EXPERTS = 32, N = N_LAYERS * N_EXPERTS };
 

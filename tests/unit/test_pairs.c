@@ -7,7 +7,7 @@
 #include "base/par.h"
 #include "infer/forward.h"
 #include "kern/kern.h"
-#include "profile/statistics_paths.h"
+#include "profile/statistics.h"
 #include "sched/replay.h"
 #include "show/explain.h"
 #include "show/show.h"

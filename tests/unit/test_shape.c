@@ -8,7 +8,7 @@
 #include "infer/session.h"
 #include "model/shape.h"
 #include "pack/pack.h"
-#include "show/show_pack.h"
+#include "show/show.h"
 
 /* ---- Against packs ---- */
 

@@ -10,7 +10,6 @@
 #include "base/hash.h"
 #include "profile/statistics.h"
 #include "profile/statistics_figures.h"
-#include "profile/statistics_paths.h"
 
 enum { LAYERS = 3, EXPERTS = 6, TOP_K = 2, MAX_TOKENS = 40, DOCUMENTS = 23 };
 
