@@ -60,7 +60,7 @@ static int decide_memory(struct moe_engine *e, struct moe_memory *memory,
     int status = moe_memory_of(memory, e->model, e->gpu, o, err);
     e->strategy = memory->resolved.strategy;
     e->fallback = memory->resolved.fallback;
-    e->exactness = memory->resolved.exactness;
+    e->exactness = memory->exactness;
     e->exact_required = o->exact;
     e->follows = o->follows != NULL;
     e->budget = memory->budget;

@@ -1,7 +1,4 @@
-/*
- * First step of a split: whether a strategy can run on this pack and device, and what its open
- * choices become.
- */
+/* Whether a strategy can run on this pack and device, and what its open choices become. */
 #ifndef MOE_ENGINE_ENGINE_STRATEGY_H
 #define MOE_ENGINE_ENGINE_STRATEGY_H
 

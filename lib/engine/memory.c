@@ -654,7 +654,7 @@ static int split(struct moe_memory *out, const struct moe_memory_inputs *in, str
     if (in->automatic)
         become_resident(out, in, &batches);
     const struct moe_terms terms = moe_engine_terms(r, in);
-    r->exactness = moe_exactness_of(&terms);
+    out->exactness = moe_exactness_of(&terms);
     out->session.batch = b->batch;
     if (r->strategy.resident)
         choose_resident(b, in);

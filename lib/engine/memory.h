@@ -29,17 +29,10 @@ struct moe_memory_inputs {
     struct moe_inventory inventory; /* empty where the model has no experts */
 };
 
-/* What becomes of the strategy on this pack and device (engine_strategy.h). */
-struct moe_resolved {
-    struct moe_strategy strategy; /* settled and fitted */
-    const char *fallback;         /* which part is replaced here, and why; NULL: none */
-    uint32_t high, low;           /* variants that it uses; low is high where it uses one */
-    struct moe_exactness exactness;
-};
-
 /* Not to be copied: it points into itself. */
 struct moe_memory {
-    struct moe_resolved resolved;
+    struct moe_resolved resolved; /* the strategy as it runs, on this pack and device */
+    struct moe_exactness exactness;
     struct moe_budget budget; /* what each part takes, and the smallest budget */
     bool memory_named;
     /* The largest budget that makes a difference, of the memory where the slots are: with all

@@ -1,3 +1,4 @@
+/* Fitting of strategies: to a pack or a model without weights, its variants and its machine. */
 #include "plan/fitting.h"
 
 #include <stdio.h>
@@ -28,55 +29,103 @@ struct moe_slots moe_slots_of(const struct moe_strategy *s, uint64_t bytes, bool
     return slots;
 }
 
+/* ---- What becomes of a strategy ---- */
+
+/* The variant that the cache keeps: the best, or (Fate 4.5) a named one where memory is short. */
+static uint32_t choose_high(const struct moe_strategy *s, const struct moe_fit_facts *facts)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%u", s->cache_bits);
+    uint32_t variant = s->cache_bits && !facts->all_fit
+                           ? moe_inventory_variant(facts->inventory, name)
+                           : facts->inventory->n_variants;
+    bool lower =
+        variant < facts->inventory->n_variants && !moe_inventory_is_best(facts->inventory, variant);
+    return lower ? variant : 0;
+}
+
+int moe_fit_variants(struct moe_resolved *r, const struct moe_fit_facts *facts, struct moe_err *err)
+{
+    const struct moe_inventory *inv = facts->inventory;
+    struct moe_strategy *s = &r->strategy;
+    const char *name = facts->name ? facts->name : "the model";
+    if (facts->exact)
+        r->fallback = moe_strategy_make_exact(s);
+    r->high = choose_high(s, facts);
+    r->low = facts->low ? moe_inventory_variant(inv, facts->low) : inv->n_variants - 1;
+    if (r->low == inv->n_variants)
+        return moe_fail(err, MOE_ERR_USAGE, "%s: no variant '%s' (see moe-quantize --list)", name,
+                        facts->low);
+    if (!s->needs_low && s->prefill != MOE_PREFILL_HYBRID)
+        return MOE_OK;
+    if (r->low > r->high) {
+        s->prefill_falls_back = false;
+        return moe_strategy_settle(s, err);
+    }
+    r->low = r->high;
+    if (s->needs_low)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s uses a lower precision, and %s has none below '%s' "
+                        "(moe-quantize --experts 4,2 stores two)",
+                        s->name, name, inv->variants[r->high]);
+    moe_strategy_fall_back(s);
+    r->fallback = "prompts at one precision: the pack has no second one";
+    return MOE_OK;
+}
+
+int moe_fit_needs(struct moe_resolved *r, const struct moe_fit_facts *facts, struct moe_err *err)
+{
+    struct moe_strategy *s = &r->strategy;
+    if (facts->needs_statistics)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "strategy %s goes by what experts do: it needs statistics (moe-profile "
+                        "PACK --text FILE -o FILE makes them)",
+                        s->name);
+    if (!s->needs_host || facts->has_host)
+        return MOE_OK;
+    /* Fiddler's idea with one processor: what is missing is computed from a working slot. */
+    if (!s->precalculate && moe_strategy_load_instead(s)) {
+        r->fallback = "missing experts pass through a working slot: there is one processor";
+        return MOE_OK;
+    }
+    return moe_fail(err, MOE_ERR_USAGE,
+                    "strategy %s computes experts beside the device: the plain CPU has nothing "
+                    "beside it (--device cuda computes on a GPU, --device test:SPEED,LINK "
+                    "rehearses a second device)",
+                    s->name);
+}
+
 /* ---- Models without weights ---- */
 
 /* Settles the strategy and fits it to this model, its variants and its machine. */
-static int resolve(const struct moe_shape_fit *f, bool fits, struct moe_fitted *out,
-                   struct moe_err *err)
+static int resolve_on_shape(const struct moe_shape_fit *f, bool all_fit, struct moe_fitted *out,
+                            struct moe_err *err)
 {
     const struct moe_inventory *inv = f->inventory;
-    struct moe_strategy *s = &out->strategy;
+    struct moe_resolved r = {.strategy = out->strategy};
+    struct moe_strategy *s = &r.strategy;
     int status = moe_strategy_settle(s, err);
-    if (status != MOE_OK || s->resident)
-        return status;
-    moe_strategy_fit(s, inv->n_layers - inv->n_encoder, f->statistics);
-    if (f->exact)
-        moe_strategy_make_exact(s);
-    if (s->cache_bits && !fits) {
-        char name[16];
-        snprintf(name, sizeof name, "%u", s->cache_bits);
-        uint32_t v = moe_inventory_variant(inv, name);
-        out->high = v < inv->n_variants && !moe_inventory_is_best(inv, v) ? v : 0;
+    if (status == MOE_OK && !s->resident) {
+        moe_strategy_fit(s, inv->n_layers - inv->n_encoder, f->statistics);
+        const struct moe_fit_facts facts = {
+            .inventory = inv,
+            .low = f->low,
+            .all_fit = all_fit,
+            .exact = f->exact,
+            .has_host = f->has_host,
+            .needs_statistics = s->needs_profile && !f->statistics,
+        };
+        status = moe_fit_variants(&r, &facts, err);
+        if (status == MOE_OK)
+            status = moe_fit_needs(&r, &facts, err);
     }
-    out->low = f->low ? moe_inventory_variant(inv, f->low) : inv->n_variants - 1;
-    if (out->low == inv->n_variants)
-        return moe_fail(err, MOE_ERR_USAGE, "no variant '%s'", f->low);
-    if (!s->needs_low && out->low <= out->high)
-        moe_strategy_fall_back(s);
-    if (s->needs_low && out->low <= out->high)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "strategy %s uses a lower precision, and there is none below '%s'", s->name,
-                        inv->variants[out->high]);
-    if (out->low > out->high && s->prefill == MOE_PREFILL_HYBRID) {
-        s->prefill_falls_back = false;
-        status = moe_strategy_settle(s, err);
-    }
-    if (out->low < out->high)
-        out->low = out->high;
-    if (status == MOE_OK && s->needs_host && !f->has_host)
-        moe_strategy_load_instead(s);
-    if (status == MOE_OK && s->needs_host && !f->has_host)
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "strategy %s computes experts beside the device, and there is nothing "
-                          "beside it",
-                          s->name);
-    if (status == MOE_OK && s->needs_profile && !f->statistics)
-        status = moe_fail(err, MOE_ERR_USAGE,
-                          "strategy %s goes by what experts do: it needs statistics", s->name);
     if (status == MOE_OK && f->exact) {
-        const struct moe_terms terms = moe_terms_of(s, inv, out->high);
+        const struct moe_terms terms = moe_terms_of(s, inv, r.high);
         status = moe_exactness_check(&terms, err);
     }
+    out->strategy = r.strategy;
+    out->high = r.high;
+    out->low = r.low < r.high ? r.high : r.low;
     return status;
 }
 
@@ -115,9 +164,7 @@ static int fit_shape(void *ctx, const struct moe_strategy *wanted, const struct 
     bool named = experts > 0;
     out->named = experts;
     bool fits = available >= m->all && (!m->total || m->total - fixed >= m->all);
-    int status = resolve(f, fits, out, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(resolve_on_shape(f, fits, out, err));
     uint64_t slot_bytes = moe_inventory_slot_bytes(inv, out->high);
     const struct moe_follower_params choices = {inv->n_layers, inv->n_experts, inv->top_k};
     uint64_t policy = moe_policy_follow_bytes(out->strategy.cache, &choices);

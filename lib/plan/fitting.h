@@ -9,6 +9,32 @@
 #include "plan/plan.h"
 #include "sched/inventory.h"
 
+/* What becomes of a strategy. */
+struct moe_resolved {
+    struct moe_strategy strategy; /* settled and fitted */
+    const char *fallback;         /* which part is replaced here, and why; NULL: none */
+    uint32_t high, low;           /* variants that it uses; low is high where it uses one */
+};
+
+/* What it becomes that of. */
+struct moe_fit_facts {
+    const char *name; /* of the pack, for errors; NULL: a model without weights */
+    const struct moe_inventory *inventory;
+    const char *low;       /* variant; NULL: the last */
+    bool all_fit;          /* all experts at their best variant have room */
+    bool exact;            /* refuse what may change results */
+    bool has_host;         /* something computes beside what runs the model */
+    bool needs_statistics; /* the strategy needs them, and there are none */
+};
+
+/* Chooses the variants of r->strategy, which is settled, not resident, and fitted to statistics.
+ * MOE_ERR_USAGE: it needs one that there is not. */
+int moe_fit_variants(struct moe_resolved *r, const struct moe_fit_facts *facts,
+                     struct moe_err *err);
+/* Checks that what it needs beside the model is there; where it allows that, missing experts are
+ * loaded instead of computed on a host. */
+int moe_fit_needs(struct moe_resolved *r, const struct moe_fit_facts *facts, struct moe_err *err);
+
 struct moe_fitted {
     struct moe_strategy strategy;  /* settled and fitted */
     uint32_t high, low;            /* variants */

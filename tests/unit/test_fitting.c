@@ -152,7 +152,7 @@ static void parts_that_cannot_run(void **state)
     struct moe_err err = {0};
     struct moe_shape_fit shape = {.inventory = &one, .expert_memory = 10 * EXPERT};
     assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE,
-                 "strategy hobbit uses a lower precision, and there is none below '8'", &err);
+                 "strategy hobbit uses a lower precision, and the model has none below '8'", &err);
     assert_fails(fit(&shape, "eap", 0, &f, &err), MOE_ERR_USAGE,
                  "strategy eap goes by what experts do", &err);
     const struct moe_statistics some = {0};
@@ -185,8 +185,7 @@ static void parts_that_cannot_run(void **state)
     shape.low = "3";
     assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE, "no variant '3'", &err);
     shape.low = "8";
-    assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE, "there is none below '8'",
-                 &err);
+    assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE, "none below '8'", &err);
     shape.low = NULL;
     shape.exact = true;
     assert_fails(fit(&shape, "hobbit", 0, &f, &err), MOE_ERR_USAGE, "--exact forbids", &err);
