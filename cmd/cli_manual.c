@@ -27,7 +27,7 @@ static const char *find_page(const char *name)
     return NULL;
 }
 
-static int refuse(const char *name)
+static int refuse_page(const char *name)
 {
     struct moe_buf names = {0};
     for (const char *page = cli_manual; page; page = strchr(page + 1, '\f'))
@@ -42,7 +42,7 @@ int cli_print_manual(const char *name)
 {
     const char *page = find_page(name);
     if (!page)
-        return refuse(name);
+        return refuse_page(name);
     FILE *pager = NULL;
     if (isatty(STDOUT_FILENO) && isatty(STDIN_FILENO))
         pager = popen("exec ${PAGER:-$(command -v less || command -v more || echo cat)}", "w");

@@ -75,7 +75,7 @@ static unsigned distance(const char *a, const char *b)
     return d[n][m];
 }
 
-static const char *find(const char *name, const char *const *names)
+static const char *find_name(const char *name, const char *const *names)
 {
     while (*names && strcmp(*names, name) != 0)
         names++;
@@ -90,10 +90,10 @@ const char *cli_nearest_name(const char *word, const char *const *names)
         return NULL;
     for (size_t i = 0; i <= length; i++)
         plain[i] = word[n + i] == '_' ? '-' : word[n + i];
-    const char *nearest = find(plain, names);
+    const char *nearest = find_name(plain, names);
     for (size_t i = 0; i < sizeof others / sizeof others[0] && !nearest; i++)
         if (strcmp(others[i][0], plain) == 0)
-            nearest = find(others[i][1], names);
+            nearest = find_name(others[i][1], names);
     unsigned least = length > 3 ? 3 : 2;
     bool found = nearest;
     for (; !found && *names; names++) {

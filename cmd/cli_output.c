@@ -54,7 +54,7 @@ static bool write_whole(int fd, const uint8_t *bytes, size_t n)
 }
 
 /* Bytes of whole characters, with room for one more character at the end of `shown`. */
-static bool show(struct channel *c, const uint8_t *bytes, uint64_t n)
+static bool show_bytes(struct channel *c, const uint8_t *bytes, uint64_t n)
 {
     uint8_t shown[CHUNK];
     size_t n_shown = 0;
@@ -82,13 +82,13 @@ static ssize_t stream_write(void *cookie, const char *text, size_t n)
     while (c->n_held > 0 && at < n) {
         c->held[c->n_held++] = bytes[at++];
         uint64_t whole = moe_utf8_complete(c->held, c->n_held);
-        if (!show(c, c->held, whole))
+        if (!show_bytes(c, c->held, whole))
             return 0;
         c->n_held -= (uint8_t)whole;
         memmove(c->held, c->held + whole, c->n_held);
     }
     uint64_t whole = moe_utf8_complete(bytes + at, n - at);
-    if (!show(c, bytes + at, whole))
+    if (!show_bytes(c, bytes + at, whole))
         return 0;
     for (at += whole; at < n; at++)
         c->held[c->n_held++] = bytes[at];
@@ -196,7 +196,7 @@ int cli_flush(struct moe_err *err)
 /* The beginning of a character that did not come. */
 static void show_held(struct channel *c)
 {
-    show(c, c->held, c->n_held);
+    show_bytes(c, c->held, c->n_held);
     c->n_held = 0;
 }
 

@@ -85,7 +85,7 @@ static void erase(void)
     bar.what = NULL;
 }
 
-static void report(void *ctx, const char *what, uint64_t done, uint64_t total)
+static void report_progress(void *ctx, const char *what, uint64_t done, uint64_t total)
 {
     (void)ctx;
     double now = moe_seconds();
@@ -116,7 +116,7 @@ const struct moe_progress *cli_progress(void)
 {
     const char *term = getenv("TERM");
     bar.lines = !isatty(STDERR_FILENO) || (term && strcmp(term, "dumb") == 0);
-    progress_hook.report = cli_quiet ? NULL : report;
+    progress_hook.report = cli_quiet ? NULL : report_progress;
     return &progress_hook;
 }
 

@@ -8,7 +8,7 @@
 #include "quant/quantize.h"
 #include "serve/coe_dispatch.h"
 
-static int refuse(const struct cli_option *o, const char *text, const char *why)
+static int refuse_value(const struct cli_option *o, const char *text, const char *why)
 {
     if (!text)
         return cli_misuse("option --%s %s", o->name, why);
@@ -26,7 +26,7 @@ static int set_whole(const struct cli_option *o, const char *text)
         else
             snprintf(why, sizeof why, "is not a whole number from %llu to %llu",
                      (unsigned long long)o->min, (unsigned long long)o->max);
-        return refuse(o, text, why);
+        return refuse_value(o, text, why);
     }
     if (o->kind == CLI_U32)
         *(uint32_t *)o->to = (uint32_t)value;
@@ -44,7 +44,7 @@ static int set_real(const struct cli_option *o, const char *text)
         char why[96];
         snprintf(why, sizeof why, "is not a %s from %g to %g",
                  share ? "share (5% or 0.05)" : "number", o->low, o->high);
-        return refuse(o, text, why);
+        return refuse_value(o, text, why);
     }
     *(double *)o->to = value;
     return CLI_DONE;
@@ -61,7 +61,7 @@ static int set_choice(const struct cli_option *o, const char *text)
         size_t n = strlen(why);
         snprintf(why + n, sizeof why - n, "%s %s", i ? "," : "", o->choices[i]);
     }
-    return refuse(o, text, why);
+    return refuse_value(o, text, why);
 }
 
 static int add_text(const struct cli_option *o, const char *text)
@@ -98,14 +98,16 @@ int cli_set(const struct cli_option *o, const char *text)
     case CLI_SHARE:
         return set_real(o, text);
     case CLI_BYTES:
-        return moe_parse_bytes(text, o->to) ? CLI_DONE
-                                            : refuse(o, text, "is not a size like 512M or 4GiB");
+        return moe_parse_bytes(text, o->to)
+                   ? CLI_DONE
+                   : refuse_value(o, text, "is not a size like 512M or 4GiB");
     case CLI_RATE:
-        return moe_parse_rate(text, o->to) ? CLI_DONE : refuse(o, text, "is not a rate like 2GB/s");
+        return moe_parse_rate(text, o->to) ? CLI_DONE
+                                           : refuse_value(o, text, "is not a rate like 2GB/s");
     case CLI_CHOICE:
         return set_choice(o, text);
     case CLI_CUSTOM:
-        return o->parse(text, o->to, why) ? CLI_DONE : refuse(o, text, why);
+        return o->parse(text, o->to, why) ? CLI_DONE : refuse_value(o, text, why);
     default: /* not an option */
         return CLI_MISUSE;
     }

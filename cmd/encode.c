@@ -34,8 +34,8 @@ int encode_check_options(const char *pack, const struct moe_config *c, bool enco
     return MOE_OK;
 }
 
-static int put(uint64_t n_tokens, enum moe_pooling pooling, const float *embedding, uint32_t n,
-               struct moe_err *err)
+static int print_embedding(uint64_t n_tokens, enum moe_pooling pooling, const float *embedding,
+                           uint32_t n, struct moe_err *err)
 {
     struct moe_buf line = {0};
     struct moe_emit e;
@@ -61,7 +61,7 @@ static int encode_one(struct moe_session *s, const char *text, uint64_t n, enum 
     if (status == MOE_OK)
         status = moe_encode_pooled(s, ids.ids, ids.n, pooling, embedding, err);
     if (status == MOE_OK)
-        status = put(ids.n, pooling, embedding, s->model->config.hidden, err);
+        status = print_embedding(ids.n, pooling, embedding, s->model->config.hidden, err);
     moe_ids_release(&ids);
     return status;
 }

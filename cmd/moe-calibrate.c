@@ -284,7 +284,7 @@ static int check_finished(const void *file, struct moe_err *err)
     return moe_map_check_finished(file, err);
 }
 
-static int add(void *sum, void *file, struct moe_err *err)
+static int merge_map(void *sum, void *file, struct moe_err *err)
 {
     return moe_map_merge(sum, file, err);
 }
@@ -294,15 +294,15 @@ static int check_whole(const void *sum, bool partial, struct moe_err *err)
     return partial ? MOE_OK : moe_map_check_whole(sum, err);
 }
 
-static void release(void *file)
+static void free_map(void *file)
 {
     moe_map_free(file);
 }
 
 static int merge(char **paths, int n)
 {
-    static const struct offline_merging how = {read_shard, check_finished, add, check_whole,
-                                               release};
+    static const struct offline_merging how = {read_shard, check_finished, merge_map, check_whole,
+                                               free_map};
     struct moe_err err;
     void *sum = NULL;
     int status = offline_merge(&sum, &how, paths, n, o.partial, &err);
@@ -314,7 +314,7 @@ static int merge(char **paths, int n)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-static int show(const char *path)
+static int show_map(const char *path)
 {
     struct moe_err err;
     struct moe_map *map = NULL;
@@ -354,7 +354,7 @@ int main(int argc, char **argv)
     if (!take_without())
         return cli_misuse("--without takes fate or hobbit");
     if (o.show)
-        return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
+        return n_args == 1 ? cli_finish(show_map(args[0])) : cli_misuse("--show takes one file");
     if (!o.out && !(o.dry_run && o.texts.n + o.pairs.n))
         return cli_misuse(o.merge || o.texts.n + o.pairs.n
                               ? "no output given (-o MAP)"

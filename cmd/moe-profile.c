@@ -59,7 +59,7 @@ static int read_samples(const struct moe_coe_bench_options *bench, const char *p
     return status;
 }
 
-static uint32_t tokens(uint32_t given, double mean, uint32_t otherwise)
+static uint32_t tokens_or(uint32_t given, double mean, uint32_t otherwise)
 {
     if (given)
         return given;
@@ -118,8 +118,8 @@ static int profile_coe(const char *path)
     if (status == MOE_OK && o.requests)
         status = read_samples(&bench, o.requests, &samples, &err);
     bench.samples = o.requests ? &samples : NULL;
-    bench.prompt_tokens = tokens(o.prompt_tokens, samples.mean_prompt, DEFAULT_PROMPT);
-    bench.answer_tokens = tokens(o.answer_tokens, samples.mean_answer, DEFAULT_ANSWER);
+    bench.prompt_tokens = tokens_or(o.prompt_tokens, samples.mean_prompt, DEFAULT_PROMPT);
+    bench.answer_tokens = tokens_or(o.answer_tokens, samples.mean_answer, DEFAULT_ANSWER);
     if (status == MOE_OK)
         status = moe_coe_bench(&costs, &bench, &err);
     cli_progress_done();
@@ -235,8 +235,8 @@ static int write_statistics(const struct moe_statistics *s, const char *path, st
     return cli_save(status, &text, path, err);
 }
 
-static int survey(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
-                  struct moe_err *err)
+static int survey_texts(void *ctx, const struct moe_model *model,
+                        const struct moe_engine_room *room, struct moe_err *err)
 {
     return moe_profile_survey(ctx, model, room, err);
 }
@@ -272,7 +272,7 @@ static int profile(const char *pack)
     const struct moe_engine_options engine_options = {
         .memory_bytes = o.memory,
         .session = {.context = o.max_tokens},
-        .survey = survey,
+        .survey = survey_texts,
         .beside = beside,
         .beside_ctx = &p,
     };
@@ -319,7 +319,7 @@ static int check_finished(const void *file, struct moe_err *err)
     return moe_statistics_check_finished(file, err);
 }
 
-static int add(void *sum, void *file, struct moe_err *err)
+static int add_statistics(void *sum, void *file, struct moe_err *err)
 {
     return moe_statistics_merge(sum, file, err);
 }
@@ -329,15 +329,15 @@ static int check_whole(const void *sum, bool partial, struct moe_err *err)
     return moe_origins_check(&((const struct moe_statistics *)sum)->origins, partial, err);
 }
 
-static void release(void *file)
+static void free_statistics(void *file)
 {
     moe_statistics_free(file);
 }
 
 static int merge_statistics(char **paths, int n, struct moe_err *err)
 {
-    static const struct offline_merging how = {read_shard, check_finished, add, check_whole,
-                                               release};
+    static const struct offline_merging how = {read_shard, check_finished, add_statistics,
+                                               check_whole, free_statistics};
     void *sum = NULL;
     int status = offline_merge(&sum, &how, paths, n, o.partial, err);
     if (status == MOE_OK)
@@ -417,7 +417,7 @@ static int show_statistics(const char *path, struct moe_buf *text, struct moe_er
     return status;
 }
 
-static int show(const char *path)
+static int show_file(const char *path)
 {
     struct moe_err err;
     struct moe_buf text = {0};
@@ -438,7 +438,7 @@ int main(int argc, char **argv)
     if (status >= 0)
         return status;
     if (o.show)
-        return n_args == 1 ? cli_finish(show(args[0])) : cli_misuse("--show takes one file");
+        return n_args == 1 ? cli_finish(show_file(args[0])) : cli_misuse("--show takes one file");
     if (!o.out)
         return cli_misuse(
             o.merge || o.import || o.device || o.coe || o.texts.n + o.pairs.n

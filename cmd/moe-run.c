@@ -132,8 +132,8 @@ static bool is_interactive(void)
            isatty(STDIN_FILENO);
 }
 
-static int survey(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
-                  struct moe_err *err)
+static int survey_texts(void *ctx, const struct moe_model *model,
+                        const struct moe_engine_room *room, struct moe_err *err)
 {
     struct run *r = ctx;
     r->context = room->context;
@@ -193,7 +193,7 @@ static int open_run(struct run *r, struct moe_err *err)
                                      .whole_windows = opt.prompt_cache != NULL,
                                      .kv_kind = opt.strategy.kv_kind,
                                      .predict_on = (enum moe_predict_on)opt.predict_on};
-    opt.engine.survey = survey;
+    opt.engine.survey = survey_texts;
     opt.engine.beside = beside;
     opt.engine.beside_ctx = r;
     opt.engine.seed = opt.sampling.seed;

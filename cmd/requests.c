@@ -22,7 +22,7 @@ int requests_open(struct moe_server **out, const struct requests_options *o,
     }
 }
 
-static int put(void *ctx, const void *line, uint64_t n, struct moe_err *err)
+static int print_line(void *ctx, const void *line, uint64_t n, struct moe_err *err)
 {
     (void)ctx;
     return cli_write(line, n) ? MOE_OK : cli_flush(err);
@@ -30,8 +30,11 @@ static int put(void *ctx, const void *line, uint64_t n, struct moe_err *err)
 
 int requests_serve(struct moe_server *server, const struct requests_options *o, struct moe_err *err)
 {
-    const struct moe_lines_options lines = {
-        .input = o->input, .output = o->output, .resume = o->resume, .put = put, .stop = &cli_stop};
+    const struct moe_lines_options lines = {.input = o->input,
+                                            .output = o->output,
+                                            .resume = o->resume,
+                                            .put = print_line,
+                                            .stop = &cli_stop};
     struct moe_lines_counts counts;
     cli_catch_termination();
     int status = moe_lines_serve(server, &lines, &counts, err);

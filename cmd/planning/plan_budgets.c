@@ -93,8 +93,8 @@ static uint64_t floor_of(const struct plan_inputs *in)
 }
 
 /* The fastest of the choice that can run in a budget. */
-static int run(struct plan_inputs *in, const struct choice *choice, struct budget *b,
-               struct moe_err *err)
+static int run_budget(struct plan_inputs *in, const struct choice *choice, struct budget *b,
+                      struct moe_err *err)
 {
     struct moe_trial_run t;
     bool fits = false;
@@ -133,7 +133,7 @@ static int run_all(struct plan_inputs *in, const struct choice *choice, struct b
     say_head(in);
     moe_format_bytes(floor_of(in), least);
     for (uint32_t i = 0; i < n && status == MOE_OK; i++) {
-        status = run(in, choice, &all[i], err);
+        status = run_budget(in, choice, &all[i], err);
         if (status == MOE_OK) {
             say_line(in, &all[i]);
             fit++;
@@ -151,7 +151,8 @@ static int run_all(struct plan_inputs *in, const struct choice *choice, struct b
     return status;
 }
 
-static int choose(struct choice *choice, const struct plan_options *o, struct moe_err *err)
+static int choose_strategies(struct choice *choice, const struct plan_options *o,
+                             struct moe_err *err)
 {
     bool automatic = false;
     MOE_TRY(
@@ -177,7 +178,7 @@ int plan_budgets(const struct plan_options *o, const char *budgets, struct moe_e
     options.memory = 1; /* of the process: each line sets its own */
     int status = parse(all, &n, budgets, err);
     if (status == MOE_OK)
-        status = choose(&choice, o, err);
+        status = choose_strategies(&choice, o, err);
     if (status == MOE_OK)
         status = plan_inputs_open(&in, &options, err);
     if (status == MOE_OK && !cli_given("max-tokens"))

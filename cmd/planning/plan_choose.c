@@ -119,8 +119,8 @@ static bool is_better(const struct candidate *a, const struct candidate *b, doub
     return a->loss < b->loss || (a->loss == b->loss && a->rate > b->rate);
 }
 
-static void say(const struct candidate *c, const struct candidate *chosen, double tolerable,
-                struct moe_buf *out)
+static void say_candidate(const struct candidate *c, const struct candidate *chosen,
+                          double tolerable, struct moe_buf *out)
 {
     moe_buf_printf(out, "%s: loses %.3g%%, ", c->path, c->loss);
     if (!c->plan) {
@@ -158,7 +158,7 @@ int plan_choose(char **packs, int n, double tolerable, const struct plan_options
     if (status == MOE_OK && !chosen)
         status = moe_fail(err, MOE_ERR_LIMIT, "none of the packs fits: %s", all[n - 1].why);
     for (int i = 0; i < n && status == MOE_OK; i++)
-        say(&all[i], chosen, tolerable, &text);
+        say_candidate(&all[i], chosen, tolerable, &text);
     status = cli_print(status, &text, err);
     if (status == MOE_OK)
         status = plan_put(chosen->plan, o, err);

@@ -21,14 +21,14 @@
 /* Of a synthetic trace: enough decoded tokens for an error of two points in the hit rate. */
 enum { SEQUENCES = 24, PROMPT_TOKENS = 32, DECODED_TOKENS = 112 };
 
-static bool alike(const struct moe_trace_shape *a, const struct moe_inventory *b)
+static bool has_same_shape(const struct moe_trace_shape *a, const struct moe_inventory *b)
 {
     return a->n_layers == b->n_layers && a->n_encoder == b->n_encoder &&
            a->n_experts == b->n_experts && a->top_k == b->top_k &&
            memcmp(a->is_static, b->is_static, a->n_layers) == 0;
 }
 
-static int refuse(const struct plan_inputs *in, struct moe_err *err)
+static int refuse_trace(const struct plan_inputs *in, struct moe_err *err)
 {
     const struct moe_trace_shape *s = moe_trace_shape(in->trace);
     return moe_fail(err, MOE_ERR_USAGE,
@@ -94,7 +94,7 @@ static int write_nameless(struct plan_inputs *in, const struct moe_synthesis *sy
 }
 
 /* Draws a trace. */
-static int draw(struct plan_inputs *in, struct moe_err *err)
+static int draw_trace(struct plan_inputs *in, struct moe_err *err)
 {
     const char *kept = in->options->drawn;
     struct moe_synthesis synthesis = {
@@ -163,9 +163,9 @@ static int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
     const struct plan_options *o = in->options;
     if (o->trace && !in->trace)
         MOE_TRY(moe_trace_open(&in->trace, o->trace, err));
-    bool own = in->trace && alike(moe_trace_shape(in->trace), in->inventory);
+    bool own = in->trace && has_same_shape(moe_trace_shape(in->trace), in->inventory);
     if (in->trace && !own && !o->shape)
-        return refuse(in, err);
+        return refuse_trace(in, err);
     if (own && o->drawn)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: is a trace of this model, so there is none to draw (--draw-trace)",
@@ -173,7 +173,7 @@ static int plan_trace_open(struct plan_inputs *in, struct moe_err *err)
     if (own)
         snprintf(in->evidence.trace, sizeof in->evidence.trace, "%s", o->trace);
     else
-        MOE_TRY(draw(in, err));
+        MOE_TRY(draw_trace(in, err));
     return count_tokens(in, err);
 }
 
@@ -274,7 +274,7 @@ static int pace_of_profile(struct plan_inputs *in, struct moe_err *err)
     return moe_pace_of_bandwidth(&in->pace, d, &w, tier_of(in), rate, err);
 }
 
-static int measure(struct plan_inputs *in, struct moe_err *err)
+static int measure_machine(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;
     const struct moe_device_bench_options what = {.pack = o->pack, .progress = cli_progress()};
@@ -306,7 +306,8 @@ static int plan_machine_open(struct plan_inputs *in, struct moe_err *err)
     if (o->layer_seconds > 0 && !o->profile)
         MOE_TRY(pace_of_layer(in, err));
     else {
-        MOE_TRY(o->profile ? moe_device_read(&in->device, o->profile, err) : measure(in, err));
+        MOE_TRY(o->profile ? moe_device_read(&in->device, o->profile, err)
+                           : measure_machine(in, err));
         MOE_TRY(pace_of_profile(in, err));
     }
     if (o->strategy.device.cuda && tier_of(in) != MOE_TIER_HOST)

@@ -67,7 +67,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     return status;
 }
 
-static int save(const struct moe_plan *plan, const char *path, struct moe_err *err)
+static int save_plan(const struct moe_plan *plan, const char *path, struct moe_err *err)
 {
     struct moe_buf text = {0};
     int status = moe_plan_write(plan, &text, err);
@@ -81,7 +81,7 @@ static int save(const struct moe_plan *plan, const char *path, struct moe_err *e
     return status;
 }
 
-static int show(const struct moe_plan *plan, struct moe_err *err)
+static int show_plan(const struct moe_plan *plan, struct moe_err *err)
 {
     struct moe_buf text = {0};
     moe_explain_plan_briefly(plan, cli_screen(STDOUT_FILENO), &text);
@@ -124,7 +124,7 @@ int plan_compute(struct moe_plan **out, const struct plan_options *o, struct moe
 
 int plan_put(const struct moe_plan *plan, const struct plan_options *o, struct moe_err *err)
 {
-    return o->out ? save(plan, o->out, err) : show(plan, err);
+    return o->out ? save_plan(plan, o->out, err) : show_plan(plan, err);
 }
 
 int plan_make(const struct plan_options *o, struct moe_err *err)

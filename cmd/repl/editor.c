@@ -37,7 +37,7 @@ static bool is_break(wchar_t c)
 }
 
 /* The terminal has swapped the two bytes of lines that end in two. */
-static void tidy(wchar_t *text, size_t n)
+static void tidy_pasted(wchar_t *text, size_t n)
 {
     size_t to = 0;
     for (size_t i = 0; i < n; i++) {
@@ -78,7 +78,7 @@ static wchar_t *paste_read(EditLine *el)
         free(text);
         return NULL;
     }
-    tidy(text, n - N_END);
+    tidy_pasted(text, n - N_END);
     return text;
 }
 
@@ -101,7 +101,7 @@ static void break_line(struct place *p)
     *p = (struct place){p->row + 1, 0};
 }
 
-static void advance(struct place *p, int columns, int width)
+static void advance_place(struct place *p, int columns, int width)
 {
     if (p->column + columns > width)
         break_line(p);
@@ -128,8 +128,8 @@ static struct place layout_end(const struct layout *l, int width)
 {
     struct place drawn = {0}, now = {0};
     int blanks = 0; /* at the end, which the terminal may not have */
-    advance(&drawn, l->n_prompt, l->drawn_width);
-    advance(&now, l->n_prompt, width);
+    advance_place(&drawn, l->n_prompt, l->drawn_width);
+    advance_place(&now, l->n_prompt, width);
     for (size_t i = 0; i < l->n; i++) {
         wchar_t c = l->text[i];
         int row = drawn.row, columns = columns_of(c, drawn.column);
@@ -139,7 +139,7 @@ static struct place layout_end(const struct layout *l, int width)
             blanks = 0;
             continue;
         }
-        advance(&drawn, columns, l->drawn_width);
+        advance_place(&drawn, columns, l->drawn_width);
         if (c == L' ') {
             bool cut = drawn.row > row && i < l->n_drawn && width != l->drawn_width;
             blanks = cut ? 0 : blanks + 1;
@@ -148,11 +148,11 @@ static struct place layout_end(const struct layout *l, int width)
             continue;
         }
         for (; blanks > 0; blanks--)
-            advance(&now, 1, width);
-        advance(&now, columns, width);
+            advance_place(&now, 1, width);
+        advance_place(&now, columns, width);
     }
     for (; blanks > 0; blanks--)
-        advance(&now, 1, width);
+        advance_place(&now, 1, width);
     return now;
 }
 
@@ -233,7 +233,7 @@ static void go_to_end(const struct editor *e)
 }
 
 /* Shows the line from where the cursor is. */
-static void draw(struct editor *e)
+static void draw_line(struct editor *e)
 {
     const LineInfoW *line = el_wline(e->el);
     e->width = cli_width(fileno(e->out));
@@ -254,7 +254,7 @@ static void show_resized(struct editor *e)
         fputs("\033[J", e->out);
         fflush(e->out);
     }
-    draw(e);
+    draw_line(e);
 }
 
 /* While the program was stopped the terminal was another's. */
@@ -263,7 +263,7 @@ static void show_again(struct editor *e)
     el_set(e->el, EL_PREP_TERM, 0); /* or libedit believes that nothing has changed */
     el_set(e->el, EL_PREP_TERM, 1);
     terminal_mark_pastes();
-    draw(e);
+    draw_line(e);
 }
 
 /* ---- Keys ---- */
@@ -366,7 +366,7 @@ static unsigned char complete(EditLine *el, int key)
         go_to_end(e);
         fputc('\n', stderr);
         choices_list(&c, cli_width(fileno(e->out)));
-        draw(e);
+        draw_line(e);
         outcome = CC_NORM;
     }
     choices_release(&c);

@@ -74,7 +74,7 @@ static void show_setting(struct console *c, int i)
     console_print(row);
 }
 
-static bool change(const struct setting *s, const char *text, bool may_be_none)
+static bool change_setting(const struct setting *s, const char *text, bool may_be_none)
 {
     uint64_t whole = UINT64_MAX;
     double real = 0;
@@ -95,12 +95,12 @@ static bool change(const struct setting *s, const char *text, bool may_be_none)
     return true;
 }
 
-static void set(struct console *c, const char *name, struct setting *s, const char *text,
-                struct moe_err *err)
+static void set_setting(struct console *c, const char *name, struct setting *s, const char *text,
+                        struct moe_err *err)
 {
     struct moe_sampler_options *o = c->r->sampling, before = *o;
     char value[32];
-    if (!change(s, text, s->large == &c->r->max_tokens)) {
+    if (!change_setting(s, text, s->large == &c->r->max_tokens)) {
         fprintf(stderr, "'%s' is not a value of %s: %s\n", text, name, s->about);
         return;
     }
@@ -130,7 +130,7 @@ int command_set(struct console *c, const char *arg, struct moe_err *err)
         if (strcmp(name, setting_names[i]) != 0)
             continue;
         if (*value)
-            set(c, name, &settings[i], value, err);
+            set_setting(c, name, &settings[i], value, err);
         else
             show_setting(c, i);
         return 0;

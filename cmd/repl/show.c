@@ -10,7 +10,7 @@
 #include "show/explain.h"
 #include "show/show.h"
 
-static void print(struct moe_buf *text)
+static void print_text(struct moe_buf *text)
 {
     cli_fit(STDERR_FILENO, text);
     fputs(text->failed ? "out of memory\n" : text->data ? (const char *)text->data : "", stderr);
@@ -59,7 +59,7 @@ int command_show(struct console *c, const char *arg, struct moe_err *err)
     struct moe_buf text = {0};
     if (say_model(c, &text, err) != MOE_OK)
         cli_error(err);
-    print(&text);
+    print_text(&text);
     return 0;
 }
 
@@ -73,7 +73,7 @@ int command_stats(struct console *c, const char *arg, struct moe_err *err)
         total.published = &c->r->conversation->session->model->sampling;
     }
     moe_show_run(&total, &text);
-    print(&text);
+    print_text(&text);
     return 0;
 }
 
@@ -88,7 +88,7 @@ int command_memory(struct console *c, const char *arg, struct moe_err *err)
         "process  %s now, %s at its peak; %" PRIu64 " of %" PRIu32 " tokens of context in use\n",
         moe_format_bytes(moe_rss_bytes(), now), moe_format_bytes(moe_peak_rss_bytes(), peak),
         in_use(talk), talk->session->context);
-    print(&text);
+    print_text(&text);
     return 0;
 }
 
@@ -108,6 +108,6 @@ int command_strategy(struct console *c, const char *arg, struct moe_err *err)
                        moe_strategy_boundary_from(&e->strategy));
     moe_explain_exactness(&e->exactness, &text);
     moe_buf_u8(&text, '\n');
-    print(&text);
+    print_text(&text);
     return 0;
 }

@@ -37,7 +37,8 @@ struct checkpoint_source {
 
 /* ---- First pass: everything is there, and how precise it is ---- */
 
-static void mark(struct converter *c, struct checkpoint_source *s, const struct row_source *source)
+static void mark_used(struct converter *c, struct checkpoint_source *s,
+                      const struct row_source *source)
 {
     s->used[moe_checkpoint_index(s->checkpoint, source->tensor)] = true;
     c->total += source->bytes;
@@ -111,7 +112,7 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
 {
     struct row_source source;
     MOE_TRY(convert_find_dense(&s->from, role, layer, &source, err));
-    mark(c, s, &source);
+    mark_used(c, s, &source);
     if (moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
         s->quantized |= moe_dtype_block(source.tensor->dtype)->items > 1;
     return MOE_OK;
@@ -127,7 +128,7 @@ static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t
         if (!moe_expert_part_shape(&s->config, part, &rows, &cols))
             continue;
         MOE_TRY(convert_find_expert(&s->from, layer, expert, part, &source, err));
-        mark(c, s, &source);
+        mark_used(c, s, &source);
         if (moe_expert_part_is_bias(part))
             continue;
         const struct moe_ggml_type *type = moe_dtype_block(source.tensor->dtype);
@@ -160,8 +161,8 @@ static void choose_own_variant(const struct checkpoint_source *s,
 }
 
 /* Finds every tensor, and replaces own_experts and own_dense by what they mean for this source. */
-static int survey(struct converter *c, struct checkpoint_source *s,
-                  struct moe_convert_options *options, struct moe_err *err)
+static int survey_source(struct converter *c, struct checkpoint_source *s,
+                         struct moe_convert_options *options, struct moe_err *err)
 {
     s->own = (struct moe_expert_map){.name = moe_checkpoint_dir(s->checkpoint),
                                      .n_layers = moe_config_all_layers(&s->config),
@@ -642,7 +643,7 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         if (!options->no_ahead)
             find_ahead(s);
         c.no_gate = !moe_act_is_gated(s->config.expert_act);
-        status = survey(&c, s, &wanted, err);
+        status = survey_source(&c, s, &wanted, err);
     }
     if (status == MOE_OK)
         status = convert_start(&c, &wanted, true, err);

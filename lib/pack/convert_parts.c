@@ -49,7 +49,7 @@ void moe_convert_source_name(const char *path, char out[MOE_SOURCE_NAME_BYTES])
 
 /* ---- Options ---- */
 
-static bool better(const struct convert_variant *a, const struct convert_variant *b)
+static bool is_better(const struct convert_variant *a, const struct convert_variant *b)
 {
     return a->rank != b->rank ? a->rank > b->rank : a->bits.gate_up > b->bits.gate_up;
 }
@@ -80,7 +80,7 @@ static int add_variant(struct converter *c, struct moe_bits bits, int option, st
             moe_format_bits(bits, name);
             return moe_fail(err, MOE_ERR_USAGE, "experts at %s bits are asked for twice", name);
         }
-    while (at > 0 && better(&variant, &c->variants[at - 1])) {
+    while (at > 0 && is_better(&variant, &c->variants[at - 1])) {
         c->variants[at] = c->variants[at - 1];
         at--;
     }
@@ -388,8 +388,9 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
 
 /* Adds a matrix's error to its target's sums, and notes what was rounded again; `fitted`: groups
  * of a matrix that was carried over. */
-static void book(struct converter *c, const struct row_source *source,
-                 const struct row_target *target, bool fitted, const struct moe_quant_error *error)
+static void add_matrix_error(struct converter *c, const struct row_source *source,
+                             const struct row_target *target, bool fitted,
+                             const struct moe_quant_error *error)
 {
     if (target->error)
         convert_add_error(target->error, error);
@@ -421,7 +422,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
                             c->done + source->bytes / source->rows * (first + n), c->total);
     }
     for (int i = 0; i < n_targets && status == MOE_OK; i++)
-        book(c, source, &targets[i], c->report->carried.fitted > fitted, &errors[i]);
+        add_matrix_error(c, source, &targets[i], c->report->carried.fitted > fitted, &errors[i]);
     c->done += source->bytes;
     c->report->source_bytes += source->bytes;
     return status;
@@ -508,7 +509,8 @@ static void kind_of(const char *name, char out[48])
 }
 
 /* The rounding of that type to so many bits; the last one, of any, where there is no room. */
-static struct moe_rounding *find(struct moe_convert_report *report, const char *type, int bits)
+static struct moe_rounding *find_rounding(struct moe_convert_report *report, const char *type,
+                                          int bits)
 {
     uint32_t i = 0;
     while (i < report->n_roundings &&
@@ -532,7 +534,7 @@ void convert_note_rounding(struct converter *c, const struct row_source *source,
     uint32_t i = 0;
     if (!c->quantized || !source->type || error->sum_squared_error == 0)
         return;
-    struct moe_rounding *r = find(c->report, source->type, bits);
+    struct moe_rounding *r = find_rounding(c->report, source->type, bits);
     convert_add_error(&r->error, error);
     kind_of(source->part ? source->part : source->name, kind);
     while (i < r->n_names && strcmp(r->names[i].name, kind) != 0)

@@ -36,7 +36,7 @@ static void expand_name(const char *format, uint32_t layer, uint32_t expert, cha
 
 /* Whether the name is the format with some number for each "%u", and something for a "*" at its
  * end. */
-static bool matches(const char *format, const char *name)
+static bool matches_format(const char *format, const char *name)
 {
     while (*format) {
         if (strcmp(format, "*") == 0)
@@ -84,7 +84,7 @@ bool convert_sees_images(const struct convert_source *source, const char *name)
         {"v.*", "mm.*", NULL}};
     bool sees = false;
     for (const char *const *format = formats[source->naming]; *format; format++)
-        sees |= matches(*format, name);
+        sees |= matches_format(*format, name);
     return source->family->hf.in_text_config && sees;
 }
 
@@ -93,9 +93,10 @@ bool convert_is_beyond(const struct convert_source *source, const char *name)
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.*", "blk.%u.*"};
     const char *format = formats[source->naming];
     uint64_t first = source->config->n_layers, n = source->config->n_beyond;
-    if (matches("mtp.*", name) || (source->naming == MOE_NAMING_HF && matches("model.mtp_*", name)))
+    if (matches_format("mtp.*", name) ||
+        (source->naming == MOE_NAMING_HF && matches_format("model.mtp_*", name)))
         return true;
-    if (!matches(format, name))
+    if (!matches_format(format, name))
         return false;
     uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
     return layer >= first && layer - first < n;
@@ -106,8 +107,8 @@ bool convert_is_shared(const struct convert_source *source, const char *name)
     static const char *const formats[][MOE_N_NAMINGS] = {
         {"model.layers.%u.embed_tokens.weight", "blk.%u.nextn.embed_tokens.weight"},
         {"model.layers.%u.shared_head.head.weight", "blk.%u.nextn.shared_head_head.weight"}};
-    return source->config->n_ahead &&
-           (matches(formats[0][source->naming], name) || matches(formats[1][source->naming], name));
+    return source->config->n_ahead && (matches_format(formats[0][source->naming], name) ||
+                                       matches_format(formats[1][source->naming], name));
 }
 
 /* Whether it is of an indexer in a layer that shares another one's choice: some files repeat the
@@ -118,7 +119,7 @@ static bool is_idle_indexer(const struct convert_source *source, const char *nam
                                                        "blk.%u.indexer.*"};
     const char *format = formats[source->naming];
     const struct moe_config *c = source->config;
-    if (!matches(format, name))
+    if (!matches_format(format, name))
         return false;
     uint64_t layer = strtoull(name + strcspn(format, "%"), NULL, 10);
     return layer < c->n_layers && c->layers[layer].shares_choice;
@@ -131,10 +132,10 @@ bool convert_may_ignore(const struct convert_source *source, const char *name)
         is_idle_indexer(source, name))
         return true;
     for (; *ignored; ignored++)
-        if (matches(*ignored, name))
+        if (matches_format(*ignored, name))
             return true;
     for (ignored = source->family->tensors[source->naming].ignored; *ignored; ignored++)
-        if (matches(*ignored, name))
+        if (matches_format(*ignored, name))
             return true;
     return false;
 }

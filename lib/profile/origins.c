@@ -43,7 +43,7 @@ bool moe_shards_same(const struct moe_shards *a, const struct moe_shards *b)
            (a->n_held == 0 || memcmp(a->held, b->held, a->n_held * sizeof *a->held) == 0);
 }
 
-static int compare(const void *a, const void *b)
+static int compare_shards(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
@@ -51,7 +51,7 @@ static int compare(const void *a, const void *b)
 
 bool moe_shards_hold(const struct moe_shards *s, uint32_t shard)
 {
-    return s->n_held && bsearch(&shard, s->held, s->n_held, sizeof *s->held, compare);
+    return s->n_held && bsearch(&shard, s->held, s->n_held, sizeof *s->held, compare_shards);
 }
 
 uint64_t moe_shards_items(const struct moe_shards *s, uint64_t items)
@@ -216,7 +216,7 @@ const struct moe_member_own moe_shards_member = {read_shards, write_shards, NULL
 
 /* ---- Origins ---- */
 
-static void release(struct moe_origin *o)
+static void release_origin(struct moe_origin *o)
 {
     free(o->texts);
     moe_shards_release(&o->shards);
@@ -225,12 +225,12 @@ static void release(struct moe_origin *o)
 void moe_origins_release(struct moe_origins *o)
 {
     for (uint32_t i = 0; i < o->n; i++)
-        release(&o->items[i]);
+        release_origin(&o->items[i]);
     free(o->items);
     *o = (struct moe_origins){0};
 }
 
-static int copy(struct moe_origin *to, const struct moe_origin *from, struct moe_err *err)
+static int copy_origin(struct moe_origin *to, const struct moe_origin *from, struct moe_err *err)
 {
     *to = *from;
     to->shards = (struct moe_shards){0};
@@ -247,7 +247,7 @@ int moe_origins_copy(struct moe_origins *to, const struct moe_origins *from, str
     *to = (struct moe_origins){.items = moe_alloc(from->n, sizeof *to->items, err)};
     int status = to->items ? MOE_OK : MOE_ERR_MEMORY;
     while (status == MOE_OK && to->n < from->n) {
-        status = copy(&to->items[to->n], &from->items[to->n], err);
+        status = copy_origin(&to->items[to->n], &from->items[to->n], err);
         to->n++;
     }
     return status;
@@ -397,7 +397,7 @@ static int join_one(struct moe_origins *sum, const struct moe_origin *part, stru
     sum->items = more;
     memmove(more + place + 1, more + place, (sum->n - place) * sizeof *more);
     sum->n++;
-    return copy(&more[place], part, err);
+    return copy_origin(&more[place], part, err);
 }
 
 int moe_origins_join(struct moe_origins *sum, const struct moe_origins *part, struct moe_err *err)

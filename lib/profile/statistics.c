@@ -333,8 +333,8 @@ void moe_document_free(struct moe_statistics_document *d)
 }
 
 /* Carves the largest document's arrays from an arena, which may only count. */
-static void carve(struct moe_statistics_document *d, struct moe_arena *arena,
-                  const struct moe_statistics_shape *shape)
+static void place_document(struct moe_statistics_document *d, struct moe_arena *arena,
+                           const struct moe_statistics_shape *shape)
 {
     uint64_t slots = (uint64_t)shape->n_layers * shape->max_tokens * shape->top_k;
     uint64_t sets = (uint64_t)shape->n_layers * MOE_N_PREDICTORS, n = shape->n_experts;
@@ -355,7 +355,7 @@ uint64_t moe_document_bytes(const struct moe_statistics_shape *shape)
 {
     struct moe_statistics_document d;
     struct moe_arena arena = {0};
-    carve(&d, &arena, shape);
+    place_document(&d, &arena, shape);
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -368,7 +368,7 @@ int moe_document_new(struct moe_statistics_document **out, const struct moe_stat
         free(d);
         return MOE_ERR_MEMORY;
     }
-    carve(d, &arena, shape);
+    place_document(d, &arena, shape);
     *out = d;
     return MOE_OK;
 }
@@ -854,7 +854,7 @@ static struct moe_path_count *place_of(const struct moe_path_table *table, uint6
 }
 
 /* Moves all keys up to `largest` into a table of so much room. */
-static int rebuild(struct moe_path_table *table, uint64_t room, struct moe_err *err)
+static int rebuild_table(struct moe_path_table *table, uint64_t room, struct moe_err *err)
 {
     struct moe_path_table old = *table;
     table->places = moe_alloc(room, sizeof *table->places, err);
@@ -874,7 +874,7 @@ static int rebuild(struct moe_path_table *table, uint64_t room, struct moe_err *
     return MOE_OK;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_keys(const void *a, const void *b)
 {
     const struct moe_path_count *x = a, *y = b;
     return x->key < y->key ? -1 : x->key > y->key;
@@ -890,7 +890,7 @@ struct moe_path_count *moe_path_table_sorted(const struct moe_path_table *table,
     for (uint64_t i = 0; i < table->room; i++)
         if (table->places[i].n)
             list[(*n)++] = table->places[i];
-    qsort(list, *n, sizeof *list, compare);
+    qsort(list, *n, sizeof *list, compare_keys);
     /* Between two cuts the table holds more than the limit; the surplus is not returned. */
     if (table->limit && *n > table->limit)
         *n = table->limit;
@@ -898,7 +898,7 @@ struct moe_path_count *moe_path_table_sorted(const struct moe_path_table *table,
 }
 
 /* Drops all but the `limit` smallest keys. */
-static int cut(struct moe_path_table *table, struct moe_err *err)
+static int cut_to_limit(struct moe_path_table *table, struct moe_err *err)
 {
     uint64_t n;
     struct moe_path_count *list = moe_path_table_sorted(table, &n, err);
@@ -907,7 +907,7 @@ static int cut(struct moe_path_table *table, struct moe_err *err)
     table->largest = list[n - 1].key;
     table->sampled = true;
     free(list);
-    return rebuild(table, table->room, err);
+    return rebuild_table(table, table->room, err);
 }
 
 int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, struct moe_err *err)
@@ -919,9 +919,9 @@ int moe_path_table_add(struct moe_path_table *table, uint64_t key, uint64_t n, s
         return MOE_OK;
     }
     if (table->limit && table->used >= 2 * table->limit)
-        MOE_TRY(cut(table, err));
+        MOE_TRY(cut_to_limit(table, err));
     if (2 * (table->used + 1) > table->room)
-        MOE_TRY(rebuild(table, table->room ? 2 * table->room : 64, err));
+        MOE_TRY(rebuild_table(table, table->room ? 2 * table->room : 64, err));
     if (key > table->largest)
         return MOE_OK;
     struct moe_path_count *place = place_of(table, key);

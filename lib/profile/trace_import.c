@@ -43,9 +43,9 @@ struct import {
     float *equal; /* [top_k] */
 };
 
-static int wrong(const struct import *in, struct moe_err *err, const char *format, ...)
+static int fail_at_line(const struct import *in, struct moe_err *err, const char *format, ...)
     MOE_PRINTF(3, 4);
-static int wrong(const struct import *in, struct moe_err *err, const char *format, ...)
+static int fail_at_line(const struct import *in, struct moe_err *err, const char *format, ...)
 {
     char what[256];
     va_list args;
@@ -74,13 +74,13 @@ static bool next_line(struct import *in, const char **line, uint64_t *n)
 static int create(struct import *in, struct moe_err *err)
 {
     const char *problem = trace_shape_problem(&in->shape);
-    return problem ? wrong(in, err, "%s", problem)
+    return problem ? fail_at_line(in, err, "%s", problem)
                    : moe_trace_create(&in->writer, in->to, &in->shape, err);
 }
 
 /* Passes one layer of a token to the writer. */
-static void put(struct import *in, uint32_t token, uint32_t layer, const uint32_t *chosen,
-                const float *weights)
+static void put_choice(struct import *in, uint32_t token, uint32_t layer, const uint32_t *chosen,
+                       const float *weights)
 {
     const struct moe_layer_observation seen = {.chosen = chosen, .weights = weights};
     moe_trace_put(in->writer, layer, token, 1, &seen, NULL, 0);
@@ -120,13 +120,13 @@ static int read_comment(struct import *in, const char *line, uint64_t n, struct 
     if (comment_number(line, n, "layer=", &layer)) {
         if (layer >= MOE_MAX_LAYERS || !comment_number(line, n, "expert_bytes=", &bytes) ||
             in->layer_bytes[layer] != 0)
-            return wrong(in, err, "a layer without expert_bytes, twice or beyond the last");
+            return fail_at_line(in, err, "a layer without expert_bytes, twice or beyond the last");
         in->layer_bytes[layer] = bytes;
     } else if (comment_number(line, n, "n_layer=", &layers)) {
         if (!comment_number(line, n, "n_expert=", &experts) ||
             !comment_number(line, n, "n_expert_used=", &used) || layers > MOE_MAX_LAYERS ||
             experts > MOE_MAX_EXPERTS || used > experts)
-            return wrong(in, err, "n_layer, n_expert or n_expert_used missing or too large");
+            return fail_at_line(in, err, "n_layer, n_expert or n_expert_used missing or too large");
         in->n_file_layers = (uint32_t)layers;
         in->shape.n_experts = (uint32_t)experts;
         in->shape.top_k = (uint32_t)used;
@@ -140,11 +140,11 @@ static int begin_csv(struct import *in, struct moe_err *err)
     for (uint32_t i = 0; i < MOE_MAX_LAYERS; i++) {
         bool moe = in->layer_bytes[i] > 0;
         if (moe && i >= in->n_file_layers)
-            return wrong(in, err, "layer %" PRIu32 " of %" PRIu32, i, in->n_file_layers);
+            return fail_at_line(in, err, "layer %" PRIu32 " of %" PRIu32, i, in->n_file_layers);
         in->moe_layer[i] = moe ? s->n_layers++ : NOT_MOE;
     }
     if (s->n_layers == 0 || s->top_k == 0)
-        return wrong(in, err, "no comments that name layers, n_expert and n_expert_used");
+        return fail_at_line(in, err, "no comments that name layers, n_expert and n_expert_used");
     s->n_variants = 1;
     snprintf(s->variants[0], sizeof s->variants[0], "imported");
     in->expert_bytes =
@@ -171,12 +171,12 @@ static int end_turn(struct import *in, struct moe_err *err)
             for (uint32_t i = 0; i < k; i++)
                 n += chosen[i] != UINT32_MAX;
             if (n == k)
-                put(in, t, l, chosen, in->weights + (t * layers + l) * k);
+                put_choice(in, t, l, chosen, in->weights + (t * layers + l) * k);
             else if (n > 0)
-                status = wrong(in, err,
-                               "turn %" PRIu32 " step %" PRIu32 " ended with %" PRIu32
-                               " of %" PRIu64 " experts in a layer",
-                               in->turn, in->first_step + t, n, k);
+                status = fail_at_line(in, err,
+                                      "turn %" PRIu32 " step %" PRIu32 " ended with %" PRIu32
+                                      " of %" PRIu64 " experts in a layer",
+                                      in->turn, in->first_step + t, n, k);
         }
     }
     in->n_tokens = in->n_prompt = 0;
@@ -190,7 +190,7 @@ static int add_token(struct import *in, struct moe_err *err)
     if (in->n_tokens == in->room) {
         uint64_t room = in->room ? 2 * (uint64_t)in->room : 16;
         if (room * per_token * (sizeof *in->chosen + sizeof *in->weights) > MAX_TURN_BYTES)
-            return wrong(in, err, "a turn of more tokens than can be held");
+            return fail_at_line(in, err, "a turn of more tokens than can be held");
         void *chosen = realloc(in->chosen, room * per_token * sizeof *in->chosen);
         in->chosen = chosen ? chosen : in->chosen;
         void *weights = realloc(in->weights, room * per_token * sizeof *in->weights);
@@ -232,10 +232,11 @@ static int read_row(struct import *in, const char *line, uint64_t n, struct moe_
     double weight;
     int status = MOE_OK;
     if (!split_row(line, n, v, &weight))
-        return wrong(in, err, "not a line of " CSV_COLUMNS);
+        return fail_at_line(in, err, "not a line of " CSV_COLUMNS);
     if (v[PHASE] > 1 || v[LAYER] >= in->n_file_layers || in->moe_layer[v[LAYER]] == NOT_MOE ||
         v[SLOT] >= k || v[EXPERT] >= in->shape.n_experts || !(weight >= 0))
-        return wrong(in, err, "phase, layer, slot, expert or weight is not one of those there are");
+        return fail_at_line(in, err,
+                            "phase, layer, slot, expert or weight is not one of those there are");
     if (in->n_tokens > 0 && v[TURN] != in->turn)
         status = end_turn(in, err);
     if (in->n_tokens == 0) {
@@ -244,11 +245,11 @@ static int read_row(struct import *in, const char *line, uint64_t n, struct moe_
     }
     uint64_t t = v[STEP] - in->first_step;
     if (status == MOE_OK && (v[STEP] < in->first_step || t > in->n_tokens))
-        return wrong(in, err, "step %" PRIu64 " comes before those between it and the last",
-                     v[STEP]);
+        return fail_at_line(in, err, "step %" PRIu64 " comes before those between it and the last",
+                            v[STEP]);
     if (status == MOE_OK && t == in->n_tokens) {
         if (v[PHASE] == 0 && in->n_prompt < in->n_tokens)
-            return wrong(in, err, "a prompt's token after decoded ones");
+            return fail_at_line(in, err, "a prompt's token after decoded ones");
         in->n_prompt += v[PHASE] == 0;
         status = add_token(in, err);
     }
@@ -259,7 +260,7 @@ static int read_row(struct import *in, const char *line, uint64_t n, struct moe_
     for (uint64_t i = 0; i < k; i++)
         twice = twice || in->chosen[first + i] == v[EXPERT];
     if (twice || (v[PHASE] == 0) != (t < in->n_prompt))
-        return wrong(in, err, "contradicts a line before it");
+        return fail_at_line(in, err, "contradicts a line before it");
     in->chosen[first + v[SLOT]] = (uint32_t)v[EXPERT];
     in->weights[first + v[SLOT]] = (float)weight;
     return MOE_OK;
@@ -279,10 +280,10 @@ static int import_csv(struct import *in, struct moe_err *err)
         else if (n == strlen(CSV_COLUMNS) && memcmp(line, CSV_COLUMNS, n) == 0)
             MOE_TRY(begin_csv(in, err));
         else
-            MOE_TRY(wrong(in, err, "is not the columns' names, " CSV_COLUMNS));
+            MOE_TRY(fail_at_line(in, err, "is not the columns' names, " CSV_COLUMNS));
     }
     if (!in->writer)
-        MOE_TRY(wrong(in, err, "the file ends before its columns' names"));
+        MOE_TRY(fail_at_line(in, err, "the file ends before its columns' names"));
     return end_turn(in, err);
 }
 
@@ -302,7 +303,7 @@ static int parse_token(struct import *in, const char *line, uint64_t n, json_t *
     if (moe_json_get_u32(name, token, "tok", UINT32_MAX - 1, true, number, err) != MOE_OK)
         moe_err_prefix(err, "%s", in->path);
     else if (json_array_size(*layers) == 0 || json_array_size(json_array_get(*layers, 0)) == 0)
-        wrong(in, err, "has no lists of experts by layer");
+        fail_at_line(in, err, "has no lists of experts by layer");
     else
         *out = token;
     if (*out)
@@ -317,17 +318,18 @@ static int take_experts(struct import *in, const json_t *list, uint32_t *chosen,
 {
     uint32_t k = in->shape.top_k;
     if (json_array_size(list) != k)
-        return wrong(in, err, "a layer without %" PRIu32 " experts, as many as the first has", k);
+        return fail_at_line(in, err,
+                            "a layer without %" PRIu32 " experts, as many as the first has", k);
     for (uint32_t i = 0; i < k; i++) {
         const json_t *id = json_array_get(list, i);
         json_int_t e = json_is_integer(id) ? json_integer_value(id) : -1;
         if (e < 0 || e >= MOE_MAX_EXPERTS)
-            return wrong(in, err, "an expert that is not a number from 0 to %d",
-                         MOE_MAX_EXPERTS - 1);
+            return fail_at_line(in, err, "an expert that is not a number from 0 to %d",
+                                MOE_MAX_EXPERTS - 1);
         chosen[i] = (uint32_t)e;
         for (uint32_t j = 0; j < i; j++)
             if (chosen[j] == chosen[i])
-                return wrong(in, err, "expert %" PRIu32 " is twice in a layer", chosen[i]);
+                return fail_at_line(in, err, "expert %" PRIu32 " is twice in a layer", chosen[i]);
         in->shape.n_experts = chosen[i] < in->shape.n_experts ? in->shape.n_experts : chosen[i] + 1;
     }
     return MOE_OK;
@@ -358,9 +360,9 @@ static int read_lines(struct import *in, struct moe_err *err)
         }
         bool starts = last == UINT32_MAX || number <= last;
         if (status == MOE_OK && json_array_size(layers) != in->shape.n_layers)
-            status = wrong(in, err, "has not as many layers as the first line");
+            status = fail_at_line(in, err, "has not as many layers as the first line");
         else if (status == MOE_OK && !starts && number != last + 1)
-            status = wrong(in, err, "tok %" PRIu32 " follows %" PRIu32, number, last);
+            status = fail_at_line(in, err, "tok %" PRIu32 " follows %" PRIu32, number, last);
         token = starts ? 0 : token + 1;
         last = number;
         if (status == MOE_OK && in->writer && starts)
@@ -370,7 +372,7 @@ static int read_lines(struct import *in, struct moe_err *err)
         for (uint32_t l = 0; l < in->shape.n_layers && status == MOE_OK; l++) {
             status = take_experts(in, json_array_get(layers, l), in->chosen, err);
             if (status == MOE_OK && in->writer)
-                put(in, token, l, in->chosen, in->equal);
+                put_choice(in, token, l, in->chosen, in->equal);
         }
         moe_json_free(object);
     }

@@ -243,8 +243,9 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
 /* ---- Tokens ---- */
 
 /* Carves the arrays of waiting tokens from an arena, which may only count. */
-static void carve(struct trace_tokens *t, struct moe_arena *arena, const struct trace_layout *f,
-                  const struct moe_trace_shape *shape, uint64_t room)
+static void place_tokens(struct trace_tokens *t, struct moe_arena *arena,
+                         const struct trace_layout *f, const struct moe_trace_shape *shape,
+                         uint64_t room)
 {
     uint64_t layers = shape->n_layers;
     t->tokens = shape->has_ids ? moe_arena_take(arena, room, sizeof *t->tokens) : NULL;
@@ -262,13 +263,13 @@ static int make_room(struct moe_trace_writer *w, uint64_t n, struct moe_err *err
     struct moe_arena arena = {0};
     if (n <= w->room)
         return MOE_OK;
-    carve(&larger, &arena, f, &w->shape, n);
+    place_tokens(&larger, &arena, f, &w->shape, n);
     uint8_t *block = n > UINT32_MAX || arena.overflowed ? NULL : moe_alloc(arena.used, 1, err);
     if (!block)
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for %" PRIu64 " tokens",
                         w->file.path, n);
     arena = (struct moe_arena){.base = block, .size = arena.used};
-    carve(&larger, &arena, f, &w->shape, n);
+    place_tokens(&larger, &arena, f, &w->shape, n);
     if (in_use) {
         if (w->shape.has_ids)
             memcpy(larger.tokens, old->tokens, w->n_tokens * sizeof *old->tokens);
@@ -301,7 +302,7 @@ uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t mo
     struct trace_layout f = trace_layout_of(shape);
     struct trace_tokens waiting;
     struct moe_arena arena = {0};
-    carve(&waiting, &arena, &f, shape, room_for(&f, most));
+    place_tokens(&waiting, &arena, &f, shape, room_for(&f, most));
     uint64_t raw = largest_frame(shape, &f),
              stored = TRACE_FRAME_HEAD_BYTES + ZSTD_compressBound(raw);
     return arena.overflowed ? UINT64_MAX

@@ -25,8 +25,8 @@ bool moe_run_figures_is(const char *path)
 }
 
 /* A number that is not below 0; missing: -1. */
-static int get(const char *name, const json_t *object, const char *key, double *out,
-               struct moe_err *err)
+static int get_number(const char *name, const json_t *object, const char *key, double *out,
+                      struct moe_err *err)
 {
     *out = -1;
     MOE_TRY(moe_json_get_double(name, object, key, false, out, err));
@@ -35,7 +35,7 @@ static int get(const char *name, const json_t *object, const char *key, double *
     return MOE_OK;
 }
 
-static double per(double x, double tokens)
+static double per_token(double x, double tokens)
 {
     return x >= 0 && tokens > 0 ? x / tokens : -1;
 }
@@ -58,14 +58,14 @@ static int read_phase(struct moe_run_phase *p, const char *name, const json_t *r
     };
     int status = MOE_OK;
     for (size_t i = 0; i < sizeof members / sizeof members[0] && status == MOE_OK; i++)
-        status = get(name, object, members[i].key, members[i].to, err);
+        status = get_number(name, object, members[i].key, members[i].to, err);
     for (enum moe_component c = 0; c < MOE_N_COMPONENTS && status == MOE_OK; c++) {
         double seconds = -1;
-        status = get(name, object, moe_component_name(c)->run_key, &seconds, err);
-        p->components.seconds[c] = per(seconds, p->tokens);
+        status = get_number(name, object, moe_component_name(c)->run_key, &seconds, err);
+        p->components.seconds[c] = per_token(seconds, p->tokens);
     }
-    p->loads_per_token = per(loads, p->tokens);
-    p->link_seconds = per(read, p->tokens);
+    p->loads_per_token = per_token(loads, p->tokens);
+    p->link_seconds = per_token(read, p->tokens);
     return status;
 }
 
@@ -78,7 +78,7 @@ int moe_run_figures_read(struct moe_run_figures *out, const char *path, struct m
     if (status == MOE_OK)
         status = moe_json_get_text(path, root, "strategy", true, &strategy, err);
     if (status == MOE_OK)
-        status = get(path, root, "memory_budget_bytes", &out->memory_bytes, err);
+        status = get_number(path, root, "memory_budget_bytes", &out->memory_bytes, err);
     if (status == MOE_OK)
         status = read_phase(&out->decode, path, root, "decode", err);
     if (status == MOE_OK)
@@ -95,8 +95,8 @@ enum { INDENT = 27, SHORT = 28 /* two texts that have room in a line */, ENOUGH 
 
 /* ---- Figures ---- */
 
-static void add(struct moe_comparison *c, const char *name, const char *key,
-                enum moe_compared_unit unit, bool component, double a, double b)
+static void add_figure(struct moe_comparison *c, const char *name, const char *key,
+                       enum moe_compared_unit unit, bool component, double a, double b)
 {
     if ((!(a >= 0) && !(b >= 0)) || c->n == MOE_COMPARED_FIGURES)
         return;
@@ -128,30 +128,30 @@ static double token_seconds(const struct moe_run_phase *p)
 static void add_phase(struct moe_comparison *c, const struct moe_run_phase *a,
                       const struct moe_run_phase *b, bool prompts)
 {
-    add(c, prompts ? "tokens/s of a prompt" : "tokens/s of an answer",
-        prompts ? "prefill_tokens_per_s" : "decode_tokens_per_s", MOE_COMPARED_SPEED, false,
-        a->tokens_per_second, b->tokens_per_second);
-    add(c, "a token takes", "token_s", MOE_COMPARED_SECONDS, false, token_seconds(a),
-        token_seconds(b));
+    add_figure(c, prompts ? "tokens/s of a prompt" : "tokens/s of an answer",
+               prompts ? "prefill_tokens_per_s" : "decode_tokens_per_s", MOE_COMPARED_SPEED, false,
+               a->tokens_per_second, b->tokens_per_second);
+    add_figure(c, "a token takes", "token_s", MOE_COMPARED_SECONDS, false, token_seconds(a),
+               token_seconds(b));
     for (enum moe_component i = 0; i < MOE_N_COMPONENTS; i++) {
         const struct moe_component_name *name = moe_component_name(i);
         double x = a->components.seconds[i], y = b->components.seconds[i];
         if (x > 0 || y > 0)
-            add(c, name->name, name->run_key, MOE_COMPARED_SECONDS, true, x, y);
+            add_figure(c, name->name, name->run_key, MOE_COMPARED_SECONDS, true, x, y);
     }
     if (prompts)
         return;
-    add(c, "experts found in memory", "hit_rate", MOE_COMPARED_SHARE, false, a->hit_rate,
-        b->hit_rate);
-    add(c, "loaded for a token", "bytes_per_token", MOE_COMPARED_BYTES, false, a->bytes_per_token,
-        b->bytes_per_token);
-    add(c, "loads for a token", "loads_per_token", MOE_COMPARED_NUMBER, false, a->loads_per_token,
-        b->loads_per_token);
-    add(c, "the link is busy", "link_s", MOE_COMPARED_SECONDS, false, a->link_seconds,
-        b->link_seconds);
+    add_figure(c, "experts found in memory", "hit_rate", MOE_COMPARED_SHARE, false, a->hit_rate,
+               b->hit_rate);
+    add_figure(c, "loaded for a token", "bytes_per_token", MOE_COMPARED_BYTES, false,
+               a->bytes_per_token, b->bytes_per_token);
+    add_figure(c, "loads for a token", "loads_per_token", MOE_COMPARED_NUMBER, false,
+               a->loads_per_token, b->loads_per_token);
+    add_figure(c, "the link is busy", "link_s", MOE_COMPARED_SECONDS, false, a->link_seconds,
+               b->link_seconds);
 }
 
-static void set(struct moe_comparison *c, const char *name, const char *a, const char *b)
+static void add_setting(struct moe_comparison *c, const char *name, const char *a, const char *b)
 {
     struct moe_compared_setting *s = &c->settings[c->n_settings++];
     s->name = name;
@@ -159,28 +159,28 @@ static void set(struct moe_comparison *c, const char *name, const char *a, const
     snprintf(s->values[1], sizeof s->values[1], "%s", b);
 }
 
-static void set_bytes(struct moe_comparison *c, const char *name, double a, double b)
+static void add_bytes(struct moe_comparison *c, const char *name, double a, double b)
 {
     char room[2][32];
-    set(c, name, a > 0 ? moe_format_bytes((uint64_t)a, room[0]) : "-",
-        b > 0 ? moe_format_bytes((uint64_t)b, room[1]) : "-");
+    add_setting(c, name, a > 0 ? moe_format_bytes((uint64_t)a, room[0]) : "-",
+                b > 0 ? moe_format_bytes((uint64_t)b, room[1]) : "-");
 }
 
-static void set_number(struct moe_comparison *c, const char *name, double a, double b)
+static void add_number(struct moe_comparison *c, const char *name, double a, double b)
 {
     char x[32], y[32];
     snprintf(x, sizeof x, "%.0f", a);
     snprintf(y, sizeof y, "%.0f", b);
-    set(c, name, x, y);
+    add_setting(c, name, x, y);
 }
 
-static void set_rate(struct moe_comparison *c, const char *name, double a, double b)
+static void add_rate(struct moe_comparison *c, const char *name, double a, double b)
 {
     char room[2][32];
-    set(c, name, moe_format_rate(a, room[0]), moe_format_rate(b, room[1]));
+    add_setting(c, name, moe_format_rate(a, room[0]), moe_format_rate(b, room[1]));
 }
 
-static uint64_t cached(const struct moe_plan *p)
+static uint64_t cache_slots(const struct moe_plan *p)
 {
     uint64_t n = 0;
     for (uint32_t i = 0; i < p->n_pools; i++)
@@ -197,14 +197,14 @@ void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
     *out = (struct moe_comparison){.same_plan = true};
     moe_strategy_brief(&a->strategy, brief[0]);
     moe_strategy_brief(&b->strategy, brief[1]);
-    set(out, "model", a->pack, b->pack);
-    set_bytes(out, "memory", (double)a->memory.total, (double)b->memory.total);
-    set(out, "strategy", brief[0], brief[1]);
-    set(out, "bits of experts", a->high, b->high);
-    set_number(out, "slots that keep experts", (double)cached(a), (double)cached(b));
-    set_number(out, "context", a->memory.context, b->memory.context);
-    set_number(out, "batches of a prompt", a->memory.batch, b->memory.batch);
-    set_rate(out, "link", a->pace.load_rate, b->pace.load_rate);
+    add_setting(out, "model", a->pack, b->pack);
+    add_bytes(out, "memory", (double)a->memory.total, (double)b->memory.total);
+    add_setting(out, "strategy", brief[0], brief[1]);
+    add_setting(out, "bits of experts", a->high, b->high);
+    add_number(out, "slots that keep experts", (double)cache_slots(a), (double)cache_slots(b));
+    add_number(out, "context", a->memory.context, b->memory.context);
+    add_number(out, "batches of a prompt", a->memory.batch, b->memory.batch);
+    add_rate(out, "link", a->pace.load_rate, b->pace.load_rate);
     add_phase(out, &answers[0], &answers[1], false);
     out->n_decode = out->n;
     add_phase(out, &prompts[0], &prompts[1], true);
@@ -216,8 +216,8 @@ void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *
     const struct moe_run_phase answers = phase_of(plan, false), prompts = phase_of(plan, true);
     double total = (double)plan->memory.total;
     *out = (struct moe_comparison){.measured = true, .tokens = run->decode.tokens};
-    set_bytes(out, "memory", total, run->memory_bytes);
-    set(out, "strategy", plan->strategy.name, run->strategy);
+    add_bytes(out, "memory", total, run->memory_bytes);
+    add_setting(out, "strategy", plan->strategy.name, run->strategy);
     out->same_plan = strcmp(plan->strategy.name, run->strategy) == 0 &&
                      !(total > 0 && run->memory_bytes > 0 && total != run->memory_bytes);
     add_phase(out, &answers, &run->decode, false);
@@ -248,7 +248,7 @@ const struct moe_compared *moe_compared_most(const struct moe_comparison *c)
 
 /* ---- As text ---- */
 
-static const char *format(double x, enum moe_compared_unit unit, char room[32])
+static const char *format_figure(double x, enum moe_compared_unit unit, char room[32])
 {
     if (!(x >= 0))
         return "-";
@@ -279,7 +279,8 @@ static void put_figure(const struct moe_compared *f, bool wide, struct moe_buf *
     else if (!isnan(share))
         snprintf(change, sizeof change, "%+.1f%%", 100 * share);
     moe_buf_printf(out, wide ? "  %-28s %12s %12s" : "  %-26s %10s %10s", name,
-                   format(f->values[0], f->unit, room[0]), format(f->values[1], f->unit, room[1]));
+                   format_figure(f->values[0], f->unit, room[0]),
+                   format_figure(f->values[1], f->unit, room[1]));
     moe_buf_printf(out, !change[0] ? "\n" : wide ? "  %12s\n" : " %9s\n", change);
 }
 

@@ -552,7 +552,7 @@ static char phase_of(const json_t *event, double *at, double *seconds, int *trac
 }
 
 /* One more (or fewer) from then to the end. */
-static void change(struct tally *t, int track, double at, double by)
+static void count_change(struct tally *t, int track, double at, double by)
 {
     double moment = (at - t->begin) / (t->end - t->begin) * MOMENTS;
     if (!(moment < MOMENTS))
@@ -600,9 +600,9 @@ int page_timeline(struct moe_page *p, const char *path, struct moe_err *err)
     for (size_t i = 0; status == MOE_OK && i < json_array_size(events); i++) {
         char phase = phase_of(json_array_get(events, i), &at, &length, &track);
         if (phase)
-            change(&t, track, at, phase == 'e' ? -1 : 1);
+            count_change(&t, track, at, phase == 'e' ? -1 : 1);
         if (phase == 'X')
-            change(&t, track, at + length, -1);
+            count_change(&t, track, at + length, -1);
     }
     if (status == MOE_OK) {
         char room[32];

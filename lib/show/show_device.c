@@ -10,7 +10,7 @@
 
 enum unit { BYTES, RATE, SECONDS, COUNT };
 
-static const char *format(double x, enum unit unit, char room[32])
+static const char *format_figure(double x, enum unit unit, char room[32])
 {
     if (unit == BYTES)
         moe_format_bytes((uint64_t)x, room);
@@ -34,10 +34,10 @@ static void put_figure(struct moe_buf *out, struct moe_screen screen, const char
     char x[3][32];
     if (f->value <= 0)
         return;
-    moe_buf_printf(out, "  %-22s %12s", name, format(f->value, unit, x[0]));
+    moe_buf_printf(out, "  %-22s %12s", name, format_figure(f->value, unit, x[0]));
     if (f->n_runs)
-        moe_buf_printf(out, "   %s to %s in %" PRIu32 " runs", format(f->min, unit, x[1]),
-                       format(f->max, unit, x[2]), f->n_runs);
+        moe_buf_printf(out, "   %s to %s in %" PRIu32 " runs", format_figure(f->min, unit, x[1]),
+                       format_figure(f->max, unit, x[2]), f->n_runs);
     moe_buf_text(out, "\n");
     put_wrapped(out, screen, f->source);
 }
@@ -141,7 +141,8 @@ static void put_verdict(const struct moe_device *d, struct moe_buf *out)
         if (!isnan(load) && !isnan(layer))
             moe_buf_printf(
                 out, "  loading an expert at %s (%s) takes as long as computing %.2f layers\n",
-                m->variants[v].name, format(m->variants[v].bytes.value, BYTES, x[0]), load / layer);
+                m->variants[v].name, format_figure(m->variants[v].bytes.value, BYTES, x[0]),
+                load / layer);
     }
 }
 

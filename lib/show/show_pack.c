@@ -46,8 +46,8 @@ static void add_expert(struct moe_weight_sum *sum, const struct moe_pack *pack,
 }
 
 /* Whether the expert has other bits than the first one seen. */
-static bool differs(const struct moe_pack *pack, const struct moe_expert_extent *e,
-                    struct moe_bits *first)
+static bool has_other_bits(const struct moe_pack *pack, const struct moe_expert_extent *e,
+                           struct moe_bits *first)
 {
     struct moe_bits bits;
     if (!e->present || !moe_class_bits(moe_pack_class_at(pack, e->class_index), &bits))
@@ -85,7 +85,7 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
             for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++) {
                 const struct moe_expert_extent *x = moe_pack_expert(pack, layer, e, v);
                 add_expert(&out->variants[v], pack, x);
-                out->mixed[v] |= differs(pack, x, &first);
+                out->mixed[v] |= has_other_bits(pack, x, &first);
             }
         for (uint32_t i = 0; i < out->config.n_ahead * moe_pack_n_experts(pack); i++)
             add_expert(&out->ahead, pack,
@@ -404,7 +404,7 @@ static bool bits_at(const struct moe_pack *pack, uint32_t layer, uint32_t expert
 }
 
 /* Where the bits stand in the key; key->n where they do not. */
-static int find(const struct key *key, struct moe_bits bits)
+static int find_bits(const struct key *key, struct moe_bits bits)
 {
     int i = 0;
     while (i < key->n && !moe_bits_equal(key->bits[i], bits))
@@ -412,9 +412,9 @@ static int find(const struct key *key, struct moe_bits bits)
     return i;
 }
 
-static void add(struct key *key, struct moe_bits bits)
+static void add_bits(struct key *key, struct moe_bits bits)
 {
-    int at = find(key, bits);
+    int at = find_bits(key, bits);
     if (at < key->n) {
         key->count[at]++;
         return;
@@ -442,7 +442,7 @@ static void make_key(struct key *key, const struct moe_pack *pack, uint32_t vari
     for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++)
         for (uint32_t e = 0; e < moe_pack_n_experts(pack); e++)
             if (bits_at(pack, layer, e, variant, &bits))
-                add(key, bits);
+                add_bits(key, bits);
     for (int i = 0; i < key->n; i++) {
         char name[16];
         moe_format_bits(key->bits[i], name);
@@ -489,7 +489,7 @@ static void draw_layer(struct moe_buf *out, const struct moe_pack *pack, uint32_
             bool there = bits_at(pack, layer, e, variant, &bits);
             if (e % PER_GROUP == 0)
                 moe_buf_text(out, " ");
-            draw_sign(out, key, there ? find(key, bits) : key->n, screen);
+            draw_sign(out, key, there ? find_bits(key, bits) : key->n, screen);
         }
         moe_buf_text(out, "\n");
     }

@@ -34,7 +34,7 @@ static char letter(const char *text, uint64_t *more)
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ? c : 0;
 }
 
-static int split(struct words *w, const char *text, struct moe_err *err)
+static int split_words(struct words *w, const char *text, struct moe_err *err)
 {
     uint64_t n = strlen(text), length = 0, more = 0;
     char *word = moe_alloc(n + 1, 1, err);
@@ -52,7 +52,7 @@ static int split(struct words *w, const char *text, struct moe_err *err)
     return status;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_hashes(const void *a, const void *b)
 {
     const uint64_t *x = a, *y = b;
     return *x < *y ? -1 : *x > *y;
@@ -65,7 +65,7 @@ static void take_runs(struct words *w, uint32_t n)
     for (uint64_t i = 0; i < n_runs; i++)
         w->hashes[i] = moe_hash64(w->hashes + i, n * sizeof *w->hashes);
     w->n = n_runs;
-    qsort(w->hashes, w->n, sizeof *w->hashes, compare);
+    qsort(w->hashes, w->n, sizeof *w->hashes, compare_hashes);
 }
 
 /* How many runs both have. */
@@ -91,9 +91,9 @@ int moe_rouge_n(struct moe_rouge *out, const char *reference, const char *answer
 {
     struct words r = {0}, a = {0};
     *out = (struct moe_rouge){0};
-    int status = split(&r, reference, err);
+    int status = split_words(&r, reference, err);
     if (status == MOE_OK)
-        status = split(&a, answer, err);
+        status = split_words(&a, answer, err);
     if (status == MOE_OK) {
         take_runs(&r, n);
         take_runs(&a, n);

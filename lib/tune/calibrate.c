@@ -22,7 +22,7 @@ struct saving {
     struct moe_saving when;
 };
 
-static int save(struct calibration *c, struct moe_err *err)
+static int save_partial(struct calibration *c, struct moe_err *err)
 {
     struct moe_buf text = {0};
     if (!c->options->partial)
@@ -39,14 +39,14 @@ static int save_now_and_then(void *ctx, struct moe_err *err)
     struct saving *s = ctx;
     if (!moe_saving_due(&s->when, moe_seconds()))
         return MOE_OK;
-    int status = save(s->c, err);
+    int status = save_partial(s->c, err);
     s->when.saved = moe_seconds();
     return status;
 }
 
 /* Adopts the importances of this shard that another calibration measured, whatever its bounds. */
-static int adopt(struct calibration *c, const struct moe_map *from, const char *name,
-                 struct moe_err *err)
+static int adopt_importances(struct calibration *c, const struct moe_map *from, const char *name,
+                             struct moe_err *err)
 {
     struct moe_importances *m = &c->map->importances;
     if (!from->importances.there)
@@ -80,7 +80,7 @@ static int check_shard(const struct calibration *c, const struct moe_map *before
 }
 
 /* Adopts what a stopped run left in the partial file. */
-static int resume(struct calibration *c, struct moe_err *err)
+static int resume_partial(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     struct moe_map *before = NULL;
@@ -90,7 +90,7 @@ static int resume(struct calibration *c, struct moe_err *err)
     if (status == MOE_OK)
         status = check_shard(c, before, err);
     if (status == MOE_OK && before->importances.there)
-        status = adopt(c, before, o->partial, err);
+        status = adopt_importances(c, before, o->partial, err);
     moe_map_free(before);
     return status;
 }
@@ -233,8 +233,8 @@ int calibrate_open(struct calibration *c, const char *pack, struct calibration_n
                                    o->progress, err));
     MOE_TRY(open_own(c, &rerun, err));
     if (o->from)
-        MOE_TRY(adopt(c, o->from, "the importances to start from", err));
-    return resume(c, err);
+        MOE_TRY(adopt_importances(c, o->from, "the importances to start from", err));
+    return resume_partial(c, err);
 }
 
 void calibrate_close(struct calibration *c)
@@ -292,7 +292,7 @@ static int measure_importances(struct calibration *c, struct moe_err *err)
 
 /* ---- In order ---- */
 
-static int choose(struct calibration *c, struct moe_err *err)
+static int choose_all(struct calibration *c, struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     MOE_TRY(calibrate_choice(c, err));
@@ -325,13 +325,13 @@ int moe_calibrate(struct moe_map **out, const char *pack,
     if (status == MOE_OK)
         status = measure_importances(&c, err);
     if (status == MOE_OK)
-        status = save(&c, err);
+        status = save_partial(&c, err);
     bool measured = c.map && c.map->importances.there;
     if (status == MOE_OK && options->n_shards <= 1 && options->tolerance >= 0)
-        status = choose(&c, err);
+        status = choose_all(&c, err);
     if (status != MOE_OK && measured) { /* what was measured must survive the error */
         struct moe_err later;
-        save(&c, &later);
+        save_partial(&c, &later);
     }
     if (status == MOE_OK)
         *out = c.map;
@@ -471,8 +471,8 @@ static double importance_passes(const struct trial *t, uint32_t shard, uint32_t 
     return ESTIMATING + (o->measured_share * (search - walks) + GOES * walks) / pass;
 }
 
-static void count(const struct trial *t, const struct calibration_need *need,
-                  struct moe_forecast *out)
+static void count_forecast(const struct trial *t, const struct calibration_need *need,
+                           struct moe_forecast *out)
 {
     const struct calibration *c = t->c;
     const struct moe_calibrate_options *o = c->options;
@@ -530,7 +530,7 @@ int moe_calibrate_forecast(struct moe_forecast *out, const char *pack,
         status = t.visited ? try_documents(&t, err) : MOE_ERR_MEMORY;
     }
     if (status == MOE_OK)
-        count(&t, &need, out);
+        count_forecast(&t, &need, out);
     moe_importance_cost_close(&t.costs);
     free(t.jobs);
     free(t.visited);

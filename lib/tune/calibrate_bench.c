@@ -435,7 +435,7 @@ static int measure_routing(struct calibration *c, bool check, double lambda,
 }
 
 /* Into the curve, which rises. */
-static void note(struct moe_map_routing *r, const struct moe_map_preference *p)
+static void note_preference(struct moe_map_routing *r, const struct moe_map_preference *p)
 {
     uint32_t at = r->n_points++;
     for (; at > 0 && r->points[at - 1].lambda > p->lambda; at--)
@@ -460,14 +460,14 @@ int calibrate_routing(struct calibration *c, struct moe_err *err)
     int status = measure_routing(c, false, 0, &none, err);
     found = none;
     if (status == MOE_OK)
-        note(r, &none);
+        note_preference(r, &none);
     while (low < high && status == MOE_OK) {
         uint32_t lambda = low + (high - low + 1) / 2;
         moe_progress_report(c->options->progress, "routing", r->n_points, r->n_points + 4);
         status = measure_routing(c, false, lambda / 100.0, &p, err);
         if (status != MOE_OK)
             break;
-        note(r, &p);
+        note_preference(r, &p);
         if (moe_loss_in(&p.loss, c->map->metric) <= r->tolerance) {
             low = lambda;
             found = p;

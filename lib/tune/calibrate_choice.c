@@ -128,8 +128,8 @@ static uint64_t bytes_of(const struct search *s)
 /* ---- K ---- */
 
 /* Measures the first k steps; s->variants are what they give. */
-static int measure(struct search *s, const struct bench_model *b, uint64_t k, struct moe_loss *loss,
-                   double *steps_loss, struct moe_err *err)
+static int measure_steps(struct search *s, const struct bench_model *b, uint64_t k,
+                         struct moe_loss *loss, double *steps_loss, struct moe_err *err)
 {
     *steps_loss = moe_steps_take(s->steps, k, s->upper, (uint32_t)s->n_experts, s->variants);
     return calibrate_measure_variants(s->c, b, false, s->variants, 0, loss, NULL, err);
@@ -144,7 +144,7 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
     double steps_loss, unit;
     uint64_t low = 0, high = s->n_steps, n_tried = 0;
     *out = (struct found){0};
-    int status = measure(s, b, 0, &loss, &steps_loss, err);
+    int status = measure_steps(s, b, 0, &loss, &steps_loss, err);
     if (status != MOE_OK || !calibrate_within(s->c, &loss))
         return status;
     /* Percent of the reference's nats, or points of the tokens, per unit of the steps' losses. */
@@ -154,7 +154,7 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
     *out = (struct found){0, bytes_of(s), loss, none, true};
     /* All of them first: losses that are noise may rise and fall between. */
     for (uint64_t k = high; low < high; k = low + (high - low + 1) / 2) {
-        status = measure(s, b, k, &loss, &steps_loss, err);
+        status = measure_steps(s, b, k, &loss, &steps_loss, err);
         if (status != MOE_OK)
             return status;
         n_tried++;
@@ -231,7 +231,7 @@ static int advise(struct calibration *c, const struct bench_model *b, struct moe
 }
 
 /* Measures the choice on the texts, and on the checks, text by text. */
-static int judge(struct calibration *c, struct moe_err *err)
+static int judge_choice(struct calibration *c, struct moe_err *err)
 {
     struct bench_model b;
     struct moe_quality q;
@@ -320,7 +320,7 @@ int calibrate_choice(struct calibration *c, struct moe_err *err)
 {
     if (!c->chosen)
         MOE_TRY(calibrate_choose(c, NULL, err));
-    return judge(c, err);
+    return judge_choice(c, err);
 }
 
 /*

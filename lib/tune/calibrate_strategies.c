@@ -431,7 +431,7 @@ static int allocate(struct adaptive *a, struct moe_err *err)
     return a->asked && a->figures && a->distances ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-static uint64_t count(const uint8_t *bytes, uint64_t n)
+static uint64_t count_set(const uint8_t *bytes, uint64_t n)
 {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < n; i++)
@@ -440,7 +440,7 @@ static uint64_t count(const uint8_t *bytes, uint64_t n)
 }
 
 /* The experts of the first measurements; with those that no document visits, which cost nothing. */
-static int begin(struct adaptive *a, struct moe_err *err)
+static int begin_adaptive(struct adaptive *a, struct moe_err *err)
 {
     uint64_t sample = a->most / SAMPLE_OF;
     int status = moe_importance_sample(a->asked, a->proxy->importances.nats, a->n,
@@ -454,7 +454,7 @@ static int begin(struct adaptive *a, struct moe_err *err)
 }
 
 /* The bitwidths by what was measured and, of the other experts, what the line says. */
-static int choose(struct adaptive *a, struct moe_err *err)
+static int choose_measured(struct adaptive *a, struct moe_err *err)
 {
     const struct moe_importances *m = &a->c->map->importances;
     const double *estimates = a->proxy->importances.nats;
@@ -472,7 +472,7 @@ static int choose(struct adaptive *a, struct moe_err *err)
 /* Asks for the nearest that are open; false: there are none, or no more may be. */
 static bool ask(struct adaptive *a, uint32_t round, int *status, struct moe_err *err)
 {
-    uint64_t measured = count(a->asked, a->n);
+    uint64_t measured = count_set(a->asked, a->n);
     uint64_t room = a->most > measured ? a->most - measured : 0;
     if (a->open == 0 || round == ROUNDS || room == 0)
         return false;
@@ -498,8 +498,8 @@ static void settle(struct adaptive *a)
         m->visited[i] = a->proxy->importances.visited[i];
     }
     m->adaptive = (struct moe_adaptive){
-        .measured = count(a->asked, a->n),
-        .estimated = a->n - count(a->asked, a->n),
+        .measured = count_set(a->asked, a->n),
+        .estimated = a->n - count_set(a->asked, a->n),
         .open = a->open,
         .spread = a->line.spread,
     };
@@ -516,11 +516,11 @@ int calibrate_adaptive(struct calibration *c, const struct moe_quality *base,
     if (status == MOE_OK)
         status = moe_importance_proxy(a.proxy, c->own.rerun, base, options, err);
     if (status == MOE_OK)
-        status = begin(&a, err);
+        status = begin_adaptive(&a, err);
     for (uint32_t round = 0; status == MOE_OK; round++) {
         status = moe_importance_exact(c->map, c->own.rerun, base, &of_asked, err);
         if (status == MOE_OK)
-            status = choose(&a, err);
+            status = choose_measured(&a, err);
         if (status != MOE_OK || !ask(&a, round, &status, err))
             break;
     }

@@ -25,7 +25,7 @@ struct answering {
 };
 
 /* "a > b > c". Under the mutex. */
-static void count(struct answering *a, const char *route)
+static void count_answer(struct answering *a, const char *route)
 {
     while (*route) {
         size_t n = strcspn(route, " ");
@@ -45,7 +45,7 @@ static void ended(void *ctx, uint32_t choice, const struct moe_server_result *re
     pthread_mutex_lock(&a->mutex);
     a->n_ended++;
     if (result->status == MOE_OK && result->route)
-        count(a, result->route);
+        count_answer(a, result->route);
     else if (result->status != MOE_OK && a->failed.status == MOE_OK)
         a->failed = *result->err;
     pthread_mutex_unlock(&a->mutex);

@@ -278,7 +278,7 @@ static uint32_t next_team(uint32_t all, uint32_t team)
     return team > 1;
 }
 
-static int measure(struct bench *b, uint32_t k, uint32_t on, struct moe_err *err)
+static int measure_kind(struct bench *b, uint32_t k, uint32_t on, struct moe_err *err)
 {
     struct moe_coe_costs *costs = b->costs;
     struct moe_coe_kind_cost loaded = {0};
@@ -332,7 +332,7 @@ static int measure_all(struct bench *b, struct moe_err *err)
         for (uint32_t on = 0; on < MOE_COE_MAX_PROCESSORS && status == MOE_OK; on++)
             if (b->kinds[k].on[on] &&
                 moe_coe_costs_processor(b->costs, processor_names[on]) != MOE_COE_NONE) {
-                status = measure(b, k, on, err);
+                status = measure_kind(b, k, on, err);
                 n++;
             }
         if (status == MOE_OK && n == 0)

@@ -12,8 +12,8 @@
 
 /* ---- The provider ---- */
 
-static int begin(struct moe_experts *self, const struct moe_expert_request *request,
-                 struct moe_phase_stats *phase, struct moe_err *err)
+static int begin_experts(struct moe_experts *self, const struct moe_expert_request *request,
+                         struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct device_experts *e = (struct device_experts *)self;
     e->request = *request;
@@ -46,7 +46,7 @@ static int poll(struct moe_experts *self, struct moe_err *err)
     return e->loads ? moe_device_loads_poll(e->loads, err) : MOE_OK;
 }
 
-static void release(struct moe_experts *self, uint32_t which)
+static void release_expert(struct moe_experts *self, uint32_t which)
 {
     struct device_experts *e = (struct device_experts *)self;
     double now = moe_seconds();
@@ -62,9 +62,9 @@ static void close_nothing(struct moe_experts *self)
 
 static const struct moe_experts_ops ops = {
     .name = "in turn",
-    .begin = begin,
+    .begin = begin_experts,
     .next = next,
-    .release = release,
+    .release = release_expert,
     .poll = poll,
     .close = close_nothing,
 };
@@ -72,8 +72,8 @@ static const struct moe_experts_ops ops = {
 /* ---- The experts ---- */
 
 /* Points the views at every step-th expert that has the variant; returns how many. */
-static uint32_t choose(const struct moe_pack *pack, uint32_t variant, uint32_t step,
-                       struct moe_expert_view *views, uint32_t max)
+static uint32_t choose_expert(const struct moe_pack *pack, uint32_t variant, uint32_t step,
+                              struct moe_expert_view *views, uint32_t max)
 {
     uint32_t n_layers = moe_pack_n_layers(pack), n_experts = moe_pack_n_experts(pack);
     uint32_t n = 0, seen = 0;
@@ -103,7 +103,7 @@ int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pac
                             uint32_t top_k, struct moe_err *err)
 {
     *e = (struct device_experts){.base.ops = &ops, .loads = NULL};
-    uint32_t all = choose(pack, variant, 1, NULL, 0);
+    uint32_t all = choose_expert(pack, variant, 1, NULL, 0);
     if (all == 0)
         return MOE_OK;
     uint64_t slot = moe_cache_slot_bytes(pack, variant);
@@ -114,7 +114,7 @@ int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pac
     e->views = moe_alloc(want, sizeof *e->views, err);
     if (!e->views)
         return MOE_ERR_MEMORY;
-    choose(pack, variant, step, e->views, (uint32_t)want);
+    choose_expert(pack, variant, step, e->views, (uint32_t)want);
     e->n = (uint32_t)want;
     struct moe_arena arena = {0};
     int status = read_views(e, pack, &arena, err);
@@ -186,7 +186,7 @@ struct bench {
     const struct moe_progress *progress;
 };
 
-static void add(struct samples *s, double value)
+static void add_sample(struct samples *s, double value)
 {
     if (s->n < DEVICE_MAX_SAMPLES)
         s->values[s->n++] = value;
@@ -246,20 +246,20 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     double end = moe_seconds();
     if (!to)
         return MOE_OK;
-    add(&to->attention, b->attended - began);
+    add_sample(&to->attention, b->attended - began);
     if (!l->is_moe) {
-        add(&to->dense, end - b->attended);
+        add_sample(&to->dense, end - b->attended);
         return MOE_OK;
     }
     /* Experts are asked for once the router has chosen; where that is before attention, the time of
      * both is in that of attention. */
     double asked = b->model->config.router_early ? b->routed : e->began;
-    add(&to->router, b->routed - b->attended);
+    add_sample(&to->router, b->routed - b->attended);
     if (l->has_ffn)
-        add(&to->shared, e->first - asked);
-    add(&to->combine, asked - b->routed + end - e->last);
-    add(&to->experts[variant], e->seconds / e->n_experts);
-    add(&to->expert_rows, (double)e->n_rows / e->n_experts);
+        add_sample(&to->shared, e->first - asked);
+    add_sample(&to->combine, asked - b->routed + end - e->last);
+    add_sample(&to->experts[variant], e->seconds / e->n_experts);
+    add_sample(&to->expert_rows, (double)e->n_rows / e->n_experts);
     return MOE_OK;
 }
 
@@ -311,7 +311,7 @@ static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct m
     if (status == MOE_OK)
         status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,
                              layer == 0 ? NULL : b->hidden, b->hidden, err);
-    add(to, b->attended - began);
+    add_sample(to, b->attended - began);
     return status;
 }
 
@@ -412,14 +412,14 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
         MOE_TRY(time_stretch(b, layer, DEVICE_WAITED, quiet.n, stretch, &waiting, err));
         for (uint32_t i = 0; i < quiet.n; i++)
             layer = next_moe_layer(b, layer);
-        add(slowdown, beside.seconds / quiet.seconds);
-        add(steal, beside.steal);
+        add_sample(slowdown, beside.seconds / quiet.seconds);
+        add_sample(steal, beside.steal);
         struct samples sorted = *slowdown;
         double usual = moe_bench_summarise(sorted.values, sorted.n).median;
         double expected =
             (quiet.seconds + quiet.experts * (usual > 1 ? usual - 1 : 0)) * waiting.n / quiet.n;
         if (waiting.sleeps)
-            add(wake, (waiting.seconds - expected) / (double)waiting.sleeps);
+            add_sample(wake, (waiting.seconds - expected) / (double)waiting.sleeps);
         if (slowdown->n >= DEVICE_RUNS &&
             moe_seconds() - began > share * LOADING_LIMIT * LOADING_SECONDS)
             break;
@@ -475,7 +475,7 @@ static int run_head(struct bench *b, struct moe_figure *out, struct moe_err *err
         if (status == MOE_OK)
             status = moe_logits(b->session, 0, 1, b->logits, err);
         if (i > 0)
-            add(&s, moe_seconds() - began);
+            add_sample(&s, moe_seconds() - began);
     }
     if (status == MOE_OK)
         moe_bench_set_figure(out, s.values, s.n);
@@ -510,7 +510,7 @@ static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants, d
     return status;
 }
 
-static void set(struct moe_figure *f, struct samples *s)
+static void set_figure(struct moe_figure *f, struct samples *s)
 {
     if (s->n)
         moe_bench_set_figure(f, s->values, s->n);
@@ -526,14 +526,14 @@ static void set_batches(struct bench *b, struct moe_device_model *out)
         if (to->rows == before) /* a model of very few positions */
             continue;
         before = to->rows;
-        set(&to->attention, &s->attention);
-        set(&to->router, &s->router);
-        set(&to->shared, &s->shared);
-        set(&to->combine, &s->combine);
-        set(&to->dense, &s->dense);
-        set(&to->expert_rows, &s->expert_rows);
+        set_figure(&to->attention, &s->attention);
+        set_figure(&to->router, &s->router);
+        set_figure(&to->shared, &s->shared);
+        set_figure(&to->combine, &s->combine);
+        set_figure(&to->dense, &s->dense);
+        set_figure(&to->expert_rows, &s->expert_rows);
         for (uint32_t v = 0; v < out->n_variants; v++)
-            set(&to->experts[v], &s->experts[v]);
+            set_figure(&to->experts[v], &s->experts[v]);
         to->n_experts = out->n_variants;
         out->n_batches++;
     }

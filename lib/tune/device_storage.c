@@ -594,8 +594,8 @@ static int submit(struct device_loads *l, struct moe_err *err)
     return moe_loader_submit(l->loader, &load, &handle, err);
 }
 
-static int take(struct device_loads *l, const struct moe_load_done *done, uint32_t n,
-                struct moe_err *err)
+static int take_loads(struct device_loads *l, const struct moe_load_done *done, uint32_t n,
+                      struct moe_err *err)
 {
     int status = MOE_OK;
     for (uint32_t i = 0; i < n; i++) {
@@ -609,19 +609,19 @@ static int take(struct device_loads *l, const struct moe_load_done *done, uint32
 }
 
 /* Sleeps until a load has ended. */
-static int wait(struct device_loads *l, struct moe_err *err)
+static int wait_for_load(struct device_loads *l, struct moe_err *err)
 {
     struct moe_load_done done;
     double before = moe_loader_stats(l->loader)->wait_seconds;
     uint32_t n = moe_loader_wait(l->loader, &done, 1);
     l->sleeps += moe_loader_stats(l->loader)->wait_seconds > before;
-    return take(l, &done, n, err);
+    return take_loads(l, &done, n, err);
 }
 
 int moe_device_loads_set(struct device_loads *l, enum device_loading how, struct moe_err *err)
 {
     while (l->n_under_way > 0)
-        MOE_TRY(wait(l, err));
+        MOE_TRY(wait_for_load(l, err));
     l->how = how;
     return moe_device_loads_poll(l, err);
 }
@@ -643,7 +643,7 @@ int moe_device_loads_poll(struct device_loads *l, struct moe_err *err)
     struct moe_load_done done[MAX_LOADS];
     if (l->how != DEVICE_BACKGROUND)
         return MOE_OK; /* what is waited for is taken there */
-    int status = take(l, done, moe_loader_poll(l->loader, done, MAX_LOADS), err);
+    int status = take_loads(l, done, moe_loader_poll(l->loader, done, MAX_LOADS), err);
     moe_loader_hold(l->loader);
     while (status == MOE_OK && l->n_under_way < l->n_requests)
         status = submit(l, err);
@@ -653,7 +653,7 @@ int moe_device_loads_poll(struct device_loads *l, struct moe_err *err)
 
 int moe_device_loads_next(struct device_loads *l, struct moe_err *err)
 {
-    return l->how == DEVICE_WAITED && l->n_under_way > 0 ? wait(l, err) : MOE_OK;
+    return l->how == DEVICE_WAITED && l->n_under_way > 0 ? wait_for_load(l, err) : MOE_OK;
 }
 
 bool moe_device_loads_one_by_one(const struct device_loads *l)

@@ -128,7 +128,7 @@ static uint32_t layers_to_walk(const struct exact *x, const struct moe_map *map)
 
 /* ---- Progress ---- */
 
-static void report(struct exact *x, double more)
+static void report_progress(struct exact *x, double more)
 {
     x->done += more;
     moe_progress_report(x->options->progress, x->step, (uint64_t)x->done, (uint64_t)x->total);
@@ -181,7 +181,7 @@ static void job_done(void *ctx, const struct moe_job *job, const double *nats, c
         x->changed += best[i] != base_best[i];
     }
     x->differences[job->document] = sum - x->base->nats[job->document];
-    report(x, moe_importance_job_cost(&x->costs, job->document, x->layer));
+    report_progress(x, moe_importance_job_cost(&x->costs, job->document, x->layer));
     if (++x->n_done == x->n_visitors[job->tag])
         finish_expert(x, job->tag);
 }
@@ -242,10 +242,10 @@ static int run_layer(struct exact *x, struct moe_rerun *r, uint32_t layer, struc
 
 /* Looks at all layers up to the last with a wanted expert, under the upper precision, and calls fn
  * for each that has one, before the states move on. */
-static int walk(struct exact *x, struct moe_rerun *r, uint32_t end,
-                int (*fn)(struct exact *x, struct moe_rerun *r, uint32_t layer,
-                          struct moe_err *err),
-                struct moe_err *err)
+static int walk_layers(struct exact *x, struct moe_rerun *r, uint32_t end,
+                       int (*fn)(struct exact *x, struct moe_rerun *r, uint32_t layer,
+                                 struct moe_err *err),
+                       struct moe_err *err)
 {
     const struct moe_rule rule = {x, assign};
     int status = MOE_OK;
@@ -255,7 +255,7 @@ static int walk(struct exact *x, struct moe_rerun *r, uint32_t end,
         bool here = x->config->layers[layer].moe && layer_wanted(x, moe_layer);
         x->first = (uint64_t)moe_layer * x->n_experts;
         status = moe_rerun_look(r, &rule, here ? x->visited : NULL, err);
-        report(x, moe_importance_look_cost(&x->costs, layer));
+        report_progress(x, moe_importance_look_cost(&x->costs, layer));
         if (status == MOE_OK && here)
             status = fn(x, r, layer, err);
         if (status == MOE_OK)
@@ -285,12 +285,12 @@ static int walk_twice(struct exact *x, struct moe_rerun *r, const struct moe_map
         looks += moe_importance_look_cost(&x->costs, layer);
     x->step = "routing";
     x->total = looks;
-    int status = walk(x, r, end, count_layer, err);
+    int status = walk_layers(x, r, end, count_layer, err);
     x->step = "importance";
     x->done = 0;
     x->total = looks + x->cost;
     if (status == MOE_OK)
-        status = walk(x, r, end, run_layer, err);
+        status = walk_layers(x, r, end, run_layer, err);
     moe_rerun_rewind(r);
     return status;
 }
@@ -660,7 +660,7 @@ static int allocate(struct proxy *p, const struct moe_map *map, struct moe_err *
     return open_workers(p, err);
 }
 
-static void release(struct proxy *p)
+static void release_proxy(struct proxy *p)
 {
     for (int i = 0; p->workers && i < p->n_workers; i++) {
         moe_expert_compute_close(p->workers[i].compute);
@@ -698,6 +698,6 @@ int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct 
         status = watch(&p, r, map, err);
     if (status == MOE_OK)
         share_out(map, loss);
-    release(&p);
+    release_proxy(&p);
     return status;
 }

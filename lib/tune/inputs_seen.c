@@ -14,7 +14,7 @@
 
 enum { CHUNK = 256 /* tokens whose activations are computed at a time */ };
 
-static void carve(struct moe_activations *a, struct moe_arena *arena)
+static void place_activations(struct moe_activations *a, struct moe_arena *arena)
 {
     const struct moe_config *c = a->config;
     uint32_t ff = c->dense_ff > c->expert_ff ? c->dense_ff : c->expert_ff;
@@ -29,12 +29,12 @@ int moe_activations_open(struct moe_activations *a, const struct moe_config *con
 {
     struct moe_arena arena = {0};
     *a = (struct moe_activations){.config = config};
-    carve(a, &arena);
+    place_activations(a, &arena);
     a->block = moe_alloc(arena.used, 1, err);
     if (!a->block)
         return MOE_ERR_MEMORY;
     arena = (struct moe_arena){.base = a->block, .size = arena.used};
-    carve(a, &arena);
+    place_activations(a, &arena);
     return MOE_OK;
 }
 
@@ -114,7 +114,8 @@ struct moe_inputs_seen {
 
 /* ---- Running a layer ---- */
 
-static void keep(struct moe_inputs_seen *seen, enum kind kind, const float *x, uint64_t stride)
+static void keep_inputs(struct moe_inputs_seen *seen, enum kind kind, const float *x,
+                        uint64_t stride)
 {
     uint32_t width = seen->widths[kind];
     for (uint64_t i = 0; i < seen->n_rows; i++)
@@ -127,7 +128,7 @@ static void see_attention(void *ctx, uint32_t layer, uint32_t n_rows, const floa
     struct moe_inputs_seen *seen = ctx;
     seen->first += seen->n_rows;
     seen->n_rows = n_rows;
-    keep(seen, INTO_ATTENTION, input, stride);
+    keep_inputs(seen, INTO_ATTENTION, input, stride);
 }
 
 static void see_attended(void *ctx, uint32_t layer, const float *output, uint64_t output_stride,
@@ -135,8 +136,8 @@ static void see_attended(void *ctx, uint32_t layer, const float *output, uint64_
 {
     struct moe_inputs_seen *seen = ctx;
     if (output)
-        keep(seen, INTO_OUTPUT, output, output_stride);
-    keep(seen, INTO_FFN, norm, norm_stride);
+        keep_inputs(seen, INTO_OUTPUT, output, output_stride);
+    keep_inputs(seen, INTO_FFN, norm, norm_stride);
 }
 
 static void see_routed(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
@@ -149,7 +150,7 @@ static void see_routed(void *ctx, uint32_t layer, const struct moe_row *rows, ui
 }
 
 /* Runs the texts through the layers up to this one and keeps what its matrices see. */
-static int advance(struct moe_inputs_seen *seen, uint32_t layer, struct moe_err *err)
+static int advance_layer(struct moe_inputs_seen *seen, uint32_t layer, struct moe_err *err)
 {
     const struct moe_rule rule = moe_rule_of_table(&seen->best);
     int status = MOE_OK;
@@ -271,7 +272,7 @@ static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, ui
 static int fill(struct moe_inputs_seen *seen, struct slot *slot, struct moe_err *err)
 {
     uint32_t n = (uint32_t)seen->corpus->n_predicted, width;
-    MOE_TRY(advance(seen, slot->layer, err));
+    MOE_TRY(advance_layer(seen, slot->layer, err));
     if (slot->expert != UINT32_MAX)
         n = find_rows(seen, slot->expert);
     slot->known = n >= MOE_LEAST_INPUTS;

@@ -284,8 +284,8 @@ void moe_probe_close(struct moe_probe *p)
 }
 
 /* One function carves the buffers, counting or for real. */
-static void carve(struct moe_probe *p, struct moe_arena *arena, const struct moe_config *c,
-                  uint32_t batch)
+static void place_probe(struct moe_probe *p, struct moe_arena *arena, const struct moe_config *c,
+                        uint32_t batch)
 {
     p->batch = batch;
     p->stride = moe_round_up(c->hidden, MOE_PANEL_ROWS);
@@ -306,7 +306,7 @@ uint64_t moe_probe_bytes(const struct moe_config *config, uint32_t batch)
 {
     struct moe_probe p = {0};
     struct moe_arena arena = {0};
-    carve(&p, &arena, config, batch);
+    place_probe(&p, &arena, config, batch);
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
@@ -323,7 +323,7 @@ int moe_probe_open(struct moe_probe **out, struct moe_session *session,
     }
     p->session = session;
     p->statistics = statistics;
-    carve(p, &arena, c, session->batch);
+    place_probe(p, &arena, c, session->batch);
     session->observer = (struct moe_observer){
         .ctx = p, .routed = on_routed, .attending = on_attending, .computed = on_computed};
     *out = p;

@@ -45,7 +45,7 @@ static int save_trace(struct profiling *p, struct moe_err *err)
     return moe_trace_save(p->trace, err);
 }
 
-static int save(struct profiling *p, struct moe_err *err)
+static int save_partial(struct profiling *p, struct moe_err *err)
 {
     struct moe_buf text = {0};
     int status = p->trace ? save_trace(p, err) : MOE_OK;
@@ -101,7 +101,7 @@ static int end_document(struct profiling *p, int status, struct moe_err *err)
 {
     p->whole = status == MOE_OK;
     if (status == MOE_OK && p->options->partial && moe_saving_due(&p->saving, moe_seconds()))
-        status = save(p, err);
+        status = save_partial(p, err);
     return status;
 }
 
@@ -163,8 +163,8 @@ static int check_origin(const char *path, const struct moe_origins *left,
 }
 
 /* New statistics, or what the partial file holds. */
-static int begin(struct profiling *p, const struct moe_statistics_shape *shape,
-                 uint64_t pack_fingerprint, struct moe_err *err)
+static int begin_statistics(struct profiling *p, const struct moe_statistics_shape *shape,
+                            uint64_t pack_fingerprint, struct moe_err *err)
 {
     const struct moe_profile_options *o = p->options;
     int status = moe_statistics_new(&p->statistics, shape, err);
@@ -340,10 +340,10 @@ static int end(struct profiling *p, int status, struct moe_err *err)
 {
     struct moe_err ignored;
     if (status == MOE_OK && p->options->partial)
-        status = save(p, err);
+        status = save_partial(p, err);
     else if (p->options->partial && p->whole && p->to_skip == 0 && p->statistics &&
              p->statistics->totals[MOE_TOTAL_DOCUMENTS] > 0)
-        save(p, &ignored);
+        save_partial(p, &ignored);
     if (status == MOE_OK && p->trace)
         status = finish_trace(p, err);
     moe_trace_abort(p->trace);
@@ -437,7 +437,7 @@ int moe_profile_texts(struct moe_session *session, const struct moe_profile_opti
     if (status == MOE_OK && o->partial)
         status = moe_outfile_try(o->partial, err);
     if (status == MOE_OK)
-        status = begin(&p, &shape, moe_pack_fingerprint(session->model->pack), err);
+        status = begin_statistics(&p, &shape, moe_pack_fingerprint(session->model->pack), err);
     if (status == MOE_OK) {
         p.statistics->prior = o->prior;
         status = moe_probe_open(&p.probe, session, p.statistics, err);

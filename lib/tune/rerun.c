@@ -92,9 +92,9 @@ static struct moe_session_options session_options(const struct moe_corpus *corpu
 
 /* Everything but session and scores, in one block with the object in front; NULL on an arena that
  * only counts. */
-static struct moe_rerun *carve(struct moe_arena *arena, const struct moe_config *config,
-                               const struct moe_corpus *corpus,
-                               const struct moe_rerun_options *options)
+static struct moe_rerun *place_rerun(struct moe_arena *arena, const struct moe_config *config,
+                                     const struct moe_corpus *corpus,
+                                     const struct moe_rerun_options *options)
 {
     struct moe_rerun *place = moe_arena_take(arena, 1, sizeof *place);
     const struct moe_session_options session = session_options(corpus, options);
@@ -139,7 +139,7 @@ uint64_t moe_rerun_bytes(const struct moe_config *config, const struct moe_corpu
 {
     struct moe_arena arena = {0};
     struct moe_session_options session = session_options(corpus, options);
-    carve(&arena, config, corpus, options);
+    place_rerun(&arena, config, corpus, options);
     uint64_t jobs = (uint64_t)corpus->n_documents * sizeof(struct moe_job);
     uint64_t bytes =
         moe_session_bytes(config, &session) + moe_scores_bytes(config, session.batch) + jobs;
@@ -152,13 +152,13 @@ int moe_rerun_open(struct moe_rerun **out, struct moe_model *model, struct moe_e
 {
     struct moe_arena arena = {0};
     *out = NULL;
-    carve(&arena, &model->config, corpus, options);
+    place_rerun(&arena, &model->config, corpus, options);
     if (arena.overflowed)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the texts' states overflow");
     arena = (struct moe_arena){.base = moe_alloc(arena.used, 1, err), .size = arena.used};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_rerun *r = carve(&arena, &model->config, corpus, options);
+    struct moe_rerun *r = place_rerun(&arena, &model->config, corpus, options);
     const struct moe_session_options session = session_options(corpus, options);
     int status = MOE_OK;
     if ((corpus->pairs != NULL) != (r->n_encoder > 0))
