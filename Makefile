@@ -186,7 +186,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/.nvcc-flags
 	$(call compile,NVCC,$(NVCC) $(NVCC_FLAGS) $(NVCC_STRICT))
 
 # The assembler reads the page.
-$(BUILD)/lib/serve/page.o $(BUILD)/fuzz/lib/serve/page.o: lib/serve/page.html
+$(BUILD)/lib/serve/http_routes.o: lib/serve/page.html
 
 # An archive is made again when its list changes: a file that is gone, a backend in the place of gpu_none.c.
 $(call keep_command,$(BUILD)/.parts,$(LIB_OBJ) $(CMD_SHARED_OBJ) $(CUDA_SO))

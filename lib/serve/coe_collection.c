@@ -1,4 +1,4 @@
-/* Collections of expert models, moe-coe(5). */
+/* Reads collections of expert models, moe-coe(5), and routes requests. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "serve/coe_collection.h"
@@ -41,11 +41,9 @@ uint32_t *moe_coe_rank(const struct moe_coe_experts *all, struct moe_err *err)
     return ranked;
 }
 
-/* ---- The file ---- */
-
 enum {
     MAX_FILE_BYTES = 16 << 20,
-    MATCH_LIMIT = 1000 * 1000, /* steps of one match: a pattern that takes more does not match */
+    MATCH_LIMIT = 1000 * 1000, /* steps of one match; a pattern that takes more does not match */
 };
 
 /* ---- The file ---- */
@@ -165,8 +163,8 @@ static const struct moe_member members[] = {
 
 /* ---- The graph ---- */
 
-/* An expert whose results may come back to it. Every round leaves the experts behind all of whose
- * followers were left before: as many rounds as rules follow one another. blocked: room for the
+/* Finds an expert whose results may return to it. Each round drops the experts all of whose
+ * followers were dropped before: as many rounds as rules follow one another. blocked: scratch for a
  * round. */
 static uint32_t find_circle(const struct moe_coe_collection *c, bool *left, bool *blocked)
 {
@@ -340,7 +338,7 @@ uint32_t moe_coe_next_expert(const struct moe_coe_collection *c, uint32_t expert
 
 /* ---- Probabilities ---- */
 
-/* What routes bring; false: not every route says. */
+/* Adds the probabilities from routes; false: a route has no quantity. */
 static bool add_quantities(const struct moe_coe_collection *c, double *p)
 {
     double all = 0;
@@ -354,13 +352,13 @@ static bool add_quantities(const struct moe_coe_collection *c, double *p)
     return all > 0 && c->n_scores == 0;
 }
 
-/* What results bring, those of the first experts first: there are no circles. */
+/* Adds the probabilities from results, those of the first experts first: there are no circles. */
 static bool add_shares(const struct moe_coe_collection *c, double *p)
 {
     for (uint32_t i = 0; i < c->n_follows; i++)
         if (c->follows[i].share < 0)
             return false;
-    /* Depth by depth: what has come to an expert in the last round goes on in this one. */
+    /* Depth by depth: what reached an expert in one round moves on in the next. */
     double *now = calloc(c->n_models, sizeof *now), *next = calloc(c->n_models, sizeof *next);
     bool ok = now && next, some = ok;
     for (uint32_t e = 0; e < c->n_models && ok; e++)

@@ -1,4 +1,4 @@
-/* What models of a collection cost. */
+/* Reads what a collection's models cost, and derives costs of other team sizes. */
 #include "serve/coe_costs.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include "fmt/record.h"
 
 enum { MAX_FILE_BYTES = 16 << 20, MAX_REQUESTS = 1 << 20 };
-/* So that sums over all experts hold in 64 bits, and sums of times are finite. */
+/* Keeps sums over all experts within 64 bits, and sums of times finite. */
 #define MAX_BYTES 1e15
 #define MAX_SECONDS 1e9
 
@@ -31,7 +31,7 @@ uint32_t moe_coe_costs_processor(const struct moe_coe_costs *c, const char *name
     return MOE_COE_NONE;
 }
 
-/* Of the team that has all of the processor's threads. */
+/* The cost for the team with all of the processor's threads. */
 static const struct moe_coe_kind_cost *find_cost(const struct moe_coe_costs *c, uint32_t kind,
                                                  uint32_t on)
 {
@@ -42,7 +42,8 @@ static const struct moe_coe_kind_cost *find_cost(const struct moe_coe_costs *c, 
     return NULL;
 }
 
-/* An entry of a list is counted once it has been checked: what is found is an earlier one. */
+/* Refuses an entry that is listed twice; entries are counted once checked, so a match is an earlier
+ * one. */
 static int twice(struct moe_record_reader *r, struct moe_yaml_node *map, const char *key,
                  const char *name)
 {
@@ -80,7 +81,7 @@ static int find_names(struct moe_record_reader *r, struct moe_yaml_node *map,
     return MOE_OK;
 }
 
-/* Where none are said they are all. */
+/* Sets missing threads to all. */
 static int check_threads(struct moe_record_reader *r, struct moe_yaml_node *map, uint32_t on,
                          uint32_t *threads)
 {
@@ -283,7 +284,7 @@ void moe_coe_costs_free(struct moe_coe_costs *c)
 
 /* ---- A collection's experts ---- */
 
-/* Its architecture, probability, bytes and processors. */
+/* Sets its architecture, probability, bytes and processors. */
 static int describe(struct moe_coe_expert *e, const struct moe_coe_costs *c,
                     const struct moe_coe_model *m, struct moe_err *err)
 {
@@ -322,7 +323,7 @@ static int describe(struct moe_coe_expert *e, const struct moe_coe_costs *c,
                         m->name, m->device, architecture);
 }
 
-/* Several rules may lead from one expert to another; it is listed once. */
+/* Adds an expert to those before another, once even if several rules lead there. */
 static void list_before(struct moe_coe_expert *e, uint32_t expert, uint32_t *before, uint32_t *n,
                         const struct moe_coe_collection *c)
 {
@@ -337,7 +338,8 @@ static void list_before(struct moe_coe_expert *e, uint32_t expert, uint32_t *bef
     e->n_before = *n - e->first_before;
 }
 
-/* An expert that requests may begin with waits for nobody: it is no subsequent expert (4.3). */
+/* Whether requests may begin with the expert: then it waits for no other and is no subsequent
+ * expert (4.3). */
 static bool requests_begin(const struct moe_coe_collection *c, uint32_t expert)
 {
     for (uint32_t i = 0; i < c->n_routes; i++)
@@ -397,7 +399,7 @@ void moe_coe_experts_free(struct moe_coe_experts *all)
 
 /* Costs of teams of threads. */
 
-/* The smallest team of at least so many threads; NULL: none is that large. */
+/* The smallest team of at least `threads` threads; NULL: none is that large. */
 static const struct moe_coe_kind_cost *above(const struct moe_coe_costs *c, uint32_t kind,
                                              uint32_t on, uint32_t threads)
 {
@@ -411,7 +413,7 @@ static const struct moe_coe_kind_cost *above(const struct moe_coe_costs *c, uint
     return best;
 }
 
-/* ... the largest of fewer. */
+/* The largest team of fewer threads. */
 static const struct moe_coe_kind_cost *below(const struct moe_coe_costs *c, uint32_t kind,
                                              uint32_t on, uint32_t threads)
 {
@@ -425,13 +427,14 @@ static const struct moe_coe_kind_cost *below(const struct moe_coe_costs *c, uint
     return best;
 }
 
-/* What takes `more` with more threads and `fewer` with fewer. */
+/* A time between that of more threads and that of fewer. */
 static double between(double more, double fewer, double share)
 {
     return more + share * (fewer - more);
 }
 
-/* Loading and memory are those of the larger team: sessions have scratch for each thread. */
+/* The cost of a team. Loading and memory are the larger team's: sessions have scratch for each
+ * thread. */
 static struct moe_coe_cost cost_of(const struct moe_coe_costs *c, uint32_t kind, uint32_t on,
                                    uint32_t threads)
 {

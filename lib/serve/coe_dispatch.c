@@ -1,4 +1,4 @@
-/* Which executor serves a request, which model leaves memory. */
+/* Decides which executor serves a request and which model leaves memory. */
 #include "serve/coe_dispatch.h"
 
 #include <inttypes.h>
@@ -7,19 +7,19 @@
 
 #include "base/mem.h"
 
-/* A place of the list of those in the pool, by expert. */
+/* An expert's place in the list of those in the pool. */
 struct place {
-    uint32_t next, previous; /* towards later, earlier used (or loaded); MOE_COE_NONE at the ends */
+    uint32_t next, previous; /* towards later, earlier use (or loading); MOE_COE_NONE at the ends */
     uint32_t holds;
     bool there;
 };
 
 struct moe_coe_pool {
     const struct moe_coe_experts *all; /* borrowed */
-    const uint64_t *sizes;             /* [all->n] borrowed; NULL: as they say */
+    const uint64_t *sizes;             /* [all->n] borrowed; NULL: the experts' own */
     enum moe_coe_evict evict;
     uint64_t bytes, taken;
-    uint64_t held;        /* of those taken: experts that stay */
+    uint64_t held;        /* by pinned experts */
     uint32_t first, last; /* first: the earliest */
     struct place *places; /* [all->n] */
 };
@@ -81,7 +81,7 @@ uint32_t moe_coe_pool_likeliest(const struct moe_coe_pool *p)
     return best;
 }
 
-/* ---- The list ---- */
+/* ---- The list of used experts ---- */
 
 static void append_loaded(struct moe_coe_pool *p, uint32_t expert)
 {
@@ -119,9 +119,9 @@ void moe_coe_pool_release(struct moe_coe_pool *p, uint32_t expert)
         p->held -= moe_coe_pool_size(p, expert);
 }
 
-/* ---- Who leaves ---- */
+/* ---- Eviction ---- */
 
-/* None of the experts that lead to it is in memory: it cannot be needed before one of them is
+/* Whether no expert that leads to it is in memory: it cannot be needed before one of them is
  * loaded. */
 static bool waits_for_others(const struct moe_coe_pool *p, uint32_t expert)
 {
@@ -132,7 +132,7 @@ static bool waits_for_others(const struct moe_coe_pool *p, uint32_t expert)
     return e->n_before > 0;
 }
 
-/* Stage 1, then stage 2; of equals the earliest loaded. */
+/* Stage 1, then stage 2; the earliest loaded among equals. */
 static uint32_t two_stage(const struct moe_coe_pool *p)
 {
     uint32_t largest = MOE_COE_NONE, rarest = MOE_COE_NONE;
@@ -149,7 +149,7 @@ static uint32_t two_stage(const struct moe_coe_pool *p)
     return largest != MOE_COE_NONE ? largest : rarest;
 }
 
-/* Somebody is not held. */
+/* The expert to evict; at least one is not held. */
 static uint32_t victim(const struct moe_coe_pool *p)
 {
     if (p->evict == MOE_COE_TWO_STAGE)
@@ -194,7 +194,7 @@ void moe_coe_pool_drop(struct moe_coe_pool *p, uint32_t expert)
 
 /* ---- Queues ---- */
 
-/* Neighbours that use the same expert. */
+/* Neighbours in the queue that use the same expert. */
 struct moe_coe_group {
     struct moe_coe_group *next, *previous;
     uint32_t expert;
@@ -204,9 +204,9 @@ struct moe_coe_group {
 struct moe_coe_queue {
     bool arrange;
     uint64_t n;
-    struct moe_coe_group *first, *final; /* NULL: it is empty */
+    struct moe_coe_group *first, *final; /* NULL: empty */
     uint32_t n_experts;
-    struct moe_coe_group **of_expert; /* [n_experts] its last group; NULL: nobody waits for it */
+    struct moe_coe_group **of_expert; /* [n_experts] its last group; NULL: none waits */
 };
 
 int moe_coe_queue_open(struct moe_coe_queue **out, uint32_t n_experts, bool arrange,
@@ -346,7 +346,7 @@ static struct moe_coe_request *moe_coe_queue_take_of(struct moe_coe_queue *q, ui
     return take(q, g && g->expert == expert ? g : NULL, most, n);
 }
 
-/* ---- Looking ---- */
+/* ---- Looking ahead ---- */
 
 bool moe_coe_queue_waits(const struct moe_coe_queue *q, uint32_t expert)
 {
@@ -384,9 +384,9 @@ struct executor {
     struct moe_coe_executor_options options;
     struct moe_coe_queue *queue;
     struct moe_coe_pool *pool;
-    double queued;        /* predicted for those that wait */
-    double busy_until;    /* predicted for the batch at hand */
-    uint32_t computing;   /* its expert; MOE_COE_NONE: there is none */
+    double queued;        /* predicted for waiting requests */
+    double busy_until;    /* predicted for the current batch */
+    uint32_t computing;   /* its expert; MOE_COE_NONE: none */
     uint32_t n_computing; /* its requests */
     uint32_t prefetched;  /* held until its batch; MOE_COE_NONE: none */
 };
@@ -394,7 +394,7 @@ struct executor {
 struct moe_coe_dispatch {
     struct moe_coe_options options;
     struct executor *executors; /* [options.n_executors] */
-    uint32_t turn;              /* of round-robin */
+    uint32_t turn;              /* for round-robin */
     uint32_t *evicted;          /* [all->n] */
 };
 
@@ -522,8 +522,8 @@ static double load_seconds(const struct moe_coe_dispatch *d, const struct execut
     return near ? cost->load_from_host : cost->load;
 }
 
-/* What a request would add to the executor's queue: K, for the first of a group K + B and the time
- * of loading, unless the expert is there or on its way. */
+/* The latency that a request adds to the executor's queue: K, for the first of a group K + B and
+ * the loading time, unless the expert is there or on its way. */
 static double added_latency(const struct moe_coe_dispatch *d, const struct executor *e,
                             uint32_t expert)
 {
@@ -539,8 +539,8 @@ static double total_seconds(const struct executor *e, double now)
     return e->queued + (e->busy_until > now ? e->busy_until - now : 0);
 }
 
-/* The executor that leaves the longest queue shortest; of these where the request adds least; of
- * these the first. */
+/* The executor for which the longest queue stays shortest; among these the one with the least added
+ * latency, then the first. */
 static uint32_t least(const struct moe_coe_dispatch *d, uint32_t expert, double now)
 {
     uint32_t n = d->options.n_executors, best = MOE_COE_NONE;
@@ -565,7 +565,7 @@ static uint32_t least(const struct moe_coe_dispatch *d, uint32_t expert, double 
     return best;
 }
 
-/* ... of those that may run it. */
+/* The next executor in turn that may run it. */
 static uint32_t round_robin(struct moe_coe_dispatch *d, uint32_t expert)
 {
     uint32_t i;
@@ -616,7 +616,7 @@ int moe_coe_submit(struct moe_coe_dispatch *d, struct moe_coe_request *r, double
 
 /* ---- Batches ---- */
 
-/* The largest batch: of the profile, and of the memory that there is. */
+/* The largest batch, limited by the profile and by memory. */
 static uint32_t most_requests(const struct moe_coe_dispatch *d, const struct executor *e,
                               uint32_t expert)
 {
@@ -633,13 +633,13 @@ static void drop_prefetched(struct executor *e)
     e->prefetched = MOE_COE_NONE;
 }
 
-/* They wait no more. */
+/* Subtracts requests that no longer wait. */
 static void forget_predicted(struct executor *e, const struct moe_coe_request *list)
 {
     for (const struct moe_coe_request *r = list; r; r = r->next)
         e->queued -= r->predicted;
     if (moe_coe_queue_length(e->queue) == 0)
-        e->queued = 0; /* without what rounding leaves */
+        e->queued = 0; /* without rounding errors */
 }
 
 bool moe_coe_next(struct moe_coe_dispatch *d, uint32_t executor, double now,

@@ -1,4 +1,4 @@
-/* Plans for a collection. */
+/* Reads and writes plans for a collection, and slides the window of experts. */
 #include "serve/coe_plan.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* The planner of a collection. */
+/* Plans a collection: divides memory, searches executors, slides the window, and compares systems.
+ */
 #include "serve/coe_planner.h"
 
 #include <inttypes.h>
@@ -15,10 +16,28 @@ static bool runs_on(const struct moe_coe_experts *all, uint32_t expert, uint32_t
     return !(all->experts[expert].not_on >> on & 1);
 }
 
+/* A processor's part of the machine's memory, and what its experts need of it. */
+struct moe_coe_share {
+    uint64_t bytes;   /* of memory for all its executors */
+    uint64_t largest; /* its largest expert */
+    uint64_t request; /* the most a request takes */
+    uint64_t batch;   /* ... and the largest batch */
+    double speed;     /* requests per second of its executors on their own */
+    struct moe_coe_plan_executors *executors; /* the plan's; NULL: none */
+};
+
+struct moe_coe_shares {
+    const struct moe_coe_costs *costs;
+    const struct moe_coe_experts *all;
+    uint64_t memory_bytes, device_bytes; /* the host's, an accelerator's; 0: as in the costs */
+    struct moe_coe_share of[MOE_COE_MAX_PROCESSORS];
+    uint32_t *ranked; /* experts by falling probability */
+};
+
 /* ---- Experts on processors ---- */
 
-/* What experts need of a processor that has so many executors, `plan->number`, from now on; NULL:
- * it has none. Says how many threads each has. */
+/* Sets what experts need of a processor with `plan->number` executors, from now on; NULL: it has
+ * none. Sets how many threads each has. */
 static void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on,
                                struct moe_coe_plan_executors *plan)
 {
@@ -37,7 +56,7 @@ static void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on,
         if (!runs_on(m->all, i, on))
             continue;
         uint64_t batch = cost->request_bytes * cost->max_batch;
-        double weight = e->probability + 1e-9; /* none may be known */
+        double weight = e->probability + 1e-9; /* all may be unknown */
         s->largest = e->bytes > s->largest ? e->bytes : s->largest;
         s->request = cost->request_bytes > s->request ? cost->request_bytes : s->request;
         s->batch = batch > s->batch ? batch : s->batch;
@@ -47,7 +66,7 @@ static void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on,
     s->speed = weights > 0 ? at_a_time * weights / fmax(seconds, 1e-9) : 0;
 }
 
-/* By costs and all, which are set. */
+/* Fills in the shares from costs and all, which are set. */
 static int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
 {
     s->ranked = moe_coe_rank(s->all, err);
@@ -60,7 +79,7 @@ static void moe_coe_shares_close(struct moe_coe_shares *s)
     s->ranked = NULL;
 }
 
-/* Memory of so many of its likeliest experts; how many of these fit. */
+/* Bytes of its n likeliest experts; how many of these fit. */
 static uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
 {
     uint64_t bytes = 0;
@@ -72,7 +91,6 @@ static uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t
     return bytes;
 }
 
-/* Memory of so many of its likeliest experts; how many of these fit. */
 static uint32_t moe_coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
 {
     uint32_t n = 0;
@@ -96,15 +114,15 @@ static uint64_t own_bytes(const struct moe_coe_shares *s, uint32_t on)
     return own && s->device_bytes ? s->device_bytes : own;
 }
 
-/* Two experts, one to compute while the next is loaded, and a request, for each executor. */
+/* Two experts, one computing while the next is loaded, and a request, for each executor. */
 static uint64_t least_bytes(const struct moe_coe_share *s)
 {
     return s->executors->number * (2 * s->largest + s->request);
 }
 
-/* Divides the memory among processors that have executors. Memory of its own goes to a processor
- * whole; the host's by speed, where those with memory of their own count for the tier of experts
- * above the disk. *tier: its bytes; *whole: of all together. */
+/* Divides the memory among processors with executors. A processor gets its own memory whole; the
+ * host's is divided by speed, where processors with their own memory count for the tier of experts
+ * above the disk. *tier: its bytes; *whole: the total. */
 static void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
 {
     uint64_t host = m->memory_bytes ? m->memory_bytes : m->costs->memory_bytes;
@@ -133,8 +151,8 @@ static void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint
     *tier = apart ? left : 0;
 }
 
-/* Divides a processor's memory between experts and batches: so many bytes for experts, at least its
- * largest one for each executor. */
+/* Divides a processor's memory between experts and batches: `expert_bytes` for experts, at least
+ * its largest one for each executor. */
 static void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert_bytes)
 {
     struct moe_coe_share *s = &m->of[on];
@@ -150,13 +168,15 @@ static void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t
 /* ---- Search ---- */
 
 enum {
-    MOST_CUDA = 6, /* executors that are tried */
+    MOST_CUDA = 6, /* executors to try */
     MOST_CPU = 3,
-    MOST_TEAMS = 8,  /* ... of a processor whose threads are divided */
+    MOST_TEAMS = 8,  /* ... on a processor with divided threads */
     CASUAL_CUDA = 3, /* 5.2 */
     CASUAL_CPU = 1,
 };
-#define LITTLE 0.25 /* of a processor's memory: a largest batch that takes no more comes first */
+#define LITTLE                                                                                     \
+    0.25 /* of a processor's memory: a largest batch within this share is placed first             \
+          */
 #define MIB (1 << 20)
 
 struct making {
@@ -169,7 +189,7 @@ struct making {
 
 /* ---- Trials ---- */
 
-/* 4.4: whether the largest batch takes little, and so comes first. */
+/* Whether the largest batch is small and is placed first (4.4). */
 static bool batch_first(const struct moe_coe_share *s)
 {
     return (double)s->batch * s->executors->number <= LITTLE * (double)s->bytes;
@@ -224,7 +244,7 @@ static int simulate(struct making *m, struct moe_coe_simulated *out)
     return MOE_OK;
 }
 
-/* One combination; memory that does not suffice for it makes it 0. */
+/* Tries one combination; throughput is 0 if memory does not suffice. */
 static int try_executors(struct making *m, uint32_t cuda, uint32_t cpu, double *throughput)
 {
     struct moe_coe_simulated got;
@@ -242,7 +262,8 @@ static int try_executors(struct making *m, uint32_t cuda, uint32_t cpu, double *
     return MOE_OK;
 }
 
-/* Teams of one thread are the smallest; more executors than that share threads. */
+/* The most useful executors: teams of one thread are the smallest; more executors would share
+ * threads. */
 static uint32_t most_cpu(const struct moe_coe_costs *c)
 {
     uint32_t on = moe_coe_costs_processor(c, "cpu");
@@ -250,7 +271,8 @@ static uint32_t most_cpu(const struct moe_coe_costs *c)
     return threads <= MOST_CPU ? MOST_CPU : threads < MOST_TEAMS ? threads : MOST_TEAMS;
 }
 
-/* First those of the accelerator, then, with the best number of these, those of the host (5.3). */
+/* Searches the accelerator's executors first, then, with the best number of these, the host's
+ * (5.3). */
 static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
 {
     const struct moe_coe_planner *p = m->p;
@@ -269,7 +291,7 @@ static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
             *cuda = n;
         }
     }
-    /* Without an accelerator, or where experts run on the host alone. */
+    /* Without an accelerator, or with experts on the host only. */
     for (uint32_t n = 0; n <= most_cpu(p->costs) && has_cpu && !fixed_cpu && status == MOE_OK;
          n++) {
         if (n == 0 && best > 0)
@@ -283,7 +305,7 @@ static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
     return status;
 }
 
-/* Executors that are asked for need a processor that was measured. */
+/* Checks that executors asked for have a measured processor. */
 static int check_named(const struct making *m, const char *processor, uint32_t n)
 {
     if (n == 0 || n == UINT32_MAX ||
@@ -325,7 +347,7 @@ static int measure(void *ctx, uint32_t n_experts, double *throughput, struct moe
 {
     struct making *m = ctx;
     struct moe_coe_simulated got;
-    (void)err; /* it is m->err */
+    (void)err; /* the same as m->err */
     moe_coe_shares_split(&m->shares, m->window,
                          moe_coe_shares_bytes_of(&m->shares, m->window, n_experts));
     int status = simulate(m, &got);
@@ -544,8 +566,8 @@ int moe_coe_plan_simulate(const struct moe_coe_plan *plan, const struct moe_coe_
 
 /* ---- Comparison ---- */
 
-/* 5.1 for the baselines, 5.3 for the parts. The paper does not say that CoServe loads the next
- * expert while the present one computes: that is a row of its own. */
+/* 5.1 for the baselines, 5.3 for the parts. The paper does not mention that CoServe loads the next
+ * expert while the current one computes: that is a separate row. */
 const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS] = {
     {"samba", "Samba-CoE: one executor, first come first served, LRU", "fcfs", "lru", false,
      MOE_COE_ONE_EXECUTOR},
@@ -565,7 +587,7 @@ const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS] = {
      MOE_COE_ONE_EXECUTOR},
 };
 
-/* CoServe's executors and memory under another schedule. */
+/* Copies CoServe's executors and memory for another schedule. */
 static void copy(const struct moe_coe_plan *best, struct moe_coe_plan *plan)
 {
     memcpy(plan->executors, best->executors, best->n_executors * sizeof *best->executors);

@@ -1,4 +1,4 @@
-/* The simulator of a collection, and tasks for it. */
+/* Simulates a collection, and draws tasks for it. */
 #include "serve/coe_simulate.h"
 
 #include <math.h>
@@ -8,18 +8,18 @@
 #include "base/mem.h"
 #include "base/random.h"
 
-/* A request, and after it its follow-on: the same memory serves both. */
+/* A request and then its follow-ons, in the same memory. */
 struct task {
     struct moe_coe_request request; /* first: a task is found from it */
     double at;
-    const uint32_t *path; /* from the expert at hand on */
+    const uint32_t *path; /* from the current expert on */
 };
 
 enum state { IDLE, LOADING, COMPUTING };
 
 struct runner {
     enum state state;
-    double until;      /* of that state; IDLE: infinity */
+    double until;      /* end of that state; IDLE: infinity */
     double since;      /* LOADING: when it began to wait */
     double prefetched; /* when the prefetched expert is there */
     uint32_t prefetched_expert;
@@ -30,14 +30,13 @@ struct simulation {
     const struct moe_coe_options *options;
     const struct moe_coe_machine *machine;
     struct moe_coe_dispatch *dispatch;
-    struct moe_coe_pool *host;        /* NULL: no such tier */
-    struct runner *runners;           /* [n_executors] */
-    double disk_free, *link_free;     /* link: [n_processors] */
-    double *compute_free;             /* [n_processors][n_executors] of those that
-                                         compute at a time */
-    struct task *tasks;               /* [n_arrivals] */
-    uint32_t *evicted;                /* [all->n] of the host's tier */
-    double scheduler_free, scheduled; /* until when; seconds that the host still owes */
+    struct moe_coe_pool *host;    /* NULL: no such tier */
+    struct runner *runners;       /* [n_executors] */
+    double disk_free, *link_free; /* link: [n_processors] */
+    double *compute_free;         /* [n_processors][n_executors]: of teams that compute at a time */
+    struct task *tasks;           /* [n_arrivals] */
+    uint32_t *evicted;            /* [all->n] of the host's tier */
+    double scheduler_free, scheduled; /* when it is free; seconds that the host still owes */
     struct moe_coe_simulated *out;
 };
 
@@ -60,7 +59,7 @@ static void keep_in_host(struct simulation *s, uint32_t expert)
         moe_coe_pool_admit(s->host, expert, s->evicted, &n_evicted);
 }
 
-/* When a load that is asked for now has ended. */
+/* When a load requested now will end. */
 static double load(struct simulation *s, uint32_t executor, uint32_t expert, double now)
 {
     const struct moe_coe_executor_options *e = &s->options->executors[executor];
@@ -83,7 +82,7 @@ static void rest(struct runner *r)
     r->until = INFINITY;
 }
 
-/* The executor, which is idle, takes its next batch. */
+/* Gives an idle executor its next batch. */
 static void begin_next(struct simulation *s, uint32_t executor, double now)
 {
     struct runner *r = &s->runners[executor];
@@ -101,7 +100,7 @@ static void begin_next(struct simulation *s, uint32_t executor, double now)
     }
 }
 
-/* Until when the processor computes: where several executors do at a time, the first of them. */
+/* When the processor is free: if several executors compute at a time, the first of them. */
 static double *busy_until(struct simulation *s, uint32_t processor)
 {
     uint32_t n = s->options->n_executors;
@@ -215,7 +214,7 @@ static void placed(void *ctx, uint32_t executor, uint32_t expert)
     keep_in_host(ctx, expert);
 }
 
-/* The likeliest experts that are in no pool fill what the host's tier has left. */
+/* Fills the rest of the host's tier with the likeliest experts that are in no pool. */
 static void fill_host(struct simulation *s)
 {
     uint32_t best, n_evicted;
@@ -268,7 +267,7 @@ int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe
 
 /* ---- Tasks ---- */
 
-/* Where requests draw_beginning: running sums of weights, and the expert of each. */
+/* Where requests begin: running sums of weights, and the expert of each. */
 struct beginnings {
     uint32_t n;
     double *sums;
@@ -338,7 +337,7 @@ static uint32_t go_on(const struct moe_coe_collection *c, uint32_t expert, uint6
     return MOE_COE_NONE;
 }
 
-/* Draws all paths; without `steps` only counts what they take. */
+/* Draws all paths; without `steps` only counts their length. */
 static uint64_t draw_paths(struct moe_coe_task *t, const struct beginnings *b,
                            const struct moe_coe_collection *c, uint64_t seed)
 {

@@ -1,4 +1,5 @@
-/* The thread that serves, and the beginning and the end. */
+/* HTTP over libmicrohttpd: the serving thread, connections, exchanges and responses. http_routes.c
+ * decides what is answered. */
 #define _DEFAULT_SOURCE /* getaddrinfo */
 
 #include "serve/http.h"
@@ -25,9 +26,9 @@
 
 enum {
     BACKLOG = 1024,
-    OTHER_FILES = 64,           /* that the process has open besides connections */
-    CONNECTION_BYTES = 4 << 10, /* libmicrohttpd's own, and ours, beside the headers' */
-    LOOK_MILLISECONDS = 500,    /* between two looks for late requests */
+    OTHER_FILES = 64,           /* files of the process beside connections */
+    CONNECTION_BYTES = 4 << 10, /* of libmicrohttpd and ours, beside the headers */
+    LOOK_MILLISECONDS = 500,    /* between two checks for late requests */
 };
 
 void moe_http_options_default(struct moe_http_options *options)
@@ -62,6 +63,573 @@ bool moe_http_is_local(const struct moe_http *h)
 uint32_t moe_http_max_connections(const struct moe_http *h)
 {
     return h->options.max_connections;
+}
+
+/* ---- Exchanges ---- */
+
+/* The part of all buffers that one answer may take. */
+enum { ANSWER_PART = 4 };
+/* The most that an empty buffer keeps. */
+enum { KEPT_BYTES = 16 << 10 };
+
+static struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connection)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    *x = (struct exchange){
+        .http = h, .connection = connection, .route = MOE_HTTP_ELSEWHERE, .watched = -1};
+    x->holders = 1;
+    pthread_mutex_lock(&h->lock);
+    x->next = h->exchanges;
+    x->link = &h->exchanges;
+    if (x->next)
+        x->next->link = &x->next;
+    h->exchanges = x;
+    pthread_mutex_unlock(&h->lock);
+    return x;
+}
+
+void exchange_hold(struct exchange *x)
+{
+    pthread_mutex_lock(&x->http->lock);
+    x->holders++;
+    pthread_mutex_unlock(&x->http->lock);
+}
+
+void exchange_release(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool last = --x->holders == 0;
+    if (last) {
+        *x->link = x->next;
+        if (x->next)
+            x->next->link = x->link;
+        h->buffered -= x->booked;
+    }
+    pthread_cond_broadcast(&h->fewer);
+    pthread_mutex_unlock(&h->lock);
+    if (!last)
+        return;
+    if (x->completion)
+        x->free_completion(x->completion);
+    moe_buf_release(&x->body);
+    moe_buf_release(&x->out);
+    free(x);
+}
+
+void exchange_set_stage(struct exchange *x, enum exchange_stage stage)
+{
+    pthread_mutex_lock(&x->http->lock);
+    x->stage = stage;
+    pthread_mutex_unlock(&x->http->lock);
+}
+
+static void exchange_wake(struct moe_http *h)
+{
+    uint64_t one = 1;
+    ssize_t put = write(h->wake, &one, sizeof one);
+    (void)put; /* full: it is already awake */
+}
+
+void exchange_tell(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    if (x->told || !x->connection)
+        return;
+    x->holders++;
+    if (!h->told)
+        exchange_wake(h);
+    x->told = true;
+    x->next_told = h->told;
+    h->told = x;
+}
+
+static struct exchange *exchange_next_told(struct moe_http *h, bool *suspended, bool *is_cut)
+{
+    pthread_mutex_lock(&h->lock);
+    struct exchange *x = h->told;
+    if (x) {
+        h->told = x->next_told;
+        x->told = false;
+        *suspended = x->suspended;
+        *is_cut = x->cut;
+        x->suspended = false;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return x;
+}
+
+static void exchange_cut(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    if (x->cut)
+        return;
+    x->cut = true;
+    h->counts.cut++;
+    h->buffered -= x->booked;
+    x->booked = 0;
+    if (x->stage == EXCHANGE_WAITING) /* else it may be in use: its connection frees it */
+        moe_buf_release(&x->out);
+    exchange_tell(x);
+}
+
+void exchange_book(struct exchange *x, uint64_t n)
+{
+    struct moe_http *h = x->http;
+    if (x->cut)
+        return;
+    x->booked += n;
+    h->buffered += n;
+    if (x->booked > h->options.buffer_bytes / ANSWER_PART)
+        exchange_cut(x);
+    while (h->buffered > h->options.buffer_bytes) {
+        struct exchange *most = NULL;
+        for (struct exchange *other = h->exchanges; other; other = other->next)
+            if (!other->cut && (!most || other->booked > most->booked))
+                most = other;
+        exchange_cut(most);
+    }
+}
+
+void exchange_put(struct exchange *x, const struct moe_buf *bytes)
+{
+    if (x->cut || x->gone || (!bytes->size && !bytes->failed))
+        return;
+    moe_buf_append(&x->out, bytes->data, bytes->size);
+    exchange_book(x, bytes->size);
+    if (x->out.failed || bytes->failed)
+        exchange_cut(x);
+    exchange_tell(x);
+}
+
+static bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool fits = !x->cut && h->buffered + n <= h->options.buffer_bytes;
+    if (fits) {
+        h->buffered += n;
+        x->booked += n;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (fits)
+        moe_buf_append(&x->body, bytes, n);
+    return fits && !x->body.failed;
+}
+
+void exchange_drop_body(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    if (!x->cut) {
+        h->buffered -= x->body.size;
+        x->booked -= x->body.size;
+    }
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&x->body);
+}
+
+/* Keeps the memory of sent bytes from growing. */
+static void drop_taken(struct exchange *x)
+{
+    uint64_t left = x->out.size - x->taken;
+    if (left > x->taken)
+        return;
+    memmove(x->out.data, x->out.data + x->taken, left);
+    x->out.size = left;
+    x->taken = 0;
+    if (left == 0 && x->out.room > KEPT_BYTES)
+        moe_buf_release(&x->out);
+}
+
+static int64_t exchange_take(struct exchange *x, char *to, uint64_t n, bool *done)
+{
+    struct moe_http *h = x->http;
+    int64_t took = -1;
+    pthread_mutex_lock(&h->lock);
+    *done = false;
+    if (!x->cut && !x->gone) {
+        uint64_t left = x->out.size - x->taken;
+        took = (int64_t)(left < n ? left : n);
+        if (took > 0)
+            memcpy(to, x->out.data + x->taken, (size_t)took);
+        x->taken += (uint64_t)took;
+        x->booked -= (uint64_t)took;
+        h->buffered -= (uint64_t)took;
+        *done = took == 0 && x->done;
+        x->suspended = took == 0 && !x->done;
+    }
+    if (took > 0)
+        drop_taken(x);
+    pthread_mutex_unlock(&h->lock);
+    return took;
+}
+
+/* ---- Responses ---- */
+
+/* The largest piece of a stream passed on at once. */
+enum { STREAM_PIECE = 16 << 10 };
+
+const char *http_header(const struct exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* Queues the response, which is NULL if memory was short. */
+static enum MHD_Result queue_response(struct exchange *x, unsigned status,
+                                      struct MHD_Response *response, const char *type)
+{
+    struct moe_http *h = x->http;
+    if (!response)
+        return MHD_NO;
+    pthread_mutex_lock(&h->lock);
+    x->stage = EXCHANGE_SENDING;
+    bool closing = h->closing;
+    moe_http_count(&h->counts, x->route, status);
+    pthread_mutex_unlock(&h->lock);
+    if (type)
+        MHD_add_response_header(response, "Content-Type", type);
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (closing)
+        MHD_add_response_header(response, "Connection", "close");
+    if (h->options.origins)
+        MHD_add_response_header(response, "Vary", "Origin");
+    if (x->foreign) {
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
+        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
+    }
+    enum MHD_Result result = MHD_queue_response(x->connection, status, response);
+    MHD_destroy_response(response); /* the connection holds it */
+    return result;
+}
+
+enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type,
+                             const char *const headers[][2])
+{
+    struct MHD_Response *response =
+        x->out.failed
+            ? NULL
+            : MHD_create_response_from_buffer(x->out.size, x->out.data, MHD_RESPMEM_PERSISTENT);
+    for (size_t i = 0; response && headers[i][0]; i++)
+        if (headers[i][1])
+            MHD_add_response_header(response, headers[i][0], headers[i][1]);
+    return queue_response(x, status, response, type);
+}
+
+static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t n)
+{
+    (void)at;
+    struct exchange *x = ctx;
+    bool done;
+    int64_t took = exchange_take(x, to, n, &done);
+    if (took < 0)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (done)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (took == 0)
+        MHD_suspend_connection(x->connection);
+    return (ssize_t)took;
+}
+
+static void end_stream(void *ctx)
+{
+    exchange_release(ctx);
+}
+
+enum MHD_Result http_respond_stream(struct exchange *x)
+{
+    exchange_hold(x);
+    struct MHD_Response *response = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, STREAM_PIECE, read_stream, x, end_stream);
+    if (!response) {
+        exchange_release(x);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, "Cache-Control", "no-cache");
+    MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies must not buffer it */
+    return queue_response(x, MHD_HTTP_OK, response, "text/event-stream");
+}
+
+/* ---- Connections ---- */
+
+/* A refused body is read up to this multiple of the limit, so that its client gets to the answer.
+ */
+enum { READ_ON = 16 };
+
+struct http_connection {
+    struct http_connection *next, **link;
+    int socket;
+    bool waits;   /* for a complete request, which has no exchange yet */
+    double since; /* moe_seconds() when it began to wait */
+};
+
+static int socket_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? info->connect_fd : -1;
+}
+
+static struct http_connection *connection_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+static void on_connection(void *ctx, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    struct moe_http *h = ctx;
+    struct http_connection *c = *context;
+    bool begun = code == MHD_CONNECTION_NOTIFY_STARTED;
+    pthread_mutex_lock(&h->lock);
+    h->counts.accepted += begun;
+    h->counts.connections += begun ? 1 : (uint64_t)-1;
+    pthread_mutex_unlock(&h->lock);
+    if (begun) {
+        c = *context = calloc(1, sizeof *c); /* NULL: it will not be closed for being late */
+        if (!c)
+            return;
+        *c = (struct http_connection){.next = h->connections,
+                                      .link = &h->connections,
+                                      .socket = socket_of(connection),
+                                      .waits = true,
+                                      .since = moe_seconds()};
+        if (c->next)
+            c->next->link = &c->next;
+        h->connections = c;
+    } else if (c) {
+        *c->link = c->next;
+        if (c->next)
+            c->next->link = c->link;
+        free(c);
+        *context = NULL;
+    }
+}
+
+static void http_close_late(struct moe_http *h)
+{
+    double before = moe_seconds() - h->options.request_seconds;
+    uint64_t late = 0;
+    for (struct http_connection *c = h->connections; c; c = c->next)
+        if (c->waits && c->since < before) {
+            shutdown(c->socket, SHUT_RDWR);
+            c->waits = false;
+            late++;
+        }
+    pthread_mutex_lock(&h->lock);
+    h->counts.late += late;
+    pthread_mutex_unlock(&h->lock);
+}
+
+static void set_waiting(struct MHD_Connection *connection, bool waits)
+{
+    struct http_connection *c = connection_of(connection);
+    if (!c)
+        return;
+    c->waits = waits;
+    c->since = moe_seconds();
+}
+
+/* ---- Requests ---- */
+
+/* The announced length of the body; 0 if there is none. */
+static uint64_t announced(const struct exchange *x)
+{
+    const char *text = http_header(x, "Content-Length");
+    uint64_t n = 0;
+    return text && moe_parse_u64(text, &n) ? n : 0;
+}
+
+static void refuse_large(struct exchange *x)
+{
+    char limit[32];
+    x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
+    moe_fail(&x->why, MOE_ERR_LIMIT, "the request's body is larger than %s",
+             moe_format_bytes(x->http->options.max_body_bytes, limit));
+}
+
+/* Begins an exchange when the headers are there. Refuses at once if the client waits for leave to
+ * send its body, or if the body would be too much to read. */
+static enum MHD_Result begin_exchange(struct moe_http *h, struct MHD_Connection *connection,
+                                      const char *url, const char *method, void **context)
+{
+    struct exchange *x = exchange_new(h, connection);
+    if (!x)
+        return MHD_NO;
+    *context = x;
+    http_route(x, url, method);
+    uint64_t n = announced(x);
+    if (!x->refused && n > h->options.max_body_bytes)
+        refuse_large(x);
+    if (x->refused && n > 0 &&
+        (n / READ_ON > h->options.max_body_bytes || http_header(x, "Expect"))) {
+        set_waiting(connection, false);
+        return http_respond_error(x, (unsigned)x->refused, &x->why);
+    }
+    return MHD_YES;
+}
+
+static enum MHD_Result receive(struct exchange *x, const char *bytes, size_t n)
+{
+    uint64_t limit = x->http->options.max_body_bytes;
+    x->n_body += n;
+    if (x->n_body / READ_ON > limit)
+        return MHD_NO;
+    if (!x->refused && x->n_body > limit)
+        refuse_large(x);
+    if (!x->refused && !exchange_receive(x, bytes, n)) {
+        x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+        moe_fail(&x->why, MOE_ERR_MEMORY, "too many requests are being received");
+    }
+    if (x->refused)
+        exchange_drop_body(x);
+    return MHD_YES;
+}
+
+/* Makes the loop notice when the client leaves. */
+static void watch_client(struct exchange *x)
+{
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = x};
+    int fd = socket_of(x->connection);
+    if (x->watched < 0 && fd >= 0 && epoll_ctl(x->http->poll, EPOLL_CTL_ADD, fd, &event) == 0)
+        x->watched = fd;
+}
+
+/* Answers a complete request, or continues one that was suspended. */
+static enum MHD_Result continue_exchange(struct exchange *x, const char *method)
+{
+    struct moe_http *h = x->http;
+    if (x->stage == EXCHANGE_RECEIVING) {
+        set_waiting(x->connection, false);
+        http_route_late(x);
+    }
+    enum MHD_Result result = http_answer(x, method);
+    if (result != MHD_YES || x->stage != EXCHANGE_WAITING)
+        return result;
+    watch_client(x);
+    pthread_mutex_lock(&h->lock);
+    x->suspended = true; /* if it was told meanwhile, it continues in the next round */
+    pthread_mutex_unlock(&h->lock);
+    MHD_suspend_connection(x->connection);
+    return MHD_YES;
+}
+
+static enum MHD_Result on_request(void *ctx, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *bytes,
+                                  size_t *n_bytes, void **context)
+{
+    (void)version;
+    struct exchange *x = *context;
+    if (!x)
+        return begin_exchange(ctx, connection, url, method, context);
+    if (*n_bytes == 0)
+        return continue_exchange(x, method);
+    size_t n = *n_bytes;
+    *n_bytes = 0;
+    return receive(x, bytes, n);
+}
+
+/* Cancels what the server still computes for it. */
+static void cancel_exchange(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool wanted = x->completion && !x->done;
+    pthread_mutex_unlock(&h->lock);
+    if (wanted)
+        moe_server_cancel(h->server, x->id);
+}
+
+/* Notes that its client is gone, or must go. */
+static void leave_exchange(struct exchange *x, bool count)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool news = !x->gone, has_all = x->done && x->taken == x->out.size;
+    x->gone = true;
+    h->counts.gone += news && count && !has_all && !x->cut && !h->end;
+    exchange_tell(x);
+    pthread_mutex_unlock(&h->lock);
+    if (news)
+        cancel_exchange(x);
+}
+
+static void http_client_left(struct exchange *x)
+{
+    leave_exchange(x, true);
+}
+
+static void on_completed(void *ctx, struct MHD_Connection *connection, void **context,
+                         enum MHD_RequestTerminationCode code)
+{
+    struct moe_http *h = ctx;
+    struct exchange *x = *context;
+    if (!x)
+        return;
+    *context = NULL;
+    if (x->watched >= 0)
+        epoll_ctl(h->poll, EPOLL_CTL_DEL, x->watched, NULL);
+    pthread_mutex_lock(&h->lock);
+    x->connection = NULL;
+    pthread_mutex_unlock(&h->lock);
+    leave_exchange(x,
+                   code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->stage != EXCHANGE_RECEIVING);
+    set_waiting(connection, true);
+    exchange_release(x);
+}
+
+static void http_take_told(struct moe_http *h)
+{
+    struct exchange *x;
+    bool suspended, is_cut;
+    while ((x = exchange_next_told(h, &suspended, &is_cut))) {
+        if (is_cut)
+            cancel_exchange(x);
+        if (is_cut && x->stage == EXCHANGE_SENDING && x->connection)
+            shutdown(socket_of(x->connection), SHUT_RDWR);
+        if (suspended)
+            MHD_resume_connection(x->connection);
+        exchange_release(x);
+    }
+}
+
+static void http_leave_all(struct moe_http *h)
+{
+    for (;;) {
+        pthread_mutex_lock(&h->lock);
+        struct exchange *x = h->exchanges;
+        while (x && (!x->connection || x->gone))
+            x = x->next;
+        pthread_mutex_unlock(&h->lock);
+        if (!x)
+            break;
+        leave_exchange(x, false); /* its connection holds it */
+    }
+    http_take_told(h);
+}
+
+/* ---- libmicrohttpd ---- */
+
+static void say_nothing(void *ctx, const char *format, va_list args)
+{
+    (void)ctx, (void)format, (void)args;
+}
+
+static int http_start(struct moe_http *h, struct moe_err *err)
+{
+    const struct moe_http_options *o = &h->options;
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
+        MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, h->listener,
+        MHD_OPTION_CONNECTION_LIMIT, o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)o->max_header_bytes, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)(o->request_seconds + 1), MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
+    return h->daemon ? MOE_OK : moe_fail(err, MOE_ERR_IO, "%s: libmicrohttpd cannot serve", h->url);
 }
 
 /* ---- The thread ---- */
@@ -99,7 +667,7 @@ static bool has_ended(struct moe_http *h)
     return end;
 }
 
-/* No more connections. */
+/* Stops accepting connections once the server closes. */
 static void stop_listening(struct moe_http *h)
 {
     pthread_mutex_lock(&h->lock);
@@ -113,7 +681,7 @@ static void stop_listening(struct moe_http *h)
     h->listener = -1;
 }
 
-static void *serve(void *ctx)
+static void *http_serve(void *ctx)
 {
     struct moe_http *h = ctx;
     double looked = moe_seconds();
@@ -135,7 +703,7 @@ static void *serve(void *ctx)
 
 /* ---- Opening ---- */
 
-/* As many connections as the process may have files. */
+/* Allows no more connections than the process may have files. */
 static void limit_connections(struct moe_http_options *o)
 {
     struct rlimit files;
@@ -225,7 +793,7 @@ static int start_thread(struct moe_http *h, struct moe_err *err)
     if (!info || h->poll < 0 || h->wake < 0 || add_to_poll(h, h->wake, &h->wake) != 0 ||
         add_to_poll(h, info->epoll_fd, h->daemon) != 0)
         return fail_to_listen(h, errno, err);
-    int code = pthread_create(&h->thread, NULL, serve, h);
+    int code = pthread_create(&h->thread, NULL, http_serve, h);
     h->threaded = code == 0;
     return code ? fail_to_listen(h, code, err) : MOE_OK;
 }
@@ -259,7 +827,7 @@ int moe_http_open(struct moe_http **out, struct moe_server *server,
 
 /* ---- The end ---- */
 
-/* Waits until no exchange is left: whatever moves wakes it, and `now` is looked at meanwhile. */
+/* Waits until no exchange is left; every change wakes it, and it checks `now` in between. */
 static uint32_t wait_for_all(struct moe_http *h, double seconds, const volatile sig_atomic_t *now)
 {
     double end = moe_seconds() + seconds;
@@ -303,7 +871,7 @@ void moe_http_close(struct moe_http *h)
         pthread_join(h->thread, NULL);
         http_take_told(h);
         pthread_mutex_lock(&h->lock);
-        while (h->exchanges) /* which executors still hold */
+        while (h->exchanges) /* executors still hold them */
             pthread_cond_wait(&h->fewer, &h->lock);
         pthread_mutex_unlock(&h->lock);
     } else if (h->daemon) {
@@ -316,285 +884,4 @@ void moe_http_close(struct moe_http *h)
     pthread_cond_destroy(&h->fewer);
     pthread_mutex_destroy(&h->lock);
     free(h);
-}
-
-/* ---- Connections ---- */
-
-/* A body that is refused is read on, so that its client gets to the answer: so many times the
- * limit. */
-enum { READ_ON = 16 };
-
-struct http_connection {
-    struct http_connection *next, **link;
-    int socket;
-    bool waits;   /* for a whole request, which is none of ours yet */
-    double since; /* ... moe_seconds() */
-};
-
-/* ---- Connections ---- */
-
-static int socket_of(struct MHD_Connection *connection)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    return info ? info->connect_fd : -1;
-}
-
-static struct http_connection *of(struct MHD_Connection *connection)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
-static void begun_or_ended(void *ctx, struct MHD_Connection *connection, void **context,
-                           enum MHD_ConnectionNotificationCode code)
-{
-    struct moe_http *h = ctx;
-    struct http_connection *c = *context;
-    bool begun = code == MHD_CONNECTION_NOTIFY_STARTED;
-    pthread_mutex_lock(&h->lock);
-    h->counts.accepted += begun;
-    h->counts.connections += begun ? 1 : (uint64_t)-1;
-    pthread_mutex_unlock(&h->lock);
-    if (begun) {
-        c = *context = calloc(1, sizeof *c); /* NULL: it is not closed when it is late */
-        if (!c)
-            return;
-        *c = (struct http_connection){.next = h->connections,
-                                      .link = &h->connections,
-                                      .socket = socket_of(connection),
-                                      .waits = true,
-                                      .since = moe_seconds()};
-        if (c->next)
-            c->next->link = &c->next;
-        h->connections = c;
-    } else if (c) {
-        *c->link = c->next;
-        if (c->next)
-            c->next->link = c->link;
-        free(c);
-        *context = NULL;
-    }
-}
-
-void http_close_late(struct moe_http *h)
-{
-    double before = moe_seconds() - h->options.request_seconds;
-    uint64_t late = 0;
-    for (struct http_connection *c = h->connections; c; c = c->next)
-        if (c->waits && c->since < before) {
-            shutdown(c->socket, SHUT_RDWR);
-            c->waits = false;
-            late++;
-        }
-    pthread_mutex_lock(&h->lock);
-    h->counts.late += late;
-    pthread_mutex_unlock(&h->lock);
-}
-
-static void waits(struct MHD_Connection *connection, bool waits)
-{
-    struct http_connection *c = of(connection);
-    if (!c)
-        return;
-    c->waits = waits;
-    c->since = moe_seconds();
-}
-
-/* ---- Requests ---- */
-
-/* The announced length of the body; 0 where none is. */
-static uint64_t announced(const struct exchange *x)
-{
-    const char *text = http_header(x, "Content-Length");
-    uint64_t n = 0;
-    return text && moe_parse_u64(text, &n) ? n : 0;
-}
-
-static void refuse_large(struct exchange *x)
-{
-    char limit[32];
-    x->refused = MHD_HTTP_CONTENT_TOO_LARGE;
-    moe_fail(&x->why, MOE_ERR_LIMIT, "the request's body is larger than %s",
-             moe_format_bytes(x->http->options.max_body_bytes, limit));
-}
-
-/* The headers are there. What is refused anyway is answered at once where the client waits for
- * leave to send its body, or where that would be too much to read. */
-static enum MHD_Result begin(struct moe_http *h, struct MHD_Connection *connection, const char *url,
-                             const char *method, void **context)
-{
-    struct exchange *x = exchange_new(h, connection);
-    if (!x)
-        return MHD_NO;
-    *context = x;
-    http_route(x, url, method);
-    uint64_t n = announced(x);
-    if (!x->refused && n > h->options.max_body_bytes)
-        refuse_large(x);
-    if (x->refused && n > 0 &&
-        (n / READ_ON > h->options.max_body_bytes || http_header(x, "Expect"))) {
-        waits(connection, false);
-        return http_respond_error(x, (unsigned)x->refused, &x->why);
-    }
-    return MHD_YES;
-}
-
-static enum MHD_Result receive(struct exchange *x, const char *bytes, size_t n)
-{
-    uint64_t limit = x->http->options.max_body_bytes;
-    x->n_body += n;
-    if (x->n_body / READ_ON > limit)
-        return MHD_NO;
-    if (!x->refused && x->n_body > limit)
-        refuse_large(x);
-    if (!x->refused && !exchange_receive(x, bytes, n)) {
-        x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
-        moe_fail(&x->why, MOE_ERR_MEMORY, "too many requests are being received");
-    }
-    if (x->refused)
-        exchange_drop_body(x);
-    return MHD_YES;
-}
-
-/* Sees to it that the loop hears of its client's leaving. */
-static void watch(struct exchange *x)
-{
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = x};
-    int fd = socket_of(x->connection);
-    if (x->watched < 0 && fd >= 0 && epoll_ctl(x->http->poll, EPOLL_CTL_ADD, fd, &event) == 0)
-        x->watched = fd;
-}
-
-/* The request is whole, or goes on after it was suspended. */
-static enum MHD_Result go_on(struct exchange *x, const char *method)
-{
-    struct moe_http *h = x->http;
-    if (x->stage == EXCHANGE_RECEIVING) {
-        waits(x->connection, false);
-        http_route_late(x);
-    }
-    enum MHD_Result result = http_answer(x, method);
-    if (result != MHD_YES || x->stage != EXCHANGE_WAITING)
-        return result;
-    watch(x);
-    pthread_mutex_lock(&h->lock);
-    x->suspended = true; /* if it was told meanwhile, it goes on in the next round */
-    pthread_mutex_unlock(&h->lock);
-    MHD_suspend_connection(x->connection);
-    return MHD_YES;
-}
-
-static enum MHD_Result request(void *ctx, struct MHD_Connection *connection, const char *url,
-                               const char *method, const char *version, const char *bytes,
-                               size_t *n_bytes, void **context)
-{
-    (void)version;
-    struct exchange *x = *context;
-    if (!x)
-        return begin(ctx, connection, url, method, context);
-    if (*n_bytes == 0)
-        return go_on(x, method);
-    size_t n = *n_bytes;
-    *n_bytes = 0;
-    return receive(x, bytes, n);
-}
-
-/* What the server still computes for it is computed for nobody. */
-static void cancel(struct exchange *x)
-{
-    struct moe_http *h = x->http;
-    pthread_mutex_lock(&h->lock);
-    bool wanted = x->completion && !x->done;
-    pthread_mutex_unlock(&h->lock);
-    if (wanted)
-        moe_server_cancel(h->server, x->id);
-}
-
-/* Its client is gone, or is to be. */
-static void leave(struct exchange *x, bool count)
-{
-    struct moe_http *h = x->http;
-    pthread_mutex_lock(&h->lock);
-    bool news = !x->gone, has_all = x->done && x->taken == x->out.size;
-    x->gone = true;
-    h->counts.gone += news && count && !has_all && !x->cut && !h->end;
-    exchange_tell(x);
-    pthread_mutex_unlock(&h->lock);
-    if (news)
-        cancel(x);
-}
-
-void http_client_left(struct exchange *x)
-{
-    leave(x, true);
-}
-
-static void completed(void *ctx, struct MHD_Connection *connection, void **context,
-                      enum MHD_RequestTerminationCode code)
-{
-    struct moe_http *h = ctx;
-    struct exchange *x = *context;
-    if (!x)
-        return;
-    *context = NULL;
-    if (x->watched >= 0)
-        epoll_ctl(h->poll, EPOLL_CTL_DEL, x->watched, NULL);
-    pthread_mutex_lock(&h->lock);
-    x->connection = NULL;
-    pthread_mutex_unlock(&h->lock);
-    leave(x, code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->stage != EXCHANGE_RECEIVING);
-    waits(connection, true);
-    exchange_release(x);
-}
-
-void http_take_told(struct moe_http *h)
-{
-    struct exchange *x;
-    bool suspended, is_cut;
-    while ((x = exchange_next_told(h, &suspended, &is_cut))) {
-        if (is_cut)
-            cancel(x);
-        if (is_cut && x->stage == EXCHANGE_SENDING && x->connection)
-            shutdown(socket_of(x->connection), SHUT_RDWR);
-        if (suspended)
-            MHD_resume_connection(x->connection);
-        exchange_release(x);
-    }
-}
-
-void http_leave_all(struct moe_http *h)
-{
-    for (;;) {
-        pthread_mutex_lock(&h->lock);
-        struct exchange *x = h->exchanges;
-        while (x && (!x->connection || x->gone))
-            x = x->next;
-        pthread_mutex_unlock(&h->lock);
-        if (!x)
-            break;
-        leave(x, false); /* its connection holds it */
-    }
-    http_take_told(h);
-}
-
-/* ---- libmicrohttpd ---- */
-
-static void say_nothing(void *ctx, const char *format, va_list args)
-{
-    (void)ctx, (void)format, (void)args;
-}
-
-int http_start(struct moe_http *h, struct moe_err *err)
-{
-    const struct moe_http_options *o = &h->options;
-    h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, request, h,
-        MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, h->listener,
-        MHD_OPTION_CONNECTION_LIMIT, o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)o->max_header_bytes, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)(o->request_seconds + 1), MHD_OPTION_NOTIFY_COMPLETED, completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, begun_or_ended, h, MHD_OPTION_END);
-    return h->daemon ? MOE_OK : moe_fail(err, MOE_ERR_IO, "%s: libmicrohttpd cannot serve", h->url);
 }

@@ -14,7 +14,7 @@
 enum { MAX_KEYS_FILE = 1 << 20 };
 
 struct moe_access_keys {
-    struct moe_buf text; /* the file, its lines made texts */
+    struct moe_buf text; /* the file's text, split into lines */
     const char **keys;
     uint32_t n;
 };
@@ -84,7 +84,7 @@ void moe_access_keys_free(struct moe_access_keys *keys)
     free(keys);
 }
 
-/* All of `key` is looked at whatever `given` has. */
+/* Compares all of `key`, whatever `given` is. */
 static unsigned differs(const char *key, const char *given, size_t n_given)
 {
     size_t n = strlen(key);
@@ -113,7 +113,7 @@ bool moe_access_key_fits(const struct moe_access_keys *keys, const char *authori
 
 enum { MAX_HOST = 256 };
 
-/* The name of "NAME", "NAME:PORT" or "[IPv6]:PORT", without brackets; false: it is none. */
+/* The name in "NAME", "NAME:PORT" or "[IPv6]:PORT", without brackets; false: malformed. */
 static bool host_name(const char *host, char name[MAX_HOST])
 {
     const char *from = host, *end;
@@ -155,7 +155,7 @@ bool moe_access_host_is_local(const char *host)
            (n == sizeof local - 1 || name[n - sizeof local] == '.');
 }
 
-/* What follows "http://" or "https://", or NULL. */
+/* The rest after "http://" or "https://", or NULL. */
 static const char *origin_host(const char *origin)
 {
     if (strncasecmp(origin, "http://", 7) == 0)
@@ -174,7 +174,7 @@ bool moe_access_origin_is_valid(const char *origin)
     return host && host_name(host, name) && !strpbrk(host, "/?#@ \t\r\n");
 }
 
-/* Whether every origin is allowed, or the one for which `fits` says so. */
+/* Whether all origins are allowed, or one for which `fits` is true. */
 static bool allowed(const struct moe_access *a, bool (*fits)(const char *origin, const char *what),
                     const char *what)
 {

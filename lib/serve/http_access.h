@@ -1,11 +1,11 @@
 /*
- * Access: who may ask the server. Keys; and, against other people's web pages in the browser of
+ * Access: who may use the server. Keys; and, against other people's web pages in the browser of
  * this machine's user, the names by which a page may reach it and the origins that may use it.
  *
  * A page of another site cannot read answers without our leave, but its requests would be computed,
- * so one whose origin is neither the server's own nor allowed is refused. A page whose own name is
- * made to point at 127.0.0.1 (DNS rebinding) has the same origin: what listens on a loopback
- * address therefore answers to loopback names only, and to those of allowed origins.
+ * so a request whose origin is neither the server's own nor allowed is refused. A page whose own
+ * name is made to point at 127.0.0.1 (DNS rebinding) has the same origin: a server on a loopback
+ * address therefore answers only to loopback names and those of allowed origins.
  */
 #ifndef MOE_SERVE_HTTP_ACCESS_H
 #define MOE_SERVE_HTTP_ACCESS_H
@@ -17,30 +17,29 @@
 
 struct moe_access_keys;
 
-/* A file with keys, one a line; blank lines and lines that begin with # count for nothing. A key
- * has printable ASCII characters without blanks. MOE_ERR_FORMAT: no key, or one that cannot be
- * sent. */
+/* Reads a file with one key a line; blank lines and lines that begin with # are ignored. A key has
+ * printable ASCII characters without blanks. MOE_ERR_FORMAT: no key, or one that cannot be sent. */
 int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct moe_err *err);
 void moe_access_keys_free(struct moe_access_keys *keys); /* NULL is fine */
-/* Whether the value of an Authorization header (NULL: there was none) is "Bearer KEY" with one of
- * them. Takes the same time whichever characters are right. */
+/* Whether an Authorization header (NULL: missing) is "Bearer KEY" with one of the keys. Takes the
+ * same time whichever characters are right. */
 bool moe_access_key_fits(const struct moe_access_keys *keys, const char *authorization);
 
-/* What a Host header (NULL: there was none) or an origin names. */
+/* What a Host header (NULL: missing) or an origin names. */
 bool moe_access_host_is_local(const char *host);
 /* "http://example.com:8080" or "https://...", "null" or "*": what --allow-origin takes. */
 bool moe_access_origin_is_valid(const char *origin);
 
 struct moe_access {
-    const struct moe_access_keys *keys; /* NULL: everyone may ask */
+    const struct moe_access_keys *keys; /* NULL: anyone may ask */
     const char *const *origins;         /* allowed ones, NULL-terminated; NULL: none */
-    bool loopback;                      /* it listens there only */
+    bool loopback;                      /* it listens only there */
 };
 
-/* Whether a request with this Host may be answered. */
+/* Whether to answer a request with this Host. */
 bool moe_access_host_fits(const struct moe_access *a, const char *host);
-/* Whether a request with this Origin (NULL: there was none, so no browser asks for another site)
- * may be answered. *foreign: it is not the server's own, so the browser is to be told. */
+/* Whether to answer a request with this Origin (NULL: missing, so no browser asks for another
+ * site). *foreign: the origin is not the server's own, and the browser needs to be told. */
 bool moe_access_origin_fits(const struct moe_access *a, const char *origin, const char *host,
                             bool *foreign);
 

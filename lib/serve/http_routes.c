@@ -1,4 +1,5 @@
-/* Routes, completions, responses. */
+/* Routes: what is refused, what is answered at once, and completions, whose answers come as the
+ * server's events. */
 #define _DEFAULT_SOURCE /* getentropy */
 
 #include <stdio.h>
@@ -9,9 +10,10 @@
 
 #include "fmt/emit.h"
 #include "serve/http_internal.h"
-#include "serve/page.h"
 #include "serve/reply.h"
 #include "serve/server.h"
+
+static const char *const no_store[][2] = {{"Cache-Control", "no-store"}, {NULL}};
 
 static const struct route {
     const char *path;
@@ -25,7 +27,7 @@ static const struct route {
     [MOE_HTTP_TEXT] = {"/v1/completions", .post = true},
 };
 
-static enum moe_http_route find(const char *url)
+static enum moe_http_route find_route(const char *url)
 {
     for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++)
         if (strcmp(routes[i].path, url) == 0)
@@ -41,12 +43,12 @@ static bool is_closing(struct moe_http *h)
     return closing;
 }
 
-static bool reads(const char *method)
+static bool is_get(const char *method)
 {
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-/* The HTTP status with which it is refused, and why; 0: it is not. */
+/* The HTTP status that refuses the request, and why; 0: it is accepted. */
 static int refusal(struct exchange *x, const char *url, const char *method, struct moe_err *why)
 {
     struct moe_http *h = x->http;
@@ -79,7 +81,7 @@ static int refusal(struct exchange *x, const char *url, const char *method, stru
         moe_fail(why, MOE_ERR_USAGE, "there is nothing at '%.200s'", url);
         return 404;
     }
-    if (routes[x->route].post ? strcmp(method, "POST") != 0 : !reads(method)) {
+    if (routes[x->route].post ? strcmp(method, "POST") != 0 : !is_get(method)) {
         moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", url,
                  routes[x->route].post ? "POST" : "GET", method);
         return 405;
@@ -97,56 +99,47 @@ void http_route_late(struct exchange *x)
 
 void http_route(struct exchange *x, const char *url, const char *method)
 {
-    x->route = find(url);
+    x->route = find_route(url);
     x->refused = refusal(x, url, method, &x->why);
     http_route_late(x);
 }
 
-static void write_metrics(struct exchange *x)
+/* ---- Errors ---- */
+
+/* Seconds after which a client should try again: as long as answers took on average. */
+static void retry_after(struct exchange *x, char seconds[16])
 {
     struct moe_http *h = x->http;
     pthread_mutex_lock(&h->lock);
-    struct moe_http_counts counts = h->counts;
-    counts.buffered = h->buffered;
+    double mean = h->counts.whole.n ? h->counts.whole.sum / (double)h->counts.whole.n : 1;
     pthread_mutex_unlock(&h->lock);
-    moe_metrics_write(&counts, h->server, &x->out);
+    snprintf(seconds, 16, "%.0f", mean < 1 ? 1 : mean > 60 ? 60 : mean);
 }
 
-static enum MHD_Result answer_whole(struct exchange *x)
+enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const struct moe_err *why)
 {
-    switch (x->route) {
-    case MOE_HTTP_PAGE:
-        return http_respond_page(x);
-    case MOE_HTTP_HEALTH:
-        moe_buf_text(&x->out, "{\"status\":\"ok\"}\n");
-        return http_respond(x, MHD_HTTP_OK, "application/json");
-    case MOE_HTTP_METRICS:
-        write_metrics(x);
-        return http_respond(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8");
-    default:
-        moe_reply_models(&x->out, x->http->server);
-        return http_respond(x, MHD_HTTP_OK, "application/json");
-    }
-}
-
-enum MHD_Result http_answer(struct exchange *x, const char *method)
-{
-    if (x->refused)
-        return http_respond_error(x, (unsigned)x->refused, &x->why);
-    if (strcmp(method, "OPTIONS") == 0)
-        return http_respond_preflight(x);
-    if (x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT)
-        return http_complete(x);
-    return answer_whole(x);
+    bool later = status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE;
+    char seconds[16];
+    retry_after(x, seconds);
+    moe_buf_release(&x->out);
+    moe_reply_error(&x->out, status, why);
+    const char *const headers[][2] = {
+        {"Retry-After", later ? seconds : NULL},
+        {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},
+        {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED                    ? NULL
+                  : x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT ? "POST, OPTIONS"
+                                                                           : "GET, HEAD, OPTIONS"},
+        {NULL}};
+    return http_respond(x, status, "application/json", headers);
 }
 
 /* ---- Completions ---- */
 
-/* What a log probability takes in an answer, about. */
+/* Rough bytes of a log probability in an answer. */
 enum { SAID_BYTES = 96 };
 
-/* What is known of a request that the server has. Until it is done, its members but the constant
- * ones belong to the server's threads, which tell of one request never two things at once. */
+/* A completion that the server computes. Until it is done, all but its constant members belong to
+ * the server's threads, which call back for one event of a request at a time. */
 struct completion {
     bool stream;        /* constant */
     uint32_t n_choices; /* constant */
@@ -160,9 +153,9 @@ static void free_completion(struct completion *c)
     free(c);
 }
 
-/* ---- What executors tell ---- */
+/* ---- Events of the server ---- */
 
-static void hear_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+static void on_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
 {
     struct exchange *x = ctx;
     struct moe_http *h = x->http;
@@ -177,7 +170,7 @@ static void hear_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
     moe_buf_release(&event);
 }
 
-static void hear_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
+static void on_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
 {
     struct exchange *x = ctx;
     struct moe_http *h = x->http;
@@ -187,7 +180,7 @@ static void hear_token(void *ctx, uint32_t choice, const struct moe_token_said *
     pthread_mutex_unlock(&h->lock);
 }
 
-/* What a client is told of its answer's end: one that nobody but we have stopped is a failure. */
+/* Turns an answer that only the closing server has stopped into a failure. */
 static struct moe_server_result end_to_tell(const struct moe_server_result *result,
                                             struct moe_err *err)
 {
@@ -208,7 +201,7 @@ static void count_end(struct moe_http_counts *counts, const struct moe_server_re
         moe_seconds_count(&counts->first_token, result->ttft_seconds);
 }
 
-static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
+static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
 {
     struct exchange *x = ctx;
     struct moe_http *h = x->http;
@@ -220,7 +213,7 @@ static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result 
     bool last = ++c->n_ended == c->n_choices, failed = moe_reply_failed(c->reply) != NULL;
     pthread_mutex_lock(&h->lock);
     count_end(&h->counts, &told);
-    /* A stream that has not begun tells a failure by its status instead. */
+    /* A stream that has not begun reports a failure by its status instead. */
     if (!failed || x->stage == EXCHANGE_SENDING || x->out.size > 0)
         exchange_put(x, &rest);
     if (last) {
@@ -235,7 +228,8 @@ static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result 
 
 /* ---- Submitting ---- */
 
-static enum MHD_Result refuse(struct exchange *x, unsigned status, const struct moe_err *why)
+static enum MHD_Result refuse_request(struct exchange *x, unsigned status,
+                                      const struct moe_err *why)
 {
     exchange_drop_body(x);
     return http_respond_error(x, status, why);
@@ -259,16 +253,16 @@ static int make_completion(struct exchange *x, const struct moe_request *r, stru
     return MOE_OK;
 }
 
-/* On failure the request is still ours. */
+/* Gives the request to the server; on failure the caller keeps it. */
 static int submit(struct exchange *x, struct moe_request *r, struct moe_err *err)
 {
     const struct moe_server_events events = {
-        .ctx = x, .text = hear_text, .token = r->logprobs ? hear_token : NULL, .ended = hear_end};
+        .ctx = x, .text = on_text, .token = r->logprobs ? on_token : NULL, .ended = on_end};
     int status = make_completion(x, r, err);
     if (status != MOE_OK)
         return status;
     exchange_set_stage(x, EXCHANGE_WAITING);
-    exchange_hold(x); /* for the server, until it has told the last end */
+    exchange_hold(x); /* for the server, until its last event */
     status = moe_server_submit(x->http->server, r, &events, &x->id, err);
     if (status != MOE_OK) {
         free_completion(x->completion);
@@ -279,7 +273,7 @@ static int submit(struct exchange *x, struct moe_request *r, struct moe_err *err
     return status;
 }
 
-static enum MHD_Result begin(struct exchange *x)
+static enum MHD_Result begin_completion(struct exchange *x)
 {
     struct moe_err err;
     struct moe_request *r;
@@ -287,14 +281,14 @@ static enum MHD_Result begin(struct exchange *x)
         x->route == MOE_HTTP_CHAT ? MOE_REQUEST_CHAT : MOE_REQUEST_TEXT;
     int status = moe_request_parse(&r, kind, x->body.data, x->body.size, &err);
     if (status != MOE_OK)
-        return refuse(x, moe_reply_http_status(&err), &err);
+        return refuse_request(x, moe_reply_http_status(&err), &err);
     status = submit(x, r, &err);
     if (status == MOE_OK) {
         exchange_drop_body(x);
         return MHD_YES;
     }
     moe_request_free(r);
-    return refuse(x, status == MOE_ERR_LIMIT ? 429 : moe_reply_http_status(&err), &err);
+    return refuse_request(x, status == MOE_ERR_LIMIT ? 429 : moe_reply_http_status(&err), &err);
 }
 
 /* ---- Sending ---- */
@@ -307,10 +301,10 @@ static enum MHD_Result refuse_cut(struct exchange *x)
     return http_respond_error(x, 503, &err);
 }
 
-enum MHD_Result http_complete(struct exchange *x)
+static enum MHD_Result complete(struct exchange *x)
 {
     if (x->stage == EXCHANGE_RECEIVING)
-        return begin(x);
+        return begin_completion(x);
     struct moe_http *h = x->http;
     const struct completion *c = x->completion;
     pthread_mutex_lock(&h->lock);
@@ -326,161 +320,36 @@ enum MHD_Result http_complete(struct exchange *x)
         const struct moe_err *why = moe_reply_failed(c->reply);
         return http_respond_error(x, moe_reply_http_status(why), why);
     }
-    return c->stream ? http_respond_stream(x) : http_respond(x, MHD_HTTP_OK, "application/json");
-}
-
-/* ---- Responses ---- */
-
-/* A piece of a stream that is handed on at once. */
-enum { STREAM_PIECE = 16 << 10 };
-
-const char *http_header(const struct exchange *x, const char *name)
-{
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
-}
-
-/* Queues the response, which may be NULL: there was no memory for it. */
-static enum MHD_Result queue(struct exchange *x, unsigned status, struct MHD_Response *response,
-                             const char *type)
-{
-    struct moe_http *h = x->http;
-    if (!response)
-        return MHD_NO;
-    pthread_mutex_lock(&h->lock);
-    x->stage = EXCHANGE_SENDING;
-    bool closing = h->closing;
-    moe_http_count(&h->counts, x->route, status);
-    pthread_mutex_unlock(&h->lock);
-    if (type)
-        MHD_add_response_header(response, "Content-Type", type);
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (closing)
-        MHD_add_response_header(response, "Connection", "close");
-    if (h->options.origins)
-        MHD_add_response_header(response, "Vary", "Origin");
-    if (x->foreign) {
-        MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
-        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
-    }
-    enum MHD_Result result = MHD_queue_response(x->connection, status, response);
-    MHD_destroy_response(response); /* the connection has its own hold */
-    return result;
-}
-
-static struct MHD_Response *whole(struct exchange *x)
-{
-    return MHD_create_response_from_buffer(x->out.size, x->out.data, MHD_RESPMEM_PERSISTENT);
-}
-
-enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type)
-{
-    struct MHD_Response *response = x->out.failed ? NULL : whole(x);
-    if (response)
-        MHD_add_response_header(response, "Cache-Control", "no-store");
-    return queue(x, status, response, type);
-}
-
-/* Names of headers as a browser lists them. */
-static bool is_list_of_names(const char *text)
-{
-    return strlen(text) < 1024 &&
-           text[strspn(text, "abcdefghijklmnopqrstuvwxyz"
-                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ")] == 0;
-}
-
-enum MHD_Result http_respond_preflight(struct exchange *x)
-{
-    struct MHD_Response *response = whole(x);
-    const char *names = http_header(x, "Access-Control-Request-Headers");
-    if (response && x->foreign) {
-        MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
-        MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                names && is_list_of_names(names) ? names
-                                                                 : "Authorization, Content-Type");
-        MHD_add_response_header(response, "Access-Control-Max-Age", "600");
-    }
-    return queue(x, MHD_HTTP_NO_CONTENT, response, NULL);
-}
-
-/* Asking again makes sense when an answer has ended: as long as they took so far. */
-static void add_retry_after(struct exchange *x, struct MHD_Response *response)
-{
-    struct moe_http *h = x->http;
-    char seconds[16];
-    pthread_mutex_lock(&h->lock);
-    double mean = h->counts.whole.n ? h->counts.whole.sum / (double)h->counts.whole.n : 1;
-    pthread_mutex_unlock(&h->lock);
-    snprintf(seconds, sizeof seconds, "%.0f", mean < 1 ? 1 : mean > 60 ? 60 : mean);
-    MHD_add_response_header(response, "Retry-After", seconds);
-}
-
-enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const struct moe_err *why)
-{
-    moe_buf_release(&x->out);
-    moe_reply_error(&x->out, status, why);
-    struct MHD_Response *response = x->out.failed ? NULL : whole(x);
-    if (response && (status == MHD_HTTP_TOO_MANY_REQUESTS || status == 503))
-        add_retry_after(x, response);
-    if (response && status == MHD_HTTP_UNAUTHORIZED)
-        MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
-    if (response && status == MHD_HTTP_METHOD_NOT_ALLOWED)
-        MHD_add_response_header(response, "Allow",
-                                x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT
-                                    ? "POST, OPTIONS"
-                                    : "GET, HEAD, OPTIONS");
-    return queue(x, status, response, "application/json");
-}
-
-/* ---- Streams ---- */
-
-static ssize_t take(void *ctx, uint64_t at, char *to, size_t n)
-{
-    (void)at;
-    struct exchange *x = ctx;
-    bool done;
-    int64_t took = exchange_take(x, to, n, &done);
-    if (took < 0)
-        return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (done)
-        return MHD_CONTENT_READER_END_OF_STREAM;
-    if (took == 0)
-        MHD_suspend_connection(x->connection);
-    return (ssize_t)took;
-}
-
-static void taken(void *ctx)
-{
-    exchange_release(ctx);
-}
-
-enum MHD_Result http_respond_stream(struct exchange *x)
-{
-    exchange_hold(x);
-    struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_PIECE, take, x, taken);
-    if (!response) {
-        exchange_release(x);
-        return MHD_NO;
-    }
-    MHD_add_response_header(response, "Cache-Control", "no-cache");
-    MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies hand it on at once */
-    return queue(x, MHD_HTTP_OK, response, "text/event-stream");
+    return c->stream ? http_respond_stream(x)
+                     : http_respond(x, MHD_HTTP_OK, "application/json", no_store);
 }
 
 /* ---- The page ---- */
 
+/* The assembler includes page.html, relative to the directory in which make runs. */
+__asm__(".section .rodata\n"
+        "page:\n"
+        ".incbin \"lib/serve/page.html\"\n"
+        ".byte 0\n"
+        ".previous\n");
+extern const char page[];
+
+/* Stands in the page for a number drawn for each response: browsers run only scripts and styles
+ * that carry it. */
+#define NONCE "NONCE-OF-THIS-RESPONSE"
+
 static void append_page(struct moe_buf *out, const char *nonce)
 {
-    const char *from = moe_page, *place;
-    while ((place = strstr(from, MOE_PAGE_NONCE))) {
+    const char *from = page, *place;
+    while ((place = strstr(from, NONCE))) {
         moe_buf_append(out, from, (uint64_t)(place - from));
         moe_buf_text(out, nonce);
-        from = place + sizeof MOE_PAGE_NONCE - 1;
+        from = place + sizeof NONCE - 1;
     }
     moe_buf_text(out, from);
 }
 
-enum MHD_Result http_respond_page(struct exchange *x)
+static enum MHD_Result respond_page(struct exchange *x)
 {
     uint64_t random[2];
     char nonce[40], policy[400];
@@ -493,18 +362,17 @@ enum MHD_Result http_respond_page(struct exchange *x)
              "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
              nonce, nonce);
     append_page(&x->out, nonce);
-    struct MHD_Response *response = x->out.failed ? NULL : whole(x);
-    if (response) {
-        MHD_add_response_header(response, "Content-Security-Policy", policy);
-        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
-        MHD_add_response_header(response, "Cache-Control", "no-store");
-    }
-    return queue(x, MHD_HTTP_OK, response, "text/html; charset=utf-8");
+    const char *const headers[][2] = {{"Content-Security-Policy", policy},
+                                      {"Referrer-Policy", "no-referrer"},
+                                      {"Cache-Control", "no-store"},
+                                      {NULL}};
+    return http_respond(x, MHD_HTTP_OK, "text/html; charset=utf-8", headers);
 }
 
-/* Replies: the list of models. */
+/* ---- Answers at once ---- */
 
-void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
+/* {"object": "list", "data": [{"id", "object": "model", ...}]} */
+static void write_models(struct moe_buf *out, const struct moe_server *server)
 {
     struct moe_emit e;
     struct moe_sampler_options nothing;
@@ -526,4 +394,62 @@ void moe_reply_models(struct moe_buf *out, const struct moe_server *server)
     }
     moe_emit_close(&e);
     moe_emit_end_item(&e, NULL);
+}
+
+/* Whether the text is a list of header names as browsers send it. */
+static bool is_list_of_names(const char *text)
+{
+    return strlen(text) < 1024 &&
+           text[strspn(text, "abcdefghijklmnopqrstuvwxyz"
+                             "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_, ")] == 0;
+}
+
+static enum MHD_Result respond_preflight(struct exchange *x)
+{
+    const char *names = http_header(x, "Access-Control-Request-Headers");
+    const char *const foreign[][2] = {
+        {"Access-Control-Allow-Methods", "GET, POST"},
+        {"Access-Control-Allow-Headers",
+         names && is_list_of_names(names) ? names : "Authorization, Content-Type"},
+        {"Access-Control-Max-Age", "600"},
+        {NULL}};
+    return http_respond(x, MHD_HTTP_NO_CONTENT, NULL, x->foreign ? foreign : &foreign[3]);
+}
+
+static void write_metrics(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    struct moe_http_counts counts = h->counts;
+    counts.buffered = h->buffered;
+    pthread_mutex_unlock(&h->lock);
+    moe_metrics_write(&counts, h->server, &x->out);
+}
+
+static enum MHD_Result answer_whole(struct exchange *x)
+{
+    switch (x->route) {
+    case MOE_HTTP_PAGE:
+        return respond_page(x);
+    case MOE_HTTP_HEALTH:
+        moe_buf_text(&x->out, "{\"status\":\"ok\"}\n");
+        return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    case MOE_HTTP_METRICS:
+        write_metrics(x);
+        return http_respond(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", no_store);
+    default:
+        write_models(&x->out, x->http->server);
+        return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    }
+}
+
+enum MHD_Result http_answer(struct exchange *x, const char *method)
+{
+    if (x->refused)
+        return http_respond_error(x, (unsigned)x->refused, &x->why);
+    if (strcmp(method, "OPTIONS") == 0)
+        return respond_preflight(x);
+    if (x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT)
+        return complete(x);
+    return answer_whole(x);
 }

@@ -13,18 +13,18 @@
 #include "serve/reply.h"
 #include "serve/server.h"
 
-enum { LOOK_MS = 100 /* at the stop flag, and whether a full queue has room again */ };
+enum { LOOK_MS = 100 /* between checks of the stop flag, and of a full queue */ };
 
-/* A request on its way: it belongs to the reader until it is submitted, then to the server's
- * threads, then to the writer. */
+/* A request being served: owned by the reader until submitted, then by the server's threads, then
+ * by the writer. */
 struct task {
     struct lines *of;
-    struct task *next, *before; /* in the list of those that run, or that have ended */
+    struct task *next, *before; /* in the list of running or ended tasks */
     uint64_t line, bytes;
     char *id; /* JSON, or NULL */
     uint64_t in_server;
     uint32_t n_choices, n_ended;
-    bool dropped; /* it was cancelled: no result */
+    bool dropped; /* cancelled: no result */
     struct moe_reply *reply;
     struct moe_buf body;
     struct moe_changes changes; /* of the choice whose passes did most */
@@ -67,7 +67,7 @@ static struct task *task_new(struct lines *l, uint64_t line, uint64_t bytes, str
     return t;
 }
 
-/* Hands it to the writer. Under the mutex. */
+/* Hands the task to the writer. Under the mutex. */
 static void end(struct task *t)
 {
     struct lines *l = t->of;
@@ -83,7 +83,7 @@ static void refuse(struct task *t, const struct moe_err *why)
     t->why = *why;
 }
 
-/* ---- What the server tells ---- */
+/* ---- Events of the server ---- */
 
 static void hear_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
 {
@@ -152,7 +152,7 @@ static void write_result(const struct task *t, struct moe_buf *line)
     line->failed |= t->body.failed;
 }
 
-/* The next that has ended; NULL: none will. Under the mutex. */
+/* The next task that has ended; NULL: no more will. Under the mutex. */
 static struct task *next_ended(struct lines *l)
 {
     while (!l->ended && !(l->all_read && l->n_ahead == 0))
@@ -210,7 +210,7 @@ static void wait_a_little(struct lines *l)
     pthread_cond_timedwait(&l->changed, &l->mutex, &until);
 }
 
-/* The error of writing, or that *stop was set; MOE_OK: neither. Under the mutex. */
+/* The error of writing, or MOE_ERR_INTERRUPTED if *stop is set; else MOE_OK. Under the mutex. */
 static int check(const struct lines *l, struct moe_err *err)
 {
     if (l->status != MOE_OK)
@@ -220,7 +220,7 @@ static int check(const struct lines *l, struct moe_err *err)
     return l->status;
 }
 
-/* Takes room for a task, when there is some. */
+/* Waits until there is room for a task, and takes it. */
 static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
 {
     int status;
@@ -237,8 +237,8 @@ static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
     return status;
 }
 
-/* Submits a request, later where the queue is full; takes it in any case. What the server refuses
- * is its result. The task is gone afterwards. */
+/* Submits a request, later if the queue is full; takes it in any case. A refusal by the server
+ * becomes its result. The task is gone afterwards. */
 static int submit(struct lines *l, struct task *t, struct moe_request *r, struct moe_err *err)
 {
     const struct moe_server_events events = {
@@ -263,7 +263,7 @@ static int submit(struct lines *l, struct task *t, struct moe_request *r, struct
     }
     moe_request_free(r);
     pthread_mutex_lock(&l->mutex);
-    l->running = t->next; /* only this thread puts something in front */
+    l->running = t->next; /* only this thread inserts in front */
     if (t->next)
         t->next->before = NULL;
     refuse(t, &why);
@@ -332,9 +332,9 @@ static int read_lines(struct lines *l, struct lines_input *in, struct moe_err *e
     return status;
 }
 
-/* ---- All ---- */
+/* ---- The whole ---- */
 
-/* Nothing more is read; where that is no good end, what runs is cancelled. */
+/* Ends the reading; cancels running tasks if it ended badly. */
 static void end_reading(struct lines *l, bool cancel)
 {
     pthread_mutex_lock(&l->mutex);
@@ -345,7 +345,7 @@ static void end_reading(struct lines *l, bool cancel)
     pthread_mutex_unlock(&l->mutex);
 }
 
-/* Waits for what runs, until that is to be cancelled too. */
+/* Waits for running tasks, until those must be cancelled too. */
 static int wait_for_rest(struct lines *l, struct moe_err *err)
 {
     int status;
@@ -366,7 +366,7 @@ static int serve_all(struct lines *l, struct lines_input *in, struct moe_err *er
         status = wait_for_rest(l, err);
     end_reading(l, status != MOE_OK);
     pthread_join(writer, NULL);
-    moe_server_drain(l->server); /* it has told all, but may not have forgotten all */
+    moe_server_drain(l->server); /* it has reported all ends, but may not have freed everything */
     if (status == MOE_OK && l->status != MOE_OK) {
         *err = l->err;
         status = l->status;

@@ -1,4 +1,4 @@
-/* The lines themselves: requests as they come in, results as they go out. */
+/* Lines: requests read from a file or pipe, results written to one. */
 #define _POSIX_C_SOURCE 200809L /* poll */
 #define _POSIX_C_SOURCE 200809L /* ftruncate */
 
@@ -20,7 +20,7 @@
 #include "fmt/json_scan.h"
 #include "serve/lines.h"
 
-enum { READ_PIECE = 64 << 10, INPUT_LOOK_MS = 100 /* at the stop flag */ };
+enum { READ_PIECE = 64 << 10, INPUT_LOOK_MS = 100 /* between checks of the stop flag */ };
 
 /* ---- Lines of a file or pipe ---- */
 
@@ -52,7 +52,7 @@ void lines_input_close(struct lines_input *in)
     moe_buf_release(&in->held);
 }
 
-/* Waits for bytes and takes some; sets `ended` where there are no more. */
+/* Waits for bytes and reads some; sets `ended` at the end. */
 static int take_more(struct lines_input *in, const volatile sig_atomic_t *stop, struct moe_err *err)
 {
     struct pollfd file = {.fd = in->fd, .events = POLLIN};
@@ -84,7 +84,7 @@ static int take_more(struct lines_input *in, const volatile sig_atomic_t *stop, 
 static int hand_out(struct lines_input *in, uint64_t n, uint64_t with_end, const char **line,
                     uint64_t *length)
 {
-    static const char mark[] = "\xef\xbb\xbf"; /* that some editors begin a text with */
+    static const char mark[] = "\xef\xbb\xbf"; /* some editors begin a text with it */
     const char *text = (const char *)in->held.data + in->start;
     bool too_long = in->passing || n > MOE_LINES_MAX_BYTES;
     in->start += with_end;
@@ -113,7 +113,7 @@ int lines_input_next(struct lines_input *in, const volatile sig_atomic_t *stop, 
         if (in->ended)
             return LINES_INPUT_END;
         looked = left;
-        if (left > MOE_LINES_MAX_BYTES) { /* its end alone is still of interest */
+        if (left > MOE_LINES_MAX_BYTES) { /* only its end still matters */
             in->passing = true;
             in->start = in->held.size;
             looked = 0;
@@ -124,7 +124,7 @@ int lines_input_next(struct lines_input *in, const volatile sig_atomic_t *stop, 
     }
 }
 
-/* A whole file that is short takes less than what may be held of a long one. */
+/* A short file that is read whole takes less than what may be held of a long one. */
 uint64_t moe_lines_bytes(const char *input)
 {
     struct stat st;
@@ -134,7 +134,7 @@ uint64_t moe_lines_bytes(const char *input)
     return (1 << 20) + 7 * (uint64_t)st.st_size;
 }
 
-/* ---- What is in a line ---- */
+/* ---- A line's contents ---- */
 
 int lines_read_id(char **id, const char *line, uint64_t n, struct moe_err *err)
 {
@@ -177,7 +177,7 @@ static int refuse_id(const json_t *line, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Which API a body is of: by the line's url, else by what it has. */
+/* Finds a body's API: by the line's url, else by its keys. */
 static int find_kind(const json_t *line, const json_t *body, enum moe_request_kind *kind,
                      struct moe_err *err)
 {
@@ -246,7 +246,7 @@ int lines_read_request(struct moe_request **out, const char *line, uint64_t n, s
 
 enum { WRITE_PIECE = 256 << 10 };
 
-/* ---- What stands there ---- */
+/* ---- Existing results ---- */
 
 static uint32_t mark_of(const char *id, uint64_t n)
 {
@@ -271,7 +271,7 @@ static int set_mark(struct lines_output *out, uint64_t line, uint32_t mark, stru
     return MOE_OK;
 }
 
-/* Line `at` of the output, n bytes. */
+/* Reads line `at` of the output, n bytes. */
 static int read_result(struct lines_output *out, const char *text, uint64_t n, uint64_t at,
                        struct moe_err *err)
 {
@@ -309,7 +309,7 @@ static int read_result(struct lines_output *out, const char *text, uint64_t n, u
     return set_mark(out, line, mark, err);
 }
 
-/* Reads all whole lines; out->size is where the last ends. */
+/* Reads all whole lines; out->size becomes the end of the last. */
 static int read_results(struct lines_output *out, struct moe_err *err)
 {
     struct moe_buf held = {0};

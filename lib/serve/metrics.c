@@ -58,7 +58,7 @@ static void seconds_counter(struct moe_buf *out, const char *name, double value,
     moe_buf_printf(out, "moe_%s %.6f\n", name, value);
 }
 
-/* A label's value: backslashes, quotes and ends of lines escaped. */
+/* Writes a label's value: escapes backslashes, quotes and line ends. */
 static void label(struct moe_buf *out, const char *value)
 {
     for (; *value; value++) {
@@ -82,7 +82,7 @@ static void histogram(struct moe_buf *out, const char *name, const struct moe_se
     moe_buf_printf(out, "moe_%s_sum %.6f\nmoe_%s_count %" PRIu64 "\n", name, c->sum, name, c->n);
 }
 
-/* ---- What there is ---- */
+/* ---- The families ---- */
 
 static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
 {
@@ -129,14 +129,14 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
     counter(out, "accepted_tokens_total", c->accepted_tokens, "... of which were right.");
-    if (c->activations == 0) /* a dense model has no experts, and another has chosen none yet */
+    if (c->activations == 0) /* a dense model has no experts; others may not have chosen any yet */
         return;
     counter(out, "expert_activations_total", c->activations,
             "Experts that the models' routers chose.");
     counter(out, "expert_hits_total", c->hits, "... of which were in memory.");
 }
 
-/* Each kind is there from the beginning. */
+/* Writes every kind from the beginning. */
 static void write_exactness(const struct moe_server_counts *c, struct moe_buf *out)
 {
     gauge(out, "exact_required", c->exact_required, "1 with --exact.");
@@ -172,7 +172,7 @@ static void write_process(const struct moe_server_counts *c, struct moe_buf *out
                     "Deciding who computes what, and when.");
 }
 
-/* A family of figures, one for each executor. */
+/* A family of figures, one per executor. */
 struct executor_figure {
     const char *name, *type, *help;
     double (*of)(const struct moe_server_executor_counts *e);

@@ -1,6 +1,6 @@
 /*
- * Metrics: what a server counts, in Prometheus' text format (version 0.0.4). Names begin with
- * "moe_"; man/moe-serve.1 lists them.
+ * Metrics: a server's counts in Prometheus' text format (version 0.0.4). Names begin with "moe_";
+ * man/moe-serve.1 lists them.
  */
 #ifndef MOE_SERVE_METRICS_H
 #define MOE_SERVE_METRICS_H
@@ -22,14 +22,14 @@ enum moe_http_route {
     MOE_HTTP_ROUTES,
 };
 
-/* HTTP statuses that are answered, and so counted. */
+/* The HTTP statuses that are answered, and counted. */
 #define MOE_HTTP_STATUSES                                                                          \
     {                                                                                              \
         200, 204, 400, 401, 403, 404, 405, 413, 429, 500, 503                                      \
     }
 enum { MOE_HTTP_N_STATUSES = 11 };
 
-/* A distribution of seconds: how many were at most the bounds of metrics.c. */
+/* A distribution of seconds: counts up to each of the bounds of metrics.c. */
 enum { MOE_SECONDS_BOUNDS = 14 };
 struct moe_seconds_counted {
     uint64_t buckets[MOE_SECONDS_BOUNDS];
@@ -40,10 +40,10 @@ void moe_seconds_count(struct moe_seconds_counted *c, double seconds);
 
 struct moe_http_counts {
     uint64_t answered[MOE_HTTP_ROUTES][MOE_HTTP_N_STATUSES];
-    uint64_t accepted, connections; /* ever; now */
-    uint64_t late;                  /* connections closed: their request took too long to arrive */
-    uint64_t gone;                  /* clients that left before their answer's end */
-    uint64_t cut;                   /* ... that were cut off: they read too slowly */
+    uint64_t accepted, connections; /* in all; now */
+    uint64_t late; /* connections closed because their request took too long to arrive */
+    uint64_t gone; /* clients that left before their answer's end */
+    uint64_t cut;  /* clients cut off because they read too slowly */
     uint64_t buffered, buffer_bytes;
     struct moe_seconds_counted first_token, whole; /* of answers */
 };

@@ -1,4 +1,4 @@
-/* What goes back to clients. */
+/* Replies in the forms of OpenAI's API: choices, streams, log probabilities, errors. */
 #define _DEFAULT_SOURCE /* getentropy */
 
 #include "serve/reply.h"
@@ -16,11 +16,20 @@
 #include "fmt/emit.h"
 #include "serve/server.h"
 
+/* A choice's log probabilities in its reply's form: for /v1/chat/completions an object for each
+ * token, for /v1/completions four lists. Begins with zeroes. */
+struct reply_logprobs {
+    enum moe_request_kind kind;
+    bool with_top;           /* TEXT: the likeliest are wanted */
+    uint64_t offset;         /* TEXT: characters before the next token */
+    struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
+};
+
 struct choice {
     struct moe_buf text; /* not sent yet */
     struct reply_logprobs logprobs;
-    bool begun;         /* something of it was sent */
-    const char *finish; /* NULL: it goes on */
+    bool begun;         /* a part was sent */
+    const char *finish; /* NULL: it continues */
 };
 
 struct moe_reply {
@@ -42,7 +51,7 @@ enum { N_LISTS = 4, TOKENS = 0, TOKEN_LOGPROBS, TOP_LOGPROBS, OFFSETS };
 static const char *const list_names[N_LISTS] = {"tokens", "token_logprobs", "top_logprobs",
                                                 "text_offset"};
 
-/* Room for the next item of a list. */
+/* Begins the next item of a list. */
 static struct moe_buf *next_item(struct moe_buf *list)
 {
     moe_buf_text(list, list->size ? "," : "[");
@@ -51,7 +60,7 @@ static struct moe_buf *next_item(struct moe_buf *list)
 
 /* ---- /v1/completions ---- */
 
-/* A token's name: its text, or "bytes:\xe2\x80" where it is none; NUL-terminated. */
+/* A token's name: its text, or "bytes:\xe2\x80" if it is not text; NUL-terminated. */
 static void name_token(const struct moe_token_chance *c, struct moe_buf *name)
 {
     moe_buf_clear(name);
@@ -75,7 +84,7 @@ static void put_named(struct moe_emit *e, const struct moe_token_chance *c, stru
                          moe_log_probability_shown(c->log_probability));
 }
 
-/* Two tokens with the same bytes have one name: the likelier one is shown. */
+/* Two tokens with the same bytes share a name: the likelier one is shown. */
 static bool has_name_before(const struct moe_token_said *said, uint32_t n,
                             const struct moe_token_chance *c)
 {
@@ -147,7 +156,7 @@ static void put_list(struct moe_emit *e, const char *key, struct moe_buf *list)
     moe_buf_clear(list);
 }
 
-/* "logprobs": what was added since the last time. */
+/* Writes "logprobs": everything added since the last time. */
 static void reply_logprobs_put(struct reply_logprobs *p, struct moe_emit *e)
 {
     moe_emit_open_map(e, "logprobs");
@@ -163,7 +172,6 @@ static void reply_logprobs_put(struct reply_logprobs *p, struct moe_emit *e)
     moe_emit_close(e);
 }
 
-/* "logprobs": what was added since the last time. */
 static void reply_logprobs_release(struct reply_logprobs *p)
 {
     for (int i = 0; i < N_LISTS; i++)
@@ -261,7 +269,7 @@ static void put_usage(const struct moe_reply *r, struct moe_emit *e)
     moe_emit_open_map(e, "prompt_tokens_details");
     moe_emit_u64(e, "cached_tokens", r->n_cached);
     moe_emit_close(e);
-    if (r->n_drafted) { /* the API's names, of texts that clients expect */
+    if (r->n_drafted) { /* the API's names, which clients expect */
         moe_emit_open_map(e, "completion_tokens_details");
         moe_emit_u64(e, "accepted_prediction_tokens", r->n_accepted);
         moe_emit_u64(e, "rejected_prediction_tokens", r->n_drafted - r->n_accepted);
@@ -270,7 +278,8 @@ static void put_usage(const struct moe_reply *r, struct moe_emit *e)
     moe_emit_close(e);
 }
 
-/* What there is of a choice, which is empty afterwards: a whole one, or a piece of a stream. */
+/* Writes a choice's pending part, which is empty afterwards: the whole of it, or a piece of a
+ * stream. */
 static void put_choice(struct moe_reply *r, struct moe_emit *e, uint32_t i)
 {
     struct choice *c = &r->choices[i];
@@ -375,7 +384,7 @@ static void note_model(struct moe_reply *r, const char *model)
     r->model = name;
 }
 
-/* Memory that was short anywhere in what a whole reply is made of. */
+/* Whether memory was short anywhere in a whole reply. */
 static bool is_short(const struct moe_reply *r)
 {
     bool failed = false;
@@ -448,7 +457,7 @@ void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *change
 
 /* Replies: errors. */
 
-/* How sentences about a request begin (request.c), and one about its model. */
+/* How error texts about a request begin (request.c), and one about its model. */
 #define OF_REQUEST "the request: '"
 #define OF_MODEL "the model '"
 
@@ -510,7 +519,7 @@ void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct
         strcpy(param, "model");
         code = "model_not_found";
     } else if (why->status == MOE_ERR_UNSUPPORTED && begins_with(why->text, OF_MODEL)) {
-        code = "no_chat_template"; /* nothing else is missing of models (job.c) */
+        code = "no_chat_template"; /* models lack nothing else (job.c) */
     } else if (http_status == 400 && why->status == MOE_ERR_LIMIT) {
         code = "context_length_exceeded";
     }

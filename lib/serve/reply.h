@@ -1,11 +1,11 @@
 /*
- * Reply: what goes back to a client, in the forms of OpenAI's API: chat.completion and its chunks,
- * text_completion, usage, log probabilities, errors, the list of models. Appended to a buffer,
- * whose `failed` says when memory was short.
+ * Reply: what a client receives, in the forms of OpenAI's API: chat.completion and its chunks,
+ * text_completion, usage, log probabilities, errors. Appended to a buffer, whose `failed` says that
+ * memory was short.
  *
- * Texts come in whole characters (engine/answer.h); bytes that are none go out as U+FFFD. The log
- * probabilities are the model's own, as engine/sampler.h says; in /v1/completions the token
- * itself is among the likeliest whether it was or not, and one that is no text is "bytes:\xe2\x80".
+ * Texts come in whole characters (engine/answer.h); bytes that are not text become U+FFFD. The log
+ * probabilities are the model's own, as engine/sampler.h says; in /v1/completions the token itself
+ * is always listed among the likeliest, and one that is not text is "bytes:\xe2\x80".
  */
 #ifndef MOE_SERVE_REPLY_H
 #define MOE_SERVE_REPLY_H
@@ -18,12 +18,11 @@
 #include "fmt/emit.h"
 #include "serve/request.h"
 
-struct moe_server;
 struct moe_server_result;
 struct moe_reply;
 
-/* The reply to a request, of which it copies what it needs. `model` is what it calls the model
- * where the request names none, until one has answered. */
+/* Makes the reply to a request; copies what it needs. `model` names the model if the request does
+ * not, until one has answered. */
 int moe_reply_new(struct moe_reply **out, const struct moe_request *r, const char *model,
                   struct moe_err *err);
 void moe_reply_free(struct moe_reply *reply); /* NULL is fine */
@@ -31,11 +30,11 @@ void moe_reply_free(struct moe_reply *reply); /* NULL is fine */
 const char *moe_reply_id(const struct moe_reply *reply);
 
 /*
- * What a server tells of the request (moe_server_events), in its order. Of a stream `out` gets what
- * is to be sent now, server-sent events ("data: {...}" and an empty line; the last is
- * "data: [DONE]"). Else it gets the whole when the last choice ends, and nothing before.
+ * The server's events for the request (moe_server_events), in order. For a stream, `out` gets what
+ * must be sent now, server-sent events ("data: {...}" and an empty line; the last is "data:
+ * [DONE]"). Otherwise it gets everything when the last choice ends, and nothing before.
  *
- * Where a choice fails a stream gets an error as its last event; else nothing is written:
+ * If a choice fails, a stream gets an error as its last event; otherwise nothing is written:
  * moe_reply_failed says why, and moe_reply_error writes that.
  */
 void moe_reply_token(struct moe_reply *reply, uint32_t choice, const struct moe_token_said *said);
@@ -43,36 +42,21 @@ void moe_reply_text(struct moe_reply *reply, uint32_t choice, const char *bytes,
                     struct moe_buf *out);
 void moe_reply_ended(struct moe_reply *reply, uint32_t choice,
                      const struct moe_server_result *result, struct moe_buf *out);
-/* The first failure of a choice; NULL: none has failed. */
+/* The first failure of a choice; NULL: none. */
 const struct moe_err *moe_reply_failed(const struct moe_reply *reply);
 
-/* The status of HTTP that says the same as an error: 400, 404, 500, ... 429 is for the caller to
- * know: a queue is full where moe_server_submit says MOE_ERR_LIMIT. */
+/* The HTTP status for an error: 400, 404, 500, ... Callers decide on 429: moe_server_submit returns
+ * MOE_ERR_LIMIT for a full queue. */
 unsigned moe_reply_http_status(const struct moe_err *why);
-/* {"error": {"message", "type", "param", "code"}}: param is the key of the request that the
+/* Writes {"error": {"message", "type", "param", "code"}}: param is the request's key that the
  * sentence names. */
 void moe_reply_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why);
-/* The same without the object around it. */
+/* The same without the surrounding object. */
 struct moe_emit;
 void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct moe_err *why);
 
-/* Members of an object: activations, and how many may have changed results, by what was done. */
+/* Writes an object's members: activations, and how many may have changed results, by cause. */
 struct moe_changes;
 void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *changes);
-
-/* {"object": "list", "data": [{"id", "object": "model", ...}]} */
-void moe_reply_models(struct moe_buf *out, const struct moe_server *server);
-
-/*
- * Log probabilities of a choice as its reply will show them: of /v1/chat/completions an object for
- * each token, of /v1/completions four lists. Begins with zeroes.
- */
-
-struct reply_logprobs {
-    enum moe_request_kind kind;
-    bool with_top;           /* TEXT: the likeliest are wanted */
-    uint64_t offset;         /* TEXT: characters before the next token */
-    struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
-};
 
 #endif

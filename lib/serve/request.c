@@ -1,4 +1,4 @@
-/* What clients ask. */
+/* Reads requests in the forms of OpenAI's API. */
 #define _DEFAULT_SOURCE /* getentropy */
 
 #include "serve/request.h"
@@ -24,8 +24,8 @@
 #define REQUEST "the request"
 
 enum {
-    MALLOC_BYTES = 32,      /* of a small block, beside what is in it */
-    SOME_LOGITS = 256 << 10 /* of the model that will answer, which is not known yet */
+    MALLOC_BYTES = 32,      /* of a small block, beside its contents */
+    SOME_LOGITS = 256 << 10 /* of the answering model, not known yet */
 };
 
 /* ---- Numbers and switches, by tables ---- */
@@ -59,10 +59,10 @@ static bool is_given(const json_t *value)
 #define SAMPLING(member) offsetof(struct moe_request, sampling.member)
 #define OWN(member) offsetof(struct moe_request, member)
 
-/* A later key sets what an earlier one has set. */
+/* Later keys override earlier ones. */
 static const struct {
     const char *key;
-    size_t at; /* in struct moe_request */
+    size_t at; /* offset in struct moe_request */
     double low, high;
 } reals[] = {
     {"temperature", SAMPLING(temperature), 0, 2},
@@ -125,7 +125,7 @@ static int read_choices(struct moe_request *r, const json_t *body, struct moe_er
     return MOE_OK;
 }
 
-/* /v1/completions wants a number where /v1/chat/completions has a switch and a number. */
+/* Reads logprobs: /v1/completions has a number, /v1/chat/completions a switch and a number. */
 static int read_logprobs(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     bool chat = r->kind == MOE_REQUEST_CHAT;
@@ -236,7 +236,7 @@ static int read_constraints(struct moe_request *r, const json_t *body, struct mo
                    : MOE_OK;
 }
 
-/* What is too large, or not supported, is the request's fault too. */
+/* Reads the grammar; one that is too large or not supported is the request's fault too. */
 static int read_grammar(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     struct moe_err why;
@@ -246,10 +246,10 @@ static int read_grammar(struct moe_request *r, const json_t *body, struct moe_er
     return moe_fail(err, status == MOE_ERR_MEMORY ? status : MOE_ERR_FORMAT, "%s", why.text);
 }
 
-/* ---- What is not done ---- */
+/* ---- What is refused ---- */
 
-/* Null, false, 0, "" and what is empty ask for nothing; nor do these words, apart by blanks, and
- * this number. */
+/* Values that ask for nothing: null, false, 0, "" and empty ones; and, by key, these words,
+ * separated by blanks, and this number. */
 static const struct {
     const char *key, *words;
     double number;
@@ -264,7 +264,7 @@ static const struct {
     {"audio", "", 0},
     {"verbosity", "", 0},
     {"web_search_options", "", 0},
-    /* Of other servers. */
+    /* From other servers. */
     {"allowed_token_ids", "", 0},
     {"bad_words", "", 0},
     {"chat_template", "", 0},
@@ -288,7 +288,7 @@ static const struct {
     {"xtc_probability", "", 0},
 };
 
-/* Whether `word` is one of words. */
+/* Whether `word` is one of `words`. */
 static bool is_among(const char *words, const char *word)
 {
     size_t n = strlen(word), length;
@@ -321,7 +321,7 @@ static bool asks_for_something(const json_t *value, const char *words, double nu
     return false;
 }
 
-/* A list of "text" alone, or nothing. */
+/* Accepts a list of only "text", or nothing. */
 static bool wants_other_modality(const json_t *body)
 {
     const json_t *modalities = json_object_get(body, "modalities");
@@ -349,9 +349,7 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
     return MOE_OK;
 }
 
-/* ---- All ---- */
-
-/* Numbers and switches; and refuses what is not done. */
+/* Reads numbers and switches; refuses what this server does not do. */
 static int read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
@@ -369,7 +367,7 @@ static int read_options(struct moe_request *r, const json_t *body, struct moe_er
 
 /* ---- Messages ---- */
 
-/* A copy of a value in the body. */
+/* Copies a value of the body. */
 static int copy_value(struct moe_request *r, json_t **out, const json_t *value, struct moe_err *err)
 {
     r->chat_bytes += moe_json_bytes(value);
@@ -389,7 +387,7 @@ static int check_part(const json_t *part, size_t i, size_t k, struct moe_err *er
     return check_text(json_object_get(part, "text"), where, err);
 }
 
-/* A text, or parts; with calls of tools perhaps neither. */
+/* Checks that a content is a text or parts; beside tool calls it may be missing. */
 static int check_content(const json_t *message, size_t i, struct moe_err *err)
 {
     static const char *const others[] = {"function_call", "audio", "refusal"};
@@ -414,7 +412,7 @@ static int check_content(const json_t *message, size_t i, struct moe_err *err)
     return status;
 }
 
-/* What routing rules look at. */
+/* Copies the text that routing rules look at. */
 static int copy_question(struct moe_request *r, struct moe_err *err)
 {
     const json_t *last = NULL, *message;
@@ -451,7 +449,7 @@ static int read_messages(struct moe_request *r, const json_t *body, struct moe_e
     return status == MOE_OK ? copy_question(r, err) : status;
 }
 
-/* ---- What templates see beside messages ---- */
+/* ---- Variables of templates ---- */
 
 static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
@@ -555,7 +553,7 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
     return copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
 }
 
-/* messages, or prompt. */
+/* Reads messages, or a prompt. */
 static int read_text(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err));
@@ -567,7 +565,7 @@ static int read_text(struct moe_request *r, const json_t *body, struct moe_err *
 
 /* ---- Stop texts and fields ---- */
 
-/* stop, metadata. */
+/* Reads stop texts. */
 static int read_stops(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *stop = json_object_get(body, "stop");
