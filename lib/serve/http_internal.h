@@ -76,11 +76,15 @@ struct moe_http {
     struct moe_http_counts counts;
 };
 
-/* ---- http.c ---- */
+/* ---- http_exchange.c ---- */
 
+/* NULL: out of memory. */
+struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connection);
 void exchange_hold(struct exchange *x);
 void exchange_release(struct exchange *x);
 void exchange_set_stage(struct exchange *x, enum exchange_stage stage);
+/* Appends to the body. False: there is no room for it now. */
+bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n);
 void exchange_drop_body(struct exchange *x);
 
 /* Makes the serving thread look at the exchange and resume its connection. With the lock held. */
@@ -90,6 +94,10 @@ void exchange_tell(struct exchange *x);
 void exchange_put(struct exchange *x, const struct moe_buf *bytes);
 /* Books n bytes beside `out` on its account, or cuts it off as above. With the lock held. */
 void exchange_book(struct exchange *x, uint64_t n);
+/* The next exchange that was told, which the caller releases; NULL: none. *suspended: its
+ * connection was, and is no more. *is_cut: it took too much memory. */
+struct exchange *exchange_next_told(struct moe_http *h, bool *suspended, bool *is_cut);
+void exchange_wake(struct moe_http *h); /* the serving thread */
 
 /* A header of the request; NULL if missing. */
 const char *http_header(const struct exchange *x, const char *name);

@@ -1,0 +1,286 @@
+/* Exchanges: what goes in and out between a client and the server, and responses. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "serve/http_internal.h"
+
+/* ---- Exchanges ---- */
+
+/* The part of all buffers that one answer may take. */
+enum { ANSWER_PART = 4 };
+/* The most that an empty buffer keeps. */
+enum { KEPT_BYTES = 16 << 10 };
+
+struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connection)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    *x = (struct exchange){
+        .http = h, .connection = connection, .route = MOE_HTTP_ELSEWHERE, .watched = -1};
+    x->holders = 1;
+    pthread_mutex_lock(&h->lock);
+    x->next = h->exchanges;
+    x->link = &h->exchanges;
+    if (x->next)
+        x->next->link = &x->next;
+    h->exchanges = x;
+    pthread_mutex_unlock(&h->lock);
+    return x;
+}
+
+void exchange_hold(struct exchange *x)
+{
+    pthread_mutex_lock(&x->http->lock);
+    x->holders++;
+    pthread_mutex_unlock(&x->http->lock);
+}
+
+void exchange_release(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool last = --x->holders == 0;
+    if (last) {
+        *x->link = x->next;
+        if (x->next)
+            x->next->link = x->link;
+        h->buffered -= x->booked;
+    }
+    pthread_cond_broadcast(&h->fewer);
+    pthread_mutex_unlock(&h->lock);
+    if (!last)
+        return;
+    if (x->completion)
+        x->free_completion(x->completion);
+    moe_buf_release(&x->body);
+    moe_buf_release(&x->out);
+    free(x);
+}
+
+void exchange_set_stage(struct exchange *x, enum exchange_stage stage)
+{
+    pthread_mutex_lock(&x->http->lock);
+    x->stage = stage;
+    pthread_mutex_unlock(&x->http->lock);
+}
+
+void exchange_wake(struct moe_http *h)
+{
+    uint64_t one = 1;
+    ssize_t put = write(h->wake, &one, sizeof one);
+    (void)put; /* full: it is already awake */
+}
+
+void exchange_tell(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    if (x->told || !x->connection)
+        return;
+    x->holders++;
+    if (!h->told)
+        exchange_wake(h);
+    x->told = true;
+    x->next_told = h->told;
+    h->told = x;
+}
+
+struct exchange *exchange_next_told(struct moe_http *h, bool *suspended, bool *is_cut)
+{
+    pthread_mutex_lock(&h->lock);
+    struct exchange *x = h->told;
+    if (x) {
+        h->told = x->next_told;
+        x->told = false;
+        *suspended = x->suspended;
+        *is_cut = x->cut;
+        x->suspended = false;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return x;
+}
+
+static void exchange_cut(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    if (x->cut)
+        return;
+    x->cut = true;
+    h->counts.cut++;
+    h->buffered -= x->booked;
+    x->booked = 0;
+    if (x->stage == EXCHANGE_WAITING) /* else it may be in use: its connection frees it */
+        moe_buf_release(&x->out);
+    exchange_tell(x);
+}
+
+void exchange_book(struct exchange *x, uint64_t n)
+{
+    struct moe_http *h = x->http;
+    if (x->cut)
+        return;
+    x->booked += n;
+    h->buffered += n;
+    if (x->booked > h->options.buffer_bytes / ANSWER_PART)
+        exchange_cut(x);
+    while (h->buffered > h->options.buffer_bytes) {
+        struct exchange *most = NULL;
+        for (struct exchange *other = h->exchanges; other; other = other->next)
+            if (!other->cut && (!most || other->booked > most->booked))
+                most = other;
+        exchange_cut(most);
+    }
+}
+
+void exchange_put(struct exchange *x, const struct moe_buf *bytes)
+{
+    if (x->cut || x->gone || (!bytes->size && !bytes->failed))
+        return;
+    moe_buf_append(&x->out, bytes->data, bytes->size);
+    exchange_book(x, bytes->size);
+    if (x->out.failed || bytes->failed)
+        exchange_cut(x);
+    exchange_tell(x);
+}
+
+bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool fits = !x->cut && h->buffered + n <= h->options.buffer_bytes;
+    if (fits) {
+        h->buffered += n;
+        x->booked += n;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (fits)
+        moe_buf_append(&x->body, bytes, n);
+    return fits && !x->body.failed;
+}
+
+void exchange_drop_body(struct exchange *x)
+{
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    if (!x->cut) {
+        h->buffered -= x->body.size;
+        x->booked -= x->body.size;
+    }
+    pthread_mutex_unlock(&h->lock);
+    moe_buf_release(&x->body);
+}
+
+/* Keeps the memory of sent bytes from growing. */
+static void drop_taken(struct exchange *x)
+{
+    uint64_t left = x->out.size - x->taken;
+    if (left > x->taken)
+        return;
+    memmove(x->out.data, x->out.data + x->taken, left);
+    x->out.size = left;
+    x->taken = 0;
+    if (left == 0 && x->out.room > KEPT_BYTES)
+        moe_buf_release(&x->out);
+}
+
+/* ---- Responses ---- */
+
+/* The largest piece of a stream passed on at once. */
+enum { STREAM_PIECE = 16 << 10 };
+
+const char *http_header(const struct exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+}
+
+/* Queues the response, which is NULL if memory was short. */
+static enum MHD_Result queue_response(struct exchange *x, unsigned status,
+                                      struct MHD_Response *response, const char *type)
+{
+    struct moe_http *h = x->http;
+    if (!response)
+        return MHD_NO;
+    pthread_mutex_lock(&h->lock);
+    x->stage = EXCHANGE_SENDING;
+    bool closing = h->closing;
+    moe_http_count(&h->counts, x->route, status);
+    pthread_mutex_unlock(&h->lock);
+    if (type)
+        MHD_add_response_header(response, "Content-Type", type);
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    if (closing)
+        MHD_add_response_header(response, "Connection", "close");
+    if (h->options.origins)
+        MHD_add_response_header(response, "Vary", "Origin");
+    if (x->foreign) {
+        MHD_add_response_header(response, "Access-Control-Allow-Origin", http_header(x, "Origin"));
+        MHD_add_response_header(response, "Access-Control-Expose-Headers", "Retry-After");
+    }
+    enum MHD_Result result = MHD_queue_response(x->connection, status, response);
+    MHD_destroy_response(response); /* the connection holds it */
+    return result;
+}
+
+enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *type,
+                             const char *const headers[][2])
+{
+    struct MHD_Response *response =
+        x->out.failed
+            ? NULL
+            : MHD_create_response_from_buffer(x->out.size, x->out.data, MHD_RESPMEM_PERSISTENT);
+    for (size_t i = 0; response && headers[i][0]; i++)
+        if (headers[i][1])
+            MHD_add_response_header(response, headers[i][0], headers[i][1]);
+    return queue_response(x, status, response, type);
+}
+
+/* Copies at most n bytes of the answer. Without any, the connection is suspended until told. */
+static ssize_t read_stream(void *ctx, uint64_t at, char *to, size_t n)
+{
+    (void)at;
+    struct exchange *x = ctx;
+    struct moe_http *h = x->http;
+    pthread_mutex_lock(&h->lock);
+    bool broken = x->cut || x->gone;
+    uint64_t left = broken ? 0 : x->out.size - x->taken;
+    if (left < n)
+        n = left;
+    bool more = !broken && !x->done;
+    if (n > 0) {
+        memcpy(to, x->out.data + x->taken, n);
+        x->taken += n;
+        x->booked -= n;
+        h->buffered -= n;
+        drop_taken(x);
+    } else if (more) {
+        x->suspended = true;
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (broken)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    if (n == 0 && !more)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (n == 0)
+        MHD_suspend_connection(x->connection);
+    return (ssize_t)n;
+}
+
+static void end_stream(void *ctx)
+{
+    exchange_release(ctx);
+}
+
+enum MHD_Result http_respond_stream(struct exchange *x)
+{
+    exchange_hold(x);
+    struct MHD_Response *response = MHD_create_response_from_callback(
+        MHD_SIZE_UNKNOWN, STREAM_PIECE, read_stream, x, end_stream);
+    if (!response) {
+        exchange_release(x);
+        return MHD_NO;
+    }
+    MHD_add_response_header(response, "Cache-Control", "no-cache");
+    MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* proxies must not buffer it */
+    return queue_response(x, MHD_HTTP_OK, response, "text/event-stream");
+}
