@@ -68,8 +68,8 @@ static double modelled_clock(struct moe_experts *self)
 
 /* ---- Requests ---- */
 
-static int begin(struct moe_experts *self, const struct moe_expert_request *request,
-                 struct moe_phase_stats *phase, struct moe_err *err)
+static int cached_begin(struct moe_experts *self, const struct moe_expert_request *request,
+                        struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct cached *c = (struct cached *)self;
     uint32_t n;
@@ -117,8 +117,8 @@ static void view_slot(const struct cached *c, uint32_t slot, struct moe_expert_v
     moe_expert_view_set(view, class_, segments);
 }
 
-static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
-                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+static int cached_next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                       struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct cached *c = (struct cached *)self;
     uint32_t n_entries;
@@ -132,7 +132,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return status;
 }
 
-static void release(struct moe_experts *self, uint32_t which)
+static void cached_release(struct moe_experts *self, uint32_t which)
 {
     struct cached *c = (struct cached *)self;
     uint32_t n;
@@ -174,9 +174,9 @@ const struct moe_experts_ops cached_ops = {
     .end_tokens = end_tokens,
     .computed = computed,
     .clock = modelled_clock,
-    .begin = begin,
-    .next = next,
-    .release = release,
+    .begin = cached_begin,
+    .next = cached_next,
+    .release = cached_release,
     .host_view = host_view,
     .close = close_cached,
 };
@@ -252,10 +252,9 @@ static int open_scheduler(struct cached *c, const struct moe_cache_options *o,
         .seed = o->seed,
         .channel = c->gpu ? tiers_channel(c) : cached_channel(c),
     };
-    int status = moe_scheduler_open(&c->base.scheduler, &options, err);
-    if (status == MOE_OK)
-        c->store = moe_scheduler_store(c->base.scheduler);
-    return status;
+    MOE_TRY(moe_scheduler_open(&c->base.scheduler, &options, err));
+    c->store = moe_scheduler_store(c->base.scheduler);
+    return MOE_OK;
 }
 
 /* Misses of a later token are not counted for the first contents. */
@@ -266,6 +265,22 @@ static int fill(struct cached *c, const struct moe_progress *progress, struct mo
         status = cached_failure(c, err);
     cached_count_traffic(c);
     return status;
+}
+
+static int open_parts(struct cached *c, const struct moe_cache_options *o, uint32_t top_k,
+                      struct known *known, const struct moe_progress *progress, struct moe_err *err)
+{
+    MOE_TRY(moe_inventory_of_pack(&c->inventory, c->pack, top_k, err));
+    if (o->config)
+        moe_inventory_set_model(&c->inventory, o->config);
+    moe_expert_pools_size(&c->pools, c->pack, &c->inventory, o);
+    MOE_TRY(know(known, c, o, err));
+    MOE_TRY(open_scheduler(c, o, known, err));
+    MOE_TRY(place_slots(c, err));
+    MOE_TRY(moe_loader_open(&c->loader, &c->pools.loader, err));
+    if (c->gpu)
+        MOE_TRY(tiers_open(&c->tiers, c, o, known->placement, progress, err));
+    return fill(c, progress, err);
 }
 
 int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pack, uint32_t top_k,
@@ -282,30 +297,12 @@ int moe_experts_open_cached(struct moe_experts **out, const struct moe_pack *pac
     c->gpu = o->gpu;
     c->phase = &c->before;
     c->base.lockstep = o->loader.lockstep;
-    int status = moe_inventory_of_pack(&c->inventory, pack, top_k, err);
-    if (status != MOE_OK)
-        goto fail;
-    if (o->config)
-        moe_inventory_set_model(&c->inventory, o->config);
-    moe_expert_pools_size(&c->pools, pack, &c->inventory, o);
-    status = know(&known, c, o, err);
-    if (status == MOE_OK)
-        status = open_scheduler(c, o, &known, err);
-    if (status == MOE_OK)
-        status = place_slots(c, err);
-    if (status == MOE_OK)
-        status = moe_loader_open(&c->loader, &c->pools.loader, err);
-    if (status == MOE_OK && c->gpu)
-        status = tiers_open(&c->tiers, c, o, known.placement, progress, err);
-    if (status == MOE_OK)
-        status = fill(c, progress, err);
-    if (status != MOE_OK)
-        goto fail;
-    *out = &c->base;
-fail:
+    int status = open_parts(c, o, top_k, &known, progress, err);
     free(known.frequency);
     free(known.placement);
-    if (status != MOE_OK)
+    if (status == MOE_OK)
+        *out = &c->base;
+    else
         cached_ops.close(&c->base);
     return status;
 }

@@ -89,8 +89,9 @@ void cached_stall_end(struct cached *c, const struct cached_stall *s)
 
 /* ---- From the pack into memory ---- */
 
-static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
-                  float score, uint32_t *handle, struct moe_err *err)
+static int channel_submit(void *ctx, uint32_t slot, uint32_t segment,
+                          enum moe_load_priority priority, float score, uint32_t *handle,
+                          struct moe_err *err)
 {
     struct cached *c = ctx;
     const struct moe_expert_segment which = segment_of(c, slot, segment);
@@ -104,12 +105,12 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     return moe_loader_submit(c->loader, &load, handle, err);
 }
 
-static void promote(void *ctx, uint32_t handle)
+static void channel_promote(void *ctx, uint32_t handle)
 {
     moe_loader_promote(((struct cached *)ctx)->loader, handle, MOE_LOAD_DEMAND, 0);
 }
 
-static bool cancel(void *ctx, uint32_t handle)
+static bool channel_cancel(void *ctx, uint32_t handle)
 {
     return moe_loader_cancel(((struct cached *)ctx)->loader, handle);
 }
@@ -127,7 +128,7 @@ static struct moe_arrival arrival_of(struct cached *c, const struct moe_load_don
     return a;
 }
 
-static uint32_t reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_t max)
+static uint32_t channel_reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_t max)
 {
     enum { AT_ONCE = 32 };
     struct cached *c = ctx;
@@ -148,6 +149,12 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_
 
 struct moe_channel cached_channel(struct cached *c)
 {
-    return (struct moe_channel){c,    submit,        promote,        cancel,
-                                reap, cached_loaded, cached_failure, cached_hold};
+    return (struct moe_channel){c,
+                                channel_submit,
+                                channel_promote,
+                                channel_cancel,
+                                channel_reap,
+                                cached_loaded,
+                                cached_failure,
+                                cached_hold};
 }

@@ -84,9 +84,7 @@ static int read_kept(struct every *e, const struct moe_progress *progress, struc
                 if (!moe_pack_expert(e->pack, layer, x, v)->present)
                     continue;
                 uint8_t *to = e->kept + layer_at + e->places[index_of(e, layer, x, v)];
-                int status = read_one(e, layer, x, v, to, NULL, err);
-                if (status != MOE_OK)
-                    return status;
+                MOE_TRY(read_one(e, layer, x, v, to, NULL, err));
             }
         layer_at += bytes;
         moe_progress_report(progress, "loading experts", layer_at, e->kept_bytes);
@@ -113,12 +111,9 @@ static int fetch(struct every *e, struct moe_phase_stats *phase, struct moe_err 
             continue;
         uint32_t variant = moe_pack_usable_variant(e->pack, layer, expert, wanted);
         uint8_t *there = &e->there[(uint64_t)expert * e->n_variants + variant];
-        int status = *there ? MOE_OK
-                            : read_one(e, layer, expert, variant,
-                                       e->room + e->places[index_of(e, layer, expert, variant)],
-                                       &phase->bytes_read, err);
-        if (status != MOE_OK)
-            return status;
+        uint8_t *to = e->room + e->places[index_of(e, layer, expert, variant)];
+        if (!*there)
+            MOE_TRY(read_one(e, layer, expert, variant, to, &phase->bytes_read, err));
         *there = 1;
     }
     return MOE_OK;
@@ -126,8 +121,8 @@ static int fetch(struct every *e, struct moe_phase_stats *phase, struct moe_err 
 
 /* ---- The provider ---- */
 
-static int begin(struct moe_experts *self, const struct moe_expert_request *request,
-                 struct moe_phase_stats *phase, struct moe_err *err)
+static int every_begin(struct moe_experts *self, const struct moe_expert_request *request,
+                       struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct every *e = (struct every *)self;
     e->request = *request;
@@ -142,8 +137,8 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     return fetch(e, phase, err);
 }
 
-static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
-                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+static int every_next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                      struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct every *e = (struct every *)self;
     for (*n = 0; *n < max && e->n_given < e->request.n; e->n_given++) {
@@ -158,7 +153,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return MOE_OK;
 }
 
-static void release(struct moe_experts *self, uint32_t which)
+static void every_release(struct moe_experts *self, uint32_t which)
 {
 }
 
@@ -175,9 +170,9 @@ static void close_every(struct moe_experts *self)
 
 static const struct moe_experts_ops every_ops = {
     .name = "every",
-    .begin = begin,
-    .next = next,
-    .release = release,
+    .begin = every_begin,
+    .next = every_next,
+    .release = every_release,
     .close = close_every,
 };
 

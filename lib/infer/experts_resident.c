@@ -22,8 +22,8 @@ struct resident {
     uint32_t n_given;
 };
 
-static int begin(struct moe_experts *self, const struct moe_expert_request *request,
-                 struct moe_phase_stats *phase, struct moe_err *err)
+static int resident_begin(struct moe_experts *self, const struct moe_expert_request *request,
+                          struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct resident *r = (struct resident *)self;
     r->request = *request;
@@ -35,8 +35,8 @@ static int begin(struct moe_experts *self, const struct moe_expert_request *requ
     return MOE_OK;
 }
 
-static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
-                struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
+static int resident_next(struct moe_experts *self, uint32_t max, uint32_t *which,
+                         struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct resident *r = (struct resident *)self;
     const struct moe_expert_view *layer = r->views + (uint64_t)r->request.layer * r->n_experts;
@@ -47,7 +47,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     return MOE_OK;
 }
 
-static void release(struct moe_experts *self, uint32_t which)
+static void resident_release(struct moe_experts *self, uint32_t which)
 {
     (void)self;
     (void)which;
@@ -66,9 +66,9 @@ static void close_resident(struct moe_experts *self)
 
 static const struct moe_experts_ops resident_ops = {
     .name = "resident",
-    .begin = begin,
-    .next = next,
-    .release = release,
+    .begin = resident_begin,
+    .next = resident_next,
+    .release = resident_release,
     .close = close_resident,
 };
 
@@ -90,11 +90,11 @@ static int transit_open(struct transit *t, struct moe_gpu *gpu, uint64_t expert_
     t->memory = moe_pages_alloc(2 * t->bytes, err);
     if (!t->memory)
         return MOE_ERR_MEMORY;
-    int status = moe_gpu_pin(gpu, t->memory, 2 * t->bytes, err);
-    t->pinned = status == MOE_OK;
-    for (int i = 0; i < 2 && status == MOE_OK; i++)
-        status = moe_gpu_mark_open(&t->copied[i], gpu, false, err);
-    return status;
+    MOE_TRY(moe_gpu_pin(gpu, t->memory, 2 * t->bytes, err));
+    t->pinned = true;
+    for (int i = 0; i < 2; i++)
+        MOE_TRY(moe_gpu_mark_open(&t->copied[i], gpu, false, err));
+    return MOE_OK;
 }
 
 /* Waits for the copies under way. */
@@ -117,11 +117,9 @@ static int send_expert(struct resident *r, struct moe_expert_view *view,
     uint64_t turn = t->n_turns++ % 2;
     struct moe_arena arena = {
         .base = t->memory + turn * t->bytes, .size = t->bytes, .packed = true};
-    int status = t->n_turns > 2 ? moe_gpu_mark_wait(t->copied[turn], err) : MOE_OK;
-    if (status == MOE_OK)
-        status = moe_expert_view_read(view, pack, &arena, err);
-    if (status != MOE_OK)
-        return status;
+    if (t->n_turns > 2)
+        MOE_TRY(moe_gpu_mark_wait(t->copied[turn], err));
+    MOE_TRY(moe_expert_view_read(view, pack, &arena, err));
     moe_gpu_upload(r->gpu, MOE_GPU_COPY, at, arena.base, arena.used);
     moe_gpu_mark_set(t->copied[turn], MOE_GPU_COPY);
 
@@ -153,13 +151,11 @@ static int walk_experts(struct resident *r, const struct moe_pack *pack, uint32_
             if (view->variant == UINT32_MAX)
                 continue;
             struct moe_arena measured = {.used = before, .packed = true};
-            int status = moe_expert_view_read(view, pack, transit ? &measured : arena, err);
-            if (status == MOE_OK && transit) {
-                status = send_expert(r, view, pack, transit, arena->base + before, err);
+            MOE_TRY(moe_expert_view_read(view, pack, transit ? &measured : arena, err));
+            if (transit) {
+                MOE_TRY(send_expert(r, view, pack, transit, arena->base + before, err));
                 arena->used = measured.used;
             }
-            if (status != MOE_OK)
-                return status;
             *largest = arena->used - before > *largest ? arena->used - before : *largest;
         }
         if (arena->base)

@@ -45,23 +45,16 @@ int tiers_open(struct tiers **out, struct cached *c, const struct moe_cache_opti
                const uint64_t *frequency, const struct moe_progress *progress, struct moe_err *err)
 {
     const struct moe_expert_pools *p = &c->pools;
-    int status = check_host_bytes(c, o, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_host_bytes(c, o, err));
     struct tiers *t = *out = moe_alloc(1, sizeof *t, err);
     if (!t)
         return MOE_ERR_MEMORY;
     t->c = c;
-    status = open_transfers(t, p->pools.n_slots, err);
-    if (status == MOE_OK)
-        status = moe_host_tier_open(&t->host, c->pack, &c->inventory, p, c->gpu, err);
-    if (status == MOE_OK)
-        status = moe_loader_open(&t->disk, &p->disk, err);
-    if (status == MOE_OK)
-        status = moe_host_tier_fill(&t->host, t->disk, p->disk.n_requests, p->high, p->low,
-                                    frequency, progress, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(open_transfers(t, p->pools.n_slots, err));
+    MOE_TRY(moe_host_tier_open(&t->host, c->pack, &c->inventory, p, c->gpu, err));
+    MOE_TRY(moe_loader_open(&t->disk, &p->disk, err));
+    MOE_TRY(moe_host_tier_fill(&t->host, t->disk, p->disk.n_requests, p->high, p->low, frequency,
+                               progress, err));
     if (p->host.whole) {
         moe_loader_close(t->disk);
         t->disk = NULL;
@@ -91,8 +84,8 @@ struct slot_uses *tiers_slot_uses(struct tiers *t)
 
 /* ---- The channel ---- */
 
-static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
-                  float score, uint32_t *handle, struct moe_err *err)
+static int tiers_submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
+                        float score, uint32_t *handle, struct moe_err *err)
 {
     struct cached *c = ctx;
     struct tiers *t = c->tiers;
@@ -115,7 +108,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     return MOE_OK; /* a load that its loader refuses is reported as failed */
 }
 
-static void promote(void *ctx, uint32_t handle)
+static void tiers_promote(void *ctx, uint32_t handle)
 {
     struct cached *c = ctx;
     struct transfer *x = &c->tiers->transfers[handle];
@@ -129,7 +122,7 @@ static void promote(void *ctx, uint32_t handle)
         moe_loader_promote(c->loader, x->handle, MOE_LOAD_DEMAND, 0);
 }
 
-static bool cancel(void *ctx, uint32_t handle)
+static bool tiers_cancel(void *ctx, uint32_t handle)
 {
     struct cached *c = ctx;
     struct tiers *t = c->tiers;
@@ -160,7 +153,7 @@ static bool cancel(void *ctx, uint32_t handle)
     return true;
 }
 
-static uint32_t reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_t max)
+static uint32_t tiers_reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_t max)
 {
     struct cached *c = ctx;
     max = max < TIERS_AT_ONCE ? max : TIERS_AT_ONCE;
@@ -174,8 +167,8 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *arrivals, uint32_
 
 struct moe_channel tiers_channel(struct cached *c)
 {
-    return (struct moe_channel){c,    submit,        promote,        cancel,
-                                reap, cached_loaded, cached_failure, cached_hold};
+    return (struct moe_channel){c,          tiers_submit,  tiers_promote,  tiers_cancel,
+                                tiers_reap, cached_loaded, cached_failure, cached_hold};
 }
 
 /* ---- Views and counters ---- */
@@ -454,10 +447,9 @@ int slot_uses_open(struct slot_uses *u, struct moe_gpu *gpu, uint32_t n_slots, s
     if (!u->before)
         return MOE_ERR_MEMORY;
     memset(u->before, SLOT_USES_MARKS, n_slots);
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < SLOT_USES_MARKS && status == MOE_OK; i++)
-        status = moe_gpu_mark_open(&u->marks[i], gpu, false, err);
-    return status;
+    for (uint32_t i = 0; i < SLOT_USES_MARKS; i++)
+        MOE_TRY(moe_gpu_mark_open(&u->marks[i], gpu, false, err));
+    return MOE_OK;
 }
 
 void slot_uses_close(struct slot_uses *u)

@@ -46,11 +46,9 @@ static int check_rows(struct moe_session *s, bool encode, const struct moe_row *
             return moe_fail(err, MOE_ERR_USAGE,
                             "row %u: %s %u or position %u of %u is out of range", i,
                             encode ? "source" : "sequence", r->sequence, r->position, r->length);
-        int status = moe_check_ids(s->model, &r->token, 1, err);
-        if (status == MOE_OK && !encode)
-            status = moe_kv_take(&s->kv_pool, r->sequence, r->position + 1, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_check_ids(s->model, &r->token, 1, err));
+        if (!encode)
+            MOE_TRY(moe_kv_take(&s->kv_pool, r->sequence, r->position + 1, err));
     }
     return MOE_OK;
 }
@@ -70,7 +68,6 @@ static int take_windows(struct moe_session *s, const struct moe_row *rows, uint3
                         struct moe_err *err)
 {
     struct moe_kv_pool *pool = &s->kv_pool;
-    int status = MOE_OK;
     if (!pool->n_slots)
         return MOE_OK;
     moe_kv_windows_pass(pool);
@@ -79,11 +76,11 @@ static int take_windows(struct moe_session *s, const struct moe_row *rows, uint3
         moe_kv_windows_run(pool, r.sequence, r.position, r.position + end - i);
     }
     moe_kv_windows_keep(pool);
-    for (uint32_t i = 0, end; i < n_rows && status == MOE_OK; i = end) {
+    for (uint32_t i = 0, end; i < n_rows; i = end) {
         const struct moe_row r = run_at(rows, n_rows, i, &end);
-        status = moe_kv_windows_take(pool, r.sequence, r.position, r.position + end - i, err);
+        MOE_TRY(moe_kv_windows_take(pool, r.sequence, r.position, r.position + end - i, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
@@ -136,13 +133,17 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
 }
 
 /* Layers [begin, end), one by one or as they were recorded. */
-static int run_layers(struct moe_session *s, uint32_t begin, uint32_t end, struct moe_err *err)
+static int compute_layers(struct moe_session *s, uint32_t begin, uint32_t end,
+                          const float *hidden_in, float *hidden_out, struct moe_err *err)
 {
-    const struct moe_config *c = &s->model->config;
-    if (!s->stages->replay || !s->stages->replay(s, s->n_rows, begin, end))
-        return moe_pass_layers(&s->pass, begin, end, err);
-    moe_session_count_alone(s, c->layers[end].moe_index - c->layers[begin].moe_index);
-    return MOE_OK;
+    const struct moe_layer_desc *layers = s->model->config.layers;
+    MOE_TRY(moe_pass_expect(&s->pass, begin, end, err));
+    MOE_TRY(s->stages->enter(s, s->rows, s->n_rows, hidden_in, err));
+    if (s->stages->replay && s->stages->replay(s, s->n_rows, begin, end))
+        moe_session_count_alone(s, layers[end].moe_index - layers[begin].moe_index);
+    else
+        MOE_TRY(moe_pass_layers(&s->pass, begin, end, err));
+    return s->stages->leave(s, s->n_rows, hidden_out, err);
 }
 
 /* What lies in the states from now on. A text that begins anew is no longer the marked one. */
@@ -164,15 +165,11 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
                 float *hidden_out, struct moe_err *err)
 {
     bool encode = phase == MOE_ENCODE;
-    int status = check_rows(s, encode, rows, n_rows, err);
-    if (status == MOE_OK && !encode)
-        status = take_windows(s, rows, n_rows, err);
-    if (status == MOE_OK)
-        status = moe_recurrent_check(s, rows, n_rows, layer_begin, layer_end, err);
-    if (status == MOE_OK)
-        status = moe_sources_check(s, encode, rows, n_rows, layer_begin, layer_end, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_rows(s, encode, rows, n_rows, err));
+    if (!encode)
+        MOE_TRY(take_windows(s, rows, n_rows, err));
+    MOE_TRY(moe_recurrent_check(s, rows, n_rows, layer_begin, layer_end, err));
+    MOE_TRY(moe_sources_check(s, encode, rows, n_rows, layer_begin, layer_end, err));
     struct moe_phase_stats *const phases[] = {[MOE_PREFILL] = &s->stats.prefill,
                                               [MOE_DECODE] = &s->stats.decode,
                                               [MOE_ENCODE] = &s->stats.encode};
@@ -182,13 +179,7 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     note_passed(s, !encode && layer_end == s->model->config.n_layers, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
-    status = moe_pass_expect(&s->pass, layer_begin, layer_end, err);
-    if (status == MOE_OK)
-        status = s->stages->enter(s, rows, n_rows, hidden_in, err);
-    if (status == MOE_OK)
-        status = run_layers(s, layer_begin, layer_end, err);
-    if (status == MOE_OK)
-        status = s->stages->leave(s, n_rows, hidden_out, err);
+    int status = compute_layers(s, layer_begin, layer_end, hidden_in, hidden_out, err);
     double seconds = moe_experts_clock(s->experts) - started;
     stats->seconds += seconds;
     stats->joules += moe_energy_joules(s->energy) - joules;
@@ -202,9 +193,9 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
 int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,
                struct moe_err *err)
 {
-    int status =
-        moe_forward(s, MOE_ENCODE, rows, n_rows, 0, s->model->config.n_encoder, NULL, NULL, err);
-    return status == MOE_OK ? moe_encode_keep(s, rows, n_rows, output, err) : status;
+    uint32_t end = s->model->config.n_encoder;
+    MOE_TRY(moe_forward(s, MOE_ENCODE, rows, n_rows, 0, end, NULL, NULL, err));
+    return moe_encode_keep(s, rows, n_rows, output, err);
 }
 
 /* Adds what was computed after a pass to the phase of that pass. */
@@ -289,22 +280,21 @@ int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *
                       uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err)
 {
     uint32_t n_encoder = s->model->config.n_encoder, n = 1;
-    int status = MOE_OK;
     if (encode ? end > n_encoder : begin < n_encoder)
         return moe_fail(err, MOE_ERR_USAGE,
                         "layers %u to %u are not the %s's: the encoder has the first %u", begin,
                         end, encode ? "encoder" : "decoder", n_encoder);
     for (uint32_t i = 0; i < s->n_sources; i++)
         s->sources[i].pending = 0;
-    for (uint32_t i = 0; i < n_rows && s->n_sources && status == MOE_OK; i += n)
-        status = encode ? check_source(s, rows + i, n_rows - i, &n, err)
-                        : check_attended(s, rows + i, err);
-    for (uint32_t i = 0; i < n_rows && s->prompts && status == MOE_OK; i += n)
-        status = check_prompt(s, rows + i, n_rows - i, &n, err);
-    for (uint32_t i = 0; i < s->n_sources && status == MOE_OK; i++)
+    for (uint32_t i = 0; i < n_rows && s->n_sources; i += n)
+        MOE_TRY(encode ? check_source(s, rows + i, n_rows - i, &n, err)
+                       : check_attended(s, rows + i, err));
+    for (uint32_t i = 0; i < n_rows && s->prompts; i += n)
+        MOE_TRY(check_prompt(s, rows + i, n_rows - i, &n, err));
+    for (uint32_t i = 0; i < s->n_sources; i++)
         if (s->sources[i].pending)
             s->sources[i].length = 0;
-    return status;
+    return MOE_OK;
 }
 
 /* ---- What decoders attend to ---- */
@@ -342,8 +332,7 @@ static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows
     if (s->model->config.n_drafting == 0 || !s->stages->join || !s->phase || n_rows == 0 ||
         n_rows > s->batch)
         return moe_fail(err, MOE_ERR_USAGE, "nothing drafts here: no layer, or no pass before");
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++) {
+    for (uint32_t i = 0; i < n_rows; i++) {
         if (from && (from[i] >= s->batch || (i && from[i] <= from[i - 1])))
             return moe_fail(err, MOE_ERR_USAGE, "row %u: the states that it is made of do not rise",
                             i);
@@ -351,20 +340,17 @@ static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows
             return moe_fail(err, MOE_ERR_USAGE,
                             "row %u: sequence %u or position %u is out of range", i,
                             rows[i].sequence, rows[i].position);
-        status = moe_check_ids(s->model, &rows[i].token, 1, err);
-        if (status == MOE_OK)
-            status = moe_kv_take(&s->kv_pool, rows[i].sequence, rows[i].position + 1, err);
+        MOE_TRY(moe_check_ids(s->model, &rows[i].token, 1, err));
+        MOE_TRY(moe_kv_take(&s->kv_pool, rows[i].sequence, rows[i].position + 1, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
               const uint32_t *from, struct moe_err *err)
 {
     const uint32_t layer = s->model->config.n_layers;
-    int status = check_drafting_rows(s, rows, n_rows, from, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_drafting_rows(s, rows, n_rows, from, err));
     const struct moe_observer observer = s->observer; /* which knows the model's layers only */
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
     s->observer = (struct moe_observer){0};
@@ -372,7 +358,7 @@ int moe_ahead(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows
     s->n_rows = n_rows;
     moe_session_begin_pass(s, false, false);
     s->pass.drafts = true;
-    status = s->stages->join(s, layer, rows, n_rows, from, err);
+    int status = s->stages->join(s, layer, rows, n_rows, from, err);
     if (status == MOE_OK)
         status = moe_pass_layers(&s->pass, layer, layer + 1, err);
     s->pass.drafts = false;

@@ -1,3 +1,4 @@
+/* The host: threads that compute experts beside a device. */
 #define _GNU_SOURCE /* clock_nanosleep and pthread_sigmask in C11 mode */
 #include "infer/host.h"
 
@@ -86,7 +87,7 @@ static void finish_job(struct moe_host *h, uint64_t number)
     pthread_cond_broadcast(&h->done);
 }
 
-static void *serve(void *ctx)
+static void *serve_jobs(void *ctx)
 {
     struct worker *w = ctx;
     struct moe_host *h = w->host;
@@ -113,8 +114,8 @@ static void *serve(void *ctx)
 
 /* ---- Memory, open and close ---- */
 
-static struct moe_host *carve(struct moe_arena *arena, const struct moe_config *config,
-                              const struct moe_host_shape *shape)
+static struct moe_host *carve_host(struct moe_arena *arena, const struct moe_config *config,
+                                   const struct moe_host_shape *shape)
 {
     struct moe_host *place = moe_arena_take(arena, 1, sizeof *place);
     uint64_t stride = moe_round_up(config->hidden, MOE_PANEL_ROWS), n;
@@ -143,7 +144,7 @@ uint64_t moe_host_bytes(const struct moe_config *config, const struct moe_host_s
 {
     struct moe_arena arena = {0};
     uint64_t each, sum;
-    carve(&arena, config, shape);
+    carve_host(&arena, config, shape);
     bool fits =
         moe_add_u64(moe_expert_compute_bytes(config, shape->max_rows), STACK_BYTES, &each) &&
         moe_mul_u64(each, shape->n_threads, &sum) && moe_add_u64(arena.used, sum, &sum);
@@ -161,9 +162,9 @@ static int start_worker(struct worker *w, struct moe_err *err)
         pthread_attr_setstacksize(&attr, STACK_BYTES);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
-        got = pthread_create(&w->thread, &attr, serve, w);
+        got = pthread_create(&w->thread, &attr, serve_jobs, w);
         if (got == EINVAL) /* the program's thread-local data alone take more */
-            got = pthread_create(&w->thread, NULL, serve, w);
+            got = pthread_create(&w->thread, NULL, serve_jobs, w);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         pthread_attr_destroy(&attr);
     }
@@ -183,12 +184,12 @@ int moe_host_open(struct moe_host **out, const struct moe_config *config,
                         "least 1, not %u, %u, %u and %g",
                         shape->max_jobs, shape->max_rows, shape->n_threads, slowdown);
     struct moe_arena arena = {0};
-    carve(&arena, config, shape);
+    carve_host(&arena, config, shape);
     arena = (struct moe_arena){
         .base = moe_alloc(arena.overflowed ? UINT64_MAX : arena.used, 1, err), .size = arena.used};
     if (!arena.base)
         return MOE_ERR_MEMORY;
-    struct moe_host *h = carve(&arena, config, shape);
+    struct moe_host *h = carve_host(&arena, config, shape);
     h->slowdown = slowdown;
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->submitted, NULL);

@@ -1,3 +1,4 @@
+/* The host tier: experts in page-locked memory, and how it is filled. */
 #include "infer/host_tier.h"
 
 #include <stdlib.h>
@@ -15,10 +16,7 @@ int moe_host_tier_open(struct moe_host_tier *t, const struct moe_pack *pack,
                                 .gpu = gpu,
                                 .whole = pools->host.whole,
                                 .bytes = pools->host.bytes};
-    int status =
-        moe_host_places_open(&t->places, n_copies, pools->host.n, inventory->n_classes, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_host_places_open(&t->places, n_copies, pools->host.n, inventory->n_classes, err));
     t->place_at = moe_alloc(t->places.n_places, sizeof *t->place_at, err);
     t->memory = moe_pages_alloc(t->bytes, err);
     if (!t->place_at || !t->memory)
@@ -28,9 +26,9 @@ int moe_host_tier_open(struct moe_host_tier *t, const struct moe_pack *pack,
         t->place_at[i] = at;
         at += inventory->classes[t->places.places[i].class_index].slot_bytes;
     }
-    status = moe_gpu_pin(gpu, t->memory, t->bytes, err);
-    t->pinned = status == MOE_OK;
-    return status;
+    MOE_TRY(moe_gpu_pin(gpu, t->memory, t->bytes, err));
+    t->pinned = true;
+    return MOE_OK;
 }
 
 void moe_host_tier_close(struct moe_host_tier *t)
@@ -102,20 +100,18 @@ static int take_some(struct filling *f, struct moe_err *err)
 static int load_place(struct filling *f, uint32_t place, uint32_t copy, struct moe_err *err)
 {
     struct moe_host_tier *t = f->tier;
-    int status = MOE_OK;
-    for (uint32_t s = 0; s < class_at(t, place)->n_segments && status == MOE_OK; s++) {
+    for (uint32_t s = 0; s < class_at(t, place)->n_segments; s++) {
         const struct moe_expert_segment which = moe_host_tier_segment(t, copy, s);
         struct moe_load load = moe_expert_load(t->pack, &which);
         uint32_t handle;
         load.to = moe_host_tier_at(t, place, s);
         load.tag = moe_load_tag(place, s);
-        while (status == MOE_OK && f->n_in_flight == f->n_requests)
-            status = take_some(f, err);
-        if (status == MOE_OK)
-            status = moe_loader_submit(f->loader, &load, &handle, err);
-        f->n_in_flight += status == MOE_OK;
+        while (f->n_in_flight == f->n_requests)
+            MOE_TRY(take_some(f, err));
+        MOE_TRY(moe_loader_submit(f->loader, &load, &handle, err));
+        f->n_in_flight++;
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_host_tier_fill(struct moe_host_tier *t, struct moe_loader *loader, uint32_t n_requests,

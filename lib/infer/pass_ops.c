@@ -177,7 +177,7 @@ static void begin_layer(void *ctx, uint32_t layer)
     reached(ctx, layer, NULL);
 }
 
-static int attend(void *ctx, uint32_t layer, struct moe_err *err)
+static int attend_layer(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
     MOE_TRY(s->stages->attend(s, layer, s->rows, s->n_rows, err));
@@ -210,13 +210,13 @@ static bool compute_alone(void *ctx, uint32_t layer)
     return true;
 }
 
-static int choose(void *ctx, uint32_t layer, struct moe_err *err)
+static int choose_early(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
     return s->stages->choose(s, layer, s->rows, s->n_rows, err);
 }
 
-static int route(void *ctx, uint32_t layer, struct moe_err *err)
+static int route_layer(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
     return s->stages->route(s, layer, s->rows, s->n_rows, err);
@@ -278,7 +278,7 @@ static int compute_experts(void *ctx, const uint32_t *which, uint32_t n, bool la
     return s->stages->experts(s, s->n_rows, which, s->views, n, last, err);
 }
 
-static void release(void *ctx, uint32_t which)
+static void release_entry(void *ctx, uint32_t which)
 {
     struct moe_session *s = ctx;
     s->experts->ops->release(s->experts, which);
@@ -315,7 +315,7 @@ static void finish_outputs(struct moe_session *s)
     }
 }
 
-static int combine(void *ctx, uint32_t layer, struct moe_err *err)
+static int combine_experts(void *ctx, uint32_t layer, struct moe_err *err)
 {
     struct moe_session *s = ctx;
     finish_outputs(s);
@@ -391,14 +391,14 @@ static uint32_t predict_before(void *ctx, uint32_t layer, const struct moe_predi
     return moe_predict_before_attention(s->strategy->predictor, layer, s->n_rows, predictions);
 }
 
-static uint32_t predict(void *ctx, uint32_t layer, uint32_t depth,
-                        const struct moe_prediction **predictions)
+static uint32_t predict_after(void *ctx, uint32_t layer, uint32_t depth,
+                              const struct moe_prediction **predictions)
 {
     struct moe_session *s = ctx;
     return moe_predict_layers(s->strategy->predictor, layer, s->n_rows, depth, predictions);
 }
 
-static bool expects(void *ctx, uint32_t layer, uint8_t *marks)
+static bool mark_expected(void *ctx, uint32_t layer, uint8_t *marks)
 {
     return moe_layer_predictor_expects(((struct moe_session *)ctx)->strategy->predictor, layer,
                                        marks);
@@ -410,8 +410,8 @@ static void note_choice(void *ctx, uint32_t layer)
     moe_layer_predictor_note(s->strategy->predictor, layer, s->n_rows);
 }
 
-static void judge(void *ctx, uint32_t layer, const struct moe_prediction *prediction,
-                  const uint8_t *present, struct moe_early *early)
+static void judge_prediction(void *ctx, uint32_t layer, const struct moe_prediction *prediction,
+                             const uint8_t *present, struct moe_early *early)
 {
     struct moe_session *s = ctx;
     struct moe_strategy_work *w = s->strategy;
@@ -423,7 +423,7 @@ static void judge(void *ctx, uint32_t layer, const struct moe_prediction *predic
                              early->weights);
 }
 
-static void rank(void *ctx, uint32_t layer, struct moe_preference *to)
+static void rank_experts(void *ctx, uint32_t layer, struct moe_preference *to)
 {
     struct moe_session *s = ctx;
     struct moe_strategy_work *w = s->strategy;
@@ -432,7 +432,7 @@ static void rank(void *ctx, uint32_t layer, struct moe_preference *to)
                     w->probabilities, w->scratch, w->best, to);
 }
 
-static void weigh(void *ctx, uint32_t layer, const struct moe_preference *preference)
+static void weigh_preferred(void *ctx, uint32_t layer, const struct moe_preference *preference)
 {
     struct moe_session *s = ctx;
     const struct moe_strategy_work *w = s->strategy;
@@ -458,30 +458,30 @@ static double clock_now(void *ctx)
 
 const struct moe_pass_ops moe_runner_ops = {
     .begin_layer = begin_layer,
-    .attend = attend,
+    .attend = attend_layer,
     .dense = compute_dense,
     .alone = compute_alone,
-    .choose = choose,
-    .route = route,
+    .choose = choose_early,
+    .route = route_layer,
     .known = choose_known,
     .beside = compute_beside,
     .experts = compute_experts,
-    .combine = combine,
+    .combine = combine_experts,
     .assign = assign_variants,
     .ask = ask_provider,
     .next = next_ready,
-    .release = release,
+    .release = release_entry,
     .poll = poll_loads,
     .begin_on_host = begin_on_host,
     .wait_for_host = wait_for_host,
     .predict_first = predict_first,
     .predict_before = predict_before,
-    .predict = predict,
-    .expects = expects,
+    .predict = predict_after,
+    .expects = mark_expected,
     .note = note_choice,
-    .judge = judge,
-    .rank = rank,
-    .weigh = weigh,
+    .judge = judge_prediction,
+    .rank = rank_experts,
+    .weigh = weigh_preferred,
     .took = took,
     .clock = clock_now,
 };

@@ -303,7 +303,7 @@ int moe_simulate(const struct moe_simulation *in, struct moe_simulated *out,
 
 /* ---- The modelled link: what lies behind ---- */
 
-static uint32_t low_of(const struct moe_scheduler_options *o)
+static uint32_t low_variant(const struct moe_scheduler_options *o)
 {
     return o->strategy->needs_low ? o->low : o->high;
 }
@@ -317,7 +317,8 @@ static int fill_places(struct simulate_link *l, const struct moe_scheduler_optio
         moe_alloc(2 * (uint64_t)inv->n_layers * inv->n_experts, sizeof *wishes, err);
     if (!wishes)
         return MOE_ERR_MEMORY;
-    uint32_t n = moe_host_places_assign(&l->places, inv, o->high, low_of(o), o->frequency, wishes);
+    uint32_t n =
+        moe_host_places_assign(&l->places, inv, o->high, low_variant(o), o->frequency, wishes);
     for (uint32_t i = 0; i < n; i++) {
         struct moe_host_place *x = &l->places.places[l->places.of_copy[wishes[i].copy]];
         x->arrived = (1u << inv->classes[x->class_index].n_segments) - 1;
@@ -332,7 +333,7 @@ static int open_tiers(struct simulate_link *l, const struct moe_simulation *in, 
     const struct moe_scheduler_options *o = &in->scheduler;
     const struct moe_inventory *inv = l->inventory;
     struct moe_host_sizes sizes;
-    moe_host_sizes_of(&sizes, inv, o->pools, o->high, low_of(o), in->host_bytes);
+    moe_host_sizes_of(&sizes, inv, o->pools, o->high, low_variant(o), in->host_bytes);
     if (sizes.whole)
         return MOE_OK;
     l->tiers = true;
@@ -396,7 +397,7 @@ static void release_place(struct simulate_link *l, uint32_t item)
     l->stirred = true;
 }
 
-static void load(struct simulate_link *l, uint32_t item)
+static void load_item(struct simulate_link *l, uint32_t item)
 {
     struct simulate_cargo *x = &l->cargo[item];
     x->state = CARGO_LOADING;
@@ -404,7 +405,7 @@ static void load(struct simulate_link *l, uint32_t item)
 }
 
 /* Starts what waits for a place, if that is possible. */
-static void go_on(struct simulate_link *l, uint32_t item)
+static void start_item(struct simulate_link *l, uint32_t item)
 {
     struct simulate_cargo *x = &l->cargo[item];
     uint32_t bit = 1u << x->segment, place = moe_host_places_find(&l->places, x->copy);
@@ -417,7 +418,7 @@ static void go_on(struct simulate_link *l, uint32_t item)
     moe_host_places_pin(&l->places, place);
     x->place = place;
     if (l->places.places[place].arrived & bit) {
-        load(l, item);
+        load_item(l, item);
         return;
     }
     x->state = CARGO_READING;
@@ -426,19 +427,19 @@ static void go_on(struct simulate_link *l, uint32_t item)
     moe_link_add(&l->storage, item, x->bytes, x->priority, x->score);
 }
 
-static void all_go_on(struct simulate_link *l)
+static void start_waiting(struct simulate_link *l)
 {
     while (l->stirred) {
         l->stirred = false;
         for (uint32_t i = moe_link_first(&l->waiting), after; i != MOE_LINK_NONE; i = after) {
             after = moe_link_after(&l->waiting, i);
-            go_on(l, i);
+            start_item(l, i);
         }
     }
 }
 
 /* What has come from storage goes on. */
-static void attend(struct simulate_link *l)
+static void take_in_reads(struct simulate_link *l)
 {
     uint32_t item;
     while ((item = moe_link_take_arrived(&l->storage)) != MOE_LINK_NONE) {
@@ -446,13 +447,13 @@ static void attend(struct simulate_link *l)
         place->loading &= ~(1u << l->cargo[item].segment);
         place->arrived |= 1u << l->cargo[item].segment;
         l->stirred = true;
-        load(l, item);
+        load_item(l, item);
     }
-    all_go_on(l);
+    start_waiting(l);
 }
 
 /* Advances both links to the end of the next piece from storage, or by `most`; returns how far. */
-static double step(struct simulate_link *l, double most)
+static double advance_piece(struct simulate_link *l, double most)
 {
     double seconds = fmin(moe_link_next_piece(&l->storage), most);
     moe_link_advance(&l->storage, seconds);
@@ -467,8 +468,8 @@ void simulate_link_advance(struct simulate_link *l, double seconds)
         return;
     }
     while (seconds > 0) {
-        seconds -= step(l, seconds);
-        attend(l);
+        seconds -= advance_piece(l, seconds);
+        take_in_reads(l);
     }
 }
 
@@ -479,18 +480,19 @@ static void wait_for_arrival(struct simulate_link *l)
         moe_link_wait(&l->link);
         return;
     }
-    attend(l);
-    for (double next; (next = moe_link_next_piece(&l->link)) > 0; attend(l)) {
+    take_in_reads(l);
+    for (double next; (next = moe_link_next_piece(&l->link)) > 0; take_in_reads(l)) {
         if (isinf(next) && isinf(moe_link_next_piece(&l->storage)))
             return;
-        step(l, next);
+        advance_piece(l, next);
     }
 }
 
 /* ---- The channel ---- */
 
-static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_priority priority,
-                  float score, uint32_t *handle, struct moe_err *err)
+static int submit_segment(void *ctx, uint32_t slot, uint32_t segment,
+                          enum moe_load_priority priority, float score, uint32_t *handle,
+                          struct moe_err *err)
 {
     struct simulate_link *l = ctx;
     const struct moe_slot *x = moe_store_slot(l->store, slot);
@@ -510,7 +512,7 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     l->phase->bytes += bytes;
     *handle = item;
     if (!l->tiers) {
-        load(l, item);
+        load_item(l, item);
         return MOE_OK;
     }
     if (segment == 0) {
@@ -524,11 +526,11 @@ static int submit(void *ctx, uint32_t slot, uint32_t segment, enum moe_load_prio
     l->cargo[item].state = CARGO_WAITING;
     moe_link_add(&l->waiting, item, 1, priority, score);
     l->stirred = true;
-    all_go_on(l);
+    start_waiting(l);
     return MOE_OK;
 }
 
-static void promote(void *ctx, uint32_t handle)
+static void promote_item(void *ctx, uint32_t handle)
 {
     struct simulate_link *l = ctx;
     struct simulate_cargo *x = &l->cargo[handle];
@@ -541,7 +543,7 @@ static void promote(void *ctx, uint32_t handle)
 }
 
 /* The bytes not moved yet are never moved. */
-static bool cancel(void *ctx, uint32_t handle)
+static bool cancel_item(void *ctx, uint32_t handle)
 {
     struct simulate_link *l = ctx;
     struct simulate_cargo *x = &l->cargo[handle];
@@ -565,12 +567,12 @@ static bool cancel(void *ctx, uint32_t handle)
     return true;
 }
 
-static uint32_t reap(void *ctx, bool wait, struct moe_arrival *done, uint32_t max)
+static uint32_t reap_items(void *ctx, bool wait, struct moe_arrival *done, uint32_t max)
 {
     struct simulate_link *l = ctx;
     uint32_t n = 0, item;
     if (l->tiers)
-        attend(l);
+        take_in_reads(l);
     if (wait) {
         double before = l->link.clock, worked = l->link.worked_seconds;
         wait_for_arrival(l);
@@ -585,17 +587,18 @@ static uint32_t reap(void *ctx, bool wait, struct moe_arrival *done, uint32_t ma
         }
     }
     if (l->tiers)
-        all_go_on(l);
+        start_waiting(l);
     return n;
 }
 
 /* Nothing fails on a modelled link. */
-static int failure(void *ctx, struct moe_err *err)
+static int fail_item(void *ctx, struct moe_err *err)
 {
     return moe_fail(err, MOE_ERR_IO, "a modelled load failed");
 }
 
 struct moe_channel simulate_link_channel(struct simulate_link *l)
 {
-    return (struct moe_channel){l, submit, promote, cancel, reap, NULL, failure, NULL};
+    return (struct moe_channel){l,          submit_segment, promote_item, cancel_item,
+                                reap_items, NULL,           fail_item,    NULL};
 }

@@ -1,3 +1,4 @@
+/* What a bit map says of strategies. */
 #include "sched/calibration.h"
 
 #include <math.h>

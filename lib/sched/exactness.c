@@ -1,3 +1,4 @@
+/* Exactness: what was asked for or done that may change results. */
 #include "sched/exactness.h"
 
 #include <inttypes.h>

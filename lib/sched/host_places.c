@@ -1,3 +1,4 @@
+/* Places of experts in host memory before they go to a GPU. */
 #include "sched/host_places.h"
 
 #include <stdlib.h>

@@ -190,9 +190,7 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
             set_stacks(out, shape);
         return made;
     }
-    int status = check_sizes(shape, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_sizes(shape, err));
     *out = (struct moe_inventory){
         .n_layers = shape->n_layers,
         .n_experts = shape->n_experts,
@@ -201,10 +199,9 @@ int moe_inventory_of_trace(struct moe_inventory *out, const struct moe_trace_sha
         .n_variants = shape->n_variants,
     };
     memcpy(out->variants, shape->variants, sizeof out->variants);
-    status = of_sizes(out, shape->expert_bytes, err);
-    if (status == MOE_OK)
-        set_stacks(out, shape);
-    return status;
+    MOE_TRY(of_sizes(out, shape->expert_bytes, err));
+    set_stacks(out, shape);
+    return MOE_OK;
 }
 
 void moe_inventory_set_model(struct moe_inventory *i, const struct moe_config *c)

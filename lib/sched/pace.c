@@ -1,3 +1,4 @@
+/* Paces, from what was measured of a machine with the model, or from its bandwidth. */
 #include "sched/pace.h"
 
 #include <math.h>
@@ -42,7 +43,7 @@ double moe_pace_layer(const struct moe_pace *p, uint32_t variant, uint32_t top_k
            p->joint + top_k * moe_pace_expert(p, variant, 1);
 }
 
-static void stretch(struct moe_line *line, double by)
+static void stretch_line(struct moe_line *line, double by)
 {
     for (uint32_t i = 0; i < line->n; i++)
         line->y[i] *= by;
@@ -54,9 +55,9 @@ void moe_pace_set_layer(struct moe_pace *p, uint32_t top_k, double seconds)
     if (!(now > 0))
         return;
     for (int i = 0; i < MOE_N_PIECES; i++)
-        stretch(&p->pieces[i], seconds / now);
+        stretch_line(&p->pieces[i], seconds / now);
     for (uint32_t v = 0; v < p->n_variants; v++)
-        stretch(&p->experts[v], seconds / now);
+        stretch_line(&p->experts[v], seconds / now);
     p->predict *= seconds / now;
     p->attend *= seconds / now;
     p->joint *= seconds / now;
@@ -175,9 +176,7 @@ static bool set_loads_by_bursts(struct moe_pace *p, const struct moe_device *d)
 static int set_loads(struct moe_pace *p, const struct moe_device *d, double load_rate,
                      struct moe_err *err)
 {
-    int status = set_load_rate(p, d, MOE_TIER_STORAGE, load_rate, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(set_load_rate(p, d, MOE_TIER_STORAGE, load_rate, err));
     if (p->load_rate >= moe_device_load_rate(d, MOE_TIER_STORAGE) && !set_loads_by_bursts(p, d))
         set_loads_by_reads(p, &d->storage);
     if (load_rate > 0)
@@ -209,11 +208,10 @@ int moe_pace_of_device(struct moe_pace *out, const struct moe_device *d,
                         "device profile '%s': no times of this model's layers; measure this "
                         "machine with the pack: moe-profile --device PACK -o DEVICE",
                         d->name);
-    int status = MOE_OK;
-    for (uint32_t v = 0; v < n_variants && status == MOE_OK; v++)
-        status = set_expert(&out->experts[v], d, variants[v], err);
+    for (uint32_t v = 0; v < n_variants; v++)
+        MOE_TRY(set_expert(&out->experts[v], d, variants[v], err));
     set_attend(out, d);
-    return status == MOE_OK ? set_loads(out, d, load_rate, err) : status;
+    return set_loads(out, d, load_rate, err);
 }
 
 /* ---- From bandwidth ---- */

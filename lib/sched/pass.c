@@ -70,15 +70,16 @@ static void log_request(const struct moe_pass *p)
 {
     const struct moe_layer_request *r = p->request;
     const struct moe_counts *c = p->counts;
+    if (!p->log)
+        return;
     log_numbers(p, "asks for", r->experts, r->n_entries);
-    for (uint32_t i = 0; p->log && i < r->n_entries; i++)
-        moe_buf_printf(p->log, "  %u: %c for %u rows\n", r->experts[i], "shp-"[r->kinds[i]],
-                       r -> n_rows[i]);
-    if (p->log)
-        moe_buf_printf(p->log, "  %llu hits, %llu late, %llu loads, %llu prefetches\n",
-                       (unsigned long long)(c->cache_hits + c->prefetch_hits),
-                       (unsigned long long)c->prefetch_late, (unsigned long long)c->loads,
-                       (unsigned long long)c->prefetches);
+    for (uint32_t i = 0; i < r->n_entries; i++)
+        moe_buf_printf(p->log, "  expert %u, %u rows: kind %u\n", r->experts[i], r->n_rows[i],
+                       r->kinds[i]);
+    moe_buf_printf(p->log, "  %llu hits, %llu late, %llu loads, %llu prefetches\n",
+                   (unsigned long long)(c->cache_hits + c->prefetch_hits),
+                   (unsigned long long)c->prefetch_late, (unsigned long long)c->loads,
+                   (unsigned long long)c->prefetches);
 }
 
 /* ---- The modelled clock ---- */
@@ -455,7 +456,7 @@ static int before_attention(struct moe_pass *p, uint32_t layer, struct moe_err *
                : predict_after_router(p, layer, err);
 }
 
-static int attend(struct moe_pass *p, uint32_t layer, struct moe_err *err)
+static int attend_layer(struct moe_pass *p, uint32_t layer, struct moe_err *err)
 {
     if (p->ops->attend)
         return p->ops->attend(p->ctx, layer, err);
@@ -499,7 +500,7 @@ static int run_layer(struct moe_pass *p, uint32_t layer, bool is_moe, struct moe
         p->ops->begin_layer(p->ctx, layer);
     if (is_moe)
         MOE_TRY(before_attention(p, layer, err));
-    MOE_TRY(attend(p, layer, err));
+    MOE_TRY(attend_layer(p, layer, err));
     if (is_moe)
         return is_computed(p, p->moe) ? run_moe(p, layer, err) : MOE_OK;
     int status = p->ops->dense ? p->ops->dense(p->ctx, layer, err) : MOE_OK;
@@ -558,6 +559,7 @@ int moe_pass_expect(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe
 {
     const struct moe_prediction *predictions;
     uint32_t first = moe_layer_from(&p->shape, begin), last = moe_layer_from(&p->shape, end);
+    p->moe = first;
     MOE_TRY(ask_known(p, first, last, err));
     if (!p->scheduler || first == last || !moe_strategy_recalls(&p->strategy))
         return MOE_OK;

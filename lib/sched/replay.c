@@ -67,8 +67,8 @@ static enum moe_predictor predictor_at(enum moe_predict_by by, uint32_t d)
     return by == MOE_PREDICT_BY_RESIDUAL ? residuals[d] : gates[d];
 }
 
-static int check(const struct moe_replay *r, const struct moe_statistics *statistics,
-                 struct moe_err *err)
+static int check_predictions(const struct moe_replay *r, const struct moe_statistics *statistics,
+                             struct moe_err *err)
 {
     const struct moe_trace_shape *t = moe_trace_shape(r->trace);
     if (r->history.recalls && !t->has_ids)
@@ -187,6 +187,17 @@ static int raise_batch(struct moe_replay *r, struct moe_err *err)
     return status;
 }
 
+static int open_parts(struct moe_replay *r, const struct moe_statistics *statistics,
+                      struct moe_err *err)
+{
+    MOE_TRY(check_predictions(r, statistics, err));
+    MOE_TRY(check_ranked(r, err));
+    if (moe_trace_shape(r->trace)->n_encoder)
+        MOE_TRY(raise_batch(r, err));
+    MOE_TRY(open_tables(r, err));
+    return open_history(r, statistics, err);
+}
+
 int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe_excerpt excerpt,
                     uint32_t batch, const struct moe_strategy *strategy,
                     const struct moe_statistics *statistics, struct moe_err *err)
@@ -218,15 +229,7 @@ int moe_replay_open(struct moe_replay **out, struct moe_trace *trace, struct moe
     r->history.recalls = !strategy->resident && (strategy->protect_tokens || r->first_by_token);
     if (!strategy->resident && strategy->prefer > 0)
         r->ranked = moe_preference_reach(r->n_experts, r->top_k);
-    int status = check(r, statistics, err);
-    if (status == MOE_OK)
-        status = check_ranked(r, err);
-    if (status == MOE_OK && shape->n_encoder)
-        status = raise_batch(r, err);
-    if (status == MOE_OK)
-        status = open_tables(r, err);
-    if (status == MOE_OK)
-        status = open_history(r, statistics, err);
+    int status = open_parts(r, statistics, err);
     if (status != MOE_OK) {
         moe_replay_close(r);
         return status;
@@ -299,7 +302,7 @@ static void take_layer(struct moe_replay *r, uint32_t row, uint32_t layer)
 }
 
 /* The token after the present one, as the excerpt has it or as one of its prompt. */
-static int advance(struct moe_replay *r, struct moe_err *err)
+static int next_token(struct moe_replay *r, struct moe_err *err)
 {
     const struct moe_trace_token *token = NULL;
     const uint64_t joined = r->excerpt.prompt;
@@ -328,7 +331,7 @@ int moe_replay_next(struct moe_replay *r, struct moe_replay_pass *pass, struct m
     int status = MOE_OK;
     *pass = (struct moe_replay_pass){0};
     if (!r->started)
-        status = advance(r, err);
+        status = next_token(r, err);
     r->started = true;
     r->n_rows = 0;
     if (status != MOE_OK || r->ended)
@@ -344,7 +347,7 @@ int moe_replay_next(struct moe_replay *r, struct moe_replay_pass *pass, struct m
         for (uint32_t layer = 0; layer < r->n_layers; layer++)
             take_layer(r, r->n_rows, layer);
         r->ids[r->n_rows++] = r->next.id;
-        status = advance(r, err);
+        status = next_token(r, err);
     } while (status == MOE_OK && !r->ended && pass->prompt && r->next.prompt &&
              r->next.sequence == sequence && r->n_rows < r->batch);
     if (pass->first)
@@ -383,7 +386,7 @@ uint32_t moe_replay_ranked(const struct moe_replay *r, uint32_t layer, uint32_t 
 /* ---- Predictions ---- */
 
 /* A row's probabilities from the trace. Scores that rounding made equal keep their order. */
-static void spread(const struct moe_replay *r, uint64_t at, float *p)
+static void spread_scores(const struct moe_replay *r, uint64_t at, float *p)
 {
     float above = INFINITY;
     memset(p, 0, r->n_experts * sizeof *p);
@@ -434,7 +437,7 @@ static bool predict_layer(struct moe_replay *r, uint32_t layer, uint32_t d, bool
             moe_choice_history_predict(&r->history, layer, d, row, r->n_rows,
                                        chosen ? chosen + (uint64_t)row * r->top_k : NULL, p);
         else if (r->computed[target] && r->reach > d && r->is_predicted[at])
-            spread(r, at, p);
+            spread_scores(r, at, p);
         else
             return false;
     }

@@ -1,6 +1,6 @@
 /*
- * The scheduler: opening, the cache's first contents, passes; what the router has chosen; slots and
- * the loads that fill them; predictions.
+ * The scheduler: slots and the loads that fill them; predictions; opening and the cache's first
+ * contents; passes; what becomes of the experts that a router chose.
  */
 #include "sched/scheduler.h"
 
@@ -85,7 +85,7 @@ struct moe_scheduler {
     struct moe_swap *swaps; /* [n_experts / 2 + 1] scratch */
 };
 
-static uint32_t scheduler_key(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
+static uint32_t key_of(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
 {
     return moe_expert_key(s->n_experts, layer, expert);
 }
@@ -109,49 +109,520 @@ static int let_go(const struct moe_scheduler *s, int status)
     return status;
 }
 
-/* ---- Slots and loads ---- */
+/*
+ * Slots as the scheduler sees them, and the loads that fill them, segment by segment.
+ */
+
+enum { ARRIVALS = 32 /* taken at once */ };
+
+/* ---- Slots ---- */
 
 /* Like moe_store_find, but without what was given up and is still under way. */
-uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t key, uint32_t variant);
+static uint32_t find_slot(const struct moe_scheduler *s, uint32_t key, uint32_t variant)
+{
+    uint32_t slot = moe_store_find(s->store, key, variant);
+    while (slot != MOE_NO_SLOT && s->given_up[slot]) {
+        uint32_t better = moe_store_slot(s->store, slot)->variant;
+        slot = better ? moe_store_find(s->store, key, better - 1) : MOE_NO_SLOT;
+    }
+    return slot;
+}
+
+void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_t *present)
+{
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t key = key_of(s, layer, e);
+        uint32_t slot = find_slot(s, key, s->low[key]);
+        present[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->state == MOE_SLOT_READY;
+    }
+}
+
+void moe_scheduler_cached(const struct moe_scheduler *s, uint32_t layer, uint8_t *cached)
+{
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t key = key_of(s, layer, e);
+        uint32_t slot = find_slot(s, key, s->high[key]);
+        cached[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
+    }
+}
+
+/* Evictions and wasted prefetches since the last look go to the tokens under way. */
+static void account(struct moe_scheduler *s)
+{
+    const struct moe_store_counts *now = moe_store_counts(s->store);
+    s->counts->evictions += now->evictions - s->seen.evictions;
+    s->counts->prefetches_used += now->staged_used - s->seen.staged_used;
+    s->counts->prefetch_wasted_bytes += now->staged_unused_bytes - s->seen.staged_unused_bytes;
+    s->seen = *now;
+}
+
+/* ---- Loads ---- */
+
 /* Whether one more load can be taken now. */
-bool scheduler_has_room(const struct moe_scheduler *s);
-/* Begins to fill a slot; one that nothing holds is free again after a failure. */
-int scheduler_load(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
-                   float score, struct moe_err *err);
-/* A prefetch under way has become a demand. */
-void scheduler_promote(struct moe_scheduler *s, uint32_t slot);
+static bool has_room(const struct moe_scheduler *s)
+{
+    return s->n_in_flight + MOE_PACK_MAX_SEGMENTS <= s->n_requests;
+}
+
+/* Submits every segment of the expert that the slot is for, in order. */
+static int submit_segments(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
+                           float score, struct moe_err *err)
+{
+    struct slot_loads *l = &s->loads[slot];
+    const struct moe_slot *x = moe_store_slot(s->store, slot);
+    *l = (struct slot_loads){.n_segments = s->inventory->classes[x->class_index].n_segments};
+    for (uint32_t i = 0; i < l->n_segments; i++) {
+        MOE_TRY(s->channel.submit(s->channel.ctx, slot, i, priority, score, &l->handles[i], err));
+        l->in_flight |= 1u << i;
+        s->n_in_flight++;
+    }
+    return MOE_OK;
+}
+
 /* Gives the loads of a slot up. True: nothing of them is under way, the slot is forgotten; false:
  * they will be reported as failed. */
-bool scheduler_give_up(struct moe_scheduler *s, uint32_t slot);
+static bool give_up_slot(struct moe_scheduler *s, uint32_t slot)
+{
+    struct slot_loads *l = &s->loads[slot];
+    l->failed = true;
+    for (uint32_t i = 0; i < l->n_segments; i++) {
+        if ((l->in_flight & 1u << i) && s->channel.cancel(s->channel.ctx, l->handles[i])) {
+            l->in_flight &= ~(1u << i);
+            s->n_in_flight--;
+        }
+    }
+    s->given_up[slot] = l->in_flight != 0;
+    if (l->in_flight == 0)
+        moe_store_failed(s->store, slot);
+    return l->in_flight == 0;
+}
+
+/* Begins to fill a slot; one that nothing holds is free again after a failure. */
+static int load_slot(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
+                     float score, struct moe_err *err)
+{
+    s->given_up[slot] = 0;
+    s->counts->loads++;
+    int status = submit_segments(s, slot, priority, score, err);
+    if (status == MOE_OK)
+        return MOE_OK;
+    s->loads[slot].failed = true;
+    s->given_up[slot] = 1;
+    if (moe_store_slot(s->store, slot)->pins == 0)
+        give_up_slot(s, slot);
+    return status;
+}
+
+/* A prefetch under way has become a demand. */
+static void promote_slot(struct moe_scheduler *s, uint32_t slot)
+{
+    for (uint32_t i = 0; i < s->loads[slot].n_segments; i++)
+        if (s->loads[slot].in_flight & 1u << i)
+            s->channel.promote(s->channel.ctx, s->loads[slot].handles[i]);
+}
+
+/* All loads of a slot have ended. A failed slot that an entry holds stays its own until the entry
+ * is released. */
+static void arrived(struct moe_scheduler *s, uint32_t slot)
+{
+    if (s->channel.loaded)
+        s->channel.loaded(s->channel.ctx, slot);
+    if (!s->loads[slot].failed && !s->given_up[slot]) {
+        moe_store_ready(s->store, slot);
+    } else if (moe_store_slot(s->store, slot)->pins == 0) {
+        moe_store_failed(s->store, slot);
+        s->given_up[slot] = 0;
+    } else {
+        s->given_up[slot] = 1;
+    }
+}
+
 /* Takes in what has ended; wait: sleeps until something has, MOE_ERR_IO when nothing is under way.
  */
-int scheduler_reap(struct moe_scheduler *s, bool wait, struct moe_err *err);
-/* Evictions and wasted prefetches since the last look go to the tokens under way. */
-void scheduler_account(struct moe_scheduler *s);
+static int reap_loads(struct moe_scheduler *s, bool wait, struct moe_err *err)
+{
+    struct moe_arrival done[ARRIVALS];
+    uint32_t n = s->channel.reap(s->channel.ctx, wait, done, ARRIVALS);
+    for (uint32_t i = 0; i < n; i++) {
+        struct slot_loads *l = &s->loads[done[i].slot];
+        l->in_flight &= ~(1u << done[i].segment);
+        s->n_in_flight--;
+        if (done[i].status == MOE_OK)
+            l->arrived |= 1u << done[i].segment;
+        else
+            l->failed = true;
+        if (l->in_flight == 0)
+            arrived(s, done[i].slot);
+        else if (done[i].status != MOE_OK)
+            s->given_up[done[i].slot] = 1; /* nothing should wait for the rest */
+    }
+    if (wait && n == 0)
+        return moe_fail(err, MOE_ERR_IO, "an entry waits for an expert that is not being loaded");
+    return MOE_OK;
+}
 
-/* ---- Predictions ---- */
+/*
+ * Predictions: the predicted set of each layer, and the prefetches that follow from it.
+ */
+
+enum { PROMPT_LOANS = 2 /* times top_k */ };
+
+/* Whether what is said of layers to come is loaded before they run. */
+static bool prefetches(const struct moe_scheduler *s)
+{
+    return s->strategy.predict != MOE_PREDICT_BY_NOTHING && !s->strategy.precalculate;
+}
+
+/* Of so many layers to come those that are worth predicting now. */
+static uint32_t wanted_of(const struct moe_scheduler *s, uint32_t left)
+{
+    if (!prefetches(s))
+        return 0;
+    if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))
+        return 0;
+    return s->strategy.depth < left ? s->strategy.depth : left;
+}
+
+uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
+{
+    /* What an encoder chooses says nothing of the decoder, which begins with another text. */
+    uint32_t end = layer < s->n_encoder ? s->n_encoder : s->n_layers, left = end - 1 - layer;
+    left += s->strategy.predict == MOE_PREDICT_BY_ATTENTION; /* its own router is to come, too */
+    return wanted_of(s, left);
+}
+
+uint32_t moe_scheduler_wants_first(const struct moe_scheduler *s, uint32_t first)
+{
+    uint32_t end = first < s->n_encoder ? s->n_encoder : s->n_layers;
+    return moe_strategy_predicts_first(&s->strategy) ? wanted_of(s, end - first) : 0;
+}
 
 /* Marks the entries of the request whose experts prompts take at low precision: s->marks. */
-void scheduler_mark_unpopular(struct moe_scheduler *s);
-/* Gives up prefetches for the layer whose router has chosen, those that it did not choose; its
- * predictions are forgotten. */
-void scheduler_drop_stale(struct moe_scheduler *s);
+static void mark_unpopular(struct moe_scheduler *s)
+{
+    memset(s->marks, 0, s->n);
+    if (!s->prefill || s->strategy.prefill != MOE_PREFILL_HYBRID)
+        return;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->numbers[i] = s->entries[i].need.n_rows;
+    if (!s->is_predicted[s->layer])
+        moe_least_popular(s->numbers, s->n, s->strategy.low_share, s->marks);
+    for (uint32_t i = 0; s->is_predicted[s->layer] && i < s->n; i++)
+        s->marks[i] =
+            s->predicted[key_of(s, s->layer, s->entries[i].need.expert)] == PREDICTED_UNPOPULAR;
+}
+
+/* The variant that an expert to come deserves; UINT32_MAX: none. */
+static uint32_t worth(const struct moe_scheduler *s, uint32_t key, float unimportance,
+                      bool unpopular)
+{
+    enum moe_importance importance = MOE_IMPORTANT;
+    bool by_score = s->strategy.miss_precision == MOE_MISS_BY_SCORE;
+    if (by_score || s->strategy.skip_below > 0)
+        importance =
+            moe_importance_of(unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
+    if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
+        return UINT32_MAX;
+    bool low = unpopular || (by_score && importance != MOE_IMPORTANT);
+    return low ? s->low[key] : s->high[key];
+}
+
+static void unguard(struct moe_scheduler *s, uint32_t layer)
+{
+    if (!s->guarded[layer])
+        return;
+    for (uint32_t e = 0; e < s->n_experts; e++)
+        moe_store_protect(s->store, key_of(s, layer, e), false);
+    s->guarded[layer] = 0;
+}
+
+/* The predicted set of a layer. */
+static void remember(struct moe_scheduler *s, const struct moe_prediction *p,
+                     const uint32_t *experts, uint32_t n)
+{
+    uint8_t *set = s->predicted + key_of(s, p->layer, 0);
+    memset(set, NOT_PREDICTED, s->n_experts);
+    s->is_predicted[p->layer] = true;
+    bool hybrid = p->n_rows > 1 && s->strategy.prefill == MOE_PREFILL_HYBRID;
+    uint32_t n_unpopular = hybrid ? (uint32_t)(s->strategy.low_share * n) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        set[experts[i]] = i < n - n_unpopular ? PREDICTED : PREDICTED_UNPOPULAR;
+}
+
+/* How many of the ranked candidates are the predicted set. Where no limit says which experts a
+ * prediction names, every expert is a candidate; the set then is as large as the router's choice
+ * will be, or, for a prompt, holds the experts that some row chooses. */
+static uint32_t n_named(const struct moe_scheduler *s, const struct moe_prediction *p,
+                        const uint32_t *experts, uint32_t n)
+{
+    if (s->strategy.prefetch.percentile > 0 || s->strategy.prefetch.top_k)
+        return n;
+    if (p->n_rows == 1)
+        return n < s->top_k ? n : s->top_k;
+    while (n > 0 && p->unimportance[experts[n - 1]] > 1)
+        n--;
+    return n;
+}
+
 /* Remembers the predicted set of a layer and queues what is missing of it behind what is queued;
  * returns how many. */
-uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_prediction *p);
-/* The pass has come to this layer: of what is known, layers after it are to be prefetched. */
-void scheduler_known_after(struct moe_scheduler *s, uint32_t layer);
-/* Forgets what was known of a pass, and what was expected of it. */
-void scheduler_forget_known(struct moe_scheduler *s);
-void scheduler_forget_expected(struct moe_scheduler *s);
+static uint32_t predict_layer(struct moe_scheduler *s, const struct moe_prediction *p)
+{
+    uint32_t *experts = s->numbers, n_missing = 0;
+    uint32_t n = moe_select(&s->strategy.prefetch, p, s->n_experts, s->top_k, experts);
+    uint32_t n_set = n_named(s, p, experts, n);
+    uint32_t most = s->strategy.prefetch.count && p->n_rows == 1 ? s->strategy.prefetch.count : n;
+    if (s->strategy.prefetch.slack && p->n_rows == 1) {
+        uint32_t paid = moe_slack_loads(s->layer_seconds.value, s->load_seconds.value,
+                                        s->strategy.prefetch.slack_least);
+        most = paid < most ? paid : most;
+    }
+    if (s->strategy.protect) /* else what is protected is not for predictions to say */
+        unguard(s, p->layer);
+    remember(s, p, experts, n_set);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = key_of(s, p->layer, experts[i]);
+        uint32_t variant =
+            worth(s, key, p->unimportance[experts[i]], s->predicted[key] == PREDICTED_UNPOPULAR);
+        if (s->strategy.protect && i < n_set && variant != UINT32_MAX) {
+            moe_store_protect(s->store, key, true);
+            s->guarded[p->layer] = 1;
+        }
+        if (variant == UINT32_MAX || moe_store_find(s->store, key, variant) != MOE_NO_SLOT)
+            continue;
+        if (n_missing++ < most)
+            s->queue[s->n_queue++] =
+                (struct candidate){key, variant, moe_round_f16(p->scores[experts[i]])};
+    }
+    return n_missing;
+}
+
+/* Prefetches under way; *predicted: those that follow from predictions. */
+static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
+{
+    uint32_t kept = 0, n_predicted = 0;
+    for (uint32_t i = 0; i < s->n_prefetched; i++) {
+        const struct moe_slot *x = moe_store_slot(s->store, s->prefetched[i]);
+        if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED)
+            continue;
+        s->prefetched[kept++] = s->prefetched[i];
+        n_predicted += !s->is_known[layer_of(s, x->key)];
+    }
+    if (predicted)
+        *predicted = n_predicted;
+    return s->n_prefetched = kept;
+}
+
+/* How many slots of the cache may stage what is prefetched. A prompt takes most experts of a layer,
+ * which are computed for long: with room for a few more of them the link works on. Its own loads
+ * come first. Simulated, twice top_k gain up to 9%, and more slots nothing but misses. */
+static uint32_t may_borrow(const struct moe_scheduler *s)
+{
+    if (!s->prefill)
+        return 0;
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->entries[i].state == MOE_ENTRY_WANTS_SLOT)
+            return 0;
+    return PROMPT_LOANS * s->top_k;
+}
+
+/* Whether a layer that is streamed has the expert among those that its router chose: these load by
+ * themselves. */
+static bool is_chosen(const struct moe_scheduler *s, const struct candidate *c)
+{
+    bool chosen = false;
+    for (uint32_t i = 0; s->strategy.stream && i < s->n; i++)
+        chosen |= key_of(s, s->layer, s->entries[i].need.expert) == c->key;
+    return chosen;
+}
+
+/* What is to be prefetched next, of the nearest layer: the place in the queue or in what is known,
+ * where *candidate stands; NULL: nothing, or not now. */
+static uint32_t *next_prefetch(struct moe_scheduler *s, const struct candidate **candidate)
+{
+    uint32_t n_predicted;
+    n_under_way(s, &n_predicted);
+    bool waits = s->strategy.prefetch.until_router && n_predicted > 0;
+    const struct candidate *queued =
+        s->at_queue < s->n_queue && !waits ? &s->queue[s->at_queue] : NULL;
+    const struct candidate *known = s->at_known < s->n_known ? &s->known[s->at_known] : NULL;
+    bool takes_known = known && (!queued || layer_of(s, known->key) < layer_of(s, queued->key));
+    *candidate = takes_known ? known : queued;
+    return takes_known ? &s->at_known : queued ? &s->at_queue : NULL;
+}
+
 /* Begins queued prefetches, as far as there is room. */
-int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err);
+static int feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
+{
+    if (s->at_queue == s->n_queue && s->at_known == s->n_known)
+        return MOE_OK;
+    uint32_t lend = may_borrow(s), *at;
+    const struct candidate *c;
+    while (has_room(s) && (at = next_prefetch(s, &c)) != NULL) {
+        bool known = at == &s->at_known;
+        if (is_chosen(s, c) || moe_store_find(s->store, c->key, c->variant) != MOE_NO_SLOT) {
+            ++*at;
+            continue;
+        }
+        /* What is known reaches far ahead: it leaves room for what nearer layers miss. */
+        if (known && !moe_store_has_spare(s->store, c->key, c->variant, s->top_k))
+            return MOE_OK;
+        uint32_t slot = moe_store_stage(s->store, c->key, c->variant, true, lend);
+        if (slot == MOE_NO_SLOT)
+            return MOE_OK;
+        ++*at;
+        s->prefetched[s->n_prefetched++] = slot;
+        s->counts->prefetches++;
+        s->counts->known_prefetches += known;
+        MOE_TRY(load_slot(s, slot, MOE_LOAD_PREFETCH, c->score, err));
+    }
+    return MOE_OK;
+}
+
+/* ---- Known experts ---- */
+
+/* The nearer a layer, the more urgent, whatever is predicted of layers behind it. */
+static float urgency(const struct moe_scheduler *s, uint32_t layer)
+{
+    uint32_t first = s->n_known ? layer_of(s, s->known[0].key) : layer;
+    return 1 / (float)(layer - first + 1);
+}
+
+static int prefetch_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                          uint32_t n, struct moe_err *err)
+{
+    bool hybrid = s->prefill && s->strategy.prefill == MOE_PREFILL_HYBRID;
+    if (!prefetches(s) || s->strategy.stream)
+        return MOE_OK;
+    memset(s->marks, 0, n);
+    for (uint32_t i = 0; i < n; i++)
+        s->numbers[i] = needs[i].n_rows;
+    if (hybrid)
+        moe_least_popular(s->numbers, n, s->strategy.low_share, s->marks);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = key_of(s, layer, needs[i].expert);
+        uint32_t variant = worth(s, key, needs[i].unimportance, s->marks[i]);
+        if (variant == UINT32_MAX)
+            continue;
+        moe_store_protect(s->store, key, true);
+        s->known[s->n_known] = (struct candidate){key, variant, urgency(s, layer)};
+        s->n_known++;
+    }
+    s->guarded[layer] = 1;
+    s->is_known[layer] = true;
+    return feed_prefetches(s, err);
+}
+
+int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
+                        uint32_t n, struct moe_err *err)
+{
+    hold_loads(s);
+    return let_go(s, prefetch_known(s, layer, needs, n, err));
+}
+
+/* The pass has come to this layer: of what is known, layers after it are to be prefetched. */
+static void skip_known(struct moe_scheduler *s, uint32_t layer)
+{
+    uint64_t unused = moe_store_counts(s->store)->staged_unused;
+    uint32_t at = 0;
+    while (at < s->n_known && layer_of(s, s->known[at].key) <= layer)
+        at++;
+    if (s->at_known < at || unused != s->unused)
+        s->at_known = at;
+    s->unused = unused;
+}
+
+/* Forgets what was known of a pass. */
+static void forget_known(struct moe_scheduler *s)
+{
+    for (uint32_t layer = 0; layer < s->n_layers; layer++)
+        if (s->is_known[layer])
+            unguard(s, layer);
+    memset(s->is_known, 0, s->n_layers * sizeof *s->is_known);
+    s->n_known = s->at_known = 0;
+}
+
+/* ---- What tokens used last ---- */
+
+void moe_scheduler_expected(struct moe_scheduler *s, uint32_t layer, const uint8_t *marks)
+{
+    if (!s->strategy.protect_tokens)
+        return;
+    for (uint32_t e = 0; e < s->n_experts; e++)
+        if (marks[e])
+            moe_store_protect(s->store, key_of(s, layer, e), true);
+    s->guarded[layer] = 1;
+}
+
+/* ... and what was expected of it. */
+static void forget_expected(struct moe_scheduler *s)
+{
+    for (uint32_t layer = 0; s->strategy.protect_tokens && layer < s->n_layers; layer++)
+        unguard(s, layer);
+}
+
+/* ---- Whole layers ---- */
+
 /* Where layers are loaded whole: queues all experts of a layer behind what is queued, once in a
  * pass. */
-void scheduler_stream(struct moe_scheduler *s, uint32_t layer);
-/* ... and waits until those of the layer have come through, as far as slots are free of what is
- * used. */
-int scheduler_end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err);
+static void stream_layer(struct moe_scheduler *s, uint32_t layer)
+{
+    if (s->streaming == layer)
+        return;
+    s->streaming = layer;
+    s->n_queue -= s->at_queue;
+    memmove(s->queue, s->queue + s->at_queue, s->n_queue * sizeof *s->queue);
+    s->at_queue = 0;
+    if (s->n_queue > s->n_experts) /* what no slot was free for */
+        s->n_queue = s->n_experts;
+    for (uint32_t e = 0; e < s->n_experts; e++) {
+        uint32_t key = key_of(s, layer, e);
+        s->queue[s->n_queue++] = (struct candidate){key, s->high[key], 1};
+    }
+}
+
+/* Waits until the queued experts of such a layer have come through, as far as slots are free of
+ * what is used. */
+static int end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err)
+{
+    for (;;) {
+        bool queued = s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= layer;
+        if (!queued && n_under_way(s, NULL) == 0)
+            return MOE_OK;
+        uint32_t at = s->at_queue;
+        MOE_TRY(feed_prefetches(s, err));
+        bool stuck = s->at_queue == at;
+        if (stuck && s->n_in_flight == 0)
+            return MOE_OK;
+        if (stuck)
+            MOE_TRY(reap_loads(s, true, err));
+    }
+}
+
+/* Gives up prefetches for the layer whose router has chosen, those that it did not choose; its
+ * predictions are forgotten. */
+static void drop_stale(struct moe_scheduler *s)
+{
+    uint32_t kept = 0;
+    if (s->strategy.stream)
+        return; /* nothing is given up */
+    for (uint32_t i = 0; i < s->n_prefetched; i++) {
+        uint32_t slot = s->prefetched[i];
+        const struct moe_slot *x = moe_store_slot(s->store, slot);
+        if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || s->given_up[slot])
+            continue;
+        if (layer_of(s, x->key) != s->layer) {
+            s->prefetched[kept++] = slot;
+            continue;
+        }
+        give_up_slot(s, slot);
+    }
+    s->n_prefetched = kept;
+    while (s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= s->layer)
+        s->at_queue++;
+    s->is_predicted[s->layer] = false;
+    unguard(s, s->layer);
+}
 
 /* ---- Opening ---- */
 
@@ -280,6 +751,22 @@ static int list_contents(struct moe_scheduler *s, const struct moe_scheduler_opt
     return status;
 }
 
+static int open_parts(struct moe_scheduler *s, const struct moe_scheduler_options *o,
+                      struct moe_err *err)
+{
+    MOE_TRY(moe_usage_init(&s->usage, s->n_layers, s->n_experts, s->top_k, err));
+    s->usage.n_encoder = s->n_encoder;
+    if (s->strategy.cache)
+        MOE_TRY(moe_policy_follow(s->strategy.cache, &s->usage, err));
+    if (o->frequency)
+        memcpy(s->usage.frequency, o->frequency,
+               (uint64_t)s->n_layers * s->n_experts * sizeof *o->frequency);
+    MOE_TRY(list_variants(s, o, err));
+    MOE_TRY(open_store(s, o, err));
+    MOE_TRY(open_tables(s, err));
+    return list_contents(s, o, err);
+}
+
 int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_options *o,
                        struct moe_err *err)
 {
@@ -299,21 +786,7 @@ int moe_scheduler_open(struct moe_scheduler **out, const struct moe_scheduler_op
     s->load_seconds.value = o->load_seconds;
     s->counts = &s->before;
     moe_trial_init(&s->trial);
-    int status = moe_usage_init(&s->usage, s->n_layers, s->n_experts, s->top_k, err);
-    s->usage.n_encoder = s->n_encoder;
-    if (status == MOE_OK && s->strategy.cache)
-        status = moe_policy_follow(s->strategy.cache, &s->usage, err);
-    if (status == MOE_OK && o->frequency)
-        memcpy(s->usage.frequency, o->frequency,
-               (uint64_t)s->n_layers * s->n_experts * sizeof *o->frequency);
-    if (status == MOE_OK)
-        status = list_variants(s, o, err);
-    if (status == MOE_OK)
-        status = open_store(s, o, err);
-    if (status == MOE_OK)
-        status = open_tables(s, err);
-    if (status == MOE_OK)
-        status = list_contents(s, o, err);
+    int status = open_parts(s, o, err);
     if (status != MOE_OK) {
         moe_scheduler_close(s);
         return status;
@@ -359,7 +832,7 @@ struct moe_store *moe_scheduler_store(struct moe_scheduler *s)
 
 uint32_t moe_scheduler_variant(const struct moe_scheduler *s, uint32_t layer, uint32_t expert)
 {
-    return s->high[scheduler_key(s, layer, expert)];
+    return s->high[key_of(s, layer, expert)];
 }
 
 const struct moe_usage *moe_scheduler_usage(const struct moe_scheduler *s)
@@ -373,28 +846,26 @@ const struct moe_usage *moe_scheduler_usage(const struct moe_scheduler *s)
 static int fill_one(struct moe_scheduler *s, uint32_t key, struct moe_err *err)
 {
     uint32_t variant = s->high[key];
-    if (!scheduler_has_room(s) || scheduler_find(s, key, variant) != MOE_NO_SLOT)
+    if (!has_room(s) || find_slot(s, key, variant) != MOE_NO_SLOT)
         return MOE_OK;
     uint32_t slot = moe_store_fill(s->store, key, variant);
-    return slot == MOE_NO_SLOT ? MOE_OK : scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+    return slot == MOE_NO_SLOT ? MOE_OK : load_slot(s, slot, MOE_LOAD_DEMAND, 0, err);
 }
 
 int moe_scheduler_fill(struct moe_scheduler *s, const struct moe_progress *progress,
                        struct moe_err *err)
 {
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < s->n_contents && status == MOE_OK; i++) {
-        while (status == MOE_OK && !scheduler_has_room(s))
-            status = scheduler_reap(s, true, err);
-        if (status == MOE_OK)
-            status = fill_one(s, s->contents[i], err);
+    for (uint32_t i = 0; i < s->n_contents; i++) {
+        while (!has_room(s))
+            MOE_TRY(reap_loads(s, true, err));
+        MOE_TRY(fill_one(s, s->contents[i], err));
         moe_progress_report(progress, "filling the cache", i, s->n_contents);
         if (moe_progress_stopped(progress))
-            status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+            return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    while (status == MOE_OK && s->n_in_flight)
-        status = scheduler_reap(s, true, err);
-    return status;
+    while (s->n_in_flight)
+        MOE_TRY(reap_loads(s, true, err));
+    return MOE_OK;
 }
 
 /* ---- Passes ---- */
@@ -417,14 +888,14 @@ void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n)
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts)
 {
-    scheduler_account(s);
+    account(s);
     s->counts = counts;
     s->prefill = prefill;
     s->source = false;
     s->streaming = UINT32_MAX;
     s->n_queue = s->strategy.stream ? s->at_queue : s->n_queue;
-    scheduler_forget_known(s);
-    scheduler_forget_expected(s);
+    forget_known(s);
+    forget_expected(s);
     if (!prefill) {
         memset(s->in_prompt, 0, s->n_layers * sizeof *s->in_prompt);
         moe_store_take_back(s->store);
@@ -450,7 +921,7 @@ void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seco
  * Requests: the router has chosen, and each expert becomes a hit, a load, or something else.
  */
 
-static void finish(struct moe_scheduler *s, struct moe_entry *e)
+static void finish_entry(struct moe_scheduler *s, struct moe_entry *e)
 {
     uint32_t slot = e->slot;
     bool held = e->state == MOE_ENTRY_HAS_SLOT;
@@ -461,7 +932,7 @@ static void finish(struct moe_scheduler *s, struct moe_entry *e)
     moe_store_release(s->store, slot);
     const struct moe_slot *x = moe_store_slot(s->store, slot);
     if (s->given_up[slot] && x->pins == 0 && x->state == MOE_SLOT_LOADING)
-        scheduler_give_up(s, slot);
+        give_up_slot(s, slot);
 }
 
 /* Releases what an earlier request (one that ended in an error) still holds. */
@@ -469,7 +940,7 @@ static void drop_request(struct moe_scheduler *s)
 {
     for (uint32_t i = 0; s->n_open > 0 && i < s->n; i++)
         if (s->entries[i].state != MOE_ENTRY_DONE)
-            finish(s, &s->entries[i]);
+            finish_entry(s, &s->entries[i]);
 }
 
 /* The lowest precision that suffices for an expert of the request, wherever it is computed. */
@@ -490,7 +961,7 @@ static bool computes_on_host(const struct moe_scheduler *s)
 /* What becomes of one expert, once the router has chosen. */
 static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
 {
-    uint32_t key = scheduler_key(s, s->layer, e->need.expert);
+    uint32_t key = key_of(s, s->layer, e->need.expert);
     uint64_t rows = e->need.n_rows;
     struct moe_counts *c = s->counts;
     enum moe_importance importance =
@@ -501,7 +972,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
     bool left_out = s->strategy.gate_below > 0 && !s->prefill && e->need.unimportance >= 1;
     bool precalculated = e->need.precalculated && !left_out;
     if (!precalculated && !left_out)
-        slot = scheduler_find(s, key, e->variant);
+        slot = find_slot(s, key, e->variant);
     bool skipped = left_out || (!precalculated && slot == MOE_NO_SLOT &&
                                 importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0);
     if (!skipped) /* what is not computed is no use: R and F of equation 3 (HOBBIT 3.4) */
@@ -527,7 +998,7 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
         e->state = MOE_ENTRY_HAS_SLOT;
         if (x->state == MOE_SLOT_LOADING && x->prefetched) {
             c->prefetch_late += rows;
-            scheduler_promote(s, slot);
+            promote_slot(s, slot);
         } else if (x->state == MOE_SLOT_LOADING) {
             c->misses += rows;
         } else if (x->prefetched) {
@@ -554,23 +1025,20 @@ static void decide(struct moe_scheduler *s, struct moe_entry *e, bool unpopular)
  * moved there itself. */
 static int swap_one(struct moe_scheduler *s, struct moe_swap swap, struct moe_err *err)
 {
-    uint32_t in_key = scheduler_key(s, s->layer, swap.in);
-    uint32_t out_key = scheduler_key(s, s->layer, swap.out);
-    uint32_t out = scheduler_find(s, out_key, s->high[out_key]);
-    int status = MOE_OK;
-    while (status == MOE_OK &&
-           (!scheduler_has_room(s) || (out != MOE_NO_SLOT && s->loads[out].in_flight != 0)))
-        status = scheduler_reap(s, true, err);
-    uint32_t slot = status == MOE_OK ? moe_store_replace(s->store, out_key, in_key, s->high[in_key])
-                                     : MOE_NO_SLOT;
-    return slot == MOE_NO_SLOT ? status : scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
+    uint32_t in_key = key_of(s, s->layer, swap.in);
+    uint32_t out_key = key_of(s, s->layer, swap.out);
+    uint32_t out = find_slot(s, out_key, s->high[out_key]);
+    while (!has_room(s) || (out != MOE_NO_SLOT && s->loads[out].in_flight != 0))
+        MOE_TRY(reap_loads(s, true, err));
+    uint32_t slot = moe_store_replace(s->store, out_key, in_key, s->high[in_key]);
+    return slot == MOE_NO_SLOT ? MOE_OK : load_slot(s, slot, MOE_LOAD_DEMAND, 0, err);
 }
 
 /* DAOP's algorithm 1: experts of a prompt change places before anything is computed. A prompt that
  * comes in several passes is counted as a whole. */
 static int swap_places(struct moe_scheduler *s, struct moe_err *err)
 {
-    uint32_t at = scheduler_key(s, s->layer, 0);
+    uint32_t at = key_of(s, s->layer, 0);
     uint32_t *rows = s->swap_rows + at;
     uint8_t *before = s->swap_before + at, *now = s->marks;
     moe_scheduler_cached(s, s->layer, now);
@@ -583,17 +1051,16 @@ static int swap_places(struct moe_scheduler *s, struct moe_err *err)
         rows[s->entries[i].need.expert] += s->entries[i].need.n_rows;
     uint32_t n = moe_swaps_so_far(rows, before, now, s->n_experts, MOE_SWAP_FACTOR, s->swaps,
                                   s->numbers, s->marks + s->n_experts);
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < n && status == MOE_OK; i++)
-        status = swap_one(s, s->swaps[i], err);
-    return status;
+    for (uint32_t i = 0; i < n; i++)
+        MOE_TRY(swap_one(s, s->swaps[i], err));
+    return MOE_OK;
 }
 
 /* Whether an expert of the request is in the cache proper, not in staging. */
 static bool is_cached(const struct moe_scheduler *s, const struct moe_entry *e)
 {
-    uint32_t key = scheduler_key(s, s->layer, e->need.expert);
-    uint32_t slot = scheduler_find(s, key, s->low[key]);
+    uint32_t key = key_of(s, s->layer, e->need.expert);
+    uint32_t slot = find_slot(s, key, s->low[key]);
     return slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
 }
 
@@ -615,10 +1082,10 @@ static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
         struct moe_entry *e = &s->entries[s->order[i]];
         if (e->state != MOE_ENTRY_WANTS_SLOT)
             continue;
-        if (!scheduler_has_room(s))
+        if (!has_room(s))
             return MOE_OK;
         /* The same load was given up before and still writes into its slot. */
-        uint32_t key = scheduler_key(s, s->layer, e->need.expert);
+        uint32_t key = key_of(s, s->layer, e->need.expert);
         uint32_t old = moe_store_find(s->store, key, e->variant);
         if (old != MOE_NO_SLOT && moe_store_slot(s->store, old)->variant == e->variant)
             continue;
@@ -628,9 +1095,7 @@ static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
             continue;
         e->slot = slot;
         e->state = MOE_ENTRY_HAS_SLOT;
-        int status = scheduler_load(s, slot, MOE_LOAD_DEMAND, 0, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(load_slot(s, slot, MOE_LOAD_DEMAND, 0, err));
     }
     return MOE_OK;
 }
@@ -639,20 +1104,19 @@ static int feed_demands(struct moe_scheduler *s, struct moe_err *err)
  * room. */
 static int feed(struct moe_scheduler *s, struct moe_err *err)
 {
-    int status = feed_demands(s, err);
-    return status == MOE_OK ? scheduler_feed_prefetches(s, err) : status;
+    MOE_TRY(feed_demands(s, err));
+    return feed_prefetches(s, err);
 }
 
 /* The layer is there when all of it is; then the next one of the pass begins to come. */
 static int stream_on(struct moe_scheduler *s, struct moe_err *err)
 {
     bool last = s->layer + 1 == s->n_layers || s->layer + 1 == s->n_encoder;
-    int status = scheduler_end_stream(s, s->layer, err);
-    if (status == MOE_OK && !last) {
-        scheduler_stream(s, s->layer + 1);
-        status = feed(s, err);
-    }
-    return status;
+    MOE_TRY(end_stream(s, s->layer, err));
+    if (last)
+        return MOE_OK;
+    stream_layer(s, s->layer + 1);
+    return feed(s, err);
 }
 
 void moe_scheduler_chosen(struct moe_scheduler *s, const struct moe_choices *choices)
@@ -663,14 +1127,14 @@ void moe_scheduler_chosen(struct moe_scheduler *s, const struct moe_choices *cho
 static int begin_request(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
                          uint32_t n, struct moe_err *err)
 {
-    scheduler_reap(s, false, err);
+    reap_loads(s, false, err);
     drop_request(s);
     if (layer < s->n_encoder && !s->source)
         moe_usage_is_source(&s->usage);
     s->source = layer < s->n_encoder;
     s->layer = s->usage.layer = layer;
     moe_store_begin_layer(s->store, layer);
-    scheduler_known_after(s, layer);
+    skip_known(s, layer);
     s->n = s->n_open = n;
     for (uint32_t i = 0; i < n; i++) {
         s->entries[i] = (struct moe_entry){.need = needs[i]};
@@ -678,10 +1142,10 @@ static int begin_request(struct moe_scheduler *s, uint32_t layer, const struct m
     }
     int status = MOE_OK;
     if (s->strategy.stream)
-        scheduler_stream(s, layer);
+        stream_layer(s, layer);
     if (s->prefill && s->strategy.prefill_swap)
         status = swap_places(s, err);
-    scheduler_mark_unpopular(s);
+    mark_unpopular(s);
     /* What is cached is pinned first, so that making room for the rest cannot take it. */
     for (uint32_t i = 0; i < n; i++)
         s->numbers[i] = is_cached(s, &s->entries[i]);
@@ -693,7 +1157,7 @@ static int begin_request(struct moe_scheduler *s, uint32_t layer, const struct m
             decide(s, &s->entries[i], s->marks[i]);
     for (uint32_t i = 0; i < n; i++)
         s->n_open -= s->entries[i].state == MOE_ENTRY_DONE;
-    scheduler_drop_stale(s);
+    drop_stale(s);
     if (s->prefill && s->strategy.prefill != MOE_PREFILL_ROUTED)
         order_by_popularity(s);
     if (status == MOE_OK)
@@ -716,7 +1180,7 @@ static int take_predictions(struct moe_scheduler *s, const struct moe_prediction
     uint32_t n_missing = 0;
     s->n_queue = s->at_queue = 0;
     for (uint32_t d = 0; d < n && (on || n_missing == 0); d++)
-        n_missing += scheduler_predict_layer(s, &predictions[d]);
+        n_missing += predict_layer(s, &predictions[d]);
     return feed(s, err);
 }
 
@@ -744,7 +1208,7 @@ static int poll_loads(struct moe_scheduler *s, struct moe_err *err)
 {
     if (s->n_in_flight == 0)
         return MOE_OK;
-    scheduler_reap(s, false, err);
+    reap_loads(s, false, err);
     return feed(s, err);
 }
 
@@ -783,16 +1247,12 @@ static int next_ready(struct moe_scheduler *s, uint32_t max, uint32_t *which, ui
                       struct moe_err *err)
 {
     for (*n = 0;;) {
-        int status = poll_loads(s, err);
-        if (status == MOE_OK) /* poll feeds nothing while nothing is under way */
-            status = feed(s, err);
-        if (status == MOE_OK)
-            status = name_ready(s, max, which, n, err);
-        if (status != MOE_OK || *n > 0)
-            return status;
-        status = scheduler_reap(s, true, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(poll_loads(s, err));
+        MOE_TRY(feed(s, err)); /* poll feeds nothing while nothing is under way */
+        MOE_TRY(name_ready(s, max, which, n, err));
+        if (*n > 0)
+            return MOE_OK;
+        MOE_TRY(reap_loads(s, true, err));
     }
 }
 
@@ -809,515 +1269,14 @@ int moe_scheduler_complete(struct moe_scheduler *s, uint32_t which, struct moe_e
     while (moe_store_slot(s->store, slot)->state != MOE_SLOT_READY) {
         if (s->loads[slot].failed)
             return s->channel.failure(s->channel.ctx, err);
-        int status = scheduler_reap(s, true, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(reap_loads(s, true, err));
     }
     return MOE_OK;
 }
 
 void moe_scheduler_release(struct moe_scheduler *s, uint32_t which)
 {
-    finish(s, &s->entries[which]);
+    finish_entry(s, &s->entries[which]);
     if (s->n_open == 0)
-        scheduler_account(s);
-}
-
-/*
- * Slots as the scheduler sees them, and the loads that fill them, segment by segment.
- */
-
-enum { ARRIVALS = 32 /* taken at once */ };
-
-/* ---- Slots ---- */
-
-uint32_t scheduler_find(const struct moe_scheduler *s, uint32_t key, uint32_t variant)
-{
-    uint32_t slot = moe_store_find(s->store, key, variant);
-    while (slot != MOE_NO_SLOT && s->given_up[slot]) {
-        uint32_t better = moe_store_slot(s->store, slot)->variant;
-        slot = better ? moe_store_find(s->store, key, better - 1) : MOE_NO_SLOT;
-    }
-    return slot;
-}
-
-void moe_scheduler_present(const struct moe_scheduler *s, uint32_t layer, uint8_t *present)
-{
-    for (uint32_t e = 0; e < s->n_experts; e++) {
-        uint32_t key = scheduler_key(s, layer, e);
-        uint32_t slot = scheduler_find(s, key, s->low[key]);
-        present[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->state == MOE_SLOT_READY;
-    }
-}
-
-void moe_scheduler_cached(const struct moe_scheduler *s, uint32_t layer, uint8_t *cached)
-{
-    for (uint32_t e = 0; e < s->n_experts; e++) {
-        uint32_t key = scheduler_key(s, layer, e);
-        uint32_t slot = scheduler_find(s, key, s->high[key]);
-        cached[e] = slot != MOE_NO_SLOT && moe_store_slot(s->store, slot)->use == MOE_SLOT_CACHED;
-    }
-}
-
-void scheduler_account(struct moe_scheduler *s)
-{
-    const struct moe_store_counts *now = moe_store_counts(s->store);
-    s->counts->evictions += now->evictions - s->seen.evictions;
-    s->counts->prefetches_used += now->staged_used - s->seen.staged_used;
-    s->counts->prefetch_wasted_bytes += now->staged_unused_bytes - s->seen.staged_unused_bytes;
-    s->seen = *now;
-}
-
-/* ---- Loads ---- */
-
-bool scheduler_has_room(const struct moe_scheduler *s)
-{
-    return s->n_in_flight + MOE_PACK_MAX_SEGMENTS <= s->n_requests;
-}
-
-/* Submits every segment of the expert that the slot is for, in order. */
-static int submit(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
-                  float score, struct moe_err *err)
-{
-    struct slot_loads *l = &s->loads[slot];
-    const struct moe_slot *x = moe_store_slot(s->store, slot);
-    *l = (struct slot_loads){.n_segments = s->inventory->classes[x->class_index].n_segments};
-    for (uint32_t i = 0; i < l->n_segments; i++) {
-        int status =
-            s->channel.submit(s->channel.ctx, slot, i, priority, score, &l->handles[i], err);
-        if (status != MOE_OK)
-            return status;
-        l->in_flight |= 1u << i;
-        s->n_in_flight++;
-    }
-    return MOE_OK;
-}
-
-int scheduler_load(struct moe_scheduler *s, uint32_t slot, enum moe_load_priority priority,
-                   float score, struct moe_err *err)
-{
-    s->given_up[slot] = 0;
-    s->counts->loads++;
-    int status = submit(s, slot, priority, score, err);
-    if (status == MOE_OK)
-        return MOE_OK;
-    s->loads[slot].failed = true;
-    s->given_up[slot] = 1;
-    if (moe_store_slot(s->store, slot)->pins == 0)
-        scheduler_give_up(s, slot);
-    return status;
-}
-
-void scheduler_promote(struct moe_scheduler *s, uint32_t slot)
-{
-    for (uint32_t i = 0; i < s->loads[slot].n_segments; i++)
-        if (s->loads[slot].in_flight & 1u << i)
-            s->channel.promote(s->channel.ctx, s->loads[slot].handles[i]);
-}
-
-bool scheduler_give_up(struct moe_scheduler *s, uint32_t slot)
-{
-    struct slot_loads *l = &s->loads[slot];
-    l->failed = true;
-    for (uint32_t i = 0; i < l->n_segments; i++) {
-        if ((l->in_flight & 1u << i) && s->channel.cancel(s->channel.ctx, l->handles[i])) {
-            l->in_flight &= ~(1u << i);
-            s->n_in_flight--;
-        }
-    }
-    s->given_up[slot] = l->in_flight != 0;
-    if (l->in_flight == 0)
-        moe_store_failed(s->store, slot);
-    return l->in_flight == 0;
-}
-
-/* All loads of a slot have ended. A failed slot that an entry holds stays its own until the entry
- * is released. */
-static void arrived(struct moe_scheduler *s, uint32_t slot)
-{
-    if (s->channel.loaded)
-        s->channel.loaded(s->channel.ctx, slot);
-    if (!s->loads[slot].failed && !s->given_up[slot]) {
-        moe_store_ready(s->store, slot);
-    } else if (moe_store_slot(s->store, slot)->pins == 0) {
-        moe_store_failed(s->store, slot);
-        s->given_up[slot] = 0;
-    } else {
-        s->given_up[slot] = 1;
-    }
-}
-
-int scheduler_reap(struct moe_scheduler *s, bool wait, struct moe_err *err)
-{
-    struct moe_arrival done[ARRIVALS];
-    uint32_t n = s->channel.reap(s->channel.ctx, wait, done, ARRIVALS);
-    for (uint32_t i = 0; i < n; i++) {
-        struct slot_loads *l = &s->loads[done[i].slot];
-        l->in_flight &= ~(1u << done[i].segment);
-        s->n_in_flight--;
-        if (done[i].status == MOE_OK)
-            l->arrived |= 1u << done[i].segment;
-        else
-            l->failed = true;
-        if (l->in_flight == 0)
-            arrived(s, done[i].slot);
-        else if (done[i].status != MOE_OK)
-            s->given_up[done[i].slot] = 1; /* nothing should wait for the rest */
-    }
-    if (wait && n == 0)
-        return moe_fail(err, MOE_ERR_IO, "an entry waits for an expert that is not being loaded");
-    return MOE_OK;
-}
-
-/*
- * Predictions: the predicted set of each layer, and the prefetches that follow from it.
- */
-
-enum { PROMPT_LOANS = 2 /* times top_k */ };
-
-/* Whether what is said of layers to come is loaded before they run. */
-static bool prefetches(const struct moe_scheduler *s)
-{
-    return s->strategy.predict != MOE_PREDICT_BY_NOTHING && !s->strategy.precalculate;
-}
-
-/* Of so many layers to come those that are worth predicting now. */
-static uint32_t wanted_of(const struct moe_scheduler *s, uint32_t left)
-{
-    if (!prefetches(s))
-        return 0;
-    if (s->strategy.prefetch.measured && !s->prefill && !moe_trial_on(&s->trial))
-        return 0;
-    return s->strategy.depth < left ? s->strategy.depth : left;
-}
-
-uint32_t moe_scheduler_wants_prediction(const struct moe_scheduler *s, uint32_t layer)
-{
-    /* What an encoder chooses says nothing of the decoder, which begins with another text. */
-    uint32_t end = layer < s->n_encoder ? s->n_encoder : s->n_layers, left = end - 1 - layer;
-    left += s->strategy.predict == MOE_PREDICT_BY_ATTENTION; /* its own router is to come, too */
-    return wanted_of(s, left);
-}
-
-uint32_t moe_scheduler_wants_first(const struct moe_scheduler *s, uint32_t first)
-{
-    uint32_t end = first < s->n_encoder ? s->n_encoder : s->n_layers;
-    return moe_strategy_predicts_first(&s->strategy) ? wanted_of(s, end - first) : 0;
-}
-
-void scheduler_mark_unpopular(struct moe_scheduler *s)
-{
-    memset(s->marks, 0, s->n);
-    if (!s->prefill || s->strategy.prefill != MOE_PREFILL_HYBRID)
-        return;
-    for (uint32_t i = 0; i < s->n; i++)
-        s->numbers[i] = s->entries[i].need.n_rows;
-    if (!s->is_predicted[s->layer])
-        moe_least_popular(s->numbers, s->n, s->strategy.low_share, s->marks);
-    for (uint32_t i = 0; s->is_predicted[s->layer] && i < s->n; i++)
-        s->marks[i] = s->predicted[scheduler_key(s, s->layer, s->entries[i].need.expert)] ==
-                      PREDICTED_UNPOPULAR;
-}
-
-/* The variant that an expert to come deserves; UINT32_MAX: none. */
-static uint32_t worth(const struct moe_scheduler *s, uint32_t key, float unimportance,
-                      bool unpopular)
-{
-    enum moe_importance importance = MOE_IMPORTANT;
-    bool by_score = s->strategy.miss_precision == MOE_MISS_BY_SCORE;
-    if (by_score || s->strategy.skip_below > 0)
-        importance =
-            moe_importance_of(unimportance, s->strategy.high_up_to, 1 - s->strategy.skip_below);
-    if (importance == MOE_UNIMPORTANT && s->strategy.skip_below > 0)
-        return UINT32_MAX;
-    bool low = unpopular || (by_score && importance != MOE_IMPORTANT);
-    return low ? s->low[key] : s->high[key];
-}
-
-static void unguard(struct moe_scheduler *s, uint32_t layer)
-{
-    if (!s->guarded[layer])
-        return;
-    for (uint32_t e = 0; e < s->n_experts; e++)
-        moe_store_protect(s->store, scheduler_key(s, layer, e), false);
-    s->guarded[layer] = 0;
-}
-
-/* The predicted set of a layer. */
-static void remember(struct moe_scheduler *s, const struct moe_prediction *p,
-                     const uint32_t *experts, uint32_t n)
-{
-    uint8_t *set = s->predicted + scheduler_key(s, p->layer, 0);
-    memset(set, NOT_PREDICTED, s->n_experts);
-    s->is_predicted[p->layer] = true;
-    bool hybrid = p->n_rows > 1 && s->strategy.prefill == MOE_PREFILL_HYBRID;
-    uint32_t n_unpopular = hybrid ? (uint32_t)(s->strategy.low_share * n) : 0;
-    for (uint32_t i = 0; i < n; i++)
-        set[experts[i]] = i < n - n_unpopular ? PREDICTED : PREDICTED_UNPOPULAR;
-}
-
-/* How many of the ranked candidates are the predicted set. Where no limit says which experts a
- * prediction names, every expert is a candidate; the set then is as large as the router's choice
- * will be, or, for a prompt, holds the experts that some row chooses. */
-static uint32_t n_named(const struct moe_scheduler *s, const struct moe_prediction *p,
-                        const uint32_t *experts, uint32_t n)
-{
-    if (s->strategy.prefetch.percentile > 0 || s->strategy.prefetch.top_k)
-        return n;
-    if (p->n_rows == 1)
-        return n < s->top_k ? n : s->top_k;
-    while (n > 0 && p->unimportance[experts[n - 1]] > 1)
-        n--;
-    return n;
-}
-
-uint32_t scheduler_predict_layer(struct moe_scheduler *s, const struct moe_prediction *p)
-{
-    uint32_t *experts = s->numbers, n_missing = 0;
-    uint32_t n = moe_select(&s->strategy.prefetch, p, s->n_experts, s->top_k, experts);
-    uint32_t n_set = n_named(s, p, experts, n);
-    uint32_t most = s->strategy.prefetch.count && p->n_rows == 1 ? s->strategy.prefetch.count : n;
-    if (s->strategy.prefetch.slack && p->n_rows == 1) {
-        uint32_t paid = moe_slack_loads(s->layer_seconds.value, s->load_seconds.value,
-                                        s->strategy.prefetch.slack_least);
-        most = paid < most ? paid : most;
-    }
-    if (s->strategy.protect) /* else what is protected is not for predictions to say */
-        unguard(s, p->layer);
-    remember(s, p, experts, n_set);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t key = scheduler_key(s, p->layer, experts[i]);
-        uint32_t variant =
-            worth(s, key, p->unimportance[experts[i]], s->predicted[key] == PREDICTED_UNPOPULAR);
-        if (s->strategy.protect && i < n_set && variant != UINT32_MAX) {
-            moe_store_protect(s->store, key, true);
-            s->guarded[p->layer] = 1;
-        }
-        if (variant == UINT32_MAX || moe_store_find(s->store, key, variant) != MOE_NO_SLOT)
-            continue;
-        if (n_missing++ < most)
-            s->queue[s->n_queue++] =
-                (struct candidate){key, variant, moe_round_f16(p->scores[experts[i]])};
-    }
-    return n_missing;
-}
-
-/* Prefetches under way; *predicted: those that follow from predictions. */
-static uint32_t n_under_way(struct moe_scheduler *s, uint32_t *predicted)
-{
-    uint32_t kept = 0, n_predicted = 0;
-    for (uint32_t i = 0; i < s->n_prefetched; i++) {
-        const struct moe_slot *x = moe_store_slot(s->store, s->prefetched[i]);
-        if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED)
-            continue;
-        s->prefetched[kept++] = s->prefetched[i];
-        n_predicted += !s->is_known[layer_of(s, x->key)];
-    }
-    if (predicted)
-        *predicted = n_predicted;
-    return s->n_prefetched = kept;
-}
-
-/* How many slots of the cache may stage what is prefetched. A prompt takes most experts of a layer,
- * which are computed for long: with room for a few more of them the link works on. Its own loads
- * come first. Simulated, twice top_k gain up to 9%, and more slots nothing but misses. */
-static uint32_t may_borrow(const struct moe_scheduler *s)
-{
-    if (!s->prefill)
-        return 0;
-    for (uint32_t i = 0; i < s->n; i++)
-        if (s->entries[i].state == MOE_ENTRY_WANTS_SLOT)
-            return 0;
-    return PROMPT_LOANS * s->top_k;
-}
-
-/* Whether a layer that is streamed has the expert among those that its router chose: these load by
- * themselves. */
-static bool is_chosen(const struct moe_scheduler *s, const struct candidate *c)
-{
-    bool chosen = false;
-    for (uint32_t i = 0; s->strategy.stream && i < s->n; i++)
-        chosen |= scheduler_key(s, s->layer, s->entries[i].need.expert) == c->key;
-    return chosen;
-}
-
-/* What is to be prefetched next, of the nearest layer: the place in the queue or in what is known,
- * where *candidate stands; NULL: nothing, or not now. */
-static uint32_t *next_prefetch(struct moe_scheduler *s, const struct candidate **candidate)
-{
-    uint32_t n_predicted;
-    n_under_way(s, &n_predicted);
-    bool waits = s->strategy.prefetch.until_router && n_predicted > 0;
-    const struct candidate *queued =
-        s->at_queue < s->n_queue && !waits ? &s->queue[s->at_queue] : NULL;
-    const struct candidate *known = s->at_known < s->n_known ? &s->known[s->at_known] : NULL;
-    bool takes_known = known && (!queued || layer_of(s, known->key) < layer_of(s, queued->key));
-    *candidate = takes_known ? known : queued;
-    return takes_known ? &s->at_known : queued ? &s->at_queue : NULL;
-}
-
-int scheduler_feed_prefetches(struct moe_scheduler *s, struct moe_err *err)
-{
-    if (s->at_queue == s->n_queue && s->at_known == s->n_known)
-        return MOE_OK;
-    uint32_t lend = may_borrow(s), *at;
-    const struct candidate *c;
-    while (scheduler_has_room(s) && (at = next_prefetch(s, &c)) != NULL) {
-        bool known = at == &s->at_known;
-        if (is_chosen(s, c) || moe_store_find(s->store, c->key, c->variant) != MOE_NO_SLOT) {
-            ++*at;
-            continue;
-        }
-        /* What is known reaches far ahead: it leaves room for what nearer layers miss. */
-        if (known && !moe_store_has_spare(s->store, c->key, c->variant, s->top_k))
-            return MOE_OK;
-        uint32_t slot = moe_store_stage(s->store, c->key, c->variant, true, lend);
-        if (slot == MOE_NO_SLOT)
-            return MOE_OK;
-        ++*at;
-        s->prefetched[s->n_prefetched++] = slot;
-        s->counts->prefetches++;
-        s->counts->known_prefetches += known;
-        int status = scheduler_load(s, slot, MOE_LOAD_PREFETCH, c->score, err);
-        if (status != MOE_OK)
-            return status;
-    }
-    return MOE_OK;
-}
-
-/* ---- Known experts ---- */
-
-/* The nearer a layer, the more urgent, whatever is predicted of layers behind it. */
-static float urgency(const struct moe_scheduler *s, uint32_t layer)
-{
-    uint32_t first = s->n_known ? layer_of(s, s->known[0].key) : layer;
-    return 1 / (float)(layer - first + 1);
-}
-
-static int prefetch_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
-                          uint32_t n, struct moe_err *err)
-{
-    bool hybrid = s->prefill && s->strategy.prefill == MOE_PREFILL_HYBRID;
-    if (!prefetches(s) || s->strategy.stream)
-        return MOE_OK;
-    memset(s->marks, 0, n);
-    for (uint32_t i = 0; i < n; i++)
-        s->numbers[i] = needs[i].n_rows;
-    if (hybrid)
-        moe_least_popular(s->numbers, n, s->strategy.low_share, s->marks);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t key = scheduler_key(s, layer, needs[i].expert);
-        uint32_t variant = worth(s, key, needs[i].unimportance, s->marks[i]);
-        if (variant == UINT32_MAX)
-            continue;
-        moe_store_protect(s->store, key, true);
-        s->known[s->n_known] = (struct candidate){key, variant, urgency(s, layer)};
-        s->n_known++;
-    }
-    s->guarded[layer] = 1;
-    s->is_known[layer] = true;
-    return scheduler_feed_prefetches(s, err);
-}
-
-int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct moe_need *needs,
-                        uint32_t n, struct moe_err *err)
-{
-    hold_loads(s);
-    return let_go(s, prefetch_known(s, layer, needs, n, err));
-}
-
-void scheduler_known_after(struct moe_scheduler *s, uint32_t layer)
-{
-    uint64_t unused = moe_store_counts(s->store)->staged_unused;
-    uint32_t at = 0;
-    while (at < s->n_known && layer_of(s, s->known[at].key) <= layer)
-        at++;
-    if (s->at_known < at || unused != s->unused)
-        s->at_known = at;
-    s->unused = unused;
-}
-
-void scheduler_forget_known(struct moe_scheduler *s)
-{
-    for (uint32_t layer = 0; layer < s->n_layers; layer++)
-        if (s->is_known[layer])
-            unguard(s, layer);
-    memset(s->is_known, 0, s->n_layers * sizeof *s->is_known);
-    s->n_known = s->at_known = 0;
-}
-
-/* ---- What tokens used last ---- */
-
-void moe_scheduler_expected(struct moe_scheduler *s, uint32_t layer, const uint8_t *marks)
-{
-    if (!s->strategy.protect_tokens)
-        return;
-    for (uint32_t e = 0; e < s->n_experts; e++)
-        if (marks[e])
-            moe_store_protect(s->store, scheduler_key(s, layer, e), true);
-    s->guarded[layer] = 1;
-}
-
-void scheduler_forget_expected(struct moe_scheduler *s)
-{
-    for (uint32_t layer = 0; s->strategy.protect_tokens && layer < s->n_layers; layer++)
-        unguard(s, layer);
-}
-
-/* ---- Whole layers ---- */
-
-void scheduler_stream(struct moe_scheduler *s, uint32_t layer)
-{
-    if (s->streaming == layer)
-        return;
-    s->streaming = layer;
-    s->n_queue -= s->at_queue;
-    memmove(s->queue, s->queue + s->at_queue, s->n_queue * sizeof *s->queue);
-    s->at_queue = 0;
-    if (s->n_queue > s->n_experts) /* what no slot was free for */
-        s->n_queue = s->n_experts;
-    for (uint32_t e = 0; e < s->n_experts; e++) {
-        uint32_t key = scheduler_key(s, layer, e);
-        s->queue[s->n_queue++] = (struct candidate){key, s->high[key], 1};
-    }
-}
-
-int scheduler_end_stream(struct moe_scheduler *s, uint32_t layer, struct moe_err *err)
-{
-    int status = MOE_OK;
-    for (;;) {
-        bool queued = s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= layer;
-        if (status != MOE_OK || (!queued && n_under_way(s, NULL) == 0))
-            return status;
-        uint32_t at = s->at_queue;
-        status = scheduler_feed_prefetches(s, err);
-        bool stuck = status == MOE_OK && s->at_queue == at;
-        if (stuck && s->n_in_flight == 0)
-            return status;
-        if (stuck)
-            status = scheduler_reap(s, true, err);
-    }
-}
-
-void scheduler_drop_stale(struct moe_scheduler *s)
-{
-    uint32_t kept = 0;
-    if (s->strategy.stream)
-        return; /* nothing is given up */
-    for (uint32_t i = 0; i < s->n_prefetched; i++) {
-        uint32_t slot = s->prefetched[i];
-        const struct moe_slot *x = moe_store_slot(s->store, slot);
-        if (x->state != MOE_SLOT_LOADING || x->use != MOE_SLOT_STAGED || s->given_up[slot])
-            continue;
-        if (layer_of(s, x->key) != s->layer) {
-            s->prefetched[kept++] = slot;
-            continue;
-        }
-        scheduler_give_up(s, slot);
-    }
-    s->n_prefetched = kept;
-    while (s->at_queue < s->n_queue && layer_of(s, s->queue[s->at_queue].key) <= s->layer)
-        s->at_queue++;
-    s->is_predicted[s->layer] = false;
-    unguard(s, s->layer);
+        account(s);
 }

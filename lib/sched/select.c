@@ -182,7 +182,7 @@ void moe_preference_begin_sequence(struct moe_preference *p)
 }
 
 /* Scores the experts; returns the layer's spread with them. */
-static double score(struct moe_preference *p, uint32_t layer)
+static double score_experts(struct moe_preference *p, uint32_t layer)
 {
     double most = -INFINITY, least = INFINITY;
     for (uint32_t i = 0; i < p->n; i++) {
@@ -208,7 +208,7 @@ static uint32_t best_left(const struct moe_preference *p)
 
 uint32_t moe_preference_choose(struct moe_preference *p, uint32_t layer, uint32_t *chosen)
 {
-    double raise = p->lambda * score(p, layer);
+    double raise = p->lambda * score_experts(p, layer);
     uint32_t n_others = 0, n = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         p->scores[i] += p->cached[p->experts[i]] ? raise : 0;
