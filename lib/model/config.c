@@ -88,7 +88,7 @@ struct range {
     uint32_t value, low, high;
 };
 
-/* MOE_ERR_FORMAT for the first value outside its range. `name` begins the error, here and below. */
+/* Refuses the first value outside its range. `name` begins the error, here and below. */
 static int check_ranges(const char *name, const struct range *ranges, size_t n, struct moe_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -115,7 +115,7 @@ static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32
     return MOE_OK;
 }
 
-/* One key for all heads, and layers that compress. */
+/* Compressed attention. */
 static int check_shared_keys(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool all = false, chosen = false;
@@ -123,10 +123,11 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
         all |= c->layers[i].compression == MOE_COMPRESS_ALL;
         chosen |= c->layers[i].compression == MOE_COMPRESS_CHOSEN;
         if (!c->layers[i].windowed)
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: layer %" PRIu32 " has no window: shared keys are implemented for "
-                            "layers that all have one",
-                            name, i);
+            return moe_fail(
+                err, MOE_ERR_UNSUPPORTED,
+                "%s: layer %" PRIu32
+                " has no window: compressed attention is implemented if all layers have one",
+                name, i);
     }
     const struct range ranges[] = {
         {"the number of key/value heads", c->n_kv_heads, 1, 1},
@@ -154,11 +155,11 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
         c->qk_norm != MOE_QK_NORM_NONE || c->window_chunks || c->value_norm || c->rope_in_windows ||
         c->n_encoder || c->prefix_lm || c->state_heads || c->global_head_dim || c->rope_original ||
         c->n_ahead || c->positions != MOE_POSITIONS_ROTARY || c->rope_scale != 1)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: shared keys are implemented for decoders with plain rotary positions, "
-                        "without biases, gates, other norms, recurrent states and layers that "
-                        "draft",
-                        name);
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: compressed attention is implemented for decoders with plain rotary positions, "
+            "without biases, gates, other norms, recurrent states and layers that draft",
+            name);
     uint32_t pairs = all || chosen ? c->rope_dim / 2 : 0;
     if (c->n_global_freqs != pairs)
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -175,8 +176,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         return moe_fail(err, MOE_ERR_FORMAT, "%s: windowed layers need a window", name);
     if (c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: windows that do not move are implemented for decoders with windows",
-                        name);
+                        "%s: chunked attention is implemented for decoders with windows", name);
     if (c->query_step && (!c->rope_in_windows || !(c->query_scale >= 0 && c->query_scale < 1e6)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: queries scaled by their position are implemented for layers that do "
@@ -188,7 +188,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
         return c->q_rank || c->value_dim != c->head_dim || c->out_rank ||
                        moe_config_count_layers(c, MOE_LAYER(compression))
                    ? moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: only latent attention and shared keys have low-rank queries, "
+                              "%s: only latent and compressed attention have low-rank queries, "
                               "values of another width or compression",
                               name)
                    : MOE_OK;
@@ -202,7 +202,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
                         "%s: latent attention rotates %" PRIu32 " of %" PRIu32
                         " values of a head: at least one must stay unrotated",
                         name, c->rope_dim, c->head_dim);
-    /* Heads are blocks of rows of k_up and v_up: each must begin at a panel. */
+    /* Heads are blocks of rows of k_up and v_up, each of which must begin at a panel. */
     if (c->kv_rank > MAX_KV_RANK || c->kv_rank % MOE_PANEL_ROWS != 0 ||
         c->value_dim % MOE_PANEL_ROWS != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -217,7 +217,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
     return MOE_OK;
 }
 
-/* Rows that see what an indexer chooses. */
+/* Sparse attention. */
 static int check_indexer(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool sharing = moe_config_count_layers(c, MOE_LAYER(shares_choice)) > 0;
@@ -244,7 +244,7 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
     return MOE_OK;
 }
 
-/* Relative positions: the encoder halves the buckets by direction, and each half again. */
+/* Bucketed positions: an encoder halves the buckets by direction; half of the rest are exact. */
 static int check_buckets(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     uint32_t least = c->n_encoder ? 4 : 2, exact = c->n_buckets / 2;
@@ -256,7 +256,7 @@ static int check_buckets(const struct moe_config *c, const char *name, struct mo
                     c->n_buckets, c->bucket_distance);
 }
 
-/* What GPTSAN alone computes. */
+/* What only GPTSAN has. */
 static int check_after(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool learnt = c->positions == MOE_POSITIONS_LEARNT;
@@ -271,8 +271,8 @@ static int check_after(const struct moe_config *c, const char *name, struct moe_
                         "positions, biases of dense layers, bypasses and last projections",
                         name);
     if (c->overflow_passes && !c->expert_capacity)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: rows beyond an expert's capacity, and there is no capacity", name);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'overflow_passes' without a capacity of experts",
+                        name);
     if (c->dense_bias && (moe_act_is_gated(c->dense_act) || c->shared_ff))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: biases of dense layers are implemented without gates and shared "
@@ -281,7 +281,7 @@ static int check_after(const struct moe_config *c, const char *name, struct moe_
     return MOE_OK;
 }
 
-/* What the rest of the description must be where there is an encoder, or a prefix. */
+/* What an encoder or a prefix needs of the rest. */
 static int check_stacks(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool sees_all = c->n_encoder || c->prefix_lm;
@@ -291,12 +291,12 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
                         name, c->n_encoder, c->n_layers);
     if (sees_all && (c->kv_rank || c->window || c->attn_sinks || c->rope_original))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: rows that see all of a text are implemented for ordinary attention "
-                        "without windows, sinks and LongRoPE",
+                        "%s: encoders and prefixes are implemented for ordinary attention without "
+                        "windows, sinks and LongRoPE",
                         name);
     if (c->n_encoder && c->norm_kind != MOE_NORM_RMS)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: an encoder is implemented with norms that only scale", name);
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: an encoder is implemented with RMS norms",
+                        name);
     if (c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: a decoder with an encoder needs a first token and no prefix", name);
@@ -313,7 +313,7 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
     if (c->positions != MOE_POSITIONS_ROTARY)
         return (c->rope_dim || c->kv_rank) && !(c->positions == MOE_POSITIONS_NONE && c->kv_rank)
                    ? moe_fail(err, MOE_ERR_FORMAT,
-                              "%s: positions that are not rotary rotate nothing", name)
+                              "%s: rotated values, but positions that are not rotary", name)
                    : MOE_OK;
     if (!(c->rope_theta > 1 && c->rope_theta < 1e12))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g makes no sense", name,
@@ -328,8 +328,8 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
     return MOE_OK;
 }
 
-/* Recurrent states. The convolution's weights are turned as they are converted (convert_source.c).
- */
+/* Recurrent states. Conversion transposes the convolution's weights, hence the limit on them
+ * (pack/convert_source.c). */
 static int check_states(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     enum { MAX_CONV_WIDTH = 16, MAX_CONV_WEIGHTS = 1 << 18, MAX_VALUES = 1 << 16 };
@@ -345,7 +345,7 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     if (select && (c->state_heads != 1 || c->state_key_dim > MOE_MAX_SELECTED ||
                    (uint64_t)c->state_key_dim * c->state_value_dim > MAX_CONV_WEIGHTS))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: states of Mamba are implemented with one head of up to %d keys", name,
+                        "%s: Mamba's states are implemented with one head of up to %d keys", name,
                         MOE_MAX_SELECTED);
     if (short_conv && (c->state_heads != 1 || c->state_value_dim != c->hidden))
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -360,10 +360,10 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
     };
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     if (c->state_kind == MOE_STATE_KDA && c->state_heads != c->state_key_heads)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: of KDA each head has keys of its own", name);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: KDA needs as many key heads as heads", name);
     if (c->state_keys_in_turn && c->state_kind != MOE_STATE_DELTA)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: heads that take keys in turn are implemented for gated DeltaNet",
+                        "%s: heads that use key heads in turn are implemented for gated DeltaNet",
                         name);
     if (!short_conv && c->state_heads % c->state_key_heads != 0)
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -377,13 +377,13 @@ static int check_states(const struct moe_config *c, const char *name, struct moe
         (c->positions != MOE_POSITIONS_ROTARY && c->positions != MOE_POSITIONS_NONE) ||
         c->norm_kind != MOE_NORM_RMS || c->norm_place != MOE_NORM_BEFORE)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: recurrent states are implemented beside layers of attention with "
-                        "rotary positions or none, and norms before blocks that only scale",
+                        "%s: recurrent states are implemented beside attention with rotary "
+                        "positions or none, and RMS norms before blocks",
                         name);
     return MOE_OK;
 }
 
-/* Layers of two kinds of attention, and norms and scales that come with them. */
+/* Local and global layers with different heads. */
 static int check_global(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     const struct range ranges[] = {
@@ -444,15 +444,15 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: groups of one expert: this router ranks them by their two best", name);
     if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a bias for the choice alone is implemented for routers that choose by "
-                        "a softmax or by sigmoids",
-                        name);
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: a bias used only to choose is implemented for routers with a softmax or sigmoids",
+            name);
     if (c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
                             c->expert_act != MOE_ACT_SWIGLU))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: weights of what experts take in are implemented for swiglu without "
-                        "biases, capacities and scales of experts",
+                        "%s: weights of experts' inputs are implemented for swiglu without biases, "
+                        "capacities and scales of experts",
                         name);
     if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -481,9 +481,8 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
         c->last_projection || c->residual_scale != 1 || c->positions != MOE_POSITIONS_ROTARY ||
         moe_config_has_halves(c))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: several residual streams are implemented for decoders whose blocks "
-                        "follow norms that only scale, with rotary positions and without layers "
-                        "that draft",
+                        "%s: hyper-connections are implemented for decoders with RMS norms before "
+                        "blocks and rotary positions, without layers that draft",
                         name);
     return MOE_OK;
 }
@@ -496,8 +495,8 @@ static int check_parallel(const struct moe_config *c, const char *name, struct m
          c->state_heads == 0 && c->n_ahead == 0 && !c->own_norms && !moe_config_has_halves(c)))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: attention and feed-forward that take in one norm are implemented for "
-                    "decoders whose layers have both, and routers that know it before attention",
+                    "%s: attention and feed-forward that share a norm are implemented for decoders "
+                    "whose layers have both and whose routers are early",
                     name);
 }
 
@@ -509,7 +508,7 @@ static int check_early(const struct moe_config *c, const char *name, struct moe_
         return MOE_OK;
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: routers before attention are implemented for decoders whose layers have "
-                    "both halves, without norms of the router's own and layers that draft",
+                    "both halves, without router norms and layers that draft",
                     name);
 }
 
@@ -520,9 +519,7 @@ static int check_static(const struct moe_config *c, const char *name, struct moe
             continue;
         if (!c->layers[i].moe)
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: layer %" PRIu32 " is said to choose experts by the token, and has "
-                            "none",
-                            name, i);
+                            "%s: layer %" PRIu32 " has static routing and no experts", name, i);
         if ((uint64_t)c->vocab * c->top_k > MOE_MAX_DIM)
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: a table of %" PRIu32 " experts for each of %" PRIu32
@@ -540,8 +537,8 @@ static int check_norms(const struct moe_config *c, const char *name, struct moe_
         ((c->value_norm || c->rope_in_windows) && c->kv_rank) ||
         (c->layer_scale && moe_config_has_halves(c)))
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: norms on both sides of a block, of values and of a layer's parts, and "
-                        "rotation in windows alone, are implemented without an encoder, latent "
+                        "%s: norms before and after blocks, of values and of a layer's parts, and "
+                        "rotation only in windows, are implemented without an encoder, latent "
                         "attention, biases and halves",
                         name);
     return MOE_OK;
@@ -552,8 +549,7 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
     for (uint32_t i = 0; i < c->n_layers; i++)
         if ((c->layers[i].no_attention && (c->layers[i].no_ffn || c->layers[i].recurrent)) ||
             (c->layers[i].no_ffn && c->layers[i].moe))
-            return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: layer %" PRIu32 " is said to have a half, and not to have it",
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: layer %" PRIu32 " both has and lacks a half",
                             name, i);
     uint32_t attending = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -569,7 +565,7 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
-/* Layers that draft are like the last of these. */
+/* A layer that drafts is like the model's last layer. */
 static int check_ahead(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     if (c->n_ahead == 0 || (c->n_layers + c->n_ahead <= MOE_MAX_LAYERS && c->n_experts > 0 &&
@@ -577,11 +573,10 @@ static int check_ahead(const struct moe_config *c, const char *name, struct moe_
                             c->positions == MOE_POSITIONS_ROTARY && c->norm_kind == MOE_NORM_RMS &&
                             c->norm_place == MOE_NORM_BEFORE && !moe_config_has_halves(c)))
         return MOE_OK;
-    return moe_fail(
-        err, MOE_ERR_UNSUPPORTED,
-        "%s: a layer that drafts is implemented behind decoders of experts, with rotary "
-        "positions and norms before blocks that only scale",
-        name);
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: a layer that drafts is implemented for decoders with experts, rotary "
+                    "positions and RMS norms before blocks",
+                    name);
 }
 
 int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
@@ -610,7 +605,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     MOE_TRY(check_mixing(c, name, err));
     if (c->dense_act == MOE_ACT_SWIGLU_CLAMPED)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: a clamped activation is implemented for experts alone", name);
+                        "%s: a clamped activation is implemented only for experts", name);
     const float scales[] = {c->embed_scale,  c->residual_scale, c->logit_scale,
                             c->routed_scale, c->attn_scale,     c->moe_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
@@ -677,11 +672,9 @@ int moe_config_check_gpu(const struct moe_config *c, const char *name, struct mo
         return MOE_OK;
     return moe_fail(
         err, MOE_ERR_UNSUPPORTED,
-        "%s: models of this kind (encoder, chosen or compressed positions, positions by distance "
-        "or learnt, several streams, norms after blocks or rotation, layers of two shapes, windows "
-        "that do not move, other activations, experts with weighed inputs or chosen by the token, "
-        "routers before "
-        "attention) "
-        "are computed by the processor alone: take --device cpu",
+        "%s: a GPU does not compute encoders, prefixes, sparse, compressed or chunked attention, "
+        "learnt or bucketed positions, hyper-connections, norms after blocks or rotation, heads of "
+        "two shapes, routers before attention, static routing, experts with weighed inputs and "
+        "some activations: use --device cpu",
         name);
 }

@@ -1,7 +1,7 @@
 /*
- * The tables of model families (families_*.c) as one. Keys and defaults are those of the public
- * configuration classes (MixtralConfig, ...) or of the code published with a model; GGUF's are
- * those of the gguf package (constants.py) and of llama.cpp's readers.
+ * Tables of model families. Keys and defaults are those of the public configuration classes
+ * (MixtralConfig, ...) or of the code published with a model; for GGUF, those of the gguf package
+ * (constants.py) and of llama.cpp.
  */
 #include <string.h>
 
@@ -50,7 +50,7 @@ const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts
 }
 
 /*
- * Families whose router takes a softmax, over all experts or over those it chose, and whose
+ * Families whose router takes a softmax, over all experts or over the chosen ones, and whose
  * attention keeps keys and values.
  */
 
@@ -66,12 +66,12 @@ static const struct moe_source_names minicpm_names = {
                [MOE_E_UP] = MOE_ALL(L "mlp.experts.%u.w3.weight"),
                [MOE_E_DOWN] = MOE_ALL(L "mlp.experts.%u.w2.weight")},
 };
-/* FlexOlmo: norms stand behind blocks. */
+/* FlexOlmo: norms after blocks. */
 static const struct moe_source_names flex_olmo_names = {
     .dense = {[MOE_T_ATTN_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
               [MOE_T_FFN_NORM] = MOE_ALL(L "post_feedforward_layernorm.weight")},
 };
-/* Experts of a layer together: transposed as published, as they are in memory as transformers saves
+/* All experts of a layer in one tensor: transposed as published, and not as transformers saves
  * them. */
 static const struct moe_source_names qwen3_vl_names = {
     .expert = {[MOE_E_GATE] = PART_EITHER(L "mlp.experts.gate_up_proj", FIRST_HALF),
@@ -94,12 +94,11 @@ static const struct moe_source_names hunyuan_names = {
               [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_mlp.up_proj.weight"),
               [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_mlp.down_proj.weight")},
 };
-/* As newer writers store Phi-3.5-MoE. */
+/* Phi-3.5-MoE as newer versions of transformers save it. */
 static const struct moe_source_names phimoe_newer_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight")},
 };
-/* Gate and up rows of all experts interleaved in one tensor, transposed where it is not quantized.
- */
+/* Gate and up rows of all experts interleaved in one tensor, transposed unless it is quantized. */
 static const struct moe_source_names gpt_oss_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "mlp.router.weight"),
               [MOE_T_ROUTER_BIAS] = MOE_ALL(L "mlp.router.bias")},
@@ -112,8 +111,8 @@ static const struct moe_source_names gpt_oss_names = {
 };
 
 const struct moe_family moe_families_softmax[] = {
-    /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models trained in their likeness. Softmax
-     * over all experts, a shared expert scaled by its own gate, dense layers mixed in. */
+    /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models like them. Softmax over all experts,
+     * a shared expert with a gate of its own, some dense layers. */
     {
         .name = "qwen2_moe",
         .hf = {.settings =
@@ -128,8 +127,8 @@ const struct moe_family moe_families_softmax[] = {
         .gguf = {.arch = "qwen2moe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
         .tensors[MOE_NAMING_HF].names = {&moe_qwen2_moe_names},
     },
-    /* Qwen3-MoE: Qwen3-30B-A3B, Qwen3-235B-A22B. As Qwen2-MoE, with norms of queries and keys and
-     * without shared experts. */
+    /* Qwen3-MoE: Qwen3-30B-A3B, Qwen3-235B-A22B. Qwen2-MoE with norms of queries and keys, without
+     * shared experts. */
     {
         .name = "qwen3_moe",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_HEAD)),
@@ -142,8 +141,8 @@ const struct moe_family moe_families_softmax[] = {
                .windows = {MOE_WINDOW_ALL, 4096, .if_used = true}},
         .gguf = {.arch = "qwen3moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
     },
-    /* Qwen3-VL with experts: 30B-A3B, 235B-A22B, their text part. As Qwen3-MoE; positions of a text
-     * are the same in all sections of its rotary settings. */
+    /* Qwen3-VL with experts: 30B-A3B, 235B-A22B, text part only. Computes as Qwen3-MoE: in a text,
+     * all sections of its rotary settings have the same position. */
     {
         .name = "qwen3_vl_moe_text",
         .also = "qwen3_vl_moe",
@@ -172,9 +171,8 @@ const struct moe_family moe_families_softmax[] = {
         .tensors =
             {[MOE_NAMING_HF] = {.names = {&mixtral_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* Hunyuan-A13B. A shared expert beside all others, norms of queries and keys after their
-     * rotation, whose base a fixed factor stretches. The base in GGUF files is stretched already.
-     */
+    /* Hunyuan-A13B. A shared expert, norms of queries and keys after their rotation, whose base is
+     * multiplied by a fixed factor; GGUF files have the base with the factor applied. */
     {
         .name = "hunyuan_v1_moe",
         .also = "hunyuan",
@@ -190,7 +188,8 @@ const struct moe_family moe_families_softmax[] = {
         .gguf = {.arch = "hunyuan-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors[MOE_NAMING_HF].names = {&hunyuan_names},
     },
-    /* OLMoE-1B-7B. Norms over all queries and over all keys of a position, clipping after them. */
+    /* OLMoE-1B-7B. Norms over all of a position's queries and over all of its keys, then
+     * clipping. */
     {
         .name = "olmoe",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL)),
@@ -201,7 +200,7 @@ const struct moe_family moe_families_softmax[] = {
                .expert_layers = MOE_LAYERS_ALL},
         .gguf = {.arch = "olmoe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
     },
-    /* FlexOlmo-7x7B-1T. As OLMoE, with norms behind attention and feed-forward. */
+    /* FlexOlmo-7x7B-1T. OLMoE with norms after attention and feed-forward. */
     {
         .name = "flex_olmo",
         .constants = SETTINGS(SET(qk_norm, MOE_QK_NORM_FULL), SET(norm_place, MOE_NORM_AFTER)),
@@ -211,9 +210,9 @@ const struct moe_family moe_families_softmax[] = {
                .expert_layers = MOE_LAYERS_ALL},
         .tensors[MOE_NAMING_HF].names = {&flex_olmo_names},
     },
-    /* ERNIE-4.5: 21B-A3B, 300B-A47B. A softmax over all experts, a bias for the choice alone, the
-     * chosen weights divided by their sum; rotated values in pairs. Layers that predict further
-     * tokens are left out. */
+    /* ERNIE-4.5: 21B-A3B, 300B-A47B. Softmax over all experts, a bias used only to choose, chosen
+     * weights divided by their sum; rotated values in pairs. Layers that predict further tokens are
+     * not read. */
     {
         .name = "ernie4_5_moe",
         .constants = SETTINGS(SET(choice_bias, true), SET(norm_topk, true)),
@@ -230,9 +229,9 @@ const struct moe_family moe_families_softmax[] = {
         .tensors = {[MOE_NAMING_HF] = {.names = {&ernie_names, &ernie_newer_names}, .paired = true},
                     [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE: layer norms with biases, biases in attention and in
-     * the head, two experts chosen by sparsemixer, LongRoPE. GGUF does not have sparsemixer's
-     * threshold: that of the published model. */
+    /* Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE: layer norms with biases, biases in attention and
+     * head, two experts chosen by sparsemixer, LongRoPE. GGUF has no key for sparsemixer's
+     * threshold: the published model's is used. */
     {
         .name = "phimoe",
         .constants = SETTINGS(SET(norm_kind, MOE_NORM_LAYER),
@@ -247,9 +246,9 @@ const struct moe_family moe_families_softmax[] = {
         .gguf = {.arch = "phimoe", .windowed = true},
         .tensors[MOE_NAMING_HF].names = {&mixtral_names, &phimoe_newer_names},
     },
-    /* MiniCPM-MoE-8x2B and the dense MiniCPM-2B, as the code published with them. Llama's layers
-     * with scales at the embedding, at what layers add, and at the head. MiniCPM4 can attend to a
-     * selection of blocks. */
+    /* MiniCPM-MoE-8x2B and the dense MiniCPM-2B, as in the code published with them. Llama's
+     * layers, with scales of the embedding, of what layers add, and of the head. MiniCPM4's sparse
+     * attention is not implemented. */
     {
         .name = "minicpm",
         .constants = SETTINGS(SET(norm_topk, true)),
@@ -266,9 +265,9 @@ const struct moe_family moe_families_softmax[] = {
         .tensors =
             {[MOE_NAMING_HF] = {.names = {&minicpm_names}}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* gpt-oss: 20b, 120b. Biases everywhere, attention sinks, windows in every other layer, YaRN,
-     * softmax over the chosen experts' scores, a clamped SwiGLU. GGUF says neither the activation's
-     * constants nor which layers are windowed. */
+    /* gpt-oss: 20b, 120b. Biases everywhere, attention sinks, sliding windows in every other layer,
+     * YaRN, softmax over the chosen experts' scores, a clamped SwiGLU. GGUF has neither the
+     * activation's constants nor which layers are windowed. */
     {
         .name = "gpt_oss",
         .constants = SETTINGS(SET(attn_sinks, true), SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX),
@@ -291,7 +290,7 @@ const struct moe_family moe_families_softmax[] = {
     {.name = NULL},
 };
 
-/* DeepSeek's families, and those that have taken its router or its attention. */
+/* DeepSeek's families, and others with its router or its attention. */
 
 static const struct moe_source_names minimax_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.gate.weight"),
@@ -300,7 +299,7 @@ static const struct moe_source_names minimax_names = {
                [MOE_E_UP] = MOE_ALL(L "block_sparse_moe.experts.%u.w3.weight"),
                [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
 };
-/* As they are in memory, and newer writers may store them. */
+/* Names in memory, under which newer versions of transformers may save. */
 static const struct moe_source_names minimax_newer_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
 };
@@ -334,7 +333,7 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(B "exp_probs_b")},
 };
 
-/* DeepSeek-V3's settings, in a config.json of its own or as the text part of a larger model. */
+/* DeepSeek-V3's settings, alone in a config.json or as a larger model's text part. */
 #define DEEPSEEK_V3_HF                                                                             \
     .only = ONLY({"attention_bias", "false"}, SIGMOIDS_ONLY, {"rope_interleave", "true"}),         \
     .settings = SETTINGS(CONTEXT(4096), DENSE_FF, ROUTED_EXPERTS(256, 8, 2048, true, 2.5),         \
@@ -342,7 +341,7 @@ static const struct moe_source_names hy_v3_gguf_names = {
     .rope_theta = 1e4, .expert_layers = MOE_LAYERS_AFTER, .n_shared = 1, .n_dense = 3,             \
     .own = family_deepseek_v3_hf
 
-/* DeepSeek-V4's layers, as published, and as transformers saves them. */
+/* DeepSeek-V4's layers as published, and as transformers saves them. */
 #define V4_LAYER(path, key_norm)                                                                   \
     [MOE_T_ATTN_NORM] = MOE_ALL(path "attn_norm.weight"),                                          \
     [MOE_T_FFN_NORM] = MOE_ALL(path "ffn_norm.weight"),                                            \
@@ -390,7 +389,7 @@ static const struct moe_source_names v4_saved_names = {
     .dense = {V4_LAYER(L, "attn.norm.weight")},
     .expert = {V4_EXPERTS(L)},
 };
-/* As they are in memory, where not as usual. */
+/* Names in memory where they are not the usual ones. */
 static const struct moe_source_names v4_newer_names = {
     .dense = {[MOE_T_Q_DOWN_NORM] = MOE_ALL(L "self_attn.q_a_norm.weight"),
               [MOE_T_K] = MOE_ALL(L "self_attn.kv_proj.weight"),
@@ -405,8 +404,8 @@ static const struct moe_source_names v4_gguf_names = {
 };
 
 const struct moe_family moe_families_deepseek[] = {
-    /* DeepSeekMoE-16B, as the code published with it. Ordinary attention, a dense first layer, fine
-     * experts and shared ones. */
+    /* DeepSeekMoE-16B, as in the code published with it. Ordinary attention, a dense first layer,
+     * fine-grained experts and shared ones. */
     {
         .name = "deepseek",
         .hf = {.only = ONLY({"scoring_func", "softmax"}),
@@ -418,10 +417,10 @@ const struct moe_family moe_families_deepseek[] = {
         .gguf = {.arch = "deepseek", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
         .tensors[MOE_NAMING_GGUF].paired = true,
     },
-    /* DeepSeek-V2, V2-Lite, Coder-V2: latent attention with YaRN, experts as in DeepSeekMoE, chosen
-     * within the best groups of them. Where the code published with the model and the public class
-     * compute different things, or one of them has a switch alone, the value that both compute is
-     * the only one. The norms inside attention have an epsilon of 1e-6 whatever the key says. */
+    /* DeepSeek-V2, V2-Lite, Coder-V2: MLA with YaRN, DeepSeekMoE's experts, chosen within the best
+     * groups. Where the published code and the public class differ, only the value with which both
+     * compute the same is accepted. The norms inside attention have an epsilon of 1e-6 whatever the
+     * key says. */
     {
         .name = "deepseek_v2",
         .hf = {.only = ONLY({"attention_bias", "false"}, {"mlp_bias", "false"},
@@ -440,9 +439,9 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_deepseek_v2_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* DeepSeek-V3, R1, Kimi-K2, Moonlight: the same with sigmoids for scores, a bias for the choice
-     * and groups ranked by their two best experts. Layers that predict further tokens are left out.
-     */
+    /* DeepSeek-V3, R1, Kimi-K2, Moonlight: DeepSeek-V2 with sigmoid scores, a bias used only to
+     * choose, and groups ranked by their two best experts. Layers that predict further tokens are
+     * not read. */
     {
         .name = "deepseek_v3",
         .also = "kimi_k2",
@@ -454,8 +453,8 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_deepseek_v3_gguf},
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
-    /* DeepSeek-V3.2: the same, and rows see the positions that an indexer chooses, whose queries
-     * and keys rotate halves. */
+    /* DeepSeek-V3.2: DeepSeek-V3 with sparse attention. The indexer's queries and keys rotate as
+     * halves. */
     {
         .name = "deepseek_v32",
         .constants = SETTINGS(LATENT_SIGMOIDS),
@@ -476,7 +475,7 @@ const struct moe_family moe_families_deepseek[] = {
         .tensors = {[MOE_NAMING_HF] = {.paired = true}, [MOE_NAMING_GGUF] = {.paired = true}},
     },
     /* GLM-5: DeepSeek-V3.2 with other widths, an indexer that rotates pairs, and layers that share
-     * what another one's chose. */
+     * an earlier layer's choice. */
     {
         .name = "glm_moe_dsa",
         .constants = SETTINGS(LATENT_SIGMOIDS),
@@ -504,9 +503,9 @@ const struct moe_family moe_families_deepseek[] = {
         .hf = {DEEPSEEK_V3_HF, .in_text_config = true},
         .tensors[MOE_NAMING_HF].paired = true,
     },
-    /* DeepSeek-V4: one key for all heads, windows in all layers and compressed positions beyond in
-     * most, several residual streams, routers that take roots of softplus; in the first layers
-     * experts are those of the token, from a table. */
+    /* DeepSeek-V4: compressed attention (one key for all heads, sliding windows everywhere,
+     * compressed positions beyond them in most layers), hyper-connections, routers that take roots
+     * of softplus, static routing in the first layers. */
     {
         .name = "deepseek_v4",
         .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SOFTPLUS), SET(choice_bias, true),
@@ -543,12 +542,12 @@ const struct moe_family moe_families_deepseek[] = {
                  .own = family_deepseek_v4_gguf},
         .tensors = {[MOE_NAMING_HF] = {.names = {&v4_names, &v4_saved_names, &v4_newer_names},
                                        .ignored = {"mtp.*"}},
-                    /* The bias is that of images. */
+                    /* This bias is for images. */
                     [MOE_NAMING_GGUF] = {.names = {&v4_gguf_names},
                                          .ignored = {B "exp_probs_b_vl.bias"}}},
     },
-    /* GLM-4.7-Flash: DeepSeek-V3 with other widths, one group. GGUF files call it deepseek2, and
-     * may say nothing of sigmoids. */
+    /* GLM-4.7-Flash: DeepSeek-V3 with other widths and one group. GGUF files call it deepseek2 and
+     * may not mention sigmoids. */
     {
         .name = "glm4_moe_lite",
         .constants = SETTINGS(LATENT_SIGMOIDS),
@@ -564,8 +563,8 @@ const struct moe_family moe_families_deepseek[] = {
                .own = family_deepseek_v3_hf},
         .tensors[MOE_NAMING_HF].paired = true,
     },
-    /* GLM-4.5, 4.6, Air: ordinary attention of which half of a head is rotated, and norms of
-     * queries and keys in the large ones; DeepSeek-V3's router. */
+    /* GLM-4.5, 4.6, Air: ordinary attention that rotates half of a head, norms of queries and keys
+     * in the large ones; DeepSeek-V3's router. */
     {
         .name = "glm4_moe",
         .constants = SETTINGS(SIGMOIDS),
@@ -587,7 +586,7 @@ const struct moe_family moe_families_deepseek[] = {
         .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
     },
     /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. GGUF files call
-     * it glm4moe, which it is without norms of queries and keys. */
+     * it glm4moe, from which it differs by having no norms of queries and keys. */
     {
         .name = "solar_open",
         .constants = SETTINGS(SIGMOIDS),
@@ -601,8 +600,8 @@ const struct moe_family moe_families_deepseek[] = {
                .n_shared = 1,
                .own = family_sigmoid_hf},
     },
-    /* Ling and Ring 2.0 (BailingMoeV2): as GLM-4.5 with norms of queries and keys. Ling 1 has the
-     * same model type and another router, hence a function. */
+    /* Ling and Ring 2.0 (BailingMoeV2): GLM-4.5 with norms of queries and keys. A function, because
+     * Ling 1 has the same model type and another router. */
     {
         .name = "bailing_moe",
         .also = "bailing_moe_v2",
@@ -627,8 +626,8 @@ const struct moe_family moe_families_deepseek[] = {
         .tensors = {[MOE_NAMING_HF].names = {&bailing_names},
                     [MOE_NAMING_GGUF].names = {&bailing_gguf_names}},
     },
-    /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. Shared experts are counted by a
-     * key of its own, hence a function. */
+    /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. A function, because shared
+     * experts are counted by another key. */
     {
         .name = "hy_v3",
         .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD)),
@@ -665,8 +664,8 @@ const struct moe_family moe_families_deepseek[] = {
                  .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
                  .own = family_sigmoid_gguf},
     },
-    /* MiniMax-M2: a part of each head is rotated, norms over all queries and over all keys of a
-     * position; DeepSeek-V3's router without groups. */
+    /* MiniMax-M2: rotates part of each head; norms over all of a position's queries and over all of
+     * its keys; DeepSeek-V3's router without groups. */
     {
         .name = "minimax_m2",
         .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_FULL)),
@@ -697,7 +696,7 @@ static const struct moe_source_names granite_names = {
                [MOE_E_UP] = MOE_PART(L "block_sparse_moe.input_linear.weight", SECOND_HALF),
                [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.output_linear.weight", EXPERT)},
 };
-/* As newer writers store Granite. */
+/* Granite as newer versions of transformers save it. */
 static const struct moe_source_names granite_newer_names = {
     .dense = {[MOE_T_ROUTER] = MOE_ALL(L "block_sparse_moe.router.weight")},
     .expert = {[MOE_E_GATE] = MOE_PART(L "block_sparse_moe.experts.gate_up_proj", FIRST_HALF),
@@ -705,7 +704,7 @@ static const struct moe_source_names granite_newer_names = {
                [MOE_E_DOWN] = MOE_PART(L "block_sparse_moe.experts.down_proj", EXPERT)},
 };
 
-/* Hybrids without experts have the shared one alone. */
+/* Hybrids without experts have only the shared one. */
 static const struct moe_source_names granite_hybrid_names = {
     .dense =
         {MAMBA(L "mamba."), [MOE_T_GATE] = MOE_PART(L "shared_mlp.input_linear.weight", FIRST_HALF),
@@ -742,9 +741,9 @@ const struct moe_family moe_families_granite[] = {
                .expert_layers = MOE_LAYERS_ALL},
         .tensors[MOE_NAMING_HF] = {GRANITE_NAMES},
     },
-    /* Granite-4 H: layers with recurrent states (Mamba-2) and a few of attention, which knows no
-     * positions as a rule; or dense, and perhaps without states. Which layers are which, what there
-     * is without experts, and the width of a state's heads are worked out, hence a function. */
+    /* Granite-4 H: recurrent layers (Mamba-2) and a few of attention, mostly without positions;
+     * some are dense, some have no states. A function, because the kinds of layers and the width of
+     * a state's heads have to be worked out. */
     {
         .name = "granitemoehybrid",
         .constants = SETTINGS(SET(router_kind, MOE_ROUTER_TOPK_SOFTMAX),
@@ -773,11 +772,11 @@ const struct moe_family moe_families_granite[] = {
 };
 
 /*
- * Families whose layers attend to a window or to all of a text, and compute differently in these
- * two kinds: other heads, other rotations, none.
+ * Families with local layers, which see a sliding window, and global ones, which see the whole
+ * text with other heads, another rotation or none.
  */
 
-/* With experts the norm before feed-forwards is the shared one's; without, all there is. */
+/* With experts, the norm before feed-forwards is the shared expert's; without, the only one. */
 static const struct moe_source_names gemma4_names = {
     .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(L "post_attention_layernorm.weight"),
               [MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm_2.weight"),
@@ -800,7 +799,7 @@ static const struct moe_source_names gemma4_dense_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL(L "pre_feedforward_layernorm.weight")},
 };
 
-/* Of a MoE layer "ffn_norm", "ffn_gate" and so on are the shared expert's. */
+/* In a MoE layer "ffn_norm", "ffn_gate" and so on are the shared expert's. */
 static const struct moe_source_names gemma4_gguf_names = {
     .dense = {[MOE_T_ATTN_END_NORM] = MOE_ALL(B "post_attention_norm.weight"),
               [MOE_T_FFN_NORM] = MOE_ALL(B "pre_ffw_norm_2.weight"),
@@ -831,7 +830,7 @@ static const struct moe_source_names afmoe_gguf_names = {
               [MOE_T_ATTN_GATE] = MOE_ALL(B "attn_gate.weight")},
 };
 
-/* Experts of a layer together, transposed. */
+/* All experts of a layer in one tensor, transposed. */
 static const struct moe_source_names llama4_names = {
     .dense = {[MOE_T_GATE] = MOE_ALL(L "feed_forward.gate_proj.weight"),
               [MOE_T_UP] = MOE_ALL(L "feed_forward.up_proj.weight"),
@@ -857,8 +856,8 @@ static const struct moe_source_names exaone_moe_names = {
 };
 
 const struct moe_family moe_families_local[] = {
-    /* SmallThinker, as the code published with it: routers stand before attention, experts are
-     * gated by max(x, 0). Which layers rotate and see a window is listed, hence a function. */
+    /* SmallThinker, as in the code published with it: routers before attention, experts gated by
+     * max(x, 0). A function, because lists say which layers rotate and which see a window. */
     {
         .name = "smallthinker",
         .constants =
@@ -882,9 +881,9 @@ const struct moe_family moe_families_local[] = {
                  .own = family_smallthinker_gguf},
         .tensors[MOE_NAMING_HF].names = {&smallthinker_names},
     },
-    /* Llama-4: layers that rotate see their own part of the text alone, the others all of it, with
-     * queries scaled by their position; weights multiply what experts take in. Which layers are
-     * which is worked out, hence a function. */
+    /* Llama-4: chunked attention in layers that rotate; the others see everything, with queries
+     * scaled by their position; weights multiply the experts' inputs. A function, because the kinds
+     * of layers have to be worked out. */
     {
         .name = "llama4",
         .also = "llama4_text",
@@ -905,8 +904,8 @@ const struct moe_family moe_families_local[] = {
         .tensors = {[MOE_NAMING_HF] = {.names = {&llama4_names}, .paired = true},
                     [MOE_NAMING_GGUF].paired = true},
     },
-    /* EXAONE-MoE (K-EXAONE): DeepSeek-V3's router, global layers that know no positions. Which
-     * layers are which is worked out, hence a function. */
+    /* EXAONE-MoE (K-EXAONE): DeepSeek-V3's router, global layers without positions. A function,
+     * because the kinds of layers have to be worked out. */
     {
         .name = "exaone_moe",
         .constants = SETTINGS(SIGMOIDS, SET(qk_norm, MOE_QK_NORM_HEAD), SET(rope_in_windows, true)),
@@ -927,9 +926,9 @@ const struct moe_family moe_families_local[] = {
                  .own = family_exaone_moe_gguf},
         .tensors[MOE_NAMING_HF].names = {&exaone_moe_names},
     },
-    /* Command-A with experts: attention and feed-forward take in one norm, which only subtracts the
-     * mean and scales; global layers know no positions, but for those without experts. Which layers
-     * are which, and the kinds of norm and router, are worked out, hence a function. */
+    /* Command-A with experts: attention and feed-forward share one norm, which subtracts the mean
+     * and scales; global layers with experts have no positions. A function, because the kinds of
+     * layers, norm and router have to be worked out. */
     {
         .name = "cohere2_moe",
         .constants = SETTINGS(SET(parallel_blocks, true), SET(router_early, true),
@@ -952,9 +951,9 @@ const struct moe_family moe_families_local[] = {
                  .own = family_cohere2_moe_gguf},
         .tensors = {[MOE_NAMING_HF].paired = true, [MOE_NAMING_GGUF].paired = true},
     },
-    /* AFMoE (Trinity): norms on both sides of blocks, gated attention, global layers that know no
-     * positions, DeepSeek-V3's router without groups. Which layers are which is worked out, hence a
-     * function. */
+    /* AFMoE (Trinity): norms before and after blocks, gated attention, global layers without
+     * positions, DeepSeek-V3's router without groups. A function, because the kinds of layers have
+     * to be worked out. */
     {
         .name = "afmoe",
         .constants = SETTINGS(SIGMOIDS, SET(norm_place, MOE_NORM_BOTH), SET(norm_topk, true),
@@ -979,10 +978,10 @@ const struct moe_family moe_families_local[] = {
         .tensors =
             {[MOE_NAMING_HF].names = {&afmoe_names}, [MOE_NAMING_GGUF].names = {&afmoe_gguf_names}},
     },
-    /* Gemma-4: norms on both sides of everything, a dense feed-forward beside the experts, global
-     * layers with wider heads whose values are their keys. Which layers these are and what they
-     * rotate by is worked out, hence a function. Embeddings by layer (E2B, E4B) and keys that
-     * layers share are refused. */
+    /* Gemma-4: norms before and after everything, a dense feed-forward beside the experts, global
+     * layers with wider heads whose values are their keys. A function, because the kinds of layers
+     * and their rotation have to be worked out. Embeddings by layer (E2B, E4B) and keys shared by
+     * layers are refused. */
     {
         .name = "gemma4",
         .also = "gemma4_text",
@@ -1019,9 +1018,9 @@ const struct moe_family moe_families_local[] = {
     {.name = NULL},
 };
 
-/* Families with an encoder, or whose prompt sees all of itself. */
+/* Families with an encoder, or whose prompt sees the whole prompt. */
 
-/* Switch Transformers: the sublayers of a block are numbered, and a decoder has one more. */
+/* Switch Transformers: the sublayers of a block are numbered; a decoder's block has one more. */
 #define STACK_NAMES(stack, ffn)                                                                    \
     [MOE_T_ATTN_NORM] = MOE_ALL(stack "0.layer_norm.weight"),                                      \
     [MOE_T_Q] = MOE_ALL(stack "0.SelfAttention.q.weight"),                                         \
@@ -1084,8 +1083,8 @@ static const struct moe_source_names gptsan_names = {
 };
 
 const struct moe_family moe_families_stacks[] = {
-    /* Switch Transformers: base-8 to base-256, large-128, xxl-128. T5's stacks with one of many
-     * experts for a row. Padding tokens are not computed here, so that ignoring them says nothing;
+    /* Switch Transformers: base-8 to base-256, large-128, xxl-128. T5's stacks with one expert per
+     * row. Padding tokens are never computed here, so the key that ignores them has no effect;
      * gated feed-forwards were never published. */
     {
         .name = "switch_transformers",
@@ -1111,9 +1110,9 @@ const struct moe_family moe_families_stacks[] = {
                                    .copies = {"encoder.embed_tokens.weight",
                                               "decoder.embed_tokens.weight"}},
     },
-    /* GPTSAN: a prefix LM whose norms stand behind attention and feed-forward; MoE layers of one
-     * expert for a row with a bypass beside it, then perhaps dense layers with positions of their
-     * own. Its "spout", a vector beside the text, is not given here, and so computes nothing. */
+    /* GPTSAN: a prefix LM with norms after attention and feed-forward; MoE layers with one expert
+     * per row and a bypass, then perhaps dense layers with positions of their own. Its "spout", a
+     * vector given beside the text, is not implemented. */
     {
         .name = "gptsan-japanese",
         .also = "gptsan_japanese",
@@ -1140,11 +1139,11 @@ const struct moe_family moe_families_stacks[] = {
     {.name = NULL},
 };
 
-/* Families of which most layers have a recurrent state in the place of keys and values. */
+/* Families with a recurrent state in most layers. */
 
 #define B "blk.%u."
 
-/* Norms of the stream, of queries and keys are stored as what they differ from 1. */
+/* Norms of the stream, of queries and of keys are stored minus 1. */
 static const struct moe_source_names qwen3_next_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_PLUS_ONE("model.norm.weight"),
               [MOE_T_ATTN_NORM] = MOE_PLUS_ONE(L "input_layernorm.weight"),
@@ -1158,8 +1157,8 @@ static const struct moe_source_names qwen3_next_names = {
               [MOE_T_AHEAD_NORM] = MOE_PLUS_ONE("mtp.norm.weight")},
 };
 
-/* llama.cpp adds 1 to norms, and puts tensors of several parts in order, but for queries with the
- * gates of outputs. */
+/* llama.cpp stores norms plus 1, and tensors with several parts reordered, except queries with
+ * their output gates. */
 static const struct moe_source_names qwen3_next_gguf_names = {
     .dense = {[MOE_T_Q] = MOE_PART(B "attn_q.weight", HEAD_QUERY),
               [MOE_T_ATTN_GATE] = MOE_PART(B "attn_q.weight", HEAD_GATE)},
@@ -1227,7 +1226,7 @@ static const struct moe_source_names kimi_linear_names = {
                [MOE_E_DOWN] = MOE_ALL(L "block_sparse_moe.experts.%u.w2.weight")},
 };
 
-/* As transformers saves dense layers: all feed-forwards are called what those with experts are. */
+/* As transformers saves dense layers: under the names of layers with experts. */
 static const struct moe_source_names kimi_linear_saved_names = {
     .dense = {[MOE_T_GATE] = MOE_ALL(L "block_sparse_moe.gate_proj.weight"),
               [MOE_T_UP] = MOE_ALL(L "block_sparse_moe.up_proj.weight"),
@@ -1262,7 +1261,7 @@ static const struct moe_source_names jamba_names = {
 };
 
 #define N "backbone.layers.%u."
-/* A layer has one norm, and what it consists of is its mixer. */
+/* Each layer has one norm and one "mixer". */
 static const struct moe_source_names nemotron_h_names = {
     .dense =
         {MAMBA(N "mixer."), [MOE_T_EMBED] = MOE_ALL("backbone.embeddings.weight"),
@@ -1281,7 +1280,7 @@ static const struct moe_source_names nemotron_h_names = {
 };
 #undef N
 
-/* GGUF's. What is missing in these tables is called as in others of its files (tensor_roles.c). */
+/* GGUF names; the rest have the usual ones (tensor_roles.c). */
 static const struct moe_source_names lfm2_moe_gguf_names = {
     .dense = {[MOE_T_FINAL_NORM] = MOE_ALL("token_embd_norm.weight"),
               [MOE_T_STATE_SCALE] = MOE_PART(B "shortconv.in_proj.weight", THIRD),
@@ -1291,7 +1290,7 @@ static const struct moe_source_names lfm2_moe_gguf_names = {
               [MOE_T_STATE_O] = MOE_ALL(B "shortconv.out_proj.weight")},
 };
 
-/* Of KDA; layers of attention have some of the same names. */
+/* KDA layers; attention layers share some of these names. */
 static const struct moe_source_names kimi_linear_gguf_names = {
     .dense = {[MOE_T_STATE_Q] = MOE_ALL(B "attn_q.weight"),
               [MOE_T_STATE_K] = MOE_ALL(B "attn_k.weight"),
@@ -1306,7 +1305,7 @@ static const struct moe_source_names kimi_linear_gguf_names = {
               [MOE_T_STATE_O] = MOE_ALL(B "attn_output.weight")},
 };
 
-/* One head's rates, by value. */
+/* Rates of the one head, by value. */
 static const struct moe_source_names jamba_gguf_names = {
     .dense = {[MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", FIRST_HALF),
               [MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", SECOND_HALF),
@@ -1325,8 +1324,8 @@ static const struct moe_source_names nemotron_h_gguf_names = {
 };
 
 const struct moe_family moe_families_states[] = {
-    /* Qwen3-Next: 80B-A3B. Layers with recurrent states (gated DeltaNet), every fourth with gated
-     * attention that rotates a quarter of a head; many small experts and a shared one. */
+    /* Qwen3-Next: 80B-A3B. Gated DeltaNet, and in every fourth layer gated attention that rotates a
+     * quarter of a head; many small experts and a shared one. */
     {
         .name = "qwen3_next",
         .constants =
@@ -1346,8 +1345,8 @@ const struct moe_family moe_families_states[] = {
         .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
                     [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
     },
-    /* Qwen3.5 and 3.6 with experts: 35B-A3B and larger, their text part. As Qwen3-Next, with other
-     * tensors; positions of a text are the same in all sections of its rotary settings. */
+    /* Qwen3.5 and 3.6 with experts: 35B-A3B and larger, text part only. Qwen3-Next with other
+     * tensors; in a text, all sections of its rotary settings have the same position. */
     {
         .name = "qwen3_5_moe_text",
         .also = "qwen3_5_moe",
@@ -1369,8 +1368,8 @@ const struct moe_family moe_families_states[] = {
                     [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
     },
     /* LFM2 with experts: 8B-A1B, 24B-A2B. Short convolutions, attention in a few layers;
-     * DeepSeek-V3's router without groups, with another epsilon. Which layers are which is listed
-     * under names of its own, hence a function. */
+     * DeepSeek-V3's router without groups, with another epsilon. A function, because layers are
+     * listed under other names. */
     {
         .name = "lfm2_moe",
         .constants = SETTINGS(SET(router_kind, MOE_ROUTER_SIGMOID), SET(topk_eps, 1e-6),
@@ -1397,9 +1396,9 @@ const struct moe_family moe_families_states[] = {
         .tensors = {[MOE_NAMING_HF].names = {&lfm2_moe_names},
                     [MOE_NAMING_GGUF].names = {&lfm2_moe_gguf_names}},
     },
-    /* Nemotron-H, Nemotron-3: 30B-A3B; and dense ones. Every layer is a half: a state (Mamba-2),
-     * attention without positions, experts of two matrices, or a feed-forward. Which is which a
-     * pattern of letters or a list says, hence a function. */
+    /* Nemotron-H, Nemotron-3: 30B-A3B; and dense ones. Every layer is half a layer: a state
+     * (Mamba-2), attention without positions, experts of two matrices, or a feed-forward. A
+     * function, because a pattern of letters or a list says which. */
     {
         .name = "nemotron_h",
         .constants =
@@ -1436,9 +1435,9 @@ const struct moe_family moe_families_states[] = {
         .tensors = {[MOE_NAMING_HF].names = {&nemotron_h_names},
                     [MOE_NAMING_GGUF].names = {&nemotron_h_gguf_names, &moe_mamba_gguf_names}},
     },
-    /* Kimi-Linear: 48B-A3B. KDA in three of four layers, latent attention without positions in the
-     * others; DeepSeek-V3's router. Several keys have two names, layers are counted from 1, and the
-     * numbers of KDA stand in an object of their own, hence a function. */
+    /* Kimi-Linear: 48B-A3B. KDA in three of four layers, MLA without positions in the others;
+     * DeepSeek-V3's router. A function, because keys have two names, layers are counted from 1, and
+     * KDA's numbers are in an object of their own. */
     {
         .name = "kimi_linear",
         .constants = SETTINGS(LATENT_SIGMOIDS, SET(positions, MOE_POSITIONS_NONE),
@@ -1470,8 +1469,8 @@ const struct moe_family moe_families_states[] = {
                     [MOE_NAMING_GGUF].names = {&kimi_linear_gguf_names}},
     },
     /* Jamba: 1.5 and 1.6, Mini and Large. Mamba with norms inside, attention without positions in
-     * every eighth layer, experts in every other. Layers are counted by periods, and widths follow
-     * from others, hence a function. */
+     * every eighth layer, experts in every other. A function, because layers are counted by periods
+     * and widths follow from others. */
     {
         .name = "jamba",
         .constants =
@@ -1533,7 +1532,7 @@ const struct moe_family moe_families_dense[] = {
     {.name = NULL},
 };
 
-/* Names of tensors that families of several tables have. */
+/* Names of tensors that families in several tables share. */
 
 const struct moe_source_names moe_placed_norm_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},

@@ -1,6 +1,6 @@
 /*
- * The model description from a GGUF file. Keys and their meanings are those of the public gguf
- * package (constants.py) and of llama.cpp's readers. Its rotary settings: family_gguf_own.c.
+ * Reading the model description from a GGUF file. Keys mean what they mean in the public gguf
+ * package (constants.py) and in llama.cpp. Rotary settings are read in family_gguf_own.c.
  */
 
 #include <inttypes.h>
@@ -46,8 +46,8 @@ static int refuse_switches(const struct moe_family *family, const struct moe_ggu
     return family_check_only_gguf(family->gguf.only, gguf, err);
 }
 
-/* The functions of "expert_gating_func": unsaid, softmax, sigmoid, softmax of the chosen, root of
- * softplus. */
+/* Values of "expert_gating_func": not given, softmax, sigmoid, softmax of the chosen scores, root
+ * of softplus. */
 enum { GATING_UNSAID, GATING_SOFTMAX, GATING_SIGMOID, GATING_CHOSEN, GATING_SOFTPLUS };
 
 static int read_gating(const struct moe_gguf *gguf, uint32_t *gating, struct moe_err *err)
@@ -57,7 +57,7 @@ static int read_gating(const struct moe_gguf *gguf, uint32_t *gating, struct moe
                             false, gating, err);
 }
 
-/* Hy3's files leave out the last word of the usual name. */
+/* Hy3's files lack the last word of the usual name. */
 static bool has_choice_bias(const struct moe_checkpoint *ck, uint32_t layer)
 {
     return family_gguf_tensor(ck, "blk.%u.exp_probs_b.bias", layer) ||
@@ -65,7 +65,7 @@ static bool has_choice_bias(const struct moe_checkpoint *ck, uint32_t layer)
 }
 
 /* Whether routers take sigmoids. Files that do not say (GLM-4.7-Flash) have a bias for the choice,
- * which of several families of an architecture only the one with sigmoids has. */
+ * which among families that share an architecture only the one with sigmoids has. */
 static bool takes_sigmoids(const struct moe_checkpoint *ck, uint32_t gating)
 {
     bool biased = false;
@@ -88,8 +88,8 @@ static int check_gating(const struct moe_config *c, const struct moe_gguf *gguf,
                     moe_gguf_path(gguf), gating, c->family);
 }
 
-/* Layers that predict further tokens are counted among the others, or are not there: then their
- * first number is that of an ordinary layer, as in the first files of DeepSeek-V4. */
+/* Layers that predict further tokens are counted with the others, but may be absent: then the first
+ * of their numbers is an ordinary layer's, as in the first files of DeepSeek-V4. */
 static int read_beyond(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
@@ -108,7 +108,7 @@ static int read_beyond(struct moe_config *c, const struct moe_checkpoint *ck, st
     return MOE_OK;
 }
 
-/* What all architectures share. */
+/* Keys that all architectures share. */
 static const struct moe_setting shared_settings[] = {
     {"block_count", MOE_MEMBER(n_layers), .required = true},
     {"embedding_length", MOE_MEMBER(hidden), .required = true},
@@ -132,7 +132,7 @@ static const struct moe_setting shared_settings[] = {
     {.member = 0},
 };
 
-/* Whether the key has numbers that differ by layer, as the family says that they may. */
+/* Whether the key is a list by layer, which the family must allow. */
 static bool differs(const struct moe_family *family, const struct moe_gguf *gguf, const char *key)
 {
     const char *const *by_layer = family->gguf.by_layer;
@@ -174,7 +174,7 @@ static int read_windows(struct moe_config *c, const struct moe_family *family,
 
 /* ---- What tensors show ---- */
 
-/* The tensor's columns, where it is there. */
+/* Takes the tensor's columns as a width, if there is such a tensor. */
 static void take_width(const struct moe_tensor *t, uint32_t *width)
 {
     if (t && t->dims[t->n_dims - 1] <= MOE_MAX_DIM)
@@ -201,7 +201,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
         dense = dense || !c->layers[i].moe;
         if (!c->layers[i].moe)
             continue;
-        /* Widths of experts, from the matrices whose columns they are. */
+        /* The widths of experts are the columns of these matrices. */
         take_width(family_gguf_tensor(ck, "blk.%u.ffn_down.0.weight", i), &c->expert_ff);
         take_width(family_gguf_tensor(ck, "blk.%u.ffn_down_exps.weight", i), &c->expert_ff);
         take_width(family_gguf_tensor(ck, "blk.%u.ffn_down_shexp.weight", i), &c->shared_ff);
@@ -209,7 +209,7 @@ static int read_tensors(struct moe_config *c, const struct moe_checkpoint *ck, s
         c->choice_bias |= choice_bias && has_choice_bias(ck, i);
     }
     if (!dense)
-        c->dense_ff = 0; /* the key may be there nevertheless: an expert's width, or unused */
+        c->dense_ff = 0; /* the key may still be there, as an expert's width or unused */
     return MOE_OK;
 }
 
@@ -222,7 +222,7 @@ static int read_eos(struct moe_config *c, const struct moe_gguf *gguf, struct mo
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         uint32_t id = UINT32_MAX;
         MOE_TRY(moe_gguf_get_u32(gguf, keys[i], UINT32_MAX, false, &id, err));
-        bool known = id == UINT32_MAX; /* not there, or "none" */
+        bool known = id == UINT32_MAX; /* absent, or "none" */
         for (uint32_t k = 0; k < c->n_eos; k++)
             known = known || c->eos[k] == id;
         if (known)
@@ -236,7 +236,7 @@ static int read_eos(struct moe_config *c, const struct moe_gguf *gguf, struct mo
     return MOE_OK;
 }
 
-/* "qwen2moe, llama, ...": each once. */
+/* Lists the architectures, "qwen2moe, llama, ...". */
 static void list_architectures(struct moe_buf *out)
 {
     const struct moe_family *family;

@@ -1,4 +1,5 @@
-/* What GGUF files say layer by layer. */
+/* GGUF metadata by layer, rotary settings, and what single families work out from a GGUF file
+ * (family.h: gguf.own). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -97,11 +98,11 @@ int family_gguf_windows(struct moe_config *c, const struct moe_gguf *gguf, uint3
 }
 
 /*
- * Rotary positions from a GGUF file: keys under "rope.", and the factors that some files have as
- * tensors.
+ * Rotary positions from a GGUF file: keys under "rope.", and tensors of factors that some files
+ * have.
  */
 
-/* A vector of one factor per pair. */
+/* A vector with a factor per pair. */
 static int read_factors(const struct moe_checkpoint *ck, const char *name, double *out, uint32_t *n,
                         struct moe_err *err)
 {
@@ -172,7 +173,7 @@ static int read_rope_settings(struct moe_rope_settings *s, const struct moe_gguf
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         MOE_TRY(moe_gguf_get_double(gguf, moe_gguf_arch_key(gguf, numbers[i].name).text, false,
                                     numbers[i].out, err));
-    if (s->kind == MOE_ROPE_PLAIN && linear != 0 && linear != 1) { /* as older files say it */
+    if (s->kind == MOE_ROPE_PLAIN && linear != 0 && linear != 1) { /* in older files */
         s->kind = MOE_ROPE_LINEAR;
         s->factor = linear;
     }
@@ -188,7 +189,7 @@ static int read_rope_settings(struct moe_rope_settings *s, const struct moe_gguf
     return MOE_OK;
 }
 
-/* Frequencies divided by a factor each, as Llama 3's are stored. */
+/* Divides frequencies by a factor each, which is how Llama 3's are stored. */
 static int apply_factors(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
     double factors[MOE_MAX_ROPE_PAIRS];
@@ -209,9 +210,8 @@ static int apply_factors(struct moe_config *c, const struct moe_checkpoint *ck, 
     return MOE_OK;
 }
 
-/* Global layers with heads of their own rotate all of a head by the file's base and factors; those
- * of pairs that stand still are huge, since there is no other word for it. Local layers have a base
- * of their own. */
+/* Global layers with their own heads rotate all of a head by the file's base and factors, which are
+ * huge for pairs that do not rotate. Local layers have another base. */
 static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *s, struct moe_err *err)
 {
@@ -238,7 +238,7 @@ static int read_global(struct moe_config *c, const struct moe_checkpoint *ck,
                                &s->theta, err);
 }
 
-/* DeepSeek-V4's layers that compress have the scaling, and a base of their own. */
+/* DeepSeek-V4's compressing layers have the scaling, and another base. */
 static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
                             const struct moe_gguf *gguf, struct moe_err *err)
 {
@@ -249,7 +249,7 @@ static int read_compressing(struct moe_config *c, struct moe_rope_settings *s,
     return family_deepseek_v4_rotary(c, s, theta, moe_gguf_path(gguf), err);
 }
 
-/* Layers with a window may have a base of their own; here only Gemma-4's have. */
+/* Windowed layers may have another base; only Gemma-4's is implemented. */
 static int refuse_other_base(const struct moe_rope_settings *s, const struct moe_gguf *gguf,
                              struct moe_err *err)
 {
@@ -293,10 +293,9 @@ int family_gguf_rotary(struct moe_config *c, const struct moe_checkpoint *ck,
     return MOE_OK;
 }
 
-/* What families with recurrent states compute of their own from GGUF metadata (family_internal.h):
- * which layers have them, and how wide they are. */
+/* Recurrent states: which layers have them, and how wide they are. */
 
-/* "ssm.inner_size": the values of all heads. */
+/* "ssm.inner_size": the values of all heads together. */
 static int read_values(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
     uint32_t all = 0;
@@ -310,8 +309,7 @@ static int read_values(struct moe_config *c, const struct moe_gguf *gguf, struct
     return MOE_OK;
 }
 
-/* Layers without key heads have states; n_kv_heads is what the others have, which must be the same.
- */
+/* Layers without key heads have states; the others must all have n_kv_heads. */
 static int read_layers(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
     uint32_t heads[MOE_MAX_LAYERS] = {0};
@@ -352,8 +350,8 @@ static int read_recurrent(struct moe_config *c, const struct moe_gguf *gguf,
     return family_gguf_by_layer(c, gguf, "attention.recurrent_layers", 1, recurrent, err);
 }
 
-/* Files made by ollama have key heads listed by layer as well, perhaps alone: where something else
- * is said, both must agree. */
+/* Files made by ollama also list key heads by layer, sometimes only that; if both are there they
+ * must agree. */
 static int check_listed_heads(const struct moe_config *c, const struct moe_gguf *gguf,
                               const uint32_t recurrent[MOE_MAX_LAYERS], struct moe_err *err)
 {
@@ -368,9 +366,9 @@ static int check_listed_heads(const struct moe_config *c, const struct moe_gguf 
     return MOE_OK;
 }
 
-/* Heads that share keys follow each other, or the first of each key head come first, then the
- * second ones, and so on: then the product behind them has its columns in that order. llama.cpp
- * orders them so for Qwen3.5 alone; ollama says which. */
+/* Heads that share keys follow each other; or the first head of each key head comes first, then the
+ * second of each, and so on, and so do the columns of the product after them. llama.cpp uses that
+ * order only for Qwen3.5; ollama says which it is. */
 static int read_delta(struct moe_config *c, const struct moe_gguf *gguf, bool in_turn,
                       struct moe_err *err)
 {
@@ -396,8 +394,8 @@ int family_qwen3_next_gguf(struct moe_config *c, const struct moe_checkpoint *ck
     return read_delta(c, moe_checkpoint_gguf(ck), false, err);
 }
 
-/* ollama names Qwen3-Next so as well, and does not reorder its heads. Its products of two parts
- * ("ssm_ba") show it. */
+/* ollama uses the same name for Qwen3-Next, without reordering heads; its products of two parts
+ * ("ssm_ba") tell. */
 int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -424,8 +422,8 @@ int family_lfm2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 
 /* ---- Granite-4 H, Nemotron-H ---- */
 
-/* Rotary positions, where "rope.scaling.finetuned" says so; without experts what is left is the
- * shared one. */
+/* Rotary positions if "rope.scaling.finetuned" says so; without experts, the shared one is the
+ * dense feed-forward. */
 int family_granite_hybrid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                                struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -447,7 +445,7 @@ int family_granite_hybrid_gguf(struct moe_config *c, const struct moe_checkpoint
     return MOE_OK;
 }
 
-/* A layer without key heads and without a feed-forward has a state. */
+/* A layer with neither key heads nor a feed-forward has a state. */
 int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -496,7 +494,7 @@ int family_jamba_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     return read_layers(c, gguf, err);
 }
 
-/* What families with local and global layers compute of their own from GGUF files. */
+/* Local and global layers. */
 
 static void every_fourth_global(struct moe_config *c)
 {
@@ -516,7 +514,7 @@ static int needs_window(const struct moe_config *c, const struct moe_checkpoint 
 
 /* ---- SmallThinker ---- */
 
-/* Files with a window are of models whose layers 0, 4, 8, ... have none and do not rotate. */
+/* In files with a window, layers 0, 4, 8, ... have none and do not rotate. */
 int family_smallthinker_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                              struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -528,8 +526,8 @@ int family_smallthinker_gguf(struct moe_config *c, const struct moe_checkpoint *
 
 /* ---- Gemma-4 ---- */
 
-/* The file's widths of heads are those of global layers; local ones have keys of their own. Numbers
- * of heads are by layer: the same for each of a kind. */
+/* The file's widths of heads are the global layers'; local ones have other keys. Numbers of heads
+ * are listed by layer: the same for each kind. */
 static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struct moe_err *err)
 {
     uint32_t kv_heads[MOE_MAX_LAYERS] = {0}, of_kind[2] = {0};
@@ -555,11 +553,11 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
     }
     c->global_kv_heads = of_kind[0] ? of_kind[0] : of_kind[1];
     c->n_kv_heads = of_kind[1] ? of_kind[1] : of_kind[0];
-    c->value_dim = 0; /* as keys */
+    c->value_dim = 0; /* like keys */
     return MOE_OK;
 }
 
-/* Global layers without a matrix of values take their keys for them. */
+/* Global layers without a matrix for values use their keys as values. */
 static int gemma4_values(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
     uint32_t n_global = 0, n_with = 0;
@@ -586,7 +584,7 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     MOE_TRY(gemma4_values(c, ck, err));
     if (c->n_experts > 0) {
         c->own_norms = c->expert_scale = true;
-        /* What else is a dense layer's is the shared expert beside the others. */
+        /* A dense layer's feed-forward is here the shared expert. */
         MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "feed_forward_length").text,
                                  MOE_MAX_DIM, true, &c->shared_ff, err));
     }
@@ -595,9 +593,9 @@ int family_gemma4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 
 /* ---- Llama-4 ---- */
 
-/* Files say neither which layers see a part nor, as a rule, how long parts are nor how queries are
- * scaled: these are as published, and so in llama.cpp. The model with 128 experts has no norms of
- * queries and keys; some files say so. */
+/* Files do not say which layers see chunks and usually neither how long chunks are nor how queries
+ * are scaled: these are as published, and as in llama.cpp. The model with 128 experts has no norms
+ * of queries and keys, which some files say. */
 int family_llama4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -615,7 +613,7 @@ int family_llama4_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 
 /* ---- AFMoE ---- */
 
-/* Every fourth layer is global, and embeddings are scaled, without a word of it in the file. */
+/* Every fourth layer is global and embeddings are scaled, though files do not say so. */
 int family_afmoe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -638,8 +636,8 @@ int family_exaone_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck
 
 /* ---- Command-A with experts ---- */
 
-/* The epsilon's key says which norm it is. Layers without experts rotate in any case; the shared
- * experts are averaged with the others. */
+/* The name of the epsilon's key gives the kind of norm. Layers without experts always rotate;
+ * shared experts are averaged with the others. */
 int family_cohere2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -655,14 +653,14 @@ int family_cohere2_moe_gguf(struct moe_config *c, const struct moe_checkpoint *c
     return family_gguf_windows(c, gguf, 0, err);
 }
 
-/* What families with sparse attention compute of their own from GGUF metadata (family_internal.h):
- * which layers share a choice of positions (GLM-5), which compress them and how (DeepSeek-V4). */
+/* Sparse and compressed attention: which layers share a choice of positions (GLM-5), which compress
+ * and how (DeepSeek-V4). */
 
 /* ---- GLM-5 ---- */
 
-/* "attention.indexer.types": 1 where a layer chooses, 0 where it shares. Files older than the key
- * say nothing: all layers of GLM-5 and 5.1 choose, of 5.2, whose context is longer, the first three
- * and then every fourth. */
+/* "attention.indexer.types": 1 for a layer with an indexer, 0 for one that shares. In files without
+ * it, all layers of GLM-5 and 5.1 have one; of 5.2, whose context is longer, the first three and
+ * then every fourth. */
 int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -679,7 +677,7 @@ int family_glm_dsa_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 
 /* ---- DeepSeek-V4 ---- */
 
-/* All layers of a kind compress groups of one size. */
+/* All layers of a kind must have one ratio. */
 static int take_ratio(uint32_t *all, uint32_t ratio, uint32_t layer, const char *path,
                       struct moe_err *err)
 {
@@ -692,9 +690,9 @@ static int take_ratio(uint32_t *all, uint32_t ratio, uint32_t layer, const char 
     return MOE_OK;
 }
 
-/* "attention.compress_ratios": the positions of a group, 0 where a layer sees a window alone, for
- * each layer and, perhaps, those for further tokens, which the file need not have. Which of the
- * others choose, their indexers show: in the published models those of 4 positions. */
+/* "attention.compress_ratios": the positions per entry for each layer (0: only a window), and
+ * perhaps for layers that predict further tokens. Layers with an indexer choose among entries: in
+ * the published models those with a ratio of 4. */
 static int read_ratios(struct moe_config *c, const struct moe_checkpoint *ck, struct moe_err *err)
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
@@ -721,7 +719,7 @@ static int read_ratios(struct moe_config *c, const struct moe_checkpoint *ck, st
     return MOE_OK;
 }
 
-/* Limits of activations are by layer, of routed experts and of shared ones; one for all is
+/* Limits of activations, by layer, of routed and of shared experts; only a single limit is
  * implemented. */
 static int read_limit(struct moe_config *c, const struct moe_gguf *gguf, const char *name,
                       bool required, struct moe_err *err)

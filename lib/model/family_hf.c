@@ -1,5 +1,5 @@
-/* The model description from a Hugging Face directory, through the family that config.json names.
- */
+/* Reading the model description from a Hugging Face directory, by the family that config.json
+ * names. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -156,7 +156,7 @@ static int read_expert_layers(struct moe_config *c, const struct moe_family *fam
 
 /* ---- Tokens that begin and end a text ---- */
 
-/* A token that ends a text, unless it is listed already. */
+/* Adds a token that ends a text, unless it is there already. */
 static int add_eos(struct moe_config *config, const char *path, const json_t *id,
                    struct moe_err *err)
 {
@@ -188,7 +188,7 @@ static int read_hf_eos(struct moe_config *config, const char *path, const json_t
     return MOE_OK;
 }
 
-/* What a decoder's text begins with, where it is said here too. */
+/* The decoder's first token, if this file has it. */
 static int read_hf_decoder_start(struct moe_config *config, const char *path, const json_t *json,
                                  struct moe_err *err)
 {
@@ -254,7 +254,7 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     return c->positions == MOE_POSITIONS_ROTARY ? moe_rope_apply(c, &rope, path, err) : MOE_OK;
 }
 
-/* What "model_type" names, or the first of "architectures" where there is none. */
+/* Finds the family by "model_type", or, without one, by the first of "architectures". */
 static int find_family(const struct moe_family **family, const char *path, const json_t *json,
                        struct moe_err *err)
 {
@@ -281,7 +281,7 @@ static int read_config(struct moe_config *config, const char *path, const char *
     if (nested)
         MOE_TRY(
             moe_json_get_bool(path, json, "tie_word_embeddings", false, &config->tied_head, err));
-    /* generation_config.json lists more ends of text than config.json: its come first. */
+    /* generation_config.json lists more end tokens than config.json, so its come first. */
     if (dir)
         MOE_TRY(read_generation_config(config, dir, err));
     MOE_TRY(read_hf_eos(config, path, json, err));
@@ -322,11 +322,11 @@ int moe_config_read_hf_json(struct moe_config *config, const char *name, const s
 }
 
 /*
- * Checkpoints that are quantized already, as their config.json says.
+ * Checkpoints that are already quantized, by their config.json.
  */
 
-/* Whether what compressed-tensors packs is what is read of it: symmetric INT4, in one group of
- * tensors and in their order. */
+/* Whether compressed-tensors packed weights as they are read here: symmetric INT4 in one group of
+ * tensors, in order. */
 static bool packs_int4(const json_t *quantization)
 {
     const json_t *groups = json_object_get(quantization, "config_groups");
@@ -354,11 +354,12 @@ int family_check_quantization(const char *path, const json_t *json, const struct
            (strcmp(format, "pack-quantized") == 0 && packs_int4(quantization))))))
         return MOE_OK;
     if (format && strcmp(format, "pack-quantized") == 0)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: the checkpoint's weights are packed in another way than symmetric "
-                        "INT4 in their own order ('config_groups' in 'quantization_config'), which "
-                        "alone is read; use the original 16-bit one",
-                        path);
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: the checkpoint's weights are packed otherwise than symmetric INT4 in their "
+            "own order ('config_groups' in 'quantization_config'); use the original "
+            "16-bit one",
+            path);
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
                     "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "
                     "the original 16-bit one",

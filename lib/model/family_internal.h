@@ -1,5 +1,6 @@
 /*
- * What single families compute of their own from their settings (family.h: hf.own, gguf.own).
+ * What lib/model's readers of checkpoints share: functions of single families (family.h: hf.own,
+ * gguf.own), the words that tables of families are written in, and reading settings.
  */
 #ifndef MOE_MODEL_FAMILY_INTERNAL_H
 #define MOE_MODEL_FAMILY_INTERNAL_H
@@ -109,8 +110,8 @@ const struct json_t *family_given(const struct json_t *json, const char *key);
 #define GROUPS(of, used) KEY("n_group", n_groups, of), KEY("topk_group", top_groups, used)
 #define GGUF_GROUPS                                                                                \
     KEY("expert_group_count", n_groups, 0), KEY("expert_group_used_count", top_groups, 0)
-/* Latent attention: what heads have that is not rotated, what is, and values; the rotated part is
- * added to head_dim. */
+/* MLA: the values of a head that do not rotate, those that do, and a head's values; the rotated
+ * ones are added to head_dim. */
 #define LATENT(q, kv, plain, rotated, values)                                                      \
     KEY("q_lora_rank", q_rank, q), KEY("kv_lora_rank", kv_rank, kv),                               \
         KEY("qk_nope_head_dim", head_dim, plain), KEY("qk_rope_head_dim", rope_dim, rotated),      \
@@ -119,7 +120,7 @@ const struct json_t *family_given(const struct json_t *json, const char *key);
     KEY("attention.q_lora_rank", q_rank, 0), KEY("attention.kv_lora_rank", kv_rank, 0),            \
         KEY("attention.key_length_mla", head_dim, 0),                                              \
         KEY("attention.value_length_mla", value_dim, 0), GGUF_GROUPS, GGUF_NORM_TOPK(false)
-/* What an indexer has: heads, their width, positions that it chooses. */
+/* An indexer: heads, their width, positions that it chooses. */
 #define INDEXER(heads)                                                                             \
     USE("index_topk", index_top, 2048, MOE_NOT_ZERO), KEY("index_n_heads", index_heads, heads),    \
         KEY("index_head_dim", index_dim, 128)
@@ -130,24 +131,24 @@ const struct json_t *family_given(const struct json_t *json, const char *key);
         .key = "attention.indexer.top_k", .member = MOE_MEMBER(index_top), .required = true,       \
         .use = MOE_NOT_ZERO                                                                        \
     }
-/* Experts beside shared ones, as DeepSeek's descendants spell them. */
+/* Experts beside shared ones, with the keys of DeepSeek's descendants. */
 #define ROUTED_EXPERTS(number, chosen, width, normalised, scale)                                   \
     KEY("n_routed_experts", n_experts, number), TOP_K(chosen),                                     \
         KEY("moe_intermediate_size", expert_ff, width),                                            \
         KEY("norm_topk_prob", norm_topk, normalised),                                              \
         KEY("routed_scaling_factor", routed_scale, scale)
-/* What else there is of DeepSeek-V3's router in config.json, of which one value is implemented. */
+/* DeepSeek-V3's other router keys in config.json, each with one implemented value. */
 #define SIGMOIDS_ONLY                                                                              \
     {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},                                      \
     {                                                                                              \
         "moe_layer_freq", "1"                                                                      \
     }
-/* DeepSeek-V3's router. The norms inside its attention have an epsilon of 1e-6 whatever the key
- * says. */
+/* DeepSeek-V3's router, without and with MLA, whose inner norms have an epsilon of 1e-6 whatever
+ * the key says. */
 #define SIGMOIDS SET(router_kind, MOE_ROUTER_SIGMOID), SET(choice_bias, true)
 #define LATENT_SIGMOIDS SIGMOIDS, SET(latent_eps, 1e-6)
 
-/* Of states with several heads, in GGUF. */
+/* Recurrent states with several heads, in GGUF. */
 #define STATES_GGUF                                                                                \
     KEY("ssm.conv_kernel", conv_width, 0), KEY("ssm.state_size", state_key_dim, 0),                \
         KEY("ssm.group_count", state_key_heads, 0), KEY("ssm.time_step_rank", state_heads, 0)
@@ -169,83 +170,82 @@ const struct json_t *family_given(const struct json_t *json, const char *key);
     [MOE_T_STATE_NORM] = MOE_ALL(path "norm.weight"),                                              \
     [MOE_T_STATE_O] = MOE_ALL(path "out_proj.weight")
 
-/* GGUF calls the norm before feed-forwards by its place. */
+/* GGUF's name, by its place, of the norm before feed-forwards. */
 extern const struct moe_source_names moe_placed_norm_names;
 /* Tensors of a Mamba-2 layer in GGUF. */
 extern const struct moe_source_names moe_mamba_gguf_names;
-/* One shared expert, beside routed ones as usual. */
+/* One shared expert beside routed ones with the usual names. */
 extern const struct moe_source_names moe_qwen2_moe_names;
 
-/* The tables, by what families have in common; an entry without a name ends each. */
-extern const struct moe_family moe_families_softmax[]; /* experts chosen by a softmax */
+/* The tables of families; an entry without a name ends each. */
+extern const struct moe_family moe_families_softmax[]; /* routers with a softmax */
 extern const struct moe_family moe_families_granite[];
 extern const struct moe_family moe_families_local[];    /* local and global layers */
 extern const struct moe_family moe_families_states[];   /* recurrent states in most layers */
-extern const struct moe_family moe_families_deepseek[]; /* and those with its router */
-extern const struct moe_family moe_families_stacks[];   /* encoders, or half of one */
-extern const struct moe_family moe_families_dense[];    /* the case without experts */
+extern const struct moe_family moe_families_deepseek[]; /* and others with its router */
+extern const struct moe_family moe_families_stacks[];   /* encoders, prefix LMs */
+extern const struct moe_family moe_families_dense[];    /* models without experts */
 
 /*
- * Reading a family's settings (family.h) from config.json and from GGUF metadata.
+ * Reading a family's settings (family.h) from config.json and GGUF metadata.
  */
 
-/* Sets the members of settings without keys. A list may be NULL, here and below. */
+/* Sets members by settings without keys. A list may be NULL, here and below. */
 void family_set_constants(struct moe_config *config, const struct moe_setting *settings);
 
-/* Reads the settings with keys. Errors name file and key. */
+/* Reads settings with keys. Errors name file and key. */
 int family_read_json(struct moe_config *config, const struct moe_setting *settings,
                      const char *path, const struct json_t *json, struct moe_err *err);
 int family_read_gguf(struct moe_config *config, const struct moe_setting *settings,
                      const struct moe_gguf *gguf, struct moe_err *err);
 
-/* Refuses what a config.json or a GGUF file has and the family does not implement. */
+/* Refuses switches that the family does not implement. */
 int family_check_only(const struct moe_only *only, const char *path, const struct json_t *json,
                       struct moe_err *err);
 int family_check_only_gguf(const struct moe_only *only, const struct moe_gguf *gguf,
                            struct moe_err *err);
 
-/* "ARCH.NAME", for the moe_gguf_get functions; room for any key we ask for. */
+/* "ARCH.NAME", for moe_gguf_get functions; room for any key. */
 struct moe_gguf_key {
     char text[128];
 };
 struct moe_gguf_key moe_gguf_arch_key(const struct moe_gguf *gguf, const char *name);
 
-/* Refuses quantized checkpoints whose weights are not read: they are where they are FP8 or packed
- * INT4 (fmt/checkpoint.h has the ways of it), or MXFP4 and the family is published so.
- * MOE_ERR_UNSUPPORTED. */
+/* MOE_ERR_UNSUPPORTED for a quantized checkpoint, unless it is FP8 or packed INT4
+ * (fmt/checkpoint.h), or MXFP4 and the family is published that way. */
 int family_check_quantization(const char *path, const struct json_t *json,
                               const struct moe_family *family, struct moe_err *err);
 
 /*
- * What the reader of GGUF files, and families that read keys of their own there, have in common.
+ * Shared by the reader of GGUF files and the families' functions.
  */
 
-/* The tensor whose name has the layer for "%u"; NULL: it is not there. */
+/* The tensor of a layer, whose number replaces "%u"; NULL: there is none. */
 const struct moe_tensor *family_gguf_tensor(const struct moe_checkpoint *ck, const char *format,
                                             uint32_t layer);
 
 /*
- * Numbers by layer: an array of one, whole or a truth value, for each of the model's layers (and
- * those for further tokens, perhaps), or one number for all of them. Where the key, which has the
- * architecture's name before it, is missing, `out` stays as it was. MOE_ERR_FORMAT.
+ * Reads numbers (or truth values) by layer: an array with one for each layer, and perhaps for
+ * layers that predict further tokens; or one number for all. If the key, under the architecture's
+ * name, is missing, `out` is left alone. MOE_ERR_FORMAT.
  */
 int family_gguf_by_layer(const struct moe_config *config, const struct moe_gguf *gguf,
                          const char *name, uint32_t most, uint32_t out[MOE_MAX_LAYERS],
                          struct moe_err *err);
 
-/* Whether the key is an array of numbers; the largest of its numbers. MOE_ERR_FORMAT. */
+/* Whether the key is an array of numbers; its largest number. MOE_ERR_FORMAT. */
 bool family_gguf_is_list(const struct moe_gguf *gguf, const char *name);
 int family_gguf_largest(const struct moe_gguf *gguf, const char *name, uint32_t most, uint32_t *out,
                         struct moe_err *err);
 
-/* Which layers have a window, by "attention.sliding_window_pattern": a truth value for each, or a
- * number n where every n-th has none. every: that number where the key is missing, 0 if it must be
- * there. MOE_ERR_FORMAT. */
+/* Sets which layers have a window by "attention.sliding_window_pattern": a truth value per layer,
+ * or a number n where every n-th has none. every: n if the key is missing; 0: it may not be.
+ * MOE_ERR_FORMAT. */
 int family_gguf_windows(struct moe_config *config, const struct moe_gguf *gguf, uint32_t every,
                         struct moe_err *err);
 
-/* Reads the rotary settings into config, which has its heads and widths already. settings: what the
- * family has put into them before. MOE_ERR_FORMAT, MOE_ERR_UNSUPPORTED. */
+/* Reads the rotary settings into config, whose heads and widths are set. settings: what the family
+ * has set before. MOE_ERR_FORMAT, MOE_ERR_UNSUPPORTED. */
 int family_gguf_rotary(struct moe_config *config, const struct moe_checkpoint *ck,
                        struct moe_rope_settings *settings, struct moe_err *err);
 

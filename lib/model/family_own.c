@@ -1,4 +1,5 @@
-/* Keys of config.json that only one family has. */
+/* What single families work out from their config.json (family.h: hf.own), and the GGUF functions
+ * of DeepSeek, MiniCPM and gpt-oss, which are short. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -14,7 +15,7 @@
 
 /* ---- DeepSeek-V2: latent attention, groups of experts ---- */
 
-/* head_dim is still that of the part which is not rotated. */
+/* On entry head_dim is the part that does not rotate. */
 static int latent_attention_of_hf(struct moe_config *c, const char *path, struct moe_err *err)
 {
     if (c->kv_rank == 0 || c->head_dim == 0 || c->rope_dim == 0)
@@ -52,7 +53,7 @@ int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
-/* One group of all is none. */
+/* A single group of all experts is no group. */
 static void drop_single_group(struct moe_config *c)
 {
     if (c->n_groups <= 1)
@@ -62,7 +63,7 @@ static void drop_single_group(struct moe_config *c)
 static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf *gguf,
                                     struct moe_err *err)
 {
-    c->n_kv_heads = 0; /* 1 where the file counts what is cached */
+    c->n_kv_heads = 0; /* 1 in files that count what is cached */
     drop_single_group(c);
     if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -77,7 +78,7 @@ int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_checkpoint *c
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     MOE_TRY(latent_attention_of_gguf(c, gguf, err));
-    if (fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* as of the norms in attention */
+    if (fabsf(c->norm_eps - 1e-6f) > 1e-9f) /* like the norms in attention */
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: a norm epsilon of %g, only 1e-06 is implemented for this family",
                         moe_gguf_path(gguf), (double)c->norm_eps);
@@ -101,7 +102,7 @@ int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *c
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     MOE_TRY(latent_attention_of_gguf(c, gguf, err));
-    /* Files older than the keys of groups are of models with these: V3, R1. */
+    /* Files older than the group keys are of V3 and R1, which have these. */
     if (!moe_gguf_has(gguf, moe_gguf_arch_key(gguf, "expert_group_count").text) &&
         c->n_experts == 256 && c->n_layers == 61) {
         c->n_groups = 8;
@@ -110,7 +111,7 @@ int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *c
     return MOE_OK;
 }
 
-/* "use_qk_norm" is GLM's. */
+/* "use_qk_norm" is a key of GLM's. */
 int family_sigmoid_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -129,7 +130,7 @@ int family_sigmoid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
     return MOE_OK;
 }
 
-/* "num_shared_experts"; n: where that is absent. */
+/* "num_shared_experts"; n: if it is absent. */
 static int read_shared_experts(struct moe_config *c, uint32_t n, const char *path,
                                const json_t *json, struct moe_err *err)
 {
@@ -157,7 +158,7 @@ int family_hy_v3_hf(struct moe_config *c, const char *path, const json_t *json,
     return read_shared_experts(c, 1, path, json, err);
 }
 
-/* "attn_type_list": 1 where a layer attends as usual. */
+/* "attn_type_list": 1 for ordinary attention. */
 int family_minimax_m2_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -201,7 +202,8 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
 
 /* ---- Hunyuan: numbers, or lists of one for each layer ---- */
 
-/* A number up to `most`, or a list of that number for each layer; absent or null: as it was. */
+/* A number up to `most`, or a list with that number for every layer. Absent or null leaves it as it
+ * was. */
 static int read_same_everywhere(const struct moe_config *c, const char *path, const json_t *json,
                                 const char *key, uint32_t most, uint32_t *out, struct moe_err *err)
 {
@@ -258,9 +260,9 @@ int family_hunyuan_hf(struct moe_config *c, const char *path, const json_t *json
 int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
-    c->residual_scale /= sqrtf((float)c->n_layers); /* "scale_depth" so far */
-    c->logit_scale /= (float)c->hidden;             /* "dim_model_base" so far */
-    if (c->n_experts) {                             /* the dense models have the same type */
+    c->residual_scale /= sqrtf((float)c->n_layers); /* was "scale_depth" */
+    c->logit_scale /= (float)c->hidden;             /* was "dim_model_base" */
+    if (c->n_experts) {                             /* dense models have */
         c->expert_ff = c->dense_ff;
         c->dense_ff = 0;
         moe_config_set_layers(c, MOE_LAYER(moe), 0, c->n_layers, 1);
@@ -268,7 +270,7 @@ int family_minicpm_hf(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
-/* Files older than the keys of the three scales are of models with these. */
+/* Files without the keys of the three scales are of models with these. */
 int family_minicpm_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                         struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -283,7 +285,7 @@ int family_minicpm_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
 
 /* ---- gpt-oss: YaRN by default ---- */
 
-/* Without settings the rope is that of the published models. */
+/* Without rotary settings, the published models' hold. */
 int family_gpt_oss_hf(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -388,7 +390,7 @@ static int exaone_pattern(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
-/* "is_moe_layer", as published files have it in place of "mlp_layer_types": whether each layer has
+/* "is_moe_layer", in published files instead of "mlp_layer_types": whether each layer has
  * experts. */
 static int exaone_experts(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_err *err)
@@ -413,7 +415,7 @@ int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *j
 {
     MOE_TRY(read_shared_experts(c, 1, path, json, err));
     MOE_TRY(exaone_experts(c, path, json, err));
-    c->rope_in_windows = c->window > 0; /* else all layers rotate, and see all */
+    c->rope_in_windows = c->window > 0; /* else all layers rotate and see everything */
     if (c->window > 0 && !json_is_array(json_object_get(json, "layer_types")))
         MOE_TRY(exaone_pattern(c, path, json, err));
     return family_sigmoid_hf(c, path, json, rope, err);
@@ -421,7 +423,7 @@ int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *j
 
 /* ---- SmallThinker ---- */
 
-/* A list of 0 or 1 for each layer; absent or null: all `otherwise`. */
+/* A list with 0 or 1 for each layer; if absent or null, all are `otherwise`. */
 static int read_layout(const struct moe_config *c, const char *path, const json_t *json,
                        const char *key, uint8_t otherwise, uint8_t *out, struct moe_err *err)
 {
@@ -441,8 +443,8 @@ static int read_layout(const struct moe_config *c, const char *path, const json_
     return MOE_OK;
 }
 
-/* All layers rotate, or those with a window, or some where none has one: these then have one that
- * is as wide as any text. */
+/* All layers rotate; or those with a window; or, where none has a window, some: these then get a
+ * window as wide as the context. */
 static int smallthinker_layers(struct moe_config *c, const char *path, const json_t *json,
                                struct moe_err *err)
 {
@@ -555,7 +557,7 @@ int family_cohere2_moe_hf(struct moe_config *c, const char *path, const json_t *
 
 /* ---- DeepSeek-V3.2 and GLM-5: which layers have an indexer, and which share a choice ---- */
 
-/* "layer_types", where it is there, says the same of every layer. */
+/* "layer_types", if there is one, has the same word for every layer. */
 static int check_layer_types(const struct moe_config *c, const char *path, const json_t *json,
                              struct moe_err *err)
 {
@@ -580,7 +582,7 @@ int family_deepseek_v32_hf(struct moe_config *c, const char *path, const json_t 
     return family_deepseek_v3_hf(c, path, json, rope, err);
 }
 
-/* A letter for each layer: F, or S. */
+/* A letter for each layer: F (has an indexer) or S (shares). */
 static int read_pattern(struct moe_config *c, const char *path, const char *pattern,
                         struct moe_err *err)
 {
@@ -593,7 +595,7 @@ static int read_pattern(struct moe_config *c, const char *path, const char *patt
     return MOE_OK;
 }
 
-/* The layers up to number `offset` - 1 choose, then every freq-th. */
+/* The first offset layers choose, then every freq-th. */
 static int read_step(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_err *err)
 {
@@ -636,7 +638,7 @@ static int read_layer_types(struct moe_config *c, const char *path, const json_t
                              "layer_types", kinds, false, err);
 }
 
-/* Clears what states are like in a model whose layers all attend. */
+/* Clears the settings of states if all layers attend. */
 static void drop_unused_states(struct moe_config *c)
 {
     if (c->state_heads && moe_config_count_layers(c, MOE_LAYER(recurrent)) > 0)
@@ -683,7 +685,7 @@ int family_lfm2_moe_hf(struct moe_config *c, const char *path, const json_t *jso
 
 /* ---- Mamba-2 ---- */
 
-/* "time_step_limit", where it is there, must be from 0 up to a number that no step reaches. */
+/* "time_step_limit", if there is one, must be from 0 to a number that no step reaches. */
 static int check_steps(const char *path, const json_t *json, struct moe_err *err)
 {
     const json_t *limit = json_object_get(json, "time_step_limit");
@@ -693,14 +695,14 @@ static int check_steps(const char *path, const json_t *json, struct moe_err *err
                  (!json_is_number(most) || json_number_value(most) >= 1e9));
     return none ? MOE_OK
                 : moe_fail(err, MOE_ERR_UNSUPPORTED,
-                           "%s: 'time_step_limit' is not from 0 to infinity, which alone is "
-                           "implemented",
+                           "%s: 'time_step_limit' other than 0 to infinity is not implemented",
                            path);
 }
 
 /* ---- Granite-4 ---- */
 
-/* "mamba_d_head" is a number, or "auto": what "mamba_expand" times the stream gives each head. */
+/* "mamba_d_head": a number, or "auto" for the stream's width times "mamba_expand", divided by the
+ * heads. */
 static int read_head_width(struct moe_config *c, const char *path, const json_t *json,
                            struct moe_err *err)
 {
@@ -747,7 +749,7 @@ int family_granite_hybrid_hf(struct moe_config *c, const char *path, const json_
 
 enum half { MAMBA, ATTENTION, MOE, MLP, N_HALVES };
 
-/* A letter of "hybrid_override_pattern", or one of two words of "layers_block_type". */
+/* The half that a letter of "hybrid_override_pattern" or a word of "layers_block_type" names. */
 static int half_of(const char *letter, const char *word)
 {
     static const char *const names[N_HALVES][3] = {
@@ -763,7 +765,7 @@ static int half_of(const char *letter, const char *word)
     return N_HALVES;
 }
 
-/* The lists say how many layers there are, whatever "num_hidden_layers" says. */
+/* These lists give the number of layers, whatever "num_hidden_layers" says. */
 static int read_halves(struct moe_config *c, const char *path, const json_t *json,
                        struct moe_err *err)
 {
@@ -809,8 +811,8 @@ int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *j
 
 /* ---- Kimi-Linear: KDA beside latent attention ---- */
 
-/* Sets whether a layer is recurrent for the numbers, from 1, of a list; listed: those seen so far.
- */
+/* Sets whether layers are recurrent from a list of their numbers, which begin at 1. listed: layers
+ * met so far. */
 static int read_numbered(struct moe_config *c, const char *path, const json_t *from,
                          const char *key, bool recurrent, uint8_t *listed, struct moe_err *err)
 {
@@ -923,7 +925,7 @@ static const struct family_word compressions[] = {
 };
 
 /* "layer_types" names each layer's attention; published files have "compress_ratios", the positions
- * of an entry, instead. Without either, the first two layers see all entries, then every second
+ * per entry, instead. Without either, the first two layers see all entries, then every second layer
  * chooses. */
 static int read_compressed_layers(struct moe_config *c, const char *path, const json_t *json,
                                   struct moe_err *err)
@@ -974,7 +976,7 @@ static int read_ratios(struct moe_config *c, const char *path, const json_t *jso
     return family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err);
 }
 
-/* A model that lacks a kind of layer has none of what belongs to it. */
+/* Clears the settings of kinds of layers that the model has none of. */
 void family_deepseek_v4_drop(struct moe_config *c)
 {
     bool has[MOE_COMPRESS_CHOSEN + 1] = {false};
@@ -1030,8 +1032,8 @@ int family_deepseek_v4_rotary(struct moe_config *c, struct moe_rope_settings *ro
     return MOE_OK;
 }
 
-/* Reads the rotation of compressing layers into *rope (but for its base, where the file has both
- * apart), and leaves in it that of the other layers, which is not stretched. */
+/* Reads the compressing layers' rotation into *rope (except its base, if the file has both
+ * rotations), and leaves the other layers' in it, which is not extended. */
 static int read_rope(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_rope_settings *rope, struct moe_err *err)
 {
@@ -1069,7 +1071,7 @@ int family_deepseek_v4_hf(struct moe_config *c, const char *path, const json_t *
 
 /* ---- Gemma-4: local and global layers ---- */
 
-/* Five local layers, then a global one, where nothing is listed; the last is global anyway. */
+/* Without a list, five local layers, then a global one; the last layer is always global. */
 static void gemma4_layers(struct moe_config *c, const json_t *json)
 {
     bool listed = json_is_array(json_object_get(json, "layer_types"));
@@ -1079,8 +1081,7 @@ static void gemma4_layers(struct moe_config *c, const json_t *json)
         c->layers[c->n_layers - 1].windowed = 0;
 }
 
-/* "per_layer_config", as newer writers have it: the same for every global layer, and nothing else.
- */
+/* "per_layer_config", in newer files: the same for every global layer, and nothing for others. */
 static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t *json,
                            struct moe_err *err)
 {
@@ -1117,8 +1118,8 @@ static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t 
     return MOE_OK;
 }
 
-/* The part of a global head that is rotated ("proportional") has the frequencies that it would have
- * if all were; the other pairs stand still. */
+/* "proportional": the part of a global head that rotates has the frequencies it would have if all
+ * of it did; the other pairs have 0. */
 static int gemma4_global_rope(struct moe_config *c, const char *path, const json_t *json,
                               struct moe_err *err)
 {
@@ -1193,7 +1194,7 @@ int family_gemma4_hf(struct moe_config *c, const char *path, const json_t *json,
 
 /* ---- Llama-4: which layers rotate, see a chunk, have experts ---- */
 
-/* "no_rope_layers": 0 for each layer that rotates nothing; without it every n-th. */
+/* "no_rope_layers": 0 for each layer that does not rotate; without it, every n-th does not. */
 static int read_still_layers(struct moe_config *c, const char *path, const json_t *json,
                              struct moe_err *err)
 {
@@ -1218,7 +1219,7 @@ static int read_still_layers(struct moe_config *c, const char *path, const json_
     return MOE_OK;
 }
 
-/* "layer_types", as newer writers add it, says of rotating layers that they see a part. */
+/* "layer_types", in newer files: "chunked_attention" for layers that rotate. */
 static int check_chunked_layers(const struct moe_config *c, const char *path, const json_t *json,
                                 struct moe_err *err)
 {
@@ -1236,7 +1237,7 @@ static int check_chunked_layers(const struct moe_config *c, const char *path, co
     return MOE_OK;
 }
 
-/* "attention_chunk_size"; null: rotating layers see all of a text as well. */
+/* "attention_chunk_size"; null: rotating layers also see everything. */
 static int read_parts(struct moe_config *c, const char *path, const json_t *json,
                       struct moe_err *err)
 {
@@ -1245,12 +1246,12 @@ static int read_parts(struct moe_config *c, const char *path, const json_t *json
     MOE_TRY(moe_json_get_u32(path, json, "attention_chunk_size", MOE_MAX_CONTEXT, false, &c->window,
                              err));
     c->window_chunks = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
-    if (!c->window_chunks) /* no layer rotates: all see all */
+    if (!c->window_chunks) /* no layer rotates: all see everything */
         c->window = 0;
     return MOE_OK;
 }
 
-/* "attn_temperature_tuning": a truth value, or a number as first published. */
+/* "attn_temperature_tuning": a truth value; a number in the first files. */
 static int read_query_scale(struct moe_config *c, const char *path, const json_t *json,
                             struct moe_err *err)
 {
@@ -1311,7 +1312,7 @@ int family_llama4_hf(struct moe_config *c, const char *path, const json_t *json,
 
 /* ---- Switch Transformers: two stacks ---- */
 
-/* A number that may be null; *found says whether it is there. */
+/* A number that may be null; *found: it is there. */
 static int read_number(const char *path, const json_t *json, const char *key, uint32_t max,
                        uint32_t *out, bool *found, struct moe_err *err)
 {
@@ -1320,9 +1321,9 @@ static int read_number(const char *path, const json_t *json, const char *key, ui
     return *found ? moe_json_get_u32(path, json, key, max, false, out, err) : MOE_OK;
 }
 
-/* Which layers of a stack have experts: layer 1 and every `step`-th from there on, all with a step
- * of 1. Published files have the step as well as the number of such layers, from which
- * SwitchTransformersConfig derives it; the step counts. */
+/* Sets which layers of a stack have experts: layer 1 and every `step`-th after it; all, if the step
+ * is 1. Published files have the step and the number of such layers, from which
+ * SwitchTransformersConfig derives the step; the step counts. */
 static int read_stack(struct moe_config *c, const char *path, const json_t *json,
                       const char *step_key, const char *count_key, uint32_t first, uint32_t n,
                       struct moe_err *err)
@@ -1339,7 +1340,7 @@ static int read_stack(struct moe_config *c, const char *path, const json_t *json
     return MOE_OK;
 }
 
-/* The decoder has as many layers as the encoder where nothing is said. */
+/* The decoder has as many layers as the encoder unless the file says otherwise. */
 static int read_switch_layers(struct moe_config *c, const char *path, const json_t *json,
                               struct moe_err *err)
 {

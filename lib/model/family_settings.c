@@ -1,3 +1,5 @@
+/* Settings and switches of families (family.h): reading them, and lists and numbers that several
+ * families have. */
 #include "model/family_internal.h"
 
 #include <inttypes.h>

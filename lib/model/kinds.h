@@ -8,48 +8,48 @@
 enum moe_norm_kind {
     MOE_NORM_RMS,
     MOE_NORM_LAYER,   /* mean subtracted, weights and biases */
-    MOE_NORM_CENTRED, /* mean subtracted, weights alone (Cohere) */
+    MOE_NORM_CENTRED, /* mean subtracted, only weights (Cohere) */
 };
 
-/* Where a layer's norms stand. */
+/* Where a layer has its norms. */
 enum moe_norm_place {
-    MOE_NORM_BEFORE, /* of what attention and feed-forward take in */
-    MOE_NORM_AFTER,  /* of what they put out, before it is added to the stream (GPTSAN) */
-    MOE_NORM_BOTH,   /* of both, each with weights of its own (Gemma-4, AFMoE) */
+    MOE_NORM_BEFORE, /* before attention and feed-forward */
+    MOE_NORM_AFTER,  /* after each, before its output is added to the stream (GPTSAN) */
+    MOE_NORM_BOTH,   /* before and after, with separate weights (Gemma-4, AFMoE) */
 };
 
-/* How attention knows where a token stands. */
+/* How attention learns a token's position. */
 enum moe_position_kind {
     MOE_POSITIONS_ROTARY,
     MOE_POSITIONS_BUCKETS, /* T5: a learnt bias by distance is added to self-attention's scores */
     MOE_POSITIONS_LEARNT,  /* a learnt vector for each position is added to the embedding */
-    MOE_POSITIONS_NONE,    /* by the order of what it sees alone: states, the causal mask */
+    MOE_POSITIONS_NONE,    /* only through the order of what it sees: states, the causal mask */
 };
 
-/* What a layer of compressed attention sees beside its window (DeepSeek-V4): entries made of groups
- * of positions that are complete. */
+/* What compressed attention sees beside its window (DeepSeek-V4): entries, one per complete group
+ * of positions. */
 enum moe_compression {
     MOE_COMPRESS_NOT,
     MOE_COMPRESS_ALL,    /* all of them */
-    MOE_COMPRESS_CHOSEN, /* those of the best scores by an indexer; groups overlap */
+    MOE_COMPRESS_CHOSEN, /* those that an indexer scores highest; groups overlap */
 };
 
-/* What a layer with a recurrent state does with it, token by token. */
+/* What a recurrent layer does with its state, token by token. */
 enum moe_state_kind {
     MOE_STATE_DELTA,  /* gated DeltaNet: a key's value is corrected towards the token's */
-    MOE_STATE_CONV,   /* the state is the inputs of a convolution alone (LFM2) */
-    MOE_STATE_KDA,    /* as DELTA, and each key decays by a number of its own (Kimi-Linear) */
-    MOE_STATE_SCAN,   /* Mamba-2: the token's values are added to what its decay left */
-    MOE_STATE_SELECT, /* Mamba: as SCAN, every cell decays by a number of its own */
+    MOE_STATE_CONV,   /* no matrix: only the latest inputs of a convolution (LFM2) */
+    MOE_STATE_KDA,    /* DELTA where each key decays at its own rate (Kimi-Linear) */
+    MOE_STATE_SCAN,   /* Mamba-2: the state decays, and the token's values are added */
+    MOE_STATE_SELECT, /* Mamba: SCAN where every cell decays at its own rate */
 };
 
-/* Norms of queries and keys, before rope but for one. */
+/* Norms of queries and keys; before RoPE unless it says after. */
 enum moe_qk_norm {
     MOE_QK_NORM_NONE,
     MOE_QK_NORM_HEAD,    /* RMS over each head; weights [head_dim] */
     MOE_QK_NORM_FULL,    /* RMS over all heads together; weights [heads * head_dim] */
-    MOE_QK_NORM_ROTATED, /* as HEAD, after rope (Hunyuan) */
-    MOE_QK_NORM_BARE,    /* as ROTATED without weights, where queries and keys rotate (Llama-4) */
+    MOE_QK_NORM_ROTATED, /* HEAD, after RoPE (Hunyuan) */
+    MOE_QK_NORM_BARE,    /* ROTATED without weights, where queries and keys rotate (Llama-4) */
 };
 
 /* From the router's scores to experts and weights. */
@@ -70,7 +70,7 @@ enum moe_act_kind {
     MOE_ACT_GEGLU,          /* gelu(gate) * up, gelu by a tanh (Gemma) */
     MOE_ACT_REGLU,          /* max(gate, 0) * up (SmallThinker) */
     MOE_ACT_SWIGLU_LIMITED, /* silu(min(gate, limit)) * clamp(up, -limit, limit) (DeepSeek-V4) */
-    /* Of two matrices instead of three: there is no gate. */
+    /* Two matrices, up and down, without a gate. */
     MOE_ACT_RELU,  /* max(up, 0) */
     MOE_ACT_SILU,  /* silu(up) */
     MOE_ACT_RELU2, /* max(up, 0) squared */

@@ -1,6 +1,5 @@
 /*
- * A model's description as a checkpoint brings it, read through the family that the checkpoint
- * names.
+ * Reading a model's description from a checkpoint, by the family that the checkpoint names.
  */
 #ifndef MOE_MODEL_READ_H
 #define MOE_MODEL_READ_H
@@ -15,7 +14,7 @@ struct moe_checkpoint;
  * checkpoint through the family that its "model_type" names. An unknown family, or a switch that
  * the family does not implement, is MOE_ERR_UNSUPPORTED and named. */
 int moe_config_read_hf(struct moe_config *config, const char *dir, struct moe_err *err);
-/* The same from the file config.json alone, whatever its name. */
+/* The same from a config.json by itself, under any name. */
 int moe_config_read_hf_file(struct moe_config *config, const char *path, struct moe_err *err);
 /* The same from its parsed text; `name` begins error texts. */
 int moe_config_read_hf_json(struct moe_config *config, const char *name, const struct json_t *json,

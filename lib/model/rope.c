@@ -1,4 +1,4 @@
-/* Rotary positions: their kinds, their tables, and positions of several axes. */
+/* Rotary positions and T5's biases: tables, and frequencies of each kind of scaling. */
 #include "model/rope.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static void fill_pair(double frequency, double scale, uint32_t i, uint32_t pairs
     }
 }
 
-/* far: of texts beyond rope_original */
+/* far: for texts beyond rope_original */
 static void fill_angles(const struct moe_config *c, bool far, uint32_t n_positions, float *out)
 {
     uint32_t pairs = c->rope_dim / 2;
@@ -66,14 +66,15 @@ uint32_t moe_position_bucket(int64_t distance, bool both_ways, uint32_t n_bucket
     int64_t far = both_ways || distance < 0 ? llabs(distance) : 0;
     if (far < n_exact)
         return first + (uint32_t)far;
-    /* The logarithm rounded to float, not computed in it: so it does not depend on a library. */
+    /* Rounding the logarithm to float, instead of computing it in float, makes the result
+     * independent of the library. */
     float grown = (float)log((double)((float)far / (float)n_exact)) /
                   (float)log((double)bucket_distance / n_exact) * (float)(n - n_exact);
     uint32_t bucket = n_exact + (uint32_t)(grown < (float)n ? grown : (float)n);
     return first + (bucket < n ? bucket : n - 1);
 }
 
-/* Whether rows of the stack see keys after them. */
+/* Whether rows of the stack see later keys. */
 static bool sees_after(bool encoder, const struct moe_config *c)
 {
     return encoder || c->prefix_lm;
@@ -213,8 +214,8 @@ static int read_partial(struct moe_rope_settings *s, const char *path, const jso
     return MOE_OK;
 }
 
-/* "dynamic": with 'alpha' Hunyuan's. Without, the base grows with texts longer than
- * max_position_embeddings, of which there are none here (memory.c): plain. */
+/* "dynamic": with 'alpha', Hunyuan's. Without it the base grows with texts longer than
+ * max_position_embeddings, which are never computed here (engine/memory.c): plain. */
 static int read_dynamic(struct moe_rope_settings *s, const char *path, struct moe_err *err)
 {
     if (s->alpha == 0)
@@ -227,7 +228,7 @@ static int read_dynamic(struct moe_rope_settings *s, const char *path, struct mo
     return MOE_OK;
 }
 
-/* Switches that nothing here computes. */
+/* Refuses switches that are not implemented. */
 static int refuse_others(const struct moe_rope_settings *s, const char *path, const json_t *json,
                          struct moe_err *err)
 {
@@ -285,19 +286,19 @@ static double plain_freq(double theta, uint32_t i, uint32_t pairs)
     return pow(theta, -(double)i / pairs);
 }
 
-/* The factor on scores in a context stretched by `scale`, half of it on each side. */
+/* The factor on scores in a context extended by `scale`, half of it on each side. */
 static double yarn_mscale(double scale, double mscale)
 {
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/* The pair (as a real number) that turns so many times within the original context. */
+/* The pair, as a real number, that makes `turns` turns within the original context. */
 static double yarn_pair(double turns, uint32_t pairs, double theta, double context)
 {
     return pairs * log(context / (turns * 2 * PI)) / log(theta);
 }
 
-/* YaRN: fast pairs stay, slow ones are interpolated, with a ramp between. */
+/* YaRN: fast pairs keep their frequency, slow ones are interpolated, with a ramp between. */
 static void apply_yarn(struct moe_config *c, const struct moe_rope_settings *s, double factor,
                        double context, uint32_t pairs)
 {
@@ -324,8 +325,8 @@ static void apply_yarn(struct moe_config *c, const struct moe_rope_settings *s, 
         c->rope_scale = yarn_mscale(factor, 1);
 }
 
-/* Llama 3: pairs slower than the original context are interpolated, fast ones stay; between them
- * stands a ramp, unless both factors are the same (Llama-4-Scout). */
+/* Llama 3: pairs slower than the original context are interpolated, fast ones keep their frequency,
+ * with a ramp between unless both factors are the same (Llama-4-Scout). */
 static void apply_llama3(struct moe_config *c, const struct moe_rope_settings *s, double context,
                          uint32_t pairs)
 {
@@ -341,7 +342,7 @@ static void apply_llama3(struct moe_config *c, const struct moe_rope_settings *s
     }
 }
 
-/* LongRoPE: a factor for every pair, and another one in long contexts. */
+/* LongRoPE: a factor per pair, and other factors for long texts. */
 static int apply_longrope(struct moe_config *c, const struct moe_rope_settings *s, double factor,
                           double context, uint32_t pairs, const char *name, struct moe_err *err)
 {

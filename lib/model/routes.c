@@ -1,3 +1,4 @@
+/* Static routing (routes.h): tables of experts by token. */
 #include "model/routes.h"
 
 #include <inttypes.h>

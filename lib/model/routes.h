@@ -1,6 +1,6 @@
 /*
- * Static routing: layers that choose their experts by a row's token, whatever its state (Hash
- * Layers, Roller et al. 2021). A table has the experts of every token in the place of a router.
+ * Static routing: layers that choose experts by the token, whatever the state (Hash Layers, Roller
+ * et al. 2021). A table lists the experts of every token.
  */
 #ifndef MOE_MODEL_ROUTES_H
 #define MOE_MODEL_ROUTES_H
@@ -10,20 +10,20 @@
 
 struct json_t;
 
-/* routes: a layer's table, [vocab][top_k]. Writes the experts of a token in its order, chosen and
- * weights [top_k]: weights are equal and have the sum 1 (the one expert of a Hash Layer counts
- * whole), times routed_scale. */
+/* Writes a token's experts, in their order, and their weights, chosen and weights [top_k], from a
+ * layer's table, routes [vocab][top_k]. Weights are equal and sum to 1, times routed_scale: the
+ * single expert of a Hash Layer counts whole. */
 void moe_routes_choose(const struct moe_config *config, const float *routes, uint32_t token,
                        uint32_t *chosen, float *weights);
 
-/* MOE_ERR_FORMAT unless every token has top_k experts that there are and that differ. `name` (a
- * file's) and `tensor` begin the error's text. */
+/* MOE_ERR_FORMAT unless every token has top_k different experts that exist. `name` (of a file) and
+ * `tensor` begin the error. */
 int moe_routes_check(const struct moe_config *config, const float *routes, const char *name,
                      const char *tensor, struct moe_err *err);
 
-/* Sets static_routing of layers by "static_routing" of a config.json, where it is there: "all",
- * "encoder", "decoder" (their layers with experts), or a list of layers, an encoder's counted
- * first. The layers with experts are set. */
+/* Sets static_routing of layers by "static_routing" of a config.json, if it has one: "all",
+ * "encoder", "decoder" (the MoE layers of these) or a list of layers, the encoder's counted first.
+ * Which layers have experts is known before. */
 int moe_routes_read_hf(struct moe_config *config, const char *path, const struct json_t *json,
                        struct moe_err *err);
 

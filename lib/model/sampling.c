@@ -1,3 +1,4 @@
+/* Sampling settings (sampling.h): defaults, and reading what makers publish. */
 #include "model/sampling.h"
 
 #include <jansson.h>
@@ -32,7 +33,7 @@ static const struct field {
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
 /* NAN where it is not said. */
-static double get(const struct moe_sampler_options *o, const struct field *f)
+static double field_value(const struct moe_sampler_options *o, const struct field *f)
 {
     const void *at = (const char *)o + f->at;
     if (!f->whole)
@@ -65,7 +66,8 @@ bool moe_sampling_value(const struct moe_sampler_options *asked,
     if (i >= N_FIELDS)
         return false;
     const struct field *f = &fields[i];
-    const double own = get(asked, f), published = model ? get(model, f) : (double)NAN;
+    const double own = field_value(asked, f),
+                 published = model ? field_value(model, f) : (double)NAN;
     *out = (struct moe_sampling_value){f->name, own, MOE_SAMPLING_ASKED};
     if (isnan(own) && !isnan(published))
         *out = (struct moe_sampling_value){f->name, published, MOE_SAMPLING_OF_MODEL};
@@ -109,8 +111,8 @@ void moe_sampling_emit(struct moe_emit *e, const char *key, const struct moe_sam
 /* ---- What makers publish ---- */
 
 /* -1 is what makers write for "all". */
-static int take(struct moe_sampler_options *out, const struct field *f, const char *file,
-                const char *key, double value, struct moe_err *err)
+static int take_value(struct moe_sampler_options *out, const struct field *f, const char *file,
+                      const char *key, double value, struct moe_err *err)
 {
     if (f->whole && value == -1)
         value = f->at == AT(top_k) ? 0 : f->high;
@@ -130,7 +132,7 @@ static int read_json(struct moe_sampler_options *out, const char *file, const js
         if (key)
             MOE_TRY(moe_json_get_double(file, json, key, false, &value, err));
         if (!isnan(value))
-            MOE_TRY(take(out, &fields[i], file, key, value, err));
+            MOE_TRY(take_value(out, &fields[i], file, key, value, err));
     }
     return MOE_OK;
 }
@@ -166,7 +168,7 @@ int moe_sampling_read_gguf(struct moe_sampler_options *out, const struct moe_ggu
         double value = (double)NAN;
         MOE_TRY(moe_gguf_get_double(gguf, fields[i].gguf, false, &value, err));
         if (!isnan(value))
-            MOE_TRY(take(out, &fields[i], moe_gguf_path(gguf), fields[i].gguf, value, err));
+            MOE_TRY(take_value(out, &fields[i], moe_gguf_path(gguf), fields[i].gguf, value, err));
     }
     return MOE_OK;
 }
@@ -177,13 +179,13 @@ int moe_sampling_write(const struct moe_sampler_options *options, struct moe_buf
     struct moe_emit e;
     bool said = false;
     for (int i = 0; i < N_FIELDS; i++)
-        said = said || !isnan(get(options, &fields[i]));
+        said = said || !isnan(field_value(options, &fields[i]));
     if (!said)
         return MOE_OK;
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     for (int i = 0; i < N_FIELDS; i++)
-        if (!isnan(get(options, &fields[i])))
-            moe_emit_rounded(&e, fields[i].name, DIGITS, get(options, &fields[i]));
+        if (!isnan(field_value(options, &fields[i])))
+            moe_emit_rounded(&e, fields[i].name, DIGITS, field_value(options, &fields[i]));
     return moe_emit_end_item(&e, err);
 }
 

@@ -1,6 +1,6 @@
 /*
- * How tokens are drawn: what a caller asks for, what the model's makers published, and what holds
- * where neither says anything. A value that is not said is NAN, or UINT32_MAX.
+ * Sampling settings: what a caller asks for, what the model's makers published, and the defaults.
+ * A value that is not given is NAN, or UINT32_MAX.
  */
 #ifndef MOE_MODEL_SAMPLING_H
 #define MOE_MODEL_SAMPLING_H
@@ -21,13 +21,13 @@ struct moe_sampler_options {
     double min_p;           /* keep those with at least this share of the likeliest's; 0: all */
     double repeat_penalty;  /* > 1 makes tokens of the recent context less likely; 1: off */
     uint32_t repeat_window; /* how many recent tokens count */
-    uint64_t seed;          /* always said */
+    uint64_t seed;          /* always given */
 };
 
-/* Nothing is said; seed 0. */
+/* Sets all values to not given, and the seed to 0. */
 void moe_sampling_unsaid(struct moe_sampler_options *out);
-/* What is not said becomes the model's, else the default: temperature 0.8, top-k 40, top-p 0.95,
- * min-p 0.05, no repeat penalty (over 64 tokens). model: NULL for none. */
+/* Fills what is not given from the model, else by default: temperature 0.8, top-k 40, top-p 0.95,
+ * min-p 0.05, no repeat penalty (window 64). model: NULL for none. */
 void moe_sampling_complete(struct moe_sampler_options *options,
                            const struct moe_sampler_options *model);
 
@@ -38,7 +38,7 @@ struct moe_sampling_value {
     double value;
     enum moe_sampling_origin origin;
 };
-/* The i-th value that holds, and who said it; false past the last. */
+/* The i-th value in use and where it comes from; false past the last. */
 bool moe_sampling_value(const struct moe_sampler_options *asked,
                         const struct moe_sampler_options *model, int i,
                         struct moe_sampling_value *out);
@@ -51,12 +51,12 @@ void moe_sampling_emit(struct moe_emit *e, const char *key, const struct moe_sam
 
 /* ---- What makers publish ---- */
 
-/* From a checkpoint directory's generation_config.json: do_sample false is temperature 0. */
+/* Reads a checkpoint directory's generation_config.json; do_sample false is temperature 0. */
 int moe_sampling_read_hf(struct moe_sampler_options *out, const char *dir, struct moe_err *err);
-/* From a GGUF file's general.sampling keys. */
+/* Reads a GGUF file's general.sampling keys. */
 int moe_sampling_read_gguf(struct moe_sampler_options *out, const struct moe_gguf *gguf,
                            struct moe_err *err);
-/* As packs keep it: a JSON object of what is said, or nothing where nothing is. */
+/* As packs keep it: a JSON object of the given values, or nothing if there are none. */
 int moe_sampling_write(const struct moe_sampler_options *options, struct moe_buf *out,
                        struct moe_err *err);
 int moe_sampling_parse(struct moe_sampler_options *out, const char *name, const void *json,

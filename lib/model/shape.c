@@ -1,3 +1,4 @@
+/* Sizes of a model from its description (shape.h). */
 #include "model/shape.h"
 
 #include <inttypes.h>
@@ -7,7 +8,7 @@
 #include "model/tensor_roles.h"
 #include "quant/quantize.h"
 
-/* A layout in groups, as moe-quantize makes by default. */
+/* The layout with groups that moe-quantize uses by default. */
 static struct moe_layout layout_of(int bits, uint32_t group)
 {
     return moe_quant_layout(moe_quant_method_find("hqq"), bits, group, MOE_LAYOUT_BF16);
@@ -23,7 +24,7 @@ static int check_bits(int bits, uint32_t group, struct moe_err *err)
                     bits, group);
 }
 
-/* 0 where the model has no such tensor (in this layer). */
+/* Bytes of a tensor; 0 where the model (or this layer) has none. */
 static uint64_t tensor_bytes(const struct moe_config *c, enum moe_tensor_role role, uint32_t layer,
                              struct moe_layout dense)
 {
@@ -63,8 +64,7 @@ static uint64_t roles_parameters(const struct moe_config *c, enum moe_tensor_rol
     return n;
 }
 
-/* The first layer with or without experts, of the decoder where it has one; n_layers: there is
- * none. */
+/* The first layer with, or without, experts, of the decoder if there is one; n_layers: none. */
 static uint32_t first_layer(const struct moe_config *c, bool is_moe)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -75,7 +75,7 @@ static uint32_t first_layer(const struct moe_config *c, bool is_moe)
     return c->n_layers;
 }
 
-/* Of layers that are halves: what any of them has on average. */
+/* Makes the sizes of half layers those of their mean. */
 static void spread_halves(struct moe_shape_bytes *out, const struct moe_config *c,
                           struct moe_layout dense)
 {
@@ -115,8 +115,8 @@ static void set_dense(struct moe_shape_bytes *out, const struct moe_config *c,
     out->attention_parameters = roles_parameters(c, MOE_T_ATTN_NORM, MOE_T_FFN_NORM_BIAS, typical);
 }
 
-/* Segments as convert_place_matrices (convert_internal.h) fills them: gate and up, then down, each
- * with its biases. */
+/* Lays out segments as convert_place_matrices (pack/convert_internal.h) does: gate and up, then
+ * down, each with its biases. */
 static void set_expert(struct moe_shape_bytes *out, const struct moe_config *c,
                        struct moe_bits bits, uint32_t group)
 {

@@ -1,3 +1,4 @@
+/* Reading shape files, and sizes by them (shape_file.h). */
 #include "model/shape_file.h"
 
 #include <inttypes.h>
@@ -75,7 +76,7 @@ static int read_kinds(struct moe_shape_file *out, const char *name, const json_t
     return MOE_OK;
 }
 
-/* The settings that stand in for an unknown family's. */
+/* Reads the settings, or those given as a substitute for an unknown family's. */
 static int read_config(struct moe_shape_file *out, const char *name, json_t *json, json_t *settings,
                        struct moe_err *err)
 {
@@ -133,7 +134,7 @@ int moe_shape_file_read(struct moe_shape_file *out, const char *path, struct moe
 
 /* ---- What follows ---- */
 
-/* Of so many weights in matrices as wide as the model. */
+/* Bytes of this many weights in matrices as wide as the model. */
 static uint64_t weights_bytes(const struct moe_config *c, uint64_t parameters, uint32_t bits,
                               uint32_t group)
 {

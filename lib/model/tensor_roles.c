@@ -1,4 +1,4 @@
-/* What tensors a model can have (tensor_roles.h): the table. */
+/* The table of tensors (tensor_roles.h): names, kinds, shapes, and which models have each. */
 #include "model/tensor_roles.h"
 
 #include <stdbool.h>
@@ -9,8 +9,7 @@
 #include "model/config.h"
 
 /*
- * The words that the table of tensors is written in (tensor_roles.c): widths and conditions, each a
- * question that a model's description answers.
+ * The words of the table: widths and conditions that a model's description answers.
  */
 enum width {
     ONE,
@@ -21,28 +20,28 @@ enum width {
     QUERIES,     /* all heads' */
     KEYS,        /* all key/value heads' keys; values of ordinary attention are as wide */
     VALUES,      /* all heads' outputs */
-    QUERY_INPUT, /* what queries are made of: the stream, or the vector of q_rank */
-    QUERY_NORM,  /* of a norm over a head, or over all of them */
-    KEY_NORM,    /* ... the same of keys */
-    Q_RANK,      /* of latent attention, here and below */
-    OUTPUTS,     /* what the output's matrix takes in: VALUES, or with shared keys */
-    OUT_DOWN,    /* ... this, which is made of */
-    OUT_GROUP,   /* ... these values of a group of heads */
-    ENTRIES,     /* what entries are made of: of a layer whose groups overlap twice as wide */
-    ENTRY,       /* ... one, */
-    ENTRY_BIAS,  /* ... and its biases; the same three of the indexer */
+    QUERY_INPUT, /* the input of queries: the stream, or the vector of q_rank */
+    QUERY_NORM,  /* a norm over a head, or over all heads */
+    KEY_NORM,    /* the same for keys */
+    Q_RANK,      /* MLA, here and below */
+    OUTPUTS,     /* the input of the output matrix: VALUES, or with compressed attention */
+    OUT_DOWN,    /* this, computed from */
+    OUT_GROUP,   /* these values of a group of heads */
+    ENTRIES,     /* the input of entries: twice as wide where groups overlap */
+    ENTRY,       /* one entry, */
+    ENTRY_BIAS,  /* and its biases; the same three for the indexer */
     INDEX_ENTRIES,
     INDEX_ENTRY,
     INDEX_BIAS,
-    STREAMS,     /* what mixes streams: all of them, */
-    STREAM_MIX,  /* ... by these numbers, */
-    STREAM_ENDS, /* ... or behind the last layer by one each */
+    STREAMS,     /* hyper-connections: all streams, */
+    STREAM_MIX,  /* the numbers that mix them, */
+    STREAM_ENDS, /* or, after the last layer, one per stream */
     THREE,
     KV_RANK,     /* the latent vector */
     KV_DOWN,     /* latent vector and rotated values */
     LATENT_KEYS, /* all heads' queries in the latent space */
-    NOT_ROTATED, /* the part of a head that is not */
-    INDEX_HEADS, /* of an indexer, here and below */
+    NOT_ROTATED, /* the part of a head that does not rotate */
+    INDEX_HEADS, /* the indexer, here and below */
     INDEX_QUERIES,
     INDEX_KEY,
     DENSE_FF,
@@ -52,21 +51,21 @@ enum width {
     POSITION_BIAS,
     CONTEXT,
     ROUTES,
-    STATE_KEYS, /* all heads', of a recurrent state, here and below */
+    STATE_KEYS, /* a recurrent state's, all heads together, here and below */
     STATE_VALUES,
     STATE_HEADS,
     STATE_CONV,
     STATE_CHANNELS,
     STATE_CONV_KEYS,
-    STATE_GATE_INPUT, /* what gates and decays are made of: the stream, or a vector of STATE_LOW */
+    STATE_GATE_INPUT, /* the input of gates and decays: the stream, or a vector of STATE_LOW */
     STATE_LOW,
     STATE_KEY,
     STATE_RATES,
     STATE_SKIPS,
-    STATE_KEY_INPUT, /* what keys and queries are made of: the stream, or values */
+    STATE_KEY_INPUT, /* the input of keys and queries: the stream, or values */
     STATE_DECAY_INPUT,
-    STATE_DECAYS, /* one for each head, or for each key */
-    STATE_NORM,   /* of one head's values, or of all */
+    STATE_DECAYS, /* per head, or per key */
+    STATE_NORM,   /* over one head's values, or all */
     N_WIDTHS
 };
 
@@ -75,35 +74,35 @@ enum condition {
     UNTIED,
     HEAD_BIAS,
     LAYER_NORM,
-    MIXES_BOTH, /* norms stand on both sides of it */
+    MIXES_BOTH, /* with norms before and after */
     FEEDS_BOTH,
     LAYER_SCALE,
-    MIXES, /* a layer with attention, or a state in its place */
+    MIXES, /* a layer with attention or a state */
     FEEDS, /* ... with a norm of its feed-forward */
     FFN_LAYER_NORM,
     ATTENDS, /* ... of attention */
     SHARED_KEYS,
     KEY_NORMED,
     COMPRESSES, /* ... with entries, */
-    CHOOSES,    /* ... of which it chooses */
+    CHOOSES,    /* and chooses among them */
     MANY_STREAMS,
     ATTN_GATE,
-    RECURRENT, /* a layer with a state in its place */
-    STATE,     /* ... that is a matrix of each head, */
+    RECURRENT, /* a layer with a recurrent state */
+    STATE,     /* with a matrix per head, */
     BETA,      /* by the gated delta rule: DeltaNet's */
     KDA,       /* or this, */
     SELECT,    /* Mamba's, */
     SKIPS,     /* or Mamba-2's */
     DECAY_DOWN,
     STATE_NORMED,
-    SHORT_CONV, /* ... that is the inputs of a convolution */
+    SHORT_CONV, /* with only the inputs of a convolution */
     CONV_BIAS,
-    ORDINARY,   /* attention that is not latent */
+    ORDINARY,   /* attention without MLA */
     HAS_VALUES, /* ... with a matrix for values */
     VALUES_BIAS,
     LATENT,
-    LATENT_Q, /* ... with queries out of a vector of their own */
-    INDEXED,  /* ... to positions that the layer chooses */
+    LATENT_Q, /* with queries from a low-rank vector */
+    INDEXED,  /* with an indexer for positions */
     SCORES,   /* ... or entries */
     QKV_BIAS,
     QK_NORM,
@@ -115,7 +114,7 @@ enum condition {
     FINAL_NORM,
     FINAL_LAYER_NORM,
     LAST_PROJECTION,
-    ENCODER, /* there is one */
+    ENCODER, /* the model has one */
     CROSS,   /* attention to its output */
     DENSE_LAYER,
     DENSE_GATE,
@@ -137,20 +136,20 @@ enum condition {
     N_CONDITIONS
 };
 
-enum { MOE_NO_LAYER = MOE_MAX_LAYERS }; /* of what is an expert's, of any layer */
+enum { MOE_NO_LAYER = MOE_MAX_LAYERS }; /* of experts, in any layer */
 
-/* The width, and whether the condition holds; of a layer, or of none (MOE_NO_LAYER). */
+/* A width, and whether a condition holds, for a layer or for none (MOE_NO_LAYER). */
 uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t layer);
 bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer);
 
-/* How an entry begins: name in packs, kind, whether it is per layer. */
+/* The beginning of an entry: name in packs, kind, whether it is per layer. */
 #define MODEL(name, kind) name, MOE_KIND_##kind, false
 #define LAYER(name, kind) "layers.%u." name, MOE_KIND_##kind, true
-/* How it ends: its name in Hugging Face's files and in GGUF, or several, or parts of a tensor. */
+/* The end of an entry: names in Hugging Face's files and in GGUF, or parts of a tensor. */
 #define NAMES(hf, gguf) .names = {{MOE_ALL(hf)}, {MOE_ALL(gguf)}}
 #define HF(...) .names[MOE_NAMING_HF] = {__VA_ARGS__}
 #define GGUF(...) .names[MOE_NAMING_GGUF] = {__VA_ARGS__}
-/* Queries, keys or values of a recurrent state: with the gates, or by themselves. */
+/* Queries, keys or values of a recurrent state: with the gates, or separate. */
 #define STATE_PART                                                                                 \
     HF(MOE_PART(L "linear_attn.in_proj_qkvz.weight", STATE_HEADS),                                 \
        MOE_PART(L "linear_attn.in_proj_qkv.weight", STATE_ROWS)),                                  \
@@ -212,7 +211,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                        NAMES(L "self_attn.kv_a_proj_with_mqa.weight", B "attn_kv_a_mqa.weight")},
     [MOE_T_KV_DOWN_NORM] = {LAYER("attn.kv_down.norm", VECTOR), LATENT, KV_RANK, ONE,
                             NAMES(L "self_attn.kv_a_layernorm.weight", B "attn_kv_a_norm.weight")},
-    /* Older GGUF files have keys and values in one tensor, as Hugging Face's have. */
+    /* Older GGUF files have keys and values in one tensor, like Hugging Face's. */
     [MOE_T_K_UP] = {LAYER("attn.k_up", DENSE), LATENT, LATENT_KEYS, NOT_ROTATED,
                     HF(MOE_PART(L "self_attn.kv_b_proj.weight", KEYS)),
                     GGUF(MOE_ALL(B "attn_k_b.weight"), MOE_PART(B "attn_kv_b.weight", KEYS))},
@@ -350,7 +349,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_ROUTES] = {LAYER("routes", VECTOR), STATIC, ROUTES, ONE,
                       HF(MOE_PART(L "mlp.routes", ROUTES)),
                       GGUF(MOE_PART(B "ffn_gate_tid2eid.weight", ROUTES))},
-    /* As DeepSeek calls them. */
+    /* DeepSeek's names. */
     [MOE_T_SHARED_GATE_PROJ] = {LAYER("shared.gate", DENSE), SHARED_HAS_GATE, SHARED_FF, HIDDEN,
                                 NAMES(L "mlp.shared_experts.gate_proj.weight",
                                       B "ffn_gate_shexp.weight")},
@@ -365,7 +364,7 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
     [MOE_T_SHARED_END_NORM] = {LAYER("shared.end_norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
     [MOE_T_EXPERTS_END_NORM] = {LAYER("experts.end_norm", VECTOR), OWN_NORMS, HIDDEN, ONE},
     [MOE_T_BYPASS] = {LAYER("bypass", DENSE), BYPASS, HIDDEN, HIDDEN},
-    /* DeepSeek's, and what llama.cpp makes of them. */
+    /* DeepSeek's names, and llama.cpp's for them. */
     [MOE_T_AHEAD_TOKEN_NORM] = {LAYER("ahead.token_norm", VECTOR), AHEAD, HIDDEN, ONE,
                                 NAMES(L "enorm.weight", B "nextn.enorm.weight")},
     [MOE_T_AHEAD_STATE_NORM] = {LAYER("ahead.state_norm", VECTOR), AHEAD, HIDDEN, ONE,
@@ -376,9 +375,9 @@ static const struct moe_tensor_spec roles[MOE_T_N_ROLES] = {
                           NAMES(L "shared_head.norm.weight", B "nextn.shared_head_norm.weight")},
 };
 
-/* A tensor per expert, as Qwen, OLMoE and DeepSeek have them, or all experts of a layer in two
- * tensors, as newer writers store them. GGUF has all of a layer in one, gate and up perhaps
- * together; old files have a tensor per expert. */
+/* A tensor per expert, as in Qwen, OLMoE and DeepSeek, or all experts of a layer in two tensors, as
+ * newer versions of transformers save them. GGUF has all experts of a layer in one tensor, gate and
+ * up perhaps together; old files have a tensor per expert. */
 static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
     [MOE_E_GATE] = {"expert gate", MOE_KIND_EXPERT, true, EXPERT_GATE, EXPERT_FF, HIDDEN,
                     HF(MOE_ALL(L "mlp.experts.%u.gate_proj.weight"),
@@ -406,8 +405,8 @@ static const struct moe_tensor_spec parts[MOE_E_N_PARTS] = {
 };
 
 const char *const moe_ignored_names[MOE_N_NAMINGS][8] = {
-    /* Buffers that old writers stored with the weights: rotary frequencies, and masks, which
-     * transformers leaves out as well. */
+    /* Buffers that old files store with the weights: rotary frequencies, and masks, which
+     * transformers ignores as well. */
     [MOE_NAMING_HF] = {L "self_attn.rotary_emb.*", "model.rotary_emb.*", L "self_attn.bias",
                        L "self_attn.masked_bias", L "attn.bias", L "attn.masked_bias", NULL},
     /* moe_config_read_gguf reads these. */
@@ -434,8 +433,8 @@ void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
         snprintf(out, MOE_NAME_BYTES, "%.*s%u%s", (int)(mark - format), format, layer, mark + 2);
 }
 
-static bool shape(const struct moe_config *c, const struct moe_tensor_spec *spec, uint32_t layer,
-                  uint32_t *rows, uint32_t *cols)
+static bool spec_shape(const struct moe_config *c, const struct moe_tensor_spec *spec,
+                       uint32_t layer, uint32_t *rows, uint32_t *cols)
 {
     *rows = moe_tensor_width(c, spec->rows, layer);
     *cols = moe_tensor_width(c, spec->cols, layer);
@@ -445,16 +444,16 @@ static bool shape(const struct moe_config *c, const struct moe_tensor_spec *spec
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
                       uint32_t *rows, uint32_t *cols)
 {
-    return shape(config, &roles[role], layer, rows, cols);
+    return spec_shape(config, &roles[role], layer, rows, cols);
 }
 
 bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part part,
                            uint32_t *rows, uint32_t *cols)
 {
-    return shape(config, &parts[part], MOE_NO_LAYER, rows, cols);
+    return spec_shape(config, &parts[part], MOE_NO_LAYER, rows, cols);
 }
 
-/* What a model's description answers to the words of the table of tensors (tensor_roles.c). */
+/* Answers of a model's description to the words of the table. */
 
 uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {

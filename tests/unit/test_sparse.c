@@ -331,7 +331,7 @@ static void layers_share_as_is_said(void **state)
         assert_int_equal(again.index_top, c.index_top);
         moe_buf_release(&text);
         assert_fails(moe_config_check_gpu(&c, "z", &err), MOE_ERR_UNSUPPORTED,
-                     "chosen or compressed", &err);
+                     "a GPU does not compute", &err);
     }
 }
 

@@ -275,13 +275,14 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.n_encoder = c.n_layers, MOE_ERR_FORMAT, "leaves no decoder");
     REFUSED(c.decoder_start = c.vocab, MOE_ERR_FORMAT, "needs a first token");
     REFUSED(c.prefix_lm = true, MOE_ERR_FORMAT, "no prefix");
-    REFUSED(c.norm_kind = MOE_NORM_LAYER, MOE_ERR_UNSUPPORTED, "norms that only scale");
+    REFUSED(c.norm_kind = MOE_NORM_LAYER, MOE_ERR_UNSUPPORTED,
+            "an encoder is implemented with RMS norms");
     REFUSED(c.attn_sinks = true, MOE_ERR_UNSUPPORTED, "without windows, sinks");
     REFUSED((c.window = 4, c.layers[0].windowed = 1), MOE_ERR_UNSUPPORTED, "without windows");
     REFUSED(c.n_buckets = 2, MOE_ERR_FORMAT, "2 buckets for distances");
     REFUSED(c.bucket_distance = c.n_buckets / 2, MOE_ERR_FORMAT, "make no sense");
-    REFUSED(c.rope_dim = 4, MOE_ERR_FORMAT, "rotate nothing");
-    REFUSED(c.dense_act = MOE_ACT_SWIGLU_CLAMPED, MOE_ERR_UNSUPPORTED, "for experts alone");
+    REFUSED(c.rope_dim = 4, MOE_ERR_FORMAT, "rotated values, but positions");
+    REFUSED(c.dense_act = MOE_ACT_SWIGLU_CLAMPED, MOE_ERR_UNSUPPORTED, "only for experts");
     REFUSED(c.positions = MOE_POSITIONS_LEARNT, MOE_ERR_UNSUPPORTED, "without learnt positions");
     REFUSED(c.norm_place = MOE_NORM_AFTER, MOE_ERR_UNSUPPORTED, "norms before blocks");
     REFUSED(c.last_projection = true, MOE_ERR_UNSUPPORTED, "last projections");
@@ -291,7 +292,7 @@ static void impossible_stacks_are_refused(void **state)
     random_prefix_config(&good, &random);
     good.expert_capacity = 0;
     good.overflow_passes = false;
-    REFUSED(c.overflow_passes = true, MOE_ERR_FORMAT, "there is no capacity");
+    REFUSED(c.overflow_passes = true, MOE_ERR_FORMAT, "without a capacity");
     good.dense_bias = true;
     REFUSED(c.dense_act = MOE_ACT_SWIGLU, MOE_ERR_UNSUPPORTED, "without gates");
     REFUSED(c.shared_ff = 8, MOE_ERR_UNSUPPORTED, "shared experts");

@@ -58,7 +58,7 @@ static void config_json_that_makes_no_sense_is_refused(void **state)
         {SWITCH, "[4]", "names no layer at item 0"},
         {SWITCH, "[1, -1]", "names no layer at item 1"},
         {SWITCH, "[1, \"x\"]", "names no layer at item 1"},
-        {SWITCH, "[2]", "layer 2 is said to choose experts by the token, and has none"},
+        {SWITCH, "[2]", "layer 2 has static routing and no experts"},
         {QWEN, "\"encoder\"", "is \"encoder\", and the model has none"},
     };
     struct moe_err err = {0};
