@@ -150,7 +150,7 @@ static uint32_t two_stage(const struct moe_coe_pool *p)
 }
 
 /* The expert to evict; at least one is not held. */
-static uint32_t victim(const struct moe_coe_pool *p)
+static uint32_t choose_victim(const struct moe_coe_pool *p)
 {
     if (p->evict == MOE_COE_TWO_STAGE)
         return two_stage(p);
@@ -168,7 +168,7 @@ bool moe_coe_pool_admit(struct moe_coe_pool *p, uint32_t expert, uint32_t *evict
     if (wanted > p->bytes - p->held)
         return false;
     while (p->bytes - p->taken < wanted) {
-        uint32_t e = victim(p);
+        uint32_t e = choose_victim(p);
         unlink_expert(p, e);
         p->places[e].there = false;
         p->taken -= moe_coe_pool_size(p, e);
@@ -315,8 +315,8 @@ static void moe_coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request
     drop_if_empty(q, g);
 }
 
-static struct moe_coe_request *take(struct moe_coe_queue *q, struct moe_coe_group *g, uint32_t most,
-                                    uint32_t *n)
+static struct moe_coe_request *take_from_group(struct moe_coe_queue *q, struct moe_coe_group *g,
+                                               uint32_t most, uint32_t *n)
 {
     *n = 0;
     if (!g || most == 0)
@@ -334,7 +334,7 @@ static struct moe_coe_request *take(struct moe_coe_queue *q, struct moe_coe_grou
 
 struct moe_coe_request *moe_coe_queue_take(struct moe_coe_queue *q, uint32_t most, uint32_t *n)
 {
-    return take(q, q->first, most, n);
+    return take_from_group(q, q->first, most, n);
 }
 
 /* The same of the expert's requests that come next: those behind the first group only where
@@ -343,7 +343,7 @@ static struct moe_coe_request *moe_coe_queue_take_of(struct moe_coe_queue *q, ui
                                                      uint32_t most, uint32_t *n)
 {
     struct moe_coe_group *g = q->arrange ? q->of_expert[expert] : q->first;
-    return take(q, g && g->expert == expert ? g : NULL, most, n);
+    return take_from_group(q, g && g->expert == expert ? g : NULL, most, n);
 }
 
 /* ---- Looking ahead ---- */

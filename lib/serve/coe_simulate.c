@@ -60,7 +60,7 @@ static void keep_in_host(struct simulation *s, uint32_t expert)
 }
 
 /* When a load requested now will end. */
-static double load(struct simulation *s, uint32_t executor, uint32_t expert, double now)
+static double load_expert(struct simulation *s, uint32_t executor, uint32_t expert, double now)
 {
     const struct moe_coe_executor_options *e = &s->options->executors[executor];
     const struct moe_coe_cost *cost = &e->costs[s->options->all->experts[expert].kind];
@@ -93,7 +93,7 @@ static void begin_next(struct simulation *s, uint32_t executor, double now)
     r->state = LOADING;
     r->since = r->until = now;
     if (r->batch.load) {
-        r->until = load(s, executor, r->batch.expert, now);
+        r->until = load_expert(s, executor, r->batch.expert, now);
     } else if (r->prefetched_expert == r->batch.expert) {
         r->until = r->prefetched > now ? r->prefetched : now;
         r->prefetched_expert = MOE_COE_NONE;
@@ -132,7 +132,7 @@ static void compute(struct simulation *s, uint32_t executor, double now)
     r->state = COMPUTING;
     *busy = r->until = begins + takes;
     if (s->machine->prefetch && moe_coe_prefetch(s->dispatch, executor, &next)) {
-        r->prefetched = load(s, executor, next.expert, now);
+        r->prefetched = load_expert(s, executor, next.expert, now);
         r->prefetched_expert = next.expert;
     }
 }
@@ -171,8 +171,8 @@ static int finish(struct simulation *s, uint32_t executor, double now, struct mo
 
 /* ---- Time ---- */
 
-static int run(struct simulation *s, const struct moe_coe_arrival *arrivals, uint64_t n_arrivals,
-               struct moe_err *err)
+static int run_simulation(struct simulation *s, const struct moe_coe_arrival *arrivals,
+                          uint64_t n_arrivals, struct moe_err *err)
 {
     uint64_t arrived = 0;
     int status = MOE_OK;
@@ -254,7 +254,7 @@ int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe
     if (status == MOE_OK && machine->place && s.host)
         fill_host(&s);
     if (status == MOE_OK)
-        status = run(&s, arrivals, n_arrivals, err);
+        status = run_simulation(&s, arrivals, n_arrivals, err);
     moe_coe_dispatch_close(s.dispatch);
     moe_coe_pool_close(s.host);
     free(s.runners);
@@ -279,7 +279,7 @@ static double draw(uint64_t *random)
     return (double)(moe_random_next(random) >> 11) * 0x1p-53;
 }
 
-static void add(struct beginnings *b, uint32_t expert, double weight)
+static void add_beginning(struct beginnings *b, uint32_t expert, double weight)
 {
     if (weight <= 0)
         return;
@@ -299,10 +299,10 @@ static int find_beginnings(struct beginnings *b, const struct moe_coe_collection
     for (uint32_t i = 0; i < c->n_routes; i++)
         quantities = quantities && c->routes[i].quantity >= 0;
     for (uint32_t i = 0; i < c->n_routes && quantities; i++)
-        add(b, c->routes[i].to, c->routes[i].quantity);
+        add_beginning(b, c->routes[i].to, c->routes[i].quantity);
     for (uint32_t i = 0; i < all->n && !quantities; i++)
         if (!moe_coe_follows(all, i))
-            add(b, i, all->experts[i].probability);
+            add_beginning(b, i, all->experts[i].probability);
     return b->n ? MOE_OK
                 : moe_fail(err, MOE_ERR_USAGE,
                            "no task can be drawn: neither do all routes say their quantity nor are "

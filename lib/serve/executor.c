@@ -1,4 +1,4 @@
-/* Executors: a thread each that computes the answers of a model. */
+/* Executors: one thread each, which loads models and computes their answers. */
 #define _POSIX_C_SOURCE 200809L /* pthread */
 
 #include <stdio.h>
@@ -13,359 +13,14 @@
 #include "gpu.h"
 #include "serve/server_internal.h"
 
-/* ---- Models ---- */
-
-/* Those that have to go are no longer there; one of the executor's threads may call it at a time.
- * The mutex is held before and after. */
-static void unload(struct executor *x)
-{
-    struct moe_server *s = x->server;
-    for (uint32_t m = 0; m < s->n_models; m++) {
-        struct loaded *l = &x->loaded[m];
-        if (!l->leaves)
-            continue;
-        bool there = l->state == MODEL_READY;
-        l->leaves = false;
-        l->state = MODEL_ABSENT;
-        pthread_mutex_unlock(&s->mutex);
-        model_unload(x, m);
-        pthread_mutex_lock(&s->mutex);
-        x->counts.models_bytes -= there ? memory_of_model(x, &s->models[m]) : 0;
-    }
-}
-
-/* Loads a model and says how that went. The mutex is held before and after. */
-static void load(struct executor *x, uint32_t model)
-{
-    struct moe_server *s = x->server;
-    struct loaded *l = &x->loaded[model];
-    struct moe_err err;
-    double began = moe_seconds();
-    l->state = MODEL_LOADING;
-    pthread_mutex_unlock(&s->mutex);
-    int status = model_load(x, model, NULL, &err);
-    char *why = status == MOE_OK ? NULL : moe_strndup(err.text, strlen(err.text), NULL);
-    pthread_mutex_lock(&s->mutex);
-    if (status == MOE_OK) {
-        l->state = MODEL_READY;
-        x->counts.loads++;
-        x->counts.host_loads += l->from_host;
-        x->counts.bytes_read += l->read_bytes;
-        if (!s->counts.inexact[0])
-            memcpy(s->counts.inexact, l->engine->exactness.why, sizeof s->counts.inexact);
-        x->counts.models_bytes += memory_of_model(x, &s->models[model]);
-        dispatching_learn_load(x, model, moe_seconds() - began);
-    } else {
-        l->state = MODEL_FAILED;
-        l->status = status;
-        l->why = why;
-    }
-}
-
-void executor_load(struct executor *x, uint32_t model)
-{
-    pthread_mutex_lock(&x->server->mutex);
-    load(x, model);
-    pthread_mutex_unlock(&x->server->mutex);
-}
-
-/* Notes who leaves, which the dispatch says until it is asked again. Under the mutex. */
-static void note_leaving(struct executor *x, const struct moe_coe_batch *batch)
-{
-    for (uint32_t i = 0; i < batch->n_evicted; i++)
-        x->loaded[batch->evicted[i]].leaves = true;
-}
-
-static void close_batch(struct executor *x)
-{
-    if (!x->batch)
-        return;
-    struct moe_server *s = x->server;
-    pthread_mutex_lock(&s->mutex);
-    job_count(x);
-    s->counts.preempted += moe_batch_state(x->batch)->n_preempted;
-    pthread_mutex_unlock(&s->mutex);
-    moe_batch_close(x->batch);
-    if (!s->whole)
-        moe_engine_close_session(x->loaded[x->model].engine);
-    x->batch = NULL;
-    x->model = MOE_COE_NONE;
-}
-
-/* A session and a batch of the model, which is there. */
-static int open_batch(struct executor *x, uint32_t model, struct moe_err *err)
-{
-    const struct moe_server *s = x->server;
-    struct moe_engine *engine = x->loaded[model].engine;
-    struct moe_session_options o;
-    int status = MOE_OK;
-    if (x->model == model)
-        return MOE_OK;
-    close_batch(x);
-    if (!s->whole)
-        status = memory_session(x, &s->models[model], &o, err);
-    if (status == MOE_OK && !s->whole)
-        status = moe_engine_open_session(engine, &o, err);
-    if (status != MOE_OK)
-        return status;
-    if (!s->whole && engine->gpu) /* what is left of both parts is for recordings */
-        moe_gpu_set_budget(engine->gpu, memory_of_model(x, &s->models[model]) + x->batch_bytes);
-    status = moe_batch_open(&x->batch, engine->session, 0, err);
-    if (status != MOE_OK) {
-        if (!s->whole)
-            moe_engine_close_session(engine);
-        return status;
-    }
-    x->model = model;
-    x->room = engine->session->n_sequences;
-    x->seen = engine->session->stats;
-    x->seen_changes = moe_engine_changes(engine);
-    return MOE_OK;
-}
-
-/* Has the batch's model there: waits for the loader, or loads it. The mutex is held before and
- * after. */
-static int have_model(struct executor *x, const struct moe_coe_batch *batch, struct moe_err *err)
-{
-    struct moe_server *s = x->server;
-    struct loaded *l = &x->loaded[batch->expert];
-    double began = moe_seconds();
-    note_leaving(x, batch);
-    if (x->model != MOE_COE_NONE && x->model != batch->expert) {
-        pthread_mutex_unlock(&s->mutex);
-        close_batch(x); /* its memory is this one's */
-        pthread_mutex_lock(&s->mutex);
-    }
-    while (x->to_load != MOE_COE_NONE && (batch->load || x->to_load == batch->expert))
-        pthread_cond_wait(&x->is_loaded, &s->mutex);
-    if (batch->load) {
-        unload(x);
-        load(x, batch->expert);
-    }
-    x->counts.load_seconds += moe_seconds() - began;
-    if (l->state == MODEL_READY)
-        return MOE_OK;
-    int status = moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
-    l->state = MODEL_ABSENT;
-    model_unload(x, batch->expert); /* what it says */
-    return status;
-}
-
-/* Lets the loader bring the model that comes next. Under the mutex. */
-static void prefetch(struct executor *x)
-{
-    struct moe_coe_batch what;
-    if (x->server->options.no_prefetch || x->to_load != MOE_COE_NONE || !x->has_loader ||
-        !moe_coe_prefetch(x->server->dispatch, x->index, &what))
-        return;
-    note_leaving(x, &what);
-    x->to_load = what.expert;
-    x->counts.prefetched++;
-    pthread_cond_signal(&x->load);
-}
-
-/* The loader's thread. */
-static void *run_loader(void *arg)
-{
-    struct executor *x = arg;
-    struct moe_server *s = x->server;
-    moe_par_alone(true);
-    pthread_mutex_lock(&s->mutex);
-    while (!s->closing) {
-        if (x->to_load == MOE_COE_NONE) {
-            pthread_cond_wait(&x->load, &s->mutex);
-            continue;
-        }
-        unload(x);
-        load(x, x->to_load);
-        x->to_load = MOE_COE_NONE;
-        pthread_cond_signal(&x->is_loaded);
-    }
-    x->to_load = MOE_COE_NONE;
-    pthread_cond_signal(&x->is_loaded);
-    pthread_mutex_unlock(&s->mutex);
-    return NULL;
-}
-
-/* ---- Jobs ---- */
-
-static void begin_all(struct executor *x, struct moe_coe_request *list, int status,
-                      const struct moe_err *err)
-{
-    for (struct moe_coe_request *r = list, *next; r; r = next) {
-        next = r->next; /* r may be gone afterwards */
-        if (status == MOE_OK)
-            job_begin(x, (struct job *)r);
-        else if (status == MOE_ERR_INTERRUPTED) /* the server ends */
-            job_end(x, (struct job *)r, MOE_OK, NULL);
-        else
-            job_end(x, (struct job *)r, status, err);
-    }
-}
-
-/* They wait no more. Under the mutex. */
-static void take(struct moe_coe_request *list)
-{
-    for (struct moe_coe_request *r = list; r; r = r->next)
-        ((struct job *)r)->state = JOB_TAKEN;
-}
-
-/* Ends what was cancelled; the mutex is held before and after. */
-static void end_cancelled(struct executor *x)
-{
-    struct moe_server *s = x->server;
-    struct job *j;
-    while ((j = x->cancelled) != NULL) {
-        x->cancelled = j->next_cancelled;
-        pthread_mutex_unlock(&s->mutex);
-        if (j->in_batch)
-            job_stop(x, j);
-        else
-            job_end(x, j, MOE_OK, NULL);
-        pthread_mutex_lock(&s->mutex);
-    }
-}
-
-/* Whoever waits for another model has waited long enough. Under the mutex. */
-static bool others_first(const struct executor *x, uint32_t model)
-{
-    const struct moe_server *s = x->server;
-    const struct moe_coe_request *other = moe_coe_other(s->dispatch, x->index, model);
-    return other && moe_seconds() - ((const struct job *)other)->came > s->options.patience;
-}
-
-/* Further jobs for the model that computes, where there is room. Under the mutex. */
-static struct moe_coe_request *more(struct executor *x, uint32_t *n)
-{
-    struct moe_server *s = x->server;
-    uint32_t room = x->n_running < x->room ? x->room - x->n_running : 0;
-    if (room == 0 || others_first(x, x->model))
-        return NULL;
-    double began = moe_seconds();
-    struct moe_coe_request *list = moe_coe_more(s->dispatch, x->index, room, n);
-    take(list);
-    x->counts.schedule_seconds += moe_seconds() - began;
-    return list;
-}
-
-/* Computes a batch, and what joins it, to its end. False: its model is not there. The mutex is held
- * before and after. */
-static bool compute(struct executor *x, struct moe_coe_batch *batch)
-{
-    struct moe_server *s = x->server;
-    struct moe_err err;
-    if (s->closing) {
-        bool is_there = x->loaded[batch->expert].state == MODEL_READY;
-        pthread_mutex_unlock(&s->mutex);
-        begin_all(x, batch->requests, MOE_ERR_INTERRUPTED, NULL);
-        pthread_mutex_lock(&s->mutex);
-        return is_there;
-    }
-    int status = have_model(x, batch, &err);
-    bool there = status == MOE_OK;
-    pthread_mutex_unlock(&s->mutex);
-    if (there)
-        status = open_batch(x, batch->expert, &err);
-    double began = moe_seconds(), begun = began;
-    uint32_t n_jobs = batch->n, n;
-    begin_all(x, batch->requests, status, &err);
-    pthread_mutex_lock(&s->mutex);
-    while (x->n_running > 0) {
-        prefetch(x);
-        pthread_mutex_unlock(&s->mutex);
-        moe_batch_step(x->batch);
-        pthread_mutex_lock(&s->mutex);
-        job_count(x);
-        end_cancelled(x);
-        struct moe_coe_request *list = s->closing ? NULL : more(x, &n);
-        double now = moe_seconds();
-        x->counts.busy_seconds += now - began;
-        began = now;
-        if (!list)
-            continue;
-        n_jobs += n;
-        pthread_mutex_unlock(&s->mutex);
-        begin_all(x, list, MOE_OK, NULL);
-        pthread_mutex_lock(&s->mutex);
-    }
-    if (status == MOE_OK)
-        dispatching_learn_batch(x, batch->expert, n_jobs, began - begun);
-    return there;
-}
-
-/* ---- The thread ---- */
-
-/* The next batch, if somebody waits. Under the mutex. */
-static bool next_batch(struct executor *x, struct moe_coe_batch *batch)
-{
-    struct moe_server *s = x->server;
-    double began = moe_seconds();
-    uint32_t first = moe_coe_first(s->dispatch, x->index);
-    if (first != MOE_COE_NONE && first == x->model && others_first(x, first))
-        moe_coe_give_way(s->dispatch, x->index);
-    bool some = moe_coe_next(s->dispatch, x->index, began, batch);
-    if (some)
-        take(batch->requests);
-    x->counts.schedule_seconds += moe_seconds() - began;
-    return some;
-}
-
-static void *run(void *arg)
-{
-    struct executor *x = arg;
-    struct moe_server *s = x->server;
-    struct moe_coe_batch batch;
-    moe_par_set_team(x->options.n_threads);
-    pthread_mutex_lock(&s->mutex);
-    for (;;) {
-        end_cancelled(x);
-        if (next_batch(x, &batch)) {
-            if (batch.expert != x->model)
-                x->counts.switches++;
-            x->counts.model = s->models[batch.expert].name;
-            if (compute(x, &batch))
-                moe_coe_done(s->dispatch, x->index, moe_seconds());
-            else
-                moe_coe_failed(s->dispatch, x->index, moe_seconds());
-            x->counts.model = NULL;
-        } else if (s->closing) {
-            break;
-        } else {
-            pthread_cond_wait(&x->wake, &s->mutex);
-        }
-    }
-    pthread_mutex_unlock(&s->mutex);
-    close_batch(x);
-    return NULL;
-}
-
-int executor_start(struct executor *x, struct moe_err *err)
-{
-    const struct moe_server *s = x->server;
-    bool wants_loader = s->n_models > 1 && !s->options.no_prefetch;
-    x->has_loader = wants_loader && pthread_create(&x->loader, NULL, run_loader, x) == 0;
-    x->started = pthread_create(&x->thread, NULL, run, x) == 0;
-    return x->started && (x->has_loader || !wants_loader)
-               ? MOE_OK
-               : moe_fail(err, MOE_ERR_MEMORY, "out of memory: the threads of an executor");
-}
-
-void executor_join(struct executor *x)
-{
-    if (x->has_loader)
-        pthread_join(x->loader, NULL);
-    if (x->started)
-        pthread_join(x->thread, NULL);
-}
-
 /* ---- Dispatching ---- */
 
-/* Where nothing is measured yet: their proportions are those of a small model on an SSD. */
+/* Assumed before anything is measured: the proportions of a small model on an SSD. */
 #define FIRST_K 0.2     /* seconds for each request */
 #define FIRST_B 0.1     /* ... and for each batch */
-#define FIRST_RATE 1e9  /* bytes a second that a load reads */
+#define FIRST_RATE 1e9  /* bytes per second of a load */
 #define HOST_RATE 1e10  /* ... from main memory, onto a GPU */
-#define LEARN_SHARE 0.2 /* of what was seen last in what is predicted */
+#define LEARN_SHARE 0.2 /* weight of the latest measurement in predictions */
 
 static const char *const processors[] = {"cpu", "cuda"};
 enum { N_PROCESSORS = sizeof processors / sizeof *processors };
@@ -377,7 +32,7 @@ static uint32_t processor_of(const struct executor *x)
 
 /* ---- Costs ---- */
 
-/* Costs of the server's own kinds, as long as nothing is measured. */
+/* Assumed costs of the server's kinds, until something is measured. */
 static int guess_costs(const struct moe_server *s, struct moe_coe_costs **out, struct moe_err *err)
 {
     struct moe_coe_costs *c = moe_alloc(1, sizeof *c, err);
@@ -418,7 +73,7 @@ static int guess_costs(const struct moe_server *s, struct moe_coe_costs **out, s
     return MOE_OK;
 }
 
-/* Threads of its executors, which are alike; 0: there are none. */
+/* Threads of a processor's executors, which are alike; 0: none. */
 static uint32_t team_on(const struct moe_server *s, uint32_t processor)
 {
     uint32_t i = 0;
@@ -427,8 +82,8 @@ static uint32_t team_on(const struct moe_server *s, uint32_t processor)
     return i < s->n_executors ? (uint32_t)s->executors[i].options.n_threads : 0;
 }
 
-/* What a model counts for on an executor: on a GPU no more models are there at a time than main
- * memory has room for beside. */
+/* A model's size on an executor: on a GPU, raised so that no more models are there at a time than
+ * main memory has room for beside it. */
 static uint64_t size_of(const struct executor *x, const struct model *m)
 {
     uint64_t bytes = memory_of_model(x, m);
@@ -436,7 +91,7 @@ static uint64_t size_of(const struct executor *x, const struct model *m)
     return bytes > least ? bytes : least;
 }
 
-/* The experts of dispatch, their sizes on each executor, and costs for each processor. */
+/* Sets the experts of dispatch, their sizes on each executor, and costs for each processor. */
 static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, struct moe_err *err)
 {
     MOE_TRY(moe_coe_costs_experts(&s->all, c, s->collection, NULL, err));
@@ -464,7 +119,7 @@ static int describe_models(struct moe_server *s, const struct moe_coe_costs *c, 
     return MOE_OK;
 }
 
-/* Batches no larger than the sessions that there is memory for. */
+/* Limits batches to the sessions that memory allows. */
 static int limit_batches(struct moe_server *s, struct moe_err *err)
 {
     for (uint32_t i = 0; i < s->n_executors && !s->whole; i++)
@@ -553,7 +208,9 @@ static struct moe_coe_cost *cost_of(struct executor *x, uint32_t model)
     return &s->costs[processor_of(x)][s->all->experts[model].kind];
 }
 
-void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t n, double seconds)
+/* A batch of n jobs took so long, or a model to load: what is predicted from then on follows what
+ * is seen, unless the costs were measured before. Under the mutex. */
+static void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t n, double seconds)
 {
     struct moe_coe_cost *cost = cost_of(x, model);
     double each = n ? (seconds - cost->per_batch) / n : 0;
@@ -561,7 +218,9 @@ void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t n, dou
         learn(&cost->per_request, each);
 }
 
-void dispatching_learn_load(struct executor *x, uint32_t model, double seconds)
+/* A batch of n jobs took so long, or a model to load: what is predicted from then on follows what
+ * is seen, unless the costs were measured before. Under the mutex. */
+static void dispatching_learn_load(struct executor *x, uint32_t model, double seconds)
 {
     struct moe_coe_cost *cost = cost_of(x, model);
     if (!x->server->options.costs)
@@ -574,7 +233,7 @@ enum { MAX_TEMPLATE_BYTES = 4 << 20 };
 
 /* ---- Names ---- */
 
-/* A pack is a collection of one, named as its file is, without directory and ending. */
+/* Makes a collection of one pack, named like its file without directory and ending. */
 static int collect_one(struct moe_server *s, struct moe_err *err)
 {
     const struct moe_server_options *o = &s->options;
@@ -603,7 +262,7 @@ static char *path_of(const struct moe_server *s, const char *pack, struct moe_er
     return moe_strndup(pack, strlen(pack), err);
 }
 
-/* Of all models, where the options say one. */
+/* Reads the template for all models, if the options name one. */
 static int read_template(struct moe_server *s, struct moe_err *err)
 {
     if (!s->options.template_file)
@@ -653,7 +312,7 @@ void models_free(struct moe_server *s)
 
 /* ---- Loading ---- */
 
-/* What a batch takes beside its session, of an engine that has all memory. */
+/* What a batch takes beside its session, in an engine that has all memory. */
 static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
 {
     const struct moe_server *s = ctx;
@@ -682,7 +341,7 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
     return o;
 }
 
-/* What was read from disk for an engine that is open: from its pack itself, or through `image`. */
+/* Bytes read from disk for an open engine: from its pack itself, or through `image`. */
 static uint64_t read_for(const struct moe_engine *e, const struct moe_pack_image *image,
                          bool was_there)
 {
@@ -705,8 +364,9 @@ static int open_chat(const struct moe_server *s, const struct model *m, struct l
     return status == MOE_ERR_MEMORY ? moe_fail(err, status, "%s", l->no_chat.text) : MOE_OK;
 }
 
-int model_load(struct executor *x, uint32_t model, const struct moe_progress *progress,
-               struct moe_err *err)
+/* Has a model in the executor's memory. On errors it is not there. */
+static int model_load(struct executor *x, uint32_t model, const struct moe_progress *progress,
+                      struct moe_err *err)
 {
     struct moe_server *s = x->server;
     const struct model *m = &s->models[model];
@@ -745,4 +405,349 @@ void model_unload(struct executor *x, uint32_t model)
     l->chat = NULL;
     l->engine = NULL;
     l->why = NULL;
+}
+
+/* ---- Models ---- */
+
+/* Removes the models that must leave; only one of the executor's threads may call it at a time. The
+ * mutex is held before and after. */
+static void unload_leaving(struct executor *x)
+{
+    struct moe_server *s = x->server;
+    for (uint32_t m = 0; m < s->n_models; m++) {
+        struct loaded *l = &x->loaded[m];
+        if (!l->leaves)
+            continue;
+        bool there = l->state == MODEL_READY;
+        l->leaves = false;
+        l->state = MODEL_ABSENT;
+        pthread_mutex_unlock(&s->mutex);
+        model_unload(x, m);
+        pthread_mutex_lock(&s->mutex);
+        x->counts.models_bytes -= there ? memory_of_model(x, &s->models[m]) : 0;
+    }
+}
+
+/* Loads a model and notes the result. The mutex is held before and after. */
+static void load_model(struct executor *x, uint32_t model)
+{
+    struct moe_server *s = x->server;
+    struct loaded *l = &x->loaded[model];
+    struct moe_err err;
+    double began = moe_seconds();
+    l->state = MODEL_LOADING;
+    pthread_mutex_unlock(&s->mutex);
+    int status = model_load(x, model, NULL, &err);
+    char *why = status == MOE_OK ? NULL : moe_strndup(err.text, strlen(err.text), NULL);
+    pthread_mutex_lock(&s->mutex);
+    if (status == MOE_OK) {
+        l->state = MODEL_READY;
+        x->counts.loads++;
+        x->counts.host_loads += l->from_host;
+        x->counts.bytes_read += l->read_bytes;
+        if (!s->counts.inexact[0])
+            memcpy(s->counts.inexact, l->engine->exactness.why, sizeof s->counts.inexact);
+        x->counts.models_bytes += memory_of_model(x, &s->models[model]);
+        dispatching_learn_load(x, model, moe_seconds() - began);
+    } else {
+        l->state = MODEL_FAILED;
+        l->status = status;
+        l->why = why;
+    }
+}
+
+void executor_load(struct executor *x, uint32_t model)
+{
+    pthread_mutex_lock(&x->server->mutex);
+    load_model(x, model);
+    pthread_mutex_unlock(&x->server->mutex);
+}
+
+/* Marks evicted models, which dispatch names until its next call. Under the mutex. */
+static void note_leaving(struct executor *x, const struct moe_coe_batch *batch)
+{
+    for (uint32_t i = 0; i < batch->n_evicted; i++)
+        x->loaded[batch->evicted[i]].leaves = true;
+}
+
+static void close_batch(struct executor *x)
+{
+    if (!x->batch)
+        return;
+    struct moe_server *s = x->server;
+    pthread_mutex_lock(&s->mutex);
+    job_count(x);
+    s->counts.preempted += moe_batch_state(x->batch)->n_preempted;
+    pthread_mutex_unlock(&s->mutex);
+    moe_batch_close(x->batch);
+    if (!s->whole)
+        moe_engine_close_session(x->loaded[x->model].engine);
+    x->batch = NULL;
+    x->model = MOE_COE_NONE;
+}
+
+/* Opens a session and a batch for a loaded model. */
+static int open_batch(struct executor *x, uint32_t model, struct moe_err *err)
+{
+    const struct moe_server *s = x->server;
+    struct moe_engine *engine = x->loaded[model].engine;
+    struct moe_session_options o;
+    int status = MOE_OK;
+    if (x->model == model)
+        return MOE_OK;
+    close_batch(x);
+    if (!s->whole)
+        status = memory_session(x, &s->models[model], &o, err);
+    if (status == MOE_OK && !s->whole)
+        status = moe_engine_open_session(engine, &o, err);
+    if (status != MOE_OK)
+        return status;
+    if (!s->whole && engine->gpu) /* the rest of both parts is for recordings */
+        moe_gpu_set_budget(engine->gpu, memory_of_model(x, &s->models[model]) + x->batch_bytes);
+    status = moe_batch_open(&x->batch, engine->session, 0, err);
+    if (status != MOE_OK) {
+        if (!s->whole)
+            moe_engine_close_session(engine);
+        return status;
+    }
+    x->model = model;
+    x->room = engine->session->n_sequences;
+    x->seen = engine->session->stats;
+    x->seen_changes = moe_engine_changes(engine);
+    return MOE_OK;
+}
+
+/* Makes sure the batch's model is there: waits for the loader, or loads it. The mutex is held
+ * before and after. */
+static int have_model(struct executor *x, const struct moe_coe_batch *batch, struct moe_err *err)
+{
+    struct moe_server *s = x->server;
+    struct loaded *l = &x->loaded[batch->expert];
+    double began = moe_seconds();
+    note_leaving(x, batch);
+    if (x->model != MOE_COE_NONE && x->model != batch->expert) {
+        pthread_mutex_unlock(&s->mutex);
+        close_batch(x); /* the new model needs its memory */
+        pthread_mutex_lock(&s->mutex);
+    }
+    while (x->to_load != MOE_COE_NONE && (batch->load || x->to_load == batch->expert))
+        pthread_cond_wait(&x->is_loaded, &s->mutex);
+    if (batch->load) {
+        unload_leaving(x);
+        load_model(x, batch->expert);
+    }
+    x->counts.load_seconds += moe_seconds() - began;
+    if (l->state == MODEL_READY)
+        return MOE_OK;
+    int status = moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
+    l->state = MODEL_ABSENT;
+    model_unload(x, batch->expert); /* what it says */
+    return status;
+}
+
+/* Lets the loader bring the next model. Under the mutex. */
+static void prefetch(struct executor *x)
+{
+    struct moe_coe_batch what;
+    if (x->server->options.no_prefetch || x->to_load != MOE_COE_NONE || !x->has_loader ||
+        !moe_coe_prefetch(x->server->dispatch, x->index, &what))
+        return;
+    note_leaving(x, &what);
+    x->to_load = what.expert;
+    x->counts.prefetched++;
+    pthread_cond_signal(&x->load);
+}
+
+/* The loader's thread. */
+static void *run_loader(void *arg)
+{
+    struct executor *x = arg;
+    struct moe_server *s = x->server;
+    moe_par_alone(true);
+    pthread_mutex_lock(&s->mutex);
+    while (!s->closing) {
+        if (x->to_load == MOE_COE_NONE) {
+            pthread_cond_wait(&x->load, &s->mutex);
+            continue;
+        }
+        unload_leaving(x);
+        load_model(x, x->to_load);
+        x->to_load = MOE_COE_NONE;
+        pthread_cond_signal(&x->is_loaded);
+    }
+    x->to_load = MOE_COE_NONE;
+    pthread_cond_signal(&x->is_loaded);
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+/* ---- Jobs ---- */
+
+static void begin_all(struct executor *x, struct moe_coe_request *list, int status,
+                      const struct moe_err *err)
+{
+    for (struct moe_coe_request *r = list, *next; r; r = next) {
+        next = r->next; /* r may be gone afterwards */
+        if (status == MOE_OK)
+            job_begin(x, (struct job *)r);
+        else if (status == MOE_ERR_INTERRUPTED) /* the server ends */
+            job_end(x, (struct job *)r, MOE_OK, NULL);
+        else
+            job_end(x, (struct job *)r, status, err);
+    }
+}
+
+/* Marks requests that left the queue. Under the mutex. */
+static void mark_taken(struct moe_coe_request *list)
+{
+    for (struct moe_coe_request *r = list; r; r = r->next)
+        ((struct job *)r)->state = JOB_TAKEN;
+}
+
+/* Ends cancelled jobs; the mutex is held before and after. */
+static void end_cancelled(struct executor *x)
+{
+    struct moe_server *s = x->server;
+    struct job *j;
+    while ((j = x->cancelled) != NULL) {
+        x->cancelled = j->next_cancelled;
+        pthread_mutex_unlock(&s->mutex);
+        if (j->in_batch)
+            job_stop(x, j);
+        else
+            job_end(x, j, MOE_OK, NULL);
+        pthread_mutex_lock(&s->mutex);
+    }
+}
+
+/* Whether a request for another model has waited long enough to go first. Under the mutex. */
+static bool others_first(const struct executor *x, uint32_t model)
+{
+    const struct moe_server *s = x->server;
+    const struct moe_coe_request *other = moe_coe_other(s->dispatch, x->index, model);
+    return other && moe_seconds() - ((const struct job *)other)->came > s->options.patience;
+}
+
+/* Takes further jobs for the current model, if there is room. Under the mutex. */
+static struct moe_coe_request *more_jobs(struct executor *x, uint32_t *n)
+{
+    struct moe_server *s = x->server;
+    uint32_t room = x->n_running < x->room ? x->room - x->n_running : 0;
+    if (room == 0 || others_first(x, x->model))
+        return NULL;
+    double began = moe_seconds();
+    struct moe_coe_request *list = moe_coe_more(s->dispatch, x->index, room, n);
+    mark_taken(list);
+    x->counts.schedule_seconds += moe_seconds() - began;
+    return list;
+}
+
+/* Computes a batch, and jobs that join it, to the end. False: its model is not there. The mutex is
+ * held before and after. */
+static bool compute_batch(struct executor *x, struct moe_coe_batch *batch)
+{
+    struct moe_server *s = x->server;
+    struct moe_err err;
+    if (s->closing) {
+        bool is_there = x->loaded[batch->expert].state == MODEL_READY;
+        pthread_mutex_unlock(&s->mutex);
+        begin_all(x, batch->requests, MOE_ERR_INTERRUPTED, NULL);
+        pthread_mutex_lock(&s->mutex);
+        return is_there;
+    }
+    int status = have_model(x, batch, &err);
+    bool there = status == MOE_OK;
+    pthread_mutex_unlock(&s->mutex);
+    if (there)
+        status = open_batch(x, batch->expert, &err);
+    double began = moe_seconds(), begun = began;
+    uint32_t n_jobs = batch->n, n;
+    begin_all(x, batch->requests, status, &err);
+    pthread_mutex_lock(&s->mutex);
+    while (x->n_running > 0) {
+        prefetch(x);
+        pthread_mutex_unlock(&s->mutex);
+        moe_batch_step(x->batch);
+        pthread_mutex_lock(&s->mutex);
+        job_count(x);
+        end_cancelled(x);
+        struct moe_coe_request *list = s->closing ? NULL : more_jobs(x, &n);
+        double now = moe_seconds();
+        x->counts.busy_seconds += now - began;
+        began = now;
+        if (!list)
+            continue;
+        n_jobs += n;
+        pthread_mutex_unlock(&s->mutex);
+        begin_all(x, list, MOE_OK, NULL);
+        pthread_mutex_lock(&s->mutex);
+    }
+    if (status == MOE_OK)
+        dispatching_learn_batch(x, batch->expert, n_jobs, began - begun);
+    return there;
+}
+
+/* ---- The thread ---- */
+
+/* Takes the next batch; false: no request waits. Under the mutex. */
+static bool next_batch(struct executor *x, struct moe_coe_batch *batch)
+{
+    struct moe_server *s = x->server;
+    double began = moe_seconds();
+    uint32_t first = moe_coe_first(s->dispatch, x->index);
+    if (first != MOE_COE_NONE && first == x->model && others_first(x, first))
+        moe_coe_give_way(s->dispatch, x->index);
+    bool some = moe_coe_next(s->dispatch, x->index, began, batch);
+    if (some)
+        mark_taken(batch->requests);
+    x->counts.schedule_seconds += moe_seconds() - began;
+    return some;
+}
+
+static void *executor_run(void *arg)
+{
+    struct executor *x = arg;
+    struct moe_server *s = x->server;
+    struct moe_coe_batch batch;
+    moe_par_set_team(x->options.n_threads);
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        end_cancelled(x);
+        if (next_batch(x, &batch)) {
+            if (batch.expert != x->model)
+                x->counts.switches++;
+            x->counts.model = s->models[batch.expert].name;
+            if (compute_batch(x, &batch))
+                moe_coe_done(s->dispatch, x->index, moe_seconds());
+            else
+                moe_coe_failed(s->dispatch, x->index, moe_seconds());
+            x->counts.model = NULL;
+        } else if (s->closing) {
+            break;
+        } else {
+            pthread_cond_wait(&x->wake, &s->mutex);
+        }
+    }
+    pthread_mutex_unlock(&s->mutex);
+    close_batch(x);
+    return NULL;
+}
+
+int executor_start(struct executor *x, struct moe_err *err)
+{
+    const struct moe_server *s = x->server;
+    bool wants_loader = s->n_models > 1 && !s->options.no_prefetch;
+    x->has_loader = wants_loader && pthread_create(&x->loader, NULL, run_loader, x) == 0;
+    x->started = pthread_create(&x->thread, NULL, executor_run, x) == 0;
+    return x->started && (x->has_loader || !wants_loader)
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_MEMORY, "out of memory: the threads of an executor");
+}
+
+void executor_join(struct executor *x)
+{
+    if (x->has_loader)
+        pthread_join(x->loader, NULL);
+    if (x->started)
+        pthread_join(x->thread, NULL);
 }

@@ -1,6 +1,9 @@
+/* Requests from their submission to their last event: the list of requests, and their choices as
+ * jobs of executors. */
 #define _POSIX_C_SOURCE 200809L /* pthread */
 #include "serve/server_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,31 +13,90 @@
 #include "engine/sampler.h"
 #include "grammar/constraint.h"
 
-/* ---- The list of requests ---- */
+/* The name for requests without a model, if rules lead to models. */
+#define BY_RULES "auto"
 
-/* An id names its slot and says which of its users it was. */
-static uint64_t id_of(const struct moe_server *s, uint32_t slot)
+/* ---- Models by name ---- */
+
+const char *moe_server_model(const struct moe_server *s, uint32_t i)
 {
-    return s->n_asked * s->n_slots + slot;
+    const struct moe_coe_collection *c = s->collection;
+    if (i < s->n_models)
+        return s->models[i].name;
+    return i == s->n_models && (c->n_routes || c->n_scores) ? BY_RULES : NULL;
 }
 
-int asked_new(struct asked **out, struct moe_server *s, struct moe_request *r,
-              const struct moe_server_events *events, struct moe_err *err)
+const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
 {
-    uint64_t bytes = sizeof(struct asked) + r->n * sizeof(struct job) + moe_request_bytes(r);
+    return i < s->n_models && !s->models[i].broken ? &s->models[i].sampling : NULL;
+}
+
+/* Refuses a name, and lists those served. */
+static int refuse_name(const struct moe_server *s, const char *name, struct moe_err *err)
+{
+    char names[256] = "";
+    const char *served;
+    for (uint32_t i = 0; (served = moe_server_model(s, i)) != NULL; i++) {
+        size_t n = strlen(names);
+        if (n + strlen(served) + sizeof ", ..." > sizeof names) {
+            strcpy(names + n, ", ...");
+            break;
+        }
+        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", served);
+    }
+    return moe_fail(err, MOE_ERR_USAGE, "the model '%.100s' is not served here, but: %s", name,
+                    names);
+}
+
+static const char *field(void *ctx, const char *name)
+{
+    return moe_request_field(ctx, name);
+}
+
+static int choose_model(const struct moe_server *s, struct moe_request *r, uint32_t *model,
+                        struct moe_err *err)
+{
+    *model = MOE_COE_NONE;
+    for (uint32_t i = 0; r->model && i < s->n_models; i++)
+        if (strcmp(s->models[i].name, r->model) == 0)
+            *model = i;
+    if (*model != MOE_COE_NONE)
+        return MOE_OK;
+    bool any = s->own && !s->options.strict_names;
+    if (r->model && strcmp(r->model, BY_RULES) != 0 && !any)
+        return refuse_name(s, r->model, err);
+    *model = s->own ? 0 : moe_coe_route(s->collection, field, r);
+    if (*model == MOE_COE_NONE)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "no rule of the collection takes the request: name a 'model'");
+    return MOE_OK;
+}
+
+/* ---- The list of requests ---- */
+
+/* An id names its slot and the slot's user. */
+static uint64_t request_id(const struct moe_server *s, uint32_t slot)
+{
+    return s->n_requests * s->n_slots + slot;
+}
+
+static int request_new(struct request **out, struct moe_server *s, struct moe_request *r,
+                       const struct moe_server_events *events, struct moe_err *err)
+{
+    uint64_t bytes = sizeof(struct request) + r->n * sizeof(struct job) + moe_request_bytes(r);
     if (s->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
                         s->n_slots);
-    /* One that is larger by itself may come when no other is there. */
+    /* Accepts an oversized request only into an empty queue. */
     if (s->n_free < s->n_slots && s->request_bytes + bytes > s->request_bytes_max)
         return moe_fail(err, MOE_ERR_LIMIT,
                         "the queue is full: the requests in it take all of its memory (later)");
-    struct asked *a = moe_alloc(1, sizeof *a + r->n * sizeof(struct job), err);
+    struct request *a = moe_alloc(1, sizeof *a + r->n * sizeof(struct job), err);
     if (!a)
         return MOE_ERR_MEMORY;
-    s->n_asked++;
+    s->n_requests++;
     a->slot = s->free_slots[--s->n_free];
-    a->id = id_of(s, a->slot);
+    a->id = request_id(s, a->slot);
     a->bytes = bytes;
     s->request_bytes += bytes;
     a->request = r;
@@ -49,7 +111,7 @@ int asked_new(struct asked **out, struct moe_server *s, struct moe_request *r,
     return MOE_OK;
 }
 
-void asked_free(struct moe_server *s, struct asked *a, bool with_request)
+static void request_free(struct moe_server *s, struct request *a, bool with_request)
 {
     s->slots[a->slot] = NULL;
     s->free_slots[s->n_free++] = a->slot;
@@ -67,10 +129,94 @@ void asked_free(struct moe_server *s, struct asked *a, bool with_request)
     free(a);
 }
 
-struct asked *asked_find(const struct moe_server *s, uint64_t id)
+static struct request *request_find(const struct moe_server *s, uint64_t id)
 {
-    struct asked *a = s->slots[id % s->n_slots];
+    struct request *a = s->slots[id % s->n_slots];
     return a && a->id == id ? a : NULL;
+}
+
+/* ---- Queueing ---- */
+
+static int job_queue(struct moe_server *s, struct job *j, struct moe_err *err)
+{
+    double began = moe_seconds();
+    MOE_TRY(moe_coe_submit(s->dispatch, &j->queued, began, &j->executor, err));
+    j->state = JOB_WAITS;
+    j->came = began;
+    s->counts.schedule_seconds += moe_seconds() - began;
+    pthread_cond_signal(&s->executors[j->executor].wake);
+    return MOE_OK;
+}
+
+void request_cancel(struct moe_server *s, struct request *a)
+{
+    for (uint32_t i = 0; i < a->request->n; i++) {
+        struct job *j = &a->jobs[i];
+        struct executor *x = &s->executors[j->executor];
+        if (j->state == JOB_ENDED || j->cancelled)
+            continue;
+        if (j->state == JOB_WAITS)
+            moe_coe_withdraw(s->dispatch, j->executor, &j->queued);
+        j->state = JOB_TAKEN;
+        j->cancelled = true;
+        j->next_cancelled = x->cancelled;
+        x->cancelled = j;
+        pthread_cond_signal(&x->wake);
+    }
+}
+
+/* Queues all jobs, or none. Under the mutex. */
+static int queue_all(struct moe_server *s, struct request *a, uint32_t model, struct moe_err *err)
+{
+    int status = MOE_OK;
+    for (uint32_t i = 0; i < a->request->n && status == MOE_OK; i++) {
+        a->jobs[i].queued.expert = model;
+        status = job_queue(s, &a->jobs[i], err);
+    }
+    for (uint32_t i = 0; i < a->request->n && status != MOE_OK; i++)
+        if (a->jobs[i].state == JOB_WAITS)
+            moe_coe_withdraw(s->dispatch, a->jobs[i].executor, &a->jobs[i].queued);
+    return status;
+}
+
+int moe_server_submit(struct moe_server *s, struct moe_request *r,
+                      const struct moe_server_events *events, uint64_t *id, struct moe_err *err)
+{
+    struct request *a = NULL;
+    uint32_t model;
+    int status = choose_model(s, r, &model, err);
+    if (status != MOE_OK)
+        return status;
+    pthread_mutex_lock(&s->mutex);
+    if (s->closing)
+        status = moe_fail(err, MOE_ERR_LIMIT, "the server is ending");
+    else
+        status = request_new(&a, s, r, events, err);
+    s->counts.refused += status == MOE_ERR_LIMIT;
+    if (status == MOE_OK && (status = queue_all(s, a, model, err)) != MOE_OK)
+        request_free(s, a, false);
+    s->counts.requests += status == MOE_OK;
+    if (status == MOE_OK && id)
+        *id = a->id;
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+void moe_server_cancel(struct moe_server *s, uint64_t id)
+{
+    pthread_mutex_lock(&s->mutex);
+    struct request *a = request_find(s, id);
+    if (a)
+        request_cancel(s, a);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void moe_server_drain(struct moe_server *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    while (s->n_free < s->n_slots)
+        pthread_cond_wait(&s->idle, &s->mutex);
+    pthread_mutex_unlock(&s->mutex);
 }
 
 /* ---- Figures ---- */
@@ -98,22 +244,9 @@ void job_count(struct executor *x)
     x->seen_changes = changes;
 }
 
-/* ---- Queueing ---- */
+/* ---- Events ---- */
 
-int job_queue(struct moe_server *s, struct job *j, struct moe_err *err)
-{
-    double began = moe_seconds();
-    MOE_TRY(moe_coe_submit(s->dispatch, &j->queued, began, &j->executor, err));
-    j->state = JOB_WAITS;
-    j->came = began;
-    s->counts.schedule_seconds += moe_seconds() - began;
-    pthread_cond_signal(&s->executors[j->executor].wake);
-    return MOE_OK;
-}
-
-/* ---- Telling ---- */
-
-static void tell_text(struct job *j, const char *bytes, uint64_t n)
+static void report_text(struct job *j, const char *bytes, uint64_t n)
 {
     const struct moe_server_events *e = &j->of->events;
     if (!e->text || n == 0)
@@ -123,7 +256,7 @@ static void tell_text(struct job *j, const char *bytes, uint64_t n)
     pthread_mutex_unlock(&j->of->telling);
 }
 
-static void tell_token(struct job *j, const struct moe_token_said *said)
+static void report_token(struct job *j, const struct moe_token_said *said)
 {
     const struct moe_server_events *e = &j->of->events;
     pthread_mutex_lock(&j->of->telling);
@@ -131,13 +264,13 @@ static void tell_token(struct job *j, const struct moe_token_said *said)
     pthread_mutex_unlock(&j->of->telling);
 }
 
-/* What was held, since nothing follows it. */
-static void tell_held(struct job *j)
+/* Reports text and tokens held back, now that no model follows. */
+static void flush_held(struct job *j)
 {
     const struct moe_token_said *said = (const struct moe_token_said *)(void *)j->said.data;
     for (uint64_t i = 0; i < j->said.size / sizeof *said; i++)
-        tell_token(j, &said[i]);
-    tell_text(j, (const char *)j->text.data, j->text.size);
+        report_token(j, &said[i]);
+    report_text(j, (const char *)j->text.data, j->text.size);
 }
 
 static void forget_cancelled(struct executor *x, const struct job *j)
@@ -149,15 +282,15 @@ static void forget_cancelled(struct executor *x, const struct job *j)
         }
 }
 
-/* The last that is heard of a job. */
-static void finish(struct executor *x, struct job *j, struct moe_server_result *result)
+/* Reports a job's end and forgets it. */
+static void job_finish(struct executor *x, struct job *j, struct moe_server_result *result)
 {
     struct moe_server *s = x->server;
-    struct asked *a = j->of;
+    struct request *a = j->of;
     double now = moe_seconds();
     moe_buf_u8(&j->route, 0);
     result->model = s->models[j->queued.expert].name;
-    if (s->own && a->request->model) /* by whatever name: clients compare it with theirs */
+    if (s->own && a->request->model) /* by the requested name: clients compare it with theirs */
         result->model = a->request->model;
     result->route = j->route.failed ? result->model : (const char *)j->route.data;
     result->seconds = now - a->came;
@@ -179,7 +312,7 @@ static void finish(struct executor *x, struct job *j, struct moe_server_result *
     else
         s->counts.ended++;
     if (--a->n_left == 0) {
-        asked_free(s, a, true);
+        request_free(s, a, true);
         if (s->n_free == s->n_slots)
             pthread_cond_broadcast(&s->idle);
     }
@@ -190,32 +323,32 @@ void job_end(struct executor *x, struct job *j, int status, const struct moe_err
 {
     struct moe_server_result result = {
         .status = status, .err = status == MOE_OK ? NULL : err, .why = MOE_STOP_USER};
-    finish(x, j, &result);
+    job_finish(x, j, &result);
 }
 
 /* ---- Running ---- */
 
-static int hear(void *ctx, const char *bytes, uint64_t n)
+static int on_text(void *ctx, const char *bytes, uint64_t n)
 {
     struct job *j = ctx;
     if (j->holds)
         moe_buf_append(&j->text, bytes, n);
     else
-        tell_text(j, bytes, n);
+        report_text(j, bytes, n);
     return j->text.failed ? MOE_ERR_MEMORY : MOE_OK;
 }
 
-static int hear_token(void *ctx, const struct moe_token_said *said)
+static int on_token(void *ctx, const struct moe_token_said *said)
 {
     struct job *j = ctx;
     if (j->holds)
         moe_buf_append(&j->said, said, sizeof *said);
     else
-        tell_token(j, said);
+        report_token(j, said);
     return j->said.failed ? MOE_ERR_MEMORY : MOE_OK;
 }
 
-/* Adds what its model did for it, and perhaps for others. */
+/* Adds the changes that its model made for it, and perhaps for others. */
 static void note_changes(struct job *j, bool took_over)
 {
     struct moe_changes now = moe_engine_changes(j->x->loaded[j->x->model].engine);
@@ -224,8 +357,8 @@ static void note_changes(struct job *j, bool took_over)
     moe_changes_add(&j->changes, &now);
 }
 
-/* Hands a result to the next model. */
-static void go_on(struct executor *x, struct job *j, uint32_t next)
+/* Passes a result to the next model. */
+static void follow_on(struct executor *x, struct job *j, uint32_t next)
 {
     struct moe_server *s = x->server;
     struct moe_err err;
@@ -244,7 +377,7 @@ static void go_on(struct executor *x, struct job *j, uint32_t next)
         job_end(x, j, status, &err);
 }
 
-static void ended(void *ctx, const struct moe_batch_result *r)
+static void on_ended(void *ctx, const struct moe_batch_result *r)
 {
     struct job *j = ctx;
     struct executor *x = j->x;
@@ -261,11 +394,11 @@ static void ended(void *ctx, const struct moe_batch_result *r)
         next = moe_coe_next_expert(s->collection, j->queued.expert, (const char *)j->text.data,
                                    j->text.size);
     if (next != MOE_COE_NONE) {
-        go_on(x, j, next);
+        follow_on(x, j, next);
         return;
     }
     if (j->holds)
-        tell_held(j);
+        flush_held(j);
     struct moe_server_result result = {
         .status = r->status,
         .err = r->err,
@@ -278,10 +411,10 @@ static void ended(void *ctx, const struct moe_batch_result *r)
         .ttft_seconds = r->ttft_seconds,
         .changes = j->changes,
     };
-    finish(x, j, &result);
+    job_finish(x, j, &result);
 }
 
-/* The ids that the answer goes on from. */
+/* Makes the ids that the answer continues. */
 static int make_prompt(const struct loaded *l, const char *name, const struct moe_request *r,
                        struct moe_ids *ids, struct moe_err *err)
 {
@@ -312,7 +445,7 @@ static void add_to_route(struct job *j, const char *name)
     moe_buf_text(&j->route, name);
 }
 
-/* A text that cannot fit is refused before its ids take memory. */
+/* Refuses a text that cannot fit before its ids take memory. */
 static int check_length(const struct executor *x, const struct moe_request *r, struct moe_err *err)
 {
     const struct moe_session *s = x->loaded[x->model].engine->session;
@@ -324,7 +457,8 @@ static int check_length(const struct executor *x, const struct moe_request *r, s
     return MOE_OK;
 }
 
-static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, struct moe_err *err)
+static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids *ids,
+                        struct moe_err *err)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
     const struct moe_request *r = j->of->request;
@@ -350,11 +484,11 @@ static int begin(struct executor *x, struct job *j, const struct moe_ids *ids, s
                     .draft_ahead = r->draft && x->server->options.engine.ahead,
                     .stop_texts = j->stops,
                     .started = j->of->came,
-                    .text = hear,
-                    .token = r->logprobs && j->of->events.token ? hear_token : NULL,
+                    .text = on_text,
+                    .token = r->logprobs && j->of->events.token ? on_token : NULL,
                     .n_top = r->top_logprobs,
                     .ctx = j},
-        .ended = ended,
+        .ended = on_ended,
     };
     status = moe_batch_add(x->batch, &request, &j->in_batch, err);
     if (status != MOE_OK)
@@ -379,7 +513,7 @@ void job_begin(struct executor *x, struct job *j)
         status = make_prompt(l, x->server->models[j->queued.expert].name, r, &ids, &err);
     if (status == MOE_OK) {
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->chat : NULL, &err);
-        status = j->stops ? begin(x, j, &ids, &err) : MOE_ERR_MEMORY;
+        status = j->stops ? add_to_batch(x, j, &ids, &err) : MOE_ERR_MEMORY;
     }
     moe_ids_release(&ids);
     if (status == MOE_OK)

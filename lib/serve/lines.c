@@ -68,7 +68,7 @@ static struct task *task_new(struct lines *l, uint64_t line, uint64_t bytes, str
 }
 
 /* Hands the task to the writer. Under the mutex. */
-static void end(struct task *t)
+static void task_end(struct task *t)
 {
     struct lines *l = t->of;
     t->next = NULL;
@@ -77,7 +77,7 @@ static void end(struct task *t)
     pthread_cond_broadcast(&l->changed);
 }
 
-static void refuse(struct task *t, const struct moe_err *why)
+static void task_refuse(struct task *t, const struct moe_err *why)
 {
     t->refused = true;
     t->why = *why;
@@ -85,18 +85,18 @@ static void refuse(struct task *t, const struct moe_err *why)
 
 /* ---- Events of the server ---- */
 
-static void hear_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+static void on_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
 {
     struct task *t = ctx;
     moe_reply_text(t->reply, choice, bytes, n, &t->body);
 }
 
-static void hear_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
+static void on_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
 {
     moe_reply_token(((struct task *)ctx)->reply, choice, said);
 }
 
-static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
+static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *result)
 {
     struct task *t = ctx;
     struct lines *l = t->of;
@@ -107,7 +107,7 @@ static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result 
     if (++t->n_ended < t->n_choices)
         return;
     if (moe_reply_failed(t->reply))
-        refuse(t, moe_reply_failed(t->reply));
+        task_refuse(t, moe_reply_failed(t->reply));
     pthread_mutex_lock(&l->mutex);
     if (t->before)
         t->before->next = t->next;
@@ -115,7 +115,7 @@ static void hear_end(void *ctx, uint32_t choice, const struct moe_server_result 
         l->running = t->next;
     if (t->next)
         t->next->before = t->before;
-    end(t);
+    task_end(t);
     pthread_mutex_unlock(&l->mutex);
 }
 
@@ -211,7 +211,7 @@ static void wait_a_little(struct lines *l)
 }
 
 /* The error of writing, or MOE_ERR_INTERRUPTED if *stop is set; else MOE_OK. Under the mutex. */
-static int check(const struct lines *l, struct moe_err *err)
+static int check_end(const struct lines *l, struct moe_err *err)
 {
     if (l->status != MOE_OK)
         *err = l->err;
@@ -225,7 +225,7 @@ static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
 {
     int status;
     pthread_mutex_lock(&l->mutex);
-    while ((status = check(l, err)) == MOE_OK &&
+    while ((status = check_end(l, err)) == MOE_OK &&
            (l->n_ahead >= MOE_LINES_AHEAD ||
             (l->n_ahead > 0 && l->ahead_bytes + t->bytes > MOE_LINES_AHEAD_BYTES)))
         wait_a_little(l);
@@ -239,10 +239,10 @@ static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
 
 /* Submits a request, later if the queue is full; takes it in any case. A refusal by the server
  * becomes its result. The task is gone afterwards. */
-static int submit(struct lines *l, struct task *t, struct moe_request *r, struct moe_err *err)
+static int submit_task(struct lines *l, struct task *t, struct moe_request *r, struct moe_err *err)
 {
     const struct moe_server_events events = {
-        .ctx = t, .text = hear_text, .token = hear_token, .ended = hear_end};
+        .ctx = t, .text = on_text, .token = on_token, .ended = on_end};
     struct moe_err why;
     int status = MOE_OK, refused = MOE_ERR_LIMIT;
     pthread_mutex_lock(&l->mutex);
@@ -256,7 +256,7 @@ static int submit(struct lines *l, struct task *t, struct moe_request *r, struct
         if (refused == MOE_OK)
             return MOE_OK;
         pthread_mutex_lock(&l->mutex);
-        status = check(l, err);
+        status = check_end(l, err);
         if (status == MOE_OK && refused == MOE_ERR_LIMIT)
             wait_a_little(l);
         pthread_mutex_unlock(&l->mutex);
@@ -266,9 +266,9 @@ static int submit(struct lines *l, struct task *t, struct moe_request *r, struct
     l->running = t->next; /* only this thread inserts in front */
     if (t->next)
         t->next->before = NULL;
-    refuse(t, &why);
+    task_refuse(t, &why);
     t->dropped = status != MOE_OK;
-    end(t);
+    task_end(t);
     pthread_mutex_unlock(&l->mutex);
     return status;
 }
@@ -289,12 +289,12 @@ static int serve_line(struct lines *l, struct task *t, const char *line, bool to
     else if (lines_read_request(&r, line, t->bytes, &why) == MOE_OK &&
              moe_reply_new(&t->reply, r, moe_server_model(l->server, 0), &why) == MOE_OK) {
         t->n_choices = r->n;
-        return submit(l, t, r, err);
+        return submit_task(l, t, r, err);
     }
     moe_request_free(r);
-    refuse(t, &why);
+    task_refuse(t, &why);
     pthread_mutex_lock(&l->mutex);
-    end(t);
+    task_end(t);
     pthread_mutex_unlock(&l->mutex);
     return MOE_OK;
 }
@@ -350,7 +350,7 @@ static int wait_for_rest(struct lines *l, struct moe_err *err)
 {
     int status;
     pthread_mutex_lock(&l->mutex);
-    while ((status = check(l, err)) == MOE_OK && l->n_ahead > 0)
+    while ((status = check_end(l, err)) == MOE_OK && l->n_ahead > 0)
         wait_a_little(l);
     pthread_mutex_unlock(&l->mutex);
     return status;

@@ -1,3 +1,4 @@
+/* Opens and closes a server, and counts what it does. */
 #define _POSIX_C_SOURCE 200809L /* pthread */
 #include "serve/server.h"
 
@@ -10,9 +11,6 @@
 #include "base/par.h"
 #include "gpu.h"
 #include "serve/server_internal.h"
-
-/* Requests without a model's name, where rules lead to models. */
-#define BY_RULES "auto"
 
 enum { PATIENCE_SECONDS = 10, LEAST_QUEUE_BYTES = 1 << 20 };
 
@@ -36,7 +34,7 @@ static struct moe_server_options complete(const struct moe_server_options *given
 static int open_slots(struct moe_server *s, struct moe_err *err)
 {
     s->n_slots = s->options.max_queue;
-    s->slots = moe_alloc(s->n_slots, sizeof(struct asked *), err);
+    s->slots = moe_alloc(s->n_slots, sizeof(struct request *), err);
     s->free_slots = moe_alloc(s->n_slots, sizeof *s->free_slots, err);
     if (!s->slots || !s->free_slots)
         return MOE_ERR_MEMORY;
@@ -45,14 +43,14 @@ static int open_slots(struct moe_server *s, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Teams as a plan has them, on a machine that has so many threads. */
+/* A plan's threads, if the machine has as many. */
 static int planned_threads(const struct moe_coe_plan_executors *e)
 {
     uint64_t all = (uint64_t)e->number * e->threads;
     return all <= (uint64_t)moe_par_threads() ? (int)e->threads : 0;
 }
 
-/* The executors of a plan, or those that were named, or one. */
+/* Lists the executors of the plan, or those named, or one. */
 static uint32_t name_executors(const struct moe_server_options *o,
                                struct moe_server_executor to[MOE_SERVER_MAX_EXECUTORS])
 {
@@ -72,7 +70,8 @@ static uint32_t name_executors(const struct moe_server_options *o,
     return n;
 }
 
-/* Those on a GPU get a thread each, which asks for computations; the others the rest. */
+/* Divides threads: one for each executor on a GPU, which only starts computations; the rest for the
+ * others. */
 static void share_threads(struct moe_server_executor *named, uint32_t n)
 {
     int n_cuda = 0, all = moe_par_threads();
@@ -111,8 +110,8 @@ static int open_executors(struct moe_server *s, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Where several engines are to share a GPU: opens it, to be asked what there is, and before the
- * process is measured. --device auto does without one. */
+/* Opens the GPU that several engines will share, to measure its memory, before the process is
+ * measured. --device auto works without one. */
 static int find_gpu(struct moe_server *s, struct moe_err *err)
 {
     struct moe_err why;
@@ -134,7 +133,7 @@ static int find_gpu(struct moe_server *s, struct moe_err *err)
     return status;
 }
 
-/* Answers do not depend on the executor. */
+/* Refuses a cache kind that would make answers depend on the executor. */
 static int check_kv(const struct moe_server *s, struct moe_err *err)
 {
     uint16_t kind = s->options.engine.session.kv_kind;
@@ -146,7 +145,7 @@ static int check_kv(const struct moe_server *s, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Of an engine that has all memory nothing is known before it is opened. */
+/* An engine that has all memory reveals its needs only once open. */
 static int skip_survey(struct moe_server *s, struct moe_err *err)
 {
     s->needs = moe_alloc(s->n_kinds = 1, sizeof *s->needs, err);
@@ -159,8 +158,8 @@ static void load_first(void *ctx, uint32_t executor, uint32_t model)
     executor_load(&s->executors[executor], model);
 }
 
-/* Pools are filled before the first request comes, then the tier above the disk. A pack that is
- * alone has to be there. */
+/* Fills the pools before the first request, then the tier above the disk. A single pack must load.
+ */
 static int load_models(struct moe_server *s, const struct moe_progress *progress,
                        struct moe_err *err)
 {
@@ -217,134 +216,6 @@ int moe_server_open(struct moe_server **out, const struct moe_server_options *op
     return MOE_OK;
 }
 
-/* ---- Requests ---- */
-
-const char *moe_server_model(const struct moe_server *s, uint32_t i)
-{
-    const struct moe_coe_collection *c = s->collection;
-    if (i < s->n_models)
-        return s->models[i].name;
-    return i == s->n_models && (c->n_routes || c->n_scores) ? BY_RULES : NULL;
-}
-
-const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i)
-{
-    return i < s->n_models && !s->models[i].broken ? &s->models[i].sampling : NULL;
-}
-
-/* The names that are served, for an error. */
-static int refuse_name(const struct moe_server *s, const char *name, struct moe_err *err)
-{
-    char names[256] = "";
-    const char *served;
-    for (uint32_t i = 0; (served = moe_server_model(s, i)) != NULL; i++) {
-        size_t n = strlen(names);
-        if (n + strlen(served) + sizeof ", ..." > sizeof names) {
-            strcpy(names + n, ", ...");
-            break;
-        }
-        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", served);
-    }
-    return moe_fail(err, MOE_ERR_USAGE, "the model '%.100s' is not served here, but: %s", name,
-                    names);
-}
-
-static const char *field(void *ctx, const char *name)
-{
-    return moe_request_field(ctx, name);
-}
-
-static int choose_model(const struct moe_server *s, struct moe_request *r, uint32_t *model,
-                        struct moe_err *err)
-{
-    *model = MOE_COE_NONE;
-    for (uint32_t i = 0; r->model && i < s->n_models; i++)
-        if (strcmp(s->models[i].name, r->model) == 0)
-            *model = i;
-    if (*model != MOE_COE_NONE)
-        return MOE_OK;
-    bool any = s->own && !s->options.strict_names;
-    if (r->model && strcmp(r->model, BY_RULES) != 0 && !any)
-        return refuse_name(s, r->model, err);
-    *model = s->own ? 0 : moe_coe_route(s->collection, field, r);
-    if (*model == MOE_COE_NONE)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "no rule of the collection takes the request: name a 'model'");
-    return MOE_OK;
-}
-
-/* Ends its jobs that have not ended. Under the mutex. */
-static void cancel(struct moe_server *s, struct asked *a)
-{
-    for (uint32_t i = 0; i < a->request->n; i++) {
-        struct job *j = &a->jobs[i];
-        struct executor *x = &s->executors[j->executor];
-        if (j->state == JOB_ENDED || j->cancelled)
-            continue;
-        if (j->state == JOB_WAITS)
-            moe_coe_withdraw(s->dispatch, j->executor, &j->queued);
-        j->state = JOB_TAKEN;
-        j->cancelled = true;
-        j->next_cancelled = x->cancelled;
-        x->cancelled = j;
-        pthread_cond_signal(&x->wake);
-    }
-}
-
-/* All jobs, or none. Under the mutex. */
-static int queue_all(struct moe_server *s, struct asked *a, uint32_t model, struct moe_err *err)
-{
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < a->request->n && status == MOE_OK; i++) {
-        a->jobs[i].queued.expert = model;
-        status = job_queue(s, &a->jobs[i], err);
-    }
-    for (uint32_t i = 0; i < a->request->n && status != MOE_OK; i++)
-        if (a->jobs[i].state == JOB_WAITS)
-            moe_coe_withdraw(s->dispatch, a->jobs[i].executor, &a->jobs[i].queued);
-    return status;
-}
-
-int moe_server_submit(struct moe_server *s, struct moe_request *r,
-                      const struct moe_server_events *events, uint64_t *id, struct moe_err *err)
-{
-    struct asked *a = NULL;
-    uint32_t model;
-    int status = choose_model(s, r, &model, err);
-    if (status != MOE_OK)
-        return status;
-    pthread_mutex_lock(&s->mutex);
-    if (s->closing)
-        status = moe_fail(err, MOE_ERR_LIMIT, "the server is ending");
-    else
-        status = asked_new(&a, s, r, events, err);
-    s->counts.refused += status == MOE_ERR_LIMIT;
-    if (status == MOE_OK && (status = queue_all(s, a, model, err)) != MOE_OK)
-        asked_free(s, a, false);
-    s->counts.requests += status == MOE_OK;
-    if (status == MOE_OK && id)
-        *id = a->id;
-    pthread_mutex_unlock(&s->mutex);
-    return status;
-}
-
-void moe_server_cancel(struct moe_server *s, uint64_t id)
-{
-    pthread_mutex_lock(&s->mutex);
-    struct asked *a = asked_find(s, id);
-    if (a)
-        cancel(s, a);
-    pthread_mutex_unlock(&s->mutex);
-}
-
-void moe_server_drain(struct moe_server *s)
-{
-    pthread_mutex_lock(&s->mutex);
-    while (s->n_free < s->n_slots)
-        pthread_cond_wait(&s->idle, &s->mutex);
-    pthread_mutex_unlock(&s->mutex);
-}
-
 /* ---- Figures ---- */
 
 void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
@@ -381,7 +252,7 @@ static void stop_executors(struct moe_server *s)
     s->closing = true;
     for (uint32_t i = 0; s->slots && i < s->n_slots; i++)
         if (s->slots[i])
-            cancel(s, s->slots[i]);
+            request_cancel(s, s->slots[i]);
     for (uint32_t i = 0; i < s->n_executors; i++) {
         pthread_cond_signal(&s->executors[i].wake);
         pthread_cond_signal(&s->executors[i].load);

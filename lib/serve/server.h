@@ -1,11 +1,10 @@
 /*
- * Server: requests of many callers to the models of a collection, within one budget of memory
+ * Server: requests of many callers to the models of a collection, within one memory budget
  * (CoServe, https://doi.org/10.1145/3676641.3715986). One pack is a collection of one.
  *
- * Executors, a thread each with a team of its own, take requests from queues that
- * serve/coe_dispatch.h fills, and answer those to one model side by side (engine/batch.h). An
- * answer is what the model would give alone, bit for bit. Every function may be called from any
- * thread.
+ * Executors, one thread each with its own team, take requests from queues that serve/coe_dispatch.h
+ * fills, and answer those for one model side by side (engine/batch.h). An answer is bit for bit
+ * what the model would give on its own. Every function may be called from any thread.
  */
 #ifndef MOE_SERVE_SERVER_H
 #define MOE_SERVE_SERVER_H
@@ -35,129 +34,131 @@ struct moe_server_executor {
 };
 
 struct moe_server_options {
-    /* What is served: a collection, borrowed, whose packs' paths begin in `directory` (NULL: as
-     * they are); or one pack. */
+    /* What is served: a collection, borrowed, whose packs' paths are relative to `directory` (NULL:
+     * as they are); or one pack. */
     const struct moe_coe_collection *collection;
     const char *directory, *pack;
-    const char *name; /* of the one pack's model; NULL: its file's, without directory and ending */
+    const char
+        *name; /* name of the one pack's model; NULL: its file's, without directory and ending */
 
-    /* How models are opened; memory_bytes is that of the whole process, gpu_memory_bytes of all its
-     * executors on the GPU, session.context is each sequence's (0: the model's, at most
-     * context_cap). Borrowed while the server is open. */
+    /* How models are opened; memory_bytes is the whole process's, gpu_memory_bytes that of all
+     * executors on the GPU, session.context each sequence's (0: the model's, at most context_cap).
+     * Borrowed while the server is open. */
     struct moe_engine_options engine;
-    const char *template_file; /* chat template of all models; NULL: each its own */
-    bool strict_names; /* one pack answers to its own name alone, not to whatever is asked for */
+    const char *template_file; /* chat template of all models; NULL: each model's own */
+    bool strict_names;         /* one pack answers only to its own name, not to any other */
 
     const struct moe_server_executor *executors; /* [n_executors]; 0: one on engine.device */
     uint32_t n_executors;
     const struct moe_coe_schedule *schedule; /* NULL: "coserve" */
     enum moe_coe_evict evict;
-    const struct moe_coe_costs *costs; /* of the collection's models here; NULL: as they show */
-    const struct moe_coe_plan *plan;   /* says executors and their memory; NULL: the options do */
-    uint32_t draft; /* tokens of a draft at most (engine/answer.h), by the layer that drafts where
-                       engine.ahead; 0: none */
-    uint32_t sequences;    /* side by side, of each executor; 0: MOE_SERVER_SEQUENCES */
-    uint32_t max_queue;    /* requests that have not ended; 0: MOE_SERVER_MAX_QUEUE */
-    double expert_share;   /* of an executor's memory, for models; 0: 75% */
-    double patience;       /* seconds after which who waits for another model goes first; 0: 10 */
-    bool no_prefetch;      /* the next model is not loaded while one computes */
-    uint64_t beside_bytes; /* of the process's memory for the caller's own use */
+    const struct moe_coe_costs
+        *costs; /* for the collection's models on this machine; NULL: measured while serving */
+    const struct moe_coe_plan
+        *plan;             /* decides on executors and their memory; NULL: the options do */
+    uint32_t draft;        /* most tokens of a draft (engine/answer.h), by the drafting layer if
+                              engine.ahead; 0: none */
+    uint32_t sequences;    /* side by side, for each executor; 0: MOE_SERVER_SEQUENCES */
+    uint32_t max_queue;    /* unfinished requests; 0: MOE_SERVER_MAX_QUEUE */
+    double expert_share;   /* share of an executor's memory for models; 0: 75% */
+    double patience;       /* seconds after which a request for another model goes first; 0: 10 */
+    bool no_prefetch;      /* does not load the next model while one computes */
+    uint64_t beside_bytes; /* of the process's memory, for the caller */
 };
 
 struct moe_token_said; /* engine/answer.h */
 
-/* How a choice of a request ended. */
+/* A choice's end. */
 struct moe_server_result {
-    int status;                /* MOE_OK, or why it failed; others did not */
-    const struct moe_err *err; /* then */
-    enum moe_stop_reason why;  /* else */
+    int status;                /* MOE_OK, or why it failed; other choices did not */
+    const struct moe_err *err; /* if it failed */
+    enum moe_stop_reason why;  /* if it did not */
     uint64_t n_prompt, n_tokens;
-    uint64_t n_cached;              /* tokens of the prompt that were not computed again */
-    uint64_t n_drafted, n_accepted; /* tokens of drafts; of these, that were right */
-    double ttft_seconds;            /* from its coming to the first token; 0: there was none */
+    uint64_t n_cached;              /* prompt tokens reused from earlier */
+    uint64_t n_drafted, n_accepted; /* draft tokens; accepted ones */
+    double ttft_seconds;            /* from its arrival to the first token; 0: none */
     double seconds;                 /* ... to its end */
     double queue_seconds;           /* ... to the beginning of its computation */
     const char *model;              /* that answered */
-    const char *route;              /* the models that it went through, "router > math" */
-    /* What was done in the passes that it took part in, of all that ran side by side; where it took
-     * over what was computed before, in those before, too. */
+    const char *route;              /* the models it passed through, "router > math" */
+    /* Changes in the passes that it took part in, for all that ran side by side; if it reused
+     * earlier computations, also in those before. */
     struct moe_changes changes;
 };
 
-/* What a request hears, in threads of the server: of one request never two things at once. They
- * must not block, and of the server may call submit and cancel alone. All may be NULL. */
+/* Events of a request, called in the server's threads, one at a time for a request. They must not
+ * block and may only call submit and cancel of the server. All may be NULL. */
 struct moe_server_events {
     void *ctx;
-    /* Text as it is certain, whole UTF-8 characters; that of a model whose results may go on to
-     * another comes when it is known that it does not. */
+    /* Final text in whole UTF-8 characters; held back while results of the model may still go to
+     * another model. */
     void (*text)(void *ctx, uint32_t choice, const char *bytes, uint64_t n);
-    /* Where logprobs are wanted: each token, before its text. */
+    /* Each token before its text, if logprobs are wanted. */
     void (*token)(void *ctx, uint32_t choice, const struct moe_token_said *token);
-    /* Once for each choice; after the last the request is forgotten. */
+    /* Once for each choice; after the last one the request is forgotten. */
     void (*ended)(void *ctx, uint32_t choice, const struct moe_server_result *result);
 };
 
 struct moe_server;
 
-/* MOE_ERR_LIMIT when the memory is too small: the text names the smallest that works. A model of a
- * collection that cannot be opened fails alone, when it is asked. */
+/* MOE_ERR_LIMIT when memory is too small: the text names the smallest that works. A model of a
+ * collection that cannot be opened fails only when it is asked for. */
 int moe_server_open(struct moe_server **out, const struct moe_server_options *options,
                     const struct moe_progress *progress, struct moe_err *err);
-/* The request is the server's from then on, where MOE_OK. *id names it (may be NULL).
- * MOE_ERR_LIMIT: the queue is full; MOE_ERR_USAGE: there is no such model, or no rule takes it. */
+/* If MOE_OK, the server owns the request. *id names it (may be NULL). MOE_ERR_LIMIT: the queue is
+ * full; MOE_ERR_USAGE: no such model, or no rule accepts it. */
 int moe_server_submit(struct moe_server *s, struct moe_request *r,
                       const struct moe_server_events *events, uint64_t *id, struct moe_err *err);
-/* Ends it soon, with MOE_STOP_USER, if it has not ended yet. */
+/* Ends a request soon, with MOE_STOP_USER, if it has not ended yet. */
 void moe_server_cancel(struct moe_server *s, uint64_t id);
-/* Waits until everything that was submitted has ended. Not from an event. */
+/* Waits until all submitted requests have ended. Must not be called from an event. */
 void moe_server_drain(struct moe_server *s);
-/* Ends what has not ended, with MOE_STOP_USER, waits for it, and frees. NULL is fine. */
+/* Ends all requests with MOE_STOP_USER, waits for them, and frees. NULL is fine. */
 void moe_server_close(struct moe_server *s);
 
-/* The models by their names, then, where rules lead to them, "auto" for these; NULL past the end.
- */
+/* Names of models, then "auto" if rules lead to them; NULL past the end. */
 const char *moe_server_model(const struct moe_server *s, uint32_t i);
-/* How model i draws tokens where a request does not say; NULL: it is not known, as of "auto". */
+/* Model i's defaults for drawing tokens; NULL: unknown, as for "auto". */
 const struct moe_sampler_options *moe_server_sampling(const struct moe_server *s, uint32_t i);
 
-/* ---- Figures, since the server was opened ---- */
+/* ---- Counts since the server was opened ---- */
 
 struct moe_server_executor_counts {
     const char *device;      /* "cpu", "cuda" */
-    const char *model;       /* that it computes; NULL: none */
-    uint32_t running;        /* choices that it computes */
-    uint64_t waiting;        /* ... that are in its queue */
-    uint64_t switches;       /* times that it went over to another model */
-    uint64_t loads;          /* models loaded, those before the first request included */
-    uint64_t prefetched;     /* of these, while another one computed */
-    uint64_t host_loads;     /* ... and from main memory; the others are from disk */
+    const char *model;       /* computing now; NULL: none */
+    uint32_t running;        /* choices being computed */
+    uint64_t waiting;        /* choices in its queue */
+    uint64_t switches;       /* changes from one model to another */
+    uint64_t loads;          /* models loaded, including those before the first request */
+    uint64_t prefetched;     /* loaded while another one computed */
+    uint64_t host_loads;     /* loaded from main memory; the others came from disk */
     uint64_t bytes_read;     /* from disk */
-    uint64_t models_bytes;   /* of memory that models take now */
-    uint64_t batch_bytes;    /* ... and what computes with one */
-    double busy_seconds;     /* it computed */
-    double load_seconds;     /* it waited for a model */
-    double schedule_seconds; /* it decided what to do */
+    uint64_t models_bytes;   /* memory of loaded models */
+    uint64_t batch_bytes;    /* ... and of their computation */
+    double busy_seconds;     /* computing */
+    double load_seconds;     /* waiting for a model */
+    double schedule_seconds; /* scheduling */
 };
 
 struct moe_server_counts {
     double seconds;
-    uint64_t requests;                    /* taken */
-    uint64_t refused;                     /* by a full queue */
+    uint64_t requests;                    /* accepted */
+    uint64_t refused;                     /* because the queue was full */
     uint64_t ended, failed, cancelled;    /* choices */
     uint64_t waiting, running, preempted; /* choices; see engine/batch.h */
-    uint64_t follow_ons;                  /* results that went on to another model */
+    uint64_t follow_ons;                  /* results that went to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
-    uint64_t drafted_tokens, accepted_tokens; /* by drafts; of these, that were right */
+    uint64_t drafted_tokens, accepted_tokens; /* by drafts; accepted ones */
     uint64_t activations, hits;               /* of experts within models; those found in memory */
     bool exact_required;                      /* --exact */
-    struct moe_changes changes;               /* what was done that may have changed results */
-    char inexact[MOE_EXACTNESS_WHY]; /* what models were opened with that may; "": nothing */
-    uint64_t memory_bytes;           /* the budget; UINT64_MAX: not known */
+    struct moe_changes changes;               /* that may have changed results */
+    char inexact[MOE_EXACTNESS_WHY]; /* options of models that may change results; "": none */
+    uint64_t memory_bytes;           /* the budget; UINT64_MAX: unknown */
     uint64_t rss_bytes, floor_bytes; /* the process now; the smallest budget that works */
     uint64_t gpu_bytes;              /* the budget of a GPU's memory; 0: none computes */
-    uint64_t host_bytes, host_taken; /* of main memory for packs above the disk; that they take */
+    uint64_t host_bytes, host_taken; /* main memory for packs above the disk; the part used */
     uint32_t host_models;            /* packs there */
-    double schedule_seconds;         /* assigning, and deciding what comes next */
+    double schedule_seconds;         /* assigning requests and choosing batches */
     uint32_t n_executors;
     struct moe_server_executor_counts executors[MOE_SERVER_MAX_EXECUTORS];
 };
