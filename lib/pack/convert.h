@@ -15,9 +15,9 @@
 #include "quant/ggml.h"
 #include "quant/quantize.h"
 
-/* A choice of bits for each expert. Plain data; its maker frees bits. */
+/* A choice of bits for each expert. Plain data; the caller frees bits. */
 struct moe_expert_map {
-    const char *name;             /* of the file it was read from: begins error texts */
+    const char *name;             /* the file it was read from; begins error texts */
     uint64_t source_fingerprint;  /* of the model that it was made for */
     uint32_t n_layers, n_experts; /* of the model; dense layers after the last MoE layer may be
                                      left out */
@@ -53,8 +53,8 @@ struct moe_convert_options {
     struct moe_bits experts[8]; /* variants in any order, stored best first; zeros: the map's */
     int n_experts;              /* 0 when re-packing: every variant of the pack */
     int dense_bits;             /* 0 when re-packing: as they are */
-    /* Of a checkpoint with a quantized matrix: every matrix of the experts, of the dense part keeps
-     * at least its own precision, and `experts`, `dense_bits` are for other checkpoints. */
+    /* For a checkpoint with a quantized matrix: every matrix of the experts, or of the dense part,
+     * keeps at least its own precision; `experts` and `dense_bits` apply to other checkpoints. */
     bool own_experts, own_dense;
     bool no_ahead;     /* layers that draft (MTP; config.h, n_ahead) are left out */
     bool of_quantized; /* re-packing: the pack's floats were made of a quantized checkpoint */
@@ -73,7 +73,7 @@ struct moe_rounding {
     char from[16]; /* the type: "Q6_K"; "q8" of a pack */
     int bits;
     struct moe_quant_error error;
-    uint32_t n_names, n_others; /* others: matrices beyond the names that there is room for */
+    uint32_t n_names, n_others; /* others: matrices that found no room in `names` */
     struct moe_rounded_name {
         char name[48]; /* without layer and expert: "ffn_down_exps"; of a pack's experts "expert
                           down" */
@@ -95,11 +95,11 @@ struct moe_convert_report {
     struct moe_ggml_counts carried;
     struct moe_quant_error carried_error;
     uint64_t requantized;
-    /* In the order in which they were met; the rest, if there are too many, under a last one. */
+    /* In the order they were met; those that found no room share the last entry. */
     struct moe_rounding roundings[MOE_ROUNDINGS];
     uint32_t n_roundings;
-    /* Of a checkpoint: tensors that were left out, of layers that predict tokens beyond the next
-     * (MTP). */
+    /* Tensors of a checkpoint that were left out because their layers predict tokens beyond the
+     * next (MTP). */
     uint64_t n_beyond;
     uint64_t n_visual; /* ... and of the part that sees images */
 };

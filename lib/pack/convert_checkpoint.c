@@ -19,7 +19,7 @@
 #include "text/vocab.h"
 
 /*
- * The weights of a checkpoint into a pack, one matrix or one expert at a time.
+ * Converts the weights of a checkpoint, one matrix or one expert at a time.
  */
 /* A checkpoint being converted. */
 struct checkpoint_source {
@@ -29,7 +29,7 @@ struct checkpoint_source {
     struct moe_config config;
     struct convert_source from; /* where the model's tensors lie in the checkpoint */
     bool *used;                 /* per tensor of the checkpoint */
-    /* Per variant: the codes of every expert matrix can be carried over at its bits. */
+    /* for each variant: all expert matrices can keep their codes */
     bool carried[CONVERT_MAX_VARIANTS];
     bool quantized;            /* some matrix is */
     struct moe_expert_map own; /* the bits that keep the precision of each expert; owns them */
@@ -44,7 +44,7 @@ static void mark_used(struct converter *c, struct checkpoint_source *s,
     c->total += source->bytes;
 }
 
-/* A tensor without a place in the model means that the model computes something that we do not. */
+/* Refuses tensors without a place in the model: it would compute something that we do not. */
 static int check_unused(const struct converter *c, const struct checkpoint_source *s,
                         struct moe_err *err)
 {
@@ -52,7 +52,7 @@ static int check_unused(const struct converter *c, const struct checkpoint_sourc
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(s->checkpoint) && status == MOE_OK; i++) {
         const struct moe_tensor *tensor = moe_checkpoint_at(s->checkpoint, i);
         const char *name = tensor->name;
-        /* Shared experts that a model has none of may be there, of width 0. */
+        /* A model without shared experts may have them with width 0. */
         bool known = s->used[i] || tensor->n_items == 0 || convert_may_ignore(&s->from, name);
         status = known ? MOE_OK : convert_check_copy(&s->from, tensor, &known, err);
         c->report->n_beyond +=
@@ -220,7 +220,7 @@ static int own_bits(struct converter *c, struct row_source *source, int *bits, s
     return MOE_OK;
 }
 
-/* A vector stays f32, which an encoder would not look at (quant/quantize.h). */
+/* Refuses values that are not finite: vectors stay f32 and pass no encoder that would see it. */
 static int check_finite(const struct converter *c, const struct row_source *source,
                         const float *values, struct moe_err *err)
 {
@@ -244,7 +244,7 @@ static int read_routes(const struct moe_config *config, const struct row_source 
     int status = moe_checkpoint_read_numbers(source->checkpoint, source->tensor, 0, source->rows,
                                              numbers, err);
     for (uint32_t i = 0; i < source->rows && status == MOE_OK; i++)
-        out[i] = (float)numbers[i]; /* of experts that there are exactly */
+        out[i] = (float)numbers[i]; /* exact: numbers of experts are small */
     free(numbers);
     return status == MOE_OK ? moe_routes_check(config, out, moe_checkpoint_dir(source->checkpoint),
                                                source->tensor->name, err)
@@ -474,7 +474,8 @@ static int put_provenance(struct converter *c, const char *dir, struct moe_err *
     return status;
 }
 
-/* The description as it is without layers that draft: a model is the same with and without. */
+/* Hashes the description without layers that draft: a model counts as the same with and without
+ * them. */
 static int hash_description(struct converter *c, struct checkpoint_source *s, struct moe_err *err)
 {
     uint32_t n_ahead = s->config.n_ahead;
@@ -506,8 +507,8 @@ static int put_sections(struct converter *c, struct checkpoint_source *s,
 
 /* ---- The conversion ---- */
 
-/* A directory's config.json is read before its weights are looked for: a model that is not known is
- * not helped by them. */
+/* Reads a directory's config.json before it looks for weights, which would not help an unknown
+ * model. */
 static int read_description(struct checkpoint_source *s, const char *dir, struct moe_err *err)
 {
     char *config = moe_path_join(dir, "config.json", err);
@@ -525,9 +526,9 @@ static int read_description(struct checkpoint_source *s, const char *dir, struct
                    : moe_config_read_hf(&s->config, dir, err); /* for its error */
 }
 
-/* Takes a head that is there although it is said to be the embedding: with other values it is the
- * model's own, as transformers (5) loads such checkpoints, of all families; otherwise it is the
- * embedding once more. GGUF says that they are one by having no head. */
+/* Takes a head that is there although the description ties it to the embedding. With other values
+ * it is a head of its own, as transformers 5 loads such checkpoints; otherwise it repeats the
+ * embedding. GGUF files without a head tie it. */
 static int take_head(struct checkpoint_source *s, struct moe_err *err)
 {
     const struct moe_tensor *head;
@@ -557,7 +558,8 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
     return s->used ? take_head(s, err) : MOE_ERR_MEMORY;
 }
 
-/* Whether the checkpoint has every tensor of a layer, but for its experts' after the first. */
+/* Whether the checkpoint has every tensor of a layer; of its experts only the first is looked for.
+ */
 static bool is_whole(const struct checkpoint_source *s, uint32_t layer)
 {
     struct row_source source;
@@ -573,7 +575,7 @@ static bool is_whole(const struct checkpoint_source *s, uint32_t layer)
     return whole;
 }
 
-/* A layer that drafts is taken where it is whole, behind a model that it is implemented for. */
+/* Keeps a layer that drafts where the checkpoint has all of it and the model supports it. */
 static void find_ahead(struct checkpoint_source *s)
 {
     uint32_t layer = s->config.n_layers;
@@ -587,8 +589,8 @@ static void find_ahead(struct checkpoint_source *s)
     moe_config_set_ahead(&s->config, 0);
 }
 
-/* What the pack will say of the model and its tokenizer, read as opening a pack reads it
- * (infer/model.c): what would be refused there is refused here, before anything is converted. */
+/* Reads what the pack will say of model and tokenizer as opening a pack does (infer/model.c), so
+ * that it is refused before anything is converted. */
 static int check_sections(const struct checkpoint_source *s, const struct moe_buf *model,
                           const struct moe_buf *tokens, struct moe_err *err)
 {
@@ -610,7 +612,7 @@ static int check_sections(const struct checkpoint_source *s, const struct moe_bu
 static int create_pack(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
 {
     if (s->config.n_experts == 0)
-        c->n_variants = 0; /* a dense model has nothing to store in variants */
+        c->n_variants = 0; /* a dense model has no experts to store */
     for (int v = 0; v < c->n_variants; v++) {
         convert_describe_variant(c, v, &c->described[v]);
         if (s->carried[v])

@@ -1,6 +1,6 @@
 /*
- * What conversions from checkpoints and from packs share: the state of a conversion, and turning
- * rows, wherever they come from, into matrices of a pack.
+ * What conversions of checkpoints and of packs share: their state, row sources, and encoding rows
+ * into matrices of a pack.
  */
 #ifndef MOE_PACK_CONVERT_INTERNAL_H
 #define MOE_PACK_CONVERT_INTERNAL_H
@@ -29,16 +29,16 @@ struct converter {
     struct convert_variant variants[CONVERT_MAX_VARIANTS]; /* best first */
     int n_variants;
     bool no_gate; /* experts have two matrices (moe_bits_sum) */
-    struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as they stand in the pack */
+    struct moe_pack_variant described[CONVERT_MAX_VARIANTS]; /* as the pack describes them */
     float *chunk;                                            /* rows being converted */
     uint64_t chunk_items;
     uint8_t
         *blocks; /* the same rows as blocks of the source's type, where codes are carried over */
     uint64_t blocks_bytes;
-    uint64_t fingerprint; /* of the source, over the rows read so far */
+    uint64_t fingerprint; /* of the rows of the source that were read */
     uint64_t done, total; /* bytes of the source, for progress */
-    uint32_t n_layers;    /* the model's; those behind draft (config.h, n_ahead) */
-    bool ahead;           /* what is read now is of one of these: not of the fingerprint */
+    uint32_t n_layers;    /* the model's, without those that draft (config.h, n_ahead) */
+    bool ahead;           /* the present layer drafts: it is left out of the fingerprint */
     bool quantized;       /* the source has a quantized matrix: the report says what is rounded */
 };
 
@@ -100,7 +100,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
 int convert_put_matrix(struct converter *c, const struct row_source *source,
                        const struct moe_pack_tensor *entry, struct moe_err *err);
 
-/* Sets source->inputs to the options' inputs of a matrix that gets so many bits. */
+/* Sets source->inputs to the options' inputs of a matrix that gets `bits`. */
 int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matrix, int bits,
                         struct row_source *source, struct moe_err *err);
 
@@ -109,15 +109,15 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
 int convert_choose_float16(struct converter *c, struct row_source *source, bool *exact,
                            struct moe_err *err);
 
-/* The layout of so many bits, by the options. */
+/* Returns the layout that the options give `bits`. */
 struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
 
-/* The same for a source: the layout that carries its codes over, where there is one. */
+/* The same for a source: where a layout can carry its codes over, that one. */
 struct moe_layout convert_source_layout(const struct converter *c, const struct row_source *source,
                                         int bits);
 
-/* Notes in the report that a matrix was encoded with so many bits and this error. Only values of a
- * quantized source that changed are worth a note. */
+/* Notes in the report that a matrix was encoded with `bits` and this error, if it comes from a
+ * quantized source and changed. */
 void convert_note_rounding(struct converter *c, const struct row_source *source, int bits,
                            const struct moe_quant_error *error);
 /* Adds up errors. */
@@ -146,8 +146,8 @@ int convert_alloc_segments(const struct moe_expert_class *class_, uint8_t **bloc
 
 /*
  * The provenance section: a JSON object of what decides the pack's content, no dates and no paths,
- * so that the same source and options give the same bytes. Its members of every conversion; then
- * the object's end and its writing.
+ * so that the same source and options give the same bytes. First the members that all conversions
+ * write, then its end.
  */
 void convert_emit_experts(const struct converter *c, struct moe_emit *e);
 bool convert_writes_map(const struct converter *c); /* among its variants is a map's */
@@ -160,8 +160,8 @@ void convert_describe_variant(const struct converter *c, int variant, struct moe
 
 /* ---- Maps (convert_map.c) ---- */
 
-/* The bits of an expert in the variant; zeros where the map has none for it. An expert that drafts,
- * of which maps by calibration know nothing, then gets the most that they give. */
+/* The bits of an expert in the variant; zeros where the map has none for it. Experts of layers that
+ * draft, which calibration does not know, then get the most bits of the map. */
 struct moe_bits convert_bits(const struct converter *c, int variant, uint32_t layer,
                              uint32_t expert);
 /* The mean of moe_bits_sum over the map's experts; *lowest (may be NULL) gets the fewest bits of a
@@ -218,15 +218,15 @@ int convert_read_rows(const struct row_source *source, uint32_t first, uint32_t 
 int convert_read_blocks(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
                         struct moe_err *err);
 
-/* Whether the tensor is of a layer that predicts further tokens: where no source covers it, it is
- * left out. */
+/* Whether the tensor belongs to a layer that predicts further tokens; without a source it is left
+ * out. */
 bool convert_is_beyond(const struct convert_source *source, const char *name);
 
-/* Whether the tensor is the embedding or the head once more, as a layer that drafts and is kept may
- * have them: it shares the model's. */
+/* Whether the tensor repeats the embedding or the head, as a layer that drafts may: the model's are
+ * used. */
 bool convert_is_shared(const struct convert_source *source, const char *name);
 
-/* Whether the tensor is of the part of a model that sees images, which is left out. */
+/* Whether the tensor belongs to the part of a model that sees images, which is left out. */
 bool convert_sees_images(const struct convert_source *source, const char *name);
 
 /* Whether a tensor that no source covers may be in the checkpoint nevertheless. */
@@ -237,8 +237,8 @@ bool convert_may_ignore(const struct convert_source *source, const char *name);
 int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
                          bool *same, struct moe_err *err);
 
-/* Whether a tensor that no source covers is one that the family may have as the embedding once
- * more. MOE_ERR_UNSUPPORTED: it is, and has other values. */
+/* Whether a tensor that no source covers may repeat the embedding in this family.
+ * MOE_ERR_UNSUPPORTED: it may, but has other values. */
 int convert_check_copy(const struct convert_source *source, const struct moe_tensor *tensor,
                        bool *is_copy, struct moe_err *err);
 

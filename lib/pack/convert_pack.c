@@ -12,7 +12,7 @@
 #include "pack/pack.h"
 
 /*
- * Re-packing: which stored form each variant of each expert is made of.
+ * Re-packing: which stored form each variant of each expert is made from.
  */
 struct repack {
     struct moe_pack *pack;
@@ -23,19 +23,19 @@ struct repack {
     bool encodes;              /* some expert is quantized */
 };
 
-/* The stored form that an expert is made of. */
+/* The stored form that an expert is made from. */
 struct repack_origin {
     const struct moe_expert_extent *extent; /* NULL: there is none */
     uint32_t variant;                       /* the pack's */
     bool copied;                            /* false: quantized */
 };
 
-/* Re-packing: the stored form that each expert of each variant is made of. */
+/* Re-packing: choosing the stored form that each expert of each variant is made from. */
 
 /* ---- An expert ---- */
 
-/* The stored form of an expert with the most bits. A map's variant may be better than another one
- * for one expert and worse for its neighbour. */
+/* Finds the stored form of an expert with the most bits; which variant that is differs from expert
+ * to expert where one is a map's. */
 static struct repack_origin best_stored(const struct moe_pack *pack, uint32_t layer,
                                         uint32_t expert)
 {
@@ -96,7 +96,7 @@ static struct repack_origin stored_at(const struct converter *c, const struct mo
     return found;
 }
 
-/* The stored form that an expert of a variant to write is made of. */
+/* Chooses the stored form that an expert of a new variant is made from. */
 static struct repack_origin choose_stored(const struct converter *c, const struct repack *r,
                                           uint32_t layer, uint32_t expert, int variant)
 {
@@ -125,7 +125,8 @@ static int find_variant(const struct moe_pack *pack, struct moe_bits bits)
     return -1;
 }
 
-/* Adds a method to the description of a variant: "copy" yields to any, two others are "mixed". */
+/* Adds a method to a variant's description: "copy" gives way to any other, two different ones
+ * become "mixed". */
 static void mix_methods(char sum[16], const char *method)
 {
     if (sum[0] == '\0' || strcmp(sum, "copy") == 0)
@@ -224,7 +225,8 @@ static int check_map(const struct converter *c, const struct repack *r, struct m
 
 /* ---- Rows out of a pack ---- */
 
-/* The rows of a stored matrix that becomes `bits`; it must stay. `name` is for errors. */
+/* Makes a source of a stored matrix that is to get `bits`. mat is borrowed; `name` is for errors.
+ */
 static int stored_source(struct converter *c, const char *name, const struct moe_mat *mat, int bits,
                          struct row_source *out, struct moe_err *err)
 {
@@ -255,7 +257,7 @@ static int refuse_more_bits(const struct converter *c, const char *what, int has
 
 /* ---- Dense tensors ---- */
 
-/* Whether the tensor is of a layer that is left out. */
+/* Whether the tensor belongs to a layer that is left out. */
 static bool is_left_out(const struct converter *c, const struct moe_pack_tensor *t)
 {
     return c->options->no_ahead && strncmp(t->name, "layers.", 7) == 0 &&
@@ -443,7 +445,7 @@ static void emit_member(const struct converter *c, enum member member, struct mo
     }
 }
 
-/* The old object's members, each where it was; `done`: those that this conversion set there. */
+/* Writes the old object's members in their order; `done`: those that this conversion has set. */
 static int emit_old(const struct converter *c, const void *old, uint64_t n, bool requantized,
                     struct moe_emit *e, bool done[N_MEMBERS], struct moe_err *err)
 {

@@ -19,7 +19,7 @@
 
 /* ---- Names ---- */
 
-/* The last component of a path that has one: not ".", ".." or "/". */
+/* Takes the last component of a path; false for ".", ".." and "/". */
 static bool base_name(const char *path, char *out, size_t room)
 {
     size_t end = strlen(path);
@@ -272,8 +272,7 @@ int convert_put_provenance(struct converter *c, struct moe_emit *e, struct moe_e
     return moe_pack_put_section(c->writer, MOE_PACK_PROVENANCE, e->out->data, e->out->size, err);
 }
 
-/* Rows, wherever they come from, into matrices of a pack: the layout each gets, and its encoding.
- */
+/* Encodes rows into matrices of a pack: the layout each gets, and its codes. */
 
 /* Values read and encoded at a time: 32 MiB of f32, or one panel of a very wide matrix. The source
  * fingerprint depends on it: the hash is chained chunk by chunk. */
@@ -491,7 +490,7 @@ void convert_add_error(struct moe_quant_error *sum, const struct moe_quant_error
     sum->output_improved += more->output_improved;
 }
 
-/* The name without what tells layers and experts apart: what follows its last number, without
+/* Takes the part of a name that layers and experts share: what follows its last number, without
  * ".weight". "blk.3.ffn_down_exps.weight" is "ffn_down_exps". */
 static void kind_of(const char *name, char out[48])
 {
@@ -508,7 +507,7 @@ static void kind_of(const char *name, char out[48])
     snprintf(out, 48, "%.*s", (int)(end - from), from);
 }
 
-/* The rounding of that type to so many bits; the last one, of any, where there is no room. */
+/* Finds the entry for that type and these bits; without room, the last entry. */
 static struct moe_rounding *find_rounding(struct moe_convert_report *report, const char *type,
                                           int bits)
 {
@@ -549,7 +548,7 @@ void convert_note_rounding(struct converter *c, const struct row_source *source,
         snprintf(name->name, sizeof name->name, "%s", kind);
         r->n_names++;
     }
-    /* A layer's experts follow each other. */
+    /* the experts of a layer come one after the other */
     if (name->n == 0 || name->last != whole)
         name->n++;
     name->last = whole;

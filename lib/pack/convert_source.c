@@ -11,7 +11,7 @@
 
 enum {
     NAME_BYTES = 256,
-    TEXT_PARTS = 3, /* ways to name the text part of a model that sees images as well */
+    TEXT_PARTS = 3, /* ways to name the text part of a model that also sees images */
 };
 
 /* ---- Names ---- */
@@ -34,8 +34,7 @@ static void expand_name(const char *format, uint32_t layer, uint32_t expert, cha
     out[at] = '\0';
 }
 
-/* Whether the name is the format with some number for each "%u", and something for a "*" at its
- * end. */
+/* Whether the name fits the format: a number for each "%u", any text for a "*" at its end. */
 static bool matches_format(const char *format, const char *name)
 {
     while (*format) {
@@ -111,8 +110,8 @@ bool convert_is_shared(const struct convert_source *source, const char *name)
                                        matches_format(formats[1][source->naming], name));
 }
 
-/* Whether it is of an indexer in a layer that shares another one's choice: some files repeat the
- * other's there. */
+/* Whether the tensor belongs to the indexer of a layer that shares another layer's choice; some
+ * files repeat it there. */
 static bool is_idle_indexer(const struct convert_source *source, const char *name)
 {
     static const char *const formats[MOE_N_NAMINGS] = {"model.layers.%u.self_attn.indexer.*",
@@ -186,7 +185,7 @@ int convert_check_copy(const struct convert_source *source, const struct moe_ten
 
 /* ---- Tensors ---- */
 
-/* A matrix of the model that is looked for in the checkpoint. */
+/* A matrix to look for in the checkpoint. */
 struct wanted {
     bool is_expert; /* one expert's part */
     int index;      /* enum moe_tensor_role, or enum moe_expert_part */
@@ -208,8 +207,8 @@ static bool is_plain(const struct moe_tensor *t)
     return t->dtype == MOE_DTYPE_F32 || t->dtype == MOE_DTYPE_F16 || t->dtype == MOE_DTYPE_BF16;
 }
 
-/* Makes a name that of the text part of a model which sees images as well, in the i-th way that
- * there is; false: there is none. */
+/* Changes a name to that of the text part of a model that also sees images, in the i-th way; false:
+ * there are no more ways. */
 static bool is_text_part(const struct convert_source *s, int i, const char *name,
                          char out[NAME_BYTES])
 {
@@ -226,8 +225,8 @@ static bool is_text_part(const struct convert_source *s, int i, const char *name
            snprintf(out, NAME_BYTES, "%s%s", ways[i].text, name + n) < NAME_BYTES;
 }
 
-/* Makes a name of a layer's tensor that of a layer which drafts, where those are counted by
- * themselves. */
+/* Changes the name of a layer's tensor to that of a layer that drafts, where those are numbered
+ * apart. */
 static bool is_ahead(const struct convert_source *s, uint32_t layer, const char *name,
                      char out[NAME_BYTES])
 {
@@ -262,7 +261,7 @@ static int find_source(const struct convert_source *s, const struct wanted *w,
             if (there)
                 memcpy(candidate, other, NAME_BYTES);
         }
-        if (there || !*from) { /* one that is nowhere is reported under its first name */
+        if (there || !*from) { /* a missing tensor is reported under its first name */
             *from = entry;
             memcpy(name, candidate, NAME_BYTES);
         }
@@ -325,7 +324,7 @@ static uint64_t state_rows(const struct moe_config *c, int role, enum moe_take t
     return (uint64_t)all * (take == MOE_TAKE_STATE_ROWS ? 1 : c->state_key_heads);
 }
 
-/* Of a convolution of so many weights. */
+/* Returns the channels of a convolution with `rows` weights. */
 static uint32_t conv_channels(const struct moe_config *c, uint64_t weights)
 {
     return c->conv_width ? (uint32_t)(weights / c->conv_width) : 0;
@@ -413,7 +412,7 @@ static int expected_shape(const struct convert_source *s, const struct wanted *w
     return n;
 }
 
-/* Whether the tensor's shape is that of one which is not transposed. */
+/* Whether the tensor has the shape of one that is not transposed. */
 static bool is_upright(const struct convert_source *s, const struct wanted *w,
                        const struct moe_source *from, const struct moe_tensor *t)
 {
@@ -432,7 +431,7 @@ static bool same_lines(const struct moe_tensor *t, uint64_t rows, uint64_t cols)
     return lines == rows && t->dims[t->n_dims - 1] == cols;
 }
 
-/* As GGUF has the weights of convolutions: without a dimension of 1, or with more. */
+/* GGUF stores the weights of convolutions with fewer or more dimensions of 1. */
 static bool same_taps(const struct moe_tensor *t, const uint64_t dims[MOE_MAX_TENSOR_DIMS])
 {
     return t->n_dims != 3 && same_lines(t, dims[0], dims[2]);
@@ -699,7 +698,7 @@ static int read_every_other(const struct row_source *v, uint64_t first, uint32_t
     return MOE_OK;
 }
 
-/* Rows by runs of lines that follow each other, or every other of which is wanted. */
+/* Reads rows by runs of lines that follow each other or are two apart. */
 static int read_lines(const struct row_source *v, uint32_t first, uint32_t n, float *buffer,
                       uint64_t buffer_items, float *out, struct moe_err *err)
 {
@@ -721,7 +720,7 @@ static int read_lines(const struct row_source *v, uint32_t first, uint32_t n, fl
     return MOE_OK;
 }
 
-/* Rows of one block out of a transposed tensor: a piece of every line. */
+/* Reads rows of one block out of a transposed tensor: a piece of every line. */
 static int read_columns(const struct row_source *v, uint32_t first, uint32_t n, float *buffer,
                         float *out, struct moe_err *err)
 {
@@ -739,8 +738,8 @@ static int read_columns(const struct row_source *v, uint32_t first, uint32_t n, 
 
 static int read_tensor(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                        struct moe_err *err)
-{ /* What is read at once: of a transposed tensor all columns of the rows, else a line or twice
-   * those that are wanted, as far as they fit. Tensors are often small. */
+{ /* Reads at once all columns of the rows of a transposed tensor, else one line, or twice the
+     wanted ones if they fit: tensors are often small. */
     uint64_t items = 2 * (uint64_t)n * source->width;
     items = items < GATHER_ITEMS ? items : GATHER_ITEMS;
     if (source->transposed)

@@ -13,7 +13,7 @@
 /*
  * What the sources of bit maps share.
  */
-/* Allocates what the shape, which is set, determines; as moe_map_new for the rest. */
+/* Allocates the arrays that the shape, already set, needs; the rest is as moe_map_new leaves it. */
 int map_set_up(struct moe_map *m, struct moe_err *err);
 
 /* Entries of the tables. */
@@ -37,7 +37,7 @@ bool map_is_top1(const void *map);
 /* Likewise of the tolerance, which is in the judge's unit. */
 bool map_tolerates_percent(const void *map);
 bool map_tolerates_points(const void *map);
-/* The map's variant of that name; `node`: where the name stands. */
+/* Finds the map's variant of that name; `node` is where errors point. */
 int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
                      const char *name, uint32_t *variant);
 /* Two variants, the second one the lower. */
@@ -191,7 +191,7 @@ static bool same_shape(const struct moe_map *a, const struct moe_map *b)
            memcmp(a->model_layer, b->model_layer, a->n_layers * sizeof *a->model_layer) == 0;
 }
 
-/* What differs of the things that importances depend on; NULL: nothing. */
+/* Names what differs among the things that importances depend on; NULL: nothing. */
 static const char *difference(const struct moe_map *a, const struct moe_map *b)
 {
     const struct moe_importances *x = &a->importances, *y = &b->importances;
@@ -615,7 +615,7 @@ static int read_experts(struct layer_reader *l)
     return status;
 }
 
-/* Those of them that are estimates; none, where the file does not say which. */
+/* Reads which of them are estimates; none if the file does not say. */
 static int read_estimated(struct layer_reader *l)
 {
     struct moe_map *map = l->r->whole;

@@ -62,7 +62,7 @@ struct moe_map_text {
     char name[MOE_MAP_TEXT]; /* the file's, without its directory */
     uint64_t documents, tokens, hash;
     bool check; /* a validation text: not chosen on */
-    bool known; /* `loss` is: of the final choice, on this text alone */
+    bool known; /* `loss` is known: that of the final choice on this text */
     struct moe_loss loss;
 };
 
@@ -81,14 +81,14 @@ struct moe_adaptive {
     double spread; /* standard deviation of the estimates' logarithms about measured ones */
 };
 
-/* Importance: what the text loses when one expert alone is at the lowest precision and all others
- * at the upper one (EdgeMoE III-B, fig. 7a). Arrays [n_layers][n_experts]. */
+/* Importance: what the text loses when one expert is at the lowest precision and all others at the
+ * upper one (EdgeMoE III-B, fig. 7a). Arrays [n_layers][n_experts]. */
 struct moe_importances {
     bool there;
     bool exact;            /* measured; false: estimated */
     uint32_t upper, lower; /* variants */
     uint32_t dense_bits;
-    struct moe_shards shards; /* of the experts, counted over all layers, that are to be known */
+    struct moe_shards shards; /* which experts, counted over all layers, are to be measured */
     uint8_t *known;           /* 1: measured; a shard knows only its own */
     uint8_t *estimated;       /* 1: known by an estimate, though `exact`; then, and only then, there
                                  is `adaptive` */
@@ -127,7 +127,7 @@ struct moe_map_fate {
     struct moe_map_point points[MOE_MAP_MAX_POINTS]; /* rising */
 };
 
-/* So many of all activations, those of the highest scores, at low precision or left out (HOBBIT
+/* A share of all activations, those with the highest scores, at low precision or left out (HOBBIT
  * fig. 3b). */
 struct moe_map_cut {
     double share; /* as it came out: activations have few different scores */
@@ -158,7 +158,7 @@ struct moe_map_preference {
     struct moe_loss loss;
 };
 
-/* Measured with experts at the best variant in a cache of so many bytes, empty at first. */
+/* Measured with experts at the best variant in a cache of cache_bytes, empty at first. */
 struct moe_map_routing {
     bool there;
     double lambda;
@@ -177,8 +177,7 @@ struct moe_map {
     uint32_t n_variants;
     char variants[MOE_MAX_VARIANTS][MOE_NAME_BYTES];
     uint32_t pack_dense_bits;
-    char dense_method[16]; /* by which the dense part got fewer bits, where any
-                                                 were tried; "": none were */
+    char dense_method[16]; /* the method that gave the dense part fewer bits; "": none were tried */
     uint32_t dense_group;  /* likewise; 0: a row */
     enum moe_metric metric;
     enum moe_judge judge; /* of the tolerance */
@@ -206,9 +205,9 @@ void moe_map_free(struct moe_map *map); /* NULL is fine */
  * the last digit. Estimates among measurements are left. Otherwise MOE_ERR_USAGE, which names what
  * differs, and `map` stays as it was. */
 int moe_map_adopt(struct moe_map *map, const struct moe_map *from, struct moe_err *err);
-/* The same for shards of one calibration, of which no expert may be known twice (MOE_ERR_USAGE).
- * What does not depend on the shard comes from the one with the lowest number, whatever the order:
- * the two maps may be exchanged. */
+/* The same for shards of one calibration, which must not overlap (MOE_ERR_USAGE). What does not
+ * depend on the shard comes from the one with the lowest number, whatever the order: the two maps
+ * may be exchanged. */
 int moe_map_merge(struct moe_map *sum, struct moe_map *part, struct moe_err *err);
 /* A loss as the map's judge has it, in the unit of its tolerance; and its standard error. */
 double moe_map_loss(const struct moe_map *map, const struct moe_loss *loss);

@@ -35,7 +35,7 @@ enum {
     PACK_VARIANT_BYTES = 80,
     PACK_METHOD_BYTES = 16,
     PACK_MATRIX_ALIGN = 64,
-    /* A zstd block of 4 bytes can stand for at most 128 KiB: a larger ratio is a damaged size. */
+    /* A zstd block of 4 bytes expands to at most 128 KiB: a larger ratio is a damaged size. */
     PACK_MAX_RATIO = 1 << 16,
 };
 
@@ -116,7 +116,7 @@ bool pack_all_zero(const uint8_t *p, uint64_t n);
 /* The most bytes that the section of a known id can have: what its tables' limits allow, and for
  * the others several times what the largest models need. */
 uint64_t pack_section_max(uint32_t id);
-/* Whether a table that begins with the count n can have so many bytes. */
+/* Whether a table of n entries can have this size. */
 bool pack_count_fits(uint32_t id, uint32_t n, uint64_t bytes);
 
 /* All pieces of the pack in file order; free() them. NULL: out of memory. */

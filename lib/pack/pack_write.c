@@ -274,7 +274,7 @@ int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expe
     return status;
 }
 
-/* The checksum of so many zeros. */
+/* Returns the checksum of n zeros. */
 static int hash_zeros(uint64_t n, uint64_t *out, struct moe_err *err)
 {
     static const uint8_t zeros[1 << 16];

@@ -1,6 +1,6 @@
 /*
- * Synthesis: a pack of a model's true sizes with weights that mean nothing, from its description
- * alone, to see how the model would run here before it is there.
+ * Synthesis: a pack of a model's true sizes with weights that mean nothing, from its description,
+ * to see how the model would run here before it is downloaded.
  */
 #ifndef MOE_PACK_SYNTHESIZE_H
 #define MOE_PACK_SYNTHESIZE_H

@@ -176,7 +176,7 @@ double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier 
     double latency = s->latency_seconds.value;
     if (from == MOE_TIER_HOST)
         return (double)bytes / moe_device_load_rate(d, from);
-    /* One read alone was measured: what it takes beyond the latency is transfer. */
+    /* Only single reads were measured: what one takes beyond the latency is transfer. */
     if (s->n_reads > 0 && s->reads[0].in_flight == 1 && s->reads[0].seconds.value > latency &&
         s->read_bytes.value > 0)
         return latency +
@@ -228,7 +228,8 @@ bool moe_device_burst_costs(const struct moe_device *d, uint32_t piece_bytes,
     double each_small = (small->seconds.value - small_one->seconds.value) / (small->loads - 1);
     if (!(each > 0))
         return false;
-    if (one->seconds.value < each) /* one alone is faster than its share of many: between the two */
+    if (one->seconds.value <
+        each) /* a single load is faster than its share of many: take a rate between the two */
         each = sqrt(one->seconds.value * many->seconds.value / many->loads);
     double rate = (bytes - pieces * fewer) / (each - pieces * each_small);
     double piece = each_small - fewer / rate;
@@ -249,7 +250,7 @@ bool moe_device_burst_costs(const struct moe_device *d, uint32_t piece_bytes,
  */
 
 enum { MAX_FILE_BYTES = 1 << 20, MAX_COUNT = 1 << 24 };
-/* Of any figure: bytes of which a whole number of 64 bits can be made. */
+/* The largest figure: in bytes it still fits 64 bits. */
 #define MAX_FIGURE 1e18
 
 /* ---- Figures ---- */

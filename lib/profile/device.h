@@ -90,7 +90,7 @@ struct moe_device_reads {
     struct moe_figure seconds;          /* of one, from its request to its last byte */
 };
 
-/* So many loads of `bytes` each, asked for at once of a storage at rest. */
+/* A burst: `loads` loads of `bytes` each, asked for at once of an idle disk. */
 struct moe_device_burst {
     uint32_t loads;
     uint64_t bytes;
@@ -98,8 +98,8 @@ struct moe_device_burst {
     struct moe_figure seconds;       /* until all had */
 };
 
-/* The computing thread's own time for a load of so many bytes: asking for it, taking it in,
- * checking them. */
+/* The computing thread's own time for a load of `bytes`: asking for it, taking it in, checking it.
+ */
 struct moe_device_handling {
     uint64_t bytes;
     struct moe_figure seconds;
@@ -155,8 +155,8 @@ struct moe_device_model {
     struct moe_device_batch batches[MOE_DEVICE_MAX_BATCHES]; /* rising rows */
 };
 
-/* What others say that a model takes here, where nothing of it was measured by moe-profile: times
- * of a paper's own engine, launches and copies included, which bandwidths alone would not give. */
+/* What others say a model takes here, where moe-profile measured nothing: times of a paper's own
+ * engine, launches and copies included, which do not follow from bandwidths. */
 struct moe_device_timed {
     char model[64]; /* for people */
     uint32_t moe_layers, experts, experts_per_token;
@@ -202,7 +202,7 @@ double moe_device_layer_seconds(const struct moe_device *d, bool is_moe, double 
 double moe_device_expert_seconds(const struct moe_device *d, uint32_t variant, double rows);
 /* The head for one row. */
 double moe_device_head_seconds(const struct moe_device *d);
-/* What is said of a model of this shape; NULL: nothing. */
+/* Finds what is said of a model of this shape; NULL: nothing. */
 const struct moe_device_timed *moe_device_find_timed(const struct moe_device *d,
                                                      uint32_t moe_layers, uint32_t experts,
                                                      uint32_t experts_per_token);
@@ -238,7 +238,7 @@ struct moe_device_burst_costs {
 /* False: the profile has no bursts, or one load took as long as many. */
 bool moe_device_burst_costs(const struct moe_device *d, uint32_t piece_bytes,
                             struct moe_device_burst_costs *out);
-/* One load of so many bytes with no other in flight: latency and transfer. */
+/* Returns what one load of `bytes` takes with no other in flight: latency and transfer. */
 double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier from,
                                uint64_t bytes);
 

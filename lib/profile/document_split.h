@@ -1,7 +1,7 @@
 /*
  * Documents to plan on and to judge by. Statistics that count the documents of a trace know what
- * comes in it, and a strategy that goes by them looks better on it than on any other text: what a
- * trace is to judge must come from other documents.
+ * comes in it, and a strategy that goes by them looks better on it than on any other text: a trace
+ * must therefore judge by other documents than were counted.
  */
 #ifndef MOE_PROFILE_DOCUMENT_SPLIT_H
 #define MOE_PROFILE_DOCUMENT_SPLIT_H
@@ -20,9 +20,9 @@ bool moe_split_shared(const struct moe_origins *a, const struct moe_origins *b);
 struct moe_excerpt moe_split_judged(struct moe_excerpt excerpt);
 struct moe_excerpt moe_split_counted(struct moe_excerpt excerpt);
 
-/* Statistics of the excerpt's sequences, of choices and their weights alone: nothing predicts them.
- * shape: of statistics of the same model, without an encoder; longer sequences are cut to its
- * max_tokens. MOE_ERR_USAGE: a trace of another shape, or one with gaps. */
+/* Counts statistics of the excerpt's sequences: choices and weights, without predictions. shape: of
+ * statistics of the same model, without an encoder; longer sequences are cut to its max_tokens.
+ * MOE_ERR_USAGE: a trace of another shape, or one with gaps. */
 int moe_split_count(struct moe_statistics **out, struct moe_trace *trace,
                     struct moe_excerpt excerpt, const struct moe_statistics_shape *shape,
                     struct moe_err *err);

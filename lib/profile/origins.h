@@ -31,18 +31,19 @@ static inline bool moe_shards_whole(const struct moe_shards *s)
     return s->n > 0 && s->n_held == s->n;
 }
 
-/* One shard of n, or (0 of 1) the whole. *s is not released first; where it fails it is empty. */
+/* Sets one shard of n, or (0 of 1) the whole. Does not release *s first; leaves it empty on
+ * failure. */
 int moe_shards_set(struct moe_shards *s, uint32_t shard, uint32_t n, struct moe_err *err);
 int moe_shards_copy(struct moe_shards *to, const struct moe_shards *from, struct moe_err *err);
 void moe_shards_release(struct moe_shards *s);
 bool moe_shards_same(const struct moe_shards *a, const struct moe_shards *b);
 bool moe_shards_hold(const struct moe_shards *s, uint32_t shard);
-/* How many of so many items the held shards have together. */
+/* Counts the items that the held shards have together. */
 uint64_t moe_shards_items(const struct moe_shards *s, uint64_t items);
 /* NULL, or what is wrong with them. */
 const char *moe_shards_problem(const struct moe_shards *s);
 
-/* Adds the shards of another file. What is whole then is 1 of 1, as if it had never been cut.
+/* Adds the shards of another file. Once whole it says 1 of 1, as if it had never been cut.
  * MOE_ERR_USAGE: cut into another number, or one is there already; `sum` stays as it was. */
 int moe_shards_join(struct moe_shards *sum, const struct moe_shards *part, struct moe_err *err);
 /* MOE_ERR_USAGE names the shards that are missing, and --partial. */
@@ -76,12 +77,12 @@ struct moe_origin {
 
 struct moe_origins {
     uint32_t n;               /* 0: not known, of imported and drawn traces */
-    struct moe_origin *items; /* by rising fingerprints of texts, so in one order always; owned */
+    struct moe_origin *items; /* sorted by their texts' fingerprints; owned */
 };
 
 void moe_origins_release(struct moe_origins *o);
 int moe_origins_copy(struct moe_origins *to, const struct moe_origins *from, struct moe_err *err);
-/* One origin without texts yet (room for n_texts), and its one shard. */
+/* Begins one origin without texts yet (room for n_texts) and with one shard. */
 int moe_origins_begin(struct moe_origins *o, uint32_t n_texts, uint32_t shard, uint32_t n_shards,
                       struct moe_err *err);
 /* Sets what messages call the file that they came from. */

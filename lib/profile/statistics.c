@@ -118,7 +118,7 @@ uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape)
     return moe_add_u64(own, moe_document_bytes(shape), &sum) ? sum : UINT64_MAX;
 }
 
-/* Of so many keys of paths and of whole paths; the numbers beside them are in the text, too. */
+/* Bytes for n_paths and n_whole keys, and for the text that has all numbers. */
 static uint64_t paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_paths,
                             uint64_t n_whole)
 {
@@ -332,7 +332,7 @@ void moe_document_free(struct moe_statistics_document *d)
     free(d);
 }
 
-/* Carves the largest document's arrays from an arena, which may only count. */
+/* Places the arrays of the largest document in an arena, which may only count. */
 static void place_document(struct moe_statistics_document *d, struct moe_arena *arena,
                            const struct moe_statistics_shape *shape)
 {
@@ -374,8 +374,8 @@ int moe_document_new(struct moe_statistics_document **out, const struct moe_stat
 }
 
 /*
- * What is counted while a document runs: the routers' choices, how well they were predicted, the
- * likeness of inputs. The choices are kept for the document's end.
+ * What is counted while a document runs: the routers' choices, how well they were predicted, how
+ * similar inputs were. The choices are kept for the document's end.
  */
 
 int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err *err)
@@ -448,7 +448,7 @@ static void take_ids(struct moe_statistics_document *d, uint32_t first, uint32_t
     }
 }
 
-/* Where the token was used last, or without that the token before, which there is. */
+/* Finds where the token was last used, or else the token before. */
 static uint32_t last_use(const struct moe_statistics_document *d, uint32_t token)
 {
     uint32_t at = d->before[token];
@@ -853,7 +853,7 @@ static struct moe_path_count *place_of(const struct moe_path_table *table, uint6
     return &table->places[i];
 }
 
-/* Moves all keys up to `largest` into a table of so much room. */
+/* Moves all keys up to `largest` into a table with `room` places. */
 static int rebuild_table(struct moe_path_table *table, uint64_t room, struct moe_err *err)
 {
     struct moe_path_table old = *table;

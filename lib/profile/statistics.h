@@ -49,7 +49,7 @@ static inline uint32_t *moe_requests_at(const struct moe_requests *r, uint32_t r
  * Statistics of what the experts do over a text: the accumulators of moe-stats(5).
  *
  * Pure: fed with the routers' choices and the predictions, layer by layer of a document;
- * what follows from the choices alone is computed at the document's end. Every sum is a whole
+ * what follows from the choices is computed at the document's end. Every sum is a whole
  * number or a fixed-point one, rounded once per item: neither order nor sharding matters, and
  * merging is addition. Percentages, correlations and the like are in
  * statistics_figures.h.
@@ -175,8 +175,8 @@ enum moe_total {
 
 /* Paths are kept as keys: layer, rank-1 experts of the two layers before (EdgeMoE III-C), this
  * layer's, 16 bits each. In the decoder's second layer the first expert is MOE_NO_EXPERT; its first
- * layer has no paths. Whole
- * rank-1 paths over all layers are kept as hashes, of which the smallest stay. */
+ * layer has no paths. Whole rank-1 paths over all layers are kept as hashes, and only the smallest
+ * of these. */
 #define MOE_NO_EXPERT UINT16_MAX
 enum { MOE_WHOLE_PATHS = 1 << 16, MOE_STATISTICS_MAX_TOP_K = 64 };
 
@@ -243,12 +243,12 @@ bool moe_statistics_has_decoded(const struct moe_statistics *s);
  * or by all where there are none. */
 const uint64_t *moe_statistics_placement(const struct moe_statistics *s);
 
-/* Bytes that they take, a document being counted included, and the tables of paths, which grow with
- * the tokens that are counted: these have at most so many keys. To write them, too. */
+/* Bytes that statistics take, with a document being counted, and that the tables of paths take,
+ * which grow with the tokens counted; both with what writing them needs. */
 uint64_t moe_statistics_bytes(const struct moe_statistics_shape *shape);
 uint64_t moe_statistics_held_bytes(const struct moe_statistics *s);
 uint64_t moe_statistics_paths_bytes(const struct moe_statistics_shape *shape, uint64_t n_tokens);
-/* The latter of these statistics, were a document of so many tokens counted as well. */
+/* The latter for these statistics once a document of n_tokens more is counted. */
 uint64_t moe_statistics_paths_bytes_with(const struct moe_statistics *s, uint64_t n_tokens);
 int moe_statistics_new(struct moe_statistics **out, const struct moe_statistics_shape *shape,
                        struct moe_err *err);
@@ -309,7 +309,7 @@ int moe_statistics_read(struct moe_statistics **out, const char *path, struct mo
 
 /*
  * Counts of 64-bit keys: the table of activation paths. With a limit only the keys with the
- * smallest hashes are kept (a bottom-k sketch): which ones depends on the keys seen alone, not on
+ * smallest hashes are kept (a bottom-k sketch): which ones depends only on the keys seen, not on
  * their order, so that merged shards equal one run.
  */
 
@@ -328,7 +328,7 @@ uint64_t moe_path_table_get(const struct moe_path_table *table, uint64_t key);
 uint64_t moe_path_table_used(const struct moe_path_table *table);
 /* Memory that its places take. */
 uint64_t moe_path_table_held(const struct moe_path_table *table);
-/* Bytes that a table takes at most while it grows to so many keys, and its sorted list with it. */
+/* Bytes that a table takes at most while it grows to n_keys, with its sorted list. */
 uint64_t moe_path_table_bytes(uint64_t n_keys);
 /* Whether keys were dropped: the table is a sample then. */
 bool moe_path_table_sampled(const struct moe_path_table *table);

@@ -278,7 +278,7 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
     return MOE_OK;
 }
 
-/* One document: so many tokens in each layer, each with its k experts. */
+/* Reads one document: counts of experts in each layer, k for each token. */
 static int read_request(struct reading *r, struct moe_yaml_node *map, uint64_t *numbers)
 {
     struct moe_requests *all = &r->s->requests;

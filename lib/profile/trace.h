@@ -5,11 +5,11 @@
  * A trace holds sequences (documents, or turns of a conversation), each a run of tokens: first
  * those of the prompt, then the decoded ones. For each token and MoE layer there are the chosen
  * experts with their weights; where scores are kept, also the router's next-best experts and each
- * predictor's best ones, with their probabilities. What follows from the choices alone (the token
+ * predictor's best ones, with their probabilities. What follows from the choices (the token
  * before, paths) is not stored.
  *
- * Where the model has an encoder the prompt is the source: its tokens have the encoder's layers
- * alone, the decoded ones, of the target, the decoder's.
+ * Where the model has an encoder the prompt is the source: its tokens have only the encoder's
+ * layers, those of the target only the decoder's.
  *
  * Written front to back, read front to back with memory for one frame of tokens. Layers are MoE
  * layers, numbered from 0.
@@ -59,8 +59,7 @@ struct moe_trace_totals {
 /* Scores deep enough for every strategy: twice top_k, and the quarter of the experts that is
  * above the 75th percentile. */
 uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k);
-/* The first layer that a predictor predicts, of a decoder alone: the number of layers that it looks
- * back. */
+/* The first layer that a predictor predicts in a decoder: the number of layers it looks back. */
 uint32_t moe_trace_first_layer(enum moe_predictor predictor);
 /* Whether it predicts a layer: there are as many before it in its encoder or decoder, and it has a
  * router. */
@@ -84,8 +83,8 @@ struct moe_trace;
  * can have. */
 int moe_trace_create(struct moe_trace_writer **out, const char *path,
                      const struct moe_trace_shape *shape, struct moe_err *err);
-/* Bytes that a writer takes when no more than `most` tokens are added at once: so much that
- * moe_trace_reserve, after it, leaves nothing to allocate. */
+/* Bytes that a writer takes when at most `most` tokens are added at once, if moe_trace_reserve
+ * allocates everything before. */
 uint64_t moe_trace_writer_bytes(const struct moe_trace_shape *shape, uint32_t most);
 int moe_trace_reserve(struct moe_trace_writer *w, uint32_t most, struct moe_err *err);
 /* A new sequence; one without tokens is not written. */
@@ -103,8 +102,8 @@ void moe_trace_put_ids(struct moe_trace_writer *w, uint32_t first, uint32_t n, c
 void moe_trace_put(struct moe_trace_writer *w, uint32_t layer, uint32_t first, uint32_t n,
                    const struct moe_layer_observation *seen, const float *router,
                    uint64_t router_stride);
-/* Between sequences: makes those so far a trace at the writer's path, which stays whatever happens
- * from then on and grows with what is written further. */
+/* Between sequences: publishes those written as a trace at the writer's path, which stays whatever
+ * happens from then on and grows with what is written further. */
 int moe_trace_save(struct moe_trace_writer *w, struct moe_err *err);
 /* Goes on with what moe_trace_save left, opened by moe_trace_open_part: its first sequences, as
  * many as `until` says, are checked, what lies behind them is cut off. It has its origins. After
@@ -200,12 +199,12 @@ int moe_trace_import(const char *from, const char *to, struct moe_err *err);
 
 struct moe_excerpt {
     uint32_t every;      /* 3: every third sequence, from the first one on; 0: all */
-    uint64_t max_tokens; /* at most so many; 0: all */
+    uint64_t max_tokens; /* most tokens; 0: all */
     uint64_t first;      /* the sequence to begin with */
-    uint32_t cut;        /* at most so many tokens of a sequence; 0: all */
-    uint64_t warm;       /* so many of its first sequences fill caches and are not counted */
-    uint32_t prompt;     /* a replay makes one prompt of so many tokens of it, text after text, and
-                            decodes none; where they run out they come again. 0: as recorded */
+    uint32_t cut;        /* most tokens of a sequence; 0: all */
+    uint64_t warm;       /* its first sequences, as many, only fill caches */
+    uint32_t prompt; /* a replay makes one prompt of this length of it, text after text, repeated if
+                        it is too short, and decodes nothing; 0: as recorded */
 };
 
 /* Whether a sequence of the excerpt only fills caches. */
@@ -214,7 +213,7 @@ static inline bool moe_excerpt_warms(struct moe_excerpt e, uint64_t sequence)
     return (sequence - e.first) / (e.every ? e.every : 1) < e.warm;
 }
 
-/* An excerpt of at most so many tokens; 0: all. */
+/* Returns an excerpt of at most max_tokens; 0: all. */
 struct moe_excerpt moe_excerpt_of(const struct moe_trace *trace, uint64_t max_tokens);
 
 /* Call it before the first token; parts: what to read of each token (moe_trace_want). */

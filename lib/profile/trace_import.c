@@ -158,7 +158,7 @@ static int begin_csv(struct import *in, struct moe_err *err)
     return create(in, err);
 }
 
-/* Writes the turn gathered so far. */
+/* Writes the turn that was gathered. */
 static int end_turn(struct import *in, struct moe_err *err)
 {
     uint64_t layers = in->shape.n_layers, k = in->shape.top_k;

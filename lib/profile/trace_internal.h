@@ -70,7 +70,7 @@ struct moe_trace {
     uint64_t *expert_bytes;
     struct moe_origins origins;
     struct trace_layout layout;
-    struct moe_trace_totals totals, met; /* met: so far, in frames decoded */
+    struct moe_trace_totals totals, met; /* met: in frames decoded until now */
     ZSTD_DCtx *zstd;
     struct moe_buf stored, raw;
 
@@ -123,7 +123,7 @@ struct moe_trace_writer {
 
     /* The sequence's tokens from `first` on that are not written yet. */
     uint32_t first, n_tokens, room;
-    uint32_t n_prompt; /* of the sequence so far */
+    uint32_t n_prompt; /* of the sequence until now */
     struct trace_tokens waiting;
     uint8_t *block; /* holds them */
 };

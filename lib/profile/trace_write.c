@@ -242,7 +242,7 @@ static int write_tokens(struct moe_trace_writer *w, uint32_t n, struct moe_err *
 
 /* ---- Tokens ---- */
 
-/* Carves the arrays of waiting tokens from an arena, which may only count. */
+/* Places the arrays of waiting tokens in an arena, which may only count. */
 static void place_tokens(struct trace_tokens *t, struct moe_arena *arena,
                          const struct trace_layout *f, const struct moe_trace_shape *shape,
                          uint64_t room)

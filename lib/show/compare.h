@@ -14,8 +14,7 @@
 #include "show/draw.h"
 
 /*
- * What moe-run --stats-json wrote (moe-run-stats(5)), read back: of it what a plan can be held
- * against.
+ * What moe-run --stats-json wrote (moe-run-stats(5)), read back: the figures that a plan has too.
  */
 
 /* Decoded tokens, or those of prompts. Below 0: the file does not say. */
@@ -68,7 +67,7 @@ struct moe_compared_setting {
 
 struct moe_comparison {
     bool measured;  /* the second is a run */
-    bool same_plan; /* as far as can be told: budget and strategy of both agree */
+    bool same_plan; /* budget and strategy of both agree, where known */
     double tokens;  /* that the run decoded */
     uint32_t n_settings, n_decode, n;
     struct moe_compared_setting settings[MOE_COMPARED_SETTINGS];
@@ -84,7 +83,7 @@ double moe_compared_change(const struct moe_compared *c);
 /* The component of a token of answers that differs by most seconds; NULL: none is known. */
 const struct moe_compared *moe_compared_most(const struct moe_comparison *c);
 
-/* A table of what differs, and what that comes to in a sentence. */
+/* A table of what differs, with a sentence that sums it up. */
 void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
                          struct moe_buf *out);
 int moe_comparison_json(const struct moe_comparison *c, struct moe_buf *out, struct moe_err *err);

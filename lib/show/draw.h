@@ -65,7 +65,7 @@ enum { MOE_TEXT_COLUMNS = 120 };
 void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const char *first,
                         uint32_t indent, const char *format, ...) MOE_PRINTF(5, 6);
 
-/* A strategy's spelling, at most so many bytes of it, in lines as above: broken before '+',
+/* A strategy's spelling, at most `most` bytes of it, in lines as above: broken before '+',
  * elsewhere only where a part is longer than a line. */
 void moe_draw_spelling(struct moe_buf *out, struct moe_screen screen, const char *first,
                        uint32_t indent, const char *text, size_t most);
@@ -81,7 +81,7 @@ struct moe_table {
     uint32_t n_columns, n_rows;
     char cells[MOE_TABLE_ROWS][MOE_TABLE_COLUMNS][MOE_TABLE_CELL];
     double bars[MOE_TABLE_ROWS]; /* share of the longest; 0: none */
-    uint32_t marked;             /* the row that is so now; 0: none */
+    uint32_t marked;             /* the present state's row; 0: none */
 };
 /* Begins one with these heads, one for each column. */
 void moe_table_begin(struct moe_table *t, uint32_t n_columns, const char *const *heads);

@@ -44,7 +44,7 @@ int moe_heat_of_counts(struct moe_heat *heat, const uint64_t *counts, uint32_t n
 enum { MOE_HEAT_LINES = 96 };
 uint32_t moe_heat_experts(const struct moe_heat *heat, struct moe_screen screen);
 uint32_t moe_heat_layers(const struct moe_heat *heat);
-/* The mean of the known values of so many layers and experts from the first on; NAN: none is. */
+/* The mean of the known values in a rectangle of layers and experts; NAN: none is known. */
 double moe_heat_cell(const struct moe_heat *heat, uint32_t layer, uint32_t n_layers,
                      uint32_t expert, uint32_t n_experts);
 /* With the colours of a terminal, from cold to warm, where it has any. */

@@ -29,7 +29,7 @@ struct explanation {
     struct moe_buf *out;
 };
 
-/* Bytes of a name to show: whole characters, at most so many bytes. */
+/* Bytes of a name to show: whole characters, at most `most`. */
 static int shown(const char *name, size_t most)
 {
     return (int)moe_utf8_complete((const uint8_t *)name, strnlen(name, most));
@@ -419,7 +419,7 @@ bool moe_explain_alternatives(const struct moe_plan *p, struct moe_table *t, str
     return t->n_rows > 2;
 }
 
-/* What coarser weights cost: what (*) in the table stands for. */
+/* Says what coarser weights cost, which (*) in the table marks. */
 static void explain_coarser(const struct moe_plan *p, struct moe_screen screen, struct moe_buf *out)
 {
     bool unknown = false, any = false;
@@ -1081,7 +1081,7 @@ static void say_source(const struct moe_strategy *s, struct moe_buf *out)
         moe_buf_printf(out, ", up to %" PRIu32 " layers ahead", s->depth);
 }
 
-/* Which of the predicted experts are read ahead; nothing of limits that there are not. */
+/* Says which of the predicted experts are read ahead, by the limits that the strategy has. */
 static void say_limits(const struct moe_prefetch_limits *l, struct moe_buf *out)
 {
     moe_buf_text(out, "; those that are absent are read ahead");

@@ -138,7 +138,7 @@ static int put_heat(const struct moe_statistics *s, struct moe_screen screen, st
     return status;
 }
 
-/* Layers of which nothing is known count as 0, as for the boundary. */
+/* Unknown layers count as 0, as for the boundary. */
 static double mean(const double *x, uint32_t n)
 {
     double sum = 0;

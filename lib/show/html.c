@@ -288,7 +288,7 @@ void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint3
 
 /* ---- Curves, strips ---- */
 
-/* A round figure of which 2 to 5 fit into `most`. */
+/* Finds a round figure that fits 2 to 5 times into `most`. */
 static double tick_of(double most)
 {
     double unit = pow(10, floor(log10(most)));

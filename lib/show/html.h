@@ -26,7 +26,7 @@ void moe_page_end(struct moe_page *p);
 void moe_page_text(struct moe_page *p, const char *text);
 /* A paragraph; at most 4096 bytes of it. */
 void moe_page_say(struct moe_page *p, const char *format, ...) MOE_PRINTF(2, 3);
-/* Text whose lines stand as they are, folded away under `title`. */
+/* Preformatted text, folded away under `title`. */
 void moe_page_lines(struct moe_page *p, const char *title, const char *text);
 
 void moe_page_open_section(struct moe_page *p, const char *title);
@@ -64,7 +64,7 @@ void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint3
                     const char *caption, char *(*format)(double amount, char room[32]));
 
 /* A curve through n points, x rising, y from 0 on; `now` on the x axis is marked. Both axes have
- * names, with their unit, and figures: the x axis at the points, as far as there is room. */
+ * names, with their unit, and figures: the x axis at the points that have room for them. */
 struct moe_page_curve {
     const char *caption, *x_name, *y_name, *now_name;
     uint32_t n;

@@ -117,7 +117,7 @@ struct moe_weight_sum {
     uint64_t count;   /* tensors, or experts */
     uint64_t weights; /* numbers */
     uint64_t raw_bytes, stored_bytes;
-    uint64_t code_bits; /* of the numbers alone, without scales and padding */
+    uint64_t code_bits; /* of the codes, without scales and padding */
 };
 
 struct moe_pack_summary {
@@ -139,7 +139,7 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
 
 /* Bits per weight with scales and padding, uncompressed; 0 for no weights. */
 double moe_weight_sum_bits(const struct moe_weight_sum *sum);
-/* ... of the codes alone. */
+/* ... of the codes. */
 double moe_weight_sum_nominal_bits(const struct moe_weight_sum *sum);
 
 /* "4", "4d8" or "a map's", before "bits"; borrowed. */

@@ -403,7 +403,7 @@ static bool bits_at(const struct moe_pack *pack, uint32_t layer, uint32_t expert
     return x->present && moe_class_bits(moe_pack_class_at(pack, x->class_index), out);
 }
 
-/* Where the bits stand in the key; key->n where they do not. */
+/* The place of the bits in the key; key->n: they are not in it. */
 static int find_bits(const struct key *key, struct moe_bits bits)
 {
     int i = 0;

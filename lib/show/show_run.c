@@ -403,7 +403,7 @@ static bool put_part(struct moe_buf *out, uint64_t *room, const char *part)
     return true;
 }
 
-/* "90", "9.4", "0.38": three digits at most, as far as they say something. */
+/* "90", "9.4", "0.38": at most three digits, no trailing zeros. */
 static void put_rate(double rate, char out[32])
 {
     snprintf(out, 32, "%.*f", rate < 1 ? 2 : rate < 10 ? 1 : 0, rate);

@@ -117,7 +117,7 @@ static void put_predictors(const struct moe_statistics *s, struct moe_screen scr
     }
 }
 
-/* A number with so many decimals; "-" where there is nothing that it is of. */
+/* A number as text; "-" where it is not known. */
 struct figure {
     char text[32];
 };
