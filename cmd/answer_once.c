@@ -63,18 +63,18 @@ static int load_prompt(struct keeping *k, struct moe_err *err)
     return status;
 }
 
-/* The file begins with the n tokens, so that it would lose by being replaced. Of its states, or of
- * keys and values of a text that is longer than LongRoPE's original context, the prompt may have
- * had no use nevertheless. */
+/* The file begins with these n tokens, so replacing it would lose something, even where the prompt
+ * could not use its states, or keys and values of a text longer than LongRoPE's original context.
+ */
 static bool holds(const struct keeping *k, uint64_t n)
 {
     const struct moe_ids *prompt = &k->talk->history;
     return k->file.n >= n && memcmp(k->file.ids, prompt->ids, n * sizeof *prompt->ids) == 0;
 }
 
-/* Writes the prompt's context, where the file held less of it. With recurrent states, which go on
- * with the answer, it is written before the prompt's last token is computed (`reading`), and
- * without it. */
+/* Writes the prompt's context where the file held less. Recurrent states change with the answer, so
+ * there it is written before the prompt's last token is computed (`reading`), and without that
+ * token. */
 static int save_prompt(const struct keeping *k, bool reading, struct moe_err *err)
 {
     const struct moe_conversation *talk = k->talk;

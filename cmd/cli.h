@@ -63,8 +63,8 @@ struct cli_option {
     /* CLI_CUSTOM: reads `text` into `to`. On failure returns false, and `why` continues a message
      * that ends with the argument in quotes: "is not a list of 16, 8, 4, 3, 2". */
     bool (*parse)(const char *text, void *to, char why[128]);
-    /* CLI_CUSTOM: the option may stand alone, at the end or before another option; text is NULL
-     * then. */
+    /* CLI_CUSTOM: the option may come without its argument, last or before another option; text is
+     * NULL then. */
     bool alone;
     bool output;   /* CLI_TEXT: a file that the program will write, tried before it begins */
     bool in_order; /* ... in one go, so that it may be "-", a pipe or a device */
@@ -180,8 +180,8 @@ FILE *cli_terminal(int fd);
 int cli_width(int fd);
 /* Whether colours may be used: fd is a terminal (other than TERM=dumb), and NO_COLOR is not set. */
 bool cli_may_colour(int fd);
-/* What there is to draw on: a terminal with what it can (blocks in a locale of UTF-8), or a screen
- * of 80 columns of plain text. */
+/* What can be drawn on: the terminal behind fd (with blocks in a UTF-8 locale), or plain text of 80
+ * columns. */
 struct moe_screen cli_screen(int fd);
 /* Breaks lines of a text for people that would not fit the terminal behind fd. */
 void cli_fit(int fd, struct moe_buf *text);

@@ -17,7 +17,7 @@ __asm__(".section .rodata\n"
         ".previous\n");
 extern const char cli_manual[];
 
-/* "moe-plan.5", or by its name alone the first of that name. */
+/* Finds "moe-plan.5", or for a bare name the first page of that name. */
 static const char *find_page(const char *name)
 {
     size_t n = strlen(name);

@@ -4,8 +4,7 @@
 
 #include "cli.h"
 
-/* What other programs call it, and what it is called here: an option, a setting of the prompt or
- * one of its commands. */
+/* Names in other programs, and the names here: options, settings and commands of the prompt. */
 static const char *const others[][2] = {
     {"temperature", "temp"},
     {"topk", "top-k"},
@@ -48,8 +47,8 @@ static const char *const others[][2] = {
     {"read", "file"},
 };
 
-/* How many letters have to be changed, added, left out, or swapped with their neighbour; words that
- * are longer than the table are as far apart as can be. */
+/* How many letters have to be changed, added, left out, or swapped with their neighbour; words
+ * longer than the table count as entirely different. */
 static unsigned distance(const char *a, const char *b)
 {
     enum { LONGEST = 32 };

@@ -71,7 +71,7 @@ static bool show_bytes(struct channel *c, const uint8_t *bytes, uint64_t n)
     return true;
 }
 
-/* A character whose bytes come in several writes is held until it is whole. */
+/* Holds a character whose bytes come in several writes until it is complete. */
 static ssize_t stream_write(void *cookie, const char *text, size_t n)
 {
     struct channel *c = cookie;

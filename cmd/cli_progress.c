@@ -37,7 +37,7 @@ static void print_left(uint64_t done, uint64_t total)
     fprintf(stderr, ", %s left", moe_format_duration(seconds, left));
 }
 
-/* In one line: what does not fit a narrow terminal is taken from the cells. */
+/* Fits one line: a narrow terminal gets fewer cells. */
 static void draw_bar(const char *what, uint64_t done, uint64_t total)
 {
     enum {

@@ -1,5 +1,4 @@
-/* moe-run with models that have an encoder; --encode: what it makes of texts, a line of JSON each.
- */
+/* moe-run --encode: vectors of texts by models with an encoder, a line of JSON each. */
 #ifndef CMD_ENCODE_H
 #define CMD_ENCODE_H
 

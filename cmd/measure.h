@@ -40,7 +40,7 @@ struct measure_speed_options {
 int measure_speed(struct moe_session *s, const struct measure_speed_options *options,
                   struct moe_err *err);
 
-/* A trace to be followed, opened before the engine is: an excerpt of at most so many tokens. */
+/* A trace to follow, opened before the engine: an excerpt of at most max_tokens. */
 struct measure_trace {
     const char *path;
     struct moe_trace *trace;

@@ -223,7 +223,7 @@ static struct cli_program program = {
 
 /* ---- Checks ---- */
 
-/* The GPU's budget, or the largest of those to simulate, and the host's one. */
+/* Parses the GPU's budget, or the largest of those to simulate, and the host's. */
 static int check_gpu_budgets(void)
 {
     if (!moe_parse_bytes(o.memory, &o.plan.memory))

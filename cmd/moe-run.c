@@ -60,7 +60,7 @@ static uint32_t wanted_context(const struct run *r, uint32_t *cap)
     return 0;
 }
 
-/* A map belongs to a model, whatever precisions the pack has. */
+/* A map belongs to a model; its packs may have other precisions. */
 static int read_map(struct moe_map **map, const char *path, struct moe_err *err)
 {
     struct moe_pack *pack = NULL;

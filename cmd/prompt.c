@@ -22,7 +22,7 @@ enum {
      * it, in buffers that double. What one takes up to MARGIN is within every budget's margin. */
     COPIES = 8,
     MARGIN = 1 << 20,
-    /* A prompt up to here is tokenized, and its tokens counted, whatever the context. */
+    /* Shorter prompts are tokenized and counted for any context. */
     SHORT = 64 << 10,
 };
 

@@ -13,7 +13,7 @@
 
 struct prompt {
     struct moe_buf text; /* NUL-terminated */
-    uint64_t unread;     /* bytes of a file that is too long to be held; 0: the text is there */
+    uint64_t unread;     /* bytes of a file too long to hold; 0: the text was read */
     uint64_t bytes;      /* that the prompt takes in memory beyond a budget's margin */
 };
 
@@ -22,8 +22,8 @@ struct prompt {
  * bytes; a file that has more is not read (p->unread). Its text is released in any case. */
 int prompt_read(struct prompt *p, const char *text, const char *file, uint64_t may_hold,
                 struct moe_err *err);
-/* Sets p->bytes of a prompt of which most_tokens are used; whole: all of it is, and MOE_ERR_LIMIT
- * where a long one has more. */
+/* Sets p->bytes for a prompt of which most_tokens are used. whole: all of it must be used;
+ * MOE_ERR_LIMIT if it is longer. */
 int prompt_survey(struct prompt *p, const struct moe_model *model, uint64_t most_tokens, bool whole,
                   struct moe_err *err);
 /* MOE_ERR_LIMIT where it was not read. */

@@ -41,8 +41,8 @@ extern struct run_options opt; /* of the process */
  * *pack: the pack's path. */
 int run_options_parse(int argc, char **argv, const char **pack);
 
-/* The grammar that answers are to follow; *out stays where they are free. Wants no pack, so that
- * what is wrong with it is said at once. */
+/* Reads the grammar that answers must follow; *out stays as it was where they are free. Needs no
+ * pack, so mistakes show at once. */
 int run_options_grammar(struct moe_grammar **out, struct moe_err *err);
 
 #endif

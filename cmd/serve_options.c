@@ -15,7 +15,7 @@ struct serve_options serve_opt = {
                .max_queue = MOE_SERVER_MAX_QUEUE},
 };
 
-/* "cpu:2,cuda:1": of each processor so many. */
+/* Parses "cpu:2,cuda:1": a number of executors for each processor. */
 static bool parse_executors(const char *text, void *to, char why[128])
 {
     struct serve_executors *e = to;

@@ -13,7 +13,7 @@ enum {
     TOKEN_LAYERS = 60000, /* of the trace, for each trial */
 };
 
-/* Without --strategy the fastest of these: a search for each size would take minutes. */
+/* Without --strategy the fastest of these is taken: a search for each size would take minutes. */
 static const char *const candidates[] = {"resident", "lru", "lru+cache=lrfu", "prefetch",
                                          "moe-offloading"};
 enum { N_CANDIDATES = sizeof candidates / sizeof candidates[0] };

@@ -108,7 +108,7 @@ static int plan_one(struct candidate *c, const struct plan_options *o, struct mo
     return status;
 }
 
-/* Whether a is to be run rather than b, both fitting. */
+/* Whether to run a rather than b, where both fit. */
 static bool is_better(const struct candidate *a, const struct candidate *b, double tolerable)
 {
     bool a_good = a->loss <= tolerable, b_good = b->loss <= tolerable;

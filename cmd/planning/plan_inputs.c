@@ -363,8 +363,8 @@ static uint64_t room_for_text(const void *ctx, const struct moe_model *model, ui
     return moe_engine_text_room(o->context ? o->context : most);
 }
 
-/* memory_bytes is 0 for a budget of experts. --simulate sets its sizes later: until then 1 stands
- * for a budget of the process. */
+/* memory_bytes is 0 for a budget of experts. --simulate sets its sizes later; 1 means a budget of
+ * the process until then. */
 static struct moe_engine_options engine_options(const struct plan_options *o,
                                                 enum plan_budget budget)
 {
@@ -407,8 +407,8 @@ static int check_budget(const struct plan_inputs *in, struct moe_err *err)
     return status;
 }
 
-/* A pack of drawn weights is there to be rehearsed: a trace whose tokens choose more or fewer
- * experts is planned for as moe-run --follow computes it. */
+/* A pack of drawn weights serves rehearsals: a trace whose tokens choose more or fewer experts is
+ * planned as moe-run --follow computes it. */
 static int look_at_trace(const struct plan_options *o, struct moe_trace **trace,
                          struct moe_err *err)
 {
@@ -453,7 +453,7 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
                             : status;
 }
 
-/* Memory of a model without weights, without its experts; a trace alone says nothing of it. */
+/* Sets the memory of a model without weights, experts left out; a trace does not say it. */
 static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
 {
     const struct plan_options *o = in->options;
@@ -538,7 +538,7 @@ static int open_model(struct plan_inputs *in, struct moe_err *err)
     return status == MOE_OK ? MOE_OK : moe_fail(err, status, "%s: %s", o->trace, why.text);
 }
 
-/* A map belongs to a model, whatever precisions the pack has. */
+/* A map belongs to a model; its packs may have other precisions. */
 static int check_map(struct plan_inputs *in, struct moe_err *err)
 {
     const struct plan_options *o = in->options;

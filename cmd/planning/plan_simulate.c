@@ -37,7 +37,7 @@ struct table {
     uint32_t n_strategies, n_sizes;
     int width; /* of the longest name */
     bool json;
-    bool assumes;       /* --assume-prediction is of use to one of them */
+    bool assumes;       /* one of them predicts (--assume-prediction) */
     uint32_t n_results; /* printed */
 };
 

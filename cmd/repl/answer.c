@@ -1,4 +1,4 @@
-/* Answers of the interactive prompt, and what it says besides. */
+/* Answers in the interactive prompt, and the notes around them. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

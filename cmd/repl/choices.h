@@ -1,4 +1,4 @@
-/* What may stand where the cursor is: words, of which the line has the beginning. */
+/* Completions: words that begin as the line does before the cursor. */
 #ifndef CMD_REPL_CHOICES_H
 #define CMD_REPL_CHOICES_H
 

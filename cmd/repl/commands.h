@@ -19,7 +19,7 @@ struct command {
 
 /* Runs "/NAME ARGUMENT" (changes the line). As struct command's `run`. */
 int commands_run(struct console *c, char *line, struct moe_err *err);
-/* What may stand at the end of `text` (editor.h); ctx is the console. */
+/* Completions for the end of `text` (editor.h); ctx is the console. */
 void commands_choose(void *ctx, const char *text, struct choices *choices);
 /* Says what to do here, and what was opened. */
 void commands_greet(const struct console *c);

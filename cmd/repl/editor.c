@@ -54,7 +54,7 @@ static void tidy_pasted(wchar_t *text, size_t n)
     text[to] = 0;
 }
 
-/* Whatever becomes of the text, none of it is left to be taken for keys. */
+/* Reads all of the text in any case, so that none of it is taken for keys. */
 /* Reads up to the mark of the paste's end. The text, which the caller frees, with one newline at
  * the end of each line but the last; NULL: it was too long, there is no memory for it, or Ctrl-C
  * came. */
@@ -88,7 +88,7 @@ struct layout {
     int n_prompt;        /* its columns */
     const wchar_t *text; /* [n], borrowed */
     size_t n;
-    size_t n_drawn;  /* of them, those that were drawn row by row, not as they were typed */
+    size_t n_drawn;  /* how many were drawn row by row, not as typed */
     int drawn_width; /* of the terminal then */
 };
 
@@ -121,8 +121,8 @@ static int columns_of(wchar_t c, int column)
 }
 
 /*
- * Terminals join rows for their new width where one went on to the next by itself. That it did not
- * where libedit drew a row without the blanks in which it ends.
+ * Terminals rejoin rows for a new width where text wrapped by itself. It did not where libedit drew
+ * a row without its final blanks.
  */
 static struct place layout_end(const struct layout *l, int width)
 {
@@ -217,7 +217,7 @@ static struct place place_of(const struct editor *e, bool end, int width)
     return layout_end(&l, width);
 }
 
-/* Puts the cursor behind the text, so that what is printed next stands below all of it. */
+/* Puts the cursor behind the text, so that what is printed next comes below all of it. */
 static void go_to_end(const struct editor *e)
 {
     int width = cli_width(fileno(e->out));
@@ -242,8 +242,7 @@ static void draw_line(struct editor *e)
     el_set(e->el, EL_REFRESH);
 }
 
-/* The terminal has laid out what it shows for its new width: the line is shown again where it
- * began. */
+/* Shows the line again where it began, after the terminal has laid out its text for a new width. */
 static void show_resized(struct editor *e)
 {
     struct place here = place_of(e, false, cli_width(fileno(e->out)));
@@ -406,9 +405,8 @@ static char *show_prompt(EditLine *el)
 }
 
 /*
- * libedit leaves the terminal between lines as it found it but for what el_set(EL_SETTY) says, and
- * looks at that only where it finds that the user has changed something: here a bit that it does
- * not know of. So between lines nothing that is typed is shown, not even for a moment.
+ * Makes libedit turn echo off between lines. It applies el_set(EL_SETTY) only when it finds the
+ * terminal changed by the user, so a bit that it does not know is changed here.
  */
 static void silence(struct editor *e)
 {
@@ -443,7 +441,7 @@ static bool open_libedit(struct editor *e)
     e->out = cli_terminal(isatty(STDOUT_FILENO) ? STDOUT_FILENO : STDERR_FILENO);
     e->el = el_init("moe-run", stdin, e->out, cli_terminal(STDERR_FILENO));
     e->history = history_init();
-    /* Without memory for its keys the editor is there and knows none. */
+    /* Without memory for its keys the editor works and knows none. */
     if (!e->el || !e->history || el_set(e->el, EL_EDITOR, "emacs") != 0 ||
         el_set(e->el, EL_BIND, "^R", "em-inc-search-prev", NULL) != 0)
         return false;

@@ -13,7 +13,7 @@
 
 struct editor;
 
-/* `choose` fills in what may stand at the end of `text`, a line up to the cursor; for Tab. */
+/* `choose` fills in the completions for `text`, the line up to the cursor; for Tab. */
 int editor_open(struct editor **out, void (*choose)(void *ctx, const char *text, struct choices *c),
                 void *ctx, struct moe_err *err);
 void editor_close(struct editor *e); /* NULL is fine */

@@ -39,7 +39,7 @@ static enum reading read_block(struct console *c)
 }
 
 /* Reads an input into c->text: a line or what was pasted, continued lines, or a block between lines
- * of """. What was pasted is text: neither a command nor one of these marks. */
+ * of """. Pasted text is never a command or one of these marks. */
 static enum reading read_input(struct console *c)
 {
     struct pasted pasted = {0};

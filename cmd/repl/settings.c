@@ -25,7 +25,7 @@ struct setting {
 
 enum { N_SETTINGS = 7 };
 
-/* In the order of the names, which is first that of moe_sampling_value. `o`: what they stand in. */
+/* In the order of the names, which begin as in moe_sampling_value. `o` holds the values. */
 static void list_settings(struct console *c, struct moe_sampler_options *o,
                           struct setting settings[N_SETTINGS])
 {

@@ -198,8 +198,7 @@ enum terminal_event terminal_wait(void)
             event = TERMINAL_BYTE;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    /* Signals that came just before a byte come now: where it is there at once, pselect lets none
-     * in. */
+    /* Delivers signals that came just before a byte: pselect lets none in when a byte is ready. */
     int missed = event == TERMINAL_BYTE ? next_event() : -1;
     return (enum terminal_event)(missed >= 0 ? missed : event);
 }

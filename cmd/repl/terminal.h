@@ -26,7 +26,7 @@ enum terminal_event {
     TERMINAL_BYTE,      /* to be read; or the end, or an error */
     TERMINAL_INTERRUPT, /* Ctrl-C: cli_stop is set */
     TERMINAL_SUSPEND,   /* Ctrl-Z: terminal_suspend stops the program */
-    TERMINAL_CONTINUE,  /* it goes on: while it was stopped the terminal was another's */
+    TERMINAL_CONTINUE,  /* continued: another program had the terminal meanwhile */
     TERMINAL_RESIZE,
 };
 /* Waits for what comes first, of a line that is edited. */

@@ -18,7 +18,7 @@ struct moe_importance_line {
     double base, slope, spread;
 };
 
-/* An expert that is not measured may be so many spreads off the line. */
+/* How many spreads an expert that is not measured may be off the line. */
 #define MOE_ADAPTIVE_SPREADS 2
 
 /* The line through experts that were measured (asked[i] != 0), least squares of logarithms. A
@@ -34,8 +34,8 @@ double moe_importance_on_line(const struct moe_importance_line *line, double est
 /* Sets asked[] of `count` experts, in equal steps of the estimates' ranks. MOE_ERR_MEMORY. */
 int moe_importance_sample(uint8_t *asked, const double *estimates, uint64_t n, uint64_t count,
                           struct moe_err *err);
-/* How many experts that are not asked have a distance below `reach`; and sets asked[] of the
- * `count` nearest of them, of equals the first. MOE_ERR_MEMORY. */
+/* Counts the experts not yet asked that are nearer than `reach`, and sets asked[] of the `count`
+ * nearest, the first among equals. MOE_ERR_MEMORY. */
 uint64_t moe_importance_open(const uint8_t *asked, const double *distances, uint64_t n,
                              double reach);
 int moe_importance_ask(uint8_t *asked, const double *distances, uint64_t n, double reach,

@@ -201,8 +201,8 @@ void moe_answers_release(struct moe_answers *a)
     moe_buf_release(&a->text);
 }
 
-/* Takes the likeliest token of each that goes on; those that it ends, or that are full, go on no
- * more. */
+/* Appends the likeliest token to each active answer; those that it ends, or that are full, become
+ * inactive. */
 static void take_tokens(struct moe_answers *a, const struct moe_model *m)
 {
     uint32_t n = 0;
@@ -243,7 +243,7 @@ int moe_answers_write(struct moe_answers *a, struct moe_scores *scores, uint32_t
     return MOE_OK;
 }
 
-/* Whether two texts are the same but for blanks around them. */
+/* Whether two texts are equal, apart from blanks around them. */
 static bool same_answer(const char *a, const char *b)
 {
     static const char blanks[] = " \t\r\n";

@@ -42,7 +42,7 @@ struct moe_scores {
     uint32_t n_logits;
 };
 
-/* Bytes of it for a session of so many rows. */
+/* Bytes that it takes for a session with batches of `batch` rows. */
 uint64_t moe_scores_bytes(const struct moe_config *config, uint32_t batch);
 int moe_scores_open(struct moe_scores *out, struct moe_session *s, struct moe_err *err);
 void moe_scores_close(struct moe_scores *scores);
@@ -63,7 +63,7 @@ struct moe_answers {
     uint32_t limit;    /* tokens of each, at most */
     uint32_t *ids;     /* [n_sequences][limit] */
     uint32_t *lengths; /* [n_sequences] */
-    /* Those that go on, in the order of a pass's rows: one row each. */
+    /* The active answers, in the order of a pass's rows: one row each. */
     uint32_t n_active;
     uint32_t *active;
     struct moe_row *rows;  /* [n_sequences] */
@@ -72,20 +72,20 @@ struct moe_answers {
     struct moe_buf text; /* of the answer that is judged */
 };
 
-/* Room for so many; the text grows by itself. */
+/* Makes room for n; the text grows by itself. */
 void moe_answers_carve(struct moe_answers *a, struct moe_arena *arena, uint32_t n_sequences,
                        uint32_t limit);
 void moe_answers_release(struct moe_answers *a); /* what is not the arena's */
 
-/* Writes answers to the sources that the first n sequences of the session attend to; they end with
- * a token that ends answers, which is no part of them, or at the limit. Between two steps,
- * `active` is what goes on. scores: of the session. */
+/* Writes answers to the sources that the first n sequences of the session attend to; they end
+ * before a token that ends answers, or at the limit. Between two steps `active` lists those that
+ * continue. scores: of the session. */
 int moe_answers_write(struct moe_answers *a, struct moe_scores *scores, uint32_t n,
                       struct moe_err *err);
 
 struct moe_answer_quality {
     double rouge2; /* F1 of Rouge-2 (answers.h) */
-    bool right;    /* it equals the target, but for blanks around them */
+    bool right;    /* it equals the target, apart from blanks around them */
 };
 
 /* Of a sequence's answer; target: UTF-8 with a NUL behind it. */

@@ -44,7 +44,8 @@ static int save_now_and_then(void *ctx, struct moe_err *err)
     return status;
 }
 
-/* Adopts the importances of this shard that another calibration measured, whatever its bounds. */
+/* Adopts the importances of this shard that another calibration measured, also one with other
+ * bounds. */
 static int adopt_importances(struct calibration *c, const struct moe_map *from, const char *name,
                              struct moe_err *err)
 {
@@ -342,13 +343,12 @@ int moe_calibrate(struct moe_map **out, const char *pack,
 }
 
 /*
- * What a calibration will take, before it is begun: some documents are run through the model,
- * twice, for who visits which expert and for the time of a row. The search then costs what it
- * counts by itself while it goes (importance.h), with the share of all texts for that of these
- * documents.
+ * Forecasts a calibration: runs some documents through the model, twice, to see who visits which
+ * expert and how long a row takes. The search then costs what it counts by itself while it goes
+ * (importance.h), with the share of all texts for that of these documents.
  */
 
-enum { TRIED_PASSES = 2 }; /* so many full ones, if the texts have them */
+enum { TRIED_PASSES = 2 }; /* full passes to try, if the texts have them */
 
 struct trial {
     const struct calibration *c;

@@ -24,8 +24,8 @@
 
 enum { MOE_CALIBRATE_DENSE = 4 }; /* bitwidths of the dense part to consider, at most */
 
-/* Where the tolerance does not hold on the checks: a smaller one whose choice is within the asked
- * one there, as measured, and what it loses there. */
+/* For a tolerance that does not hold on the checks: a smaller one whose choice is measured to hold
+ * the requested one there, and what that choice loses. */
 struct moe_calibrate_advice {
     bool there;
     double tolerance, check; /* in the unit of the tolerance */
@@ -62,11 +62,9 @@ struct moe_calibrate_options {
 };
 
 /* Calibrates the pack. *out is the caller's to free. MOE_ERR_LIMIT: the tolerance cannot be met;
- * MOE_ERR_INTERRUPTED: what is done is in the partial file. The caller removes that when what it
- * makes of *out is in its place.
- * MOE_ERR_USAGE: the pack has one variant only, it takes pairs and these are texts or the other way
- * round, or `from` and `partial` are about something else.
- */
+ * MOE_ERR_INTERRUPTED: the partial file has what is done. The caller removes that file once it has
+ * saved *out. MOE_ERR_USAGE: the pack has one variant only, it takes pairs and these are texts or
+ * the other way round, or `from` and `partial` are about something else. */
 int moe_calibrate(struct moe_map **out, const char *pack,
                   const struct moe_calibrate_options *options, struct moe_err *err);
 

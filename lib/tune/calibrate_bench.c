@@ -383,7 +383,7 @@ static int encode_source(struct bench *b, const struct moe_corpus *corpus, uint3
     return n ? moe_encode(b->session, b->rows, n, NULL, err) : MOE_OK;
 }
 
-/* Decodes a document; q gets what it costs. */
+/* Decodes a document; adds what it costs to q. */
 static int decode(struct bench *b, const struct moe_corpus *corpus, uint32_t document,
                   const struct moe_quality *reference, struct moe_quality *q, struct moe_err *err)
 {

@@ -135,8 +135,8 @@ static int measure_steps(struct search *s, const struct bench_model *b, uint64_t
     return calibrate_measure_variants(s->c, b, false, s->variants, 0, loss, NULL, err);
 }
 
-/* The most steps whose measured loss is within the tolerance, by bisection; out->there is false
- * when the loss is too large without any. */
+/* Finds by bisection the most steps whose measured loss is within the tolerance; out->there is
+ * false if even none lose too much. */
 static int seek(struct search *s, const struct bench_model *b, struct found *out,
                 struct moe_err *err)
 {
@@ -152,7 +152,7 @@ static int seek(struct search *s, const struct bench_model *b, struct found *out
                                                : 100 / (double)loss.tokens;
     double none = moe_loss_in(&loss, s->c->map->metric);
     *out = (struct found){0, bytes_of(s), loss, none, true};
-    /* All of them first: losses that are noise may rise and fall between. */
+    /* Tries all of them first: losses below the noise may rise and fall between. */
     for (uint64_t k = high; low < high; k = low + (high - low + 1) / 2) {
         status = measure_steps(s, b, k, &loss, &steps_loss, err);
         if (status != MOE_OK)
@@ -201,8 +201,8 @@ static void note_texts(struct moe_map *map, bool check, const struct moe_quality
 }
 
 /* A tolerance that was kept on the texts and not on the checks: the first of its halves, quarters,
- * ... whose choice, found as this one was, is within the whole tolerance there. Losses are noise
- * where they are small: nothing else than measuring that choice tells. */
+ * ... whose choice, found as this one was, is within the whole tolerance there. Small losses are
+ * noise, so only measuring that choice tells. */
 static int advise(struct calibration *c, const struct bench_model *b, struct moe_err *err)
 {
     enum { MOST_HALVES = 5 };

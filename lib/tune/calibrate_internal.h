@@ -31,13 +31,13 @@ struct calibration {
     uint32_t upper, lower;                         /* variants that bracket the tolerance */
     /* [MoE layers][n_experts] nats to choose by; NULL: the map's importances. */
     const double *figures;
-    bool chosen; /* map->choice follows the figures already, and is to be judged */
+    bool chosen; /* map->choice follows the figures and must still be judged */
 };
 
 /* What the process has, and what calibrating takes beside the experts, in bytes. */
 struct calibration_need {
     uint64_t budget, taken;
-    uint64_t reading; /* the texts, before re-runs and experts are there */
+    uint64_t reading; /* the texts, before re-runs and experts are open */
     uint64_t least;   /* for the experts */
     uint64_t all;     /* ... with all of them in memory */
 };
@@ -57,7 +57,7 @@ int calibrate_survey(struct calibration *c, const struct moe_rerun_options *reru
                      struct calibration_need *need, struct moe_err *err);
 /* The smallest budget that works. */
 uint64_t calibrate_floor(const struct calibration_need *need);
-/* MOE_ERR_LIMIT, with that budget. Experts get what it leaves. */
+/* MOE_ERR_LIMIT names the budget. Experts get what it leaves. */
 int calibrate_check_budget(const struct calibration *c, const struct calibration_need *need,
                            struct moe_err *err);
 
@@ -65,7 +65,7 @@ int calibrate_check_budget(const struct calibration *c, const struct calibration
 uint64_t calibrate_expert_bytes(const struct calibration *c, uint32_t layer, uint32_t expert,
                                 uint32_t variant);
 uint64_t calibrate_all_bytes(const struct calibration *c, uint32_t variant);
-/* Of the dense part at so many bits. */
+/* Bytes of the dense part at `bits`. */
 uint64_t calibrate_dense_bytes(const struct calibration *c, uint32_t bits);
 
 /* Sets how the dense part gets fewer bits, and says so in the map where it is to get any. */
@@ -104,7 +104,7 @@ int calibrate_choice(struct calibration *c, struct moe_err *err);
  * NULL): by which factor, as its logarithm, an expert's figure may be wrong before it has another
  * bitwidth, were the last step taken at the same loss per byte; HUGE_VAL: by any. */
 int calibrate_choose(struct calibration *c, double *distances, struct moe_err *err);
-/* Importances, most of them estimated: those that decide are measured (calibrate_strategies.c). */
+/* Estimates all importances, then measures those that decide (calibrate_strategies.c). */
 int calibrate_adaptive(struct calibration *c, const struct moe_quality *base,
                        const struct moe_importance_options *options, struct moe_err *err);
 int calibrate_fate(struct calibration *c, struct moe_err *err);

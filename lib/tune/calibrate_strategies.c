@@ -65,7 +65,7 @@ struct search {
     uint64_t n_measured;
 };
 
-/* Share of the activations whose score is above so many hundredths. */
+/* Share of the activations whose score is above `hundredths` / 100. */
 static double share_above(const struct search *s, uint32_t hundredths)
 {
     uint64_t n = 0;
@@ -140,7 +140,7 @@ static int seek_t1(struct search *s, uint32_t t2, double *least, struct moe_err 
     uint32_t low = 0, high = t2;
     int status = measure_hobbit(s, t2, t2, &loss, err);
     if (status != MOE_OK || !calibrate_within(s->c, &loss))
-        return status; /* skipping alone loses too much */
+        return status; /* skipping loses too much by itself */
     best = loss;
     while (low < high) {
         uint32_t t1 = low + (high - low) / 2;
@@ -285,7 +285,7 @@ struct hybrid {
     double share;
     bool popular_first;
     uint32_t *rows, *active; /* [n_experts] of the active experts */
-    uint8_t *is_low;         /* [n_experts] likewise; then [n_experts] the variant of each expert */
+    uint8_t *is_low;         /* [n_experts] the same; then [n_experts] the variant of each expert */
 };
 
 static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, uint32_t n_rows,
@@ -296,7 +296,7 @@ static void assign_hybrid(void *ctx, uint32_t layer, const struct moe_job *job, 
     uint8_t *variant_of = h->is_low + h->n_experts;
     uint32_t *counts = h->active; /* by expert first, then compacted */
     uint32_t n = 0;
-    /* An answer is decoded, all of it at the high precision. */
+    /* An answer is decoded at the high precision throughout. */
     bool decoded = job->tag == MOE_TAG_ANSWER && layer >= h->n_encoder;
     memset(counts, 0, h->n_experts * sizeof *counts);
     for (uint64_t i = 0; i < n_pairs; i++)

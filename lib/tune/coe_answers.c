@@ -188,7 +188,7 @@ struct reading {
 
 /* ---- Usage ---- */
 
-/* Whether results of an expert go on by shares; *tested: some rule looks at them. */
+/* Whether shares say which results of an expert continue; *tested: a rule looks at them. */
 static bool has_shares(const struct moe_coe_collection *c, uint32_t expert, bool *tested)
 {
     bool shares = true;
@@ -203,7 +203,8 @@ static bool has_shares(const struct moe_coe_collection *c, uint32_t expert, bool
     return shares;
 }
 
-/* A request, or the part of it that comes this far, uses an expert. There are no circles. */
+/* Adds a request, or the share of it that gets here, to an expert and its followers. There are no
+ * circles. */
 static void use(struct reading *r, uint32_t expert, double part)
 {
     const struct moe_coe_collection *c = r->collection;

@@ -58,8 +58,8 @@ static int of_expert(int status, const struct moe_coe_model *m, struct moe_err *
 
 /* ---- Architectures ---- */
 
-/* Of everything that computing takes time for and room; two packs with equal ones differ in their
- * weights alone. */
+/* Hashes all that decides how long computing takes and how much room; packs with equal hashes
+ * differ only in their weights. */
 static uint64_t shape_of(const struct moe_pack *pack)
 {
     uint64_t n;
@@ -81,7 +81,8 @@ static uint64_t shape_of(const struct moe_pack *pack)
     return hash;
 }
 
-/* "qwen2_moe-12x32-8": layers, experts, variant; a number after it where that is taken. */
+/* Makes a name like "qwen2_moe-12x32-8": layers, experts, variant; with a number where it is taken.
+ */
 static void name_kind(struct bench *b, const struct kind *kind, const struct moe_model *m,
                       char name[64])
 {
@@ -189,7 +190,7 @@ static int load_once(const struct bench *b, uint32_t model, uint32_t on, struct 
     return of_expert(status, m, err);
 }
 
-/* Packs are loaded in turn: one alone would leave traces in the disk's own memory. */
+/* Loads packs in turn: a single one would stay in the disk's own memory. */
 static int measure_loads(const struct bench *b, const struct kind *kind, uint32_t on,
                          struct moe_coe_kind_cost *cost, struct moe_err *err)
 {

@@ -13,7 +13,7 @@
 
 /*
  * Batches of an expert model on a processor: what n requests side by side take (CoServe 4.2, 4.5).
- * A request here is a prompt of so many tokens and an answer of so many.
+ * A request here is a prompt and an answer of given lengths.
  */
 
 enum { MOE_COE_BATCH_POINTS = 16, MOE_COE_BATCH_MOST = 1 << (MOE_COE_BATCH_POINTS - 1) };
@@ -35,8 +35,8 @@ void moe_coe_batch_fit(const struct moe_coe_batch_curve *c, double *per_request,
 /* The batch from which on requests no longer get cheaper: the smallest whose time for each is at
  * most 5% above the least of all. n > 0. */
 uint32_t moe_coe_batch_level(const struct moe_coe_batch_curve *c);
-/* Whether the last two points brought less than 5%: larger batches need not be tried. One alone may
- * have been measured while the machine was busy. */
+/* Whether the last two points brought less than 5%, so that larger batches need not be tried. A
+ * single one may come from a busy moment. */
 bool moe_coe_batch_levelled(const struct moe_coe_batch_curve *c);
 /* Memory that each request takes of the largest batch that pays, with its part of what the batch
  * takes as a whole. n > 0. */
@@ -114,8 +114,8 @@ struct moe_coe_load {
     uint64_t bytes;    /* of memory that it takes where it computes */
 };
 
-/* Opens an engine of these options, from the disk; onto a GPU, which has memory of its own, through
- * main memory, as a server does it, and then from there alone. */
+/* Opens an engine of these options, from the disk; onto a GPU with memory of its own, through main
+ * memory, as a server does, and then from main memory only. */
 int moe_coe_measure_load(struct moe_coe_load *out, const char *path,
                          const struct moe_engine_options *options,
                          const struct moe_progress *progress, struct moe_err *err);
@@ -140,7 +140,7 @@ char *moe_coe_pack_path(const char *directory, const struct moe_coe_model *model
                         struct moe_err *err);
 
 /* Packs of equal shape are of one architecture: those whose collection calls them so, else the
- * packs themselves say. The processors are this machine's, as far as experts may run there. *out is
+ * packs themselves say. The processors are those of this machine that experts may run on. *out is
  * the caller's to free. Errors of packs name the expert; MOE_ERR_LIMIT: one does not fit the
  * memory; MOE_ERR_FORMAT: experts of one architecture have different shapes. */
 int moe_coe_bench(struct moe_coe_costs **out, const struct moe_coe_bench_options *options,

@@ -226,8 +226,8 @@ static bool time_work(const struct gpu_bench *b, enum moe_gpu_stream stream,
     return true;
 }
 
-/* By the host's clock: a kernel, its result to the host, which waits for it, and an answer back.
- * Without the kernel, which a plan counts by itself. */
+/* Times by the host's clock how a kernel's result comes to the waiting host and an answer goes
+ * back, without the kernel, which plans count apart. */
 static bool time_trips(const struct gpu_bench *b, double launch_seconds, double seconds[RUNS])
 {
     struct moe_err unsaid;

@@ -5,7 +5,7 @@
  * Every figure is the median of at least 5 runs, with the smallest and the largest. What a load and
  * a layer cost is measured the way moe-run works: loads go through io/loader.h past the page cache
  * where the file system allows it; layers go through the forward pass (infer/session.h) in turn,
- * with experts in turn: more than fit the processor's caches, where the pack has so many.
+ * with experts in turn: more than fit the processor's caches, if the pack has them.
  */
 #ifndef MOE_TUNE_DEVICE_BENCH_H
 #define MOE_TUNE_DEVICE_BENCH_H
@@ -63,8 +63,8 @@ struct device_reads {
     struct moe_loader *loader; /* of DEVICE_IN_FLIGHT requests, which checks nothing */
 };
 
-/* Of the pack's experts; of a scratch file in `dir` where there is none, or `dir` is given. *r is
- * zero but for fd, -1. Whatever it returns, device_reads_close releases. */
+/* Opens the pack's experts, or a scratch file in `dir` where there is no pack or `dir` is given. *r
+ * is zero except fd, -1. Call device_reads_close also after a failure. */
 int device_reads_open(struct device_reads *r, const struct moe_pack *pack, const char *dir,
                       const struct moe_progress *progress, struct moe_err *err);
 void device_reads_close(struct device_reads *r);

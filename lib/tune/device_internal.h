@@ -17,8 +17,8 @@ int moe_device_measure_storage(struct moe_device_storage *s, const struct moe_pa
                                struct moe_err *err);
 /* The first GPU, by name and figures; nothing where there is none (device_bench.c). */
 void moe_device_measure_gpu(struct moe_device_accelerator *a);
-/* The pieces of a layer of the pack's model, in about so many seconds: each has DEVICE_RUNS runs at
- * least. */
+/* Times the pieces of a layer of the pack's model, in about `seconds`; each gets at least
+ * DEVICE_RUNS runs. */
 int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,
                              const struct moe_progress *progress, struct moe_err *err);
 
@@ -46,7 +46,7 @@ struct device_experts {
     uint32_t n_experts, n_rows; /* computed */
 };
 
-/* Reads experts of the variant; 0 of them when the pack has none of it. */
+/* Reads experts of the variant; none if the pack has none. */
 int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
                             uint32_t top_k, struct moe_err *err);
 void moe_device_experts_close(struct device_experts *e);
@@ -74,8 +74,7 @@ int moe_device_loads_poll(struct device_loads *l, struct moe_err *err);
 int moe_device_loads_next(struct device_loads *l, struct moe_err *err);
 /* Whether experts are handed out one by one. */
 bool moe_device_loads_one_by_one(const struct device_loads *l);
-/* Seconds so far that were none of computing: handling loads, and asleep; and how often it slept.
- */
+/* Seconds until now that were not computing: handling loads, and asleep; and how often it slept. */
 double moe_device_loads_seconds(const struct device_loads *l);
 uint64_t moe_device_loads_sleeps(const struct device_loads *l);
 

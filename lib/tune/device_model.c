@@ -180,7 +180,7 @@ struct bench {
     float *hidden, *logits;
     struct moe_row rows[64], source[64];
     uint32_t n_positions, n_far; /* n_far: 0, or more of them */
-    uint32_t chosen_for;         /* rows whose choice of positions is at hand; 0: others' */
+    uint32_t chosen_for;         /* rows whose choice of positions is known; 0: of other rows */
     double attended, routed;     /* when, in the last pass */
     struct batch_samples batches[N_BATCHES];
     const struct moe_progress *progress;
@@ -212,8 +212,8 @@ static void set_source(struct bench *b, uint32_t source, uint32_t n_rows)
         b->source[i] = (struct moe_row){source, i, b->rows[i].token, n_rows};
 }
 
-/* The positions that rows see in a layer that shares another one's choice are chosen there first,
- * unless the last pass of these rows has chosen. */
+/* Chooses the positions that rows see in a layer that shares another layer's choice, unless the
+ * last pass of these rows did. */
 static int choose_positions(struct bench *b, uint32_t layer, const struct moe_row *rows,
                             uint32_t n_rows, struct moe_err *err)
 {
@@ -300,7 +300,7 @@ static int run_batch(struct bench *b, uint32_t i, uint32_t variant, double secon
 
 /* ---- Attention to more positions ---- */
 
-/* One row of a layer at the far position, whose cache of keys has been filled. */
+/* Times one row of a layer at the far position; its cache of keys is filled. */
 static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct moe_err *err)
 {
     struct moe_row row = b->rows[b->n_positions - 1];
@@ -324,7 +324,7 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
     b->chosen_for = 0;
     for (uint32_t layer = first; b->n_far && layer < last; layer++) {
         if (moe_config_beginning(c, layer) != layer)
-            continue; /* other rows' choice of positions is at hand */
+            continue; /* the choice of positions is that of other rows */
         for (uint32_t at = 0; at < b->n_far; at += b->n_positions) {
             struct moe_row rows[64];
             uint32_t n = b->n_far - at < b->n_positions ? b->n_far - at : b->n_positions;
@@ -346,7 +346,7 @@ static int measure_far(struct bench *b, struct moe_device_model *out, struct moe
 
 /* ---- Computing beside loads ---- */
 
-/* A stretch of layers, one after the other, with what else goes on meanwhile. */
+/* Times a stretch of layers, one after the other, with loads beside them or not. */
 struct stretch {
     double seconds;  /* computing: without what loads take */
     double experts;  /* of these their experts' */
@@ -363,8 +363,8 @@ static uint32_t next_moe_layer(const struct bench *b, uint32_t layer)
     return layer;
 }
 
-/* One row through MoE layers in turn from `layer` on, for so many seconds, but one layer at least
- * and `most` at most. The first pass is of the same kind and not timed: threads that slept while
+/* Runs one row through MoE layers in turn from `layer` on, for `seconds`, but at least one layer
+ * and at most `most`. The first pass is of the same kind and not timed: threads that slept while
  * loads ended would make the quiet stretch the slowest. */
 static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how, uint32_t most,
                         double seconds, struct stretch *to, struct moe_err *err)
@@ -429,9 +429,8 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
     return MOE_OK;
 }
 
-/* A figure of samples, where their median is above zero: half of what is hardly more than nothing
- * is measured below it, and counts as (next to) nothing there, so that the median stays what it is.
- */
+/* Sets a figure from samples if their median is above zero. Samples of next to nothing may be below
+ * zero and count as zero, which keeps the median. */
 static void set_above_zero(struct moe_figure *f, struct samples *s)
 {
     static const double nothing = 1e-9;
@@ -443,7 +442,7 @@ static void set_above_zero(struct moe_figure *f, struct samples *s)
     moe_bench_set_figure(f, s->values, s->n);
 }
 
-/* Of the best variant, whose experts are open. */
+/* For the best variant, whose experts are open. */
 static int measure_loading(struct bench *b, double seconds, struct moe_device_model *out,
                            struct moe_err *err)
 {

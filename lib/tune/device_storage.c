@@ -298,7 +298,7 @@ static int run_reads(struct device_reads *r, struct rounds *to, const struct moe
 
 /* ---- Bursts ---- */
 
-/* Asks for so many loads at once and waits; adds when the first and the last had come. */
+/* Asks for n loads at once and waits; adds the times when the first and the last came. */
 static int run_burst(struct device_reads *r, uint32_t loads, uint64_t n_bytes, double *first,
                      double *all, struct moe_err *err)
 {
@@ -362,7 +362,7 @@ static int load_together(struct device_reads *r, struct moe_loader *l, uint32_t 
     return status;
 }
 
-/* Loads of one size, each of which is checked as moe-run does. */
+/* Times loads of one size, each checked as moe-run does. */
 struct handled {
     uint64_t n_bytes;
     uint64_t checksums[HANDLED];
@@ -376,8 +376,8 @@ static int load_handled(struct device_reads *r, struct moe_loader *l, struct han
     return MOE_OK;
 }
 
-/* Pages, a quarter of the smallest expert and all of it; fewer sizes where these are the same.
- * Their checksums are told by loads that nobody checks. Returns how many sizes in *n. */
+/* Chooses sizes: a page, a quarter of the smallest expert, all of it; fewer where these are equal.
+ * Loads that are not checked give their checksums. *n: how many sizes. */
 static int open_handled(struct device_reads *r, struct handled *h, uint32_t *n, struct moe_err *err)
 {
     uint64_t least = UINT64_MAX;

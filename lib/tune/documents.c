@@ -29,7 +29,7 @@ struct cutting {
     uint64_t after;            /* what is left of the file */
     uint64_t begin, end;       /* of the document at hand */
     struct moe_hasher *hasher; /* of the documents' bytes; NULL: none is wanted */
-    uint64_t fingerprint;      /* so far */
+    uint64_t fingerprint;      /* of the documents read */
     char *text;                /* [room] */
     uint64_t room;
 };
@@ -141,7 +141,7 @@ static int next_document(struct cutting *c, bool *found, struct moe_err *err)
     return status;
 }
 
-/* Reads the document at hand. The text is freed before it is taken anew: nothing is copied. */
+/* Reads the present document. The old text is freed first: nothing is copied. */
 static int read_document(struct cutting *c, struct moe_err *err)
 {
     uint64_t n = c->end - c->begin;
@@ -159,7 +159,7 @@ static int read_document(struct cutting *c, struct moe_err *err)
 
 /* ---- Windows ---- */
 
-/* The document at hand, on its way through windows. */
+/* The present document, cut into windows. */
 struct windows {
     struct cutting *c;
     int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err);
@@ -209,7 +209,7 @@ static int take_windows(void *ctx, struct moe_ids *ids, struct moe_err *err)
     return status;
 }
 
-/* Calls fn with the windows of the document at hand; *n: their number. */
+/* Calls fn with the windows of the present document; *n: their number. */
 static int each_window(struct cutting *c, struct moe_ids *ids,
                        int (*fn)(void *ctx, const uint32_t *ids, uint64_t n, struct moe_err *err),
                        void *ctx, uint64_t *n, struct moe_err *err)
@@ -299,7 +299,7 @@ int moe_documents_survey(const struct moe_documents *d, const char *const *paths
 
 /* ---- Reading ---- */
 
-/* The fingerprint so far, followed by the document's bytes. */
+/* Continues the fingerprint with the document's bytes. */
 static int chain(struct cutting *c, struct moe_hasher *hasher, uint64_t *fingerprint,
                  struct moe_err *err)
 {

@@ -44,7 +44,7 @@ struct moe_documents {
 /* What texts take in memory. */
 struct moe_documents_size {
     uint64_t n;         /* documents and windows that are not empty, at most */
-    uint64_t most_ids;  /* of all of these together: no more than so many */
+    uint64_t most_ids;  /* at most, of all of these together */
     uint64_t longest;   /* bytes of the longest */
     uint64_t all_bytes; /* of all of them */
     uint64_t bytes;     /* to read any of them and encode it */
@@ -129,9 +129,9 @@ static inline uint32_t moe_corpus_source(const struct moe_corpus *c, uint32_t do
     return (uint32_t)(c->pairs[document + 1].source - c->pairs[document].source);
 }
 
-/* Counts what moe_corpus_read would read: *out gets the numbers alone. *bytes: to keep it;
- * *reading: to read it, beside these. Of a text that is longer than may_hold (engine.h) the numbers
- * are those that it has at most. */
+/* Counts what moe_corpus_read would read: *out gets only the numbers. *bytes: to keep it; *reading:
+ * to read it, beside these. For a text longer than may_hold (engine.h) the numbers are upper
+ * bounds. */
 int moe_corpus_survey(struct moe_corpus *out, uint64_t *bytes, uint64_t *reading,
                       const struct moe_documents *documents, const char *const *paths,
                       uint32_t n_paths, uint64_t may_hold, struct moe_err *err);
@@ -140,8 +140,8 @@ int moe_corpus_survey(struct moe_corpus *out, uint64_t *bytes, uint64_t *reading
  */
 int moe_corpus_read(struct moe_corpus **out, const struct moe_documents *documents,
                     const char *const *paths, uint32_t n_paths, struct moe_err *err);
-/* Keeps documents at even distances, as many as have at most so many tokens together; not of pairs.
- * The texts' own figures (struct moe_corpus_text) stay as they were read. */
+/* Keeps documents at even distances, with at most max_tokens together; not for pairs. The texts'
+ * own figures (struct moe_corpus_text) stay as they were read. */
 void moe_corpus_thin_out(struct moe_corpus *corpus, uint64_t most_tokens);
 void moe_corpus_free(struct moe_corpus *corpus); /* NULL is fine */
 

@@ -35,7 +35,7 @@ struct follower {
     uint32_t position;    /* of the pass's first row */
 };
 
-/* A whole prompt stands in one pass where its rows see each other. */
+/* A prompt whose rows see each other is one pass. */
 static void begin_sequence(struct follower *w, const struct moe_replay_pass *pass)
 {
     w->position = 0;

@@ -69,7 +69,7 @@ double moe_importance_pass_cost(const struct moe_importance_cost *c)
  */
 
 enum {
-    CALL_ROWS = 1 << 15, /* of one call's jobs, about: passes are full but for the last */
+    CALL_ROWS = 1 << 15, /* of one call's jobs, about: all passes but the last are full */
     NOWHERE = UINT32_MAX,
 };
 
@@ -203,7 +203,7 @@ static uint64_t add_jobs(struct exact *x, uint32_t expert, uint32_t layer, doubl
     return rows;
 }
 
-/* Runs the jobs collected so far, of whole experts. */
+/* Runs the collected jobs, of whole experts. */
 static int run_jobs(struct exact *x, struct moe_rerun *r, uint32_t layer, struct moe_err *err)
 {
     const struct moe_rule rule = {x, assign};

@@ -59,8 +59,8 @@ struct moe_importance_options {
     void *ctx;
 };
 
-/* Bytes that measuring or estimating takes beside a re-run of so many rows in a pass. Experts of a
- * layer take at most layer_bytes. */
+/* Bytes that measuring or estimating takes beside a re-run with `rows` rows in a pass, if the
+ * experts of a layer take at most layer_bytes. */
 uint64_t moe_importance_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
                               uint32_t batch, uint64_t layer_bytes);
 
@@ -72,7 +72,7 @@ uint64_t moe_importance_bytes(const struct moe_config *config, const struct moe_
 int moe_importance_exact(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
                          const struct moe_importance_options *options, struct moe_err *err);
 
-/* Estimates of all experts, into map->importances (exact false), whatever the shard; `saved` is not
+/* Estimates all experts, of every shard, into map->importances (exact false); `saved` is not
  * called. Errors as above; MOE_ERR_INTERRUPTED: nothing is known. */
 int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
                          const struct moe_importance_options *options, struct moe_err *err);

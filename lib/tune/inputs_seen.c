@@ -101,7 +101,7 @@ struct moe_inputs_seen {
     struct moe_rerun *rerun;
     uint8_t *table; /* zeros: every expert at its best */
     struct moe_rule_table best;
-    bool looked;             /* the layer after the states has been run; what it saw: */
+    bool looked;             /* the layer after the states has run; what it saw: */
     uint64_t first, n_rows;  /* rows kept before the current pass, and of it */
     uint32_t widths[N_KEPT]; /* of inputs, in floats */
     float *kept[N_KEPT];     /* [n_predicted][width] */
@@ -476,9 +476,9 @@ static int check_texts(const struct moe_inputs_options *inputs, struct moe_err *
     return MOE_OK;
 }
 
-/* The checkpoint at 16 bits, or at 32 where 32 are wanted; what is to keep its own precision, at
- * that, and the second step then leaves it alone. The pack of a dense model has no experts to
- * quantize. */
+/* Converts the checkpoint to 16 bits, or to 32 where 32 are wanted. What must keep its own
+ * precision gets that, and the second step leaves it as it is. The pack of a dense model has no
+ * experts to quantize. */
 static int make_original(const char *source, const char *path, struct moe_convert_options *options,
                          struct moe_err *err)
 {

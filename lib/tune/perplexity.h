@@ -17,7 +17,7 @@
 struct moe_perplexity_options {
     uint32_t max_doc_tokens; /* of a document or window, the prefix included; 0: 256 */
     uint32_t max_windows;    /* of a document (documents.h); 0: all */
-    uint32_t window;         /* > 0: the whole file in windows of so many tokens instead */
+    uint32_t window;         /* > 0: the whole file in windows of this many tokens instead */
     double decode_share; /* of each text's tokens, the last ones, computed one by one as decoding
                             does: strategies that may change results differ there */
     /* Of pairs: also generates an answer to each source, greedily, of at most max_doc_tokens. */
@@ -40,16 +40,16 @@ struct moe_perplexity {
     uint64_t n_documents; /* or windows, or pairs */
     struct moe_left_out left_out;
     /* Of answers, means over the pairs: F1 of Rouge-2 (answers.h), and the share that equal the
-     * target but for blanks around them. -1: none were generated. */
+     * target, apart from blanks around them. -1: none were generated. */
     double rouge2, accuracy;
     double seconds;
 };
 
 /* Documents are separated by lines that hold only the end-of-text token's text; each is tokenized
- * alone (its trailing newline before the separator belongs to the separator), prefixed with
- * end-of-text, cut into windows of max_doc_tokens; all tokens but a window's first are predicted.
- * window N: the file's tokens are cut into windows of N; in each the first is replaced by bos where
- * the tokenizer adds one, and the second half is scored, as llama.cpp's perplexity tool does. */
+ * by itself (the newline before a separator belongs to the separator), prefixed with end-of-text,
+ * cut into windows of max_doc_tokens; all tokens but a window's first are predicted. window N: the
+ * file's tokens are cut into windows of N; in each the first is replaced by bos where the tokenizer
+ * adds one, and the second half is scored, as llama.cpp's perplexity tool does. */
 int moe_perplexity(struct moe_session *s, const char *path,
                    const struct moe_perplexity_options *options, struct moe_perplexity *out,
                    struct moe_err *err);

@@ -106,8 +106,8 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 
 /* ---- Predicting ---- */
 
-/* Which rows a predictor applies the router to; N_SLOTS: none in this layer. stream: gates are
- * asked about the stream behind attention, as where they stand before that. */
+/* Which rows a predictor applies the router to; N_SLOTS: none in this layer. stream: early gates,
+ * which come before attention, are applied to the stream behind it as well. */
 static uint32_t slot_of_predictor(enum moe_predictor predictor, uint32_t m, bool stream)
 {
     switch (predictor) {
@@ -128,7 +128,7 @@ static uint32_t slot_of_predictor(enum moe_predictor predictor, uint32_t m, bool
         return m >= d ? NORMALISED + d - 1 : N_SLOTS;
     }
     default:
-        return N_SLOTS; /* from choices alone: the statistics do that */
+        return N_SLOTS; /* it follows from choices: the statistics do that */
     }
 }
 
@@ -399,7 +399,7 @@ int moe_probe_pair(struct moe_probe *p, const uint32_t *source, uint32_t n_sourc
 int moe_probe_document(struct moe_probe *p, const uint32_t *ids, uint32_t n, struct moe_err *err)
 {
     uint32_t n_prompt = moe_prompt_tokens(&p->statistics->shape, n);
-    /* Decoded one by one, a row sees what is before it alone. */
+    /* Decoded one by one, a row sees only what is before it. */
     uint32_t length = p->session->model->config.prefix_lm ? 0 : n;
     MOE_TRY(moe_statistics_begin(p->statistics, moe_hash64(ids, (uint64_t)n * sizeof *ids), err));
     for (uint32_t done = 0, n_rows; done < n; done += n_rows) {

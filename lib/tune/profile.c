@@ -31,7 +31,7 @@ struct profiling {
     char *trace_path, *trace_partial; /* where the option's links lead; while unfinished */
     bool trace_resumed;               /* the partial trace goes on */
     bool whole;                       /* no document is half counted, no frame half written */
-    uint64_t n_documents;             /* met so far, of all shards */
+    uint64_t n_documents;             /* met until now, of all shards */
     uint64_t to_skip, hash_skipped, hash_wanted; /* documents that the partial file has counted */
     struct moe_saving saving;
 };
@@ -75,7 +75,7 @@ static int check_paths(const struct profiling *p, uint64_t n, struct moe_err *er
         (2 * PATHS_SHARE * needed + (1 << 20) - 1) >> 20);
 }
 
-/* Meets the next document, of n tokens; *take: it is to be run. */
+/* Counts the next document, of n tokens; *take: it must be run. */
 static int meet_document(struct profiling *p, uint64_t hash, uint64_t n, bool *take,
                          struct moe_err *err)
 {
@@ -334,8 +334,8 @@ static int finish_trace(struct profiling *p, struct moe_err *err)
     return moe_file_replace(p->trace_partial, p->trace_path, err);
 }
 
-/* Saves what is whole, whether all is done or not. Only when the statistics have counted all may
- * the finished trace leave its partial file: without one there is nothing to go on with. */
+/* Saves the finished documents. The trace leaves its partial file only once the statistics have all
+ * documents: a run cannot resume without it. */
 static int end(struct profiling *p, int status, struct moe_err *err)
 {
     struct moe_err ignored;

@@ -30,7 +30,7 @@ struct moe_profile_options {
     uint32_t trace_keep;                 /* scores kept in it, see MOE_TRACE_KEEP_ENOUGH */
     bool resume;                         /* go on from `partial` where it exists */
     const struct moe_progress *progress; /* may be NULL */
-    struct moe_left_out *left_out;       /* of all texts, whatever the shard; may be NULL */
+    struct moe_left_out *left_out;       /* of all texts, of every shard; may be NULL */
 
     /* Set by moe_profile_survey. */
     uint64_t text_bytes;  /* of the longest document */

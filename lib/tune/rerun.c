@@ -38,8 +38,8 @@ struct moe_rerun {
     float *in, *out;      /* [batch][hidden] */
     double *nats;         /* [batch] */
     uint32_t *targets, *best;
-    /* Answers to the pass's sources; `answering`: they are being written, and a pass through the
-     * decoder has a row of each that goes on. */
+    /* Answers to the pass's sources; `answering`: they are being written, and a decoder pass has
+     * one row for each active one. */
     struct moe_answers answers;
     bool answering;
 };
@@ -52,7 +52,7 @@ static inline uint32_t rerun_rows(const struct moe_rerun *r, const struct moe_jo
                                 : moe_corpus_length(r->corpus, job->document) - 1;
 }
 
-/* Sets the pass's jobs: as many of these as it takes. */
+/* Sets the pass's jobs, as many as fit. */
 void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n);
 /* The sources of its jobs through layers [begin, end) of the encoder. look: the states after them
  * go to r->out; else these are the last layers, and the sources what the jobs attend to. */
@@ -261,7 +261,7 @@ uint32_t moe_rerun_answer_tokens(const struct moe_rerun *r)
     return r->options.answer_tokens;
 }
 
-/* Those of the pass's jobs, whose sources are encoded. */
+/* For the pass's jobs, whose sources are encoded. */
 static int answer_jobs(struct moe_rerun *r, const struct moe_answer_sink *sink, struct moe_err *err)
 {
     const struct moe_tokenizer *tokenizer = r->session->model->tokenizer;
@@ -524,8 +524,8 @@ static const float *states_of_jobs(struct moe_rerun *r, const float *states, uin
     return r->in;
 }
 
-/* Has a layer before `begin` choose the positions that this one's rows see, if it shares a choice:
- * nothing else that it computes is wanted. */
+/* If the layer shares its choice of positions, runs the layer before `begin` that makes it; only
+ * the choice is used. */
 static int choose_again(struct moe_rerun *r, uint32_t n_rows, uint32_t begin, struct moe_err *err)
 {
     uint32_t layer = moe_config_beginning(&r->session->model->config, begin);

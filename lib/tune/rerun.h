@@ -4,7 +4,7 @@
  *
  * A job is a document under a tag; the rule decides each of its activations by that tag, so that
  * jobs of one document with different tags lie side by side in a pass. States before a layer are
- * kept for all documents; jobs begun there cost only the layers from it on.
+ * kept for all documents; jobs that begin there cost only the layers from it on.
  *
  * Of a model with an encoder, documents are the targets of pairs. Its layers are the first: their
  * states are those of the sources, and a job that begins in one goes on through the whole decoder,
@@ -55,14 +55,14 @@ struct moe_rerun_options {
     /* Of a pass, at most; raised to the longest document, or source; 0: 1024. */
     uint32_t rows;
     bool keeps_states;      /* moe_rerun_look and _step will be called */
-    uint32_t answer_tokens; /* moe_rerun_answers writes so many at most; 0: it won't be called */
+    uint32_t answer_tokens; /* most tokens that moe_rerun_answers writes; 0: it is not called */
     uint32_t n_variants;    /* of the pack */
     const struct moe_progress *progress; /* asked whether to stop, after each pass; may be NULL */
 };
 
 /* Rows of a pass. */
 uint32_t moe_rerun_rows(const struct moe_corpus *corpus, const struct moe_rerun_options *options);
-/* Bytes that it takes, its session included. Of the corpus, the numbers alone are read. */
+/* Bytes that it takes, its session included. Reads only the numbers of the corpus. */
 uint64_t moe_rerun_bytes(const struct moe_config *config, const struct moe_corpus *corpus,
                          const struct moe_rerun_options *options);
 /* Borrows model, experts and corpus. The session it opens is its own; moe_rerun_session shows it,
@@ -99,7 +99,7 @@ struct moe_answer_sink {
 int moe_rerun_answers(struct moe_rerun *r, const struct moe_rule *rule,
                       const struct moe_answer_sink *sink, struct moe_err *err);
 
-/* The layer before which the kept states stand; 0 when opened. */
+/* The layer that the kept states are for; 0 when opened. */
 uint32_t moe_rerun_layer(const struct moe_rerun *r);
 /* Computes that one layer of all documents under the rule. visited: [n_documents][n_experts], bytes
  * set to 1 where a token of the document is routed to the expert, else 0 (all 0 in a dense layer);
