@@ -116,7 +116,7 @@ static int check_plan(const struct moe_model *m, const struct moe_gpu *gpu,
     return MOE_OK;
 }
 
-/* Of the KV cache. Engines that share are asked for before it is known what computes. */
+/* Only a GPU has another KV cache than f32. What engines that share compute on is not known yet. */
 static int check_kv(const struct moe_memory_inputs *in, struct moe_err *err)
 {
     uint16_t kind = in->session.kv_kind;
@@ -131,14 +131,11 @@ static int read_inventory(struct moe_memory_inputs *in, struct moe_err *err)
     if (m->config.n_experts == 0)
         return MOE_OK;
     struct moe_inventory *i = &in->inventory;
-    int status = moe_inventory_of_pack(i, m->pack, m->config.top_k, err);
-    if (status == MOE_OK) {
-        moe_inventory_set_model(i, &m->config);
-        in->all = moe_inventory_all_bytes(i, 0);
-        in->token =
-            (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);
-    }
-    return status;
+    MOE_TRY(moe_inventory_of_pack(i, m->pack, m->config.top_k, err));
+    moe_inventory_set_model(i, &m->config);
+    in->all = moe_inventory_all_bytes(i, 0);
+    in->token = (uint64_t)(i->n_layers - i->n_encoder) * i->top_k * moe_inventory_mean_bytes(i, 0);
+    return MOE_OK;
 }
 
 /* A plan's strategy, session and budget take the options' place. */
@@ -540,11 +537,9 @@ static void choose_resident(struct moe_budget *b, const struct moe_memory_inputs
 static uint64_t size_tier(struct moe_cache_options *cache, const struct moe_plan_memory *host,
                           const struct moe_memory_inputs *in)
 {
-    uint64_t beside = beside_experts(host), left = host->total > beside ? host->total - beside : 0;
-    struct moe_expert_pools p;
-    moe_expert_pools_size(&p, in->model->pack, &in->inventory, cache);
-    uint64_t tables = moe_expert_pools_beside_bytes(&p), all = p.host.all_bytes + tables;
-    uint64_t least = cache->strategy->needs_host ? all : p.host.least_bytes + tables;
+    uint64_t least, all, beside = beside_experts(host);
+    uint64_t left = host->total > beside ? host->total - beside : 0;
+    moe_cache_host_bytes(in->model->pack, cache, &least, &all);
     cache->host_bytes = left < least ? least : left > all ? all : left;
     return least;
 }
@@ -636,7 +631,8 @@ static uint64_t reading_bytes(const struct moe_memory_inputs *in)
                : 0;
 }
 
-static int split(struct moe_memory *out, const struct moe_memory_inputs *in, struct moe_err *err)
+static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs *in,
+                          struct moe_err *err)
 {
     struct moe_resolved *r = &out->resolved;
     struct moe_budget *b = &out->budget;
@@ -679,7 +675,7 @@ int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct 
     int status = read_inputs(&in, model, gpu, options, err);
     if (status == MOE_OK) {
         out->memory_named = in.memory_named;
-        status = split(out, &in, err);
+        status = compute_memory(out, &in, err);
     }
     moe_inventory_release(&in.inventory);
     return status;

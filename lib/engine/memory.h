@@ -10,7 +10,7 @@
 #include "infer/expert_pools.h"
 #include "plan/fitting.h"
 
-/* What is asked for, a plan's word before the options', and what there is. */
+/* What is asked for, where a plan overrides the options, and what there is. */
 struct moe_memory_inputs {
     const struct moe_model *model;            /* its directory is open */
     struct moe_gpu *gpu;                      /* NULL: none computes */

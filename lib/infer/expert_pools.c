@@ -1,3 +1,4 @@
+/* Sizes of an expert cache: slots, loaders, its policy, and the host tier behind a GPU. */
 #include "infer/expert_pools.h"
 
 #include "base/mem.h"

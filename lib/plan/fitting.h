@@ -9,14 +9,14 @@
 #include "plan/plan.h"
 #include "sched/inventory.h"
 
-/* What becomes of a strategy. */
+/* A strategy as it will run. */
 struct moe_resolved {
     struct moe_strategy strategy; /* settled and fitted */
     const char *fallback;         /* which part is replaced here, and why; NULL: none */
     uint32_t high, low;           /* variants that it uses; low is high where it uses one */
 };
 
-/* What it becomes that of. */
+/* What a strategy is fitted to: a pack or a model without weights, on a machine. */
 struct moe_fit_facts {
     const char *name; /* of the pack, for errors; NULL: a model without weights */
     const struct moe_inventory *inventory;

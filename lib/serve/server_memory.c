@@ -1,4 +1,5 @@
-/* How models and executors share memory. */
+/* How a server's models and executors share memory, and the packs that wait in main memory for a
+ * GPU. */
 #define _POSIX_C_SOURCE 200809L /* pthread, st_mtim */
 
 #include <errno.h>
@@ -73,7 +74,7 @@ int memory_survey(struct moe_server *s, const struct moe_progress *progress, str
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     free(needs);
-    moe_heap_trim(); /* of the directories that were looked at */
+    moe_heap_trim(); /* directories that were looked at leave free memory */
     if (status == MOE_OK && s->n_kinds == 0)
         status = moe_fail(err, s->models[0].broken_status, "no model can be opened: %.400s",
                           s->models[0].broken);
@@ -162,7 +163,7 @@ enum {
 };
 #define CASUAL_SHARE 0.75 /* of an executor's memory, for models (5.1) */
 
-/* What the executors of one kind of processor are asked for. */
+/* What the executors of one kind of processor need. */
 struct demand {
     uint32_t n; /* such executors */
     uint64_t least_model, all_models;
@@ -184,7 +185,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static uint64_t part(uint64_t whole, double share)
+static uint64_t part_of(uint64_t whole, double share)
 {
     return (uint64_t)((double)whole * share);
 }
@@ -208,14 +209,14 @@ static struct demand demand_of(const struct moe_server *s, bool cuda)
 
 /* ---- An executor's memory ---- */
 
-/* Batches get what the share leaves, but no more than they can use, and each side at least what it
- * works with. */
-static void split(struct executor *x, uint64_t bytes, const struct demand *d, uint64_t least_batch,
-                  uint64_t full_batch)
+/* Models get their share, batches the rest but no more than they can use; each side gets at least
+ * the least that it works with. */
+static void split_executor(struct executor *x, uint64_t bytes, const struct demand *d,
+                           uint64_t least_batch, uint64_t full_batch)
 {
     const struct moe_server_options *o = &x->server->options;
     double share = o->expert_share > 0 && o->expert_share < 1 ? o->expert_share : CASUAL_SHARE;
-    uint64_t batch = bytes - part(bytes, share);
+    uint64_t batch = bytes - part_of(bytes, share);
     if (bytes >= d->all_models && bytes - d->all_models > batch)
         batch = bytes - d->all_models; /* models need no more */
     batch = larger(smaller(batch, full_batch), least_batch);
@@ -236,7 +237,7 @@ static uint64_t planned_bytes(const struct moe_coe_plan *p, bool cuda)
     return given;
 }
 
-/* The executors of the plan have that `share` of what it says, each at least what works. */
+/* Gives each executor `share` of what the plan says for it, at least the least that works. */
 static int follow_plan(struct moe_server *s, bool cuda, double share, const struct demand *d,
                        struct moe_err *err)
 {
@@ -247,14 +248,14 @@ static int follow_plan(struct moe_server *s, bool cuda, double share, const stru
             struct executor *x = &s->executors[k];
             if (x->options.device.cuda != cuda)
                 continue;
-            uint64_t bytes = part(p->executors[i].expert_bytes, share) +
-                             part(p->executors[i].batch_bytes, share);
+            uint64_t bytes = part_of(p->executors[i].expert_bytes, share) +
+                             part_of(p->executors[i].batch_bytes, share);
             if (bytes < d->least_model + least_batch)
                 return moe_fail(err, MOE_ERR_LIMIT,
                                 "the plan leaves an executor %" PRIu64 " bytes%s: at least %" PRIu64
                                 " work (moe-plan --coe with fewer --executors)",
                                 bytes, cuda ? " of the GPU" : "", d->least_model + least_batch);
-            x->batch_bytes = larger(part(p->executors[i].batch_bytes, share), least_batch);
+            x->batch_bytes = larger(part_of(p->executors[i].batch_bytes, share), least_batch);
             x->batch_bytes = smaller(x->batch_bytes, bytes - d->least_model);
             x->expert_bytes = bytes - x->batch_bytes;
         }
@@ -280,8 +281,8 @@ static uint64_t least_on_gpu(const struct demand *d)
                 : 0; /* own: s->gpu's */
 }
 
-/* main: main memory beside the process. Where the GPU has none of its own, what a plan says, or
- * three quarters of its executors' equal parts. */
+/* The GPU's budget. main: main memory beside the process; a GPU without memory of its own gets what
+ * a plan says of it, or three quarters of its executors' equal parts. */
 static uint64_t gpu_budget(const struct moe_server *s, const struct demand *d, uint64_t main)
 {
     const struct moe_coe_plan *p = s->options.plan;
@@ -292,30 +293,36 @@ static uint64_t gpu_budget(const struct moe_server *s, const struct demand *d, u
         return free_bytes;
     uint64_t bytes = main / s->n_executors * d->n / 4 * 3;
     if (p)
-        bytes = part(planned_bytes(p, true),
-                     share_of(planned_bytes(p, true) + planned_bytes(p, false), main));
+        bytes = part_of(planned_bytes(p, true),
+                        share_of(planned_bytes(p, true) + planned_bytes(p, false), main));
     return larger(smaller(bytes, free_bytes), least_on_gpu(d));
+}
+
+static int refuse_budget(uint64_t bytes, uint64_t floor, bool on_gpu, struct moe_err *err)
+{
+    char have[32], need[32];
+    return moe_fail(err, MOE_ERR_LIMIT,
+                    "a budget of %s%s is too small: the smallest that works is %s (--%s %" PRIu64
+                    "M; a shorter context -c needs less, and fewer executors do)",
+                    moe_format_bytes(bytes, have), on_gpu ? " on the GPU" : "",
+                    moe_format_bytes(floor, need), on_gpu ? "gpu-memory" : "memory",
+                    (floor + (1 << 20) - 1) >> 20);
 }
 
 static int divide_gpu(struct moe_server *s, const struct demand *d, struct moe_err *err)
 {
-    char have[32], need[32];
-    uint64_t least = least_on_gpu(d), left;
+    const uint64_t least = least_on_gpu(d);
     if (d->n == 0)
         return MOE_OK;
     if (least > s->gpu_bytes)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "a budget of %s on the GPU is too small: the smallest that works is %s "
-                        "(--gpu-memory %" PRIu64
-                        "M; a shorter context -c needs less, and fewer executors do)",
-                        moe_format_bytes(s->gpu_bytes, have), moe_format_bytes(least, need),
-                        (least + (1 << 20) - 1) >> 20);
-    left = s->gpu_bytes - MOE_GPU_OWN_BYTES;
+        return refuse_budget(s->gpu_bytes, least, true, err);
+    const uint64_t left = s->gpu_bytes - MOE_GPU_OWN_BYTES;
     if (s->options.plan)
         return follow_plan(s, true, share_of(planned_bytes(s->options.plan, true), left), d, err);
     for (uint32_t i = 0; i < s->n_executors; i++)
         if (s->executors[i].options.device.cuda)
-            split(&s->executors[i], left / d->n, d, d->least.gpu, d->full.gpu + GRAPH_BYTES);
+            split_executor(&s->executors[i], left / d->n, d, d->least.gpu,
+                           d->full.gpu + GRAPH_BYTES);
     return MOE_OK;
 }
 
@@ -351,7 +358,8 @@ static uint64_t least_beside(const struct demand *d)
     return larger(d->kept + d->passing, d->host_least) + d->least.host;
 }
 
-/* So much of main memory is for what an executor on a GPU needs there. */
+/* Divides `bytes` of main memory, which an executor has beside its GPU, between models and batches.
+ */
 static void split_beside(struct executor *x, uint64_t bytes, const struct demand *d)
 {
     uint64_t want = larger(d->n_models * d->kept + d->passing, d->host_all);
@@ -412,30 +420,20 @@ static uint64_t program_bytes(const struct moe_server *s)
                                   (o->statistics ? moe_statistics_held_bytes(o->statistics) : 0);
 }
 
-/* What belongs to no executor, waiting requests apart. */
+/* What belongs to no executor, without waiting requests. */
 static uint64_t process_bytes(const struct moe_server *s)
 {
     return program_bytes(s) + moe_growth_bytes() + (uint64_t)s->n_executors * THREAD_BYTES +
            s->options.beside_bytes;
 }
 
-/* For requests that wait: a part of the budget, of which others need so much. */
+/* Bytes for waiting requests: a part of the budget, of which everything else needs `others`. */
 static uint64_t queue_bytes(const struct moe_server *s, uint64_t others)
 {
     uint64_t queue = s->memory_bytes / QUEUE_PART, left = s->memory_bytes - others;
     queue = queue < MOST_QUEUE_BYTES ? queue : MOST_QUEUE_BYTES;
     queue = queue < left ? queue : left;
     return queue > LEAST_QUEUE_BYTES ? queue : LEAST_QUEUE_BYTES;
-}
-
-static int refuse(const struct moe_server *s, struct moe_err *err)
-{
-    char have[32], need[32];
-    return moe_fail(err, MOE_ERR_LIMIT,
-                    "a budget of %s is too small: the smallest that works is %s (--memory %" PRIu64
-                    "M; a shorter context -c needs less, and fewer executors do)",
-                    moe_format_bytes(s->memory_bytes, have), moe_format_bytes(s->floor_bytes, need),
-                    (s->floor_bytes + (1 << 20) - 1) >> 20);
 }
 
 static int most_threads(const struct moe_server *s)
@@ -446,7 +444,7 @@ static int most_threads(const struct moe_server *s)
     return most;
 }
 
-/* Named, or of the plan without what it counts of GPUs, or what is free. */
+/* The budget of main memory: named, or the plan's without its GPUs' memory, or what is free. */
 static uint64_t budget_of(const struct moe_server *s)
 {
     const struct moe_coe_plan *plan = s->options.plan;
@@ -459,8 +457,8 @@ static uint64_t budget_of(const struct moe_server *s)
     return smaller(moe_engine_free_bytes(program_bytes(s)), UINT64_MAX / 2);
 }
 
-/* What is left when executors on a GPU have what they need of it: to those on the processor, and
- * the tier. */
+/* Divides what executors on a GPU leave of main memory among those on the processor and the tier.
+ */
 static int divide_rest(struct moe_server *s, uint64_t left, const struct demand *cpu,
                        const struct demand *gpu, struct moe_err *err)
 {
@@ -468,20 +466,20 @@ static int divide_rest(struct moe_server *s, uint64_t left, const struct demand 
     uint64_t tier = left - cpu->n * (cpu->least_model + cpu->least.host);
     if (plan) {
         double share = share_of(planned_bytes(plan, false) + plan->host_bytes, left);
-        s->host_bytes = smaller(part(plan->host_bytes, share), all_images(s));
+        s->host_bytes = smaller(part_of(plan->host_bytes, share), all_images(s));
         return follow_plan(s, false, share, cpu, err);
     }
     tier = smaller(tier, left / s->n_executors * gpu->n);
     s->host_bytes = smaller(tier, all_images(s));
     for (uint32_t i = 0; i < s->n_executors; i++)
         if (!s->executors[i].options.device.cuda)
-            split(&s->executors[i], (left - s->host_bytes) / cpu->n, cpu, cpu->least.host,
-                  cpu->full.host);
+            split_executor(&s->executors[i], (left - s->host_bytes) / cpu->n, cpu, cpu->least.host,
+                           cpu->full.host);
     return MOE_OK;
 }
 
-/* Divides so much of the GPU's memory. *needed: of main memory, with `fixed` bytes of it, and with
- * these where they are of it. */
+/* Divides `bytes` of the GPU's memory. *needed: main memory for that beside `fixed` bytes; where
+ * the GPU has none of its own, these bytes are part of it. */
 static int settle_gpu(struct moe_server *s, struct demand *gpu, uint64_t bytes, uint64_t fixed,
                       uint64_t *needed, struct moe_err *err)
 {
@@ -502,16 +500,14 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     uint64_t fixed = process + others + LEAST_QUEUE_BYTES, least = least_on_gpu(&gpu), needed;
     uint64_t bytes = gpu_budget(s, &gpu, s->memory_bytes - smaller(process, s->memory_bytes));
     bool gives = is_unified(s) && !s->options.engine.gpu_memory_bytes && !s->options.plan;
-    int status = settle_gpu(s, &gpu, gives ? least : bytes, fixed, &needed, err);
+    MOE_TRY(settle_gpu(s, &gpu, gives ? least : bytes, fixed, &needed, err));
     s->floor_bytes = needed;
-    if (status == MOE_OK && s->floor_bytes > s->memory_bytes)
-        status = refuse(s, err);
-    if (status == MOE_OK && gives)
-        status = settle_gpu(s, &gpu, bytes, fixed, &needed, err);
-    if (status == MOE_OK && needed > s->memory_bytes) /* the processor's first */
-        status = settle_gpu(s, &gpu, least, fixed, &needed, err);
-    if (status != MOE_OK)
-        return status;
+    if (s->floor_bytes > s->memory_bytes)
+        return refuse_budget(s->memory_bytes, s->floor_bytes, false, err);
+    if (gives)
+        MOE_TRY(settle_gpu(s, &gpu, bytes, fixed, &needed, err));
+    if (needed > s->memory_bytes) /* the processor's first */
+        MOE_TRY(settle_gpu(s, &gpu, least, fixed, &needed, err));
     s->request_bytes_max = queue_bytes(s, needed - LEAST_QUEUE_BYTES);
     uint64_t left = s->memory_bytes - process - s->request_bytes_max;
     left -= is_unified(s) ? s->gpu_bytes : 0;
@@ -613,7 +609,7 @@ static bool is_as_read(const char *path, const struct stat *was)
 }
 
 /* Takes an image that nobody holds out of the tier: free_image. Under the mutex. */
-static struct moe_pack_image take_out(struct host_tier *h, uint32_t model)
+static struct moe_pack_image remove_image(struct host_tier *h, uint32_t model)
 {
     struct image *i = &h->images[model];
     struct moe_pack_image file = i->file;
@@ -626,7 +622,7 @@ static struct moe_pack_image take_out(struct host_tier *h, uint32_t model)
 }
 
 /* Makes room and holds it. False: there is none. The mutex is held before and after. */
-static bool make_room(struct moe_server *s, uint32_t model)
+static bool make_room_in_tier(struct moe_server *s, uint32_t model)
 {
     struct host_tier *h = s->host;
     uint32_t n;
@@ -637,14 +633,14 @@ static bool make_room(struct moe_server *s, uint32_t model)
     h->images[model].n_holds = 1;
     /* Freed under the mutex: what others read meanwhile would be beside it. */
     for (uint32_t i = 0; i < n; i++) {
-        struct moe_pack_image file = take_out(h, h->evicted[i]);
+        struct moe_pack_image file = remove_image(h, h->evicted[i]);
         moe_pack_image_free(&file);
     }
     return true;
 }
 
 /* Reads what has room. The mutex is held before and after. */
-static int bring(struct moe_server *s, uint32_t model, struct moe_err *err)
+static int read_image(struct moe_server *s, uint32_t model, struct moe_err *err)
 {
     struct host_tier *h = s->host;
     struct image *i = &h->images[model];
@@ -663,7 +659,7 @@ static int bring(struct moe_server *s, uint32_t model, struct moe_err *err)
         h->n++;
     } else {
         moe_coe_pool_drop(h->pool, model);
-        struct moe_pack_image file = take_out(h, model);
+        struct moe_pack_image file = remove_image(h, model);
         moe_pack_image_free(&file);
     }
     pthread_cond_broadcast(&h->came);
@@ -685,7 +681,7 @@ int host_tier_hold(struct moe_server *s, uint32_t model, bool may_read,
         pthread_cond_wait(&h->came, &s->mutex);
     if (i->place == THERE && i->n_holds == 0 && !is_as_read(s->models[model].path, &i->of)) {
         moe_coe_pool_drop(h->pool, model);
-        struct moe_pack_image file = take_out(h, model);
+        struct moe_pack_image file = remove_image(h, model);
         moe_pack_image_free(&file);
     }
     if (i->place == THERE) {
@@ -693,8 +689,8 @@ int host_tier_hold(struct moe_server *s, uint32_t model, bool may_read,
         i->n_holds++;
         moe_coe_pool_use(h->pool, model);
         moe_coe_pool_hold(h->pool, model);
-    } else if (may_read && i->place == AWAY && make_room(s, model)) {
-        status = bring(s, model, err);
+    } else if (may_read && i->place == AWAY && make_room_in_tier(s, model)) {
+        status = read_image(s, model, err);
     }
     if (status == MOE_OK && i->place == THERE)
         *image = i->file;
@@ -710,7 +706,7 @@ void host_tier_release(struct moe_server *s, uint32_t model, bool keep)
     moe_coe_pool_release(h->pool, model);
     if (--h->images[model].n_holds == 0 && !keep) {
         moe_coe_pool_drop(h->pool, model);
-        file = take_out(h, model);
+        file = remove_image(h, model);
     }
     pthread_mutex_unlock(&s->mutex);
     moe_pack_image_free(&file);
@@ -728,8 +724,8 @@ int host_tier_fill(struct moe_server *s, const struct moe_progress *progress, st
         moe_progress_report(progress, "packs into main memory", h->bytes, s->host_bytes);
         if (moe_progress_stopped(progress)) {
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-        } else if (make_room(s, model)) {
-            if (bring(s, model, NULL) == MOE_OK) {
+        } else if (make_room_in_tier(s, model)) {
+            if (read_image(s, model, NULL) == MOE_OK) {
                 moe_coe_pool_release(h->pool, model);
                 h->images[model].n_holds--;
             } else {

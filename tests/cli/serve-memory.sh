@@ -60,4 +60,25 @@ expect_exit 0 "... and a budget is planned"
 limited "$mib" "a plan for all of the budget" --plan "$tmp/plan"
 run serve --memory $((floor - 4))M --plan "$tmp/plan"
 expect_exit 4 "less than the smallest is refused with a plan, too"
+
+# What is computed is what is seen, within 32 MiB, with models that come and go; and what they take goes with them.
+serve_all() { # the first requests, one after another
+    head -n 10 "$coe/requests.jsonl" | while read -r line; do
+        printf '%s' "$line" | sed 's/"custom_id": *"[^"]*", *//' >"$tmp/body"
+        "$load" -p "$port" -P /v1/completions -f "$tmp/body" >/dev/null
+    done
+}
+floor=$(smallest_memory "$bin/moe-serve" -q -t 1 -c 512 --port 0 --coe "$collection")
+listen "$bin/moe-serve" --coe "$collection" -c 512 --memory "$((floor + 100))M"
+serve_all
+first=$(served memory_rss_bytes) taken=$(($(served executor_models_bytes) + $(served executor_batch_bytes)))
+serve_all
+serve_all
+last=$(served memory_rss_bytes) loads=$(served executor_loads_total)
+kill "$server"
+wait "$server"
+check "a server's models come and go" [ "$loads" -gt 6 ]
+check "... and take no more than is computed" [ "$last" -le $((taken + (12 << 20))) ]
+check "... nor 32 MiB less" [ "$last" -ge $((taken - (20 << 20))) ]
+check "... however often they come" [ "$last" -le $((first + (1 << 20))) ]
 finish
