@@ -1,13 +1,13 @@
 # Tests, checks, sanitized builds.
 
-.PHONY: replays check check-all quick check-rooms check-headers check-man \
+.PHONY: replays check check-all quick check-rooms check-headers check-scripts check-man \
         check-format format format-check asan tsan
 replays: $(REPLAYS)
 check: deps
 	@sh tests/tools/install-tools.sh tmux
 	@$(MAKE) --no-print-directory -j2 WERROR=1 all tests replays shim shim-programs
 	@$(MAKE) --no-print-directory -j2 WERROR=1 check-all
-check-all: check-rooms check-headers check-man check-format
+check-all: check-rooms check-headers check-scripts check-man check-format
 	@BUILD=$(BUILD) sh tests/run.sh all
 # Hours: the soak, which mostly waits, and beside it one script after the other; torture-X runs
 # tests/torture/X.sh alone.
@@ -20,13 +20,17 @@ torture-build: deps
 	@$(MAKE) --no-print-directory -j2 all tests tools
 $(TORTURES): torture-%: torture-build
 	@BUILD=$(BUILD) sh tests/torture/$*.sh
-quick: all tests
+quick: all tests check-scripts
 	@BUILD=$(BUILD) sh tests/run.sh quick
 
 check-rooms: all
 	@BUILD=$(BUILD) sh tests/check-rooms.sh
 check-headers:
 	@CC='$(CC)' sh tests/check-headers.sh
+# A script that no test has run since it was changed is still one that the shell accepts.
+check-scripts:
+	@status=0; for script in $(wildcard .ci/run cmd/moe-pipeline */*.sh */*/*.sh); do \
+	    sh -n "$$script" || { echo "$$script: sh does not accept it"; status=1; }; done; exit $$status
 check-man: all
 	@BUILD=$(BUILD) sh tests/check-man.sh
 

@@ -2,16 +2,19 @@
 # Runs tests and counts: tests/run.sh [quick|all|root|gpu|torture]. The last line is "N passed, N failed", with
 # ", N skipped" where some were; exit 1 when any failed.
 #
-# Unit and kernel tests are cmocka programs, the rest are scripts; all speak TAP. A test that dies,
-# exits nonzero without a failed line, or announces more tests than it runs, counts as one failed
-# test more. LEAVE_OUT='test_x ...' names tests that are not run and not counted; SLOW=SECONDS names
-# those that take as long or longer, with the seconds of a processor that they use; JOBS=N run at a time
-# (as many as there are processors), in files of their own; RUN_UNDER=COMMAND runs those of gpu. Of
-# torture every line is printed, with the seconds each script took, and the soak begins first. Where as
-# many run at a time as there are processors, each script has one of them: programs then compute with
-# one thread unless their options say more, since threads of several programs on the same processors
-# mostly wait for each other.
-# Everything runs from the repository's root with BUILD naming the build directory.
+# Unit and kernel tests are cmocka programs, the others are scripts; all print TAP. A test that dies,
+# exits nonzero without a failed line, or announces more tests than it runs, adds one failed test.
+#
+#   LEAVE_OUT='test_x ...'  tests that are neither run nor counted
+#   SLOW=SECONDS            prints which tests take at least so long, and their processor time
+#   JOBS=N                  tests that run at a time: by default as many as there are processors
+#   RUN_UNDER=COMMAND       runs each test of gpu
+#   BUILD=DIR               the build directory; everything runs from the repository's root
+#
+# For torture every line is printed, with the seconds of each script, and the soak starts first.
+# When as many tests run as there are processors, each script is bound to one processor, so that programs
+# compute with one thread unless an option asks for more: threads of several programs on the same
+# processors mostly wait for each other.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -21,8 +24,8 @@ export BUILD CMOCKA_MESSAGE_OUTPUT=TAP PROCESSORS JOBS
 
 # ---- One test ------------------------------------------------------------------------------------
 
-# Counts the TAP in FILE of a test with exit status STATUS into "passed failed skipped", a line of
-# $COUNTS; prints what failed.
+# Counts the TAP in FILE and adds a line "passed failed skipped" to $COUNTS; prints what failed. STATUS is the
+# test's exit status.
 count() { # NAME STATUS FILE
     awk -v name="$1" -v status="$2" -v counts="$COUNTS" -v all="$([ "$TIER" = torture ] && echo 1)" '
         /^1\.\.[0-9]+/ { split($0, range, "\\.\\."); plan += range[2]; planned = 1 }
@@ -50,8 +53,7 @@ replay() {
     echo "1..1"
 }
 
-# The command that runs a script on the processor of its place among the running ones, where each has
-# one.
+# Prints the command that binds a script to one processor, if each running test has one.
 processor() {
     [ "$JOBS" -ge "$PROCESSORS" ] && [ "$TIER" != torture ] || return 0
     set -- taskset -c "$((${PLACE:-0} % PROCESSORS))"
@@ -65,7 +67,7 @@ one() { # TEST
         # shellcheck disable=SC2046 # a command with arguments, or nothing
         set -- $(processor) sh "$1"
         ;;
-    "$BUILD"/fuzz-replay/*) # prints no TAP: it survives its corpus or does not
+    "$BUILD"/fuzz-replay/*) # prints no TAP: its exit status is the result
         name=${1#"$BUILD"/}
         set -- replay "$1" "tests/fuzz/corpus/${1##*/fuzz_}"
         ;;
@@ -81,7 +83,7 @@ one() { # TEST
     status=$?
     took=$(($(date +%s) - began))
     if [ "$took" -ge "${SLOW:-1000000}" ]; then
-        times >"$out.times" # of the children, in the second line: what other work does not change
+        times >"$out.times" # the second line is the children's: other work does not change it
         used=$(awk 'NR == 2 { gsub(/[ms]/, " "); printf "%.1f", $1 * 60 + $2 + $3 * 60 + $4 }' "$out.times")
         echo "$name: $took s, $used of a processor"
     fi
@@ -96,14 +98,14 @@ if [ "${1:-}" = one ]; then
     out=$(mktemp) || exit 1
     trap 'rm -f "$out" "$out.said" "$out.times"' EXIT
     one "$2" >"$out.said" 2>&1
-    cat "$out.said" # at once: others write too
+    cat "$out.said" # in one piece: other tests print too
     exit 0
 fi
 
 # ---- All of them ---------------------------------------------------------------------------------
 
 tests() { # quick|all|root|gpu|torture
-    if [ "$1" = root ]; then # what tests more, or otherwise, with root's rights
+    if [ "$1" = root ]; then # tests that check more, or differently, with root's rights
         grep -l -E '^[^#]*(can_control_groups|small_disk|ordinary )' tests/cli/*.sh | grep -v /lib.sh
         grep -l geteuid tests/unit/test_*.c | sed "s|^tests\(.*\)\.c$|$BUILD/tests\1|"
         return
@@ -121,7 +123,7 @@ tests() { # quick|all|root|gpu|torture
         done
         return
     fi
-    # The scripts first: small tests at the end keep all processors busy until then.
+    # The scripts first: the small tests at the end keep all processors busy.
     for test in tests/cli/*.sh; do
         case $test in */lib.sh) continue ;; esac
         case $1,$test in

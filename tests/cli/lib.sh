@@ -18,7 +18,8 @@
 #   served NAME OPTION...: a figure of /metrics, summed over labels (OPTION: of $load, tests/tools/http_load.c)
 # derive DIR OPTION...: makes a collection of different packs of it, with requests (tests/tools/derive.c)
 # terminal COMMAND...: a command to a tmux server of the test's own, so that no session or configuration of the user is
-#   touched; the session is named moe, and end_terminal ends it
+#   touched; the session is named moe, and end_terminal ends it; need_terminal, in every loop that waits for the screen,
+#   ends a test whose terminal is gone
 # shellcheck shell=sh
 set -u
 unset COLUMNS # as wide as files are by themselves
@@ -35,6 +36,7 @@ progress=$tmp/progress
 progress_line='^moe-[a-z]*: [a-z '"'"'-]*: [0-9]+(%(, .* left)?)?$'
 json=$tmp/json
 checkpoint=tests/models/tiny-moe
+drawn=$BUILD/fixtures # checkpoints whose weights are drawn (tests/fixtures/*/drawn.txt)
 load=$BUILD/tests/tools/http_load
 tests=0
 failures=0
@@ -45,6 +47,11 @@ export XDG_STATE_HOME="$tmp/state"
 terminal() { SHELL=/bin/sh tmux -S "$tmp/tmux" -f /dev/null "$@"; }
 has_terminal() { terminal has-session -t moe 2>/dev/null; }
 end_terminal() { terminal kill-server 2>/dev/null; }
+need_terminal() {
+    has_terminal && return
+    check "the terminal is there until the test ends it" false
+    finish
+}
 
 result() { # STATUS NAME
     tests=$((tests + 1))

@@ -208,7 +208,8 @@ if command -v tmux >/dev/null; then
         until terminal capture-pane -p -S - -t moe >"$tmp/screen" 2>/dev/null &&
             grep -q -- "$1" "$tmp/screen"; do
             tries=$((tries + 1))
-            [ "$tries" -lt 300 ] && has_terminal || return 1
+            need_terminal
+            [ "$tries" -lt 300 ] || return 1
             sleep 0.1
         done
     }

@@ -22,6 +22,7 @@ wait_for() { # LAST-LINE SECONDS
     tries=0
     until [ "$(last_line)" = "$1" ]; do
         tries=$((tries + 1))
+        need_terminal
         [ "$tries" -lt $(($2 * 20)) ] || return 1
         sleep 0.05
     done
