@@ -143,6 +143,9 @@ TOOL_SRC := $(filter-out $(patsubst %,tests/tools/%.c,run_unchecked serve_unchec
             $(sort $(wildcard tests/tools/*.c tests/bench/*.c)))
 TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
+# Fixtures with the weights that are drawn for them.
+DRAWN := $(BUILD)/fixtures
+
 # Programs that are scripts: -s would have nothing to strip.
 SCRIPTS := $(BUILD)/bin/moe-pipeline
 
@@ -152,7 +155,7 @@ SCRIPTS := $(BUILD)/bin/moe-pipeline
 all: $(PROGRAMS) $(SCRIPTS)
 	$(if $(LEFT_OUT),@echo "CUDA kernels are left out: the toolkit is here but no GPU (CUDA=1 compiles them; CUDA=0 does not ask)")
 lib: $(LIBMOE)
-tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed
+tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed $(DRAWN)/all
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -232,7 +235,9 @@ $(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
 .SECONDARY:
 
 # The tests of the code need not be fast themselves: this compiles in little more than half the time.
-$(BUILD)/tests/unit/%.o $(BUILD)/tests/gpu/%.o: VARIANT := $(if $(filter -O1 -O3,$(CFLAGS)),-Og)
+$(BUILD)/tests/unit/%.o $(BUILD)/tests/gpu/%.o: VARIANT := $(if $(filter -O1 -O3,$(CFLAGS)),-Og) -DDRAWN='"$(DRAWN)"'
+
+include tests/fixtures.mk
 
 include tests/shim.mk
 

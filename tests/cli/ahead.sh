@@ -19,7 +19,7 @@ same() { # WHAT OPTION...: with drafts and without
 }
 for fixture in ahead-deepseek ahead-qwen3-next; do
     pack=$tmp/$fixture.moe
-    run "$bin/moe-quantize" -t 1 -q --experts 32 --dense 32 -o "$pack" "tests/fixtures/$fixture"
+    run "$bin/moe-quantize" -t 1 -q --experts 32 --dense 32 -o "$pack" "$drawn/$fixture"
     expect_exit 0 "$fixture: a pack"
     run "$bin/moe-quantize" --list "$pack"
     check "... with a layer that drafts" grep -qa "drafts (MTP)" "$out"

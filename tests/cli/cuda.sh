@@ -10,7 +10,7 @@ if [ ! -x "$gpu" ]; then
     exit 0
 fi
 two=$tmp/two.moe
-"$bin/moe-quantize" -q --experts 4,2 --method rtn -o "$two" tests/fixtures/qwen3-moe-a || exit 1
+"$bin/moe-quantize" -q --experts 4,2 --method rtn -o "$two" "$drawn/qwen3-moe-a" || exit 1
 head -c 600 tests/data/stories.calib.txt >"$tmp/text"
 stats=$tmp/stats.yaml
 "$bin/moe-profile" -q "$two" --text "$tmp/text" --max-tokens 96 --max-windows 1 -o "$stats" || exit 1
@@ -127,7 +127,7 @@ refused 2 'option --predict-on: strategy lru asks no routers *' "a place for no 
 # ---- Recurrent states ----------------------------------------------------------------------------
 
 next=$tmp/next.moe
-"$bin/moe-quantize" -q --experts 4 --dense 8 -o "$next" tests/fixtures/qwen3-next-a || exit 1
+"$bin/moe-quantize" -q --experts 4 --dense 8 -o "$next" "$drawn/qwen3-next-a" || exit 1
 model=$next
 tokens=24
 saying "$bin/moe-run"

@@ -3,7 +3,7 @@
 # take about half of it).
 # shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
 . tests/cli/lib.sh
-sound=tests/fixtures/qwen2-moe-a
+sound="$drawn/qwen2-moe-a"
 dir=$tmp/large
 
 fresh() {
@@ -42,7 +42,7 @@ quantize 400
 expect_exit 0 "60 MiB of {} under a key of no use in the index"
 { printf '{"of no use": ['; empties 60; printf '{}\n'; tail -c +2 "$sound/$index"; } >"$dir/$index"
 quantize 400
-error_line 3 "moe-quantize: *$index: line 2 column 1: ',' or ']' was expected*" "... that is damaged"
+error_line 3 "moe-quantize: *$index: line 3 column 3: ',' or ']' was expected*" "... that is damaged"
 
 # ---- What becomes a tree of values ----
 small() { # FILE MIB: so many MiB of {} in front of its members

@@ -1,7 +1,7 @@
 # A dense model, which has no experts: nothing that the programs say of it speaks of any.
 . tests/cli/lib.sh
 dense=$tmp/dense.moe
-"$bin/moe-quantize" -q -o "$dense" tests/fixtures/llama || exit 1
+"$bin/moe-quantize" -q -o "$dense" "$drawn/llama" || exit 1
 speaks_of_none() { # NAME FILE...
     name=$1
     shift

@@ -46,7 +46,7 @@ error_line 1 "moe-quantize: $tmp/no/such/dir.moe*" "an output that cannot be wri
 
 # Error-aware rounding.
 calib=tests/data/math.calib.txt
-small=tests/fixtures/deepseek
+small="$drawn/deepseek"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq "$small"
 error_line 2 'moe-quantize: --method gptq needs texts*' "method gptq without --text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method rtn --text $calib "$small"
@@ -55,12 +55,12 @@ run "$bin/moe-quantize" -o "$tmp/x.moe" --max-tokens 8 "$small"
 error_line 2 'moe-quantize: option --max-tokens goes with --text*' "--max-tokens without --text"
 run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text "$tmp/none" "$small"
 error_line 1 "moe-quantize: $tmp/none: *" "a text that is not there"
-run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib tests/fixtures/switch-b
+run "$bin/moe-quantize" -o "$tmp/x.moe" --method gptq --text $calib "$drawn/switch-b"
 error_line 3 'moe-quantize: *gptq is implemented for models without an encoder*' "gptq and an encoder"
 check "... leaves nothing" [ ! -e "$tmp/x.moe" ]
 
 # Two stacks.
-run "$bin/moe-quantize" -q -o "$tmp/stacks.moe" --experts 4d8 tests/fixtures/switch-c
+run "$bin/moe-quantize" -q -o "$tmp/stacks.moe" --experts 4d8 "$drawn/switch-c"
 expect_exit 0 "a model with an encoder"
 run "$bin/moe-quantize" --list -v "$tmp/stacks.moe"
 check "--list counts its stacks" grep -q '2 + 5 layers (encoder + decoder), hidden 26' "$out"
@@ -89,10 +89,10 @@ error_line 2 'moe-quantize: */*.moe: its best variant has 4 bits, method gptq ne
 # What Python writes, older names and buffers make no difference.
 odd=$tmp/odd
 mkdir "$odd"
-cp tests/fixtures/qwen2-moe-a/*.json tests/fixtures/qwen2-moe-a/*.safetensors "$odd"
+cp "$drawn"/qwen2-moe-a/*.json "$drawn"/qwen2-moe-a/*.safetensors "$odd"
 run "$bin/moe-quantize" -q -t 1 -o "$tmp/even.moe" "$odd"
 with_config() { # EXPRESSION: converts with a config.json changed so
-    sed -E "$1" tests/fixtures/qwen2-moe-a/config.json >"$odd/config.json"
+    sed -E "$1" "$drawn/qwen2-moe-a/config.json" >"$odd/config.json"
     run "$bin/moe-quantize" -q -t 1 -o "$tmp/odd/odd.moe" "$odd"
 }
 same_pack() { # NAME
@@ -111,11 +111,11 @@ run "$bin/moe-quantize" --list "$odd/odd.moe"
 expect_stdout_like "*context 32768*" "... is the family's"
 
 # A tokenizer that knows more than the model: a text without these tokens is no worse for it.
-cp tests/fixtures/qwen2-moe-a/config.json "$odd"
+cp "$drawn/qwen2-moe-a/config.json" "$odd"
 more='{"id": 260, "content": "<|far|>", "single_word": false, "lstrip": false, "rstrip": false,
     "normalized": false, "special": false},'
 awk -v more="$more" '{ print } /"added_tokens": \[/ { print more }' \
-    tests/fixtures/qwen2-moe-a/tokenizer.json >"$odd/tokenizer.json"
+    "$drawn/qwen2-moe-a/tokenizer.json" >"$odd/tokenizer.json"
 run "$bin/moe-quantize" -q -t 1 -o "$odd/odd.moe" "$odd"
 expect_exit 0 "a tokenizer larger than the vocabulary"
 run "$bin/moe-run" -t 1 "$tmp/even.moe" -p "Once upon" -n 8 --temp 0 --ignore-eos

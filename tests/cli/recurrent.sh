@@ -2,7 +2,7 @@
 # cache; how a text goes on, what is refused, what is measured.
 . tests/cli/lib.sh
 next=$tmp/next.moe
-"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$next" tests/fixtures/qwen3-next-a
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$next" "$drawn/qwen3-next-a"
 moe() { run "$bin/moe-run" -t 1 "$next" "$@"; }
 story='It was a dark and stormy night, and so on, and on, until'
 
@@ -49,7 +49,7 @@ check "... and gives way to another prompt" [ "$(wc -c <"$tmp/cache")" -lt "$(wc
 
 # The same of a model whose layers compress, with groups that are open.
 v4=$tmp/v4.moe
-"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$v4" tests/fixtures/deepseek-v4-a
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$v4" "$drawn/deepseek-v4-a"
 v4() { run "$bin/moe-run" -t 1 "$v4" --temp 0 -n 24 --ignore-eos --stats-json "$json" "$@"; }
 v4 -p "$story"
 cp "$out" "$tmp/alone.v4"
@@ -106,7 +106,7 @@ run "$bin/moe-plan" -q "$next" --device cuda --device-profile "$tmp/gpu.yaml" --
 expect_exit 0 "a plan for a GPU"
 moe -p "$story" --temp 0 -n 24 --ignore-eos --plan "$tmp/plan"
 check "--plan: the same" cmp -s "$out" "$tmp/alone"
-"$bin/moe-quantize" -q -t 1 --experts 8,4 --dense 8 --group 32 -o "$tmp/two.moe" tests/fixtures/qwen3-next-a
+"$bin/moe-quantize" -q -t 1 --experts 8,4 --dense 8 --group 32 -o "$tmp/two.moe" "$drawn/qwen3-next-a"
 run "$bin/moe-calibrate" -q -t 1 "$tmp/two.moe" --text "$tmp/text" --tolerance 10 -o "$tmp/map"
 expect_exit 0 "moe-calibrate"
 finish

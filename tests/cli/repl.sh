@@ -18,7 +18,7 @@ wait_for() {
     tries=0
     while [ "$tries" -lt 1200 ]; do
         if look && "$@"; then return 0; fi
-        has_terminal || break
+        need_terminal
         tries=$((tries + 1))
         sleep 0.05
     done
@@ -418,7 +418,7 @@ prompts
 keys C-d
 
 # A random model whose tokens are single bytes answers with control characters.
-"$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" tests/fixtures/qwen2-moe-a
+"$bin/moe-quantize" -q -t 1 -o "$tmp/noise.moe" "$drawn/qwen2-moe-a"
 tiny=$tmp/noise.moe
 start -n 100 --temp 1 --ignore-eos
 prompts

@@ -50,8 +50,8 @@ error_line 1 'moe-run: *none*' "a file that is not there"
 
 # A model whose logits overflow.
 mkdir "$tmp/wild"
-cp tests/fixtures/granitemoe/*.json tests/fixtures/granitemoe/*.safetensors "$tmp/wild"
-sed -E 's/("logits_scaling":) [^,]*/\1 1e-38/' tests/fixtures/granitemoe/config.json >"$tmp/wild/config.json"
+cp "$drawn"/granitemoe/*.json "$drawn"/granitemoe/*.safetensors "$tmp/wild"
+sed -E 's/("logits_scaling":) [^,]*/\1 1e-38/' "$drawn/granitemoe/config.json" >"$tmp/wild/config.json"
 "$bin/moe-quantize" -q -t 1 -o "$tmp/wild/wild.moe" "$tmp/wild"
 for json in '' --json; do
     # shellcheck disable=SC2086

@@ -207,7 +207,7 @@ check "an interrupt ends the answer cleanly" sh -c "[ $code = 1 ] || [ $code = 0
 
 # LongRoPE: the text's length chooses the factors, not the room that there is (256: the original
 # context).
-"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$tmp/long.moe" tests/fixtures/phimoe-short
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$tmp/long.moe" "$drawn/phimoe-short"
 run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 24 --temp 0 --ignore-eos -c 256
 cp "$out" "$tmp/short"
 run "$bin/moe-run" -t 1 "$tmp/long.moe" -p "Once upon a time" -n 24 --temp 0 --ignore-eos -c 257

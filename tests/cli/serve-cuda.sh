@@ -17,7 +17,7 @@ requests=$tmp/requests.jsonl
     done
 } >"$coe"
 for bits in 2 3 4 8; do
-    "$bin/moe-quantize" -q --experts $bits --method rtn -o "$tmp/m$bits.moe" tests/fixtures/qwen3-moe-a || exit 1
+    "$bin/moe-quantize" -q --experts $bits --method rtn -o "$tmp/m$bits.moe" "$drawn/qwen3-moe-a" || exit 1
     for i in 1 2 3; do
         echo "{\"id\": \"$i-$bits\", \"prompt\": \"Once $i\", \"max_tokens\": 3, \"seed\": $i," \
             "\"temperature\": 0.9, \"logprobs\": 2, \"ignore_eos\": true, \"metadata\": {\"kind\": \"k$bits\"}}"

@@ -3,7 +3,7 @@
 . tests/cli/lib.sh
 static=$BUILD/tests/tools/make_static
 mkdir "$tmp/some" "$tmp/switch"
-run "$static" tests/fixtures/qwen3-moe-a '[0, 2]' "$tmp/some"
+run "$static" "$drawn/qwen3-moe-a" '[0, 2]' "$tmp/some"
 expect_exit 0 "a checkpoint with tables in the place of routers"
 run "$bin/moe-quantize" -t 1 --experts 8 --dense 16 -o "$tmp/some.moe" "$tmp/some"
 expect_exit 0 "... becomes a pack"
@@ -36,7 +36,7 @@ run "$bin/moe-plan" --simulate "$tmp/t" "$tmp/some.moe" --strategy edgemoe --sta
     --layer-seconds 0.001 --link-rate 1M --json
 expect_stdout_like '*"known": *' "a simulation preloads"
 
-run "$static" tests/fixtures/switch-a '"encoder"' "$tmp/switch"
+run "$static" "$drawn/switch-a" '"encoder"' "$tmp/switch"
 run "$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$tmp/switch.moe" "$tmp/switch"
 expect_exit 0 "an encoder may have them"
 run "$bin/moe-run" -t 1 "$tmp/switch.moe" -p "ab" -n 8 --temp 0 --ignore-eos

@@ -2,7 +2,7 @@
 # texts are those of the second and third source of the fixture's reference.json, in bytes.
 . tests/cli/lib.sh
 switch=$tmp/switch.moe
-"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$switch" tests/fixtures/switch-b
+"$bin/moe-quantize" -q -t 1 --experts 32 --dense 32 -o "$switch" "$drawn/switch-b"
 moe() { run "$bin/moe-run" -t 1 "$switch" "$@"; }
 says() { # NAME OCTAL
     # shellcheck disable=SC2059 # the format is the text
@@ -10,15 +10,15 @@ says() { # NAME OCTAL
     check "$1" cmp -s "$out" "$tmp/expected"
 }
 printf '\233' >"$tmp/second"
-printf 'uw4\371+\351' >"$tmp/third"
+printf '\016\3476\027q\020' >"$tmp/third"
 
 moe -f "$tmp/second" --temp 0 -n 32 --ignore-eos --stats --stats-json "$json"
-says "greedy tokens are the reference's" '\162\177\177\177\000\373\000\223\261\223\017\223\223\261\223\223\223\223\261\223\223\212\223\223\223\223\223\223\261\261\261'
+says "greedy tokens are the reference's" '\105\132\301\132\374\023\023\023\374\023\206\023\023\023\023\023\023\206\206\206\206'
 expect_stderr_like '*encode        2 tokens in *prefill       0 tokens *; 2 prompt tokens, 32 generated*' \
     "--stats tells of encoder and decoder"
 check "--stats-json has them apart" sh -c "grep -q '^  \"encode\": {' '$json' && grep -q '^  \"prompt_tokens\": 2,' '$json'"
 moe -f "$tmp/second" --temp 0 -n 32
-says "an answer ends by itself" '\162\177\177\177\000\373\000'
+says "an answer ends by itself" '\105\132\301\132\374\023\023\023\374\023'
 cp "$out" "$tmp/greedy"
 code=0
 "$bin/moe-run" -t 2 "$switch" --temp 0 -n 32 --batch 1 <"$tmp/second" >"$out" 2>"$err" || code=$?
@@ -27,19 +27,21 @@ moe -f "$tmp/second" --temp 0.9 --seed 3 -n 20 --ignore-eos
 cp "$out" "$tmp/drawn"
 moe -f "$tmp/second" --temp 0.9 --seed 3 -n 20 --ignore-eos
 check "the same seed, the same answer" sh -c "[ -s '$out' ] && cmp -s '$out' '$tmp/drawn'"
-printf '\373' >"$tmp/stop"
+printf '\374' >"$tmp/stop"
 moe -f "$tmp/second" --temp 0 -n 32 --stop "$(cat "$tmp/stop")"
-says "--stop" '\162\177\177\177\000'
+says "--stop" '\105\132\301\132'
 
 moe -f "$tmp/second" --beams 2 -n 16
-says "two beams" '\162\177\177\177\000\373\000'
+says "two beams" '\057\104\132\151\023\176\104\132\132\132\104\104\023\023'
 moe -f "$tmp/second" --beams 4 -n 16 --stats-json "$json"
-says "four beams" '\162\177\177\177\362\000\000'
+says "four beams" '\057\104\132\151\023\176\104\132\132\132\104\104\023\104\104\023'
 check "--stats-json has their score" sh -c "grep -q '^  \"beams\": 4,' '$json' && grep -q '^  \"score\": -' '$json'"
-moe -f "$tmp/second" --beams 4 -n 16 --length-penalty 2 --early-stopping never
-says "... of which longer ones win" '\162\177\177\177\000\373\223\212\223\223\017\017\223\223\223\261'
+moe -f "$tmp/second" --beams 4 -n 16 --length-penalty 0 --early-stopping never
+says "... where shorter texts win, the empty one" ''
+moe -f "$tmp/third" --beams 4 -n 16 --length-penalty 0 --early-stopping never
+says "... or one that ends" '\117\103\103\053\053\053\313\103\305'
 moe -f "$tmp/third" --beams 4 -n 16 --early-stopping yes
-says "... that may be empty" ''
+says "... and longer ones win" '\117\103\103\053\053\053\151\313\117\117\117\117\117\117\117\117'
 
 least=$(smallest_memory "$bin/moe-run" -t 1 "$switch" -f "$tmp/second" -c 64)
 moe -f "$tmp/second" --temp 0 -n 32 -c 64 --memory "${least}M" --stats-json "$json"
@@ -52,7 +54,7 @@ done
 
 # Embeddings: the mean of the third source's, from its reference.
 awk '/"sources"/ { n = split($0, source, "\"pooled\":"); split(source[4], list, /[][]/); print list[2] }' \
-    tests/fixtures/switch-b/reference.json >"$tmp/pooled"
+    "$drawn/switch-b/reference.json" >"$tmp/pooled"
 moe -f "$tmp/third" --encode
 expect_exit 0 "--encode"
 expect_stdout_like '{"tokens": 7, "pooling": "mean", "embedding": \[*\]}' "... writes a line"

@@ -23,12 +23,12 @@ same() {
     check "... says something" [ -s "$tmp/small" ]
     check "... and what its source says" cmp -s "$tmp/small" "$tmp/wide"
 }
-same tests/fixtures/switch-a --hidden 2 --ff 4
-same tests/fixtures/switch-b --hidden 4 --ff 2 --heads 2
+same "$drawn/switch-a" --hidden 2 --ff 4
+same "$drawn/switch-b" --hidden 4 --ff 2 --heads 2
 same tests/models/tiny-switch --hidden 4 --ff 4
 
-run "$widen" --hidden 2 tests/fixtures/switch-b "$tmp/tied"
+run "$widen" --hidden 2 "$drawn/switch-b" "$tmp/tied"
 error_line 2 'widen: *its head is its embedding: --hidden must be a power of four' "a tied head by two"
-run "$widen" --hidden 2 tests/fixtures/mixtral-a "$tmp/other"
+run "$widen" --hidden 2 "$drawn/mixtral-a" "$tmp/other"
 error_line 1 'widen: *not the config of a qwen2_moe or switch_transformers model' "another family"
 finish

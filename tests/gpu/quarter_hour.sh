@@ -43,9 +43,10 @@ libraries() { # PROGRAM...
         grep -Ev '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libmoe-cuda)\.so'
 }
 
+drawn=${BUILD:-build}/fixtures
 # Fixtures that the tests name.
 fixtures() {
-    for fixture in tests/fixtures/*; do
+    for fixture in "$drawn"/*; do
         name=${fixture##*/}
         grep -q "[\"/]${name}[\"/]" tests/gpu/*.[ch] && echo "$fixture"
     done
@@ -82,11 +83,11 @@ pack_code() { # TREE BUILD ARCHS
 }
 
 pack_data() { # TREE
-    mkdir -p "$1/tests/fixtures" "$1/tests/models/tiny-moe" "$1/profiles/shapes"
+    mkdir -p "$1/$drawn" "$1/tests/models/tiny-moe" "$1/profiles/shapes"
     cp tests/models/tiny-moe/*.json tests/models/tiny-moe/model.safetensors "$1/tests/models/tiny-moe"
     cp -r tests/data "$1/tests"
     for fixture in $(fixtures); do
-        cp -r "$fixture" "$1/tests/fixtures"
+        cp -r "$fixture" "$1/$drawn"
         rm -f "$1/$fixture/reference.json"
         grep -q "${fixture##*/}/model.gguf" tests/gpu/*.[ch] || rm -f "$1/$fixture/model.gguf"
     done
@@ -604,8 +605,8 @@ run() {
         --tests) only=$2 && shift ;;
         --dry)
             slow=10 smoke=--smoke tokens=12 texts=1 prompt=16 decode=8 context=64 deep=40 deeper=80 wanted=100
-            big=tests/fixtures/$DRY/config.json recurrent=tests/fixtures/$DRY_RECURRENT/config.json
-            latent=tests/fixtures/$DRY_LATENT/config.json
+            big=$drawn/$DRY/config.json recurrent=$drawn/$DRY_RECURRENT/config.json
+            latent=$drawn/$DRY_LATENT/config.json
             ;;
         -*)
             sed -n '2,25s/^# \{0,1\}//p' "$self" >&2

@@ -78,7 +78,7 @@ static void device_equals_processor(void **state)
     struct pair p = {.random = 5, .length = c->context};
     char path[128];
     uint32_t context = c->context ? c->context : CONTEXT;
-    snprintf(path, sizeof path, "tests/fixtures/%s", c->fixture);
+    snprintf(path, sizeof path, DRAWN "/%s", c->fixture);
     pair_pack(&p, path, c->bits, c->dense);
     pair_load(&p, gpu, context);
     bool has_experts = p.sides[CPU].model->config.n_experts > 0;

@@ -79,7 +79,7 @@ static void greedy_of_any_row(void **state)
     enum { N = 11 };
     struct pair p;
     struct moe_row rows[N];
-    open_pair(&p, "tests/fixtures/granitemoe", small, 8, 64, false);
+    open_pair(&p, DRAWN "/granitemoe", small, 8, 64, false);
     const struct moe_config *c = &p.sides[CPU].model->config;
     pair_rows(&p, rows, 0, 0, N);
     pair_forward(&p, rows, N, N, "prompt");
@@ -102,7 +102,7 @@ static void without_recordings(void **state)
     for (int of_memory = 0; of_memory < 2; of_memory++) {
         struct pair p;
         struct moe_row row;
-        open_pair(&p, "tests/fixtures/qwen2-moe-a", small, 8, 64, false);
+        open_pair(&p, DRAWN "/qwen2-moe-a", small, 8, 64, false);
         uint64_t taken = moe_gpu_allocated_bytes(gpu);
         if (of_memory)
             moe_gpu_set_budget(gpu, MOE_GPU_OWN_BYTES + taken + MOE_GPU_NODE_BYTES);
@@ -129,10 +129,10 @@ static void launches_of_a_token(void **state)
         const char *fixture;
         uint32_t dense, moe; /* a layer without and with experts */
     } cases[] = {
-        {"tests/fixtures/qwen2-moe-a", 6, 6},
+        {DRAWN "/qwen2-moe-a", 6, 6},
         {"tests/models/tiny-moe", 7, 7},
-        {"tests/fixtures/gpt-oss-b", 7, 7}, /* heads end within 64 columns: their bytes apart */
-        {"tests/fixtures/deepseek-v2-a", 10, 10}, /* latent attention */
+        {DRAWN "/gpt-oss-b", 7, 7},       /* heads end within 64 columns: their bytes apart */
+        {DRAWN "/deepseek-v2-a", 10, 10}, /* latent attention */
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct pair p;
@@ -157,8 +157,7 @@ static void launches_of_a_token(void **state)
  * timeline) and by the processor. */
 static void recorded_steps(void **state)
 {
-    static const char *const fixtures[] = {"tests/fixtures/gpt-oss-b",
-                                           "tests/fixtures/deepseek-v2-a"};
+    static const char *const fixtures[] = {DRAWN "/gpt-oss-b", DRAWN "/deepseek-v2-a"};
     enum { PROMPT = 252, STEPS = 8, CONTEXT = 512 };
     for (size_t i = 0; i < N_ITEMS(fixtures); i++) {
         struct pair p;
@@ -201,7 +200,7 @@ static void states_in_the_middle(void **state)
         struct pair p;
         struct moe_row rows[N + 1];
         struct moe_err err = {0};
-        open_pair(&p, "tests/fixtures/qwen2-moe-a", small, 8, 64, cached);
+        open_pair(&p, DRAWN "/qwen2-moe-a", small, 8, 64, cached);
         uint32_t hidden = p.sides[CPU].model->config.hidden,
                  n_layers = p.sides[CPU].model->config.n_layers;
         float *states[N_SIDES];
@@ -245,7 +244,7 @@ static void experts_of_several_layouts(void **state)
     struct moe_model *model;
     struct moe_row rows[N + 2];
     struct moe_convert_report report;
-    pair_pack(&p, "tests/fixtures/qwen3-moe-a", full, 32);
+    pair_pack(&p, DRAWN "/qwen3-moe-a", full, 32);
     assert_ok(moe_model_open_directory(&model, p.path, &err), &err);
     const struct moe_config *c = &model->config;
     struct moe_bits *bits = calloc((size_t)c->n_layers * c->n_experts, sizeof *bits);
@@ -263,8 +262,7 @@ static void experts_of_several_layouts(void **state)
         .group = 64,
         .map = &map,
     };
-    assert_ok(moe_convert_checkpoint("tests/fixtures/qwen3-moe-a", p.path, &options, &report, &err),
-              &err);
+    assert_ok(moe_convert_checkpoint(DRAWN "/qwen3-moe-a", p.path, &options, &report, &err), &err);
     moe_model_close(model);
     free(bits);
     pair_load(&p, gpu, 32);
@@ -320,7 +318,7 @@ static void weights_that_are_no_numbers(void **state)
     for (int i = 0; i < 4; i++) {
         bool cached = i % 2;
         struct pair p;
-        open_pair(&p, "tests/fixtures/mixtral-a", i < 2 ? full : small, i < 2 ? 32 : 8, 32, cached);
+        open_pair(&p, DRAWN "/mixtral-a", i < 2 ? full : small, i < 2 ? 32 : 8, 32, cached);
         struct side *s = &p.sides[GPU];
         pair_rows(&p, rows, 0, 0, 6);
         side_forward(s, rows, 6, 1);
@@ -331,7 +329,7 @@ static void weights_that_are_no_numbers(void **state)
         pair_close(&p);
     }
     struct pair p; /* after the last router */
-    open_pair(&p, "tests/fixtures/mixtral-a", full, 32, 32, false);
+    open_pair(&p, DRAWN "/mixtral-a", full, 32, 32, false);
     struct side *s = &p.sides[GPU];
     const struct moe_config *c = &s->model->config;
     pair_rows(&p, rows, 0, 0, 6);
@@ -354,7 +352,7 @@ static void prompts_in_bf16(void **state)
     enum { N = 40 };
     struct pair p;
     struct moe_row rows[N];
-    open_pair(&p, "tests/fixtures/qwen2-moe-a", full, 32, 64, false);
+    open_pair(&p, DRAWN "/qwen2-moe-a", full, 32, 64, false);
     const struct moe_config *c = &p.sides[CPU].model->config;
     pair_rows(&p, rows, 0, 0, N);
     uint64_t before = moe_gpu_bf16_rows(gpu);
@@ -397,7 +395,7 @@ static void tokens_wait_for_themselves_alone(void **state)
     struct moe_gpu_mark *mark;
     if (moe_gpu_describe(0, &info) != 0 || strncmp(info.name, "shim", 4) != 0)
         skip();
-    open_pair(&p, "tests/fixtures/qwen3-moe-a", small, 8, 64, false);
+    open_pair(&p, DRAWN "/qwen3-moe-a", small, 8, 64, false);
     struct side *s = &p.sides[GPU];
     pair_rows(&p, &row, 0, 0, 1);
     uint8_t *host = moe_pages_alloc(BYTES, &err), *device = moe_gpu_alloc(gpu, BYTES, &err);
@@ -430,7 +428,7 @@ static void keys_and_values_in_f16(void **state)
     struct moe_kept kept;
     uint64_t bytes[2];
     float *first = NULL;
-    open_pair(&p, "tests/fixtures/qwen3-moe-a", small, 8, 64, false);
+    open_pair(&p, DRAWN "/qwen3-moe-a", small, 8, 64, false);
     const struct moe_config *c = &p.sides[CPU].model->config;
     pair_rows(&p, rows, 0, 0, N);
     for (int f16 = 0; f16 < 2; f16++) {

@@ -125,7 +125,7 @@ static void both_predict_what_the_processor_does(void **state)
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         struct pair p = {.random = 11};
         char path[128];
-        snprintf(path, sizeof path, "tests/fixtures/%s", cases[i].fixture);
+        snprintf(path, sizeof path, DRAWN "/%s", cases[i].fixture);
         pair_pack(&p, path, (struct moe_bits){4, 4}, cases[i].dense);
         pair_load(&p, gpu, 32);
         struct moe_strategy strategy = {.depth = DEPTH, .predict = MOE_PREDICT_BY_GATE};
@@ -281,7 +281,7 @@ static void open_fixture(void)
     uint64_t random = 3;
     const struct moe_convert_options options = pack_options("4,2", 16);
     snprintf(fixture.pack, sizeof fixture.pack, "/tmp/moe-predict-%d.moe", (int)getpid());
-    make_pack(fixture.pack, "tests/fixtures/qwen3-moe-a", &options);
+    make_pack(fixture.pack, DRAWN "/qwen3-moe-a", &options);
     const struct moe_engine_options o = strategies_options(&fixture, "resident", 0);
     struct moe_engine *e = strategies_open(&fixture, &o);
     const struct moe_config *c = &e->model->config;

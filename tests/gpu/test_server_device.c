@@ -46,7 +46,7 @@ static int make_packs(void **state)
         struct stat file;
         const struct moe_convert_options options = pack_options(bits[i], 8);
         snprintf(packs[i], sizeof packs[i], "/tmp/moe-device-%s-%d.moe", bits[i], (int)getpid());
-        make_pack(packs[i], "tests/fixtures/qwen3-moe-a", &options);
+        make_pack(packs[i], DRAWN "/qwen3-moe-a", &options);
         assert_int_equal(stat(packs[i], &file), 0);
         sizes[i] = (uint64_t)file.st_size;
         assert_ok(moe_needs_of(&needs, packs[i], &o, gpu, &err), &err);

@@ -15,6 +15,7 @@ ulimit -c 0
 bin=$(cd "$bin" && pwd)
 library=$(cd "$BUILD/tests/tools" && pwd)/fail_calls.so
 fixtures=$PWD/tests/fixtures
+drawn=$(cd "$drawn" && pwd)
 profiles=$PWD/profiles
 in=$tmp/in
 old=
@@ -178,7 +179,7 @@ END
     quiet="-q -t 1"
     # shellcheck disable=SC2086 # options are meant
     {
-        "$bin/moe-quantize" $quiet -o "$in/all.moe" --experts 8,4,2 "$fixtures/olmoe-a" &&
+        "$bin/moe-quantize" $quiet -o "$in/all.moe" --experts 8,4,2 "$drawn/olmoe-a" &&
             "$bin/moe-quantize" $quiet -o "$in/switch.moe" --experts 4,2 tests/models/tiny-switch &&
             for i in 1 2; do
                 "$bin/moe-profile" $quiet "$in/all.moe" --text "$in/text" --max-tokens 16 --shard $i/2 \
@@ -225,11 +226,11 @@ moe_run() {
 
 jobs_of_programs() {
     make_inputs
-    quantize checkpoint -o o.moe --experts 8,4 "$fixtures/olmoe-a"
-    quantize quantized -o o.moe "$fixtures/gpt-oss-a"
-    quantize gguf -o o.moe "$fixtures/olmoe-a/model.gguf"
+    quantize checkpoint -o o.moe --experts 8,4 "$drawn/olmoe-a"
+    quantize quantized -o o.moe "$drawn/gpt-oss-a"
+    quantize gguf -o o.moe "$drawn/olmoe-a/model.gguf"
     quantize gguf-quantized -o o.moe "$fixtures/gguf/qwen2moe.gguf"
-    quantize gptq -o o.moe --experts 2 --method gptq --text "$in/text" --max-tokens 16 "$fixtures/olmoe-a"
+    quantize gptq -o o.moe --experts 2 --method gptq --text "$in/text" --max-tokens 16 "$drawn/olmoe-a"
     quantize again -o o.moe --experts 2 --zstd 3 "$in/all.moe"
     quantize map -o o.moe --map "$in/map" "$in/all.moe"
     quantize list --list "$in/all.moe"

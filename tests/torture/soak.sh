@@ -47,7 +47,7 @@ wait_for() { # COMMAND...
     tries=0
     while ! "$@"; do
         tries=$((tries + 1))
-        if [ "$tries" = 400 ]; then
+        if [ "$tries" = 400 ] || ! has_terminal; then
             echo "waited in vain for: $*, last line '$(last_line)'" >>"$dir/trouble"
             return 1
         fi
@@ -172,7 +172,7 @@ short_once() { # the files it leaves are the same each time
     mkdir "$tmp/short"
     small=$tmp/short/small.moe
     {
-        "$bin/moe-quantize" -q -t 1 -o "$small" --experts 4,2 tests/fixtures/olmoe-a &&
+        "$bin/moe-quantize" -q -t 1 -o "$small" --experts 4,2 "$drawn/olmoe-a" &&
             "$bin/moe-quantize" --list "$small" &&
             "$bin/moe-quantize" -q -t 1 -o "$tmp/short/again.moe" --experts 2 "$small" &&
             "$bin/moe-profile" -q -t 1 "$small" --text tests/README.md --max-tokens 64 --max-windows 1 --shard 1/30 \

@@ -10,7 +10,7 @@
 
 #include "../forge_gguf.h"
 
-#define FIXTURE(name) "tests/fixtures/" name "/model.gguf"
+#define FIXTURE(name) DRAWN "/" name "/model.gguf"
 
 static struct moe_config config; /* the one that was read last */
 

@@ -135,13 +135,13 @@ static void check_fixture(const char *fixture, const char *file)
 
 static void deepseeks_layer(void **state)
 {
-    check_fixture("tests/fixtures/ahead-deepseek", "");
-    check_fixture("tests/fixtures/ahead-deepseek", "/model.gguf");
+    check_fixture(DRAWN "/ahead-deepseek", "");
+    check_fixture(DRAWN "/ahead-deepseek", "/model.gguf");
 }
 
 static void qwen3_nexts_layer(void **state)
 {
-    check_fixture("tests/fixtures/ahead-qwen3-next", "");
+    check_fixture(DRAWN "/ahead-qwen3-next", "");
 }
 
 /* What is made of a pack does not see the layer unless it is taken. */
@@ -152,9 +152,9 @@ static void nothing_else_sees_it(void **state)
     struct moe_convert_report report;
     struct moe_model *with, *without;
     make_dir(state);
-    make_pack(in_dir("with.moe"), "tests/fixtures/ahead-deepseek", &options);
+    make_pack(in_dir("with.moe"), DRAWN "/ahead-deepseek", &options);
     options.no_ahead = true;
-    make_pack(in_dir("without.moe"), "tests/fixtures/ahead-deepseek", &options);
+    make_pack(in_dir("without.moe"), DRAWN "/ahead-deepseek", &options);
     assert_ok(moe_model_open_directory(&with, in_dir("with.moe"), &err), &err);
     assert_ok(moe_model_open_directory(&without, in_dir("without.moe"), &err), &err);
     assert_int_equal(with->config.n_ahead, 1);
@@ -203,9 +203,9 @@ static void a_layer_in_part_is_left_out(void **state)
     struct moe_convert_report report;
     struct moe_model *model;
     make_dir(state);
-    assert_ok(moe_convert_checkpoint("tests/fixtures/deepseek-v3-a", in_dir("x.moe"), &options,
-                                     &report, &err),
-              &err);
+    assert_ok(
+        moe_convert_checkpoint(DRAWN "/deepseek-v3-a", in_dir("x.moe"), &options, &report, &err),
+        &err);
     assert_true(report.n_beyond > 0);
     assert_ok(moe_model_open_directory(&model, in_dir("x.moe"), &err), &err);
     assert_int_equal(model->config.n_ahead, 0);

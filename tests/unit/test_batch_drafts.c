@@ -232,15 +232,15 @@ static void by_what_stood_before(void **state)
 static void by_a_layer(void **state)
 {
     (void)state;
-    answers_are_the_same(&(struct drafter){"tests/fixtures/ahead-deepseek", 32, 256, true});
+    answers_are_the_same(&(struct drafter){DRAWN "/ahead-deepseek", 32, 256, true});
 }
 
 /* Of recurrent states, too. */
 static void states_are_taken_back(void **state)
 {
     (void)state;
-    answers_are_the_same(&(struct drafter){"tests/fixtures/ahead-qwen3-next", 32, 256, false});
-    answers_are_the_same(&(struct drafter){"tests/fixtures/ahead-qwen3-next", 32, 256, true});
+    answers_are_the_same(&(struct drafter){DRAWN "/ahead-qwen3-next", 32, 256, false});
+    answers_are_the_same(&(struct drafter){DRAWN "/ahead-qwen3-next", 32, 256, true});
 }
 
 int main(void)

@@ -128,16 +128,17 @@ static void finds_the_texts_of_transformers(void **state)
     {
         const char *checkpoint = json_string_value(json_object_get(c, "checkpoint"));
         int bits = (int)json_integer_value(json_object_get(c, "bits"));
-        char experts[16];
+        char experts[16], path[100];
         if (strcmp(checkpoint, open) != 0) {
             if (*open)
                 fixture_close(&f);
             f = (struct fixture){.path = ""};
             open = checkpoint;
+            snprintf(path, sizeof path, "%s%s", strchr(open, '/') ? "" : DRAWN "/", open);
             snprintf(experts, sizeof experts, "%d", bits);
             const struct moe_convert_options options = pack_options(experts, bits);
             snprintf(f.path, sizeof f.path, "/tmp/moe-beams-%d.moe", (int)getpid());
-            make_pack(f.path, checkpoint, &options);
+            make_pack(f.path, path, &options);
             open_pack(&f);
         }
         check_case(&f, c);

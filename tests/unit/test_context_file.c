@@ -96,7 +96,7 @@ static void draw_pack(uint64_t seed, uint32_t ids[N_IDS + N_AFTER])
     random_model_draw(&m, seed);
     if (seed >= N_MODELS) {
         const struct moe_convert_options options = pack_options("8", 8);
-        make_pack(pack, "tests/fixtures/gemma4-a", &options);
+        make_pack(pack, DRAWN "/gemma4-a", &options);
         m.c.vocab = 260;
     } else {
         random_model_write(&m, 8, pack);
@@ -229,8 +229,7 @@ static void damage(struct moe_session *s, struct moe_buf *file, uint64_t n_head,
 static void damage_is_refused(void **state)
 {
     (void)state;
-    static const char *const checkpoints[] = {NULL, "tests/fixtures/deepseek-v4-a",
-                                              "tests/fixtures/qwen3-next-a"};
+    static const char *const checkpoints[] = {NULL, DRAWN "/deepseek-v4-a", DRAWN "/qwen3-next-a"};
     for (size_t i = 0; i < N_ITEMS(checkpoints); i++) {
         struct moe_err err = {0};
         struct opened a;
@@ -265,7 +264,7 @@ static void damage_is_refused(void **state)
 static void cells_are_finite(void **state)
 {
     (void)state;
-    static const char *const checkpoints[] = {NULL, "tests/fixtures/deepseek-v4-a"};
+    static const char *const checkpoints[] = {NULL, DRAWN "/deepseek-v4-a"};
     for (size_t i = 0; i < N_ITEMS(checkpoints); i++) {
         struct moe_err err = {0};
         struct opened a;

@@ -509,7 +509,7 @@ static void poke(const char *source, const char *name, const char *tensor, uint6
 static void weights_that_are_no_numbers_are_refused(void **state)
 {
     (void)state;
-#define HF "tests/fixtures/gpt-oss-b/"
+#define HF DRAWN "/gpt-oss-b/"
     static const uint8_t nan[] = {0xc0, 0x7f}, infinity[] = {0x80, 0xff}; /* bf16 */
     static const uint8_t nan_f32[] = {0xff, 0x7f};
     static const uint8_t huge_mxfp4[] = {0xfe, 0x77}; /* 2^127 times 6 */

@@ -15,9 +15,9 @@
 
 #define QWEN "tests/fixtures/gguf/qwen2moe.gguf"
 #define MIXTRAL "tests/fixtures/gguf/mixtral.gguf"
-#define GEMMA4 "tests/fixtures/gemma4-a/model.gguf"
-#define AFMOE "tests/fixtures/afmoe-a/model.gguf"
-#define LLAMA4 "tests/fixtures/llama4-gguf/model.gguf"
+#define GEMMA4 DRAWN "/gemma4-a/model.gguf"
+#define AFMOE DRAWN "/afmoe-a/model.gguf"
+#define LLAMA4 DRAWN "/llama4-gguf/model.gguf"
 
 enum { LAYERS = 2, EXPERTS = 4, HIDDEN = 64, FF = 32, HEADS = 2, HEAD_DIM = 32 };
 
@@ -258,12 +258,12 @@ static void an_unquantized_source_gets_the_bits_asked_for(void **state)
 {
     (void)state;
     const char *path = in_dir("own.moe");
-    struct moe_convert_report report = convert_own("tests/fixtures/mixtral-a", path);
+    struct moe_convert_report report = convert_own(DRAWN "/mixtral-a", path);
     assert_false(report.kept_experts || report.kept_dense);
     struct moe_buf lines = {0};
     moe_show_source(&report, "x", &lines);
     assert_int_equal(lines.size, 0);
-    open_both("tests/fixtures/mixtral-a", path);
+    open_both(DRAWN "/mixtral-a", path);
     assert_string_equal(moe_pack_variant_at(pack, 0)->name, "4");
     close_both();
 }

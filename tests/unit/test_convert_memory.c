@@ -11,7 +11,7 @@
 #ifndef CHECKPOINT_STEP
 #define CHECKPOINT_STEP 7
 #endif
-#define SOURCE "tests/fixtures/qwen2-moe-a"
+#define SOURCE DRAWN "/qwen2-moe-a"
 
 static int convert(const char *from, const char *to, const struct moe_convert_options *options,
                    struct moe_err *err)

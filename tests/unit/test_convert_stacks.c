@@ -230,8 +230,7 @@ static void close_both(void)
     moe_model_close(model);
 }
 
-static const char *const fixtures[] = {"tests/fixtures/switch-a", "tests/fixtures/switch-b",
-                                       "tests/fixtures/switch-c"};
+static const char *const fixtures[] = {DRAWN "/switch-a", DRAWN "/switch-b", DRAWN "/switch-c"};
 
 /* left_out: tensors that the pack does not have, or has under another name. */
 static void compare_all(bool (*place)(const char *name, const struct moe_config *c,
@@ -282,9 +281,9 @@ static void every_tensor_of_gptsan_comes_back(void **state)
 {
     (void)state;
     copy_file("tests/fixtures/gptsan-a/config.json", "config.json");
-    copy_file("tests/fixtures/gptsan-a/model.safetensors", "model.safetensors");
-    copy_file("tests/fixtures/switch-a/tokenizer.json", "tokenizer.json");
-    copy_file("tests/fixtures/switch-a/tokenizer_config.json", "tokenizer_config.json");
+    copy_file(DRAWN "/gptsan-a/model.safetensors", "model.safetensors");
+    copy_file(DRAWN "/switch-a/tokenizer.json", "tokenizer.json");
+    copy_file(DRAWN "/switch-a/tokenizer_config.json", "tokenizer_config.json");
     open_both(dir, "32", 32, "rtn");
     compare_all(gptsan_place_of, 9);
     close_both();
@@ -328,7 +327,7 @@ static void variants_are_ordered_by_the_matrices_there_are(void **state)
     (void)state;
     static const struct {
         const char *from, *best;
-    } cases[] = {{"tests/fixtures/switch-b", "2d16"}, {"tests/fixtures/qwen3-moe-a", "8"}};
+    } cases[] = {{DRAWN "/switch-b", "2d16"}, {DRAWN "/qwen3-moe-a", "8"}};
     struct moe_err err = {0};
     for (size_t i = 0; i < N_ITEMS(cases); i++) {
         const struct moe_convert_options o = pack_options("8,2d16", 16);

@@ -169,7 +169,7 @@ static void test_untied(void **state)
     struct moe_err err = {0};
     struct moe_model *model;
     char path[128];
-    make_pack_of("tests/fixtures/qwen2-moe-a", 16, path, "qwen");
+    make_pack_of(DRAWN "/qwen2-moe-a", 16, path, "qwen");
     assert_ok(moe_model_open(&model, path, 0, NULL, &err), &err);
     assert_false(model->config.tied_head);
     assert_as_repacked(model, path, 8);

@@ -8,8 +8,8 @@
 
 #include "simulated_fixture.h"
 
-#define SMALLTHINKER "tests/fixtures/smallthinker-a"
-#define COMMAND_A "tests/fixtures/cohere2-moe-a"
+#define SMALLTHINKER DRAWN "/smallthinker-a"
+#define COMMAND_A DRAWN "/cohere2-moe-a"
 
 static uint64_t slot_bytes(void)
 {

@@ -36,7 +36,7 @@ static void open_fixture(struct encoder *e, const char *name, uint32_t n_sequenc
     char path[128];
     const struct moe_convert_options options = pack_options("32", 32);
     snprintf(e->f.path, sizeof e->f.path, "/tmp/moe-encode-%d.moe", (int)getpid());
-    snprintf(path, sizeof path, "tests/fixtures/%s", name);
+    snprintf(path, sizeof path, DRAWN "/%s", name);
     make_pack(e->f.path, path, &options);
     assert_ok(moe_model_open(&e->f.model, e->f.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&e->f.experts, e->f.model->pack, 0, NULL, NULL, &err),
@@ -44,7 +44,7 @@ static void open_fixture(struct encoder *e, const char *name, uint32_t n_sequenc
     const struct moe_session_options so = {
         .context = CONTEXT, .n_sequences = n_sequences, .n_sources = 1, .batch = 8};
     assert_ok(moe_session_open(&e->f.session, e->f.model, e->f.experts, &so, &err), &err);
-    snprintf(path, sizeof path, "tests/fixtures/%s/reference.json", name);
+    snprintf(path, sizeof path, DRAWN "/%s/reference.json", name);
     e->reference = json_load_file(path, 0, &error);
     assert_non_null(e->reference);
 }

@@ -34,11 +34,11 @@ static void convert(struct family_fixture *f, const struct family_case *c)
     char path[300];
     json_error_t error;
     *f = (struct family_fixture){0};
-    snprintf(path, sizeof path, "tests/fixtures/%s%s", c->fixture, c->file);
+    snprintf(path, sizeof path, DRAWN "/%s%s", c->fixture, c->file);
     snprintf(f->run.path, sizeof f->run.path, "/tmp/moe-family-%d.moe", (int)getpid());
     const struct moe_convert_options options = pack_options("32", 32);
     make_pack(f->run.path, path, &options);
-    snprintf(path, sizeof path, "tests/fixtures/%s/reference.json", c->fixture);
+    snprintf(path, sizeof path, DRAWN "/%s/reference.json", c->fixture);
     f->reference = json_load_file(path, 0, &error);
     assert_non_null(f->reference);
     f->length = (uint32_t)json_integer_value(json_object_get(f->reference, "context"));

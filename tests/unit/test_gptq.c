@@ -338,9 +338,8 @@ static uint8_t *contents(const char *path, uint64_t *n)
 static void test_families(void **state)
 {
     (void)state;
-    static const char *const sources[] = {"tests/fixtures/deepseek", "tests/fixtures/deepseek-v2-a",
-                                          "tests/fixtures/gpt-oss-a", "tests/fixtures/qwen2-moe-a",
-                                          "tests/fixtures/llama"};
+    static const char *const sources[] = {DRAWN "/deepseek", DRAWN "/deepseek-v2-a",
+                                          DRAWN "/gpt-oss-a", DRAWN "/qwen2-moe-a", DRAWN "/llama"};
     for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
         char a[96], b[96];
         struct moe_convert_report report;
@@ -385,8 +384,8 @@ static void test_rare_experts(void **state)
     const struct moe_convert_options hqq = options_of("hqq", 8);
     snprintf(a, sizeof a, "%s/a.moe", dir);
     snprintf(b, sizeof b, "%s/b.moe", dir);
-    convert_aware("tests/fixtures/deepseek", a, 2, 8, &report, &note);
-    assert_ok(moe_convert_checkpoint("tests/fixtures/deepseek", b, &hqq, &report, &err), &err);
+    convert_aware(DRAWN "/deepseek", a, 2, 8, &report, &note);
+    assert_ok(moe_convert_checkpoint(DRAWN "/deepseek", b, &hqq, &report, &err), &err);
     assert_ok(moe_pack_open(&aware, a, &err), &err);
     assert_ok(moe_pack_open(&plain, b, &err), &err);
     assert_int_equal(moe_pack_source_fingerprint(aware), moe_pack_source_fingerprint(plain));
@@ -436,8 +435,7 @@ static void test_packs(void **state)
     snprintf(b, sizeof b, "%s/b.moe", dir);
     options.experts[0] = (struct moe_bits){8, 8};
     options.experts[1] = (struct moe_bits){2, 2};
-    assert_ok(moe_convert_checkpoint("tests/fixtures/qwen2-moe-a", a, &options, &report, &err),
-              &err);
+    assert_ok(moe_convert_checkpoint(DRAWN "/qwen2-moe-a", a, &options, &report, &err), &err);
     options = options_of("gptq", 0);
     options.n_experts = 1;
     options.experts[0] = (struct moe_bits){2, 2};
@@ -460,7 +458,7 @@ static void test_maps(void **state)
     (void)state;
     static const struct moe_bits kinds[] = {{16, 16}, {4, 4}, {2, 2}};
     static struct moe_bits bits[64];
-    const char *source = "tests/fixtures/qwen2-moe-a";
+    const char *source = DRAWN "/qwen2-moe-a";
     char a[96], b[96];
     struct moe_err err = {0};
     struct moe_convert_report report;
@@ -521,13 +519,13 @@ static void test_failures(void **state)
     const struct moe_convert_options options = options_of("gptq", 8);
     struct moe_inputs_options inputs = {&none, 1, 8, 1, NULL, NULL};
     snprintf(a, sizeof a, "%s/a.moe", dir);
-    assert_int_equal(moe_convert_error_aware("tests/fixtures/deepseek", true, a, &options, &inputs,
-                                             &report, NULL, &err),
-                     MOE_ERR_IO);
+    assert_int_equal(
+        moe_convert_error_aware(DRAWN "/deepseek", true, a, &options, &inputs, &report, NULL, &err),
+        MOE_ERR_IO);
     inputs = (struct moe_inputs_options){&math, 1, 8, 1, &progress, NULL};
-    assert_int_equal(moe_convert_error_aware("tests/fixtures/deepseek", true, a, &options, &inputs,
-                                             &report, NULL, &err),
-                     MOE_ERR_INTERRUPTED);
+    assert_int_equal(
+        moe_convert_error_aware(DRAWN "/deepseek", true, a, &options, &inputs, &report, NULL, &err),
+        MOE_ERR_INTERRUPTED);
     inputs.progress = NULL;
     assert_int_not_equal(moe_convert_error_aware("tests/fixtures/none", true, a, &options, &inputs,
                                                  &report, NULL, &err),

@@ -169,8 +169,8 @@ static void gptsan_equals_its_reference(void **state)
     uint32_t n_answers = 0;
     const struct moe_convert_options how = pack_options("32", 32);
     snprintf(g.run.path, sizeof g.run.path, "%s", in_dir("pack.moe"));
-    make_pack(g.run.path, "tests/fixtures/gptsan-a", &how);
-    json_t *reference = json_load_file("tests/fixtures/gptsan-a/reference.json", 0, &error);
+    make_pack(g.run.path, DRAWN "/gptsan-a", &how);
+    json_t *reference = json_load_file(DRAWN "/gptsan-a/reference.json", 0, &error);
     assert_non_null(reference);
     assert_ok(moe_model_open(&g.run.model, g.run.path, 0, NULL, &err), &err);
     for (int cached = 0; cached < 2; cached++) {

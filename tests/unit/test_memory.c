@@ -32,11 +32,11 @@ static const struct pack_case packs[] = {
     {TINY_MOE, "4"},
     {TINY_MOE, "8,4,2"},
     {"tests/models/tiny-switch", "4"},
-    {"tests/fixtures/qwen3-moe-a", "4"},
-    {"tests/fixtures/deepseek-v3-a", "8,4"},
-    {"tests/fixtures/gptsan-a", "4"},
-    {"tests/fixtures/jamba-a", "4"},
-    {"tests/fixtures/gpt-oss-a/model.gguf", "4"},
+    {DRAWN "/qwen3-moe-a", "4"},
+    {DRAWN "/deepseek-v3-a", "8,4"},
+    {DRAWN "/gptsan-a", "4"},
+    {DRAWN "/jamba-a", "4"},
+    {DRAWN "/gpt-oss-a/model.gguf", "4"},
 };
 
 static void in_each_pack(void (*check)(const char *path, const char *name))

@@ -98,42 +98,42 @@ static int open_all(void **state, const char *checkpoint)
 
 static int open_compressed(void **state)
 {
-    return open_all(state, "tests/fixtures/deepseek-v4-a");
+    return open_all(state, DRAWN "/deepseek-v4-a");
 }
 
 static int open_compressed_f16(void **state)
 {
-    return open_kind(state, "tests/fixtures/deepseek-v4-b", MOE_LAYOUT_F16);
+    return open_kind(state, DRAWN "/deepseek-v4-b", MOE_LAYOUT_F16);
 }
 
 static int open_delta(void **state)
 {
-    return open_all(state, "tests/fixtures/qwen3-next-a");
+    return open_all(state, DRAWN "/qwen3-next-a");
 }
 
 static int open_short_conv(void **state)
 {
-    return open_all(state, "tests/fixtures/lfm2-moe-a");
+    return open_all(state, DRAWN "/lfm2-moe-a");
 }
 
 static int open_scan(void **state)
 {
-    return open_all(state, "tests/fixtures/granite4-a");
+    return open_all(state, DRAWN "/granite4-a");
 }
 
 static int open_halves(void **state)
 {
-    return open_all(state, "tests/fixtures/nemotron-h-a");
+    return open_all(state, DRAWN "/nemotron-h-a");
 }
 
 static int open_kda(void **state)
 {
-    return open_all(state, "tests/fixtures/kimi-linear-a");
+    return open_all(state, DRAWN "/kimi-linear-a");
 }
 
 static int open_select(void **state)
 {
-    return open_all(state, "tests/fixtures/jamba-a");
+    return open_all(state, DRAWN "/jamba-a");
 }
 
 static int close_all(void **state)

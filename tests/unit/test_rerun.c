@@ -60,7 +60,7 @@ static int setup(void **state)
 /* Rows see positions that a layer before theirs has chosen. */
 static int setup_sharing(void **state)
 {
-    return setup_with("tests/fixtures/glm5-b");
+    return setup_with(DRAWN "/glm5-b");
 }
 
 static int teardown(void **state)

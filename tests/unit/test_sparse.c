@@ -94,12 +94,12 @@ static int open_all(void **state, const char *checkpoint)
 
 static int open_deepseek(void **state)
 {
-    return open_all(state, "tests/fixtures/deepseek-v32-a");
+    return open_all(state, DRAWN "/deepseek-v32-a");
 }
 
 static int open_glm(void **state)
 {
-    return open_all(state, "tests/fixtures/glm5-b");
+    return open_all(state, DRAWN "/glm5-b");
 }
 
 static int close_all(void **state)

@@ -10,8 +10,8 @@
 
 #include "simulated_fixture.h"
 
-#define SWITCH "tests/fixtures/switch-b"
-#define QWEN "tests/fixtures/qwen3-moe-a"
+#define SWITCH DRAWN "/switch-b"
+#define QWEN DRAWN "/qwen3-moe-a"
 
 /* ---- Descriptions ---- */
 
@@ -302,8 +302,8 @@ static void simulations_preload_alike(void **state)
     static const struct static_checkpoint models[] = {
         {.from = QWEN, .layers = "[0, 2]", .type = "I64"},
         {.from = QWEN, .layers = "\"all\"", .type = "I64"},
-        {.from = "tests/fixtures/switch-a", .layers = "\"all\"", .type = "I64"},
-        {.from = "tests/fixtures/switch-a", .layers = "\"decoder\"", .type = "I64"},
+        {.from = DRAWN "/switch-a", .layers = "\"all\"", .type = "I64"},
+        {.from = DRAWN "/switch-a", .layers = "\"decoder\"", .type = "I64"},
     };
     static const char *const words[] = {"prefetch", "edgemoe", "prefetch+predict=gate-ahead:2",
                                         "prefetch+predict=previous", "fate+prefill=popularity"};

@@ -69,11 +69,11 @@ static void set_up_fixture(struct switch_fixture *f, const char *name)
     json_error_t error;
     char from[128];
     *f = (struct switch_fixture){0};
-    snprintf(from, sizeof from, "tests/fixtures/%s", name);
+    snprintf(from, sizeof from, DRAWN "/%s", name);
     snprintf(f->run.path, sizeof f->run.path, "/tmp/moe-switch-%d.moe", (int)getpid());
     const struct moe_convert_options options = pack_options("32", 32);
     make_pack(f->run.path, from, &options);
-    snprintf(from, sizeof from, "tests/fixtures/%s/reference.json", name);
+    snprintf(from, sizeof from, DRAWN "/%s/reference.json", name);
     f->reference = json_load_file(from, 0, &error);
     assert_non_null(f->reference);
     assert_ok(moe_model_open(&f->run.model, f->run.path, MAX_LENGTH, NULL, &err), &err);

@@ -140,7 +140,7 @@ static void states_go_on_too(void **state)
     struct talk a, b;
     const struct moe_convert_options options = pack_options("8", 8);
     snprintf(fixture.path, sizeof fixture.path, "%s", in_dir("states.moe"));
-    make_pack(fixture.path, "tests/fixtures/qwen3-next-a", &options);
+    make_pack(fixture.path, DRAWN "/qwen3-next-a", &options);
     assert_ok(moe_model_open(&fixture.model, fixture.path, 0, NULL, &err), &err);
     assert_ok(moe_experts_open_resident(&fixture.experts, fixture.model->pack, 0, NULL, NULL, &err),
               &err);

@@ -159,9 +159,9 @@ static void check_slots(const struct moe_kv_pool *p)
     assert_int_equal(n, 0);
 }
 
-static const char *const fixtures[] = {"tests/fixtures/gpt-oss-a",     "tests/fixtures/gemma4-a",
-                                       "tests/fixtures/llama4-a",      "tests/fixtures/afmoe-a",
-                                       "tests/fixtures/deepseek-v4-a", "tests/fixtures/mixtral-b"};
+static const char *const fixtures[] = {DRAWN "/gpt-oss-a",     DRAWN "/gemma4-a",
+                                       DRAWN "/llama4-a",      DRAWN "/afmoe-a",
+                                       DRAWN "/deepseek-v4-a", DRAWN "/mixtral-b"};
 
 static void any_batch_gives_the_bits_of_whole_layers(void **state)
 {
