@@ -22,6 +22,7 @@
 #include "pack/pack.h"
 #include "profile/statistics.h"
 #include "sched/inventory.h"
+#include "sched/layer_request.h"
 #include "sched/scheduler.h"
 #include "sched/strategy.h"
 
@@ -48,23 +49,6 @@ int moe_expert_class_check(const struct moe_expert_class *class_, const struct m
 int moe_expert_view_read(struct moe_expert_view *view, const struct moe_pack *pack,
                          struct moe_arena *arena, struct moe_err *err);
 
-/* What the router chose in one layer for a batch. */
-struct moe_expert_request {
-    uint32_t layer, moe_layer;    /* the model's layer; its index among MoE layers */
-    uint32_t n;                   /* distinct experts */
-    const struct moe_need *needs; /* ascending by expert */
-    /* [n] out: enum moe_entry_kind; on entry MOE_ENTRY_SLOT, or SKIPPED as an assigner says. Those
-     * in slots come with next. */
-    uint8_t *kinds;
-    /* [n] variants that an assigner chose (struct moe_assigner), an expert then once for each of
-     * them; NULL: the provider chooses. Entries left out come as MOE_ENTRY_SKIPPED in `kinds`. Only
-     * the provider of moe_experts_open_every serves such requests. */
-    const uint8_t *variants;
-    /* The same row by row: [n_rows][top_k], and the sequence of each row. */
-    uint32_t n_rows;
-    const uint32_t *chosen, *sequences;
-};
-
 struct moe_experts;
 
 struct moe_experts_ops {
@@ -78,8 +62,9 @@ struct moe_experts_ops {
      * time. May be NULL. */
     void (*computed)(struct moe_experts *self, double seconds);
     double (*clock)(struct moe_experts *self);
-    /* The router has chosen. Counts each activation in `phase`, which is that of begin_tokens. */
-    int (*begin)(struct moe_experts *self, const struct moe_expert_request *request,
+    /* The router has chosen; the request stays until the next one. A provider without a scheduler
+     * counts each activation in `phase`, which is that of begin_tokens. */
+    int (*begin)(struct moe_experts *self, const struct moe_layer_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err);
     /* Experts of the request whose computation can begin, in any order, each in a slot exactly once
      * over all calls: at least one (waits when there is none), at most max. which[i] is the index
@@ -144,7 +129,7 @@ struct moe_cache_options {
     uint64_t cache_bytes; /* of slots that keep experts; 0: nothing is kept */
     uint32_t n_working;   /* further slots: for experts in use that the cache does not keep, and for
                              prefetched ones; at least 1 */
-    uint32_t top_k;       /* experts that a token visits in a layer, for sizes alone */
+    uint32_t top_k;       /* experts that a token visits in a layer; only sizes depend on it */
     const struct moe_config *config; /* of the model; borrowed while opening. NULL: it is not known
                                         which layers are an encoder's or choose by the token */
     uint32_t n_staging; /* of the working slots, those for prefetched ones: for reports */

@@ -20,7 +20,7 @@ struct every {
     uint64_t kept_bytes, room_bytes;
     uint32_t in_room; /* the layer whose experts it holds; UINT32_MAX: none */
     uint8_t *there;   /* [n_experts][n_variants] of that layer */
-    struct moe_expert_request request;
+    const struct moe_layer_request *request;
     uint32_t n_given;
 };
 
@@ -94,20 +94,26 @@ static int read_kept(struct every *e, const struct moe_progress *progress, struc
     return MOE_OK;
 }
 
+/* The variant that an assigner chose for an entry. */
+static uint32_t wanted_variant(const struct moe_layer_request *r, uint32_t entry)
+{
+    return r->n_classes > 1 ? r->classes[entry] : 0;
+}
+
 /* The experts that the request names, into the room where they are not kept. */
 static int fetch(struct every *e, struct moe_phase_stats *phase, struct moe_err *err)
 {
-    uint32_t layer = e->request.layer;
+    uint32_t layer = e->request->layer;
     if (layer >= e->first_kept)
         return MOE_OK;
     if (e->in_room != layer)
         for (uint64_t i = 0; i < (uint64_t)e->n_experts * e->n_variants; i++)
             e->there[i] = 0;
     e->in_room = layer;
-    for (uint32_t i = 0; i < e->request.n; i++) {
-        uint32_t expert = e->request.needs[i].expert;
-        uint32_t wanted = e->request.variants ? e->request.variants[i] : 0;
-        if (e->request.kinds[i] == MOE_ENTRY_SKIPPED)
+    for (uint32_t i = 0; i < e->request->n_entries; i++) {
+        uint32_t expert = e->request->needs[i].expert;
+        uint32_t wanted = wanted_variant(e->request, i);
+        if (e->request->kinds[i] == MOE_ENTRY_SKIPPED)
             continue;
         uint32_t variant = moe_pack_usable_variant(e->pack, layer, expert, wanted);
         uint8_t *there = &e->there[(uint64_t)expert * e->n_variants + variant];
@@ -121,13 +127,13 @@ static int fetch(struct every *e, struct moe_phase_stats *phase, struct moe_err 
 
 /* ---- The provider ---- */
 
-static int every_begin(struct moe_experts *self, const struct moe_expert_request *request,
+static int every_begin(struct moe_experts *self, const struct moe_layer_request *request,
                        struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct every *e = (struct every *)self;
-    e->request = *request;
+    e->request = request;
     e->n_given = 0;
-    for (uint32_t i = 0; i < request->n; i++) {
+    for (uint32_t i = 0; i < request->n_entries; i++) {
         phase->experts.activations += request->needs[i].n_rows;
         if (request->kinds[i] == MOE_ENTRY_SKIPPED)
             phase->experts.skipped += request->needs[i].n_rows;
@@ -141,14 +147,14 @@ static int every_next(struct moe_experts *self, uint32_t max, uint32_t *which,
                       struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct every *e = (struct every *)self;
-    for (*n = 0; *n < max && e->n_given < e->request.n; e->n_given++) {
-        uint32_t i = e->n_given, expert = e->request.needs[i].expert;
-        if (e->request.kinds[i] == MOE_ENTRY_SKIPPED)
+    for (*n = 0; *n < max && e->n_given < e->request->n_entries; e->n_given++) {
+        uint32_t i = e->n_given, expert = e->request->needs[i].expert;
+        if (e->request->kinds[i] == MOE_ENTRY_SKIPPED)
             continue;
-        uint32_t wanted = e->request.variants ? e->request.variants[i] : 0;
-        uint32_t variant = moe_pack_usable_variant(e->pack, e->request.layer, expert, wanted);
+        uint32_t wanted = wanted_variant(e->request, i);
+        uint32_t variant = moe_pack_usable_variant(e->pack, e->request->layer, expert, wanted);
         which[*n] = i;
-        views[(*n)++] = e->views[index_of(e, e->request.layer, expert, variant)];
+        views[(*n)++] = e->views[index_of(e, e->request->layer, expert, variant)];
     }
     return MOE_OK;
 }

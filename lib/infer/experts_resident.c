@@ -18,17 +18,17 @@ struct resident {
     uint8_t *weights;
     uint64_t weights_bytes;
     /* The request being served. */
-    struct moe_expert_request request;
+    const struct moe_layer_request *request;
     uint32_t n_given;
 };
 
-static int resident_begin(struct moe_experts *self, const struct moe_expert_request *request,
+static int resident_begin(struct moe_experts *self, const struct moe_layer_request *request,
                           struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct resident *r = (struct resident *)self;
-    r->request = *request;
+    r->request = request;
     r->n_given = 0;
-    for (uint32_t i = 0; i < request->n; i++) {
+    for (uint32_t i = 0; i < request->n_entries; i++) {
         phase->experts.activations += request->needs[i].n_rows;
         phase->experts.cache_hits += request->needs[i].n_rows;
     }
@@ -39,10 +39,10 @@ static int resident_next(struct moe_experts *self, uint32_t max, uint32_t *which
                          struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct resident *r = (struct resident *)self;
-    const struct moe_expert_view *layer = r->views + (uint64_t)r->request.layer * r->n_experts;
-    for (*n = 0; *n < max && r->n_given < r->request.n; ++*n, r->n_given++) {
+    const struct moe_expert_view *layer = r->views + (uint64_t)r->request->layer * r->n_experts;
+    for (*n = 0; *n < max && r->n_given < r->request->n_entries; ++*n, r->n_given++) {
         which[*n] = r->n_given;
-        views[*n] = layer[r->request.needs[r->n_given].expert];
+        views[*n] = layer[r->request->needs[r->n_given].expert];
     }
     return MOE_OK;
 }

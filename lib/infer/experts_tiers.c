@@ -206,7 +206,7 @@ void tiers_count_traffic(struct tiers *t)
  * unless they are there, copied to their slot, reported.
  */
 
-/* How long a wait watches copies alone before it polls the reads again. */
+/* How long a wait watches only copies before it polls the reads again. */
 static const double BRIEF_SECONDS = 500e-6;
 
 /* ---- One transfer ---- */

@@ -1,6 +1,6 @@
 /*
- * The forward pass: states in, layers, states out, head; each on the session's device
- * (infer/stages.h).
+ * The forward pass around its layers (sched/pass.h): what rows may be computed, states in, states
+ * out, head; sources and drafts.
  */
 #include "infer/forward.h"
 
@@ -224,7 +224,7 @@ int moe_greedy(struct moe_session *s, uint32_t row, uint32_t *token, struct moe_
     return status;
 }
 
-/* ---- Sources: what stands in a pass ---- */
+/* ---- Sources: what a pass must contain ---- */
 
 /* One source's rows, from rows[0] on; *n of them. */
 static int check_source(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
@@ -238,8 +238,7 @@ static int check_source(struct moe_session *s, const struct moe_row *rows, uint3
             rows[i].sequence == r->sequence && rows[i].position == i && rows[i].length == r->length;
     if (!whole)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "source %u of %u positions does not stand in the pass once, whole and in "
-                        "order",
+                        "source %u of %u positions is not in the pass once, whole and in order",
                         r->sequence, r->length);
     source->pending = *n = r->length;
     return MOE_OK;
@@ -256,7 +255,7 @@ static int check_attended(const struct moe_session *s, const struct moe_row *row
                                                 row->sequence, source);
 }
 
-/* The sequence's rows from rows[0] on: a prompt stands in the pass with all of them or not at all.
+/* The sequence's rows from rows[0] on: a prompt is in the pass with all of them or not at all.
  * *n of them. */
 static int check_prompt(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                         uint32_t *n, struct moe_err *err)
@@ -269,11 +268,12 @@ static int check_prompt(const struct moe_session *s, const struct moe_row *rows,
     for (uint32_t i = 0; whole && i < n_prompt; i++)
         whole = rows[i].sequence == rows[0].sequence && rows[i].position == i;
     *n = n_prompt;
-    return whole ? MOE_OK
-                 : moe_fail(err, MOE_ERR_USAGE,
-                            "the prompt of %u positions of sequence %u does not stand in the pass "
-                            "whole and in order",
-                            n_prompt, rows[0].sequence);
+    return whole
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_USAGE,
+                          "the prompt of %u positions of sequence %u is not in the pass whole and "
+                          "in order",
+                          n_prompt, rows[0].sequence);
 }
 
 int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,

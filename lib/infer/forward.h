@@ -1,6 +1,6 @@
 /*
- * Forward passes beside moe_forward (infer/session.h): sources of encoders, prompts whose rows see
- * each other, layers that draft.
+ * Passes over sources (encoders), prompts whose rows see each other, and layers that draft, on top
+ * of moe_forward (infer/session.h).
  */
 #ifndef MOE_INFER_FORWARD_H
 #define MOE_INFER_FORWARD_H
@@ -37,15 +37,15 @@ int moe_encode_keep(struct moe_session *s, const struct moe_row *rows, uint32_t 
  * to the one of its own number (modulo n_sources). Several may share one (beams). */
 void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t source);
 
-/* With prefix_lm: the sequence's first n positions are a prompt, whose rows stand in one pass, and
+/* With prefix_lm: the sequence's first n positions are a prompt, whose rows are in one pass, and
  * the first `prefix` of these see each other. n 0, as until this is called and after
- * moe_sequence_end: there is none, and rows see what stands before them, with no expert's capacity
- * being counted. */
+ * moe_sequence_end: there is none; rows see what comes before them, and no expert's capacity is
+ * counted. */
 void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix);
 
 /* That rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or that
- * their sequences attend to encoded ones in a decoder's, and prompts stand there whole; notes which
- * sources the pass is about. Of moe_forward. */
+ * their sequences attend to encoded ones in a decoder's, and prompts are there whole; notes the
+ * sources in the pass. Called by moe_forward. */
 int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
                       uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err);
 

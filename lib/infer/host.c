@@ -163,7 +163,7 @@ static int start_worker(struct worker *w, struct moe_err *err)
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         got = pthread_create(&w->thread, &attr, serve_jobs, w);
-        if (got == EINVAL) /* the program's thread-local data alone take more */
+        if (got == EINVAL) /* the program's thread-local data take more */
             got = pthread_create(&w->thread, NULL, serve_jobs, w);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         pthread_attr_destroy(&attr);

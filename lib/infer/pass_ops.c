@@ -1,5 +1,6 @@
 /*
- * The runner's operations of a pass.
+ * The runner's operations of a pass: a layer's stages, experts from their provider, the host,
+ * predictions.
  */
 #include "infer/pass_ops.h"
 
@@ -11,7 +12,7 @@
 #include "infer/router.h"
 #include "infer/stages.h"
 
-/* What a strategy needs beside the driver: a predictor, a host, and room. */
+/* What a session keeps for its strategy: a predictor, a host, and room for both. */
 struct moe_strategy_work {
     struct moe_layer_predictor *predictor; /* NULL: nothing predicts or is remembered */
     struct moe_host *host;                 /* NULL: there is none */
@@ -259,10 +260,7 @@ static int ask_provider(void *ctx, uint32_t layer, struct moe_err *err)
         s->stages->grouped(s, s->n_rows);
     for (uint32_t i = 0; i < s->n_rows; i++)
         r->sequences[i] = s->rows[i].sequence;
-    const struct moe_expert_request request = {
-        layer,     s->pass.moe, r->n_entries, r->needs, r->kinds, s->assigner ? r->classes : NULL,
-        s->n_rows, r->chosen,   r->sequences};
-    return s->experts->ops->begin(s->experts, &request, s->phase, err);
+    return s->experts->ops->begin(s->experts, r, s->phase, err);
 }
 
 static int next_ready(void *ctx, uint32_t max, uint32_t *which, uint32_t *n, struct moe_err *err)
@@ -292,8 +290,8 @@ static int poll_loads(void *ctx, struct moe_err *err)
                           : MOE_OK;
 }
 
-/* Outputs of what the device did not compute: those of the host go there, those of what was left
- * out are zeros, and of choices beyond a capacity zeros or their rows. */
+/* Fills in the outputs that the device did not compute: the host's, zeros of what was left out,
+ * zeros or inputs of choices beyond a capacity. */
 static void finish_outputs(struct moe_session *s)
 {
     const struct moe_layer_request *r = &s->request;

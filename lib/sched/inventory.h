@@ -32,7 +32,7 @@ struct moe_inventory {
     uint32_t n_model_layers, n_model_encoder; /* all layers; of these, the encoder's */
     uint32_t *model_layer;                    /* [n_layers] rising */
     uint8_t *is_static;  /* [n_layers] whether it chooses experts by the token (model/routes.h) */
-    bool routes_early;   /* its routers stand before attention (model/config.h) */
+    bool routes_early;   /* its routers come before attention (model/config.h) */
     uint32_t n_variants; /* best first */
     char variants[MOE_MAX_VARIANTS][MOE_NAME_BYTES];
     uint32_t n_classes;
@@ -56,7 +56,7 @@ int moe_inventory_uniform(struct moe_inventory *out, uint32_t n_layers, uint32_t
                           const uint64_t *bytes, uint32_t n_variants, struct moe_err *err);
 /* Takes over what packs and traces do not say of the model: which layers have experts (as many as
  * the inventory has layers), which are the encoder's, which choose experts by the token, and
- * whether routers stand before attention. */
+ * whether routers come before attention. */
 void moe_inventory_set_model(struct moe_inventory *inventory, const struct moe_config *config);
 /* Makes the first n_model_layers layers an encoder's. */
 void moe_inventory_set_encoder(struct moe_inventory *inventory, uint32_t n_model_layers);

@@ -1,7 +1,7 @@
 /*
- * Layer request: which experts the rows of a pass want of a MoE layer. A router (and a strategy or
- * an assigner after it) chooses; the choices are grouped by expert; the groups, "entries", are what
- * the scheduler, or whoever has the experts, is asked for. Every layer fills it again.
+ * Layer request: the experts that the rows of a pass choose in a MoE layer, grouped by expert. The
+ * groups, "entries", are what the scheduler, or another provider of experts, is asked for. One
+ * request is filled again for every layer.
  */
 #ifndef MOE_SCHED_LAYER_REQUEST_H
 #define MOE_SCHED_LAYER_REQUEST_H
@@ -14,6 +14,7 @@
 
 struct moe_layer_request {
     uint32_t n_experts, top_k;
+    uint32_t layer, moe; /* the model's layer; its index among MoE layers */
 
     /* Activations. */
     uint32_t *chosen;    /* [batch][top_k] */
@@ -22,12 +23,11 @@ struct moe_layer_request {
     uint32_t *rows;      /* [batch * top_k] rows of the batch, grouped by entry */
     uint32_t *sequences; /* [batch] of the rows */
     uint32_t *slot_of; /* [batch][top_k] where it lies in that order, as do the experts' outputs */
-    float *scales;     /* [batch * top_k] of what experts take in, by slot; NULL: weights scale what
-                          they give */
-    uint8_t *over;     /* [batch][top_k] beyond the expert's capacity; NULL: there is none */
-    float *passing;    /* [batch][top_k] their weights; NULL: their rows do not pass the expert */
-    uint32_t n_over;   /* in the layer at work: they belong to no entry and lie behind all of these,
-                          their outputs zeros, or what their rows brought (passing) */
+    float *scales;   /* [batch * top_k] of experts' inputs, by slot; NULL: weights scale outputs */
+    uint8_t *over;   /* [batch][top_k] beyond the expert's capacity; NULL: there is none */
+    float *passing;  /* [batch][top_k] their weights; NULL: their rows do not pass the expert */
+    uint32_t n_over; /* in this layer: they belong to no entry and come after all entries; their
+                        outputs are zeros, or their rows' inputs (passing) */
 
     /* Entries: an expert once for each class of rows that want it. With an assigner a class is a
      * variant, the last one what is left out; otherwise there is one. Room for n_experts *
@@ -51,7 +51,7 @@ struct moe_request_shape {
     bool passes;         /* ... and rows beyond it pass them */
 };
 
-/* One block's worth of arrays. */
+/* Takes its arrays from the arena, which may only count. */
 void moe_layer_request_carve(struct moe_layer_request *r, struct moe_arena *arena,
                              const struct moe_request_shape *shape);
 

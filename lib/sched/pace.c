@@ -240,7 +240,7 @@ static void add_fixed(struct moe_line *line, double seconds)
         line->y[i] += seconds;
 }
 
-/* What an accelerator takes beside its memory's bandwidth. */
+/* What an accelerator's launches and links cost on top of its memory's bandwidth. */
 static void add_accelerator(struct moe_pace *p, const struct moe_device *d)
 {
     const struct moe_device_accelerator *a = &d->accelerator;

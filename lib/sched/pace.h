@@ -4,8 +4,8 @@
  *
  * A pass over rows goes, for each MoE layer: (dense layers before it), route, predictions for later
  * layers, beside, the routed experts as they arrive, combine; at its end the head, once. Runner and
- * simulator count these pieces at the same places. Where routers stand before attention, experts
- * are asked for before "route" is counted, and come during it.
+ * simulator count these pieces in the driver of a pass (pass.h). Where routers come before
+ * attention, experts are asked for before "route" is counted, and arrive during it.
  */
 #ifndef MOE_SCHED_PACE_H
 #define MOE_SCHED_PACE_H
@@ -39,7 +39,7 @@ struct moe_pace {
     struct moe_line experts[MOE_MAX_VARIANTS]; /* one routed expert, by its rows */
     double head;                               /* final norm and head, one row */
     double predict;                            /* predicting one layer ahead, one row */
-    double joint;     /* beside the times of its experts, what a group computed at once takes */
+    double joint;     /* what a group of experts computed at once takes on top of their times */
     double load_rate; /* bytes per second of expert loads */
     /* Where the slots are a device's, loads come from the host's memory, and what is not there
      * comes from storage first, over a link of its own. 0: everything is there. */
@@ -47,13 +47,13 @@ struct moe_pace {
     double host_slowdown; /* how many times as long the host takes for an expert; 0: no host */
     double attend; /* attention of a row, for each position it attends to: on top of the pieces */
     double positions;            /* of the row that was measured */
-    struct moe_link_costs loads; /* what loads cost beside that; all 0: nothing */
+    struct moe_link_costs loads; /* further costs of loads; all 0: none */
 };
 
 /* Seconds; 0 where the model has no such piece. */
 double moe_pace_piece(const struct moe_pace *p, enum moe_piece piece, double rows);
 double moe_pace_expert(const struct moe_pace *p, uint32_t variant, double rows);
-/* A piece with attention in it (route, dense) for rows that attend to so many positions in all. */
+/* A piece with attention in it (route, dense); positions: what the rows attend to, in all. */
 double moe_pace_attention(const struct moe_pace *p, enum moe_piece piece, double rows,
                           double positions);
 /* Positions that n rows attend to which follow each other from position `first` on. */
@@ -68,8 +68,8 @@ static inline double moe_pace_expert_part(const struct moe_pace *p, uint32_t var
     return moe_pace_expert(p, variant, rows) *
            (last ? 1 - MOE_PACE_FIRST_PART : MOE_PACE_FIRST_PART);
 }
-/* When the host will have computed an expert that it is asked for `now`, for so many rows: it first
- * finishes what it was asked for before, at free_at. */
+/* When the host will have computed an expert for `rows` rows if it is asked now: it first finishes
+ * earlier work, at free_at. */
 static inline double moe_pace_host(const struct moe_pace *p, double now, double free_at,
                                    uint32_t variant, double rows)
 {
@@ -110,7 +110,7 @@ struct moe_weights {
  * an accelerator with memory of its own; else from storage. */
 enum moe_device_tier moe_pace_tier(const struct moe_device *d, bool accelerator);
 
-/* From memory bandwidth alone: each piece takes as long as reading its weights once at the share
+/* From memory bandwidth only: each piece takes as long as reading its weights once at the share
  * MOE_PACE_BANDWIDTH_SHARE of the bandwidth of the memory that experts are loaded into, for up to
  * MOE_PACE_FREE_ROWS rows, and in proportion to rows above that. An estimate: say so where it is
  * used. MOE_ERR_USAGE: the profile has no bandwidth, or no load rate. */

@@ -224,7 +224,7 @@ static void collect_from_host(struct moe_pass *p, uint32_t layer)
 
 /* ---- Predictions ---- */
 
-/* Hands n predictions on, whose making has a time on the modelled clock. */
+/* Hands n predictions to the scheduler, after the time that making them takes. */
 static int hand_on(struct moe_pass *p, const struct moe_prediction *predictions, uint32_t n,
                    struct moe_err *err)
 {
@@ -382,14 +382,14 @@ static const uint8_t *take_choice(struct moe_pass *p, uint32_t layer)
 static int ask_scheduler(struct moe_pass *p, struct moe_err *err)
 {
     struct moe_layer_request *r = p->request;
-    const struct moe_choices choices = {p->moe, p->n_rows, r->chosen, NULL};
+    const struct moe_choices choices = {p->moe, p->n_rows, r->chosen, r->sequences};
     uint32_t n;
     moe_scheduler_chosen(p->scheduler, &choices);
-    int status = moe_scheduler_request(p->scheduler, p->moe, r->needs, r->n_entries, err);
+    MOE_TRY(moe_scheduler_request(p->scheduler, p->moe, r->needs, r->n_entries, err));
     const struct moe_entry *entries = moe_scheduler_entries(p->scheduler, &n);
     for (uint32_t i = 0; i < n; i++)
         r->kinds[i] = (uint8_t)entries[i].kind;
-    return status;
+    return MOE_OK;
 }
 
 /* The router has chosen: asks for the experts. */
@@ -398,7 +398,12 @@ static int request_experts(struct moe_pass *p, uint32_t layer, struct moe_err *e
     const uint8_t *precalculated = take_choice(p, layer);
     bool assigned = p->ops->assign && p->ops->assign(p->ctx, layer);
     moe_layer_request_fill(p->request, p->n_rows, assigned, precalculated);
-    MOE_TRY(p->ops->ask ? p->ops->ask(p->ctx, layer, err) : ask_scheduler(p, err));
+    p->request->layer = layer;
+    p->request->moe = p->moe;
+    if (p->ops->ask)
+        MOE_TRY(p->ops->ask(p->ctx, layer, err));
+    if (p->scheduler)
+        MOE_TRY(ask_scheduler(p, err));
     log_request(p);
     return MOE_OK;
 }
@@ -525,7 +530,7 @@ int moe_pass_layers(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe
 
 /* ---- Before the layers ---- */
 
-/* The tokens alone say what layers with static routing will ask for. */
+/* Asks for the experts of layers with static routing: the tokens name them. */
 static int ask_known(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe_err *err)
 {
     struct moe_layer_request *r = p->request;
@@ -542,7 +547,8 @@ static int ask_known(struct moe_pass *p, uint32_t begin, uint32_t end, struct mo
     return MOE_OK;
 }
 
-/* What the tokens used last stays until it is used again. A prompt's tokens used nearly all. */
+/* Protects the experts that the tokens used last. Not for a prompt, whose tokens used nearly all.
+ */
 static void protect_expected(struct moe_pass *p, uint32_t begin, uint32_t end)
 {
     for (uint32_t m = begin; m < end; m++) {

@@ -1,15 +1,16 @@
 /*
- * The pass driver: what a forward pass asks, predicts, computes and counts, layer by layer, in one
- * order. The runner (infer/forward.c) computes with it and the simulator (plan/simulate.c) replays
- * traces through it: each fills in a table of operations, and neither decides anything.
+ * The pass driver: what a forward pass asks for, predicts, computes and counts, layer by layer. The
+ * runner (infer/pass_ops.c) computes models through it, the simulator (plan/simulate.c) replays
+ * traces: each fills in a table of operations, and the driver calls them in one order.
  *
  *     for each pass: moe_pass_begin, moe_pass_expect, moe_pass_layers
  *
  * A MoE layer goes: predictions by its attention's input; attention; the router; what becomes of
  * its choice (experts computed a layer early, cached ones preferred, the gate); the request; work
  * for the host; predictions for later layers; what does not depend on the router; the experts as
- * they arrive; what the host has computed; their sum. Where routers stand before attention, all up
- * to the request comes before it, and predictions that need nothing of it.
+ * they arrive; what the host has computed; their sum. Where routers come before
+ * attention, everything up to the request does too, and so do predictions that do not need its
+ * result.
  *
  * Sources: Fate 4.2 and table 1 (predictions), DAOP IV-C (experts computed early), HOBBIT 3.2.
  */
@@ -60,8 +61,8 @@ struct moe_pass_ops {
     int (*dense)(void *ctx, uint32_t layer, struct moe_err *err);
     /* Computes a MoE layer's feed-forward without the driver, where that can be. NULL: never. */
     bool (*alone)(void *ctx, uint32_t layer);
-    /* The request's chosen and weights: `choose` where routers stand before attention, before that;
-     * then `route` only shows what they were. `known`: of static routing, before the pass; NULL: a
+    /* The request's chosen and weights: `choose` where routers come before attention, and then
+     * `route` only shows what they were. `known`: of static routing, before the pass; NULL: a
      * replay has them. */
     int (*choose)(void *ctx, uint32_t layer, struct moe_err *err);
     int (*route)(void *ctx, uint32_t layer, struct moe_err *err);
@@ -72,8 +73,9 @@ struct moe_pass_ops {
     int (*experts)(void *ctx, const uint32_t *which, uint32_t n, bool last, struct moe_err *err);
     int (*combine)(void *ctx, uint32_t layer, struct moe_err *err);
 
-    /* Experts of a layer. NULL: the scheduler is asked by itself. `assign` says that the request's
-     * variants count; `ask` sets its kinds; `next` and `release` as the scheduler's. */
+    /* Experts of a layer. `assign` says whether the request's variants count; `ask` is told of the
+     * request before the scheduler; `next` and `release` as the scheduler's, and in its place.
+     * NULL: nothing is assigned, nobody told, the scheduler asked. */
     bool (*assign)(void *ctx, uint32_t layer);
     int (*ask)(void *ctx, uint32_t layer, struct moe_err *err);
     int (*next)(void *ctx, uint32_t max, uint32_t *which, uint32_t *n, struct moe_err *err);
@@ -120,7 +122,7 @@ struct moe_pass_shape {
     uint32_t n_listed;           /* n_layers, and those of layers that draft */
     const uint32_t *model_layer; /* [n_listed] rising */
     const uint8_t *is_static;    /* [n_listed] */
-    bool routes_early;           /* routers stand before attention */
+    bool routes_early;           /* routers come before attention */
 };
 
 struct moe_pass {

@@ -260,7 +260,7 @@ static uint32_t best_free(const float *values, const uint32_t *barred, uint32_t 
     return best;
 }
 
-/* From the weakest up, at most so many of those on the host, but not the strongest. */
+/* Replaces experts on the host from the weakest up, at most `replaces`, never the strongest. */
 static void replace_on_host(const float *probabilities, const uint8_t *on_device, uint32_t n,
                             uint32_t most, struct moe_predicted *f, uint32_t *barred)
 {

@@ -273,7 +273,7 @@ static bool prefetches(const struct moe_scheduler *s)
     return s->strategy.predict != MOE_PREDICT_BY_NOTHING && !s->strategy.precalculate;
 }
 
-/* Of so many layers to come those that are worth predicting now. */
+/* How many of the next `left` layers are worth predicting now. */
 static uint32_t wanted_of(const struct moe_scheduler *s, uint32_t left)
 {
     if (!prefetches(s))
@@ -436,8 +436,8 @@ static bool is_chosen(const struct moe_scheduler *s, const struct candidate *c)
     return chosen;
 }
 
-/* What is to be prefetched next, of the nearest layer: the place in the queue or in what is known,
- * where *candidate stands; NULL: nothing, or not now. */
+/* The next prefetch, nearest layer first: its place in the queue or in the list of known experts,
+ * with *candidate there; NULL: none, or not now. */
 static uint32_t *next_prefetch(struct moe_scheduler *s, const struct candidate **candidate)
 {
     uint32_t n_predicted;
@@ -520,7 +520,7 @@ int moe_scheduler_known(struct moe_scheduler *s, uint32_t layer, const struct mo
     return let_go(s, prefetch_known(s, layer, needs, n, err));
 }
 
-/* The pass has come to this layer: of what is known, layers after it are to be prefetched. */
+/* The pass has come to this layer: known experts of later layers are prefetched from now on. */
 static void skip_known(struct moe_scheduler *s, uint32_t layer)
 {
     uint64_t unused = moe_store_counts(s->store)->staged_unused;

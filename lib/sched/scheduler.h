@@ -17,7 +17,7 @@
  *             next, complete, release   until every entry in a slot is computed
  *         end_tokens
  *
- * Where routers stand before attention, a layer's request comes before its attention is computed,
+ * Where routers come before attention, a layer's request comes before its attention is computed,
  * and what routers ahead say after it.
  *
  * Layers are MoE layers, numbered from 0: those of an encoder first, whose passes are over sources,

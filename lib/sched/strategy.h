@@ -82,7 +82,7 @@ struct moe_prefetch_limits {
     uint32_t count;    /* at most this many loads per layer; 0: no limit */
     bool slack;        /* at most as many as can be loaded before the next router: n = T / t_expert
                           (Fate 4.3), none where a load takes longer than a layer */
-    uint32_t slack_least; /* ... but so many in any case */
+    uint32_t slack_least; /* ... but at least this many */
     bool until_router;    /* one after the other until the router has chosen (EdgeMoE III-C) */
     bool top_k;           /* only the k best: "all" the predicted experts */
     bool measured;        /* stops as long as measurements say that it costs more than it saves */
@@ -164,7 +164,7 @@ struct moe_strategy {
     uint32_t precalculate_from; /* MoE layer of the decoder from which on predictions replace the
                                    router's choice, at least 1, or MOE_PRECALCULATE_AUTO */
     bool degrade;
-    uint32_t degrade_most; /* replaces no more than so many experts of a layer; 0: no limit */
+    uint32_t degrade_most; /* replaces at most this many experts of a layer; 0: no limit */
 };
 
 /* ---- The table of strategies ---- */

@@ -1,4 +1,4 @@
-/* Trying something both ways, and running means of what was measured. */
+/* Trials of something both ways, and running means of measurements. */
 #include "sched/trial.h"
 
 static const double NEWEST = 0.125; /* weight of the newest value in a moving average */

@@ -38,7 +38,7 @@ struct device_experts {
     uint32_t n, at;
     uint8_t *memory;
     uint64_t memory_bytes;
-    struct moe_expert_request request;
+    const struct moe_layer_request *request;
     uint32_t n_given;
     /* Of the last request. */
     double began, first, last;  /* begin was called; next for the first time; the last release */

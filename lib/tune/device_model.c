@@ -12,15 +12,15 @@
 
 /* ---- The provider ---- */
 
-static int begin_experts(struct moe_experts *self, const struct moe_expert_request *request,
+static int begin_experts(struct moe_experts *self, const struct moe_layer_request *request,
                          struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct device_experts *e = (struct device_experts *)self;
-    e->request = *request;
+    e->request = request;
     e->n_given = e->n_experts = e->n_rows = 0;
     e->seconds = e->first = 0;
     e->began = moe_seconds();
-    return e->loads ? moe_device_loads_begin(e->loads, request->n, err) : MOE_OK;
+    return e->loads ? moe_device_loads_begin(e->loads, request->n_entries, err) : MOE_OK;
 }
 
 static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
@@ -30,7 +30,7 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
     int status = e->loads ? moe_device_loads_next(e->loads, err) : MOE_OK;
     if (e->loads && moe_device_loads_one_by_one(e->loads))
         max = 1;
-    for (*n = 0; *n < max && e->n_given < e->request.n; ++*n, e->n_given++) {
+    for (*n = 0; *n < max && e->n_given < e->request->n_entries; ++*n, e->n_given++) {
         which[*n] = e->n_given;
         views[*n] = e->views[e->at];
         e->at = (e->at + 1) % e->n;
@@ -53,7 +53,7 @@ static void release_expert(struct moe_experts *self, uint32_t which)
     e->seconds += now - e->last;
     e->last = now;
     e->n_experts++;
-    e->n_rows += e->request.needs[which].n_rows;
+    e->n_rows += e->request->needs[which].n_rows;
 }
 
 static void close_nothing(struct moe_experts *self)

@@ -52,17 +52,17 @@ struct mapped {
     const uint8_t *file;
     uint64_t bytes;
     bool will_need;
-    struct moe_expert_request request;
+    const struct moe_layer_request *request;
     uint32_t n_given;
 };
 
-static int begin(struct moe_experts *self, const struct moe_expert_request *request,
+static int begin(struct moe_experts *self, const struct moe_layer_request *request,
                  struct moe_phase_stats *phase, struct moe_err *err)
 {
     struct mapped *m = (struct mapped *)self;
-    m->request = *request;
+    m->request = request;
     m->n_given = 0;
-    for (uint32_t i = 0; m->will_need && i < request->n; i++) {
+    for (uint32_t i = 0; m->will_need && i < request->n_entries; i++) {
         const struct moe_expert_extent *x =
             moe_pack_expert(m->pack, request->layer, request->needs[i].expert, 0);
         const struct moe_extent *last = &x->segments[1];
@@ -76,15 +76,15 @@ static int next(struct moe_experts *self, uint32_t max, uint32_t *which,
                 struct moe_expert_view *views, uint32_t *n, struct moe_err *err)
 {
     struct mapped *m = (struct mapped *)self;
-    for (*n = 0; *n < max && m->n_given < m->request.n; ++*n, m->n_given++) {
-        uint32_t expert = m->request.needs[m->n_given].expert;
-        const struct moe_expert_extent *x = moe_pack_expert(m->pack, m->request.layer, expert, 0);
+    for (*n = 0; *n < max && m->n_given < m->request->n_entries; ++*n, m->n_given++) {
+        uint32_t expert = m->request->needs[m->n_given].expert;
+        const struct moe_expert_extent *x = moe_pack_expert(m->pack, m->request->layer, expert, 0);
         const struct moe_expert_class *class_ = moe_pack_class_at(m->pack, x->class_index);
         const uint8_t *segments[MOE_PACK_MAX_SEGMENTS];
         for (uint32_t i = 0; i < class_->n_segments; i++)
             segments[i] = m->file + x->segments[i].offset;
         which[*n] = m->n_given;
-        views[*n].layer = m->request.layer;
+        views[*n].layer = m->request->layer;
         views[*n].expert = expert;
         moe_expert_view_set(&views[*n], class_, segments);
     }

@@ -174,13 +174,13 @@ static inline void tiers_check_host(struct tiers_drive *d, uint32_t layer, uint3
 }
 
 /* Experts of a request as they come. */
-static inline int tiers_take(struct tiers_drive *d, const struct moe_expert_request *request,
+static inline int tiers_take(struct tiers_drive *d, const struct moe_layer_request *request,
                              struct moe_err *err)
 {
     const struct moe_experts_ops *ops = d->experts->ops;
     uint32_t left = 0, n;
     const struct moe_entry *entries = moe_scheduler_entries(d->experts->scheduler, &n);
-    for (uint32_t i = 0; i < request->n; i++) {
+    for (uint32_t i = 0; i < request->n_entries; i++) {
         tiers_note(d, request->kinds[i]);
         left += request->kinds[i] == MOE_ENTRY_SLOT;
         if (request->kinds[i] == MOE_ENTRY_HOST)
@@ -227,9 +227,14 @@ static inline int tiers_layer(struct tiers_drive *d, uint32_t layer, struct moe_
         if (test_random(&d->random) % EXPERTS < some || (e + 1 == EXPERTS && n == 0))
             needs[n++] = (struct moe_need){e, 1, (float)(test_random(&d->random) % 100) / 100,
                                            .precalculated = false};
-    const struct moe_expert_request request = {
-        .layer = layer, .moe_layer = layer, .n = n, .needs = needs, .kinds = kinds};
+    const struct moe_layer_request request = {
+        .layer = layer, .moe = layer, .n_entries = n, .needs = needs, .kinds = kinds};
     int status = d->experts->ops->begin(d->experts, &request, &d->phase, err);
+    if (status == MOE_OK)
+        status = moe_scheduler_request(d->experts->scheduler, layer, needs, n, err);
+    const struct moe_entry *entries = moe_scheduler_entries(d->experts->scheduler, &n);
+    for (uint32_t i = 0; i < n; i++)
+        kinds[i] = (uint8_t)entries[i].kind;
     tiers_note_clock(d);
     if (status == MOE_OK)
         tiers_predicted(d, layer);
