@@ -145,6 +145,9 @@ static int set_up(void **state)
     shape.max_tokens = N_IDS;
     shape.prompt_percent = 50;
     assert_ok(moe_statistics_new(&s, &shape, &err), &err);
+    assert_ok(moe_origins_begin(&s->origins, 1, 0, 1, &err), &err);
+    s->origins.items->documents = N_DOCUMENTS;
+    s->origins.items->texts[s->origins.items->n_texts++] = 1;
     assert_ok(moe_probe_open(&probe, e->session, s, &err), &err);
     for (int d = 0; d < N_DOCUMENTS; d++)
         assert_ok(moe_probe_document(probe, f.ids[d], N_IDS, &err), &err);
