@@ -34,6 +34,8 @@ void moe_config_complete(struct moe_config *c)
         c->rope_dim = c->head_dim;
     if (c->attn_scale == 0 && c->head_dim > 0)
         c->attn_scale = 1.0f / sqrtf((float)c->head_dim);
+    if (c->n_groups <= 1) /* all experts in one group are in none */
+        c->n_groups = c->top_groups = 0;
     moe_config_number_layers(c);
 }
 

@@ -254,7 +254,7 @@ struct moe_config {
  * the readers' to set, or stay 0 for moe_config_complete. */
 void moe_config_init(struct moe_config *config);
 /* Fills what follows from the rest and is still 0 (n_kv_heads, head_dim, value_dim, attn_scale,
- * rope_dim), and numbers the layers. */
+ * rope_dim), drops a single group of experts, and numbers the layers. */
 void moe_config_complete(struct moe_config *config);
 
 /* Sets the layers' indices and n_moe_layers; to be called again when the kind of a layer changes.

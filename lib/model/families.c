@@ -7,47 +7,133 @@
 
 #include "model/family_internal.h"
 
-static const struct moe_family *const tables[] = {
-    moe_families_softmax,  moe_families_granite, moe_families_local, moe_families_states,
-    moe_families_deepseek, moe_families_stacks,  moe_families_dense,
+/* ---- The words that the tables are written in ---- */
+
+#define SETTINGS(...) ((const struct moe_setting[]){__VA_ARGS__, {.member = 0}})
+#define ONLY(...) ((const struct moe_only[]){__VA_ARGS__, {NULL, NULL}})
+/* What a member is without being asked for, or where one of the shared keys is absent. */
+#define SET(name, number)                                                                          \
+    {                                                                                              \
+        .member = MOE_MEMBER(name), .value = (number)                                              \
+    }
+#define NEED(text, name)                                                                           \
+    {                                                                                              \
+        .key = (text), .member = MOE_MEMBER(name), .required = true                                \
+    }
+#define KEY(text, name, number)                                                                    \
+    {                                                                                              \
+        .key = (text), .member = MOE_MEMBER(name), .value = (number)                               \
+    }
+#define USE(text, name, number, how)                                                               \
+    {                                                                                              \
+        .key = (text), .member = MOE_MEMBER(name), .value = (number), .use = (how)                 \
+    }
+#define PART_EITHER(path, what)                                                                    \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .transposed = true, .either = true                \
+    }
+#define PART_COLUMNS(path, what)                                                                   \
+    {                                                                                              \
+        .name = (path), .take = MOE_TAKE_##what, .transposed = true                                \
+    }
+
+/* Keys that several families have. */
+#define LOCAL_EXPERTS(number) KEY("num_local_experts", n_experts, number)
+#define EXPERTS(number) KEY("num_experts", n_experts, number)
+#define TOP_K(number) KEY("num_experts_per_tok", top_k, number)
+#define NORM_TOPK KEY("norm_topk_prob", norm_topk, false)
+#define ATTENTION_BIAS(otherwise)                                                                  \
+    KEY("attention_bias", qkv_bias, otherwise), KEY("attention_bias", o_bias, otherwise)
+#define DENSE_FF NEED("intermediate_size", dense_ff)
+#define EXPERT_FF NEED("intermediate_size", expert_ff)
+#define CONTEXT(number) SET(context_max, number)
+#define GGUF_NORM_TOPK(otherwise) KEY("expert_weights_norm", norm_topk, otherwise)
+
+#define GROUPS(of, used) KEY("n_group", n_groups, of), KEY("topk_group", top_groups, used)
+#define GGUF_GROUPS                                                                                \
+    KEY("expert_group_count", n_groups, 0), KEY("expert_group_used_count", top_groups, 0)
+/* MLA: the values of a head that do not rotate, those that do, and a head's values; the rotated
+ * ones are added to head_dim. */
+#define LATENT(q, kv, plain, rotated, values)                                                      \
+    KEY("q_lora_rank", q_rank, q), KEY("kv_lora_rank", kv_rank, kv),                               \
+        KEY("qk_nope_head_dim", head_dim, plain), KEY("qk_rope_head_dim", rope_dim, rotated),      \
+        KEY("v_head_dim", value_dim, values)
+#define LATENT_GGUF                                                                                \
+    KEY("attention.q_lora_rank", q_rank, 0), KEY("attention.kv_lora_rank", kv_rank, 0),            \
+        KEY("attention.key_length_mla", head_dim, 0),                                              \
+        KEY("attention.value_length_mla", value_dim, 0), GGUF_GROUPS, GGUF_NORM_TOPK(false)
+/* An indexer: heads, their width, positions that it chooses. */
+#define INDEXER(heads)                                                                             \
+    USE("index_topk", index_top, 2048, MOE_NOT_ZERO), KEY("index_n_heads", index_heads, heads),    \
+        KEY("index_head_dim", index_dim, 128)
+#define INDEXER_GGUF                                                                               \
+    NEED("attention.indexer.head_count", index_heads),                                             \
+        NEED("attention.indexer.key_length", index_dim),                                           \
+    {                                                                                              \
+        .key = "attention.indexer.top_k", .member = MOE_MEMBER(index_top), .required = true,       \
+        .use = MOE_NOT_ZERO                                                                        \
+    }
+/* Experts beside shared ones, with the keys of DeepSeek's descendants. */
+#define ROUTED_EXPERTS(number, chosen, width, normalised, scale)                                   \
+    KEY("n_routed_experts", n_experts, number), TOP_K(chosen),                                     \
+        KEY("moe_intermediate_size", expert_ff, width),                                            \
+        KEY("norm_topk_prob", norm_topk, normalised),                                              \
+        KEY("routed_scaling_factor", routed_scale, scale)
+/* DeepSeek-V3's other router keys in config.json, each with one implemented value. */
+#define SIGMOIDS_ONLY                                                                              \
+    {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},                                      \
+    {                                                                                              \
+        "moe_layer_freq", "1"                                                                      \
+    }
+/* DeepSeek-V3's router, without and with MLA, whose inner norms have an epsilon of 1e-6 whatever
+ * the key says. */
+#define SIGMOIDS SET(router_kind, MOE_ROUTER_SIGMOID), SET(choice_bias, true)
+#define LATENT_SIGMOIDS SIGMOIDS, SET(latent_eps, 1e-6)
+
+/* Recurrent states with several heads, in GGUF. */
+#define STATES_GGUF                                                                                \
+    KEY("ssm.conv_kernel", conv_width, 0), KEY("ssm.state_size", state_key_dim, 0),                \
+        KEY("ssm.group_count", state_key_heads, 0), KEY("ssm.time_step_rank", state_heads, 0)
+
+#define L "model.layers.%u."
+#define B "blk.%u."
+
+/* Tensors of a Mamba-2 layer. */
+#define MAMBA(path)                                                                                \
+    [MOE_T_STATE_Z] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_V] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_K] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_Q] = MOE_PART(path "in_proj.weight", STATE_ROWS),                                 \
+    [MOE_T_STATE_DECAY] = MOE_PART(path "in_proj.weight", STATE_ROWS),                             \
+    [MOE_T_STATE_STEP] = MOE_ALL(path "dt_bias"), [MOE_T_STATE_RATE] = MOE_ALL(path "A_log"),      \
+    [MOE_T_STATE_SKIP] = MOE_ALL(path "D"),                                                        \
+    [MOE_T_STATE_CONV] = MOE_PART(path "conv1d.weight", CONV),                                     \
+    [MOE_T_STATE_CONV_BIAS] = MOE_ALL(path "conv1d.bias"),                                         \
+    [MOE_T_STATE_NORM] = MOE_ALL(path "norm.weight"),                                              \
+    [MOE_T_STATE_O] = MOE_ALL(path "out_proj.weight")
+
+/* ---- Names of tensors that several families share ---- */
+
+/* GGUF's name, by its place, of the norm before feed-forwards. */
+static const struct moe_source_names placed_norm_names = {
+    .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},
 };
 
-const struct moe_family *moe_family_at(int i)
-{
-    for (size_t t = 0; i >= 0 && t < sizeof tables / sizeof tables[0]; t++)
-        for (const struct moe_family *family = tables[t]; family->name; family++)
-            if (i-- == 0)
-                return family;
-    return NULL;
-}
+static const struct moe_source_names mamba_gguf_names = {
+    .dense = {[MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_K] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_Q] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_DECAY] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
+              [MOE_T_STATE_NORM] = MOE_PART(B "ssm_norm.weight", GROUPS)},
+};
 
-const struct moe_family *moe_family_find(const char *name)
-{
-    const struct moe_family *family;
-    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (strcmp(family->name, name) == 0 || (family->also && strcmp(family->also, name) == 0))
-            return family;
-    return NULL;
-}
-
-const struct moe_family *moe_family_find_architecture(const char *name)
-{
-    const struct moe_family *family;
-    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (family->hf.architecture && strcmp(family->hf.architecture, name) == 0)
-            return family;
-    return NULL;
-}
-
-const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid)
-{
-    const struct moe_family *family, *found = NULL;
-    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
-        if (family->gguf.arch && strcmp(family->gguf.arch, arch) == 0 &&
-            (!found || (family->gguf.dense == !has_experts && family->gguf.sigmoid == sigmoid)))
-            found = family;
-    return found;
-}
+/* One shared expert. */
+static const struct moe_source_names qwen2_moe_names = {
+    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
+              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
+              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
+};
 
 /*
  * Families whose router takes a softmax, over all experts or over the chosen ones, and whose
@@ -110,7 +196,7 @@ static const struct moe_source_names gpt_oss_names = {
                [MOE_E_DOWN_BIAS] = MOE_PART(L "mlp.experts.down_proj_bias", EXPERT)},
 };
 
-const struct moe_family moe_families_softmax[] = {
+static const struct moe_family softmax_families[] = {
     /* Qwen2-MoE: Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B and models like them. Softmax over all experts,
      * a shared expert with a gate of its own, some dense layers. */
     {
@@ -125,7 +211,7 @@ const struct moe_family moe_families_softmax[] = {
                .expert_layers = MOE_LAYERS_STEP,
                .windows = {MOE_WINDOW_EVEN_BELOW, 4096, .if_used = true, .listed = true}},
         .gguf = {.arch = "qwen2moe", .settings = SETTINGS(GGUF_NORM_TOPK(false))},
-        .tensors[MOE_NAMING_HF].names = {&moe_qwen2_moe_names},
+        .tensors[MOE_NAMING_HF].names = {&qwen2_moe_names},
     },
     /* Qwen3-MoE: Qwen3-30B-A3B, Qwen3-235B-A22B. Qwen2-MoE with norms of queries and keys, without
      * shared experts. */
@@ -224,6 +310,8 @@ const struct moe_family moe_families_softmax[] = {
                             SET(tied_head, true), DENSE_FF, KEY("moe_num_experts", n_experts, 64),
                             KEY("moe_k", top_k, 6), KEY("moe_intermediate_size", expert_ff, 1536)),
                .rope_theta = 5e5,
+               .shared_key = "moe_num_shared_experts",
+               .n_shared = 2,
                .own = family_ernie4_5_moe_hf},
         .gguf = {.arch = "ernie4_5-moe", .settings = SETTINGS(GGUF_NORM_TOPK(true))},
         .tensors = {[MOE_NAMING_HF] = {.names = {&ernie_names, &ernie_newer_names}, .paired = true},
@@ -285,7 +373,7 @@ const struct moe_family moe_families_softmax[] = {
                .own = family_gpt_oss_hf},
         .gguf = {.arch = "gpt-oss", .windowed = true, .own = family_gpt_oss_gguf},
         .tensors = {[MOE_NAMING_HF] = {.names = {&gpt_oss_names}},
-                    [MOE_NAMING_GGUF] = {.names = {&moe_placed_norm_names}}},
+                    [MOE_NAMING_GGUF] = {.names = {&placed_norm_names}}},
     },
     {.name = NULL},
 };
@@ -403,7 +491,7 @@ static const struct moe_source_names v4_gguf_names = {
               [MOE_T_O] = MOE_ALL(B "attn_output_b.weight")},
 };
 
-const struct moe_family moe_families_deepseek[] = {
+static const struct moe_family deepseek_families[] = {
     /* DeepSeekMoE-16B, as in the code published with it. Ordinary attention, a dense first layer,
      * fine-grained experts and shared ones. */
     {
@@ -581,9 +669,8 @@ const struct moe_family moe_families_deepseek[] = {
         .gguf = {.arch = "glm4moe",
                  .sigmoid = true,
                  .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(true)),
-                 .qk_norm = MOE_QK_NORM_HEAD,
-                 .own = family_sigmoid_gguf},
-        .tensors[MOE_NAMING_GGUF].names = {&moe_placed_norm_names},
+                 .qk_norm = MOE_QK_NORM_HEAD},
+        .tensors[MOE_NAMING_GGUF].names = {&placed_norm_names},
     },
     /* Solar Open: Llama's attention, DeepSeek-V3's router, experts in every layer. GGUF files call
      * it glm4moe, from which it differs by having no norms of queries and keys. */
@@ -618,16 +705,16 @@ const struct moe_family moe_families_deepseek[] = {
                .partial_rotary = 0.5,
                .expert_layers = MOE_LAYERS_AFTER,
                .n_dense = 1,
+               .shared_key = "num_shared_experts",
+               .n_shared = 1,
                .own = family_bailing_moe_hf},
         .gguf = {.arch = "bailingmoe2",
                  .sigmoid = true,
-                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
-                 .own = family_sigmoid_gguf},
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false))},
         .tensors = {[MOE_NAMING_HF].names = {&bailing_names},
                     [MOE_NAMING_GGUF].names = {&bailing_gguf_names}},
     },
-    /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. A function, because shared
-     * experts are counted by another key. */
+    /* Hy3: Qwen3's attention, DeepSeek-V3's router without groups. */
     {
         .name = "hy_v3",
         .constants = SETTINGS(SIGMOIDS, SET(norm_topk, true), SET(qk_norm, MOE_QK_NORM_HEAD)),
@@ -642,7 +729,8 @@ const struct moe_family moe_families_deepseek[] = {
                .rope_theta = 11158840,
                .expert_layers = MOE_LAYERS_AFTER,
                .n_dense = 1,
-               .own = family_hy_v3_hf},
+               .shared_key = "num_shared_experts",
+               .n_shared = 1},
         .gguf = {.arch = "hy_v3", .sigmoid = true, .settings = SETTINGS(GGUF_NORM_TOPK(false))},
         .tensors =
             {[MOE_NAMING_HF].names = {&hy_v3_names}, [MOE_NAMING_GGUF].names = {&hy_v3_gguf_names}},
@@ -661,8 +749,7 @@ const struct moe_family moe_families_deepseek[] = {
                .own = family_sigmoid_hf},
         .gguf = {.arch = "dots1",
                  .sigmoid = true,
-                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false)),
-                 .own = family_sigmoid_gguf},
+                 .settings = SETTINGS(GGUF_GROUPS, GGUF_NORM_TOPK(false))},
     },
     /* MiniMax-M2: rotates part of each head; norms over all of a position's queries and over all of
      * its keys; DeepSeek-V3's router without groups. */
@@ -720,7 +807,7 @@ static const struct moe_source_names granite_hybrid_names = {
         USE("logits_scaling", logit_scale, 0, MOE_RECIPROCAL), ATTENTION_BIAS(false)
 #define GRANITE_NAMES .names = {&granite_names, &granite_newer_names}
 
-const struct moe_family moe_families_granite[] = {
+static const struct moe_family granite_families[] = {
     /* Granite-3.x 1B-A400M, 3B-A800M: four multipliers, softmax over the chosen experts' scores,
      * gate and up projections of all experts in one tensor. */
     {
@@ -766,7 +853,7 @@ const struct moe_family moe_families_granite[] = {
                  .own = family_granite_hybrid_gguf},
         .tensors = {[MOE_NAMING_HF].names = {&granite_hybrid_names, &granite_names,
                                              &granite_newer_names},
-                    [MOE_NAMING_GGUF] = {.names = {&moe_mamba_gguf_names}, .paired = true}},
+                    [MOE_NAMING_GGUF] = {.names = {&mamba_gguf_names}, .paired = true}},
     },
     {.name = NULL},
 };
@@ -855,7 +942,7 @@ static const struct moe_source_names exaone_moe_names = {
     .dense = {[MOE_T_CHOICE_BIAS] = MOE_ALL(L "mlp.e_score_correction_bias")},
 };
 
-const struct moe_family moe_families_local[] = {
+static const struct moe_family local_families[] = {
     /* SmallThinker, as in the code published with it: routers before attention, experts gated by
      * max(x, 0). A function, because lists say which layers rotate and which see a window. */
     {
@@ -918,6 +1005,8 @@ const struct moe_family moe_families_local[] = {
                .expert_layers = MOE_LAYERS_AFTER,
                .n_dense = 1,
                .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .shared_key = "num_shared_experts",
+               .n_shared = 1,
                .own = family_exaone_moe_hf},
         .gguf = {.arch = "exaone-moe",
                  .sigmoid = true,
@@ -944,6 +1033,7 @@ const struct moe_family moe_families_local[] = {
                .rope_theta = 1e4,
                .expert_layers = MOE_LAYERS_AFTER,
                .windows = {MOE_WINDOW_ALL, 4096, .listed = true},
+               .shared_key = "num_shared_experts",
                .own = family_cohere2_moe_hf},
         .gguf = {.arch = "cohere2moe",
                  .settings = SETTINGS(NEED("attention.sliding_window", window),
@@ -968,6 +1058,8 @@ const struct moe_family moe_families_local[] = {
                             KEY("route_scale", routed_scale, 0), ATTENTION_BIAS(false)),
                .rope_theta = 1e4,
                .windows = {MOE_WINDOW_ALL, 1024, .listed = true},
+               .shared_key = "num_shared_experts",
+               .n_shared = 2,
                .own = family_afmoe_hf},
         .gguf = {.arch = "afmoe",
                  .sigmoid = true,
@@ -1082,7 +1174,7 @@ static const struct moe_source_names gptsan_names = {
     .expert = {STACK_EXPERTS(BLOCK "feed_forward.")},
 };
 
-const struct moe_family moe_families_stacks[] = {
+static const struct moe_family stacks_families[] = {
     /* Switch Transformers: base-8 to base-256, large-128, xxl-128. T5's stacks with one expert per
      * row. Padding tokens are never computed here, so the key that ignores them has no effect;
      * gated feed-forwards were never published. */
@@ -1323,7 +1415,7 @@ static const struct moe_source_names nemotron_h_gguf_names = {
     .dense = {[MOE_T_FFN_NORM] = MOE_ALL(B "attn_norm.weight")},
 };
 
-const struct moe_family moe_families_states[] = {
+static const struct moe_family states_families[] = {
     /* Qwen3-Next: 80B-A3B. Gated DeltaNet, and in every fourth layer gated attention that rotates a
      * quarter of a head; many small experts and a shared one. */
     {
@@ -1342,8 +1434,8 @@ const struct moe_family moe_families_states[] = {
                  .settings = SETTINGS(STATES_GGUF, GGUF_NORM_TOPK(true)),
                  .by_layer = {"attention.head_count_kv"},
                  .own = family_qwen3_next_gguf},
-        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
-                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
+        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &placed_norm_names}},
     },
     /* Qwen3.5 and 3.6 with experts: 35B-A3B and larger, text part only. Qwen3-Next with other
      * tensors; in a text, all sections of its rotary settings have the same position. */
@@ -1364,8 +1456,8 @@ const struct moe_family moe_families_states[] = {
                  .settings = SETTINGS(STATES_GGUF),
                  .by_layer = {"attention.head_count_kv"},
                  .own = family_qwen3_5_moe_gguf},
-        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &moe_qwen2_moe_names},
-                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &moe_placed_norm_names}},
+        .tensors = {[MOE_NAMING_HF].names = {&qwen3_next_names, &qwen2_moe_names},
+                    [MOE_NAMING_GGUF].names = {&qwen3_next_gguf_names, &placed_norm_names}},
     },
     /* LFM2 with experts: 8B-A1B, 24B-A2B. Short convolutions, attention in a few layers;
      * DeepSeek-V3's router without groups, with another epsilon. A function, because layers are
@@ -1433,7 +1525,7 @@ const struct moe_family moe_families_states[] = {
                               "feed_forward_length"},
                  .own = family_nemotron_h_gguf},
         .tensors = {[MOE_NAMING_HF].names = {&nemotron_h_names},
-                    [MOE_NAMING_GGUF].names = {&nemotron_h_gguf_names, &moe_mamba_gguf_names}},
+                    [MOE_NAMING_GGUF].names = {&nemotron_h_gguf_names, &mamba_gguf_names}},
     },
     /* Kimi-Linear: 48B-A3B. KDA in three of four layers, MLA without positions in the others;
      * DeepSeek-V3's router. A function, because keys have two names, layers are counted from 1, and
@@ -1497,7 +1589,7 @@ const struct moe_family moe_families_states[] = {
 
 /* Dense models: the case without experts. */
 
-const struct moe_family moe_families_dense[] = {
+static const struct moe_family dense_families[] = {
     {
         .name = "llama",
         .hf = {.only = ONLY({"mlp_bias", "false"}),
@@ -1532,23 +1624,46 @@ const struct moe_family moe_families_dense[] = {
     {.name = NULL},
 };
 
-/* Names of tensors that families in several tables share. */
+/* ---- Finding a family ---- */
 
-const struct moe_source_names moe_placed_norm_names = {
-    .dense = {[MOE_T_FFN_NORM] = MOE_ALL("blk.%u.post_attention_norm.weight")},
+static const struct moe_family *const tables[] = {
+    softmax_families,  granite_families, local_families, states_families,
+    deepseek_families, stacks_families,  dense_families,
 };
 
-const struct moe_source_names moe_mamba_gguf_names = {
-    .dense = {[MOE_T_STATE_Z] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_V] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_K] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_Q] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_DECAY] = MOE_PART(B "ssm_in.weight", STATE_ROWS),
-              [MOE_T_STATE_NORM] = MOE_PART(B "ssm_norm.weight", GROUPS)},
-};
+const struct moe_family *moe_family_at(int i)
+{
+    for (size_t t = 0; i >= 0 && t < sizeof tables / sizeof tables[0]; t++)
+        for (const struct moe_family *family = tables[t]; family->name; family++)
+            if (i-- == 0)
+                return family;
+    return NULL;
+}
 
-const struct moe_source_names moe_qwen2_moe_names = {
-    .dense = {[MOE_T_SHARED_GATE_PROJ] = MOE_ALL(L "mlp.shared_expert.gate_proj.weight"),
-              [MOE_T_SHARED_UP] = MOE_ALL(L "mlp.shared_expert.up_proj.weight"),
-              [MOE_T_SHARED_DOWN] = MOE_ALL(L "mlp.shared_expert.down_proj.weight")},
-};
+const struct moe_family *moe_family_find(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (strcmp(family->name, name) == 0 || (family->also && strcmp(family->also, name) == 0))
+            return family;
+    return NULL;
+}
+
+const struct moe_family *moe_family_find_architecture(const char *name)
+{
+    const struct moe_family *family;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->hf.architecture && strcmp(family->hf.architecture, name) == 0)
+            return family;
+    return NULL;
+}
+
+const struct moe_family *moe_family_find_gguf(const char *arch, bool has_experts, bool sigmoid)
+{
+    const struct moe_family *family, *found = NULL;
+    for (int i = 0; (family = moe_family_at(i)) != NULL; i++)
+        if (family->gguf.arch && strcmp(family->gguf.arch, arch) == 0 &&
+            (!found || (family->gguf.dense == !has_experts && family->gguf.sigmoid == sigmoid)))
+            found = family;
+    return found;
+}

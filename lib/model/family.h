@@ -127,6 +127,8 @@ struct moe_family {
         enum moe_expert_layers expert_layers;
         /* For MOE_LAYERS_AFTER, if "n_shared_experts", "first_k_dense_replace" are absent. */
         uint32_t n_shared, n_dense;
+        /* Another key for the number of shared experts, n_shared if it is absent; NULL: none. */
+        const char *shared_key;
         struct moe_windows windows;
         /* The checkpoint may be of a model that also sees images: then its "text_config" describes
          * the family, and tensors are "model.language_model.*". */

@@ -451,7 +451,6 @@ int family_nemotron_h_gguf(struct moe_config *c, const struct moe_checkpoint *ck
 {
     const struct moe_gguf *gguf = moe_checkpoint_gguf(ck);
     uint32_t widths[MOE_MAX_LAYERS] = {0};
-    MOE_TRY(family_sigmoid_gguf(c, ck, rope, err));
     MOE_TRY(read_values(c, gguf, err));
     MOE_TRY(read_layers(c, gguf, err));
     MOE_TRY(family_gguf_by_layer(c, gguf, "feed_forward_length", MOE_MAX_DIM, widths, err));
@@ -630,8 +629,7 @@ int family_exaone_moe_gguf(struct moe_config *c, const struct moe_checkpoint *ck
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
     MOE_TRY(needs_window(c, ck, err));
-    MOE_TRY(family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err));
-    return family_sigmoid_gguf(c, ck, rope, err);
+    return family_gguf_windows(c, moe_checkpoint_gguf(ck), 4, err);
 }
 
 /* ---- Command-A with experts ---- */

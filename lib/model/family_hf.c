@@ -235,6 +235,7 @@ static int unknown_family(const char *path, const char *type, struct moe_err *er
 static int read_family(struct moe_config *c, const struct moe_family *family, const char *path,
                        const json_t *json, struct moe_err *err)
 {
+    uint32_t n_shared = family->hf.n_shared;
     struct moe_rope_settings rope;
     moe_rope_settings_init(&rope);
     rope.theta = family->hf.rope_theta;
@@ -244,6 +245,11 @@ static int read_family(struct moe_config *c, const struct moe_family *family, co
     MOE_TRY(read_settings(c, family, path, json, err));
     MOE_TRY(read_windows(c, &family->hf.windows, path, json, err));
     MOE_TRY(read_expert_layers(c, family, path, json, err));
+    if (family->hf.shared_key) {
+        MOE_TRY(moe_json_get_u32(path, json, family->hf.shared_key, MOE_MAX_EXPERTS, false,
+                                 &n_shared, err));
+        MOE_TRY(family_set_shared(c, n_shared, path, err));
+    }
     MOE_TRY(moe_json_get_u32(path, json, "num_nextn_predict_layers", MOE_MAX_LAYERS, false,
                              &c->n_beyond, err));
     if (c->positions == MOE_POSITIONS_ROTARY)

@@ -53,18 +53,10 @@ int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *
     return MOE_OK;
 }
 
-/* A single group of all experts is no group. */
-static void drop_single_group(struct moe_config *c)
-{
-    if (c->n_groups <= 1)
-        c->n_groups = c->top_groups = 0;
-}
-
 static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf *gguf,
                                     struct moe_err *err)
 {
     c->n_kv_heads = 0; /* 1 in files that count what is cached */
-    drop_single_group(c);
     if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention with %" PRIu32 " shared, %" PRIu32
@@ -90,7 +82,6 @@ int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_checkpoint *c
 int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *json,
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
-    drop_single_group(c);
     MOE_TRY(latent_attention_of_hf(c, path, err));
     double mscale = moe_rope_mscale(c, rope);
     c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
@@ -116,26 +107,10 @@ int family_sigmoid_hf(struct moe_config *c, const char *path, const json_t *json
                       struct moe_rope_settings *rope, struct moe_err *err)
 {
     bool norm = c->qk_norm != MOE_QK_NORM_NONE;
-    drop_single_group(c);
     MOE_TRY(moe_json_get_bool(path, json, "use_qk_norm", false, &norm, err));
     if (c->qk_norm == MOE_QK_NORM_NONE || !norm)
         c->qk_norm = norm ? MOE_QK_NORM_HEAD : MOE_QK_NORM_NONE;
     return MOE_OK;
-}
-
-int family_sigmoid_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
-                        struct moe_rope_settings *rope, struct moe_err *err)
-{
-    drop_single_group(c);
-    return MOE_OK;
-}
-
-/* "num_shared_experts"; n: if it is absent. */
-static int read_shared_experts(struct moe_config *c, uint32_t n, const char *path,
-                               const json_t *json, struct moe_err *err)
-{
-    MOE_TRY(moe_json_get_u32(path, json, "num_shared_experts", MOE_MAX_EXPERTS, false, &n, err));
-    return family_set_shared(c, n, path, err);
 }
 
 int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *json,
@@ -148,14 +123,7 @@ int family_bailing_moe_hf(struct moe_config *c, const char *path, const json_t *
                         "%s: 'architectures' is %.60s: of this model type only "
                         "BailingMoeV2ForCausalLM (Ling and Ring 2.0) is implemented",
                         path, name ? name : "absent");
-    drop_single_group(c);
-    return read_shared_experts(c, 1, path, json, err);
-}
-
-int family_hy_v3_hf(struct moe_config *c, const char *path, const json_t *json,
-                    struct moe_rope_settings *rope, struct moe_err *err)
-{
-    return read_shared_experts(c, 1, path, json, err);
+    return MOE_OK;
 }
 
 /* "attn_type_list": 1 for ordinary attention. */
@@ -183,16 +151,14 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
                            struct moe_rope_settings *rope, struct moe_err *err)
 {
     const json_t *end = json_object_get(json, "moe_layer_end_index");
-    uint32_t first = 1, last = MOE_MAX_LAYERS, step = 1, n_shared = 2;
+    uint32_t first = 1, last = MOE_MAX_LAYERS, step = 1;
     bool to_end = json_is_integer(end) && json_integer_value(end) == -1;
     const struct family_number numbers[] = {
         {"moe_layer_start_index", &first, MOE_MAX_LAYERS},
         {"moe_layer_interval", &step, MOE_MAX_LAYERS},
-        {"moe_num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
         {to_end ? "" : "moe_layer_end_index", &last, MOE_MAX_LAYERS},
     };
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
-    MOE_TRY(family_set_shared(c, n_shared, path, err));
     if (step == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_interval' 0 makes no sense", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
@@ -339,16 +305,14 @@ int family_gptsan_hf(struct moe_config *c, const char *path, const json_t *json,
 int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
                     struct moe_rope_settings *rope, struct moe_err *err)
 {
-    uint32_t n_dense = 1, n_shared = 2, every = 4;
+    uint32_t n_dense = 1, every = 4;
     bool scaled = false;
     const struct family_number numbers[] = {
         {"num_dense_layers", &n_dense, MOE_MAX_LAYERS},
-        {"num_shared_experts", &n_shared, MOE_MAX_EXPERTS},
         {"global_attn_every_n_layers", &every, MOE_MAX_LAYERS},
     };
     MOE_TRY(moe_json_get_bool(path, json, "mup_enabled", false, &scaled, err));
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
-    MOE_TRY(family_set_shared(c, n_shared, path, err));
     if (every == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'global_attn_every_n_layers' 0 makes no sense",
                         path);
@@ -413,7 +377,6 @@ static int exaone_experts(struct moe_config *c, const char *path, const json_t *
 int family_exaone_moe_hf(struct moe_config *c, const char *path, const json_t *json,
                          struct moe_rope_settings *rope, struct moe_err *err)
 {
-    MOE_TRY(read_shared_experts(c, 1, path, json, err));
     MOE_TRY(exaone_experts(c, path, json, err));
     c->rope_in_windows = c->window > 0; /* else all layers rotate and see everything */
     if (c->window > 0 && !json_is_array(json_object_get(json, "layer_types")))
@@ -522,7 +485,6 @@ static int cohere2_experts(struct moe_config *c, const char *path, const json_t 
                            struct moe_err *err)
 {
     const char *selects = "softmax", *adds = "average";
-    MOE_TRY(read_shared_experts(c, 0, path, json, err));
     MOE_TRY(moe_json_get_text(path, json, "expert_selection_fn", false, &selects, err));
     MOE_TRY(moe_json_get_text(path, json, "shared_expert_combination_strategy", false, &adds, err));
     bool softmax = strcmp(selects, "softmax") == 0, average = strcmp(adds, "average") == 0;
@@ -801,8 +763,6 @@ int family_nemotron_h_hf(struct moe_config *c, const char *path, const json_t *j
 {
     MOE_TRY(check_steps(path, json, err));
     MOE_TRY(read_halves(c, path, json, err));
-    if (c->n_groups <= 1)
-        c->n_groups = c->top_groups = 0;
     if (moe_config_count_layers(c, MOE_LAYER(moe)) == 0)
         c->n_experts = c->top_k = c->expert_ff = c->shared_ff = 0;
     drop_unused_states(c);
