@@ -5,6 +5,7 @@
 #include "api/moe.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,10 @@ static int open_chat(struct moe *m, const char *path, bool plain, struct moe_err
     return status;
 }
 
+/* Whether a model was opened before: the first one decides how many threads compute, and later ones
+ * that name a number. */
+static atomic_flag threads_are_set = ATOMIC_FLAG_INIT;
+
 int moe_open(struct moe **out, const char *path, const struct moe_options *options,
              struct moe_error *error)
 {
@@ -120,8 +125,9 @@ int moe_open(struct moe **out, const char *path, const struct moe_options *optio
     struct moe *m = moe_alloc(1, sizeof *m, &err);
     if (!m)
         return tell(MOE_ERR_MEMORY, &err, error);
-    if (o->threads > 0)
-        moe_par_set_threads(o->threads);
+    bool is_first = !atomic_flag_test_and_set(&threads_are_set);
+    if (o->threads > 0 || is_first)
+        moe_par_set_threads(o->threads > 0 ? o->threads : moe_default_threads());
     int status = read_options(m, o, &engine, &err);
     if (status == MOE_OK)
         status = moe_engine_open(&m->engine, path, &engine, NULL, &err);

@@ -46,6 +46,26 @@ check "lockstep without a rate is refused" [ "$code" = 2 ]
 ask --cache nonsense
 error_line 2 'moe-run: *nonsense*' "an unknown policy"
 
+# The smallest budget is computed: it is kept, and no more than 12 MiB of it are left over.
+near_floor() { # PACK OPTION...
+    check "the smallest budget of ${1##*/}" [ -s "$1" ]
+    near=$(smallest_memory "$bin/moe-run" "$@" -p x -n 1)
+    run "$bin/moe-run" "$@" -p "$prompt" -n 40 --temp 0 --memory "${near}M" --stats-json "$tmp/stats"
+    shift
+    expect_exit 0 "... $near MiB work $*"
+    peak=$(($(figure peak_rss_bytes)))
+    check "... its peak is no more" [ "$peak" -le $((near << 20)) ]
+    grep -q __asan_init "$bin/moe-run" || check "... nor 12 MiB less" [ "$peak" -ge $(((near - 12) << 20)) ]
+}
+for experts in 4,2 8; do
+    "$bin/moe-quantize" -q "$checkpoint" --experts $experts -o "$tmp/$experts.moe"
+    near_floor "$tmp/$experts.moe"
+done
+"$bin/moe-quantize" -q tests/models/tiny-switch --zstd 3 -o "$tmp/switch.moe"
+near_floor "$tmp/switch.moe"
+"$bin/moe-profile" -q "$tmp/4,2.moe" --text tests/data/stories.calib.txt --max-windows 1 -o "$tmp/stats.yaml"
+near_floor "$tmp/4,2.moe" --strategy fate --statistics "$tmp/stats.yaml"
+
 # Damage in an expert shows when it is read, names it, and ends the answer only.
 size=$(wc -c <"$tiny")
 cp "$tiny" "$tmp/hurt.moe"

@@ -61,7 +61,7 @@ limited "$mib" "a plan for all of the budget" --plan "$tmp/plan"
 run serve --memory $((floor - 4))M --plan "$tmp/plan"
 expect_exit 4 "less than the smallest is refused with a plan, too"
 
-# What is computed is what is seen, within 32 MiB, with models that come and go; and what they take goes with them.
+# What is computed for models that come and go is what is seen, within 32 MiB; and what they take goes with them.
 serve_all() { # the first requests, one after another
     head -n 10 "$coe/requests.jsonl" | while read -r line; do
         printf '%s' "$line" | sed 's/"custom_id": *"[^"]*", *//' >"$tmp/body"

@@ -5,6 +5,7 @@
 #define _DEFAULT_SOURCE
 #include <malloc.h>
 
+#include "api/moe.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/memory.h"
@@ -145,6 +146,33 @@ static void a_larger_process_has_the_same_split(void **state)
     unlink(path);
 }
 
+/* A program that names no threads computes on all cores, and each counts. */
+static void the_library_counts_its_threads(void **state)
+{
+    (void)state;
+    char path[128];
+    struct moe *m;
+    struct moe_error error;
+    struct moe_facts one, all;
+    struct moe_options o = {.memory_bytes = 1 << 30, .context = 256};
+    fixture_pack(path, 4);
+    moe_par_set_threads(1);
+    assert_int_equal(moe_open(&m, path, &o, &error), 0);
+    assert_int_equal(moe_par_threads(), moe_default_threads());
+    moe_facts(m, &all);
+    moe_close(m);
+    o.threads = 1;
+    assert_int_equal(moe_open(&m, path, &o, &error), 0);
+    moe_facts(m, &one);
+    moe_close(m);
+    assert_true(all.least_bytes - one.least_bytes >= ((uint64_t)moe_default_threads() - 1) << 17);
+    o.threads = 0; /* as they are */
+    assert_int_equal(moe_open(&m, path, &o, &error), 0);
+    assert_int_equal(moe_par_threads(), 1);
+    moe_close(m);
+    unlink(path);
+}
+
 /* From the largest useful budget on nothing changes; just below it, something is missing. */
 static void more_than_the_most_changes_nothing(void **state)
 {
@@ -209,6 +237,7 @@ int main(void)
         cmocka_unit_test(directories),
         cmocka_unit_test(shares_of_engines),
         cmocka_unit_test(a_larger_process_has_the_same_split),
+        cmocka_unit_test(the_library_counts_its_threads),
         cmocka_unit_test(more_than_the_most_changes_nothing),
         cmocka_unit_test(statistics),
     };
