@@ -1,15 +1,15 @@
 /*
- * Attention's work on one chunk of positions, a private part of gpu_attention.cu.
+ * Attention on one chunk of positions, a private part of gpu_attention.cu.
  *
  * A block works on a tile: up to 8 columns, which are (row, head) pairs that share a kv head, so
- * that a key or a value is read once for all of them. Largest and sum: a warp has a column.
- *   Prompts have enough columns for tiles of 32, and what takes time is bringing numbers from
- * shared memory to registers: a thread has 8 positions by 8 columns, then 4 dimensions by 8
- * columns, and each number that it reads serves 4 or 8 products. Fewer rows: scores: a thread has
+ * that a key or a value is read once for all of them. One warp computes a column's largest score
+ * and sum. Prompts have enough columns for tiles of 32, and moving numbers from shared memory to
+ * registers takes the most time: a thread has 8 positions by 8 columns, then 4 dimensions by 8
+ * columns, and each number it reads serves 4 or 8 products. Fewer rows: for scores, a thread has
  * two positions (the cache's panels make 16 neighbouring positions one piece of memory) and all
- * columns; outputs: a thread has a dimension, and all columns or half of them. One row has fewer
- * blocks than the device has room for, and what takes time is waiting for the cache. So twice as
- * many threads have an eighth as many sums each, or less, and read ahead.
+ * columns; for outputs, a thread has a dimension, and all columns or half of them. One row has
+ * fewer blocks than the device has room for, and waiting for the cache takes the most time. So
+ * twice as many threads have at most an eighth as many sums each, and read ahead.
  */
 #ifndef MOE_KERNELS_DEV_ATTENTION_CUH
 #define MOE_KERNELS_DEV_ATTENTION_CUH
@@ -31,14 +31,14 @@ enum {
     WIDE_QUERY_PART = 64,
     WIDE = 8,           /* columns of a thread there, and positions */
     JOINED = CHUNK / 2, /* split chunks joined at a time */
-    /* Most outputs of chunks that the last block joins alone: more would take longer than another
-     * launch. */
+    /* Most chunk outputs that the last block joins: joining more would take longer than another
+       launch. */
     JOINED_AT_ONCE = 1 << 16,
     NARROW = 64, /* widths of values that leave half of the threads idle */
 };
 
-/* The pieces in which the byte forms of `attended` are made: a column's part of a row, or a run's,
- * which then is of one row. */
+/* Pieces in which the byte forms of `attended` are made: a column's part of a row, or a run's,
+ * which then belongs to one row. */
 enum out_piece { PIECE_NONE, PIECE_COLUMN, PIECE_RUN };
 
 /* The argument of all kernels here. */
@@ -61,7 +61,7 @@ struct attend {
 
 enum join_kind { JOIN_NONE, JOIN_FIRST, JOIN_ABOVE, JOIN_BELOW };
 
-/* How a chunk is joined to those before: it is the first, its `largest` is larger, or it is not. */
+/* How a chunk joins those before: it is the first, its `largest` is larger, or it is not. */
 struct join {
     int kind;
     float factor;
@@ -90,9 +90,9 @@ struct column {
     float *out;          /* [value_dim] joined */
     uint32_t begin, end; /* positions it sees; none: not a column of this run */
     uint32_t row, head;
-    bool empty; /* nothing was joined yet */
+    bool empty; /* nothing has been joined yet */
     float largest, sum;
-    struct join join; /* of the chunk in work */
+    struct join join; /* for the current chunk */
 };
 
 /* T columns, with Q dimensions of their queries. */
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void seen_by(const struct moe_gpu_attention &a
     *begin = a.window && *end > a.window ? *end - a.window : 0;
 }
 
-/* Columns of a tile that belong to one sequence: they are computed together. */
+/* Columns of a tile that belong to one sequence and are computed together. */
 struct run {
     uint32_t from, to;
 };
@@ -166,8 +166,8 @@ static __device__ __forceinline__ struct run open_row(const struct attend &s,
     return {0, n};
 }
 
-/* Opens the run that begins with column `from` of the tile; column t of it is number first + t of
- * those of the rows and the kv head. */
+/* Opens the run that begins with column `from` of the tile; column t of it is number first + t
+ * among those of the rows and the kv head. */
 template <int T, int Q>
 static __device__ struct run open_run(const struct attend &s, struct tile<T, Q> *tile,
                                       uint32_t first, uint32_t kv_head, uint32_t from)
@@ -202,8 +202,8 @@ static __device__ struct run open_run(const struct attend &s, struct tile<T, Q> 
     return run;
 }
 
-/* Finishes the row's queries of a run's columns into the tile, and, when `stores`, its key and its
- * value into the cache. Other blocks may do the same: what they read stays unchanged. */
+/* Finishes the row's queries of a run's columns in the tile and, if `stores`, writes its key and
+ * value to the cache. Other blocks may do the same: their inputs stay unchanged. */
 template <int T, int Q>
 static __device__ __forceinline__ void finish_fresh(const struct attend &s, struct tile<T, Q> *tile,
                                                     uint32_t kv_head, bool stores)
@@ -234,7 +234,7 @@ static __device__ __forceinline__ void finish_fresh(const struct attend &s, stru
 
 /* ---- One chunk ---- */
 
-/* Scores of the positions base + [begin, end), for all columns. */
+/* Computes scores of the positions base + [begin, end), for all columns. */
 template <int T, typename Cell>
 static __device__ __forceinline__ void score(const struct attend &s, struct tile<T> *tile,
                                              uint32_t base, uint32_t begin, uint32_t end)
@@ -247,7 +247,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
     for (int i = 0; i < EACH; i++) {
         uint32_t p = threadIdx.x + i * ATTEND_THREADS;
         any = any || (p >= begin && p < end);
-        /* For positions whose scores are not read any existing key will do. */
+        /* Positions whose scores are not read may use any existing key. */
         p = p < begin || p >= end ? begin : p;
         keys[i] = (const Cell *)kv.keys + dev_kv_keys(kv, head) + dev_key_cell(kv, p);
     }
@@ -277,7 +277,7 @@ static __device__ __forceinline__ void score(const struct attend &s, struct tile
     __syncthreads();
 }
 
-/* Of each column: from scores to e to these, their sum, and how the chunk is joined. */
+/* Turns each column's scores into e to these, with their sum, and plans how the chunk is joined. */
 template <int T, int Q>
 static __device__ __forceinline__ void share(struct tile<T, Q> *tile, uint32_t base)
 {
@@ -350,7 +350,7 @@ static __device__ __forceinline__ void blend(const struct attend &s, struct tile
     }
 }
 
-/* The chunk that begins at position `base`; some column sees some of it. */
+/* Computes the chunk that begins at position `base`; some column sees some of it. */
 template <int T, int H, typename Cell>
 static __device__ __forceinline__ void attend_chunk(const struct attend &s, struct tile<T> *tile,
                                                     uint32_t base)
@@ -368,8 +368,8 @@ template <typename Cell, int N> struct alignas(N * sizeof(Cell)) together {
     Cell v[N];
 };
 
-/* Calls take(i, at(i)) for i from 0 to n - 1 in this order; what at(i) reads is asked for from
- * AHEAD to 2 * AHEAD - 1 items before it is needed. */
+/* Calls take(i, at(i)) for i from 0 to n - 1 in order; what at(i) reads is requested AHEAD to 2 *
+ * AHEAD - 1 items before it is needed. */
 template <int AHEAD, typename Item, typename At, typename Take>
 static __device__ __forceinline__ void read_ahead(uint32_t n, At at, Take take)
 {
@@ -405,8 +405,8 @@ static __device__ __forceinline__ void read_ahead(uint32_t n, At at, Take take)
             take(first + i, next[i]);
 }
 
-/* Brings the values at the positions base + [begin, end) nearer, of every `of`th line of memory
- * those with number `mine`: other tiles of the same kv head bring theirs. */
+/* Prefetches the values at the positions base + [begin, end): lines of memory with number `mine`
+ * modulo `of`; other tiles of the same kv head fetch theirs. */
 template <typename Cell>
 static __device__ __forceinline__ void bring_values(const struct attend &s, uint64_t head,
                                                     uint32_t begin, uint32_t end, uint32_t mine,
@@ -537,8 +537,8 @@ static __device__ __forceinline__ void attend_row(const struct attend &s,
 
 /* ---- One chunk of a prompt's tile ---- */
 
-/* Where a thread is among those of the block: 32 groups of positions or dimensions, 4 of columns;
- * eight neighbours share the columns. */
+/* A thread's place in the block: 32 groups of positions or dimensions, 4 of columns; eight
+ * neighbours share the columns. */
 struct wide {
     uint32_t group, columns;
 };
@@ -549,7 +549,8 @@ static __device__ __forceinline__ struct wide wide_place(void)
     return {threadIdx.x / DEV_WARP * 8 + lane % 8, lane / 8};
 }
 
-/* Scores of the chunk's positions, for all columns; those outside of [begin, end) are any. */
+/* Computes scores of the chunk's positions, for all columns; those outside of [begin, end) are
+ * arbitrary. */
 template <typename Cell, int T, int Q>
 static __device__ __forceinline__ void score_wide(const struct attend &s, struct tile<T, Q> *tile,
                                                   uint64_t head, uint32_t begin, uint32_t end)

@@ -1,8 +1,8 @@
 /*
- * Copies from a device's memory into shared memory that are under way while their thread goes on.
- * Copies asked for since the last dev_copies_end() are a group; groups arrive in order. What has
- * arrived is seen by the thread that asked, and by others after a barrier that it meets afterwards.
- * Devices older than 8.0 copy at once.
+ * Asynchronous copies from a device's memory into shared memory. Copies requested since the last
+ * dev_copies_end() form a group; groups arrive in order. Arrived data is visible to the requesting
+ * thread, and to others after a barrier that it meets afterwards. Devices older than 8.0 copy at
+ * once.
  */
 #ifndef MOE_KERNELS_DEV_COPY_CUH
 #define MOE_KERNELS_DEV_COPY_CUH
@@ -28,7 +28,7 @@ template <int N> static __device__ __forceinline__ void dev_copy(void *to, const
     shim_copy(to, from, N);
 #elif __CUDA_ARCH__ >= 800
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    if (N == 16) /* past the first-level cache: weights are read once */
+    if (N == 16) /* bypasses the first-level cache: weights are read once */
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(N)
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void dev_copies_end(void)
 #endif
 }
 
-/* Waits until at most N of this thread's groups are under way. */
+/* Waits until at most N of this thread's groups are in flight. */
 template <int N> static __device__ __forceinline__ void dev_copies_wait(void)
 {
 #ifndef __CUDACC__

@@ -1,11 +1,10 @@
 /*
- * What follows a product, done by the block that finishes last.
+ * Work that follows a product, done by the block that finishes last.
  *
- * A decoded token's products are short, and so is what lies between them: as a launch of its own a
- * norm, a router's choice or an activation would cost more to start than to compute. Here they end
- * the launch whose results they take. Blocks that are not the last leave at once, so this costs
- * each an atomic addition, and in the end one block's time, which a launch of its own would cost,
- * too.
+ * A decoded token's products are short, and so is the work between them: as a separate launch a
+ * norm, a router's choice or an activation would cost more to start than to compute. Here it ends
+ * the launch whose results it uses. Other blocks leave at once, so this costs each an atomic
+ * addition, and at the end one block's time, which a separate launch would cost, too.
  */
 #ifndef MOE_KERNELS_DEV_FOLLOW_CUH
 #define MOE_KERNELS_DEV_FOLLOW_CUH
@@ -19,7 +18,7 @@
 enum { FOLLOW_NORM, FOLLOW_ROUTE, FOLLOW_FIRST };
 enum { FOLLOW_PANELS = DEV_PREPARE_CHUNK / MOE_PANEL_ROWS /* of a chunk */ };
 
-/* Counters from FOLLOW_FIRST on that an item of products of so many panels needs. */
+/* Counters from FOLLOW_FIRST on for an item of products with `panels` panels. */
 static inline __host__ __device__ uint32_t dev_follow_counters(int then, uint32_t panels)
 {
     if (then == DEV_THEN_ACTIVATE)
@@ -27,7 +26,7 @@ static inline __host__ __device__ uint32_t dev_follow_counters(int then, uint32_
     return then == DEV_THEN_COMBINE ? panels : 0;
 }
 
-/* What a block's results are. */
+/* What a block has computed. */
 struct dev_made {
     int then;
     uint32_t panels, out, n, item; /* panels of the product; the others as its own */
@@ -73,8 +72,8 @@ static __device__ void follow_combine(const struct dev_follow &f, uint32_t panel
     follow_norm(f, panels, shared);
 }
 
-/* By all threads of a block that has stored its results. A function of its own, so that it is
- * compiled once and adds no registers to the products' kernels. */
+/* Called by all threads of a block that has stored its results. Not inlined, so that it is compiled
+ * once and adds no registers to the products' kernels. */
 static MOE_NOINLINE __device__ void dev_follow_product(const struct dev_follow &f,
                                                        struct dev_made m, float *shared)
 {
@@ -94,7 +93,7 @@ static MOE_NOINLINE __device__ void dev_follow_product(const struct dev_follow &
     }
 }
 
-/* Bytes of shared memory that it takes. */
+/* Its shared memory in bytes. */
 static inline uint32_t dev_follow_bytes(const struct dev_follow &f, int then)
 {
     if (then == DEV_THEN_ROUTE)

@@ -42,8 +42,8 @@ dev_angles(const float *table, uint32_t rope_dim, uint32_t original, const struc
     return table + (uint64_t)moe_math_rope_row(original, at.length, at.position) * rope_dim;
 }
 
-/* The scale of a norm over all heads of a row; 0 where there is none. All threads of a block call,
- * and get it. */
+/* The scale of a norm over all heads of a row, 0 without one. All threads of a block call and get
+ * it. */
 static __device__ __forceinline__ float dev_norm_heads(const struct moe_gpu_heads &h, int kind,
                                                        uint64_t row, struct dev_stage *stage)
 {

@@ -1,6 +1,6 @@
 /*
  * Products of bytes with 32-bit sums: four at a time, and by the tensor cores. All are exact, so
- * it does not matter which thread adds what. The tests' shim brings its own.
+ * any thread may add any part. The tests' shim has its own.
  */
 #ifndef MOE_KERNELS_DEV_INTEGER_CUH
 #define MOE_KERNELS_DEV_INTEGER_CUH

@@ -1,6 +1,6 @@
 /*
- * Cells of the KV cache on the device, where infer/kv.c puts them: keys in panels of 16
- * positions, values in panels of 16 dimensions, per block, layer and kv head.
+ * Cells of the KV cache on the device, laid out as in infer/kv.c: keys in panels of 16 positions,
+ * values in panels of 16 dimensions, per block, layer and kv head.
  */
 #ifndef MOE_KERNELS_DEV_KV_CUH
 #define MOE_KERNELS_DEV_KV_CUH
@@ -55,8 +55,8 @@ static __device__ __forceinline__ float dev_cell(uint16_t cell)
     return dev_f16(cell);
 }
 
-/* Writes cell `c` of keys or values. It is kept finite: an infinity in a cell that a row masks
- * would still make 0 * infinity there. */
+/* Writes cell `c` of keys or values, kept finite: an infinity in a cell that a row masks would
+ * still make 0 * infinity there. */
 static __device__ __forceinline__ void dev_put_cell(const struct moe_gpu_kv &kv, uint8_t *cells,
                                                     uint64_t c, float v)
 {

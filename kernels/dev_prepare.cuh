@@ -127,9 +127,9 @@ static __device__ __forceinline__ void dev_prepare_chunk(const float *x, uint32_
     dev_prepare_values(values, chunk, act, i);
 }
 
-/* Input i, whose act.cols values lie at x (shared or global), into the byte forms that have room,
- * by all threads of a block: blockDim.x is a multiple of 32, its other dimensions are 1. x is
- * complete and visible to all threads (the barrier after writing it is the caller's). */
+/* Prepares input i, whose act.cols values lie at x (shared or global), in the byte forms that have
+ * room, with all threads of a block: blockDim.x is a multiple of 32, its other dimensions are 1.
+ * The caller makes x complete and visible to all threads (by a barrier). */
 static __device__ __forceinline__ void dev_prepare_row(const float *x,
                                                        const struct moe_gpu_act &act, uint64_t i)
 {

@@ -61,8 +61,8 @@ static __device__ uint32_t route_take_best(const struct route_row *w, uint32_t n
 
 /* ---- Choices ---- */
 
-/* router.c's group_value and rank_values: how each group counts into aside, then the ranks of the
- * experts, whose group is among the best or who are worth less than all others. */
+/* router.c's group_value and rank_values: writes each group's value to aside, then the experts'
+ * ranks; experts outside the best groups rank below all others. */
 static __device__ float route_value(const struct moe_gpu_router *r, const struct route_row *w,
                                     uint32_t e)
 {
@@ -106,7 +106,8 @@ static __device__ void route_choose_best(const struct moe_gpu_router *r, const s
     __syncwarp();
 }
 
-/* The chosen by falling value, the lower number first among equals; they lie in ranks meanwhile. */
+/* Sorts the chosen experts by falling value, the lower number first among equals; uses ranks as
+ * scratch. */
 static __device__ void route_order_chosen(const struct moe_gpu_router *r, const struct route_row *w,
                                           uint32_t *chosen)
 {
@@ -165,7 +166,7 @@ static __device__ void route_choose_by_score(const struct moe_gpu_router *r,
     route_softmax(w->p, r->n_experts, w->lane);
 }
 
-/* The best expert but `without`, and its share among those near it. */
+/* The best expert except `without`, and its share among those near it. */
 static __device__ uint32_t route_mix_winner(const struct moe_gpu_router *r,
                                             const struct route_row *w, uint32_t without,
                                             float *weight)
@@ -208,11 +209,12 @@ static inline __host__ __device__ uint32_t dev_route_bytes(uint32_t n_experts)
     return 3 * n_experts * (uint32_t)sizeof(float);
 }
 
-/* Routes row `row` by the calling warp, with `shared` to itself. */
+/* Routes row `row` by the calling warp, which owns `shared`. */
 static __device__ void dev_route_row(const struct moe_gpu_router &router, uint64_t row,
                                      float *shared)
 {
-    const struct moe_gpu_router r = router; /* which stores cannot change: it may lie in memory */
+    const struct moe_gpu_router r =
+        router; /* a copy that stores cannot change: r may lie in memory */
     const struct route_row w = {shared, shared + r.n_experts,
                                 (uint32_t *)(shared + 2 * r.n_experts), threadIdx.x % DEV_WARP};
     float *scores = r.scores + row * r.stride, *weights = r.weights + row * r.top_k, sum = 0;

@@ -8,7 +8,7 @@
 #include "dev_prepare.cuh"
 #include "dev_vector.cuh"
 
-/* moe_gpu_add_norm of one row. All threads call; what they and others wrote is visible to all. */
+/* moe_gpu_add_norm for one row. All threads call; their earlier writes are visible to all. */
 static __device__ __forceinline__ void dev_add_norm_row(const struct moe_gpu_norm &n, uint64_t row,
                                                         struct dev_stage *stage)
 {
@@ -17,7 +17,7 @@ static __device__ __forceinline__ void dev_add_norm_row(const struct moe_gpu_nor
     const uint32_t cols = n.cols;
     const bool adds = n.add, is_biased = n.add_bias, layer = n.layer;
     const float scale = n.add_scale;
-    /* In the place of what is not there, something to read that does not count. */
+    /* Instead of a missing operand, something to read that does not count. */
     const float *add = adds ? n.add + row * n.add_stride : h;
     const float *add_bias = is_biased ? n.add_bias : h;
     struct before {
@@ -41,7 +41,7 @@ static __device__ __forceinline__ void dev_add_norm_row(const struct moe_gpu_nor
         stage, cols, load, [&](uint32_t, const before &v) { return updated(v) - mean; });
     float r = moe_math_rms_scale(squares, cols, n.eps);
 
-    /* Where it has room, the norm goes into the stage, too: its byte forms are made of that. */
+    /* If it fits, the norm also goes into the stage: its byte forms are made from there. */
     bool staged = cols <= DEV_STAGE;
     auto finish = [&](uint32_t i, float now, float weight, float b) {
         float normed = layer ? fmaf((now - mean) * r, weight, b) : now * r * weight;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void dev_add_norm_row(const struct moe_gpu_nor
         before b;
         float weight, bias;
     };
-    if (staged && !layer) /* what was added up is still there */
+    if (staged && !layer) /* the sums are still there */
         dev_block_map(
             cols, [&](uint32_t i) { return weights[i]; },
             [&](uint32_t i, float weight) { finish(i, stage->values[i], weight, 0); });

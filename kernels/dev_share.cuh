@@ -1,7 +1,6 @@
 /*
- * Adding integers over the lanes of a warp so that every lane ends up with some of the sums: half
- * as many shuffles as giving all sums to all lanes would take, and what is done with them is
- * spread, too.
+ * Adds integers over the lanes of a warp so that every lane ends up with some of the sums: half as
+ * many shuffles as giving all sums to all lanes, and the work on them is spread, too.
  */
 #ifndef MOE_KERNELS_DEV_SHARE_CUH
 #define MOE_KERNELS_DEV_SHARE_CUH

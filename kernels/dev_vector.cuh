@@ -35,7 +35,8 @@ static __device__ __forceinline__ uint32_t dev_rank(float v)
     return v != v ? DEV_RANK_NAN : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
-/* Of two candidates keeps the better in the first: the higher rank, of equals the lower index. */
+/* Keeps the better of two candidates in the first: the higher rank, among equals the lower index.
+ */
 static __device__ __forceinline__ void dev_keep_better(uint32_t *rank, uint32_t *index,
                                                        uint32_t rank_b, uint32_t index_b)
 {
@@ -92,9 +93,9 @@ static __device__ __forceinline__ float dev_warp_squares(uint32_t n, Value value
  * All threads call; blockDim.x is a multiple of 32 and the only dimension. There are barriers
  * inside: what threads wrote before is visible to all others afterwards. */
 
-/* keep(i, load(i)), i < n, by thread i % blockDim.x. Several are loaded before any is kept, so that
- * the device's memory is waited for once for all of them: load reads, and nothing else, without
- * conditions if it can; past the end the last one again. */
+/* Calls keep(i, load(i)), i < n, in thread i % blockDim.x. Several values are loaded before any is
+ * kept, so that the device's memory is awaited once for all of them: load only reads, without
+ * conditions if it can; past the end it reads the last one again. */
 template <typename Load, typename Keep>
 static __device__ __forceinline__ void dev_block_map(uint32_t n, Load load, Keep keep)
 {
@@ -126,7 +127,7 @@ static __device__ __forceinline__ float dev_block_max(struct dev_stage *stage, f
 }
 
 /* The 16-lane sum of value(i, load(i)), i < n, or the fma sum of its squares, in all threads. load
- * is dev_block_map's; value is called once for each i, by thread i % blockDim.x when blockDim.x
+ * is as for dev_block_map; value is called once for each i, in thread i % blockDim.x if blockDim.x
  * divides DEV_STAGE: it may have side effects that this thread relies on later. */
 template <bool SQUARES, typename Load, typename Value>
 static __device__ __forceinline__ float dev_block_sum(struct dev_stage *stage, uint32_t n,

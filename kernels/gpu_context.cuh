@@ -1,7 +1,7 @@
 /*
- * A device inside the backend: its streams, what failed first, and how kernels are started. The
- * tests' shim (tests/shim) has a cuda_runtime.h of its own with the same names, which brings its
- * own MOE_LAUNCH and MOE_DYNAMIC_SHARED; everything else in kernels/ is the same text there.
+ * A device inside the backend: its streams, its first failure, and how kernels are started. The
+ * tests' shim (tests/shim) has its own cuda_runtime.h with the same names, MOE_LAUNCH and
+ * MOE_DYNAMIC_SHARED; everything else in kernels/ is compiled unchanged there.
  */
 #ifndef MOE_KERNELS_GPU_CONTEXT_CUH
 #define MOE_KERNELS_GPU_CONTEXT_CUH
@@ -12,10 +12,10 @@
 #include "gpu_blas.cuh"
 #include "gpu_ops.h"
 
-/* REFUSED: a call failed while it went on. Nothing more is asked of the device until it ends. */
+/* REFUSED: a call failed while recording. The device gets no more work until the recording ends. */
 enum gpu_recording { RECORDING_NONE, RECORDING_GOES_ON, RECORDING_REFUSED };
 
-/* Memory of the host's that was to be page-locked, piece by piece, and how much of it is. */
+/* Host memory to be page-locked, piece by piece, and how much of it is. */
 struct gpu_pin {
     uint8_t *at;
     uint64_t n_bytes, n_locked;
@@ -28,10 +28,10 @@ struct moe_gpu {
     struct moe_gpu_info info;
     cudaStream_t streams[MOE_GPU_N_STREAMS];
     uint64_t allocated_bytes;
-    bool one_by_one; /* MOE_GPU_SYNC=1: whatever is asked of a stream is waited for */
+    bool one_by_one; /* MOE_GPU_SYNC=1: every call waits for its work */
     struct gpu_pin *pins;
     uint32_t n_pins;
-    /* For copies of what could not be page-locked; NULL: all could, or there is no room for it. */
+    /* For copies of memory that could not be page-locked; NULL: all could, or there is no room. */
     uint8_t *staging;
     cudaEvent_t staged[GPU_STAGING_ROOMS]; /* after the last copy from each */
     uint64_t unlocked_bytes, n_staged;
@@ -39,7 +39,7 @@ struct moe_gpu {
     enum gpu_recording recording; /* of a graph */
     const char *refused_call;     /* RECORDING_REFUSED: which, and how */
     cudaError_t refused_with;
-    uint64_t budget_bytes; /* of what graphs may take with all that is allocated; 0: no limit */
+    uint64_t budget_bytes; /* limit of graphs with all allocated memory; 0: none */
     uint64_t n_launches;   /* of kernels */
     uint32_t *arrivals;    /* [GPU_ARRIVALS] of blocks (dev_arrivals.cuh); zeros between kernels */
     /* Prefill by cuBLAS (gpu_bf16.cu). */
@@ -54,25 +54,24 @@ struct moe_gpu {
 
 enum { GPU_ARRIVALS = MOE_GPU_OWN_BYTES / sizeof(uint32_t) };
 
-/* False when the device has failed: nothing more is asked of it. */
+/* False once the device has failed: it gets no more work. */
 static inline bool gpu_works(const struct moe_gpu *g)
 {
     return g->failure.status == MOE_OK;
 }
 
-/* Keeps the first failure: `what` names the call. While a graph is recorded, it is that recording's
- * and the device goes on working. Returns whether all is well. */
+/* Keeps the first failure; `what` names the call. While a graph is recorded the failure belongs to
+ * the recording, and the device continues. Returns whether all is well. */
 bool gpu_note(struct moe_gpu *g, cudaError_t result, const char *what);
 
-/* The same of a call that asked something of the stream. With MOE_GPU_SYNC=1 waits for it, so that
- * what a kernel does wrong has its name. */
+/* The same for a call that gave work to the stream. With MOE_GPU_SYNC=1 waits for it, so that a
+ * kernel's error has its name. */
 bool gpu_asked(struct moe_gpu *g, enum moe_gpu_stream stream, cudaError_t result, const char *what);
 
-/* Makes the device the calling thread's current one; false when it has failed, or the recording
- * has. */
+/* Makes the device the calling thread's current one; false if it or the recording has failed. */
 bool gpu_ready(struct moe_gpu *g);
 
-/* moe_gpu_describe, with the reason why it cannot. */
+/* moe_gpu_describe, with the reason if it fails. */
 cudaError_t gpu_describe(int index, struct moe_gpu_info *info);
 
 #ifdef __CUDACC__
@@ -82,13 +81,13 @@ cudaError_t gpu_describe(int index, struct moe_gpu_info *info);
 #define __grid_constant__
 #endif
 
-/* Shared memory of a block: what every device allows without being asked, static and dynamic
- * together, and more than any kernel with dynamic memory has as static (cuobjdump
- * --dump-resource-usage shows it). A kernel that asks gets 64 KiB on the least of our devices. */
+/* Shared memory of a block: what every device allows by default, static and dynamic together, and
+ * more than any kernel with dynamic memory has as static (cuobjdump --dump-resource-usage shows
+ * it). A kernel that requests more gets 64 KiB on the smallest supported device. */
 enum { GPU_USUAL_SHARED = 48 << 10, GPU_STATIC_SHARED = 1 << 10 };
 
-/* Before a kernel starts with so much dynamic shared memory: asks for it where it may be more than
- * usual. False: not allowed. */
+/* Call before a kernel starts with that much dynamic shared memory: requests it if it may be more
+ * than the default. False: not allowed. */
 template <class KERNEL>
 static inline bool gpu_allow_shared(struct moe_gpu *g, KERNEL kernel, uint64_t bytes)
 {

@@ -9,7 +9,7 @@
 
 /* ---- Failures ---- */
 
-/* What a kernel does wrong while it runs: later calls, of whatever kind, report it. */
+/* An error inside a running kernel: any later call reports it. */
 static bool comes_from_a_kernel(cudaError_t error)
 {
     switch (error) {
@@ -59,14 +59,14 @@ bool gpu_ready(struct moe_gpu *g)
            gpu_note(g, cudaSetDevice(g->index), "cudaSetDevice");
 }
 
-/* Whether a call was merely refused, so that the device goes on working: what ends a device's life
- * is in every later call's answer, too. Forgets the error of the call. */
+/* Whether a call was merely refused, so that the device continues: fatal errors repeat in every
+ * later call. Forgets the call's error. */
 static bool only_refused(struct moe_gpu *g, const char *what)
 {
     (void)cudaGetLastError();
     cudaError_t state = cudaStreamQuery(g->streams[MOE_GPU_COPY]);
     if (state == cudaErrorNotReady) {
-        (void)cudaGetLastError(); /* the runtime keeps this like any other */
+        (void)cudaGetLastError(); /* the runtime keeps it like any other */
         return true;
     }
     return gpu_note(g, state, what);
@@ -114,7 +114,8 @@ static int find_device(int index, struct moe_err *err)
                     n);
 }
 
-/* Streams, and a first kernel: it shows whether the program has code for the device. */
+/* Makes the streams, and runs a first kernel: it shows whether the program has code for the device.
+ */
 static int start_device(struct moe_gpu *g, struct moe_err *err)
 {
     if (!gpu_ready(g))
@@ -127,7 +128,7 @@ static int start_device(struct moe_gpu *g, struct moe_err *err)
     gpu_note(g, gpu_describe(g->index, &g->info), "cudaGetDeviceProperties");
     cudaFuncAttributes attributes;
     cudaError_t has_code = cudaFuncGetAttributes(&attributes, first_kernel);
-    (void)cudaGetLastError(); /* what else may be wrong, the first kernel says */
+    (void)cudaGetLastError(); /* the first kernel reports any other error */
     if (has_code == cudaErrorNoKernelImageForDevice)
         return moe_fail(
             err, MOE_ERR_DEVICE,
@@ -168,7 +169,7 @@ extern "C" void moe_gpu_close(struct moe_gpu *g)
     if (!g)
         return;
     (void)moe_gpu_finish(g, NULL);
-    /* Also of a device that failed: frees what can still be freed. */
+    /* Also after a failure: frees what can still be freed. */
     (void)cudaSetDevice(g->index);
     if (g->blas)
         g->blas_functions->destroy(g->blas);
@@ -214,7 +215,7 @@ extern "C" void *moe_gpu_alloc(struct moe_gpu *g, uint64_t n_bytes, struct moe_e
     }
     if (cudaMalloc(&p, n_bytes ? n_bytes : 1) != cudaSuccess)
         return no_memory(g, n_bytes, err);
-    /* On a stream that is independent of our two. */
+    /* On a stream independent of our two. */
     if (!gpu_note(g, cudaMemsetAsync(p, 0, n_bytes, 0), "cudaMemsetAsync") ||
         !gpu_note(g, cudaStreamSynchronize(0), "cudaStreamSynchronize")) {
         cudaFree(p);
@@ -247,9 +248,9 @@ extern "C" uint64_t moe_gpu_allocated_bytes(const struct moe_gpu *g)
 /* ---- Page-locked memory ---- */
 
 static const uint64_t PIN_BYTES = 64 << 20;    /* page-locked at a time */
-static const uint64_t STAGING_BYTES = 1 << 20; /* of each room of the staging */
+static const uint64_t STAGING_BYTES = 1 << 20; /* in each staging room */
 
-/* Gives the rooms back; what is copied from them has arrived. */
+/* Frees the rooms; copies from them have arrived. */
 static void close_staging(struct moe_gpu *g)
 {
     for (int i = 0; i < GPU_STAGING_ROOMS; i++)
@@ -354,7 +355,7 @@ static uint64_t copied_at_once(const struct moe_gpu *g, const uint8_t *p, uint64
 
 /* ---- Streams ---- */
 
-/* By way of a room that is page-locked, as much as it holds: returns how much. */
+/* Copies through a page-locked room, as much as it holds: returns how much. */
 static uint64_t upload_staged(struct moe_gpu *g, enum moe_gpu_stream stream, void *to,
                               const void *from, uint64_t n_bytes)
 {
@@ -418,8 +419,7 @@ extern "C" void moe_gpu_zero(struct moe_gpu *g, enum moe_gpu_stream stream, void
                   "cudaMemsetAsync");
 }
 
-/* Asks again and again for a while, before the caller goes to sleep: waking up takes as long as a
- * layer's kernels. */
+/* Polls for a while before the caller sleeps: waking up takes as long as a layer's kernels. */
 template <class QUERY> static void spin(QUERY query)
 {
     const std::chrono::microseconds a_while(200);
@@ -522,7 +522,7 @@ extern "C" double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu
 {
     float milliseconds = 0;
     bool timed = from->timed && to->timed && from->set && to->set;
-    if (!timed || !gpu_works(from->gpu)) /* CUDA calls it an error to ask the others */
+    if (!timed || !gpu_works(from->gpu)) /* CUDA calls it an error to query the others */
         return -1;
     if (cudaEventElapsedTime(&milliseconds, from->event, to->event) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -536,7 +536,7 @@ extern "C" double moe_gpu_mark_seconds(struct moe_gpu_mark *from, struct moe_gpu
 struct moe_gpu_graph {
     struct moe_gpu *gpu;
     cudaGraphExec_t exec;
-    uint64_t n_bytes; /* that it counts for */
+    uint64_t n_bytes; /* counted for it */
 };
 
 extern "C" void moe_gpu_set_budget(struct moe_gpu *g, uint64_t n_bytes)
@@ -558,7 +558,7 @@ extern "C" void moe_gpu_graph_begin(struct moe_gpu *g)
             "cudaStreamBeginCapture");
 }
 
-/* What was recorded; NULL: it cannot be used. The stream could not be used again without this. */
+/* Ends the recording; NULL: unusable. The stream needs this to be usable again. */
 static cudaGraph_t end_capture(struct moe_gpu *g)
 {
     cudaGraph_t graph = NULL;
@@ -571,7 +571,7 @@ static cudaGraph_t end_capture(struct moe_gpu *g)
     return NULL;
 }
 
-/* Whether the budget has room for it: sets made->n_bytes. */
+/* Whether the budget has room for the graph; sets made->n_bytes. */
 static bool has_room(struct moe_gpu *g, cudaGraph_t graph, struct moe_gpu_graph *made)
 {
     size_t n_nodes = 0;
@@ -583,7 +583,7 @@ static bool has_room(struct moe_gpu *g, cudaGraph_t graph, struct moe_gpu_graph 
            (taken <= g->budget_bytes && made->n_bytes <= g->budget_bytes - taken);
 }
 
-/* Says why there is no graph: a device that was lost says so itself. */
+/* Explains why there is no graph: a lost device reports that itself. */
 static int no_graph(struct moe_gpu *g, const struct moe_gpu_graph *made, struct moe_err *err)
 {
     bool refused = g->recording == RECORDING_REFUSED;

@@ -1,8 +1,8 @@
 /*
  * Between a block's output and its last product: norms of heads, gates.
  *
- * A norm is a block's, as in gpu_rows.cu; a gate's 64 columns of a row are a warp's, which also
- * makes their byte forms.
+ * A block computes a norm, as in gpu_rows.cu; a warp computes a gate's 64 columns of a row, and
+ * their byte forms.
  */
 #include "dev_vector.cuh"
 #include "gpu_context.cuh"

@@ -1,14 +1,14 @@
 /*
- * Queries, keys and values between their products and attention or the KV cache: what
- * infer/cpu_projections.c does to them, each in one launch. In ordinary attention a decoded row's
- * are finished by the attention kernel itself (gpu_attention.cu).
+ * Queries, keys and values between their products and attention or the KV cache, as in
+ * infer/cpu_projections.c, each in one launch. In ordinary attention the attention kernel itself
+ * finishes those of a decoded row (gpu_attention.cu).
  *
- * Ordinary attention: a block takes the queries, the keys or the values of a row, a warp of it a
- * head (up to 32 at a time), a thread a rotated pair. Norms over all heads are the block's, norms
- * of heads their warp's. A block per row and head would spread a single row further, but repeat the
- * norm over all heads in each. Latent attention: a block for a row's cache cells, one for its
- * queries, more for the byte forms of what k_up multiplies. Cells of neighbouring dimensions lie 16
- * apart in the keys: these writes do not coalesce, but are few.
+ * Ordinary attention: a block takes the queries, the keys or the values of a row, a warp a head (up
+ * to 32 at a time), a thread a rotated pair. The block computes norms over all heads, a warp the
+ * norm of its head. A block per row and head would spread a single row further, but repeat the norm
+ * over all heads in each. Latent attention: one block for a row's cache cells, one for its queries,
+ * more for the byte forms of k_up's inputs. Cells of neighbouring dimensions lie 16 apart in the
+ * keys: these writes do not coalesce, but are few.
  */
 #include "dev_heads.cuh"
 #include "dev_kv.cuh"
@@ -51,7 +51,7 @@ extern "C" void moe_gpu_finish_heads(struct moe_gpu *g, const struct moe_gpu_hea
 
 enum { LATENT_THREADS = 256, LATENT_WARPS = LATENT_THREADS / DEV_WARP };
 
-/* A pair under the angle of pair i; angles NULL: nothing is rotated. */
+/* Rotates a pair by the angle of pair i; angles NULL: not at all. */
 static __device__ __forceinline__ void turn(float *a, float *b, const float *angles, uint32_t i)
 {
     if (angles)
@@ -96,8 +96,8 @@ static __device__ void rotate_queries(const struct moe_gpu_latent &l, const floa
     }
 }
 
-/* Byte forms of the queries' other parts, by block `block` of these blocks; act.cols columns each.
- */
+/* Prepares byte forms of the queries' other parts, by block `block` among these blocks; act.cols
+ * columns each. */
 static __device__ void prepare_queries(const struct moe_gpu_latent &l,
                                        const struct moe_gpu_act &act, uint32_t block)
 {

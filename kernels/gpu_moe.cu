@@ -1,8 +1,7 @@
 /*
- * A MoE layer whose experts all lie on the device, for few rows: routers and the shared expert's
- * gate and up; gate and up of the chosen; all downs. What lies between (the router's choice, the
- * activations, the weighted sum, the next norm) is done at the end of these three launches
- * (dev_follow.cuh).
+ * A MoE layer whose experts are all on the device, for few rows: routers and the shared expert's
+ * gate and up; gate and up of the chosen; all downs. These three launches end with the work between
+ * them (dev_follow.cuh): the router's choice, the activations, the weighted sum, the next norm.
  */
 #include "dev_weights.cuh"
 #include "gpu_products.cuh"

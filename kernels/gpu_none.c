@@ -1,4 +1,4 @@
-/* The GPU of a build without CUDA: there is none, so most of this is never called. */
+/* The GPU of a build without CUDA: no device, so most of this is never called. */
 #include <stdlib.h>
 
 #include "gpu.h"

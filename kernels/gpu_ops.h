@@ -1,20 +1,19 @@
 /*
- * What the GPU computes: the stages of a forward pass, each asked of the compute stream of a device
- * (gpu.h: nothing is returned, failures are kept).
+ * Operations of the GPU: the stages of a forward pass, each given to a device's compute stream
+ * (gpu.h: they return nothing, failures are kept). gpu_states.h has those of recurrent states and
+ * gates.
  *
- * Those of recurrent states and gates stand in gpu_states.h.
- *
- * Every operation has the meaning that the processor's kernels have (kern/kern.h, quant/layout.h,
- * infer/cpu_attention.c), to the bit: the same order of the same roundings. Sums down the columns
+ * Every operation means the same as on the processor (kern/kern.h, quant/layout.h,
+ * infer/cpu_attention.c), to the bit: the same roundings in the same order. Sums down the columns
  * of a row are one chain, block by block; the integer sums inside a block may be spread over
- * threads, for they are exact; reductions over a vector use 16 running sums and the fixed tree. So
- * an expert gives the same output here and on the processor, and a row's result does not depend on
- * how many rows are computed with it. The one exception has to be asked for: moe_gpu_set_math.
+ * threads, since they are exact; reductions over a vector use 16 running sums and the fixed tree.
+ * So an expert gives the same output here and on the processor, and a row's result does not depend
+ * on how many rows are computed with it. The one exception has to be requested: moe_gpu_set_math.
  *
- * All pointers in these structs are addresses of the device unless said otherwise; the structs
- * themselves lie on the host and are read before the call returns. Vectors are f32. Strides are in
- * floats; rows that products write have room for whole panels (16). Arguments are validated by the
- * caller. NULL where something optional is absent.
+ * All pointers in these structs are addresses of the device unless noted; the structs themselves
+ * lie on the host and are read before the call returns. Vectors are f32. Strides are in floats;
+ * rows that products write have room for whole panels (16). Callers validate arguments. NULL stands
+ * for a missing option.
  */
 #ifndef MOE_KERNELS_GPU_OPS_H
 #define MOE_KERNELS_GPU_OPS_H
@@ -51,15 +50,15 @@ struct moe_gpu_act {
     struct moe_gpu_bytes bytes[MOE_GPU_N_BLOCKS];
 };
 
-/* Fills those byte forms of `act` that have room. Input p * n + i of it is the `act->cols` values
- * at x + i * stride + p * part_stride, for i < n and p < n_parts (parts: a row's heads; else 1).
- * act->x is not read. */
+/* Fills the byte forms of `act` that have room. Its input p * n + i is the `act->cols` values at x
+ * + i * stride + p * part_stride, for i < n and p < n_parts (parts: a row's heads; else 1). Does
+ * not read act->x. */
 void moe_gpu_prepare(struct moe_gpu *g, const float *x, uint64_t stride, uint32_t n,
                      uint32_t n_parts, uint32_t part_stride, const struct moe_gpu_act *act);
 
 /* ---- Rows ---- */
 
-/* What is computed: [n] of these. */
+/* One of [n] rows to compute. */
 struct moe_gpu_row {
     uint32_t sequence, position, token;
     uint32_t length; /* of its text, for the rotary table; 0: position + 1 */
@@ -95,21 +94,21 @@ struct moe_gpu_router; /* below */
 /* y[i] = w times input `rows[i]`, or first + i without rows, of act, plus `bias`, for i < n. */
 struct moe_gpu_product {
     struct moe_mat w;
-    const struct moe_gpu_act *act; /* of the host; it has the form that w's layout needs */
+    const struct moe_gpu_act *act; /* on the host; in the form that w's layout needs */
     const uint32_t *rows;
     uint32_t first, n;
     float *y;
     uint64_t y_stride;
     const float *bias; /* [w.rows] */
-    /* Heads: 0, or as many products for inputs [0, n). Part p is of rows [p * w.rows, (p + 1) *
+    /* Heads: 0, or as many products for inputs [0, n). Part p uses rows [p * w.rows, (p + 1) *
      * w.rows) of the matrix, whole panels; its inputs are p * n + i of act's bytes, or begin at x +
-     * p * in_part; its results at y + p * y_part. No bias. */
+     * p * in_part; its results are at y + p * y_part. No bias. */
     uint32_t n_parts, in_part, y_part;
 };
 /* Products that do not depend on each other, started together: one launch for those with few
  * inputs, one for each kind of the others. */
 void moe_gpu_matmul(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list);
-/* What follows for n rows, those that are not NULL in this order: moe_gpu_route, whose scores are
+/* Work that follows for n rows, if not NULL, in this order: moe_gpu_route, whose scores are
  * list[0]'s results; moe_gpu_add_norm, whose `add` or h they are. Up to MOE_GPU_JOINED_ROWS rows it
  * ends the launch before, as in all functions here that do several things. */
 struct moe_gpu_then {
@@ -121,8 +120,8 @@ enum { MOE_GPU_JOINED_ROWS = 4 };
 void moe_gpu_matmul_then(struct moe_gpu *g, const struct moe_gpu_product *list, uint32_t n_list,
                          const struct moe_gpu_then *then);
 
-/* A feed-forward's matrices and biases: an expert, or a dense or shared one. gate.data is NULL
- * where the activation is of up alone. */
+/* Matrices and biases of a feed-forward: an expert, a dense or a shared one. gate.data is NULL if
+ * the activation uses only up. */
 struct moe_gpu_gated {
     struct moe_mat gate, up, down;
     const float *gate_bias, *up_bias, *down_bias; /* [rows] */
@@ -134,8 +133,8 @@ struct moe_gpu_activation {
     float alpha, limit;
 };
 
-/* One of them for some rows: inputs rows[first .. first + n) of the batch, results in rows first ..
- * first + n. */
+/* A feed-forward for some rows: inputs rows[first .. first + n) of the batch, results in rows first
+ * .. first + n. */
 struct moe_gpu_job {
     struct moe_gpu_gated weights;
     uint32_t first, n;

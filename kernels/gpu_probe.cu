@@ -1,4 +1,4 @@
-/* Which GPUs are there, and how fast their link is. */
+/* Lists GPUs and measures their links. */
 #include <stdio.h>
 #include <string.h>
 

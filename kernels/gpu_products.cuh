@@ -1,6 +1,6 @@
 /*
- * Lists of products: making them (gpu_matmul.cu, gpu_experts.cu) and computing them (gpu_matvec.cu,
- * gpu_gemm.cu, gpu_gemm_floats.cu).
+ * Lists of products, made by gpu_matmul.cu and gpu_experts.cu, computed by gpu_matvec.cu,
+ * gpu_gemm.cu and gpu_gemm_floats.cu.
  */
 #ifndef MOE_KERNELS_GPU_PRODUCTS_CUH
 #define MOE_KERNELS_GPU_PRODUCTS_CUH
@@ -9,10 +9,10 @@
 
 /* The product as kernels receive it; nothing follows. */
 struct dev_product gpu_describe_product(const struct moe_gpu_product *product);
-/* Whether one launch takes them all, with what follows. */
+/* Whether one launch takes all of them, with the work that follows. */
 bool gpu_can_list(const struct moe_gpu_product *list, uint32_t n_list);
 
-/* An empty list, whose products may be followed by something for n rows. */
+/* An empty list, whose products may be followed by work for n rows. */
 struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n);
 /* Adds a job's gate and up, followed by their activation: the list's follow.activate. Pairs come
  * first in a list. */
@@ -21,7 +21,7 @@ void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
 /* A job's down. */
 void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job);
-/* The activation of rows first .. first + n, in a launch of its own. */
+/* Activates rows first .. first + n, in a separate launch. */
 void gpu_activate_rows(struct moe_gpu *g, const struct moe_gpu_experts *e, uint32_t first,
                        uint32_t n);
 
@@ -31,13 +31,14 @@ uint32_t gpu_most_inputs(const struct dev_products *list);
 
 /* Products with up to GPU_MATVEC_INPUTS inputs, of any layouts, with what follows. */
 void gpu_matvec(struct moe_gpu *g, const struct dev_products *list);
-/* Whether there are counters for what follows, and blocks have the memory for it. */
+/* Whether there are counters for the work that follows, and blocks have the memory for it. */
 bool gpu_can_follow(const struct dev_products *list);
 /* Products with more: all of the same kind and blocks, nothing follows. */
 void gpu_gemm(struct moe_gpu *g, const struct dev_products *list);
 void gpu_gemm_floats(struct moe_gpu *g, const struct dev_products *list);
 
-/* One product by MOE_GPU_MATH_BF16; false, and nothing done, if that math is not for it. */
+/* Computes one product by MOE_GPU_MATH_BF16; false, and nothing done, if that math does not apply.
+ */
 bool gpu_gemm_bf16(struct moe_gpu *g, const struct moe_gpu_product *product);
 
 #endif

@@ -30,7 +30,7 @@ struct convolve {
     struct conv_part parts[N_PARTS];
 };
 
-/* A channel's sum for a row whose input is x, over the oldest first; x joins the last inputs. */
+/* Sums a channel for a row whose input is x, the oldest input first; x joins the last inputs. */
 static __device__ __forceinline__ float convolve_value(const struct moe_gpu_recurrent &r,
                                                        const struct conv_part &p, uint32_t channel,
                                                        uint32_t row, float x)
@@ -71,8 +71,8 @@ static __device__ __forceinline__ void put_convolved(const struct moe_gpu_recurr
         r.mixed[row * r.states.stride + p.at + channel] = moe_math_silu(sum);
 }
 
-/* A channel's sums for all rows, with the last inputs in registers: HELD_TAPS at most. Inputs are
- * read CONVOLVED_AHEAD rows at a time. */
+/* Sums a channel for all rows, with the last inputs in registers: HELD_TAPS at most. Reads inputs
+ * CONVOLVED_AHEAD rows at a time. */
 static __device__ __forceinline__ void convolve_held(const struct moe_gpu_recurrent &r,
                                                      const struct conv_part &p, uint32_t channel,
                                                      uint32_t n_rows)
@@ -140,7 +140,7 @@ static __global__ void convolve_kernel(struct convolve c)
                       convolve_value(r, p, channel, i, convolved_input(r, p, channel, i)));
 }
 
-/* The parts that are convolved; those that are not are empty. */
+/* Lists the parts that are convolved; others are empty. */
 static void list_parts(const struct moe_gpu_recurrent *r, struct conv_part parts[N_PARTS])
 {
     uint32_t keys = r->kind == MOE_STATE_SELECT ? 0 : r->n_key_heads * r->key_dim;
@@ -177,13 +177,13 @@ extern "C" void moe_gpu_convolve(struct moe_gpu *g, const struct moe_gpu_recurre
 
 enum { READY_THREADS = 256, READY_WARPS = READY_THREADS / DEV_WARP };
 
-/* Decays of a head: one, or of KDA one for each key. */
+/* Decays of a head: one or, for KDA, one for each key. */
 static __device__ __forceinline__ uint32_t decays_of(const struct moe_gpu_recurrent &r)
 {
     return r.kind == MOE_STATE_KDA ? r.key_dim : 1;
 }
 
-/* Keys become vectors of length 1, queries of length `factor`; a warp has one at a time. */
+/* Scales keys to length 1 and queries to length `factor`; each warp takes one at a time. */
 static __device__ void make_units(const struct moe_gpu_recurrent &r, float *mixed)
 {
     float factor = 1.0f / sqrtf((float)r.key_dim);
@@ -198,7 +198,7 @@ static __device__ void make_units(const struct moe_gpu_recurrent &r, float *mixe
     }
 }
 
-/* What a row's steps and decays are; a block for a row. */
+/* Computes a row's steps and decays; one block per row. */
 static __global__ void __launch_bounds__(READY_THREADS) ready_kernel(struct moe_gpu_recurrent r)
 {
     uint64_t row = blockIdx.x;
@@ -225,7 +225,7 @@ static __global__ void __launch_bounds__(READY_THREADS) ready_kernel(struct moe_
 enum { STEP_THREADS = 64, STEP_PANELS = STEP_THREADS / MOE_PANEL_ROWS };
 
 /* A value of a head at a row: its cells of the state, one for each key and MOE_PANEL_ROWS apart,
- * and what changes them. */
+ * and their changes. */
 struct step {
     float *state;
     bool begins; /* the cells count as zeros */
@@ -245,7 +245,7 @@ static __device__ __forceinline__ void take_in(const struct step &s, uint32_t k,
     *y = fmaf(cell, s.queries[k], *y);
 }
 
-/* kern.h's delta_step of one of its values; apart: each key has a decay of its own. */
+/* kern.h's delta_step for one value; apart: each key has its own decay. */
 static __device__ float step_delta(const struct step &s, uint32_t n, bool apart, float beta)
 {
     float m = 0, y = 0;
@@ -260,7 +260,7 @@ static __device__ float step_delta(const struct step &s, uint32_t n, bool apart,
     return y;
 }
 
-/* scan_step's. */
+/* The same for scan_step. */
 static __device__ float step_scan(const struct step &s, uint32_t n)
 {
     float y = 0, decay = *s.decay;
@@ -269,7 +269,7 @@ static __device__ float step_scan(const struct step &s, uint32_t n)
     return y;
 }
 
-/* select_step's; rates of a value lie `apart`. */
+/* The same for select_step; rates of a value lie `apart`. */
 static __device__ float step_select(const struct step &s, uint32_t n, const float *rates,
                                     uint32_t apart, float step)
 {
@@ -330,7 +330,7 @@ static __global__ void __launch_bounds__(STEP_THREADS)
 
 /* ---- Steps with a state in registers ---- */
 
-/* What a row's step needs: of all the block's values, in shared memory, and of a thread's own. */
+/* A row's step: values of the whole block, in shared memory, and of the thread. */
 template <int N> struct alignas(16) held_row {
     float keys[N], queries[N], decays[N];
 };
@@ -379,7 +379,7 @@ static __device__ __forceinline__ void hand_over(const struct held_next<N, APART
     }
 }
 
-/* step_delta and step_scan of cells in registers. */
+/* step_delta and step_scan for cells in registers. */
 template <int N, bool APART>
 static __device__ __forceinline__ float delta_held(float (&cell)[N], const struct held_row<N> &row,
                                                    const struct held_value &own)

@@ -1,10 +1,9 @@
 /*
- * What the GPU computes of layers with recurrent states, and of outputs that are gated: more
- * operations of the kind that gpu_ops.h describes, with the meaning that lib/cpu gives them
- * (cpu_recurrent.c), to the bit.
+ * GPU operations of layers with recurrent states, and of gated outputs: more of the kind that
+ * gpu_ops.h describes, with the meaning of infer/cpu_recurrent.c, to the bit.
  *
  * A token's row changes the state of the row before it. Channels of the convolution, and values of
- * a state, do not know each other: each is a thread's, which takes the rows one after the other.
+ * a state, are independent: a thread has one and takes the rows one after the other.
  */
 #ifndef MOE_KERNELS_GPU_STATES_H
 #define MOE_KERNELS_GPU_STATES_H
@@ -15,7 +14,7 @@
 extern "C" {
 #endif
 
-/* The states of all sequences, laid out as the processor's (infer/recurrent.h); in floats. */
+/* The states of all sequences, laid out as on the processor (infer/recurrent.h); in floats. */
 struct moe_gpu_states {
     float *memory;
     uint32_t n_taps, n_panels;
@@ -23,7 +22,7 @@ struct moe_gpu_states {
     uint64_t panel, layer, sequence;     /* each one's size */
 };
 
-/* A layer with such states at work. A sequence's rows stand in their order. */
+/* A layer with such states. A sequence's rows are in order. */
 struct moe_gpu_recurrent {
     enum moe_state_kind kind;
     uint32_t n_heads, n_key_heads, key_dim, value_dim;
@@ -40,12 +39,12 @@ struct moe_gpu_recurrent {
     const float *conv, *conv_bias, *conv_q, *conv_k; /* conv_q NULL: one convolution for all */
     const float *step, *rate, *skip;
 };
-/* Queries, keys and values (of MOE_STATE_SELECT these alone) become silu of their convolution over
- * the last tokens. Of MOE_STATE_CONV values are scaled by `out` before, and `out` becomes their
+/* Queries, keys and values (for MOE_STATE_SELECT only these) become silu of their convolution over
+ * the last tokens. For MOE_STATE_CONV values are first scaled by `out`, and `out` becomes their
  * convolution scaled by the gate. */
 void moe_gpu_convolve(struct moe_gpu *g, const struct moe_gpu_recurrent *r, uint32_t n);
-/* After that, of the other kinds: out = what queries read of the states, each changed by its row.
- * Of MOE_STATE_SELECT it is gated already. */
+/* After that, for the other kinds: out = what queries read from the states, each changed by its
+ * row. For MOE_STATE_SELECT it is already gated. */
 void moe_gpu_step_states(struct moe_gpu *g, const struct moe_gpu_recurrent *r, uint32_t n);
 
 /* x = kern.h's rms_norm of each of n_parts parts of a row, of `cols` values each. */
