@@ -78,7 +78,7 @@ int moe_path_follow(char **out, const char *path, struct moe_err *err)
         link[bytes] = '\0';
         if (is_of_proc(*out))
             status = moe_fail(err, MOE_ERR_IO,
-                              "%s: is a file that is open already; name the file itself", path);
+                              "%s: is a file that is already open; name the file itself", path);
         else if (n == MAX_LINKS)
             status = moe_fail(err, MOE_ERR_IO, "%s: is a loop of symbolic links", path);
         if (status != MOE_OK)
@@ -376,7 +376,7 @@ int moe_outfile_write(struct moe_outfile *out, const void *data, uint64_t n_byte
     const uint8_t *p = data;
     uint64_t done = 0;
     if (out->straight && offset != out->size_bytes)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: takes its bytes in their order alone", out->path);
+        return moe_fail(err, MOE_ERR_USAGE, "%s: can only be written in order", out->path);
     while (done < n_bytes) {
         ssize_t put = put_bytes(out, p + done, n_bytes - done, offset + done);
         if (put < 0 && errno == EINTR)

@@ -100,7 +100,7 @@ static void arc_admit(struct moe_policy *p, uint32_t key)
 
 const struct moe_policy_ops moe_policy_arc = {
     .name = "arc",
-    .describe = "adaptive replacement: recency and frequency, weighted by past misses",
+    .describe = "evicts by recency and frequency, weighted by past misses (ARC)",
     .open = open_arc,
     .close = close_arc,
     .use = arc_use,

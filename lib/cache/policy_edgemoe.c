@@ -74,7 +74,7 @@ static int64_t victim_literal(struct moe_policy *p, int64_t incoming, moe_evicta
 
 const struct moe_policy_ops moe_policy_edgemoe = {
     .name = "edgemoe",
-    .describe = "what is used seldom, in layers that run again late, is evicted (EdgeMoE)",
+    .describe = "evicts experts used seldom, in layers that run again late (EdgeMoE)",
     .needs_usage = true,
     .open = open_edgemoe,
     .close = moe_scored_close,

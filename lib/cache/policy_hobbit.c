@@ -67,7 +67,7 @@ static int64_t hobbit_victim(struct moe_policy *p, int64_t incoming, moe_evictab
 
 const struct moe_policy_ops moe_policy_hobbit = {
     .name = "hobbit",
-    .describe = "a weighted sum of recency, frequency, precision and layer decides (HOBBIT)",
+    .describe = "evicts by a weighted sum of recency, frequency, precision and layer (HOBBIT)",
     .needs_usage = true,
     .open = open_hobbit,
     .close = close_hobbit,

@@ -42,7 +42,7 @@ static int64_t infinity_victim(struct moe_policy *p, int64_t incoming, moe_evict
 
 const struct moe_policy_ops moe_policy_infinity = {
     .name = "infinity",
-    .describe = "what the text chose seldom is evicted, of late layers first (MoE-Infinity)",
+    .describe = "evicts what the text chose seldom, late layers first (MoE-Infinity)",
     .needs_usage = true,
     .open = open_infinity,
     .close = moe_scored_close,

@@ -293,7 +293,7 @@ static int64_t learned_victim(struct moe_policy *p, int64_t incoming, moe_evicta
 
 const struct moe_policy_ops moe_policy_learned = {
     .name = "learned",
-    .describe = "what is least likely to be used soon is evicted, learnt from token to token",
+    .describe = "evicts what is least likely to be used soon, learnt from token to token",
     .needs_usage = true,
     .follow = follow,
     .open = open_learned,

@@ -32,7 +32,7 @@ static int64_t lfu_victim(struct moe_policy *p, int64_t incoming, moe_evictable_
 
 const struct moe_policy_ops moe_policy_lfu = {
     .name = "lfu",
-    .describe = "the least frequently used is evicted",
+    .describe = "evicts the least frequently used",
     .needs_usage = true,
     .open = open_lfu,
     .close = moe_scored_close,

@@ -121,7 +121,7 @@ static int64_t lrfu_victim(struct moe_policy *p, int64_t incoming, moe_evictable
 
 const struct moe_policy_ops moe_policy_lrfu = {
     .name = "lrfu",
-    .describe = "recency and frequency as uses that fade, evicted experts' included (LRFU)",
+    .describe = "evicts by recency and frequency, as uses that fade (LRFU)",
     .needs_usage = true,
     .open = open_lrfu,
     .close = close_lrfu,

@@ -78,7 +78,7 @@ static int open_pinned(struct moe_policy **out, const struct moe_policy_params *
 
 const struct moe_policy_ops moe_policy_lru = {
     .name = "lru",
-    .describe = "the least recently used is evicted",
+    .describe = "evicts the least recently used",
     .open = open_lru,
     .close = close_list,
     .use = list_to_front,
@@ -100,7 +100,7 @@ const struct moe_policy_ops moe_policy_fifo = {
 
 const struct moe_policy_ops moe_policy_pinned = {
     .name = "pinned",
-    .describe = "nothing is evicted: the initial contents stay",
+    .describe = "evicts nothing: the initial contents stay",
     .open = open_pinned,
     .close = close_list,
     .use = keep_place,

@@ -72,7 +72,7 @@ static int64_t random_victim(struct moe_policy *p, int64_t incoming, moe_evictab
 
 const struct moe_policy_ops moe_policy_random = {
     .name = "random",
-    .describe = "any resident expert is evicted, all equally likely",
+    .describe = "evicts any resident expert, all equally likely",
     .open = open_random,
     .close = close_random,
     .use = random_use,

@@ -99,7 +99,7 @@ static int64_t transition_victim(struct moe_policy *p, int64_t incoming, moe_evi
 
 const struct moe_policy_ops moe_policy_transition = {
     .name = "transition",
-    .describe = "uses that fade, and what usually follows the experts just chosen, decide",
+    .describe = "evicts by uses that fade, and by what usually follows the experts just chosen",
     .needs_usage = true,
     .follow = follow,
     .open = open_transition,

@@ -454,7 +454,7 @@ static int read_index(struct opening *o, struct index *index,
         moe_json_scan_skip(s);
     MOE_TRY(moe_json_scan_end(s));
     if (n == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or no object",
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'weight_map' is missing, empty or not an object",
                         index->path);
     return MOE_OK;
 }

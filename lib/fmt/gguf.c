@@ -55,7 +55,7 @@ static int read_header(struct gguf_reader *r, struct gguf_meta *meta, struct moe
     uint64_t alignment =
         gguf_find(meta, "general.alignment") ? find_whole(meta, "general.alignment", 0) : 32;
     if (alignment == 0 || alignment % 8 || alignment & (alignment - 1) || alignment > MAX_ALIGNMENT)
-        gguf_fail(r, r->at, "key 'general.alignment' is no power of 2 from 8 on");
+        gguf_fail(r, r->at, "key 'general.alignment' is not a power of 2 of at least 8");
     int status = gguf_read_tensors(r, list, file, n_tensors, alignment);
     meta->buf = r->buf;
     return status;
@@ -423,7 +423,7 @@ int gguf_read_meta(struct gguf_reader *r, struct gguf_meta *meta, uint64_t n)
         qsort(meta->values, n, sizeof *meta->values, compare_keys);
     for (uint64_t i = 1; i < n && r->status == MOE_OK; i++)
         if (compare_keys(&meta->values[i - 1], &meta->values[i]) == 0)
-            gguf_fail(r, r->at, "key '%.100s' is there twice", meta->values[i].key);
+            gguf_fail(r, r->at, "key '%.100s' occurs twice", meta->values[i].key);
     return r->status;
 }
 
@@ -539,7 +539,7 @@ int gguf_read_tensors(struct gguf_reader *r, struct moe_tensor_list *list, int f
 {
     uint64_t first = list->n;
     if (r->status == MOE_OK && (n > MAX_TENSORS || n > (r->file_bytes - r->at) / INFO_BYTES))
-        gguf_fail(r, r->at, "%" PRIu64 " tensors: the file cannot hold so many (cut short?)", n);
+        gguf_fail(r, r->at, "%" PRIu64 " tensors: more than the file can hold (cut short?)", n);
     for (uint64_t i = 0; i < n && r->status == MOE_OK; i++)
         read_info(r, list, file);
     uint64_t data = moe_round_up(r->at, alignment);
@@ -694,7 +694,7 @@ int moe_gguf_get_double(const struct moe_gguf *gguf, const char *key, bool requi
         return fail_type(gguf, v, "a number", err);
     struct number n = number_at(gguf->meta.buf.data + v->at, v->type);
     if (!isfinite(n.real))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' is no finite number",
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: key '%.100s' is not a finite number",
                         moe_gguf_path(gguf), key);
     *out = n.real;
     return MOE_OK;

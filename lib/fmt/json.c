@@ -84,7 +84,7 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
     /* The parser would skip a NUL after a number. */
     const void *nul = n ? memchr(text, 0, n) : NULL;
     if (nul)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: byte %zu is zero, which is no JSON", name,
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: byte %zu is zero, which is not JSON", name,
                         (size_t)((const char *)nul - (const char *)text) + 1);
     *out = load(text, n, flags, &error);
     /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): reads

@@ -109,7 +109,7 @@ static int32_t read_escape(struct moe_json_scan *s)
     }
     if (high < 0) {
         s->at = start;
-        moe_json_scan_fail(s, "an escape that is none of JSON's, or half a character");
+        moe_json_scan_fail(s, "an escape that JSON does not have, or half a character");
     }
     return high;
 }

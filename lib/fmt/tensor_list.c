@@ -150,8 +150,7 @@ int moe_tensor_list_check_names(const struct moe_tensor_list *list,
         if (strcmp(a->name, b->name) != 0)
             continue;
         if (a->file == b->file)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%.120s' is there twice", name,
-                            a->name);
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%.120s' occurs twice", name, a->name);
         return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%.120s' is both in %s and in %s", name,
                         a->name, base_of(files[a->file].path), base_of(files[b->file].path));
     }

@@ -136,7 +136,7 @@ static int refuse_decorations(struct reader *r, const struct moe_yaml_node *node
         tag = event->data.mapping_start.tag;
     }
     if (anchor || tag || event->type == YAML_ALIAS_EVENT)
-        return moe_yaml_fail(r->doc, node, r->err, "anchors, aliases and tags are not used here");
+        return moe_yaml_fail(r->doc, node, r->err, "anchors, aliases and tags are not supported");
     return MOE_OK;
 }
 
@@ -198,7 +198,7 @@ static int read_key(struct reader *r, const yaml_event_t *event, struct key_set 
     if (status == MOE_OK && 2 * keys->n >= keys->room)
         status = grow_keys(keys, r->err);
     if (status == MOE_OK && !insert_key(keys, *key))
-        status = moe_yaml_fail(r->doc, &at, r->err, "'%.200s' is there twice", *key);
+        status = moe_yaml_fail(r->doc, &at, r->err, "'%.200s' occurs twice", *key);
     return status;
 }
 

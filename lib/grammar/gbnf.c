@@ -242,7 +242,8 @@ static int read_counts(struct reader *r, bool newlines, uint32_t *least, uint32_
     if (status == MOE_OK && !is_at(r, '}'))
         status = gbnf_wrong(r, "'}' was expected");
     if (status == MOE_OK && *most < *least)
-        status = gbnf_fail(r, from, MOE_ERR_FORMAT, "repetitions whose most is below their least");
+        status =
+            gbnf_fail(r, from, MOE_ERR_FORMAT, "repetitions whose maximum is below their minimum");
     r->at++;
     return status;
 }
@@ -290,7 +291,7 @@ static int read_group(struct reader *r)
 {
     const char *from = r->at++;
     if (++r->depth > MAX_DEPTH)
-        return gbnf_fail(r, from, MOE_ERR_LIMIT, "more than 200 groups within each other");
+        return gbnf_fail(r, from, MOE_ERR_LIMIT, "more than 200 nested groups");
     gbnf_skip(r, true);
     int status = read_alternatives(r, true);
     if (status == MOE_OK && !is_at(r, ')'))
@@ -325,7 +326,7 @@ static int read_item(struct reader *r)
     case '<':
     case '!':
         return gbnf_fail(r, r->at, MOE_ERR_UNSUPPORTED,
-                         "tokens by name or number are not read; write their text");
+                         "tokens by name or number are not supported; write their text");
     case '*':
     case '+':
     case '?':

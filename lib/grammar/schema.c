@@ -153,7 +153,7 @@ static int resolve(struct schema *s, const json_t **schema)
             return MOE_OK;
         const json_t *target = schema_find(s, reference);
         if (!target)
-            return schema_refuse(s, "$ref", "'%.100s' is nothing in this schema", reference);
+            return schema_refuse(s, "$ref", "'%.100s' does not exist in this schema", reference);
         json_t *rest = json_copy((json_t *)*schema), *both = NULL;
         if (!rest || json_array_append_new(s->kept, rest) != 0)
             return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
@@ -188,7 +188,7 @@ static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json
     json_t *value;
     *out = NULL;
     MOE_TRY(++s->n_steps > SCHEMA_MAX_STEPS
-                ? schema_refuse(s, NULL, "too many schemas are put together")
+                ? schema_refuse(s, NULL, "too many schemas are combined")
                 : resolve(s, &a));
     MOE_TRY(resolve(s, &b));
     if (json_is_boolean(a) || json_is_boolean(b)) {
@@ -201,7 +201,7 @@ static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json
     const char *out_of = closed_out(a, b) ? closed_out(a, b) : closed_out(b, a);
     if (out_of)
         return schema_refuse(s, "additionalProperties",
-                             "one of the schemas that are put together takes '%.60s', another "
+                             "one of the combined schemas allows '%.60s', another "
                              "leaves it out",
                              out_of);
     json_t *both = json_copy((json_t *)a);
@@ -219,7 +219,7 @@ static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json
             one = merge_member(key, there, value);
         if (!one) {
             json_decref(both);
-            return schema_refuse(s, key, "two that differ cannot be put together");
+            return schema_refuse(s, key, "two different ones cannot be combined");
         }
         json_object_set_new(both, key, one);
     }
@@ -493,8 +493,7 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
     int status = type_only ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     for (size_t i = 0; schema_about[i].key && status == MOE_OK; i++)
         if (schema_get(schema, schema_about[i].key))
-            status =
-                schema_refuse(s, schema_about[i].key, "beside enum or const it is not supported");
+            status = schema_refuse(s, schema_about[i].key, "not supported beside enum or const");
     if (status == MOE_OK && values && !json_is_array(values))
         status = schema_refuse(s, "enum", "a list was expected");
     if (status == MOE_OK && json_object_get(schema, "type")) {
@@ -555,7 +554,7 @@ static int refer(struct schema *s, const char *reference, struct moe_buf *to)
         return MOE_OK;
     }
     if (!(target = schema_find(s, reference)))
-        return schema_refuse(s, "$ref", "'%.100s' is nothing in this schema", reference);
+        return schema_refuse(s, "$ref", "'%.100s' does not exist in this schema", reference);
     size_t number = json_object_size(s->references);
     if (json_object_set_new(s->references, reference, json_integer((json_int_t)number)) != 0)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: references of a schema");
@@ -614,7 +613,7 @@ static int reference_and_more(struct schema *s, const json_t *schema, const char
     const json_t *target = schema_find(s, reference);
     json_t *rest;
     if (!target)
-        return schema_refuse(s, "$ref", "'%.100s' is nothing in this schema", reference);
+        return schema_refuse(s, "$ref", "'%.100s' does not exist in this schema", reference);
     MOE_TRY(schema_without(s, schema, "$ref", &rest));
     MOE_TRY(schema_merge_kept(s, target, rest, &rest));
     return s->value(s, rest, to);
@@ -691,7 +690,7 @@ static int value(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (++s->n_steps > SCHEMA_MAX_STEPS || s->depth >= SCHEMA_MAX_DEPTH ||
         s->rules.size > MOE_GRAMMAR_MAX_BYTES)
         return schema_refuse(s, NULL,
-                             "the schema is too large: %d schemas within each other, %d in all, or "
+                             "the schema is too large: %d nested schemas, %d in all, or "
                              "a grammar of %d MiB",
                              SCHEMA_MAX_DEPTH, SCHEMA_MAX_STEPS, MOE_GRAMMAR_MAX_BYTES >> 20);
     if (json_is_true(schema)) {
@@ -699,7 +698,7 @@ static int value(struct schema *s, const json_t *schema, struct moe_buf *to)
         return MOE_OK;
     }
     if (json_is_false(schema))
-        return schema_refuse(s, NULL, "false: no value is taken here");
+        return schema_refuse(s, NULL, "false: no value is allowed here");
     if (!json_is_object(schema))
         return schema_refuse(s, NULL, "a schema was expected: an object, true or false");
     int status = check_keywords(s, schema);
@@ -750,13 +749,11 @@ int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const stru
         status = moe_grammar_parse(out, name, text.data, text.size, err);
         if (status == MOE_ERR_UNSUPPORTED)
             status = moe_fail(err, status,
-                              "%s: a $ref comes back to itself with nothing between: no value can "
-                              "be written for it",
-                              name);
+                              "%s: a $ref leads back to itself: no value can satisfy it", name);
         else if (status == MOE_ERR_LIMIT)
             status = moe_fail(err, status,
                               "%s: the schema is too large: its counts (minLength, maxItems and "
-                              "their like) or its properties become more than %d states",
+                              "the like) or its properties become more than %d states",
                               name, MOE_GRAMMAR_MAX_STATES);
     }
     moe_buf_release(&text);

@@ -201,7 +201,7 @@ static int read_class(struct pattern *p)
             p->at++;
             status = read_one(p, &high);
             if (status == MOE_OK && (high == UINT32_MAX || high < low))
-                status = wrong(p, "a range whose end is no character behind its start");
+                status = wrong(p, "a range whose end is not a character after its start");
         }
         if (status == MOE_OK)
             status = add_range(p, low, high);
@@ -220,10 +220,10 @@ static int read_alternatives(struct pattern *p, bool outermost);
 static int read_group(struct pattern *p)
 {
     if (p->at[1] == '?' && p->at[2] != ':')
-        return wrong(p, "groups that look around, have names or set options are not supported");
+        return wrong(p, "lookaround, named groups and options are not supported");
     p->at += p->at[1] == '?' ? 3 : 1;
     if (++p->depth > MAX_DEPTH)
-        return wrong(p, "too many groups within each other");
+        return wrong(p, "too many nested groups");
     moe_buf_text(p->to, "( ");
     int status = read_alternatives(p, false);
     moe_buf_text(p->to, " )");
@@ -252,7 +252,7 @@ static int read_item(struct pattern *p)
         return MOE_OK;
     case '^':
     case '$':
-        return wrong(p, "^ and $ stand at the ends of the pattern alone");
+        return wrong(p, "^ and $ are only supported at the ends of the pattern");
     case '*':
     case '+':
     case '?':

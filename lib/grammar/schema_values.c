@@ -64,10 +64,10 @@ int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (least > most)
         return schema_refuse(s, "minLength", "more than there may be");
     if (format && pattern)
-        return schema_refuse(s, "format", "beside a pattern it is not supported");
+        return schema_refuse(s, "format", "not supported beside a pattern");
     if ((format || pattern) && (least > 0 || most != UINT64_MAX))
-        return schema_refuse(s, least > 0 ? "minLength" : "maxLength",
-                             "beside a %s it is not supported", format ? "format" : "pattern");
+        return schema_refuse(s, least > 0 ? "minLength" : "maxLength", "not supported beside a %s",
+                             format ? "format" : "pattern");
     if (format)
         return put_format_named(s, format, to);
     if (pattern && !json_is_string(pattern))
@@ -203,7 +203,7 @@ static int read_bound(const struct schema *s, const char *key, const json_t *val
     if (digits == 0)
         part = 0;
     if (part < 0 || part > MAX_PART)
-        return schema_refuse(s, key, "more than %d digits, or %d behind the point", MAX_DIGITS,
+        return schema_refuse(s, key, "more than %d digits, or %d after the point", MAX_DIGITS,
                              MAX_PART);
     *b = (struct bound){true, exclusive, number < 0 ? -digits : digits, part};
     return MOE_OK;
@@ -460,7 +460,7 @@ static int describe_required(struct schema *s, struct object *o)
         if (json_object_get(all, name))
             continue;
         if (json_is_false(o->more))
-            return schema_refuse(s, "required", "'%.60s' is no property that may be there", name);
+            return schema_refuse(s, "required", "'%.60s' is not an allowed property", name);
         json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
     }
     o->properties = all;
@@ -479,14 +479,14 @@ static int count_properties(struct schema *s, const json_t *schema, struct objec
     json_object_foreach((json_t *)o->properties, name, ignored) n_required += is_required(o, name);
     if (least > n_required && least > 1)
         return schema_refuse(s, "minProperties",
-                             "more than 1 is supported up to the number that is required");
+                             "above 1 it is supported up to the number of required properties");
     if (most < o->n)
         return schema_refuse(s, "maxProperties",
-                             "it is supported from the number of the properties on");
+                             "it is supported from the number of properties on");
     o->some = least > 0;
     o->n_more = !o->more ? 0 : most == UINT64_MAX ? most : most - o->n;
     if (o->some && o->n == 0 && o->n_more == 0)
-        return schema_refuse(s, "minProperties", "there is no property that may be there");
+        return schema_refuse(s, "minProperties", "no property is allowed");
     return MOE_OK;
 }
 

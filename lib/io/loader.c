@@ -214,7 +214,7 @@ static void begin_frame(struct loader_check *c)
 {
     if (ZSTD_getFrameContentSize(c->stored, c->stored_bytes) != c->raw_bytes ||
         ZSTD_findFrameCompressedSize(c->stored, c->stored_bytes) != c->stored_bytes)
-        c->problem = "its zstd frame has another size than the directory says";
+        c->problem = "its zstd frame does not have the size that the directory states";
     c->in = (ZSTD_inBuffer){c->stored, 0, 0};
     c->out = (ZSTD_outBuffer){c->to, c->raw_bytes, 0};
     c->wanted = ZSTD_initDStream(c->decoder);
@@ -407,7 +407,7 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
     else if (stopped_early(l, piece))
         r->status = moe_fail(&l->error, MOE_ERR_IO,
                              "%s: cannot read %" PRIu32 " bytes at offset %" PRIu64
-                             ": reads bring less than a block",
+                             ": reads return less than a block",
                              path, piece->n_bytes, piece->offset);
     else
         r->status = moe_fail(&l->error, MOE_ERR_FORMAT,
@@ -821,7 +821,7 @@ static const char *load_problem(const struct moe_loader *l, const struct moe_loa
         return "bytes in memory go to a GPU, bytes of a file to memory";
     if (!to_gpu &&
         (load->offset % MOE_LOAD_ALIGN != 0 || (uintptr_t)load->to % MOE_LOAD_ALIGN != 0))
-        return "place in file or memory is no multiple of 4096";
+        return "place in file or memory is not a multiple of 4096";
     if (load->stored_bytes == 0 || load->stored_bytes > load->raw_bytes ||
         load->raw_bytes > INT64_MAX - MOE_LOAD_ALIGN ||
         load->offset > INT64_MAX - MOE_LOAD_ALIGN - load->stored_bytes)

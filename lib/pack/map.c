@@ -950,7 +950,7 @@ static int read_variants(struct moe_record_reader *r, struct moe_yaml_node *root
         while (same < map->n_variants && strcmp(name, map->variants[same]) != 0)
             same++;
         if (same < map->n_variants)
-            return moe_yaml_fail(r->doc, item, r->err, "variant '%s' is there twice", name);
+            return moe_yaml_fail(r->doc, item, r->err, "variant '%s' occurs twice", name);
         memcpy(map->variants[map->n_variants++], name, strlen(name) + 1);
     }
     return MOE_OK;

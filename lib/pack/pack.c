@@ -296,7 +296,7 @@ const char *pack_decode(const struct moe_extent *extent, const void *stored, voi
     /* One frame and nothing after it, of the size that the directory says. */
     if (ZSTD_getFrameContentSize(stored, extent->stored_bytes) != extent->raw_bytes ||
         ZSTD_findFrameCompressedSize(stored, extent->stored_bytes) != extent->stored_bytes)
-        return "its zstd frame has another size than the directory says";
+        return "its zstd frame does not have the size that the directory states";
     size_t got = ZSTD_decompress(to, extent->raw_bytes, stored, extent->stored_bytes);
     if (ZSTD_isError(got) || got != extent->raw_bytes)
         return "its zstd frame cannot be decompressed";
@@ -725,7 +725,7 @@ static int index_names(struct moe_pack *pack, struct moe_err *err)
     for (uint32_t i = 0; i < n; i++) {
         pack->tensors_by_name[i] = (uint32_t)(sorted[i] - pack->tensors);
         if (i > 0 && strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            status = moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is there twice (file damaged)",
+            status = moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' occurs twice (file damaged)",
                               pack->path, sorted[i]->name);
     }
 done:

@@ -213,7 +213,7 @@ static int read_layers(struct moe_record_reader *r, struct moe_yaml_node *root,
         if (status == MOE_OK)
             status = moe_yaml_get_u32(r->doc, item, "layer", p->n_layers - 1, true, &l, r->err);
         if (status == MOE_OK && moe_record_is_there(&layer_record, &p->layers[l]))
-            status = moe_yaml_fail(r->doc, item, r->err, "layer %" PRIu32 " is there twice", l);
+            status = moe_yaml_fail(r->doc, item, r->err, "layer %" PRIu32 " occurs twice", l);
         if (status == MOE_OK)
             status = moe_record_read_map(r, item, &layer_record, &p->layers[l]);
     }
@@ -538,7 +538,7 @@ static int check_doubt(struct moe_record_reader *r, struct moe_yaml_node *item, 
     const struct moe_plan_doubt *d = record;
     for (const struct moe_plan_doubt *other = p->doubts; other < d; other++)
         if (other->what == d->what)
-            return moe_yaml_fail(r->doc, item, r->err, "assumption '%s' is there twice",
+            return moe_yaml_fail(r->doc, item, r->err, "assumption '%s' occurs twice",
                                  moe_assumption_name(d->what));
     return MOE_OK;
 }
@@ -653,8 +653,8 @@ static int read_layers_contents(struct moe_record_reader *r, struct moe_yaml_nod
         ends[layer] = n;
         for (uint32_t i = first; i < n && status == MOE_OK; i++) {
             if (seen[experts[i]] == layer + 1)
-                status = moe_yaml_fail(r->doc, m, r->err, "expert %" PRIu32 " is there twice",
-                                       experts[i]);
+                status =
+                    moe_yaml_fail(r->doc, m, r->err, "expert %" PRIu32 " occurs twice", experts[i]);
             seen[experts[i]] = layer + 1;
         }
     }
@@ -1023,8 +1023,8 @@ static int read_variant(struct moe_record_reader *r, struct moe_yaml_node *item,
             moe_record_read_member(r, item, &variant_name, (char *)p + sizeof p->variants[0] * v);
     for (uint32_t i = 0; i < v && status == MOE_OK; i++)
         if (strcmp(p->variants[v], p->variants[i]) == 0)
-            status = moe_yaml_fail(r->doc, item, r->err, "precision '%s' is there twice",
-                                   p->variants[v]);
+            status =
+                moe_yaml_fail(r->doc, item, r->err, "precision '%s' occurs twice", p->variants[v]);
     return status == MOE_OK ? read_line(r, item, &p->pace.experts[v]) : status;
 }
 

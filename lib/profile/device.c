@@ -426,7 +426,7 @@ static int check_variant(struct moe_record_reader *r, struct moe_yaml_node *map,
     const struct moe_device_variant *v = record;
     return moe_device_variant(d, v->name) < 0
                ? MOE_OK
-               : moe_yaml_fail(r->doc, map, r->err, "variant '%s' is there twice", v->name);
+               : moe_yaml_fail(r->doc, map, r->err, "variant '%s' occurs twice", v->name);
 }
 
 static const struct moe_record variant_record = {MOE_RECORD(variant_members), check_variant};
@@ -532,7 +532,7 @@ static int check_timed(struct moe_record_reader *r, struct moe_yaml_node *map, v
                              t->load.value > 0 ? "load_seconds" : "load_bytes",
                              t->load.value > 0 ? "load_bytes" : "load_seconds");
     return moe_device_find_timed(d, t->moe_layers, t->experts, t->experts_per_token)
-               ? moe_yaml_fail(r->doc, map, r->err, "a model of this shape is there twice")
+               ? moe_yaml_fail(r->doc, map, r->err, "a model of this shape occurs twice")
                : MOE_OK;
 }
 

@@ -15,7 +15,7 @@
 /*
  * Shards: which parts of a whole a file holds. Work that takes hours is cut into N parts that
  * deal out its items in turn: shard I has items I, I + N, I + 2 N, ... A file says which shards of
- * how many it holds, so that merging can tell a shard that is there twice and one that is missing.
+ * how many it holds, so that merging can tell a shard that occurs twice and one that is missing.
  */
 
 enum { MOE_MAX_SHARDS = 1 << 20 };

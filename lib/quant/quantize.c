@@ -215,7 +215,7 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
     int status = MOE_OK;
     if (layout.kind == MOE_LAYOUT_MXFP4)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "mxfp4 is stored as a checkpoint has it; nothing is quantized to it");
+                        "mxfp4 is only copied from checkpoints; nothing is quantized to it");
     if (!moe_layout_valid(layout) || (!method && !moe_layout_is_float(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE, "no such weight layout");
     job.codes = moe_alloc((uint64_t)moe_par_threads(), cols, err);

@@ -216,7 +216,7 @@ static int check_collection(struct moe_record_reader *r, struct moe_yaml_node *r
     uint32_t e;
     if (status == MOE_OK && (e = find_circle(c, left, reached)) != MOE_COE_NONE)
         status = moe_yaml_fail(r->doc, moe_yaml_get(root, "follows"), r->err,
-                               "results of '%s' may come back to it", c->models[e].name);
+                               "results of '%s' may return to it", c->models[e].name);
     if (reached)
         memset(reached, 0, c->n_models * sizeof *reached);
     if (status == MOE_OK && (e = find_unreachable(c, reached)) != MOE_COE_NONE)

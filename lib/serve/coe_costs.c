@@ -47,7 +47,7 @@ static const struct moe_coe_kind_cost *find_cost(const struct moe_coe_costs *c, 
 static int twice(struct moe_record_reader *r, struct moe_yaml_node *map, const char *key,
                  const char *name)
 {
-    return moe_yaml_fail(r->doc, moe_yaml_get(map, key), r->err, "'%s' is there twice", name);
+    return moe_yaml_fail(r->doc, moe_yaml_get(map, key), r->err, "'%s' occurs twice", name);
 }
 
 static int check_processor(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
@@ -74,10 +74,10 @@ static int find_names(struct moe_record_reader *r, struct moe_yaml_node *map,
     *on = moe_coe_costs_processor(r->whole, processor);
     if (*kind == MOE_COE_NONE)
         return moe_yaml_fail(r->doc, moe_yaml_get(map, "architecture"), r->err,
-                             "'%s' is none of the architectures", architecture);
+                             "'%s' is not one of the architectures", architecture);
     if (*on == MOE_COE_NONE)
         return moe_yaml_fail(r->doc, moe_yaml_get(map, "processor"), r->err,
-                             "'%s' is none of the processors", processor);
+                             "'%s' is not one of the processors", processor);
     return MOE_OK;
 }
 
@@ -107,8 +107,8 @@ static int check_cost(struct moe_record_reader *r, struct moe_yaml_node *map, vo
             continue;
         teams++;
         if (other->threads == k->threads)
-            return moe_yaml_fail(r->doc, map, r->err, "'%s' on '%s' is there twice",
-                                 k->architecture, k->processor);
+            return moe_yaml_fail(r->doc, map, r->err, "'%s' on '%s' occurs twice", k->architecture,
+                                 k->processor);
     }
     if (teams == MOE_COE_MAX_TEAMS)
         return moe_yaml_fail(r->doc, map, r->err, "'%s' on '%s': there are more than %d 'threads'",
@@ -143,7 +143,7 @@ static int check_model(struct moe_record_reader *r, struct moe_yaml_node *map, v
     return m->kind != MOE_COE_NONE
                ? MOE_OK
                : moe_yaml_fail(r->doc, moe_yaml_get(map, "architecture"), r->err,
-                               "'%s' is none of the architectures", m->architecture);
+                               "'%s' is not one of the architectures", m->architecture);
 }
 
 static int check_costs(struct moe_record_reader *r, struct moe_yaml_node *root, void *record)

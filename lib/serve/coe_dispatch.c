@@ -741,9 +741,9 @@ bool moe_coe_prefetch(struct moe_coe_dispatch *d, uint32_t executor, struct moe_
 
 static const struct moe_coe_schedule schedules[] = {
     {"fcfs", MOE_COE_ASSIGN_FEWEST, false,
-     "in the order of their coming, each where the fewest requests wait"},
+     "in order of arrival, each where the fewest requests wait"},
     {"round-robin", MOE_COE_ASSIGN_ROUND_ROBIN, false,
-     "in the order of their coming, to each executor in turn"},
+     "in order of arrival, to each executor in turn"},
     {"arrange", MOE_COE_ASSIGN_ROUND_ROBIN, true,
      "to each executor in turn, and there behind requests for the same expert"},
     {"coserve", MOE_COE_ASSIGN_LEAST, true,

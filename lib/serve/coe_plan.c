@@ -84,7 +84,7 @@ static int check_executors(struct moe_record_reader *r, struct moe_yaml_node *ma
     const struct moe_coe_plan_executors *e = record;
     for (uint32_t i = 0; i < p->n_executors; i++)
         if (strcmp(p->executors[i].device, e->device) == 0)
-            return moe_yaml_fail(r->doc, moe_yaml_get(map, "device"), r->err, "'%s' is there twice",
+            return moe_yaml_fail(r->doc, moe_yaml_get(map, "device"), r->err, "'%s' occurs twice",
                                  e->device);
     return check_device(r, map, e->device);
 }
@@ -100,7 +100,8 @@ static int check_window(struct moe_record_reader *r, struct moe_yaml_node *map, 
     const struct moe_coe_plan_window *w = record;
     MOE_TRY(check_device(r, map, w->device));
     if (w->lower >= w->chosen || w->chosen > w->upper)
-        return moe_yaml_fail(r->doc, map, r->err, "'chosen' is not above 'lower', up to 'upper'");
+        return moe_yaml_fail(r->doc, map, r->err,
+                             "'chosen' must be above 'lower' and at most 'upper'");
     return MOE_OK;
 }
 

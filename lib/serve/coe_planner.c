@@ -332,8 +332,8 @@ static int choose_executors(struct making *m)
     MOE_TRY(set_executors(m, cuda, cpu));
     if (m->plan->n_trials > 0)
         moe_coe_plan_because(m->plan, "executors",
-                             "%u on the accelerator and %u on the processor gave the most of %u "
-                             "combinations that were tried on the sample",
+                             "%u on the accelerator and %u on the processor were the best of %u "
+                             "combinations tried on the sample",
                              cuda, cpu, m->plan->n_trials);
     else
         moe_coe_plan_because(m->plan, "executors", "%u on the accelerator, %u on the processor: %s",
@@ -460,7 +460,7 @@ static void explain_host(struct making *m)
         moe_coe_plan_because(m->plan, "host", "no tier of experts above the disk: %s",
                              m->shares.of[0].bytes && plan->n_executors > 1
                                  ? "the processors share one memory"
-                                 : "nothing runs that has memory of its own");
+                                 : "no executor has memory of its own");
 }
 
 int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *plan,

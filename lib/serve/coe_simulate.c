@@ -305,8 +305,8 @@ static int find_beginnings(struct beginnings *b, const struct moe_coe_collection
             add_beginning(b, i, all->experts[i].probability);
     return b->n ? MOE_OK
                 : moe_fail(err, MOE_ERR_USAGE,
-                           "no task can be drawn: neither do all routes say their quantity nor are "
-                           "probabilities of the experts known");
+                           "no task can be drawn: some routes have no quantity, and some experts "
+                           "no probability");
 }
 
 static uint32_t draw_beginning(const struct beginnings *b, uint64_t *random)

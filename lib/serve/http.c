@@ -483,10 +483,11 @@ static int start_listening(struct moe_http *h, struct moe_err *err)
     if (strcmp(address, "localhost") == 0)
         address = "127.0.0.1";
     if (getaddrinfo(address, port, &hints, &at) != 0)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "'%s' is no address to listen at: 127.0.0.1, ::1, 0.0.0.0 or another of "
-                        "this machine is wanted",
-                        address);
+        return moe_fail(
+            err, MOE_ERR_USAGE,
+            "'%s' is not an address to listen at: 127.0.0.1, ::1, 0.0.0.0 or another of "
+            "this machine is wanted",
+            address);
     int status = listen_at(h, at, err);
     freeaddrinfo(at);
     return status;

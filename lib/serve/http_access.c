@@ -53,7 +53,7 @@ static int find_keys(struct moe_access_keys *k, const char *path, struct moe_err
         line = end ? end + 1 : NULL;
     }
     if (k->n == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: no key in it: one a line is wanted", path);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: has no key: write one a line", path);
     return MOE_OK;
 }
 
@@ -65,7 +65,7 @@ int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct 
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the keys of %s", path);
     int status = moe_file_read_all(path, MAX_KEYS_FILE, &k->text, err);
     if (status == MOE_OK && k->text.size && memchr(k->text.data, 0, k->text.size))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s is no file of keys: it has NUL bytes", path);
+        status = moe_fail(err, MOE_ERR_FORMAT, "%s is not a file of keys: it has NUL bytes", path);
     if (status == MOE_OK)
         status = find_keys(k, path, err);
     if (status == MOE_OK)

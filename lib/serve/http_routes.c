@@ -56,7 +56,7 @@ static int refusal(struct exchange *x, const char *url, const char *method, stru
     bool known = x->route != MOE_HTTP_ELSEWHERE;
     if (!moe_access_host_fits(&h->access, host)) {
         moe_fail(why, MOE_ERR_USAGE,
-                 "this server answers to localhost only, not to '%.200s': if that name is meant, "
+                 "this server only answers to localhost, not to '%.200s': to allow that name, "
                  "start it with --allow-origin http://%.200s",
                  host, host);
         return 403;
@@ -297,7 +297,7 @@ static enum MHD_Result refuse_cut(struct exchange *x)
 {
     struct moe_err err;
     moe_fail(&err, MOE_ERR_LIMIT,
-             "the answers under way take more memory than the server's buffers have");
+             "the current answers take more memory than the server's buffers have");
     return http_respond_error(x, 503, &err);
 }
 

@@ -44,8 +44,8 @@ static int refuse_name(const struct moe_server *s, const char *name, struct moe_
         }
         snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", served);
     }
-    return moe_fail(err, MOE_ERR_USAGE, "the model '%.100s' is not served here, but: %s", name,
-                    names);
+    return moe_fail(err, MOE_ERR_USAGE, "the model '%.100s' is not served here; these are: %s",
+                    name, names);
 }
 
 static const char *field(void *ctx, const char *name)
@@ -68,7 +68,7 @@ static int choose_model(const struct moe_server *s, struct moe_request *r, uint3
     *model = s->own ? 0 : moe_coe_route(s->collection, field, r);
     if (*model == MOE_COE_NONE)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "no rule of the collection takes the request: name a 'model'");
+                        "no rule of the collection accepts the request: name a 'model'");
     return MOE_OK;
 }
 
@@ -428,7 +428,8 @@ static int make_prompt(const struct loaded *l, const char *name, const struct mo
         return moe_fail(err, l->no_chat.status, "%s", l->no_chat.text);
     if (r->kind == MOE_REQUEST_CHAT && !l->chat)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "the model '%s' has no chat template: ask for a completion of text", name);
+                        "the model '%s' has no chat template: request a text completion instead",
+                        name);
     if (r->kind == MOE_REQUEST_CHAT)
         return moe_prompt_chat(model, l->chat, &input, l->engine->session->context, ids, err);
     if (!r->ids)

@@ -303,8 +303,8 @@ static int read_result(struct lines_output *out, const char *text, uint64_t n, u
         return moe_fail(err, s.status, "%s: out of memory", out->options->output);
     if (moe_json_scan_end(&s) != MOE_OK || line == 0 || line > MOE_LINES_MAX_LINES)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: line %" PRIu64 " is not a result of requests, so it is not gone on "
-                        "with",
+                        "%s: line %" PRIu64
+                        " is not a result of requests, so the file is not continued",
                         out->options->output, at);
     return set_mark(out, line, mark, err);
 }
@@ -351,7 +351,7 @@ static int go_on(struct lines_output *out, struct moe_err *err)
     MOE_TRY(moe_outfile_continue(&out->file, out->options->output, err));
     MOE_TRY(read_results(out, err));
     if (ftruncate(out->file.fd, (off_t)out->size) != 0)
-        return moe_fail(err, MOE_ERR_IO, "%s: cannot cut off what is unfinished: %s",
+        return moe_fail(err, MOE_ERR_IO, "%s: cannot cut off the unfinished line: %s",
                         out->options->output, moe_errno_text(errno, text, sizeof text));
     return MOE_OK;
 }
@@ -368,8 +368,7 @@ int lines_output_open(struct lines_output *out, const struct moe_lines_options *
     int status;
     if (there && !options->resume)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: is there; --resume serves the requests that have no result in it",
-                        path);
+                        "%s: exists; --resume serves the requests that have no result in it", path);
     if (there) {
         status = go_on(out, err);
     } else {
@@ -392,7 +391,7 @@ int lines_output_has(const struct lines_output *out, uint64_t line, const char *
     *has = mark != 0;
     if (mark && mark != mark_of(text, strlen(text)))
         return moe_fail(err, MOE_ERR_USAGE,
-                        "%s: has a result of line %" PRIu64 " that is of another custom_id than "
+                        "%s: has a result of line %" PRIu64 " with another custom_id than "
                         "%.200s: it was made from other requests",
                         out->options->output, line, text);
     return MOE_OK;

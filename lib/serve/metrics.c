@@ -101,11 +101,11 @@ static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
             "Clients that left before their answer's end.");
     counter(out, "http_clients_cut_total", c->cut,
             "Clients cut off because they read too slowly for the buffers.");
-    gauge(out, "http_buffered_bytes", c->buffered, "Bodies and answers that are under way.");
+    gauge(out, "http_buffered_bytes", c->buffered, "Bytes of requests and answers in the buffers.");
     gauge(out, "http_buffer_limit_bytes", c->buffer_bytes, "What these may take.");
     histogram(out, "first_token_seconds", &c->first_token,
-              "From a request's coming to its first token.");
-    histogram(out, "answer_seconds", &c->whole, "From a request's coming to its answer's end.");
+              "From a request's arrival to its first token.");
+    histogram(out, "answer_seconds", &c->whole, "From a request's arrival to its answer's end.");
 }
 
 static void write_requests(const struct moe_server_counts *c, struct moe_buf *out)
@@ -121,11 +121,11 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     gauge(out, "choices_running", c->running, "Answers that are being computed.");
     gauge(out, "choices_waiting", c->waiting, "Answers that wait in a queue.");
     counter(out, "choices_preempted_total", c->preempted,
-            "Times that an answer gave its memory back to others and began again later.");
-    counter(out, "follow_ons_total", c->follow_ons, "Results that went on to another model.");
+            "Answers that gave their memory up for others and were restarted later.");
+    counter(out, "follow_ons_total", c->follow_ons, "Results passed on to another model.");
     counter(out, "prompt_tokens_total", c->prompt_tokens, "Tokens of prompts.");
     counter(out, "prompt_tokens_cached_total", c->cached_tokens,
-            "Tokens of prompts that were not computed again.");
+            "Prompt tokens reused from earlier requests.");
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
     counter(out, "accepted_tokens_total", c->accepted_tokens, "... of which were right.");
@@ -141,14 +141,13 @@ static void write_exactness(const struct moe_server_counts *c, struct moe_buf *o
 {
     gauge(out, "exact_required", c->exact_required, "1 with --exact.");
     head(out, "inexact_allowed", "gauge",
-         "1 where models were opened with what may change results, and with what.");
+         "1 if models were opened with options that may change results, and which.");
     if (c->inexact[0]) {
         moe_buf_text(out, "moe_inexact_allowed{by=\"");
         label(out, c->inexact);
         moe_buf_text(out, "\"} 1\n");
     }
-    head(out, "inexact_total", "counter",
-         "What was done that may have changed results, by its kind.");
+    head(out, "inexact_total", "counter", "Changes that may have affected results, by kind.");
     for (int i = 0; i < MOE_N_CHANGES; i++)
         moe_buf_printf(out, "moe_inexact_total{change=\"%s\"} %" PRIu64 "\n", moe_change_key(i),
                        c->changes.of[i]);
@@ -162,14 +161,14 @@ static void write_process(const struct moe_server_counts *c, struct moe_buf *out
     gauge(out, "memory_rss_bytes", c->rss_bytes, "What the process takes.");
     gauge(out, "memory_floor_bytes", c->floor_bytes, "The smallest budget that works.");
     if (c->gpu_bytes) {
-        gauge(out, "gpu_memory_budget_bytes", c->gpu_bytes, "What executors may take on the GPU.");
-        gauge(out, "host_tier_limit_bytes", c->host_bytes,
-              "What packs in main memory, above the disk, may take.");
+        gauge(out, "gpu_memory_budget_bytes", c->gpu_bytes,
+              "Memory budget of executors on the GPU.");
+        gauge(out, "host_tier_limit_bytes", c->host_bytes, "Main memory for packs above the disk.");
         gauge(out, "host_tier_bytes", c->host_taken, "... and take.");
         gauge(out, "host_tier_models", c->host_models, "Packs in main memory, above the disk.");
     }
     seconds_counter(out, "schedule_seconds_total", c->schedule_seconds,
-                    "Deciding who computes what, and when.");
+                    "Time spent on scheduling.");
 }
 
 /* A family of figures, one per executor. */
@@ -198,11 +197,10 @@ FIGURE(load_seconds)
 static const struct executor_figure executor_figures[] = {
     {"executor_running", "gauge", "Answers that it computes.", of_running},
     {"executor_waiting", "gauge", "Answers in its queue.", of_waiting},
-    {"executor_switches_total", "counter", "Times that it went over to another model.",
-     of_switches},
+    {"executor_switches_total", "counter", "Changes to another model.", of_switches},
     {"executor_loads_total", "counter", "Models that it loaded.", of_loads},
-    {"executor_host_loads_total", "counter",
-     "... of which from main memory; the others are from disk.", of_host_loads},
+    {"executor_host_loads_total", "counter", "... from main memory; the others are from disk.",
+     of_host_loads},
     {"executor_prefetched_total", "counter", "Models that it loaded while another one computed.",
      of_prefetched},
     {"executor_read_bytes_total", "counter", "What was read from disk.", of_bytes_read},

@@ -135,11 +135,9 @@ static int read_logprobs(struct moe_request *r, const json_t *body, struct moe_e
     if (!chat)
         r->logprobs = is_given(json_object_get(body, key));
     else if (status == MOE_OK && r->top_logprobs && !r->logprobs)
-        status =
-            moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'top_logprobs' goes with 'logprobs': true");
+        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'top_logprobs' needs 'logprobs': true");
     if (status == MOE_OK && r->logprobs && r->echo)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          REQUEST ": 'echo' with 'logprobs', those of the prompt, is not done");
+        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' with 'logprobs' is not supported");
     return status;
 }
 
@@ -182,7 +180,7 @@ static int read_stream_options(struct moe_request *r, const json_t *body, struct
     if (!is_given(options))
         return MOE_OK;
     if (!r->stream)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stream_options' goes with 'stream': true");
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stream_options' needs 'stream': true");
     return moe_json_get_bool(REQUEST ": 'stream_options'", options, "include_usage", false,
                              &r->stream_usage, err);
 }
@@ -206,8 +204,8 @@ static int read_format(struct moe_request *r, const json_t *format, struct moe_e
                                     "json_schema.schema");
     } else if (!type || strcmp(type, "json_object") != 0) {
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'response_format' is none of the types text, json_object and "
-                                "json_schema");
+                        REQUEST
+                        ": 'response_format' is not of type text, json_object or json_schema");
     }
     return is_given(schema)
                ? moe_grammar_of_schema(&r->grammar, REQUEST ": 'response_format'", schema, err)
@@ -345,7 +343,7 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
         key = "modalities";
     if (key)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": '%s' asks for what this server does not do; leave it out", key);
+                        REQUEST ": '%s' is not supported by this server; leave it out", key);
     return MOE_OK;
 }
 
@@ -380,10 +378,11 @@ static int check_part(const json_t *part, size_t i, size_t k, struct moe_err *er
     char where[80];
     snprintf(where, sizeof where, "'messages[%zu].content[%zu].text'", i, k);
     if (!type || strcmp(type, "text") != 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'messages[%zu].content[%zu]' is a part of type %s: parts are "
-                                "texts here",
-                        i, k, type ? type : "unknown");
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            REQUEST
+            ": 'messages[%zu].content[%zu]' is a part of type %s: only text parts are supported",
+            i, k, type ? type : "unknown");
     return check_text(json_object_get(part, "text"), where, err);
 }
 
@@ -398,7 +397,8 @@ static int check_content(const json_t *message, size_t i, struct moe_err *err)
     for (k = 0; k < sizeof others / sizeof others[0]; k++)
         if (is_given(json_object_get(message, others[k])))
             return moe_fail(err, MOE_ERR_FORMAT,
-                            REQUEST ": 'messages[%zu].%s': messages are texts here", i, others[k]);
+                            REQUEST ": 'messages[%zu].%s': only text messages are supported", i,
+                            others[k]);
     if (!is_given(content) && json_array_size(json_object_get(message, "tool_calls")))
         return MOE_OK;
     snprintf(where, sizeof where, "'messages[%zu].content'", i);
@@ -457,9 +457,7 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
     const json_t *choice = json_object_get(body, "tool_choice");
     const char *how = is_given(choice) ? json_string_value(choice) : "auto";
     if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'tool_choice' can be auto or none: what the model writes is its "
-                                "own choice");
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tool_choice' can only be auto or none");
     if (is_given(tools) && !json_is_array(tools))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' is not a list");
     for (size_t i = 0; i < json_array_size(tools); i++)
@@ -478,7 +476,7 @@ static int read_variables(struct moe_request *r, const json_t *body, struct moe_
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'chat_template_kwargs' is not an object");
     if (json_object_size(given) > MOE_REQUEST_MAX_VARIABLES)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'chat_template_kwargs' has %zu keys, %d at most fit",
+                        REQUEST ": 'chat_template_kwargs' has %zu keys, %d at most are allowed",
                         json_object_size(given), MOE_REQUEST_MAX_VARIABLES);
     if (is_given(effort) && !json_is_string(effort))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'reasoning_effort' is not a text");
@@ -529,7 +527,8 @@ static int read_prompt(struct moe_request *r, const json_t *body, struct moe_err
     if (json_is_string(first) || json_is_array(first)) {
         if (json_array_size(prompt) > 1)
             return moe_fail(err, MOE_ERR_FORMAT,
-                            REQUEST ": 'prompt' has %zu prompts: one to a request is done",
+                            REQUEST
+                            ": 'prompt' has %zu prompts: only one in a request is supported",
                             json_array_size(prompt));
         prompt = first;
     }
@@ -548,8 +547,7 @@ static int read_prefix(struct moe_request *r, const json_t *body, struct moe_err
     if (!is_given(prefix))
         return MOE_OK;
     if (!r->prompt)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        REQUEST ": 'prefix_text' goes with a prompt that is text");
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'prefix_text' needs a text prompt");
     return copy_text(&r->prefix_text, prefix, "'prefix_text'", err);
 }
 
@@ -559,7 +557,7 @@ static int read_text(struct moe_request *r, const json_t *body, struct moe_err *
     MOE_TRY(r->kind == MOE_REQUEST_CHAT ? read_chat(r, body, err) : read_prompt(r, body, err));
     MOE_TRY(read_prefix(r, body, err));
     if (r->echo && !r->prompt)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' goes with a prompt that is text");
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' needs a text prompt");
     return MOE_OK;
 }
 
@@ -575,8 +573,9 @@ static int read_stops(struct moe_request *r, const json_t *body, struct moe_err 
     if (is_given(stop) && !one && !json_is_array(stop))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stop' is neither a text nor a list");
     if (n > MOE_REQUEST_MAX_STOPS)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'stop' has %zu texts, %d at most are taken",
-                        n, MOE_REQUEST_MAX_STOPS);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'stop' has %zu texts, %d at most are allowed", n,
+                        MOE_REQUEST_MAX_STOPS);
     if (!(r->stops = moe_alloc(n + 1, sizeof *r->stops, err)))
         return MOE_ERR_MEMORY;
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
@@ -600,7 +599,8 @@ static int read_fields(struct moe_request *r, const json_t *body, struct moe_err
     if (is_given(metadata) && !json_is_object(metadata))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'metadata' is not an object");
     if (n > MOE_REQUEST_MAX_FIELDS)
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'metadata' has %zu keys, %d at most fit", n,
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'metadata' has %zu keys, %d at most are allowed", n,
                         MOE_REQUEST_MAX_FIELDS);
     if (n && !(r->fields = moe_alloc(n, sizeof *r->fields, err)))
         return MOE_ERR_MEMORY;

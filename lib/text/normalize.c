@@ -243,8 +243,8 @@ static int bring_to_form(const struct form *form, const char *text, uint64_t n, 
                      (utf8proc_option_t)(UTF8PROC_STABLE | form->options));
     if (size < 0)
         return moe_fail(err, size == UTF8PROC_ERROR_NOMEM ? MOE_ERR_MEMORY : MOE_ERR_LIMIT,
-                        "a text of %llu bytes cannot be brought to %s: %s", (unsigned long long)n,
-                        form->name, utf8proc_errmsg(size));
+                        "a text of %llu bytes cannot be normalized to %s: %s",
+                        (unsigned long long)n, form->name, utf8proc_errmsg(size));
     moe_buf_append(out, result, (uint64_t)size);
     free(result);
     return MOE_OK;

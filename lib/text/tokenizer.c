@@ -669,8 +669,8 @@ static int check_tokens(const struct moe_tokenizer *tok, struct moe_err *err)
         uint8_t needs_added = MOE_TOKEN_SPECIAL | MOE_TOKEN_LSTRIP | MOE_TOKEN_RSTRIP |
                               MOE_TOKEN_NORMALIZED | MOE_TOKEN_SINGLE_WORD;
         if ((flags && !is_in_use(tok, id)) || (flags & needs_added && !(flags & MOE_TOKEN_ADDED)))
-            return moe_fail(err, MOE_ERR_FORMAT, "token %u has flags 0x%x, which cannot be", id,
-                            flags);
+            return moe_fail(err, MOE_ERR_FORMAT, "token %u has flags 0x%x, which are impossible",
+                            id, flags);
         uint32_t n;
         const uint8_t *text = moe_token_text(tok, id, &n);
         if (flags & MOE_TOKEN_BYTE && (moe_token_byte(text, n) < 0 || !moe_has_characters(tok)))

@@ -168,7 +168,7 @@ check "... into the importances of one run" cmp "$tmp/of.one" "$tmp/of.merged"
 check "... which are there" [ -s "$tmp/of.one" ]
 merge() { "$bin/moe-calibrate" -q --merge "$@"; }
 run merge "$tmp/part.1.yaml" "$tmp/part.1.yaml" "$tmp/part.2.yaml" "$tmp/part.3.yaml" -o "$tmp/x"
-error_line 2 "moe-calibrate: $tmp/part.1.yaml: would count twice*" "a shard that is there twice"
+error_line 2 "moe-calibrate: $tmp/part.1.yaml: would count twice*" "a shard that occurs twice"
 run merge "$tmp/part.3.yaml" "$tmp/part.2.yaml" -o "$tmp/x"
 error_line 2 'moe-calibrate: shard 1 of 3 is missing (--partial *' "a shard that is missing"
 run merge --partial "$tmp/part.3.yaml" "$tmp/part.2.yaml" -o "$tmp/some.yaml"

@@ -81,7 +81,7 @@ refused "$tmp/bad.gguf" "*key 'qwen2moe.block_count' is missing" "a missing key"
 edit 's/blk\.1\.attn_k\.weight/blk.1.attn_z.weight/'
 refused "$tmp/bad.gguf" "*tensor 'blk.1.attn_k.weight' * is missing" "a missing tensor"
 edit 's/blk\.1\.attn_k\.bias/blk.1.attn_v.bias/'
-refused "$tmp/bad.gguf" "*tensor 'blk.1.attn_v.bias' is there twice" "a tensor twice"
+refused "$tmp/bad.gguf" "*tensor 'blk.1.attn_v.bias' occurs twice" "a tensor twice"
 edit 's/tokenizer\.ggml\.model/tokenizer.ggml.nodel/'
 refused "$tmp/bad.gguf" "*tokenizer.ggml.model*" "no tokenizer"
 refused tests/fixtures/gguf/types.gguf "*architecture 'test' is not implemented*" "no model at all"

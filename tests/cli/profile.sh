@@ -40,7 +40,7 @@ check "... into the file of one run" cmp "$tmp/whole.yaml" "$tmp/merged.yaml"
 merge() { "$bin/moe-profile" --merge "$@"; }
 part() { for i; do printf '%s ' "$tmp/part.$i.yaml"; done; }
 run merge "$tmp"/part.*.yaml "$tmp/part.3.yaml" -o "$tmp/x"
-error_line 2 "moe-profile: $tmp/part.3.yaml: would count twice*" "a shard that is there twice"
+error_line 2 "moe-profile: $tmp/part.3.yaml: would count twice*" "a shard that occurs twice"
 # shellcheck disable=SC2046 # several names are meant
 run merge $(part 7 2 4 1) -o "$tmp/x"
 error_line 2 'moe-profile: shards 3, 5, 6 of 7 are missing (--partial *' "shards that are missing"

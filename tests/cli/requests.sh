@@ -204,7 +204,7 @@ check "... and results say nothing of it" [ "$(grep -c inexact "$out")" = 0 ]
 # ---- Outputs and options ----
 
 run "$bin/moe-run" "$tiny" --requests "$tmp/many" -o "$results"
-error_line 2 "moe-run: $results: is there; --resume serves*" "results that are there are left alone"
+error_line 2 "moe-run: $results: exists; --resume serves*" "results that are there are left alone"
 run "$bin/moe-run" "$tiny" --requests "$requests" -o "$results" --resume
 error_line 2 "moe-run: $results: *other requests*" "... and not gone on with for other requests"
 run "$bin/moe-run" "$tiny" --requests "$tmp/none" -o "$tmp/new"

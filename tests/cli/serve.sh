@@ -323,14 +323,14 @@ error_line 2 "moe-serve: option --exact forbids*--skip-below*" "--exact refuses 
 
 : >"$tmp/empty"
 run "$bin/moe-serve" "$tiny" --port 0 --api-key-file "$tmp/empty"
-error_line 3 "moe-serve: $tmp/empty: no key in it*" "a file without keys"
+error_line 3 "moe-serve: $tmp/empty: has no key*" "a file without keys"
 run "$bin/moe-serve" "$tiny" --listen nowhere
-error_line 2 "moe-serve: 'nowhere' is no address*" "no address"
+error_line 2 "moe-serve: 'nowhere' is not an address*" "no address"
 run "$bin/moe-serve" "$tiny" --allow-origin pages.example
 error_line 2 "moe-serve: option --allow-origin: 'pages.example' is none of*" "no origin"
 serve --strict-names || exit 1
 post /v1/completions '{"prompt": "x", "model": "gpt-9"}'
-error_is 404 "the model 'gpt-9' is not served here, but: tiny" "--strict-names refuses other names"
+error_is 404 "the model 'gpt-9' is not served here; these are: tiny" "--strict-names refuses other names"
 says '*"param":"model","code":"model_not_found"*' "... by a code"
 post /v1/completions '{"prompt": "x", "model": "tiny", "max_tokens": 1}'
 is 200 "... and takes its own"

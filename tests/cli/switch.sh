@@ -89,7 +89,7 @@ run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --sequences 2 -c
 expect_exit 0 "--requests"
 check "... answers each" [ "$(grep -c '"status_code":200' "$out")" = 5 ]
 check "... in tokens of sources and answers" [ "$(grep -c '"prompt_tokens":7,' "$out")" = 5 ]
-check "... but no chat" grep -q 'has no chat template: ask for a completion of text' "$out"
+check "... but no chat" grep -q 'has no chat template: request a text completion instead' "$out"
 run "$bin/moe-run" -q -t 1 "$switch" --requests "$tmp/requests" --template-file tests/data/chatml.jinja -c 64
 check "... whatever template is named" grep -q 'encoder reads a source by itself, and no chat: ask' "$out"
 

@@ -77,7 +77,7 @@ static void what_is_wrong_is_named(void **state)
         {HEAD EXECUTORS "  - {device: cpu, number: 1, expert_bytes: 1}\n", "more than 2"},
         {HEAD "executors:\n  - {device: cpu, number: 1, expert_bytes: 1}\n"
               "  - {device: cpu, number: 1, expert_bytes: 1}\n",
-         "'cpu' is there twice"},
+         "'cpu' occurs twice"},
         {HEAD "executors:\n  - {device: tpu, number: 1, expert_bytes: 1}\n", "not 'tpu'"},
         {HEAD "executors:\n  - {device: cpu, number: 0, expert_bytes: 1}\n", "number"},
         {HEAD "executors:\n  - {device: cpu, number: 65, expert_bytes: 1}\n", "number"},

@@ -302,7 +302,7 @@ static void damage_is_named(void **state)
         MOE_ERR_FORMAT, "'load_seconds' without 'load_bytes'");
     refused(HEAD "timed: [{model: a, moe_layers: 1, experts: 4, experts_per_token: 1}, {model: b, "
                  "moe_layers: 1, experts: 4, experts_per_token: 1}]\n",
-            MOE_ERR_FORMAT, "a model of this shape is there twice");
+            MOE_ERR_FORMAT, "a model of this shape occurs twice");
     refused(HEAD "timed: [{model: a, experts: 4, experts_per_token: 1}]\n", MOE_ERR_FORMAT,
             "'moe_layers' is missing");
     refused(HEAD "accelerator: {memory_bytes: 1}\n", MOE_ERR_FORMAT, "'name' is missing");
@@ -336,7 +336,7 @@ static void damage_is_named(void **state)
     refused(HEAD "model: {layers: 1}\n", MOE_ERR_FORMAT, "'source_fingerprint' is missing");
     refused(HEAD "model: {source_fingerprint: \"123\"}\n", MOE_ERR_FORMAT, "16 hexadecimal digits");
     refused(MODEL "  variants: [{name: \"4\"}, {name: \"4\"}]\n", MOE_ERR_FORMAT,
-            "variant '4' is there twice");
+            "variant '4' occurs twice");
     refused(MODEL
             "  variants: [{name: \"4\"}]\n  batches: [{rows: 1, expert_seconds: {\"2\": 1}}]\n",
             MOE_ERR_FORMAT, "'2' is none of the variants");

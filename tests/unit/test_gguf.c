@@ -627,14 +627,14 @@ static void damaged_metadata(void **state)
         put_key(&b, "k", 0);
         moe_buf_u8(&b, 1);
     }
-    expect_file_refused(&b, MOE_ERR_FORMAT, "key 'k' is there twice");
+    expect_file_refused(&b, MOE_ERR_FORMAT, "key 'k' occurs twice");
 
     static const uint32_t alignments[] = {0, 4, 24, 1u << 31};
     for (size_t i = 0; i < N_ITEMS(alignments); i++) {
         put_head(&b, 3, 0, 1);
         put_key(&b, "general.alignment", 4);
         moe_buf_u32(&b, alignments[i]);
-        expect_file_refused(&b, MOE_ERR_FORMAT, "'general.alignment' is no power of 2");
+        expect_file_refused(&b, MOE_ERR_FORMAT, "'general.alignment' is not a power of 2");
     }
     moe_buf_release(&b);
 }
@@ -699,7 +699,7 @@ static void damaged_tensors(void **state)
     put_tensor(&b, "t", 2, 4, 0, 0);
     put_tensor(&b, "t", 2, 4, 0, 32);
     put_data(&b, 64);
-    expect_file_refused(&b, MOE_ERR_FORMAT, "tensor 't' is there twice");
+    expect_file_refused(&b, MOE_ERR_FORMAT, "tensor 't' occurs twice");
     put_head(&b, 3, 1, 0);
     put_text(&b, "");
     put_data(&b, 64);

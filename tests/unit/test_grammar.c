@@ -120,7 +120,7 @@ static void what_is_none_is_refused_where_it_stands(void **state)
         {"root = \"x\"", "line 1, column 6: '::=' was expected", MOE_ERR_FORMAT},
         {"root ::= *", "nothing to repeat", MOE_ERR_FORMAT},
         {"root ::= \"a\"**", "is repeated", MOE_ERR_FORMAT},
-        {"root ::= \"a\"{3,2}", "below their least", MOE_ERR_FORMAT},
+        {"root ::= \"a\"{3,2}", "below their minimum", MOE_ERR_FORMAT},
         {"root ::= \"a\"{x}", "a number of repetitions", MOE_ERR_FORMAT},
         {"root ::= \"a\"{1,2", "ends too early", MOE_ERR_FORMAT},
         {"root ::= \"a\"{1 2}", "'}' was expected", MOE_ERR_FORMAT},
@@ -149,7 +149,7 @@ static void what_is_none_is_refused_where_it_stands(void **state)
     moe_buf_text(&deep, "root ::= ");
     for (int i = 0; i < 100000; i++)
         moe_buf_text(&deep, "(");
-    assert_fails(parse(&g, (char *)deep.data, &err), MOE_ERR_LIMIT, "200 groups", &err);
+    assert_fails(parse(&g, (char *)deep.data, &err), MOE_ERR_LIMIT, "200 nested groups", &err);
     moe_buf_release(&deep);
 }
 
@@ -677,8 +677,8 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
         {"{\"type\":\"str\"}", "s: #/type: "},
         {"{\"$ref\":\"#/$defs/x\"}", "s: #/$ref: "},
         {"{\"$ref\":\"http://x/y\"}", "s: #/$ref: "},
-        {"{\"$ref\":\"#\"}", "comes back to itself"},
-        {"{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", "comes back to itself"},
+        {"{\"$ref\":\"#\"}", "leads back to itself"},
+        {"{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#\"}]}", "leads back to itself"},
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "s: #/oneOf: "},
         {"{\"format\":\"duration\"}", "s: #/format: 'duration'"},
         {"{\"pattern\":\"^(?=a)\"}", "s: #/pattern: "},
@@ -692,7 +692,7 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
         {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\",\"maxLength\":99999},"
          "{\"type\":\"string\",\"maxLength\":99998}]}",
          "too large"},
-        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern: two that differ"},
+        {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern: two different ones"},
     };
     (void)state;
     for (size_t i = 0; i < N_ITEMS(cases); i++) {

@@ -32,7 +32,7 @@ static void zero_bytes_are_refused(void **state)
     struct json_t *json;
     assert_fails(moe_json_parse(&json, "x.json", after_number, sizeof after_number - 1,
                                 MOE_JSON_CONFIG_MEMORY, &err),
-                 MOE_ERR_FORMAT, "x.json: byte 3 is zero, which is no JSON", &err);
+                 MOE_ERR_FORMAT, "x.json: byte 3 is zero, which is not JSON", &err);
     assert_fails(moe_json_parse(&json, "x.json", at_the_end, sizeof at_the_end,
                                 MOE_JSON_CONFIG_MEMORY, &err),
                  MOE_ERR_FORMAT, "byte 3 is zero", &err);

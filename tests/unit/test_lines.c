@@ -307,7 +307,7 @@ static void what_is_not_its_output_is_left_alone(void **state)
     write_in_dir("in", requests, strlen(requests));
     for (size_t i = 0; i < N_ITEMS(others); i++) {
         write_in_dir("out", others[i].out, strlen(others[i].out));
-        assert_fails(serve_to_file(false, &counts, &err), MOE_ERR_USAGE, "is there", &err);
+        assert_fails(serve_to_file(false, &counts, &err), MOE_ERR_USAGE, "exists", &err);
         assert_fails(serve_to_file(true, &counts, &err), others[i].status, others[i].words, &err);
         struct moe_buf now = read_out();
         assert_string_equal((char *)now.data, others[i].out);

@@ -443,7 +443,7 @@ static void damaged_directories_are_reported(void **state)
     assert_ok(moe_loader_submit(l, &load, &handle, &err), &err);
     assert_int_equal(moe_loader_wait(l, &done, 1), 1);
     assert_int_equal(done.status, MOE_ERR_FORMAT);
-    assert_non_null(strstr(moe_loader_error(l), "another size"));
+    assert_non_null(strstr(moe_loader_error(l), "does not have the size"));
     load = f.extents[N_EXTENTS - 1].load;
     load.to = f.buffers[0];
     load.stored_bytes = load.raw_bytes = load.raw_bytes + 5000;

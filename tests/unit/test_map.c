@@ -404,7 +404,7 @@ static void damage_of_the_head_is_named(void **state)
     refused(7, SHAPE(2, 3, 1, ", model_layers: [3, 1024]"), "line 7 column 76: an item must be");
     refused(8, "variants: []", "line 8 column 11: 'variants' must have 1 to 8 items");
     refused(8, "variants: [1, 2, 3, 4, 5, 6, 7, 8, 9]", "'variants' must have 1 to 8 items");
-    refused(8, "variants: [8, 4, 8]", "line 8 column 18: variant '8' is there twice");
+    refused(8, "variants: [8, 4, 8]", "line 8 column 18: variant '8' occurs twice");
     refused(8, "variants: [8, \"\"]", "line 8 column 15: a variant's name must have");
     refused(8, "variants: [0123456789012345678901234567890123456789012345678901234567890123]",
             "line 8 column 12: a variant's name must have 1 to 63 bytes");
@@ -416,7 +416,7 @@ static void damage_of_the_head_is_named(void **state)
     refused(10, "tolerance_percent: nan", "line 10 column 20: 'tolerance_percent' must be a num");
     refused(10, "tolerance_points: 1", "line 10 column 19: unknown key 'tolerance_points'");
     refused(10, "colour: 1", "line 10 column 9: unknown key 'colour'");
-    refused(10, "metric: nll", "line 10 column 1: 'metric' is there twice");
+    refused(10, "metric: nll", "line 10 column 1: 'metric' occurs twice");
 }
 
 static void damage_of_measurements_is_named(void **state)

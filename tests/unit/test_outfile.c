@@ -126,7 +126,7 @@ static void open_files_are_refused(void **state)
     int fd = open(in_dir("log"), O_WRONLY);
     snprintf(path, sizeof path, "/dev/fd/%d", fd);
     struct moe_outfile out;
-    assert_fails(moe_outfile_open(&out, path, &err), MOE_ERR_IO, "is open already", &err);
+    assert_fails(moe_outfile_open(&out, path, &err), MOE_ERR_IO, "is already open", &err);
     assert_holds("log", "so far");
     close(fd);
     drop("log");
@@ -171,7 +171,7 @@ static void texts_go_into_pipes_and_devices(void **state)
     assert_ok(moe_outfile_try_text(in_dir("pipe"), &err), &err);
     assert_ok(moe_outfile_open_text(&out, in_dir("pipe"), &err), &err);
     assert_ok(moe_outfile_write(&out, "one ", 4, 0, &err), &err);
-    assert_fails(moe_outfile_write(&out, "x", 1, 9, &err), MOE_ERR_USAGE, "in their order", &err);
+    assert_fails(moe_outfile_write(&out, "x", 1, 9, &err), MOE_ERR_USAGE, "in order", &err);
     assert_ok(moe_outfile_write(&out, "two", 3, 4, &err), &err);
     assert_ok(moe_outfile_end(&out, MOE_OK, &err), &err);
     assert_int_equal(read(reader, got, sizeof got), 7);

@@ -515,7 +515,7 @@ static void forged_tables_are_refused(void **state)
     moe_put_u32(at(PACK_ID_TENSORS, 0), 0xffffffff);
     expect_forged(MOE_ERR_FORMAT, "table of tensors");
     memcpy(at(PACK_ID_TENSORS, 8), "embed", 5);
-    expect_forged(MOE_ERR_FORMAT, "there twice");
+    expect_forged(MOE_ERR_FORMAT, "occurs twice");
     memcpy(at(PACK_ID_TENSORS, 8), "a\033[2J", 5);
     expect_forged(MOE_ERR_FORMAT, "name");
     *at(PACK_ID_TENSORS, 8 + 40) = 'x';

@@ -351,7 +351,8 @@ static void damage_of_the_head_is_named(void **state)
     refused(LRU "pack: {fingerprint: 123}\n", MOE_ERR_FORMAT,
             "line 5 column 21: 'fingerprint' must have 16 hexadecimal digits");
     refused(LRU "pack: {weight: 123}\n", MOE_ERR_FORMAT, "line 5 column 16: unknown key 'weight'");
-    refused(LRU "pack: {name: a}\nshape: 1\n", MOE_ERR_FORMAT, "line 6 column 1: 'shape' is there");
+    refused(LRU "pack: {name: a}\nshape: 1\n", MOE_ERR_FORMAT,
+            "line 6 column 1: 'shape' occurs twice");
     refused(LRU "memory: {total_bytes: 10, dense_bytes: 6, kv_bytes: 5}\n", MOE_ERR_FORMAT,
             "line 5 column 9: the parts have 11 bytes, the total 10");
     refused(LRU "memory: {kv_bytes: 9007199254740993}\n", MOE_ERR_FORMAT, "line 5 column 20");
@@ -431,7 +432,7 @@ static void damage_of_the_contents_is_named(void **state)
     refused(SLOTS "contents: {layers: [[0, 4], []]}\n", MOE_ERR_FORMAT,
             "line 7 column 25: an item must be a whole number from 0 to 3");
     refused(SLOTS "contents: {layers: [[0], [3, 3]]}\n", MOE_ERR_FORMAT,
-            "line 7 column 26: expert 3 is there twice");
+            "line 7 column 26: expert 3 occurs twice");
     refused(SLOTS "contents: {layers: [[0, 1], [2, 3]]}\n", MOE_ERR_FORMAT,
             "line 7 column 20: there are 4 experts for 3 slots");
     refused(POOL(", per_layer: [1, 2]") "contents: {layers: [[0, 1], [2]]}\n", MOE_ERR_FORMAT,
@@ -468,7 +469,7 @@ static void damage_of_the_times_is_named(void **state)
     refused(LRU "times: {experts: [{rows: [1], seconds: [1]}]}\n", MOE_ERR_FORMAT,
             "'precision' is missing");
     refused(LRU "times: {experts: [{precision: 4}, {precision: 4}]}\n", MOE_ERR_FORMAT,
-            "line 5 column 35: precision '4' is there twice");
+            "line 5 column 35: precision '4' occurs twice");
     refused(LRU "prefetch: {layer_seconds: 1}\n", MOE_ERR_FORMAT, "'loads' is missing");
     refused(LRU "boundary: {by_stall: 3}\n", MOE_ERR_FORMAT, "line 5 column 22: 'by_stall'");
 }
@@ -482,7 +483,7 @@ static void damage_of_what_is_expected_is_named(void **state)
     refused(LRU "layers: [{layer: 2}]\n", MOE_ERR_FORMAT, "line 5 column 18: 'layer' must be");
     refused(LRU "layers: [{hit_rate: 1}]\n", MOE_ERR_FORMAT, "'layer' is missing");
     refused(LRU "layers: [{layer: 1, hit_rate: 1}, {layer: 1}]\n", MOE_ERR_FORMAT,
-            "line 5 column 35: layer 1 is there twice");
+            "line 5 column 35: layer 1 occurs twice");
     refused(LRU "layers: [{layer: 1}, {layer: 0}, {layer: 1}]\n", MOE_ERR_FORMAT,
             "'layers' must not have more than 2 items");
     refused(LRU "outlook: {memory: [{bytes: 2}, {bytes: 2}]}\n", MOE_ERR_FORMAT,
@@ -526,7 +527,7 @@ static void damage_of_the_alternatives_is_named(void **state)
             "'luck' is nothing that 'assumption' can be");
     refused(LRU "doubts: [{assumption: few-tokens}]\n", MOE_ERR_FORMAT, "'by' is missing");
     refused(LRU "doubts: [{assumption: few-tokens, by: 1}, {assumption: few-tokens, by: 2}]\n",
-            MOE_ERR_FORMAT, "assumption 'few-tokens' is there twice");
+            MOE_ERR_FORMAT, "assumption 'few-tokens' occurs twice");
 }
 
 static void files_that_are_no_plan_are_refused(void **state)

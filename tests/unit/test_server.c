@@ -346,7 +346,7 @@ static void a_broken_model_fails_alone(void **state)
     strcpy(asked[0].json, "{\"model\": \"other\", \"prompt\": \"x\"}");
     struct moe_request *unknown = request_of(&asked[0]);
     assert_fails(moe_server_submit(s, unknown, &none, NULL, &err), MOE_ERR_USAGE,
-                 "the model 'other' is not served here, but: ", &err);
+                 "the model 'other' is not served here; these are: ", &err);
     assert_non_null(strstr(err.text, "m1, m2"));
     moe_request_free(unknown);
     write_routed(asked);

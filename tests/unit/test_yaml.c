@@ -112,7 +112,7 @@ static void what_is_no_plain_yaml_is_refused(void **state)
     refused("", "not one YAML document");
     refused("- 1\n- 2\n", "not a mapping");
     refused("just a text\n", "not a mapping");
-    refused("a: 1\na: 2\n", "line 2 column 1: 'a' is there twice");
+    refused("a: 1\na: 2\n", "line 2 column 1: 'a' occurs twice");
     refused("a: &x 1\nb: *x\n", "anchors");
     refused("a: !!str 1\n", "anchors, aliases and tags");
     refused("a: [1, 2\n", "line");
