@@ -79,36 +79,17 @@ static int read_windows(struct moe_config *c, const struct moe_windows *windows,
     return MOE_OK;
 }
 
-/* ---- Layers with experts ---- */
-
-static int read_dense_layers(struct moe_config *c, const char *path, const json_t *json,
-                             struct moe_err *err)
-{
-    const json_t *dense = json_object_get(json, "mlp_only_layers"), *item;
-    if (!dense || json_is_null(dense))
-        return MOE_OK;
-    if (!json_is_array(dense))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'mlp_only_layers' is not a list", path);
-    size_t i;
-    json_array_foreach(dense, i, item)
-    {
-        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (layer < 0 || layer >= (json_int_t)c->n_layers)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'mlp_only_layers' names no layer at item %zu",
-                            path, i);
-        c->layers[layer].moe = 0;
-    }
-    return MOE_OK;
-}
-
 static int read_step(struct moe_config *c, const char *path, const json_t *json,
                      struct moe_err *err)
 {
+    const json_t *dense = family_given(json, "mlp_only_layers");
     uint32_t step = 1;
     MOE_TRY(moe_json_get_u32(path, json, "decoder_sparse_step", MOE_MAX_LAYERS, false, &step, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = c->n_experts > 0 && step > 0 && (i + 1) % step == 0;
-    return read_dense_layers(c, path, json, err);
+    if (dense && !json_is_array(dense))
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'mlp_only_layers' is not a list", path);
+    return family_read_layers(c, MOE_LAYER(moe), 0, path, dense, "mlp_only_layers", err);
 }
 
 static int read_after(struct moe_config *c, uint32_t n_shared, uint32_t first, const char *path,

@@ -60,6 +60,11 @@ int family_read_words(struct moe_config *config, size_t member, const char *path
                       const struct json_t *list, const char *key, const struct family_word *words,
                       bool longer, struct moe_err *err);
 
+/* Sets a member to `value` for the layers whose numbers are in a list. MOE_ERR_FORMAT: one is not a
+ * layer. */
+int family_read_layers(struct moe_config *config, size_t member, uint8_t value, const char *path,
+                       const struct json_t *list, const char *key, struct moe_err *err);
+
 /* The value of a key that is there and not null, else NULL. */
 const struct json_t *family_given(const struct json_t *json, const char *key);
 

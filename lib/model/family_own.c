@@ -1235,7 +1235,7 @@ static int read_query_scale(struct moe_config *c, const char *path, const json_t
 static int read_moe_layers(struct moe_config *c, const char *path, const json_t *json,
                            struct moe_err *err)
 {
-    const json_t *list = json_object_get(json, "moe_layers"), *item;
+    const json_t *list = json_object_get(json, "moe_layers");
     uint32_t step = 1;
     MOE_TRY(moe_json_get_u32(path, json, "interleave_moe_layer_step", MOE_MAX_LAYERS, false, &step,
                              err));
@@ -1244,16 +1244,7 @@ static int read_moe_layers(struct moe_config *c, const char *path, const json_t 
                         path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = !json_is_array(list) && (i + 1) % step == 0;
-    size_t i;
-    json_array_foreach(list, i, item)
-    {
-        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (layer < 0 || layer >= (json_int_t)c->n_layers)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layers' names no layer at item %zu",
-                            path, i);
-        c->layers[layer].moe = 1;
-    }
-    return MOE_OK;
+    return family_read_layers(c, MOE_LAYER(moe), 1, path, list, "moe_layers", err);
 }
 
 int family_llama4_hf(struct moe_config *c, const char *path, const json_t *json,

@@ -219,6 +219,20 @@ int family_read_words(struct moe_config *c, size_t member, const char *path, con
     return MOE_OK;
 }
 
+int family_read_layers(struct moe_config *c, size_t member, uint8_t value, const char *path,
+                       const json_t *list, const char *key, struct moe_err *err)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (layer < 0 || layer >= (json_int_t)c->n_layers)
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' names no layer at item %zu", path, key,
+                            i);
+        moe_config_set_layers(c, member, (uint32_t)layer, (uint32_t)layer + 1, value);
+    }
+    return MOE_OK;
+}
+
 int family_set_shared(struct moe_config *c, uint32_t n, const char *path, struct moe_err *err)
 {
     uint64_t width = (uint64_t)n * c->expert_ff;

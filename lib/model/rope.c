@@ -104,7 +104,7 @@ void moe_position_bias_fill(bool encoder, const struct moe_config *c, uint32_t p
     }
 }
 
-/* ---- Tables of sines and cosines ---- */
+/* ---- Settings ---- */
 
 static const double PI = 3.14159265358979323846;
 

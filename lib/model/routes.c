@@ -5,6 +5,8 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "model/family_internal.h"
+
 void moe_routes_choose(const struct moe_config *c, const float *routes, uint32_t token,
                        uint32_t *chosen, float *weights)
 {
@@ -42,20 +44,6 @@ int moe_routes_check(const struct moe_config *c, const float *routes, const char
 
 static const char key[] = "static_routing";
 
-static int read_list(struct moe_config *c, const char *path, const json_t *list,
-                     struct moe_err *err)
-{
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i);
-        json_int_t layer = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (layer < 0 || layer >= (json_int_t)c->n_layers)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' names no layer at item %zu", path, key,
-                            i);
-        c->layers[layer].static_routing = 1;
-    }
-    return MOE_OK;
-}
-
 int moe_routes_read_hf(struct moe_config *c, const char *path, const json_t *json,
                        struct moe_err *err)
 {
@@ -63,7 +51,7 @@ int moe_routes_read_hf(struct moe_config *c, const char *path, const json_t *jso
     if (!value || json_is_null(value))
         return MOE_OK;
     if (json_is_array(value))
-        return read_list(c, path, value, err);
+        return family_read_layers(c, MOE_LAYER(static_routing), 1, path, value, key, err);
     const char *text = json_string_value(value);
     bool encoder = text && strcmp(text, "encoder") == 0, all = text && strcmp(text, "all") == 0;
     if (!all && !encoder && !(text && strcmp(text, "decoder") == 0))
