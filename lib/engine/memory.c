@@ -46,9 +46,9 @@ uint64_t moe_program_bytes(bool for_gpu)
     return PROGRAM_BYTES + (has_cuda ? CUDA_BYTES : 0);
 }
 
-uint64_t moe_growth_bytes(void)
+uint64_t moe_growth_bytes(int n_threads)
 {
-    return GROWTH_BYTES + (uint64_t)moe_par_threads() * THREAD_BYTES;
+    return GROWTH_BYTES + (uint64_t)n_threads * THREAD_BYTES;
 }
 
 bool moe_engine_takes_part(const struct moe_strategy *s)
@@ -244,7 +244,7 @@ static uint64_t cache_bytes(const struct moe_memory_inputs *in, const struct moe
 {
     struct moe_expert_pools p;
     moe_expert_pools_size(&p, in->model->pack, &in->inventory, o);
-    return p.pools.bytes + (o->gpu ? 0 : moe_expert_pools_beside_bytes(&p));
+    return moe_expert_pools_bytes(&p);
 }
 
 /* Its options, with as few slots as work: a layer's experts, none of which is kept. */
@@ -424,7 +424,7 @@ static struct moe_budget size_all_but_experts(const struct moe_memory_inputs *in
     if (o->shares) /* sessions come and go apart from it */
         return b;
     slots_memory(in, &b)->kv = kv;
-    b.host.program += moe_growth_bytes() + MEASURE_BYTES + logits_bytes;
+    b.host.program += moe_growth_bytes(moe_par_threads()) + MEASURE_BYTES + logits_bytes;
     b.host.work += moe_session_bytes(c, so) - b.host.kv;
     if (strategy)
         b.host.work += pass_bytes_of(in, strategy, so->batch);

@@ -61,6 +61,11 @@ uint64_t moe_expert_pools_beside_bytes(const struct moe_expert_pools *p)
            (p->loader.gpu ? moe_loader_bytes(&p->disk) : 0);
 }
 
+uint64_t moe_expert_pools_bytes(const struct moe_expert_pools *p)
+{
+    return p->pools.bytes + (p->loader.gpu ? 0 : moe_expert_pools_beside_bytes(p));
+}
+
 /* ---- The host tier ---- */
 
 static void size_host(struct moe_expert_pools *p, const struct moe_inventory *inv, uint64_t bytes)
@@ -104,6 +109,8 @@ void moe_expert_pools_size(struct moe_expert_pools *p, const struct moe_pack *pa
     p->loader = p->disk;
 }
 
+/* ---- The same for a pack whose inventory nobody has ---- */
+
 uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant)
 {
     struct moe_inventory inventory;
@@ -115,33 +122,33 @@ uint64_t moe_cache_slot_bytes(const struct moe_pack *pack, uint32_t variant)
     return bytes;
 }
 
-uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_options *options)
+static bool size_pools_of_pack(struct moe_expert_pools *p, const struct moe_pack *pack,
+                               const struct moe_cache_options *o)
 {
     struct moe_inventory inventory;
-    struct moe_expert_pools p;
     struct moe_err err;
-    uint64_t bytes = UINT64_MAX;
-    if (moe_inventory_of_pack(&inventory, pack, options->top_k, &err) == MOE_OK) {
-        moe_expert_pools_size(&p, pack, &inventory, options);
-        bytes = p.pools.bytes + (options->gpu ? 0 : moe_expert_pools_beside_bytes(&p));
-    }
+    bool known = moe_inventory_of_pack(&inventory, pack, o->top_k, &err) == MOE_OK;
+    if (known)
+        moe_expert_pools_size(p, pack, &inventory, o);
     moe_inventory_release(&inventory);
-    return bytes;
+    return known;
+}
+
+uint64_t moe_cache_bytes(const struct moe_pack *pack, const struct moe_cache_options *options)
+{
+    struct moe_expert_pools p;
+    return size_pools_of_pack(&p, pack, options) ? moe_expert_pools_bytes(&p) : UINT64_MAX;
 }
 
 void moe_cache_host_bytes(const struct moe_pack *pack, const struct moe_cache_options *options,
                           uint64_t *least, uint64_t *all)
 {
-    struct moe_inventory inventory;
     struct moe_expert_pools p;
-    struct moe_err err;
     *least = *all = UINT64_MAX;
-    if (moe_inventory_of_pack(&inventory, pack, options->top_k, &err) == MOE_OK) {
-        moe_expert_pools_size(&p, pack, &inventory, options);
-        *all = p.host.all_bytes + moe_expert_pools_beside_bytes(&p);
-        *least = p.host.least_bytes + moe_expert_pools_beside_bytes(&p);
-        if (options->strategy && options->strategy->needs_host)
-            *least = *all;
-    }
-    moe_inventory_release(&inventory);
+    if (!size_pools_of_pack(&p, pack, options))
+        return;
+    *all = p.host.all_bytes + moe_expert_pools_beside_bytes(&p);
+    *least = options->strategy && options->strategy->needs_host
+                 ? *all
+                 : p.host.least_bytes + moe_expert_pools_beside_bytes(&p);
 }

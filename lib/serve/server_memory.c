@@ -423,8 +423,11 @@ static uint64_t program_bytes(const struct moe_server *s)
 /* What belongs to no executor, without waiting requests. */
 static uint64_t process_bytes(const struct moe_server *s)
 {
-    return program_bytes(s) + moe_growth_bytes() + (uint64_t)s->n_executors * THREAD_BYTES +
-           s->options.beside_bytes;
+    int n_threads = 0;
+    for (uint32_t i = 0; i < s->n_executors; i++)
+        n_threads += s->executors[i].options.n_threads;
+    return program_bytes(s) + moe_growth_bytes(n_threads) +
+           (uint64_t)s->n_executors * THREAD_BYTES + s->options.beside_bytes;
 }
 
 /* Bytes for waiting requests: a part of the budget, of which everything else needs `others`. */
@@ -495,8 +498,8 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     s->memory_bytes = budget_of(s);
     int before = moe_par_set_team(most_threads(s));
     struct demand cpu = demand_of(s, false), gpu = demand_of(s, true);
-    uint64_t process = process_bytes(s), others = cpu.n * (cpu.least_model + cpu.least.host);
     moe_par_set_team(before);
+    uint64_t process = process_bytes(s), others = cpu.n * (cpu.least_model + cpu.least.host);
     uint64_t fixed = process + others + LEAST_QUEUE_BYTES, least = least_on_gpu(&gpu), needed;
     uint64_t bytes = gpu_budget(s, &gpu, s->memory_bytes - smaller(process, s->memory_bytes));
     bool gives = is_unified(s) && !s->options.engine.gpu_memory_bytes && !s->options.plan;
