@@ -58,6 +58,7 @@ typedef bool (*moe_evictable_fn)(void *ctx, uint32_t key);
 
 struct moe_policy;
 
+struct moe_scored;
 struct moe_policy_ops {
     const char *name;
     const char *describe; /* one line: what a full cache does */
@@ -66,8 +67,8 @@ struct moe_policy_ops {
      * NULL from an arena that only counts. A NULL pointer here: it keeps none. */
     struct moe_follower *(*follow)(struct moe_arena *arena,
                                    const struct moe_follower_params *params);
-    int (*open)(struct moe_policy **out, const struct moe_policy_params *params,
-                struct moe_err *err);
+    int (*open)(struct moe_policy **out, const struct moe_policy_ops *ops,
+                const struct moe_policy_params *params, struct moe_err *err);
     void (*close)(struct moe_policy *p);
     void (*use)(struct moe_policy *p, uint32_t key);   /* the router chose a resident key */
     void (*miss)(struct moe_policy *p, uint32_t key);  /* ... an absent one; may be NULL */
@@ -76,6 +77,10 @@ struct moe_policy_ops {
     /* The resident key that should leave for `incoming` (MOE_NO_KEY: for anything), among those
      * that may; MOE_NO_KEY when none may. Changes nothing but a random generator. */
     int64_t (*victim)(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx);
+    /* Scored policies (scored.h): a key's own part of its score, and the score of a part in layer
+     * `of` while `layer` is running. */
+    double (*part)(const struct moe_scored *s, uint32_t key);
+    double (*score)(const struct moe_scored *s, double part, uint32_t of, uint32_t layer);
 };
 
 /* First member of every policy. */
@@ -90,6 +95,12 @@ int moe_policy_follow(const struct moe_policy_ops *ops, struct moe_usage *u, str
 /* The bytes of that record; ops NULL: none. */
 uint64_t moe_policy_follow_bytes(const struct moe_policy_ops *ops,
                                  const struct moe_follower_params *params);
+
+static inline int moe_policy_open(struct moe_policy **out, const struct moe_policy_ops *ops,
+                                  const struct moe_policy_params *params, struct moe_err *err)
+{
+    return ops->open(out, ops, params, err);
+}
 
 static inline void moe_policy_close(struct moe_policy *p)
 {

@@ -26,13 +26,13 @@ static void close_arc(struct moe_policy *p)
     free(a);
 }
 
-static int open_arc(struct moe_policy **out, const struct moe_policy_params *params,
-                    struct moe_err *err)
+static int open_arc(struct moe_policy **out, const struct moe_policy_ops *ops,
+                    const struct moe_policy_params *params, struct moe_err *err)
 {
     struct arc *a = moe_alloc(1, sizeof *a, err);
     if (!a)
         return MOE_ERR_MEMORY;
-    a->base.ops = &moe_policy_arc;
+    a->base.ops = ops;
     a->capacity = params->capacity;
     int status = moe_keylists_init(&a->lists, params->n_keys, N_LISTS, err);
     if (status != MOE_OK) {

@@ -33,18 +33,6 @@ static double frequency_of(const struct moe_scored *s, uint32_t key)
     return (double)s->usage->frequency[key];
 }
 
-static int open_edgemoe(struct moe_policy **out, const struct moe_policy_params *params,
-                        struct moe_err *err)
-{
-    return moe_scored_open(out, &moe_policy_edgemoe, params, frequency_of, err);
-}
-
-static int open_literal(struct moe_policy **out, const struct moe_policy_params *params,
-                        struct moe_err *err)
-{
-    return moe_scored_open(out, &moe_policy_edgemoe_literal, params, frequency_of, err);
-}
-
 static double by_layers_to_come(const struct moe_scored *s, double f, uint32_t of, uint32_t layer)
 {
     return of < s->usage->n_encoder ? of_encoder(s, of, layer) : f / moe_scored_ahead(s, layer, of);
@@ -60,38 +48,30 @@ static double by_layers_gone(const struct moe_scored *s, double f, uint32_t of, 
     return f / moe_scored_ahead(s, of, at);
 }
 
-static int64_t edgemoe_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
-                              void *ctx)
-{
-    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, by_layers_to_come);
-}
-
-static int64_t victim_literal(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
-                              void *ctx)
-{
-    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, by_layers_gone);
-}
-
 const struct moe_policy_ops moe_policy_edgemoe = {
     .name = "edgemoe",
     .describe = "evicts experts used seldom, in layers that run again late (EdgeMoE)",
     .needs_usage = true,
-    .open = open_edgemoe,
+    .open = moe_scored_open,
     .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = edgemoe_victim,
+    .victim = moe_scored_victim,
+    .part = frequency_of,
+    .score = by_layers_to_come,
 };
 
 const struct moe_policy_ops moe_policy_edgemoe_literal = {
     .name = "edgemoe-literal",
     .describe = "EdgeMoE's formula as printed, for comparison",
     .needs_usage = true,
-    .open = open_literal,
+    .open = moe_scored_open,
     .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = victim_literal,
+    .victim = moe_scored_victim,
+    .part = frequency_of,
+    .score = by_layers_gone,
 };

@@ -13,15 +13,9 @@
 #include "cache/scored.h"
 
 struct hobbit {
-    struct moe_scored scored;
+    struct moe_scored scored; /* first: moe_scored_close frees all */
     double weights[MOE_HOBBIT_WEIGHTS];
 };
-
-static void close_hobbit(struct moe_policy *p)
-{
-    moe_scored_release(&((struct hobbit *)p)->scored);
-    free(p);
-}
 
 static double uses_of(const struct moe_scored *s, uint32_t key)
 {
@@ -31,19 +25,19 @@ static double uses_of(const struct moe_scored *s, uint32_t key)
            w[MOE_WEIGHT_LHU] * u->high[key];
 }
 
-static int open_hobbit(struct moe_policy **out, const struct moe_policy_params *params,
-                       struct moe_err *err)
+static int open_hobbit(struct moe_policy **out, const struct moe_policy_ops *ops,
+                       const struct moe_policy_params *params, struct moe_err *err)
 {
     struct hobbit *h = moe_alloc(1, sizeof *h, err);
     if (!h)
         return MOE_ERR_MEMORY;
     for (int i = 0; i < MOE_HOBBIT_WEIGHTS; i++)
         h->weights[i] = params->weights ? params->weights[i] : 1.0 / MOE_HOBBIT_WEIGHTS;
-    int status = moe_scored_init(&h->scored, &moe_policy_hobbit, params, uses_of, err);
+    int status = moe_scored_init(&h->scored, ops, params, err);
     if (status == MOE_OK)
         *out = &h->scored.base;
     else
-        close_hobbit(&h->scored.base);
+        moe_scored_close(&h->scored.base);
     return status;
 }
 
@@ -59,20 +53,16 @@ static double priority(const struct moe_scored *s, double part, uint32_t of, uin
     return u->token ? p + part / u->token : p;
 }
 
-static int64_t hobbit_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
-                             void *ctx)
-{
-    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, priority);
-}
-
 const struct moe_policy_ops moe_policy_hobbit = {
     .name = "hobbit",
     .describe = "evicts by a weighted sum of recency, frequency, precision and layer (HOBBIT)",
     .needs_usage = true,
     .open = open_hobbit,
-    .close = close_hobbit,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = hobbit_victim,
+    .victim = moe_scored_victim,
+    .part = uses_of,
+    .score = priority,
 };

@@ -17,12 +17,6 @@ static double count_of(const struct moe_scored *s, uint32_t key)
     return s->usage->count[key];
 }
 
-static int open_infinity(struct moe_policy **out, const struct moe_policy_params *params,
-                         struct moe_err *err)
-{
-    return moe_scored_open(out, &moe_policy_infinity, params, count_of, err);
-}
-
 static double ratio(const struct moe_scored *s, double count, uint32_t of, uint32_t layer)
 {
     const struct moe_usage *u = s->usage;
@@ -34,20 +28,16 @@ static double ratio(const struct moe_scored *s, double count, uint32_t of, uint3
     return (share + EPSILON) * (1 - (double)of / u->n_layers);
 }
 
-static int64_t infinity_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
-                               void *ctx)
-{
-    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, ratio);
-}
-
 const struct moe_policy_ops moe_policy_infinity = {
     .name = "infinity",
     .describe = "evicts what the text chose seldom, late layers first (MoE-Infinity)",
     .needs_usage = true,
-    .open = open_infinity,
+    .open = moe_scored_open,
     .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = infinity_victim,
+    .victim = moe_scored_victim,
+    .part = count_of,
+    .score = ratio,
 };

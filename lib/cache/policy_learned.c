@@ -30,8 +30,8 @@
  * tried as further terms, and every token of every layer as examples; none was worth its cost.
  */
 #include "cache/exact_math.h"
-#include "cache/followed.h"
 #include "cache/habits.h"
+#include "cache/scored.h"
 
 enum {
     N_MEANS = 4,
@@ -272,23 +272,11 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     return &at->base;
 }
 
-static int open_learned(struct moe_policy **out, const struct moe_policy_params *params,
-                        struct moe_err *err)
-{
-    return moe_followed_open(out, &moe_policy_learned, params, err);
-}
-
 static double logit_then(const struct moe_scored *s, double logit, uint32_t of, uint32_t layer)
 {
     if (!moe_scored_returns(s, layer, of))
         return -INFINITY;
-    return logit - moe_followed_wait(s, of, layer) * IMPATIENCE;
-}
-
-static int64_t learned_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
-                              void *ctx)
-{
-    return moe_followed_least(p, incoming, may, ctx, logit_then);
+    return logit - moe_scored_wait(s, of, layer) * IMPATIENCE;
 }
 
 const struct moe_policy_ops moe_policy_learned = {
@@ -296,10 +284,12 @@ const struct moe_policy_ops moe_policy_learned = {
     .describe = "evicts what is least likely to be used soon, learnt from token to token",
     .needs_usage = true,
     .follow = follow,
-    .open = open_learned,
-    .close = moe_followed_close,
+    .open = moe_scored_open,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = learned_victim,
+    .victim = moe_scored_victim,
+    .part = moe_scored_followed,
+    .score = logit_then,
 };

@@ -9,35 +9,26 @@
  */
 #include "cache/scored.h"
 
-static double uses_of(const struct moe_scored *s, uint32_t key)
+static double lfu_part(const struct moe_scored *s, uint32_t key)
 {
     return s->usage->count[key];
 }
 
-static int open_lfu(struct moe_policy **out, const struct moe_policy_params *params,
-                    struct moe_err *err)
-{
-    return moe_scored_open(out, &moe_policy_lfu, params, uses_of, err);
-}
-
-static double score(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
+static double lfu_score(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
 {
     return part;
-}
-
-static int64_t lfu_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
-{
-    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, score);
 }
 
 const struct moe_policy_ops moe_policy_lfu = {
     .name = "lfu",
     .describe = "evicts the least frequently used",
     .needs_usage = true,
-    .open = open_lfu,
+    .open = moe_scored_open,
     .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = lfu_victim,
+    .victim = moe_scored_victim,
+    .part = lfu_part,
+    .score = lfu_score,
 };

@@ -66,14 +66,14 @@ static double value_of(const struct moe_scored *s, uint32_t key)
     return ((const struct lrfu *)s)->value[key];
 }
 
-static int open_lrfu(struct moe_policy **out, const struct moe_policy_params *params,
-                     struct moe_err *err)
+static int open_lrfu(struct moe_policy **out, const struct moe_policy_ops *ops,
+                     const struct moe_policy_params *params, struct moe_err *err)
 {
     struct lrfu *f = moe_alloc(1, sizeof *f, err);
     if (!f)
         return MOE_ERR_MEMORY;
     f->half_life = params->half_life > 0 ? params->half_life : DEFAULT_HALF_LIFE;
-    int status = moe_scored_init(&f->scored, &moe_policy_lrfu, params, value_of, err);
+    int status = moe_scored_init(&f->scored, ops, params, err);
     if (status == MOE_OK)
         status = lrfu_begin(f, params->n_keys, err);
     if (status == MOE_OK)
@@ -110,13 +110,7 @@ static double combined(const struct moe_scored *s, double value, uint32_t of, ui
     const struct lrfu *f = (const struct lrfu *)s;
     if (!moe_scored_returns(s, layer, of))
         return -INFINITY;
-    double wait = (double)moe_scored_ahead(s, layer, of) / moe_scored_round(s);
-    return value - ((double)f->time[of] + wait) / f->half_life;
-}
-
-static int64_t lrfu_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx)
-{
-    return moe_scored_least((struct moe_scored *)p, incoming, may, ctx, combined);
+    return value - ((double)f->time[of] + moe_scored_wait(s, of, layer)) / f->half_life;
 }
 
 const struct moe_policy_ops moe_policy_lrfu = {
@@ -129,5 +123,7 @@ const struct moe_policy_ops moe_policy_lrfu = {
     .miss = ask,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = lrfu_victim,
+    .victim = moe_scored_victim,
+    .part = value_of,
+    .score = combined,
 };

@@ -16,8 +16,8 @@ static void close_list(struct moe_policy *p)
     free(o);
 }
 
-static int open_list(struct moe_policy **out, const struct moe_policy_params *params,
-                     const struct moe_policy_ops *ops, struct moe_err *err)
+static int open_list(struct moe_policy **out, const struct moe_policy_ops *ops,
+                     const struct moe_policy_params *params, struct moe_err *err)
 {
     struct one_list *o = moe_alloc(1, sizeof *o, err);
     if (!o)
@@ -58,28 +58,10 @@ static int64_t no_victim(struct moe_policy *p, int64_t incoming, moe_evictable_f
     return MOE_NO_KEY;
 }
 
-static int open_lru(struct moe_policy **out, const struct moe_policy_params *params,
-                    struct moe_err *err)
-{
-    return open_list(out, params, &moe_policy_lru, err);
-}
-
-static int open_fifo(struct moe_policy **out, const struct moe_policy_params *params,
-                     struct moe_err *err)
-{
-    return open_list(out, params, &moe_policy_fifo, err);
-}
-
-static int open_pinned(struct moe_policy **out, const struct moe_policy_params *params,
-                       struct moe_err *err)
-{
-    return open_list(out, params, &moe_policy_pinned, err);
-}
-
 const struct moe_policy_ops moe_policy_lru = {
     .name = "lru",
     .describe = "evicts the least recently used",
-    .open = open_lru,
+    .open = open_list,
     .close = close_list,
     .use = list_to_front,
     .admit = list_to_front,
@@ -90,7 +72,7 @@ const struct moe_policy_ops moe_policy_lru = {
 const struct moe_policy_ops moe_policy_fifo = {
     .name = "fifo",
     .describe = "the oldest is evicted",
-    .open = open_fifo,
+    .open = open_list,
     .close = close_list,
     .use = keep_place,
     .admit = list_to_front,
@@ -101,7 +83,7 @@ const struct moe_policy_ops moe_policy_fifo = {
 const struct moe_policy_ops moe_policy_pinned = {
     .name = "pinned",
     .describe = "evicts nothing: the initial contents stay",
-    .open = open_pinned,
+    .open = open_list,
     .close = close_list,
     .use = keep_place,
     .admit = list_to_front,

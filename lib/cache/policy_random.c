@@ -17,13 +17,13 @@ static void close_random(struct moe_policy *p)
     free(r);
 }
 
-static int open_random(struct moe_policy **out, const struct moe_policy_params *params,
-                       struct moe_err *err)
+static int open_random(struct moe_policy **out, const struct moe_policy_ops *ops,
+                       const struct moe_policy_params *params, struct moe_err *err)
 {
     struct random_policy *r = moe_alloc(1, sizeof *r, err);
     if (!r)
         return MOE_ERR_MEMORY;
-    r->base.ops = &moe_policy_random;
+    r->base.ops = ops;
     r->state = params->seed * 0x9e3779b97f4a7c15u | 1;
     int status = moe_keyset_init(&r->resident, params->n_keys, err);
     if (status != MOE_OK) {

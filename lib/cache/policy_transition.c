@@ -11,8 +11,8 @@
  * router has chosen for.
  */
 #include "cache/exact_math.h"
-#include "cache/followed.h"
 #include "cache/habits.h"
+#include "cache/scored.h"
 
 static const float KEEPS =
     0.917004043f;                  /* what remains of a use's worth from token to token: 2^(-1/8) */
@@ -78,23 +78,11 @@ static struct moe_follower *follow(struct moe_arena *a, const struct moe_followe
     return &at->base;
 }
 
-static int open_transition(struct moe_policy **out, const struct moe_policy_params *params,
-                           struct moe_err *err)
-{
-    return moe_followed_open(out, &moe_policy_transition, params, err);
-}
-
 static double worth_then(const struct moe_scored *s, double part, uint32_t of, uint32_t layer)
 {
     if (!moe_scored_returns(s, layer, of))
         return -INFINITY;
-    return part - moe_followed_wait(s, of, layer) / HALF_LIFE;
-}
-
-static int64_t transition_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may,
-                                 void *ctx)
-{
-    return moe_followed_least(p, incoming, may, ctx, worth_then);
+    return part - moe_scored_wait(s, of, layer) / HALF_LIFE;
 }
 
 const struct moe_policy_ops moe_policy_transition = {
@@ -102,10 +90,12 @@ const struct moe_policy_ops moe_policy_transition = {
     .describe = "evicts by uses that fade, and by what usually follows the experts just chosen",
     .needs_usage = true,
     .follow = follow,
-    .open = open_transition,
-    .close = moe_followed_close,
+    .open = moe_scored_open,
+    .close = moe_scored_close,
     .use = moe_scored_use,
     .admit = moe_scored_admit,
     .drop = moe_scored_drop,
-    .victim = transition_victim,
+    .victim = moe_scored_victim,
+    .part = moe_scored_followed,
+    .score = worth_then,
 };

@@ -6,7 +6,10 @@
  * A score depends on the key's own part, which changes only with uses, and on its layer; it never
  * falls when the part grows. So each layer keeps a bound, at most the part of any of its residents,
  * and only layers whose bound scores low enough are searched for a victim. Parts fall only in uses
- * that the policy is told of, and where a new sequence resets the records.
+ * that the policy is told of, where a new sequence resets the records, and, if the policy follows
+ * choices, when a layer's router chooses.
+ *
+ * A policy is an entry of the table with `part` and `score`, and often nothing else.
  */
 #ifndef MOE_CACHE_SCORED_H
 #define MOE_CACHE_SCORED_H
@@ -17,121 +20,16 @@
 #include "base/mem.h"
 #include "cache/policy.h"
 
-struct moe_scored;
-/* A key's own part of its score. */
-typedef double (*moe_scored_part_fn)(const struct moe_scored *s, uint32_t key);
-/* The score of a part in layer `of` while `layer` is running. */
-typedef double (*moe_scored_score_fn)(const struct moe_scored *s, double part, uint32_t of,
-                                      uint32_t layer);
-
 struct moe_scored {
     struct moe_policy base;
     const struct moe_usage *usage;
-    moe_scored_part_fn part_of;
     uint32_t *keys;     /* [n_layers][n_experts] a layer's residents first, unordered */
     uint32_t *place;    /* [n_keys] a resident's index in keys */
     uint32_t *n;        /* [n_layers] residents */
     double *bound;      /* [n_layers] */
     uint64_t sequences; /* the record's `sequences` for which the bounds hold */
+    uint64_t *version;  /* [n_layers] the follower's version for which they hold; NULL: none */
 };
-
-static inline void moe_scored_release(struct moe_scored *s)
-{
-    free(s->keys);
-    free(s->place);
-    free(s->n);
-    free(s->bound);
-}
-
-/* Forgets the bounds, so that every layer is searched. */
-static inline void moe_scored_unbind(struct moe_scored *s)
-{
-    for (uint32_t layer = 0; layer < s->usage->n_layers; layer++)
-        s->bound[layer] = -INFINITY;
-    s->sequences = s->usage->sequences;
-}
-
-/* `s` is zeroed; keys are those of the record of use. MOE_ERR_USAGE: there is no record. Release
- * also after a failure. */
-static inline int moe_scored_init(struct moe_scored *s, const struct moe_policy_ops *ops,
-                                  const struct moe_policy_params *params,
-                                  moe_scored_part_fn part_of, struct moe_err *err)
-{
-    const struct moe_usage *u = params->usage;
-    s->base.ops = ops;
-    s->usage = u;
-    s->part_of = part_of;
-    if (!u)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "cache policy %s needs a record of use, and there is none", ops->name);
-    s->keys = moe_alloc(params->n_keys, sizeof *s->keys, err);
-    s->place = moe_alloc(params->n_keys, sizeof *s->place, err);
-    s->n = moe_alloc(u->n_layers, sizeof *s->n, err);
-    s->bound = moe_alloc(u->n_layers, sizeof *s->bound, err);
-    if (!s->keys || !s->place || !s->n || !s->bound)
-        return MOE_ERR_MEMORY;
-    moe_scored_unbind(s);
-    return MOE_OK;
-}
-
-/* Opens and closes a policy without state beyond this. */
-static inline void moe_scored_close(struct moe_policy *p)
-{
-    moe_scored_release((struct moe_scored *)p);
-    free(p);
-}
-
-static inline int moe_scored_open(struct moe_policy **out, const struct moe_policy_ops *ops,
-                                  const struct moe_policy_params *params,
-                                  moe_scored_part_fn part_of, struct moe_err *err)
-{
-    struct moe_scored *s = moe_alloc(1, sizeof *s, err);
-    if (!s)
-        return MOE_ERR_MEMORY;
-    int status = moe_scored_init(s, ops, params, part_of, err);
-    if (status == MOE_OK)
-        *out = &s->base;
-    else
-        moe_scored_close(&s->base);
-    return status;
-}
-
-static inline void moe_scored_bind(struct moe_scored *s, uint32_t layer, uint32_t key)
-{
-    s->bound[layer] = fmin(s->bound[layer], s->part_of(s, key));
-}
-
-/* Does nothing else: the scheduler keeps the record. */
-static inline void moe_scored_use(struct moe_policy *p, uint32_t key)
-{
-    struct moe_scored *s = (struct moe_scored *)p;
-    moe_scored_bind(s, key / s->usage->n_experts, key);
-}
-
-static inline void moe_scored_admit(struct moe_policy *p, uint32_t key)
-{
-    struct moe_scored *s = (struct moe_scored *)p;
-    uint32_t layer = key / s->usage->n_experts;
-    s->place[key] = layer * s->usage->n_experts + s->n[layer]++;
-    s->keys[s->place[key]] = key;
-    moe_scored_bind(s, layer, key);
-}
-
-/* Removes a key; the last of its layer takes its place. */
-static inline void moe_scored_drop(struct moe_policy *p, uint32_t key)
-{
-    struct moe_scored *s = (struct moe_scored *)p;
-    uint32_t layer = key / s->usage->n_experts;
-    uint32_t last = s->keys[layer * s->usage->n_experts + --s->n[layer]];
-    s->keys[s->place[key]] = last;
-    s->place[last] = s->place[key];
-}
-
-/* The current layer: the incoming key's, or the one whose router chose last. */
-static inline uint32_t moe_scored_layer(const struct moe_scored *s, int64_t incoming)
-{
-    return incoming >= 0 ? (uint32_t)incoming / s->usage->n_experts : s->usage->layer;
-}
 
 /* The number of layers that run for every token: S, those of the decoder. */
 static inline uint32_t moe_scored_round(const struct moe_scored *s)
@@ -156,56 +54,27 @@ static inline uint32_t moe_scored_ahead(const struct moe_scored *s, uint32_t fro
     return to > from ? to - from : to + moe_scored_round(s) - from;
 }
 
-struct moe_scored_victim {
-    int64_t key;
-    double score;
-};
-
-/* Searches one layer for a lower victim, and tightens its bound. */
-static inline void moe_scored_look(struct moe_scored *s, uint32_t of, uint32_t layer,
-                                   moe_evictable_fn may, void *ctx, moe_scored_score_fn score,
-                                   struct moe_scored_victim *best)
+/* How long a layer waits, in tokens: above 0, and 1 for the current layer. */
+static inline double moe_scored_wait(const struct moe_scored *s, uint32_t of, uint32_t layer)
 {
-    const uint64_t *used = s->usage->last_ever;
-    const uint32_t *keys = s->keys + of * s->usage->n_experts;
-    double bound = INFINITY;
-    for (uint32_t i = 0; i < s->n[of]; i++) {
-        uint32_t key = keys[i];
-        double part = s->part_of(s, key), value = score(s, part, of, layer);
-        bool before = best->key < 0 || value < best->score ||
-                      (value == best->score && (used[key] < used[best->key] ||
-                                                (used[key] == used[best->key] && key < best->key)));
-        if (before && (!may || may(ctx, key)))
-            *best = (struct moe_scored_victim){key, value};
-        bound = part < bound ? part : bound;
-    }
-    s->bound[of] = bound;
+    return (double)moe_scored_ahead(s, layer, of) / moe_scored_round(s);
 }
 
-/* Finds the victim. */
-static inline int64_t moe_scored_least(struct moe_scored *s, int64_t incoming, moe_evictable_fn may,
-                                       void *ctx, moe_scored_score_fn score)
-{
-    uint32_t layer = moe_scored_layer(s, incoming), n_layers = s->usage->n_layers, first = n_layers;
-    struct moe_scored_victim best = {MOE_NO_KEY, 0};
-    double least = 0;
-    if (s->sequences != s->usage->sequences)
-        moe_scored_unbind(s);
-    for (uint32_t of = 0; of < n_layers; of++) {
-        double value = s->n[of] ? score(s, s->bound[of], of, layer) : INFINITY;
-        if (s->n[of] && (first == n_layers || value < least)) {
-            first = of;
-            least = value;
-        }
-    }
-    /* The most promising layer first: most others then need no search. */
-    if (first < n_layers)
-        moe_scored_look(s, first, layer, may, ctx, score, &best);
-    for (uint32_t of = 0; of < n_layers; of++)
-        if (s->n[of] && of != first &&
-            (best.key < 0 || !(score(s, s->bound[of], of, layer) > best.score)))
-            moe_scored_look(s, of, layer, may, ctx, score, &best);
-    return best.key;
-}
+/* `s` is zeroed; keys are those of the record of use. MOE_ERR_USAGE: there is no record, or none of
+ * choices for a policy that follows them. Release also after a failure. */
+int moe_scored_init(struct moe_scored *s, const struct moe_policy_ops *ops,
+                    const struct moe_policy_params *params, struct moe_err *err);
+void moe_scored_release(struct moe_scored *s);
+
+/* For the table: a policy without state beyond this. */
+int moe_scored_open(struct moe_policy **out, const struct moe_policy_ops *ops,
+                    const struct moe_policy_params *params, struct moe_err *err);
+void moe_scored_close(struct moe_policy *p);
+void moe_scored_use(struct moe_policy *p, uint32_t key);
+void moe_scored_admit(struct moe_policy *p, uint32_t key);
+void moe_scored_drop(struct moe_policy *p, uint32_t key);
+int64_t moe_scored_victim(struct moe_policy *p, int64_t incoming, moe_evictable_fn may, void *ctx);
+/* The part of a policy that follows choices: its follower's score. */
+double moe_scored_followed(const struct moe_scored *s, uint32_t key);
 
 #endif

@@ -59,7 +59,7 @@ static int open_domain(struct domain *d, const struct moe_store_params *p, uint3
         .half_life = p->half_life,
     };
     d->capacity = capacity;
-    return p->policy->open(&d->policy, &params, err);
+    return moe_policy_open(&d->policy, p->policy, &params, err);
 }
 
 static int open_pool(struct moe_store *s, struct pool *pool, const struct moe_store_params *p,

@@ -252,7 +252,7 @@ static int open_cache(struct cache *c, const struct options *o, const struct moe
             .usage = &c->usage,
             .half_life = o->half_life,
         };
-        status = policy->open(&d->policy, &params, err);
+        status = moe_policy_open(&d->policy, policy, &params, err);
     }
     return status;
 }

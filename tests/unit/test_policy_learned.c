@@ -163,7 +163,7 @@ static void what_waits_longest_leaves(void **state)
     open_usage(&u, "transition");
     const struct moe_policy_params params = {.n_keys = N_KEYS, .capacity = 4, .usage = &u};
     const struct moe_policy_ops *ops = moe_policy_find("transition");
-    assert_ok(ops->open(&p, &params, &err), &err);
+    assert_ok(moe_policy_open(&p, ops, &params, &err), &err);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         choose(&u, l, row, 1);
         ops->admit(p, l * N_EXPERTS);

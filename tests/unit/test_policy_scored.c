@@ -26,7 +26,7 @@ static void judged_open(struct judged *j, const char *name, const double *weight
                                              .weights = weights,
                                              .half_life = half_life};
     assert_ok(moe_usage_init(&j->usage, N_LAYERS, N_EXPERTS, 2, &err), &err);
-    assert_ok(moe_policy_find(name)->open(&j->policy, &params, &err), &err);
+    assert_ok(moe_policy_open(&j->policy, moe_policy_find(name), &params, &err), &err);
 }
 
 static void judged_close(struct judged *j)
@@ -486,9 +486,9 @@ static void some_policies_need_a_record_of_use(void **state)
         struct moe_err err = {0};
         struct moe_policy *p = NULL;
         if (ops->needs_usage)
-            assert_fails(ops->open(&p, &params, &err), MOE_ERR_USAGE, ops->name, &err);
+            assert_fails(moe_policy_open(&p, ops, &params, &err), MOE_ERR_USAGE, ops->name, &err);
         else
-            assert_ok(ops->open(&p, &params, &err), &err);
+            assert_ok(moe_policy_open(&p, ops, &params, &err), &err);
         moe_policy_close(p);
         needy += ops->needs_usage;
     }
