@@ -166,7 +166,8 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
     uint64_t beams =
         opt.beams.n ? moe_beams_bytes(&model->config, &opt.beams, r->context, batch) : 0;
     uint64_t encode = opt.encode ? moe_encode_bytes(&model->config, batch) : 0;
-    uint64_t grammar = r->grammar ? moe_constraints_bytes(&model->config, 1) : 0;
+    uint64_t grammar =
+        r->grammar ? moe_grammar_bytes(r->grammar) + moe_constraints_bytes(&model->config, 1) : 0;
     const uint64_t room = moe_engine_text_room(r->context);
     return (r->text_bytes > room ? r->text_bytes : room) + beams + encode + grammar;
 }

@@ -404,7 +404,8 @@ uint64_t moe_profile_bytes(const struct moe_profile_options *o, const struct moe
     if (shape.n_layers == 0) /* without experts there is nothing to profile */
         return 0;
     return moe_statistics_bytes(&shape) + moe_probe_bytes(&model->config, batch) + o->text_bytes +
-           o->paths_bytes + resume_bytes(o) + (o->prior ? moe_statistics_held_bytes(o->prior) : 0) +
+           o->paths_bytes + resume_bytes(o) +
+           (o->prior ? moe_statistics_held_bytes(o->prior) + o->prior->read_bytes : 0) +
            (o->trace ? moe_trace_writer_bytes(&trace, batch) : 0);
 }
 

@@ -65,6 +65,8 @@ done
 near_floor "$tmp/switch.moe"
 "$bin/moe-profile" -q "$tmp/4,2.moe" --text tests/data/stories.calib.txt --max-windows 1 -o "$tmp/stats.yaml"
 near_floor "$tmp/4,2.moe" --strategy fate --statistics "$tmp/stats.yaml"
+echo 'root ::= ([a-z ,.A-Z] [a-z ,.A-Z]){2000,40000}' >"$tmp/long.gbnf"
+near_floor "$tmp/4,2.moe" --grammar "$tmp/long.gbnf"
 
 # Damage in an expert shows when it is read, names it, and ends the answer only.
 size=$(wc -c <"$tiny")
