@@ -10,11 +10,13 @@
  *     F32 3 scale values 3f800000 40000000 0             bits
  *     I64 4x2 table digits 01120213
  *     F32 2x2 ones is 1
- *     put ones 2 40000000                                the bits of a number that is another, and
- * of those after it file model.gguf                                    or one that makes its
- * tensors of others: kv llama.block_count u32 3                         metadata: string, u32, i32,
- * f32, bool kv llama.rope.dimension_sections i32[] 2 2 2 0     an array kv tokenizer.ggml.tokens
- * string[] <../gguf/tokens  of the lines of a file #0-2 F16 6x18x44 blk.#.up =
+ *     F32 8x8 join eye 0.05                              1 on the diagonal, and this deviation
+ * everywhere BF16 44 norm near other.norm 0.9 1.1 0             another's numbers times uniform
+ * ones; those are told less the last put ones 2 40000000                                the bits of
+ * a number that is another, and of those after it file model.gguf or one that makes its tensors of
+ * others: kv llama.block_count u32 3                         metadata: string, u32, i32, f32, bool
+ * kv llama.rope.dimension_sections i32[] 2 2 2 0     an array kv tokenizer.ggml.tokens string[]
+ * <../gguf/tokens  of the lines of a file #0-2 F16 6x18x44 blk.#.up =
  * @0-5:layers.#.experts.@.up         whole ones, one after the other F32 44 q = q_proj[0:2*22,22*1]
  * plus 1              numbers from 0 on: twice, 22 apart, 22 that follow
  */
@@ -131,6 +133,29 @@ static void draw(struct tensor *t, char *const *words, bool normal)
     }
 }
 
+/* Another tensor's numbers, each times one between two. What is stored is less than them by an
+ * offset. */
+static void draw_near(struct tensor *t, char *const *words)
+{
+    uint64_t state = stream_of(t->name);
+    const struct tensor *from = find_tensor(words[0] ? words[0] : "nothing");
+    double low = number(words[1]), high = number(words[2]), offset = number(words[3]);
+    if (from->n != t->n)
+        stop("of another size", from->name);
+    for (uint64_t i = 0; i < t->n; i++) {
+        double factor = low + (high - low) * ((double)(moe_random_next(&state) >> 40) * 0x1p-24);
+        t->values[i] = as_stored(t->type, (from->values[i] + offset) * factor - offset);
+    }
+}
+
+static void draw_eye(struct tensor *t, char *const *words)
+{
+    uint64_t state = stream_of(t->name), cols = t->dims[t->n_dims - 1];
+    double deviation = number(words[0]);
+    for (uint64_t i = 0; i < t->n; i++)
+        t->values[i] = as_stored(t->type, (i / cols == i % cols) + deviation * draw_normal(&state));
+}
+
 /* Appends numbers of a tensor, "NAME" or "NAME[FIRST:COUNT*STEP,...]", outermost loop first. */
 static void copy_piece(struct tensor *t, uint64_t *at, char *piece, double plus)
 {
@@ -213,6 +238,10 @@ static void fill(struct tensor *t, char *const *words)
     const char *rule = words[0] ? words[0] : "nothing";
     if (strcmp(rule, "normal") == 0 || strcmp(rule, "uniform") == 0)
         draw(t, words + 1, *rule == 'n');
+    else if (strcmp(rule, "near") == 0)
+        draw_near(t, words + 1);
+    else if (strcmp(rule, "eye") == 0)
+        draw_eye(t, words + 1);
     else if (strcmp(rule, "=") == 0)
         copy_pieces(t, words + 1);
     else if (strcmp(rule, "is") == 0)
