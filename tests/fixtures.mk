@@ -9,7 +9,7 @@ DRAW_FIXTURE := $(BUILD)/tests/tools/draw_fixture
 fixtures: $(DRAWN)/all
 $(DRAWN)/all: $(DRAW_FIXTURE) $(wildcard $(FIXTURES:%=tests/fixtures/%/*) tests/fixtures/common/*)
 	$(call SAY,DRAW,$(DRAWN))
-	$(Q)rm -rf $(DRAWN)
+	$(Q)rm -rf $(DRAWN) && mkdir -p $(DRAWN)
 	$(Q)set -e; for name in $(FIXTURES); do \
 	    from=tests/fixtures/$$name to=$(DRAWN)/$$name; \
 	    mkdir -p $$to; \

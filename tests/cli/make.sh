@@ -56,7 +56,7 @@ expect_stderr_like "*does not find every library that the programs need*" "what 
 made -j2
 expect_exit 0 "plain make"
 check "... makes the programs, all of them" [ "$(programs)" = "$all_programs" ]
-check "... by compiling what is there" [ "$(wc -l <"$tmp/taken")" -gt 300 ]
+check "... by compiling what is there" [ "$(wc -l <"$tmp/taken")" -ge "$(find lib -name "*.c" | wc -l)" ]
 made -j2 WERROR=1
 check "... which make WERROR=1 takes as they are" compiles_nothing
 touch "$clone/lib/base/par.c"
