@@ -14,18 +14,18 @@ FUZZ_SANITIZE ?= -fsanitize=address,undefined
 FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(VERSION)"' \
               -ffp-contract=off -fno-omit-frame-pointer -fno-sanitize-recover=all \
               -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE)
-# What the targets read with and show; the archive gives each only what it uses. Of rooms that they use a
-# little of, the files alone: a linker that misses a name wants its file here.
+# What the targets use; the archive gives each only what it needs. Rooms of which they use little are listed by
+# file: when the linker misses a name, add the file that defines it.
 FUZZ_ROOMS := base cache fmt model text prompt grammar profile
 FUZZ_FILES := $(addprefix quant/,bits ggml layout)
 FUZZ_FILES += $(addprefix pack/,map pack)
 FUZZ_FILES += $(addprefix sched/,exactness inventory strategy)
-FUZZ_FILES += $(addprefix plan/,pace plan routing_figures)
+FUZZ_FILES += $(addprefix plan/,plan routing_figures)
 FUZZ_FILES += infer/run_stats engine/sampler
 FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan coe_simulate lines_io \
               reply request)
 FUZZ_FILES += $(addprefix show/,draw explain_records show_device show_pack show_run show_statistics show_trace)
-FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c)) $(FUZZ_FILES:%=lib/%.c)))
+FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c) $(FUZZ_FILES:%=lib/%.c))))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
 FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
