@@ -146,7 +146,8 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
     if (c->n_heads % c->out_groups != 0 || c->value_dim != c->head_dim ||
         (uint64_t)c->n_heads * c->head_dim > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " heads of %" PRIu32 " cannot put out in %" PRIu32 " groups",
+                        "%s: %" PRIu32 " heads of %" PRIu32
+                        " values cannot be divided into %" PRIu32 " output groups",
                         name, c->n_heads, c->head_dim, c->out_groups);
     if (c->out_rank % MOE_PANEL_ROWS != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -225,7 +226,10 @@ static int check_indexer(const struct moe_config *c, const char *name, struct mo
     bool sharing = moe_config_count_layers(c, MOE_LAYER(shares_choice)) > 0;
     if (!c->index_top || c->out_groups)
         return (!c->out_groups && (c->index_heads || c->index_dim)) || sharing
-                   ? moe_fail(err, MOE_ERR_FORMAT, "%s: an indexer chooses no positions", name)
+                   ? moe_fail(err, MOE_ERR_FORMAT,
+                              "%s: an indexer, or layers that share its choice, without a number "
+                              "of positions to choose",
+                              name)
                    : MOE_OK;
     if (!c->kv_rank || !c->q_rank || c->window || c->attn_sinks || c->state_heads ||
         c->rope_original || c->positions != MOE_POSITIONS_ROTARY)
@@ -304,8 +308,7 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
                         "%s: a decoder with an encoder needs a first token and no prefix", name);
     if (c->expert_capacity && !sees_all)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: an expert's capacity is counted over a source, and there is none",
-                        name);
+                        "%s: capacities of experts need an encoder or a prefix", name);
     MOE_TRY(check_buckets(c, name, err));
     return check_after(c, name, err);
 }
@@ -395,7 +398,7 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
     if (!c->global_head_dim)
         return c->global_kv_heads || c->global_keys_are_values ||
                        (c->n_global_freqs && !c->out_groups)
-                   ? moe_fail(err, MOE_ERR_FORMAT, "%s: global heads have no width", name)
+                   ? moe_fail(err, MOE_ERR_FORMAT, "%s: global heads without a width", name)
                    : MOE_OK;
     MOE_TRY(check_ranges(name, ranges, sizeof ranges / sizeof ranges[0], err));
     if (c->n_heads % c->global_kv_heads != 0)
@@ -560,10 +563,9 @@ static int check_halves(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "%s: models without a layer of attention are not implemented", name);
     if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: layers that are halves are implemented without an encoder and with "
-                        "norms before them",
-                        name);
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: half layers are implemented without an encoder and with norms before them", name);
     return MOE_OK;
 }
 

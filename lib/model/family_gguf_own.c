@@ -112,7 +112,7 @@ static int read_factors(const struct moe_checkpoint *ck, const char *name, doubl
     if (!t)
         return MOE_OK;
     if (t->n_dims != 1 || t->n_items > MOE_MAX_ROPE_PAIRS)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is no vector of at most %d values",
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: tensor '%s' is not a vector of at most %d values",
                         moe_checkpoint_dir(ck), name, MOE_MAX_ROPE_PAIRS);
     MOE_TRY(moe_checkpoint_get(ck, name, 1, t->dims, &t, err));
     MOE_TRY(moe_checkpoint_read(ck, t, 0, t->n_items, values, err));
@@ -361,7 +361,7 @@ static int check_listed_heads(const struct moe_config *c, const struct moe_gguf 
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (c->layers[i].recurrent != recurrent[i])
             return moe_fail(err, MOE_ERR_FORMAT,
-                            "%s: layer %" PRIu32 " has %s by 'head_count_kv', by other keys not",
+                            "%s: layer %" PRIu32 " has %s by 'head_count_kv' and not by other keys",
                             moe_gguf_path(gguf), i, recurrent[i] ? "key heads" : "a state");
     return MOE_OK;
 }
@@ -401,10 +401,10 @@ int family_qwen3_5_moe_gguf(struct moe_config *c, const struct moe_checkpoint *c
 {
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (family_gguf_tensor(ck, "blk.%u.ssm_ba.weight", i))
-            return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: a model of Qwen3-Next's tensors under Qwen3.5's architecture is "
-                            "not implemented",
-                            moe_checkpoint_dir(ck));
+            return moe_fail(
+                err, MOE_ERR_UNSUPPORTED,
+                "%s: Qwen3-Next's tensors under Qwen3.5's architecture are not implemented",
+                moe_checkpoint_dir(ck));
     return read_delta(c, moe_checkpoint_gguf(ck), true, err);
 }
 
@@ -532,10 +532,11 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
     uint32_t kv_heads[MOE_MAX_LAYERS] = {0}, of_kind[2] = {0};
     c->global_head_dim = c->head_dim;
     if (c->rope_dim != c->global_head_dim)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: global heads of %" PRIu32 " values of which %" PRIu32
-                        " are rotated ('rope.dimension_count') are not implemented; all are",
-                        moe_gguf_path(gguf), c->global_head_dim, c->rope_dim);
+        return moe_fail(
+            err, MOE_ERR_UNSUPPORTED,
+            "%s: global heads of %" PRIu32 " values, %" PRIu32
+            " of them rotated ('rope.dimension_count'), are not implemented; all must be",
+            moe_gguf_path(gguf), c->global_head_dim, c->rope_dim);
     MOE_TRY(family_gguf_by_layer(c, gguf, "attention.head_count_kv", MOE_MAX_HEADS, kv_heads, err));
     MOE_TRY(moe_gguf_get_u32(gguf, moe_gguf_arch_key(gguf, "attention.key_length_swa").text,
                              MOE_MAX_HEAD_DIM, true, &c->head_dim, err));
@@ -545,8 +546,8 @@ static int gemma4_heads(struct moe_config *c, const struct moe_gguf *gguf, struc
         uint32_t *n = &of_kind[c->layers[i].windowed];
         if (*n != 0 && *n != kv_heads[i])
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                            "%s: 'attention.head_count_kv' differs for layer %" PRIu32
-                            " from that of others which are %s as well",
+                            "%s: 'attention.head_count_kv' differs between layer %" PRIu32
+                            " and other %s layers",
                             moe_gguf_path(gguf), i, c->layers[i].windowed ? "local" : "global");
         *n = kv_heads[i];
     }

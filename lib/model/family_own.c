@@ -1068,7 +1068,7 @@ static int gemma4_by_layer(struct moe_config *c, const char *path, const json_t 
             kv_heads != (global ? heads : c->n_kv_heads))
             return moe_fail(err, MOE_ERR_UNSUPPORTED,
                             "%s: 'per_layer_config' gives layer %" PRIu32
-                            " heads of its own, which only global layers may have, all the same",
+                            " other heads: only global layers may have them, all the same ones",
                             path, i);
     }
     if (wide) {

@@ -29,7 +29,7 @@ int moe_routes_check(const struct moe_config *c, const float *routes, const char
             if (!(row[k] >= 0 && row[k] < (float)c->n_experts) || row[k] != (float)(uint32_t)row[k])
                 return moe_fail(err, MOE_ERR_FORMAT,
                                 "%s: tensor '%s' gives token %" PRIu32
-                                " an expert that is none of 0 to %" PRIu32,
+                                " an expert that is not one of 0 to %" PRIu32,
                                 name, tensor, token, c->n_experts - 1);
             if (twice)
                 return moe_fail(err, MOE_ERR_FORMAT,

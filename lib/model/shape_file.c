@@ -112,7 +112,7 @@ static int read_shape(struct moe_shape_file *out, const char *name, json_t *json
         MOE_TRY(moe_json_get_bool(name, shape, "runs", false, &out->runs, err));
     if (out->runs && (settings || kinds))
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: '%s' is of a model that does not run ('runs' must be false)", name,
+                        "%s: '%s' is for models that do not run ('runs' must be false)", name,
                         settings ? "as" : "layers");
     if (!out->runs && !out->why[0])
         return moe_fail(err, MOE_ERR_FORMAT, "%s: 'runs' is false, and 'why' is missing", name);

@@ -563,11 +563,11 @@ static void what_is_not_computed_is_refused_by_its_key(void **state)
     describe_changed(GEMMA4, "gemma4.embedding_length_per_layer_input", -1, 256,
                      "'gemma4.embedding_length_per_layer_input' is 256, only 0 is implemented");
     describe_changed(GEMMA4, "gemma4.attention.head_count_kv", 2, 4,
-                     "'attention.head_count_kv' differs for layer 2");
+                     "'attention.head_count_kv' differs between layer 2");
     describe_changed(GEMMA4, "gemma4.attention.head_count_kv", 3, 1u << 31,
                      "is -2147483648 for layer 3");
     describe_changed(GEMMA4, "gemma4.rope.dimension_count", -1, 10,
-                     "global heads of 20 values of which 10 are rotated");
+                     "global heads of 20 values, 10 of them rotated");
     describe_changed(GEMMA4, "gemma4.block_count", -1, 5, "has 4 numbers for 5 layers");
     describe_changed(AFMOE, "afmoe.attention.sliding_window", -1, 0,
                      "'attention.sliding_window' 0 is not implemented");

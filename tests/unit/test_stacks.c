@@ -288,7 +288,7 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.last_projection = true, MOE_ERR_UNSUPPORTED, "last projections");
     REFUSED(c.soft_bypass = true, MOE_ERR_UNSUPPORTED, "bypasses");
     REFUSED(c.extra_positions = 1, MOE_ERR_FORMAT, "more learnt positions before layer 1");
-    REFUSED((c.n_encoder = 0), MOE_ERR_UNSUPPORTED, "an expert's capacity is counted over");
+    REFUSED((c.n_encoder = 0), MOE_ERR_UNSUPPORTED, "capacities of experts need an encoder");
     random_prefix_config(&good, &random);
     good.expert_capacity = 0;
     good.overflow_passes = false;

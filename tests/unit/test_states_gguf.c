@@ -232,10 +232,11 @@ static void files_of_ollama_that_make_no_sense_are_refused(void **state)
     struct moe_convert_report report;
     const struct moe_convert_options options = pack_options("4", 8);
     assert_fails(read_config(as_ollama((const uint32_t[]){0, 2, 0, 2}, NULL, 0, key, 1), &err),
-                 MOE_ERR_FORMAT, "layer 1 has key heads by 'head_count_kv', by other keys not",
+                 MOE_ERR_FORMAT, "layer 1 has key heads by 'head_count_kv' and not by other keys",
                  &err);
     assert_fails(read_config(as_ollama((const uint32_t[]){0, 0, 0, 0}, NULL, 0, key, 1), &err),
-                 MOE_ERR_FORMAT, "layer 3 has a state by 'head_count_kv', by other keys not", &err);
+                 MOE_ERR_FORMAT, "layer 3 has a state by 'head_count_kv' and not by other keys",
+                 &err);
     assert_fails(read_config(as_ollama((const uint32_t[]){0, 0, 1, 2}, NULL, 0, key, 1), &err),
                  MOE_ERR_UNSUPPORTED, "layers with 2 and with 1 key heads", &err);
     assert_fails(read_config(as_ollama(ordinary, ba, 1, key, 1), &err), MOE_ERR_UNSUPPORTED,

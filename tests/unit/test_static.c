@@ -132,16 +132,16 @@ static void damaged_tables_of_checkpoints_are_refused(void **state)
     } cases[] = {
         {{.from = SWITCH, .type = "I64", .spoilt = 16},
          MOE_ERR_FORMAT,
-         "gives token 263 an expert that is none of 0 to 15"},
+         "gives token 263 an expert that is not one of 0 to 15"},
         {{.from = SWITCH, .type = "I64", .spoilt = -1},
          MOE_ERR_FORMAT,
-         "gives token 263 an expert that is none"},
+         "gives token 263 an expert that is not one"},
         {{.from = SWITCH, .type = "I64", .spoilt = (int64_t)1 << 32},
          MOE_ERR_FORMAT,
-         "gives token 263 an expert that is none"},
+         "gives token 263 an expert that is not one"},
         {{.from = SWITCH, .type = "I32", .spoilt = INT32_MIN},
          MOE_ERR_FORMAT,
-         "gives token 263 an expert that is none"},
+         "gives token 263 an expert that is not one"},
         {{.from = QWEN, .type = "I64", .twice = true}, MOE_ERR_FORMAT, "gives token 259 expert"},
         {{.from = SWITCH, .type = "U64"}, MOE_ERR_UNSUPPORTED, "is of type U64, which is not read"},
         {{.from = QWEN, .type = "I64", .flat = true}, MOE_ERR_FORMAT, "do not fit its shape"},
@@ -197,11 +197,11 @@ static void damaged_tables_of_packs_are_refused(void **state)
         float value;
         const char *words;
     } cases[] = {
-        {-1, "gives token 2 an expert that is none of 0 to"},
-        {0.5f, "gives token 2 an expert that is none of 0 to"},
-        {NAN, "gives token 2 an expert that is none of 0 to"},
-        {INFINITY, "gives token 2 an expert that is none of 0 to"},
-        {12, "gives token 2 an expert that is none of 0 to"}, /* no model has more */
+        {-1, "gives token 2 an expert that is not one of 0 to"},
+        {0.5f, "gives token 2 an expert that is not one of 0 to"},
+        {NAN, "gives token 2 an expert that is not one of 0 to"},
+        {INFINITY, "gives token 2 an expert that is not one of 0 to"},
+        {12, "gives token 2 an expert that is not one of 0 to"}, /* no model has more */
     };
     struct moe_err err = {0};
     struct random_model m;
