@@ -86,7 +86,7 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
         return MOE_OK;
     if (k->file.n && holds(k, n_kept)) {
         if (!reading && s->stats.loaded_tokens + 1 < n)
-            cli_note("%s: holds a longer prompt, of which this one can take nothing: it stays as "
+            cli_note("%s: holds a longer prompt that shares nothing with this one: it stays as "
                      "it is (another file would keep this one)",
                      opt.prompt_cache);
         return MOE_OK;

@@ -365,17 +365,17 @@ int main(int argc, char **argv)
     if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE, or --pairs FILE");
     if (o.routing_tolerance >= 0 && o.shard.n > 1)
-        return cli_misuse("--routing-tolerance is for what chooses, which --shard does not");
+        return cli_misuse("--routing-tolerance needs a choice, which --shard does not make");
     if (o.shard.n > 1 && o.importance == PROXY)
         return cli_misuse("--shard is for --importance exact");
     if (o.shard.n > 1 && o.importance == ADAPTIVE)
         return cli_misuse(
-            "--shard is for --importance exact: which experts adaptive measures hangs on "
+            "--shard is for --importance exact: which experts adaptive measures depends on "
             "the figures of all");
     if (o.measured >= 0 && o.importance != ADAPTIVE)
         return cli_misuse("--measured is for --importance adaptive");
     if (o.importance == ADAPTIVE && o.metric)
-        return cli_misuse("--importance adaptive goes by nats: it is for --metric nll");
+        return cli_misuse("--importance adaptive measures nats: it is for --metric nll");
     if (o.trace && o.calibrate.without_hobbit)
         return cli_misuse("--trace is for hobbit, which --without leaves out");
     return cli_finish(calibrate(args[0]));

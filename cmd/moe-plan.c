@@ -249,7 +249,7 @@ static int check_machine(void)
     if (kv >= 0)
         return kv;
     if (o.plan.draft && !o.plan.pack && !o.packs)
-        return cli_misuse("option --draft goes with a PACK, which has what drafts");
+        return cli_misuse("option --draft goes with a PACK");
     if (device->cuda && o.packs)
         return cli_misuse("option --device: several packs are compared for the CPU and for test "
                           "devices (for a GPU, one PACK is planned, or a --shape)");

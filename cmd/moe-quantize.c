@@ -334,7 +334,7 @@ static int convert(const char *source)
     cli_progress_done();
     free(map.bits);
     if (status == MOE_OK)
-        offline_note_left_out(&left_out, "32768 are taken evenly of all windows at most, and "
+        offline_note_left_out(&left_out, "at most 32768 are taken, evenly from all windows, and "
                                          "--max-windows of each document");
     status = status == MOE_OK ? say_result(o.out, &report, &note, moe_seconds() - began)
                               : cli_error(&err);

@@ -18,7 +18,7 @@ int requests_open(struct moe_server **out, const struct requests_options *o,
         if (status != MOE_ERR_LIMIT || server->sequences || so.sequences == 1)
             return status;
         so.sequences /= 2;
-        cli_detail("the memory is too small for so many sequences: %u", so.sequences);
+        cli_detail("the memory is too small for as many sequences: trying %u", so.sequences);
     }
 }
 

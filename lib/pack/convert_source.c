@@ -177,7 +177,7 @@ int convert_check_copy(const struct convert_source *source, const struct moe_ten
     MOE_TRY(compare_with_embedding(source, &embed, tensor, &same, err));
     if (!same)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: tensor '%s' is not '%s' once more; stacks with an embedding of their "
+                        "%s: tensor '%s' differs from '%s'; stacks with an embedding of their "
                         "own are not implemented",
                         moe_checkpoint_dir(source->checkpoint), tensor->name, embed.tensor->name);
     return MOE_OK;

@@ -686,7 +686,7 @@ void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption wha
         [MOE_ASSUME_ROUTING] = "Which experts a text uses was drawn at random, in the bundled "
                                "model's manner: a trace of your own text (moe-profile --text "
                                "--trace) replaces it.",
-        [MOE_ASSUME_BANDWIDTH] = "Times are computed from memory bandwidth alone: measured ones "
+        [MOE_ASSUME_BANDWIDTH] = "Times are computed from memory bandwidth only: measured ones "
                                  "(moe-profile --device PACK) replace them.",
         [MOE_ASSUME_NOMINAL] = "The disk or bus is as fast as stated, not as measured; few are "
                                "(moe-profile --device measures).",

@@ -106,8 +106,8 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 
 /* ---- Predicting ---- */
 
-/* Which rows a predictor applies the router to; N_SLOTS: none in this layer. stream: early gates,
- * which come before attention, are applied to the stream behind it as well. */
+/* Which rows a predictor applies the router to; N_SLOTS: none in this layer. stream: for routers
+ * before attention, whose gate predictors take the normalised stream. */
 static uint32_t slot_of_predictor(enum moe_predictor predictor, uint32_t m, bool stream)
 {
     switch (predictor) {

@@ -82,7 +82,7 @@ run "$plan" "$tmp/8.moe=$tmp/text" "$tmp/low.moe=1%" --memory "${memory}M" $mach
 error_line 3 "moe-plan: $tmp/text: *" "a map that is none"
 
 run "$plan" "$tmp/8.moe=1%" "$tmp/2.moe" --memory 40M $machine
-error_line 2 "moe-plan: $tmp/2.moe: what it loses is not said*" "a loss that is not said"
+error_line 2 "moe-plan: $tmp/2.moe: its loss is not given*" "a loss that is not said"
 run "$plan" "$tmp/8.moe" --memory 40M --loss 1% $machine
 error_line 2 "moe-plan: option --loss chooses*" "--loss of one pack"
 finish
