@@ -284,7 +284,9 @@ bool moe_class_matrix_view(const struct moe_expert_class *class_, uint16_t role,
 
 /* ---- Reading weights ---- */
 
-const char *pack_decode(const struct moe_extent *extent, const void *stored, void *to)
+/* Why the stored bytes of an extent are not what the directory says, or NULL when they are, and
+ * then `to` has the raw bytes. `to` may be `stored` when the extent is not compressed. */
+static const char *pack_decode(const struct moe_extent *extent, const void *stored, void *to)
 {
     if (moe_hash64(stored, extent->stored_bytes) != extent->checksum)
         return "checksum mismatch";
@@ -303,8 +305,11 @@ const char *pack_decode(const struct moe_extent *extent, const void *stored, voi
     return NULL;
 }
 
-int moe_pack_decode(const struct moe_pack *pack, const struct moe_extent *extent,
-                    const void *stored, void *to, const char *what, struct moe_err *err)
+/* The second half of moe_pack_read, for bytes that came some other way (direct I/O): checks the
+ * extent's stored_bytes at `stored` and writes its raw_bytes to `to`, which may be `stored` when
+ * the extent is not compressed. Thread-safe. */
+static int decode_extent(const struct moe_pack *pack, const struct moe_extent *extent,
+                         const void *stored, void *to, const char *what, struct moe_err *err)
 {
     const char *problem = pack_decode(extent, stored, to);
     if (problem)
@@ -313,8 +318,9 @@ int moe_pack_decode(const struct moe_pack *pack, const struct moe_extent *extent
     return MOE_OK;
 }
 
-int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,
-               struct moe_err *err)
+/* Exactly n bytes of the file, or of its image. */
+static int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,
+                      struct moe_err *err)
 {
     if (!pack->image)
         return moe_file_pread(pack->fd, pack->path, to, n, offset, err);
@@ -339,7 +345,7 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
         return MOE_ERR_MEMORY;
     int status = pack_pread(pack, stored, extent->stored_bytes, extent->offset, err);
     if (status == MOE_OK)
-        status = moe_pack_decode(pack, extent, stored, to, what, err);
+        status = decode_extent(pack, extent, stored, to, what, err);
     if (compressed)
         free(stored);
     return status;

@@ -182,12 +182,6 @@ int moe_pack_check_meant(const struct moe_pack *pack, struct moe_err *err);
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err);
 
-/* The second half of moe_pack_read, for bytes that came some other way (direct I/O): checks the
- * extent's stored_bytes at `stored` and writes its raw_bytes to `to`, which may be `stored` when
- * the extent is not compressed. Thread-safe. */
-int moe_pack_decode(const struct moe_pack *pack, const struct moe_extent *extent,
-                    const void *stored, void *to, const char *what, struct moe_err *err);
-
 /* Reads the whole file: every checksum, every zstd frame, and the zeros between extents. *bytes
  * (may be NULL) gets the number of bytes read. MOE_ERR_FORMAT names the tensor or "layer 3 expert
  * 17 variant 4 segment 1". */

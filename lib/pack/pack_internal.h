@@ -104,9 +104,6 @@ static inline uint32_t pack_n_known(const struct moe_pack *pack)
     return PACK_N_IDS + more;
 }
 
-/* Exactly n bytes of the file, or of its image. */
-int pack_pread(const struct moe_pack *pack, void *to, uint64_t n, uint64_t offset,
-               struct moe_err *err);
 /* The tables, from sections that have been read. */
 int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);
 /* MOE_ERR_FORMAT, "PATH: WHAT (file damaged)". */
@@ -131,9 +128,5 @@ const char *pack_class_problem(const struct moe_expert_class *class_);
 bool pack_name_valid(const char *name, uint64_t room);
 /* Bytes of a tensor whose description is sound. */
 uint64_t pack_tensor_raw_bytes(const struct moe_pack_tensor *tensor);
-
-/* Why the stored bytes of an extent are not what the directory says, or NULL when they are, and
- * then `to` has the raw bytes. `to` may be `stored` when the extent is not compressed. */
-const char *pack_decode(const struct moe_extent *extent, const void *stored, void *to);
 
 #endif

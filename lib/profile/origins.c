@@ -18,7 +18,7 @@ int moe_shards_set(struct moe_shards *s, uint32_t shard, uint32_t n, struct moe_
     return MOE_OK;
 }
 
-int moe_shards_copy(struct moe_shards *to, const struct moe_shards *from, struct moe_err *err)
+static int copy_shards(struct moe_shards *to, const struct moe_shards *from, struct moe_err *err)
 {
     *to = (struct moe_shards){0};
     if (from->n == 0)
@@ -239,7 +239,7 @@ static int copy_origin(struct moe_origin *to, const struct moe_origin *from, str
         return MOE_ERR_MEMORY;
     if (from->n_texts)
         memcpy(to->texts, from->texts, from->n_texts * sizeof *to->texts);
-    return moe_shards_copy(&to->shards, &from->shards, err);
+    return copy_shards(&to->shards, &from->shards, err);
 }
 
 int moe_origins_copy(struct moe_origins *to, const struct moe_origins *from, struct moe_err *err)

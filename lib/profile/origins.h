@@ -34,7 +34,6 @@ static inline bool moe_shards_whole(const struct moe_shards *s)
 /* Sets one shard of n, or (0 of 1) the whole. Does not release *s first; leaves it empty on
  * failure. */
 int moe_shards_set(struct moe_shards *s, uint32_t shard, uint32_t n, struct moe_err *err);
-int moe_shards_copy(struct moe_shards *to, const struct moe_shards *from, struct moe_err *err);
 void moe_shards_release(struct moe_shards *s);
 bool moe_shards_same(const struct moe_shards *a, const struct moe_shards *b);
 bool moe_shards_hold(const struct moe_shards *s, uint32_t shard);

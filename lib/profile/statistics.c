@@ -359,8 +359,8 @@ uint64_t moe_document_bytes(const struct moe_statistics_shape *shape)
     return arena.overflowed ? UINT64_MAX : arena.used;
 }
 
-int moe_document_new(struct moe_statistics_document **out, const struct moe_statistics_shape *shape,
-                     struct moe_err *err)
+static int new_document(struct moe_statistics_document **out,
+                        const struct moe_statistics_shape *shape, struct moe_err *err)
 {
     struct moe_arena arena = {.size = moe_document_bytes(shape)};
     struct moe_statistics_document *d = moe_alloc(1, sizeof *d, err);
@@ -382,7 +382,7 @@ int moe_statistics_begin(struct moe_statistics *s, uint64_t hash, struct moe_err
 {
     uint64_t sets = (uint64_t)s->shape.n_layers * MOE_N_PREDICTORS;
     if (!s->document)
-        MOE_TRY(moe_document_new(&s->document, &s->shape, err));
+        MOE_TRY(new_document(&s->document, &s->shape, err));
     s->document->n_tokens = s->document->n_source = 0;
     s->document->hash = hash;
     memset(s->document->predicted, 0, sets * s->shape.n_experts);

@@ -32,8 +32,6 @@ struct moe_statistics_document {
 /* Bytes of the arrays of the largest document; UINT64_MAX: more than there can be. */
 uint64_t moe_document_bytes(const struct moe_statistics_shape *shape);
 /* Statistics that are only read never need one. */
-int moe_document_new(struct moe_statistics_document **out, const struct moe_statistics_shape *shape,
-                     struct moe_err *err);
 void moe_document_free(struct moe_statistics_document *document);
 
 static inline uint16_t *moe_document_chosen(const struct moe_statistics *s, uint32_t layer,

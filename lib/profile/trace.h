@@ -59,8 +59,6 @@ struct moe_trace_totals {
 /* Scores deep enough for every strategy: twice top_k, and the quarter of the experts that is
  * above the 75th percentile. */
 uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k);
-/* The first layer that a predictor predicts in a decoder: the number of layers it looks back. */
-uint32_t moe_trace_first_layer(enum moe_predictor predictor);
 /* Whether it predicts a layer: there are as many before it in its encoder or decoder, and it has a
  * router. */
 bool moe_trace_predicts(const struct moe_trace_shape *shape, enum moe_predictor predictor,

@@ -128,16 +128,6 @@ struct moe_trace_writer {
     uint8_t *block; /* holds them */
 };
 
-/* A writer of the file at `path`, which has its beginning; the rest of the writer is the caller's
- * to set. */
-int trace_writer_continue(struct moe_trace_writer **out, const char *path,
-                          const struct moe_trace_shape *shape, struct moe_err *err);
-
-/* For merging: writes a frame of tokens, before compression, of a next sequence (`first`) or the
- * same one. */
-int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, bool first,
-                      struct moe_err *err);
-
 /* Appends the origins as their frame has them. */
 void trace_put_origins(const struct moe_origins *origins, struct moe_buf *raw);
 

@@ -28,7 +28,8 @@ uint32_t moe_trace_default_keep(uint32_t n_experts, uint32_t top_k)
     return keep < n_experts ? keep : n_experts;
 }
 
-uint32_t moe_trace_first_layer(enum moe_predictor predictor)
+/* The first layer that a predictor predicts in a decoder: the number of layers it looks back. */
+static uint32_t earliest_layer(enum moe_predictor predictor)
 {
     switch (predictor) {
     case MOE_PREDICT_GATE_1:
@@ -50,7 +51,7 @@ bool moe_trace_predicts(const struct moe_trace_shape *shape, enum moe_predictor 
                         uint32_t layer)
 {
     uint32_t first = layer < shape->n_encoder ? 0 : shape->n_encoder;
-    return layer - first >= moe_trace_first_layer(predictor) && !shape->is_static[layer];
+    return layer - first >= earliest_layer(predictor) && !shape->is_static[layer];
 }
 
 static void add_column(struct trace_layout *f, const struct moe_trace_shape *shape, bool is_ids,
@@ -83,7 +84,7 @@ struct trace_layout trace_layout_of(const struct moe_trace_shape *shape)
     for (int i = 0; i < MOE_N_PREDICTORS; i++) {
         if (!(shape->predictors & 1u << i))
             continue;
-        uint32_t first = moe_trace_first_layer((enum moe_predictor)i);
+        uint32_t first = earliest_layer((enum moe_predictor)i);
         f.predicted_ids[i] = f.n_ids;
         f.predicted_scores[i] = f.n_scores;
         add_column(&f, shape, true, keep, first, 1u << i);
@@ -490,7 +491,7 @@ static bool row_valid(struct moe_trace *t, uint64_t row, uint32_t layer)
         valid = valid && scores_valid(scores + f->router_scores, f->n_router, computed);
     for (int i = 0; i < MOE_N_PREDICTORS; i++)
         if (t->shape.predictors & t->wanted_parts & 1u << i &&
-            layer >= moe_trace_first_layer((enum moe_predictor)i)) {
+            layer >= earliest_layer((enum moe_predictor)i)) {
             bool there = computed && moe_trace_predicts(&t->shape, (enum moe_predictor)i, layer);
             valid = valid && ids_valid(t, ids + f->predicted_ids[i], t->shape.keep, there) &&
                     scores_valid(scores + f->predicted_scores[i], t->shape.keep, there);

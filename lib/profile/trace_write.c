@@ -410,8 +410,10 @@ static int new_writer(struct moe_trace_writer **out, const char *path,
     return status;
 }
 
-int trace_writer_continue(struct moe_trace_writer **out, const char *path,
-                          const struct moe_trace_shape *shape, struct moe_err *err)
+/* A writer of the file at `path`, which has its beginning; the rest of the writer is the caller's
+ * to set. */
+static int trace_writer_continue(struct moe_trace_writer **out, const char *path,
+                                 const struct moe_trace_shape *shape, struct moe_err *err)
 {
     MOE_TRY(new_writer(out, path, shape, moe_outfile_continue, err));
     (*out)->shape.expert_bytes = NULL;
@@ -454,8 +456,10 @@ int moe_trace_set_origins(struct moe_trace_writer *w, const struct moe_origins *
     return write_frame(w, err);
 }
 
-int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, bool first,
-                      struct moe_err *err)
+/* For merging: writes a frame of tokens, before compression, of a next sequence (`first`) or the
+ * same one. */
+static int trace_write_frame(struct moe_trace_writer *w, const struct moe_buf *raw, bool first,
+                             struct moe_err *err)
 {
     if (first && w->totals.sequences == UINT32_MAX)
         return moe_fail(err, MOE_ERR_USAGE, "%s: more sequences than a trace can have",

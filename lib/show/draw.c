@@ -152,7 +152,7 @@ void moe_draw_bar(struct moe_buf *out, double share, uint32_t width, struct moe_
     moe_buf_text(out, eighths[parts % 8]);
 }
 
-uint32_t moe_shade_level(double amount, double usual)
+static uint32_t level_of_shade(double amount, double usual)
 {
     const double limits[MOE_SHADES - 1] = {0.125, 0.5, 1, 2};
     uint32_t level = 0;
@@ -166,7 +166,7 @@ const char *moe_draw_shade(double amount, double usual, struct moe_screen screen
     static const char *const of_blocks[MOE_SHADES] = {" ", "\xe2\x96\x91", "\xe2\x96\x92",
                                                       "\xe2\x96\x93", "\xe2\x96\x88"};
     static const char *const of_ascii[MOE_SHADES] = {" ", ".", ":", "o", "#"};
-    uint32_t level = moe_shade_level(amount, usual);
+    uint32_t level = level_of_shade(amount, usual);
     return screen.blocks ? of_blocks[level] : of_ascii[level];
 }
 
@@ -417,7 +417,7 @@ void moe_draw_heat(const struct moe_heat *h, struct moe_screen screen, struct mo
         moe_buf_printf(out, "  %4" PRIu32 " |", h->names ? h->names[l] : l);
         for (uint32_t e = 0; e < h->n_experts; e += experts) {
             double x = moe_heat_cell(h, l, layers, e, experts);
-            uint32_t shade = x > 0 ? moe_shade_level(x, h->usual) : 0;
+            uint32_t shade = x > 0 ? level_of_shade(x, h->usual) : 0;
             if (screen.colour && shade != before && shade)
                 moe_buf_printf(out, "\033[38;5;%dm", colours[shade]);
             else if (screen.colour && shade != before)

@@ -53,7 +53,6 @@ void moe_draw_bar(struct moe_buf *out, double share, uint32_t width, struct moe_
 const char *moe_draw_shade(double amount, double usual, struct moe_screen screen);
 /* ... which of them, 0 the blank. */
 enum { MOE_SHADES = 5 };
-uint32_t moe_shade_level(double amount, double usual);
 
 enum { MOE_DRAW_TEXT = 2048 };
 

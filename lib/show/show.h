@@ -144,10 +144,6 @@ double moe_weight_sum_nominal_bits(const struct moe_weight_sum *sum);
 
 /* "4", "4d8" or "a map's", before "bits"; borrowed. */
 const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant);
-/* Appends "12 layers"; of a model with an encoder "6 + 6 layers (encoder + decoder)". n: all, or
- * all of a kind; n_encoder: those of the encoder. */
-void moe_show_layer_count(const struct moe_config *config, uint32_t n, uint32_t n_encoder,
-                          struct moe_buf *out);
 /* Appends "12 layers, 384 experts at 4 bits (4.50 bits/weight), dense 8.49 bits/weight". */
 void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
                         struct moe_buf *out);

@@ -118,8 +118,10 @@ const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant)
     return strcmp(name, MOE_MAP_VARIANT) == 0 ? "a map's" : name;
 }
 
-void moe_show_layer_count(const struct moe_config *c, uint32_t n, uint32_t n_encoder,
-                          struct moe_buf *out)
+/* Appends "12 layers"; of a model with an encoder "6 + 6 layers (encoder + decoder)". n: all, or
+ * all of a kind; n_encoder: those of the encoder. */
+static void say_layers(const struct moe_config *c, uint32_t n, uint32_t n_encoder,
+                       struct moe_buf *out)
 {
     if (c->n_encoder)
         moe_buf_printf(out, "%" PRIu32 " + %" PRIu32 " layers (encoder + decoder)", n_encoder,
@@ -131,7 +133,7 @@ void moe_show_layer_count(const struct moe_config *c, uint32_t n, uint32_t n_enc
 void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
                         struct moe_buf *out)
 {
-    moe_show_layer_count(&s->config, s->config.n_layers, s->config.n_encoder, out);
+    say_layers(&s->config, s->config.n_layers, s->config.n_encoder, out);
     for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
         const char *name = moe_show_variant_bits(pack, v);
         if (v == 0)
@@ -206,12 +208,12 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
     moe_buf_printf(out, "%s: %s, version %d\n", moe_pack_path(pack),
                    moe_format_bytes(moe_pack_file_bytes(pack), bytes), MOE_PACK_VERSION);
     moe_buf_printf(out, "  model      %s, ", c->family);
-    moe_show_layer_count(c, c->n_layers, c->n_encoder, out);
+    say_layers(c, c->n_layers, c->n_encoder, out);
     moe_buf_printf(out, ", hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
                    c->hidden, c->vocab, c->context_max);
     if (c->n_experts) {
         moe_buf_printf(out, "  experts    %" PRIu32 " in each of ", c->n_experts);
-        moe_show_layer_count(c, s->n_moe_layers, c->layers[c->n_encoder].moe_index, out);
+        say_layers(c, s->n_moe_layers, c->layers[c->n_encoder].moe_index, out);
         moe_buf_printf(out, ", %" PRIu32 " used per token, width %" PRIu32, c->top_k, c->expert_ff);
         if (c->shared_ff)
             moe_buf_printf(out, ", shared expert %" PRIu32, c->shared_ff);

@@ -210,8 +210,10 @@ static int check_pairs(const struct calibration *c, struct moe_err *err)
                     moe_pack_path(c->model->pack));
 }
 
-int calibrate_open(struct calibration *c, const char *pack, struct calibration_need *need,
-                   struct moe_err *err)
+/* Opens everything and adopts what is known already (`from`, the partial file); nothing is measured
+ * yet. Close also after an error; the map stays the caller's. */
+static int calibrate_open(struct calibration *c, const char *pack, struct calibration_need *need,
+                          struct moe_err *err)
 {
     const struct moe_calibrate_options *o = c->options;
     uint32_t context = o->max_tokens;
@@ -238,7 +240,7 @@ int calibrate_open(struct calibration *c, const char *pack, struct calibration_n
     return resume_partial(c, err);
 }
 
-void calibrate_close(struct calibration *c)
+static void calibrate_close(struct calibration *c)
 {
     moe_quality_release(&c->reference);
     moe_quality_release(&c->check_reference);

@@ -42,12 +42,6 @@ struct calibration_need {
     uint64_t all;     /* ... with all of them in memory */
 };
 
-/* Opens everything and adopts what is known already (`from`, the partial file); nothing is measured
- * yet. Close also after an error; the map stays the caller's. */
-int calibrate_open(struct calibration *c, const char *pack, struct calibration_need *need,
-                   struct moe_err *err);
-void calibrate_close(struct calibration *c);
-
 /* Of re-runs over texts or checks. */
 struct moe_rerun_options calibrate_rerun_options(const struct calibration *c, bool keeps_states);
 /* How texts and checks are read. */

@@ -26,7 +26,8 @@ enum {
 
 /* ---- The host ---- */
 
-void moe_device_cpu_name(char name[MOE_DEVICE_TEXT])
+/* "model name" of /proc/cpuinfo on x86, "Model" (the board) on ARM; "" where there is neither. */
+static void cpu_name(char name[MOE_DEVICE_TEXT])
 {
     char line[512];
     FILE *f = fopen("/proc/cpuinfo", "r");
@@ -58,7 +59,7 @@ static int measure_host(struct moe_device_host *h, const struct moe_progress *pr
         rates[i] = moe_read_rate(buffer, n);
     }
     moe_pages_free(buffer, n);
-    moe_device_cpu_name(h->name);
+    cpu_name(h->name);
     snprintf(h->cpu_level, sizeof h->cpu_level, "%s", moe_cpu_level_name(moe_kern.level));
     h->cores.value = moe_cores_available();
     h->threads.value = moe_par_threads();
@@ -76,7 +77,7 @@ void moe_device_describe(char name[MOE_DEVICE_TEXT], char source[MOE_DEVICE_TEXT
     struct tm local;
     if (localtime_r(&now, &local))
         strftime(date, sizeof date, " on %Y-%m-%d", &local);
-    moe_device_cpu_name(cpu);
+    cpu_name(cpu);
     snprintf(name, MOE_DEVICE_TEXT, "%.200s, %d cores", cpu[0] ? cpu : "CPU",
              moe_cores_available());
     snprintf(source, MOE_DEVICE_TEXT,

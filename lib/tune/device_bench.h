@@ -63,22 +63,4 @@ struct device_reads {
     struct moe_loader *loader; /* of DEVICE_IN_FLIGHT requests, which checks nothing */
 };
 
-/* Opens the pack's experts, or a scratch file in `dir` where there is no pack or `dir` is given. *r
- * is zero except fd, -1. Call device_reads_close also after a failure. */
-int device_reads_open(struct device_reads *r, const struct moe_pack *pack, const char *dir,
-                      const struct moe_progress *progress, struct moe_err *err);
-void device_reads_close(struct device_reads *r);
-
-/* On average over the places. */
-uint64_t device_reads_mean_bytes(const struct device_reads *r);
-/* The next buffer: of `largest` bytes, not used again before many others. */
-uint8_t *device_reads_buffer(struct device_reads *r);
-/* Requests a random place, or its first n_bytes, as load `number` of those in flight: tag's upper
- * 16 bits, the lower are how many bytes. */
-int device_reads_submit(struct device_reads *r, uint32_t number, uint64_t n_bytes,
-                        struct moe_err *err);
-/* Waits for n loads of `l`; *first, if not NULL: when one of them had come. */
-int device_reads_wait(struct device_reads *r, struct moe_loader *l, uint32_t n, double *first,
-                      struct moe_err *err);
-
 #endif

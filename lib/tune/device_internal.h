@@ -22,8 +22,6 @@ void moe_device_measure_gpu(struct moe_device_accelerator *a);
 int moe_device_measure_model(struct moe_device_model *out, const char *pack, double seconds,
                              const struct moe_progress *progress, struct moe_err *err);
 
-/* "model name" of /proc/cpuinfo on x86, "Model" (the board) on ARM; "" where there is neither. */
-void moe_device_cpu_name(char name[MOE_DEVICE_TEXT]);
 /* This machine: its processor and cores. Who measured it, and when. */
 void moe_device_describe(char name[MOE_DEVICE_TEXT], char source[MOE_DEVICE_TEXT]);
 
@@ -47,8 +45,6 @@ struct device_experts {
 };
 
 /* Reads experts of the variant; none if the pack has none. */
-int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
-                            uint32_t top_k, struct moe_err *err);
 void moe_device_experts_close(struct device_experts *e);
 
 /* ---- Loads beside computation (device_storage.c) ---- */

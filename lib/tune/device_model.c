@@ -99,8 +99,8 @@ static int read_views(struct device_experts *e, const struct moe_pack *pack,
     return MOE_OK;
 }
 
-int moe_device_experts_open(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
-                            uint32_t top_k, struct moe_err *err)
+static int open_experts(struct device_experts *e, const struct moe_pack *pack, uint32_t variant,
+                        uint32_t top_k, struct moe_err *err)
 {
     *e = (struct device_experts){.base.ops = &ops, .loads = NULL};
     uint32_t all = choose_expert(pack, variant, 1, NULL, 0);
@@ -494,7 +494,7 @@ static int run_variant(struct bench *b, uint32_t variant, uint32_t n_variants, d
                        struct moe_figure *head, struct moe_err *err)
 {
     const struct moe_config *c = &b->model->config;
-    int status = moe_device_experts_open(&b->experts, b->model->pack, variant, c->top_k, err);
+    int status = open_experts(&b->experts, b->model->pack, variant, c->top_k, err);
     if (c->n_experts && b->experts.n == 0) /* a variant that no expert has */
         return status;
     if (status == MOE_OK)

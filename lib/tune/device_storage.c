@@ -103,7 +103,8 @@ static int make_scratch(struct device_reads *r, const char *dir, uint64_t n_byte
     return r->fd < 0 ? r->fd : MOE_OK;
 }
 
-uint64_t device_reads_mean_bytes(const struct device_reads *r)
+/* On average over the places. */
+static uint64_t device_reads_mean_bytes(const struct device_reads *r)
 {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < r->n; i++)
@@ -111,8 +112,10 @@ uint64_t device_reads_mean_bytes(const struct device_reads *r)
     return r->n ? sum / r->n : 0;
 }
 
-int device_reads_open(struct device_reads *r, const struct moe_pack *pack, const char *dir,
-                      const struct moe_progress *progress, struct moe_err *err)
+/* Opens the pack's experts, or a scratch file in `dir` where there is no pack or `dir` is given. *r
+ * is zero except fd, -1. Call device_reads_close also after a failure. */
+static int device_reads_open(struct device_reads *r, const struct moe_pack *pack, const char *dir,
+                             const struct moe_progress *progress, struct moe_err *err)
 {
     uint64_t unit = DEFAULT_READ;
     int status = MOE_OK;
@@ -147,12 +150,13 @@ int device_reads_open(struct device_reads *r, const struct moe_pack *pack, const
     return moe_loader_open(&r->loader, &options, err);
 }
 
-uint8_t *device_reads_buffer(struct device_reads *r)
+/* The next buffer: of `largest` bytes, not used again before many others. */
+static uint8_t *device_reads_buffer(struct device_reads *r)
 {
     return r->buffers + r->next_buffer++ % r->n_buffers * r->largest;
 }
 
-void device_reads_close(struct device_reads *r)
+static void device_reads_close(struct device_reads *r)
 {
     moe_loader_close(r->loader);
     moe_pages_free(r->buffers, r->n_buffers * r->largest);
@@ -163,8 +167,10 @@ void device_reads_close(struct device_reads *r)
 
 /* ---- Loads ---- */
 
-int device_reads_submit(struct device_reads *r, uint32_t number, uint64_t n_bytes,
-                        struct moe_err *err)
+/* Requests a random place, or its first n_bytes, as load `number` of those in flight: tag's upper
+ * 16 bits, the lower are how many bytes. */
+static int device_reads_submit(struct device_reads *r, uint32_t number, uint64_t n_bytes,
+                               struct moe_err *err)
 {
     /* Knuth's MMIX constants. */
     r->random = r->random * 6364136223846793005u + 1442695040888963407u;
@@ -182,8 +188,9 @@ int device_reads_submit(struct device_reads *r, uint32_t number, uint64_t n_byte
     return moe_loader_submit(r->loader, &load, &handle, err);
 }
 
-int device_reads_wait(struct device_reads *r, struct moe_loader *l, uint32_t n, double *first,
-                      struct moe_err *err)
+/* Waits for n loads of `l`; *first, if not NULL: when one of them had come. */
+static int device_reads_wait(struct device_reads *r, struct moe_loader *l, uint32_t n,
+                             double *first, struct moe_err *err)
 {
     struct moe_load_done done[DEVICE_IN_FLIGHT];
     for (uint32_t n_done = 0; n_done < n;) {

@@ -297,8 +297,12 @@ static int walk_twice(struct exact *x, struct moe_rerun *r, const struct moe_map
 
 /* ---- Checks and memory ---- */
 
-int moe_importance_begin(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
-                         const struct moe_importance_options *o, bool exact, struct moe_err *err)
+/* What both begin with: checks that map, texts and options belong together and says in the map what
+ * its importances are, of the pack's own dense part unless it says so already. MOE_ERR_USAGE: they
+ * do not, or the map holds importances of another kind. */
+static int begin_importances(struct moe_map *map, struct moe_rerun *r,
+                             const struct moe_quality *base, const struct moe_importance_options *o,
+                             bool exact, struct moe_err *err)
 {
     const struct moe_model *model = moe_rerun_session(r)->model;
     const struct moe_config *c = &model->config;
@@ -335,7 +339,7 @@ int moe_importance_begin(struct moe_map *map, struct moe_rerun *r, const struct 
 int moe_importance_exact(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
                          const struct moe_importance_options *options, struct moe_err *err)
 {
-    int status = moe_importance_begin(map, r, base, options, true, err);
+    int status = begin_importances(map, r, base, options, true, err);
     if (status != MOE_OK)
         return status;
     const struct moe_config *c = &moe_rerun_session(r)->model->config;
@@ -678,7 +682,7 @@ static void release_proxy(struct proxy *p)
 int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
                          const struct moe_importance_options *options, struct moe_err *err)
 {
-    int status = moe_importance_begin(map, r, base, options, false, err);
+    int status = begin_importances(map, r, base, options, false, err);
     if (status != MOE_OK)
         return status;
     const struct moe_session *session = moe_rerun_session(r);

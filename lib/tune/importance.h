@@ -77,11 +77,4 @@ int moe_importance_exact(struct moe_map *map, struct moe_rerun *r, const struct 
 int moe_importance_proxy(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
                          const struct moe_importance_options *options, struct moe_err *err);
 
-/* What both begin with: checks that map, texts and options belong together and says in the map what
- * its importances are, of the pack's own dense part unless it says so already. MOE_ERR_USAGE: they
- * do not, or the map holds importances of another kind. */
-int moe_importance_begin(struct moe_map *map, struct moe_rerun *r, const struct moe_quality *base,
-                         const struct moe_importance_options *options, bool exact,
-                         struct moe_err *err);
-
 #endif

@@ -24,8 +24,8 @@ static void place_activations(struct moe_activations *a, struct moe_arena *arena
     moe_inputs_carve(&a->inputs, arena, CHUNK, c->hidden);
 }
 
-int moe_activations_open(struct moe_activations *a, const struct moe_config *config,
-                         struct moe_err *err)
+static int activations_open(struct moe_activations *a, const struct moe_config *config,
+                            struct moe_err *err)
 {
     struct moe_arena arena = {0};
     *a = (struct moe_activations){.config = config};
@@ -38,14 +38,16 @@ int moe_activations_open(struct moe_activations *a, const struct moe_config *con
     return MOE_OK;
 }
 
-void moe_activations_close(struct moe_activations *a)
+static void activations_close(struct moe_activations *a)
 {
     free(a->block);
     a->block = NULL;
 }
 
-void moe_activations_add(struct moe_activations *a, const struct moe_ffn *ffn, const float *inputs,
-                         const uint32_t *rows, uint32_t n, double *moments)
+/* Adds the second moments of n tokens' activations to moments[width][width], where width is
+ * ffn->up.rows. inputs: [tokens][hidden], of which `rows` lists n; NULL: the first n. */
+static void activations_add(struct moe_activations *a, const struct moe_ffn *ffn,
+                            const float *inputs, const uint32_t *rows, uint32_t n, double *moments)
 {
     uint32_t width = ffn->up.rows, hidden = a->config->hidden;
     for (uint32_t first = 0; first < n; first += CHUNK) {
@@ -187,7 +189,7 @@ static int add_expert_activations(struct moe_inputs_seen *seen, uint32_t layer, 
         status = moe_expert_view_read(&view, seen->model->pack, &arena, err);
     if (status == MOE_OK) {
         const struct moe_ffn ffn = {view.gate, view.up, &view};
-        moe_activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], seen->rows, n, moments);
+        activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], seen->rows, n, moments);
     }
     free(block);
     return status;
@@ -264,7 +266,7 @@ static int add_moments(struct moe_inputs_seen *seen, const struct slot *slot, ui
     } else {
         const struct moe_layer *l = &seen->model->layers[slot->layer];
         const struct moe_ffn ffn = {l->gate, l->up, NULL};
-        moe_activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], NULL, n, slot->factor);
+        activations_add(&seen->activations, &ffn, seen->kept[INTO_FFN], NULL, n, slot->factor);
     }
     return MOE_OK;
 }
@@ -341,7 +343,7 @@ static int open_buffers(struct moe_inputs_seen *seen, struct moe_err *err)
             (seen->table = moe_alloc(n_experts, 1, err)) &&
             (seen->rare = moe_alloc(n_experts, sizeof *seen->rare, err));
     seen->best = (struct moe_rule_table){seen->table, c->n_experts, c->top_k};
-    return there ? moe_activations_open(&seen->activations, c, err) : MOE_ERR_MEMORY;
+    return there ? activations_open(&seen->activations, c, err) : MOE_ERR_MEMORY;
 }
 
 static int read_texts(struct moe_inputs_seen *seen, const struct moe_inputs_options *o,
@@ -455,7 +457,7 @@ void moe_inputs_seen_close(struct moe_inputs_seen *seen)
     free(seen->rows);
     free(seen->table);
     free(seen->rare);
-    moe_activations_close(&seen->activations);
+    activations_close(&seen->activations);
     free(seen);
 }
 

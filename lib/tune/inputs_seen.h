@@ -33,15 +33,6 @@ struct moe_ffn {
     const struct moe_expert_view *view; /* of an expert, with its biases; NULL: not an expert's */
 };
 
-int moe_activations_open(struct moe_activations *a, const struct moe_config *config,
-                         struct moe_err *err);
-void moe_activations_close(struct moe_activations *a);
-
-/* Adds the second moments of n tokens' activations to moments[width][width], where width is
- * ffn->up.rows. inputs: [tokens][hidden], of which `rows` lists n; NULL: the first n. */
-void moe_activations_add(struct moe_activations *a, const struct moe_ffn *ffn, const float *inputs,
-                         const uint32_t *rows, uint32_t n, double *moments);
-
 /*
  * The inputs that a model's matrices see on given texts, for error-aware rounding (quant/gptq.h):
  * the model runs over the texts at the best precision its pack has, and of each matrix the factor
