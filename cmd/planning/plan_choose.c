@@ -69,8 +69,8 @@ static int read_candidate(struct candidate *c, const char *text, struct moe_err 
     const char *equals = strrchr(text, '=');
     struct moe_map *map = NULL;
     if (!equals || equals == text || equals - text >= (ptrdiff_t)sizeof c->path)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: its loss is not given: %s=MAP, or %s=1.5%%",
-                        text, text, text);
+        return moe_fail(err, MOE_ERR_USAGE, "%s: its loss is not given: %s=MAP, or %s=1.5%%", text,
+                        text, text);
     snprintf(c->path, sizeof c->path, "%.*s", (int)(equals - text), text);
     if (moe_parse_share(equals + 1, &c->loss)) {
         c->loss *= 100;
