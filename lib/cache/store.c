@@ -69,21 +69,20 @@ static int open_pool(struct moe_store *s, struct pool *pool, const struct moe_st
     pool->domains = moe_alloc(pool->per_layer ? p->n_layers : 1, sizeof *pool->domains, err);
     if (!pool->domains)
         return MOE_ERR_MEMORY;
-    int status = MOE_OK;
-    for (uint32_t i = 0; i < (pool->per_layer ? p->n_layers : 1) && status == MOE_OK; i++) {
-        status = open_domain(&pool->domains[i], p,
-                             pool->per_layer ? params->per_layer[i] : params->n_cache, err);
+    for (uint32_t i = 0; i < (pool->per_layer ? p->n_layers : 1); i++) {
+        MOE_TRY(open_domain(&pool->domains[i], p,
+                            pool->per_layer ? params->per_layer[i] : params->n_cache, err));
         pool->unfilled += pool->domains[i].capacity;
     }
     pool->n_cache = pool->unfilled;
     pool->free = pool->staged_first = pool->staged_last = MOE_NO_SLOT;
     pool->n_free = pool->n;
-    for (uint32_t i = pool->first + pool->n; status == MOE_OK && i-- > pool->first;) {
+    for (uint32_t i = pool->first + pool->n; i-- > pool->first;) {
         s->slots[i].class_index = (uint32_t)(pool - s->pools);
         s->slots[i].next_free = pool->free;
         pool->free = i;
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_store_open(struct moe_store **out, const struct moe_store_params *p, struct moe_err *err)

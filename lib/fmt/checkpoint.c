@@ -258,27 +258,26 @@ int moe_checkpoint_read(const struct moe_checkpoint *ck, const struct moe_tensor
                         uint64_t n, float *out, struct moe_err *err)
 {
     const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
-    int status = check_range(ck, t, "items", first, n, t->n_items, err);
-    if (status != MOE_OK || n == 0)
-        return status;
+    MOE_TRY(check_range(ck, t, "items", first, n, t->n_items, err));
+    if (n == 0)
+        return MOE_OK;
     uint64_t items = type->items, skip = first % items, block = first / items;
     if (skip) { /* the rest of a block that begins earlier */
         uint64_t head = items - skip < n ? items - skip : n;
-        status = read_part(ck, t, block++, skip, head, out, err);
+        MOE_TRY(read_part(ck, t, block++, skip, head, out, err));
         out += head;
         n -= head;
     }
     /* Whole blocks are read into the end of their values' memory and decoded from its front. */
     uint64_t whole = n / items;
     uint8_t *raw = (uint8_t *)(out + whole * items) - whole * type->bytes;
-    if (status == MOE_OK && whole) {
-        status = moe_checkpoint_read_blocks(ck, t, block, whole, raw, err);
-        if (status == MOE_OK)
-            moe_ggml_decode(type, raw, whole, out);
+    if (whole) {
+        MOE_TRY(moe_checkpoint_read_blocks(ck, t, block, whole, raw, err));
+        moe_ggml_decode(type, raw, whole, out);
     }
-    if (status == MOE_OK && n % items)
-        status = read_part(ck, t, block + whole, 0, n % items, out + whole * items, err);
-    return status;
+    if (n % items)
+        MOE_TRY(read_part(ck, t, block + whole, 0, n % items, out + whole * items, err));
+    return MOE_OK;
 }
 
 /* ---- Hugging Face directories ---- */

@@ -87,21 +87,19 @@ static int read_mxfp4(const struct moe_tensor_files *files, const struct moe_ten
     const struct moe_tensor_file *values = &files->files[entry->tensor.file];
     const struct moe_tensor_file *scales = &files->files[entry->scales_file];
     uint8_t packed[STEP * PACKED], exponents[STEP];
-    int status = MOE_OK;
-    while (n > 0 && status == MOE_OK) {
+    while (n > 0) {
         uint64_t some = n < STEP ? n : STEP;
-        status = moe_file_pread(values->fd, values->path, packed, some * PACKED,
-                                entry->tensor.offset + first * PACKED, err);
-        if (status == MOE_OK)
-            status = moe_file_pread(scales->fd, scales->path, exponents, some,
-                                    entry->scales_offset + first, err);
-        for (uint64_t i = 0; i < some && status == MOE_OK; i++)
+        MOE_TRY(moe_file_pread(values->fd, values->path, packed, some * PACKED,
+                               entry->tensor.offset + first * PACKED, err));
+        MOE_TRY(moe_file_pread(scales->fd, scales->path, exponents, some,
+                               entry->scales_offset + first, err));
+        for (uint64_t i = 0; i < some; i++)
             moe_ggml_mxfp4_from_pairs(packed + i * PACKED, exponents[i], out + i * BLOCK);
         first += some;
         out += some * BLOCK;
         n -= some;
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- FP8 ---- */
@@ -305,9 +303,8 @@ static int read_scaled(const struct moe_tensor_files *files, const struct moe_te
     uint64_t a_byte = entry->pair == MOE_PAIR_INT4 ? 2 : 1, skipped = first % a_byte;
     uint64_t bytes = (skipped + n + a_byte - 1) / a_byte;
     uint8_t *codes = out + 4 * n - bytes; /* the end of the values' memory: they grow towards it */
-    int status =
-        moe_file_pread(file->fd, file->path, codes, bytes, t->offset + first / a_byte, err);
-    for (uint64_t done = 0, some; done < n && status == MOE_OK; done += some) {
+    MOE_TRY(moe_file_pread(file->fd, file->path, codes, bytes, t->offset + first / a_byte, err));
+    for (uint64_t done = 0, some; done < n; done += some) {
         uint64_t row = (first + done) / cols, col = (first + done) % cols;
         uint64_t block = col / entry->block_cols;
         uint64_t here = col_blocks - block < MAX_SCALES ? col_blocks - block : MAX_SCALES;
@@ -317,17 +314,17 @@ static int read_scaled(const struct moe_tensor_files *files, const struct moe_te
             (row / rows * row_blocks + row % rows / entry->block_rows) * col_blocks + block;
         some = end - col < n - done ? end - col : n - done;
         if (scale != held || here != n_held)
-            status = read_scales(files, entry, scale, here, scales, err);
+            MOE_TRY(read_scales(files, entry, scale, here, scales, err));
         held = scale;
         n_held = here;
-        for (uint64_t i = 0; i < some && status == MOE_OK; i++) {
+        for (uint64_t i = 0; i < some; i++) {
             uint64_t at = skipped + done + i;
             float value = a_byte == 1 ? e4m3(codes[at]) : (codes[at / 2] >> at % 2 * 4 & 15) - 8;
             value *= scales[(col + i) / entry->block_cols - block];
             memcpy(out + 4 * (done + i), &value, sizeof value);
         }
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- All ---- */

@@ -129,15 +129,13 @@ static int gbnf_character(struct reader *r, uint32_t *c)
 
 static int read_literal(struct reader *r)
 {
-    int status = MOE_OK;
-    for (r->at++; status == MOE_OK && !is_at(r, '"');) {
+    for (r->at++; !is_at(r, '"');) {
         uint32_t c = 0;
-        status = gbnf_character(r, &c);
-        if (status == MOE_OK)
-            machine_add_character(r->g, c);
+        MOE_TRY(gbnf_character(r, &c));
+        machine_add_character(r->g, c);
     }
     r->at++;
-    return status;
+    return MOE_OK;
 }
 
 static int add_range(struct reader *r, uint32_t n, uint32_t low, uint32_t high)
@@ -157,28 +155,24 @@ static int add_range(struct reader *r, uint32_t n, uint32_t low, uint32_t high)
 static int read_class(struct reader *r)
 {
     uint32_t n = 0;
-    int status = MOE_OK;
     r->at++;
     bool negated = is_at(r, '^');
-    for (r->at += negated; status == MOE_OK && !is_at(r, ']'); n++) {
+    for (r->at += negated; !is_at(r, ']'); n++) {
         uint32_t low = 0, high;
         const char *from = r->at;
-        status = gbnf_character(r, &low);
+        MOE_TRY(gbnf_character(r, &low));
         high = low;
-        if (status == MOE_OK && is_at(r, '-') && r->at + 1 < r->end && r->at[1] != ']') {
+        if (is_at(r, '-') && r->at + 1 < r->end && r->at[1] != ']') {
             r->at++;
-            status = gbnf_character(r, &high);
-            if (status == MOE_OK && high < low)
-                status =
-                    gbnf_fail(r, from, MOE_ERR_FORMAT, "a range whose end is before its start");
+            MOE_TRY(gbnf_character(r, &high));
+            if (high < low)
+                return gbnf_fail(r, from, MOE_ERR_FORMAT, "a range whose end is before its start");
         }
-        if (status == MOE_OK)
-            status = add_range(r, n, low, high);
+        MOE_TRY(add_range(r, n, low, high));
     }
     r->at++;
-    if (status == MOE_OK)
-        machine_add_class(r->g, r->ranges, n, negated);
-    return status;
+    machine_add_class(r->g, r->ranges, n, negated);
+    return MOE_OK;
 }
 
 /* ---- Names ---- */
@@ -228,24 +222,24 @@ static int read_counts(struct reader *r, bool newlines, uint32_t *least, uint32_
 {
     const char *from = r->at++;
     gbnf_skip(r, newlines);
-    int status = read_number(r, least);
+    MOE_TRY(read_number(r, least));
     *most = *least;
     gbnf_skip(r, newlines);
-    if (status == MOE_OK && is_at(r, ',')) {
+    if (is_at(r, ',')) {
         r->at++;
         gbnf_skip(r, newlines);
         *most = UINT32_MAX;
         if (!is_at(r, '}'))
-            status = read_number(r, most);
+            MOE_TRY(read_number(r, most));
         gbnf_skip(r, newlines);
     }
-    if (status == MOE_OK && !is_at(r, '}'))
-        status = gbnf_wrong(r, "'}' was expected");
-    if (status == MOE_OK && *most < *least)
-        status =
-            gbnf_fail(r, from, MOE_ERR_FORMAT, "repetitions whose maximum is below their minimum");
+    if (!is_at(r, '}'))
+        return gbnf_wrong(r, "'}' was expected");
+    if (*most < *least)
+        return gbnf_fail(r, from, MOE_ERR_FORMAT,
+                         "repetitions whose maximum is below their minimum");
     r->at++;
-    return status;
+    return MOE_OK;
 }
 
 /* Repeats the states from `first`, a jump to the next state, to the end. */
@@ -293,20 +287,20 @@ static int read_group(struct reader *r)
     if (++r->depth > MAX_DEPTH)
         return gbnf_fail(r, from, MOE_ERR_LIMIT, "more than 200 nested groups");
     gbnf_skip(r, true);
-    int status = read_alternatives(r, true);
-    if (status == MOE_OK && !is_at(r, ')'))
-        status = gbnf_wrong(r, "')' was expected");
+    MOE_TRY(read_alternatives(r, true));
+    if (!is_at(r, ')'))
+        return gbnf_wrong(r, "')' was expected");
     r->depth--;
     r->at++;
-    return status;
+    return MOE_OK;
 }
 
 static int read_rule_use(struct reader *r)
 {
     uint32_t rule = 0;
-    int status = read_name(r, &rule);
+    MOE_TRY(read_name(r, &rule));
     machine_add(r->g, STATE_CALL, rule, 0);
-    return status;
+    return MOE_OK;
 }
 
 /* Reads one item of a sequence, without its repetition. */
@@ -345,36 +339,31 @@ static bool is_repetition(char c)
 /* Reads the repetitions of the item that begins at `first`, if any. */
 static int read_repetitions(struct reader *r, uint32_t first, bool in_group)
 {
-    int status = MOE_OK;
     uint32_t least = is_at(r, '+'), most = is_at(r, '?') ? 1 : UINT32_MAX;
     if (r->at == r->end || !is_repetition(*r->at))
         return MOE_OK;
     if (*r->at == '{')
-        status = read_counts(r, in_group, &least, &most);
+        MOE_TRY(read_counts(r, in_group, &least, &most));
     else
         r->at++;
-    if (status == MOE_OK)
-        repeat(r->g, first, least, most);
+    repeat(r->g, first, least, most);
     gbnf_skip(r, in_group);
-    if (status == MOE_OK && r->at < r->end && is_repetition(*r->at))
-        status = gbnf_wrong(r, "a repetition is repeated: put it into a group");
-    return status;
+    if (r->at < r->end && is_repetition(*r->at))
+        return gbnf_wrong(r, "a repetition is repeated: put it into a group");
+    return MOE_OK;
 }
 
 static int read_sequence(struct reader *r, bool in_group)
 {
-    int status = MOE_OK;
-    while (status == MOE_OK && r->at < r->end && *r->at != '|' && *r->at != ')' && *r->at != '\n' &&
-           *r->at != '\r') {
+    while (r->at < r->end && !memchr("|)\n\r", *r->at, 4)) {
         uint32_t first = machine_add(r->g, STATE_JUMP, r->g->n_states + 1, 0);
-        status = read_item(r);
+        MOE_TRY(read_item(r));
         gbnf_skip(r, in_group);
-        if (status == MOE_OK)
-            status = read_repetitions(r, first, in_group);
-        if (status == MOE_OK && r->g->status != MOE_OK)
-            status = MOE_ERR_LIMIT; /* machine_finish reports it */
+        MOE_TRY(read_repetitions(r, first, in_group));
+        if (r->g->status != MOE_OK)
+            return MOE_ERR_LIMIT; /* machine_finish reports it */
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_alternatives(struct reader *r, bool in_group)
@@ -383,9 +372,7 @@ static int read_alternatives(struct reader *r, bool in_group)
     uint32_t jumps = UINT32_MAX; /* to the end, chained */
     for (;;) {
         uint32_t split = machine_add(g, STATE_JUMP, g->n_states + 1, 0);
-        int status = read_sequence(r, in_group);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(read_sequence(r, in_group));
         if (!is_at(r, '|'))
             break;
         r->at++;
@@ -408,14 +395,12 @@ static int read_rule(struct reader *r)
 {
     const char *from = r->at;
     uint32_t rule = 0, line, column;
-    int status = read_name(r, &rule);
+    MOE_TRY(read_name(r, &rule));
     gbnf_skip(r, false);
-    if (status == MOE_OK && (r->end - r->at < 3 || memcmp(r->at, "::=", 3) != 0))
-        status = gbnf_wrong(r, "'::=' was expected");
-    if (status == MOE_OK && r->g->rules[rule].defined)
-        status = gbnf_fail(r, from, MOE_ERR_FORMAT, "this rule is defined already");
-    if (status != MOE_OK)
-        return status;
+    if (r->end - r->at < 3 || memcmp(r->at, "::=", 3) != 0)
+        return gbnf_wrong(r, "'::=' was expected");
+    if (r->g->rules[rule].defined)
+        return gbnf_fail(r, from, MOE_ERR_FORMAT, "this rule is defined already");
     gbnf_place(r, from, &line, &column);
     r->g->rules[rule].defined = true;
     r->g->rules[rule].start = r->g->n_states;
@@ -423,12 +408,12 @@ static int read_rule(struct reader *r)
     r->g->rules[rule].column = column;
     r->at += 3;
     gbnf_skip(r, true);
-    status = read_alternatives(r, false);
+    MOE_TRY(read_alternatives(r, false));
     machine_add(r->g, STATE_END, 0, 0);
-    if (status == MOE_OK && r->at < r->end && *r->at != '\n' && *r->at != '\r')
-        status = gbnf_wrong(r, "a new line was expected after the rule");
+    if (r->at < r->end && *r->at != '\n' && *r->at != '\r')
+        return gbnf_wrong(r, "a new line was expected after the rule");
     gbnf_skip(r, true);
-    return status;
+    return MOE_OK;
 }
 
 int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,

@@ -140,14 +140,13 @@ static int read_escape(struct pattern *p, uint32_t *c)
 {
     static const char simple[] = "t\tn\nr\rf\fv\v";
     char name = *++p->at;
-    int status = MOE_OK;
     *c = UINT32_MAX;
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
         if (classes[i].name == name) {
             p->at++;
-            for (int k = 0; k < classes[i].n && status == MOE_OK; k++)
-                status = add_range(p, classes[i].ranges[k].low, classes[i].ranges[k].high);
-            return status;
+            for (int k = 0; k < classes[i].n; k++)
+                MOE_TRY(add_range(p, classes[i].ranges[k].low, classes[i].ranges[k].high));
+            return MOE_OK;
         }
     for (const char *e = simple; *e; e += 2)
         if (*e == name) {
@@ -182,35 +181,30 @@ static int read_one(struct pattern *p, uint32_t *c)
 
 static int read_class(struct pattern *p)
 {
-    int status = MOE_OK;
     bool negated = *++p->at == '^', shorthand = false;
     p->at += negated;
     p->n = 0;
-    while (status == MOE_OK && *p->at != ']') {
+    while (*p->at != ']') {
         uint32_t low, high;
         if (*p->at == '[' && p->at[1] == ':')
             return wrong(p, "named classes are not supported");
-        status = read_one(p, &low);
-        if (status != MOE_OK)
-            break;
+        MOE_TRY(read_one(p, &low));
         shorthand |= low == UINT32_MAX;
         if (low == UINT32_MAX)
             continue;
         high = low;
         if (*p->at == '-' && p->at[1] && p->at[1] != ']') {
             p->at++;
-            status = read_one(p, &high);
-            if (status == MOE_OK && (high == UINT32_MAX || high < low))
-                status = wrong(p, "a range whose end is not a character after its start");
+            MOE_TRY(read_one(p, &high));
+            if (high == UINT32_MAX || high < low)
+                return wrong(p, "a range whose end is not a character after its start");
         }
-        if (status == MOE_OK)
-            status = add_range(p, low, high);
+        MOE_TRY(add_range(p, low, high));
     }
     p->at++;
-    if (status ==
-        MOE_OK) /* implementations disagree on what \w and the like exclude beyond ASCII */
-        put_class(p, negated, shorthand ? 0x7f : 0x10ffff);
-    return status;
+    /* Implementations disagree on what \w and the like exclude beyond ASCII. */
+    put_class(p, negated, shorthand ? 0x7f : 0x10ffff);
+    return MOE_OK;
 }
 
 /* ---- Sequences ---- */
@@ -225,13 +219,13 @@ static int read_group(struct pattern *p)
     if (++p->depth > MAX_DEPTH)
         return wrong(p, "too many nested groups");
     moe_buf_text(p->to, "( ");
-    int status = read_alternatives(p, false);
+    MOE_TRY(read_alternatives(p, false));
     moe_buf_text(p->to, " )");
     p->depth--;
-    if (status == MOE_OK && *p->at != ')')
+    if (*p->at != ')')
         return wrong(p, "')' was expected");
     p->at++;
-    return status;
+    return MOE_OK;
 }
 
 static int read_item(struct pattern *p)
@@ -295,22 +289,20 @@ static int read_repetition(struct pattern *p)
 /* A pattern that is not anchored may have any text beside it. */
 static int read_sequence(struct pattern *p, bool outermost)
 {
-    int status = MOE_OK;
     bool from_start = outermost && *p->at == '^', to_end = false;
     p->at += from_start;
     moe_buf_text(p->to, outermost && !from_start ? "char* " : "");
-    while (status == MOE_OK && *p->at && *p->at != '|' && *p->at != ')') {
+    while (*p->at && *p->at != '|' && *p->at != ')') {
         to_end = outermost && *p->at == '$' && (!p->at[1] || p->at[1] == '|');
         p->at += to_end;
         if (to_end)
             break;
-        status = read_item(p);
-        if (status == MOE_OK)
-            status = read_repetition(p);
+        MOE_TRY(read_item(p));
+        MOE_TRY(read_repetition(p));
         moe_buf_text(p->to, " ");
     }
     moe_buf_text(p->to, outermost && !to_end ? "char*" : "");
-    return status;
+    return MOE_OK;
 }
 
 static int read_alternatives(struct pattern *p, bool outermost)

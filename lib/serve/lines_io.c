@@ -404,9 +404,9 @@ int lines_output_put(struct lines_output *out, const struct moe_buf *line, struc
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a result");
     if (!o->output)
         return o->put(o->ctx, line->data, line->size, err);
-    int status = moe_outfile_write(&out->file, line->data, line->size, out->size, err);
+    MOE_TRY(moe_outfile_write(&out->file, line->data, line->size, out->size, err));
     out->size += line->size;
-    return status;
+    return MOE_OK;
 }
 
 int lines_output_close(struct lines_output *out, int status, struct moe_err *err)

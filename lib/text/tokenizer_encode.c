@@ -90,22 +90,19 @@ static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct 
 {
     const struct moe_tokenizer *tok = e->tok;
     uint64_t start = e->out->n;
-    int status = moe_ids_reserve(e->out, n, err);
-    if (status == MOE_OK && tok->model == MOE_TOKENIZER_SPELLINGS)
+    MOE_TRY(moe_ids_reserve(e->out, n, err));
+    if (tok->model == MOE_TOKENIZER_SPELLINGS)
         return moe_spellings_encode(tok, (const uint8_t *)piece, n, e->out, err);
-    if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM)
+    if (tok->model == MOE_TOKENIZER_UNIGRAM)
         return moe_unigram_encode(tok, &e->places, (const uint8_t *)piece, n, &e->score, e->out,
                                   err);
-    if (status == MOE_OK)
-        status = tok->model == MOE_TOKENIZER_BYTES
-                     ? start_from_bytes(e, (const uint8_t *)piece, n, err)
-                     : start_from_characters(e, (const uint8_t *)piece, n, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(tok->model == MOE_TOKENIZER_BYTES
+                ? start_from_bytes(e, (const uint8_t *)piece, n, err)
+                : start_from_characters(e, (const uint8_t *)piece, n, err));
     uint64_t n_ids = e->out->n - start;
-    status = moe_bpe_merge(&tok->bpe, &e->scratch, e->out->ids + start, &n_ids, err);
+    MOE_TRY(moe_bpe_merge(&tok->bpe, &e->scratch, e->out->ids + start, &n_ids, err));
     e->out->n = start + n_ids;
-    return status;
+    return MOE_OK;
 }
 
 /* The length of a word. A character model's piece is usually a whole text; cut into words, where
@@ -180,9 +177,9 @@ static int encode_run(struct encoder *e, const char *text, uint64_t n, struct mo
 
 static int encode_normal(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
 {
-    int status = moe_pretokenize(&e->pre, text, n, e->at_start, err);
+    MOE_TRY(moe_pretokenize(&e->pre, text, n, e->at_start, err));
     e->at_start = false;
-    return status;
+    return MOE_OK;
 }
 
 /* Encodes the text between added tokens: runs of valid UTF-8, and single bytes that are not. */
@@ -229,8 +226,7 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
     const struct moe_added *added = &e->tok->added[level];
     const uint8_t *bytes = (const uint8_t *)text;
     uint64_t done = 0;
-    int status = MOE_OK;
-    for (uint64_t at = 0; at < n && added->n && status == MOE_OK;) {
+    for (uint64_t at = 0; at < n && added->n;) {
         if (added->first[bytes[at]] == added->first[bytes[at] + 1]) {
             at++;
             continue;
@@ -259,16 +255,15 @@ static int cut_added(struct encoder *e, int level, const char *text, uint64_t n,
         if (e->tok->token_flags[token->id] & MOE_TOKEN_RSTRIP)
             end = moe_white_after(bytes, end, n);
         if (start > done)
-            status = rest(e, text + done, start - done, err);
-        if (status == MOE_OK)
-            status = push_id(e, token->id, err);
+            MOE_TRY(rest(e, text + done, start - done, err));
+        MOE_TRY(push_id(e, token->id, err));
         e->at_start = false;
         at += token->n; /* white space that it took may be a token too, as in the library */
         done = end;
     }
-    if (status == MOE_OK && n > done)
-        status = rest(e, text + done, n - done, err);
-    return status;
+    if (n > done)
+        MOE_TRY(rest(e, text + done, n - done, err));
+    return MOE_OK;
 }
 
 /* Encodes text without added tokens of level 0; special tokens of level 1 count if `special`. */
@@ -278,12 +273,11 @@ static int encode_part(struct encoder *e, const char *text, uint64_t n, bool spe
     const char *normal;
     uint64_t normal_n;
     bool before = e->special;
-    int status = moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err);
+    MOE_TRY(moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err));
     e->special = special;
-    if (status == MOE_OK)
-        status = cut_added(e, 1, normal, normal_n, err);
+    MOE_TRY(cut_added(e, 1, normal, normal_n, err));
     e->special = before;
-    return status;
+    return MOE_OK;
 }
 
 /* Whether the text contains a special token of level 1. */

@@ -136,18 +136,18 @@ static int read_byte_level(struct moe_hf_reader *r, const json_t *part)
 {
     bool add_prefix_space = true, use_regex = true;
     struct moe_step *step;
-    int status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
-    if (status == MOE_OK && part == r->only && r->config) /* as in GPT-2's classes */
-        status = moe_json_get_bool(r->config_name, r->config, "add_prefix_space", false,
-                                   &add_prefix_space, r->err);
-    if (status == MOE_OK)
-        status = moe_hf_bool(r, part, "use_regex", &use_regex);
-    if (status == MOE_OK && add_prefix_space)
-        status = moe_hf_add_step(r, &r->tok->pre_tokenizer, MOE_STEP_PREFIX_SPACE, &step);
-    if (status == MOE_OK && use_regex)
-        status = add_split(r, MOE_PATTERN_GPT2, MOE_SPLIT_ISOLATED, 0);
+    MOE_TRY(moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space));
+    if (part == r->only && r->config) { /* as in GPT-2's classes */
+        MOE_TRY(moe_json_get_bool(r->config_name, r->config, "add_prefix_space", false,
+                                  &add_prefix_space, r->err));
+    }
+    MOE_TRY(moe_hf_bool(r, part, "use_regex", &use_regex));
+    if (add_prefix_space)
+        MOE_TRY(moe_hf_add_step(r, &r->tok->pre_tokenizer, MOE_STEP_PREFIX_SPACE, &step));
+    if (use_regex)
+        MOE_TRY(add_split(r, MOE_PATTERN_GPT2, MOE_SPLIT_ISOLATED, 0));
     r->byte_level = true;
-    return status;
+    return MOE_OK;
 }
 
 static int read_metaspace(struct moe_hf_reader *r, const json_t *part)
