@@ -158,15 +158,15 @@ struct moe_session {
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */
     const struct moe_assigner *assigner; /* borrowed; NULL: the provider chooses the precision */
     struct moe_strategy_work *strategy;  /* NULL: nothing beside the device's own work */
-    /* Drives a pass. Its replay: borrowed; what this session computes then is the replay's present
-     * pass, on the processor: routers are asked, and its choices and predictions are used. Layers
-     * that it lacks are left out. Its pace: borrowed; what computing takes on a modelled clock. */
+    /* The driver of passes. It borrows a replay, to compute the replay's present pass (on the
+     * processor: routers are asked, but the replay's choices and predictions are used, and layers
+     * that it lacks are left out), and a pace, for a modelled clock. */
     struct moe_pass pass;
     struct moe_layer_request request;
     const struct moe_row *rows; /* [n_rows] of the pass at work */
     uint32_t n_rows;
     struct moe_expert_view views[MOE_MAX_TOP_K]; /* of the experts at work */
-    uint32_t *moe_layers;                        /* [layers] of the pass's shape, as ... */
+    uint32_t *moe_layers;                        /* [pass.shape.n_listed] the arrays of its shape */
     uint8_t *static_layers;
     struct moe_states states;
     float *router_row; /* borrowed, [router stride]: receives the scores that a layer's router gives

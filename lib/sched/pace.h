@@ -61,13 +61,6 @@ static inline double moe_pace_positions(uint32_t first, uint32_t n)
 {
     return (double)n * first + (double)n * (n + 1) / 2;
 }
-/* A part of it: the last (down), or the first two matrices. */
-static inline double moe_pace_expert_part(const struct moe_pace *p, uint32_t variant, double rows,
-                                          bool last)
-{
-    return moe_pace_expert(p, variant, rows) *
-           (last ? 1 - MOE_PACE_FIRST_PART : MOE_PACE_FIRST_PART);
-}
 /* When the host will have computed an expert for `rows` rows if it is asked now: it first finishes
  * earlier work, at free_at. */
 static inline double moe_pace_host(const struct moe_pace *p, double now, double free_at,

@@ -115,13 +115,14 @@ static uint32_t variant_of(const struct moe_pass *p, uint32_t which)
 /* Entries were computed up to their last segment, or that was. */
 static void took_experts(const struct moe_pass *p, const uint32_t *which, uint32_t n, bool last)
 {
+    const double share = last ? 1 - MOE_PACE_FIRST_PART : MOE_PACE_FIRST_PART;
     if (!p->pace || !p->scheduler)
         return;
     if (!last)
         took_seconds(p, p->pace->joint);
     for (uint32_t i = 0; i < n; i++)
-        took_seconds(p, moe_pace_expert_part(p->pace, variant_of(p, which[i]),
-                                             p->request->n_rows[which[i]], last));
+        took_seconds(p, share * moe_pace_expert(p->pace, variant_of(p, which[i]),
+                                                p->request->n_rows[which[i]]));
 }
 
 /* ---- Layers ---- */

@@ -31,85 +31,89 @@
 #include "sched/select.h"
 #include "sched/strategy.h"
 
-/* An expert for the host to compute: an entry of the layer's request; or, early, a choice of those
- * predicted for a layer (struct moe_early), for one row. */
+/* One expert that the host computes: an entry of the layer's request; or, a layer early and for one
+ * row, one of the experts predicted for a layer (struct moe_early). */
 struct moe_host_work {
     uint32_t layer, moe; /* of the model; its index among MoE layers */
     uint32_t expert, variant, n_rows;
     bool early;
-    uint32_t place;       /* of the entry, or early of the choice */
-    uint32_t entry;       /* when it is waited for */
-    const float *weights; /* early: its one */
+    uint32_t place;       /* index of the entry; early: in the predicted choice */
+    uint32_t entry;       /* set when it is waited for */
+    const float *weights; /* early: the row's weight of the expert */
 };
 
-/* Experts that a layer's predictions put in place of its router's choice; choice.n 0: none. */
+/* Experts predicted for a layer, which may take the place of its router's choice (DAOP IV-C);
+ * choice.n 0: none. */
 struct moe_early {
     uint32_t moe;
     struct moe_predicted choice;
     float weights[MOE_MAX_TOP_K];
-    double due[MOE_MAX_TOP_K]; /* when the host has computed those that are its own */
+    double due[MOE_MAX_TOP_K]; /* modelled: when the host has computed each of its experts */
 };
 
-/* What a caller does; `layer` is the model's. A member may be NULL where a line says what happens
- * then. */
+/* The caller's operations; `layer` is the model's. Members may be NULL where a comment says so. */
 struct moe_pass_ops {
-    /* A layer begins. NULL: nobody is told. */
+    /* Called when a layer begins. May be NULL. */
     void (*begin_layer)(void *ctx, uint32_t layer);
-    /* Stages of a layer that compute. NULL: there is nothing to compute. `attend` polls the loads
-     * (moe_pass_poll) as it goes; for it the driver then polls twice. */
+    /* The stages that compute, here and below. NULL: there is nothing to compute. `attend` calls
+     * moe_pass_poll now and then; where it is NULL the driver does, twice. */
     int (*attend)(void *ctx, uint32_t layer, struct moe_err *err);
     int (*dense)(void *ctx, uint32_t layer, struct moe_err *err);
-    /* Computes a MoE layer's feed-forward without the driver, where that can be. NULL: never. */
+    /* Computes a MoE layer's whole feed-forward and returns true, where it needs no decision. NULL:
+     * never. */
     bool (*alone)(void *ctx, uint32_t layer);
-    /* The request's chosen and weights: `choose` where routers come before attention, and then
-     * `route` only shows what they were. `known`: of static routing, before the pass; NULL: a
-     * replay has them. */
+    /* Set the request's chosen and weights: `route` after attention, or `choose` before it where
+     * routers come first (`route` then only shows them to observers). `known` sets those of a layer
+     * with static routing before the pass; NULL: the replay's are used. */
     int (*choose)(void *ctx, uint32_t layer, struct moe_err *err);
     int (*route)(void *ctx, uint32_t layer, struct moe_err *err);
     void (*known)(void *ctx, uint32_t layer);
-    /* What does not depend on the router; *any: there was something. NULL: the pace says. */
+    /* Computes what does not depend on the router; *any: the layer has that. NULL: it has if the
+     * pace does. */
     int (*beside)(void *ctx, uint32_t layer, bool *any, struct moe_err *err);
-    /* Entries of the request, up to their last segment or that (last). */
+    /* Computes entries of the request: the part that needs all segments but the last; then, with
+     * `last`, the rest. */
     int (*experts)(void *ctx, const uint32_t *which, uint32_t n, bool last, struct moe_err *err);
     int (*combine)(void *ctx, uint32_t layer, struct moe_err *err);
 
-    /* Experts of a layer. `assign` says whether the request's variants count; `ask` is told of the
-     * request before the scheduler; `next` and `release` as the scheduler's, and in its place.
-     * NULL: nothing is assigned, nobody told, the scheduler asked. */
+    /* Experts, each may be NULL. `assign` chooses the request's variants, or returns false. `ask`
+     * sees the request before the scheduler does. `next`, `release` and `poll` are called in place
+     * of the scheduler's. */
     bool (*assign)(void *ctx, uint32_t layer);
     int (*ask)(void *ctx, uint32_t layer, struct moe_err *err);
     int (*next)(void *ctx, uint32_t max, uint32_t *which, uint32_t *n, struct moe_err *err);
     void (*release)(void *ctx, uint32_t which);
     int (*poll)(void *ctx, struct moe_err *err);
 
-    /* The host begins to compute an expert; waits until it has, and returns for how many seconds.
-     * NULL: it computes nothing, and the pace says how long that takes. */
+    /* Has the host begin an expert; waits until the host has computed it, and returns the seconds
+     * waited. NULL: only the pace says how long it takes. */
     int (*begin_on_host)(void *ctx, const struct moe_host_work *work, struct moe_err *err);
     double (*wait_for_host)(void *ctx, const struct moe_host_work *work);
 
-    /* Predictions, nearest layer first; they return how many. By the pass's tokens for `depth` MoE
-     * layers from the first one on; by the input of the layer's attention; for `depth` MoE layers
-     * after a router, which is always called: it also remembers. NULL, or replaced: a replay's. */
+    /* Make predictions, nearest layer first, and return how many: by the pass's tokens, for `depth`
+     * MoE layers from `layer` on; by the input of the layer's attention; after the layer's router,
+     * for the `depth` next MoE layers (called after every router: it also remembers). A replay's
+     * predictions replace them; NULL where there is a replay. */
     uint32_t (*predict_first)(void *ctx, uint32_t layer, uint32_t depth,
                               const struct moe_prediction **predictions);
     uint32_t (*predict_before)(void *ctx, uint32_t layer,
                                const struct moe_prediction **predictions);
     uint32_t (*predict)(void *ctx, uint32_t layer, uint32_t depth,
                         const struct moe_prediction **predictions);
-    /* Marks what the pass's tokens used last in a layer; false: nothing is known. */
+    /* Marks the experts that the pass's tokens used last in a layer; false: none are known. */
     bool (*expects)(void *ctx, uint32_t layer, uint8_t *marks);
-    /* The request's chosen and weights are final: they are remembered with their tokens. */
+    /* Remembers the request's chosen and weights, which are final, with their tokens. */
     void (*note)(void *ctx, uint32_t layer);
-    /* What a router would choose by a prediction, degraded (moe_predicted_choice), and its weights.
-     * NULL: the best scores, as they are. */
+    /* Sets early->choice and weights: what the layer's router would choose by the prediction,
+     * degraded (moe_predicted_choice). NULL: the best scores, which are the weights. */
     void (*judge)(void *ctx, uint32_t layer, const struct moe_prediction *prediction,
                   const uint8_t *present, struct moe_early *early);
-    /* Fills in a layer's best experts for cache-aware routing, and weighs what came of it. NULL: by
-     * a replay's probabilities. */
+    /* Cache-aware routing: fills in the layer's best experts; weighs those that were preferred.
+     * NULL: the replay's experts and probabilities. */
     void (*rank)(void *ctx, uint32_t layer, struct moe_preference *preference);
     void (*weigh)(void *ctx, uint32_t layer, const struct moe_preference *preference);
 
-    /* The modelled clock, where there is a pace. */
+    /* Advance and read the modelled clock; called where there is a pace. */
     void (*took)(void *ctx, double seconds);
     double (*clock)(void *ctx);
 };
@@ -143,10 +147,10 @@ struct moe_pass {
     struct moe_counts *counts;
     double *host_seconds, *predict_seconds; /* waited for the host; spent on predictions */
     uint32_t moe;                           /* the MoE layer at work */
-    bool drafts; /* a layer that drafts is at work: the strategy has no part in it */
+    bool drafts; /* the layer at work drafts: the strategy does not apply */
 
-    double host_free_at;     /* modelled: when the host has done all it was given */
-    double *due;             /* [n_experts] ... and each entry on the host */
+    double host_free_at;     /* modelled: when the host has finished all work */
+    double *due;             /* [n_experts] ... and each entry that it computes */
     uint8_t *expected;       /* [n_experts] */
     uint8_t *present;        /* [n_experts] */
     uint8_t *precalculated;  /* [n_experts] */
@@ -155,7 +159,7 @@ struct moe_pass {
     struct moe_preference preference;
 };
 
-/* The arrays that the strategy needs; ops, ctx, shape and strategy are set. */
+/* Takes the arrays that the strategy needs; shape and strategy are set. */
 void moe_pass_carve(struct moe_pass *p, struct moe_arena *arena);
 /* Whether a strategy predicts or remembers. */
 bool moe_pass_predicts(const struct moe_strategy *strategy);
@@ -165,15 +169,17 @@ struct moe_pass_rows {
     bool decode, first;  /* first: their sequence begins */
     double positions;
 };
-/* A pass over rows begins; what becomes of it goes to the counts and seconds. */
+/* Begins a pass over rows; its counts and seconds are added to these. */
 void moe_pass_begin(struct moe_pass *p, const struct moe_pass_rows *rows, struct moe_counts *counts,
                     double *host_seconds, double *predict_seconds);
-/* Before its layers [begin, end) of the model: what is known and expected of them. */
+/* Tells the scheduler what is known and expected of the model's layers [begin, end), before them.
+ */
 int moe_pass_expect(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe_err *err);
 /* Computes them. */
 int moe_pass_layers(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe_err *err);
 
-/* Takes in what has been loaded and begins loads, without waiting: called during computations. */
+/* Takes in loads that have ended and begins others, without waiting: for use during computations.
+ */
 int moe_pass_poll(const struct moe_pass *p, struct moe_err *err);
 
 #endif
