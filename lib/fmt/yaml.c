@@ -191,15 +191,14 @@ static int read_key(struct reader *r, const yaml_event_t *event, struct key_set 
                                .column = (uint32_t)event->start_mark.column + 1};
     if (event->type != YAML_SCALAR_EVENT)
         return moe_yaml_fail(r->doc, &at, r->err, "a key must be a plain word");
-    int status = refuse_decorations(r, &at, event);
-    if (status == MOE_OK)
-        status = set_scalar(r, &at, event);
+    MOE_TRY(refuse_decorations(r, &at, event));
+    MOE_TRY(set_scalar(r, &at, event));
     *key = at.text;
-    if (status == MOE_OK && 2 * keys->n >= keys->room)
-        status = grow_keys(keys, r->err);
-    if (status == MOE_OK && !insert_key(keys, *key))
-        status = moe_yaml_fail(r->doc, &at, r->err, "'%.200s' occurs twice", *key);
-    return status;
+    if (2 * keys->n >= keys->room)
+        MOE_TRY(grow_keys(keys, r->err));
+    if (!insert_key(keys, *key))
+        return moe_yaml_fail(r->doc, &at, r->err, "'%.200s' occurs twice", *key);
+    return MOE_OK;
 }
 
 /* Reads the members of an opened mapping or sequence, to its end. */
@@ -452,9 +451,9 @@ int moe_yaml_get_u32(struct moe_yaml *doc, struct moe_yaml_node *map, const char
                      bool required, uint32_t *out, struct moe_err *err)
 {
     uint64_t value = *out;
-    int status = moe_yaml_get_u64(doc, map, key, max, required, &value, err);
+    MOE_TRY(moe_yaml_get_u64(doc, map, key, max, required, &value, err));
     *out = (uint32_t)value;
-    return status;
+    return MOE_OK;
 }
 
 int moe_yaml_get_double(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key,
@@ -469,9 +468,9 @@ int moe_yaml_get_bool(struct moe_yaml *doc, struct moe_yaml_node *map, const cha
                       bool required, bool *out, struct moe_err *err)
 {
     struct moe_yaml_node *node;
-    int status = find_member(doc, map, key, required, &node, err);
+    MOE_TRY(find_member(doc, map, key, required, &node, err));
     if (!node)
-        return status;
+        return MOE_OK;
     bool plain = node->kind == MOE_YAML_SCALAR && !node->quoted;
     if (plain && strcmp(node->text, "true") == 0)
         *out = true;
@@ -495,9 +494,9 @@ int moe_yaml_item_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *item, 
 {
     const char *digits = NULL;
     char room[80];
-    int status = moe_yaml_item_text(doc, item, &digits, err);
+    MOE_TRY(moe_yaml_item_text(doc, item, &digits, err));
     if (!digits)
-        return status;
+        return MOE_OK;
     if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
         return moe_yaml_fail(doc, item, err, "%s must have 16 hexadecimal digits",
                              called(item, room));
@@ -555,16 +554,15 @@ int moe_yaml_get_list_of(struct moe_yaml *doc, struct moe_yaml_node *map, const 
 int moe_yaml_list_u32s(struct moe_yaml *doc, struct moe_yaml_node *list, uint32_t max, bool rising,
                        uint32_t *out, struct moe_err *err)
 {
-    int status = MOE_OK;
     uint64_t value = 0, least = 0;
-    for (struct moe_yaml_node *m = moe_yaml_members(list); m && status == MOE_OK; m = m->next) {
-        status = moe_yaml_item_u64(doc, m, max, &value, err);
-        if (status == MOE_OK && rising && value < least)
-            status = moe_yaml_fail(doc, m, err, "'%s' must be rising", list->key);
+    for (struct moe_yaml_node *m = moe_yaml_members(list); m; m = m->next) {
+        MOE_TRY(moe_yaml_item_u64(doc, m, max, &value, err));
+        if (rising && value < least)
+            return moe_yaml_fail(doc, m, err, "'%s' must be rising", list->key);
         *out++ = (uint32_t)value;
         least = value + 1;
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_yaml_list_doubles(struct moe_yaml *doc, struct moe_yaml_node *list, double min, double *out,

@@ -501,19 +501,15 @@ int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
         return schema_refuse(s, "properties", "an object was expected");
     if (o.required && !json_is_array(o.required))
         return schema_refuse(s, "required", "a list was expected");
-    int status = describe_required(s, &o);
+    MOE_TRY(describe_required(s, &o));
     if (free_form) /* says nothing of properties: any */
         o.more = json_true();
     if (json_is_false(o.more))
         o.more = NULL;
-    if (status == MOE_OK)
-        status = count_properties(s, schema, &o);
-    if (status == MOE_OK)
-        status = own_properties(s, &o);
-    if (status == MOE_OK && o.n_more > 0)
-        status = other_property(s, &o);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(count_properties(s, schema, &o));
+    MOE_TRY(own_properties(s, &o));
+    if (o.n_more > 0)
+        MOE_TRY(other_property(s, &o));
     put_order(s, &o);
     moe_buf_printf(to, "\"{\" ws first%u-0 \"}\"", o.rule);
     return MOE_OK;
@@ -526,9 +522,9 @@ static int item(struct schema *s, const json_t *schema, const char *key, int64_t
                 struct moe_buf *to)
 {
     uint64_t from = i < 0 ? schema_enter(s, key) : schema_enter_item(s, key, (unsigned long long)i);
-    int status = s->value(s, schema, to);
+    MOE_TRY(s->value(s, schema, to));
     schema_leave(s, from);
-    return status;
+    return MOE_OK;
 }
 
 /* Writes the items after the first ones: least to most of them, each after a comma unless it is the

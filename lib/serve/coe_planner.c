@@ -281,28 +281,26 @@ static int search_executors(struct making *m, uint32_t *cuda, uint32_t *cpu)
     bool fixed_cuda = p->cuda != UINT32_MAX, fixed_cpu = p->cpu != UINT32_MAX;
     uint32_t first = has_cuda ? 1 : 0, most = has_cuda ? MOST_CUDA : 0;
     double best = 0, got;
-    int status = MOE_OK;
     *cuda = fixed_cuda ? p->cuda : first;
     *cpu = fixed_cpu ? p->cpu : has_cpu && !has_cuda;
-    for (uint32_t n = first; n <= most && has_cuda && !fixed_cuda && status == MOE_OK; n++) {
-        status = try_executors(m, n, *cpu, &got);
+    for (uint32_t n = first; n <= most && has_cuda && !fixed_cuda; n++) {
+        MOE_TRY(try_executors(m, n, *cpu, &got));
         if (got > best) {
             best = got;
             *cuda = n;
         }
     }
     /* Without an accelerator, or with experts on the host only. */
-    for (uint32_t n = 0; n <= most_cpu(p->costs) && has_cpu && !fixed_cpu && status == MOE_OK;
-         n++) {
+    for (uint32_t n = 0; n <= most_cpu(p->costs) && has_cpu && !fixed_cpu; n++) {
         if (n == 0 && best > 0)
             continue; /* tried above */
-        status = try_executors(m, *cuda, n, &got);
+        MOE_TRY(try_executors(m, *cuda, n, &got));
         if (got > best) {
             best = got;
             *cpu = n;
         }
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Checks that executors asked for have a measured processor. */
@@ -350,9 +348,9 @@ static int measure(void *ctx, uint32_t n_experts, double *throughput, struct moe
     (void)err; /* the same as m->err */
     moe_coe_shares_split(&m->shares, m->window,
                          moe_coe_shares_bytes_of(&m->shares, m->window, n_experts));
-    int status = simulate(m, &got);
+    MOE_TRY(simulate(m, &got));
     *throughput = m->plan->throughput;
-    return status;
+    return MOE_OK;
 }
 
 static int slide(struct making *m, uint32_t on)

@@ -118,9 +118,7 @@ int lines_input_next(struct lines_input *in, const volatile sig_atomic_t *stop, 
             in->start = in->held.size;
             looked = 0;
         }
-        int status = take_more(in, stop, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(take_more(in, stop, err));
     }
 }
 
@@ -208,19 +206,16 @@ static int read_tree(struct moe_request **out, const json_t *line, struct moe_er
     enum moe_request_kind kind = MOE_REQUEST_CHAT;
     if (!json_is_object(line))
         return moe_fail(err, MOE_ERR_FORMAT, "the request is not a JSON object");
-    int status = refuse_id(line, err);
+    MOE_TRY(refuse_id(line, err));
     if (!body)
         body = line;
-    else if (status == MOE_OK && method && !json_is_null(method) &&
+    else if (method && !json_is_null(method) &&
              !(json_is_string(method) && strcmp(json_string_value(method), "POST") == 0))
-        status = moe_fail(err, MOE_ERR_FORMAT, "the request: 'method' is not POST");
-    if (status == MOE_OK && !json_is_object(body))
-        status = moe_fail(err, MOE_ERR_FORMAT, "the request: 'body' is not an object");
-    if (status == MOE_OK)
-        status = find_kind(line, body, &kind, err);
-    if (status == MOE_OK)
-        status = moe_request_read(out, kind, body, err);
-    return status;
+        return moe_fail(err, MOE_ERR_FORMAT, "the request: 'method' is not POST");
+    if (!json_is_object(body))
+        return moe_fail(err, MOE_ERR_FORMAT, "the request: 'body' is not an object");
+    MOE_TRY(find_kind(line, body, &kind, err));
+    return moe_request_read(out, kind, body, err);
 }
 
 int lines_read_request(struct moe_request **out, const char *line, uint64_t n, struct moe_err *err)

@@ -76,9 +76,7 @@ static int read_reals(struct moe_request *r, const json_t *body, struct moe_err 
 {
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) {
         double *to = (double *)(void *)((char *)r + reals[i].at);
-        int status = moe_json_get_double(REQUEST, body, reals[i].key, false, to, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_json_get_double(REQUEST, body, reals[i].key, false, to, err));
         if (!isnan(*to) && !(*to >= reals[i].low && *to <= reals[i].high))
             return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' is %g, expected %g to %g",
                             reals[i].key, *to, reals[i].low, reals[i].high);
@@ -130,15 +128,15 @@ static int read_logprobs(struct moe_request *r, const json_t *body, struct moe_e
 {
     bool chat = r->kind == MOE_REQUEST_CHAT;
     const char *key = chat ? "top_logprobs" : "logprobs";
-    int status = moe_json_get_u32(REQUEST, body, key, MOE_REQUEST_MAX_TOP_LOGPROBS, false,
-                                  &r->top_logprobs, err);
+    MOE_TRY(moe_json_get_u32(REQUEST, body, key, MOE_REQUEST_MAX_TOP_LOGPROBS, false,
+                             &r->top_logprobs, err));
     if (!chat)
         r->logprobs = is_given(json_object_get(body, key));
-    else if (status == MOE_OK && r->top_logprobs && !r->logprobs)
-        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'top_logprobs' needs 'logprobs': true");
-    if (status == MOE_OK && r->logprobs && r->echo)
-        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' with 'logprobs' is not supported");
-    return status;
+    else if (r->top_logprobs && !r->logprobs)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'top_logprobs' needs 'logprobs': true");
+    if (r->logprobs && r->echo)
+        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'echo' with 'logprobs' is not supported");
+    return MOE_OK;
 }
 
 static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -150,9 +148,7 @@ static int read_max_tokens(struct moe_request *r, const json_t *body, struct moe
         uint32_t n = 0;
         if (!is_given(json_object_get(body, keys[i])))
             continue;
-        int status = moe_json_get_u32(REQUEST, body, keys[i], UINT32_MAX, false, &n, err);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_json_get_u32(REQUEST, body, keys[i], UINT32_MAX, false, &n, err));
         if (given && n != r->max_tokens)
             return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": '%s' and '%s' differ", keys[1],
                             keys[0]);

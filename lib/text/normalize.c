@@ -441,7 +441,6 @@ static int apply(const struct moe_steps *steps, uint32_t i, const char *text, ui
                  struct moe_buf *out, struct moe_err *err)
 {
     const struct moe_step *step = &steps->steps[i];
-    int status = MOE_OK;
     switch (step->kind) {
     case MOE_STEP_REPLACE_MATCHES:
         return replace_matches(steps, i, text, n, out, err);
@@ -469,9 +468,9 @@ static int apply(const struct moe_steps *steps, uint32_t i, const char *text, ui
         change_characters(step, text, n, out);
         break;
     default:
-        status = bring_to_form(&FORMS[step->kind], text, n, out, err);
+        MOE_TRY(bring_to_form(&FORMS[step->kind], text, n, out, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- All steps ---- */

@@ -263,13 +263,13 @@ static int class_item(struct scan *s, int depth, struct operand *o)
     if (*s->at == '\\')
         return class_escape(s, o);
     if (looking_at(s, "[:")) {
-        int status = posix(s, &o->flat);
-        return status == MOE_OK ? no_range(s, &o->flat) : status;
+        MOE_TRY(posix(s, &o->flat));
+        return no_range(s, &o->flat);
     }
     if (*s->at == '[') {
-        int status = class_at(s, depth + 1, &o->nested);
+        MOE_TRY(class_at(s, depth + 1, &o->nested));
         moe_buf_text(&o->nested, "|");
-        return status;
+        return MOE_OK;
     }
     if (*s->at == '^') /* would negate at the beginning of an operand */
         moe_buf_u8(&o->flat, '\\');
@@ -398,9 +398,7 @@ int moe_pattern_translate(const char *pattern, uint64_t n, struct moe_buf *out, 
 {
     struct scan s = {.at = pattern, .end = pattern + n, .out = out, .err = err};
     while (s.at < s.end) {
-        int status = translate_item(&s);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(translate_item(&s));
     }
     if (out->failed)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory");

@@ -436,11 +436,9 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
         uint64_t most = step->kind == MOE_STEP_PRECOMPILED ? MOE_CHARSMAP_MAX : other;
         if (step->text.size > most || step->other.size > other)
             return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of absurd size", i);
-        int status = normalizer                     ? prepare_normalizer(step, i, err)
-                     : step->kind == MOE_STEP_SPLIT ? prepare_split(step, err)
-                                                    : MOE_OK;
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(normalizer                     ? prepare_normalizer(step, i, err)
+                : step->kind == MOE_STEP_SPLIT ? prepare_split(step, err)
+                                               : MOE_OK);
     }
     return MOE_OK;
 }
@@ -485,32 +483,30 @@ static int add_part(struct joiner *j, uint64_t start, uint64_t end, bool is_matc
         join = holding && !is_match && j->is_match;
     else if (step->behavior == MOE_SPLIT_CONTIGUOUS)
         join = holding && is_match == j->is_match;
-    int status = join ? MOE_OK : pass_on(j, err);
+    MOE_TRY(join ? MOE_OK : pass_on(j, err));
     if (!join)
         j->start = start;
     j->end = end;
     j->is_match = is_match;
     if (step->behavior == MOE_SPLIT_REMOVED && is_match)
         j->start = end;
-    return status;
+    return MOE_OK;
 }
 
 static int run_split(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
                      bool at_start, struct moe_err *err)
 {
-    int status = MOE_OK;
     struct joiner j = {.p = p, .i = i, .text = text, .at_start = at_start};
     uint64_t done = 0, from = 0;
-    while (status == MOE_OK && from < n) {
+    while (from < n) {
         uint64_t start = 0, end = 0;
         int found = moe_pretokenizer_find(p, i, text, n, from, &start, &end, err);
         if (found < 0)
             return found;
         if (!found)
             break;
-        status = add_part(&j, done, start, false, err);
-        if (status == MOE_OK)
-            status = add_part(&j, start, end, true, err);
+        MOE_TRY(add_part(&j, done, start, false, err));
+        MOE_TRY(add_part(&j, start, end, true, err));
         done = end;
         from = end;
         if (start == end && end < n) { /* an empty match: continue after the next character */
@@ -521,9 +517,8 @@ static int run_split(struct moe_pretokenizer *p, uint32_t i, const char *text, u
             break;
         }
     }
-    if (status == MOE_OK)
-        status = add_part(&j, done, n, false, err);
-    return status == MOE_OK ? pass_on(&j, err) : status;
+    MOE_TRY(add_part(&j, done, n, false, err));
+    return pass_on(&j, err);
 }
 
 static int run_metaspace(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
@@ -571,19 +566,19 @@ static int run_scripts(struct moe_pretokenizer *p, uint32_t i, const char *text,
 {
     uint64_t start = n;
     uint8_t script = 0;
-    int status = MOE_OK, length;
-    for (uint64_t at = 0; at < n && status == MOE_OK; at += (uint64_t)length) {
+    int length;
+    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
         uint8_t next = moe_script_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
         if (next == 0 || next == script)
             continue;
         if (script)
-            status = run_step(p, i + 1, text + start, at - start, at_start && start == 0, err);
+            MOE_TRY(run_step(p, i + 1, text + start, at - start, at_start && start == 0, err));
         start = at;
         script = next;
     }
-    if (status == MOE_OK && start < n)
-        status = run_step(p, i + 1, text + start, n - start, at_start && start == 0, err);
-    return status;
+    if (start < n)
+        MOE_TRY(run_step(p, i + 1, text + start, n - start, at_start && start == 0, err));
+    return MOE_OK;
 }
 
 static int run_alphabet(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,

@@ -435,23 +435,22 @@ static bool moe_spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id)
 
 static int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 {
-    int status = MOE_OK;
     tok->shown_offsets = moe_alloc((uint64_t)tok->n_tokens + 1, sizeof *tok->shown_offsets, err);
     if (!tok->shown_offsets)
         return MOE_ERR_MEMORY;
     if (tok->bpe.n_merges)
         return moe_fail(err, MOE_ERR_FORMAT, "a model of spellings has merges");
-    for (uint32_t id = 0; id < tok->n_tokens && status == MOE_OK; id++) {
+    for (uint32_t id = 0; id < tok->n_tokens; id++) {
         uint8_t flags = tok->token_flags[id];
         /* A user's words must not become special tokens. */
         if (flags & MOE_TOKEN_MODEL && !(flags & MOE_TOKEN_SPECIAL))
-            status = add_spellings(tok, id, err);
+            MOE_TRY(add_spellings(tok, id, err));
         show(tok, id);
         tok->shown_offsets[id + 1] = (uint32_t)tok->shown.size;
     }
-    if (status == MOE_OK && tok->shown.failed)
-        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    return status;
+    if (tok->shown.failed)
+        return moe_fail(err, MOE_ERR_MEMORY, "out of memory");
+    return MOE_OK;
 }
 
 /* ---- Encoding ---- */
@@ -505,8 +504,8 @@ static int push_or_unknown(const struct moe_tokenizer *tok, uint32_t id, uint8_t
 int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
                          struct moe_ids *out, struct moe_err *err)
 {
-    int status = MOE_OK, length;
-    for (uint64_t at = 0, taken; at < n && status == MOE_OK; at += taken) {
+    int length;
+    for (uint64_t at = 0, taken; at < n; at += taken) {
         uint32_t id = choose(tok, text + at, n - at, &taken);
         if (id != MOE_NO_TOKEN) {
             out->ids[out->n++] = id;
@@ -516,13 +515,13 @@ int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, u
         taken = (uint64_t)length;
         const char *symbol = symbol_of(text + at, length);
         if (symbol)
-            status = push_or_unknown(tok, moe_tokenizer_lookup(tok, symbol, strlen(symbol)),
-                                     text[at], out, err);
-        for (int i = 0; !symbol && i < length && status == MOE_OK; i++)
-            status = push_or_unknown(tok, tok->byte_ids[text[at + (uint64_t)i]],
-                                     text[at + (uint64_t)i], out, err);
+            MOE_TRY(push_or_unknown(tok, moe_tokenizer_lookup(tok, symbol, strlen(symbol)),
+                                    text[at], out, err));
+        for (int i = 0; !symbol && i < length; i++)
+            MOE_TRY(push_or_unknown(tok, tok->byte_ids[text[at + (uint64_t)i]],
+                                    text[at + (uint64_t)i], out, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 /*

@@ -78,12 +78,12 @@ static int start_from_characters(struct encoder *e, const uint8_t *piece, uint64
                                  struct moe_err *err)
 {
     bool was_unknown = false;
-    int status = MOE_OK, length = 0;
-    for (uint64_t at = 0; at < n && status == MOE_OK; at += (uint64_t)length) {
+    int length = 0;
+    for (uint64_t at = 0; at < n; at += (uint64_t)length) {
         moe_utf8_decode(piece + at, n - at, &length);
-        status = add_character(e, piece + at, length, &was_unknown, err);
+        MOE_TRY(add_character(e, piece + at, length, &was_unknown, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 static int merge_piece(struct encoder *e, const char *piece, uint64_t n, struct moe_err *err)
@@ -187,23 +187,21 @@ static int encode_raw(struct encoder *e, const char *text, uint64_t n, struct mo
 {
     const uint8_t *bytes = (const uint8_t *)text;
     uint64_t start = 0, at = 0;
-    int status = MOE_OK;
-    while (at < n && status == MOE_OK) {
+    while (at < n) {
         int length = 1;
         bool valid = bytes[at] < 0x80 || moe_utf8_decode(bytes + at, n - at, &length) != 0xfffd ||
                      length > 1;
         if (!valid) {
-            status = at > start ? encode_run(e, text + start, at - start, err) : MOE_OK;
-            if (status == MOE_OK)
-                status = add_piece(e, text + at, 1, err);
+            MOE_TRY(at > start ? encode_run(e, text + start, at - start, err) : MOE_OK);
+            MOE_TRY(add_piece(e, text + at, 1, err));
             e->at_start = false;
             start = at + 1;
         }
         at += (uint64_t)length;
     }
-    if (status == MOE_OK && n > start)
-        status = encode_run(e, text + start, n - start, err);
-    return status;
+    if (n > start)
+        MOE_TRY(encode_run(e, text + start, n - start, err));
+    return MOE_OK;
 }
 
 /* How many of the n bytes at `at` in the whole text a special token may occupy. */
@@ -287,15 +285,15 @@ static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *fou
     const struct moe_added *added = &e->tok->added[1];
     const char *normal;
     uint64_t normal_n;
-    int status = moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err);
+    MOE_TRY(moe_normalize(&e->tok->normalizer, text, n, &e->normal, &normal, &normal_n, err));
     *found = false;
-    for (uint64_t at = 0; status == MOE_OK && at < normal_n && !*found; at++) {
+    for (uint64_t at = 0; at < normal_n && !*found; at++) {
         const uint8_t *rest = (const uint8_t *)normal + at;
         const struct moe_added_token *token =
             moe_added_longest(e->tok, added, rest, normal_n - at, normal_n - at);
         *found = token && e->tok->token_flags[token->id] & MOE_TOKEN_SPECIAL;
     }
-    return status;
+    return MOE_OK;
 }
 
 /*
@@ -307,7 +305,6 @@ static int find_marks(struct encoder *e, const char *text, uint64_t n, bool *fou
 static int encode_run(struct encoder *e, const char *text, uint64_t n, struct moe_err *err)
 {
     uint64_t start = (uint64_t)(text - e->text), end = start + n, done = start;
-    int status = MOE_OK;
     for (uint64_t i = 0; e->special && e->tok->added[1].n && i < e->n_words; i++) {
         uint64_t from = e->words[i].at > done ? e->words[i].at : done;
         uint64_t to = e->words[i].at + e->words[i].n;
@@ -316,13 +313,11 @@ static int encode_run(struct encoder *e, const char *text, uint64_t n, struct mo
             break;
         to = to < end ? to : end;
         if (to > from)
-            status = find_marks(e, e->text + from, to - from, &marks, err);
-        if (status == MOE_OK && marks && from > done)
-            status = encode_part(e, e->text + done, from - done, true, err);
-        if (status == MOE_OK && marks)
-            status = encode_part(e, e->text + from, to - from, false, err);
-        if (status != MOE_OK)
-            return status;
+            MOE_TRY(find_marks(e, e->text + from, to - from, &marks, err));
+        if (marks && from > done)
+            MOE_TRY(encode_part(e, e->text + done, from - done, true, err));
+        if (marks)
+            MOE_TRY(encode_part(e, e->text + from, to - from, false, err));
         done = marks ? to : done;
     }
     return done < end || n == 0 ? encode_part(e, e->text + done, end - done, e->special, err)

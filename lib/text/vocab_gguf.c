@@ -316,18 +316,15 @@ static int read_named(struct reader *r)
     uint32_t last = tok->n_tokens - 1;
     bool adds_bos = tok->flags & MOE_TOKENIZER_ADDS_BOS;
     bool adds_eos = tok->model == MOE_TOKENIZER_UNIGRAM;
-    int status = moe_gguf_get_u32(r->gguf, KEY("bos_token_id"), last, false, &tok->bos, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_u32(r->gguf, KEY("eos_token_id"), last, false, &tok->eos, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_bool(r->gguf, KEY("add_bos_token"), false, &adds_bos, r->err);
-    if (status == MOE_OK)
-        status = moe_gguf_get_bool(r->gguf, KEY("add_eos_token"), false, &adds_eos, r->err);
+    MOE_TRY(moe_gguf_get_u32(r->gguf, KEY("bos_token_id"), last, false, &tok->bos, r->err));
+    MOE_TRY(moe_gguf_get_u32(r->gguf, KEY("eos_token_id"), last, false, &tok->eos, r->err));
+    MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("add_bos_token"), false, &adds_bos, r->err));
+    MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("add_eos_token"), false, &adds_eos, r->err));
     tok->tail = adds_eos ? tok->eos : MOE_NO_TOKEN;
     tok->flags &= ~(uint32_t)MOE_TOKENIZER_ADDS_BOS;
     if (adds_bos && tok->bos != MOE_NO_TOKEN)
         tok->flags |= MOE_TOKENIZER_ADDS_BOS;
-    return status;
+    return MOE_OK;
 }
 
 static int read_vocabulary(struct reader *r)

@@ -75,12 +75,11 @@ static int add_steps(struct moe_hf_reader *r, const json_t *emoji, bool clean)
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         add_replace(r->tok, MOE_STEP_REPLACE, plain[i][0], plain[i][1]);
     struct moe_step *step = moe_steps_add(&r->tok->normalizer, MOE_STEP_REPLACE_PAIRS);
-    int status = read_pairs(r, emoji, "emoji", &step->text);
-    if (status == MOE_OK)
-        status = read_pairs(r, emoji, "emoji_inv", &step->other);
+    MOE_TRY(read_pairs(r, emoji, "emoji", &step->text));
+    MOE_TRY(read_pairs(r, emoji, "emoji_inv", &step->other));
     for (size_t i = 0; clean && i < sizeof CLEANED / sizeof *CLEANED; i++)
         add_replace(r->tok, MOE_STEP_REPLACE_MATCHES, CLEANED[i][0], CLEANED[i][1]);
-    return status;
+    return MOE_OK;
 }
 
 /* ---- Vocabulary ---- */
@@ -120,11 +119,10 @@ static int read_specials(struct moe_hf_reader *r, const json_t *config,
                  {"unk_token", "<|nottoken|>", &tok->unk},
                  {"pad_token", "<|separator|>", &tok->pad},
                  {"sep_token", "<|segmenter|>", &tok->tail}};
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof named / sizeof *named && status == MOE_OK; i++) {
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
         const char *name = named[i].name;
-        status = special_name(r, config, named[i].key, &name);
-        for (uint32_t id = 0; id < tok->n_tokens && status == MOE_OK; id++) {
+        MOE_TRY(special_name(r, config, named[i].key, &name));
+        for (uint32_t id = 0; id < tok->n_tokens; id++) {
             if (entries[id].n == 0 || entries[id].n != strlen(name) ||
                 memcmp(entries[id].text, name, entries[id].n) != 0)
                 continue;
@@ -134,7 +132,7 @@ static int read_specials(struct moe_hf_reader *r, const json_t *config,
     }
     if (tok->bos != MOE_NO_TOKEN)
         tok->flags |= MOE_TOKENIZER_ADDS_BOS;
-    return status;
+    return MOE_OK;
 }
 
 static int read_vocab(struct moe_hf_reader *r, const char *name, const struct moe_buf *vocab,

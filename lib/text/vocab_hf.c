@@ -119,11 +119,11 @@ static int read_fixed_length(struct moe_hf_reader *r, const json_t *part)
     enum { LENGTH_MAX = 65535 /* in a repeat */ };
     uint32_t length = 5;
     char pattern[32];
-    int status = moe_json_get_u32(r->name, part, "length", LENGTH_MAX, false, &length, r->err);
-    if (status == MOE_OK && length == 0)
-        status = moe_hf_damaged(r, "FixedLength has pieces of no length");
+    MOE_TRY(moe_json_get_u32(r->name, part, "length", LENGTH_MAX, false, &length, r->err));
+    if (length == 0)
+        return moe_hf_damaged(r, "FixedLength has pieces of no length");
     snprintf(pattern, sizeof pattern, "(?m:.{1,%u})", length);
-    return status == MOE_OK ? add_split(r, pattern, MOE_SPLIT_ISOLATED, 0) : status;
+    return add_split(r, pattern, MOE_SPLIT_ISOLATED, 0);
 }
 
 static int read_scripts(struct moe_hf_reader *r, const json_t *part)
@@ -195,7 +195,6 @@ static const struct {
 static int moe_hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part)
 {
     struct moe_step *step;
-    int status = MOE_OK;
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
         if (!moe_hf_is_type(part, PARTS[i].type))
             continue;
@@ -203,9 +202,9 @@ static int moe_hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part
         if (r->byte_level && !PARTS[i].keeps)
             return moe_hf_unsupported(r, "a pre-tokenizer after ByteLevel:", PARTS[i].type);
         if (r->byte_level && !r->spelled)
-            status = moe_hf_add_step(r, &r->tok->pre_tokenizer, MOE_STEP_ALPHABET, &step);
+            MOE_TRY(moe_hf_add_step(r, &r->tok->pre_tokenizer, MOE_STEP_ALPHABET, &step));
         r->spelled = r->byte_level;
-        return status == MOE_OK ? PARTS[i].read(r, part) : status;
+        return PARTS[i].read(r, part);
     }
     return moe_hf_unsupported(r, "pre_tokenizer", moe_hf_type(part));
 }
@@ -394,20 +393,17 @@ static int read_drops(struct moe_hf_reader *r, const json_t *part)
     bool add_prefix_space = true;
     const char *scheme = "";
     uint32_t start = 0, stop = 0;
-    int status = MOE_OK;
     if (moe_hf_is_type(part, "Metaspace")) {
-        status = moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space);
-        if (status == MOE_OK)
-            status = moe_hf_text(r, part, "prepend_scheme", &scheme);
+        MOE_TRY(moe_hf_bool(r, part, "add_prefix_space", &add_prefix_space));
+        MOE_TRY(moe_hf_text(r, part, "prepend_scheme", &scheme));
         if (add_prefix_space && strcmp(scheme, "never") != 0)
             r->drops |= MOE_TOKENIZER_DROPS_SPACES;
     } else if (moe_hf_is_type(part, "Strip")) {
-        status = moe_json_get_u32(r->name, part, "start", 1, false, &start, r->err);
-        if (status == MOE_OK)
-            status = moe_json_get_u32(r->name, part, "stop", 0, false, &stop, r->err);
+        MOE_TRY(moe_json_get_u32(r->name, part, "start", 1, false, &start, r->err));
+        MOE_TRY(moe_json_get_u32(r->name, part, "stop", 0, false, &stop, r->err));
         r->drops |= start ? MOE_TOKENIZER_DROPS_SPACE : 0u;
     }
-    return status;
+    return MOE_OK;
 }
 
 /* Checks that the decoder agrees with the model's kind, which fixes what tokens mean. */
@@ -471,9 +467,7 @@ static int read_template(struct moe_hf_reader *r, const json_t *part)
         const char *id = json_string_value(json_object_get(special, "id"));
         if (!id || *added)
             return moe_hf_unsupported(r, MORE_THAN_ONE, NULL);
-        int status = template_token(r, part, id, added);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(template_token(r, part, id, added));
     }
     return MOE_OK;
 }
@@ -627,9 +621,7 @@ static int join(struct joined *j, const char *text, json_int_t given, const json
     json_int_t id = -1;
     bool was_special = json_is_true(json_object_get(token, "special"));
     if (!token) {
-        int status = choose_id(j, text, given, &id);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(choose_id(j, text, given, &id));
         token = json_pack("{s:I, s:s}", "id", id, "content", text);
         if (!token || json_array_append_new(j->list, token) != 0 ||
             json_object_set(j->by_text, text, token) != 0)
@@ -718,15 +710,14 @@ static int join_special(struct joined *j, const json_t *token)
 
 static int join_named(struct joined *j)
 {
-    int status = MOE_OK;
-    for (size_t i = 0; i < sizeof NAMED / sizeof *NAMED && status == MOE_OK; i++)
-        status = join_special(j, moe_hf_named(j->r, NAMED[i]));
+    for (size_t i = 0; i < sizeof NAMED / sizeof *NAMED; i++)
+        MOE_TRY(join_special(j, moe_hf_named(j->r, NAMED[i])));
     for (size_t i = 0; i < sizeof LISTS / sizeof *LISTS; i++) {
         const json_t *list = moe_hf_named(j->r, LISTS[i]);
-        for (size_t k = 0; k < json_array_size(list) && status == MOE_OK; k++)
-            status = join_special(j, json_array_get(list, k));
+        for (size_t k = 0; k < json_array_size(list); k++)
+            MOE_TRY(join_special(j, json_array_get(list, k)));
     }
-    return status;
+    return MOE_OK;
 }
 
 /* ---- The whole ---- */
@@ -854,9 +845,7 @@ static int added_flags(struct moe_hf_reader *r, const json_t *token, uint8_t *fl
     *flags = MOE_TOKEN_ADDED;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         bool on = false;
-        int status = moe_hf_bool(r, token, known[i].key, &on);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_hf_bool(r, token, known[i].key, &on));
         *flags |= on ? known[i].flag : 0;
     }
     return MOE_OK;
@@ -870,11 +859,8 @@ static int collect_added(struct moe_hf_reader *r, const json_t *vocab, const jso
         uint32_t id = (uint32_t)json_integer_value(json_object_get(token, "id"));
         const char *text = NULL;
         uint8_t flags = 0;
-        int status = moe_hf_text(r, token, "content", &text);
-        if (status == MOE_OK)
-            status = added_flags(r, token, &flags);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_hf_text(r, token, "content", &text));
+        MOE_TRY(added_flags(r, token, &flags));
         if (text && moe_token_is_sentinel(text, strlen(text)))
             flags &= (uint8_t)~MOE_TOKEN_SPECIAL;
         size_t n = text ? strlen(text) : 0;
@@ -951,15 +937,12 @@ static int read_merges(struct moe_hf_reader *r, const json_t *merges)
 static int check_bpe(struct moe_hf_reader *r, const json_t *model)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    int status = MOE_OK;
     if (!moe_hf_absent(json_object_get(model, "dropout")) &&
         json_number_value(json_object_get(model, "dropout")) != 0)
         return moe_hf_unsupported(r, "model: dropout", NULL);
     for (int i = 0; i < 2; i++) {
         const char *affix = "";
-        status = moe_hf_text(r, model, affixes[i], &affix);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_hf_text(r, model, affixes[i], &affix));
         if (*affix)
             return moe_hf_unsupported(r, "model:", affixes[i]);
     }
@@ -976,9 +959,7 @@ static int read_model_flags(struct moe_hf_reader *r, const json_t *model)
                  {"fuse_unk", MOE_TOKENIZER_FUSE_UNK}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         bool on = false;
-        int status = moe_hf_bool(r, model, known[i].key, &on);
-        if (status != MOE_OK)
-            return status;
+        MOE_TRY(moe_hf_bool(r, model, known[i].key, &on));
         r->tok->flags |= on ? known[i].flag : 0;
     }
     if (r->byte_level) /* each byte is a token: there is nothing to fall back from */
@@ -993,20 +974,21 @@ static int read_model_flags(struct moe_hf_reader *r, const json_t *model)
  * *least: the least score. */
 static int number_texts(struct moe_hf_reader *r, const json_t *list, json_t *vocab, double *least)
 {
-    int status = vocab ? MOE_OK : moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
+    if (!vocab)
+        return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
     *least = HUGE_VAL;
-    for (size_t i = 0; i < json_array_size(list) && status == MOE_OK; i++) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *pair = json_array_get(list, i), *score = json_array_get(pair, 1);
         const char *text = json_string_value(json_array_get(pair, 0));
         if (json_array_size(pair) != 2 || !text || !json_is_number(score))
-            status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: token %zu is no pair of text and score",
-                              r->name, i);
+            return moe_fail(r->err, MOE_ERR_FORMAT, "%s: token %zu is no pair of text and score",
+                            r->name, i);
         else if (json_object_set_new(vocab, text, json_integer((json_int_t)i)) != 0)
-            status = moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
+            return moe_fail(r->err, MOE_ERR_MEMORY, "out of memory");
         else if (moe_vocab_score(json_number_value(score)) < *least)
             *least = moe_vocab_score(json_number_value(score));
     }
-    return status;
+    return MOE_OK;
 }
 
 static int read_scores(struct moe_hf_reader *r, const json_t *list)
@@ -1023,20 +1005,17 @@ static int read_unigram(struct moe_hf_reader *r, const json_t *model, json_t *ad
     const json_t *list = json_object_get(model, "vocab");
     struct moe_tokenizer *tok = r->tok;
     bool byte_fallback = false;
-    double least;
+    double least = HUGE_VAL;
     if (r->byte_level)
         return moe_hf_unsupported(r, "ByteLevel with the model", "Unigram");
     if (!json_is_array(list) || json_array_size(list) == 0 ||
         json_array_size(list) > MOE_TOKENS_MAX)
         return moe_hf_damaged(r, "model: the vocabulary is no list of tokens, or an absurd one");
-    int status = moe_hf_bool(r, model, "byte_fallback", &byte_fallback);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(r->name, model, "unk_id", (uint32_t)json_array_size(list) - 1,
-                                  false, &tok->unk, r->err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_hf_bool(r, model, "byte_fallback", &byte_fallback));
+    MOE_TRY(moe_json_get_u32(r->name, model, "unk_id", (uint32_t)json_array_size(list) - 1, false,
+                             &tok->unk, r->err));
     json_t *vocab = json_object();
-    status = number_texts(r, list, vocab, &least);
+    int status = number_texts(r, list, vocab, &least);
     tok->model = MOE_TOKENIZER_UNIGRAM;
     tok->flags |=
         MOE_TOKENIZER_FUSE_UNK | r->drops | (byte_fallback ? MOE_TOKENIZER_BYTE_FALLBACK : 0u);
@@ -1111,29 +1090,26 @@ static int read_named(struct moe_hf_reader *r)
 {
     struct moe_tokenizer *tok = r->tok;
     bool adds_bos = r->prefix != NULL, adds_eos = r->suffix != NULL;
-    int status = MOE_OK;
     if (r->prefix)
-        status = added_token(r, r->prefix, &tok->bos);
+        MOE_TRY(added_token(r, r->prefix, &tok->bos));
     else
-        status = named_token(r, "bos_token", &tok->bos);
-    if (status == MOE_OK && r->suffix)
-        status = added_token(r, r->suffix, &tok->tail);
-    if (status == MOE_OK && tok->model == MOE_TOKENIZER_UNIGRAM) {
+        MOE_TRY(named_token(r, "bos_token", &tok->bos));
+    if (r->suffix)
+        MOE_TRY(added_token(r, r->suffix, &tok->tail));
+    if (tok->model == MOE_TOKENIZER_UNIGRAM) {
         int64_t pad = moe_tokenizer_find(tok, "<pad>");
         tok->pad =
             pad >= 0 && moe_tokenizer_is_special(tok, (uint32_t)pad) ? (uint32_t)pad : MOE_NO_TOKEN;
-        status = named_token(r, "pad_token", &tok->pad);
+        MOE_TRY(named_token(r, "pad_token", &tok->pad));
     }
-    if (status != MOE_OK)
-        return status;
     tok->eos = tok->separator; /* found by its usual names while no eos was known */
-    status = named_token(r, "eos_token", &tok->eos);
-    if (status == MOE_OK && r->config)
-        status =
-            moe_json_get_bool(r->config_name, r->config, "add_bos_token", false, &adds_bos, r->err);
-    if (status == MOE_OK && r->config)
-        status =
-            moe_json_get_bool(r->config_name, r->config, "add_eos_token", false, &adds_eos, r->err);
+    MOE_TRY(named_token(r, "eos_token", &tok->eos));
+    if (r->config)
+        MOE_TRY(moe_json_get_bool(r->config_name, r->config, "add_bos_token", false, &adds_bos,
+                                  r->err));
+    if (r->config)
+        MOE_TRY(moe_json_get_bool(r->config_name, r->config, "add_eos_token", false, &adds_eos,
+                                  r->err));
     if (adds_bos && tok->bos != MOE_NO_TOKEN)
         tok->flags |= MOE_TOKENIZER_ADDS_BOS;
     if (!adds_eos)
@@ -1142,7 +1118,7 @@ static int read_named(struct moe_hf_reader *r)
         tok->tail = tok->eos;
     if (tok->separator == MOE_NO_TOKEN)
         tok->separator = tok->eos;
-    return status;
+    return MOE_OK;
 }
 
 /* ---- The whole ---- */
