@@ -13,10 +13,11 @@
 #include "model/rope.h"
 #include "quant/layout.h"
 
-/* ---- DeepSeek-V2: latent attention, groups of experts ---- */
+/* ---- DeepSeek-V2 and V3: MLA, groups of experts ---- */
 
 /* On entry head_dim is the part that does not rotate. */
-static int latent_attention_of_hf(struct moe_config *c, const char *path, struct moe_err *err)
+int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *json,
+                          struct moe_rope_settings *rope, struct moe_err *err)
 {
     if (c->kv_rank == 0 || c->head_dim == 0 || c->rope_dim == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
@@ -29,6 +30,8 @@ static int latent_attention_of_hf(struct moe_config *c, const char *path, struct
                         " heads is not implemented",
                         path, c->n_kv_heads, c->n_heads);
     c->head_dim += c->rope_dim;
+    double mscale = moe_rope_mscale(c, rope);
+    c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
     return MOE_OK;
 }
 
@@ -36,10 +39,8 @@ int family_deepseek_v2_hf(struct moe_config *c, const char *path, const json_t *
                           struct moe_rope_settings *rope, struct moe_err *err)
 {
     const char *method = "greedy";
-    MOE_TRY(latent_attention_of_hf(c, path, err));
+    MOE_TRY(family_deepseek_v3_hf(c, path, json, rope, err));
     MOE_TRY(moe_json_get_text(path, json, "topk_method", false, &method, err));
-    double mscale = moe_rope_mscale(c, rope);
-    c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
     if (strcmp(method, "greedy") == 0) {
         c->n_groups = c->top_groups = 0;
         return MOE_OK;
@@ -78,15 +79,6 @@ int family_deepseek_v2_gguf(struct moe_config *c, const struct moe_checkpoint *c
 }
 
 /* ---- DeepSeek-V3 and others with its router ---- */
-
-int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *json,
-                          struct moe_rope_settings *rope, struct moe_err *err)
-{
-    MOE_TRY(latent_attention_of_hf(c, path, err));
-    double mscale = moe_rope_mscale(c, rope);
-    c->attn_scale = (float)(mscale * mscale / sqrt(c->head_dim));
-    return MOE_OK;
-}
 
 int family_deepseek_v3_gguf(struct moe_config *c, const struct moe_checkpoint *ck,
                             struct moe_rope_settings *rope, struct moe_err *err)
