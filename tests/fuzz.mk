@@ -19,7 +19,7 @@ FUZZ_FLAGS := -std=c11 -O1 -gline-tables-only -Ilib -Ikernels -DMOE_VERSION='"$(
 FUZZ_ROOMS := base cache fmt model text prompt grammar profile
 FUZZ_FILES := $(addprefix quant/,bits ggml layout)
 FUZZ_FILES += $(addprefix pack/,map pack)
-FUZZ_FILES += $(addprefix sched/,exactness inventory strategy)
+FUZZ_FILES += $(addprefix sched/,exactness inventory pace strategy)
 FUZZ_FILES += $(addprefix plan/,plan routing_figures)
 FUZZ_FILES += infer/run_stats engine/sampler
 FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan coe_simulate lines_io \
