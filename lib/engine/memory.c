@@ -757,8 +757,8 @@ static bool has_room(const struct moe_session_options *o, const struct moe_needs
 }
 
 /* With as many blocks as there is room for, from `least` on; false: there is none for these. */
-static bool fill(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
-                 struct moe_session_room room, uint32_t least, uint32_t most)
+static bool fill_blocks(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
+                        struct moe_session_room room, uint32_t least, uint32_t most)
 {
     o->kv_blocks = least;
     if (!has_room(o, needs, cached, room))
@@ -775,21 +775,21 @@ static bool fill(struct moe_session_options *o, const struct moe_needs *needs, b
 }
 
 /* Large passes where half of the cache has room beside them; else small ones. */
-static bool fit(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
-                struct moe_session_room room)
+static bool fit_sequences(struct moe_session_options *o, const struct moe_needs *needs, bool cached,
+                          struct moe_session_room room)
 {
     uint32_t each = moe_kv_shape(&needs->config, o).per_sequence, all = each * o->n_sequences;
     uint32_t named = o->batch, least = SMALL_BATCH;
     least = o->n_sequences > least ? o->n_sequences : least;
     uint32_t half = all / 2 > each ? all / 2 : each;
     for (o->batch = named ? named : DEFAULT_BATCH; o->batch >= least; o->batch /= 2) {
-        if (fill(o, needs, cached, room, half, all))
+        if (fill_blocks(o, needs, cached, room, half, all))
             return true;
         if (named)
             break;
     }
     o->batch = named ? named : least;
-    if (o->batch >= o->n_sequences && fill(o, needs, cached, room, each, all))
+    if (o->batch >= o->n_sequences && fill_blocks(o, needs, cached, room, each, all))
         return true;
     o->batch = named;
     return false;
@@ -814,7 +814,7 @@ int moe_needs_fit_session(struct moe_session_options *o, const struct moe_needs 
     least->host = moe_needs_session_bytes(needs, &one, cached);
     least->gpu = moe_session_gpu_bytes(&needs->config, &one);
     for (; o->n_sequences > 0; o->n_sequences /= 2)
-        if (fit(o, needs, cached, room))
+        if (fit_sequences(o, needs, cached, room))
             return MOE_OK;
     bool on_gpu = least->gpu > room.gpu;
     return moe_fail(err, MOE_ERR_LIMIT,
