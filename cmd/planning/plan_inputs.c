@@ -72,7 +72,7 @@ static int write_drawn(struct plan_inputs *in, const struct moe_synthesis *synth
                        const char *path, struct moe_err *err)
 {
     struct moe_routing_figures reached;
-    MOE_TRY(moe_synthesise(path, synthesis, &reached, err));
+    MOE_TRY(moe_synthesize_trace(path, synthesis, &reached, err));
     return moe_trace_open(&in->trace, path, err);
 }
 

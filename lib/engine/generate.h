@@ -44,7 +44,7 @@ enum moe_pooling {
 
 /* Bytes that pooling takes beside a session whose passes have `batch` rows. */
 uint64_t moe_encode_bytes(const struct moe_config *config, uint32_t batch);
-/* Encodes n ids as source 0 and pools the encoder's normalised output to out[hidden]. Errors as of
+/* Encodes n ids as source 0 and pools the encoder's normalized output to out[hidden]. Errors as of
  * moe_check_source, and of the pass. */
 int moe_encode_pooled(struct moe_session *s, const uint32_t *ids, uint64_t n,
                       enum moe_pooling pooling, float *out, struct moe_err *err);

@@ -2,7 +2,7 @@
  * Attention's projections: the products that make queries, keys and values out of a layer's input,
  * with biases, norms, clipping and rotary positions, and those that make its output.
  *
- * Latent attention (DeepSeek-V2): of a position the cache keeps one normalised vector and one
+ * Latent attention (DeepSeek-V2): of a position the cache keeps one normalized vector and one
  * rotated part for all heads. A head's keys and values are linear in that vector, so
  * queries are mapped into its space instead (k_up) and results back out of it (v_up), head by head.
  *

@@ -20,7 +20,7 @@
  * Computes the encoder over whole sources and keeps the keys and values that the decoder attends
  * to, in place of what these sources were before. rows: n_rows <= batch, any number of sources one
  * after the other, each with its positions from 0 on: `sequence` is the source (0..n_sources-1),
- * `length` its number of positions. output: the encoder's normalised output [n_rows][hidden], or
+ * `length` its number of positions. output: the encoder's normalized output [n_rows][hidden], or
  * NULL. Statistics go to the phase `encode`.
  */
 int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,

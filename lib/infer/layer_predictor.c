@@ -36,7 +36,7 @@ struct moe_layer_predictor {
 
     /* By residual: the stream under the norms of the layers ahead. By attention: under that of a
      * layer's attention. */
-    float *normalised;    /* [depth][batch][stride] */
+    float *normalized;    /* [depth][batch][stride] */
     struct moe_act *acts; /* [depth] */
 
     struct moe_choice_history history; /* by choices */
@@ -58,7 +58,7 @@ static uint32_t usable_depth(const struct moe_strategy *strategy, uint32_t n_moe
     return strategy->predict == MOE_PREDICT_BY_NOTHING ? 0 : depth;
 }
 
-/* Whether it asks routers about what it has normalised itself, not this layer's gate input. */
+/* Whether it asks routers about what it has normalized itself, not this layer's gate input. */
 static bool has_own_inputs(const struct moe_layer_predictor *p, const struct moe_config *c)
 {
     return p->by == MOE_PREDICT_BY_RESIDUAL || moe_predicts_from_attention(p->by) ||
@@ -70,8 +70,8 @@ static void carve_kind(struct moe_layer_predictor *p, struct moe_arena *arena,
                        const struct moe_config *c)
 {
     if (has_own_inputs(p, c)) {
-        p->normalised =
-            moe_arena_take(arena, p->depth * p->batch * p->stride, sizeof *p->normalised);
+        p->normalized =
+            moe_arena_take(arena, p->depth * p->batch * p->stride, sizeof *p->normalized);
         p->acts = moe_arena_take(arena, p->depth, sizeof *p->acts);
         for (uint32_t d = 0; d < p->depth; d++) {
             struct moe_act measure;
@@ -240,12 +240,12 @@ static float *probabilities_at(const struct moe_layer_predictor *p, uint64_t d, 
     return p->probabilities + (d * p->batch + row) * p->router_stride;
 }
 
-static float *normalised_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
+static float *normalized_at(const struct moe_layer_predictor *p, uint64_t d, uint64_t row)
 {
-    return p->normalised + (d * p->batch + row) * p->stride;
+    return p->normalized + (d * p->batch + row) * p->stride;
 }
 
-static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void normalize_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct query *q = ctx;
     const struct moe_session *s = q->p->session;
@@ -256,7 +256,7 @@ static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
             /* Else a layer without attention, or a router that takes in the stream itself. */
             bool before = a && a->attn_norm && !s->model->config.router_early;
             const float *h = s->states.h + (uint64_t)i * s->states.stride;
-            float *out = normalised_at(q->p, d, (uint64_t)i);
+            float *out = normalized_at(q->p, d, (uint64_t)i);
             if (before && !of->router_norm)
                 moe_block_input_row(&s->model->config, h, of->attn_norm, of->attn_norm_bias, out);
             else
@@ -294,11 +294,11 @@ static void ask_routers(struct query *q)
         return;
     p->has_scores = q->n_rows == 1;
     if (own)
-        moe_par_for(q->n_rows, 8, normalise_range, q);
+        moe_par_for(q->n_rows, 8, normalize_range, q);
     for (uint32_t d = 0; d < q->n; d++) {
         const struct moe_mat *router = &q->ahead[d]->router;
         if (own)
-            moe_act_prepare(&p->acts[d], normalised_at(p, d, 0), p->stride, NULL, q->n_rows,
+            moe_act_prepare(&p->acts[d], normalized_at(p, d, 0), p->stride, NULL, q->n_rows,
                             router->cols, moe_act_block_for(router->layout));
         uses[d] = (struct moe_router_use){
             .layer = q->ahead[d],

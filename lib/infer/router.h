@@ -81,7 +81,7 @@ void moe_router_grade(const struct moe_config *c, const float *choice_bias, floa
  * beyond the router's groups replaces nothing), with the weights that it gives those experts. Where
  * none is replaced both are the router's, bit for bit. A replacement has its own share of the
  * scores, a lower one ("even the next-best expert exhibits a lower score", DAOP IV-C); where the
- * model normalises its weights (norm_topk), over the experts that are used. choice_bias: the
+ * model normalizes its weights (norm_topk), over the experts that are used. choice_bias: the
  * layer's, on the host; NULL: none. scores: [n_experts] as the router gives them; NULL: of a
  * softmax router, of which probabilities suffice. weights: [top_k]; scratch: [3 * n_experts];
  * barred: [n_experts]. */

@@ -59,7 +59,7 @@ struct moe_observer {
     void (*routed)(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
                    const float *gate_input, uint64_t hidden_stride, const float *probabilities,
                    uint64_t router_stride, const uint32_t *chosen, const float *weights);
-    /* Before attention: the normalised input of a layer's attention [n_rows][stride]. */
+    /* Before attention: the normalized input of a layer's attention [n_rows][stride]. */
     void (*attending)(void *ctx, uint32_t layer, uint32_t n_rows, const float *input,
                       uint64_t stride);
     /* Between a layer's attention and its feed-forward: the input of the attention's output
@@ -122,7 +122,7 @@ struct moe_session_options {
 struct moe_states {
     uint64_t stride;   /* floats from one row to the next */
     float *h;          /* [batch][stride] residual stream */
-    float *xn;         /* [batch][stride] normalised: inputs of attention, then of the gate */
+    float *xn;         /* [batch][stride] normalized: inputs of attention, then of the gate */
     float *expert_out; /* [batch * top_k][stride] a row per activation, by slot_of */
     struct moe_inputs inputs; /* xn, prepared for products */
 };

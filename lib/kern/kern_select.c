@@ -1,7 +1,7 @@
 /* Chooses the kernels that this processor can run. */
 #include "kern/kern.h"
 
-/* Never empty: a constructor fills in the reference before main, as a static initialiser cannot
+/* Never empty: a constructor fills in the reference before main, as a static initializer cannot
  * call functions. */
 struct moe_kern moe_kern;
 

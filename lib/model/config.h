@@ -123,10 +123,10 @@ struct moe_config {
     float query_scale;
 
     /* MLA, multi-head latent attention (DeepSeek-V2): keys and values are projected from a
-     * normalised vector of kv_rank, and all heads share a rotated key of rope_dim. head_dim is
+     * normalized vector of kv_rank, and all heads share a rotated key of rope_dim. head_dim is
      * rope_dim plus the part that does not rotate. kv_rank and value_dim are multiples of 16. */
     uint32_t kv_rank; /* 0: ordinary attention */
-    uint32_t q_rank; /* queries are projected from a normalised vector of this width; 0: directly */
+    uint32_t q_rank; /* queries are projected from a normalized vector of this width; 0: directly */
     float latent_eps; /* of both vectors' norms; 0: norm_eps */
     /* Sparse attention (DeepSeek-V3.2): a row sees the index_top positions that its layer's indexer
      * scores highest (infer/cpu_sparse.c). The indexer has index_heads queries, projected from the
@@ -135,8 +135,8 @@ struct moe_config {
     uint32_t index_top; /* 0: rows see all positions */
     uint32_t index_heads, index_dim;
 
-    /* Compressed attention (DeepSeek-V4): one normalised vector is key and value of all heads.
-     * Queries are projected from a normalised vector of q_rank and divided, head by head, by their
+    /* Compressed attention (DeepSeek-V4): one normalized vector is key and value of all heads.
+     * Queries are projected from a normalized vector of q_rank and divided, head by head, by their
      * root mean square. The last rope_dim values of a head rotate, as pairs of neighbours, and
      * those of outputs are rotated back. Outputs pass, in out_groups groups of heads, through
      * out_rank values each (a multiple of 16). */

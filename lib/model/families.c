@@ -74,10 +74,10 @@
         .use = MOE_NOT_ZERO                                                                        \
     }
 /* Experts beside shared ones, with the keys of DeepSeek's descendants. */
-#define ROUTED_EXPERTS(number, chosen, width, normalised, scale)                                   \
+#define ROUTED_EXPERTS(number, chosen, width, normalized, scale)                                   \
     KEY("n_routed_experts", n_experts, number), TOP_K(chosen),                                     \
         KEY("moe_intermediate_size", expert_ff, width),                                            \
-        KEY("norm_topk_prob", norm_topk, normalised),                                              \
+        KEY("norm_topk_prob", norm_topk, normalized),                                              \
         KEY("routed_scaling_factor", routed_scale, scale)
 /* DeepSeek-V3's other router keys in config.json, each with one implemented value. */
 #define SIGMOIDS_ONLY                                                                              \

@@ -62,7 +62,7 @@ enum {
 };
 static const double CLOSE = 1e-3; /* of a figure: a trial is coarser */
 
-struct synthesiser {
+struct synthesizer {
     const struct moe_synthesis *in;
     struct moe_routing_figures wanted; /* of the shape */
     uint32_t n_tokens;                 /* of a document */
@@ -88,7 +88,7 @@ static void narrow(const uint32_t *from, uint32_t n, uint16_t *to)
 
 /* Draws row `row` of the block, a layer's next token, and counts it. has_before: it is not the
  * first of its document. Its experts go to s->best; the first n_predictors predictors predict. */
-static void draw_row(struct synthesiser *s, uint32_t layer, uint32_t row, bool has_before,
+static void draw_row(struct synthesizer *s, uint32_t layer, uint32_t row, bool has_before,
                      uint32_t n_predictors)
 {
     uint64_t n = s->draw.n_experts, k = s->tally.top_k;
@@ -117,7 +117,7 @@ static uint32_t least(uint32_t a, uint64_t b)
 }
 
 /* The beginnings of the trace's first documents, in its first layers. */
-static struct moe_routing_figures try_sizes(struct synthesiser *s, bool predict)
+static struct moe_routing_figures try_sizes(struct synthesizer *s, bool predict)
 {
     uint32_t n_layers = least(TRIAL_LAYERS, s->draw.n_layers);
     uint64_t fit = TRIAL_SCORES / ((uint64_t)s->draw.n_experts * n_layers); /* tokens */
@@ -173,7 +173,7 @@ static void narrow_bracket(struct bracket *b, double figure, double wanted)
         b->at = fmax(tried / 2, (tried + b->low) / 2);
 }
 
-static void find_size(struct synthesiser *s, double *size, double most, bool of_reuse)
+static void find_size(struct synthesizer *s, double *size, double most, bool of_reuse)
 {
     struct bracket b = bracket_of(most, *size);
     for (int i = 0; i < STEPS && !b.found; i++) {
@@ -187,7 +187,7 @@ static void find_size(struct synthesiser *s, double *size, double most, bool of_
 /* Popularity decides which experts are busiest, correlation which are used again; each influences
  * the other a little, hence two rounds. Predictors come last, all at once: the less noise, the
  * better. */
-static struct moe_routing_figures find_sizes(struct synthesiser *s)
+static struct moe_routing_figures find_sizes(struct synthesizer *s)
 {
     struct draw_sizes *sizes = &s->draw.sizes;
     struct bracket noise[MOE_FIGURES_AHEAD];
@@ -216,7 +216,7 @@ static struct moe_routing_figures find_sizes(struct synthesiser *s)
 /* ---- Writing ---- */
 
 /* Scores become probabilities; the chosen experts' weights are these, of sum 1. */
-static void finish_row(const struct synthesiser *s, uint32_t row)
+static void finish_row(const struct synthesizer *s, uint32_t row)
 {
     uint64_t n = s->draw.n_experts, k = s->tally.top_k;
     float *scores = s->scores + row * n, *weights = s->weights + row * k;
@@ -233,7 +233,7 @@ static void finish_row(const struct synthesiser *s, uint32_t row)
 }
 
 /* Draws a layer for some tokens; what is seen of it stays until the next. */
-static struct moe_layer_observation draw_layer_rows(struct synthesiser *s, uint32_t layer,
+static struct moe_layer_observation draw_layer_rows(struct synthesizer *s, uint32_t layer,
                                                     uint32_t first, uint32_t n_rows)
 {
     uint64_t n = s->draw.n_experts;
@@ -251,7 +251,7 @@ static struct moe_layer_observation draw_layer_rows(struct synthesiser *s, uint3
     return seen;
 }
 
-static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint32_t layer,
+static void write_layer(struct synthesizer *s, struct moe_trace_writer *w, uint32_t layer,
                         uint32_t first, uint32_t n_rows)
 {
     struct moe_layer_observation seen = draw_layer_rows(s, layer, first, n_rows);
@@ -259,19 +259,19 @@ static void write_layer(struct synthesiser *s, struct moe_trace_writer *w, uint3
 }
 
 /* A source and its target do not share a pass: so many of the next n tokens go together. */
-static uint32_t of_one_stack(const struct synthesiser *s, uint32_t at, uint32_t n)
+static uint32_t of_one_stack(const struct synthesizer *s, uint32_t at, uint32_t n)
 {
     uint32_t n_prompt = s->in->prompt_tokens;
     return s->in->shape.n_encoder && at < n_prompt ? least(n, n_prompt - at) : n;
 }
 
-static bool sees(const struct synthesiser *s, uint32_t layer, bool prompt)
+static bool sees(const struct synthesizer *s, uint32_t layer, bool prompt)
 {
     uint32_t n_encoder = s->in->shape.n_encoder;
     return n_encoder == 0 || (layer < n_encoder) == prompt;
 }
 
-static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, struct moe_err *err)
+static int write_documents(struct synthesizer *s, struct moe_trace_writer *w, struct moe_err *err)
 {
     int status = MOE_OK;
     moe_routing_figures_tally_clear(&s->tally);
@@ -292,7 +292,7 @@ static int write_documents(struct synthesiser *s, struct moe_trace_writer *w, st
 
 /* ---- Statistics ---- */
 
-static void count_layers(struct synthesiser *s, uint32_t at, uint32_t n, bool prompt)
+static void count_layers(struct synthesizer *s, uint32_t at, uint32_t n, bool prompt)
 {
     struct moe_statistics *statistics = s->in->statistics;
     for (uint32_t layer = 0; layer < s->draw.n_layers; layer++) {
@@ -307,7 +307,7 @@ static void count_layers(struct synthesiser *s, uint32_t at, uint32_t n, bool pr
 }
 
 /* Documents that are not in the trace: what is counted was not looked at. */
-static int count_documents(struct synthesiser *s, struct moe_err *err)
+static int count_documents(struct synthesizer *s, struct moe_err *err)
 {
     int status = MOE_OK;
     for (uint32_t i = 0; s->in->statistics && i < s->in->sequences && status == MOE_OK; i++) {
@@ -354,7 +354,7 @@ static int check(const char *path, const struct moe_synthesis *in, struct moe_er
     return MOE_OK;
 }
 
-static void synthesiser_release(struct synthesiser *s)
+static void synthesizer_release(struct synthesizer *s)
 {
     draw_release(&s->draw);
     moe_routing_figures_tally_release(&s->tally);
@@ -367,11 +367,11 @@ static void synthesiser_release(struct synthesiser *s)
     free(s->before);
 }
 
-static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *in,
+static int synthesizer_init(struct synthesizer *s, const struct moe_synthesis *in,
                             struct moe_err *err)
 {
     uint64_t layers = in->shape.n_layers, n = in->shape.n_experts, k = in->shape.top_k;
-    *s = (struct synthesiser){
+    *s = (struct synthesizer){
         .in = in, .wanted = in->figures, .n_tokens = in->prompt_tokens + in->decoded_tokens};
     moe_routing_figures_move(&s->wanted, (uint32_t)n, (uint32_t)k);
     int status = draw_init(&s->draw, (uint32_t)layers, (uint32_t)n, in->seed, err);
@@ -393,10 +393,10 @@ static int synthesiser_init(struct synthesiser *s, const struct moe_synthesis *i
                : MOE_ERR_MEMORY;
 }
 
-int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
-                   struct moe_routing_figures *reached, struct moe_err *err)
+int moe_synthesize_trace(const char *path, const struct moe_synthesis *synthesis,
+                         struct moe_routing_figures *reached, struct moe_err *err)
 {
-    struct synthesiser s = {0};
+    struct synthesizer s = {0};
     struct moe_trace_writer *w = NULL;
     struct moe_trace_shape shape = synthesis->shape;
     shape.keep = moe_trace_default_keep(shape.n_experts, shape.top_k);
@@ -406,7 +406,7 @@ int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
     if (status == MOE_OK)
         status = moe_trace_create(&w, path, &shape, err); /* checks the shape, too */
     if (status == MOE_OK)
-        status = synthesiser_init(&s, synthesis, err);
+        status = synthesizer_init(&s, synthesis, err);
     if (status == MOE_OK) {
         struct moe_routing_figures trial = find_sizes(&s);
         status = write_documents(&s, w, err);
@@ -421,7 +421,7 @@ int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
         status = moe_trace_commit(w, err);
     else
         moe_trace_abort(w);
-    synthesiser_release(&s);
+    synthesizer_release(&s);
     return status;
 }
 

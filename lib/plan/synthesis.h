@@ -35,7 +35,7 @@ struct moe_synthesis {
  * Impossible figures are approached as far as possible: reuse below what popularity alone causes,
  * or even use in a few sequences of a few topics. MOE_ERR_USAGE: a shape that no trace can have, no
  * tokens, or figures that are no shares. */
-int moe_synthesise(const char *path, const struct moe_synthesis *synthesis,
-                   struct moe_routing_figures *reached, struct moe_err *err);
+int moe_synthesize_trace(const char *path, const struct moe_synthesis *synthesis,
+                         struct moe_routing_figures *reached, struct moe_err *err);
 
 #endif

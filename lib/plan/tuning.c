@@ -166,7 +166,7 @@ static const double SAME = 1e-9;
 struct point {
     double weights[MOE_HOBBIT_WEIGHTS], low_pool;
     double penalty; /* mean over sizes */
-    double cost;    /* mean over sizes of penalties relative to the default's: is minimised */
+    double cost;    /* mean over sizes of penalties relative to the default's: is minimized */
 };
 
 struct tuner {

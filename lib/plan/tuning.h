@@ -73,7 +73,7 @@ struct moe_tuned {
 
 /* Steepest descent over weights (1/8 of the sum moves from one to another) and pool shares (steps
  * of 1/20, at most 1/2), from the strategy's own and from each single policy; deterministic. It
- * minimises the mean over sizes of each penalty relative to the default's, so that large caches
+ * minimizes the mean over sizes of each penalty relative to the default's, so that large caches
  * count as much as small ones; out->penalty is never above out->default_penalty. MOE_ERR_USAGE:
  * another cache than hobbit's, no size, a trace without decoded tokens; errors of moe_simulate. */
 int moe_tune_hobbit(const struct moe_tuning *in, struct moe_tuned *out, struct moe_err *err);

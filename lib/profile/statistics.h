@@ -72,7 +72,7 @@ enum moe_predictor {
     MOE_PREDICT_GATE_3,     /* ... 3 layers before */
     MOE_PREDICT_ATTN,       /* the attention's input of the layer itself (Fate position 1) */
     MOE_PREDICT_ATTN_1,     /* ... of the layer before (Fate position 3) */
-    MOE_PREDICT_RESIDUAL_1, /* the residual stream at the gate of the layer before, normalised with
+    MOE_PREDICT_RESIDUAL_1, /* the residual stream at the gate of the layer before, normalized with
                                the layer's own weights */
     MOE_PREDICT_RESIDUAL_2,
     MOE_PREDICT_RESIDUAL_3,

@@ -49,7 +49,7 @@ struct moe_trace_shape {
     /* [n_layers] layers that choose experts by the token, which are known when the token is:
      * nothing predicts them. */
     uint8_t is_static[MOE_MAX_LAYERS];
-    bool has_ids; /* of tokens; imported and synthesised traces have none */
+    bool has_ids; /* of tokens; imported and synthesized traces have none */
 };
 
 struct moe_trace_totals {

@@ -367,7 +367,7 @@ static void lex_tag(struct lexer *l)
 
 /* Turns line ends into '
  * ', without the last one. */
-static void normalise(struct lexer *l, const char *source, uint64_t n)
+static void normalize(struct lexer *l, const char *source, uint64_t n)
 {
     char *to = jinja_take(l->heap, n + 1, 1);
     uint64_t k = 0;
@@ -383,7 +383,7 @@ static void normalise(struct lexer *l, const char *source, uint64_t n)
 struct jinja_token *jinja_lex(struct jinja_heap *heap, const char *source, uint64_t n)
 {
     struct lexer l = {.heap = heap, .at = {1, 1}};
-    normalise(&l, source, n);
+    normalize(&l, source, n);
     while (l.i < l.n) {
         uint64_t begin = l.i, tag = next_tag(&l, begin);
         add_data(&l, begin, tag < l.n ? end_before(&l, begin, tag) : tag);

@@ -8,9 +8,9 @@
  *   rtn     minimum to maximum in equal steps, nearest code; no error exceeds d / 2.
  *   linear  symmetric about zero, scale from the largest magnitude, nearest code (EdgeMoE III-B);
  *           used with one group per row, "one scale per output channel". Zero stays exactly zero.
- *   hqq     half-quadratic quantization (Fate 4.5): d of rtn; m, the zero point, minimises a
+ *   hqq     half-quadratic quantization (Fate 4.5): d of rtn; m, the zero point, minimizes a
  *           sparsity-promoting norm (p = 0.7) of the error by the proximal method with the
- *           generalised soft-threshold, beta = 10 growing by 1.01, at most 20 steps, ended where
+ *           generalized soft-threshold, beta = 10 growing by 1.01, at most 20 steps, ended where
  *           the mean absolute error no longer falls; never worse than rtn in that error. Errors are
  *           measured in steps of the code, so scaling a group by a power of two keeps its codes.
  *   gptq    hqq, then improved for the inputs of the matrix, where these are known (gptq.h).

@@ -12,9 +12,9 @@
 #include "base/mem.h"
 #include "sched/strategy.h"
 
-/* HOBBIT's unimportance score s of each chosen expert (equation 2): the normalised weights of those
+/* HOBBIT's unimportance score s of each chosen expert (equation 2): the normalized weights of those
  * before it, summed; 0 for the first, never above 1. weights: [k], not negative, of any scale (they
- * are normalised to a sum of 1 here) and in any order (they are ranked here, equal ones by
+ * are normalized to a sum of 1 here) and in any order (they are ranked here, equal ones by
  * position); scores: [k], of the same positions. Weights that are all 0: every score is 0. */
 void moe_unimportance(const float *weights, uint32_t k, float *scores);
 

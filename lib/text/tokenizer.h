@@ -43,7 +43,7 @@ int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err);
 /* Makes room for n more. */
 int moe_ids_reserve(struct moe_ids *ids, uint64_t n, struct moe_err *err);
 
-/* Appends the ids of n bytes of text, and nothing before or after them. parse_special: recognises
+/* Appends the ids of n bytes of text, and nothing before or after them. parse_special: recognizes
  * added tokens marked special in the text (templates need it; a user's words should not). */
 int moe_tokenizer_encode(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                          bool parse_special, struct moe_ids *out, struct moe_err *err);

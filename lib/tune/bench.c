@@ -93,7 +93,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n)
+struct moe_bench_figure moe_bench_summarize(double *values, uint32_t n)
 {
     qsort(values, n, sizeof *values, compare_doubles);
     return (struct moe_bench_figure){
@@ -112,7 +112,7 @@ double moe_bench_round(double value)
 
 void moe_bench_set_figure(struct moe_figure *f, double *values, uint32_t n)
 {
-    struct moe_bench_figure b = moe_bench_summarise(values, n);
+    struct moe_bench_figure b = moe_bench_summarize(values, n);
     f->value = moe_bench_round(b.median);
     f->min = moe_bench_round(b.min);
     f->max = moe_bench_round(b.max);
@@ -145,8 +145,8 @@ int moe_bench(struct moe_session *s, const struct moe_bench_options *options, st
         status = run_once(&b, &prefill[i], &decode[i], err);
     }
     if (status == MOE_OK) {
-        out->prefill = moe_bench_summarise(prefill, options->n_runs);
-        out->decode = moe_bench_summarise(decode, options->n_runs);
+        out->prefill = moe_bench_summarize(prefill, options->n_runs);
+        out->decode = moe_bench_summarize(decode, options->n_runs);
     }
     free(b.rows);
     free(b.logits);

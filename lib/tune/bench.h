@@ -30,7 +30,7 @@ struct moe_bench_figure {
 };
 
 /* Median and ends of n > 0 values, which are sorted. */
-struct moe_bench_figure moe_bench_summarise(double *values, uint32_t n);
+struct moe_bench_figure moe_bench_summarize(double *values, uint32_t n);
 /* To four digits: more is noise. */
 double moe_bench_round(double value);
 /* The same as a summary, for a device profile, rounded. */

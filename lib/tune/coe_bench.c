@@ -205,8 +205,8 @@ static int measure_loads(const struct bench *b, const struct kind *kind, uint32_
         if (moe_progress_stopped(b->o->progress))
             return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
-    cost->cost.load = moe_bench_round(moe_bench_summarise(disk, LOADS).median);
-    cost->cost.load_from_host = moe_bench_round(moe_bench_summarise(host, LOADS).median);
+    cost->cost.load = moe_bench_round(moe_bench_summarize(disk, LOADS).median);
+    cost->cost.load_from_host = moe_bench_round(moe_bench_summarize(host, LOADS).median);
     return MOE_OK;
 }
 
@@ -532,7 +532,7 @@ static int measure_point(struct moe_engine *e, const struct moe_coe_batch_option
         MOE_TRY(run_once(e, o, rows, p->requests, n + 1, &seconds[n], err));
         sum += seconds[n++];
     }
-    p->seconds = moe_bench_summarise(seconds, n).median;
+    p->seconds = moe_bench_summarize(seconds, n).median;
     return MOE_OK;
 }
 

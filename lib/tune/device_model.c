@@ -415,7 +415,7 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
         add_sample(slowdown, beside.seconds / quiet.seconds);
         add_sample(steal, beside.steal);
         struct samples sorted = *slowdown;
-        double usual = moe_bench_summarise(sorted.values, sorted.n).median;
+        double usual = moe_bench_summarize(sorted.values, sorted.n).median;
         double expected =
             (quiet.seconds + quiet.experts * (usual > 1 ? usual - 1 : 0)) * waiting.n / quiet.n;
         if (waiting.sleeps)
@@ -435,7 +435,7 @@ static void set_above_zero(struct moe_figure *f, struct samples *s)
 {
     static const double nothing = 1e-9;
     struct samples sorted = *s;
-    if (s->n < DEVICE_RUNS || moe_bench_summarise(sorted.values, sorted.n).median <= nothing)
+    if (s->n < DEVICE_RUNS || moe_bench_summarize(sorted.values, sorted.n).median <= nothing)
         return;
     for (uint32_t i = 0; i < s->n; i++)
         s->values[i] = s->values[i] < nothing ? nothing : s->values[i];

@@ -38,8 +38,8 @@ struct moe_ffn {
  * the model runs over the texts at the best precision its pack has, and of each matrix the factor
  * of its inputs' second moments is computed when conversion asks for it.
  *
- *   q, k, v, and the projections down of latent attention: the layer's normalised input
- *   o: attention's output; gate and up of dense layers and shared experts: the normalised stream;
+ *   q, k, v, and the projections down of latent attention: the layer's normalized input
+ *   o: attention's output; gate and up of dense layers and shared experts: the normalized stream;
  *   down of these: the activations
  *   gate and up of a routed expert: the stream of the tokens routed to it; down: their activations
  *

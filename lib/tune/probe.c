@@ -107,7 +107,7 @@ static void on_attending(void *ctx, uint32_t layer, uint32_t n_rows, const float
 /* ---- Predicting ---- */
 
 /* Which rows a predictor applies the router to; N_SLOTS: none in this layer. stream: for routers
- * before attention, whose gate predictors take the normalised stream. */
+ * before attention, whose gate predictors take the normalized stream. */
 static uint32_t slot_of_predictor(enum moe_predictor predictor, uint32_t m, bool stream)
 {
     switch (predictor) {
@@ -141,7 +141,7 @@ struct look {
 };
 
 /* The streams of the layers before, under this layer's norm. */
-static void normalise_range(void *ctx, int64_t begin, int64_t end, int thread)
+static void normalize_range(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct look *k = ctx;
     const struct moe_config *c = &k->p->session->model->config;
@@ -191,7 +191,7 @@ static void predict(struct look *k, uint32_t n_rows)
 {
     struct moe_probe *p = k->p;
     uint32_t n = 0;
-    moe_par_for(n_rows, 8, normalise_range, k);
+    moe_par_for(n_rows, 8, normalize_range, k);
     for (int i = 0; i < MOE_N_PREDICTORS; i++) {
         uint32_t slot = slot_of_predictor(i, k->m, p->session->model->config.router_early);
         p->seen.predicted[i] = slot == N_SLOTS ? NULL : p->scores + n * p->router_stride;

@@ -61,7 +61,7 @@ static int open_synthetic(struct bench *b, uint32_t n_layers, uint32_t n_experts
     if (fd < 0)
         return moe_fail(err, MOE_ERR_IO, "no file can be made in /tmp");
     close(fd);
-    int status = moe_synthesise(path, &synthesis, &reached, err);
+    int status = moe_synthesize_trace(path, &synthesis, &reached, err);
     if (status == MOE_OK)
         status = moe_trace_open(&b->trace, path, err);
     unlink(path);

@@ -167,7 +167,7 @@ static struct moe_bench_figure time_work(struct bench *b, const struct work *w)
     for (uint32_t i = 0; i < b->n_runs && well(b); i++)
         seconds[i] = time_once(b, w, graph, times);
     moe_gpu_graph_close(graph);
-    return moe_bench_summarise(seconds, b->n_runs);
+    return moe_bench_summarize(seconds, b->n_runs);
 }
 
 /* ---- Inputs of products ---- */

@@ -37,7 +37,7 @@ static void bench_device(struct bench *b)
         moe_fail(&b->err, MOE_ERR_DEVICE, "copies from page-locked memory were not measured");
         return;
     }
-    t = moe_bench_summarise(link, b->n_runs);
+    t = moe_bench_summarize(link, b->n_runs);
     printf("from page-locked host memory: %.1f GB/s +-%.0f%%\n",
            figure(b, (double)link_bytes / t.median) * 1e-9, spread(t));
 }
@@ -197,8 +197,8 @@ static void measure_overlap(struct bench *b, const struct work *w, uint64_t n_ex
         both[i ? i - 1 : 0] = time_beside(b, to, from, n_expert, graph);
     if (well(b)) {
         double last = both[b->n_runs - 1];
-        struct moe_bench_figure copy = moe_bench_summarise(alone, b->n_runs);
-        struct moe_bench_figure together = moe_bench_summarise(both, b->n_runs);
+        struct moe_bench_figure copy = moe_bench_summarize(alone, b->n_runs);
+        struct moe_bench_figure together = moe_bench_summarize(both, b->n_runs);
         double longer = fmax(copy.median, compute.median), sum = copy.median + compute.median;
         printf("upload of %.1f MB %.3f ms +-%.0f%%, computation %.3f ms +-%.0f%%; together %.3f ms "
                "+-%.0f%%: %.2f of the longer, %.2f of the sum; %.0f%% of the shorter hidden\n",

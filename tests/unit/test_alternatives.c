@@ -34,7 +34,7 @@ static int open_all(void **state)
     static const char names[1][MOE_NAME_BYTES] = {"4"};
     const uint64_t bytes = EXPERT_BYTES;
     snprintf(path, sizeof path, "/tmp/moe-alternatives-%d.trace", (int)getpid());
-    assert_ok(moe_synthesise(path, &in, &reached, &err), &err);
+    assert_ok(moe_synthesize_trace(path, &in, &reached, &err), &err);
     assert_ok(moe_trace_open(&trace, path, &err), &err);
     assert_ok(moe_inventory_uniform(&inventory, LAYERS, EXPERTS, TOP_K, names, &bytes, 1, &err),
               &err);

@@ -144,7 +144,7 @@ static void predict(const double *p, const uint8_t *device, struct choice *c)
         n_host--;
     }
     for (int k = 0; k < TOP_K; k++) {
-        c->weights[k] = p[c->experts[k]]; /* the model does not normalise its best k */
+        c->weights[k] = p[c->experts[k]]; /* the model does not normalize its best k */
         c->early[k] = !device[c->experts[k]];
     }
 }

@@ -82,7 +82,7 @@ static void the_routers_choice_has_the_routers_weights(void **state)
     assert_true(n_grouped > 100);
 }
 
-/* An expert's part before weights are normalised and scaled; `first`: the first of a sparsemixer's
+/* An expert's part before weights are normalized and scaled; `first`: the first of a sparsemixer's
  * two, left out for the other, or NULL. */
 static double plain_part(const struct drawn *d, const struct moe_predicted *f, uint32_t expert,
                          const uint32_t *first)

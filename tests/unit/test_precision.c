@@ -18,7 +18,7 @@ static void assert_scores(const float *weights, uint32_t k, const float *want)
         assert_true(fabsf(scores[i] - want[i]) <= 1e-6f); /* cmocka's own lets NaN pass */
 }
 
-/* Mixtral: the first of two scores 0, the second the first's normalised weight. */
+/* Mixtral: the first of two scores 0, the second the first's normalized weight. */
 static void test_two_experts(void **state)
 {
     static const float even[] = {0.55f, 0.45f}, uneven[] = {0.7f, 0.3f}, alone[] = {0.95f, 0.05f};

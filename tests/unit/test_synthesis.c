@@ -183,11 +183,11 @@ static struct moe_synthesis of_shape(uint32_t n_layers, uint32_t n_experts, uint
     };
 }
 
-static void synthesise(const char *to, const struct moe_synthesis *in,
+static void synthesize(const char *to, const struct moe_synthesis *in,
                        struct moe_routing_figures *reached)
 {
     struct moe_err err = {0};
-    assert_ok(moe_synthesise(to, in, reached, &err), &err);
+    assert_ok(moe_synthesize_trace(to, in, reached, &err), &err);
 }
 
 static struct moe_routing_figures figures_of(const char *from)
@@ -217,7 +217,7 @@ static void figures_are_reached(void **state)
             in.sequences = 32; /* a few documents alone are uneven by their topics */
             in.prompt_tokens = 8;
             in.decoded_tokens = 16;
-            synthesise(path, &in, &reached);
+            synthesize(path, &in, &reached);
             moe_routing_figures_move(&wanted, shapes[i][1], shapes[i][2]);
             assert_figures(&reached, &wanted, 0.03);
             struct moe_routing_figures read = figures_of(path);
@@ -231,15 +231,15 @@ static void the_same_seed_gives_the_same_bytes(void **state)
     struct moe_buf a = {0}, b = {0}, c = {0};
     struct moe_synthesis in = of_shape(4, 8, 2);
     struct moe_routing_figures first, second;
-    synthesise(path, &in, &first);
-    synthesise(other, &in, &second);
+    synthesize(path, &in, &first);
+    synthesize(other, &in, &second);
     assert_memory_equal(&first, &second, sizeof first);
     assert_ok(moe_file_read_all(path, 1 << 24, &a, &err), &err);
     assert_ok(moe_file_read_all(other, 1 << 24, &b, &err), &err);
     assert_int_equal(a.size, b.size);
     assert_memory_equal(a.data, b.data, a.size);
     in.seed++;
-    synthesise(other, &in, &second);
+    synthesize(other, &in, &second);
     assert_ok(moe_file_read_all(other, 1 << 24, &c, &err), &err);
     assert_true(a.size != c.size || memcmp(a.data, c.data, a.size) != 0);
     moe_buf_release(&a);
@@ -280,7 +280,7 @@ static void what_is_written_is_a_trace(void **state)
     strcpy(in.shape.variants[0], "4");
     in.shape.expert_bytes = bytes;
     in.prompt_tokens = 100; /* more than is drawn at once */
-    synthesise(path, &in, &reached);
+    synthesize(path, &in, &reached);
     /* Nothing is three layers before one of these: that figure is the trial's. */
     within(reached.accuracy[2], 0.63, 0.1);
     assert_ok(moe_trace_open(&t, path, &err), &err);
@@ -310,20 +310,20 @@ static void what_cannot_be_comes_near(void **state)
     struct moe_routing_figures reached;
     /* Popular experts that are never used twice in a row. */
     in.figures = (struct moe_routing_figures){0, 0, 0, 0.7, {1, 0, 0.125}};
-    synthesise(path, &in, &reached);
+    synthesize(path, &in, &reached);
     within(reached.busiest, 0.7, 0.03);
     assert_true(reached.reuse > 0.15 && reached.reuse < 0.4);
     within(reached.accuracy[0], 1, 0.01);
     within(reached.accuracy[1], 0.125, 0.05); /* chance */
     /* As many as there are: always the same. */
     in = of_shape(2, 4, 4);
-    synthesise(path, &in, &reached);
+    synthesize(path, &in, &reached);
     assert_true(reached.reuse == 1 && reached.busiest == 0.25 && reached.accuracy[0] == 1);
     /* A single token. */
     in = of_shape(1, 1, 1);
     in.sequences = in.decoded_tokens = 1;
     in.prompt_tokens = 0;
-    synthesise(path, &in, &reached);
+    synthesize(path, &in, &reached);
     assert_true(reached.busiest == 1 && isnan(reached.reuse));
 }
 
@@ -345,7 +345,7 @@ static void statistics_are_of_other_texts(void **state)
     struct moe_statistics *s = NULL, *again = NULL;
     assert_ok(moe_statistics_new(&s, &shape, &err), &err);
     synthesis.statistics = s;
-    assert_ok(moe_synthesise(path, &synthesis, &reached, &err), &err);
+    assert_ok(moe_synthesize_trace(path, &synthesis, &reached, &err), &err);
     assert_int_equal(s->totals[MOE_TOTAL_DOCUMENTS], 12);
     assert_int_equal(s->totals[MOE_TOTAL_TOKENS], 12 * 64);
     assert_true(moe_statistics_has_decoded(s));
@@ -354,7 +354,7 @@ static void statistics_are_of_other_texts(void **state)
     within(counted.accuracy[0], reached.accuracy[0], 0.03);
     assert_ok(moe_statistics_new(&again, &shape, &err), &err);
     synthesis.statistics = again;
-    assert_ok(moe_synthesise(path, &synthesis, &reached, &err), &err);
+    assert_ok(moe_synthesize_trace(path, &synthesis, &reached, &err), &err);
     assert_true(moe_statistics_fingerprint(again) == moe_statistics_fingerprint(s));
     moe_statistics_free(s);
     moe_statistics_free(again);
@@ -365,31 +365,32 @@ static void nonsense_is_refused(void **state)
     struct moe_err err = {0};
     struct moe_routing_figures reached;
     struct moe_synthesis in = of_shape(4, 8, 9);
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "the number of experts chosen is beyond those there are", &err);
     in = of_shape(4, 8, 2);
     in.figures.reuse = 1.5;
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "needs shares between 0 and 1", &err);
     in.figures.reuse = 0.5;
     in.figures.accuracy[2] = (double)NAN;
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "needs shares between 0 and 1", &err);
     in = of_shape(4, 8, 2);
     in.figures.top_k = 33;
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "the figures of no model: 32 experts, 33 per token", &err);
     in = of_shape(4, 8, 2);
     in.sequences = 0;
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE,
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE,
                  "at least one sequence, of 1 to 4294967295 tokens", &err);
     in = of_shape(4, 8, 2);
     in.prompt_tokens = in.decoded_tokens = 0;
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE, "of 1 to", &err);
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE, "of 1 to", &err);
     in.prompt_tokens = in.decoded_tokens = UINT32_MAX;
-    assert_fails(moe_synthesise(path, &in, &reached, &err), MOE_ERR_USAGE, "of 1 to", &err);
+    assert_fails(moe_synthesize_trace(path, &in, &reached, &err), MOE_ERR_USAGE, "of 1 to", &err);
     in = of_shape(4, 8, 2);
-    assert_fails(moe_synthesise("/nowhere/x", &in, &reached, &err), MOE_ERR_IO, "/nowhere/x", &err);
+    assert_fails(moe_synthesize_trace("/nowhere/x", &in, &reached, &err), MOE_ERR_IO, "/nowhere/x",
+                 &err);
 }
 
 int main(void)
