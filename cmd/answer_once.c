@@ -38,25 +38,21 @@ struct keeping {
 /* The conversation begins with what the file holds. */
 static int load_prompt(struct keeping *k, struct moe_err *err)
 {
-    struct moe_conversation *talk = k->talk;
     struct moe_context_file file = {.fd = -1};
-    struct moe_session *s = talk->session;
+    struct moe_session *s = k->talk->session;
     struct moe_kept none;
     if (!moe_path_exists(opt.prompt_cache))
-        return moe_sequence_pieces(s, 0, &none, err);
+        return moe_sequence_save(s, 0, 0, &none, err);
     int status = moe_context_open(&file, opt.prompt_cache, s, moe_engine_way(k->engine), err);
     if (status != MOE_OK)
         return status;
     struct moe_context *c = &file.context;
     uint64_t n = moe_context_most(&file, s);
     status = moe_context_put(&file, s, n, err);
-    talk->history.n = 0;
-    for (uint64_t i = 0; i < n && status == MOE_OK; i++)
-        status = moe_ids_push(&talk->history, c->ids.ids[i], err);
     if (status == MOE_OK) {
         k->file = c->ids;
         k->file.n = c->n_done;
-        talk->n_done = k->held = n;
+        k->held = n;
         c->ids = (struct moe_ids){0};
     }
     moe_context_close(&file);
@@ -79,7 +75,7 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
 {
     const struct moe_conversation *talk = k->talk;
     struct moe_session *s = talk->session;
-    bool states = s->stands != NULL;
+    bool states = s->state_ends != NULL;
     uint64_t n = talk->history.n - s->stats.generated_tokens, n_kept = n - states;
     s->stats.loaded_tokens = k->held ? n - s->stats.prompt_tokens : 0;
     if (s->stats.context_shifts)
@@ -91,9 +87,9 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
                      opt.prompt_cache);
         return MOE_OK;
     }
-    if (states != reading || n_kept > talk->n_done)
+    if (states != reading || n_kept > moe_sequence_length(s, 0))
         return MOE_OK;
-    struct moe_context c = {.ids = talk->history, .n_done = n_kept, .far = s->far};
+    struct moe_context c = {.ids = talk->history, .n_done = n_kept};
     c.ids.n = n;
     snprintf(c.way, sizeof c.way, "%s", moe_engine_way(k->engine));
     return moe_context_write(opt.prompt_cache, s, &c, err);

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/buf.h"
-#include "engine/generate.h"
+#include "engine/encode.h"
 
 /* That the command line's options are such as a model with an encoder, or one without, has. */
 int encode_check_options(const char *pack, const struct moe_config *c, bool encodes,

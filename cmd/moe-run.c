@@ -12,7 +12,7 @@
 #include "cli.h"
 #include "encode.h"
 #include "engine/beams.h"
-#include "engine/generate.h"
+#include "engine/encode.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
 #include "measure.h"

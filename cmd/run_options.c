@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "engine/beams.h"
 #include "engine/draft.h"
-#include "engine/generate.h"
+#include "engine/encode.h"
 #include "grammar/grammar.h"
 #include "tune/bench.h"
 

@@ -22,7 +22,7 @@ static inline void scatter_blocks(struct moe_session *s, uint64_t *random)
             left--;
         }
         for (uint32_t i = 0; round == 0 && i < s->n_sequences; i++)
-            moe_sequence_end(s, i);
+            moe_sequence_rewind(s, i, 0);
     }
 }
 

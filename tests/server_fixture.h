@@ -79,12 +79,11 @@ static inline void answer_alone(const struct moe_engine *e, const struct moe_req
     struct moe_ids ids = {0};
     enum moe_stop_reason why;
     struct moe_err err;
-    uint64_t n_done = 0;
     sampling.seed = moe_request_seed(r, 0);
     moe_sampling_complete(&sampling, &e->model->sampling);
     assert_ok(moe_sampler_new(&sampler, &sampling, e->model->config.vocab, &err), &err);
     assert_ok(moe_prompt_plain(e->model, r->prompt, r->n_prompt, &ids, &err), &err);
-    assert_ok(moe_generate(e->session, sampler, &ids, &n_done, &o, &why, &err), &err);
+    assert_ok(moe_generate(e->session, sampler, &ids, &o, &why, &err), &err);
     moe_ids_release(&ids);
     moe_sampler_free(sampler);
 }

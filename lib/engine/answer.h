@@ -59,6 +59,8 @@ struct moe_generate_options {
     const struct moe_progress *progress; /* of a prompt's passes; its `stop` is not used; may be
                                             NULL */
     double started;                      /* moe_seconds() when the request came; for ttft */
+    bool goes_on; /* where a prompt sees all of itself: the text has that of the text before, and
+                     is not a prompt itself */
     /* Bytes of the answer as they are certain: whole UTF-8 characters, never part of a stop text.
      * Bytes that begin no character come as they are, and so does one unfinished at the end. A
      * negative result ends the answer with that status. */
@@ -67,11 +69,11 @@ struct moe_generate_options {
      * the answer by itself does not count, one that completes a stop text does. A negative result
      * as of `text`. */
     int (*token)(void *ctx, const struct moe_token_said *said);
-    /* The context is full: may drop some of it, so that the answer goes on (*more); the text then
-     * is what moe_generate was given, shorter. NULL: the answer ends with the context. */
+    /* The context is full: may drop some of moe_generate's history, so that the answer goes on
+     * (*more). NULL: the answer ends with the context. */
     int (*full)(void *ctx, bool *more, struct moe_err *err);
-    /* With recurrent states, when all of the prompt but its last token is computed: that can be
-     * kept now (context_file.h), and not later. NULL: not wanted. */
+    /* With recurrent states, when all of the prompt but its last token is computed: it can be saved
+     * now (context_file.h), and not later. NULL: not wanted. */
     int (*read)(void *read_ctx, struct moe_err *err);
     void *read_ctx;
     uint32_t n_top; /* that it gets of the likeliest, at most MOE_MAX_TOP_TOKENS */

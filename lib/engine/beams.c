@@ -115,7 +115,7 @@ static int fork_sequences(struct search *b, struct moe_err *err)
     for (uint32_t i = 0; i < b->n_live; i++) {
         if (b->has_child[i])
             continue;
-        moe_sequence_end(s, b->live[i].sequence);
+        moe_sequence_rewind(s, b->live[i].sequence, 0);
         b->used[b->live[i].sequence] = false;
     }
     for (uint32_t i = 0; i < b->n_next && status == MOE_OK; i++) {
@@ -152,7 +152,7 @@ static uint32_t first_to_compute(struct search *b, uint32_t n_all)
     if (!original || n_all != original + 1)
         return n_all - 1;
     for (uint32_t i = 0; i < b->n_live; i++)
-        moe_sequence_end(b->session, b->live[i].sequence);
+        moe_sequence_rewind(b->session, b->live[i].sequence, 0);
     return 0;
 }
 
@@ -244,23 +244,22 @@ static int deliver(const struct search *b, struct moe_ids *history, struct moe_e
 }
 
 /* Leaves the prompt in sequence 0 if it is to be kept and has room there, and nothing in the
- * others. Returns the positions that are left. */
-static uint32_t tidy(struct search *b, bool keep)
+ * others. */
+static void tidy(struct search *b, bool keep)
 {
     struct moe_session *s = b->session;
     struct moe_err none;
     keep = keep && !s->model->config.rope_original;
-    if (!keep)
-        moe_sequence_end(s, 0);
-    else if (!b->used[0])
-        keep = moe_sequence_fork(s, b->live[0].sequence, 0, b->n_prompt, &none) == MOE_OK;
+    if (keep && !b->used[0])
+        moe_sequence_fork(s, b->live[0].sequence, 0, b->n_prompt, &none);
+    else
+        moe_sequence_rewind(s, 0, keep ? b->n_prompt : 0);
     for (uint32_t i = 1; i < b->options->n; i++)
-        moe_sequence_end(s, i);
-    return keep ? b->n_prompt : 0;
+        moe_sequence_rewind(s, i, 0);
 }
 
-int moe_beams_search(struct moe_session *s, struct moe_ids *history, uint64_t *n_done,
-                     struct moe_answer *answer, float *logits, uint32_t last, struct moe_err *err)
+int moe_beams_search(struct moe_session *s, struct moe_ids *history, struct moe_answer *answer,
+                     float *logits, uint32_t last, struct moe_err *err)
 {
     const struct moe_generate_options *o = answer->options;
     const struct moe_config *c = &s->model->config;
@@ -292,7 +291,7 @@ int moe_beams_search(struct moe_session *s, struct moe_ids *history, uint64_t *n
     b.used[0] = true;
     b.live[0] = (struct beam){0};
     int status = search(&b, last, err);
-    *n_done = tidy(&b, status == MOE_OK);
+    tidy(&b, status == MOE_OK);
     if (status == MOE_OK)
         status = deliver(&b, history, err);
     free(arena.base);

@@ -115,9 +115,9 @@ static int write_pieces(struct moe_outfile *file, const struct moe_kept *p, uint
     return status;
 }
 
-static int put_pieces(const struct moe_context_file *f, const struct moe_kept *p,
-                      struct moe_err *err)
+static int put_pieces(void *file, const struct moe_kept *p, struct moe_err *err)
 {
+    const struct moe_context_file *f = file;
     uint64_t at = f->pieces_at, check = f->check, bytes, n = moe_kept_count(p, &bytes);
     uint8_t *room = moe_alloc(moe_kept_room(p), 1, err);
     int status = room ? MOE_OK : MOE_ERR_MEMORY;
@@ -155,21 +155,14 @@ uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_ses
     uint64_t n = f->context.n_done;
     if (n <= s->context)
         return n;
-    return s->stands ? 0 : s->context;
+    return s->state_ends ? 0 : s->context;
 }
 
-int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
+int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint64_t n,
                     struct moe_err *err)
 {
-    struct moe_kept p;
-    int status = moe_sequence_pieces(s, (uint32_t)n, &p, err);
-    if (status == MOE_OK)
-        status = moe_sequence_hold(s, 0, (uint32_t)n, err);
-    if (status == MOE_OK)
-        status = put_pieces(f, &p, err);
-    if (status == MOE_OK)
-        moe_sequence_put(s, 0, (uint32_t)n, f->context.far);
-    return status;
+    return moe_sequence_load(s, 0, f->context.ids.ids, (uint32_t)n, f->context.far, put_pieces, f,
+                             err);
 }
 
 /* ---- Writing ---- */
@@ -178,7 +171,7 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
                       struct moe_err *err)
 {
     struct moe_kept p;
-    int status = moe_sequence_kept(s, (uint32_t)c->n_done, &p, err);
+    int status = moe_sequence_save(s, 0, (uint32_t)c->n_done, &p, err);
     if (status != MOE_OK)
         return status;
     if (c->ids.n > MOE_MAX_CONTEXT || c->text.size > most_text(c->ids.n))
@@ -187,7 +180,7 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
     struct header h = {
         .pack = moe_pack_fingerprint(s->model->pack),
         .kind = p.kv->layout.kind,
-        .flags = (uint16_t)((c->far ? FAR : 0) | (c->has_draws ? DRAWS : 0)),
+        .flags = (uint16_t)((p.far ? FAR : 0) | (c->has_draws ? DRAWS : 0)),
         .n_layers = moe_kept_kv_layers(&p),
         .n_heads = p.kv->n_heads,
         .key_dim = p.kv->key_dim,
@@ -313,7 +306,7 @@ int moe_context_open(struct moe_context_file *out, const char *path, const struc
     uint64_t size = 0;
     *out = (struct moe_context_file){.fd = -1};
     struct moe_kept p;
-    int status = moe_sequence_pieces(s, 0, &p, err);
+    int status = moe_sequence_save(s, 0, 0, &p, err);
     if (status != MOE_OK)
         return status;
     if (!(out->path = moe_strndup(path, strlen(path), err)))

@@ -27,10 +27,10 @@ enum { MOE_CONTEXT_WAY = 512 };
 
 struct moe_context {
     struct moe_ids ids;
-    /* The first of them that have keys and values; what is written may have fewer of them, where
-     * recurrent states stand elsewhere. */
+    /* How many of them are computed, from the first on. A file may have fewer, where it has no
+     * recurrent states of so many. */
     uint64_t n_done;
-    bool far; /* these are of a text beyond rope_original */
+    bool far; /* read: they are of a text beyond rope_original */
     /* How they were computed: "" exactly, else a strategy's parts. */
     char way[MOE_CONTEXT_WAY];
     bool has_draws;
@@ -61,8 +61,8 @@ int moe_context_open(struct moe_context_file *out, const char *path, const struc
  * states none then. */
 uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_session *s);
 /* Has sequence 0 of the session begin with the file's first n positions, at most these; with
- * recurrent states n_done or 0. On an error nothing is known of what that sequence holds. */
-int moe_context_put(const struct moe_context_file *f, struct moe_session *s, uint64_t n,
+ * recurrent states n_done or 0. After an error the sequence has nothing. */
+int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint64_t n,
                     struct moe_err *err);
 void moe_context_close(struct moe_context_file *f); /* one of zeroes is fine */
 

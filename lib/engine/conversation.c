@@ -69,7 +69,6 @@ const char *moe_conversation_system_text(const struct moe_conversation *c)
 static void forget_context(struct moe_conversation *c)
 {
     c->history.n = 0;
-    c->n_done = 0;
     c->answer_at = 0;
     c->undone = false;
     c->in_step = false;
@@ -163,13 +162,6 @@ static uint64_t bytes_in_context(const struct moe_conversation *c, const struct 
 
 void moe_conversation_adopt(struct moe_conversation *c, struct moe_ids *ids)
 {
-    uint64_t same = 0;
-    if (c->session->model->config.prefix_lm) /* what sees all of another prompt is another */
-        c->n_done = 0;
-    while (same < c->n_done && same < ids->n && ids->ids[same] == c->history.ids[same])
-        same++;
-    /* One token at least must be computed: its logits are the next one's. */
-    c->n_done = same == ids->n && same ? same - 1 : same;
     moe_ids_release(&c->history);
     c->history = *ids;
     *ids = (struct moe_ids){0};
@@ -258,7 +250,7 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;
-    int status = moe_generate(c->session, sampler, &c->history, &c->n_done, &o, why, err);
+    int status = moe_generate(c->session, sampler, &c->history, &o, why, err);
     if (status == MOE_OK && l->answer.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the answer's text");
     c->source.n = 0;
@@ -267,6 +259,12 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
 }
 
 /* ---- Asking ---- */
+
+/* An answer failed: the context ends where its tokens are not computed. */
+static void keep_computed(struct moe_conversation *c)
+{
+    c->history.n = moe_sequence_common(c->session, 0, c->history.ids, (uint32_t)c->history.n);
+}
 
 /* Answers what the context was brought to, and keeps the answer, in place of the last message or
  * behind it. */
@@ -300,7 +298,7 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
     /* A stop text is in the context, but not in the answer; an interrupted prompt is not there. */
     c->in_step = status == MOE_OK && *why != MOE_STOP_TEXT;
     if (status != MOE_OK)
-        c->history.n = c->n_done;
+        keep_computed(c);
     moe_buf_release(&l.answer);
     return status;
 }
@@ -316,7 +314,7 @@ static int ask_plainly(struct moe_conversation *c, const char *text, struct moe_
     if (status == MOE_OK)
         status = answer(c, sampler, options, &l, why, err);
     if (status != MOE_OK)
-        c->history.n = c->n_done;
+        keep_computed(c);
     moe_buf_release(&l.answer);
     return status;
 }
@@ -344,11 +342,11 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
 {
     if (c->history.n == 0 || c->undone)
         return moe_fail(err, MOE_ERR_USAGE, "there is nothing to continue yet");
-    if (c->n_done == c->history.n)
-        c->n_done--; /* its logits are wanted again */
+    struct moe_generate_options o = *options;
     struct listener l = {0};
     uint64_t n = moe_conversation_n(c);
     bool in_step = c->in_step;
+    o.goes_on = true;
     int status = MOE_OK;
     /* The longer answer takes the place of the old one. */
     if (c->chat && moe_chat_has_role(message_at(c, n - 1), "assistant")) {
@@ -358,9 +356,9 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
             status = moe_constraint_take(options->constraint, l.answer.data, l.answer.size, err);
         }
         if (status == MOE_OK)
-            status = answer_and_keep(c, sampler, options, &l, true, why, err);
+            status = answer_and_keep(c, sampler, &o, &l, true, why, err);
     } else {
-        status = answer(c, sampler, options, &l, why, err);
+        status = answer(c, sampler, &o, &l, why, err);
     }
     c->in_step = in_step && status == MOE_OK && *why != MOE_STOP_TEXT;
     moe_buf_release(&l.answer);

@@ -31,7 +31,6 @@ struct moe_conversation {
     const char *prefix;          /* of every text, borrowed (moe_prompt_prefixed); NULL: none */
     struct moe_ids history;      /* the context's tokens */
     struct moe_ids source;       /* what the encoder reads next, and then nothing */
-    uint64_t n_done;             /* of them already in the session */
     /* Chat: what was said (prompt/chat.h), never NULL; message 0 is the system's if any. An
      * answer's thought is in the member that the template takes it from, apart from its content. */
     struct json_t *messages;
@@ -81,8 +80,7 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
                               const struct moe_generate_options *options, enum moe_stop_reason *why,
                               struct moe_err *err);
 
-/* Replaces the context by `ids`, which are taken over; what both begin with need not be computed
- * again. */
+/* Replaces the context by `ids`, which are taken over. */
 void moe_conversation_adopt(struct moe_conversation *c, struct moe_ids *ids);
 
 /* Appends what would be fed for an answer to the messages, exactly, and its ids. */

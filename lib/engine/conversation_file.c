@@ -317,8 +317,7 @@ int moe_conversation_save(const struct moe_conversation *c, const struct moe_sam
 {
     struct moe_context context = {
         .ids = c->history,
-        .n_done = c->n_done,
-        .far = c->session->far,
+        .n_done = moe_sequence_common(c->session, 0, c->history.ids, (uint32_t)c->history.n),
         .has_draws = sampler != NULL,
     };
     if (sampler)
@@ -391,16 +390,13 @@ static int take(struct moe_conversation *c, struct moe_sampler *sampler,
     int status = read_text(context, path, &new, &root, err);
     if (status == MOE_OK)
         status = moe_json_copy(&messages, json_object_get(root, "messages"), err);
-    if (status == MOE_OK) {
-        c->n_done = 0; /* until the file's are there */
+    if (status == MOE_OK)
         status = moe_context_put(file, s, context->n_done, err);
-    }
     if (status == MOE_OK) {
         json_decref(c->messages);
         moe_ids_release(&c->history);
         c->messages = messages;
         c->history = context->ids;
-        c->n_done = context->n_done;
         c->answer_at = new.answer_at;
         c->cut = new.cut;
         c->undone = new.undone;

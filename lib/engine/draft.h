@@ -7,7 +7,7 @@
  *
  * The drafter here looks the text's last tokens up in the text before them (prompt lookup decoding,
  * https://github.com/apoorvumang/prompt-lookup-decoding): what followed there may follow here. A
- * layer of the model may draft as well (infer/forward.h; engine/drafting.h has both).
+ * layer of the model may draft as well (infer/forward.h; engine/generate.c has both).
  */
 #ifndef MOE_ENGINE_DRAFT_H
 #define MOE_ENGINE_DRAFT_H

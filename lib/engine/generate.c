@@ -1,314 +1,1050 @@
-/* Generation of one text, and sources encoded before it. */
+/* The generator: requests that wait, texts that run, passes over them, drafts. */
 #include "engine/generate.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/beams.h"
-#include "engine/drafting.h"
+#include "engine/draft.h"
+#include "engine/encode.h"
 #include "engine/prompt.h"
 #include "infer/forward.h"
 #include "infer/stages.h"
 
-/* ---- Source ---- */
+enum {
+    LOGITS_ROWS = 8,    /* rows whose logits are computed at a time, where several texts run */
+    WORTH_WAITING = 16, /* positions that another computes: fewer are as well computed twice */
+    LOOK_AHEAD = 64,    /* waiting requests that are looked at behind one that must wait */
+    DRAFT_ROWS = 16,    /* rows of a pass that texts share, the certain ones and the drafted ones:
+                           more texts than that have no drafts, since their pass reads weights for
+                           all of them anyway */
+    MOST_AGAIN = 3,     /* with recurrent states the pass of a draft in vain is computed again with
+                           the next one; after so many tokens there is no draft, so that states are
+                           kept further on */
+};
 
-/* Has the encoder read it, as source 0, in one pass. */
-static int encode_source(struct moe_session *s, const struct moe_generate_options *o,
-                         struct moe_err *err)
+/* How moe_generate ended. */
+struct outcome {
+    int status;
+    enum moe_stop_reason why;
+    struct moe_err err;
+};
+
+/* A request, waiting or running. */
+struct member {
+    struct member *next; /* while it waits */
+    uint64_t id;
+    struct moe_generate_request request; /* without its prompt, which is in the history or source */
+    struct moe_ids source;               /* where there is an encoder */
+    struct moe_ids own_history;
+    struct moe_ids *history; /* the whole text: its own, or that of moe_generate's caller */
+    struct outcome *outcome; /* of moe_generate, whose text stays in its sequence; else NULL */
+    struct moe_answer answer;
+    uint64_t n_prompt;
+    uint64_t n_done;    /* ids of the history that are computed */
+    uint64_t n_to_read; /* ids that were not, when its text was last read as a prompt */
+    uint32_t n_again;   /* ids behind n_done that were, until their states were taken back */
+    uint64_t n_cached;  /* of the prompt: found computed */
+    uint64_t n_drafted, n_accepted; /* tokens; of these, that were right */
+    struct moe_draft draft;
+    uint32_t to_draft; /* while the layer that drafts is at work, tokens of the next draft */
+    double ttft_seconds;
+    bool has_run;
+    bool reads;            /* its text is computed as a prompt, up to its end */
+    bool stops_before_end; /* ... first up to its last token, for options.read */
+    bool waits_for_source; /* it runs, and its source is not encoded */
+};
+
+struct moe_generator {
+    struct moe_session *session; /* borrowed */
+    uint32_t n_texts;            /* at a time */
+    uint32_t prompt_rows;
+    uint64_t n_added;
+    struct moe_generator_state state;
+    struct member **running;      /* [n_texts] by sequence; NULL: it is free */
+    struct member *first, **last; /* those that wait */
+    struct moe_row *rows;         /* [batch] of the last pass */
+    struct member **of_row;       /* [batch] */
+    uint32_t *from;               /* [batch] states that the layer that drafts goes on from */
+    float *logits;                /* [logits_rows][moe_logits_stride] */
+    uint8_t *block;               /* holds these arrays */
+};
+
+/* ---- Opening and closing ---- */
+
+static uint32_t logits_rows(uint32_t n_texts)
 {
-    int status = moe_check_source(s, o->n_source, err);
-    if (status != MOE_OK)
-        return status;
-    struct moe_row *rows = moe_alloc(o->n_source, sizeof *rows, err);
-    if (!rows)
-        return MOE_ERR_MEMORY;
-    moe_source_rows(rows, 0, o->source, (uint32_t)o->n_source);
-    status = moe_encode(s, rows, (uint32_t)o->n_source, NULL, err);
-    free(rows);
-    moe_sequence_attend(s, 0, 0);
-    s->stats.prompt_tokens += o->n_source;
-    return status;
+    return n_texts > 1 ? LOGITS_ROWS : 1;
 }
 
-/* ---- Prompt ---- */
+/* Takes the arrays from the arena, or only counts them. */
+static void take_arrays(struct moe_generator *g, struct moe_arena *arena,
+                        const struct moe_config *config, uint32_t n_texts, uint32_t batch)
+{
+    g->running = moe_arena_take(arena, n_texts, sizeof *g->running);
+    g->rows = moe_arena_take(arena, batch, sizeof *g->rows);
+    g->of_row = moe_arena_take(arena, batch, sizeof *g->of_row);
+    g->from = moe_arena_take(arena, batch, sizeof *g->from);
+    g->logits =
+        moe_arena_take(arena, logits_rows(n_texts) * moe_logits_stride(config), sizeof *g->logits);
+}
 
-/* A recurrent state that stands elsewhere. And LongRoPE: a text that has grown beyond the original
- * context has other frequencies than the rows in the cache, and so has a shorter one after it: all
- * of it is computed again, as the code published with Phi-3.5-MoE does. So a token depends on the
- * text before it alone. */
-static void forget_other_states(struct moe_session *s, const struct moe_ids *history,
-                                uint64_t *n_done)
+uint64_t moe_generator_bytes(const struct moe_config *config,
+                             const struct moe_session_options *session)
+{
+    struct moe_generator g;
+    struct moe_arena arena = {0};
+    uint32_t source = config->n_encoder == 0    ? 0
+                      : session->source_context ? session->source_context
+                                                : session->context;
+    uint32_t whole = config->prefix_lm ? session->context : source; /* rows of one pass at least */
+    take_arrays(&g, &arena, config, session->n_sequences,
+                session->batch < whole ? whole : session->batch);
+    uint64_t history =
+        2 * ((uint64_t)session->context + source) * sizeof(uint32_t); /* it doubles as it grows */
+    return arena.used + session->n_sequences *
+                            (moe_sampler_bytes(config->vocab) + sizeof(struct member) + history);
+}
+
+int moe_generator_open(struct moe_generator **out, struct moe_session *s, uint32_t n_texts,
+                       uint32_t prompt_rows, struct moe_err *err)
+{
+    *out = NULL;
+    if (n_texts > s->batch)
+        return moe_fail(err, MOE_ERR_USAGE, "a pass of %u rows cannot decode %u sequences",
+                        s->batch, n_texts);
+    struct moe_generator *g = moe_alloc(1, sizeof *g, err);
+    if (!g)
+        return MOE_ERR_MEMORY;
+    g->session = s;
+    g->prompt_rows = prompt_rows && prompt_rows < s->batch ? prompt_rows : s->batch;
+    g->last = &g->first;
+    struct moe_arena arena = {0};
+    take_arrays(g, &arena, &s->model->config, n_texts, s->batch);
+    g->block = arena.base = moe_alloc(1, arena.size = arena.used, err);
+    if (!g->block) {
+        moe_generator_close(g);
+        return MOE_ERR_MEMORY;
+    }
+    g->n_texts = n_texts;
+    arena.used = 0;
+    take_arrays(g, &arena, &s->model->config, n_texts, s->batch);
+    *out = g;
+    return MOE_OK;
+}
+
+/* Frees a member that neither waits nor runs. NULL is fine. */
+static void free_member(struct member *m)
+{
+    if (!m)
+        return;
+    moe_buf_release(&m->answer.pending);
+    if (!m->outcome)
+        moe_sampler_free(m->request.sampler);
+    moe_ids_release(&m->source);
+    moe_ids_release(&m->own_history);
+    free(m);
+}
+
+/* The sequence gives back what it has, but for the text of moe_generate; returns its member, which
+ * runs no more. */
+static struct member *stop_running(struct moe_generator *g, uint32_t sequence)
+{
+    struct member *m = g->running[sequence];
+    moe_sequence_rewind(g->session, sequence, m->outcome ? (uint32_t)m->n_done : 0);
+    g->running[sequence] = NULL;
+    g->state.n_running--;
+    m->n_done = 0;
+    m->n_again = 0;
+    m->draft.n = 0;
+    return m;
+}
+
+void moe_generator_close(struct moe_generator *g)
+{
+    if (!g)
+        return;
+    for (uint32_t i = 0; i < g->n_texts; i++)
+        if (g->running[i])
+            free_member(stop_running(g, i));
+    for (struct member *m = g->first, *next; m; m = next) {
+        next = m->next;
+        free_member(m);
+    }
+    free(g->block);
+    free(g);
+}
+
+const struct moe_generator_state *moe_generator_state(const struct moe_generator *g)
+{
+    return &g->state;
+}
+
+/* ---- Adding ---- */
+
+/* Positions that a sequence may have when it is the only one. */
+static uint32_t most_positions(const struct moe_session *s)
+{
+    uint64_t room = (uint64_t)s->kv_pool.n_blocks * s->kv_pool.block_positions;
+    return room < s->context ? (uint32_t)room : s->context;
+}
+
+static int check_options(const struct moe_generator *g, const struct moe_generate_options *o,
+                         struct moe_err *err)
+{
+    const struct moe_session *s = g->session;
+    if (o->beams.n && o->constraint)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "a search with beams follows no grammar: leave one of them out");
+    if (o->beams.n && g->n_texts > 1)
+        return moe_fail(err, MOE_ERR_USAGE, "a search with beams has the session for itself");
+    if (o->draft && s->state_ends && !s->kept_ends)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "this session's recurrent states take no token back: no drafts here");
+    if (o->draft_ahead && s->model->config.n_drafting == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "the model was opened without a layer that drafts");
+    return MOE_OK;
+}
+
+/* A request for the text that is, or begins with, n ids. */
+static int check_request(const struct moe_generator *g, const struct moe_generate_options *o,
+                         const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    const struct moe_session *s = g->session;
+    uint32_t most = most_positions(s);
+    if (n == 0)
+        return moe_fail(err, MOE_ERR_USAGE, "the prompt is empty");
+    if (n > most)
+        return moe_prompt_too_long(&s->model->config, n, false, most, err);
+    MOE_TRY(moe_check_ids(s->model, ids, n, err));
+    return check_options(g, o, err);
+}
+
+static int push_all(struct moe_ids *to, const uint32_t *ids, uint64_t n, struct moe_err *err)
+{
+    MOE_TRY(moe_ids_reserve(to, n, err));
+    for (uint64_t i = 0; i < n; i++)
+        MOE_TRY(moe_ids_push(to, ids[i], err));
+    return MOE_OK;
+}
+
+/* Queues a member whose history and source are set. */
+static void enqueue(struct moe_generator *g, struct member *m)
+{
+    const struct moe_generate_options *o = &m->request.options;
+    m->request.options.source = m->source.n ? m->source.ids : o->source;
+    m->id = ++g->n_added;
+    moe_answer_begin(&m->answer, g->session->model, most_positions(g->session), o);
+    moe_draft_begin(&m->draft, o->draft);
+    if (o->draft_ahead && o->draft) /* layers that draft are made for one token */
+        m->draft.next = 1;
+    *g->last = m;
+    g->last = &m->next;
+    g->state.n_waiting++;
+}
+
+int moe_generator_add(struct moe_generator *g, const struct moe_generate_request *request,
+                      uint64_t *id, struct moe_err *err)
+{
+    const struct moe_config *c = &g->session->model->config;
+    const uint64_t n = request->n_prompt;
+    if (c->n_encoder && n) {
+        MOE_TRY(moe_check_source(g->session, n, err));
+        MOE_TRY(moe_check_ids(g->session->model, request->prompt, n, err));
+        MOE_TRY(check_options(g, &request->options, err));
+    } else {
+        MOE_TRY(check_request(g, &request->options, request->prompt, n, err));
+    }
+    struct member *m = moe_alloc(1, sizeof *m, err);
+    if (!m)
+        return MOE_ERR_MEMORY;
+    m->history = &m->own_history;
+    int status = push_all(c->n_encoder ? &m->source : m->history, request->prompt, n, err);
+    if (status == MOE_OK && c->n_encoder)
+        status = moe_ids_push(m->history, c->decoder_start, err);
+    if (status != MOE_OK) {
+        free_member(m);
+        return status;
+    }
+    m->request = *request;
+    m->request.prompt = NULL;
+    m->request.options.n_source = m->source.n;
+    m->n_prompt = n;
+    enqueue(g, m);
+    *id = m->id;
+    return MOE_OK;
+}
+
+/* Takes one that waits. */
+static struct member *take_waiting(struct moe_generator *g, struct member **at)
+{
+    struct member *m = *at;
+    *at = m->next;
+    if (!*at)
+        g->last = at;
+    g->state.n_waiting--;
+    m->next = NULL;
+    return m;
+}
+
+/* ---- Ending ---- */
+
+/* Says how it ended, and frees a member that neither waits nor runs. */
+static void finish(struct member *m, int status, const struct moe_err *err)
+{
+    const struct moe_err unsaid = {0};
+    const int shown = moe_answer_end(&m->answer, status);
+    const struct moe_generate_result result = {
+        .why = m->answer.why,
+        .status = shown,
+        .err = shown == MOE_OK    ? NULL
+               : status == MOE_OK ? &unsaid
+                                  : err,
+        .n_prompt = m->n_prompt,
+        .n_tokens = m->answer.n_tokens,
+        .n_cached = m->n_cached,
+        .n_drafted = m->n_drafted,
+        .n_accepted = m->n_accepted,
+        .ttft_seconds = m->ttft_seconds,
+        .seconds = moe_seconds() - m->request.options.started,
+    };
+    if (m->outcome)
+        *m->outcome = (struct outcome){shown, result.why, shown == MOE_OK ? unsaid : *result.err};
+    else if (m->request.ended)
+        m->request.ended(m->request.options.ctx, &result);
+    free_member(m);
+}
+
+static void finish_by_user(struct member *m)
+{
+    m->answer.why = MOE_STOP_USER;
+    finish(m, MOE_OK, NULL);
+}
+
+void moe_generator_cancel(struct moe_generator *g, uint64_t id)
+{
+    for (uint32_t i = 0; i < g->n_texts; i++)
+        if (g->running[i] && g->running[i]->id == id) {
+            finish_by_user(stop_running(g, i));
+            return;
+        }
+    for (struct member **at = &g->first; *at; at = &(*at)->next)
+        if ((*at)->id == id) {
+            finish_by_user(take_waiting(g, at));
+            return;
+        }
+}
+
+/* Ends everyone who has one of the first n_rows of a pass that failed. */
+static void fail_rows(struct moe_generator *g, uint32_t n_rows, int status,
+                      const struct moe_err *err)
+{
+    for (uint32_t i = 0; i < n_rows; i++)
+        if (g->running[g->rows[i].sequence])
+            finish(stop_running(g, g->rows[i].sequence), status, err);
+}
+
+static bool is_stopped(const struct member *m)
+{
+    const volatile sig_atomic_t *stop = m->request.options.stop;
+    return stop && *stop;
+}
+
+/* ---- Beginning to run ---- */
+
+/* Brings a sequence to the member's text, with room for a token more. What others left there was
+ * for other sources, where there are some: the member's is encoded later. */
+static int sync_text(struct moe_generator *g, uint32_t sequence, struct member *m,
+                     struct moe_err *err)
+{
+    struct moe_session *s = g->session;
+    const struct moe_generate_options *o = &m->request.options;
+    const uint32_t n = (uint32_t)m->history->n, most = most_positions(s);
+    const uint32_t wanted = n < most ? n + 1 : most;
+    uint32_t n_known = 0;
+    m->waits_for_source = o->source != NULL;
+    if (m->waits_for_source || (s->prompts && !o->goes_on))
+        moe_sequence_rewind(s, sequence, 0);
+    if (m->waits_for_source) {
+        moe_sequence_attend(s, sequence, sequence);
+        MOE_TRY(moe_sequence_reserve(s, sequence, wanted, err));
+    } else {
+        MOE_TRY(moe_sequence_sync(s, sequence, m->history->ids, n, wanted, &n_known, err));
+    }
+    if (s->prompts && n_known == 0)
+        moe_prompt_mark(s, sequence, m->history->ids, m->n_prompt);
+    m->n_done = n_known;
+    m->n_to_read = n - n_known;
+    m->n_again = 0;
+    m->draft.n = 0;
+    /* A decoder's first token is no prompt: that was the source. */
+    m->reads = m->n_to_read > 1 || (n_known == 0 && s->model->config.n_encoder == 0);
+    return MOE_OK;
+}
+
+/* A text that gave up its sequence waits in front of all others: what was computed of it may have
+ * to be computed again. */
+static void wait_in_front(struct moe_generator *g, struct member *m)
+{
+    m->next = g->first;
+    g->first = m;
+    if (!m->next)
+        g->last = &m->next;
+    g->state.n_waiting++;
+}
+
+/* The youngest that runs gives its blocks back. */
+static void make_room(struct moe_generator *g)
+{
+    uint32_t youngest = UINT32_MAX;
+    for (uint32_t i = 0; i < g->n_texts; i++)
+        if (g->running[i] &&
+            (youngest == UINT32_MAX || g->running[i]->id > g->running[youngest]->id))
+            youngest = i;
+    wait_in_front(g, stop_running(g, youngest));
+    g->state.n_preempted++;
+}
+
+/* A running text is another one, or its rows are: what it still has in common is kept. */
+static void read_again(struct moe_generator *g, uint32_t sequence)
+{
+    struct moe_err full;
+    if (sync_text(g, sequence, g->running[sequence], &full) != MOE_OK)
+        wait_in_front(g, stop_running(g, sequence));
+}
+
+static bool is_far(const struct moe_session *s, const struct member *m)
 {
     uint32_t original = s->model->config.rope_original;
-    if (original && s->far != (history->n > original))
-        *n_done = 0;
-    *n_done = moe_sequence_back(s, 0, (uint32_t)*n_done);
+    return original && m->history->n > original;
 }
 
-/* Computes history[*n_done..end) in batches; *last is the last token's row in the last batch. */
-static int compute_until(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                         uint64_t end, const struct moe_generate_options *options, uint32_t *last,
+/* How many ids that one could take over two members' texts have in common. */
+static uint64_t n_alike(const struct moe_session *s, const struct member *m,
+                        const struct member *from)
+{
+    uint64_t most = m->history->n - 1, n = 0;
+    /* A text goes with its source, or with all of its prompt, or with a state that moves on. */
+    if (s->n_sources || s->prompts || s->state_ends || is_far(s, m) != is_far(s, from))
+        return 0;
+    most = from->history->n < most ? from->history->n : most;
+    while (n < most && m->history->ids[n] == from->history->ids[n])
+        n++;
+    return n;
+}
+
+/* Whether a running text is about to compute what a waiting member could then take over. */
+static bool is_being_computed(const struct moe_generator *g, const struct member *m)
+{
+    const struct moe_session *s = g->session;
+    uint64_t soon = 0;
+    for (uint32_t i = 0; i < g->n_texts; i++) {
+        const struct member *r = g->running[i];
+        uint64_t n = r && r->history->n - r->n_done > WORTH_WAITING ? n_alike(s, m, r) : 0;
+        if (r && n > r->n_done + WORTH_WAITING && n > soon)
+            soon = n;
+    }
+    return soon &&
+           soon > WORTH_WAITING + moe_sequence_known(s, m->history->ids, (uint32_t)m->history->n);
+}
+
+/* The first that waits and need not wait for another's text; NULL: there is none. */
+static struct member **next_waiting(struct moe_generator *g)
+{
+    struct member **at = &g->first;
+    for (int i = 0; *at && i < LOOK_AHEAD; i++, at = &(*at)->next)
+        if (!is_being_computed(g, *at))
+            return at;
+    return NULL;
+}
+
+/* The layer that drafts reads what the last pass has left of the text in sequence 0, before a pass
+ * makes it go: else its keys and values had a gap. */
+static int read_passed(struct moe_generator *g, const struct member *m, struct moe_err *err)
+{
+    const struct moe_session *s = g->session;
+    const struct moe_passed passed = s->passed;
+    uint64_t end = m->n_done < m->history->n - 1 ? m->n_done : m->history->n - 1;
+    if (s->model->config.n_drafting == 0 || passed.n == 0 || passed.first >= end)
+        return MOE_OK;
+    uint32_t n = end - passed.first < passed.n ? (uint32_t)(end - passed.first) : passed.n;
+    for (uint32_t i = 0; i < n; i++)
+        g->rows[i] =
+            (struct moe_row){0, passed.first + i, m->history->ids[passed.first + i + 1], 0};
+    return moe_ahead(g->session, g->rows, n, NULL, err);
+}
+
+/* Books the first time that a member runs. */
+static int begin_running(struct moe_generator *g, uint32_t sequence, struct member *m,
                          struct moe_err *err)
 {
-    const struct moe_config *c = &s->model->config;
-    uint64_t n_new = end - *n_done;
-    /* A decoder's first token is no prompt: that was the source. */
-    bool prompt = n_new > 1 || (*n_done == 0 && c->n_encoder == 0);
-    struct moe_row *rows = moe_alloc(s->batch, sizeof *rows, err);
-    if (!rows)
-        return MOE_ERR_MEMORY;
-    int status = MOE_OK;
-    while (*n_done < end && status == MOE_OK) {
-        uint32_t n_read;
-        uint64_t left = end - *n_done;
-        uint32_t n = left < s->batch ? (uint32_t)left : s->batch;
-        for (uint32_t i = 0; i < n; i++)
-            rows[i] = (struct moe_row){0, (uint32_t)(*n_done + i), history->ids[*n_done + i],
-                                       (uint32_t)history->n};
-        if (n_new > s->batch)
-            moe_progress_report(options->progress, "reading the prompt", n_new - left, n_new);
-        if (options->stop && *options->stop)
-            status = MOE_ERR_INTERRUPTED;
-        else
-            status = moe_drafting_read(s, history, *n_done, &n_read, err);
-        if (status == MOE_OK)
-            status = moe_forward(s, prompt ? MOE_PREFILL : MOE_DECODE, rows, n, c->n_encoder,
-                                 c->n_layers, NULL, NULL, err);
-        if (status == MOE_OK) {
-            *n_done += n;
-            *last = n - 1;
-        }
+    struct moe_session *s = g->session;
+    const struct moe_generate_options *o = &m->request.options;
+    if (!m->has_run) {
+        m->has_run = true;
+        m->n_cached = m->n_done;
+        m->stops_before_end = o->read && s->state_ends && m->n_done + 1 < m->history->n;
+        s->stats.prompt_tokens += s->n_sources ? o->n_source : m->n_prompt - m->n_done;
     }
-    free(rows);
+    return sequence == 0 ? read_passed(g, m, err) : MOE_OK;
+}
+
+/* Waiting requests begin to run, as far as there are sequences, and room for their text and a token
+ * more. */
+static void admit(struct moe_generator *g)
+{
+    struct moe_err err;
+    struct member **at;
+    for (uint32_t i = 0; i < g->n_texts && g->first; i++) {
+        if (g->running[i])
+            continue;
+        if (!(at = next_waiting(g)))
+            return;
+        int status = sync_text(g, i, *at, &err);
+        if (status != MOE_OK && g->state.n_running > 0)
+            return;
+        struct member *m = g->running[i] = take_waiting(g, at);
+        g->state.n_running++;
+        if (status == MOE_OK)
+            status = begin_running(g, i, m, &err);
+        if (status != MOE_OK)
+            finish(stop_running(g, i), status, &err);
+    }
+}
+
+/* ---- Drawing ---- */
+
+static bool is_decoding(const struct member *m)
+{
+    return !m->waits_for_source && !m->reads;
+}
+
+/* Takes the token after a row, or with beams all that come. *another: the text is another one from
+ * now on. */
+static int take_token(struct moe_generator *g, struct member *m, uint32_t row, const float *logits,
+                      uint32_t *id, bool *another, struct moe_err *err)
+{
+    struct moe_session *s = g->session;
+    struct moe_answer *a = &m->answer;
+    const struct moe_generate_options *o = &m->request.options;
+    const uint64_t n_before = a->n_tokens;
+    if (o->beams.n) {
+        int status = moe_beams_search(s, m->history, a, g->logits, row, err);
+        m->n_done = moe_sequence_length(s, g->rows[row].sequence);
+        a->ended = true;
+        return status;
+    }
+    if (logits)
+        MOE_TRY(moe_answer_draw(a, m->request.sampler, logits, m->history, id, err));
+    else
+        MOE_TRY(moe_greedy(s, row, id, err));
+    if (a->ended)
+        return MOE_OK;
+    if (n_before == 0)
+        s->stats.ttft_seconds = m->ttft_seconds = moe_seconds() - o->started;
+    int status = moe_answer_take(a, *id, logits, m->history, err);
+    s->stats.generated_tokens += a->n_tokens - n_before;
+    if (status == MOE_OK && a->ended && a->why == MOE_STOP_CONTEXT && o->full) {
+        status = o->full(o->ctx, another, err);
+        a->ended = !*another;
+    }
     return status;
 }
 
-static int compute_pending(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                           const struct moe_generate_options *options, uint32_t *last,
-                           struct moe_err *err)
+/* A drafted token that was right is computed: it is that of the row behind `row`. */
+static void judge(struct moe_generator *g, struct member *m, uint32_t id)
 {
-    return compute_until(s, history, n_done, history->n, options, last, err);
+    struct moe_stats *stats = &g->session->stats;
+    if (!moe_draft_judge(&m->draft, id))
+        return;
+    m->n_done++;
+    m->n_accepted++;
+    stats->accepted_tokens++;
+    stats->decode.tokens++;
 }
 
-/* The prompt, of which all but the last token may be wanted before the states go on. */
-static int compute_prompt(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                          const struct moe_generate_options *options, uint32_t *last,
-                          struct moe_err *err)
+/* Draws the next token after a row whose text is computed up to it. logits NULL: they are not
+ * needed. */
+static void draw(struct moe_generator *g, uint32_t row, const float *logits)
 {
+    const uint32_t sequence = g->rows[row].sequence;
+    struct member *m = g->running[sequence];
+    struct moe_err err = {0};
+    bool another = false;
+    uint32_t id = 0;
     int status = MOE_OK;
-    if (options->read && s->stands && *n_done + 1 < history->n) {
-        status = compute_until(s, history, n_done, history->n - 1, options, last, err);
-        if (status == MOE_OK)
-            status = options->read(options->read_ctx, err);
+    if (!m->answer.ended)
+        status = take_token(g, m, row, logits, &id, &another, &err);
+    moe_answer_count(&m->answer, &g->session->stats);
+    if (status != MOE_OK || m->answer.ended) {
+        finish(stop_running(g, sequence), status, &err);
+        return;
     }
-    return status == MOE_OK ? compute_pending(s, history, n_done, options, last, err) : status;
+    judge(g, m, id);
+    /* LongRoPE: a text that has grown beyond the original context has other frequencies than the
+     * rows in the cache: all of it is computed again, as the code published with Phi-3.5-MoE does.
+     * So a token depends only on the text before it. */
+    if (another || is_far(g->session, m) != g->session->sequences[sequence].far)
+        read_again(g, sequence);
+}
+
+/* Whether a row is its text's last: its logits pick the next token. */
+static bool is_last(const struct moe_generator *g, uint32_t row)
+{
+    const struct moe_row *r = &g->rows[row];
+    const struct member *m = g->running[r->sequence];
+    return m && m->n_done == m->history->n && r->position + 1 == m->history->n;
+}
+
+/* Whether the device chooses the token, or a search draws by itself. */
+static bool needs_no_logits(const struct moe_generator *g, const struct member *m)
+{
+    const struct moe_generate_options *o = &m->request.options;
+    return o->beams.n || m->answer.ended ||
+           (g->n_texts == 1 && g->session->stages->greedy &&
+            moe_sampler_is_greedy(m->request.sampler) && !o->token && !o->constraint);
+}
+
+/* Draws what comes after rows [first, first + n), where they are the last of their texts or,
+ * drafted, come to be. */
+static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
+{
+    const uint64_t stride = moe_logits_stride(&g->session->model->config);
+    const uint32_t most = logits_rows(g->n_texts);
+    struct moe_err err;
+    for (uint32_t end = first + n, some; first < end; first += some) {
+        some = 1;
+        if (!is_last(g, first))
+            continue;
+        if (needs_no_logits(g, g->running[g->rows[first].sequence])) {
+            draw(g, first, NULL);
+            continue;
+        }
+        some = end - first < most ? end - first : most;
+        int status = moe_logits(g->session, first, some, g->logits, &err);
+        for (uint32_t i = 0; i < some; i++)
+            if (!is_last(g, first + i))
+                continue;
+            else if (status == MOE_OK)
+                draw(g, first + i, g->logits + i * stride);
+            else
+                finish(stop_running(g, g->rows[first + i].sequence), status, &err);
+    }
+}
+
+/* ---- Passes ---- */
+
+/* Adds the member's next n ids, drafted ones behind its text, as rows of a pass. */
+static void add_rows(struct moe_generator *g, uint32_t sequence, uint32_t *n_rows, uint64_t n)
+{
+    struct member *m = g->running[sequence];
+    const struct moe_draft *d = &m->draft;
+    for (uint64_t at = m->n_done, end = at + n; at < end; at++, ++*n_rows) {
+        g->rows[*n_rows] = (struct moe_row){
+            .sequence = sequence,
+            .position = (uint32_t)at,
+            .token = at < m->history->n ? m->history->ids[at] : d->ids[at - m->history->n],
+            .length = (uint32_t)m->history->n + d->n,
+        };
+        g->of_row[*n_rows] = m;
+    }
+}
+
+static int compute(struct moe_generator *g, enum moe_phase phase, uint32_t n_rows)
+{
+    struct moe_session *s = g->session;
+    struct moe_err err;
+    int status = moe_forward(s, phase, g->rows, n_rows, s->model->config.n_encoder,
+                             s->model->config.n_layers, NULL, NULL, &err);
+    for (uint32_t i = 0; i < n_rows && status == MOE_OK; i++) {
+        struct member *m = g->of_row[i];
+        if (g->rows[i].position >= m->history->n) /* drafted: not computed before it is right */
+            continue;
+        m->n_done++;
+        m->n_again = 0;
+        m->reads = m->reads && m->n_done < m->history->n;
+    }
+    if (status != MOE_OK)
+        fail_rows(g, n_rows, status, &err);
+    return status;
+}
+
+static void make_drafts(struct moe_generator *g);
+static void settle_drafts(struct moe_generator *g, uint32_t n_rows);
+
+/* Computes a token for everyone whose last one is not computed, and those drafted after it. */
+static void decode(struct moe_generator *g)
+{
+    struct moe_session *s = g->session;
+    struct moe_err full;
+    uint32_t n_rows = 0, n_members = 0;
+    for (uint32_t i = 0; i < g->n_texts; i++) {
+        struct member *m = g->running[i];
+        while (g->running[i] && is_decoding(m) &&
+               moe_sequence_reserve(s, i, (uint32_t)m->history->n, &full) != MOE_OK)
+            make_room(g);
+    }
+    make_drafts(g);
+    for (uint32_t i = 0; i < g->n_texts; i++) {
+        struct member *m = g->running[i];
+        if (!m || !is_decoding(m))
+            continue;
+        add_rows(g, i, &n_rows, 1 + m->n_again + m->draft.n);
+        n_members++;
+    }
+    if (n_rows == 0 || compute(g, MOE_DECODE, n_rows) != MOE_OK)
+        return;
+    s->stats.decode.tokens -= n_rows - n_members; /* what is drafted counts when it is right */
+    draw_rows(g, 0, n_rows);
+    settle_drafts(g, n_rows);
+}
+
+/* The oldest running text after `after` that is read, or whose source is; n_texts: none. */
+static uint32_t next_to_read(const struct moe_generator *g, bool source, uint64_t after)
+{
+    uint32_t n = g->n_texts, oldest = n;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct member *m = g->running[i];
+        if (m && m->id > after && !is_decoding(m) && m->waits_for_source == source &&
+            (oldest == n || m->id < g->running[oldest]->id))
+            oldest = i;
+    }
+    return oldest;
+}
+
+/* How many rows of the member's text go into a pass that has n_rows; 0: it waits for another. A
+ * prompt that sees all of itself comes whole, and with it what it was answered so far. */
+static uint32_t piece(const struct moe_generator *g, const struct member *m, uint32_t n_rows)
+{
+    uint64_t left = m->history->n - m->n_done - m->stops_before_end;
+    uint32_t room = g->prompt_rows - n_rows;
+    if (!g->session->prompts)
+        return left < room ? (uint32_t)left : room;
+    return n_rows == 0 || left <= room ? (uint32_t)left : 0;
+}
+
+/* Hands over prompts that are computed but for their last token. */
+static void hand_over(struct moe_generator *g)
+{
+    struct moe_err err = {0};
+    for (uint32_t i = 0; i < g->n_texts; i++) {
+        struct member *m = g->running[i];
+        if (!m || !m->stops_before_end || m->n_done + 1 < m->history->n)
+            continue;
+        m->stops_before_end = m->reads = false;
+        int status = m->request.options.read(m->request.options.read_ctx, &err);
+        if (status != MOE_OK)
+            finish(stop_running(g, i), status, &err);
+    }
+}
+
+/* Computes a piece of the texts that are read, the oldest first. */
+static void prefill(struct moe_generator *g)
+{
+    uint32_t n_rows = 0, i, n;
+    uint64_t after = 0;
+    while (n_rows < g->prompt_rows && (i = next_to_read(g, false, after)) < g->n_texts) {
+        struct member *m = g->running[i];
+        const uint64_t left = m->history->n - m->n_done;
+        after = m->id;
+        if (m->n_to_read > g->session->batch)
+            moe_progress_report(m->request.options.progress, "reading the prompt",
+                                m->n_to_read - left, m->n_to_read);
+        if (is_stopped(m))
+            finish_by_user(stop_running(g, i));
+        else if ((n = piece(g, m, n_rows)) > 0)
+            add_rows(g, i, &n_rows, n);
+        else
+            break;
+    }
+    if (n_rows == 0 || compute(g, MOE_PREFILL, n_rows) != MOE_OK)
+        return;
+    hand_over(g);
+    for (uint32_t row = 0; row < n_rows; row++)
+        if (is_last(g, row))
+            draw_rows(g, row, 1);
+    settle_drafts(g, n_rows);
+}
+
+/* Encodes whole sources, as many as a pass takes, the oldest first. */
+static void encode(struct moe_generator *g)
+{
+    struct moe_session *s = g->session;
+    struct moe_err err;
+    uint32_t n_rows = 0, i;
+    uint64_t after = 0;
+    while ((i = next_to_read(g, true, after)) < g->n_texts) {
+        const struct member *m = g->running[i];
+        const struct moe_generate_options *o = &m->request.options;
+        if (o->n_source > s->batch - n_rows)
+            break;
+        after = m->id;
+        if (is_stopped(m)) {
+            finish_by_user(stop_running(g, i));
+            continue;
+        }
+        moe_source_rows(g->rows + n_rows, i, o->source, (uint32_t)o->n_source);
+        n_rows += (uint32_t)o->n_source;
+    }
+    int status = n_rows ? moe_encode(s, g->rows, n_rows, NULL, &err) : MOE_OK;
+    if (status != MOE_OK)
+        fail_rows(g, n_rows, status, &err);
+    for (uint32_t row = 0; row < n_rows && status == MOE_OK; row++)
+        g->running[g->rows[row].sequence]->waits_for_source = false;
+}
+
+void moe_generator_step(struct moe_generator *g)
+{
+    admit(g);
+    encode(g);
+    decode(g);
+    prefill(g);
 }
 
 /* ---- Drafts ---- */
 
-/* Has the text's last token computed, so that the next token's logits are those of row *last: it
- * may be in the last pass as a draft that was right. */
-static int compute_next(struct moe_session *s, const struct moe_ids *history, uint64_t *n_done,
-                        const struct moe_answer *answer, struct moe_drafting *d, float *logits,
-                        uint32_t *last, struct moe_err *err)
+/*
+ * A drafted row takes blocks of the KV cache only where some are free: nobody makes room for it.
+ * Within its share of a pass's rows a draft that was wrong is followed by a shorter one
+ * (engine/draft.h).
+ */
+
+static uint32_t smaller(uint32_t a, uint64_t b)
 {
-    const struct moe_generate_options *options = answer->options;
-    const uint64_t done = *n_done;
-    bool one = history->n == done + 1;
-    if (one && moe_draft_judge(&d->draft, history->ids[done])) {
-        ++*n_done;
-        ++*last;
-        s->stats.accepted_tokens++;
-        s->stats.decode.tokens++;
-        return MOE_OK;
-    }
-    d->draft.n = 0;
-    forget_other_states(s, history, n_done);
-    if (!one || (options->stop && *options->stop))
-        return compute_pending(s, history, n_done, options, last, err);
-    int status = MOE_OK;
-    const uint32_t n_again = (uint32_t)(done - *n_done);
-    if (d->draft.most)
-        status = moe_drafting_make(d, s, history,
-                                   moe_drafting_room(answer, history, s->batch, n_again, s->far),
-                                   logits, err);
-    if (status != MOE_OK)
-        return status;
-    bool back = *n_done > 0 && *n_done < done && done - *n_done <= 2 * MOE_DRAFT_MOST;
-    return d->draft.n || back ? moe_drafting_compute(d, s, history, n_done, last, err)
-                              : compute_pending(s, history, n_done, options, last, err);
+    return b < a ? (uint32_t)b : a;
 }
 
-/* ---- Generation ---- */
+/* Rows of a pass that are left for drafts, shared by those that decode. */
+struct shares {
+    uint32_t left, members;
+};
 
-/* The token after row `last` of the pass, unless the answer ends before it. */
-static int next_token(struct moe_session *s, struct moe_sampler *sampler,
-                      const struct moe_ids *history, uint32_t last, struct moe_answer *answer,
-                      float *logits, uint32_t *id, struct moe_err *err)
+static struct shares shares_of(const struct moe_generator *g)
 {
-    const struct moe_generate_options *o = answer->options;
-    if (s->stages->greedy && moe_sampler_is_greedy(sampler) && !o->token && !o->constraint)
-        return moe_greedy(s, last, id, err);
-    int status = moe_logits(s, last, 1, logits, err);
-    if (status == MOE_OK)
-        status = moe_answer_draw(answer, sampler, logits, history, id, err);
-    return status;
-}
-
-/* Samples until something ends the answer; the next logits are those of row `last` of the pass. */
-static int generate_loop(struct moe_session *s, struct moe_sampler *sampler,
-                         struct moe_ids *history, uint64_t *n_done, struct moe_answer *answer,
-                         float *logits, uint32_t last, struct moe_err *err)
-{
-    const struct moe_generate_options *options = answer->options;
-    struct moe_drafting drafting;
-    int status = MOE_OK;
-    moe_drafting_begin(&drafting, options->draft, options->draft_ahead);
-    for (bool first = true; status == MOE_OK && !answer->ended; first = false) {
-        uint32_t id;
-        uint64_t n_before = answer->n_tokens;
-        status = next_token(s, sampler, history, last, answer, logits, &id, err);
-        if (status != MOE_OK || answer->ended)
-            return status;
-        if (first)
-            s->stats.ttft_seconds = moe_seconds() - options->started;
-        status = moe_answer_take(answer, id, logits, history, err);
-        s->stats.generated_tokens += answer->n_tokens - n_before;
-        if (status == MOE_OK && answer->ended && answer->why == MOE_STOP_CONTEXT && options->full) {
-            bool more = false;
-            status = options->full(options->ctx, &more, err);
-            answer->ended = !more;
+    const struct moe_session *s = g->session;
+    struct shares shares = {0, 0};
+    uint32_t certain = 0;
+    for (uint32_t i = 0; i < g->n_texts; i++)
+        if (g->running[i] && is_decoding(g->running[i])) {
+            shares.members++;
+            certain += 1 + g->running[i]->n_again;
         }
-        if (status != MOE_OK || answer->ended)
-            return status;
-        if (!drafting.draft.n) /* else the states stand where they should if it is right */
-            forget_other_states(s, history, n_done);
-        status = compute_next(s, history, n_done, answer, &drafting, logits, &last, err);
-        if (status == MOE_ERR_INTERRUPTED) {
-            answer->ended = true;
-            answer->why = MOE_STOP_USER;
-            return MOE_OK;
+    /* What states have to compute again must fit the next pass, beside a token of everyone else. */
+    uint32_t others = s->state_ends ? g->n_texts - shares.members : 0;
+    uint32_t batch = s->batch > others ? s->batch - others : 0;
+    uint32_t most = batch < DRAFT_ROWS ? batch : DRAFT_ROWS;
+    shares.left = most > certain ? most - certain : 0;
+    return shares;
+}
+
+/* The next member's share, of which `used` will be taken. */
+static uint32_t next_share(const struct shares *shares)
+{
+    return shares->members ? shares->left / shares->members : 0;
+}
+
+static void take_share(struct shares *shares, uint32_t used)
+{
+    shares->left -= used;
+    shares->members--;
+}
+
+/* How many tokens, at most `most`, a text's draft may have: what its pass with the tokens that are
+ * computed again, the context, the answer, LongRoPE's frequencies and free blocks have room for. */
+static uint32_t room_for(struct moe_generator *g, uint32_t sequence, uint32_t most)
+{
+    const struct member *m = g->running[sequence];
+    const struct moe_answer *a = &m->answer;
+    const uint64_t n = m->history->n;
+    const uint32_t original = a->model->config.rope_original;
+    struct moe_err full;
+    if (m->n_again > MOST_AGAIN)
+        return 0;
+    most = smaller(most, m->draft.next);
+    most = smaller(most, a->context - n);
+    most = smaller(most, a->options->max_tokens - a->n_tokens - 1);
+    if (original && n <= original)
+        most = smaller(most, original - n);
+    while (most && moe_sequence_reserve(g->session, sequence, (uint32_t)n + most, &full) != MOE_OK)
+        most--;
+    return most;
+}
+
+/* Those that are about to decode get drafts, as many tokens as the pass has rows for. */
+static void make_drafts(struct moe_generator *g)
+{
+    struct shares shares = shares_of(g);
+    for (uint32_t i = 0; i < g->n_texts; i++) {
+        struct member *m = g->running[i];
+        if (!m || !is_decoding(m))
+            continue;
+        struct moe_draft *d = &m->draft;
+        uint32_t most = d->most ? room_for(g, i, next_share(&shares)) : 0;
+        if (m->request.options.draft_ahead)
+            moe_draft_cut(d, most);
+        else if (d->most)
+            moe_draft_make(d, m->history->ids, m->history->n, most);
+        if (d->n)
+            moe_sequence_keep(g->session, i);
+        m->n_drafted += d->n;
+        g->session->stats.drafted_tokens += d->n;
+        take_share(&shares, d->n);
+    }
+}
+
+/* ---- The layer that drafts ---- */
+
+/* It reads rows of those that want its drafts, where the token after is known. *n: how many. It
+ * reads nothing of what a sequence has taken over: there its keys and values are those of the other
+ * text, whose next token may have been another; a draft may be worse for it. */
+static int read_ahead(struct moe_generator *g, uint32_t n_rows, uint32_t *n, struct moe_err *err)
+{
+    *n = 0;
+    for (uint32_t row = 0; row < n_rows; row++) {
+        const struct moe_row r = g->rows[row];
+        const struct member *m = g->running[r.sequence];
+        if (!m || !m->request.options.draft_ahead || r.position + 1 >= m->history->n ||
+            r.position >= m->n_done + m->n_again)
+            continue;
+        g->from[*n] = row;
+        g->rows[(*n)++] =
+            (struct moe_row){r.sequence, r.position, m->history->ids[r.position + 1], 0};
+    }
+    return *n ? moe_ahead(g->session, g->rows, *n, g->from, err) : MOE_OK;
+}
+
+/* Of n rows those stay that drafts go on from, with the states that they are in. */
+static uint32_t keep_ends(struct moe_generator *g, uint32_t n_rows)
+{
+    struct shares shares = shares_of(g);
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < n_rows; row++) {
+        const struct moe_row r = g->rows[row];
+        struct member *m = g->running[r.sequence];
+        if (r.position + 2 != m->history->n || !is_decoding(m) || !m->draft.most)
+            continue;
+        m->to_draft = room_for(g, r.sequence, next_share(&shares));
+        take_share(&shares, m->to_draft);
+        moe_draft_cut(&m->draft, 0);
+        if (!m->to_draft)
+            continue;
+        g->from[n] = row;
+        g->rows[n++] = r;
+    }
+    return n;
+}
+
+/* The first of a row's largest logits. */
+static uint32_t likeliest(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+/* A token more for each of n rows: the likeliest by the layer's own states. */
+static int draw_ahead(struct moe_generator *g, uint32_t n, struct moe_err *err)
+{
+    const struct moe_config *c = &g->session->model->config;
+    const uint64_t stride = moe_logits_stride(c);
+    for (uint32_t i = 0, end; i < n; i = end) {
+        uint32_t first = g->from[i];
+        for (end = i + 1; end < n && g->from[end] - first < logits_rows(g->n_texts); end++)
+            ;
+        MOE_TRY(moe_logits(g->session, first, g->from[end - 1] - first + 1, g->logits, err));
+        for (uint32_t k = i; k < end; k++) {
+            struct moe_draft *d = &g->running[g->rows[k].sequence]->draft;
+            d->ids[d->n++] = likeliest(g->logits + (g->from[k] - first) * stride, c->vocab);
+            d->made = d->n;
         }
     }
-    return status;
-}
-
-int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_ids *history,
-                 uint64_t *n_done, const struct moe_generate_options *options,
-                 enum moe_stop_reason *why, struct moe_err *err)
-{
-    if (history->n <= *n_done)
-        return moe_fail(err, MOE_ERR_USAGE, "the prompt is empty");
-    if (history->n > s->context)
-        return moe_prompt_too_long(&s->model->config, history->n, false, s->context, err);
-    if (options->beams.n && options->constraint)
-        return moe_fail(err, MOE_ERR_USAGE,
-                        "a search with beams follows no grammar: leave one of them out");
-    struct moe_answer answer;
-    uint32_t last = 0;
-    int status = moe_drafting_check(s, options, err);
-    if (status != MOE_OK)
-        return status;
-    moe_sequence_prompted(s, 0, (uint32_t)*n_done, (uint32_t)history->n);
-    forget_other_states(s, history, n_done);
-    float *logits = moe_alloc(moe_logits_stride(&s->model->config), sizeof *logits, err);
-    if (!logits)
-        return MOE_ERR_MEMORY;
-    moe_answer_begin(&answer, s->model, s->context, options);
-    if (s->prompts && *n_done == 0) {
-        moe_sequence_end(s, 0);
-        moe_prompt_mark(s, 0, history->ids, history->n);
-    }
-    status = options->source ? encode_source(s, options, err) : MOE_OK;
-    if (!s->n_sources)
-        s->stats.prompt_tokens += history->n - *n_done;
-    if (status == MOE_OK)
-        status = compute_prompt(s, history, n_done, options, &last, err);
-    if (status == MOE_ERR_INTERRUPTED) {
-        answer.why = MOE_STOP_USER;
-        status = MOE_OK;
-    } else if (status == MOE_OK && options->beams.n && !answer.ended) {
-        status = moe_beams_search(s, history, n_done, &answer, logits, last, err);
-    } else if (status == MOE_OK) {
-        status = generate_loop(s, sampler, history, n_done, &answer, logits, last, err);
-    }
-    moe_answer_count(&answer, &s->stats);
-    status = moe_answer_end(&answer, status);
-    *why = answer.why;
-    free(logits);
-    return status;
-}
-
-/* ---- Sources ---- */
-
-int moe_check_source(const struct moe_session *s, uint64_t n, struct moe_err *err)
-{
-    if (n == 0)
-        return moe_fail(err, MOE_ERR_USAGE, "the source is empty");
-    if (n > s->source_context)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the source of %" PRIu64 " tokens does not fit the context of %" PRIu32, n,
-                        s->source_context);
     return MOE_OK;
 }
 
-void moe_source_rows(struct moe_row *rows, uint32_t source, const uint32_t *ids, uint32_t n)
+/* Of n rows the layer's next ones for those that are to have more tokens. */
+static uint32_t go_on(struct moe_generator *g, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        rows[i] = (struct moe_row){source, i, ids[i], n};
-}
-
-/* The rows of a pass and its output from the arena, or only counted. */
-static void carve(struct moe_arena *arena, const struct moe_config *c, uint32_t n,
-                  struct moe_row **rows, float **output)
-{
-    *rows = moe_arena_take(arena, n, sizeof **rows);
-    *output = moe_arena_take(arena, (uint64_t)n * c->hidden, sizeof **output);
-}
-
-uint64_t moe_encode_bytes(const struct moe_config *config, uint32_t batch)
-{
-    struct moe_arena arena = {0};
-    struct moe_row *rows;
-    float *output;
-    carve(&arena, config, batch, &rows, &output);
-    return arena.used;
-}
-
-static void pool(const float *output, uint32_t n, uint32_t hidden, enum moe_pooling pooling,
-                 float *out)
-{
-    uint32_t first = pooling == MOE_POOL_LAST ? n - 1 : 0;
-    uint32_t end = pooling == MOE_POOL_FIRST ? 1 : n;
-    for (uint32_t i = 0; i < hidden; i++) {
-        double sum = 0;
-        for (uint32_t row = first; row < end; row++)
-            sum += output[(uint64_t)row * hidden + i];
-        out[i] = (float)(sum / (end - first));
+    uint32_t more = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moe_row r = g->rows[i];
+        const struct member *m = g->running[r.sequence];
+        const struct moe_draft *d = &m->draft;
+        if (d->n >= m->to_draft)
+            continue;
+        g->from[more] = g->from[i];
+        g->rows[more++] = (struct moe_row){r.sequence, r.position + 1, d->ids[d->n - 1], 0};
     }
+    return more;
 }
 
-int moe_encode_pooled(struct moe_session *s, const uint32_t *ids, uint64_t n,
-                      enum moe_pooling pooling, float *out, struct moe_err *err)
+static void draft_ahead(struct moe_generator *g, uint32_t n_rows)
 {
-    const struct moe_config *c = &s->model->config;
-    int status = moe_check_source(s, n, err);
+    struct moe_err err;
+    uint32_t n_read;
+    int status = read_ahead(g, n_rows, &n_read, &err);
+    uint32_t n = status == MOE_OK ? keep_ends(g, n_read) : n_read;
+    while (n > 0 && status == MOE_OK) {
+        status = draw_ahead(g, n, &err);
+        if (status != MOE_OK || (n = go_on(g, n)) == 0)
+            break;
+        status = moe_ahead(g->session, g->rows, n, g->from, &err);
+        for (uint32_t i = 0; i < n; i++)
+            g->from[i] = i;
+    }
     if (status != MOE_OK)
-        return status;
-    struct moe_arena arena = {.size = moe_encode_bytes(c, (uint32_t)n)};
-    struct moe_row *rows;
-    float *output;
-    if (!(arena.base = moe_alloc(1, arena.size, err)))
-        return MOE_ERR_MEMORY;
-    carve(&arena, c, (uint32_t)n, &rows, &output);
-    moe_source_rows(rows, 0, ids, (uint32_t)n);
-    status = moe_encode(s, rows, (uint32_t)n, output, err);
-    s->stats.prompt_tokens += n;
-    if (status == MOE_OK)
-        pool(output, (uint32_t)n, c->hidden, pooling, out);
-    free(arena.base);
+        fail_rows(g, n, status, &err);
+}
+
+/* After the tokens of a pass of n_rows are drawn: drafts in vain are taken back, and the layer that
+ * drafts, where there is one, reads the rows and drafts what the next pass is to have. The rows are
+ * no longer there afterwards. */
+static void settle_drafts(struct moe_generator *g, uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < g->n_texts; i++) {
+        struct member *m = g->running[i];
+        if (!m || moe_sequence_length(g->session, i) == m->n_done)
+            continue;
+        uint32_t n = moe_sequence_rewind(g->session, i, (uint32_t)m->n_done);
+        m->n_again = n ? (uint32_t)m->n_done - n : 0;
+        m->n_done = n;
+        m->reads = n == 0;
+        m->n_to_read = m->history->n;
+    }
+    if (g->session->model->config.n_drafting)
+        draft_ahead(g, n_rows);
+}
+
+/* ---- One text ---- */
+
+int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_ids *history,
+                 const struct moe_generate_options *options, enum moe_stop_reason *why,
+                 struct moe_err *err)
+{
+    struct moe_generator *g;
+    struct outcome outcome = {.status = MOE_OK};
+    MOE_TRY(moe_generator_open(&g, s, 1, 0, err));
+    int status = check_request(g, options, history->ids, history->n, err);
+    if (status == MOE_OK && options->source)
+        status = moe_check_source(s, options->n_source, err);
+    struct member *m = status == MOE_OK ? moe_alloc(1, sizeof *m, err) : NULL;
+    if (m) {
+        m->request = (struct moe_generate_request){.sampler = sampler, .options = *options};
+        m->history = history;
+        m->n_prompt = history->n;
+        m->outcome = &outcome;
+        enqueue(g, m);
+        while (g->state.n_waiting + g->state.n_running > 0)
+            moe_generator_step(g);
+        status = outcome.status;
+        *why = outcome.why;
+        if (status != MOE_OK && err)
+            *err = outcome.err;
+    } else if (status == MOE_OK) {
+        status = MOE_ERR_MEMORY;
+    }
+    moe_generator_close(g);
     return status;
 }

@@ -1,5 +1,27 @@
 /*
- * Generation: a conversation's tokens in, new tokens out, one at a time to a callback.
+ * Generator: new tokens after texts, of one or of many side by side (continuous batching). A step
+ * decodes a token of every running text in one pass, so that weights are read, and experts loaded,
+ * once for all of them; prompts are computed in pieces between these steps, so that running answers
+ * do not stall. A text's tokens are those that it would get alone, with every strategy that is
+ * exact.
+ *
+ * Texts run in the session's sequences, with blocks of its KV cache. A request that finds no room
+ * waits, first come, first served. When running texts outgrow the cache, the youngest gives its
+ * blocks back and waits in front; what is lost of it is computed again later.
+ *
+ * A text that begins like one that was computed before takes over what is still in the cache
+ * (infer/session.h), whether that one runs or has ended. A text that could take over what a running
+ * one is about to compute waits for it, and others may pass.
+ *
+ * With an encoder a prompt is a source, which a pass over whole sources computes before the text is
+ * decoded; nothing is taken over from other texts then. Nor is it where a prompt sees all of itself
+ * (prefix_lm): it is computed in one pass, not in pieces.
+ *
+ * Where a request wants drafts (engine/draft.h), a step may decode several tokens of its text: the
+ * drafted ones are rows of the same pass, and wrong ones are taken back. The more texts share a
+ * pass, the shorter are their drafts.
+ *
+ * Everything happens in moe_generator_step, in the caller's thread.
  */
 #ifndef MOE_ENGINE_GENERATE_H
 #define MOE_ENGINE_GENERATE_H
@@ -10,43 +32,73 @@
 #include "engine/answer.h"
 #include "engine/sampler.h"
 #include "infer/session.h"
-#include "text/tokenizer.h"
 
-/*
- * `history` holds the whole context; its first *n_done ids are already in the session's sequence 0
- * (kept in step here). Computes the rest in batches, then generates, appending each new id to
- * history. At least one id must be new. With LongRoPE all of a text is computed again when it grows
- * beyond the original context (*n_done starts anew). With beams (engine/beams.h) the best text of a
- * search is the answer, and the sampler is not asked: it may be NULL. With an encoder
- * history is the decoder's, which begins with its first token. On MOE_ERR_* the context remains
- * usable up to *n_done.
- */
-int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_ids *history,
-                 uint64_t *n_done, const struct moe_generate_options *options,
-                 enum moe_stop_reason *why, struct moe_err *err);
-
-/*
- * What an encoder makes of a text: rows of a source, and its output pooled to one vector.
- */
-
-/* MOE_ERR_LIMIT where a source of n ids does not fit the session; MOE_ERR_USAGE where it is empty.
- */
-int moe_check_source(const struct moe_session *s, uint64_t n, struct moe_err *err);
-/* The rows [n] of a source. */
-void moe_source_rows(struct moe_row *rows, uint32_t source, const uint32_t *ids, uint32_t n);
-
-/* What becomes of the rows of a source, the tokens that end it among them. */
-enum moe_pooling {
-    MOE_POOL_MEAN,
-    MOE_POOL_FIRST,
-    MOE_POOL_LAST,
+/* How a request ended. */
+struct moe_generate_result {
+    enum moe_stop_reason why;  /* where status is MOE_OK */
+    int status;                /* else: it failed, others did not */
+    const struct moe_err *err; /* then; valid for the call; without text where one of the options'
+                                  functions failed, which knows why */
+    uint64_t n_prompt, n_tokens;
+    uint64_t n_cached;   /* of the prompt's: computed for another text before */
+    uint64_t n_drafted;  /* tokens; 0 without drafts */
+    uint64_t n_accepted; /* ... that were right */
+    double ttft_seconds; /* from options.started to the first token; 0: there was none */
+    double seconds;      /* ... to the end */
 };
 
-/* Bytes that pooling takes beside a session whose passes have `batch` rows. */
-uint64_t moe_encode_bytes(const struct moe_config *config, uint32_t batch);
-/* Encodes n ids as source 0 and pools the encoder's normalized output to out[hidden]. Errors as of
- * moe_check_source, and of the pass. */
-int moe_encode_pooled(struct moe_session *s, const uint32_t *ids, uint64_t n,
-                      enum moe_pooling pooling, float *out, struct moe_err *err);
+struct moe_generate_request {
+    const uint32_t *prompt; /* [n_prompt] ids, of the source where there is an encoder; copied */
+    uint64_t n_prompt;
+    struct moe_sampler *sampler; /* owned by the generator from then on, freed at the end */
+    /* Its texts are borrowed until the end, its `text` must not call back. */
+    struct moe_generate_options options;
+    /* The last call for this request; gets options.ctx. May add requests. */
+    void (*ended)(void *ctx, const struct moe_generate_result *result);
+};
+
+struct moe_generator;
+
+/* Bytes that a generator over all sequences of a session with these options (complete) takes beside
+ * it, with the samplers and texts of all that run. */
+uint64_t moe_generator_bytes(const struct moe_config *config,
+                             const struct moe_session_options *session);
+
+/* A generator that runs n_texts at a time, in the first sequences of a session, which it borrows.
+ * prompt_rows: of prompts between two steps at most; 0: as many as a pass takes. */
+int moe_generator_open(struct moe_generator **out, struct moe_session *s, uint32_t n_texts,
+                       uint32_t prompt_rows, struct moe_err *err);
+/* Frees it without telling requests that have not ended. NULL is fine. */
+void moe_generator_close(struct moe_generator *g);
+
+/* Adds a request; *id names it. MOE_ERR_LIMIT: the prompt does not fit the context, or the whole KV
+ * cache; MOE_ERR_USAGE: it is empty. On errors the sampler stays the caller's. */
+int moe_generator_add(struct moe_generator *g, const struct moe_generate_request *request,
+                      uint64_t *id, struct moe_err *err);
+/* Ends a request with MOE_STOP_USER, if it has not ended yet. Not from its own functions. */
+void moe_generator_cancel(struct moe_generator *g, uint64_t id);
+
+/* Computes a token of every running text, and a piece of waiting prompts. A failure ends the
+ * requests concerned; the generator goes on. */
+void moe_generator_step(struct moe_generator *g);
+
+struct moe_generator_state {
+    uint32_t n_running;
+    uint64_t n_waiting;
+    uint64_t n_preempted; /* times that a text gave its blocks back, so far */
+};
+const struct moe_generator_state *moe_generator_state(const struct moe_generator *g);
+
+/*
+ * Generates one text in sequence 0 and leaves it there. `history` is all of it: the sequence keeps
+ * what it has of it (moe_sequence_sync), at least one id is computed, and each new id is appended.
+ * With beams (engine/beams.h) the best text of a search is the answer, and the sampler may be NULL.
+ * With an encoder history is the decoder's, which begins with its first token. The sampler is
+ * borrowed. After MOE_ERR_* the sequence has what was computed, and err no text where one of the
+ * options' functions failed.
+ */
+int moe_generate(struct moe_session *s, struct moe_sampler *sampler, struct moe_ids *history,
+                 const struct moe_generate_options *options, enum moe_stop_reason *why,
+                 struct moe_err *err);
 
 #endif

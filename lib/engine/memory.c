@@ -9,8 +9,8 @@
 #include "base/mem.h"
 #include "base/par.h"
 #include "base/text.h"
-#include "engine/batch.h"
 #include "engine/engine_strategy.h"
+#include "engine/generate.h"
 #include "gpu.h"
 #include "infer/layer_predictor.h"
 #include "infer/pass_ops.h"
@@ -745,7 +745,7 @@ uint64_t moe_needs_session_bytes(const struct moe_needs *needs, const struct moe
 {
     uint64_t session = moe_session_bytes(&needs->config, o), sum;
     uint64_t pass = needs->on[o->gpu != NULL].pass_bytes;
-    uint64_t beside = moe_batch_bytes(&needs->config, o) + (cached ? pass : 0);
+    uint64_t beside = moe_generator_bytes(&needs->config, o) + (cached ? pass : 0);
     return moe_add_u64(session, beside, &sum) ? sum : UINT64_MAX;
 }
 

@@ -141,15 +141,14 @@ static void clear_rest(uint8_t *cells, uint64_t bytes, uint32_t count, uint32_t 
             memset(cells + i * item, 0, item);
 }
 
-void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t of,
-                              uint32_t layer, uint32_t n, uint32_t piece, uint8_t *to)
+void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
+                              uint32_t n, uint32_t piece, uint8_t *to)
 {
     const struct moe_compressed_part part = moe_compressed_at(c, sequence, layer);
-    const struct moe_compressed_part open = moe_compressed_at(c, of, layer);
     const struct moe_compressed_pieces all = moe_compressed_pieces(c, layer, n);
     const struct group g = group_of(c, &part);
     if (piece >= all.n_groups) {
-        memcpy(to, row_of(&open, &all, n, piece), all.row_bytes);
+        memcpy(to, row_of(&part, &all, n, piece), all.row_bytes);
         return;
     }
     uint32_t count = n / part.ratio - piece * MOE_PANEL_ROWS;

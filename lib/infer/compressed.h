@@ -75,10 +75,10 @@ struct moe_compressed_pieces {
 };
 struct moe_compressed_pieces moe_compressed_pieces(const struct moe_compressed *c, uint32_t layer,
                                                    uint32_t n);
-/* A piece of theirs: entries are the sequence's, positions those of the sequence `of`. An entry is
- * there once, as key and value in one; zeros stand for those that are missing to 16. */
-void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t of,
-                              uint32_t layer, uint32_t n, uint32_t piece, uint8_t *to);
+/* A piece of a sequence's. An entry is there once, as key and value in one; zeros stand for those
+ * that are missing to 16. */
+void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
+                              uint32_t n, uint32_t piece, uint8_t *to);
 /* False: a cell is not finite; nothing is changed then. */
 bool moe_compressed_piece_put(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
                               uint32_t n, uint32_t piece, const uint8_t *from);

@@ -78,7 +78,7 @@ void stages_cpu_recurrent(struct moe_session *s, uint32_t layer, const struct mo
     moe_inputs_set(&w->from_out, w->out, w->values_stride, NULL, n_rows, p.layer->state_o.cols);
     struct moe_mm out = moe_inputs_mm(&w->from_out, p.layer->state_o, work->sum, s->states.stride);
     moe_matmul(&out, 1);
-    moe_recurrent_passed(s, layer, rows, n_rows);
+    moe_recurrent_advance(s, layer, rows, n_rows);
 }
 
 /*

@@ -508,7 +508,7 @@ void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe
             w->entries.completed[n++] = i;
     moe_par_for(n, 1, complete_rows, &p);
     keep(&p, n_rows);
-    moe_recurrent_passed(s, layer, rows, n_rows);
+    moe_recurrent_advance(s, layer, rows, n_rows);
     if (c->layers[layer].compression == MOE_COMPRESS_CHOSEN)
         stages_cpu_choose_entries(s, layer, rows, n_rows);
 }

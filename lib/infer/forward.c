@@ -83,31 +83,32 @@ static int take_windows(struct moe_session *s, const struct moe_row *rows, uint3
     return MOE_OK;
 }
 
-static void note_far(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+/* Texts end before the rows that replace what was there, until these are computed. */
+static void cut_texts(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
 {
-    uint32_t original = s->model->config.rope_original;
-    for (uint32_t i = 0; original && i < n_rows; i++)
-        if (rows[i].sequence == 0)
-            s->far = (rows[i].length ? rows[i].length : rows[i].position + 1) > original;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        struct moe_sequence *q = &s->sequences[rows[i].sequence];
+        q->n = q->n < rows[i].position ? q->n : rows[i].position;
+    }
 }
 
 /* Sequences begin anew with rows at position 0. True where one begins, there or by
- * moe_sequence_begin, and no other is under way. */
+ * moe_sequence_sync, and no other is under way. */
 static bool begin_sequences(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
 {
-    bool begun = s->begun;
+    bool begun = s->begins;
     uint32_t n_gone = 0;
     uint64_t n_left = 0;
-    s->begun = false;
+    s->begins = false;
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i].position > 0)
             continue;
         begun = true;
-        n_gone += s->n_recorded[rows[i].sequence];
-        s->n_recorded[rows[i].sequence] = 0;
+        n_gone += s->sequences[rows[i].sequence].n_recorded;
+        s->sequences[rows[i].sequence].n_recorded = 0;
     }
     for (uint32_t i = 0; i < s->n_sequences; i++)
-        n_left += s->n_recorded[i];
+        n_left += s->sequences[i].n_recorded;
     if (n_gone && n_left && s->pass.scheduler)
         moe_scheduler_end_sequence(s->pass.scheduler, n_gone);
     return begun && n_left == 0;
@@ -122,7 +123,7 @@ static void begin_pass(struct moe_session *s, enum moe_phase phase, const struct
     const struct moe_experts_ops *ops = s->experts->ops;
     bool first = phase != MOE_ENCODE && begin_sequences(s, rows, n_rows);
     for (uint32_t i = 0; i < n_rows && phase != MOE_ENCODE; i++)
-        s->n_recorded[rows[i].sequence]++;
+        s->sequences[rows[i].sequence].n_recorded++;
     if (first && s->pass.scheduler)
         moe_scheduler_begin_sequence(s->pass.scheduler);
     if (ops->begin_tokens)
@@ -146,7 +147,7 @@ static int compute_layers(struct moe_session *s, uint32_t begin, uint32_t end,
     return s->stages->leave(s, s->n_rows, hidden_out, err);
 }
 
-/* What lies in the states from now on. A text that begins anew is no longer the marked one. */
+/* What lies in the states from now on. A text that begins anew goes back to none that was kept. */
 static void note_passed(struct moe_session *s, bool whole, const struct moe_row *rows,
                         uint32_t n_rows)
 {
@@ -155,8 +156,8 @@ static void note_passed(struct moe_session *s, bool whole, const struct moe_row 
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i].sequence != 0 || rows[i].position != rows[0].position + i)
             s->passed.n = 0;
-        if (s->marked && rows[i].position == 0)
-            s->marked[rows[i].sequence] = MOE_STANDS_NOWHERE;
+        if (s->kept_ends && rows[i].position == 0)
+            s->kept_ends[rows[i].sequence] = MOE_NO_STATE;
     }
 }
 
@@ -175,7 +176,8 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
                                               [MOE_ENCODE] = &s->stats.encode};
     struct moe_phase_stats *stats = phases[phase];
     s->phase = stats;
-    note_far(s, rows, n_rows);
+    if (!encode)
+        cut_texts(s, rows, n_rows);
     note_passed(s, !encode && layer_end == s->model->config.n_layers, rows, n_rows);
     begin_pass(s, phase, rows, n_rows);
     double started = moe_experts_clock(s->experts), joules = moe_energy_joules(s->energy);
@@ -185,9 +187,14 @@ int moe_forward(struct moe_session *s, enum moe_phase phase, const struct moe_ro
     stats->joules += moe_energy_joules(s->energy) - joules;
     if (s->experts->ops->end_tokens)
         s->experts->ops->end_tokens(s->experts, seconds);
-    if (status == MOE_OK)
-        stats->tokens += n_rows;
-    return status;
+    if (status != MOE_OK)
+        return status;
+    stats->tokens += n_rows;
+    const struct moe_config *c = &s->model->config;
+    bool whole = layer_begin == c->n_encoder && layer_end == c->n_layers && !hidden_in;
+    for (uint32_t i = 0; i < n_rows && whole && !encode; i++)
+        moe_sequence_append(s, &rows[i]);
+    return MOE_OK;
 }
 
 int moe_encode(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows, float *output,

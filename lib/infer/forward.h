@@ -39,8 +39,8 @@ void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t sour
 
 /* With prefix_lm: the sequence's first n positions are a prompt, whose rows are in one pass, and
  * the first `prefix` of these see each other. n 0, as until this is called and after
- * moe_sequence_end: there is none; rows see what comes before them, and no expert's capacity is
- * counted. */
+ * moe_sequence_rewind to 0: there is none; rows see what comes before them, and no expert's
+ * capacity is counted. */
 void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix);
 
 /* That rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or that

@@ -244,6 +244,6 @@ int stages_gpu_attend(struct moe_session *s, uint32_t layer, const struct moe_ro
     const struct moe_gpu_then then = {.norm = &norm, .n = n_rows};
     moe_gpu_matmul_then(g->gpu, &o, 1, &then);
     if (recurrent)
-        moe_recurrent_passed(s, layer, rows, n_rows);
+        moe_recurrent_advance(s, layer, rows, n_rows);
     return moe_pass_poll(&s->pass, err);
 }

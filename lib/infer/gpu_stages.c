@@ -165,7 +165,7 @@ static bool replay(struct moe_session *s, uint32_t n_rows, uint32_t layer_begin,
     if (!recording->graph)
         return false;
     moe_gpu_graph_run(g->gpu, recording->graph);
-    moe_recurrent_stand(s, g->host_rows->sequence, g->host_rows->position + 1);
+    moe_recurrent_set(s, g->host_rows->sequence, g->host_rows->position + 1);
     return true;
 }
 

@@ -221,6 +221,18 @@ static void cut(struct moe_kv_pool *p, uint32_t block, uint32_t n)
     p->blocks[block].text = 0;
 }
 
+/* A block, just taken, will hold the first n positions of another, as far as these are known. */
+static void copy_known(struct moe_kv_pool *p, uint32_t from, uint32_t to, uint32_t n)
+{
+    const struct moe_kv_block *b = &p->blocks[from];
+    n = b->n_known < n ? b->n_known : n;
+    p->blocks[to].before = b->before;
+    p->blocks[to].given = b->given;
+    p->blocks[to].n_known = n;
+    memcpy(p->ids + (uint64_t)to * p->block_positions, p->ids + (uint64_t)from * p->block_positions,
+           n * sizeof *p->ids);
+}
+
 /* A block that begins like `from`, n positions: the sequence's own from now on. Where one is free
  * besides those that it needs anyway, it is a copy; else `from` itself, if nobody has it. n 0 and
  * MOE_NO_BLOCK: neither is worth it. */
@@ -241,11 +253,7 @@ static uint32_t begin_part(struct moe_kv_pool *p, uint32_t from, uint32_t spare,
     }
     retain(p, from);
     uint32_t to = take_oldest(p);
-    p->blocks[to].before = b->before;
-    p->blocks[to].given = b->given;
-    p->blocks[to].n_known = *n;
-    memcpy(p->ids + (uint64_t)to * p->block_positions, p->ids + (uint64_t)from * p->block_positions,
-           *n * sizeof *p->ids);
+    copy_known(p, from, to, *n);
     release(p, from);
     out->copy_from = from;
     out->copy_to = to;
@@ -260,8 +268,8 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
     uint64_t before = 0;
     uint32_t *row = row_of(pool, sequence), *taken = &pool->n_taken[sequence];
     uint32_t wanted = n_blocks_of(pool, n_positions), part = MOE_NO_BLOCK, n, block, parts;
-    const uint32_t n_alike = pool->n_slots ? walk(pool, text, &parts) : 0;
-    *out = (struct moe_kv_begun){0, MOE_NO_BLOCK, MOE_NO_BLOCK};
+    *out = (struct moe_kv_begun){.copy_from = MOE_NO_BLOCK, .copy_to = MOE_NO_BLOCK};
+    out->n_alike = pool->n_slots ? walk(pool, text, &parts) : 0;
     while ((block = next_whole(pool, &before, &rest, &part, &n)) != MOE_NO_BLOCK) {
         retain(pool, block);
         row[(*taken)++] = block;
@@ -280,7 +288,6 @@ int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_k
         row[(*taken)++] = take_oldest(pool);
     pool->n_changes++;
     moe_kv_windows_begun(pool, sequence, out);
-    moe_kv_windows_mark(pool, sequence, n_alike, text->n);
     return MOE_OK;
 }
 
@@ -290,12 +297,14 @@ int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n
     const uint32_t *source = row_of(pool, from);
     uint32_t *row = row_of(pool, to), *taken = &pool->n_taken[to];
     uint32_t n_whole = n_positions / pool->block_positions;
-    *out = (struct moe_kv_begun){n_positions, MOE_NO_BLOCK, MOE_NO_BLOCK};
-    if (n_positions % pool->block_positions) {
+    uint32_t n_part = n_positions % pool->block_positions;
+    *out = (struct moe_kv_begun){n_positions, n_positions, MOE_NO_BLOCK, MOE_NO_BLOCK};
+    if (n_part) {
         if (pool->n_free == 0)
             return full(pool, n_positions, 1, 0, err);
         out->copy_from = source[n_whole];
         out->copy_to = row[n_whole] = take_oldest(pool);
+        copy_known(pool, out->copy_from, out->copy_to, n_part);
     }
     for (uint32_t i = 0; i < n_whole; i++) {
         retain(pool, source[i]);
@@ -340,6 +349,43 @@ void moe_kv_know(struct moe_kv_pool *pool, uint32_t sequence, uint32_t position,
     b->n_known = place + 1;
     if (b->n_known == pool->block_positions)
         name(pool, row[at]);
+}
+
+uint32_t moe_kv_common(const struct moe_kv_pool *pool, uint32_t sequence, const uint32_t *ids,
+                       uint32_t n)
+{
+    const uint32_t *row = row_of(pool, sequence);
+    const uint32_t each = pool->block_positions;
+    uint32_t same = 0;
+    for (uint32_t i = 0; i < pool->n_taken[sequence] && same == i * each; i++) {
+        const uint32_t *known = pool->ids + (uint64_t)row[i] * each;
+        uint32_t end = i * each + pool->blocks[row[i]].n_known;
+        while (same < end && same < n && known[same % each] == ids[same])
+            same++;
+    }
+    return same;
+}
+
+uint32_t moe_kv_writable(const struct moe_kv_pool *pool, uint32_t sequence, uint32_t n)
+{
+    uint32_t at = n / pool->block_positions;
+    bool others =
+        at < pool->n_taken[sequence] && pool->blocks[row_of(pool, sequence)[at]].n_users > 1;
+    return others ? at * pool->block_positions : n;
+}
+
+void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n)
+{
+    const uint32_t *row = row_of(pool, sequence), each = pool->block_positions;
+    uint32_t *taken = &pool->n_taken[sequence];
+    for (uint32_t i = n / each; i < *taken; i++) {
+        uint32_t place = i == n / each ? n % each : 0;
+        if (pool->blocks[row[i]].n_users > 1)
+            while (*taken > i)
+                release(pool, row[--*taken]);
+        else if (pool->blocks[row[i]].n_known > place)
+            cut(pool, row[i], place);
+    }
 }
 
 /* ---- Windows ---- */

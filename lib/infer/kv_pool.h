@@ -78,6 +78,7 @@ struct moe_kv_text {
 /* What a sequence begins with. */
 struct moe_kv_begun {
     uint32_t n_known;            /* positions of its text that are in its blocks */
+    uint32_t n_alike;            /* ... that are in any, also where it cannot go on from them */
     uint32_t copy_from, copy_to; /* blocks: the cells have to be copied; MOE_NO_BLOCK: none */
 };
 /* As moe_kv_take, for a sequence that has no blocks: it gets what is known of the text, at most all
@@ -85,8 +86,8 @@ struct moe_kv_begun {
 int moe_kv_begin(struct moe_kv_pool *pool, uint32_t sequence, const struct moe_kv_text *text,
                  uint32_t n_positions, struct moe_kv_begun *out, struct moe_err *err);
 /* `to`, which has no blocks, gets the first n_positions of `from`, which has them: whole blocks are
- * shared, and of the last, where it is part of one, it gets a copy. Nothing is known of that.
- * MOE_ERR_LIMIT: no block is free for it. */
+ * shared, and of the last, where it is part of one, it gets a copy. MOE_ERR_LIMIT: no block is free
+ * for it. */
 int moe_kv_fork(struct moe_kv_pool *pool, uint32_t from, uint32_t to, uint32_t n_positions,
                 struct moe_kv_begun *out, struct moe_err *err);
 /* How many positions of a text moe_kv_begin would find. */
@@ -95,6 +96,15 @@ uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *t
  * Positions become known in their order, in blocks that it took or began with. */
 void moe_kv_know(struct moe_kv_pool *pool, uint32_t sequence, uint32_t position, uint32_t id,
                  uint64_t given);
+/* How many of n ids the blocks of a sequence are known to begin with. */
+uint32_t moe_kv_common(const struct moe_kv_pool *pool, uint32_t sequence, const uint32_t *ids,
+                       uint32_t n);
+/* Where the sequence may write to its blocks, to go on from position n: there, or where the block
+ * begins that holds it and is others' too. */
+uint32_t moe_kv_writable(const struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
+/* It will write from such a position on: what is known of the blocks behind it is forgotten, and
+ * those that are others' too are given back. */
+void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
 
 /*
  * Layers with a window see the last positions of a text alone: of their keys and values a block

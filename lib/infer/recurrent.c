@@ -60,7 +60,7 @@ void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t t
            r->sequence * sizeof *r->memory);
 }
 
-/* ---- Where they stand ---- */
+/* ---- What they have taken in ---- */
 
 static uint32_t n_states(const struct moe_session *s)
 {
@@ -77,12 +77,12 @@ static int check_layer(const struct moe_session *s, uint32_t state, const struct
             continue;
         while (before > 0 && rows[before - 1].sequence != sequence)
             before--;
-        uint32_t stands =
-            before ? rows[before - 1].position + 1 : s->stands[sequence * n_states(s) + state];
-        if (stands != rows[i].position)
+        uint32_t end =
+            before ? rows[before - 1].position + 1 : s->state_ends[sequence * n_states(s) + state];
+        if (end != rows[i].position)
             return moe_fail(err, MOE_ERR_USAGE,
-                            "position %u of sequence %u cannot be computed: its state "
-                            "does not stand there (compute the text from its first token on)",
+                            "position %u of sequence %u cannot be computed: the state is not that "
+                            "of the positions before it (compute the text from its first token on)",
                             rows[i].position, sequence);
     }
     return MOE_OK;
@@ -93,30 +93,30 @@ int moe_recurrent_check(const struct moe_session *s, const struct moe_row *rows,
 {
     const struct moe_config *c = &s->model->config;
     int status = MOE_OK;
-    for (uint32_t layer = begin; s->stands && layer < end && status == MOE_OK; layer++)
+    for (uint32_t layer = begin; s->state_ends && layer < end && status == MOE_OK; layer++)
         if (moe_config_keeps_state(c, layer))
             status = check_layer(s, c->layers[layer].state_index, rows, n_rows, err);
     return status;
 }
 
-void moe_recurrent_passed(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                          uint32_t n_rows)
+void moe_recurrent_advance(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows)
 {
     uint32_t state = s->model->config.layers[layer].state_index;
     for (uint32_t i = 0; i < n_rows; i++)
-        s->stands[rows[i].sequence * n_states(s) + state] = rows[i].position + 1;
+        s->state_ends[rows[i].sequence * n_states(s) + state] = rows[i].position + 1;
 }
 
-void moe_recurrent_stand(struct moe_session *s, uint32_t sequence, uint32_t position)
+void moe_recurrent_set(struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    for (uint32_t i = 0; s->stands && i < n_states(s); i++)
-        s->stands[sequence * n_states(s) + i] = position;
+    for (uint32_t i = 0; s->state_ends && i < n_states(s); i++)
+        s->state_ends[sequence * n_states(s) + i] = n;
 }
 
 uint32_t moe_recurrent_from(const struct moe_session *s, uint32_t sequence, uint32_t n)
 {
-    for (uint32_t i = 0; s->stands && i < n_states(s); i++)
-        if (s->stands[sequence * n_states(s) + i] != n)
+    for (uint32_t i = 0; s->state_ends && i < n_states(s); i++)
+        if (s->state_ends[sequence * n_states(s) + i] != n)
             return 0;
     return n;
 }
@@ -209,7 +209,7 @@ uint8_t *moe_kept_place(const struct moe_kept *p, const struct moe_kept_piece *p
 {
     if (piece->kind != MOE_KEPT_STATE)
         return room;
-    return (uint8_t *)moe_recurrent_taps(p->states, p->states_of, piece->layer);
+    return (uint8_t *)moe_recurrent_taps(p->states, p->sequence, piece->layer);
 }
 
 void moe_kept_get(const struct moe_kept *p, const struct moe_kept_piece *piece, uint8_t *place)
@@ -219,8 +219,8 @@ void moe_kept_get(const struct moe_kept *p, const struct moe_kept_piece *piece, 
         moe_kv_group_get(p->kv, piece->layer, p->sequence, at,
                          left < MOE_KV_GROUP ? left : MOE_KV_GROUP, place);
     else if (piece->kind == MOE_KEPT_ENTRIES)
-        moe_compressed_piece_get(p->compressed, p->sequence, p->states_of, piece->layer, p->n,
-                                 piece->part, place);
+        moe_compressed_piece_get(p->compressed, p->sequence, piece->layer, p->n, piece->part,
+                                 place);
 }
 
 bool moe_kept_put(const struct moe_kept *p, const struct moe_kept_piece *piece,

@@ -54,24 +54,23 @@ float *moe_recurrent_panel(const struct moe_recurrent *r, uint32_t sequence, uin
                            uint32_t head, uint32_t panel);
 void moe_recurrent_copy(const struct moe_recurrent *r, uint32_t from, uint32_t to);
 
-/* ---- Where the states of a session stand ----
+/* ---- Positions that a session's states have taken in ----
  * Those of groups that are open too (infer/compressed.h): of every layer that keeps one
  * (moe_config_keeps_state). */
 
-/* The position whose state none has. */
-enum { MOE_STANDS_NOWHERE = UINT32_MAX };
+enum { MOE_NO_STATE = UINT32_MAX };
 
-/* That rows through layers [begin, end) go on from where the states stand, or begin at 0.
+/* Checks that rows through layers [begin, end) follow what the states have taken in, or begin at 0.
  * MOE_ERR_USAGE. */
 int moe_recurrent_check(const struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                         uint32_t begin, uint32_t end, struct moe_err *err);
-/* The layer's states of the rows' sequences stand behind these rows. */
-void moe_recurrent_passed(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
-                          uint32_t n_rows);
-/* All of a sequence's stand there. */
-void moe_recurrent_stand(struct moe_session *s, uint32_t sequence, uint32_t position);
-/* From where a sequence whose first n positions are computed can be gone on from, to compute
- * position n next: n, or 0 where a state stands elsewhere. */
+/* The layer's states of the rows' sequences have taken in these rows. */
+void moe_recurrent_advance(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
+                           uint32_t n_rows);
+/* All of a sequence's have taken in its first n positions. */
+void moe_recurrent_set(struct moe_session *s, uint32_t sequence, uint32_t n);
+/* Where a sequence goes on to compute position n: n, or 0 where a state has taken in fewer or more.
+ */
 uint32_t moe_recurrent_from(const struct moe_session *s, uint32_t sequence, uint32_t n);
 
 /*
@@ -91,8 +90,8 @@ struct moe_kept {
     const struct moe_recurrent *states;
     const struct moe_compressed *compressed;
     uint32_t sequence;
-    uint32_t states_of; /* whose states, open groups among them: the sequence's, or its mark's */
-    uint32_t n;         /* positions */
+    uint32_t n; /* positions */
+    bool far;   /* they are of a text beyond rope_original */
 };
 
 enum moe_kept_kind { MOE_KEPT_KEYS, MOE_KEPT_STATE, MOE_KEPT_ENTRIES };

@@ -75,10 +75,10 @@ static uint64_t request_bytes(const struct moe_config *c, const struct moe_sessi
     struct moe_arena arena = {0};
     moe_layer_request_carve(&request, &arena, &shape);
     moe_kv_pool_carve(&pool, &arena);
-    moe_arena_take(&arena, o->n_sequences, sizeof(uint32_t)); /* n_recorded */
+    moe_arena_take(&arena, o->n_sequences, sizeof(struct moe_sequence));
     moe_arena_take(&arena, (uint64_t)o->n_sequences * c->layers[c->n_layers].state_index,
-                   sizeof(uint32_t));                                             /* stands */
-    moe_arena_take(&arena, o->takes_back ? o->n_sequences : 0, sizeof(uint32_t)); /* marked */
+                   sizeof(uint32_t));                                             /* state_ends */
+    moe_arena_take(&arena, o->takes_back ? o->n_sequences : 0, sizeof(uint32_t)); /* kept_ends */
     moe_arena_take(&arena, o->n_sources, sizeof(struct moe_encoded));
     moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof(uint32_t)); /* attends */
     moe_arena_take(&arena, c->prefix_lm ? o->n_sequences : 0, sizeof(struct moe_prompt));
@@ -154,18 +154,18 @@ static int allocate_request(struct moe_session *s, const struct moe_session_opti
     moe_layer_request_carve(&s->request, &arena, &shape);
     s->kv_pool = moe_kv_pool_shape(c, o);
     moe_kv_pool_carve(&s->kv_pool, &arena);
-    s->n_recorded = moe_arena_take(&arena, o->n_sequences, sizeof *s->n_recorded);
-    memset(s->n_recorded, 0, o->n_sequences * sizeof *s->n_recorded);
+    s->sequences = moe_arena_take(&arena, o->n_sequences, sizeof *s->sequences);
+    memset(s->sequences, 0, o->n_sequences * sizeof *s->sequences);
     uint64_t n_states = (uint64_t)o->n_sequences * c->layers[c->n_layers].state_index;
-    uint32_t *stands = moe_arena_take(&arena, n_states, sizeof *stands);
-    s->stands = n_states ? stands : NULL;
-    uint32_t n_marked = o->takes_back ? o->n_sequences : 0;
-    uint32_t *marked = moe_arena_take(&arena, n_marked, sizeof *marked);
-    s->marked = n_marked ? marked : NULL;
-    for (uint32_t i = 0; i < n_marked; i++)
-        marked[i] = MOE_STANDS_NOWHERE;
+    uint32_t *state_ends = moe_arena_take(&arena, n_states, sizeof *state_ends);
+    s->state_ends = n_states ? state_ends : NULL;
+    uint32_t n_kept = o->takes_back ? o->n_sequences : 0;
+    uint32_t *kept_ends = moe_arena_take(&arena, n_kept, sizeof *kept_ends);
+    s->kept_ends = n_kept ? kept_ends : NULL;
+    for (uint32_t i = 0; i < n_kept; i++)
+        kept_ends[i] = MOE_NO_STATE;
     for (uint32_t i = 0; i < o->n_sequences; i++)
-        moe_recurrent_stand(s, i, 0);
+        moe_recurrent_set(s, i, 0);
     s->sources = moe_arena_take(&arena, o->n_sources, sizeof *s->sources);
     s->attends = moe_arena_take(&arena, o->n_sources ? o->n_sequences : 0, sizeof *s->attends);
     uint32_t n_prompts = c->prefix_lm ? o->n_sequences : 0;
@@ -258,6 +258,20 @@ void moe_session_close(struct moe_session *s)
     free(s);
 }
 
+/* ---- Sequences ---- */
+
+uint32_t moe_sequence_length(const struct moe_session *s, uint32_t sequence)
+{
+    return s->sequences[sequence].n;
+}
+
+uint32_t moe_sequence_common(const struct moe_session *s, uint32_t sequence, const uint32_t *ids,
+                             uint32_t n)
+{
+    uint32_t length = s->sequences[sequence].n;
+    return moe_kv_common(&s->kv_pool, sequence, ids, n < length ? n : length);
+}
+
 int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_positions,
                          struct moe_err *err)
 {
@@ -267,120 +281,155 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
     return moe_kv_take(&s->kv_pool, sequence, n_positions, err);
 }
 
-void moe_sequence_end(struct moe_session *s, uint32_t sequence)
+static void end_sequence(struct moe_session *s, uint32_t sequence)
 {
-    uint32_t n_recorded = s->n_recorded[sequence];
+    uint32_t n_recorded = s->sequences[sequence].n_recorded;
     moe_kv_give_back(&s->kv_pool, sequence);
     if (n_recorded && s->pass.scheduler)
         moe_scheduler_end_sequence(s->pass.scheduler, n_recorded);
-    s->n_recorded[sequence] = 0;
-    if (s->marked)
-        s->marked[sequence] = MOE_STANDS_NOWHERE;
+    s->sequences[sequence] = (struct moe_sequence){0};
+    moe_recurrent_set(s, sequence, 0);
+    if (s->kept_ends)
+        s->kept_ends[sequence] = MOE_NO_STATE;
     if (sequence == 0)
         s->passed = (struct moe_passed){0};
-    moe_recurrent_stand(s, sequence, 0);
     if (s->prompts)
         s->prompts[sequence] = (struct moe_prompt){0};
+}
+
+/* ---- Going back ---- */
+
+/* Where keys and values can go on to position n. */
+static uint32_t writable(const struct moe_session *s, uint32_t sequence, uint32_t n)
+{
+    n = moe_kv_writable(&s->kv_pool, sequence, n);
+    return moe_kv_windows_from(&s->kv_pool, sequence, n);
+}
+
+uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n)
+{
+    return moe_recurrent_from(s, sequence, writable(s, sequence, n));
+}
+
+uint32_t moe_sequence_rewind(struct moe_session *s, uint32_t sequence, uint32_t n)
+{
+    struct moe_sequence *q = &s->sequences[sequence];
+    uint32_t from = moe_sequence_from(s, sequence, n);
+    uint32_t kept = s->kept_ends ? s->kept_ends[sequence] : MOE_NO_STATE;
+    if (from != n && kept <= n && writable(s, sequence, kept) == kept) {
+        s->stages->copy_states(s, s->n_sequences + sequence, sequence);
+        moe_recurrent_set(s, sequence, kept);
+        from = kept;
+    }
+    if (from == 0)
+        end_sequence(s, sequence);
+    else
+        moe_kv_rewind(&s->kv_pool, sequence, from);
+    q->n = q->n < from ? q->n : from;
+    return from;
+}
+
+void moe_sequence_keep(struct moe_session *s, uint32_t sequence)
+{
+    uint32_t n = s->sequences[sequence].n;
+    if (!s->kept_ends || s->kept_ends[sequence] == n || n == 0 ||
+        moe_recurrent_from(s, sequence, n) != n)
+        return;
+    s->stages->copy_states(s, sequence, s->n_sequences + sequence);
+    s->kept_ends[sequence] = n;
 }
 
 /* ---- Texts that begin alike ---- */
 
 /* What a text's keys and values depend on beside its ids (infer/kv_pool.h): LongRoPE, or the source
  * that a sequence attends to. */
-static uint64_t given(const struct moe_session *s, uint32_t sequence, uint32_t n)
+static uint64_t given(const struct moe_session *s, uint32_t sequence, bool far)
 {
-    const struct moe_config *c = &s->model->config;
-    if (s->n_sources)
-        return s->sources[s->attends[sequence]].number;
-    return c->rope_original && n > c->rope_original;
+    return s->n_sources ? s->sources[s->attends[sequence]].number : far;
 }
 
-void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows)
+static bool is_far(const struct moe_session *s, uint32_t n)
 {
-    for (uint32_t i = 0; i < n_rows && !s->prompts && !s->stands; i++)
-        moe_kv_know(&s->kv_pool, rows[i].sequence, rows[i].position, rows[i].token,
-                    given(s, rows[i].sequence, rows[i].length));
+    uint32_t original = s->model->config.rope_original;
+    return original && n > original;
+}
+
+static bool takes_over(const struct moe_session *s)
+{
+    return !s->prompts && !s->state_ends;
+}
+
+void moe_sequence_append(struct moe_session *s, const struct moe_row *row)
+{
+    struct moe_sequence *q = &s->sequences[row->sequence];
+    if (row->position > q->n) /* of what is before it nothing is known */
+        return;
+    q->n = row->position + 1;
+    q->far = is_far(s, row->length ? row->length : q->n);
+    moe_kv_know(&s->kv_pool, row->sequence, row->position, row->token,
+                given(s, row->sequence, q->far));
 }
 
 uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n)
 {
-    if (s->n_sources || s->prompts || s->stands)
+    if (s->n_sources || !takes_over(s))
         return 0;
-    return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, given(s, 0, n)});
+    return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, given(s, 0, is_far(s, n))});
 }
 
-int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
-                       uint32_t n_positions, uint32_t *n_known, struct moe_err *err)
+/* As moe_sequence_sync, for a sequence that has nothing. */
+static int begin_sequence(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                          uint32_t n_positions, uint32_t *n_done, struct moe_err *err)
 {
-    const struct moe_kv_text text = {ids, n - 1, given(s, sequence, n)};
+    const bool far = is_far(s, n);
+    const struct moe_kv_text text = {ids, takes_over(s) ? n - 1 : 0, given(s, sequence, far)};
     struct moe_kv_begun begun;
-    int status = moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err);
-    if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)
+    MOE_TRY(moe_kv_begin(&s->kv_pool, sequence, &text, n_positions, &begun, err));
+    if (begun.copy_to != MOE_NO_BLOCK)
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
-    *n_known = begun.n_known;
-    s->begun = s->begun || status == MOE_OK;
-    return status;
+    moe_kv_windows_mark(&s->kv_pool, sequence, begun.n_alike, n);
+    *n_done = s->sequences[sequence].n = begun.n_known;
+    s->sequences[sequence].far = far;
+    s->begins = true;
+    return MOE_OK;
+}
+
+int moe_sequence_sync(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                      uint32_t n_positions, uint32_t *n_done, struct moe_err *err)
+{
+    uint32_t same = 0;
+    if (s->sequences[sequence].far == is_far(s, n))
+        same = moe_sequence_common(s, sequence, ids, n - 1);
+    *n_done = moe_sequence_rewind(s, sequence, same);
+    if (*n_done == 0)
+        return begin_sequence(s, sequence, ids, n, n_positions, n_done, err);
+    moe_kv_windows_mark(&s->kv_pool, sequence, same, n);
+    return moe_sequence_reserve(s, sequence, n_positions, err);
 }
 
 int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
                       struct moe_err *err)
 {
     struct moe_kv_begun begun;
-    int status = moe_kv_fork(&s->kv_pool, from, to, n_positions, &begun, err);
-    if (status == MOE_OK && begun.copy_to != MOE_NO_BLOCK)
+    MOE_TRY(moe_kv_fork(&s->kv_pool, from, to, n_positions, &begun, err));
+    if (begun.copy_to != MOE_NO_BLOCK)
         s->stages->copy_block(s, begun.copy_from, begun.copy_to);
-    if (status == MOE_OK && s->stands) {
+    const struct moe_sequence *q = &s->sequences[from];
+    s->sequences[to].n = q->n < n_positions ? q->n : n_positions;
+    s->sequences[to].far = q->far;
+    if (s->state_ends) {
         bool there = moe_recurrent_from(s, from, n_positions) == n_positions;
         if (there)
             s->stages->copy_states(s, from, to);
-        moe_recurrent_stand(s, to, there ? n_positions : MOE_STANDS_NOWHERE);
+        moe_recurrent_set(s, to, there ? n_positions : MOE_NO_STATE);
     }
-    return status;
+    return MOE_OK;
 }
 
-uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n)
-{
-    return moe_recurrent_from(s, sequence, moe_kv_windows_from(&s->kv_pool, sequence, n));
-}
+/* ---- Saving and loading ---- */
 
-int moe_sequence_stand(struct moe_session *s, uint32_t sequence, uint32_t position,
-                       struct moe_err *err)
-{
-    int status = moe_sequence_hold(s, sequence, position, err);
-    if (status == MOE_OK)
-        moe_recurrent_stand(s, sequence, position);
-    return status;
-}
-
-void moe_sequence_prompted(struct moe_session *s, uint32_t sequence, uint32_t begin, uint32_t end)
-{
-    moe_kv_windows_mark(&s->kv_pool, sequence, begin, end);
-}
-
-void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n)
-{
-    if (!s->marked || s->marked[sequence] == n || n == 0 || moe_recurrent_from(s, sequence, n) != n)
-        return;
-    s->stages->copy_states(s, sequence, s->n_sequences + sequence);
-    s->marked[sequence] = n;
-}
-
-uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n)
-{
-    uint32_t from = moe_sequence_from(s, sequence, n);
-    if (from == n || !s->marked || s->marked[sequence] == MOE_STANDS_NOWHERE ||
-        s->marked[sequence] > n ||
-        moe_kv_windows_from(&s->kv_pool, sequence, s->marked[sequence]) != s->marked[sequence])
-        return from;
-    s->stages->copy_states(s, s->n_sequences + sequence, sequence);
-    moe_recurrent_stand(s, sequence, s->marked[sequence]);
-    return s->marked[sequence];
-}
-
-/* ---- What is kept elsewhere ---- */
-
-int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept *out,
-                        struct moe_err *err)
+static int pieces_of(const struct moe_session *s, uint32_t sequence, uint32_t n,
+                     struct moe_kept *out, struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
     const char *why =
@@ -394,42 +443,45 @@ int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept
     if (why)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "no context can be saved or loaded here: %s",
                         why);
-    *out = (struct moe_kept){.kv = s->stages->kv(s), .n = n};
+    *out = (struct moe_kept){.kv = s->stages->kv(s), .sequence = sequence, .n = n};
+    out->far = s->sequences[sequence].far;
     if (s->stages->states)
         s->stages->states(s, &out->states, &out->compressed);
     return MOE_OK;
 }
 
-int moe_sequence_kept(const struct moe_session *s, uint32_t n, struct moe_kept *out,
-                      struct moe_err *err)
+int moe_sequence_save(const struct moe_session *s, uint32_t sequence, uint32_t n,
+                      struct moe_kept *out, struct moe_err *err)
 {
-    n = moe_kv_windows_complete(&s->kv_pool, 0, n);
-    bool marked = s->marked && s->marked[0] != MOE_STANDS_NOWHERE && s->marked[0] <= n;
-    uint32_t from = moe_recurrent_from(s, 0, n);
-    bool back = marked && from != n;
-    int status = moe_sequence_pieces(s, back ? s->marked[0] : from, out, err);
-    if (status == MOE_OK && back)
-        out->states_of = s->n_sequences; /* sequence 0's mark */
-    return status;
+    uint32_t length = s->sequences[sequence].n;
+    n = moe_kv_windows_complete(&s->kv_pool, sequence, n < length ? n : length);
+    return pieces_of(s, sequence, moe_recurrent_from(s, sequence, n), out, err);
 }
 
-int moe_sequence_hold(struct moe_session *s, uint32_t sequence, uint32_t n, struct moe_err *err)
+int moe_sequence_load(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                      bool far, moe_sequence_fill *fill, void *ctx, struct moe_err *err)
 {
+    struct moe_kept pieces;
+    if (fill)
+        MOE_TRY(pieces_of(s, sequence, n, &pieces, err));
+    if (ids)
+        end_sequence(s, sequence);
     int status = moe_sequence_reserve(s, sequence, n, err);
     if (status == MOE_OK)
         moe_kv_windows_hold(&s->kv_pool, sequence, n);
-    return status;
-}
-
-void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far)
-{
-    moe_recurrent_stand(s, sequence, n);
-    s->n_recorded[sequence] = 0;
-    s->begun = true;
-    if (s->marked)
-        s->marked[sequence] = MOE_STANDS_NOWHERE;
-    if (sequence == 0) {
-        s->far = far;
-        s->passed = (struct moe_passed){0};
+    if (status == MOE_OK && fill)
+        status = fill(ctx, &pieces, err);
+    if (status != MOE_OK) {
+        end_sequence(s, sequence);
+        return status;
     }
+    moe_recurrent_set(s, sequence, n);
+    for (uint32_t i = 0; ids && i < n; i++)
+        moe_kv_know(&s->kv_pool, sequence, i, ids[i], given(s, sequence, far));
+    if (ids) {
+        s->sequences[sequence].n = n;
+        s->sequences[sequence].far = far;
+        s->begins = true;
+    }
+    return MOE_OK;
 }

@@ -37,66 +37,65 @@ int moe_session_open(struct moe_session **out, struct moe_model *model, struct m
                      const struct moe_session_options *options, struct moe_err *err);
 void moe_session_close(struct moe_session *s);
 
-/* A sequence takes blocks of the KV cache as its rows are computed. `reserve` takes them before,
- * for its first n_positions; `end` gives all of them back: its next row is at position 0.
- * MOE_ERR_LIMIT, of moe_forward too: not so many are free. */
+/*
+ * Sequences. One is a text as far as it is computed: moe_forward appends its rows, and the session
+ * knows their ids. A row at an earlier position replaces the text from there on.
+ */
+
+/* Positions of its text. */
+uint32_t moe_sequence_length(const struct moe_session *s, uint32_t sequence);
+/* How many of n ids its text begins with. */
+uint32_t moe_sequence_common(const struct moe_session *s, uint32_t sequence, const uint32_t *ids,
+                             uint32_t n);
+
+/* Turns the sequence to a text of n ids: it keeps what it has of it, or, if that is nothing, gets
+ * what any text in the KV cache has in common with it, and room for n_positions. The caller
+ * computes the text from *n_done on, which is n - 1 at most: the last id's logits are wanted.
+ * MOE_ERR_LIMIT: there is no room.
+ *
+ * Another text's positions are of use where their keys and values are the same: on the same side of
+ * LongRoPE's original context; with an encoder, for the same encoding of a source; and never where
+ * a prompt sees all of itself (moe_sequence_prompt), or with recurrent states. */
+int moe_sequence_sync(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                      uint32_t n_positions, uint32_t *n_done, struct moe_err *err);
+/* Takes the text back to its first n positions, or to fewer, from which it can go on; returns how
+ * many. With 0 the sequence has nothing any more, no blocks of the KV cache either. Recurrent
+ * states go back only to where they were kept (infer/recurrent.h); windows that lie apart to where
+ * their positions still are (infer/kv_pool.h). */
+uint32_t moe_sequence_rewind(struct moe_session *s, uint32_t sequence, uint32_t n);
+/* What moe_sequence_rewind would return, without going back to states that were kept. */
+uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n);
+/* Keeps the recurrent states that the sequence has now, in place of those kept before, so that it
+ * can come back to them while it has this text. Options: takes_back. */
+void moe_sequence_keep(struct moe_session *s, uint32_t sequence);
+
+/* What the sequence has of its first n positions, or as many of them as can go on elsewhere:
+ * out->n. MOE_ERR_UNSUPPORTED: it lies in a GPU's memory, or belongs to a source or a prompt that
+ * sees all of itself, without which it means nothing. */
+int moe_sequence_save(const struct moe_session *s, uint32_t sequence, uint32_t n,
+                      struct moe_kept *out, struct moe_err *err);
+/* Gives the sequence a text of n ids that was computed elsewhere: `fill` puts the pieces where they
+ * belong. far: they are of a text beyond rope_original. After an error it has nothing. ids NULL:
+ * positions before n hold whatever lies in memory, since the time of passes is measured, and not
+ * their results. */
+typedef int moe_sequence_fill(void *ctx, const struct moe_kept *pieces, struct moe_err *err);
+int moe_sequence_load(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
+                      bool far, moe_sequence_fill *fill, void *ctx, struct moe_err *err);
+
+/* Appends a row that went through all layers to its text. Of moe_forward. */
+void moe_sequence_append(struct moe_session *s, const struct moe_row *row);
+/* Takes blocks of the KV cache for the sequence's first n_positions, as moe_forward does for its
+ * rows. MOE_ERR_LIMIT, of moe_forward too: not enough are free. */
 int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_positions,
                          struct moe_err *err);
-void moe_sequence_end(struct moe_session *s, uint32_t sequence);
-
-/* What was computed of a text need not be computed again by another sequence that begins like it
- * (infer/kv.h). `computed` remembers rows of the last moe_forward, which must have gone through all
- * layers from their tokens on. `begin` reserves n_positions, at least n, of a sequence that has
- * none, for a text of n ids: its first *n_known positions, at most n - 1, hold what they should.
- * `known` says how many that would be.
- *
- * With an encoder that holds among sequences that attend to the same encoding of a source, so that
- * `known`, which has no sequence, says 0; a prompt that sees all of itself is never known. */
-void moe_sequence_computed(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows);
-int moe_sequence_begin(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
-                       uint32_t n_positions, uint32_t *n_known, struct moe_err *err);
-uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n);
-
-/* Sequence `to`, which has no blocks, goes on from the first n_positions of `from`: what is whole
- * of them both share, so that a text forks without being computed again. MOE_ERR_LIMIT as above. */
+/* Sequence `to`, which has nothing, goes on from the first n_positions of `from`: whole blocks are
+ * shared, so that a text forks without being computed again. Recurrent states fork at the text's
+ * end. MOE_ERR_LIMIT as above. */
 int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
                       struct moe_err *err);
-
-/* With recurrent states (infer/recurrent.h) a text goes on from the last position that was computed
- * of it, or begins anew: nothing is known of other sequences' texts, `fork` takes all positions of
- * `from` or leaves a sequence that begins anew, and this says where to go on to compute position n:
- * n, or 0. With windows that lie apart (infer/kv_pool.h) it may also be a position between. */
-uint32_t moe_sequence_from(const struct moe_session *s, uint32_t sequence, uint32_t n);
-/* A sequence is to compute this position next, with whatever stands there of
- * those before: its time is measured, not its result. */
-int moe_sequence_stand(struct moe_session *s, uint32_t sequence, uint32_t position,
-                       struct moe_err *err);
-/* What is computed of the sequence at positions [begin, end) is a prompt: it may go on from its
- * beginning or its end later, and what takes little memory is kept for that. */
-void moe_sequence_prompted(struct moe_session *s, uint32_t sequence, uint32_t begin, uint32_t end);
-
-/* What a draft in vain has changed is taken back: `mark` keeps the states of a sequence, which
- * stand behind its first n positions; `back` is as moe_sequence_from, but where they stand
- * elsewhere and were marked at no more than n positions of the same text, they stand there again.
- * Options: takes_back. */
-void moe_sequence_mark(struct moe_session *s, uint32_t sequence, uint32_t n);
-uint32_t moe_sequence_back(struct moe_session *s, uint32_t sequence, uint32_t n);
-
-/* What sequence 0 has of its first n positions, to be kept elsewhere or to come from there.
- * MOE_ERR_UNSUPPORTED: it lies in a GPU's memory, or belongs to a source or a prompt that sees all
- * of itself, without which it means nothing. */
-int moe_sequence_pieces(const struct moe_session *s, uint32_t n, struct moe_kept *out,
-                        struct moe_err *err);
-/* The same, of as many of these as can be kept: n, or, where states stand elsewhere, those that
- * they were marked at, or 0; of windows that lie apart, those up to the first block without a slot.
- */
-int moe_sequence_kept(const struct moe_session *s, uint32_t n, struct moe_kept *out,
-                      struct moe_err *err);
-/* Room for the pieces of n positions, from which a sequence will go on. */
-int moe_sequence_hold(struct moe_session *s, uint32_t sequence, uint32_t n, struct moe_err *err);
-/* A sequence goes on from n positions whose pieces were put there. far: they are of a text beyond
- * rope_original. */
-void moe_sequence_put(struct moe_session *s, uint32_t sequence, uint32_t n, bool far);
+/* What moe_sequence_sync would find of n ids for a sequence that has nothing; 0 with an encoder,
+ * where that depends on the sequence. */
+uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n);
 
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).

@@ -97,11 +97,11 @@ struct moe_session_options {
     uint32_t n_sources;      /* kept at a time; 0: as n_sequences */
     uint32_t
         kv_blocks; /* of the KV cache (infer/kv.h); 0: enough for all sequences at full context */
-    bool whole_windows; /* layers with a window keep all keys and values (infer/kv_pool.h) */
-    bool takes_back;  /* sequences can go back to a mark (moe_sequence_mark): each has its recurrent
-                         states twice */
-    uint16_t kv_kind; /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
-                         differ in the fourth digit; 0: F32 */
+    bool whole_windows;  /* layers with a window keep all keys and values (infer/kv_pool.h) */
+    bool takes_back;     /* sequences can go back to where their recurrent states were kept
+                            (moe_sequence_keep): each has them twice */
+    uint16_t kv_kind;    /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
+                            differ in the fourth digit; 0: F32 */
     uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
                             computed (struct moe_assigner); 0: there is no
                             assigner */
@@ -134,6 +134,14 @@ struct moe_encoded {
     uint64_t number;  /* of this encoding: no other source of the session has it, before or after */
 };
 
+/* A sequence: a text as far as it is computed (infer/session.h). Its ids are in its blocks of the
+ * KV cache (infer/kv_pool.h). */
+struct moe_sequence {
+    uint32_t n;          /* positions of the text */
+    uint32_t n_recorded; /* tokens that the experts' records have of it */
+    bool far;            /* its rows were computed for a text beyond rope_original */
+};
+
 /* Of a sequence, with prefix_lm (infer/forward.h). */
 struct moe_prompt {
     uint32_t n, prefix; /* positions; 0: there is none */
@@ -152,7 +160,6 @@ struct moe_session {
     struct moe_phase_stats *phase; /* of the last pass, in stats; its logits' time goes there too */
     struct moe_passed passed;
     bool drafts; /* the states are those of a layer that drafts (infer/forward.h) */
-    bool far;    /* rows of sequence 0 were last computed for a text beyond rope_original */
     struct moe_observer observer;
     struct moe_timeline *timeline;       /* borrowed; NULL: nothing is recorded */
     struct moe_energy *energy;           /* borrowed; NULL: none is measured */
@@ -172,18 +179,18 @@ struct moe_session {
     float *router_row; /* borrowed, [router stride]: receives the scores that a layer's router gives
                           a pass's only row; NULL: nobody wants them */
     struct moe_kv_pool kv_pool;
-    struct moe_encoded *sources; /* [n_sources] */
-    uint32_t *attends;           /* [n_sequences] the source that each attends to */
-    uint64_t n_encoded;          /* sources so far */
-    struct moe_prompt *prompts;  /* [n_sequences], with prefix_lm */
-    /* [n_sequences][layers that keep states] positions that each state stands behind: the next
-     * row's */
-    uint32_t *stands;
-    /* [n_sequences] positions that marked states stand behind; MOE_STANDS_NOWHERE: none are marked.
-     * NULL: there is no room for marks, or no recurrent state. */
-    uint32_t *marked;
-    uint32_t *n_recorded;   /* [n_sequences] tokens of each that the experts' records have */
-    bool begun;             /* a sequence has, and no pass since */
+    struct moe_sequence *sequences; /* [n_sequences] */
+    struct moe_encoded *sources;    /* [n_sources] */
+    uint32_t *attends;              /* [n_sequences] the source that each attends to */
+    uint64_t n_encoded;             /* sources so far */
+    struct moe_prompt *prompts;     /* [n_sequences], with prefix_lm */
+    /* [n_sequences][layers that keep states] positions that each recurrent state has taken in;
+     * NULL: there are none */
+    uint32_t *state_ends;
+    /* [n_sequences] positions that the kept states have taken in; MOE_NO_STATE: none are kept.
+     * NULL: there is no room for them, or no recurrent state. */
+    uint32_t *kept_ends;
+    bool begins;            /* a sequence has a new text since the last pass */
     uint8_t *request_block; /* holds the arrays of both */
     uint64_t request_bytes;
 };

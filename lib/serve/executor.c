@@ -320,7 +320,7 @@ static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t 
     session.n_sequences = s->options.sequences;
     session.batch = batch;
     return s->options.beside_bytes + s->request_bytes_max +
-           moe_batch_bytes(&model->config, &session);
+           moe_generator_bytes(&model->config, &session);
 }
 
 static struct moe_engine_options options_of(const struct executor *x, const struct model *m)
@@ -477,9 +477,9 @@ static void close_batch(struct executor *x)
     struct moe_server *s = x->server;
     pthread_mutex_lock(&s->mutex);
     job_count(x);
-    s->counts.preempted += moe_batch_state(x->batch)->n_preempted;
+    s->counts.preempted += moe_generator_state(x->batch)->n_preempted;
     pthread_mutex_unlock(&s->mutex);
-    moe_batch_close(x->batch);
+    moe_generator_close(x->batch);
     if (!s->whole)
         moe_engine_close_session(x->loaded[x->model].engine);
     x->batch = NULL;
@@ -504,7 +504,7 @@ static int open_batch(struct executor *x, uint32_t model, struct moe_err *err)
         return status;
     if (!s->whole && engine->gpu) /* the rest of both parts is for recordings */
         moe_gpu_set_budget(engine->gpu, memory_of_model(x, &s->models[model]) + x->batch_bytes);
-    status = moe_batch_open(&x->batch, engine->session, 0, err);
+    status = moe_generator_open(&x->batch, engine->session, engine->session->n_sequences, 0, err);
     if (status != MOE_OK) {
         if (!s->whole)
             moe_engine_close_session(engine);
@@ -667,7 +667,7 @@ static bool compute_batch(struct executor *x, struct moe_coe_batch *batch)
     while (x->n_running > 0) {
         prefetch(x);
         pthread_mutex_unlock(&s->mutex);
-        moe_batch_step(x->batch);
+        moe_generator_step(x->batch);
         pthread_mutex_lock(&s->mutex);
         job_count(x);
         end_cancelled(x);

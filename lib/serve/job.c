@@ -377,7 +377,7 @@ static void follow_on(struct executor *x, struct job *j, uint32_t next)
         job_end(x, j, status, &err);
 }
 
-static void on_ended(void *ctx, const struct moe_batch_result *r)
+static void on_ended(void *ctx, const struct moe_generate_result *r)
 {
     struct job *j = ctx;
     struct executor *x = j->x;
@@ -399,9 +399,10 @@ static void on_ended(void *ctx, const struct moe_batch_result *r)
     }
     if (j->holds)
         flush_held(j);
+    const struct moe_err lost = {MOE_ERR_MEMORY, "out of memory: the answer's text"};
     struct moe_server_result result = {
         .status = r->status,
-        .err = r->err,
+        .err = r->err && !r->err->text[0] ? &lost : r->err,
         .why = r->why,
         .n_prompt = r->n_prompt,
         .n_tokens = r->n_tokens,
@@ -474,7 +475,7 @@ static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids 
         status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
     if (status != MOE_OK)
         return status;
-    const struct moe_batch_request request = {
+    const struct moe_generate_request request = {
         .prompt = ids->ids,
         .n_prompt = ids->n,
         .sampler = sampler,
@@ -491,7 +492,7 @@ static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids 
                     .ctx = j},
         .ended = on_ended,
     };
-    status = moe_batch_add(x->batch, &request, &j->in_batch, err);
+    status = moe_generator_add(x->batch, &request, &j->in_batch, err);
     if (status != MOE_OK)
         moe_sampler_free(sampler);
     return status;
@@ -525,5 +526,5 @@ void job_begin(struct executor *x, struct job *j)
 
 void job_stop(struct executor *x, struct job *j)
 {
-    moe_batch_cancel(x->batch, j->in_batch);
+    moe_generator_cancel(x->batch, j->in_batch);
 }

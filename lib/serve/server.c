@@ -229,7 +229,7 @@ void moe_server_count(struct moe_server *s, struct moe_server_counts *out)
         out->executors[i] = x->counts;
         out->executors[i].waiting = moe_coe_waiting(s->dispatch, i);
         out->executors[i].batch_bytes = x->batch_bytes;
-        out->preempted += x->batch ? moe_batch_state(x->batch)->n_preempted : 0;
+        out->preempted += x->batch ? moe_generator_state(x->batch)->n_preempted : 0;
         out->waiting += out->executors[i].waiting;
         out->running += x->counts.running;
         out->schedule_seconds += x->counts.schedule_seconds;

@@ -3,7 +3,7 @@
  * (CoServe, https://doi.org/10.1145/3676641.3715986). One pack is a collection of one.
  *
  * Executors, one thread each with its own team, take requests from queues that serve/coe_dispatch.h
- * fills, and answer those for one model side by side (engine/batch.h). An answer is bit for bit
+ * fills, and answer those for one model side by side (engine/generate.h). An answer is bit for bit
  * what the model would give on its own. Every function may be called from any thread.
  */
 #ifndef MOE_SERVE_SERVER_H
@@ -145,7 +145,7 @@ struct moe_server_counts {
     uint64_t requests;                    /* accepted */
     uint64_t refused;                     /* because the queue was full */
     uint64_t ended, failed, cancelled;    /* choices */
-    uint64_t waiting, running, preempted; /* choices; see engine/batch.h */
+    uint64_t waiting, running, preempted; /* choices; see engine/generate.h */
     uint64_t follow_ons;                  /* results that went to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
     uint64_t drafted_tokens, accepted_tokens; /* by drafts; accepted ones */

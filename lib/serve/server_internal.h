@@ -11,7 +11,7 @@
 #include <pthread.h>
 
 #include "base/buf.h"
-#include "engine/batch.h"
+#include "engine/generate.h"
 #include "engine/memory.h"
 #include "prompt/chat.h"
 #include "serve/coe_costs.h"
@@ -104,7 +104,7 @@ struct executor {
     pthread_cond_t load, is_loaded;
     uint32_t to_load; /* for the loader; MOE_COE_NONE: idle */
     uint32_t model;   /* whose batch is open; MOE_COE_NONE: none */
-    struct moe_batch *batch;
+    struct moe_generator *batch;
     uint32_t room;         /* jobs that the batch takes side by side */
     uint32_t n_running;    /* ... that it has */
     struct job *cancelled; /* waiting or running jobs to end */

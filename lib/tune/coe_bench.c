@@ -15,8 +15,8 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/par.h"
-#include "engine/batch.h"
 #include "engine/engine.h"
+#include "engine/generate.h"
 #include "gpu.h"
 #include "tune/bench.h"
 #include "tune/device_internal.h"
@@ -453,7 +453,7 @@ uint64_t moe_coe_batch_request_bytes(const struct moe_coe_batch_curve *c)
 
 /* ---- Measuring ---- */
 
-static void ended(void *ctx, const struct moe_batch_result *result)
+static void ended(void *ctx, const struct moe_generate_result *result)
 {
     struct moe_err *failed = ctx; /* the first that did */
     if (result->status != MOE_OK && failed->status == MOE_OK)
@@ -462,12 +462,12 @@ static void ended(void *ctx, const struct moe_batch_result *result)
 
 /* Prompts differ in their first token, run by run: else one would take over what another computed.
  */
-static int add_request(struct moe_batch *batch, const struct moe_engine *e,
+static int add_request(struct moe_generator *batch, const struct moe_engine *e,
                        const struct moe_coe_batch_options *o, const struct moe_row *rows,
                        uint32_t *prompt, uint32_t number, struct moe_err *failed,
                        struct moe_err *err)
 {
-    struct moe_batch_request request = {
+    struct moe_generate_request request = {
         .prompt = prompt,
         .n_prompt = o->prompt_tokens,
         .options = {.max_tokens = o->answer_tokens, .ignore_eos = true, .ctx = failed},
@@ -484,7 +484,7 @@ static int add_request(struct moe_batch *batch, const struct moe_engine *e,
     int status = moe_sampler_new(&request.sampler, &greedy, e->model->config.vocab, err);
     if (status != MOE_OK)
         return status;
-    status = moe_batch_add(batch, &request, &id, err);
+    status = moe_generator_add(batch, &request, &id, err);
     if (status != MOE_OK)
         moe_sampler_free(request.sampler);
     return status;
@@ -495,24 +495,25 @@ static int run_once(struct moe_engine *e, const struct moe_coe_batch_options *o,
                     const struct moe_row *rows, uint32_t n, uint32_t run, double *seconds,
                     struct moe_err *err)
 {
-    struct moe_batch *batch = NULL;
+    struct moe_generator *batch = NULL;
     struct moe_err failed = {0};
     uint32_t *prompt = moe_alloc(o->prompt_tokens, sizeof *prompt, err);
-    int status = prompt ? moe_batch_open(&batch, e->session, 0, err) : MOE_ERR_MEMORY;
+    int status = prompt ? moe_generator_open(&batch, e->session, e->session->n_sequences, 0, err)
+                        : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < n && status == MOE_OK; i++)
         status = add_request(batch, e, o, rows + (uint64_t)i * o->prompt_tokens, prompt,
                              run * n + i, &failed, err);
     double began = moe_seconds();
     while (status == MOE_OK &&
-           moe_batch_state(batch)->n_running + moe_batch_state(batch)->n_waiting > 0) {
-        moe_batch_step(batch);
+           moe_generator_state(batch)->n_running + moe_generator_state(batch)->n_waiting > 0) {
+        moe_generator_step(batch);
         if (moe_progress_stopped(o->progress))
             status = moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
     }
     *seconds = moe_seconds() - began;
     if (status == MOE_OK && failed.status != MOE_OK)
         status = moe_fail(err, failed.status, "%s", failed.text);
-    moe_batch_close(batch);
+    moe_generator_close(batch);
     free(prompt);
     return status;
 }
@@ -549,7 +550,7 @@ static int open_session(struct moe_engine *e, const struct moe_coe_batch_options
     };
     const struct moe_config *config = &e->model->config;
     uint64_t on_host = UINT64_MAX;
-    *fits = moe_add_u64(moe_session_bytes(config, &session), moe_batch_bytes(config, &session),
+    *fits = moe_add_u64(moe_session_bytes(config, &session), moe_generator_bytes(config, &session),
                         &on_host);
     *bytes = e->gpu ? moe_session_gpu_bytes(config, &session) : on_host;
     *fits = *fits && *bytes <= room;

@@ -238,7 +238,8 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
     if (encode)
         set_source(b, TIMED, n_rows);
     if (!encode)
-        MOE_TRY(moe_sequence_stand(b->session, rows[0].sequence, rows[0].position, err));
+        MOE_TRY(moe_sequence_load(b->session, rows[0].sequence, NULL, rows[0].position, false, NULL,
+                                  NULL, err));
     MOE_TRY(choose_positions(b, layer, rows, n_rows, err));
     double began = moe_seconds();
     MOE_TRY(moe_forward(b->session, phase, rows, n_rows, layer, layer + 1, first ? NULL : b->hidden,
@@ -306,7 +307,8 @@ static int run_far(struct bench *b, uint32_t layer, struct samples *to, struct m
     struct moe_row row = b->rows[b->n_positions - 1];
     row.position = b->n_far - 1;
     row.length = b->n_far;
-    int status = moe_sequence_stand(b->session, row.sequence, row.position, err);
+    int status =
+        moe_sequence_load(b->session, row.sequence, NULL, row.position, false, NULL, NULL, err);
     double began = moe_seconds();
     if (status == MOE_OK)
         status = moe_forward(b->session, MOE_DECODE, &row, 1, layer, layer + 1,

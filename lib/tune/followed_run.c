@@ -39,7 +39,7 @@ struct follower {
 static void begin_sequence(struct follower *w, const struct moe_replay_pass *pass)
 {
     w->position = 0;
-    moe_sequence_end(w->s, 0);
+    moe_sequence_rewind(w->s, 0, 0);
     if (w->s->prompts && pass->prompt)
         moe_sequence_prompt(w->s, 0, pass->n_rows, pass->n_rows);
 }

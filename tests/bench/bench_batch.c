@@ -24,8 +24,8 @@
 #include "base/par.h"
 #include "base/random.h"
 #include "bench_reads.h"
-#include "engine/batch.h"
 #include "engine/engine.h"
+#include "engine/generate.h"
 #include "infer/experts.h"
 #include "kern/kern.h"
 
@@ -78,13 +78,13 @@ static void fill_prompt(const struct bench *b, uint64_t seed, uint32_t *prompt)
                          : (uint32_t)(moe_random_next(&seed) % (vocab / 2));
 }
 
-static int add(struct bench *b, struct moe_batch *batch, uint64_t seed, struct moe_err *err)
+static int add(struct bench *b, struct moe_generator *batch, uint64_t seed, struct moe_err *err)
 {
     static uint32_t prompt[MAX_PROMPT];
     const uint32_t vocab = b->engine->model->config.vocab;
     struct moe_sampler_options greedy;
     uint64_t id;
-    struct moe_batch_request request = {
+    struct moe_generate_request request = {
         .prompt = prompt,
         .n_prompt = b->n_prompt,
         .options = {.max_tokens = b->n_tokens, .ignore_eos = true},
@@ -95,7 +95,7 @@ static int add(struct bench *b, struct moe_batch *batch, uint64_t seed, struct m
     greedy.temperature = 0;
     int status = moe_sampler_new(&request.sampler, &greedy, vocab, err);
     if (status == MOE_OK)
-        status = moe_batch_add(batch, &request, &id, err);
+        status = moe_generator_add(batch, &request, &id, err);
     if (status != MOE_OK)
         moe_sampler_free(request.sampler);
     return status;
@@ -122,8 +122,8 @@ static int measure(struct bench *b, uint32_t n, uint64_t seed, double *rate, str
                    struct moe_err *err)
 {
     struct moe_session *s = b->engine->session;
-    struct moe_batch *batch;
-    int status = moe_batch_open(&batch, s, 0, err);
+    struct moe_generator *batch;
+    int status = moe_generator_open(&batch, s, s->n_sequences, 0, err);
     if (status != MOE_OK)
         return status;
     for (uint32_t i = 0; i < n && status == MOE_OK; i++)
@@ -131,9 +131,9 @@ static int measure(struct bench *b, uint32_t n, uint64_t seed, double *rate, str
     s->stats = (struct moe_stats){0};
     b->n_experts = b->n_layers = 0;
     while (status == MOE_OK &&
-           moe_batch_state(batch)->n_running + moe_batch_state(batch)->n_waiting > 0)
-        moe_batch_step(batch);
-    moe_batch_close(batch);
+           moe_generator_state(batch)->n_running + moe_generator_state(batch)->n_waiting > 0)
+        moe_generator_step(batch);
+    moe_generator_close(batch);
     const struct moe_phase_stats *d = &s->stats.decode;
     double n_steps = d->tokens ? (double)d->tokens / n : 1;
     *rate = d->seconds > 0 ? (double)d->tokens / d->seconds : 0;

@@ -40,11 +40,11 @@ static void check_copies(struct pair *p)
     const uint32_t at = PROMPT + 3;
     struct moe_row rows[2];
     for (struct side *s = p->sides; s < p->sides + N_SIDES; s++)
-        moe_sequence_mark(s->session, 0, at);
+        moe_sequence_keep(s->session, 0);
     pair_rows(p, rows, 0, at, 2);
     pair_forward(p, rows, 2, 2, "a draft");
     for (struct side *s = p->sides; s < p->sides + N_SIDES; s++)
-        assert_int_equal(moe_sequence_back(s->session, 0, at), at);
+        assert_int_equal(moe_sequence_rewind(s->session, 0, at), at);
     pair_rows(p, rows, 0, at, 1);
     pair_forward(p, rows, 1, 1, "after a draft in vain");
     for (struct side *s = p->sides; s < p->sides + N_SIDES; s++)

@@ -448,7 +448,7 @@ static void keys_and_values_in_f16(void **state)
             memcpy(first, s->logits, c->vocab * sizeof *first);
         }
         assert_int_equal(memcmp(first, s->logits, c->vocab * sizeof *first) != 0, f16);
-        assert_fails(moe_sequence_pieces(s->session, N, &kept, &err), MOE_ERR_UNSUPPORTED,
+        assert_fails(moe_sequence_save(s->session, 0, N, &kept, &err), MOE_ERR_UNSUPPORTED,
                      f16 ? "in the GPU's memory, as f16: take --device cpu, without --kv f16"
                          : "in the GPU's memory: take --device cpu",
                      &err);
@@ -482,8 +482,7 @@ static void a_text_that_begins_like_another(void **state)
     }
     other[ALIKE].token = ids[ALIKE] = rows[ALIKE].token ^ 1;
     for (struct side *s = p.sides; s < p.sides + N_SIDES; s++) {
-        moe_sequence_computed(s->session, rows, PROMPT);
-        assert_ok(moe_sequence_begin(s->session, 1, ids, PROMPT, PROMPT, &n_known, &err), &err);
+        assert_ok(moe_sequence_sync(s->session, 1, ids, PROMPT, PROMPT, &n_known, &err), &err);
         assert_int_equal(n_known, ALIKE);
     }
     pair_forward(&p, other + ALIKE, PROMPT - ALIKE, 1, "the rest of another");

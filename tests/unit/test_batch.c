@@ -4,7 +4,6 @@
  */
 #include "model_fixture.h"
 
-#include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "infer/experts_cached.h"
@@ -23,7 +22,7 @@ struct asked {
     const char *stops[2];
     bool refuses;        /* takes no text */
     struct moe_buf text; /* of the batch */
-    struct moe_batch_result result;
+    struct moe_generate_result result;
     struct moe_err err;
     uint64_t id;
     bool ended;
@@ -70,7 +69,7 @@ static int hear(void *ctx, const char *bytes, uint64_t n)
     return a->refuses ? MOE_ERR_IO : MOE_OK;
 }
 
-static void end(void *ctx, const struct moe_batch_result *result)
+static void end(void *ctx, const struct moe_generate_result *result)
 {
     struct asked *a = ctx;
     assert_false(a->ended);
@@ -100,9 +99,9 @@ static struct moe_generate_options options_of(struct asked *a)
         .max_tokens = a->max_tokens, .stop_texts = a->stops, .text = hear, .ctx = a};
 }
 
-static void add(struct moe_batch *b, struct asked *a, uint32_t vocab)
+static void add(struct moe_generator *b, struct asked *a, uint32_t vocab)
 {
-    const struct moe_batch_request request = {
+    const struct moe_generate_request request = {
         .prompt = a->prompt,
         .n_prompt = a->n_prompt,
         .sampler = sampler_of(a, vocab),
@@ -112,7 +111,7 @@ static void add(struct moe_batch *b, struct asked *a, uint32_t vocab)
     struct moe_err err;
     a->ended = false;
     moe_buf_clear(&a->text);
-    assert_ok(moe_batch_add(b, &request, &a->id, &err), &err);
+    assert_ok(moe_generator_add(b, &request, &a->id, &err), &err);
 }
 
 struct alone {
@@ -137,9 +136,9 @@ static struct moe_engine *open_engine(uint64_t expert_memory, uint32_t n_sequenc
     return e;
 }
 
-static bool idle(const struct moe_batch *b)
+static bool idle(const struct moe_generator *b)
 {
-    return moe_batch_state(b)->n_running == 0 && moe_batch_state(b)->n_waiting == 0;
+    return moe_generator_state(b)->n_running == 0 && moe_generator_state(b)->n_waiting == 0;
 }
 
 /* Every request by itself. */
@@ -152,12 +151,11 @@ static void ask_alone(struct alone out[N])
         struct moe_generate_options options = options_of(a);
         struct moe_sampler *sampler = sampler_of(a, e->model->config.vocab);
         struct moe_ids history = {0};
-        uint64_t n_done = 0, before = e->session->stats.generated_tokens;
+        uint64_t before = e->session->stats.generated_tokens;
         for (uint32_t k = 0; k < a->n_prompt; k++)
             assert_ok(moe_ids_push(&history, a->prompt[k], &err), &err);
         moe_buf_clear(&a->text);
-        assert_ok(moe_generate(e->session, sampler, &history, &n_done, &options, &out[i].why, &err),
-                  &err);
+        assert_ok(moe_generate(e->session, sampler, &history, &options, &out[i].why, &err), &err);
         out[i].text = a->text;
         a->text = (struct moe_buf){0};
         out[i].n_tokens = e->session->stats.generated_tokens - before;
@@ -194,16 +192,18 @@ static void answers_are_as_alone(void **state)
     for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w += OF_WAYS) {
         struct moe_engine *e =
             open_engine(ways[w].expert_memory, ways[w].n_sequences, ways[w].kv_blocks);
-        struct moe_batch *b;
+        struct moe_generator *b;
         struct moe_err err;
         uint32_t most = 0;
         int added = 0, steps = 0;
-        assert_ok(moe_batch_open(&b, e->session, ways[w].prompt_rows, &err), &err);
-        const struct moe_batch_state *now = moe_batch_state(b);
+        assert_ok(
+            moe_generator_open(&b, e->session, e->session->n_sequences, ways[w].prompt_rows, &err),
+            &err);
+        const struct moe_generator_state *now = moe_generator_state(b);
         while (added < N || !idle(b)) {
             for (; added < N && added <= 2 * steps; added++) /* they come over time */
                 add(b, &asked[added], e->model->config.vocab);
-            moe_batch_step(b);
+            moe_generator_step(b);
             steps++;
             most = now->n_running > most ? now->n_running : most;
         }
@@ -215,7 +215,7 @@ static void answers_are_as_alone(void **state)
             kinds[want[i].why] = true;
         }
         assert_int_equal(e->session->kv_pool.n_free, e->session->kv_pool.n_blocks);
-        moe_batch_close(b);
+        moe_generator_close(b);
         moe_engine_close(e);
     }
     assert_true(kinds[MOE_STOP_LENGTH] && kinds[MOE_STOP_TEXT] && kinds[MOE_STOP_CONTEXT]);
@@ -230,22 +230,22 @@ static void some_end_early_and_others_do_not(void **state)
     struct moe_engine *e = open_engine(0, 3, 0);
     const uint32_t vocab = e->model->config.vocab;
     struct alone want[N] = {0};
-    struct moe_batch *b;
+    struct moe_generator *b;
     struct moe_err err;
     (void)state;
     ask_alone(want);
-    assert_ok(moe_batch_open(&b, e->session, 16, &err), &err);
+    assert_ok(moe_generator_open(&b, e->session, e->session->n_sequences, 16, &err), &err);
     asked[6].refuses = true;
     for (int i = 0; i < N; i++)
         add(b, &asked[i], vocab);
-    moe_batch_step(b);
-    moe_batch_cancel(b, asked[0].id);     /* runs */
-    moe_batch_cancel(b, asked[N - 1].id); /* waits, as the last */
-    moe_batch_cancel(b, 12345);           /* nobody */
+    moe_generator_step(b);
+    moe_generator_cancel(b, asked[0].id);     /* runs */
+    moe_generator_cancel(b, asked[N - 1].id); /* waits, as the last */
+    moe_generator_cancel(b, 12345);           /* nobody */
     add(b, &asked[N - 1], vocab);
-    moe_batch_cancel(b, asked[4].id);
+    moe_generator_cancel(b, asked[4].id);
     while (!idle(b))
-        moe_batch_step(b);
+        moe_generator_step(b);
     asked[6].refuses = false;
     for (int i = 0; i < N; i++) {
         if (i == 0 || i == 4) {
@@ -261,8 +261,8 @@ static void some_end_early_and_others_do_not(void **state)
         moe_buf_release(&asked[i].text);
     }
     add(b, &asked[1], vocab);
-    moe_batch_step(b);
-    moe_batch_close(b); /* with one that runs */
+    moe_generator_step(b);
+    moe_generator_close(b); /* with one that runs */
     moe_buf_release(&asked[1].text);
     assert_int_equal(e->session->kv_pool.n_free, e->session->kv_pool.n_blocks);
     moe_engine_close(e);
@@ -307,23 +307,23 @@ static void ask_alike(const struct alone want[N], uint64_t expert_memory, uint32
                       uint32_t kv_blocks, int rounds)
 {
     struct moe_engine *e = open_engine(expert_memory, n_sequences, kv_blocks);
-    struct moe_batch *b;
+    struct moe_generator *b;
     struct moe_err err;
     uint64_t random = 99, n_rows = 0, n_cached = 0;
     const uint32_t vocab = e->model->config.vocab;
-    assert_ok(moe_batch_open(&b, e->session, 32, &err), &err);
+    assert_ok(moe_generator_open(&b, e->session, e->session->n_sequences, 32, &err), &err);
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < N; i++) {
             add(b, &asked[i], vocab);
             for (uint64_t steps = test_random(&random) % 6; steps > 0; steps--)
-                moe_batch_step(b);
+                moe_generator_step(b);
             if (test_random(&random) % 3 == 0 && !asked[i].ended) {
-                moe_batch_cancel(b, asked[i].id);
+                moe_generator_cancel(b, asked[i].id);
                 add(b, &asked[i], vocab);
             }
         }
         while (!idle(b))
-            moe_batch_step(b);
+            moe_generator_step(b);
         for (int i = 0; i < N; i++) {
             check(&asked[i], &want[i]);
             assert_true(asked[i].result.n_cached < asked[i].n_prompt);
@@ -335,8 +335,8 @@ static void ask_alike(const struct alone want[N], uint64_t expert_memory, uint32
     if (!kv_blocks)
         assert_true(rows_computed(e) < n_rows * 3 / 4);
     assert_int_equal(e->session->kv_pool.n_free, e->session->kv_pool.n_blocks);
-    assert_true(kv_blocks || moe_batch_state(b)->n_preempted == 0);
-    moe_batch_close(b);
+    assert_true(kv_blocks || moe_generator_state(b)->n_preempted == 0);
+    moe_generator_close(b);
     moe_engine_close(e);
 }
 
@@ -357,12 +357,12 @@ static void what_is_taken_over_changes_nothing(void **state)
 }
 
 /* One request by itself: how many rows were computed for it. */
-static uint64_t rows_for(struct moe_engine *e, struct moe_batch *b, struct asked *a)
+static uint64_t rows_for(struct moe_engine *e, struct moe_generator *b, struct asked *a)
 {
     uint64_t before = rows_computed(e);
     add(b, a, e->model->config.vocab);
     while (!idle(b))
-        moe_batch_step(b);
+        moe_generator_step(b);
     assert_true(a->ended && a->result.status == MOE_OK);
     moe_buf_release(&a->text);
     return rows_computed(e) - before;
@@ -371,12 +371,12 @@ static uint64_t rows_for(struct moe_engine *e, struct moe_batch *b, struct asked
 static void what_is_known_is_not_computed_again(void **state)
 {
     struct moe_engine *e = open_engine(0, 4, 0);
-    struct moe_batch *b;
+    struct moe_generator *b;
     struct moe_err err;
     uint64_t seed = 8, before;
     struct asked *first = &asked[0], *second = &asked[1];
     (void)state;
-    assert_ok(moe_batch_open(&b, e->session, 0, &err), &err);
+    assert_ok(moe_generator_open(&b, e->session, e->session->n_sequences, 0, &err), &err);
     for (int i = 0; i < N; i++)
         asked[i] = (struct asked){.n_prompt = 280, .max_tokens = 3};
     for (uint32_t i = 0; i < 280; i++)
@@ -402,23 +402,23 @@ static void what_is_known_is_not_computed_again(void **state)
         asked[i].n_prompt = 300;
         add(b, &asked[i], e->model->config.vocab);
     }
-    moe_batch_step(b);
-    assert_int_equal(moe_batch_state(b)->n_running, 1); /* the others wait for its text */
+    moe_generator_step(b);
+    assert_int_equal(moe_generator_state(b)->n_running, 1); /* the others wait for its text */
     uint32_t n_used = e->session->kv_pool.n_blocks - e->session->kv_pool.n_free;
     for (int i = 0; i < 5; i++)
-        moe_batch_step(b);
+        moe_generator_step(b);
     assert_int_equal(n_used, 2);
-    assert_int_equal(moe_batch_state(b)->n_running, 4);
+    assert_int_equal(moe_generator_state(b)->n_running, 4);
     n_used = e->session->kv_pool.n_blocks - e->session->kv_pool.n_free;
     assert_int_equal(n_used, 1 + 4); /* the first block is one for all */
     while (!idle(b))
-        moe_batch_step(b);
+        moe_generator_step(b);
     assert_int_equal(rows_computed(e) - before, 300 + 3 * 1 + 4 * 2);
     for (int i = 1; i < 5; i++) {
         assert_int_equal(asked[i].result.n_cached, i == 1 ? 0 : 299);
         moe_buf_release(&asked[i].text);
     }
-    moe_batch_close(b);
+    moe_generator_close(b);
     moe_engine_close(e);
 }
 
@@ -440,14 +440,14 @@ static void records_are_of_all_that_run(void **state)
             .session = {.context = CONTEXT, .n_sequences = 3, .batch = 64},
         };
         struct moe_engine *e;
-        struct moe_batch *b;
+        struct moe_generator *b;
         struct moe_err err;
         uint64_t most = 0;
         moe_strategy_find("lru", &o.strategy);
         o.strategy.cache = moe_policy_find(names[k]);
         assert_ok(moe_engine_open(&e, pack, &o, NULL, &err), &err);
         const struct moe_session *s = e->session;
-        assert_ok(moe_batch_open(&b, e->session, 0, &err), &err);
+        assert_ok(moe_generator_open(&b, e->session, e->session->n_sequences, 0, &err), &err);
         for (int i = 0; i < 8; i++) {
             asked[i] = (struct asked){.n_prompt = 40, .max_tokens = i ? 3 : 60};
             for (uint32_t n = 0; n < 40; n++)
@@ -456,9 +456,9 @@ static void records_are_of_all_that_run(void **state)
         }
         while (!idle(b)) {
             uint64_t recorded = 0;
-            moe_batch_step(b);
+            moe_generator_step(b);
             for (uint32_t i = 0; i < s->n_sequences; i++)
-                recorded += s->n_recorded[i];
+                recorded += s->sequences[i].n_recorded;
             assert_int_equal(usage_of(e)->token, recorded);
             most = recorded > most ? recorded : most;
             if (!asked[0].ended) /* whatever became of the others */
@@ -466,7 +466,7 @@ static void records_are_of_all_that_run(void **state)
         }
         assert_int_equal(usage_of(e)->token, 0);
         assert_true(most >= 3 * 40);
-        moe_batch_close(b);
+        moe_generator_close(b);
         moe_engine_close(e);
         for (int i = 0; i < 8; i++)
             moe_buf_release(&asked[i].text);
@@ -478,20 +478,20 @@ static void what_cannot_run_is_refused(void **state)
     struct moe_engine *e = open_engine(0, 2, 1);
     struct moe_sampler *sampler = sampler_of(&asked[0], e->model->config.vocab);
     uint32_t ids[CONTEXT + 1] = {0};
-    struct moe_batch_request request = {.prompt = ids, .sampler = sampler};
-    struct moe_batch *b;
+    struct moe_generate_request request = {.prompt = ids, .sampler = sampler};
+    struct moe_generator *b;
     struct moe_err err;
     uint64_t id;
     (void)state;
-    assert_ok(moe_batch_open(&b, e->session, 0, &err), &err);
-    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_USAGE, "empty", &err);
+    assert_ok(moe_generator_open(&b, e->session, e->session->n_sequences, 0, &err), &err);
+    assert_fails(moe_generator_add(b, &request, &id, &err), MOE_ERR_USAGE, "empty", &err);
     request.n_prompt = 257;
-    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_LIMIT, "context of 256", &err);
+    assert_fails(moe_generator_add(b, &request, &id, &err), MOE_ERR_LIMIT, "context of 256", &err);
     request.n_prompt = 2;
     ids[1] = e->model->config.vocab;
-    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_FORMAT, "token", &err);
+    assert_fails(moe_generator_add(b, &request, &id, &err), MOE_ERR_FORMAT, "token", &err);
     assert_true(idle(b));
-    moe_batch_close(b);
+    moe_generator_close(b);
     moe_sampler_free(sampler);
     moe_engine_close(e);
 }

@@ -8,9 +8,9 @@
 #include "../scratch_dir.h"
 
 #include "base/par.h"
-#include "engine/batch.h"
 #include "engine/draft.h"
 #include "engine/engine.h"
+#include "engine/generate.h"
 #include "grammar/constraint.h"
 #include "grammar/grammar.h"
 #include "kern/kern.h"
@@ -31,7 +31,7 @@ struct asked {
     struct moe_grammar *grammar;
     struct moe_constraint *constraint;
     struct moe_buf text, want; /* now; without drafts and alone */
-    struct moe_batch_result result, wanted;
+    struct moe_generate_result result, wanted;
 };
 
 static struct asked asked[N];
@@ -101,7 +101,7 @@ static int hear(void *ctx, const char *bytes, uint64_t n)
     return MOE_OK;
 }
 
-static void end(void *ctx, const struct moe_batch_result *result)
+static void end(void *ctx, const struct moe_generate_result *result)
 {
     struct asked *a = ctx;
     a->result = *result;
@@ -110,11 +110,12 @@ static void end(void *ctx, const struct moe_batch_result *result)
 }
 
 /* how NULL: without drafts. */
-static void add(struct moe_batch *b, struct moe_engine *e, struct asked *a,
+static void add(struct moe_generator *b, struct moe_engine *e, struct asked *a,
                 const struct drafter *how)
 {
     struct moe_sampler_options so;
-    struct moe_batch_request request = {.prompt = a->prompt, .n_prompt = a->n_prompt, .ended = end};
+    struct moe_generate_request request = {
+        .prompt = a->prompt, .n_prompt = a->n_prompt, .ended = end};
     struct moe_err err;
     uint64_t id;
     so = (struct moe_sampler_options){
@@ -135,12 +136,12 @@ static void add(struct moe_batch *b, struct moe_engine *e, struct asked *a,
         .text = hear,
         .ctx = a,
     };
-    assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+    assert_ok(moe_generator_add(b, &request, &id, &err), &err);
 }
 
-static bool idle(const struct moe_batch *b)
+static bool idle(const struct moe_generator *b)
 {
-    return moe_batch_state(b)->n_running == 0 && moe_batch_state(b)->n_waiting == 0;
+    return moe_generator_state(b)->n_running == 0 && moe_generator_state(b)->n_waiting == 0;
 }
 
 /* Every answer, as they come over time. The statistics are those of all. */
@@ -148,18 +149,18 @@ static struct moe_stats ask(const char *pack, const struct drafter *how, const s
                             bool *preempted)
 {
     struct moe_engine *e = open_engine(pack, how, way);
-    struct moe_batch *b;
+    struct moe_generator *b;
     struct moe_err err;
-    assert_ok(moe_batch_open(&b, e->session, PROMPT_ROWS, &err), &err);
+    assert_ok(moe_generator_open(&b, e->session, e->session->n_sequences, PROMPT_ROWS, &err), &err);
     for (int added = 0, steps = 0; added < N || !idle(b); steps++) {
         for (; added < N && added <= 2 * steps; added++)
             add(b, e, &asked[added], way ? how : NULL);
-        moe_batch_step(b);
+        moe_generator_step(b);
     }
     const struct moe_stats stats = e->session->stats;
-    *preempted = moe_batch_state(b)->n_preempted > 0;
+    *preempted = moe_generator_state(b)->n_preempted > 0;
     assert_int_equal(e->session->kv_pool.n_free, e->session->kv_pool.n_blocks);
-    moe_batch_close(b);
+    moe_generator_close(b);
     moe_engine_close(e);
     return stats;
 }

@@ -47,7 +47,7 @@ struct found {
     uint32_t tokens[MOST], n; /* without one that ended it by itself */
     double score;
     enum moe_stop_reason why;
-    uint64_t n_done;
+    uint32_t n_kept; /* positions of the session's text */
 };
 
 static struct found search(struct moe_session *s, const uint32_t *prompt, uint32_t n_prompt,
@@ -58,7 +58,8 @@ static struct found search(struct moe_session *s, const uint32_t *prompt, uint32
     struct found found = {.why = MOE_STOP_USER};
     for (uint32_t i = 0; i < n_prompt; i++)
         assert_ok(moe_ids_push(&ids, prompt[i], &err), &err);
-    assert_ok(moe_generate(s, NULL, &ids, &found.n_done, o, &found.why, &err), &err);
+    assert_ok(moe_generate(s, NULL, &ids, o, &found.why, &err), &err);
+    found.n_kept = moe_sequence_length(s, 0);
     found.n = (uint32_t)ids.n - n_prompt;
     assert_true(found.n <= MOST);
     memcpy(found.tokens, ids.ids + n_prompt, found.n * sizeof *ids.ids);
@@ -111,7 +112,7 @@ static void check_case(struct fixture *f, const json_t *c)
     double score = json_number_value(json_object_get(c, "score"));
     if (fabs(found.score - score) > 1e-3 * fmax(1, fabs(score)))
         fail_msg("a score of %g instead of %g", found.score, score);
-    assert_int_equal(found.n_done, n_prompt);
+    assert_int_equal(found.n_kept, n_prompt);
     moe_session_close(s);
 }
 
@@ -378,7 +379,7 @@ static void forks_across_blocks(void **state)
     const struct text want = plain_search(&p);
     const struct found found = search(s, prompt, N, &o);
     compare(&found, &want, &f.model->config);
-    assert_int_equal(found.n_done, N);
+    assert_int_equal(found.n_kept, N);
     moe_session_close(p.session);
     moe_session_close(s);
     free(p.log_p);
@@ -414,11 +415,10 @@ static void a_conversation_goes_on_from_the_best_text(void **state)
     /* The same prompt whole, in a new session. */
     struct moe_session *other = open_session(&f, 256, 3, 16);
     struct moe_ids ids = {0};
-    uint64_t n_done = 0;
     for (uint64_t i = 0; i < n_asked; i++)
         assert_ok(moe_ids_push(&ids, talk.history.ids[i], &err), &err);
     o.ctx = &whole;
-    assert_ok(moe_generate(other, NULL, &ids, &n_done, &o, &why, &err), &err);
+    assert_ok(moe_generate(other, NULL, &ids, &o, &why, &err), &err);
     assert_int_equal(whole.size, second.size);
     assert_memory_equal(whole.data, second.data, whole.size);
     moe_ids_release(&ids);
@@ -470,12 +470,11 @@ static void is_refused_without_room(void **state)
     struct moe_err err = {0};
     enum moe_stop_reason why;
     struct moe_ids ids = {0};
-    uint64_t n_done = 0;
     const struct moe_generate_options o = {.beams = {3, 1, MOE_EARLY_NO}, .max_tokens = 4};
     (void)state;
     fixture_open(&f, 4, 2, 16);
     assert_ok(moe_ids_push(&ids, 5, &err), &err);
-    assert_fails(moe_generate(f.session, NULL, &ids, &n_done, &o, &why, &err), MOE_ERR_USAGE,
+    assert_fails(moe_generate(f.session, NULL, &ids, &o, &why, &err), MOE_ERR_USAGE,
                  "3 beams need as many sequences, and there are 2", &err);
     moe_ids_release(&ids);
     fixture_close(&f);

@@ -82,9 +82,9 @@ static void compute(struct moe_session *s, const uint32_t *ids, uint32_t first, 
     }
 }
 
-static struct moe_context context_of(const struct moe_session *s, uint32_t *ids, uint32_t n)
+static struct moe_context context_of(uint32_t *ids, uint32_t n)
 {
-    return (struct moe_context){.ids = {.ids = ids, .n = n}, .n_done = n, .far = s->far};
+    return (struct moe_context){.ids = {.ids = ids, .n = n}, .n_done = n};
 }
 
 /* A random model that contexts of can be kept; its pack. From N_MODELS on one with layers of two
@@ -123,7 +123,7 @@ static void goes_on_bit_for_bit(void **state)
         uint64_t stride = moe_logits_stride(&a.model->config);
         float *want = calloc(2 * stride, sizeof *want), *got = want + stride;
         compute(a.session, ids, 0, n, BATCH, want);
-        struct moe_context c = context_of(a.session, ids, n);
+        struct moe_context c = context_of(ids, n);
         assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
         compute(a.session, ids, n, n + N_AFTER, BATCH, want);
         /* Blocks of another size, where the context is below 256. */
@@ -133,9 +133,9 @@ static void goes_on_bit_for_bit(void **state)
         assert_int_equal(file.context.ids.n, n);
         assert_memory_equal(file.context.ids.ids, ids, n * sizeof *ids);
         assert_int_equal(file.context.n_done, n);
-        assert_int_equal(file.context.far, a.session->far);
+        assert_int_equal(file.context.far, a.session->sequences[0].far);
         assert_ok(moe_context_put(&file, b.session, n, &err), &err);
-        assert_int_equal(b.session->far, a.session->far);
+        assert_int_equal(b.session->sequences[0].far, a.session->sequences[0].far);
         compute(b.session, ids, n, n + N_AFTER, 1 + (uint32_t)(seed % 3), got);
         if (memcmp(want, got, a.model->config.vocab * sizeof *want) != 0)
             fail_msg("seed %d: other logits", (int)seed);
@@ -163,7 +163,7 @@ static void a_part_is_taken(void **state)
     uint64_t stride = moe_logits_stride(&a.model->config);
     float *want = calloc(2 * stride, sizeof *want), *got = want + stride;
     compute(a.session, ids, 0, N_IDS, BATCH, want);
-    struct moe_context c = context_of(a.session, ids, N_IDS);
+    struct moe_context c = context_of(ids, N_IDS);
     assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
     assert_ok(moe_context_open(&file, in_dir("c"), b.session, "", &err), &err);
     assert_ok(moe_context_put(&file, b.session, 33, &err), &err);
@@ -172,10 +172,10 @@ static void a_part_is_taken(void **state)
     compute(b.session, ids, 33, 40, 3, got);
     compute(a.session, ids, 33, 40, BATCH, want);
     assert_memory_equal(want, got, a.model->config.vocab * sizeof *want);
-    c = context_of(b.session, ids, 40);
+    c = context_of(ids, 40);
     assert_ok(moe_context_write(in_dir("c"), b.session, &c, &err), &err);
     assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &first, &err), &err);
-    c = context_of(a.session, ids, 40); /* it has computed more */
+    c = context_of(ids, 40); /* it has computed more */
     assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
     assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &second, &err), &err);
     assert_int_equal(first.size, second.size);
@@ -244,7 +244,7 @@ static void damage_is_refused(void **state)
         for (int id = 0; id < N_IDS; id++)
             ids[id] %= a.model->config.vocab;
         compute(a.session, ids, 0, 20, BATCH, logits);
-        struct moe_context c = context_of(a.session, ids, 20);
+        struct moe_context c = context_of(ids, 20);
         moe_buf_text(&c.text, "{\"messages\":[]}");
         c.has_draws = true;
         c.draws.random[2] = 7;
@@ -279,10 +279,10 @@ static void cells_are_finite(void **state)
         open_pack(&a, pack, N_IDS + N_AFTER, MOE_LAYOUT_F32);
         float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
         compute(a.session, ids, 0, 20, BATCH, logits);
-        const struct moe_context c = context_of(a.session, ids, 20);
+        const struct moe_context c = context_of(ids, 20);
         assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
         assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
-        assert_ok(moe_sequence_pieces(a.session, 20, &p, &err), &err);
+        assert_ok(moe_sequence_save(a.session, 0, 20, &p, &err), &err);
         uint64_t bytes, n = moe_kept_count(&p, &bytes), at = 104 + 80;
         uint64_t check = moe_get_u64(file.data + 88);
         assert_int_equal(file.size, at + bytes + 8 * n);
@@ -327,7 +327,7 @@ static void others_files_are_refused(void **state)
     open_pack(&half, pack, N_IDS, MOE_LAYOUT_F16);
     float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
     compute(a.session, ids, 0, N_IDS, BATCH, logits);
-    struct moe_context c = context_of(a.session, ids, N_IDS);
+    struct moe_context c = context_of(ids, N_IDS);
     assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
     assert_fails(take(in_dir("c"), half.session, "", &err), MOE_ERR_USAGE, "are f32, and here they",
                  &err);

@@ -195,8 +195,8 @@ static uint32_t likeliest(const struct random_model *m, const uint32_t *text, ui
     return best;
 }
 
-/* Greedy tokens from ids[0..n) on, of which the session has *n_done. */
-static void generate(struct moe_session *s, struct moe_ids *text, uint64_t *n_done, uint32_t n_new)
+/* Greedy tokens from a text on. */
+static void generate(struct moe_session *s, struct moe_ids *text, uint32_t n_new)
 {
     struct moe_err err = {0};
     struct moe_sampler *sampler = NULL;
@@ -204,7 +204,7 @@ static void generate(struct moe_session *s, struct moe_ids *text, uint64_t *n_do
     const struct moe_generate_options options = {.max_tokens = n_new, .ignore_eos = true};
     enum moe_stop_reason why;
     assert_ok(moe_sampler_new(&sampler, &greedy, s->model->config.vocab, &err), &err);
-    assert_ok(moe_generate(s, sampler, text, n_done, &options, &why, &err), &err);
+    assert_ok(moe_generate(s, sampler, text, &options, &why, &err), &err);
     assert_int_equal(why, MOE_STOP_LENGTH);
     moe_sampler_free(sampler);
 }
@@ -220,7 +220,6 @@ static void text_grows_beyond_its_original_context(void **state)
     for (int i = 0; i < 6; i++) {
         struct random_model m;
         struct moe_ids text = {0};
-        uint64_t n_done = 0;
         draw_long_rope(&m, &seed, ORIGINAL);
         struct opened o;
         open_resident(&o, 0, MOE_LAYOUT_F32);
@@ -231,7 +230,7 @@ static void text_grows_beyond_its_original_context(void **state)
         for (uint32_t t = 0; t < PROMPT; t++)
             assert_ok(moe_ids_push(&text, ids[t], &err), &err);
         for (int turn = 0; turn < 2; turn++) {
-            generate(o.session, &text, &n_done, NEW);
+            generate(o.session, &text, NEW);
             assert_int_equal(text.n, PROMPT + NEW);
             for (uint32_t n = PROMPT; n < PROMPT + NEW; n++) {
                 double by;
@@ -239,8 +238,7 @@ static void text_grows_beyond_its_original_context(void **state)
                 if (by > 1e-3)
                     assert_int_equal(text.ids[n], best);
             }
-            text.n = PROMPT; /* of which the cache has all, as of a longer text */
-            n_done = PROMPT - 1;
+            text.n = PROMPT; /* the cache has all of it, as of a longer text */
         }
         moe_ids_release(&text);
         close_opened(&o);

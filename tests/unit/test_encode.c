@@ -7,8 +7,8 @@
 
 #include "model_fixture.h"
 
-#include "engine/batch.h"
 #include "engine/conversation.h"
+#include "engine/encode.h"
 #include "engine/generate.h"
 
 static const char *const fixtures[] = {"switch-a", "switch-b", "switch-c"};
@@ -76,11 +76,10 @@ static void check_answer(struct moe_session *s, struct moe_generate_options *o,
     enum moe_stop_reason why;
     struct moe_err err = {0};
     struct moe_ids history = {0};
-    uint64_t n_done = 0;
     bool ended = !o->ignore_eos && moe_config_is_eos(c, want[n - 1]);
     s->stats = (struct moe_stats){0};
     assert_ok(moe_ids_push(&history, c->decoder_start, &err), &err);
-    assert_ok(moe_generate(s, sampler, &history, &n_done, o, &why, &err), &err);
+    assert_ok(moe_generate(s, sampler, &history, o, &why, &err), &err);
     assert_int_equal(history.n - 1, n - ended);
     assert_memory_equal(history.ids + 1, want, (n - ended) * sizeof *want);
     assert_int_equal(why, ended ? MOE_STOP_EOS : MOE_STOP_LENGTH);
@@ -269,7 +268,7 @@ static void no_source_is_remembered(void **state)
 struct asked {
     uint32_t ids[MOST], n;
     struct moe_buf text;
-    struct moe_batch_result result;
+    struct moe_generate_result result;
     bool ended;
 };
 
@@ -278,7 +277,7 @@ static int hear_asked(void *ctx, const char *bytes, uint64_t n)
     return hear(&((struct asked *)ctx)->text, bytes, n);
 }
 
-static void end(void *ctx, const struct moe_batch_result *result)
+static void end(void *ctx, const struct moe_generate_result *result)
 {
     struct asked *a = ctx;
     assert_false(a->ended);
@@ -294,7 +293,7 @@ static void answers_side_by_side_are_those_alone(void **state)
     static struct asked asked[N];
     struct encoder e;
     struct moe_err err = {0};
-    struct moe_batch *b;
+    struct moe_generator *b;
     uint64_t id;
     (void)state;
     open_fixture(&e, "switch-b", 1);
@@ -305,11 +304,11 @@ static void answers_side_by_side_are_those_alone(void **state)
         .context = 300, .n_sequences = 3, .kv_blocks = 4, .batch = 16};
     struct moe_session *s;
     assert_ok(moe_session_open(&s, e.f.model, e.f.experts, &so, &err), &err);
-    assert_ok(moe_batch_open(&b, s, 0, &err), &err);
+    assert_ok(moe_generator_open(&b, s, s->n_sequences, 0, &err), &err);
     for (int i = 0; i < N; i++) {
         struct asked *a = &asked[i];
         a->n = read_ids(json_object_get(json_array_get(sources, (size_t)i % 5), "ids"), a->ids);
-        const struct moe_batch_request request = {
+        const struct moe_generate_request request = {
             .prompt = a->ids,
             .n_prompt = a->n,
             .sampler = greedy(e.f.model),
@@ -319,18 +318,17 @@ static void answers_side_by_side_are_those_alone(void **state)
                         .ctx = a},
             .ended = end,
         };
-        assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+        assert_ok(moe_generator_add(b, &request, &id, &err), &err);
     }
-    while (moe_batch_state(b)->n_running + moe_batch_state(b)->n_waiting > 0)
-        moe_batch_step(b);
-    assert_true(moe_batch_state(b)->n_preempted > 0);
+    while (moe_generator_state(b)->n_running + moe_generator_state(b)->n_waiting > 0)
+        moe_generator_step(b);
+    assert_true(moe_generator_state(b)->n_preempted > 0);
     for (int i = 0; i < N; i++) {
         struct asked *a = &asked[i];
         struct moe_buf alone = {0};
         struct moe_ids history = {0};
         struct moe_sampler *sampler = greedy(e.f.model);
         enum moe_stop_reason why;
-        uint64_t n_done = 0;
         const struct moe_generate_options o = {.source = a->ids,
                                                .n_source = a->n,
                                                .max_tokens = i < 6 ? 270 : 20,
@@ -341,7 +339,7 @@ static void answers_side_by_side_are_those_alone(void **state)
         assert_int_equal(a->result.n_prompt, a->n);
         assert_int_equal(a->result.n_tokens, o.max_tokens);
         assert_ok(moe_ids_push(&history, e.f.model->config.decoder_start, &err), &err);
-        assert_ok(moe_generate(s, sampler, &history, &n_done, &o, &why, &err), &err);
+        assert_ok(moe_generate(s, sampler, &history, &o, &why, &err), &err);
         assert_int_equal(alone.size, a->text.size);
         assert_memory_equal(alone.data, a->text.data, alone.size);
         moe_buf_release(&alone);
@@ -351,11 +349,12 @@ static void answers_side_by_side_are_those_alone(void **state)
     }
     struct moe_sampler *sampler = greedy(e.f.model);
     uint32_t many[301] = {0};
-    const struct moe_batch_request request = {.prompt = many, .n_prompt = 301, .sampler = sampler};
-    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_LIMIT,
+    const struct moe_generate_request request = {
+        .prompt = many, .n_prompt = 301, .sampler = sampler};
+    assert_fails(moe_generator_add(b, &request, &id, &err), MOE_ERR_LIMIT,
                  "the source of 301 tokens does not fit the context of 300", &err);
     moe_sampler_free(sampler);
-    moe_batch_close(b);
+    moe_generator_close(b);
     moe_session_close(s);
     close_fixture(&e);
 }

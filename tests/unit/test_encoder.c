@@ -410,16 +410,15 @@ static uint32_t begin(struct moe_session *s, uint32_t sequence, uint32_t source)
     const struct moe_config *c = &s->model->config;
     struct moe_row rows[N_IDS];
     uint32_t n_known;
-    moe_sequence_end(s, sequence);
+    moe_sequence_rewind(s, sequence, 0);
     moe_sequence_attend(s, sequence, source);
     assert_int_equal(moe_sequence_known(s, ids[0], N_IDS), 0);
-    assert_ok(moe_sequence_begin(s, sequence, ids[0], N_IDS, N_IDS, &n_known, &err), &err);
+    assert_ok(moe_sequence_sync(s, sequence, ids[0], N_IDS, N_IDS, &n_known, &err), &err);
     for (uint32_t i = n_known; i < N_IDS; i++)
         rows[i - n_known] = (struct moe_row){sequence, i, ids[0][i], N_IDS};
     assert_ok(moe_forward(s, MOE_PREFILL, rows, N_IDS - n_known, c->n_encoder, c->n_layers, NULL,
                           NULL, &err),
               &err);
-    moe_sequence_computed(s, rows, N_IDS - n_known);
     return n_known;
 }
 

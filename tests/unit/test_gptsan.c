@@ -58,7 +58,7 @@ static void check_prompt(struct gptsan *g)
     for (uint32_t i = 0; i < n; i++)
         rows[i] =
             (struct moe_row){0, i, (uint32_t)json_integer_value(json_array_get(id_list, i)), 0};
-    moe_sequence_end(s, 0);
+    moe_sequence_rewind(s, 0, 0);
     moe_sequence_prompt(s, 0, n,
                         (uint32_t)json_integer_value(json_object_get(g->prompt, "prefix")));
     assert_ok(moe_forward(s, MOE_PREFILL, rows, n, 0, c->n_layers, NULL, NULL, &err), &err);
@@ -106,7 +106,6 @@ static bool check_answer(struct gptsan *g)
     struct moe_sampler_options how;
     struct moe_ids history = {0};
     enum moe_stop_reason why;
-    uint64_t n_done = 0;
     if (json_integer_value(json_object_get(g->prompt, "prefix")) !=
         (json_int_t)json_array_size(id_list))
         return false;
@@ -120,7 +119,7 @@ static bool check_answer(struct gptsan *g)
     assert_ok(moe_sampler_new(&sampler, &how, g->run.model->config.vocab, &err), &err);
     const struct moe_generate_options o = {
         .max_tokens = json_array_size(greedy), .ignore_eos = true, .token = hear, .ctx = &heard};
-    assert_ok(moe_generate(g->run.session, sampler, &history, &n_done, &o, &why, &err), &err);
+    assert_ok(moe_generate(g->run.session, sampler, &history, &o, &why, &err), &err);
     assert_int_equal(heard.n, json_array_size(greedy));
     for (uint32_t k = 0; k < heard.n; k++)
         assert_int_equal(heard.ids[k], json_integer_value(json_array_get(greedy, k)));

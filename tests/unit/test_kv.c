@@ -291,7 +291,7 @@ static void sequences_end_and_make_room(void **state)
     assert_fails(moe_sequence_reserve(s, 1, 257, &err), MOE_ERR_LIMIT, "0 of 3 are free", &err);
     assert_fails(moe_sequence_reserve(s, N_SEQUENCES, 1, &err), MOE_ERR_USAGE, "out of range",
                  &err);
-    moe_sequence_end(s, 2);
+    moe_sequence_rewind(s, 2, 0);
     assert_ok(compute(s, 3, 5, LONG - 5, got, &err), &err);
     assert_memory_equal(got, want, f.model->config.vocab * sizeof *got);
     moe_session_close(s);

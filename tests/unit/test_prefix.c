@@ -3,7 +3,6 @@
  * positions, the bypass, rows that pass experts without room. On random small models what is
  * computed is what the description means (naive_model.h), bit for bit however.
  */
-#include "engine/batch.h"
 #include "engine/generate.h"
 #include "infer/forward.h"
 
@@ -60,7 +59,7 @@ static void compute(struct moe_session *s, bool together, uint32_t part, float *
 {
     for (int t = 0; t < N_TEXTS; t++) {
         logits[t] = calloc(N_IDS * moe_logits_stride(&s->model->config), sizeof(float));
-        moe_sequence_end(s, (uint32_t)t);
+        moe_sequence_rewind(s, (uint32_t)t, 0);
         moe_sequence_prompt(s, (uint32_t)t, n_prompt[t], prefix[t]);
     }
     for (int begin = 0; begin < N_TEXTS; begin += together ? N_TEXTS : 1) {
@@ -215,11 +214,10 @@ static void prompts_stand_in_one_pass(void **state)
     assert_ok(moe_forward(s, MOE_PREFILL, rows, 12, 0, m.c.n_layers, NULL, NULL, &err), &err);
     assert_ok(moe_forward(s, MOE_DECODE, rows + 8, 1, 0, m.c.n_layers, NULL, NULL, &err), &err);
     /* Nothing is taken over from such a text: its keys and values depend on all of the prefix. */
-    moe_sequence_computed(s, rows, 12);
     assert_int_equal(moe_sequence_known(s, ids[0], 12), 0);
-    assert_ok(moe_sequence_begin(s, 1, ids[0], 12, 12, &n_known, &err), &err);
+    assert_ok(moe_sequence_sync(s, 1, ids[0], 12, 12, &n_known, &err), &err);
     assert_int_equal(n_known, 0);
-    moe_sequence_end(s, 0); /* has no prompt any more */
+    moe_sequence_rewind(s, 0, 0); /* has no prompt any more */
     assert_ok(moe_forward(s, MOE_PREFILL, rows, 7, 0, m.c.n_layers, NULL, NULL, &err), &err);
     close_opened(&f);
     random_model_free(&m);
@@ -243,7 +241,7 @@ static int hear(void *ctx, const struct moe_token_said *said)
     return MOE_OK;
 }
 
-static void end(void *ctx, const struct moe_batch_result *result)
+static void end(void *ctx, const struct moe_generate_result *result)
 {
     struct asked *a = ctx;
     assert_int_equal(result->status, MOE_OK);
@@ -294,10 +292,9 @@ static void answer_alone(struct moe_session *s, struct asked *a)
     struct moe_sampler *sampler = sampler_of(a, s->model->config.vocab);
     struct moe_ids history = {0};
     enum moe_stop_reason why;
-    uint64_t n_done = 0;
     for (uint32_t k = 0; k < a->n_prompt; k++)
         assert_ok(moe_ids_push(&history, a->prompt[k], &err), &err);
-    assert_ok(moe_generate(s, sampler, &history, &n_done, &a->options, &why, &err), &err);
+    assert_ok(moe_generate(s, sampler, &history, &a->options, &why, &err), &err);
     memcpy(a->want, a->got, sizeof a->got);
     a->n_want = a->n_got;
     assert_int_equal(a->n_want, a->options.max_tokens);
@@ -309,25 +306,25 @@ static void check_batch(struct moe_session *s, struct asked *asked, uint32_t pro
                         uint64_t *n_preempted)
 {
     struct moe_err err = {0};
-    struct moe_batch *b;
+    struct moe_generator *b;
     uint64_t id;
     uint32_t n_added = 0;
-    assert_ok(moe_batch_open(&b, s, prompt_rows, &err), &err);
-    const struct moe_batch_state *now = moe_batch_state(b);
+    assert_ok(moe_generator_open(&b, s, s->n_sequences, prompt_rows, &err), &err);
+    const struct moe_generator_state *now = moe_generator_state(b);
     while (n_added < N_ASKED || now->n_running + now->n_waiting > 0) {
         for (int i = 0; i < 2 && n_added < N_ASKED; i++) { /* they come over time */
             struct asked *a = &asked[n_added++];
-            const struct moe_batch_request request = {.prompt = a->prompt,
-                                                      .n_prompt = a->n_prompt,
-                                                      .sampler =
-                                                          sampler_of(a, s->model->config.vocab),
-                                                      .options = a->options,
-                                                      .ended = end};
+            const struct moe_generate_request request = {.prompt = a->prompt,
+                                                         .n_prompt = a->n_prompt,
+                                                         .sampler =
+                                                             sampler_of(a, s->model->config.vocab),
+                                                         .options = a->options,
+                                                         .ended = end};
             a->ended = false;
             a->n_got = 0;
-            assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+            assert_ok(moe_generator_add(b, &request, &id, &err), &err);
         }
-        moe_batch_step(b);
+        moe_generator_step(b);
     }
     for (int i = 0; i < N_ASKED; i++) {
         assert_true(asked[i].ended);
@@ -335,7 +332,7 @@ static void check_batch(struct moe_session *s, struct asked *asked, uint32_t pro
         assert_memory_equal(asked[i].got, asked[i].want, asked[i].n_want * sizeof *asked[i].want);
     }
     *n_preempted += now->n_preempted;
-    moe_batch_close(b);
+    moe_generator_close(b);
 }
 
 /* A prompt too long is refused as alone; one that fills the context is not. */
@@ -344,21 +341,21 @@ static void check_limits(struct moe_session *s, uint32_t vocab)
     static uint32_t prompt[LONG + 1];
     struct asked a = {.n_prompt = LONG + 1};
     struct moe_err err = {0};
-    struct moe_batch *b;
-    struct moe_batch_request request = {.prompt = prompt,
-                                        .n_prompt = LONG + 1,
-                                        .sampler = sampler_of(&a, vocab),
-                                        .options = {.ctx = &a},
-                                        .ended = end};
+    struct moe_generator *b;
+    struct moe_generate_request request = {.prompt = prompt,
+                                           .n_prompt = LONG + 1,
+                                           .sampler = sampler_of(&a, vocab),
+                                           .options = {.ctx = &a},
+                                           .ended = end};
     uint64_t id;
-    assert_ok(moe_batch_open(&b, s, 16, &err), &err);
-    assert_fails(moe_batch_add(b, &request, &id, &err), MOE_ERR_LIMIT,
+    assert_ok(moe_generator_open(&b, s, s->n_sequences, 16, &err), &err);
+    assert_fails(moe_generator_add(b, &request, &id, &err), MOE_ERR_LIMIT,
                  "the prompt of 601 tokens does not fit the context of 600", &err);
     request.n_prompt = LONG;
-    assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+    assert_ok(moe_generator_add(b, &request, &id, &err), &err);
     while (!a.ended)
-        moe_batch_step(b);
-    moe_batch_close(b);
+        moe_generator_step(b);
+    moe_generator_close(b);
 }
 
 /* However many run, in pieces of whatever size, also where their blocks are taken away and prompt

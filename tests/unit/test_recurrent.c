@@ -189,18 +189,20 @@ static void test_a_text_goes_on_from_its_end_alone(void **state)
     assert_int_equal(moe_sequence_from(r->f.session, 0, 20), 20);
     assert_int_equal(moe_sequence_from(r->f.session, 0, 19), 0);
     const struct moe_row again = row_of(r, 0, 19), gap = row_of(r, 0, 21), other = row_of(r, 1, 7);
-    assert_fails(forward(&r->f, &again, 1, &err), MOE_ERR_USAGE, "does not stand there", &err);
+    assert_fails(forward(&r->f, &again, 1, &err), MOE_ERR_USAGE,
+                 "is not that of the positions before it", &err);
     assert_fails(forward(&r->f, &gap, 1, &err), MOE_ERR_USAGE, "position 21 of sequence 0", &err);
-    moe_sequence_end(r->f.session, 1);
-    assert_fails(forward(&r->f, &other, 1, &err), MOE_ERR_USAGE, "does not stand there", &err);
+    moe_sequence_rewind(r->f.session, 1, 0);
+    assert_fails(forward(&r->f, &other, 1, &err), MOE_ERR_USAGE,
+                 "is not that of the positions before it", &err);
     const struct moe_row jump[2] = {row_of(r, 0, 20), row_of(r, 0, 22)};
     assert_fails(forward(&r->f, jump, 2, &err), MOE_ERR_USAGE, "position 22", &err);
     compute(r, 0, 20, 40, 7); /* nothing of that was computed */
-    moe_sequence_end(r->f.session, 0);
+    moe_sequence_rewind(r->f.session, 0, 0);
     compute(r, 0, 0, 10, 10);
 }
 
-static void test_layers_stand_for_themselves(void **state)
+static void test_layers_go_on_by_themselves(void **state)
 {
     struct recurrent *r = *state;
     struct moe_err err = {0};
@@ -223,8 +225,8 @@ static void test_forks_take_the_states(void **state)
 {
     struct recurrent *r = *state;
     struct moe_err err = {0};
-    moe_sequence_end(r->f.session, 1);
-    moe_sequence_end(r->f.session, 2);
+    moe_sequence_rewind(r->f.session, 1, 0);
+    moe_sequence_rewind(r->f.session, 2, 0);
     compute(r, 0, 0, 30, 30);
     assert_ok(moe_sequence_fork(r->f.session, 0, 1, 30, &err), &err);
     compute(r, 0, 30, 40, 4);
@@ -235,32 +237,28 @@ static void test_forks_take_the_states(void **state)
     compute(r, 2, 0, 5, 5);
 }
 
-static void test_a_text_goes_back_to_its_mark(void **state)
+static void test_a_text_goes_back_to_kept_states(void **state)
 {
     struct recurrent *r = *state;
     compute(r, 0, 0, 21, 21);
-    moe_sequence_mark(r->f.session, 0, 21);
+    moe_sequence_keep(r->f.session, 0);
     for (int times = 0; times < 2; times++) { /* over several groups, and to be changed again */
         compute(r, 0, 21, 60, times ? 39 : 4);
-        assert_int_equal(moe_sequence_back(r->f.session, 0, 47), 21);
+        assert_int_equal(moe_sequence_rewind(r->f.session, 0, 47), 21);
     }
     compute(r, 0, 21, N_IDS, 5);
-    assert_int_equal(moe_sequence_back(r->f.session, 0, 20), 0);
+    assert_int_equal(moe_sequence_rewind(r->f.session, 0, 20), 0);
 }
 
 static void test_nothing_is_known_of_other_texts(void **state)
 {
     struct recurrent *r = *state;
     struct moe_err err = {0};
-    struct moe_row rows[N_IDS];
     uint32_t n_known = 7;
-    for (uint32_t i = 0; i < N_IDS; i++)
-        rows[i] = row_of(r, 0, i);
     compute(r, 0, 0, N_IDS, N_IDS);
-    moe_sequence_computed(r->f.session, rows, N_IDS);
     assert_int_equal(moe_sequence_known(r->f.session, r->ids, N_IDS), 0);
-    moe_sequence_end(r->f.session, 1);
-    assert_ok(moe_sequence_begin(r->f.session, 1, r->ids, N_IDS, N_IDS, &n_known, &err), &err);
+    moe_sequence_rewind(r->f.session, 1, 0);
+    assert_ok(moe_sequence_sync(r->f.session, 1, r->ids, N_IDS, N_IDS, &n_known, &err), &err);
     assert_int_equal(n_known, 0);
 }
 
@@ -354,8 +352,9 @@ static void test_files_keep_the_states(void **state)
     /* They have gone on. */
     assert_int_equal(keep_and_take(r, 50), 0);
     compute(r, 0, 0, 20, 20);
-    moe_sequence_mark(r->f.session, 0, 20);
+    moe_sequence_keep(r->f.session, 0);
     compute(r, 0, 20, 24, 4);
+    assert_int_equal(moe_sequence_rewind(r->f.session, 0, 22), 20);
     assert_int_equal(keep_and_take(r, 22), 20);
     compute(r, 0, 20, N_IDS, 9);
     unlink(context_path);
@@ -374,7 +373,7 @@ static void test_files_end_within_any_group(void **state)
         assert_int_equal(keep_and_take(r, n), n);
         assert_ok(moe_file_read_all(context_path, 1 << 24, &first, &err), &err);
         compute(r, 0, n, n + 1, 1);
-        moe_sequence_end(r->f.session, 0);
+        moe_sequence_rewind(r->f.session, 0, 0);
         compute(r, 0, 0, N_IDS, N_IDS); /* more than the file will hold */
         compute(r, 0, 0, n, 5);
         assert_ok(moe_context_write(context_path, r->f.session, &c, &err), &err);
@@ -423,7 +422,7 @@ int main(void)
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
-        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_layers_go_on_by_themselves),
         cmocka_unit_test(test_forks_take_the_states),
         cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_files_are_taken_whole),
@@ -434,9 +433,9 @@ int main(void)
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
-        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_layers_go_on_by_themselves),
         cmocka_unit_test(test_forks_take_the_states),
-        cmocka_unit_test(test_a_text_goes_back_to_its_mark),
+        cmocka_unit_test(test_a_text_goes_back_to_kept_states),
         cmocka_unit_test(test_nothing_is_known_of_other_texts),
         cmocka_unit_test(test_memory_of_entries_is_booked),
         cmocka_unit_test(test_files_keep_the_states),
@@ -446,7 +445,7 @@ int main(void)
     const struct CMUnitTest compressed_f16[] = {
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
-        cmocka_unit_test(test_a_text_goes_back_to_its_mark),
+        cmocka_unit_test(test_a_text_goes_back_to_kept_states),
         cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_files_end_within_any_group),
     };
@@ -454,7 +453,7 @@ int main(void)
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
-        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_layers_go_on_by_themselves),
         cmocka_unit_test(test_forks_take_the_states),
         cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_memory_of_inputs_is_booked),
@@ -463,7 +462,7 @@ int main(void)
         cmocka_unit_test(test_any_batch_gives_the_same_bits),
         cmocka_unit_test(test_company_changes_nothing),
         cmocka_unit_test(test_a_text_goes_on_from_its_end_alone),
-        cmocka_unit_test(test_layers_stand_for_themselves),
+        cmocka_unit_test(test_layers_go_on_by_themselves),
         cmocka_unit_test(test_forks_take_the_states),
         cmocka_unit_test(test_files_keep_the_states),
         cmocka_unit_test(test_memory_of_scans_is_booked),

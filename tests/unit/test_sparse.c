@@ -160,10 +160,7 @@ static void texts_go_back_fork_and_share(void **state)
     struct sparse *r = *state;
     struct moe_session *s = r->f.session;
     struct moe_err err = {0};
-    struct moe_row rows[N_IDS];
     uint32_t n_known = 0;
-    for (uint32_t i = 0; i < N_IDS; i++)
-        rows[i] = row_of(r, 0, i);
     compute(r, 0, 0, 50, 50);
     for (uint32_t i = 30; i < 50; i++) { /* a draft in vain */
         struct moe_row other = row_of(r, 0, i);
@@ -171,15 +168,14 @@ static void texts_go_back_fork_and_share(void **state)
         forward(&r->f, &other, 1, NULL);
     }
     compute(r, 0, 30, N_IDS, 3);
-    moe_sequence_end(s, 1);
+    moe_sequence_rewind(s, 1, 0);
     assert_ok(moe_sequence_fork(s, 0, 1, 41, &err), &err);
     compute(r, 1, 41, N_IDS, 6);
     compute(r, 0, 41, 45, 1);
-    moe_sequence_computed(s, rows, N_IDS);
-    moe_sequence_end(s, 2);
-    assert_ok(moe_sequence_begin(s, 2, r->ids, N_IDS, N_IDS, &n_known, &err), &err);
+    moe_sequence_rewind(s, 2, 0);
+    assert_ok(moe_sequence_sync(s, 2, r->ids, N_IDS, N_IDS, &n_known, &err), &err);
     compute(r, 2, n_known, N_IDS, 9);
-    moe_sequence_end(s, 0);
+    moe_sequence_rewind(s, 0, 0);
     compute(r, 0, 0, 12, 5);
 }
 

@@ -49,7 +49,6 @@ static void generate(struct moe_tokenizer *tok, struct heard *heard, uint32_t id
     struct moe_sampler_options greedy;
     struct moe_sampler *sampler;
     struct moe_ids history = {0};
-    uint64_t done = 0;
     enum moe_stop_reason why;
     struct moe_tokenizer *own = fixture.model->tokenizer;
     const struct moe_generate_options options = {
@@ -61,7 +60,7 @@ static void generate(struct moe_tokenizer *tok, struct heard *heard, uint32_t id
     assert_ok(moe_sampler_new(&sampler, &greedy, fixture.model->config.vocab, &err), &err);
     assert_ok(moe_ids_push(&history, PROMPT, &err), &err);
     fixture.model->tokenizer = tok;
-    assert_ok(moe_generate(fixture.session, sampler, &history, &done, &options, &why, &err), &err);
+    assert_ok(moe_generate(fixture.session, sampler, &history, &options, &why, &err), &err);
     fixture.model->tokenizer = own;
     assert_int_equal(history.n, 1 + TOKENS);
     memcpy(ids, history.ids + 1, TOKENS * sizeof *ids);

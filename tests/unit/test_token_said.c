@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#include "engine/batch.h"
 #include "engine/generate.h"
 
 enum { N_TOKENS = 12, N_TOP = 7, N_TEXTS = 3, BATCH = 16 };
@@ -89,7 +88,7 @@ static int hear_token(void *ctx, const struct moe_token_said *said)
     return h->fails ? MOE_ERR_IO : MOE_OK;
 }
 
-static void end(void *ctx, const struct moe_batch_result *result)
+static void end(void *ctx, const struct moe_generate_result *result)
 {
     struct heard *h = ctx;
     h->ended = true;
@@ -132,10 +131,9 @@ static int ask_alone(int i, struct heard *h, bool says, struct moe_ids *history)
     struct moe_sampler *sampler = sampler_of(i);
     struct moe_generate_options options = options_of(h, says);
     enum moe_stop_reason why;
-    uint64_t n_done = 0;
     for (int k = 0; k < 4; k++)
         assert_ok(moe_ids_push(history, texts[i].prompt[k], &err), &err);
-    int status = moe_generate(model.session, sampler, history, &n_done, &options, &why, &err);
+    int status = moe_generate(model.session, sampler, history, &options, &why, &err);
     moe_sampler_free(sampler);
     return status;
 }
@@ -184,25 +182,25 @@ static void side_by_side_they_are_the_same(void **state)
     (void)state;
     struct moe_err err;
     struct heard alone[N_TEXTS] = {0}, heard[N_TEXTS] = {0};
-    struct moe_batch *b;
+    struct moe_generator *b;
     for (int i = 0; i < N_TEXTS; i++) {
         struct moe_ids history = {0};
         assert_int_equal(ask_alone(i, &alone[i], true, &history), MOE_OK);
         moe_ids_release(&history);
     }
-    assert_ok(moe_batch_open(&b, model.session, 0, &err), &err);
+    assert_ok(moe_generator_open(&b, model.session, model.session->n_sequences, 0, &err), &err);
     for (int i = 0; i < N_TEXTS; i++) {
         uint64_t id;
-        const struct moe_batch_request request = {.prompt = texts[i].prompt,
-                                                  .n_prompt = 4,
-                                                  .sampler = sampler_of(i),
-                                                  .options = options_of(&heard[i], true),
-                                                  .ended = end};
-        assert_ok(moe_batch_add(b, &request, &id, &err), &err);
+        const struct moe_generate_request request = {.prompt = texts[i].prompt,
+                                                     .n_prompt = 4,
+                                                     .sampler = sampler_of(i),
+                                                     .options = options_of(&heard[i], true),
+                                                     .ended = end};
+        assert_ok(moe_generator_add(b, &request, &id, &err), &err);
     }
-    while (moe_batch_state(b)->n_running + moe_batch_state(b)->n_waiting > 0)
-        moe_batch_step(b);
-    moe_batch_close(b);
+    while (moe_generator_state(b)->n_running + moe_generator_state(b)->n_waiting > 0)
+        moe_generator_step(b);
+    moe_generator_close(b);
     for (int i = 0; i < N_TEXTS; i++) {
         assert_true(heard[i].ended);
         assert_int_equal(heard[i].status, MOE_OK);

@@ -233,7 +233,7 @@ static void assert_computed(const struct talk *t)
     struct moe_err err = {0};
     struct talk fresh;
     const struct moe_config *c = &fixture.model->config;
-    uint64_t stride = moe_logits_stride(c), n = t->c.n_done;
+    uint64_t stride = moe_logits_stride(c), n = moe_sequence_length(t->session, 0);
     struct moe_row rows[64];
     float *want = calloc(2 * stride, sizeof *want), *got = want + stride;
     begin(&fresh, chatml, 0, 64, 0);

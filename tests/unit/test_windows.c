@@ -202,7 +202,7 @@ static void texts_go_back_as_far_as_is_kept(void **state)
     open_model(&w, fixtures[0]);
     open_sessions(&w, options_of(MOST_POSITIONS, 1));
     struct moe_session *s = w.f.session;
-    moe_sequence_prompted(s, 0, 20, 700);
+    moe_kv_windows_mark(&s->kv_pool, 0, 20, 700);
     compute(&w, 0, 0, 2500, BATCH);
     for (uint32_t back = 0; back <= MOE_KV_BACK; back++)
         assert_int_equal(moe_sequence_from(s, 0, 2500 - back), 2500 - back);
@@ -249,8 +249,8 @@ static void forks_share_and_part(void **state)
             rows[i] = (struct moe_row){i, at, (w.ids[at] + i) % 251, 0};
         both(&w, rows, N_SEQUENCES);
     }
-    moe_sequence_end(w.whole, 1);
-    moe_sequence_end(w.f.session, 1);
+    moe_sequence_rewind(w.whole, 1, 0);
+    moe_sequence_rewind(w.f.session, 1, 0);
     compute(&w, 1, 0, 800, 64);
     check_slots(&w.f.session->kv_pool);
     close_model(&w);
@@ -267,6 +267,17 @@ struct text {
     uint32_t text, n; /* of which so many are computed; 0: it has ended */
 };
 
+/* Takes both back to position n, or to one from which both can go on. */
+static uint32_t rewind_both(struct windows *w, uint32_t sequence, uint32_t n)
+{
+    for (uint32_t from = n + 1; from != n;) {
+        from = n;
+        n = moe_sequence_rewind(w->f.session, sequence, n);
+        n = moe_sequence_rewind(w->whole, sequence, n);
+    }
+    return n;
+}
+
 static void begin_text(struct windows *w, uint32_t sequence, struct text *t, uint64_t *random)
 {
     struct moe_err err = {0};
@@ -277,12 +288,11 @@ static void begin_text(struct windows *w, uint32_t sequence, struct text *t, uin
         ids[i] = id_at(w, t->text, i);
     for (int i = 0; i < 2; i++) {
         uint32_t before = moe_sequence_known(sessions[i], ids, n);
-        assert_ok(moe_sequence_begin(sessions[i], sequence, ids, n, n, &known[i], &err), &err);
+        assert_ok(moe_sequence_sync(sessions[i], sequence, ids, n, n, &known[i], &err), &err);
         if (i == 1)
             assert_int_equal(before, known[i]);
     }
-    assert_true(known[1] <= known[0]);
-    t->n = known[1];
+    t->n = known[1] <= known[0] ? known[1] : rewind_both(w, sequence, known[0]);
 }
 
 static void go_on(struct windows *w, uint32_t sequence, struct text *t, uint64_t *random)
@@ -292,8 +302,6 @@ static void go_on(struct windows *w, uint32_t sequence, struct text *t, uint64_t
     for (uint32_t i = 0; i < n; i++)
         rows[i] = (struct moe_row){sequence, t->n + i, id_at(w, t->text, t->n + i), 0};
     both(w, rows, n);
-    moe_sequence_computed(w->whole, rows, n);
-    moe_sequence_computed(w->f.session, rows, n);
     t->n += n;
 }
 
@@ -312,12 +320,12 @@ static void texts_at_random_are_those_of_whole_layers(void **state)
         struct text *t = &texts[i];
         uint64_t what = test_random(&random) % 30;
         if (what == 0 || (t->n && t->n + 64 > CONTEXT)) {
-            moe_sequence_end(w.whole, i);
-            moe_sequence_end(w.f.session, i);
+            moe_sequence_rewind(w.whole, i, 0);
+            moe_sequence_rewind(w.f.session, i, 0);
             t->n = 0;
         } else if (what == 1 && t->n) { /* back, by any number */
             uint32_t n = (uint32_t)(test_random(&random) % (t->n + 1));
-            t->n = moe_sequence_back(w.f.session, i, n);
+            t->n = rewind_both(&w, i, n);
             n_less += t->n < n;
         }
         if (t->n == 0 && w.f.session->kv_pool.n_taken[i] == 0) {
@@ -328,6 +336,7 @@ static void texts_at_random_are_those_of_whole_layers(void **state)
         }
         check_slots(&w.f.session->kv_pool);
     }
+    print_message("# %d shared, %d went further back\n", (int)n_shared, (int)n_less);
     assert_true(n_shared > 3 && n_less > 3);
     close_model(&w);
 }
