@@ -3,12 +3,12 @@
  *
  * Four or eight warps read the panel's 16 rows in order of memory, 16 bytes a lane (four rows of
  * one unit), each used for all inputs. A lane copies what it will need into shared memory, up to
- * RING pieces ahead, and is the only one to read it: no barrier, few registers, and in decode
- * everything that a block needs is under way from its start. They leave the exact sums of each
- * (row, column block, input) in shared memory, in two buffers taking turns; one thread per (row,
- * input), in warps of their own, runs the short fma chain over the section before, whose order the
- * results' bits depend on, with factors that these warps copied sections ahead. So the chain's
- * latency overlaps the loads, with one barrier per section.
+ * RING pieces ahead, and is the only one to read it: no barrier, few registers, and in decode all
+ * of a block's loads are in flight from the start. They leave the exact sums of each (row, column
+ * block, input) in shared memory, in two alternating buffers; separate warps, one thread per (row,
+ * input), run the short fma chain over the section before, whose order determines the results'
+ * bits, with factors that these warps copied sections ahead. So the chain's latency overlaps the
+ * loads, with one barrier per section.
  */
 #ifndef MOE_KERNELS_DEV_MATVEC_BYTES_CUH
 #define MOE_KERNELS_DEV_MATVEC_BYTES_CUH
@@ -20,9 +20,9 @@
 #include "dev_weights.cuh"
 
 enum {
-    RING = 8,   /* pieces of 16 bytes that a reading lane has under way */
+    RING = 8,   /* pieces of 16 bytes that a reading lane has in flight */
     LINKS = 8,  /* blocks that a chain takes at a time */
-    FACTORS = 3 /* sections whose factors have room */
+    FACTORS = 3 /* sections with room for their factors */
 };
 
 static constexpr MOE_DEVICE_CODE int smaller(int a, int b)
@@ -37,7 +37,7 @@ static constexpr MOE_DEVICE_CODE int larger(int a, int b)
 
 /* ---- The exact sums of a block ---- */
 
-/* How a warp's step, one or two loads of 16 bytes a lane, covers blocks; blocks of a section, a
+/* How a warp's step, one or two loads of 16 bytes a lane, covers blocks; a section's blocks, a
  * multiple of LINKS and of what all warps take in a step. */
 static constexpr MOE_DEVICE_CODE int matvec_lanes(int kind, int block) /* for a block's units */
 {
@@ -57,11 +57,11 @@ static constexpr MOE_DEVICE_CODE int matvec_section(int kind, int block, int nt)
                   dev_matvec_readers(nt) / DEV_WARP * matvec_step(kind, block));
 }
 
-/* A step's pieces of a lane: loads, and 3 bits' plane; steps ahead; bytes of an only input that
+/* A step's pieces of a lane: loads, and 3 bits' plane; steps ahead; bytes of a single input that
  * come with them. With 2 and 3 bits none do: they would be 16 a lane, which dev_copy brings past
  * the first-level cache, though all blocks want the same ones. Measured on an H200 with 2 and 3
- * bits, gate and up of 8 experts: 254 and 338 GB/s where the input came so, while two inputs, read
- * when they are needed, made 1033 and 1278. */
+ * bits, gate and up of 8 experts: 254 and 338 GB/s with the input in the ring, while two inputs,
+ * read when needed, reached 1033 and 1278. */
 static constexpr MOE_DEVICE_CODE int matvec_pieces(int kind, int block)
 {
     return matvec_loads(kind, block) + (kind == MOE_LAYOUT_Q3);
@@ -76,22 +76,22 @@ static constexpr MOE_DEVICE_CODE int matvec_input_bytes(int kind, int block, int
     return nt == 1 && words < 4 ? 4 * words * matvec_loads(kind, block) : 0;
 }
 
-/* Past the row's end the last block again: loads stay inside, and no chain reads the sums. */
+/* Past the row's end repeats the last block: loads stay inside, and no chain reads the sums. */
 static __device__ __forceinline__ uint32_t matvec_within(const struct dev_product &p, uint32_t b)
 {
     return min(b, p.blocks - 1);
 }
 
-/* A reading lane's place in a block, always the same. */
+/* A reading lane's fixed place in a block. */
 struct matvec_lane {
     uint32_t unit; /* of its first load */
     uint32_t quad; /* rows 4 quad .. 4 quad + 3 */
 };
 
-/* Where a step's pieces lie in shared memory: each a distance of all readers apart. */
+/* A step's pieces in shared memory, spaced by all readers. */
 struct matvec_slot {
     uint4 *pieces;
-    uint8_t *input; /* of the only input, if it comes with them */
+    uint8_t *input; /* of a single input, if it comes with them */
 };
 
 template <int KIND, int BLOCK, int NT>
@@ -178,8 +178,8 @@ matvec_sum(const struct matvec_slot &from, const struct matvec_lane &l, const in
     }
 }
 
-/* Adds up over the lanes that hold other units of the same rows, sharing the results out among
- * them; writes them to sums[input][row] of the block. */
+/* Adds up over the lanes that hold other units of the same rows, dividing the results among them;
+ * writes them to sums[input][row] of the block. */
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void matvec_join(int32_t v[4 * NT], const struct matvec_lane &l,
                                                    float (*to)[MOE_PANEL_ROWS])
@@ -202,14 +202,14 @@ static __device__ __forceinline__ void matvec_join(int32_t v[4 * NT], const stru
 
 /* ---- The chain ---- */
 
-/* What a section's links take: d and m of each block, or its exponents; s and z of each input. */
+/* Factors of a section's links: d and m of each block, or its exponents; s and z of each input. */
 template <int SECTION, int NT> struct matvec_factors {
     __align__(16) uint8_t heads[SECTION][DEV_HEAD];
     float scales[NT][SECTION][2];
 };
 
-/* Asks for the factors of the section from block `first` on; called by all n threads that add, this
- * one is number i. A group, even if the row has no such section. */
+/* Requests the factors of the section from block `first` on; called by all n adding threads, of
+ * which this one is number i. Makes a group, even if the row has no such section. */
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void
 matvec_fetch(const struct dev_product &p, const uint8_t *panel, uint32_t first, uint32_t i,
@@ -233,7 +233,7 @@ matvec_fetch(const struct dev_product &p, const uint8_t *panel, uint32_t first, 
     dev_copies_end();
 }
 
-/* The chain over a section of n blocks, whose sums are sums[block][t]. */
+/* Runs the chain over a section of n blocks, whose sums are sums[block][t]. */
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ float
 matvec_chain(uint32_t row, uint32_t t, const float (*sums)[NT][MOE_PANEL_ROWS],
@@ -264,7 +264,7 @@ matvec_chain(uint32_t row, uint32_t t, const float (*sums)[NT][MOE_PANEL_ROWS],
 
 /* ---- A panel ---- */
 
-/* Shared memory of a block, without the readers' ring behind it. */
+/* Shared memory of a block, without the readers' ring after it. */
 template <int KIND, int BLOCK, int NT> struct matvec_bytes_stage {
     struct matvec_factors<matvec_section(KIND, BLOCK, NT), NT> factors[FACTORS];
     __align__(16) float sums[2][matvec_section(KIND, BLOCK, NT)][NT][MOE_PANEL_ROWS];
@@ -296,7 +296,7 @@ static uint32_t matvec_bytes_shared(uint32_t blocks, uint32_t readers)
                (16 * matvec_pieces(KIND, BLOCK) + matvec_input_bytes(KIND, BLOCK, NT));
 }
 
-/* The block's panel, blockIdx.x; shared: of matvec_bytes_shared. */
+/* Computes the block's panel, blockIdx.x; shared: of matvec_bytes_shared. */
 template <int KIND, int BLOCK, int NT>
 static __device__ __forceinline__ void matvec_bytes_panel(const struct dev_product &p,
                                                           uint32_t readers, float *shared)
@@ -312,7 +312,7 @@ static __device__ __forceinline__ void matvec_bytes_panel(const struct dev_produ
     uint32_t sections = (p.blocks + section - 1) / section;
     bool reads = threadIdx.x < readers;
 
-    /* Of a reading thread. */
+    /* For reading threads. */
     uint32_t warp = threadIdx.x / DEV_WARP, n_warps = readers / DEV_WARP;
     uint32_t lane = threadIdx.x % DEV_WARP;
     const struct matvec_lane l = {lane % lanes / 4, lane % 4};
@@ -333,7 +333,7 @@ static __device__ __forceinline__ void matvec_bytes_panel(const struct dev_produ
                                          slot(i));
         dev_copies_end();
     };
-    /* Of a chain's. */
+    /* For chain threads. */
     uint32_t number = threadIdx.x - readers, n_adding = blockDim.x - readers;
     uint32_t row = threadIdx.x % MOE_PANEL_ROWS, t = number / MOE_PANEL_ROWS;
     bool adds = !reads && t < NT;

@@ -1,6 +1,7 @@
 /*
  * Products as their kernels receive them: a list by value, one grid for all of it. Blocks find
- * their product by blockIdx.y, and in the list what follows when all have arrived (dev_follow.cuh).
+ * their product by blockIdx.y, and in the list the work that follows once all have arrived
+ * (dev_follow.cuh).
  */
 #ifndef MOE_KERNELS_DEV_PRODUCT_CUH
 #define MOE_KERNELS_DEV_PRODUCT_CUH
@@ -9,12 +10,12 @@
 #include "gpu_context.cuh"
 #include "quant/layout.h"
 
-/* What a product's last block goes on with. */
+/* The work of a product's last block. */
 enum dev_then {
     DEV_THEN_NOTHING,
-    DEV_THEN_ACTIVATE, /* of gate and up, or of up alone: 64 columns of their activation */
+    DEV_THEN_ACTIVATE, /* gate and up, or only up: 64 columns of their activation */
     DEV_THEN_ROUTE,
-    DEV_THEN_COMBINE, /* the end of a MoE layer, 16 columns; then the norm where there is one */
+    DEV_THEN_COMBINE, /* the end of a MoE layer, 16 columns; then the norm, if any */
     DEV_THEN_NORM,
 };
 
@@ -36,16 +37,16 @@ struct dev_product {
     uint32_t per_record, reciprocal; /* blocks of a full record; dev_reciprocal of it */
     uint32_t first, n;
     uint32_t out;         /* of activations: the number of y[0] */
-    uint32_t item;        /* which of those whose blocks meet */
+    uint32_t item;        /* which group of meeting blocks it belongs to */
     uint8_t kind, block;  /* layout; columns of a block, 0 of floats */
     uint8_t then, matrix; /* enum dev_then, dev_matrix */
 };
 
-/* What follows, for all products of a list. */
+/* The work that follows, for all products of a list. */
 struct dev_follow {
     uint32_t *arrivals; /* [GPU_ARRIVALS] */
     uint32_t n;         /* rows to route, combine and norm */
-    uint32_t n_parts;   /* products that a combined column is made of */
+    uint32_t n_parts;   /* products that add up to a combined column */
     struct dev_activate activate;
     struct moe_gpu_router router;
     struct moe_gpu_combine combine;
@@ -55,12 +56,12 @@ struct dev_follow {
 /* At most 4 KB, the limit of a kernel's arguments. */
 enum { DEV_MAX_PRODUCTS = 28 };
 struct dev_products {
-    /* The first n_each products are each one for n_chosen experts: matrix of table[chosen[a]] times
-     * input a / share, into row a; of gate and up input a / share, of down input a. */
+    /* The first n_each products are each computed for n_chosen experts: matrix of table[chosen[a]]
+     * times input a / share, into row a; for gate and up input a / share, for down input a. */
     const struct moe_gpu_gated *table;
     const uint32_t *chosen;
     uint32_t n_chosen, share, n_each;
-    uint32_t n_parts, in_part, y_part; /* above 0: of the one product there is */
+    uint32_t n_parts, in_part, y_part; /* above 0: for a list of one product */
     uint32_t n;
     struct dev_follow follow;
     struct dev_product list[DEV_MAX_PRODUCTS];
@@ -114,14 +115,14 @@ dev_this_product(const struct dev_products &all)
     return p;
 }
 
-/* Which input result i is made of; past the last result, that of the last. */
+/* The input of result i; past the last result, that of the last. */
 static __device__ __forceinline__ uint64_t dev_input_of(const struct dev_product &p, uint32_t i)
 {
     i = min(i, p.n - 1);
     return p.rows_of ? __ldg(p.rows_of + i) : (uint64_t)p.first + i;
 }
 
-/* Result i of row `row`, which may lie in the last panel's excess. */
+/* Stores result i of row `row`, which may lie in the last panel's excess. */
 static __device__ __forceinline__ void dev_store_result(const struct dev_product &p, uint32_t i,
                                                         uint32_t row, float v)
 {
@@ -133,10 +134,9 @@ static __device__ __forceinline__ void dev_store_result(const struct dev_product
 }
 
 /* ---- Matvec kernels ----
- * They take tiles of 1, 2, 4 or 8 inputs. A block of theirs has threads that read and, in warps of
- * their own, one thread per row of a panel and input that adds. With one input twice as many read
- * where there are few blocks.
- */
+ * They take tiles of 1, 2, 4 or 8 inputs. A block has reading threads and, in separate warps, one
+ * adding thread per row of a panel and input. With one input twice as many threads read if there
+ * are few blocks. */
 
 enum { GPU_MATVEC_INPUTS = 8, DEV_READERS = 128 };
 

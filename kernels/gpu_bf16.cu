@@ -129,8 +129,8 @@ static __global__ void __launch_bounds__(THREADS)
             moe_f32_to_bf16(x[dev_input_of(p, blockIdx.x) * x_stride + column]);
 }
 
-/* What the other products do as they store: adds biases, zeroes the rows that fill up the last
- * panel. */
+/* Finishes results as other products do when storing: adds biases, zeroes the rows that fill up the
+ * last panel. */
 static __global__ void __launch_bounds__(THREADS) finish_results(struct dev_product p)
 {
     uint32_t row = blockIdx.y * THREADS + threadIdx.x;
@@ -198,7 +198,7 @@ static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
     g->bf16_rows += p.n;
 }
 
-/* Of one part's product. */
+/* Whether it pays for one part's product. */
 static bool pays(const struct moe_gpu *g, uint64_t n, uint64_t n_weights)
 {
     return n >= g->bf16_from_rows && n * n_weights >= g->bf16_from_work;

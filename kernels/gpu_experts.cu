@@ -1,6 +1,6 @@
 /*
  * Experts: gate and up of all jobs with few rows in one launch, which ends with their activation
- * and its byte forms (dev_follow.cuh); those of the others in one launch per kind of layout, then
+ * and its byte forms (dev_follow.cuh); those of other jobs in one launch per kind of layout, then
  * the activation, a warp for 64 columns of a row. Down likewise.
  */
 #include "dev_weights.cuh"
@@ -93,7 +93,7 @@ static struct moe_gpu_product down_product(const struct moe_gpu_experts *e,
 
 /* ---- Lists ---- */
 
-/* Of a job before its activation: gate and up, or up alone. */
+/* A job's products before its activation: gate and up, or only up. */
 static uint32_t products_in(const struct moe_gpu_experts *e)
 {
     return dev_is_gated(e->activation) ? 2 : 1;
@@ -143,7 +143,7 @@ static void start_pairs(struct moe_gpu *g, struct dev_products *list)
     list->n = 0;
 }
 
-/* Gate and up, then their activation, of jobs that do not share launches with it. */
+/* Computes gate and up, then their activation, for jobs that do not share launches with it. */
 static void start_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
                      const struct moe_gpu_job *jobs, uint32_t n_jobs)
 {
@@ -157,7 +157,7 @@ static void start_in(struct moe_gpu *g, const struct moe_gpu_experts *e,
 }
 
 /* Lists the job, after starting those listed so far if there is no room for it; false: it cannot
- * share a launch with its activation at all. */
+ * share a launch with its activation. */
 static bool list_job(struct moe_gpu *g, struct dev_products *pairs, const struct moe_gpu_experts *e,
                      const struct moe_gpu_job *job)
 {

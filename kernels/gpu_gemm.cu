@@ -26,7 +26,7 @@ enum {
     PANELS = 4,   /* of a block of threads */
     INPUTS = 64,  /* likewise */
     EIGHT = 8,    /* inputs of one matrix instruction */
-    COLUMNS = 128 /* that are in shared memory at a time */
+    COLUMNS = 128 /* in shared memory at a time */
 };
 
 /* ---- Inputs through shared memory ---- */
@@ -45,7 +45,7 @@ template <int BLOCK> struct gemm_shared {
     __align__(16) float s[2][COLUMNS / BLOCK][INPUTS], z[2][COLUMNS / BLOCK][INPUTS];
 };
 
-/* A thread's share of the inputs of COLUMNS columns, on their way into shared memory. */
+/* A thread's share of the inputs of COLUMNS columns, for shared memory. */
 template <int BLOCK> struct gemm_inputs {
     uint4 q[PIECES];
     float s[COLUMNS / BLOCK / 2], z[COLUMNS / BLOCK / 2];
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void gemm_keep(const struct gemm_inputs<BLOCK>
 
 /* ---- Weights straight from memory ---- */
 
-/* What a lane needs of its rows g and g + 8 for COLUMNS columns: packed words and scales. */
+/* A lane's weights in its rows g and g + 8 for COLUMNS columns: packed words and scales. */
 static constexpr MOE_DEVICE_CODE int gemm_words(int kind)
 {
     return kind == MOE_LAYOUT_Q8 || kind == MOE_LAYOUT_Q3 ? 2 : 1;

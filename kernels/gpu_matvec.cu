@@ -24,8 +24,8 @@ static __device__ __forceinline__ void matvec_panel(const struct dev_product &p,
         matvec_bytes_panel<KIND, BLOCK, NT>(p, readers, shared);
 }
 
-/* Bounds for the compiler: the most threads, and blocks of them that a multiprocessor should hold.
- * With one input this means 64 registers, so that of the smaller blocks there is room for six. */
+/* Bounds for the compiler: the most threads, and blocks that a multiprocessor should hold. With one
+ * input this means 64 registers, so that six of the smaller blocks fit. */
 static constexpr int matvec_most_threads(int nt)
 {
     return nt == 1 ? 320 : dev_matvec_readers(nt) + dev_matvec_adders(nt);
@@ -86,7 +86,7 @@ template <int NT> static uint32_t shared_of(const struct dev_product *p, uint32_
     return 0;
 }
 
-/* What a block of any product of the list needs. */
+/* Shared memory that a block of any product of the list needs. */
 template <int NT> static uint32_t shared_of_list(const struct dev_products *list, uint32_t readers)
 {
     uint32_t most = 0;
@@ -107,7 +107,7 @@ static uint64_t count_panels(const struct dev_products *list)
     return list->n_parts ? n * list->n_parts : n;
 }
 
-/* Many blocks share a multiprocessor's memory; of few, each has more of it under way. */
+/* Many blocks share a multiprocessor's memory; few blocks have more loads in flight each. */
 template <int NT>
 static uint32_t readers_of(const struct moe_gpu *g, const struct dev_products *list)
 {

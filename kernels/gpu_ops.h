@@ -166,13 +166,13 @@ enum moe_gpu_math {
     MOE_GPU_MATH_PORTABLE, /* exact, without the tensor cores: what devices before compute
                               capability 8.0 do anyway; for comparison */
 };
-/* A product goes through bf16 from so many inputs on (for each weight some five bytes go to memory
- * and back first, in whose time a GPU multiplies it exactly with about a hundred inputs), and from
- * so much work on, inputs times weights (it takes three launches of its own, some ten microseconds,
- * where exact products share theirs). Both follow from data sheets; no GPU was timed. The rule
- * knows nothing of the device or its load, so that results are the same on all. */
+/* A product goes through bf16 from this many inputs on (each weight moves about five bytes to
+ * memory and back first, in which time a GPU multiplies it exactly with about a hundred inputs),
+ * and from this much work on, inputs times weights (it takes three separate launches, some ten
+ * microseconds, where exact products share theirs). Both follow from data sheets; no GPU was timed.
+ * The rule ignores the device and its load, so that results are the same on all. */
 enum { MOE_GPU_BF16_ROWS = 128, MOE_GPU_BF16_WORK = 1 << 28 };
-/* Another rule, for tests and benchmarks. */
+/* Sets another rule, for tests and benchmarks. */
 void moe_gpu_set_bf16_rule(struct moe_gpu *g, uint32_t rows, uint64_t work);
 /* cuBLAS's own room in the scratch: what NVIDIA advises for compute capability 9.0, the most that
  * it advises for any. */
@@ -285,10 +285,10 @@ struct moe_gpu_router {
     enum moe_router_kind kind;
     uint32_t n_experts, top_k, n_groups, top_groups;
     bool norm_topk;
-    float topk_eps; /* of MOE_ROUTER_SIGMOID, in the place of the least sum; 0: that */
+    float topk_eps; /* added by MOE_ROUTER_SIGMOID instead of the least sum; 0: the least sum */
     float routed_scale, jitter;
     const float *bias;        /* [n_experts] */
-    const float *choice_bias; /* [n_experts] for the choice alone; NULL: none */
+    const float *choice_bias; /* [n_experts] only for the choice; NULL: none */
     float *scores;            /* [n][stride] in: the router's products; out: probabilities */
     uint64_t stride;
     uint32_t *chosen; /* [n][top_k] by falling score */
@@ -323,8 +323,8 @@ void moe_gpu_combine(struct moe_gpu *g, const struct moe_gpu_combine *c,
                      const struct moe_gpu_norm *norm, uint32_t n);
 
 /* A MoE layer's feed-forward with experts that the device's own router chooses, from the norm of
- * the stream to the norm that the next layer wants: three launches where rows are few and products
- * depend on each other alone. */
+ * the stream to the norm that the next layer needs: three launches if rows are few and products
+ * only depend on each other. */
 struct moe_gpu_moe {
     const struct moe_gpu_product *routers; /* the router's, and perhaps the shared expert's gate */
     uint32_t n_routers;                    /* 1 or 2 */

@@ -3,9 +3,9 @@
  *
  * add_norm has one block per row, because a norm needs the whole row: residual, norm and the byte
  * forms are one launch instead of four, and the row stays in the cache of its processor. Its time
- * in decode is the chain of cols / 16 fma per lane that the definition asks for (a few hundred
- * nanoseconds at 4096 columns) beside two passes over the row. combine is a thread per value; of a
- * few rows the block that finishes last goes on with their norm.
+ * in decode is the chain of cols / 16 fma per lane that the definition requires (a few hundred
+ * nanoseconds at 4096 columns) beside two passes over the row. combine is a thread per value; with
+ * few rows the block that finishes last continues with their norm.
  */
 #include "dev_arrivals.cuh"
 #include "dev_rows.cuh"

@@ -541,7 +541,7 @@ static int have_model(struct executor *x, const struct moe_coe_batch *batch, str
         return MOE_OK;
     int status = moe_fail(err, l->status, "%s", l->why ? l->why : "out of memory");
     l->state = MODEL_ABSENT;
-    model_unload(x, batch->expert); /* what it says */
+    model_unload(x, batch->expert); /* also frees the reason */
     return status;
 }
 
