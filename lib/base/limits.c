@@ -1,4 +1,5 @@
-/* What the machine and the control groups of this process leave it. */
+/* Reads the memory and processors left to this process from /proc/meminfo and its control groups.
+ */
 #include "base/limits.h"
 
 #include <inttypes.h>
@@ -15,8 +16,8 @@ static FILE *open_in(const char *dir, const char *name)
     return fopen(path, "r");
 }
 
-/* Reads up to two numbers of a file into out; returns how many there are: 0 also for "max", for -1
- * and where there is no file. */
+/* Reads up to two numbers from a file and returns how many it read: 0 for "max", for -1 and for a
+ * missing file. */
 static int read_numbers(const char *dir, const char *name, uint64_t out[2])
 {
     char text[128];
@@ -30,7 +31,7 @@ static int read_numbers(const char *dir, const char *name, uint64_t out[2])
     return n < 0 ? 0 : n;
 }
 
-/* The number after `key` and a blank or a colon in a file of such lines; false: it is not there. */
+/* Finds the number after `key` and a blank or colon in a file of such lines; false if absent. */
 static bool find_number(FILE *file, const char *key, uint64_t *out)
 {
     char line[256];
@@ -44,8 +45,8 @@ static bool find_number(FILE *file, const char *key, uint64_t *out)
 
 /* ---- One control group ---- */
 
-/* What its limit leaves. What the kernel takes back when memory is short does not count as used:
- * `reclaimable`, names in memory.stat. */
+/* Memory left under a group's limit. Memory that the kernel reclaims when it runs short (the lines
+ * `reclaimable` of memory.stat) does not count as used. */
 static uint64_t memory_left(const char *dir, uint64_t limit, const char *usage_name,
                             const char *const *reclaimable)
 {
@@ -64,7 +65,7 @@ static uint64_t memory_left(const char *dir, uint64_t limit, const char *usage_n
     return limit > usage[0] ? limit - usage[0] : 0;
 }
 
-/* Above memory.high a group is slowed down until it hardly moves. */
+/* Counts memory.high as a limit too: above it the kernel throttles a group nearly to a stop. */
 static uint64_t memory_v2(const char *dir)
 {
     static const char *const reclaimable[] = {"inactive_file", "active_file", "slab_reclaimable",
@@ -108,7 +109,7 @@ static uint64_t cores_v1(const char *dir)
 
 /* ---- All groups of this process ---- */
 
-/* Where a version of control groups is mounted, and what a group there leaves. */
+/* Where a version of control groups is mounted, and the function that reads a group's remainder. */
 struct hierarchy {
     const char *mount, *controller; /* NULL: version 2, also beside version 1 */
     uint64_t (*leaves)(const char *dir);
@@ -124,8 +125,8 @@ static const struct hierarchy of_cores[] = {{"/sys/fs/cgroup", NULL, cores_v2},
                                             {"/sys/fs/cgroup/cpu,cpuacct", "cpu", cores_v1},
                                             {0}};
 
-/* The least that the group at path `group`, or any group above it, leaves. In a container the mount
- * may show less of the tree than the path says: what is there counts. */
+/* The smallest remainder of the group at path `group` and the groups above it. In a container the
+ * mount may show only part of that path; the part that exists counts. */
 static uint64_t groups_leave(const char *root, const struct hierarchy *h, const char *group)
 {
     char dir[PATH_BYTES];
@@ -157,8 +158,8 @@ static bool lists_controller(const char *controllers, const char *name)
     return false;
 }
 
-/* The least that any group in /proc/self/cgroup leaves: "0::/path" for v2, "N:memory:/path" for v1.
- */
+/* The smallest remainder of all groups in /proc/self/cgroup, whose lines are "0::/path" for v2 and
+ * "N:memory:/path" for v1. */
 static uint64_t all_groups_leave(const char *root, const struct hierarchy *hierarchies)
 {
     uint64_t least = UINT64_MAX;

@@ -208,8 +208,8 @@ static struct moe_coe_cost *cost_of(struct executor *x, uint32_t model)
     return &s->costs[processor_of(x)][s->all->experts[model].kind];
 }
 
-/* A batch of n jobs took so long, or a model to load: what is predicted from then on follows what
- * is seen, unless the costs were measured before. Under the mutex. */
+/* Update the predicted costs from the time that a batch of n jobs, or loading a model, took, unless
+ * the costs were measured beforehand. Under the mutex. */
 static void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t n, double seconds)
 {
     struct moe_coe_cost *cost = cost_of(x, model);
@@ -218,16 +218,12 @@ static void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t
         learn(&cost->per_request, each);
 }
 
-/* A batch of n jobs took so long, or a model to load: what is predicted from then on follows what
- * is seen, unless the costs were measured before. Under the mutex. */
 static void dispatching_learn_load(struct executor *x, uint32_t model, double seconds)
 {
     struct moe_coe_cost *cost = cost_of(x, model);
     if (!x->server->options.costs)
         learn(x->loaded[model].from_host ? &cost->load_from_host : &cost->load, seconds);
 }
-
-/* ---- Models ---- */
 
 enum { MAX_TEMPLATE_BYTES = 4 << 20 };
 
