@@ -3,6 +3,7 @@
  * refusal of what is not implemented.
  */
 #define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#include <ctype.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -12,7 +13,7 @@
 #include "model/read.h"
 
 #include "../test.h"
-#include "model/config.h"
+#include "model/config_fields.h"
 
 static struct moe_config config;
 
@@ -1061,6 +1062,31 @@ static void directories_of_others_are_refused(void **state)
     rmdir(dir);
 }
 
+/* moe-pack(5) lists the keys of a description. */
+static void the_manual_page_has_every_key(void **state)
+{
+    struct moe_buf page = {0};
+    struct moe_err err = {0};
+    size_t n_fields = 0;
+    assert_ok(moe_file_read_all("man/moe-pack.5", 1 << 20, &page, &err), &err);
+    moe_buf_u8(&page, 0);
+    for (size_t at = 0; at < sizeof(struct moe_config); at++) {
+        const struct moe_config_field *field = moe_config_field(at);
+        const char *found = (const char *)page.data, *begin = found;
+        if (!field)
+            continue;
+        size_t n = strlen(field->name);
+        do
+            found = strstr(found + (found != begin), field->name);
+        while (found && ((found != begin && !isspace(found[-1])) || !isspace(found[n])));
+        if (!found)
+            fail_msg("man/moe-pack.5 does not mention '%s'", field->name);
+        n_fields++;
+    }
+    assert_true(n_fields > 100);
+    moe_buf_release(&page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1074,6 +1100,7 @@ int main(void)
         cmocka_unit_test(gpt_oss),
         cmocka_unit_test(switch_transformers),
         cmocka_unit_test(gptsan),
+        cmocka_unit_test(the_manual_page_has_every_key),
         cmocka_unit_test(contexts_are_the_families_own_where_none_is_said),
         cmocka_unit_test(what_is_not_computed_is_refused),
         cmocka_unit_test(directories_of_others_are_refused),
