@@ -212,7 +212,7 @@ static int open_run(struct run *r, struct moe_err *err)
     r->session = r->engine->session;
     r->model = r->engine->model;
     if (r->model->config.top_k != r->engine->own_top_k)
-        cli_note("%s: its tokens choose %u experts, those of %s %u: as many as in the trace are "
+        cli_note("%s: its tokens choose %u experts where %s has %u: as many as in the trace are "
                  "computed",
                  opt.follow, r->model->config.top_k, r->pack, r->engine->own_top_k);
     if (r->engine->no_gpu.status)
