@@ -107,8 +107,8 @@ struct dev_products gpu_list(const struct moe_gpu *g, uint32_t n)
     return list;
 }
 
-static void add(struct dev_products *list, struct moe_gpu_product product, enum dev_matrix matrix,
-                uint32_t out, enum dev_then then, uint32_t item)
+static void push_product(struct dev_products *list, struct moe_gpu_product product,
+                         enum dev_matrix matrix, uint32_t out, enum dev_then then, uint32_t item)
 {
     struct dev_product *p = &list->list[list->n++];
     *p = gpu_describe_product(&product);
@@ -124,14 +124,14 @@ void gpu_list_pair(struct dev_products *list, const struct moe_gpu_experts *e,
     uint32_t item = list->n / products_in(e);
     list->follow.activate = activation_of(e);
     if (dev_is_gated(e->activation))
-        add(list, gate_product(e, job), DEV_GATE, job->first, DEV_THEN_ACTIVATE, item);
-    add(list, up_product(e, job), DEV_UP, job->first, DEV_THEN_ACTIVATE, item);
+        push_product(list, gate_product(e, job), DEV_GATE, job->first, DEV_THEN_ACTIVATE, item);
+    push_product(list, up_product(e, job), DEV_UP, job->first, DEV_THEN_ACTIVATE, item);
 }
 
 void gpu_list_down(struct dev_products *list, const struct moe_gpu_experts *e,
                    const struct moe_gpu_job *job)
 {
-    add(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING, 0);
+    push_product(list, down_product(e, job), DEV_DOWN, job->first, DEV_THEN_NOTHING, 0);
 }
 
 /* ---- Jobs ---- */

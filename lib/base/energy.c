@@ -1,3 +1,4 @@
+/* Energy counters of the processor's packages, read from Linux powercap. */
 #define _DEFAULT_SOURCE /* pread, O_CLOEXEC */
 #include "base/energy.h"
 

@@ -1,3 +1,4 @@
+/* Error values: a status and one line of text. */
 #define _POSIX_C_SOURCE 200809L /* the strerror_r that returns int */
 #include "base/err.h"
 

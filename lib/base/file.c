@@ -1,3 +1,4 @@
+/* Files read whole or exactly, with retries, and their paths. */
 #define _DEFAULT_SOURCE /* pread */
 #include "base/file.h"
 

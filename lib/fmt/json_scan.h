@@ -1,7 +1,6 @@
 /*
  * JSON reader that works in place, value by value, in memory that does not grow with the text: for
- * headers and indexes, which may be large and of which little is wanted. Everything else is
- * skipped.
+ * headers and indexes, which may be large while the caller wants little of them. It skips the rest.
  *
  *     begin; enter the object; while (next key) read or skip its value; end
  *

@@ -125,8 +125,8 @@ static int check_description(struct moe_tensor_entry *item, const struct descrip
         t->dtype = MOE_DTYPE_OTHER;
     if (end > data_bytes)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: ends at byte %" PRIu64 " of the data, of which there are %" PRIu64
-                        " (file cut short?)",
+                        "%s: ends at byte %" PRIu64 " of the data, but the file has only %" PRIu64
+                        " bytes of data (cut short?)",
                         d->where, end, data_bytes);
     t->bytes = end - begin;
     t->offset = data_offset + begin;

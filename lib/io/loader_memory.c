@@ -97,7 +97,7 @@ struct uploads {
     struct loader_backend backend;
     const struct loader_fault *fault;
     struct moe_gpu *gpu;
-    /* A ring of `depth` pieces, of which n are in flight from `first` on, each with a mark. */
+    /* A ring of `depth` pieces; n of them are in flight from `first` on, each with a mark. */
     struct loader_piece **pieces;
     struct moe_gpu_mark **marks;
     uint32_t depth, first, n;

@@ -561,7 +561,7 @@ static void axpy(float a, const float *x, uint32_t n, float *y)
         y[i] = fmaf(a, x[i], y[i]);
 }
 
-static void add(const float *x, uint32_t n, float *y)
+static void vec_add(const float *x, uint32_t n, float *y)
 {
     uint32_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -720,7 +720,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
     kern->relu = relu;
     kern->tanh = tanh_of;
     kern->axpy = axpy;
-    kern->add = add;
+    kern->add = vec_add;
     kern->mul_add = mul_add;
     kern->scale = scale;
     kern->clamp = clamp;

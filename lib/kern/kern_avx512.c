@@ -357,7 +357,7 @@ static void axpy(float a, const float *x, uint32_t n, float *y)
     }
 }
 
-static void add(const float *x, uint32_t n, float *y)
+static void vec_add(const float *x, uint32_t n, float *y)
 {
     for (uint32_t i = 0; i < n; i += 16) {
         __mmask16 k = mask_for(n - i);
@@ -475,7 +475,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
     kern->relu = relu;
     kern->tanh = tanh_of;
     kern->axpy = axpy;
-    kern->add = add;
+    kern->add = vec_add;
     kern->mul_add = mul_add;
     kern->rope = rope;
     kern->dot = dot;

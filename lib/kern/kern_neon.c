@@ -298,7 +298,7 @@ static void axpy(float a, const float *x, uint32_t n, float *y)
         y[i] = fmaf(a, x[i], y[i]);
 }
 
-static void add(const float *x, uint32_t n, float *y)
+static void vec_add(const float *x, uint32_t n, float *y)
 {
     uint32_t i = 0;
     for (; i + 4 <= n; i += 4)
@@ -416,7 +416,7 @@ void moe_kern_fill_neon(struct moe_kern *kern)
     kern->relu = relu;
     kern->tanh = tanh_of;
     kern->axpy = axpy;
-    kern->add = add;
+    kern->add = vec_add;
     kern->mul_add = mul_add;
     kern->rope = rope;
     kern->dot = dot;

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* Adds n inputs to the second moments: h[i][j] += sum over t of x[t][i] * x[t][j], for i <= j only.
- * h: [cols][cols]; x: [n][stride] floats, of which `rows` selects n (NULL: 0..n-1). */
+ * h: [cols][cols]; x: [n][stride] floats; `rows` names the n rows to use (NULL: 0..n-1). */
 void moe_moments_add(double *h, uint32_t cols, const float *x, uint64_t stride,
                      const uint32_t *rows, uint32_t n);
 

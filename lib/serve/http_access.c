@@ -1,3 +1,4 @@
+/* Access control: API keys, host names and origins. */
 #define _DEFAULT_SOURCE /* strcasecmp */
 #include "serve/http_access.h"
 

@@ -1,3 +1,4 @@
+/* JSON Lines service: reads requests from a file, submits them and writes their answers. */
 #define _POSIX_C_SOURCE 200809L /* pthread, clock_gettime */
 #include "serve/lines.h"
 

@@ -72,8 +72,8 @@ int moe_lines_serve(struct moe_server *server, const struct moe_lines_options *o
 struct lines_input {
     const char *name; /* for error texts */
     int fd;
-    struct moe_buf held; /* bytes read ... */
-    uint64_t start;      /* ... of which these are used up */
+    struct moe_buf held; /* bytes read */
+    uint64_t start;      /* ... and used up so far */
     uint64_t n_lines;    /* lines taken: the last one's number */
     bool ended, passing; /* passing: skipping the rest of a line that is too long */
 };

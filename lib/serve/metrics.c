@@ -1,3 +1,4 @@
+/* The server's metrics as Prometheus text. */
 #include "serve/metrics.h"
 
 #include <inttypes.h>
@@ -128,12 +129,12 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
             "Prompt tokens reused from earlier requests.");
     counter(out, "generated_tokens_total", c->generated_tokens, "Tokens of answers.");
     counter(out, "drafted_tokens_total", c->drafted_tokens, "Tokens that were drafted.");
-    counter(out, "accepted_tokens_total", c->accepted_tokens, "... of which were right.");
+    counter(out, "accepted_tokens_total", c->accepted_tokens, "Drafted tokens that were right.");
     if (c->activations == 0) /* a dense model has no experts; others may not have chosen any yet */
         return;
     counter(out, "expert_activations_total", c->activations,
             "Experts that the models' routers chose.");
-    counter(out, "expert_hits_total", c->hits, "... of which were in memory.");
+    counter(out, "expert_hits_total", c->hits, "Activations of experts that were in memory.");
 }
 
 /* Writes every kind from the beginning. */
