@@ -152,7 +152,8 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
 }
 
 /* ---- By layout ----
- * start(kind, block) for a layout's kind and the columns of its blocks.
+ * start(kind, run) for a layout's kind, the columns of its blocks, and those of its runs
+ * (dev_weights.cuh).
  */
 
 #define DEV_BY_BLOCK(kind, block, start)                                                           \
@@ -168,6 +169,9 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     case MOE_LAYOUT_Q8:                                                                            \
         DEV_BY_BLOCK(MOE_LAYOUT_Q8, block, start);                                                 \
         break;                                                                                     \
+    case MOE_LAYOUT_Q5:                                                                            \
+        DEV_BY_BLOCK(MOE_LAYOUT_Q5, block, start);                                                 \
+        break;                                                                                     \
     case MOE_LAYOUT_Q4:                                                                            \
         DEV_BY_BLOCK(MOE_LAYOUT_Q4, block, start);                                                 \
         break;                                                                                     \
@@ -179,6 +183,42 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
         break;                                                                                     \
     case MOE_LAYOUT_MXFP4:                                                                         \
         start(MOE_LAYOUT_MXFP4, 32);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q4_0:                                                                          \
+        start(MOE_LAYOUT_Q4_0, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q5_0:                                                                          \
+        start(MOE_LAYOUT_Q5_0, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q8_0:                                                                          \
+        start(MOE_LAYOUT_Q8_0, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ4_NL:                                                                        \
+        start(MOE_LAYOUT_IQ4_NL, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q4_K:                                                                          \
+        start(MOE_LAYOUT_Q4_K, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q5_K:                                                                          \
+        start(MOE_LAYOUT_Q5_K, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ4_XS:                                                                        \
+        start(MOE_LAYOUT_IQ4_XS, 32);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_TQ2_0:                                                                         \
+        start(MOE_LAYOUT_TQ2_0, 32);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q2_K:                                                                          \
+        start(MOE_LAYOUT_Q2_K, 16);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q3_K:                                                                          \
+        start(MOE_LAYOUT_Q3_K, 16);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q6_K:                                                                          \
+        start(MOE_LAYOUT_Q6_K, 16);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_NVFP4:                                                                         \
+        start(MOE_LAYOUT_NVFP4, 16);                                                               \
         break;                                                                                     \
     }
 

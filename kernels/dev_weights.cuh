@@ -1,10 +1,11 @@
 /*
- * Weights out of their packed panels (quant/layout.h): where a block lies, its codes as words of
- * four bytes for integer products, its scales.
+ * Weights out of their packed panels (quant/layout.h): where a run lies, its codes as words of four
+ * bytes for integer products, its scale. A run is the columns of a block that share a scale: a
+ * block of 32 or 64, or half a block of 32.
  *
  * A row's word of a unit holds the codes of 4, 8 or 16 consecutive columns; unpacked, it becomes 1,
- * 2 or 4 words of one code a byte, in column order: unsigned codes for affine layouts, signed v for
- * MXFP4.
+ * 2 or 4 words of one byte a column, in column order: the unsigned codes, or in kinds whose numbers
+ * are signed these (dev_is_signed).
  */
 #ifndef MOE_KERNELS_DEV_WEIGHTS_CUH
 #define MOE_KERNELS_DEV_WEIGHTS_CUH
@@ -15,47 +16,87 @@
 #include "base/float16.h"
 #include "quant/layout.h"
 
-enum { DEV_UNIT = 64, DEV_HEAD = 64 /* bytes of a unit, of a record's head */ };
+enum { DEV_UNIT = 64 /* bytes */ };
 
 /* ---- Geometry ---- */
 
 /* Words that a row's word of a unit becomes. */
 static constexpr MOE_DEVICE_CODE int dev_unit_words(int kind)
 {
-    return kind == MOE_LAYOUT_Q8 ? 1 : kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4 ? 2 : 4;
+    return 8 / moe_kind_plane(kind);
 }
 
-/* Units of a block, without Q3's plane of high bits. */
-static constexpr MOE_DEVICE_CODE int dev_block_units(int kind, int block)
+/* Columns of the block that a run of so many is of. */
+static constexpr MOE_DEVICE_CODE int dev_block_of(int kind, int run)
 {
-    return block / (4 * dev_unit_words(kind));
+    return run * moe_kind_scales(kind);
 }
 
-static constexpr MOE_DEVICE_CODE int dev_block_bytes(int kind, int block)
+/* Scales of a span; of affine kinds 1. */
+static constexpr MOE_DEVICE_CODE uint32_t dev_span_scales(int kind)
 {
-    return DEV_UNIT * (dev_block_units(kind, block) + (kind == MOE_LAYOUT_Q3 ? block / 32 : 0));
+    return moe_kind_span(kind) ? moe_kind_span_blocks(kind) * moe_kind_scales(kind) : 1;
 }
 
-/* A block within its panel. */
-struct dev_block {
-    const uint8_t *head;  /* d[16] and m[16] of its record; for MXFP4 its own e[16] */
-    const uint8_t *codes; /* its first unit */
+/* Units of a run in the first plane. */
+static constexpr MOE_DEVICE_CODE int dev_run_units(int kind, int run)
+{
+    return run / (4 * dev_unit_words(kind));
+}
+
+static constexpr MOE_DEVICE_CODE bool dev_is_signed(int kind)
+{
+    return moe_kind_zero(kind) || moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind);
+}
+
+/* Where unit j of a block has its bits in the second plane: the unit there, and how far up in a
+ * byte. */
+static constexpr MOE_DEVICE_CODE uint32_t dev_high_unit(int kind, uint32_t j)
+{
+    return moe_kind_high_plane(kind) ? j * dev_unit_words(kind) * moe_kind_high_plane(kind) / 8 : 0;
+}
+static constexpr MOE_DEVICE_CODE uint32_t dev_high_shift(int kind, uint32_t j)
+{
+    return j * dev_unit_words(kind) * moe_kind_high_plane(kind) % 8;
+}
+
+/* A run within its panel. */
+struct dev_run {
+    const uint8_t *head;  /* of its span or, in affine kinds, its record */
+    uint32_t scale;       /* its number there */
+    const uint8_t *codes; /* of its block */
+    uint32_t unit;        /* its first one there */
 };
 
-/* Block `b` of a panel whose full records have per_record blocks; reciprocal: dev_reciprocal's. */
-template <int KIND, int BLOCK>
-static __device__ __forceinline__ struct dev_block
-dev_find_block(const uint8_t *panel, uint32_t per_record, uint32_t reciprocal, uint32_t b)
+/* Run `i` of a panel of `blocks` blocks a row. Of affine kinds: full records have per_record
+ * blocks; reciprocal: dev_reciprocal's. */
+template <int KIND, int RUN>
+static __device__ __forceinline__ struct dev_run dev_find_run(const uint8_t *panel, uint32_t blocks,
+                                                              uint32_t per_record,
+                                                              uint32_t reciprocal, uint32_t i)
 {
-    const uint32_t bytes = dev_block_bytes(KIND, BLOCK);
-    if (KIND == MOE_LAYOUT_MXFP4) {
-        const uint32_t full = MOE_MX_RECORD / MOE_MX_BLOCK;
-        const uint8_t *record = panel + b / full * (DEV_HEAD + full * bytes);
-        return {record + b % full * MOE_PANEL_ROWS, record + DEV_HEAD + b % full * bytes};
+    const uint32_t bytes = moe_kind_block_bytes(KIND, dev_block_of(KIND, RUN));
+    if constexpr (moe_kind_span(KIND) > 0) {
+        const uint32_t scales = moe_kind_scales(KIND), of_span = moe_kind_span_blocks(KIND);
+        const uint32_t full = moe_kind_record(KIND) * of_span;
+        uint32_t b = i / scales, r = b / full, in = b % full;
+        const uint8_t *record = panel + r * (moe_kind_head_bytes(KIND, full) + full * bytes);
+        uint32_t head = moe_kind_head_bytes(KIND, min(full, blocks - r * full));
+        return {record + in / of_span * (moe_kind_head(KIND) * MOE_PANEL_ROWS),
+                in % of_span * scales + i % scales, record + head + in * bytes,
+                i % scales * dev_run_units(KIND, RUN)};
+    } else {
+        const uint32_t head = moe_kind_head_bytes(KIND, 1);
+        uint32_t r = per_record == 1 ? i : (uint32_t)((uint64_t)i * reciprocal >> 32);
+        const uint8_t *record = panel + r * (head + per_record * bytes);
+        return {record, 0, record + head + (i - r * per_record) * bytes, 0};
     }
-    uint32_t r = per_record == 1 ? b : (uint32_t)((uint64_t)b * reciprocal >> 32);
-    const uint8_t *record = panel + r * (DEV_HEAD + per_record * bytes);
-    return {record, record + DEV_HEAD + (b - r * per_record) * bytes};
+}
+
+/* Bytes from a block's codes to its second plane. */
+template <int KIND, int RUN> static constexpr MOE_DEVICE_CODE uint32_t dev_high_plane()
+{
+    return dev_run_units(KIND, dev_block_of(KIND, RUN)) * DEV_UNIT;
 }
 
 /* The factor that divides numbers of blocks (below 2^19) by per_record (up to 2^10, or all). */
@@ -79,19 +120,76 @@ static __device__ __forceinline__ float dev_f16(uint16_t h)
 #endif
 }
 
-struct dev_scales {
-    float d, m;
-};
-
-/* Of a row of a block whose head lies in the device's memory, or in shared memory. */
-template <int KIND, bool SHARED = false>
-static __device__ __forceinline__ struct dev_scales dev_block_scales(const uint8_t *head,
-                                                                     uint32_t row)
+/* Pieces of 16 bytes of a head that a scale takes: d, m, then numbers. */
+static constexpr MOE_DEVICE_CODE int dev_first_pieces(int kind)
 {
-    if (KIND == MOE_LAYOUT_MXFP4)
-        return {moe_mxfp4_scale(SHARED ? head[row] : __ldg(head + row)), 0.0f};
-    const uint16_t *d = (const uint16_t *)head + row, *m = d + MOE_PANEL_ROWS;
-    return {dev_f16(SHARED ? *d : __ldg(d)), dev_f16(SHARED ? *m : __ldg(m))};
+    return moe_kind_is_e2m1(kind) ? 0 : moe_kind_has_offset(kind) ? 4 : 2;
+}
+static constexpr MOE_DEVICE_CODE int dev_scale_pieces(int kind)
+{
+    return dev_first_pieces(kind) +
+           (moe_kind_sixes(kind) ? (moe_kind_has_offset(kind) ? 4 : 2)
+            : moe_kind_is_e2m1(kind) || kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K ? 1
+                                                                                           : 0);
+}
+
+/* Piece k of those that a run's scale takes. */
+template <int KIND>
+static __device__ __forceinline__ const uint8_t *dev_scale_piece(const struct dev_run &run,
+                                                                 uint32_t k)
+{
+    const uint32_t first = dev_first_pieces(KIND), sixes = moe_kind_sixes(KIND);
+    if (k < first)
+        return run.head + 16 * k;
+    uint32_t at = run.scale;
+    if (sixes) {
+        uint32_t i = run.scale + (k - first) / 2 * 8;
+        at = (k - first) % 2 ? sixes / 2 + i / 4 : i / 2;
+    }
+    return run.head + 16 * (first + at);
+}
+
+/* The scale of a row; piece(k) is where piece k lies, in the device's memory or in shared memory.
+ */
+template <int KIND, bool SHARED, typename PIECE>
+static __device__ __forceinline__ struct moe_scales dev_scale_of(PIECE piece, uint32_t scale,
+                                                                 uint32_t row)
+{
+    const int first = dev_first_pieces(KIND);
+    auto byte = [&](int k) { return SHARED ? piece(k)[row] : __ldg(piece(k) + row); };
+    auto half = [&](int k) {
+        const uint16_t *h = (const uint16_t *)piece(k + (int)(row / 8)) + row % 8;
+        return dev_f16(SHARED ? *h : __ldg(h));
+    };
+    auto six = [&](int k) {
+        return (uint8_t)((byte(k) >> scale % 2 * 4 & 15) | (byte(k + 1) >> scale % 4 * 2 & 3) << 4);
+    };
+    float d = 0, m = 0;
+    uint8_t s = 0, t = 0;
+    if constexpr (dev_first_pieces(KIND) > 0)
+        d = half(0);
+    if constexpr (dev_first_pieces(KIND) > 2)
+        m = half(2);
+    if constexpr (moe_kind_sixes(KIND) > 0) {
+        s = six(first);
+        if constexpr (moe_kind_has_offset(KIND))
+            t = six(first + 2);
+    } else if constexpr (dev_scale_pieces(KIND) > dev_first_pieces(KIND)) {
+        s = byte(first);
+        if constexpr (KIND == MOE_LAYOUT_Q2_K) {
+            t = s >> 4;
+            s &= 15;
+        }
+    }
+    return moe_kind_scales_of(KIND, d, m, s, t);
+}
+
+template <int KIND>
+static __device__ __forceinline__ struct moe_scales dev_run_scale(const struct dev_run &run,
+                                                                  uint32_t row)
+{
+    return dev_scale_of<KIND, false>([&](int k) { return dev_scale_piece<KIND>(run, (uint32_t)k); },
+                                     run.scale, row);
 }
 
 /* Weight number `i` of an array in a float layout, in the device's memory or in shared memory. */
@@ -125,35 +223,40 @@ static __device__ __forceinline__ uint32_t dev_pick_bytes(uint32_t low, uint32_t
 #endif
 }
 
-/* v of the four codes in the low digits of `digits`, in their order: the table's halves, without
- * and with a sign, by three bits of the code; then of each pair the one by its fourth bit. */
-static __device__ __forceinline__ uint32_t dev_mxfp4_four(uint32_t digits)
+/* Numbers of the four codes in the low digits of `digits`, in their order: of the table's halves,
+ * codes 0 to 7 and 8 to 15, by three bits of the code; then of each pair the one by its fourth bit.
+ */
+template <int KIND> static __device__ __forceinline__ uint32_t dev_table_four(uint32_t digits)
 {
-    uint32_t plus = dev_pick_bytes(0x03020100u, 0x0c080604u, digits);
-    uint32_t minus = dev_pick_bytes(0xfdfeff00u, 0xf4f8fafcu, digits);
-    return dev_pick_bytes(plus, minus, 0x3210u | (digits >> 1 & 0x4444u));
+    const bool e2m1 = moe_kind_is_e2m1(KIND);
+    uint32_t low = e2m1 ? dev_pick_bytes(0x03020100u, 0x0c080604u, digits)
+                        : dev_pick_bytes(0xbfad9881u, 0xf6eaddcfu, digits);
+    uint32_t high = e2m1 ? dev_pick_bytes(0xfdfeff00u, 0xf4f8fafcu, digits)
+                         : dev_pick_bytes(0x26190d01u, 0x71594535u, digits);
+    return dev_pick_bytes(low, high, 0x3210u | (digits >> 1 & 0x4444u));
 }
 
-/* The first N words of a row's word of a unit. plane: Q3's high bits, shifted so that the first
- * word's are the lowest of each byte. */
+/* The first N words of a row's word of a unit. high: its bits of the second plane, moved down so
+ * that the first word's are the lowest of each byte. */
 template <int KIND, int N>
-static __device__ __forceinline__ void dev_unpack(uint32_t word, uint32_t plane, uint32_t codes[N])
+static __device__ __forceinline__ void dev_unpack(uint32_t word, uint32_t high, uint32_t codes[N])
 {
-    if constexpr (KIND == MOE_LAYOUT_MXFP4) {
-        uint32_t first = dev_mxfp4_four(word), second = dev_mxfp4_four(word >> 16);
+    if constexpr (moe_kind_is_e2m1(KIND) || moe_kind_is_iq4(KIND)) {
+        uint32_t first = dev_table_four<KIND>(word), second = dev_table_four<KIND>(word >> 16);
         codes[0] = dev_pick_bytes(first, second, 0x6420u);
         codes[1] = dev_pick_bytes(first, second, 0x7531u);
     } else {
+        const uint32_t ones = 0x01010101u, top = 0x80808080u;
+        const int bits = moe_kind_plane(KIND), more = moe_kind_high_plane(KIND);
 #pragma unroll
         for (int s = 0; s < N; s++) {
-            if (KIND == MOE_LAYOUT_Q8)
-                codes[s] = word;
-            else if (KIND == MOE_LAYOUT_Q4)
-                codes[s] = word >> 4 * s & 0x0f0f0f0fu;
-            else
-                codes[s] = word >> 2 * s & 0x03030303u;
-            if (KIND == MOE_LAYOUT_Q3)
-                codes[s] |= (plane >> s & 0x01010101u) << 2;
+            codes[s] = word >> (bits < 8 ? bits * s : 0) & ones * ((1u << bits) - 1);
+            if (more)
+                codes[s] |= (high >> more * s & ones * ((1u << more) - 1)) << bits;
+            if (bits == 8 && moe_kind_zero(KIND))
+                codes[s] ^= top;
+            else if (moe_kind_zero(KIND)) /* no byte borrows of the next */
+                codes[s] = ((codes[s] | top) - ones * (uint32_t)moe_kind_zero(KIND)) ^ top;
         }
     }
 }

@@ -25,39 +25,41 @@ template <int KIND> static constexpr MOE_DEVICE_CODE uint32_t unit_columns()
 }
 
 /* Weights unit * columns .. of row `row` of a panel, as moe_layout_load_row has them. */
-template <int KIND, int BLOCK>
+template <int KIND, int RUN>
 static __device__ __forceinline__ void load_unit(const struct dev_product &p, const uint8_t *panel,
                                                  uint32_t row, uint32_t unit, float *w)
 {
     const uint32_t columns = unit_columns<KIND>();
-    if constexpr (BLOCK == 0) {
+    if constexpr (RUN == 0) {
 #pragma unroll
         for (uint32_t k = 0; k < columns; k++) {
             uint64_t c = (uint64_t)unit * columns + k;
             w[k] = c < p.cols ? dev_float_weight<KIND>(panel, c * MOE_PANEL_ROWS + row) : 0.0f;
         }
     } else {
-        const int words = dev_unit_words(KIND), units = dev_block_units(KIND, BLOCK);
-        uint32_t j = unit % units;
-        const struct dev_block at =
-            dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal, unit / units);
-        const struct dev_scales scales = dev_block_scales<KIND>(at.head, row);
-        uint32_t plane = 0, codes[words];
-        if (KIND == MOE_LAYOUT_Q3)
-            plane = __ldg((const uint32_t *)(at.codes + (units + j / 2) * DEV_UNIT) + row) >>
-                    4 * (j & 1);
-        dev_unpack<KIND, words>(__ldg((const uint32_t *)(at.codes + j * DEV_UNIT) + row), plane,
+        const int words = dev_unit_words(KIND), units = dev_run_units(KIND, RUN);
+        const struct dev_run run =
+            dev_find_run<KIND, RUN>(panel, p.blocks, p.per_record, p.reciprocal, unit / units);
+        const struct moe_scales scale = dev_run_scale<KIND>(run, row);
+        uint32_t j = run.unit + unit % units, high = 0, codes[words];
+        if (moe_kind_high_plane(KIND))
+            high = __ldg((const uint32_t *)(run.codes + dev_high_plane<KIND, RUN>() +
+                                            dev_high_unit(KIND, j) * DEV_UNIT) +
+                         row) >>
+                   dev_high_shift(KIND, j);
+        dev_unpack<KIND, words>(__ldg((const uint32_t *)(run.codes + j * DEV_UNIT) + row), high,
                                 codes);
 #pragma unroll
         for (uint32_t k = 0; k < columns; k++) {
             uint32_t code = codes[k / 4] >> 8 * (k % 4) & 0xff;
-            w[k] = KIND == MOE_LAYOUT_MXFP4 ? scales.d * (float)(int8_t)code
-                                            : scales.d * (float)code + scales.m;
+            w[k] = scale.d * (dev_is_signed(KIND) ? (float)(int8_t)code : (float)code);
+            if (moe_kind_has_offset(KIND))
+                w[k] += scale.m;
         }
     }
 }
 
-template <int KIND, int BLOCK>
+template <int KIND, int RUN>
 static __global__ void __launch_bounds__(THREADS)
     unpack_kernel(struct dev_product p, uint32_t units, uint16_t *to)
 {
@@ -68,7 +70,7 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     const uint32_t columns = unit_columns<KIND>();
     float w[columns];
-    load_unit<KIND, BLOCK>(p, p.data + blockIdx.x * p.panel_bytes, in_panel, unit, w);
+    load_unit<KIND, RUN>(p, p.data + blockIdx.x * p.panel_bytes, in_panel, unit, w);
     to += (uint64_t)row * p.cols + unit * columns;
 #pragma unroll
     for (uint32_t k = 0; k < columns; k++)
@@ -76,45 +78,20 @@ static __global__ void __launch_bounds__(THREADS)
             to[k] = moe_f32_to_bf16(w[k]);
 }
 
-template <int KIND, int BLOCK>
+template <int KIND, int RUN>
 static void start_unpack(struct moe_gpu *g, const struct dev_product &p, uint16_t *to)
 {
     uint32_t units = (p.cols + unit_columns<KIND>() - 1) / unit_columns<KIND>();
     dim3 grid(moe_panels(p.rows), (units * MOE_PANEL_ROWS + THREADS - 1) / THREADS);
-    MOE_LAUNCH(g, (unpack_kernel<KIND, BLOCK>), grid, THREADS, 0, p, units, to);
+    MOE_LAUNCH(g, (unpack_kernel<KIND, RUN>), grid, THREADS, 0, p, units, to);
 }
 
-template <int KIND>
-static void start_unpack_blocks(struct moe_gpu *g, struct moe_layout layout,
-                                const struct dev_product &p, uint16_t *to)
+static void unpack(struct moe_gpu *g, const struct dev_product &p, uint16_t *to)
 {
-    if (moe_layout_block(layout) == 32)
-        start_unpack<KIND, 32>(g, p, to);
-    else
-        start_unpack<KIND, 64>(g, p, to);
-}
-
-static void unpack(struct moe_gpu *g, struct moe_layout layout, const struct dev_product &p,
-                   uint16_t *to)
-{
-    switch (layout.kind) {
-    case MOE_LAYOUT_F32:
-        return start_unpack<MOE_LAYOUT_F32, 0>(g, p, to);
-    case MOE_LAYOUT_F16:
-        return start_unpack<MOE_LAYOUT_F16, 0>(g, p, to);
-    case MOE_LAYOUT_BF16:
-        return start_unpack<MOE_LAYOUT_BF16, 0>(g, p, to);
-    case MOE_LAYOUT_Q8:
-        return start_unpack_blocks<MOE_LAYOUT_Q8>(g, layout, p, to);
-    case MOE_LAYOUT_Q4:
-        return start_unpack_blocks<MOE_LAYOUT_Q4>(g, layout, p, to);
-    case MOE_LAYOUT_Q3:
-        return start_unpack_blocks<MOE_LAYOUT_Q3>(g, layout, p, to);
-    case MOE_LAYOUT_Q2:
-        return start_unpack_blocks<MOE_LAYOUT_Q2>(g, layout, p, to);
-    case MOE_LAYOUT_MXFP4:
-        return start_unpack<MOE_LAYOUT_MXFP4, 32>(g, p, to);
-    }
+#define START(kind, run) start_unpack<kind, run>(g, p, to)
+    DEV_BY_QUANTIZED(p.kind, p.block, START);
+    DEV_BY_FLOAT(p.kind, START);
+#undef START
 }
 
 /* ---- Inputs, results ---- */
@@ -178,7 +155,7 @@ static void multiply(struct moe_gpu *g, const struct moe_gpu_product *product,
     uint64_t n_weights = (uint64_t)p.rows * p.cols;
     uint16_t *weights = (uint16_t *)(scratch_of(g->math_scratch) + MOE_GPU_BLAS_BYTES);
     uint16_t *inputs = weights + matrix_bytes(n_weights) / 2;
-    unpack(g, product->w.layout, p, weights);
+    unpack(g, p, weights);
     MOE_LAUNCH(g, round_inputs, dim3(p.n, (p.cols + THREADS - 1) / THREADS), THREADS, 0, p, act->x,
                act->x_stride, inputs);
     /* By columns, as BLAS sees memory: y [rows x n] = transposed w [cols x rows] x [cols x n]. */

@@ -27,39 +27,29 @@ static __device__ float float_at(uint32_t kind, const uint8_t *panel, uint64_t i
                                   : dev_float_weight<MOE_LAYOUT_BF16>(panel, i);
 }
 
-/* The code in row r, column c of a block. */
-static __device__ uint32_t code_at(uint32_t kind, const uint8_t *codes, uint32_t block, uint32_t r,
-                                   uint32_t c)
-{
-    uint32_t byte = r * 4 + c % 4;
-    if (kind == MOE_LAYOUT_Q8)
-        return codes[c / 4 * DEV_UNIT + byte];
-    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4)
-        return codes[c / 8 * DEV_UNIT + byte] >> c % 8 / 4 * 4 & 15;
-    uint32_t low = codes[c / 16 * DEV_UNIT + byte] >> c % 16 / 4 * 2 & 3;
-    if (kind == MOE_LAYOUT_Q2)
-        return low;
-    const uint8_t *plane = codes + block / 16 * DEV_UNIT;
-    return low | (plane[c / 32 * DEV_UNIT + byte] >> c % 32 / 4 & 1u) << 2;
-}
-
 static __device__ float quantized_at(const struct embed &e, const uint8_t *panel, uint32_t r,
                                      uint32_t c)
 {
-    struct moe_layout layout = e.mat.layout;
-    bool mx = layout.kind == MOE_LAYOUT_MXFP4;
-    uint32_t block = moe_layout_block(layout);
-    uint32_t cols = mx ? (uint32_t)MOE_MX_RECORD : layout.group ? layout.group : e.mat.cols;
-    uint64_t record_bytes = DEV_HEAD + (cols + block - 1) / block * e.block_bytes;
-    const uint8_t *record = panel + c / cols * record_bytes;
-    uint32_t at = c % cols;
-    uint32_t code =
-        code_at(layout.kind, record + DEV_HEAD + at / block * e.block_bytes, block, r, at % block);
-    if (mx)
-        return moe_mxfp4_scale(record[at / block * MOE_PANEL_ROWS + r]) *
-               (float)(int8_t)dev_mxfp4_four(code);
-    const uint16_t *head = (const uint16_t *)record;
-    return dev_f16(head[r]) * (float)code + dev_f16(head[MOE_PANEL_ROWS + r]);
+    const int kind = e.mat.layout.kind;
+    uint32_t block = moe_layout_block(e.mat.layout), span = moe_kind_span(kind);
+    uint32_t full = span                 ? moe_kind_record(kind) * span
+                    : e.mat.layout.group ? e.mat.layout.group
+                                         : e.mat.cols;
+    uint32_t first = c / full * full, n = min(full, e.mat.cols - first), at = c - first;
+    const uint8_t *record = panel + c / full *
+                                        (moe_kind_head_bytes(kind, (full + block - 1) / block) +
+                                         (full + block - 1) / block * e.block_bytes);
+    const uint8_t *codes = record + moe_kind_head_bytes(kind, (n + block - 1) / block);
+    int32_t code = moe_kind_code(kind, codes + at / block * e.block_bytes, block, r, at % block);
+    const uint8_t *head =
+        span ? record + at / span * (moe_kind_head(kind) * MOE_PANEL_ROWS) : record;
+    uint32_t run = block / (uint32_t)moe_kind_scales(kind);
+    struct moe_scales w = moe_kind_scale(kind, head, span ? (int)(at % span / run) : 0, r);
+    if (moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind))
+        code = (int8_t)(moe_kind_is_e2m1(kind) ? dev_table_four<MOE_LAYOUT_MXFP4>((uint32_t)code)
+                                               : dev_table_four<MOE_LAYOUT_IQ4_NL>((uint32_t)code));
+    float v = w.d * (float)(code - moe_kind_zero(kind));
+    return moe_kind_has_offset(kind) ? v + w.m : v;
 }
 
 static __global__ void embed_kernel(struct embed e)

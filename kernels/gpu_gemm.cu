@@ -108,14 +108,15 @@ static __device__ __forceinline__ void gemm_keep(const struct gemm_inputs<BLOCK>
 
 /* ---- Weights straight from memory ---- */
 
-/* A lane's weights in its rows g and g + 8 for COLUMNS columns: packed words and scales. */
+/* What a lane needs of its rows g and g + 8 for COLUMNS columns: packed words, the second plane's
+ * last, and scales. */
 static constexpr MOE_DEVICE_CODE int gemm_words(int kind)
 {
-    return kind == MOE_LAYOUT_Q8 || kind == MOE_LAYOUT_Q3 ? 2 : 1;
+    return (moe_kind_plane(kind) == 8 ? 2 : 1) + (moe_kind_high_plane(kind) ? 1 : 0);
 }
 template <int KIND, int BLOCK> struct gemm_weights {
     uint32_t words[STEPS][2][gemm_words(KIND)];
-    struct dev_scales scales[COLUMNS / BLOCK][2];
+    struct moe_scales scales[COLUMNS / BLOCK][moe_kind_scales(KIND)][2];
 };
 
 template <int KIND, int BLOCK>
@@ -123,34 +124,38 @@ static __device__ __forceinline__ void gemm_read_weights(const struct dev_produc
                                                          const uint8_t *panel, uint32_t chunk,
                                                          struct gemm_weights<KIND, BLOCK> *to)
 {
-    const int units = dev_block_units(KIND, BLOCK), block_steps = BLOCK / STEP;
+    const int scales = moe_kind_scales(KIND), run_columns = BLOCK / scales;
+    const int block_steps = BLOCK / STEP, of_step = STEP / 4 / dev_unit_words(KIND);
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int k = 0; k < COLUMNS / BLOCK; k++) {
-        uint32_t b = chunk * (COLUMNS / BLOCK) + k;
-        const struct dev_block at = dev_find_block<KIND, BLOCK>(panel, p.per_record, p.reciprocal,
-                                                                b < p.blocks ? b : p.blocks - 1);
+        uint32_t b = min(chunk * (COLUMNS / BLOCK) + k, p.blocks - 1);
+        struct dev_run run;
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t row = g + 8 * half;
-            to->scales[k][half] = dev_block_scales<KIND>(at.head, row);
+        for (int i = scales - 1; i >= 0; i--) { /* the block's first run last */
+            run = dev_find_run<KIND, run_columns>(panel, p.blocks, p.per_record, p.reciprocal,
+                                                  b * scales + i);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                to->scales[k][i][half] = dev_run_scale<KIND>(run, g + 8 * half);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int st = 0; st < block_steps; st++) {
-                const uint32_t *words = (const uint32_t *)at.codes + row;
+                const uint32_t *words = (const uint32_t *)run.codes + g + 8 * half;
                 uint32_t *keep = to->words[k * block_steps + st][half];
-                const int unit = DEV_UNIT / 4;
-                if constexpr (KIND == MOE_LAYOUT_Q8) {
-                    keep[0] = __ldg(words + (st * 8 + 2 * t) * unit);
-                    keep[1] = __ldg(words + (st * 8 + 2 * t + 1) * unit);
-                } else if constexpr (KIND == MOE_LAYOUT_Q4 || KIND == MOE_LAYOUT_MXFP4) {
-                    keep[0] = __ldg(words + (st * 4 + t) * unit);
-                } else {
-                    keep[0] = __ldg(words + (st * 2 + t / 2) * unit);
-                    if constexpr (KIND == MOE_LAYOUT_Q3)
-                        keep[1] = __ldg(words + (units + st) * unit);
-                }
+                /* The unit that columns 8t of the step lie in. */
+                uint32_t unit = st * of_step + t * of_step / 4;
+                keep[0] = __ldg(words + unit * (DEV_UNIT / 4));
+                if constexpr (moe_kind_plane(KIND) == 8)
+                    keep[1] = __ldg(words + (unit + 1) * (DEV_UNIT / 4));
+                if constexpr (moe_kind_high_plane(KIND) > 0)
+                    keep[gemm_words(KIND) - 1] =
+                        __ldg(words + (dev_high_plane<KIND, run_columns>() / DEV_UNIT +
+                                       dev_high_unit(KIND, unit)) *
+                                          (DEV_UNIT / 4));
             }
-        }
     }
 }
 
@@ -159,16 +164,15 @@ template <int KIND>
 static __device__ __forceinline__ void gemm_unpack(const uint32_t words[gemm_words(KIND)],
                                                    uint32_t codes[2])
 {
+    const int plane = moe_kind_plane(KIND), more = moe_kind_high_plane(KIND);
     uint32_t t = threadIdx.x % 4;
-    if constexpr (KIND == MOE_LAYOUT_Q8) {
-        codes[0] = words[0];
-        codes[1] = words[1];
-    } else if constexpr (KIND == MOE_LAYOUT_Q3) {
-        dev_unpack<KIND, 2>(words[0] >> 4 * (t & 1), words[1] >> 2 * t, codes);
-    } else if constexpr (KIND == MOE_LAYOUT_Q2) {
-        dev_unpack<KIND, 2>(words[0] >> 4 * (t & 1), 0, codes);
+    if constexpr (plane == 8) {
+        dev_unpack<KIND, 1>(words[0], 0, codes);
+        dev_unpack<KIND, 1>(words[1], 0, codes + 1);
     } else {
-        dev_unpack<KIND, 2>(words[0], 0, codes);
+        uint32_t low = plane == 2 ? words[0] >> 4 * (t & 1) : words[0];
+        uint32_t high = more ? words[gemm_words(KIND) - 1] >> 2 * t * more % 8 : 0;
+        dev_unpack<KIND, 2>(low, high, codes);
     }
 }
 
@@ -181,7 +185,7 @@ static __device__ __forceinline__ void gemm_sums(const uint32_t (*a)[4], const i
                                                  int32_t c[4])
 {
     uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const bool is_signed = KIND == MOE_LAYOUT_MXFP4;
+    const bool is_signed = dev_is_signed(KIND);
     if constexpr (TENSOR) {
         c[0] = c[1] = c[2] = c[3] = 0;
 #pragma unroll
@@ -220,13 +224,26 @@ static __device__ __forceinline__ void gemm_sums(const uint32_t (*a)[4], const i
     }
 }
 
+/* Of a step's codes those of run 0 or 1 of its block, in which lanes hold columns 8t .. 8t+7; and
+ * ones in their places. */
+static __device__ __forceinline__ void gemm_half(const uint32_t a[4], int run, uint32_t own[4],
+                                                 uint32_t ones[4])
+{
+    uint32_t mine = (int)(threadIdx.x % 4 / 2) == run ? 0xffffffffu : 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        own[i] = a[i] & mine;
+        ones[i] = 0x01010101u & mine;
+    }
+}
+
 /* COLUMNS columns: y[j] are the chains of the j-th eight inputs, as c of gemm_sums. */
 template <int KIND, int BLOCK, bool TENSOR>
 static __device__ __forceinline__ void
 gemm_add(const struct gemm_weights<KIND, BLOCK> &w, const struct gemm_shared<BLOCK> &shared,
          int buffer, uint32_t blocks_left, uint32_t inputs, float y[INPUTS / EIGHT][4])
 {
-    const int steps = BLOCK / STEP;
+    const int steps = BLOCK / STEP, scales = moe_kind_scales(KIND);
     uint32_t t = threadIdx.x % 4;
 #pragma unroll
     for (uint32_t k = 0; k < COLUMNS / BLOCK; k++) {
@@ -246,16 +263,32 @@ gemm_add(const struct gemm_weights<KIND, BLOCK> &w, const struct gemm_shared<BLO
         for (uint32_t j = 0; j < INPUTS / EIGHT; j++) {
             if (j * EIGHT >= inputs)
                 break;
-            int32_t c[4];
-            gemm_sums<KIND, steps, TENSOR>(a, &shared.q[buffer][j * EIGHT][k * BLOCK], c);
             float2 s = *(const float2 *)&shared.s[buffer][k][j * EIGHT + 2 * t];
             float2 z = *(const float2 *)&shared.z[buffer][k][j * EIGHT + 2 * t];
+            const int8_t *q = &shared.q[buffer][j * EIGHT][k * BLOCK];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const struct dev_scales &row = w.scales[k][i / 2];
-                y[j][i] = fmaf(row.d * (i % 2 ? s.y : s.x), (float)c[i], y[j][i]);
-                if (KIND != MOE_LAYOUT_MXFP4)
-                    y[j][i] = fmaf(row.m, i % 2 ? z.y : z.x, y[j][i]);
+            for (int run = 0; run < scales; run++) {
+                int32_t c[4];
+                if constexpr (scales == 1) {
+                    gemm_sums<KIND, steps, TENSOR>(a, q, c);
+                } else {
+                    uint32_t own[1][4], ones[1][4];
+                    gemm_half(a[0], run, own[0], ones[0]);
+                    gemm_sums<KIND, 1, TENSOR>(own, q, c);
+                    if constexpr (moe_kind_has_offset(KIND)) {
+                        int32_t sums[4];
+                        gemm_sums<KIND, 1, TENSOR>(ones, q, sums);
+                        z.x = s.x * (float)sums[0];
+                        z.y = s.y * (float)sums[1];
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const struct moe_scales &row = w.scales[k][run][i / 2];
+                    y[j][i] = fmaf(row.d * (i % 2 ? s.y : s.x), (float)c[i], y[j][i]);
+                    if (moe_kind_has_offset(KIND))
+                        y[j][i] = fmaf(row.m, i % 2 ? z.y : z.x, y[j][i]);
+                }
             }
         }
     }
@@ -313,8 +346,9 @@ void gpu_gemm(struct moe_gpu *g, const struct dev_products *list)
     dim3 grid((gpu_most_panels(list) + PANELS - 1) / PANELS, dev_products_height(list),
               (gpu_most_inputs(list) + INPUTS - 1) / INPUTS);
     bool tensor = g->info.compute_major >= 8 && g->math != MOE_GPU_MATH_PORTABLE;
-#define START(kind, block)                                                                         \
+#define START(kind, run)                                                                           \
     do {                                                                                           \
+        const int block = dev_block_of(kind, run);                                                 \
         if (tensor)                                                                                \
             MOE_LAUNCH(g, (gemm_bytes<kind, block, true>), grid, THREADS, 0, *list);               \
         else                                                                                       \

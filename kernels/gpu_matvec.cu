@@ -5,7 +5,7 @@
  * Products of a list share a launch whatever their layouts are (queries, keys and values; gate and
  * up of several experts), which ends with what follows them (dev_follow.cuh). A kernel for each
  * layout would take fewer registers, but lists of several layouts would need as many launches, and
- * the twelve kernels would take several times as long to compile.
+ * the many kernels would take several times as long to compile.
  */
 #include "dev_follow.cuh"
 #include "dev_matvec_bytes.cuh"
@@ -14,14 +14,14 @@
 
 /* ---- Kernels ---- */
 
-template <int KIND, int BLOCK, int NT>
+template <int KIND, int RUN, int NT>
 static __device__ __forceinline__ void matvec_panel(const struct dev_product &p, float *shared)
 {
     uint32_t readers = blockDim.x - dev_matvec_adders(NT);
-    if constexpr (BLOCK == 0)
+    if constexpr (RUN == 0)
         matvec_floats_panel<KIND, NT>(p, readers, shared);
     else
-        matvec_bytes_panel<KIND, BLOCK, NT>(p, readers, shared);
+        matvec_bytes_panel<KIND, RUN, NT>(p, readers, shared);
 }
 
 /* Bounds for the compiler: the most threads, and blocks that a multiprocessor should hold. With one
@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(matvec_most_threads(NT), matvec_blocks(
     const struct dev_product p = dev_this_product(all);
     if (blockIdx.x >= moe_panels(p.rows))
         return;
-#define PANEL(kind, block) matvec_panel<kind, block, NT>(p, shared)
+#define PANEL(kind, run) matvec_panel<kind, run, NT>(p, shared)
     DEV_BY_QUANTIZED(p.kind, p.block, PANEL);
     DEV_BY_FLOAT(p.kind, PANEL);
 #undef PANEL
@@ -68,18 +68,18 @@ static __global__ void __launch_bounds__(matvec_most_threads(NT), matvec_blocks(
             start(8);                                                                              \
     } while (0)
 
-template <int KIND, int BLOCK, int NT>
+template <int KIND, int RUN, int NT>
 static uint32_t shared_of_panel(const struct dev_product *p, uint32_t readers)
 {
-    if constexpr (BLOCK == 0)
+    if constexpr (RUN == 0)
         return sizeof(struct matvec_floats_stage<KIND, NT>);
     else
-        return matvec_bytes_shared<KIND, BLOCK, NT>(p->blocks, readers);
+        return matvec_bytes_shared<KIND, RUN, NT>(*p, readers);
 }
 
 template <int NT> static uint32_t shared_of(const struct dev_product *p, uint32_t readers)
 {
-#define SHARED(kind, block) return shared_of_panel<kind, block, NT>(p, readers)
+#define SHARED(kind, run) return shared_of_panel<kind, run, NT>(p, readers)
     DEV_BY_QUANTIZED(p->kind, p->block, SHARED);
     DEV_BY_FLOAT(p->kind, SHARED);
 #undef SHARED

@@ -16,25 +16,14 @@
 
 struct moe_gguf;
 
+/* One more than the number of ggml's type. Blocks of several values lie along the last dimension,
+ * which is a whole number of them. */
 enum moe_dtype {
     MOE_DTYPE_OTHER = 0, /* listed, but refused when asked for (see moe_checkpoint_get) */
-    MOE_DTYPE_F32,
-    MOE_DTYPE_F16,
-    MOE_DTYPE_BF16,
-    /* Blocks along the last dimension, which is a whole number of them. */
-    MOE_DTYPE_Q8_0,
-    MOE_DTYPE_Q4_0,
-    MOE_DTYPE_Q4_1,
-    MOE_DTYPE_Q5_0,
-    MOE_DTYPE_Q5_1,
-    MOE_DTYPE_Q2_K,
-    MOE_DTYPE_Q3_K,
-    MOE_DTYPE_Q4_K,
-    MOE_DTYPE_Q5_K,
-    MOE_DTYPE_Q6_K,
-    MOE_DTYPE_IQ4_NL,
-    MOE_DTYPE_MXFP4,
-    MOE_DTYPE_N
+    MOE_DTYPE_F32 = 1 + MOE_GGML_F32,
+    MOE_DTYPE_F16 = 1 + MOE_GGML_F16,
+    MOE_DTYPE_BF16 = 1 + MOE_GGML_BF16,
+    MOE_DTYPE_MXFP4 = 1 + MOE_GGML_MXFP4,
 };
 
 /* The block type of a dtype; F32, F16 and BF16 have blocks of one item. NULL for OTHER. */

@@ -447,14 +447,6 @@ enum {
     INFO_BYTES = 8 + 1 + 4 + 4 + 8, /* the shortest info */
 };
 
-static enum moe_dtype dtype_of(const struct moe_ggml_type *type)
-{
-    for (int dtype = MOE_DTYPE_OTHER + 1; dtype < MOE_DTYPE_N; dtype++)
-        if (moe_dtype_block(dtype) == type)
-            return dtype;
-    return MOE_DTYPE_OTHER;
-}
-
 /* Reads the dimensions, innermost first in the file. */
 static void read_dims(struct gguf_reader *r, struct moe_tensor *t, uint64_t *inner)
 {
@@ -508,7 +500,7 @@ static void read_info(struct gguf_reader *r, struct moe_tensor_list *list, int f
         return;
     }
     snprintf(entry->dtype_name, sizeof entry->dtype_name, "%s", type->name);
-    t->dtype = t->n_items ? dtype_of(type) : MOE_DTYPE_OTHER;
+    t->dtype = t->n_items && type->kind ? (enum moe_dtype)(number + 1) : MOE_DTYPE_OTHER;
     if (inner % type->items != 0)
         gguf_fail(r, begin,
                   "tensor '%.100s': rows of %" PRIu64 " are no whole %s blocks of %" PRIu32,

@@ -11,17 +11,7 @@
 
 const struct moe_ggml_type *moe_dtype_block(enum moe_dtype dtype)
 {
-    static const uint32_t numbers[MOE_DTYPE_N] = {
-        [MOE_DTYPE_F32] = MOE_GGML_F32,     [MOE_DTYPE_F16] = MOE_GGML_F16,
-        [MOE_DTYPE_BF16] = MOE_GGML_BF16,   [MOE_DTYPE_Q8_0] = MOE_GGML_Q8_0,
-        [MOE_DTYPE_Q4_0] = MOE_GGML_Q4_0,   [MOE_DTYPE_Q4_1] = MOE_GGML_Q4_1,
-        [MOE_DTYPE_Q5_0] = MOE_GGML_Q5_0,   [MOE_DTYPE_Q5_1] = MOE_GGML_Q5_1,
-        [MOE_DTYPE_Q2_K] = MOE_GGML_Q2_K,   [MOE_DTYPE_Q3_K] = MOE_GGML_Q3_K,
-        [MOE_DTYPE_Q4_K] = MOE_GGML_Q4_K,   [MOE_DTYPE_Q5_K] = MOE_GGML_Q5_K,
-        [MOE_DTYPE_Q6_K] = MOE_GGML_Q6_K,   [MOE_DTYPE_IQ4_NL] = MOE_GGML_IQ4_NL,
-        [MOE_DTYPE_MXFP4] = MOE_GGML_MXFP4,
-    };
-    return dtype > MOE_DTYPE_OTHER && dtype < MOE_DTYPE_N ? moe_ggml_find(numbers[dtype]) : NULL;
+    return dtype == MOE_DTYPE_OTHER ? NULL : moe_ggml_find((uint32_t)dtype - 1);
 }
 
 void moe_tensor_dims(const struct moe_tensor *tensor, char out[MOE_DIMS_BYTES])

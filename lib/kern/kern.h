@@ -32,16 +32,21 @@
  *   byte tile    q[cols_padded/4][nt][4] signed bytes, -127..127 (never -128: the variants without
  *                a mixed-sign dot product rely on it): column 4i+k of input t at
  *                q[(i*nt + t)*4 + k]; s[n_blocks][nt] f32 scales, z[n_blocks][nt] f32 sums
- *                (layout.h's s_b and z_b), sum[n_blocks][nt] the sums of q as integers.
- *                cols_padded is cols rounded up to a multiple of B; the padding is 0.
+ *                (layout.h's s_b, and z of the whole block), sum[n_blocks][nt] the sums of q as
+ *                integers. cols_padded is cols rounded up to a multiple of B; the padding is 0.
  */
-enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 8 };
+enum { MOE_TILE = 8, MOE_N_TILES = 4 /* sizes of tiles: 1, 2, 4, 8 */, MOE_N_LAYOUTS = 21 };
+
+/* Of a block's bytes: all of them, and those of its first half. */
+struct moe_sums {
+    int16_t all, half;
+};
 
 struct moe_tile {
     const float *x;  /* float tile, or NULL */
     const int8_t *q; /* byte tile, or NULL */
     const float *s, *z;
-    const int32_t *sum;
+    const struct moe_sums *sum;
 };
 
 /* Attention goes over the positions of a row's context in chunks of this size, wherever it is
@@ -66,12 +71,12 @@ struct moe_kern {
     /*
      * Quantizes one input into column t of a byte tile of nt inputs with blocks of B columns:
      * per block, a = largest |x|, inv = a >= 2^-100 ? 127 / a : 0, q = x * inv rounded to nearest
-     * even, s = a / 127, sum = sum of q, z = s * (float)sum. Writes the padding too. (Below 2^-100,
-     * 127 / a could overflow; such a block counts as zeros.) A block that holds an infinity or a
-     * NaN gets q = 0, sum = 0 and s = z = NaN, so that it shows in every product.
+     * even, s = a / 127, sum = sums of q, z = s * (float)sum.all. Writes the padding too. (Below
+     * 2^-100, 127 / a could overflow; such a block counts as zeros.) A block that holds an infinity
+     * or a NaN gets q = 0, sum = 0 and s = z = NaN, so that it shows in every product.
      */
     void (*quantize)(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z, int32_t *sum);
+                     float *s, float *z, struct moe_sums *sum);
 
     /* y[i] = x[i] * r * w[i] with r = 1 / sqrt(sum(x*x)/n + eps): sum by 16-lane fma in f32;
      * sum/n, + eps, sqrt, 1/.. each rounded; (x*r)*w in this order. y may be x. */
@@ -171,7 +176,7 @@ struct moe_kern {
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);
 };
 
-/* Index of a layout kind in panel[], -1 for an unknown kind: F32 F16 BF16 Q8 Q4 Q3 Q2 MXFP4. */
+/* Index of a layout kind in panel[], -1 for an unknown kind: floats first (kern_panel.h). */
 int moe_kern_layout_index(uint16_t kind);
 
 /* The table in use. Valid after moe_kern_select; before that, the reference. */

@@ -5,12 +5,13 @@
  * activations: vpmaddubsw adds two products of an unsigned and a signed byte in 16 bits and
  * saturates. All its uses here are exact:
  *
- *   codes of up to 4 bits  cannot saturate within a step: 8 pairs of 2 * 15 * 127 are 30480.
- *   MXFP4                  values plus 12, unsigned: 4 pairs of 2 * 24 * 127 are 24384.
- *   codes of 8 bits        less 128, with their signs moved to the activations: one pair of
- *                          2 * 128 * 127 is 32512.
+ *   codes of up to 6 bits  as many pairs of 2 * (2^bits - 1) * 127 as 16 bits hold: 8 of 4 bits
+ *                          (30480), 4 of 5 (31496), 2 of 6 (32004).
+ *   e2m1                   numbers plus 12, unsigned: 4 pairs of 2 * 24 * 127 are 24384.
+ *   codes of 8 bits, iq4   as signed numbers, with their signs moved to the activations: one pair
+ *                          of 2 * 128 * 127 is 32512.
  *
- * The last two correct for their offsets by multiples of the sum of the activations.
+ * Sums correct for what was added to numbers by multiples of the sum of the activations.
  *
  * One input: weights are prefetched 2 KB ahead. Without that, a Zen 3 (EPYC) reads them at 65-85%
  * of a plain streaming read per core, with it at 90-100%; f32, which needs the least arithmetic,
@@ -25,9 +26,8 @@
 #include <immintrin.h>
 
 enum {
-    PART = 4,       /* inputs computed at a time */
-    MX_OFFSET = 12, /* makes the values of MXFP4 unsigned */
-    AHEAD = 2048,   /* bytes; less is too late, more is dropped */
+    PART = 4,     /* inputs computed at a time */
+    AHEAD = 2048, /* bytes; less is too late, more is dropped */
 };
 
 /* ---- Panels ---- */
@@ -76,33 +76,54 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         float_part(kind, nt, n, panel, cols, tile->x + t, y + t * y_stride, y_stride);
 }
 
-/* Values of MXFP4 codes, plus MX_OFFSET. */
-MOE_TEMPLATE __m256i mxfp4_values(__m256i codes)
+/* Whether quad() gives signed numbers (of Q8 the code less 128), or unsigned ones: codes, or
+ * numbers moved up. */
+MOE_TEMPLATE bool is_wide(int kind)
 {
-    __m128i values = _mm_loadu_si128((const __m128i *)moe_mxfp4_twice);
-    values = _mm_add_epi8(values, _mm_set1_epi8(MX_OFFSET));
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+    return moe_kind_plane(kind) == 8 || moe_kind_is_iq4(kind);
+}
+
+/* What quad() adds to the number of a code. */
+MOE_TEMPLATE int number_offset(int kind)
+{
+    if (is_wide(kind))
+        return kind == MOE_LAYOUT_Q8 ? -128 : 0;
+    return moe_kind_is_e2m1(kind) ? 12 : moe_kind_zero(kind);
+}
+
+/* Numbers of the codes of kinds with a table, plus their offset. */
+MOE_TEMPLATE __m256i table_numbers(int kind, __m256i codes)
+{
+    const int8_t *table = moe_kind_is_e2m1(kind) ? moe_mxfp4_twice : moe_iq4_numbers;
+    __m128i numbers = _mm_loadu_si128((const __m128i *)table);
+    numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), codes);
+}
+
+/* `bits` bits from bit `from` of each byte on, moved to bit `to` of a byte. */
+MOE_TEMPLATE __m256i take_bits(__m256i bytes, int bits, int from, int to)
+{
+    __m256i moved = from < to   ? _mm256_slli_epi16(bytes, to - from)
+                    : from > to ? _mm256_srli_epi16(bytes, from - to)
+                                : bytes;
+    return _mm256_and_si256(moved, _mm256_set1_epi8((char)(((1 << bits) - 1) << to)));
 }
 
 /* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
 MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
-    const __m256i *units = (const __m256i *)step + h; /* a unit is two of them */
-    if (kind == MOE_LAYOUT_Q8)
-        return _mm256_loadu_si256(units + 2 * s);
-    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
-        __m256i two = _mm256_loadu_si256(units + s / 2 * 2);
-        two = _mm256_and_si256(s % 2 ? _mm256_srli_epi16(two, 4) : two, _mm256_set1_epi8(15));
-        return kind == MOE_LAYOUT_Q4 ? two : mxfp4_values(two);
+    const int bits = moe_kind_plane(kind), n = 8 / bits; /* quads in a unit */
+    const int more = moe_kind_high_plane(kind);
+    __m256i codes = _mm256_loadu_si256((const __m256i *)(step + s / n * MOE_UNIT) + h);
+    if (bits == 8)
+        return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    codes = take_bits(codes, bits, s % n * bits, 0);
+    if (more) {
+        const int columns = 8 / more;
+        __m256i high = _mm256_loadu_si256((const __m256i *)(plane + s / columns * MOE_UNIT) + h);
+        codes = _mm256_or_si256(codes, take_bits(high, more, s % columns * more, bits));
     }
-    __m256i four = _mm256_loadu_si256(units + s / 4 * 2);
-    __m256i low = s % 4 ? _mm256_srli_epi16(four, 2 * (s % 4)) : four;
-    low = _mm256_and_si256(low, _mm256_set1_epi8(3));
-    if (kind == MOE_LAYOUT_Q2)
-        return low;
-    __m256i bits = _mm256_loadu_si256((const __m256i *)plane + h);
-    __m256i high = s < 2 ? _mm256_slli_epi16(bits, 2 - s) : _mm256_srli_epi16(bits, s - 2);
-    return _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(4)));
+    return moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind) ? table_numbers(kind, codes) : codes;
 }
 
 MOE_TEMPLATE __m256i four_activations(const int8_t *q)
@@ -129,14 +150,17 @@ MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
         _mm_prefetch((const char *)step + s / quads * MOE_UNIT + AHEAD, _MM_HINT_T0);
 }
 
-/* Adds a step of codes of at most 4 bits to sum[t][h]. */
+/* Adds quads [begin, end) of a step of unsigned numbers to sum[t][h]. */
 MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
-                              const int8_t *q, __m256i sum[PART][2])
+                              int begin, int end, const int8_t *q, __m256i sum[PART][2])
 {
-    const int rounds = kind == MOE_LAYOUT_MXFP4 ? 4 : 8; /* that fit into 16 bits */
+    const int largest =
+        moe_kind_is_e2m1(kind) ? 24 : (1 << (moe_kind_plane(kind) + moe_kind_high_plane(kind))) - 1;
+    const int fit = largest <= 15 ? 8 : largest <= 31 ? 4 : 2; /* into 16 bits */
+    const int rounds = fit < end - begin ? fit : end - begin;
     const __m256i ones = _mm256_set1_epi16(1);
     MOE_UNROLL
-    for (int first = 0; first < MOE_STEP_QUADS; first += rounds) {
+    for (int first = begin; first < end; first += rounds) {
         __m256i pairs[PART][2];
         MOE_UNROLL
         for (int t = 0; t < n; t++)
@@ -159,18 +183,18 @@ MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, cons
     }
 }
 
-/* Adds a step of 8-bit codes less 128. */
-MOE_TEMPLATE void step_wide(int nt, int n, const uint8_t *step, const int8_t *q,
+/* Adds a step of signed numbers. */
+MOE_TEMPLATE void step_wide(int kind, int nt, int n, const uint8_t *step, const int8_t *q,
                             __m256i sum[PART][2])
 {
-    const __m256i ones = _mm256_set1_epi16(1), middle = _mm256_set1_epi8(-128);
+    const __m256i ones = _mm256_set1_epi16(1);
     MOE_UNROLL
     for (int s = 0; s < MOE_STEP_QUADS; s++) {
-        read_ahead(MOE_LAYOUT_Q8, nt, step, s);
+        read_ahead(kind, nt, step, s);
         __m256i w[2], magnitude[2];
         MOE_UNROLL
         for (int h = 0; h < 2; h++) {
-            w[h] = _mm256_xor_si256(quad(MOE_LAYOUT_Q8, step, NULL, s, h), middle);
+            w[h] = quad(kind, step, NULL, s, h);
             magnitude[h] = _mm256_abs_epi8(w[h]);
         }
         MOE_UNROLL
@@ -185,32 +209,26 @@ MOE_TEMPLATE void step_wide(int nt, int n, const uint8_t *step, const int8_t *q,
     }
 }
 
-/* The start of a block's sums, when its activations add up to `total`: corrects for the offset of
- * its codes. */
-MOE_TEMPLATE __m256i block_start(int kind, int32_t total)
-{
-    if (kind == MOE_LAYOUT_Q8)
-        return _mm256_slli_epi32(_mm256_set1_epi32(total), 7);
-    if (kind == MOE_LAYOUT_MXFP4)
-        return _mm256_mullo_epi32(_mm256_set1_epi32(total), _mm256_set1_epi32(-MX_OFFSET));
-    return _mm256_setzero_si256();
-}
-
-/* Adds up one block into sum[t][h]; totals[t] is the sum of input t's activations. */
-MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
-                             const int8_t *q, const int32_t *totals, __m256i sum[PART][2])
+/* Sums of the columns of scale number p of a block into sum[t][h]. */
+MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes, int p,
+                             const struct moe_tile *in, __m256i sum[PART][2])
 {
     const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
+    const int quads = moe_scale_quads(kind);
+    const int8_t *q = in->q;
     MOE_UNROLL
     for (int t = 0; t < n; t++)
-        sum[t][0] = sum[t][1] = block_start(kind, totals[t]);
+        sum[t][0] = sum[t][1] =
+            number_offset(kind)
+                ? _mm256_set1_epi32(-number_offset(kind) * moe_scale_sum(kind, &in->sum[t], p))
+                : _mm256_setzero_si256();
     for (uint32_t step = 0; step < block / MOE_STEP; step++) {
-        if (kind == MOE_LAYOUT_Q8)
-            step_wide(nt, n, codes, q, sum);
+        if (is_wide(kind))
+            step_wide(kind, nt, n, codes, q, sum);
         else
-            step_narrow(kind, nt, n, codes, plane, q, sum);
+            step_narrow(kind, nt, n, codes, plane, p * quads, (p + 1) * quads, q, sum);
         codes += moe_step_bytes(kind);
-        plane += MOE_UNIT;
+        plane += moe_high_step_bytes(kind);
         q += MOE_STEP * nt;
     }
 }
@@ -220,18 +238,67 @@ MOE_TEMPLATE __m256 half_scales(const uint8_t *f16)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)f16));
 }
 
-/* moe_mxfp4_scale of eight exponents. */
-MOE_TEMPLATE __m256 mxfp4_scales(const uint8_t *e)
+MOE_TEMPLATE __m128i eight_bytes(const uint8_t *bytes)
 {
-    __m256i bits = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)e));
-    bits = _mm256_max_epu32(_mm256_slli_epi32(bits, 23), _mm256_set1_epi32(1 << 22));
-    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5f));
+    return _mm_loadl_epi64((const __m128i *)bytes);
+}
+
+/* Number i of n of 6 bits of the rows whose bytes begin at `sixes`. */
+MOE_TEMPLATE __m256i six(const uint8_t *sixes, uint32_t n, uint32_t i)
+{
+    __m128i low = eight_bytes(sixes + i / 2 * MOE_PANEL_ROWS);
+    __m128i high = eight_bytes(sixes + (n / 2 + i / 4) * MOE_PANEL_ROWS);
+    low = _mm_srl_epi16(low, _mm_cvtsi32_si128((int)(i % 2 * 4)));
+    high = _mm_slli_epi16(_mm_srl_epi16(high, _mm_cvtsi32_si128((int)(i % 4 * 2))), 4);
+    low = _mm_and_si128(low, _mm_set1_epi8(15));
+    high = _mm_and_si128(high, _mm_set1_epi8(0x30));
+    return _mm256_cvtepu8_epi32(_mm_or_si128(low, high));
+}
+
+/* d and m of a scale, of rows 8h..8h+7: moe_kind_scale. */
+MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __m256 *m)
+{
+    const uint8_t *numbers = moe_place_numbers(kind, at) + 8 * h;
+    const uint32_t sixes = (uint32_t)moe_kind_sixes(kind);
+    const bool k_min = moe_kind_span(kind) && moe_kind_has_offset(kind);
+    __m256i s, t = _mm256_setzero_si256();
+    if (moe_kind_is_e2m1(kind)) {
+        s = _mm256_cvtepu8_epi32(eight_bytes(at.head + at.i * MOE_PANEL_ROWS + 8 * h));
+        if (kind == MOE_LAYOUT_MXFP4) {
+            s = _mm256_max_epu32(_mm256_slli_epi32(s, 23), _mm256_set1_epi32(1 << 22));
+            *d = _mm256_mul_ps(_mm256_castsi256_ps(s), _mm256_set1_ps(0.5f));
+        } else {
+            s = _mm256_slli_epi32(s, 20);
+            *d = _mm256_mul_ps(_mm256_castsi256_ps(s), _mm256_set1_ps(0x1p119f));
+        }
+        return;
+    }
+    *d = half_scales(at.head + 16 * h);
+    if (moe_kind_has_offset(kind))
+        *m = half_scales(at.head + 2 * MOE_PANEL_ROWS + 16 * h);
+    if (sixes) {
+        s = six(numbers, sixes, at.i);
+        if (k_min)
+            t = six(numbers, sixes, 8 + at.i);
+        else
+            s = _mm256_sub_epi32(s, _mm256_set1_epi32(32));
+    } else if (kind == MOE_LAYOUT_Q6_K) {
+        s = _mm256_cvtepi8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
+    } else if (kind == MOE_LAYOUT_Q2_K) {
+        s = _mm256_cvtepu8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
+        t = _mm256_srli_epi32(s, 4);
+        s = _mm256_and_si256(s, _mm256_set1_epi32(15));
+    } else {
+        return;
+    }
+    *d = _mm256_mul_ps(*d, _mm256_cvtepi32_ps(s));
+    if (k_min)
+        *m = _mm256_xor_ps(_mm256_mul_ps(*m, _mm256_cvtepi32_ps(t)), _mm256_set1_ps(-0.0f));
 }
 
 /* Computes the first n inputs at `tile`, a tile of nt. */
 MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
 {
-    const bool affine = kind != MOE_LAYOUT_MXFP4;
     struct moe_tile in = *tile;
     __m256 out[PART][2], d[2], m[2];
     MOE_UNROLL
@@ -240,22 +307,24 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            __m256i sum[PART][2];
-            block_sums(kind, nt, n, block, rec.codes, in.q, in.sum, sum);
-            for (int h = 0; h < 2; h++) {
-                d[h] = affine ? half_scales(rec.head + 16 * h)
-                              : mxfp4_scales(rec.head + b * MOE_PANEL_ROWS + 8 * h);
-                m[h] = half_scales(rec.head + 2 * MOE_PANEL_ROWS + 16 * h);
-            }
             MOE_UNROLL
-            for (int t = 0; t < n; t++)
-                for (int h = 0; h < 2; h++) {
-                    __m256 scale = _mm256_mul_ps(d[h], _mm256_set1_ps(in.s[t]));
-                    out[t][h] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[t][h]), out[t][h]);
-                    if (affine)
-                        out[t][h] = _mm256_fmadd_ps(m[h], _mm256_set1_ps(in.z[t]), out[t][h]);
-                }
-            rec.codes += moe_block_bytes(kind, block);
+            for (int p = 0; p < moe_kind_scales(kind); p++) {
+                __m256i sum[PART][2];
+                scale_sums(kind, nt, n, block, rec.codes, p, &in, sum);
+                for (int h = 0; h < 2; h++)
+                    read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), h, &d[h], &m[h]);
+                MOE_UNROLL
+                for (int t = 0; t < n; t++)
+                    for (int h = 0; h < 2; h++) {
+                        __m256 scale = _mm256_mul_ps(d[h], _mm256_set1_ps(in.s[t]));
+                        out[t][h] =
+                            _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[t][h]), out[t][h]);
+                        if (moe_kind_has_offset(kind))
+                            out[t][h] = _mm256_fmadd_ps(
+                                m[h], _mm256_set1_ps(moe_scale_z(kind, &in, t, p)), out[t][h]);
+                    }
+            }
+            rec.codes += moe_kind_block_bytes(kind, block);
             moe_tile_step(&in, nt, block);
         }
     }
@@ -298,13 +367,15 @@ static uint32_t largest_magnitude(const float *x, uint32_t n)
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
-                           float *z, int32_t *sum)
+                           float *z, struct moe_sums *sum)
 {
     uint32_t bits = largest_magnitude(x, block);
     __m256 inverse = _mm256_set1_ps(moe_math_quant_inverse(bits));
     /* A block that is not finite must give zeros, not what the conversion makes of a NaN. */
     __m256i finite = _mm256_set1_epi32(bits < 0x7f800000u ? -1 : 0), sums = _mm256_setzero_si256();
+    __m256i half = sums;
     for (uint32_t c = 0; c < block; c += 8) {
+        half = c == block / 2 ? sums : half;
         __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + c), inverse));
         code = _mm256_and_si256(code, finite);
         sums = _mm256_add_epi32(sums, code);
@@ -315,16 +386,17 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
             memcpy(q, &bytes, 4);
         }
     }
-    int32_t lane[8], total = 0;
-    _mm256_storeu_si256((__m256i *)lane, sums);
-    for (int i = 0; i < 8; i++)
-        total += lane[i];
-    *sum = total;
-    moe_math_quant_scale(bits, total, s, z);
+    int32_t lane[2][8], total[2] = {0, 0};
+    _mm256_storeu_si256((__m256i *)lane[0], sums);
+    _mm256_storeu_si256((__m256i *)lane[1], half);
+    for (int i = 0; i < 16; i++)
+        total[i / 8] += lane[i / 8][i % 8];
+    *sum = (struct moe_sums){(int16_t)total[0], (int16_t)total[1]};
+    moe_math_quant_scale(bits, total[0], s, z);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z, int32_t *sum)
+                     float *s, float *z, struct moe_sums *sum)
 {
     const uint32_t stride = 4 * (uint32_t)nt;
     q += 4 * t, s += t, z += t, sum += t;

@@ -2,8 +2,8 @@
  * AVX-512 (F, BW, VL, DQ, VNNI): a panel's 16 rows are the 16 lanes of one register.
  *
  * Codes times activations: vpdpbusd takes unsigned codes and signed activations, four columns at a
- * time, into exact 32-bit sums. The codes of MXFP4 become unsigned by adding 12 to their values;
- * the sum starts at -12 times that of the activations.
+ * time, into exact 32-bit sums. Where a code's number is signed, it is taken as the code itself or,
+ * from a table, moved up to be unsigned; the sum starts at minus what that adds.
  *
  * Measured on a Zen 4 (EPYC, tests/bench/bench_kernels): one input reads weights at 85-100% of a
  * plain streaming read per core; a tile of 8 reaches 83% of the dot product's rate from the caches
@@ -19,8 +19,6 @@
     defined(__AVX512DQ__) && defined(__AVX512VNNI__)
 
 #include <immintrin.h>
-
-enum { MX_OFFSET = 12 /* makes the values of MXFP4 unsigned */ };
 
 /* ---- Panels ---- */
 
@@ -53,34 +51,45 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         _mm512_storeu_ps(y + t * y_stride, sum[t]);
 }
 
-/* Values of MXFP4 codes, plus MX_OFFSET. */
-MOE_TEMPLATE __m512i mxfp4_values(__m512i codes)
+/* What quad() adds to the number of a code. */
+MOE_TEMPLATE int number_offset(int kind)
 {
-    __m128i values = _mm_loadu_si128((const __m128i *)moe_mxfp4_twice);
-    values = _mm_add_epi8(values, _mm_set1_epi8(MX_OFFSET));
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), codes);
+    return moe_kind_is_e2m1(kind) ? 12 : moe_kind_is_iq4(kind) ? 128 : moe_kind_zero(kind);
 }
 
-/* Quad `s` (columns 4s..4s+3) of a step: a byte per code. Shifts move bits across bytes within 16
- * bits; the masks drop those. */
+/* Numbers of the codes of kinds with a table, plus their offset. */
+MOE_TEMPLATE __m512i table_numbers(int kind, __m512i codes)
+{
+    const int8_t *table = moe_kind_is_e2m1(kind) ? moe_mxfp4_twice : moe_iq4_numbers;
+    __m128i numbers = _mm_loadu_si128((const __m128i *)table);
+    numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), codes);
+}
+
+/* `bits` bits from bit `from` of each byte on, moved to bit `to` of a byte. Shifts move bits across
+ * bytes within 16 bits; the mask drops those. */
+MOE_TEMPLATE __m512i take_bits(__m512i bytes, int bits, int from, int to)
+{
+    __m512i moved = from < to   ? _mm512_slli_epi16(bytes, to - from)
+                    : from > to ? _mm512_srli_epi16(bytes, from - to)
+                                : bytes;
+    return _mm512_and_si512(moved, _mm512_set1_epi8((char)(((1 << bits) - 1) << to)));
+}
+
+/* Quad `s` (columns 4s..4s+3) of a step: a byte per code. */
 MOE_TEMPLATE __m512i quad(int kind, const uint8_t *step, const uint8_t *plane, int s)
 {
-    if (kind == MOE_LAYOUT_Q8)
-        return _mm512_loadu_si512(step + s * MOE_UNIT);
-    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
-        __m512i two = _mm512_loadu_si512(step + s / 2 * MOE_UNIT);
-        two = _mm512_and_si512(s % 2 ? _mm512_srli_epi16(two, 4) : two, _mm512_set1_epi8(15));
-        return kind == MOE_LAYOUT_Q4 ? two : mxfp4_values(two);
+    const int bits = moe_kind_plane(kind), n = 8 / bits; /* quads in a unit */
+    const int more = moe_kind_high_plane(kind);
+    __m512i codes = _mm512_loadu_si512(step + s / n * MOE_UNIT);
+    if (bits < 8)
+        codes = take_bits(codes, bits, s % n * bits, 0);
+    if (more) {
+        const int columns = 8 / more;
+        __m512i high = _mm512_loadu_si512(plane + s / columns * MOE_UNIT);
+        codes = _mm512_or_si512(codes, take_bits(high, more, s % columns * more, bits));
     }
-    __m512i four = _mm512_loadu_si512(step + s / 4 * MOE_UNIT);
-    __m512i low = s % 4 ? _mm512_srli_epi16(four, 2 * (s % 4)) : four;
-    if (kind == MOE_LAYOUT_Q2)
-        return _mm512_and_si512(low, _mm512_set1_epi8(3));
-    __m512i bits = _mm512_loadu_si512(plane);
-    __m512i high = s < 2 ? _mm512_slli_epi16(bits, 2 - s) : _mm512_srli_epi16(bits, s - 2);
-    /* 0xca: the first operand chooses between the second and the third, bit by bit. */
-    __m512i code = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), low, high, 0xca);
-    return _mm512_and_si512(code, _mm512_set1_epi8(7));
+    return moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind) ? table_numbers(kind, codes) : codes;
 }
 
 MOE_TEMPLATE __m512i four_activations(const int8_t *q)
@@ -90,24 +99,25 @@ MOE_TEMPLATE __m512i four_activations(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
-/* Sums of one block into sum[t]; totals[t] is the sum of input t's activations. Few inputs keep
- * several sums each, so that a dot product need not wait for the one before; integers add up in any
- * order. */
-MOE_TEMPLATE void block_sums(int kind, int nt, uint32_t block, const uint8_t *codes,
-                             const int8_t *q, const int32_t *totals, __m512i sum[MOE_TILE])
+/* Sums of the columns of scale number p of a block into sum[t]. Few inputs keep several sums each,
+ * so that a dot product need not wait for the one before; integers add up in any order. */
+MOE_TEMPLATE void scale_sums(int kind, int nt, uint32_t block, const uint8_t *codes, int p,
+                             const struct moe_tile *in, __m512i sum[MOE_TILE])
 {
-    const int split = nt == 1 ? 4 : nt == 2 ? 2 : 1;
+    const int split = nt == 1 ? 4 : nt == 2 ? 2 : 1, quads = moe_scale_quads(kind);
     const uint32_t steps = block / MOE_STEP;
     const uint8_t *plane = codes + steps * moe_step_bytes(kind);
+    const int8_t *q = in->q;
     __m512i part[MOE_TILE];
     MOE_UNROLL
     for (int i = 0; i < nt * split; i++)
-        part[i] = kind == MOE_LAYOUT_MXFP4 && i % split == 0
-                      ? _mm512_set1_epi32(-MX_OFFSET * totals[i / split])
+        part[i] = number_offset(kind) && i % split == 0
+                      ? _mm512_set1_epi32(-number_offset(kind) *
+                                          moe_scale_sum(kind, &in->sum[i / split], p))
                       : _mm512_setzero_si512();
     for (uint32_t step = 0; step < steps; step++) {
         MOE_UNROLL
-        for (int s = 0; s < MOE_STEP_QUADS; s++) {
+        for (int s = p * quads; s < (p + 1) * quads; s++) {
             __m512i w = quad(kind, codes, plane, s);
             MOE_UNROLL
             for (int t = 0; t < nt; t++) {
@@ -116,7 +126,7 @@ MOE_TEMPLATE void block_sums(int kind, int nt, uint32_t block, const uint8_t *co
             }
         }
         codes += moe_step_bytes(kind);
-        plane += MOE_UNIT;
+        plane += moe_high_step_bytes(kind);
         q += MOE_STEP * nt;
     }
     MOE_UNROLL
@@ -128,17 +138,71 @@ MOE_TEMPLATE void block_sums(int kind, int nt, uint32_t block, const uint8_t *co
     }
 }
 
-/* moe_mxfp4_scale of 16 exponents. */
-MOE_TEMPLATE __m512 mxfp4_scales(const uint8_t *e)
+MOE_TEMPLATE __m512 half_scales(const uint8_t *f16)
 {
-    __m512i bits = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)e));
-    bits = _mm512_max_epu32(_mm512_slli_epi32(bits, 23), _mm512_set1_epi32(1 << 22));
-    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)f16));
+}
+
+MOE_TEMPLATE __m128i sixteen_bytes(const uint8_t *bytes)
+{
+    return _mm_loadu_si128((const __m128i *)bytes);
+}
+
+/* Number i of n of 6 bits at `sixes`, of all rows. */
+MOE_TEMPLATE __m512i six(const uint8_t *sixes, uint32_t n, uint32_t i)
+{
+    __m128i low = sixteen_bytes(sixes + i / 2 * MOE_PANEL_ROWS);
+    __m128i high = sixteen_bytes(sixes + (n / 2 + i / 4) * MOE_PANEL_ROWS);
+    low = _mm_srl_epi16(low, _mm_cvtsi32_si128((int)(i % 2 * 4)));
+    high = _mm_slli_epi16(_mm_srl_epi16(high, _mm_cvtsi32_si128((int)(i % 4 * 2))), 4);
+    low = _mm_and_si128(low, _mm_set1_epi8(15));
+    high = _mm_and_si128(high, _mm_set1_epi8(0x30));
+    return _mm512_cvtepu8_epi32(_mm_or_si128(low, high));
+}
+
+/* d and m of a scale, of all rows: moe_kind_scale. */
+MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m)
+{
+    const uint8_t *numbers = moe_place_numbers(kind, at);
+    const uint32_t sixes = (uint32_t)moe_kind_sixes(kind);
+    const bool k_min = moe_kind_span(kind) && moe_kind_has_offset(kind);
+    __m512i s, t = _mm512_setzero_si512();
+    if (moe_kind_is_e2m1(kind)) {
+        s = _mm512_cvtepu8_epi32(sixteen_bytes(at.head + at.i * MOE_PANEL_ROWS));
+        if (kind == MOE_LAYOUT_MXFP4) {
+            s = _mm512_max_epu32(_mm512_slli_epi32(s, 23), _mm512_set1_epi32(1 << 22));
+            *d = _mm512_mul_ps(_mm512_castsi512_ps(s), _mm512_set1_ps(0.5f));
+        } else {
+            s = _mm512_slli_epi32(s, 20);
+            *d = _mm512_mul_ps(_mm512_castsi512_ps(s), _mm512_set1_ps(0x1p119f));
+        }
+        return;
+    }
+    *d = half_scales(at.head);
+    if (moe_kind_has_offset(kind))
+        *m = half_scales(at.head + 2 * MOE_PANEL_ROWS);
+    if (sixes) {
+        s = six(numbers, sixes, at.i);
+        if (k_min)
+            t = six(numbers, sixes, 8 + at.i);
+        else
+            s = _mm512_sub_epi32(s, _mm512_set1_epi32(32));
+    } else if (kind == MOE_LAYOUT_Q6_K) {
+        s = _mm512_cvtepi8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
+    } else if (kind == MOE_LAYOUT_Q2_K) {
+        s = _mm512_cvtepu8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
+        t = _mm512_srli_epi32(s, 4);
+        s = _mm512_and_si512(s, _mm512_set1_epi32(15));
+    } else {
+        return;
+    }
+    *d = _mm512_mul_ps(*d, _mm512_cvtepi32_ps(s));
+    if (k_min)
+        *m = _mm512_xor_ps(_mm512_mul_ps(*m, _mm512_cvtepi32_ps(t)), _mm512_set1_ps(-0.0f));
 }
 
 MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 {
-    const bool affine = kind != MOE_LAYOUT_MXFP4;
     struct moe_tile in = *tile;
     __m512 d = _mm512_setzero_ps(), m = d, out[MOE_TILE];
     MOE_UNROLL
@@ -146,23 +210,25 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         out[t] = _mm512_setzero_ps();
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
-        if (affine) {
-            d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)rec.head));
-            m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)rec.head + 1));
-        }
+        if (!moe_kind_span(kind))
+            read_scale(kind, moe_record_scale(kind, &rec, 0, 0), &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            __m512i sum[MOE_TILE];
-            if (!affine)
-                d = mxfp4_scales(rec.head + b * MOE_PANEL_ROWS);
-            block_sums(kind, nt, block, rec.codes, in.q, in.sum, sum);
             MOE_UNROLL
-            for (int t = 0; t < nt; t++) {
-                __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in.s[t]));
-                out[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[t]), out[t]);
-                if (affine)
-                    out[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(in.z[t]), out[t]);
+            for (int p = 0; p < moe_kind_scales(kind); p++) {
+                __m512i sum[MOE_TILE];
+                if (moe_kind_span(kind))
+                    read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), &d, &m);
+                scale_sums(kind, nt, block, rec.codes, p, &in, sum);
+                MOE_UNROLL
+                for (int t = 0; t < nt; t++) {
+                    __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in.s[t]));
+                    out[t] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[t]), out[t]);
+                    if (moe_kind_has_offset(kind))
+                        out[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(moe_scale_z(kind, &in, t, p)),
+                                                 out[t]);
+                }
             }
-            rec.codes += moe_block_bytes(kind, block);
+            rec.codes += moe_kind_block_bytes(kind, block);
             moe_tile_step(&in, nt, block);
         }
     }
@@ -177,9 +243,9 @@ MOE_PANEL_QUANTS
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
-                           float *z, int32_t *sum)
+                           float *z, struct moe_sums *sum)
 {
-    __m512i largest = _mm512_setzero_si512(), sums = largest;
+    __m512i largest = _mm512_setzero_si512(), sums = largest, half = largest;
     for (uint32_t c = 0; c < block; c += 16) {
         __m512i magnitude =
             _mm512_and_si512(_mm512_loadu_si512(x + c), _mm512_set1_epi32(0x7fffffff));
@@ -190,6 +256,7 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
     /* A block that is not finite must give zeros, not what the conversion makes of a NaN. */
     __mmask16 finite = bits < 0x7f800000u ? 0xffff : 0;
     for (uint32_t c = 0; c < block; c += 16) {
+        half = c == block / 2 ? sums : half;
         __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + c), inverse);
         __m512i code = _mm512_maskz_cvtps_epi32(finite, scaled);
         sums = _mm512_add_epi32(sums, code);
@@ -198,12 +265,13 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
         for (int i = 0; i < 4; i++, q += stride)
             memcpy(q, bytes + 4 * i, 4);
     }
-    *sum = _mm512_reduce_add_epi32(sums);
-    moe_math_quant_scale(bits, *sum, s, z);
+    *sum = (struct moe_sums){(int16_t)_mm512_reduce_add_epi32(sums),
+                             (int16_t)_mm512_reduce_add_epi32(half)};
+    moe_math_quant_scale(bits, sum->all, s, z);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z, int32_t *sum)
+                     float *s, float *z, struct moe_sums *sum)
 {
     const uint32_t stride = 4 * (uint32_t)nt;
     q += 4 * t, s += t, z += t, sum += t;

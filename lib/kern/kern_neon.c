@@ -74,10 +74,12 @@ MOE_TEMPLATE void multiply_two(int kind, int nt, int n, const uint8_t *step, con
     }
 }
 
-/* Sums of one block into sum[t][h]; totals[t] is the sum of input t's activations. */
-MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
-                             const int8_t *q, const int32_t *totals, int32x4_t sum[PART][4])
+/* Sums of the columns of scale number p of a block into sum[t][h]. */
+MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes, int p,
+                             const struct moe_tile *in, int32x4_t sum[PART][4])
 {
+    const int quads = moe_scale_quads(kind);
+    const int8_t *q = in->q;
     const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
     int32x4_t pair[PART][4][2];
     MOE_UNROLL
@@ -85,15 +87,15 @@ MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint
         pair[i / 4][i % 4][0] = pair[i / 4][i % 4][1] = vdupq_n_s32(0);
     for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         MOE_UNROLL
-        for (int i = 0; i < MOE_STEP_QUADS * 2; i++) /* quads 0, 2, 4, 6 times quarters */
-            multiply_two(kind, nt, n, codes, plane, i / 4 * 2, i % 4, q, pair);
+        for (int i = 0; i < quads * 2; i++) /* every other quad, times quarters */
+            multiply_two(kind, nt, n, codes, plane, p * quads + i / 4 * 2, i % 4, q, pair);
         codes += moe_step_bytes(kind);
-        plane += MOE_UNIT;
+        plane += moe_high_step_bytes(kind);
         q += MOE_STEP * nt;
     }
     MOE_UNROLL
     for (int t = 0; t < n; t++) {
-        int32x4_t start = block_start(kind, totals[t]);
+        int32x4_t start = sums_start(kind, &in->sum[t], p);
         MOE_UNROLL
         for (int h = 0; h < 4; h++)
             sum[t][h] = vaddq_s32(vpaddq_s32(pair[t][h][0], pair[t][h][1]), start);
@@ -107,7 +109,7 @@ MOE_PANEL_QUANTS
 
 /* Quantizes the `block` values at x into quads that lie `stride` bytes apart. */
 static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8_t *q, float *s,
-                           float *z, int32_t *sum)
+                           float *z, struct moe_sums *sum)
 {
     uint32x4_t largest = vdupq_n_u32(0);
     for (uint32_t c = 0; c < block; c += 4) {
@@ -118,7 +120,9 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
     float inverse = moe_math_quant_inverse(bits);
     /* A block that is not finite must give zeros, not the conversion of an infinity. */
     int32x4_t finite = vdupq_n_s32(bits < 0x7f800000u ? -1 : 0), sums = vdupq_n_s32(0);
+    int32x4_t half = sums;
     for (uint32_t c = 0; c < block; c += 4, q += stride) {
+        half = c == block / 2 ? sums : half;
         int32x4_t code = vandq_s32(vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + c), inverse)), finite);
         sums = vaddq_s32(sums, code);
         int16x4_t words = vmovn_s32(code);
@@ -126,12 +130,12 @@ static void quantize_block(const float *x, uint32_t block, uint32_t stride, int8
         int32_t four = vget_lane_s32(vreinterpret_s32_s8(bytes), 0);
         memcpy(q, &four, 4);
     }
-    *sum = vaddvq_s32(sums);
-    moe_math_quant_scale(bits, *sum, s, z);
+    *sum = (struct moe_sums){(int16_t)vaddvq_s32(sums), (int16_t)vaddvq_s32(half)};
+    moe_math_quant_scale(bits, sum->all, s, z);
 }
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z, int32_t *sum)
+                     float *s, float *z, struct moe_sums *sum)
 {
     const uint32_t stride = 4 * (uint32_t)nt;
     q += 4 * t, s += t, z += t, sum += t;

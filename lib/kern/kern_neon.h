@@ -1,5 +1,5 @@
 /*
- * Shared by the two AArch64 variants: taking codes out of units, and scaling integer sums. A
+ * What the two AArch64 variants share: taking codes out of units, and scaling integer sums. A
  * panel's 16 rows are four registers ("quarters") of 4 rows.
  */
 #ifndef MOE_KERN_KERN_NEON_H
@@ -10,33 +10,40 @@
 #include "kern/kern_math.h"
 #include "kern/kern_panel.h"
 
-/* Rows 4h..4h+3 of quad `s` (columns 4s..4s+3) of a step, a byte per code (for MXFP4 its v):
- * signed, and for Q8 minus 128, since the multiplications here are of signed bytes. */
-MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
+/* `bits` bits from bit `from` of each byte on, moved to bit `to` of a byte. A negative count shifts
+ * to the right; constants become immediate shifts where they exist. */
+MOE_TEMPLATE uint8x16_t take_bits(uint8x16_t bytes, int bits, int from, int to)
 {
-    const uint8_t *quarter = step + 16 * h;
-    if (kind == MOE_LAYOUT_Q8)
-        return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(quarter + s * MOE_UNIT), vdupq_n_u8(128)));
-    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
-        uint8x16_t two = vld1q_u8(quarter + s / 2 * MOE_UNIT);
-        uint8x16_t codes = s % 2 ? vshlq_u8(two, vdupq_n_s8(-4)) : vandq_u8(two, vdupq_n_u8(15));
-        return kind == MOE_LAYOUT_Q4 ? vreinterpretq_s8_u8(codes)
-                                     : vqtbl1q_s8(vld1q_s8(moe_mxfp4_twice), codes);
-    }
-    /* A negative count shifts to the right; constants become immediate shifts where they exist. */
-    uint8x16_t four = vld1q_u8(quarter + s / 4 * MOE_UNIT);
-    uint8x16_t low = vandq_u8(vshlq_u8(four, vdupq_n_s8((int8_t)(-2 * (s % 4)))), vdupq_n_u8(3));
-    if (kind == MOE_LAYOUT_Q2)
-        return vreinterpretq_s8_u8(low);
-    uint8x16_t high = vshlq_u8(vld1q_u8(plane + 16 * h), vdupq_n_s8((int8_t)(2 - s)));
-    return vreinterpretq_s8_u8(vorrq_u8(low, vandq_u8(high, vdupq_n_u8(4))));
+    uint8x16_t moved = vshlq_u8(bytes, vdupq_n_s8((int8_t)(to - from)));
+    return vandq_u8(moved, vdupq_n_u8((uint8_t)(((1 << bits) - 1) << to)));
 }
 
-/* The start of a block's sums, when its activations add up to `total`: corrects for quad()'s
- * offset. */
-MOE_TEMPLATE int32x4_t block_start(int kind, int32_t total)
+/* Rows 4h..4h+3 of quad `s` (columns 4s..4s+3) of a step: signed bytes, since the multiplications
+ * here are of such, numbers from a table or codes; these less 128 if they have 8 bits. */
+MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
-    return vdupq_n_s32(kind == MOE_LAYOUT_Q8 ? 128 * total : 0);
+    const int bits = moe_kind_plane(kind), n = 8 / bits; /* quads in a unit */
+    const int more = moe_kind_high_plane(kind);
+    uint8x16_t codes = vld1q_u8(step + 16 * h + s / n * MOE_UNIT);
+    if (bits == 8)
+        return vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(128)));
+    codes = take_bits(codes, bits, s % n * bits, 0);
+    if (more) {
+        const int columns = 8 / more;
+        uint8x16_t high = vld1q_u8(plane + 16 * h + s / columns * MOE_UNIT);
+        codes = vorrq_u8(codes, take_bits(high, more, s % columns * more, bits));
+    }
+    if (moe_kind_is_e2m1(kind))
+        return vqtbl1q_s8(vld1q_s8(moe_mxfp4_twice), codes);
+    return moe_kind_is_iq4(kind) ? vqtbl1q_s8(vld1q_s8(moe_iq4_numbers), codes)
+                                 : vreinterpretq_s8_u8(codes);
+}
+
+/* Where the sums of scale number p of a block start: corrects for what quad() adds to numbers. */
+MOE_TEMPLATE int32x4_t sums_start(int kind, const struct moe_sums *sums, int p)
+{
+    const int offset = moe_kind_zero(kind) - (moe_kind_plane(kind) == 8 ? 128 : 0);
+    return vdupq_n_s32(offset ? -offset * moe_scale_sum(kind, sums, p) : 0);
 }
 
 MOE_TEMPLATE float32x4_t half_scales(const uint8_t *f16)
@@ -44,30 +51,79 @@ MOE_TEMPLATE float32x4_t half_scales(const uint8_t *f16)
     return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(f16)));
 }
 
-/* moe_mxfp4_scale of the exponents of rows 4h..4h+3. */
-MOE_TEMPLATE float32x4_t mxfp4_scales(const uint8_t *e, int h)
+/* Bytes 4h..4h+3 of the 16 at `bytes`. */
+MOE_TEMPLATE uint32x4_t four_bytes(const uint8_t *bytes, int h)
 {
-    uint16x8_t half = vmovl_u8(vld1_u8(e + h / 2 * 8));
-    uint32x4_t bits = vmovl_u16(h % 2 ? vget_high_u16(half) : vget_low_u16(half));
-    bits = vmaxq_u32(vshlq_n_u32(bits, 23), vdupq_n_u32(1u << 22));
-    return vmulq_n_f32(vreinterpretq_f32_u32(bits), 0.5f);
+    uint16x8_t half = vmovl_u8(vld1_u8(bytes + h / 2 * 8));
+    return vmovl_u16(h % 2 ? vget_high_u16(half) : vget_low_u16(half));
 }
 
-/* Adds the products of block b of a record to out, rows 4h..4h+3. */
-MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, const uint8_t *head, uint32_t b, int h,
-                                int32x4_t sum, float s, float z)
+/* Number i of n of 6 bits at `sixes`, of rows 4h..4h+3. */
+MOE_TEMPLATE uint32x4_t six(const uint8_t *sixes, uint32_t n, uint32_t i, int h)
 {
-    if (kind == MOE_LAYOUT_MXFP4) {
-        float32x4_t d = mxfp4_scales(head + b * MOE_PANEL_ROWS, h);
-        return vfmaq_f32(out, vmulq_n_f32(d, s), vcvtq_f32_s32(sum));
+    uint32x4_t low = four_bytes(sixes + i / 2 * MOE_PANEL_ROWS, h);
+    uint32x4_t high = four_bytes(sixes + (n / 2 + i / 4) * MOE_PANEL_ROWS, h);
+    low = vandq_u32(vshlq_u32(low, vdupq_n_s32(-(int)(i % 2 * 4))), vdupq_n_u32(15));
+    high = vandq_u32(vshlq_u32(high, vdupq_n_s32(-(int)(i % 4 * 2))), vdupq_n_u32(3));
+    return vorrq_u32(low, vshlq_n_u32(high, 4));
+}
+
+struct row_scales {
+    float32x4_t d, m;
+};
+
+/* A scale of rows 4h..4h+3: moe_kind_scale. */
+MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
+{
+    const uint8_t *numbers = moe_place_numbers(kind, at);
+    const uint32_t sixes = (uint32_t)moe_kind_sixes(kind);
+    const bool k_min = moe_kind_span(kind) && moe_kind_has_offset(kind);
+    struct row_scales scale = {vdupq_n_f32(0), vdupq_n_f32(0)};
+    int32x4_t s;
+    uint32x4_t t = vdupq_n_u32(0);
+    if (moe_kind_is_e2m1(kind)) {
+        uint32x4_t bits = four_bytes(at.head + at.i * MOE_PANEL_ROWS, h);
+        const bool mx = kind == MOE_LAYOUT_MXFP4;
+        bits = mx ? vmaxq_u32(vshlq_n_u32(bits, 23), vdupq_n_u32(1u << 22)) : vshlq_n_u32(bits, 20);
+        scale.d = vmulq_n_f32(vreinterpretq_f32_u32(bits), mx ? 0.5f : 0x1p119f);
+        return scale;
     }
-    out = vfmaq_f32(out, vmulq_n_f32(half_scales(head + 8 * h), s), vcvtq_f32_s32(sum));
-    return vfmaq_n_f32(out, half_scales(head + 2 * MOE_PANEL_ROWS + 8 * h), z);
+    scale.d = half_scales(at.head + 8 * h);
+    if (moe_kind_has_offset(kind))
+        scale.m = half_scales(at.head + 2 * MOE_PANEL_ROWS + 8 * h);
+    if (sixes) {
+        s = vreinterpretq_s32_u32(six(numbers, sixes, at.i, h));
+        if (k_min)
+            t = six(numbers, sixes, 8 + at.i, h);
+        else
+            s = vsubq_s32(s, vdupq_n_s32(32));
+    } else if (kind == MOE_LAYOUT_Q6_K) {
+        s = vreinterpretq_s32_u32(four_bytes(numbers + at.i * MOE_PANEL_ROWS, h));
+        s = vshrq_n_s32(vshlq_n_s32(s, 24), 24);
+    } else if (kind == MOE_LAYOUT_Q2_K) {
+        t = four_bytes(numbers + at.i * MOE_PANEL_ROWS, h);
+        s = vreinterpretq_s32_u32(vandq_u32(t, vdupq_n_u32(15)));
+        t = vshrq_n_u32(t, 4);
+    } else {
+        return scale;
+    }
+    scale.d = vmulq_f32(scale.d, vcvtq_f32_s32(s));
+    if (k_min)
+        scale.m = vnegq_f32(vmulq_f32(scale.m, vcvtq_f32_u32(t)));
+    return scale;
+}
+
+/* Adds the products of a scale to out, rows 4h..4h+3. */
+MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales scale, int32x4_t sum,
+                                float s, float z)
+{
+    out = vfmaq_f32(out, vmulq_n_f32(scale.d, s), vcvtq_f32_s32(sum));
+    return moe_kind_has_offset(kind) ? vfmaq_n_f32(out, scale.m, z) : out;
 }
 
 /*
- * Computes a quantized panel for the first n inputs at `tile`, a tile of nt, with the variant's
- * block_sums(kind, nt, n, block, codes, q, totals, sum[][4]).
+ * A quantized panel for the first n inputs of what `tile` points at, in a tile of nt, with the
+ * variant's scale_sums(kind, nt, n, block, codes, p, in, sum[][4]).
  */
 #define MOE_NEON_QUANT_BODY(PART)                                                                  \
     MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)        \
@@ -81,13 +137,18 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, const uint8_t *head, 
             struct moe_record rec =                                                                \
                 moe_record_next(kind, layout.group, block, cols, &panel, &first);                  \
             for (uint32_t b = 0; b < rec.blocks; b++) {                                            \
-                int32x4_t sum[PART][4];                                                            \
-                block_sums(kind, nt, n, block, rec.codes, in.q, in.sum, sum);                      \
-                for (int t = 0; t < n; t++)                                                        \
-                    for (int h = 0; h < 4; h++)                                                    \
-                        out[t][h] =                                                                \
-                            scaled(kind, out[t][h], rec.head, b, h, sum[t][h], in.s[t], in.z[t]);  \
-                rec.codes += moe_block_bytes(kind, block);                                         \
+                for (int p = 0; p < moe_kind_scales(kind); p++) {                                  \
+                    const struct moe_place at = moe_record_scale(kind, &rec, b, (uint32_t)p);      \
+                    int32x4_t sum[PART][4];                                                        \
+                    scale_sums(kind, nt, n, block, rec.codes, p, &in, sum);                        \
+                    for (int h = 0; h < 4; h++) {                                                  \
+                        const struct row_scales scale = read_scale(kind, at, h);                   \
+                        for (int t = 0; t < n; t++)                                                \
+                            out[t][h] = scaled(kind, out[t][h], scale, sum[t][h], in.s[t],         \
+                                               moe_scale_z(kind, &in, t, p));                      \
+                    }                                                                              \
+                }                                                                                  \
+                rec.codes += moe_kind_block_bytes(kind, block);                                    \
                 moe_tile_step(&in, nt, block);                                                     \
             }                                                                                      \
         }                                                                                          \

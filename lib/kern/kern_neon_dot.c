@@ -26,24 +26,26 @@ MOE_TEMPLATE void dot_quad(int kind, int nt, int n, const uint8_t *step, const u
     }
 }
 
-/* Sums of one block into sum[t][h]; totals[t] is the sum of input t's activations. */
-MOE_TEMPLATE void block_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes,
-                             const int8_t *q, const int32_t *totals, int32x4_t sum[PART][4])
+/* Sums of the columns of scale number p of a block into sum[t][h]. */
+MOE_TEMPLATE void scale_sums(int kind, int nt, int n, uint32_t block, const uint8_t *codes, int p,
+                             const struct moe_tile *in, int32x4_t sum[PART][4])
 {
+    const int quads = moe_scale_quads(kind);
+    const int8_t *q = in->q;
     const uint8_t *plane = codes + block / MOE_STEP * moe_step_bytes(kind);
     MOE_UNROLL
     for (int t = 0; t < n; t++) {
-        int32x4_t start = block_start(kind, totals[t]);
+        int32x4_t start = sums_start(kind, &in->sum[t], p);
         MOE_UNROLL
         for (int h = 0; h < 4; h++)
             sum[t][h] = start;
     }
     for (uint32_t step = 0; step < block / MOE_STEP; step++) {
         MOE_UNROLL
-        for (int s = 0; s < MOE_STEP_QUADS; s++)
+        for (int s = p * quads; s < (p + 1) * quads; s++)
             dot_quad(kind, nt, n, codes, plane, s, q, sum);
         codes += moe_step_bytes(kind);
-        plane += MOE_UNIT;
+        plane += moe_high_step_bytes(kind);
         q += MOE_STEP * nt;
     }
 }

@@ -1,5 +1,5 @@
 /*
- * How a variant makes its 32 panel functions from two templates.
+ * How a variant makes its panel functions from two templates.
  *
  * A variant file writes `float_panel` and `quant_panel` once, as MOE_TEMPLATE functions whose first
  * two arguments, layout kind and tile size, are constants at every use; the macros below make one
@@ -54,48 +54,44 @@
                                                            MOE_PANEL_ROW(float_panel, BF16)};      \
         memcpy(kern->panel[0], rows, sizeof rows);                                                 \
     }
+/* The quantized kinds, in the order of moe_kern_layout_index. */
+#define MOE_PANEL_EACH_QUANT(each)                                                                 \
+    each(Q8) each(Q4) each(Q3) each(Q2) each(MXFP4) each(Q5) each(Q4_0) each(Q5_0) each(Q8_0)      \
+        each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
+            each(NVFP4) each(TQ2_0)
+#define MOE_PANEL_QUANT(kind) MOE_PANEL_TILES(quant_panel, kind)
+#define MOE_PANEL_QUANT_ROW(kind) MOE_PANEL_ROW(quant_panel, kind),
 #define MOE_PANEL_QUANTS                                                                           \
-    MOE_PANEL_TILES(quant_panel, Q8)                                                               \
-    MOE_PANEL_TILES(quant_panel, Q4)                                                               \
-    MOE_PANEL_TILES(quant_panel, Q3)                                                               \
-    MOE_PANEL_TILES(quant_panel, Q2)                                                               \
-    MOE_PANEL_TILES(quant_panel, MXFP4)                                                            \
+    MOE_PANEL_EACH_QUANT(MOE_PANEL_QUANT)                                                          \
     static void fill_quant_panels(struct moe_kern *kern)                                           \
     {                                                                                              \
-        static moe_panel_fn *const rows[5][MOE_N_TILES] = {                                        \
-            MOE_PANEL_ROW(quant_panel, Q8), MOE_PANEL_ROW(quant_panel, Q4),                        \
-            MOE_PANEL_ROW(quant_panel, Q3), MOE_PANEL_ROW(quant_panel, Q2),                        \
-            MOE_PANEL_ROW(quant_panel, MXFP4)};                                                    \
+        static moe_panel_fn *const rows[MOE_N_LAYOUTS - 3][MOE_N_TILES] = {                        \
+            MOE_PANEL_EACH_QUANT(MOE_PANEL_QUANT_ROW)};                                            \
         memcpy(kern->panel[3], rows, sizeof rows);                                                 \
     }
 
 /* ---- Geometry of records (layout.h) ---- */
 
 enum {
-    MOE_UNIT = 64,        /* bytes of a unit: 16 rows of 4 bytes */
-    MOE_RECORD_HEAD = 64, /* bytes of d and m, or of exponents */
-    MOE_STEP = 32,        /* columns the vector variants take at a time; a block is 1 or 2 steps */
-    MOE_STEP_QUADS = 8    /* groups of 4 columns in a step */
+    MOE_UNIT = 64,     /* bytes of a unit: 16 rows of 4 bytes */
+    MOE_STEP = 32,     /* columns the vector variants take at a time; a block is 1 or 2 steps */
+    MOE_STEP_QUADS = 8 /* groups of 4 columns in a step */
 };
 
-/* Bytes of a step in a block's units; for Q3 without the plane of high bits. */
-static inline uint32_t moe_step_bytes(int kind)
+/* Bytes of a step in the first plane of a block's units, and in the second. */
+MOE_TEMPLATE uint32_t moe_step_bytes(int kind)
 {
-    return kind == MOE_LAYOUT_Q8                               ? 8 * MOE_UNIT
-           : kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4 ? 4 * MOE_UNIT
-                                                               : 2 * MOE_UNIT;
+    return (uint32_t)moe_kind_plane(kind) * MOE_UNIT;
 }
 
-/* Bytes of a block's codes in a panel. */
-MOE_TEMPLATE uint32_t moe_block_bytes(int kind, uint32_t block)
+MOE_TEMPLATE uint32_t moe_high_step_bytes(int kind)
 {
-    uint32_t steps = block / MOE_STEP;
-    return steps * moe_step_bytes(kind) + (kind == MOE_LAYOUT_Q3 ? steps * MOE_UNIT : 0);
+    return (uint32_t)moe_kind_high_plane(kind) * MOE_UNIT;
 }
 
 /* A position within a panel: a record and the blocks in it. */
 struct moe_record {
-    const uint8_t *head;  /* d[16], m[16], or e[4][16] */
+    const uint8_t *head;
     const uint8_t *codes; /* first block */
     uint32_t blocks;
 };
@@ -105,13 +101,60 @@ struct moe_record {
 MOE_TEMPLATE struct moe_record moe_record_next(int kind, uint32_t group, uint32_t block,
                                                uint32_t cols, const uint8_t **at, uint32_t *first)
 {
-    uint32_t left = cols - *first, full = kind == MOE_LAYOUT_MXFP4 ? MOE_MX_RECORD : group;
+    const uint32_t span = moe_kind_span(kind);
+    uint32_t left = cols - *first, full = span ? moe_kind_record(kind) * span : group;
     uint32_t n = full && full < left ? full : left;
-    uint32_t blocks = kind != MOE_LAYOUT_MXFP4 && block == 32 ? 1 : (n + block - 1) / block;
-    struct moe_record record = {*at, *at + MOE_RECORD_HEAD, blocks};
-    *at = record.codes + (uint64_t)blocks * moe_block_bytes(kind, block);
+    uint32_t blocks = !span && block == 32 ? 1 : (n + block - 1) / block;
+    struct moe_record record = {*at, *at + moe_kind_head_bytes(kind, blocks), blocks};
+    *at = record.codes + (uint64_t)blocks * moe_kind_block_bytes(kind, block);
     *first += n;
     return record;
+}
+
+/* A scale of a block: the head it stands in, and its number there (layout.h). */
+struct moe_place {
+    const uint8_t *head;
+    uint32_t i;
+};
+
+/* Scale number p of block number b of a record. */
+MOE_TEMPLATE struct moe_place moe_record_scale(int kind, const struct moe_record *record,
+                                               uint32_t b, uint32_t p)
+{
+    const uint32_t blocks = moe_kind_span_blocks(kind), n = (uint32_t)moe_kind_scales(kind);
+    struct moe_place place = {record->head, 0};
+    if (blocks) {
+        place.head += b / blocks * (moe_kind_head(kind) * MOE_PANEL_ROWS);
+        place.i = b % blocks * n + p;
+    }
+    return place;
+}
+
+/* Where the numbers of an array [n][16] or six(n) of a head begin, behind d and dmin. */
+MOE_TEMPLATE const uint8_t *moe_place_numbers(int kind, struct moe_place place)
+{
+    return place.head + (moe_kind_has_offset(kind) ? 4 : 2) * MOE_PANEL_ROWS;
+}
+
+/* Quads of 4 columns that a scale of a block has in a step. */
+MOE_TEMPLATE int moe_scale_quads(int kind)
+{
+    return MOE_STEP_QUADS / moe_kind_scales(kind);
+}
+
+/* The sum of the inputs' bytes over scale number p of a block, and z of it. */
+MOE_TEMPLATE int32_t moe_scale_sum(int kind, const struct moe_sums *sums, int p)
+{
+    if (moe_kind_scales(kind) == 1)
+        return sums->all;
+    return p == 0 ? sums->half : sums->all - sums->half;
+}
+
+MOE_TEMPLATE float moe_scale_z(int kind, const struct moe_tile *tile, int t, int p)
+{
+    if (moe_kind_scales(kind) == 1)
+        return tile->z[t];
+    return tile->s[t] * (float)moe_scale_sum(kind, &tile->sum[t], p);
 }
 
 /* Moves a byte tile of nt inputs on by a block. */
@@ -130,7 +173,7 @@ MOE_TEMPLATE void moe_tile_step(struct moe_tile *tile, int nt, uint32_t block)
 #define MOE_PANEL_BLOCKS                                                                           \
     MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)                              \
     {                                                                                              \
-        if (kind == MOE_LAYOUT_MXFP4 || layout.group == 32)                                        \
+        if (moe_kind_span(kind) || layout.group == 32)                                             \
             quant_body(kind, nt, 32, MOE_PANEL_ARGS);                                              \
         else                                                                                       \
             quant_body(kind, nt, 64, MOE_PANEL_ARGS);                                              \

@@ -31,53 +31,38 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         }
 }
 
-/* The code of row r, column c in a block of `block` columns; for MXFP4 its v. */
-static int32_t code_at(int kind, const uint8_t *codes, uint32_t block, int r, uint32_t c)
-{
-    uint32_t byte = (uint32_t)r * 4 + c % 4;
-    if (kind == MOE_LAYOUT_Q8)
-        return codes[c / 4 * MOE_UNIT + byte];
-    if (kind == MOE_LAYOUT_Q4 || kind == MOE_LAYOUT_MXFP4) {
-        int code = codes[c / 8 * MOE_UNIT + byte] >> c % 8 / 4 * 4 & 15;
-        return kind == MOE_LAYOUT_Q4 ? code : moe_mxfp4_twice[code];
-    }
-    int32_t low = codes[c / 16 * MOE_UNIT + byte] >> c % 16 / 4 * 2 & 3;
-    if (kind == MOE_LAYOUT_Q2)
-        return low;
-    const uint8_t *plane = codes + block / 16 * MOE_UNIT;
-    return low | (plane[c / 32 * MOE_UNIT + byte] >> c % 32 / 4 & 1) << 2;
-}
-
-/* Sum of q * xq over a block; `q` points at the block in the byte tile. */
-static int32_t block_sum(int kind, const uint8_t *codes, uint32_t block, int r, const int8_t *q,
-                         int nt, int t)
+/* Sum of v * xq over `columns` columns of a block, from `first` on; `q` points at the block's part
+ * of the byte tile. */
+static int32_t block_sum(int kind, const uint8_t *codes, uint32_t block, uint32_t first,
+                         uint32_t columns, int r, const int8_t *q, int nt, int t)
 {
     int32_t sum = 0;
-    for (uint32_t c = 0; c < block; c++)
-        sum +=
-            code_at(kind, codes, block, r, c) * q[(c / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4];
+    for (uint32_t c = first; c < first + columns; c++)
+        sum += moe_layout_number(kind, moe_kind_code(kind, codes, block, (uint32_t)r, c)) *
+               q[(c / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4];
     return sum;
 }
 
 static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
                        struct moe_layout layout, uint32_t cols, const struct moe_tile *tile)
 {
-    uint32_t block = moe_layout_block(layout);
-    uint32_t block_bytes = moe_block_bytes(kind, block);
-    uint64_t at = 0; /* the block's place in the row */
+    const uint32_t block = moe_layout_block(layout), scales = (uint32_t)moe_kind_scales(kind);
+    const uint32_t columns = block / scales;
+    struct moe_tile in = *tile;
     float y = 0;
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
-        for (uint32_t b = 0; b < rec.blocks; b++, at++) {
-            const uint8_t *codes = rec.codes + (uint64_t)b * block_bytes;
-            int32_t sum = block_sum(kind, codes, block, r, tile->q + at * block * nt, nt, t);
-            float d = kind == MOE_LAYOUT_MXFP4
-                          ? moe_mxfp4_scale(rec.head[b * MOE_PANEL_ROWS + (uint32_t)r])
-                          : moe_f16_to_f32(moe_get_u16(rec.head + 2 * r));
-            float m = moe_f16_to_f32(moe_get_u16(rec.head + 2 * (MOE_PANEL_ROWS + r)));
-            y = fmaf(d * tile->s[at * nt + t], (float)sum, y);
-            if (kind != MOE_LAYOUT_MXFP4)
-                y = fmaf(m, tile->z[at * nt + t], y);
+        for (uint32_t b = 0; b < rec.blocks; b++) {
+            const uint8_t *codes = rec.codes + (uint64_t)b * moe_kind_block_bytes(kind, block);
+            for (uint32_t p = 0; p < scales; p++) {
+                struct moe_place place = moe_record_scale(kind, &rec, b, p);
+                struct moe_scales w = moe_kind_scale(kind, place.head, (int)place.i, (uint32_t)r);
+                int32_t sum = block_sum(kind, codes, block, p * columns, columns, r, in.q, nt, t);
+                y = fmaf(w.d * in.s[t], (float)sum, y);
+                if (moe_kind_has_offset(kind))
+                    y = fmaf(w.m, moe_scale_z(kind, &in, t, (int)p), y);
+            }
+            moe_tile_step(&in, nt, block);
         }
     }
     return y;
@@ -94,7 +79,7 @@ MOE_PANEL_FLOATS
 MOE_PANEL_QUANTS
 
 static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int t, int8_t *q,
-                     float *s, float *z, int32_t *sum)
+                     float *s, float *z, struct moe_sums *sum)
 {
     for (uint32_t b = 0; b * block < cols; b++) {
         uint32_t first = b * block, n = cols - first < block ? cols - first : block;
@@ -105,13 +90,14 @@ static void quantize(const float *x, uint32_t cols, uint32_t block, int nt, int 
             largest = magnitude > largest ? magnitude : largest;
         }
         float inverse = moe_math_quant_inverse(largest);
-        int32_t total = 0;
+        int32_t total = 0, half = 0;
         for (uint32_t c = 0; c < block; c++) {
             int32_t code = c < n && inverse > 0 ? (int32_t)rintf(x[first + c] * inverse) : 0;
             q[((first + c) / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4] = (int8_t)code;
             total += code;
+            half += c < block / 2 ? code : 0;
         }
-        sum[b * nt + t] = total;
+        sum[b * nt + t] = (struct moe_sums){(int16_t)total, (int16_t)half};
         moe_math_quant_scale(largest, total, &s[b * nt + t], &z[b * nt + t]);
     }
 }

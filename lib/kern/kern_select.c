@@ -1,5 +1,5 @@
 /* Chooses the kernels that this processor can run. */
-#include "kern/kern.h"
+#include "kern/kern_panel.h"
 
 /* Never empty: a constructor fills in the reference before main, as a static initializer cannot
  * call functions. */
@@ -12,26 +12,14 @@ __attribute__((constructor)) static void start_with_reference(void)
 
 int moe_kern_layout_index(uint16_t kind)
 {
-    switch (kind) {
-    case MOE_LAYOUT_F32:
-        return 0;
-    case MOE_LAYOUT_F16:
-        return 1;
-    case MOE_LAYOUT_BF16:
-        return 2;
-    case MOE_LAYOUT_Q8:
-        return 3;
-    case MOE_LAYOUT_Q4:
-        return 4;
-    case MOE_LAYOUT_Q3:
-        return 5;
-    case MOE_LAYOUT_Q2:
-        return 6;
-    case MOE_LAYOUT_MXFP4:
-        return 7;
-    default:
-        return -1;
-    }
+#define INDEXED(kind) MOE_LAYOUT_##kind,
+    static const uint16_t kinds[MOE_N_LAYOUTS] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16, MOE_LAYOUT_BF16,
+                                                  MOE_PANEL_EACH_QUANT(INDEXED)};
+#undef INDEXED
+    for (int i = 0; i < MOE_N_LAYOUTS; i++)
+        if (kinds[i] == kind)
+            return i;
+    return -1;
 }
 
 /* From low to high within an architecture: each overwrites slots of those below it. */

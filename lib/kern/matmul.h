@@ -28,7 +28,7 @@ struct moe_act {
     float *x;             /* n * cols */
     int8_t *q;            /* n * cols_padded */
     float *s, *z;         /* n * (cols_padded / block) each */
-    int32_t *sum;         /* likewise */
+    struct moe_sums *sum; /* likewise */
 };
 
 /* Carves room for up to n_max inputs of up to cols_max columns, for either form. On a counting

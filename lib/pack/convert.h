@@ -92,9 +92,7 @@ struct moe_convert_report {
     struct moe_quant_error dense_error;
     /* Of a quantized source (GGUF), over all variants: weights whose codes were carried over, and
      * weights whose values were quantized again. */
-    struct moe_ggml_counts carried;
-    struct moe_quant_error carried_error;
-    uint64_t requantized;
+    uint64_t carried, requantized;
     /* In the order they were met; those that found no room share the last entry. */
     struct moe_rounding roundings[MOE_ROUNDINGS];
     uint32_t n_roundings;

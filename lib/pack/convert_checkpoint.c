@@ -118,6 +118,13 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
     return MOE_OK;
 }
 
+/* The fewest bits that hold the values; 8 for blocks that lie across rows. */
+static int needed_bits(const struct row_source *source)
+{
+    const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
+    return type->items > 1 && !source->block ? 8 : moe_ggml_bits(type);
+}
+
 static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t layer,
                       uint32_t expert, struct moe_err *err)
 {
@@ -133,7 +140,7 @@ static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t
             continue;
         const struct moe_ggml_type *type = moe_dtype_block(source.tensor->dtype);
         int *bits = moe_expert_part_is_down(part) ? &own->down : &own->gate_up;
-        int needed = moe_ggml_bits(type);
+        int needed = needed_bits(&source);
         *bits = needed > *bits ? needed : *bits;
         s->quantized |= type->items > 1;
     }
@@ -212,7 +219,7 @@ static bool is_quantized(enum moe_dtype dtype)
 static int own_bits(struct converter *c, struct row_source *source, int *bits, struct moe_err *err)
 {
     bool exact = true;
-    *bits = moe_ggml_bits(moe_dtype_block(source->tensor->dtype));
+    *bits = needed_bits(source);
     if (*bits != 32)
         return MOE_OK;
     MOE_TRY(convert_choose_float16(c, source, &exact, err));

@@ -54,10 +54,18 @@ static bool is_better(const struct convert_variant *a, const struct convert_vari
     return a->rank != b->rank ? a->rank > b->rank : a->bits.gate_up > b->bits.gate_up;
 }
 
-static int check_bits(const struct moe_convert_options *options, int bits, struct moe_err *err)
+/* own: the bits are the checkpoint's own, of which not all can be rounded to. */
+static int check_bits(const struct moe_convert_options *options, int bits, bool own,
+                      struct moe_err *err)
 {
-    if (bits == 32 || bits == 16)
+    bool rounded = moe_layout_kind_of_bits(bits) != MOE_LAYOUT_NONE;
+    if (bits == 32 || bits == 16 || (own && !rounded))
         return MOE_OK;
+    if (!rounded)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%d bits cannot be rounded to; a checkpoint's matrices of so many bits "
+                        "keep them where no bits are asked for",
+                        bits);
     if (moe_quant_layout(options->method, bits, options->group, MOE_LAYOUT_BF16).kind ==
         MOE_LAYOUT_NONE)
         return moe_fail(err, MOE_ERR_USAGE,
@@ -92,8 +100,8 @@ static int add_variant(struct converter *c, struct moe_bits bits, int option, st
 static int check_expert_bits(const struct moe_convert_options *options, struct moe_bits bits,
                              struct moe_err *err)
 {
-    MOE_TRY(check_bits(options, bits.gate_up, err));
-    return check_bits(options, bits.down, err);
+    MOE_TRY(check_bits(options, bits.gate_up, options->own_experts, err));
+    return check_bits(options, bits.down, options->own_experts, err);
 }
 
 /* A map must be given when a variant asks for it, and only then. */
@@ -128,7 +136,7 @@ int convert_start(struct converter *c, const struct moe_convert_options *options
         return moe_fail(err, MOE_ERR_USAGE, "at most %d variants of an expert can be stored",
                         CONVERT_MAX_VARIANTS);
     if (options->dense_bits)
-        MOE_TRY(check_bits(options, options->dense_bits, err));
+        MOE_TRY(check_bits(options, options->dense_bits, false, err));
     MOE_TRY(check_map(options, err));
     for (int i = 0; i < options->n_experts; i++) {
         if (options->experts[i].down != 0)
@@ -292,9 +300,9 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t f
 /* Whether the source's codes are carried over into that layout. */
 static bool carries(const struct row_source *source, struct moe_layout layout)
 {
-    if (!source->block)
-        return false;
-    struct moe_layout own = moe_ggml_layout(source->block, moe_layout_bits(layout.kind));
+    struct moe_layout own = {0};
+    if (source->block)
+        own = moe_ggml_layout(source->block, moe_layout_bits(layout.kind));
     return own.kind != MOE_LAYOUT_NONE && own.kind == layout.kind && own.group == layout.group;
 }
 
@@ -364,9 +372,9 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
     struct moe_err why = {0};
     int status;
     if (carries(source, target->layout)) {
-        status = moe_ggml_encode_matrix(source->block, method, target->layout, c->blocks, n,
-                                        source->cols, out, &error, &c->report->carried, &why);
-        convert_add_error(&c->report->carried_error, &error);
+        status =
+            moe_ggml_carry_matrix(source->block, c->blocks, n, source->cols, out, &error, &why);
+        c->report->carried += (uint64_t)n * source->cols;
     } else {
         status = moe_quantize_matrix(method, target->layout, c->chunk, n, source->cols, out, &error,
                                      &why);
@@ -385,15 +393,13 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
     return MOE_OK;
 }
 
-/* Adds a matrix's error to its target's sums, and notes what was rounded again; `fitted`: groups
- * of a matrix that was carried over. */
+/* Adds a matrix's error to its target's sums, and notes what was rounded again. */
 static void add_matrix_error(struct converter *c, const struct row_source *source,
-                             const struct row_target *target, bool fitted,
-                             const struct moe_quant_error *error)
+                             const struct row_target *target, const struct moe_quant_error *error)
 {
     if (target->error)
         convert_add_error(target->error, error);
-    if (fitted || !carries(source, target->layout))
+    if (!carries(source, target->layout))
         convert_note_rounding(c, source, moe_layout_bits(target->layout.kind), error);
 }
 
@@ -401,7 +407,6 @@ int convert_rows(struct converter *c, const struct row_source *source,
                  const struct row_target *targets, int n_targets, struct moe_err *err)
 {
     struct moe_quant_error errors[CONVERT_MAX_VARIANTS] = {{0}};
-    uint64_t fitted = c->report->carried.fitted;
     uint32_t step;
     bool carried = false;
     for (int i = 0; i < n_targets; i++)
@@ -421,7 +426,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
                             c->done + source->bytes / source->rows * (first + n), c->total);
     }
     for (int i = 0; i < n_targets && status == MOE_OK; i++)
-        add_matrix_error(c, source, &targets[i], c->report->carried.fitted > fitted, &errors[i]);
+        add_matrix_error(c, source, &targets[i], &errors[i]);
     c->done += source->bytes;
     c->report->source_bytes += source->bytes;
     return status;

@@ -1126,10 +1126,11 @@ bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out)
     *out = (struct moe_bits){0};
     for (uint32_t i = 0; i < class_->n_matrices; i++) {
         const struct moe_class_matrix *m = &class_->matrices[i];
+        int bits = moe_layout_bits(m->layout.kind);
         if (m->role == MOE_ROLE_GATE || m->role == MOE_ROLE_UP)
-            out->gate_up = moe_layout_bits(m->layout.kind);
+            out->gate_up = bits > out->gate_up ? bits : out->gate_up;
         else if (m->role == MOE_ROLE_DOWN)
-            out->down = moe_layout_bits(m->layout.kind);
+            out->down = bits;
     }
     return out->gate_up > 0 && out->down > 0;
 }

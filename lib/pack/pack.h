@@ -233,8 +233,8 @@ int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err);
 /* Drops everything written. NULL is fine. */
 void moe_pack_abort(struct moe_pack_writer *w);
 
-/* The bits of an expert that is stored as this class says; false: it has other matrices than gate,
- * up and down. */
+/* The bits of an expert that is stored as this class says, the more of gate's and up's; false: it
+ * has other matrices than gate, up and down. */
 bool moe_class_bits(const struct moe_expert_class *class_, struct moe_bits *out);
 
 /* Whether experts that are stored so have a gate beside up and down. */

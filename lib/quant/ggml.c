@@ -14,237 +14,230 @@
 #include "base/mem.h"
 #include "base/par.h"
 
-/* Bit patterns of ggml's blocks, shared by decoding and carrying over. */
-static const int8_t ggml_iq4_nl_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                              1,    13,   25,  38,  53,  69,  89,  113};
-/* Unpacks 16 bytes: columns 0 to 15 in their low halves, 16 to 31 in their high ones. */
-static inline void ggml_nibbles(const uint8_t *from, uint8_t q[32])
-{
-    for (int i = 0; i < 16; i++) {
-        q[i] = from[i] & 15;
-        q[16 + i] = from[i] >> 4;
-    }
-}
-
-/* Unpacks the fifth bits of 32 columns, then their nibbles. */
-static inline void ggml_five_bits(const uint8_t *from, uint8_t q[32])
-{
-    uint32_t high = moe_get_u32(from);
-    ggml_nibbles(from + 4, q);
-    for (int i = 0; i < 32; i++)
-        q[i] |= (high >> i & 1) << 4;
-}
-
-/* Group g of 8 of a Q4_K (bits 4) or Q5_K (5) block: w = d * q - m. Layout: d, dmin, 12 bytes with
- * 8 scales and 8 minima of 6 bits, [32 bytes of fifth bits, bit g for group g,] 128 bytes of
- * nibbles, two groups in 32 bytes. */
-static inline void ggml_k_group(const uint8_t *block, int bits, uint32_t g, uint8_t q[32], float *d,
-                                float *m)
-{
-    const uint8_t *scales = block + 4, *high = block + 16, *low = bits == 5 ? high + 32 : high;
-    uint32_t scale, minimum;
-    if (g < 4) {
-        scale = scales[g] & 63;
-        minimum = scales[4 + g] & 63;
-    } else {
-        scale = (scales[4 + g] & 15u) | (scales[g - 4] >> 6u) << 4;
-        minimum = (scales[4 + g] >> 4u) | (scales[g] >> 6u) << 4;
-    }
-    *d = moe_f16_to_f32(moe_get_u16(block)) * (float)scale;
-    *m = moe_f16_to_f32(moe_get_u16(block + 2)) * (float)minimum;
-    for (uint32_t i = 0; i < 32; i++) {
-        q[i] = low[g / 2 * 32 + i] >> g % 2 * 4 & 15;
-        if (bits == 5)
-            q[i] |= (high[i] >> g & 1) << 4;
-    }
-}
-
-static float f16_at(const uint8_t *p)
-{
-    return moe_f16_to_f32(moe_get_u16(p));
-}
-
-/* ---- Single values ---- */
-
-static void decode_f32(const uint8_t *block, float *out)
-{
-    *out = moe_bits_f32(moe_get_u32(block));
-}
-
-static void decode_f16(const uint8_t *block, float *out)
-{
-    *out = f16_at(block);
-}
-
-static void decode_bf16(const uint8_t *block, float *out)
-{
-    *out = moe_bf16_to_f32(moe_get_u16(block));
-}
-
 /* ---- Blocks of 32 ---- */
 
-static void decode_q8_0(const uint8_t *block, float *out)
+/* 2n columns: the first half in the low bits of n bytes, the second in the high ones. */
+static void read_nibbles(const uint8_t *from, int n, uint8_t *codes)
 {
-    float d = f16_at(block);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)(int8_t)block[2 + i];
+    for (int i = 0; i < n; i++) {
+        codes[i] = from[i] & 15;
+        codes[n + i] = from[i] >> 4;
+    }
 }
 
-static void decode_q4_0(const uint8_t *block, float *out)
+/* The fifth bits of 32 columns, then their nibbles. */
+static void read_five_bits(const uint8_t *from, uint8_t *codes)
 {
-    uint8_t q[32];
-    float d = f16_at(block);
-    ggml_nibbles(block + 2, q);
+    uint32_t high = moe_get_u32(from);
+    read_nibbles(from + 4, 16, codes);
     for (int i = 0; i < 32; i++)
-        out[i] = d * (float)(q[i] - 8);
+        codes[i] |= (uint8_t)((high >> i & 1) << 4);
 }
 
-static void decode_q4_1(const uint8_t *block, float *out)
+/* d, signed bytes. */
+static void read_q8_0(const uint8_t *block, struct moe_span_codes *span)
 {
-    uint8_t q[32];
-    float d = f16_at(block), m = f16_at(block + 2);
-    ggml_nibbles(block + 4, q);
+    span->d = moe_get_u16(block);
     for (int i = 0; i < 32; i++)
-        out[i] = d * (float)q[i] + m;
+        span->codes[i] = block[2 + i] ^ 0x80;
 }
 
-static void decode_q5_0(const uint8_t *block, float *out)
+static void read_q4_0(const uint8_t *block, struct moe_span_codes *span)
 {
-    uint8_t q[32];
-    float d = f16_at(block);
-    ggml_five_bits(block + 2, q);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)(q[i] - 16);
+    span->d = moe_get_u16(block);
+    read_nibbles(block + 2, 16, span->codes);
 }
 
-static void decode_q5_1(const uint8_t *block, float *out)
+static void read_q4_1(const uint8_t *block, struct moe_span_codes *span)
 {
-    uint8_t q[32];
-    float d = f16_at(block), m = f16_at(block + 2);
-    ggml_five_bits(block + 4, q);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)q[i] + m;
+    read_q4_0(block, span);
+    span->m = moe_get_u16(block + 2);
+    read_nibbles(block + 4, 16, span->codes);
 }
 
-static void decode_iq4_nl(const uint8_t *block, float *out)
+static void read_q5_0(const uint8_t *block, struct moe_span_codes *span)
 {
-    uint8_t q[32];
-    float d = f16_at(block);
-    ggml_nibbles(block + 2, q);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)ggml_iq4_nl_values[q[i]];
+    span->d = moe_get_u16(block);
+    read_five_bits(block + 2, span->codes);
 }
 
-static void decode_mxfp4(const uint8_t *block, float *out)
+static void read_q5_1(const uint8_t *block, struct moe_span_codes *span)
 {
-    uint8_t q[32];
-    float d = moe_mxfp4_scale(block[0]);
-    ggml_nibbles(block + 1, q);
-    for (int i = 0; i < 32; i++)
-        out[i] = d * (float)moe_mxfp4_twice[q[i]];
+    span->d = moe_get_u16(block);
+    span->m = moe_get_u16(block + 2);
+    read_five_bits(block + 4, span->codes);
+}
+
+static void read_mxfp4(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->s[0] = block[0];
+    read_nibbles(block + 1, 16, span->codes);
+}
+
+/* Four scales, then 8 bytes for the columns of each. The scale that means NaN in OCP's E4M3 counts
+ * as 0 in ggml, and the sign does not count. */
+static void read_nvfp4(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (int i = 0; i < 4; i++) {
+        span->s[i] = (block[i] & 0x7f) == 0x7f ? 0 : block[i] & 0x7f;
+        read_nibbles(block + 4 + 8 * i, 8, span->codes + 16 * i);
+    }
 }
 
 /* ---- Blocks of 256 ---- */
 
-/* scales[16] (low bits: scale, high bits: minimum), q[64], d, dmin; 16 groups of 16. */
-static void decode_q2_k(const uint8_t *block, float *out)
+/* Codes of `bits` bits, 32 columns in the same bits of 32 bytes, which hold 256 / bits: added to
+ * the codes, `to` bits further up. */
+static void add_bits(const uint8_t *from, int bits, int to, uint8_t *codes)
 {
-    const uint8_t *q = block + 16;
-    float d = f16_at(block + 80), dmin = f16_at(block + 82);
+    const int columns = 256 / bits;
     for (int i = 0; i < 256; i++) {
-        uint8_t scale = block[i / 16];
-        int code = q[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
-        out[i] = d * (float)(scale & 15) * (float)code - dmin * (float)(scale >> 4);
+        int code = from[i / columns * 32 + i % 32] >> i % columns / 32 * bits & ((1 << bits) - 1);
+        codes[i] |= (uint8_t)(code << to);
     }
 }
 
-/* high bits[32], q[64], scales[12], d; 16 groups of 16. */
-static void decode_q3_k(const uint8_t *block, float *out)
+/* 16 bytes of scales (low bits: scale, high bits: minimum), low bits, d, dmin. */
+static void read_q2_k(const uint8_t *block, struct moe_span_codes *span)
 {
-    const uint8_t *high = block, *q = block + 32, *scales = block + 96;
-    float d = f16_at(block + 108);
-    for (int i = 0; i < 256; i++) {
-        int g = i / 16;
-        int low4 = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
-        int scale = (low4 | (scales[8 + g % 4] >> g / 4 * 2 & 3) << 4) - 32;
-        int code = q[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
-        code -= (high[i % 32] >> i / 32 & 1) ? 0 : 4;
-        out[i] = d * (float)scale * (float)code;
+    span->d = moe_get_u16(block + 80);
+    span->m = moe_get_u16(block + 82);
+    for (int i = 0; i < 16; i++) {
+        span->s[i] = block[i] & 15;
+        span->t[i] = block[i] >> 4;
+    }
+    add_bits(block + 16, 2, 0, span->codes);
+}
+
+/* High bits, low bits, 12 bytes of scales, d. */
+static void read_q3_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    const uint8_t *scales = block + 96;
+    span->d = moe_get_u16(block + 108);
+    for (int i = 0; i < 16; i++) {
+        int low = i < 8 ? scales[i] & 15 : scales[i - 8] >> 4;
+        span->s[i] = (uint8_t)(low | (scales[8 + i % 4] >> i / 4 * 2 & 3) << 4);
+    }
+    add_bits(block + 32, 2, 0, span->codes);
+    add_bits(block, 1, 2, span->codes);
+}
+
+/* d, dmin, 12 bytes with 8 scales and 8 minima of 6 bits. */
+static void read_k_scales(const uint8_t *block, struct moe_span_codes *span)
+{
+    const uint8_t *scales = block + 4;
+    span->d = moe_get_u16(block);
+    span->m = moe_get_u16(block + 2);
+    for (int i = 0; i < 4; i++) {
+        span->s[i] = scales[i] & 63;
+        span->t[i] = scales[4 + i] & 63;
+        span->s[4 + i] = (uint8_t)((scales[8 + i] & 15) | scales[i] >> 6 << 4);
+        span->t[4 + i] = (uint8_t)(scales[8 + i] >> 4 | scales[4 + i] >> 6 << 4);
     }
 }
 
-static void decode_q4_or_5_k(const uint8_t *block, int bits, float *out)
+static void read_q4_k(const uint8_t *block, struct moe_span_codes *span)
 {
-    for (uint32_t g = 0; g < 8; g++) {
-        uint8_t q[32];
-        float d, m;
-        ggml_k_group(block, bits, g, q, &d, &m);
-        for (int i = 0; i < 32; i++)
-            out[32 * g + i] = d * (float)q[i] - m;
+    read_k_scales(block, span);
+    add_bits(block + 16, 4, 0, span->codes);
+}
+
+static void read_q5_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_k_scales(block, span);
+    add_bits(block + 48, 4, 0, span->codes);
+    add_bits(block + 16, 1, 4, span->codes);
+}
+
+/* Low bits, high bits, 16 signed scales, d. */
+static void read_q6_k(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block + 208);
+    memcpy(span->s, block + 192, 16);
+    for (int half = 0; half < 2; half++)
+        read_nibbles(block + 64 * half, 64, span->codes + 128 * half);
+    add_bits(block + 128, 2, 4, span->codes);
+}
+
+/* d, high and low bits of 8 scales, nibbles. */
+static void read_iq4_xs(const uint8_t *block, struct moe_span_codes *span)
+{
+    uint32_t high = moe_get_u16(block + 2);
+    span->d = moe_get_u16(block);
+    for (int i = 0; i < 8; i++) {
+        span->s[i] = (uint8_t)((block[4 + i / 2] >> i % 2 * 4 & 15) | (high >> 2 * i & 3) << 4);
+        read_nibbles(block + 8 + 16 * i, 16, span->codes + 32 * i);
     }
 }
 
-static void decode_q4_k(const uint8_t *block, float *out)
+static void read_tq2_0(const uint8_t *block, struct moe_span_codes *span)
 {
-    decode_q4_or_5_k(block, 4, out);
+    span->d = moe_get_u16(block + 64);
+    add_bits(block, 2, 0, span->codes);
 }
 
-static void decode_q5_k(const uint8_t *block, float *out)
+/* The digit to the base of 3 that is the k-th of a byte: the byte is the number times 256 / 243,
+ * rounded up. */
+static uint8_t ternary_digit(uint8_t byte, int k)
 {
-    decode_q4_or_5_k(block, 5, out);
+    static const uint8_t powers[5] = {1, 3, 9, 27, 81};
+    return (uint8_t)((uint8_t)(byte * powers[k]) * 3 >> 8);
 }
 
-/* low bits[128], high bits[64], scales[16], d; 16 groups of 16. */
-static void decode_q6_k(const uint8_t *block, float *out)
+/* Five digits in each of 48 bytes (32 and 16, whose first digits come first), four in each of 4,
+ * d. */
+static void read_tq1_0(const uint8_t *block, struct moe_span_codes *span)
 {
-    const uint8_t *low = block, *high = block + 128, *scales = block + 192;
-    float d = f16_at(block + 208);
-    for (int i = 0; i < 256; i++) {
-        int half = i / 128, at = i % 128;
-        int code = low[64 * half + at % 64] >> at / 64 * 4 & 15;
-        code |= (high[32 * half + at % 32] >> at / 32 * 2 & 3) << 4;
-        out[i] = d * (float)(int8_t)scales[i / 16] * (float)(code - 32);
-    }
+    static const struct {
+        int bytes, digits;
+    } parts[] = {{32, 5}, {16, 5}, {4, 4}};
+    uint8_t *code = span->codes;
+    span->d = moe_get_u16(block + 52);
+    for (int p = 0; p < 3; block += parts[p++].bytes)
+        for (int k = 0; k < parts[p].digits; k++)
+            for (int i = 0; i < parts[p].bytes; i++)
+                *code++ = ternary_digit(block[i], k);
 }
 
 /* ---- The table ---- */
 
 static const struct moe_ggml_type types[] = {
-    {MOE_GGML_F32, "F32", 1, 4, decode_f32, 0},
-    {MOE_GGML_F16, "F16", 1, 2, decode_f16, 0},
-    {MOE_GGML_BF16, "BF16", 1, 2, decode_bf16, 0},
-    {MOE_GGML_Q8_0, "Q8_0", 32, 34, decode_q8_0, 8},
-    {MOE_GGML_Q4_0, "Q4_0", 32, 18, decode_q4_0, 4},
-    {MOE_GGML_Q4_1, "Q4_1", 32, 20, decode_q4_1, 4},
-    {MOE_GGML_Q5_0, "Q5_0", 32, 22, decode_q5_0, 8},
-    {MOE_GGML_Q5_1, "Q5_1", 32, 24, decode_q5_1, 8},
-    {MOE_GGML_Q2_K, "Q2_K", 256, 84, decode_q2_k, 0},
-    {MOE_GGML_Q3_K, "Q3_K", 256, 110, decode_q3_k, 0},
-    {MOE_GGML_Q4_K, "Q4_K", 256, 144, decode_q4_k, 4},
-    {MOE_GGML_Q5_K, "Q5_K", 256, 176, decode_q5_k, 8},
-    {MOE_GGML_Q6_K, "Q6_K", 256, 210, decode_q6_k, 0},
-    {MOE_GGML_IQ4_NL, "IQ4_NL", 32, 18, decode_iq4_nl, 8},
-    {MOE_GGML_MXFP4, "MXFP4", 32, 17, decode_mxfp4, 8},
-    /* known by size only, so that files that hold one can be listed and checked */
-    {9, "Q8_1", 32, 40, NULL, 0},
-    {15, "Q8_K", 256, 292, NULL, 0},
-    {16, "IQ2_XXS", 256, 66, NULL, 0},
-    {17, "IQ2_XS", 256, 74, NULL, 0},
-    {18, "IQ3_XXS", 256, 98, NULL, 0},
-    {19, "IQ1_S", 256, 50, NULL, 0},
-    {21, "IQ3_S", 256, 110, NULL, 0},
-    {22, "IQ2_S", 256, 82, NULL, 0},
-    {23, "IQ4_XS", 256, 136, NULL, 0},
-    {24, "I8", 1, 1, NULL, 0},
-    {25, "I16", 1, 2, NULL, 0},
-    {26, "I32", 1, 4, NULL, 0},
-    {27, "I64", 1, 8, NULL, 0},
-    {28, "F64", 1, 8, NULL, 0},
-    {29, "IQ1_M", 256, 56, NULL, 0},
-    {34, "TQ1_0", 256, 54, NULL, 0},
-    {35, "TQ2_0", 256, 66, NULL, 0},
-    {40, "NVFP4", 64, 36, NULL, 0},
-    {41, "Q1_0", 128, 18, NULL, 0},
+    {MOE_GGML_F32, "F32", 1, 4, MOE_LAYOUT_F32, NULL},
+    {MOE_GGML_F16, "F16", 1, 2, MOE_LAYOUT_F16, NULL},
+    {MOE_GGML_BF16, "BF16", 1, 2, MOE_LAYOUT_BF16, NULL},
+    {MOE_GGML_Q8_0, "Q8_0", 32, 34, MOE_LAYOUT_Q8_0, read_q8_0},
+    {MOE_GGML_Q4_0, "Q4_0", 32, 18, MOE_LAYOUT_Q4_0, read_q4_0},
+    {MOE_GGML_Q4_1, "Q4_1", 32, 20, MOE_LAYOUT_Q4, read_q4_1},
+    {MOE_GGML_Q5_0, "Q5_0", 32, 22, MOE_LAYOUT_Q5_0, read_q5_0},
+    {MOE_GGML_Q5_1, "Q5_1", 32, 24, MOE_LAYOUT_Q5, read_q5_1},
+    {MOE_GGML_Q2_K, "Q2_K", 256, 84, MOE_LAYOUT_Q2_K, read_q2_k},
+    {MOE_GGML_Q3_K, "Q3_K", 256, 110, MOE_LAYOUT_Q3_K, read_q3_k},
+    {MOE_GGML_Q4_K, "Q4_K", 256, 144, MOE_LAYOUT_Q4_K, read_q4_k},
+    {MOE_GGML_Q5_K, "Q5_K", 256, 176, MOE_LAYOUT_Q5_K, read_q5_k},
+    {MOE_GGML_Q6_K, "Q6_K", 256, 210, MOE_LAYOUT_Q6_K, read_q6_k},
+    {MOE_GGML_IQ4_NL, "IQ4_NL", 32, 18, MOE_LAYOUT_IQ4_NL, read_q4_0},
+    {MOE_GGML_IQ4_XS, "IQ4_XS", 256, 136, MOE_LAYOUT_IQ4_XS, read_iq4_xs},
+    {MOE_GGML_MXFP4, "MXFP4", 32, 17, MOE_LAYOUT_MXFP4, read_mxfp4},
+    {MOE_GGML_NVFP4, "NVFP4", 64, 36, MOE_LAYOUT_NVFP4, read_nvfp4},
+    {MOE_GGML_TQ1_0, "TQ1_0", 256, 54, MOE_LAYOUT_TQ2_0, read_tq1_0},
+    {MOE_GGML_TQ2_0, "TQ2_0", 256, 66, MOE_LAYOUT_TQ2_0, read_tq2_0},
+    /* By size only, so that files that hold one are listed and checked. */
+    {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL},
+    {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL},
+    {16, "IQ2_XXS", 256, 66, MOE_LAYOUT_NONE, NULL},
+    {17, "IQ2_XS", 256, 74, MOE_LAYOUT_NONE, NULL},
+    {18, "IQ3_XXS", 256, 98, MOE_LAYOUT_NONE, NULL},
+    {19, "IQ1_S", 256, 50, MOE_LAYOUT_NONE, NULL},
+    {21, "IQ3_S", 256, 110, MOE_LAYOUT_NONE, NULL},
+    {22, "IQ2_S", 256, 82, MOE_LAYOUT_NONE, NULL},
+    {24, "I8", 1, 1, MOE_LAYOUT_NONE, NULL},
+    {25, "I16", 1, 2, MOE_LAYOUT_NONE, NULL},
+    {26, "I32", 1, 4, MOE_LAYOUT_NONE, NULL},
+    {27, "I64", 1, 8, MOE_LAYOUT_NONE, NULL},
+    {28, "F64", 1, 8, MOE_LAYOUT_NONE, NULL},
+    {29, "IQ1_M", 256, 56, MOE_LAYOUT_NONE, NULL},
+    {41, "Q1_0", 128, 18, MOE_LAYOUT_NONE, NULL},
+    {42, "Q2_0", 64, 18, MOE_LAYOUT_NONE, NULL},
 };
 
 enum { N_TYPES = sizeof types / sizeof types[0] };
@@ -257,106 +250,37 @@ const struct moe_ggml_type *moe_ggml_find(uint32_t number)
     return NULL;
 }
 
+/* The block's values, and itself as a span. */
+static void decode_block(const struct moe_ggml_type *type, const uint8_t *block,
+                         struct moe_span_codes *span, float *out)
+{
+    memset(span, 0, sizeof *span);
+    type->read(block, span);
+    moe_layout_span_weights(type->kind, span, type->items, out);
+}
+
 void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, uint64_t n,
                      float *out)
 {
-    switch (type->number) { /* the most common and smallest, without a call for each */
-    case MOE_GGML_F32:
-        for (uint64_t i = 0; i < n; i++)
-            decode_f32(blocks + 4 * i, out + i);
-        return;
-    case MOE_GGML_F16:
-        for (uint64_t i = 0; i < n; i++)
-            decode_f16(blocks + 2 * i, out + i);
-        return;
-    case MOE_GGML_BF16:
-        for (uint64_t i = 0; i < n; i++)
-            decode_bf16(blocks + 2 * i, out + i);
-        return;
-    }
     /* No block is longer than its values: while block i is copied out first, writing its values
      * cannot reach block i + 1. */
     uint8_t block[MOE_GGML_MAX_BLOCK_BYTES];
-    for (uint64_t i = 0; i < n; i++) {
-        memcpy(block, blocks + i * type->bytes, type->bytes);
-        type->decode(block, out + i * type->items);
-    }
-}
-
-/* ---- Codes carried over as they are ---- */
-
-/* Sets d and m, rounded to f16 where necessary. */
-static enum moe_ggml_carry set_scales(struct moe_group_codes *out, float d, float m)
-{
-    uint16_t d16 = moe_f32_to_f16(d), m16 = moe_f32_to_f16(m);
-    float d_back = moe_f16_to_f32(d16), m_back = moe_f16_to_f32(m16);
-    if (!isfinite(d_back) || !isfinite(m_back))
-        return MOE_GGML_CARRY_NO;
-    out->d = d16;
-    out->m = m16;
-    return d_back == d && m_back == m ? MOE_GGML_CARRY_EXACT : MOE_GGML_CARRY_ROUNDED;
-}
-
-/* Shifts signed values up to make them codes. */
-static enum moe_ggml_carry set_signed(struct moe_group_codes *out, uint8_t *codes,
-                                      const int8_t *values, float d)
-{
-    for (int i = 0; i < MOE_GGML_GROUP; i++)
-        codes[i] = (uint8_t)(values[i] + 128);
-    return set_scales(out, d, -128 * d);
-}
-
-static enum moe_ggml_carry set_table(struct moe_group_codes *out, uint8_t *codes,
-                                     const uint8_t *nibbles, const int8_t table[16], float d)
-{
-    int8_t values[MOE_GGML_GROUP];
-    uint8_t q[MOE_GGML_GROUP];
-    ggml_nibbles(nibbles, q);
-    for (int i = 0; i < MOE_GGML_GROUP; i++)
-        values[i] = table[q[i]];
-    return set_signed(out, codes, values, d);
-}
-
-enum moe_ggml_carry moe_ggml_group(const struct moe_ggml_type *type, const uint8_t *block,
-                                   uint32_t g, uint8_t codes[MOE_GGML_GROUP],
-                                   struct moe_group_codes *out)
-{
-    float d = moe_f16_to_f32(moe_get_u16(block)), m;
-    enum moe_ggml_carry carry;
-    out->codes = codes;
-    switch (type->number) {
-    case MOE_GGML_Q8_0:
-        return set_signed(out, codes, (const int8_t *)block + 2, d);
-    case MOE_GGML_IQ4_NL:
-        return set_table(out, codes, block + 2, ggml_iq4_nl_values, d);
-    case MOE_GGML_MXFP4: /* an exponent below f16's would lose everything */
-        carry = set_table(out, codes, block + 1, moe_mxfp4_twice, moe_mxfp4_scale(block[0]));
-        return carry == MOE_GGML_CARRY_EXACT ? carry : MOE_GGML_CARRY_NO;
-    case MOE_GGML_Q4_0:
-        ggml_nibbles(block + 2, codes);
-        return set_scales(out, d, -8 * d);
-    case MOE_GGML_Q5_0:
-        ggml_five_bits(block + 2, codes);
-        return set_scales(out, d, -16 * d);
-    case MOE_GGML_Q4_1:
-        ggml_nibbles(block + 4, codes);
-        return set_scales(out, d, moe_f16_to_f32(moe_get_u16(block + 2)));
-    case MOE_GGML_Q5_1:
-        ggml_five_bits(block + 4, codes);
-        return set_scales(out, d, moe_f16_to_f32(moe_get_u16(block + 2)));
-    case MOE_GGML_Q4_K:
-    case MOE_GGML_Q5_K:
-        ggml_k_group(block, type->number == MOE_GGML_Q5_K ? 5 : 4, g, codes, &d, &m);
-        return set_scales(out, d, -m);
-    default:
-        return MOE_GGML_CARRY_NO;
-    }
-}
-
-void moe_ggml_mxfp4(const uint8_t *block, uint8_t codes[MOE_GGML_GROUP], uint8_t *exponent)
-{
-    *exponent = block[0];
-    ggml_nibbles(block + 1, codes);
+    struct moe_span_codes span;
+    for (uint64_t i = 0; i < n; i++)
+        switch (type->number) {
+        case MOE_GGML_F32:
+            out[i] = moe_bits_f32(moe_get_u32(blocks + 4 * i));
+            break;
+        case MOE_GGML_F16:
+            out[i] = moe_f16_to_f32(moe_get_u16(blocks + 2 * i));
+            break;
+        case MOE_GGML_BF16:
+            out[i] = moe_bf16_to_f32(moe_get_u16(blocks + 2 * i));
+            break;
+        default:
+            memcpy(block, blocks + i * type->bytes, type->bytes);
+            decode_block(type, block, &span, out + i * type->items);
+        }
 }
 
 void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block)
@@ -370,129 +294,59 @@ void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_
 
 /* ---- Whole matrices ---- */
 
-struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
-{
-    if (type->number == MOE_GGML_MXFP4 && bits == 4)
-        return (struct moe_layout){MOE_LAYOUT_MXFP4, MOE_MX_BLOCK};
-    bool carried = type->carry_bits && bits >= type->carry_bits && (bits == 4 || bits == 8);
-    if (!carried)
-        return (struct moe_layout){0};
-    return (struct moe_layout){moe_layout_kind_of_bits(bits), MOE_GGML_GROUP};
-}
-
 int moe_ggml_bits(const struct moe_ggml_type *type)
 {
-    if (type->items == 1)
-        return 8 * (int)type->bytes;
-    if (type->number == MOE_GGML_MXFP4)
-        return 4;
-    return type->carry_bits ? type->carry_bits : 8;
+    return type->items == 1 ? 8 * (int)type->bytes : moe_layout_bits(type->kind);
 }
 
-/* The result of one panel. Results are added up in order, whichever thread computed them. */
+struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
+{
+    bool holds = type->read && bits >= moe_ggml_bits(type) && bits <= 8;
+    return holds ? (struct moe_layout){type->kind, MOE_GGML_GROUP} : (struct moe_layout){0};
+}
+
+/* The result of one panel. Results are added up in order, whichever thread computed what. */
 struct panel_result {
-    struct moe_quant_error error;
-    struct moe_ggml_counts counts;
-    bool refused; /* the weight at row, col cannot be stored */
+    double sum_squared_weight;
+    bool refused; /* because of the block at row, col */
     uint32_t row, col;
 };
 
 struct job {
     const struct moe_ggml_type *type;
-    const struct moe_quant_method *method;
-    struct moe_layout layout;
     const uint8_t *blocks;
     uint32_t rows, cols;
     uint8_t *out;
     struct panel_result *results; /* [panels] */
 };
 
-static void add_errors(const float *values, const struct moe_group_codes *group,
-                       struct moe_quant_error *sum)
+static bool add_squares(const float *values, uint32_t n, double *sum)
 {
-    float d = moe_f16_to_f32(group->d), m = moe_f16_to_f32(group->m);
-    for (int i = 0; i < MOE_GGML_GROUP; i++) {
-        double e = (double)(d * (float)group->codes[i] + m) - (double)values[i];
-        sum->sum_squared_error += e * e;
-        sum->sum_squared_weight += (double)values[i] * (double)values[i];
+    bool finite = true;
+    for (uint32_t i = 0; i < n; i++) {
+        finite = finite && isfinite(values[i]);
+        *sum += (double)values[i] * (double)values[i];
     }
+    return finite;
 }
 
-/* Fits a group that cannot be carried over; false where that fails too. */
-static bool fit_group(const struct job *job, const float *values, uint8_t *codes,
-                      struct moe_group_codes *group)
+static void carry_row(const struct job *job, uint32_t row, struct panel_result *result)
 {
-    for (int i = 0; i < MOE_GGML_GROUP; i++)
-        if (!(fabsf(values[i]) <= 65504))
-            return false;
-    group->codes = codes;
-    job->method->fit(values, MOE_GGML_GROUP, moe_layout_bits(job->layout.kind), &group->d,
-                     &group->m, codes);
-    return isfinite(moe_f16_to_f32(group->d)) && isfinite(moe_f16_to_f32(group->m));
-}
-
-/* Encodes a block in its own layout; false if it is NaN or has infinite weights. */
-static bool encode_mxfp4(const struct job *job, const uint8_t *block, const float *values,
-                         uint32_t row, uint32_t b, struct panel_result *result)
-{
-    uint8_t codes[MOE_GGML_GROUP], exponent;
-    for (int i = 0; i < MOE_GGML_GROUP; i++)
-        if (!isfinite(values[i]))
-            return false;
-    moe_ggml_mxfp4(block, codes, &exponent);
-    if (!moe_layout_store_mxfp4(job->out, job->cols, row, b, exponent, codes))
-        return false;
-    result->counts.exact += MOE_GGML_GROUP;
-    for (int i = 0; i < MOE_GGML_GROUP; i++)
-        result->error.sum_squared_weight += (double)values[i] * (double)values[i];
-    return true;
-}
-
-static bool encode_group(const struct job *job, const uint8_t *block, uint32_t g,
-                         const float *values, uint32_t row, uint32_t group_number,
-                         struct panel_result *result)
-{
-    uint8_t codes[MOE_GGML_GROUP];
-    struct moe_group_codes group;
-    if (job->layout.kind == MOE_LAYOUT_MXFP4)
-        return encode_mxfp4(job, block, values, row, group_number, result);
-    switch (moe_ggml_group(job->type, block, g, codes, &group)) {
-    case MOE_GGML_CARRY_EXACT:
-        result->counts.exact += MOE_GGML_GROUP;
-        break;
-    case MOE_GGML_CARRY_ROUNDED:
-        result->counts.rounded += MOE_GGML_GROUP;
-        break;
-    case MOE_GGML_CARRY_NO:
-        if (!fit_group(job, values, codes, &group))
-            return false;
-        result->counts.fitted += MOE_GGML_GROUP;
-        break;
-    }
-    moe_layout_store_group(job->out, job->layout, job->cols, row, group_number, &group);
-    add_errors(values, &group, &result->error);
-    return true;
-}
-
-static void encode_row(const struct job *job, uint32_t row, struct panel_result *result)
-{
-    uint32_t n = job->cols / job->type->items, groups = job->type->items / MOE_GGML_GROUP;
-    for (uint32_t b = 0; b < n; b++) {
+    const struct moe_ggml_type *type = job->type;
+    uint32_t n = job->cols / type->items;
+    const uint8_t *block = job->blocks + (uint64_t)row * n * type->bytes;
+    for (uint32_t b = 0; b < n && !result->refused; b++, block += type->bytes) {
         float values[MOE_GGML_MAX_ITEMS];
-        const uint8_t *block = job->blocks + ((uint64_t)row * n + b) * job->type->bytes;
-        moe_ggml_decode(job->type, block, 1, values);
-        for (uint32_t g = 0; g < groups; g++)
-            if (!encode_group(job, block, g, values + g * MOE_GGML_GROUP, row, b * groups + g,
-                              result)) {
-                result->refused = true;
-                result->row = row;
-                result->col = (b * groups + g) * MOE_GGML_GROUP;
-                return;
-            }
+        struct moe_span_codes span;
+        decode_block(type, block, &span, values);
+        if (add_squares(values, type->items, &result->sum_squared_weight))
+            moe_layout_store_span(job->out, type->kind, job->cols, row, b, &span);
+        else
+            *result = (struct panel_result){0, true, row, b * type->items};
     }
 }
 
-static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
+static void carry_panels(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct job *job = ctx;
     (void)thread;
@@ -500,34 +354,29 @@ static void encode_panels(void *ctx, int64_t begin, int64_t end, int thread)
         uint32_t row = (uint32_t)p * MOE_PANEL_ROWS;
         uint32_t last = job->rows - row < MOE_PANEL_ROWS ? job->rows : row + MOE_PANEL_ROWS;
         for (; row < last && !job->results[p].refused; row++)
-            encode_row(job, row, &job->results[p]);
+            carry_row(job, row, &job->results[p]);
     }
 }
 
-int moe_ggml_encode_matrix(const struct moe_ggml_type *type, const struct moe_quant_method *method,
-                           struct moe_layout layout, const uint8_t *blocks, uint32_t rows,
-                           uint32_t cols, uint8_t *out, struct moe_quant_error *error,
-                           struct moe_ggml_counts *counts, struct moe_err *err)
+int moe_ggml_carry_matrix(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t rows,
+                          uint32_t cols, uint8_t *out, struct moe_quant_error *error,
+                          struct moe_err *err)
 {
-    struct job job = {type, method, layout, blocks, rows, cols, out, NULL};
+    struct job job = {type, blocks, rows, cols, out, NULL};
     uint32_t panels = moe_panels(rows);
     int status = MOE_OK;
     job.results = moe_alloc(panels, sizeof *job.results, err);
     if (!job.results)
         return MOE_ERR_MEMORY;
-    moe_par_for(panels, 1, encode_panels, &job);
+    moe_par_for(panels, 1, carry_panels, &job);
     for (uint32_t p = 0; p < panels && status == MOE_OK; p++) {
         const struct panel_result *r = &job.results[p];
         if (r->refused)
             status = moe_fail(err, MOE_ERR_FORMAT,
                               "the weights at row %" PRIu32 ", columns %" PRIu32 " to %" PRIu32
-                              " are not finite or too large for f16",
-                              r->row, r->col, r->col + MOE_GGML_GROUP - 1);
-        error->sum_squared_error += r->error.sum_squared_error;
-        error->sum_squared_weight += r->error.sum_squared_weight;
-        counts->exact += r->counts.exact;
-        counts->rounded += r->counts.rounded;
-        counts->fitted += r->counts.fitted;
+                              " are not finite (damaged checkpoint?)",
+                              r->row, r->col, r->col + type->items - 1);
+        error->sum_squared_weight += r->sum_squared_weight;
     }
     free(job.results);
     return status;

@@ -12,58 +12,76 @@
  * Float layouts (F32, F16, BF16): for each column c, the 16 values of W[16p .. 16p+15][c], little-
  * endian, one after the other. Panel bytes: cols * 16 * (4 or 2).
  *
- * Affine layouts (Q8, Q4, Q3, Q2): w = d * q + m, with q an unsigned code of 8, 4, 3 or 2 bits,
- * and d, m shared by `group` consecutive columns of one row, a group (group 0: by the whole row).
- * A panel is a sequence of group records, front to back:
+ * All others hold codes, unsigned numbers of 2 to 8 bits, and scales. A block of B columns of a row
+ * has codes and shares the scale of its input; B = moe_layout_block(). A panel is a sequence of
+ * records, front to back, each a head of scales and then its blocks of codes; every record and
+ * panel is a multiple of 64 bytes. The last record of a row may be shorter. Missing columns have
+ * code 0 and inputs of value 0; a record has no room for blocks that are missing as a whole.
+ *
+ * Codes of a block lie in units of 64 bytes; byte r*4+k of a unit (r = 0..15 the row in the panel,
+ * k = 0..3) holds, least significant bits first, in planes of 8, 4, 2 or 1 bits:
+ *
+ *     8 bits  B/4  units   unit j: column 4j+k
+ *     4 bits  B/8  units   unit j: bits 0-3 column 8j+k, bits 4-7 column 8j+4+k
+ *     2 bits  B/16 units   unit j: bits 2s,2s+1 column 16j+4s+k, s = 0..3
+ *     1 bit   B/32 units   unit j: bit s column 32j+4s+k, s = 0..7
+ *
+ * Codes of 3, 5 and 6 bits are two planes, one after the other: the low 2 bits and then the high
+ * one, the low 4 bits and then the high 1 or 2.
+ *
+ * Affine layouts (Q8, Q5, Q4, Q3, Q2): w = d * q + m, with d and m shared by `group` consecutive
+ * columns of one row (group 0: by the whole row), which are a record. B is 32 when group is 32,
+ * else 64. Groups are 0, 32, 64 or a multiple of 64. The head is
  *
  *     d[16]  f16   scales of the group, one per row            32 bytes
  *     m[16]  f16   offsets of the group, one per row           32 bytes
- *     blocks       ceil(columns of the group / B) blocks of B columns, B = moe_layout_block()
  *
- * B is 32 when group is 32, else 64. Groups are 0, 32, 64 or a multiple of 64. The last group of a
- * row may be shorter; its last block is filled up with columns of code 0, which the kernels
- * multiply with activations of value 0 and which contribute nothing to the sums that m multiplies.
- * The codes of a block lie in units of 64 bytes; byte r*4+k of a unit (r = 0..15 the row in the
- * panel, k = 0..3) holds, least significant bits first:
+ * Layouts of checkpoints' types hold what a block of that type holds, code for code, in as many
+ * bytes. Their group is 32 and so is B. A span of columns (32, 64 or 256: a block of the type)
+ * shares a head; a record has as many spans as make their heads a multiple of 64 bytes (1, 2 or 4),
+ * the last of a row those that are left, their heads filled up to 64 bytes. A block has one scale
+ * d, or in the kinds marked 16 two: of its first and its last 16 columns. A weight is d * v, or
+ * d * q + m in the kinds with an offset. q is the code, v the code's number:
  *
- *     Q8  B/4  units   unit j: column 4j+k
- *     Q4  B/8  units   unit j: bits 0-3 column 8j+k, bits 4-7 column 8j+4+k
- *     Q2  B/16 units   unit j: bits 2s,2s+1 column 16j+4s+k, s = 0..3
- *     Q3  B/16 units as Q2 with the low two bits of each code, then
- *         B/32 units   unit j: bit s the high bit of column 32j+4s+k, s = 0..7
+ *     kind    bits   span  v           d and m of a scale           head of a span
+ *     MXFP4      4     32  e2m1(q)     2^(e-128)                    e[16] u8
+ *     Q4_0       4     32  q - 8       d                            d[16]
+ *     Q5_0       5     32  q - 16      d                            d[16]
+ *     Q8_0       8     32  q - 128     d                            d[16]
+ *     IQ4_NL     4     32  iq4(q)      d                            d[16]
+ *     NVFP4 16   4     64  e2m1(q)     ue4m3(e) / 2                 e[4][16] u8
+ *     TQ2_0      2    256  q - 1       d                            d[16]
+ *     IQ4_XS     4    256  iq4(q)      d * (s - 32)                 d[16], six(8)
+ *     Q3_K 16    3    256  q - 4       d * (s - 32)                 d[16], six(16)
+ *     Q6_K 16    6    256  q - 32      d * s                        d[16], s[16][16] i8
+ *     Q4_K, Q5_K       256             d * s, -(dmin * t)           d[16], dmin[16], six(16)
+ *     Q2_K 16    2    256              d * s, -(dmin * t)           d[16], dmin[16], st[16][16] u8
  *
- * Every record and panel is a multiple of 64 bytes. An affine code with f16 d and m carries GGUF's
- * Q8_0 (m = -128 d), Q4_0 (m = -8 d) and Q4_1 without a second rounding.
+ * d and dmin are f16, the products exact in f32. An array [n][16] has the scales in column order,
+ * for each one per row; st has s in the low four bits and t in the high ones. six(n) are n numbers
+ * of 6 bits for each row: n/2 times 16 bytes, byte r of the j-th the low four bits of number 2j in
+ * its low bits, those of number 2j+1 in its high bits; then n/4 times 16 bytes, bits 2s,2s+1 of
+ * byte r of the j-th the high two bits of number 4j+s. Q4_K and Q5_K have s as numbers 0 to 7, t as
+ * 8 to 15. e2m1(q) is twice a number of sign, two bits of exponent and one of mantissa (OCP
+ * Microscaling Formats 1.0): 0, 1, 2, 3, 4, 6, 8, 12, and from code 8 on the negatives of these; so
+ * an MXFP4 block has the scale 2^(e-127), e from 0 to 254. (255 means NaN there and is not stored
+ * here.) An MXFP4 weight is infinite where f32 ends (e = 254, codes of 4 and 6); d is infinite too
+ * if a damaged matrix has e = 255. ue4m3 is a number without a sign, four bits of exponent (bias 7)
+ * and three of mantissa. iq4 is a table of 16 numbers (moe_iq4_numbers).
  *
- * MXFP4 (OCP Microscaling Formats 1.0: FP4 elements, shared power of two): group is 32 and so is B.
- * A code is an e2m1 number (sign, two bits of exponent, one of mantissa): 0, 0.5, 1, 1.5, 2, 3, 4,
- * 6, and from code 8 on the negatives of these. A block of 32 columns of one row shares a scale
- * 2^(e-127), e from 0 to 254. (255 means NaN there and is not stored here.) A record holds up to
- * four blocks, so 128 columns take 4.25 bits a weight:
- *
- *     e[4][16] u8  exponents of the blocks, for each block one per row   64 bytes
- *     blocks       ceil(columns left / 32) blocks, at most 4, their codes in units as those of Q4
- *
- * The last record of a row may have fewer blocks; missing blocks have exponent 0 and missing
- * columns code 0. With v[code] = 0, 1, 2, 3, 4, 6, 8, 12 and the negatives, twice the code's
- * number, and d = 2^(e-128), a weight is d * v. It is infinite where f32 ends (e = 254, codes of 4
- * and 6); d is infinite too if a damaged matrix has e = 255.
+ * Q4 and Q5 with groups of 32 hold GGUF's Q4_1 and Q5_1.
  *
  * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
  * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
  * in this order,
  *
  *     y = 0
- *     for each group, for each of its blocks b:
- *         t = sum over the block of q * xq          exact, 32-bit integers
- *         y = fma(d * s_b, (float)t, y)             d * s_b rounded once
- *         y = fma(m, z_b, y)                        z_b = s_b * (float)(sum of xq in the block)
- *
- * and for MXFP4, where each block has a d of its own,
- *
- *     for each block b:
- *         t = sum over the block of v[code] * xq    exact, 32-bit integers
- *         y = fma(d_b * s_b, (float)t, y)           d_b * s_b rounded once
+ *     for each block b, for each of its scales p:
+ *         t = sum of v * xq over the columns of the scale   exact, 32-bit integers
+ *         y = fma(d * s_b, (float)t, y)                     d * s_b rounded once
+ *         y = fma(m, z, y)                                  in kinds with an offset, where v is q;
+ *                                                           z = s_b * (float)(sum of xq over
+ *                                                           the columns of the scale)
  */
 #ifndef MOE_QUANT_LAYOUT_H
 #define MOE_QUANT_LAYOUT_H
@@ -89,6 +107,19 @@ enum moe_layout_kind {
     MOE_LAYOUT_Q3 = 18,
     MOE_LAYOUT_Q2 = 19,
     MOE_LAYOUT_MXFP4 = 20,
+    MOE_LAYOUT_Q5 = 21,
+    MOE_LAYOUT_Q4_0 = 32,
+    MOE_LAYOUT_Q5_0 = 33,
+    MOE_LAYOUT_Q8_0 = 34,
+    MOE_LAYOUT_IQ4_NL = 35,
+    MOE_LAYOUT_Q2_K = 36,
+    MOE_LAYOUT_Q3_K = 37,
+    MOE_LAYOUT_Q4_K = 38,
+    MOE_LAYOUT_Q5_K = 39,
+    MOE_LAYOUT_Q6_K = 40,
+    MOE_LAYOUT_IQ4_XS = 41,
+    MOE_LAYOUT_NVFP4 = 42,
+    MOE_LAYOUT_TQ2_0 = 43,
 };
 
 enum {
@@ -97,12 +128,13 @@ enum {
     MOE_MAX_GROUP = 1 << 16,
     MOE_MAX_DIM = 1 << 24, /* rows or columns of one matrix */
     MOE_MX_BLOCK = 32,     /* columns that share an exponent in MXFP4 */
-    MOE_MX_RECORD = 128,   /* columns of a full record of MXFP4 */
+    MOE_MAX_SPAN = 256,    /* columns that share a head */
 };
 
 struct moe_layout {
     uint16_t kind; /* an enum moe_layout_kind */
-    /* Columns that share d and m; 0: the whole row. 0 for float kinds, 32 for MXFP4. */
+    /* Of affine kinds the columns that share d and m; 0: the whole row. 0 for float kinds, 32 for
+     * those of checkpoints' types. */
     uint32_t group;
 };
 
@@ -116,11 +148,12 @@ struct moe_mat {
 /* True for a known kind with a group that the rules above allow. */
 bool moe_layout_valid(struct moe_layout layout);
 bool moe_layout_is_float(uint16_t kind);
-/* Bits of one code: 32, 16, 16, 8, 4, 3, 2, 4; 0 for an unknown kind. */
+bool moe_layout_is_affine(uint16_t kind);
+/* Bits of one code, of floats those of a value; 0 for an unknown kind. */
 int moe_layout_bits(uint16_t kind);
-/* The affine kind of `bits` bits, or MOE_LAYOUT_NONE. */
+/* The affine kind with so many bits that methods round to (8, 4, 3, 2), or MOE_LAYOUT_NONE. */
 uint16_t moe_layout_kind_of_bits(int bits);
-/* "f32", "f16", "bf16", "q8", "q4", "q3", "q2", "mxfp4"; "?" for an unknown kind. */
+/* "f32", "q8", "mxfp4", "q4_k"; "?" for an unknown kind. */
 const char *moe_layout_name(uint16_t kind);
 
 /* Columns of a block: 32 when group is 32, else 64. For quantized kinds. */
@@ -140,9 +173,288 @@ uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols);
 uint64_t moe_layout_block_bytes(struct moe_layout layout);
 uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols);
 
+/* ---- What kinds consist of: constants where the kind is one, in device code too ---- */
+
+#ifdef __cplusplus
+#define MOE_KIND_CONSTANT static constexpr MOE_DEVICE_CODE
+#else
+#define MOE_KIND_CONSTANT static inline
+#endif
+
+/* Bits of the first plane of codes. */
+MOE_KIND_CONSTANT int moe_kind_plane(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_Q8:
+    case MOE_LAYOUT_Q8_0:
+        return 8;
+    case MOE_LAYOUT_Q3:
+    case MOE_LAYOUT_Q2:
+    case MOE_LAYOUT_Q3_K:
+    case MOE_LAYOUT_Q2_K:
+    case MOE_LAYOUT_TQ2_0:
+        return 2;
+    default:
+        return 4;
+    }
+}
+
+/* Bits of the second plane; 0: there is none. */
+MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_Q3:
+    case MOE_LAYOUT_Q3_K:
+    case MOE_LAYOUT_Q5:
+    case MOE_LAYOUT_Q5_0:
+    case MOE_LAYOUT_Q5_K:
+        return 1;
+    case MOE_LAYOUT_Q6_K:
+        return 2;
+    default:
+        return 0;
+    }
+}
+
+/* The code whose number is 0, in kinds where v is the code less that; else 0. */
+MOE_KIND_CONSTANT int moe_kind_zero(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_Q8_0:
+        return 128;
+    case MOE_LAYOUT_Q6_K:
+        return 32;
+    case MOE_LAYOUT_Q5_0:
+        return 16;
+    case MOE_LAYOUT_Q4_0:
+        return 8;
+    case MOE_LAYOUT_Q3_K:
+        return 4;
+    case MOE_LAYOUT_TQ2_0:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Whether v is e2m1(q), or iq4(q). */
+MOE_KIND_CONSTANT bool moe_kind_is_e2m1(int kind)
+{
+    return kind == MOE_LAYOUT_MXFP4 || kind == MOE_LAYOUT_NVFP4;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_is_iq4(int kind)
+{
+    return kind == MOE_LAYOUT_IQ4_NL || kind == MOE_LAYOUT_IQ4_XS;
+}
+
+/* Columns that share a head; 0 in affine kinds, where these are the group. */
+MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_MXFP4:
+    case MOE_LAYOUT_Q4_0:
+    case MOE_LAYOUT_Q5_0:
+    case MOE_LAYOUT_Q8_0:
+    case MOE_LAYOUT_IQ4_NL:
+        return 32;
+    case MOE_LAYOUT_NVFP4:
+        return 64;
+    case MOE_LAYOUT_Q2_K:
+    case MOE_LAYOUT_Q3_K:
+    case MOE_LAYOUT_Q4_K:
+    case MOE_LAYOUT_Q5_K:
+    case MOE_LAYOUT_Q6_K:
+    case MOE_LAYOUT_IQ4_XS:
+    case MOE_LAYOUT_TQ2_0:
+        return 256;
+    default:
+        return 0;
+    }
+}
+
+/* Scales of a block. */
+MOE_KIND_CONSTANT int moe_kind_scales(int kind)
+{
+    return kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_Q3_K || kind == MOE_LAYOUT_Q6_K ||
+                   kind == MOE_LAYOUT_NVFP4
+               ? 2
+               : 1;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_has_offset(int kind)
+{
+    return moe_kind_span(kind) == 0 || kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_Q4_K ||
+           kind == MOE_LAYOUT_Q5_K;
+}
+
+/* Numbers of 6 bits in a head: none, 8 or 16. */
+MOE_KIND_CONSTANT int moe_kind_sixes(int kind)
+{
+    return kind == MOE_LAYOUT_IQ4_XS                                                       ? 8
+           : kind == MOE_LAYOUT_Q3_K || kind == MOE_LAYOUT_Q4_K || kind == MOE_LAYOUT_Q5_K ? 16
+                                                                                           : 0;
+}
+
+/* Bytes of a head for a row of a panel: a span's, or of affine kinds a record's. */
+MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_MXFP4:
+        return 1;
+    case MOE_LAYOUT_Q6_K:
+        return 2 + 16;
+    case MOE_LAYOUT_Q2_K:
+        return 4 + 16;
+    case MOE_LAYOUT_NVFP4:
+        return 4;
+    default:
+        return (moe_kind_has_offset(kind) ? 4u : 2u) + (uint32_t)moe_kind_sixes(kind) / 4 * 3;
+    }
+}
+
+/* Spans of a full record. */
+MOE_KIND_CONSTANT uint32_t moe_kind_record(int kind)
+{
+    return moe_kind_head(kind) % 4 == 0 ? 1 : moe_kind_head(kind) % 2 == 0 ? 2 : 4;
+}
+
+/* Blocks of a span. */
+MOE_KIND_CONSTANT uint32_t moe_kind_span_blocks(int kind)
+{
+    return moe_kind_span(kind) / 32;
+}
+
+/* Bytes of the head of a record of so many blocks. */
+MOE_KIND_CONSTANT uint32_t moe_kind_head_bytes(int kind, uint32_t blocks)
+{
+    return moe_kind_span(kind) == 0
+               ? 64
+               : ((blocks + moe_kind_span_blocks(kind) - 1) / moe_kind_span_blocks(kind) *
+                      moe_kind_head(kind) * MOE_PANEL_ROWS +
+                  63) /
+                     64 * 64;
+}
+
+/* Bytes of the codes of a block of a panel. */
+MOE_KIND_CONSTANT uint32_t moe_kind_block_bytes(int kind, uint32_t block)
+{
+    return block * (uint32_t)(moe_kind_plane(kind) + moe_kind_high_plane(kind)) *
+           (MOE_PANEL_ROWS / 8);
+}
+
+/* ---- Numbers of codes and scales ---- */
+
+/* e2m1 and iq4 of every code. */
+extern const int8_t moe_mxfp4_twice[16];
+extern const int8_t moe_iq4_numbers[16];
+
+/* d of an MXFP4 block with exponent e: 2^(e-128), subnormal for e = 0 and 1, infinite for 255. */
+static inline MOE_DEVICE_CODE float moe_mxfp4_scale(uint8_t e)
+{
+    uint32_t bits = e ? (uint32_t)e << 23 : 1u << 22; /* 2^(e-127) */
+    return 0.5f * moe_bits_f32(bits);
+}
+
+/* d of an NVFP4 scale: ue4m3(e) / 2; its bits in their places of an f32, whose bias is 120 more. */
+static inline MOE_DEVICE_CODE float moe_nvfp4_scale(uint8_t e)
+{
+    return moe_bits_f32((uint32_t)e << 20) * 0x1p119f;
+}
+
+struct moe_scales {
+    float d, m;
+};
+
+/* d and m of a scale, from what the head says: d and dmin (m of affine kinds), s and t; the
+ * exponent is s. */
+static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, float d, float dmin,
+                                                                   uint8_t s, uint8_t t)
+{
+    struct moe_scales of = {d, dmin};
+    switch (kind) {
+    case MOE_LAYOUT_MXFP4:
+        of.d = moe_mxfp4_scale(s);
+        break;
+    case MOE_LAYOUT_NVFP4:
+        of.d = moe_nvfp4_scale(s);
+        break;
+    case MOE_LAYOUT_IQ4_XS:
+    case MOE_LAYOUT_Q3_K:
+        of.d = d * (float)(s - 32);
+        break;
+    case MOE_LAYOUT_Q6_K:
+        of.d = d * (float)(int8_t)s;
+        break;
+    case MOE_LAYOUT_Q2_K:
+    case MOE_LAYOUT_Q4_K:
+    case MOE_LAYOUT_Q5_K:
+        of.d = d * (float)s;
+        of.m = -(dmin * (float)t);
+        break;
+    }
+    return of;
+}
+
+/* Number i of n of 6 bits at `sixes`, of row r. */
+static inline MOE_DEVICE_CODE uint8_t moe_kind_six(const uint8_t *sixes, int n, int i, uint32_t r)
+{
+    uint8_t low = sixes[i / 2 * MOE_PANEL_ROWS + (int)r] >> i % 2 * 4 & 15;
+    uint8_t high = sixes[(n / 2 + i / 4) * MOE_PANEL_ROWS + (int)r] >> i % 4 * 2 & 3;
+    return (uint8_t)(low | high << 4);
+}
+
+static inline MOE_DEVICE_CODE float moe_f16_at(const uint8_t *p)
+{
+    return moe_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
+}
+
+/* Scale number i of a span, of row r; `head` is the span's, or of affine kinds the record's. */
+static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scale(int kind, const uint8_t *head, int i,
+                                                               uint32_t r)
+{
+    float d = 0, dmin = 0;
+    uint8_t s = 0, t = 0;
+    if (kind == MOE_LAYOUT_MXFP4 || kind == MOE_LAYOUT_NVFP4)
+        return moe_kind_scales_of(kind, d, dmin, head[i * MOE_PANEL_ROWS + (int)r], t);
+    d = moe_f16_at(head + 2 * r);
+    head += 2 * MOE_PANEL_ROWS;
+    if (moe_kind_has_offset(kind)) {
+        dmin = moe_f16_at(head + 2 * r);
+        head += 2 * MOE_PANEL_ROWS;
+    }
+    if (moe_kind_sixes(kind)) {
+        s = moe_kind_six(head, moe_kind_sixes(kind), i, r);
+        if (moe_kind_has_offset(kind))
+            t = moe_kind_six(head, moe_kind_sixes(kind), 8 + i, r);
+    } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K) {
+        s = head[i * MOE_PANEL_ROWS + (int)r];
+        t = s >> 4;
+        s = kind == MOE_LAYOUT_Q2_K ? s & 15 : s;
+    }
+    return moe_kind_scales_of(kind, d, dmin, s, t);
+}
+
+/* The code of row r, column c of a block of `block` columns whose codes lie at `codes`. */
+static inline MOE_DEVICE_CODE int32_t moe_kind_code(int kind, const uint8_t *codes, uint32_t block,
+                                                    uint32_t r, uint32_t c)
+{
+    const uint32_t unit = 4 * MOE_PANEL_ROWS, byte = r * 4 + c % 4;
+    const uint32_t bits = (uint32_t)moe_kind_plane(kind), in_unit = 32 / bits; /* columns */
+    const uint32_t more = (uint32_t)moe_kind_high_plane(kind);
+    int32_t code = codes[c / in_unit * unit + byte] >> c % in_unit / 4 * bits & ((1 << bits) - 1);
+    if (more) {
+        const uint8_t *plane = codes + block / in_unit * unit;
+        const uint32_t columns = 32 / more;
+        code |= (plane[c / columns * unit + byte] >> c % columns / 4 * more & ((1 << more) - 1))
+                << bits;
+    }
+    return code;
+}
+
 /* ---- Packing: rows of plain numbers into a layout ---- */
 
-/* One group of one row, as an encoder returns it (quantize.h). */
+/* One group of one row, from an encoder (quantize.h). */
 struct moe_group_codes {
     uint16_t d, m;        /* f16 bits */
     const uint8_t *codes; /* one per column of the group */
@@ -158,6 +470,23 @@ void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols
 void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
                             uint32_t g, const struct moe_group_codes *codes);
 
+/* A span of one row in the terms of the table above, from a checkpoint's block (ggml.h). Of affine
+ * kinds a group of 32: d, m and its codes. */
+struct moe_span_codes {
+    uint16_t d, m;        /* f16 bits; m is dmin */
+    uint8_t s[16], t[16]; /* one per scale */
+    uint8_t codes[MOE_MAX_SPAN];
+};
+
+/* Stores span number `i` of row `row` into a matrix at `data`, zeroed at first, of a kind that has
+ * spans, or affine with groups of 32. NOT safe for two threads storing rows of the same panel. */
+void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t row, uint32_t i,
+                           const struct moe_span_codes *span);
+
+/* The weights of n columns of a span. */
+void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, uint32_t n,
+                             float *out);
+
 /* Stores block number `b` of row `row` into an MXFP4 matrix at `data`, zeroed at first: exponent
  * `e` and the block's codes, one of 0..15 per column (32, fewer at the end of the row). False, and
  * nothing stored, when e is 255: the block is NaN, which is not stored here. NOT safe for two
@@ -165,17 +494,10 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
                             const uint8_t *codes);
 
-/* Twice the value of each MXFP4 code. */
-extern const int8_t moe_mxfp4_twice[16];
+/* The number of a code: v, or q in kinds with an offset. */
+int32_t moe_layout_number(int kind, int32_t code);
 
-/* d of an MXFP4 block with exponent e: 2^(e-128), subnormal for e = 0 and 1, infinite for 255. */
-static inline MOE_DEVICE_CODE float moe_mxfp4_scale(uint8_t e)
-{
-    uint32_t bits = e ? (uint32_t)e << 23 : 1u << 22; /* 2^(e-127) */
-    return 0.5f * moe_bits_f32(bits);
-}
-
-/* The reference decoder: row `row` of a matrix as f32, d*q+m computed in f32 without fma.
+/* The reference decoder: row `row` of a matrix as f32, d*v, d*q+m computed in f32 without fma.
  * `out` has mat->cols values. */
 void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out);
 

@@ -213,9 +213,10 @@ int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout
     struct moe_quant_error sum = {0};
     uint32_t panels = moe_panels(rows);
     int status = MOE_OK;
-    if (layout.kind == MOE_LAYOUT_MXFP4)
+    if (moe_layout_valid(layout) && moe_kind_span(layout.kind))
         return moe_fail(err, MOE_ERR_USAGE,
-                        "mxfp4 is only copied from checkpoints; nothing is quantized to it");
+                        "%s is only copied from checkpoints; nothing is quantized to it",
+                        moe_layout_name(layout.kind));
     if (!moe_layout_valid(layout) || (!method && !moe_layout_is_float(layout.kind)))
         return moe_fail(err, MOE_ERR_USAGE, "no such weight layout");
     job.codes = moe_alloc((uint64_t)moe_par_threads(), cols, err);

@@ -54,7 +54,7 @@ struct moe_quant_error {
  * Encodes the row-major f32 matrix w[rows][cols] into `out`, zeroed memory of
  * moe_layout_bytes(layout, rows, cols). Uses all threads (par.h), panel by panel, with the same
  * result for any number. `method` is unused for float layouts. `error` may be NULL. MOE_ERR_USAGE
- * for MXFP4, which only checkpoints contain and no method produces. MOE_ERR_FORMAT, with row and
+ * for layouts that only checkpoints' types have. MOE_ERR_FORMAT, with row and
  * column, for a weight that is not finite, or too large for f16 where d, m or the layout need it.
  */
 int moe_quantize_matrix(const struct moe_quant_method *method, struct moe_layout layout,

@@ -603,18 +603,11 @@ static void put_error(const struct moe_quant_error *error, struct moe_buf *out)
 static void put_carried(const struct moe_convert_report *report, const char *path,
                         struct moe_buf *out)
 {
-    const struct moe_ggml_counts *n = &report->carried;
-    uint64_t carried = n->exact + n->rounded, again = n->fitted + report->requantized;
-    if (carried + again == 0)
-        return;
-    moe_buf_printf(out, "%s: of the source's quantized weights %" PRIu64 " carried over", path,
-                   carried);
-    if (n->rounded) {
-        moe_buf_printf(out, " (%" PRIu64 " with scales rounded to f16, ", n->rounded);
-        put_error(&report->carried_error, out);
-        moe_buf_text(out, ")");
-    }
-    moe_buf_printf(out, ", %" PRIu64 " quantized again\n", again);
+    if (report->carried + report->requantized > 0)
+        moe_buf_printf(out,
+                       "%s: of the source's quantized weights %" PRIu64 " carried over, %" PRIu64
+                       " quantized again\n",
+                       path, report->carried, report->requantized);
 }
 
 static void put_rounding(const struct moe_rounding *r, const char *path, struct moe_buf *out)

@@ -500,8 +500,7 @@ static int make_original(const char *source, const char *path, struct moe_conver
         options->n_experts = 0;
     if (report.kept_dense)
         options->dense_bits = 0;
-    const struct moe_ggml_counts *n = &report.carried;
-    options->of_quantized = n->exact + n->rounded + n->fitted + report.requantized > 0;
+    options->of_quantized = report.carried + report.requantized > 0;
     return MOE_OK;
 }
 

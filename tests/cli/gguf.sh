@@ -5,12 +5,12 @@ sound=tests/fixtures/gguf/qwen2moe.gguf
 
 run "$bin/moe-quantize" -t 1 -o "$tmp/x.moe" --experts 8,4 --dense 8 "$sound"
 expect_exit 0 "a GGUF file becomes a pack"
-expect_stderr_like '*of the source*s quantized weights 114880 carried over, 32768 quantized again*' \
+expect_stderr_like '*of the source*s quantized weights 123072 carried over, 24576 quantized again*' \
     "... and the closing lines say what became of its codes"
 run "$bin/moe-quantize" --list "$tmp/x.moe"
 expect_stdout_like '*experts 8    carried *experts 4    hqq *' "... --list tells the variants apart"
 run "$bin/moe-quantize" --list -v "$tmp/x.moe"
-expect_stdout_like '*embed * q8 *32 * 259 x 64 *' "... and has groups of 32"
+expect_stdout_like '*embed * q4 *32 * 259 x 64 *' "... and what has fewer bits keeps them"
 run "$bin/moe-quantize" --verify "$tmp/x.moe"
 expect_exit 0 "... it verifies"
 run "$bin/moe-run" "$tmp/x.moe" --ids 'hex'
@@ -31,9 +31,9 @@ expect_stdout_like '*experts map  carried *' "... each expert has the bits of it
 run "$bin/moe-run" "$tmp/own.moe" -p hello -n 4 --temp 0
 expect_exit 0 "... and it runs"
 run "$bin/moe-quantize" -o "$tmp/own.moe" --experts 4 "$sound"
-expect_stderr_like '*32768 quantized again
+expect_stderr_like '*24576 quantized again
 *: 1 ffn_gate_exps: Q8_0 -> 4 bits, error *%
-*: 1 ffn_down_exps: IQ4_NL -> 4 bits, error *%' "with bits, what was rounded again is named last"
+*: 1 ffn_down_exps: Q5_0 -> 4 bits, error *%' "with bits, what was rounded again is named last"
 check "... and nothing of the dense part" sh -c "! grep -q attn '$err'"
 run "$bin/moe-quantize" -o "$tmp/own.moe" --dense 4 "$sound"
 expect_stderr_like '*2 attn_v: F16 -> 4 bits, error *%*' "bits of the dense part are for that alone"

@@ -24,11 +24,18 @@ enum flavour {
 };
 
 static const struct moe_layout layouts[] = {
-    {MOE_LAYOUT_F32, 0}, {MOE_LAYOUT_F16, 0}, {MOE_LAYOUT_BF16, 0}, {MOE_LAYOUT_Q8, 0},
-    {MOE_LAYOUT_Q8, 32}, {MOE_LAYOUT_Q8, 64}, {MOE_LAYOUT_Q8, 128}, {MOE_LAYOUT_Q4, 0},
-    {MOE_LAYOUT_Q4, 32}, {MOE_LAYOUT_Q4, 64}, {MOE_LAYOUT_Q4, 192}, {MOE_LAYOUT_Q3, 0},
-    {MOE_LAYOUT_Q3, 32}, {MOE_LAYOUT_Q3, 64}, {MOE_LAYOUT_Q3, 128}, {MOE_LAYOUT_Q2, 0},
-    {MOE_LAYOUT_Q2, 32}, {MOE_LAYOUT_Q2, 64}, {MOE_LAYOUT_Q2, 128}, {MOE_LAYOUT_MXFP4, 32},
+    {MOE_LAYOUT_F32, 0},    {MOE_LAYOUT_F16, 0},    {MOE_LAYOUT_BF16, 0},
+    {MOE_LAYOUT_Q8, 0},     {MOE_LAYOUT_Q8, 32},    {MOE_LAYOUT_Q8, 64},
+    {MOE_LAYOUT_Q8, 128},   {MOE_LAYOUT_Q4, 0},     {MOE_LAYOUT_Q4, 32},
+    {MOE_LAYOUT_Q4, 64},    {MOE_LAYOUT_Q4, 192},   {MOE_LAYOUT_Q3, 0},
+    {MOE_LAYOUT_Q3, 32},    {MOE_LAYOUT_Q3, 64},    {MOE_LAYOUT_Q3, 128},
+    {MOE_LAYOUT_Q2, 0},     {MOE_LAYOUT_Q2, 32},    {MOE_LAYOUT_Q2, 64},
+    {MOE_LAYOUT_Q2, 128},   {MOE_LAYOUT_MXFP4, 32}, {MOE_LAYOUT_Q5, 32},
+    {MOE_LAYOUT_Q5, 64},    {MOE_LAYOUT_Q5, 0},     {MOE_LAYOUT_Q4_0, 32},
+    {MOE_LAYOUT_Q5_0, 32},  {MOE_LAYOUT_Q8_0, 32},  {MOE_LAYOUT_IQ4_NL, 32},
+    {MOE_LAYOUT_Q2_K, 32},  {MOE_LAYOUT_Q3_K, 32},  {MOE_LAYOUT_Q4_K, 32},
+    {MOE_LAYOUT_Q5_K, 32},  {MOE_LAYOUT_Q6_K, 32},  {MOE_LAYOUT_IQ4_XS, 32},
+    {MOE_LAYOUT_NVFP4, 32}, {MOE_LAYOUT_TQ2_0, 32},
 };
 
 static inline uint32_t draw_up_to(uint64_t *seed, uint32_t most)
@@ -99,28 +106,33 @@ static inline void draw_float_data(uint8_t *data, uint64_t n, uint16_t kind, uin
     }
 }
 
-static inline void draw_scales(uint8_t head[64], uint16_t kind, uint64_t *seed,
-                               enum flavour flavour)
+/* A record's head: ordinary d and dmin, any other numbers. */
+static inline void draw_head(uint8_t *head, uint16_t kind, uint64_t *seed, enum flavour flavour)
 {
-    for (int i = 0; i < (kind == MOE_LAYOUT_MXFP4 ? 64 : 32); i++) {
+    const uint32_t halves =
+        moe_kind_is_e2m1(kind) ? 0 : (moe_kind_has_offset(kind) ? 2 : 1) * MOE_PANEL_ROWS;
+    for (uint32_t i = 0; i < halves; i++) {
         uint16_t half = draw_f16(seed, flavour);
-        if (kind == MOE_LAYOUT_MXFP4)
-            head[i] = draw_exponent(seed, flavour);
-        else
-            memcpy(head + 2 * i, &half, sizeof half);
+        memcpy(head + 2 * i, &half, sizeof half);
     }
+    for (uint32_t i = 2 * halves; i < moe_kind_head(kind) * MOE_PANEL_ROWS; i++)
+        head[i] = kind == MOE_LAYOUT_MXFP4   ? draw_exponent(seed, flavour)
+                  : kind == MOE_LAYOUT_NVFP4 ? (uint8_t)(test_random(seed) % 127)
+                                             : (uint8_t)test_random(seed);
 }
 
 static inline void draw_panel(uint8_t *panel, struct moe_layout layout, uint32_t cols,
                               uint64_t *seed, enum flavour flavour)
 {
-    uint32_t block = moe_layout_block(layout);
-    uint32_t full = layout.kind == MOE_LAYOUT_MXFP4 ? MOE_MX_RECORD : layout.group;
+    const uint16_t kind = layout.kind;
+    uint32_t block = moe_layout_block(layout), span = moe_kind_span(kind);
+    uint32_t full = span ? moe_kind_record(kind) * span : layout.group;
     for (uint32_t first = 0; first < cols;) {
         uint32_t n = full && full < cols - first ? full : cols - first;
-        uint64_t bytes = (n + block - 1) / block * moe_layout_block_bytes(layout);
-        draw_scales(panel, layout.kind, seed, flavour);
-        panel += 64;
+        uint64_t blocks = (n + block - 1) / block, bytes = blocks * moe_layout_block_bytes(layout);
+        for (uint32_t i = 0; i < (span ? (n + span - 1) / span : 1); i++)
+            draw_head(panel + i * moe_kind_head(kind) * MOE_PANEL_ROWS, kind, seed, flavour);
+        panel += moe_kind_head_bytes(kind, (uint32_t)blocks);
         for (uint64_t i = 0; i < bytes; i++)
             *panel++ = flavour == WORST ? 0xff : (uint8_t)test_random(seed);
         first += n;

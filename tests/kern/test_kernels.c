@@ -122,15 +122,50 @@ static uint8_t draw_exponent(uint64_t *seed, enum flavour flavour)
     return (uint8_t)(test_random(seed) % (test_random(seed) % 4 ? 200 : 3));
 }
 
-static void fill_mxfp4(struct sample *s, uint64_t *seed, enum flavour flavour)
+/* The codes whose numbers are largest and smallest. */
+static uint8_t worst_code(uint16_t kind, bool largest)
 {
-    uint8_t codes[MOE_MX_BLOCK];
-    for (uint32_t r = 0; r < s->mat.rows; r++)
-        for (uint32_t b = 0; b * MOE_MX_BLOCK < s->mat.cols; b++) {
-            for (int c = 0; c < MOE_MX_BLOCK; c++)
-                codes[c] = flavour == WORST ? (r % 2 ? 7 : 15) : test_random(seed) % 16;
-            assert_true(moe_layout_store_mxfp4(s->data, s->mat.cols, r, b,
-                                               draw_exponent(seed, flavour), codes));
+    int32_t best = 0;
+    for (int code = 0; code < 1 << moe_layout_bits(kind); code++) {
+        int32_t number = moe_layout_number(kind, code), old = moe_layout_number(kind, best);
+        best = (largest ? number > old : number < old) ? code : best;
+    }
+    return (uint8_t)best;
+}
+
+/* What checkpoints' blocks hold: any codes, any scales. */
+static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
+{
+    struct moe_mat *mat = &s->mat;
+    const uint16_t kind = mat->layout.kind;
+    uint32_t span = moe_kind_span(kind), scales = span / 32 * (uint32_t)moe_kind_scales(kind);
+    if (moe_kind_has_offset(kind))
+        s->m = take_exact((uint64_t)mat->rows * mat->cols, sizeof *s->m);
+    for (uint32_t r = 0; r < mat->rows; r++)
+        for (uint32_t i = 0; i * span < mat->cols; i++) {
+            struct moe_span_codes codes = {.d = draw_f16(seed, flavour),
+                                           .m = draw_f16(seed, flavour)};
+            uint32_t sixes = moe_kind_sixes(kind) ? 64 : kind == MOE_LAYOUT_Q2_K ? 16 : 256;
+            for (uint32_t k = 0; k < scales; k++) {
+                codes.s[k] = (uint8_t)(test_random(seed) % sixes);
+                codes.t[k] = (uint8_t)(moe_kind_has_offset(kind) ? test_random(seed) % sixes : 0);
+                if (flavour == WORST && !moe_kind_is_e2m1(kind))
+                    codes.s[k] = (uint8_t)(sixes - 1);
+                if (kind == MOE_LAYOUT_MXFP4)
+                    codes.s[k] = draw_exponent(seed, flavour);
+                else if (kind == MOE_LAYOUT_NVFP4)
+                    codes.s[k] %= 0x7f;
+            }
+            for (uint32_t c = 0; c < span; c++)
+                codes.codes[c] = flavour == WORST
+                                     ? worst_code(kind, r % 2)
+                                     : test_random(seed) % (1u << moe_layout_bits(kind));
+            for (uint32_t c = 0; s->m && c < span && i * span + c < mat->cols; c++)
+                s->m[(uint64_t)r * mat->cols + i * span + c] =
+                    moe_kind_scales_of(kind, 0, moe_f16_to_f32(codes.m), 0,
+                                       codes.t[c * scales / span])
+                        .m;
+            moe_layout_store_span(s->data, kind, mat->cols, r, i, &codes);
         }
 }
 
@@ -142,8 +177,8 @@ static struct sample sample_new(uint16_t kind, uint32_t group, uint32_t rows, ui
     s.data = take(1, moe_layout_bytes(s.mat.layout, rows, cols));
     s.mat.data = s.data;
     if (!moe_layout_is_float(kind)) {
-        if (kind == MOE_LAYOUT_MXFP4)
-            fill_mxfp4(&s, seed, flavour);
+        if (moe_kind_span(kind))
+            fill_spans(&s, seed, flavour);
         else
             fill_affine(&s, seed, flavour);
         return s;
@@ -170,7 +205,7 @@ struct inputs {
     float *x; /* [cols][nt] */
     int8_t *q;
     float *s, *z;
-    int32_t *sum;
+    struct moe_sums *sum;
     struct moe_tile tile;
 };
 
@@ -182,7 +217,7 @@ static struct inputs inputs_new(uint32_t cols, uint32_t block, int nt, uint64_t 
                         .q = take_exact(n * blocks * block, 1),
                         .s = take_exact(n * blocks, sizeof(float)),
                         .z = take_exact(n * blocks, sizeof(float)),
-                        .sum = take_exact(n * blocks, sizeof(int32_t))};
+                        .sum = take_exact(n * blocks, sizeof(struct moe_sums))};
     float *row = take_exact(cols, sizeof *row);
     for (int t = 0; t < nt; t++) {
         float sign = test_uniform(seed) < 0 ? -1.0f : 1.0f;
@@ -227,10 +262,15 @@ struct panel_case {
     enum flavour flavour;
 };
 
-static const uint16_t kinds[] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16, MOE_LAYOUT_BF16, MOE_LAYOUT_Q8,
-                                 MOE_LAYOUT_Q4,  MOE_LAYOUT_Q3,  MOE_LAYOUT_Q2,   MOE_LAYOUT_MXFP4};
+static const uint16_t kinds[] = {
+    MOE_LAYOUT_F32,  MOE_LAYOUT_F16,  MOE_LAYOUT_BF16,   MOE_LAYOUT_Q8,     MOE_LAYOUT_Q5,
+    MOE_LAYOUT_Q4,   MOE_LAYOUT_Q3,   MOE_LAYOUT_Q2,     MOE_LAYOUT_MXFP4,  MOE_LAYOUT_Q4_0,
+    MOE_LAYOUT_Q5_0, MOE_LAYOUT_Q8_0, MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,   MOE_LAYOUT_Q3_K,
+    MOE_LAYOUT_Q4_K, MOE_LAYOUT_Q5_K, MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS, MOE_LAYOUT_NVFP4,
+    MOE_LAYOUT_TQ2_0};
 static const uint32_t groups[] = {0, 32, 64, 128};
-static const uint32_t widths[] = {1, 7, 31, 32, 33, 64, 65, 96, 100, 127, 128, 192, 200, 257, 768};
+static const uint32_t widths[] = {1,   7,   31,  32,  33,  64,  65,  96,
+                                  100, 127, 128, 192, 200, 257, 512, 768};
 
 static int log2_of(int nt)
 {
@@ -354,7 +394,7 @@ static void test_wide_row_of_one_group(void **state)
 struct quantized {
     int8_t *q;
     float *s, *z;
-    int32_t *sum;
+    struct moe_sums *sum;
     uint64_t n_q, n_s;
 };
 
@@ -436,21 +476,23 @@ static void test_quantize_reference(void **state)
     uint64_t seed = 3;
     float x[200], s[4], z[4];
     int8_t q[256];
-    int32_t sums[4];
+    struct moe_sums sums[4];
     for (int c = 0; c < 200; c++)
         x[c] = draw(&seed, c < 64 ? ORDINARY : c < 128 ? WIDE : SPARSE);
     ref.quantize(x, 200, 64, 1, 0, q, s, z, sums);
     for (int b = 0; b < 4; b++) {
-        int sum = 0, largest = 0;
+        int sum = 0, half = 0, largest = 0;
         for (int c = 64 * b; c < 64 * b + 64; c++) {
             float want = c < 200 ? x[c] : 0;
             /* Half a step, and the rounding of s and of x * inv. */
             assert_true(fabsf(want - s[b] * q[c]) <= 0.50002f * s[b]);
             assert_true(q[c] >= -127 && (c < 200 || q[c] == 0));
             sum += q[c];
+            half += c < 64 * b + 32 ? q[c] : 0;
             largest = abs(q[c]) > largest ? abs(q[c]) : largest;
         }
-        assert_true(largest == 127 && sums[b] == sum && z[b] == s[b] * (float)sum);
+        assert_true(largest == 127 && z[b] == s[b] * (float)sum);
+        assert_true(sums[b].all == sum && sums[b].half == half);
     }
 }
 

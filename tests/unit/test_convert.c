@@ -274,7 +274,7 @@ static void nonsense_is_refused(void **state)
                  MOE_ERR_FORMAT, "not an expert pack", &err);
     assert_int_equal(n_files_in_dir(), 1);
     struct moe_bits bits;
-    static const char *const bad[] = {"", "5", "4d", "d8", "4d8 ", "44", "4d8d8", "-4", "164"};
+    static const char *const bad[] = {"", "7", "4d", "d8", "4d8 ", "44", "4d8d8", "-4", "164"};
     for (size_t i = 0; i < N_ITEMS(bad); i++)
         assert_false(moe_parse_bits(bad[i], &bits));
 }

@@ -136,20 +136,24 @@ static void codes_that_fit_are_carried_exactly(void **state)
         /* Of the dense part all but blk.*.attn_v, which is F16. */
         const uint64_t dense = 259 * HIDDEN + LAYERS * (2 * HIDDEN * HIDDEN + HEAD_DIM * HIDDEN) +
                                LAYERS * 3 * HIDDEN * FF;
-        assert_int_equal(report.carried.exact, experts + dense);
-        assert_int_equal(report.carried.rounded + report.carried.fitted + report.requantized, 0);
+        assert_int_equal(report.carried, experts + dense);
+        assert_int_equal(report.requantized, 0);
         assert_true(report.error[0].sum_squared_error == 0);
         assert_true(report.error[0].sum_squared_weight > 0);
         open_both(QWEN, path);
         assert_string_equal(moe_pack_variant_at(pack, 0)->method, "carried");
-        expect_dense("embed", "token_embd.weight", MOE_LAYOUT_Q8, NULL);
-        expect_dense("layers.0.attn.q", "blk.0.attn_q.weight", MOE_LAYOUT_Q8, NULL);
-        expect_dense("layers.1.attn.k", "blk.1.attn_k.weight", MOE_LAYOUT_Q8, NULL);
-        expect_dense("layers.1.attn.o", "blk.1.attn_output.weight", MOE_LAYOUT_Q8, NULL);
-        expect_dense("layers.0.shared.down", "blk.0.ffn_down_shexp.weight", MOE_LAYOUT_Q8, NULL);
+        expect_dense("embed", "token_embd.weight", MOE_LAYOUT_Q4, NULL);
+        expect_dense("layers.0.attn.q", "blk.0.attn_q.weight", MOE_LAYOUT_Q8_0, NULL);
+        expect_dense("layers.1.attn.k", "blk.1.attn_k.weight", MOE_LAYOUT_Q4, NULL);
+        expect_dense("layers.1.attn.o", "blk.1.attn_output.weight", MOE_LAYOUT_Q5, NULL);
+        expect_dense("layers.0.shared.down", "blk.0.ffn_down_shexp.weight", MOE_LAYOUT_Q5, NULL);
         expect_dense("layers.0.router", "blk.0.ffn_gate_inp.weight", MOE_LAYOUT_F32, NULL);
-        expect_experts(0, "gud", MOE_LAYOUT_Q8);
-        expect_experts(1, "gud", MOE_LAYOUT_Q8);
+        expect_experts(0, "g", MOE_LAYOUT_Q8_0);
+        expect_experts(0, "u", MOE_LAYOUT_Q5);
+        expect_experts(0, "d", MOE_LAYOUT_Q5_0);
+        expect_experts(1, "g", MOE_LAYOUT_Q4_0);
+        expect_experts(1, "u", MOE_LAYOUT_Q4);
+        expect_experts(1, "d", MOE_LAYOUT_IQ4_NL);
         close_both();
     }
 }
@@ -160,16 +164,16 @@ static void what_does_not_fit_is_quantized_again(void **state)
     const char *path = in_dir("4.moe");
     struct moe_convert_report report = convert(QWEN, path, "4", 4);
     const uint64_t matrix = EXPERTS * HIDDEN * FF;
-    assert_int_equal(report.carried.exact,
-                     2 * matrix + 259 * HIDDEN + LAYERS * (HEAD_DIM + FF) * HIDDEN);
-    assert_int_equal(report.carried.rounded + report.carried.fitted, 0);
+    assert_int_equal(report.carried, 3 * matrix + 259 * HIDDEN + LAYERS * (HEAD_DIM + FF) * HIDDEN);
     assert_int_equal(report.requantized,
-                     4 * matrix + LAYERS * (2 * HIDDEN * HIDDEN + 2 * HIDDEN * FF));
+                     3 * matrix + LAYERS * (2 * HIDDEN * HIDDEN + 2 * HIDDEN * FF));
     double error = sqrt(report.error[0].sum_squared_error / report.error[0].sum_squared_weight);
-    assert_true(error > 0.01 && error < 0.2);
+    assert_true(error > 0 && error < 0.2);
     open_both(QWEN, path);
     assert_string_equal(moe_pack_variant_at(pack, 0)->method, "hqq");
-    expect_experts(1, "gu", MOE_LAYOUT_Q4);
+    expect_experts(1, "g", MOE_LAYOUT_Q4_0);
+    expect_experts(1, "u", MOE_LAYOUT_Q4);
+    expect_experts(1, "d", MOE_LAYOUT_IQ4_NL);
     expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q4, NULL);
     close_both();
 }
@@ -221,7 +225,7 @@ static void without_bits_nothing_is_rounded(void **state)
     const char *path = in_dir("own.moe");
     struct moe_convert_report report = convert_own(QWEN, path);
     assert_true(report.kept_experts && report.kept_dense);
-    assert_int_equal(report.requantized + report.carried.fitted + report.carried.rounded, 0);
+    assert_int_equal(report.requantized, 0);
     assert_true(report.error[0].sum_squared_error == 0);
     assert_true(report.dense_error.sum_squared_error == 0);
     expect_lines(&report,
@@ -229,13 +233,15 @@ static void without_bits_nothing_is_rounded(void **state)
     open_both(QWEN, path);
     assert_string_equal(moe_pack_variant_at(pack, 0)->name, "map");
     assert_string_equal(moe_pack_variant_at(pack, 0)->method, "carried");
-    expect_bits(0, 8, 8);
-    expect_bits(1, 4, 8);
-    expect_experts(0, "gud", MOE_LAYOUT_Q8);
-    expect_experts(1, "gu", MOE_LAYOUT_Q4);
-    expect_experts(1, "d", MOE_LAYOUT_Q8);
+    expect_bits(0, 8, 5); /* gate and up have one width: the wider one's */
+    expect_bits(1, 4, 4);
+    expect_experts(0, "g", MOE_LAYOUT_Q8_0);
+    expect_experts(0, "u", MOE_LAYOUT_Q5);
+    expect_experts(0, "d", MOE_LAYOUT_Q5_0);
+    expect_experts(1, "u", MOE_LAYOUT_Q4);
+    expect_experts(1, "d", MOE_LAYOUT_IQ4_NL);
     expect_dense("embed", "token_embd.weight", MOE_LAYOUT_Q4, NULL);
-    expect_dense("layers.0.attn.q", "blk.0.attn_q.weight", MOE_LAYOUT_Q8, NULL);
+    expect_dense("layers.0.attn.q", "blk.0.attn_q.weight", MOE_LAYOUT_Q8_0, NULL);
     expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q4, NULL);
     expect_dense("layers.1.attn.v", "blk.1.attn_v.weight", MOE_LAYOUT_F16, NULL);
     close_both();
@@ -244,7 +250,8 @@ static void without_bits_nothing_is_rounded(void **state)
     struct moe_err err = {0};
     assert_ok(moe_convert_pack(path, in_dir("again.moe"), &again, &report, &err), &err);
     open_both(QWEN, in_dir("again.moe"));
-    expect_experts(1, "gu", MOE_LAYOUT_Q4);
+    expect_experts(1, "g", MOE_LAYOUT_Q4_0);
+    expect_experts(1, "d", MOE_LAYOUT_IQ4_NL);
     close_both();
 
     report = convert_own(MIXTRAL, path);
@@ -298,8 +305,8 @@ static double error_of(uint32_t layer, uint32_t matrix, const char *name)
     return sqrt(squared / weight);
 }
 
-/* As llama.cpp's Q4_K_M: the down projections of some layers have six bits. What no layout holds
- * gets 8 bits, and is named. */
+/* As llama.cpp's Q4_K_M: the down projections of some layers have six bits. Each type keeps its
+ * bits, and its bytes. */
 static void mixed_files_keep_what_each_layer_has(void **state)
 {
     (void)state;
@@ -308,37 +315,32 @@ static void mixed_files_keep_what_each_layer_has(void **state)
         {MOE_GGML_Q4_K, MOE_GGML_Q4_K, MOE_GGML_Q3_K, MOE_GGML_Q4_K},
     };
     const char *source = in_dir("q4_k_m.gguf"), *path = in_dir("own.moe");
-    char expected[512];
     forge_gguf("q4_k_m.gguf", q4_k_m);
     struct moe_convert_report report = convert_own(source, path);
     open_both(source, path);
     assert_string_equal(moe_pack_variant_at(pack, 0)->name, "map");
-    expect_bits(0, 4, 8);
-    expect_bits(1, 8, 4); /* gate and up have one width: the wider one's */
-    double six = error_of(0, 2, "blk.0.ffn_down_exps.weight");
-    double three = error_of(1, 1, "blk.1.ffn_up_exps.weight");
-    assert_true(six > 0 && six < 0.01 && three > 0 && three < 0.01);
-    assert_true(error_of(1, 2, "blk.1.ffn_down_exps.weight") < 0x1p-11);
+    assert_string_equal(moe_pack_variant_at(pack, 0)->method, "carried");
+    expect_bits(0, 4, 6);
+    expect_bits(1, 4, 4);
+    assert_true(error_of(0, 0, "blk.0.ffn_gate_exps.weight") == 0);
+    assert_true(error_of(0, 2, "blk.0.ffn_down_exps.weight") == 0);
+    assert_true(error_of(1, 1, "blk.1.ffn_up_exps.weight") == 0);
+    assert_true(error_of(1, 2, "blk.1.ffn_down_exps.weight") == 0);
+    uint64_t bytes = 0, of_file = moe_checkpoint_find(ck, "blk.0.ffn_gate_exps.weight")->bytes * 2 +
+                                  moe_checkpoint_find(ck, "blk.0.ffn_down_exps.weight")->bytes;
+    for (uint32_t e = 0; e < FORGED_EXPERTS; e++)
+        for (int segment = 0; segment < 2; segment++)
+            bytes += moe_pack_expert(pack, 0, e, 0)->segments[segment].raw_bytes;
+    assert_true(bytes >= of_file && bytes <= of_file + of_file / 100);
     close_both();
-    assert_int_equal(report.n_roundings, 2);
-    const struct moe_quant_error *carried = &report.carried_error;
-    snprintf(expected, sizeof expected,
-             "x: of the source's quantized weights %llu carried over (%llu with scales rounded to "
-             "f16, error %.2g%%), %d quantized again\n"
-             "x: 1 ffn_down_exps: Q6_K -> 8 bits, error %.2g%%\n"
-             "x: 1 ffn_up_exps: Q3_K -> 8 bits, error %.2g%%\n",
-             (unsigned long long)(report.carried.exact + report.carried.rounded),
-             (unsigned long long)report.carried.rounded,
-             100 * sqrt(carried->sum_squared_error / carried->sum_squared_weight),
-             2 * FORGED_EXPERTS * FORGED_HIDDEN * FORGED_FF, 100 * six, 100 * three);
-    expect_lines(&report, expected);
+    assert_int_equal(report.n_roundings + report.requantized, 0);
 
     /* Asked for, the same bits cost what they cost, and that is said. */
     report = convert(source, path, "4", 8);
     open_both(source, path);
-    six = error_of(0, 2, "blk.0.ffn_down_exps.weight");
+    double six = error_of(0, 2, "blk.0.ffn_down_exps.weight");
     assert_true(six > 0.02);
-    assert_int_equal(report.n_roundings, 2);
+    assert_int_equal(report.n_roundings, 1);
     assert_string_equal(report.roundings[0].from, "Q6_K");
     assert_int_equal(report.roundings[0].bits, 4);
     double said = sqrt(report.roundings[0].error.sum_squared_error /
@@ -352,7 +354,7 @@ static void repacking_names_what_it_rounds(void **state)
 {
     (void)state;
     const char *path = in_dir("8.moe");
-    struct moe_convert_report report = convert(QWEN, path, "8", 8);
+    struct moe_convert_report report = convert("build/fixtures/mixtral-a", path, "8", 8);
     const struct moe_convert_options o = {
         .experts = {{4, 4}}, .n_experts = 1, .method = moe_quant_method_find("hqq"), .group = 64};
     struct moe_err err = {0};
@@ -360,7 +362,7 @@ static void repacking_names_what_it_rounds(void **state)
     char expected[128];
     assert_int_equal(report.n_roundings, 1);
     snprintf(expected, sizeof expected,
-             "x: 8 expert gate, 8 expert up, 8 expert down: q8 -> 4 bits, error %.2g%%\n",
+             "x: 15 expert gate, 15 expert up, 15 expert down: q8 -> 4 bits, error %.2g%%\n",
              100 * sqrt(report.error[0].sum_squared_error / report.error[0].sum_squared_weight));
     expect_lines(&report, expected);
 }
@@ -378,94 +380,14 @@ static void rows_in_pairs_are_carried_in_halves(void **state)
     (void)state;
     const char *path = in_dir("mixtral.moe");
     struct moe_convert_report report = convert(MIXTRAL, path, "4", 8);
-    assert_int_equal(report.carried.rounded + report.carried.fitted + report.requantized, 0);
+    assert_int_equal(report.requantized, 0);
     open_both(MIXTRAL, path);
-    expect_dense("layers.1.attn.q", "blk.1.attn_q.weight", MOE_LAYOUT_Q8, paired);
-    expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q8, paired);
-    expect_dense("layers.0.attn.v", "blk.0.attn_v.weight", MOE_LAYOUT_Q8, NULL);
-    expect_experts(0, "gud", MOE_LAYOUT_Q4);
-    expect_experts(1, "gud", MOE_LAYOUT_Q4);
+    expect_dense("layers.1.attn.q", "blk.1.attn_q.weight", MOE_LAYOUT_Q8_0, paired);
+    expect_dense("layers.0.attn.k", "blk.0.attn_k.weight", MOE_LAYOUT_Q5_0, paired);
+    expect_dense("layers.0.attn.v", "blk.0.attn_v.weight", MOE_LAYOUT_Q4_0, NULL);
+    expect_experts(0, "gd", MOE_LAYOUT_Q4_0);
+    expect_experts(1, "u", MOE_LAYOUT_Q4);
     close_both();
-}
-
-/* A scale that m = -128 d would overflow: that group alone is fitted, or refused where not even its
- * values have a place. */
-static void groups_without_place_in_f16_are_fitted(void **state)
-{
-    (void)state;
-    enum { ROWS = 3, COLS = 64, BLOCKS = ROWS * COLS / 32 };
-    struct moe_err err = {0};
-    const struct moe_ggml_type *q8_0 = moe_ggml_find(MOE_GGML_Q8_0);
-    const struct moe_quant_method *method = moe_quant_method_find("rtn");
-    struct moe_layout layout = moe_ggml_layout(q8_0, 8);
-    uint8_t blocks[BLOCKS * 34];
-    float values[ROWS * COLS], got[COLS];
-    uint64_t seed = 5;
-    for (int b = 0; b < BLOCKS; b++) {
-        moe_put_u16(blocks + 34 * b, moe_f32_to_f16(b == 3 ? 515.0f : 0.01f));
-        for (int i = 0; i < 32; i++)
-            blocks[34 * b + 2 + i] = (uint8_t)(test_random(&seed) % 255 - 127);
-    }
-    moe_ggml_decode(q8_0, blocks, BLOCKS, values);
-    struct moe_quant_error error = {0};
-    struct moe_ggml_counts counts = {0};
-    uint8_t *out = moe_alloc(moe_layout_bytes(layout, ROWS, COLS), 1, NULL);
-    assert_ok(moe_ggml_encode_matrix(q8_0, method, layout, blocks, ROWS, COLS, out, &error, &counts,
-                                     &err),
-              &err);
-    assert_int_equal(counts.exact, (BLOCKS - 1) * 32);
-    assert_int_equal(counts.fitted, 32);
-    assert_true(error.sum_squared_error > 0);
-    struct moe_mat mat = {out, layout, ROWS, COLS};
-    for (uint32_t row = 0; row < ROWS; row++) {
-        moe_layout_load_row(&mat, row, got);
-        for (uint32_t i = 0; i < COLS; i++)
-            assert_true(fabsf(got[i] - values[row * COLS + i]) <=
-                        (row == 1 && i >= 32 ? 515.0f : 0));
-    }
-    moe_put_u16(blocks + 34 * 3, moe_f32_to_f16(60000));
-    assert_fails(moe_ggml_encode_matrix(q8_0, method, layout, blocks, ROWS, COLS, out, &error,
-                                        &counts, &err),
-                 MOE_ERR_FORMAT, "row 1, columns 32 to 63", &err);
-    free(out);
-}
-
-/* K-quants of 4 bits keep their codes; what rounding their scales costs is reported. */
-static void rounded_scales_are_counted_and_measured(void **state)
-{
-    (void)state;
-    struct moe_err err = {0};
-    const struct moe_ggml_type *q4_k = moe_ggml_find(MOE_GGML_Q4_K);
-    struct moe_layout layout = moe_ggml_layout(q4_k, 4);
-    uint8_t blocks[6 * 144];
-    float values[3 * 512], got[512];
-    double squared = 0;
-    assert_ok(moe_checkpoint_open(&ck, "tests/fixtures/gguf/types.gguf", &err), &err);
-    const struct moe_tensor *t = moe_checkpoint_find(ck, "m.Q4_K");
-    assert_int_equal(t->n_items, N_ITEMS(values));
-    assert_ok(moe_checkpoint_read_blocks(ck, t, 0, 6, blocks, &err), &err);
-    assert_ok(moe_checkpoint_read(ck, t, 0, t->n_items, values, &err), &err);
-    moe_checkpoint_close(ck);
-    struct moe_quant_error error = {0};
-    struct moe_ggml_counts counts = {0};
-    uint8_t *out = moe_alloc(moe_layout_bytes(layout, 3, 512), 1, NULL);
-    assert_ok(moe_ggml_encode_matrix(q4_k, moe_quant_method_find("hqq"), layout, blocks, 3, 512,
-                                     out, &error, &counts, &err),
-              &err);
-    assert_int_equal(counts.exact + counts.rounded, N_ITEMS(values));
-    assert_true(counts.rounded > 0 && counts.fitted == 0);
-    struct moe_mat mat = {out, layout, 3, 512};
-    for (uint32_t row = 0; row < 3; row++) {
-        moe_layout_load_row(&mat, row, got);
-        for (uint32_t i = 0; i < 512; i++) {
-            double e = (double)got[i] - (double)values[row * 512 + i];
-            squared += e * e;
-        }
-    }
-    assert_true(squared > 0);
-    assert_true(fabs(error.sum_squared_error - squared) <= 1e-9 * squared);
-    assert_true(sqrt(squared / error.sum_squared_weight) < 0x1p-11);
-    free(out);
 }
 
 /* MXFP4 has a layout of its own at 4 bits: nothing is lost, whatever the exponents. */
@@ -484,13 +406,9 @@ static void mxfp4_is_carried_whatever_its_exponents(void **state)
         blocks[i] = i % 17 ? (uint8_t)test_random(&seed) : (uint8_t)(i / 17 * 5 % 254);
     moe_ggml_decode(mxfp4, blocks, BLOCKS, values);
     struct moe_quant_error error = {0};
-    struct moe_ggml_counts counts = {0};
     uint8_t *out = moe_alloc(moe_layout_bytes(layout, ROWS, COLS), 1, NULL);
     assert_int_equal(layout.kind, MOE_LAYOUT_MXFP4);
-    assert_ok(
-        moe_ggml_encode_matrix(mxfp4, NULL, layout, blocks, ROWS, COLS, out, &error, &counts, &err),
-        &err);
-    assert_int_equal(counts.exact, ROWS * COLS);
+    assert_ok(moe_ggml_carry_matrix(mxfp4, blocks, ROWS, COLS, out, &error, &err), &err);
     assert_true(error.sum_squared_error == 0);
     struct moe_mat mat = {out, layout, ROWS, COLS};
     for (uint32_t row = 0; row < ROWS; row++) {
@@ -498,9 +416,8 @@ static void mxfp4_is_carried_whatever_its_exponents(void **state)
         assert_memory_equal(got, values + row * COLS, sizeof got);
     }
     blocks[17 * 7] = 255;
-    assert_fails(
-        moe_ggml_encode_matrix(mxfp4, NULL, layout, blocks, ROWS, COLS, out, &error, &counts, &err),
-        MOE_ERR_FORMAT, "row 1, columns 64 to 95", &err);
+    assert_fails(moe_ggml_carry_matrix(mxfp4, blocks, ROWS, COLS, out, &error, &err),
+                 MOE_ERR_FORMAT, "row 1, columns 64 to 95", &err);
     free(out);
 }
 
@@ -599,8 +516,6 @@ int main(void)
         cmocka_unit_test(mixed_files_keep_what_each_layer_has),
         cmocka_unit_test(repacking_names_what_it_rounds),
         cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
-        cmocka_unit_test(groups_without_place_in_f16_are_fitted),
-        cmocka_unit_test(rounded_scales_are_counted_and_measured),
         cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),
         cmocka_unit_test(metadata_and_tensors_describe_the_model),
         cmocka_unit_test(what_is_not_computed_is_refused_by_its_key),

@@ -71,13 +71,17 @@ static void every_type_decodes_as_the_gguf_package_does(void **state)
     struct moe_checkpoint *ck = open_checkpoint(FIXTURES "types.gguf");
     assert_string_equal(moe_checkpoint_dir(ck), FIXTURES "types.gguf");
     expect_values(ck, FIXTURES "types.f32");
-    int n_types = 0;
-    bool seen[MOE_DTYPE_N] = {false};
-    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++)
-        seen[moe_checkpoint_at(ck, i)->dtype] = true;
-    for (int i = 0; i < MOE_DTYPE_N; i++)
-        n_types += seen[i];
-    assert_int_equal(n_types, MOE_DTYPE_N);
+    enum { TYPES = 64 };
+    bool seen[TYPES] = {false};
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++) {
+        const struct moe_ggml_type *type = moe_dtype_block(moe_checkpoint_at(ck, i)->dtype);
+        seen[type ? type->number : TYPES - 1] = true;
+    }
+    for (uint32_t number = 0; number < TYPES - 1; number++) {
+        const struct moe_ggml_type *type = moe_ggml_find(number);
+        assert_int_equal(seen[number], type && type->kind);
+    }
+    assert_true(seen[TYPES - 1]);
 
     /* Rows first; a type that is only known by its size is refused by name. */
     struct moe_err err = {0};
@@ -146,163 +150,73 @@ static void pairs_of_bytes_are_mxfp4(void **state)
 /* ---- Carrying over
  * -------------------------------------------------------------------------------- */
 
-/* One row of `n` blocks carried into the layout and decoded from there; returns the worst
- * status. */
-static enum moe_ggml_carry carry_row(const struct moe_ggml_type *type, const uint8_t *blocks,
-                                     uint32_t n, int bits, float *out)
-{
-    uint32_t cols = n * type->items, groups = type->items / MOE_GGML_GROUP;
-    struct moe_layout layout = {moe_layout_kind_of_bits(bits), MOE_GGML_GROUP};
-    uint8_t *data = moe_alloc(moe_layout_bytes(layout, 1, cols), 1, NULL);
-    enum moe_ggml_carry worst = MOE_GGML_CARRY_EXACT;
-    assert_non_null(data);
-    for (uint32_t i = 0; i < n * groups; i++) {
-        uint8_t codes[MOE_GGML_GROUP];
-        struct moe_group_codes group;
-        enum moe_ggml_carry carry =
-            moe_ggml_group(type, blocks + i / groups * type->bytes, i % groups, codes, &group);
-        if (carry < worst)
-            worst = carry;
-        if (carry == MOE_GGML_CARRY_NO)
-            break;
-        for (int k = 0; k < MOE_GGML_GROUP; k++)
-            assert_true(codes[k] < 1 << bits);
-        moe_layout_store_group(data, layout, cols, 0, i, &group);
-    }
-    struct moe_mat mat = {data, layout, 1, cols};
-    moe_layout_load_row(&mat, 0, out);
-    free(data);
-    return worst;
-}
-
+/* In the layout of its type a matrix has the values that it has in the file. */
 static void carried_blocks_keep_their_values(void **state)
 {
     (void)state;
     struct moe_err err = {0};
     struct moe_checkpoint *ck = open_checkpoint(FIXTURES "types.gguf");
-    int n_exact = 0, n_rounded = 0;
+    int n_carried = 0;
     for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++) {
         const struct moe_tensor *t = moe_checkpoint_at(ck, i);
         const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
-        if (!type || type->carry_bits == 0)
+        if (!type || type->items == 1 || t->n_dims != 2)
             continue;
-        uint32_t n = (uint32_t)(t->n_items / type->items);
-        uint8_t *blocks = moe_alloc(n, type->bytes, NULL);
-        float *values = read_tensor(ck, t), *carried = moe_alloc(t->n_items, 4, NULL);
-        assert_ok(moe_checkpoint_read_blocks(ck, t, 0, n, blocks, &err), &err);
-        for (int bits = type->carry_bits; bits <= 8; bits += 4) {
-            enum moe_ggml_carry carry = carry_row(type, blocks, n, bits, carried);
-            if (carry == MOE_GGML_CARRY_NO)
-                assert_int_equal(type->number, MOE_GGML_MXFP4); /* large exponents */
-            for (uint64_t k = 0; carry == MOE_GGML_CARRY_EXACT && k < t->n_items; k++)
-                if (carried[k] != values[k])
-                    fail_msg("%s: item %u: %g became %g", t->name, (unsigned)k, values[k],
-                             carried[k]);
-            n_exact += carry == MOE_GGML_CARRY_EXACT;
-            n_rounded += carry == MOE_GGML_CARRY_ROUNDED;
+        uint32_t rows = (uint32_t)t->dims[0], cols = (uint32_t)t->dims[1];
+        const struct moe_layout layout = moe_ggml_layout(type, 8);
+        struct moe_quant_error error = {0};
+        float *values = read_tensor(ck, t), *row = moe_alloc(cols, sizeof *row, NULL);
+        uint8_t *blocks = moe_alloc(t->bytes, 1, NULL);
+        uint8_t *data = moe_alloc(moe_layout_bytes(layout, rows, cols), 1, NULL);
+        assert_int_equal(moe_layout_bits(layout.kind), moe_ggml_bits(type));
+        assert_int_equal(moe_ggml_layout(type, moe_ggml_bits(type) - 1).kind, MOE_LAYOUT_NONE);
+        assert_int_equal(moe_ggml_layout(type, 16).kind, MOE_LAYOUT_NONE);
+        assert_ok(moe_checkpoint_read_blocks(ck, t, 0, t->n_items / type->items, blocks, &err),
+                  &err);
+        assert_ok(moe_ggml_carry_matrix(type, blocks, rows, cols, data, &error, &err), &err);
+        const struct moe_mat mat = {data, layout, rows, cols};
+        for (uint32_t r = 0; r < rows; r++) {
+            moe_layout_load_row(&mat, r, row);
+            for (uint32_t c = 0; c < cols; c++)
+                if (row[c] != values[r * cols + c])
+                    fail_msg("%s: row %u column %u: %g became %g", t->name, r, c,
+                             (double)values[r * cols + c], (double)row[c]);
         }
+        n_carried++;
         free(blocks);
         free(values);
-        free(carried);
+        free(data);
+        free(row);
     }
-    assert_int_equal(n_exact, 9);   /* 8 bits: six and "experts"; 4 bits: two */
-    assert_int_equal(n_rounded, 3); /* Q4_K in 4 and 8 bits, Q5_K */
+    assert_int_equal(n_carried, 16);
     moe_checkpoint_close(ck);
 }
 
-/* A block of zeros but for its f16 scale and its first code byte. */
-static enum moe_ggml_carry carry_scale(uint32_t number, float d, float *first, float *expected)
-{
-    const struct moe_ggml_type *type = moe_ggml_find(number);
-    uint8_t block[MOE_GGML_MAX_BLOCK_BYTES] = {0};
-    float values[32], carried[32];
-    moe_put_u16(block, moe_f32_to_f16(d));
-    if (number == MOE_GGML_Q8_0)
-        block[2] = 0x81; /* -127 */
-    moe_ggml_decode(type, block, 1, values);
-    enum moe_ggml_carry carry = carry_row(type, block, 1, 8, carried);
-    *first = carried[0];
-    *expected = values[0];
-    return carry;
-}
-
+/* Any finite scale is carried; others are refused, with their place. */
 static void scales_at_the_ends_of_f16(void **state)
 {
     (void)state;
-    float got, expected;
-    static const float fine[] = {0, 0x1p-24f, -0x1p-24f, 0x1.8p-15f, 511.75f, -511.75f};
-    for (size_t i = 0; i < N_ITEMS(fine); i++) {
-        assert_int_equal(carry_scale(MOE_GGML_Q8_0, fine[i], &got, &expected),
-                         MOE_GGML_CARRY_EXACT);
-        assert_true(got == expected && expected == -127 * fine[i]);
-        assert_int_equal(carry_scale(MOE_GGML_Q4_0, fine[i] * 16, &got, &expected),
-                         MOE_GGML_CARRY_EXACT);
-        assert_true(got == expected);
-    }
-    static const float much[] = {512, -512, 65504, INFINITY, NAN};
-    for (size_t i = 0; i < N_ITEMS(much); i++)
-        assert_int_equal(carry_scale(MOE_GGML_Q8_0, much[i], &got, &expected), MOE_GGML_CARRY_NO);
-    assert_int_equal(carry_scale(MOE_GGML_Q4_0, 8192, &got, &expected), MOE_GGML_CARRY_NO);
-    assert_int_equal(carry_scale(MOE_GGML_Q4_0, 8184, &got, &expected), MOE_GGML_CARRY_EXACT);
-    assert_int_equal(carry_scale(MOE_GGML_Q5_0, 4096, &got, &expected), MOE_GGML_CARRY_NO);
-    assert_int_equal(carry_scale(MOE_GGML_Q5_0, 4092, &got, &expected), MOE_GGML_CARRY_EXACT);
-
-    uint8_t block[17] = {0, 0x97}, codes[32], exponent;
-    struct moe_group_codes group;
-    const struct moe_ggml_type *mxfp4 = moe_ggml_find(MOE_GGML_MXFP4);
-    for (int e = 0; e < 256; e++) {
-        block[0] = (uint8_t)e;
-        assert_int_equal(moe_ggml_group(mxfp4, block, 0, codes, &group),
-                         e >= 104 && e <= 136 ? MOE_GGML_CARRY_EXACT : MOE_GGML_CARRY_NO);
-        moe_ggml_mxfp4(block, codes, &exponent);
-        assert_int_equal(exponent, e);
-        assert_int_equal(codes[0], 7);
-        assert_int_equal(codes[16], 9);
-    }
-}
-
-static double squared_error(const float *a, const float *b, uint32_t n)
-{
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-    return sum;
-}
-
-/* Rounding d and m of K-quants once costs far less than quantizing their values again. */
-static void k_quants_carry_better_than_they_requantize(void **state)
-{
-    (void)state;
     struct moe_err err = {0};
-    struct moe_checkpoint *ck = open_checkpoint(FIXTURES "types.gguf");
-    static const char *const names[] = {"m.Q4_K", "m.Q5_K"};
-    for (size_t i = 0; i < N_ITEMS(names); i++) {
-        const struct moe_tensor *t = get(ck, names[i]);
-        const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
-        uint32_t n = (uint32_t)t->n_items;
-        float *values = read_tensor(ck, t), *carried = moe_alloc(n, 4, NULL);
-        uint8_t *blocks = moe_alloc(t->bytes, 1, NULL);
-        assert_ok(moe_checkpoint_read_blocks(ck, t, 0, n / 256, blocks, &err), &err);
-        assert_int_equal(carry_row(type, blocks, n / 256, type->carry_bits, carried),
-                         MOE_GGML_CARRY_ROUNDED);
-        double carry_error = squared_error(carried, values, n);
-
-        const struct moe_quant_method *method = moe_quant_method_find("hqq");
-        struct moe_layout layout = moe_quant_layout(method, type->carry_bits, 32, MOE_LAYOUT_BF16);
+    const struct moe_ggml_type *q8_0 = moe_ggml_find(MOE_GGML_Q8_0);
+    const struct moe_layout layout = moe_ggml_layout(q8_0, 8);
+    static const float scales[] = {0, 0x1p-24f, -0x1p-24f, 512, -512, 65504, INFINITY, NAN};
+    for (size_t i = 0; i < N_ITEMS(scales); i++) {
+        uint8_t blocks[2][34] = {{0}}, data[64 + 2 * 512] = {0};
         struct moe_quant_error error = {0};
-        uint8_t *data = moe_alloc(moe_layout_bytes(layout, 1, n), 1, NULL);
-        assert_ok(moe_quantize_matrix(method, layout, values, 1, n, data, &error, &err), &err);
-        print_message("%s: error of carrying %.2e, of quantizing again %.2e (relative)\n", t->name,
-                      sqrt(carry_error / error.sum_squared_weight),
-                      sqrt(error.sum_squared_error / error.sum_squared_weight));
-        assert_true(carry_error < error.sum_squared_error);
-        assert_true(sqrt(carry_error / error.sum_squared_weight) < 0x1p-11);
-        free(values);
-        free(carried);
-        free(blocks);
-        free(data);
+        float row[64];
+        moe_put_u16(blocks[1], moe_f32_to_f16(scales[i]));
+        blocks[1][2] = 0x81; /* -127 */
+        assert_int_equal(moe_layout_bytes(layout, 1, 64), sizeof data);
+        int status = moe_ggml_carry_matrix(q8_0, blocks[0], 1, 64, data, &error, &err);
+        if (!isfinite(scales[i])) {
+            assert_fails(status, MOE_ERR_FORMAT, "row 0, columns 32 to 63 are not finite", &err);
+            continue;
+        }
+        assert_ok(status, &err);
+        const struct moe_mat mat = {data, layout, 1, 64};
+        moe_layout_load_row(&mat, 0, row);
+        assert_true(row[32] == -127 * scales[i] && row[33] == 0 && row[0] == 0);
     }
-    moe_checkpoint_close(ck);
 }
 
 /* ---- Metadata
@@ -747,7 +661,6 @@ int main(void)
         cmocka_unit_test(pairs_of_bytes_are_mxfp4),
         cmocka_unit_test(carried_blocks_keep_their_values),
         cmocka_unit_test(scales_at_the_ends_of_f16),
-        cmocka_unit_test(k_quants_carry_better_than_they_requantize),
         cmocka_unit_test(metadata_of_every_type),
         cmocka_unit_test(arrays),
         cmocka_unit_test(version_2_with_its_own_alignment),

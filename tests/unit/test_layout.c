@@ -7,10 +7,12 @@
 #include "base/bytes.h"
 #include "base/float16.h"
 #include "base/mem.h"
+#include "quant/ggml.h"
 #include "quant/layout.h"
 
 static const struct moe_layout quantized[] = {
     {MOE_LAYOUT_Q8, 32}, {MOE_LAYOUT_Q8, 64}, {MOE_LAYOUT_Q8, 128}, {MOE_LAYOUT_Q8, 0},
+    {MOE_LAYOUT_Q5, 32}, {MOE_LAYOUT_Q5, 64}, {MOE_LAYOUT_Q5, 128}, {MOE_LAYOUT_Q5, 0},
     {MOE_LAYOUT_Q4, 32}, {MOE_LAYOUT_Q4, 64}, {MOE_LAYOUT_Q4, 128}, {MOE_LAYOUT_Q4, 0},
     {MOE_LAYOUT_Q3, 32}, {MOE_LAYOUT_Q3, 64}, {MOE_LAYOUT_Q3, 192}, {MOE_LAYOUT_Q3, 0},
     {MOE_LAYOUT_Q2, 32}, {MOE_LAYOUT_Q2, 64}, {MOE_LAYOUT_Q2, 128}, {MOE_LAYOUT_Q2, 0},
@@ -76,9 +78,15 @@ static uint32_t documented_place(int bits, uint32_t block, uint32_t r, uint32_t 
         *at = bit;
         return c / 4 * 64 + r * 4 + k;
     case 4:
+    case 5:
+    case 6:
         j = c / 8;
         *at = bit + (c - 8 * j >= 4 ? 4 : 0);
-        return j * 64 + r * 4 + k;
+        if (bit < 4)
+            return j * 64 + r * 4 + k;
+        j = bits == 5 ? c / 32 : c / 16;
+        *at = bits == 5 ? (int)(c - 32 * j) / 4 : bit - 4 + 2 * (int)((c - 16 * j) / 4);
+        return block / 8 * 64 + j * 64 + r * 4 + k;
     case 2:
     case 3:
         if (bit == 2) {
@@ -267,6 +275,181 @@ static void test_mxfp4_is_exact(void **state)
     }
 }
 
+/* ---- Layouts of checkpoints' types ---- */
+
+/* The table of layout.h: how a head's numbers lie. */
+static const struct form {
+    uint16_t kind;
+    int bits, scales;            /* of a span */
+    uint32_t span, head, record; /* columns, bytes for a panel, spans of a full record */
+    enum { ONLY_D, ONLY_S, SIXES, BYTES, NIBBLES } numbers;
+    bool offset;
+    int32_t zero; /* -1: e2m1; -2: iq4 */
+} forms[] = {
+    {MOE_LAYOUT_MXFP4, 4, 1, 32, 16, 4, ONLY_S, false, -1},
+    {MOE_LAYOUT_Q4_0, 4, 1, 32, 32, 2, ONLY_D, false, 8},
+    {MOE_LAYOUT_Q5_0, 5, 1, 32, 32, 2, ONLY_D, false, 16},
+    {MOE_LAYOUT_Q8_0, 8, 1, 32, 32, 2, ONLY_D, false, 128},
+    {MOE_LAYOUT_IQ4_NL, 4, 1, 32, 32, 2, ONLY_D, false, -2},
+    {MOE_LAYOUT_NVFP4, 4, 4, 64, 64, 1, ONLY_S, false, -1},
+    {MOE_LAYOUT_TQ2_0, 2, 8, 256, 32, 2, ONLY_D, false, 1},
+    {MOE_LAYOUT_IQ4_XS, 4, 8, 256, 128, 1, SIXES, false, -2},
+    {MOE_LAYOUT_Q3_K, 3, 16, 256, 224, 2, SIXES, false, 4},
+    {MOE_LAYOUT_Q6_K, 6, 16, 256, 288, 2, BYTES, false, 32},
+    {MOE_LAYOUT_Q4_K, 4, 8, 256, 256, 1, SIXES, true, 0},
+    {MOE_LAYOUT_Q5_K, 5, 8, 256, 256, 1, SIXES, true, 0},
+    {MOE_LAYOUT_Q2_K, 2, 16, 256, 320, 1, NIBBLES, true, 0},
+};
+
+static uint32_t most_numbers(const struct form *f)
+{
+    return f->numbers == SIXES           ? 64
+           : f->numbers == NIBBLES       ? 16
+           : f->kind == MOE_LAYOUT_NVFP4 ? 127
+                                         : 255;
+}
+
+static struct moe_span_codes draw_span(const struct form *f, uint64_t *seed)
+{
+    struct moe_span_codes span = {0};
+    if (f->numbers != ONLY_S)
+        span.d = moe_f32_to_f16(test_uniform(seed));
+    if (f->offset)
+        span.m = moe_f32_to_f16(test_uniform(seed));
+    for (int i = 0; i < f->scales && f->numbers != ONLY_D; i++) {
+        span.s[i] = (uint8_t)(test_random(seed) % most_numbers(f));
+        span.t[i] = f->offset ? (uint8_t)(test_random(seed) % most_numbers(f)) : 0;
+    }
+    for (uint32_t c = 0; c < f->span; c++)
+        span.codes[c] = (uint8_t)(test_random(seed) % (1u << f->bits));
+    return span;
+}
+
+/* Number i of 6 bits of row r into n of them. */
+static void put_six(uint8_t *at, int n, int i, uint32_t r, uint8_t number)
+{
+    at[i / 2 * 16 + (int)r] |= (uint8_t)((number % 16) << (i % 2 ? 4 : 0));
+    at[n / 2 * 16 + i / 4 * 16 + (int)r] |= (uint8_t)(number / 16 << 2 * (i % 4));
+}
+
+static void put_head(const struct form *f, uint8_t *head, uint32_t r,
+                     const struct moe_span_codes *span)
+{
+    if (f->numbers != ONLY_S) {
+        moe_put_u16(head + 2 * r, span->d);
+        head += 32;
+    }
+    if (f->offset) {
+        moe_put_u16(head + 2 * r, span->m);
+        head += 32;
+    }
+    for (int i = 0; i < f->scales; i++)
+        if (f->numbers == SIXES && f->offset) {
+            put_six(head, 16, i, r, span->s[i]);
+            put_six(head, 16, 8 + i, r, span->t[i]);
+        } else if (f->numbers == SIXES) {
+            put_six(head, f->scales, i, r, span->s[i]);
+        } else if (f->numbers != ONLY_D) {
+            head[i * 16 + (int)r] = (uint8_t)(span->s[i] | span->t[i] << 4);
+        }
+}
+
+static double number_of(const struct form *f, uint8_t code)
+{
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                1,    13,   25,  38,  53,  69,  89,  113};
+    return f->zero == -1 ? 2 * mxfp4_number(127, code) : f->zero == -2 ? iq4[code] : code - f->zero;
+}
+
+/* A weight as ggml defines it. */
+static double weight_of(const struct form *f, const struct moe_span_codes *span, uint32_t c)
+{
+    uint32_t i = c / (f->span / (uint32_t)f->scales), s = span->s[i];
+    double d = moe_f16_to_f32(span->d), v = number_of(f, span->codes[c]);
+    if (f->kind == MOE_LAYOUT_MXFP4)
+        return mxfp4_number((uint8_t)s, span->codes[c]);
+    if (f->kind == MOE_LAYOUT_NVFP4)
+        return v / 2 * (s < 8 ? ldexp(s, -9) : ldexp(1 + s % 8 / 8.0, (int)s / 8 - 7));
+    double scale = f->numbers == ONLY_D                ? 1
+                   : f->numbers == SIXES && !f->offset ? (double)s - 32
+                   : f->numbers == BYTES               ? (int8_t)s
+                                                       : (double)s;
+    return d * scale * v - (f->offset ? (double)moe_f16_to_f32(span->m) * span->t[i] : 0);
+}
+
+static void check_form(const struct form *f, uint32_t rows, uint32_t cols)
+{
+    const struct moe_layout layout = {f->kind, 32};
+    uint64_t seed = f->kind * 100u + rows + cols, block_bytes = 16u * 32 * (unsigned)f->bits / 8;
+    uint32_t spans = (cols + f->span - 1) / f->span;
+    uint64_t panel = 0, *record = moe_alloc(spans + 1, sizeof *record, NULL);
+    uint64_t *head_bytes = moe_alloc(spans + 1, sizeof *head_bytes, NULL);
+    for (uint32_t first = 0, i = 0; first < cols; first += f->record * f->span, i++) {
+        uint32_t n = cols - first < f->record * f->span ? cols - first : f->record * f->span;
+        record[i] = panel;
+        head_bytes[i] = (((n + f->span - 1) / f->span) * f->head + 63) / 64 * 64;
+        panel += head_bytes[i] + (n + 31) / 32 * block_bytes;
+    }
+    assert_int_equal(moe_layout_bytes(layout, rows, cols), (rows + 15) / 16 * panel);
+    uint8_t *data = moe_alloc((rows + 15) / 16 * panel, 1, NULL);
+    uint8_t *expected = moe_alloc((rows + 15) / 16 * panel, 1, NULL);
+    float *out = malloc(cols * sizeof *out);
+    for (uint32_t row = 0; row < rows; row++) {
+        double *weights = malloc(cols * sizeof *weights);
+        for (uint32_t i = 0; i < spans; i++) {
+            struct moe_span_codes span = draw_span(f, &seed);
+            uint8_t *at = expected + row / 16 * panel + record[i / f->record];
+            moe_layout_store_span(data, f->kind, cols, row, i, &span);
+            put_head(f, at + i % f->record * f->head, row % 16, &span);
+            at += head_bytes[i / f->record] + i % f->record * (f->span / 32) * block_bytes;
+            for (uint32_t c = 0; c < f->span && i * f->span + c < cols; c++) {
+                for (int bit = 0; bit < f->bits; bit++) {
+                    int shift = 0;
+                    uint32_t byte = documented_place(f->bits, 32, row % 16, c % 32, bit, &shift);
+                    at[c / 32 * block_bytes + byte] |=
+                        (uint8_t)((span.codes[c] >> bit & 1) << shift);
+                }
+                weights[i * f->span + c] = weight_of(f, &span, c);
+            }
+        }
+        struct moe_mat mat = {data, layout, rows, cols};
+        moe_layout_load_row(&mat, row, out);
+        for (uint32_t c = 0; c < cols; c++)
+            if (out[c] != (float)weights[c])
+                fail_msg("%s: row %u column %u: %a, should be %a", moe_layout_name(f->kind), row, c,
+                         (double)out[c], weights[c]);
+        free(weights);
+    }
+    assert_memory_equal(data, expected, (rows + 15) / 16 * panel);
+    free(record);
+    free(head_bytes);
+    free(data);
+    free(expected);
+    free(out);
+}
+
+/* Bytes where the table says, weights as ggml defines them, to the last bit. */
+static void test_types_of_checkpoints(void **state)
+{
+    static const uint32_t widths[] = {1, 32, 96, 256, 257, 512, 768};
+    for (size_t i = 0; i < N_ITEMS(forms); i++) {
+        for (size_t w = 0; w < N_ITEMS(widths); w++) {
+            check_form(&forms[i], 16, widths[w]);
+            check_form(&forms[i], 19, widths[w]);
+        }
+        /* As many bytes as a file has, but for what fills up the last record. */
+        const struct moe_ggml_type *type = NULL;
+        for (uint32_t number = 2; number < 64 && !type; number++) {
+            type = moe_ggml_find(number);
+            type = type && type->kind == forms[i].kind ? type : NULL;
+        }
+        assert_non_null(type);
+        uint64_t file = 2048 / type->items * type->bytes * 16ull;
+        assert_int_equal(moe_layout_panel_bytes((struct moe_layout){forms[i].kind, 32}, 2048),
+                         type->number == MOE_GGML_TQ1_0 ? 2048 / 256 * 66 * 16 : file);
+    }
+}
+
 /* Every scale there is with every code; the one that is no number is refused. */
 static void test_mxfp4_scales(void **state)
 {
@@ -346,7 +529,11 @@ static void test_validity(void **state)
         {{MOE_LAYOUT_MXFP4, 32}, true},
         {{MOE_LAYOUT_MXFP4, 64}, false},
         {{MOE_LAYOUT_MXFP4, 0}, false},
-        {{21, 64}, false},
+        {{MOE_LAYOUT_Q5, 64}, true},
+        {{MOE_LAYOUT_Q4_K, 32}, true},
+        {{MOE_LAYOUT_Q4_K, 64}, false},
+        {{MOE_LAYOUT_Q4_K, 0}, false},
+        {{22, 64}, false},
         {{65535, 64}, false},
     };
     for (size_t i = 0; i < N_ITEMS(cases); i++)
@@ -370,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_mxfp4_bytes_are_where_documented),
         cmocka_unit_test(test_mxfp4_is_exact),
+        cmocka_unit_test(test_types_of_checkpoints),
         cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
         cmocka_unit_test(test_validity),
