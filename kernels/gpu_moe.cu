@@ -11,7 +11,7 @@ static struct moe_gpu_job shared_job(const struct moe_gpu_moe *m, uint32_t n)
     return {*m->shared_weights, 0, n};
 }
 
-static void choose(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n)
+static void choose_experts(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n)
 {
     struct dev_products list = gpu_list(g, n);
     const struct moe_gpu_then then = {m->router, NULL, n};
@@ -60,7 +60,7 @@ static void start_chosen(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_
         gpu_activate_rows(g, m->routed, 0, list.n_chosen);
 }
 
-static void finish(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n)
+static void finish_experts(struct moe_gpu *g, const struct moe_gpu_moe *m, uint32_t n)
 {
     struct dev_products list = list_chosen(g, m, n);
     const struct moe_gpu_job one = {*m->like, 0, 1};
@@ -88,7 +88,7 @@ extern "C" void moe_gpu_moe(struct moe_gpu *g, const struct moe_gpu_moe *m, uint
 {
     if (n == 0)
         return;
-    choose(g, m, n);
+    choose_experts(g, m, n);
     start_chosen(g, m, n);
-    finish(g, m, n);
+    finish_experts(g, m, n);
 }

@@ -6,7 +6,7 @@
 
 /* Clears the error of a call that may fail, so that the next check of a launch does not report it.
  */
-static cudaError_t forget(cudaError_t result)
+static cudaError_t clear_error(cudaError_t result)
 {
     if (result != cudaSuccess)
         (void)cudaGetLastError();
@@ -23,18 +23,18 @@ extern "C" const char *moe_gpu_build(void)
 extern "C" int moe_gpu_count(void)
 {
     int n = 0;
-    return forget(cudaGetDeviceCount(&n)) == cudaSuccess ? n : 0;
+    return clear_error(cudaGetDeviceCount(&n)) == cudaSuccess ? n : 0;
 }
 
 cudaError_t gpu_describe(int index, struct moe_gpu_info *info)
 {
     cudaDeviceProp prop;
     size_t free_bytes = 0, total_bytes = 0;
-    cudaError_t result = forget(cudaGetDeviceProperties(&prop, index));
+    cudaError_t result = clear_error(cudaGetDeviceProperties(&prop, index));
     if (result == cudaSuccess)
-        result = forget(cudaSetDevice(index));
+        result = clear_error(cudaSetDevice(index));
     if (result == cudaSuccess)
-        result = forget(cudaMemGetInfo(&free_bytes, &total_bytes));
+        result = clear_error(cudaMemGetInfo(&free_bytes, &total_bytes));
     if (result != cudaSuccess)
         return result;
     memset(info, 0, sizeof *info);

@@ -78,7 +78,7 @@ int moe_file_read_all(const char *path, uint64_t max_bytes, struct moe_buf *out,
     return status;
 }
 
-static void nap(double seconds)
+static void sleep_for(double seconds)
 {
     struct timespec length = {.tv_nsec = (long)(seconds * 1e9)};
     nanosleep(&length, NULL);
@@ -92,12 +92,12 @@ static bool may_retry(int code, int *n_failed)
     case EINTR:
         return n < MAX_INTERRUPTED;
     case EIO:
-        nap(1e-3);
+        sleep_for(1e-3);
         return n < MAX_IO_ERRORS;
     case EAGAIN:
     case EBUSY:
     case ENOMEM:
-        nap(2e-4 * n);
+        sleep_for(2e-4 * n);
         return n < MAX_REFUSALS;
     default:
         return false;

@@ -277,7 +277,7 @@ int moe_cores_available(void)
     return n < 1 ? 1 : n > MOE_MAX_THREADS ? MOE_MAX_THREADS : n;
 }
 
-static int clamp(int n_threads)
+static int clamp_threads(int n_threads)
 {
     return n_threads < 1 ? 1 : n_threads > MOE_MAX_THREADS ? MOE_MAX_THREADS : n_threads;
 }
@@ -291,13 +291,13 @@ int moe_default_threads(void)
 
 void moe_par_set_threads(int n_threads)
 {
-    n_threads_wanted = clamp(n_threads);
+    n_threads_wanted = clamp_threads(n_threads);
 }
 
 int moe_par_set_team(int n_threads)
 {
     int before = team;
-    team = n_threads > 0 ? clamp(n_threads) : 0;
+    team = n_threads > 0 ? clamp_threads(n_threads) : 0;
     return before;
 }
 

@@ -122,7 +122,7 @@ static void weigh(const struct learned *t, const float *terms, float *logits)
 }
 
 /* Adds the layer's example, whose labels are complete. */
-static void learn(struct learned *t, uint32_t layer)
+static void learn_example(struct learned *t, uint32_t layer)
 {
     uint32_t n = t->habits.n_experts;
     const float *terms = t->example + (uint64_t)layer * N_TERMS * n;
@@ -189,7 +189,7 @@ static void take_row(struct learned *t, uint32_t layer, uint32_t sequence, const
     for (uint32_t k = 0; k < top_k; k++)
         t->label[layer * n + chosen[k]] = 1;
     if (t->waits[layer]++ == HORIZON)
-        learn(t, layer);
+        learn_example(t, layer);
 }
 
 static void begin_example(struct learned *t, const struct moe_choices *row)

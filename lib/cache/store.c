@@ -209,7 +209,7 @@ static uint32_t take_free(struct moe_store *s, struct pool *pool)
 }
 
 /* Appends a slot to its pool's list of staged slots. */
-static void stage(struct moe_store *s, uint32_t index)
+static void stage_slot(struct moe_store *s, uint32_t index)
 {
     struct pool *pool = &s->pools[s->slots[index].class_index];
     s->slots[index].use = MOE_SLOT_STAGED;
@@ -391,7 +391,7 @@ bool moe_store_has_spare(const struct moe_store *s, uint32_t key, uint32_t varia
 }
 
 /* Frees the slot of a staged expert. */
-static void leave(struct moe_store *s, const struct pool *pool, uint32_t slot)
+static void leave_staged(struct moe_store *s, const struct pool *pool, uint32_t slot)
 {
     if (s->slots[slot].prefetched) {
         s->counts.staged_unused++;
@@ -405,7 +405,7 @@ static uint32_t reclaim_staged(struct moe_store *s, struct pool *pool, bool stal
     uint32_t slot = oldest_staged(s, pool, stale);
     if (slot == MOE_NO_SLOT)
         return MOE_NO_SLOT;
-    leave(s, pool, slot);
+    leave_staged(s, pool, slot);
     return take_free(s, pool);
 }
 
@@ -479,7 +479,7 @@ uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bo
         return MOE_NO_SLOT;
     occupy(s, slot, key, variant, MOE_SLOT_STAGED);
     s->slots[slot].prefetched = true;
-    stage(s, slot);
+    stage_slot(s, slot);
     return slot;
 }
 
@@ -491,7 +491,7 @@ void moe_store_take_back(struct moe_store *s)
             uint32_t slot = oldest_staged(s, pool, false);
             if (slot == MOE_NO_SLOT)
                 break;
-            leave(s, pool, slot);
+            leave_staged(s, pool, slot);
         }
     }
 }
@@ -546,7 +546,7 @@ void moe_store_release(struct moe_store *s, uint32_t index)
     if (slot->state == MOE_SLOT_READY) {
         vacate(s, index);
     } else { /* its bytes are still arriving */
-        stage(s, index);
+        stage_slot(s, index);
     }
 }
 

@@ -227,7 +227,7 @@ int gguf_fail(struct gguf_reader *r, uint64_t at, const char *format, ...)
 }
 
 /* Reads on until the buffer holds `end` bytes of the file, which is long enough. */
-static bool fill(struct gguf_reader *r, uint64_t end)
+static bool fill_buffer(struct gguf_reader *r, uint64_t end)
 {
     uint64_t have = r->buf.size, want = end - have;
     if (want < READ_AHEAD)
@@ -257,7 +257,7 @@ uint64_t gguf_take(struct gguf_reader *r, uint64_t n, const char *what)
         gguf_fail(r, at, "%s of %" PRIu64 " bytes: no header is that long", what, n);
         return UINT64_MAX;
     }
-    if (at + n > r->buf.size && !fill(r, at + n))
+    if (at + n > r->buf.size && !fill_buffer(r, at + n))
         return UINT64_MAX;
     r->at += n;
     return at;
@@ -510,7 +510,8 @@ static void read_info(struct gguf_reader *r, struct moe_tensor_list *list, int f
 }
 
 /* Sets offsets, which count from the beginning of the data, known only now. */
-static void place(struct gguf_reader *r, struct moe_tensor *t, uint64_t data, uint64_t alignment)
+static void place_tensor(struct gguf_reader *r, struct moe_tensor *t, uint64_t data,
+                         uint64_t alignment)
 {
     uint64_t room = r->file_bytes > data ? r->file_bytes - data : 0;
     if (t->offset % alignment != 0)
@@ -536,7 +537,7 @@ int gguf_read_tensors(struct gguf_reader *r, struct moe_tensor_list *list, int f
         read_info(r, list, file);
     uint64_t data = moe_round_up(r->at, alignment);
     for (uint64_t i = first; i < list->n && r->status == MOE_OK; i++)
-        place(r, &list->items[i].tensor, data, alignment);
+        place_tensor(r, &list->items[i].tensor, data, alignment);
     if (r->status == MOE_OK)
         r->status = moe_tensor_list_check_overlaps(list, first, r->path, r->err);
     return r->status;

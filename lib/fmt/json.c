@@ -50,14 +50,14 @@ static void *watched_malloc(size_t n)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void watch(void)
+static void watch_allocations(void)
 {
     json_set_alloc_funcs(watched_malloc, free);
 }
 
-static json_t *load(const void *text, uint64_t n, size_t flags, json_error_t *error)
+static json_t *load_json(const void *text, uint64_t n, size_t flags, json_error_t *error)
 {
-    pthread_once(&once, watch);
+    pthread_once(&once, watch_allocations);
     ran_short = false;
     json_t *json = json_loadb(n ? text : "", n, flags, error);
     if (ran_short) {
@@ -86,11 +86,11 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
     if (nul)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: byte %zu is zero, which is not JSON", name,
                         (size_t)((const char *)nul - (const char *)text) + 1);
-    *out = load(text, n, flags, &error);
+    *out = load_json(text, n, flags, &error);
     /* Published configurations hold integers beyond 64 bits (model_max_length as 10^30): reads
      * those files with every number as a double, exact for all numbers that we use. */
     if (!*out && !ran_short && json_error_code(&error) == json_error_numeric_overflow)
-        *out = load(text, n, flags | JSON_DECODE_INT_AS_REAL, &error);
+        *out = load_json(text, n, flags | JSON_DECODE_INT_AS_REAL, &error);
     if (*out)
         return MOE_OK;
     if (ran_short)
@@ -101,7 +101,7 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
 
 int moe_json_copy(struct json_t **out, const struct json_t *json, struct moe_err *err)
 {
-    pthread_once(&once, watch);
+    pthread_once(&once, watch_allocations);
     ran_short = false;
     *out = json_deep_copy(json);
     if (*out && !ran_short)

@@ -40,7 +40,7 @@ int moe_json_scan_fail(struct moe_json_scan *s, const char *format, ...)
 }
 
 /* The next byte that is not blank, 0 at the end and after an error. */
-static uint8_t look(struct moe_json_scan *s)
+static uint8_t peek_byte(struct moe_json_scan *s)
 {
     if (s->status != MOE_OK)
         return 0;
@@ -62,7 +62,7 @@ static void expected(struct moe_json_scan *s, const char *what)
 
 int moe_json_scan_end(struct moe_json_scan *s)
 {
-    look(s);
+    peek_byte(s);
     if (s->status == MOE_OK && s->at < s->end)
         expected(s, "the end");
     return s->status;
@@ -146,7 +146,7 @@ static void put_text(struct moe_json_scan *s, struct moe_buf *out, const void *b
 /* Reads the next text, in quotes; into `out` unless NULL. */
 static void read_text(struct moe_json_scan *s, struct moe_buf *out, bool is_key)
 {
-    if (look(s) != '"') {
+    if (peek_byte(s) != '"') {
         expected(s, is_key ? "a key" : "a text");
         return;
     }
@@ -247,7 +247,7 @@ static int find_word(const struct moe_json_scan *s)
 
 enum moe_json_kind moe_json_scan_peek(struct moe_json_scan *s)
 {
-    uint8_t c = look(s);
+    uint8_t c = peek_byte(s);
     int word = s->status == MOE_OK ? find_word(s) : -1;
     if (word >= 0)
         return words[word].kind;
@@ -277,7 +277,7 @@ const char *moe_json_kind_name(enum moe_json_kind kind)
 
 void moe_json_scan_enter(struct moe_json_scan *s)
 {
-    bool object = look(s) == '{';
+    bool object = peek_byte(s) == '{';
     if (s->status != MOE_OK)
         return;
     if (s->depth == MOE_JSON_SCAN_DEPTH) {
@@ -300,7 +300,7 @@ bool moe_json_scan_next(struct moe_json_scan *s, struct moe_buf *key)
         return false;
     uint32_t level = s->depth - 1;
     bool object = s->objects[level / 8] >> level % 8 & 1, first = s->first;
-    uint8_t c = look(s);
+    uint8_t c = peek_byte(s);
     s->first = false;
     if (c == (object ? '}' : ']')) {
         s->at++;
@@ -315,7 +315,7 @@ bool moe_json_scan_next(struct moe_json_scan *s, struct moe_buf *key)
         s->at++;
     if (object) {
         read_text(s, key, true);
-        if (look(s) == ':')
+        if (peek_byte(s) == ':')
             s->at++;
         else if (s->status == MOE_OK)
             expected(s, "':'");

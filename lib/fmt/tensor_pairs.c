@@ -215,8 +215,8 @@ static const struct moe_tensor_entry *join_fp8(const struct moe_tensor_list *lis
 
 static const char packed_end[] = "_packed";
 
-static const struct moe_tensor_entry *beside(const struct moe_tensor_list *list, const char *name,
-                                             size_t cut, const char *end)
+static const struct moe_tensor_entry *entry_beside(const struct moe_tensor_list *list,
+                                                   const char *name, size_t cut, const char *end)
 {
     char other[NAME_BYTES];
     return other_name(name, cut, end, other) ? entry_named(list, other) : NULL;
@@ -230,8 +230,8 @@ static const char *const other_ways[] = {"_zero_point", "_g_idx"};
 static const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
                                                                  const char *name, size_t cut)
 {
-    const struct moe_tensor_entry *found = beside(list, name, cut, other_ways[0]);
-    return found ? found : beside(list, name, cut, other_ways[1]);
+    const struct moe_tensor_entry *found = entry_beside(list, name, cut, other_ways[0]);
+    return found ? found : entry_beside(list, name, cut, other_ways[1]);
 }
 
 /* Presents NAME_packed as NAME; returns its scales, or NULL: they do not fit, or it is not packed.
@@ -243,9 +243,9 @@ static const struct moe_tensor_entry *join_int4(const struct moe_tensor_list *li
     size_t cut = strlen(packed_end);
     if (!ends_with(t->name, packed_end) || strcmp(packed->dtype_name, "I32") != 0 ||
         t->n_dims != 2 || t->n_items == 0 || t->dims[0] > UINT32_MAX ||
-        t->dims[1] > UINT32_MAX / 8 || beside(list, t->name, cut, ""))
+        t->dims[1] > UINT32_MAX / 8 || entry_beside(list, t->name, cut, ""))
         return NULL;
-    const struct moe_tensor_entry *scales = beside(list, t->name, cut, "_scale");
+    const struct moe_tensor_entry *scales = entry_beside(list, t->name, cut, "_scale");
     packed->pair = MOE_PAIR_INT4;
     t->dims[1] *= 8;
     t->n_items *= 8;
@@ -369,7 +369,7 @@ int moe_tensor_pairs_join(struct moe_tensor_list *list, const char *dir, struct 
             continue;
         if (entry->pair == MOE_PAIR_INT4) {
             const struct moe_tensor_entry *shape =
-                beside(list, entry->tensor.name, strlen(packed_end), "_shape");
+                entry_beside(list, entry->tensor.name, strlen(packed_end), "_shape");
             if (shape)
                 dropped[shape - list->items] = true;
         }

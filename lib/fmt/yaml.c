@@ -363,7 +363,7 @@ static int find_member(struct moe_yaml *doc, struct moe_yaml_node *map, const ch
 }
 
 /* "'key'" or "item", for error texts. */
-static const char *called(const struct moe_yaml_node *node, char room[80])
+static const char *node_name(const struct moe_yaml_node *node, char room[80])
 {
     if (!node->key)
         return "an item";
@@ -381,7 +381,7 @@ int moe_yaml_item_u64(struct moe_yaml *doc, struct moe_yaml_node *item, uint64_t
     unsigned long long value = digit ? strtoull(item->text, &end, 10) : 0;
     if (!digit || *end != '\0' || errno == ERANGE || value > max)
         return moe_yaml_fail(doc, item, err, "%s must be a whole number from 0 to %" PRIu64,
-                             called(item, room), max);
+                             node_name(item, room), max);
     *out = value;
     return MOE_OK;
 }
@@ -395,7 +395,7 @@ int moe_yaml_item_i64(struct moe_yaml *doc, struct moe_yaml_node *item, int64_t 
     errno = 0;
     long long value = number ? strtoll(text, &end, 10) : 0;
     if (!number || *end != '\0' || errno == ERANGE)
-        return moe_yaml_fail(doc, item, err, "%s must be a whole number", called(item, room));
+        return moe_yaml_fail(doc, item, err, "%s must be a whole number", node_name(item, room));
     *out = value;
     return MOE_OK;
 }
@@ -408,7 +408,7 @@ int moe_yaml_item_double(struct moe_yaml *doc, struct moe_yaml_node *item, doubl
                   strspn(item->text, "0123456789+-.eE") == strlen(item->text);
     double value = number ? strtod(item->text, &end) : 0;
     if (!number || *end != '\0' || !isfinite(value))
-        return moe_yaml_fail(doc, item, err, "%s must be a number", called(item, room));
+        return moe_yaml_fail(doc, item, err, "%s must be a number", node_name(item, room));
     *out = value;
     return MOE_OK;
 }
@@ -418,7 +418,7 @@ int moe_yaml_item_text(struct moe_yaml *doc, struct moe_yaml_node *item, const c
 {
     char room[80];
     if (item->kind != MOE_YAML_SCALAR)
-        return moe_yaml_fail(doc, item, err, "%s must be a text", called(item, room));
+        return moe_yaml_fail(doc, item, err, "%s must be a text", node_name(item, room));
     *out = item->text;
     return MOE_OK;
 }
@@ -428,7 +428,7 @@ int moe_yaml_item_map(struct moe_yaml *doc, struct moe_yaml_node *item, struct m
     char room[80];
     return item->kind == MOE_YAML_MAP
                ? MOE_OK
-               : moe_yaml_fail(doc, item, err, "%s must be a mapping", called(item, room));
+               : moe_yaml_fail(doc, item, err, "%s must be a mapping", node_name(item, room));
 }
 
 int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct moe_err *err)
@@ -436,7 +436,7 @@ int moe_yaml_item_list(struct moe_yaml *doc, struct moe_yaml_node *item, struct 
     char room[80];
     return item->kind == MOE_YAML_LIST
                ? MOE_OK
-               : moe_yaml_fail(doc, item, err, "%s must be a list", called(item, room));
+               : moe_yaml_fail(doc, item, err, "%s must be a list", node_name(item, room));
 }
 
 int moe_yaml_get_u64(struct moe_yaml *doc, struct moe_yaml_node *map, const char *key, uint64_t max,
@@ -499,7 +499,7 @@ int moe_yaml_item_fingerprint(struct moe_yaml *doc, struct moe_yaml_node *item, 
         return MOE_OK;
     if (strlen(digits) != 16 || strspn(digits, "0123456789abcdef") != 16)
         return moe_yaml_fail(doc, item, err, "%s must have 16 hexadecimal digits",
-                             called(item, room));
+                             node_name(item, room));
     *out = strtoull(digits, NULL, 16);
     return MOE_OK;
 }

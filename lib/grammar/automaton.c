@@ -9,8 +9,8 @@
 /* ---- Lists that grow ---- */
 
 /* Makes room for one more item; false, with g->status set, without memory. */
-static bool grow(struct moe_grammar *g, void **items, uint32_t n, uint32_t *room, size_t bytes,
-                 uint32_t most)
+static bool grow_items(struct moe_grammar *g, void **items, uint32_t n, uint32_t *room,
+                       size_t bytes, uint32_t most)
 {
     if (g->status != MOE_OK)
         return false;
@@ -34,8 +34,8 @@ static bool grow(struct moe_grammar *g, void **items, uint32_t n, uint32_t *room
 
 uint32_t machine_add(struct moe_grammar *g, enum state_kind kind, uint32_t a, uint32_t b)
 {
-    if (!grow(g, (void **)&g->states, g->n_states, &g->states_room, sizeof *g->states,
-              MOE_GRAMMAR_MAX_STATES))
+    if (!grow_items(g, (void **)&g->states, g->n_states, &g->states_room, sizeof *g->states,
+                    MOE_GRAMMAR_MAX_STATES))
         return 0;
     g->states[g->n_states] = (struct state){kind, a, b};
     return g->n_states++;
@@ -88,8 +88,8 @@ static bool grow_slots(struct moe_grammar *g)
 uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint32_t line,
                       uint32_t column)
 {
-    if (!grow(g, (void **)&g->rules, g->n_rules, &g->rules_room, sizeof *g->rules,
-              MOE_GRAMMAR_MAX_RULES) ||
+    if (!grow_items(g, (void **)&g->rules, g->n_rules, &g->rules_room, sizeof *g->rules,
+                    MOE_GRAMMAR_MAX_RULES) ||
         !grow_slots(g))
         return 0;
     uint32_t *slot = rule_slot(g, name, n);
@@ -114,7 +114,7 @@ static void add_set(struct moe_grammar *g, const struct byte_set *set)
     while (i > 0 && memcmp(&g->sets[i - 1], set, sizeof *set) != 0)
         i--;
     if (i == 0) {
-        if (!grow(g, (void **)&g->sets, g->n_sets, &g->sets_room, sizeof *g->sets, MAX_SETS))
+        if (!grow_items(g, (void **)&g->sets, g->n_sets, &g->sets_room, sizeof *g->sets, MAX_SETS))
             return;
         g->sets[g->n_sets++] = *set;
         i = g->n_sets;
@@ -333,7 +333,7 @@ uint64_t automaton_bytes(void)
     return arena.used + sizeof a;
 }
 
-static void forget(struct automaton *a)
+static void automaton_forget(struct automaton *a)
 {
     memset(a->slots, 0, 2 * MAX_NODES * sizeof *a->slots);
     memset(a->place_slots, 0, 2 * MAX_PLACES * sizeof *a->place_slots);
@@ -359,7 +359,7 @@ int automaton_new(struct automaton **out, const struct moe_grammar *g, struct mo
     }
     arena.used = 0;
     carve_automaton(a, &arena, g->n_classes);
-    forget(a);
+    automaton_forget(a);
     automaton_budget(a);
     *out = a;
     return MOE_OK;
@@ -581,7 +581,7 @@ int automaton_keep(struct automaton *a, uint32_t *place)
     for (uint32_t i = n_nodes; i-- > 1;)
         if (went[i])
             went[a->nodes[i].below] = 1;
-    forget(a);
+    automaton_forget(a);
     a->status = MOE_OK;
     went[0] = 0;
     for (uint32_t i = 1; i < n_nodes; i++)

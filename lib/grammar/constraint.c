@@ -184,7 +184,7 @@ static void allow(struct mask *mask, uint32_t id)
 
 /* Tries tokens in the order of their bytes: each continues where it departs from the one before,
  * and tokens with a dead beginning are skipped. */
-static int walk(struct masks *m, struct automaton *a, uint32_t place, struct mask *mask)
+static int walk_tokens(struct masks *m, struct automaton *a, uint32_t place, struct mask *mask)
 {
     const struct moe_vocabulary *v = m->vocabulary;
     uint32_t alive = 0; /* bytes of the last token that lead somewhere */
@@ -237,7 +237,7 @@ static int masks_make(struct masks *m, struct automaton *a, uint32_t place, bool
     mask->n_allowed = 0;
     memset(mask->bits, 0, m->words * sizeof *mask->bits);
     automaton_budget(a);
-    MOE_TRY(first ? try_each(m, a, place, mask) : walk(m, a, place, mask));
+    MOE_TRY(first ? try_each(m, a, place, mask) : walk_tokens(m, a, place, mask));
     m->of_place[place % OF_PLACE] = ++m->next;
     m->next %= m->n;
     mask->place = first ? PLACE_DEAD : place; /* the first token's mask fits no other place */
@@ -370,7 +370,7 @@ static void *find_masks(void *arg)
 }
 
 /* Waits until the thread has finished. */
-static void settle(struct moe_constraint *c)
+static void await_worker(struct moe_constraint *c)
 {
     pthread_mutex_lock(&c->mutex);
     while (c->work == WORK_ASKED)
@@ -417,7 +417,7 @@ static void note_complete(struct moe_constraint *c)
 
 void moe_constraint_restart(struct moe_constraint *c)
 {
-    settle(c);
+    await_worker(c);
     set_work(c, WORK_NONE);
     automaton_budget(c->automaton);
     c->status = automaton_start(c->automaton, &c->place);
@@ -433,7 +433,7 @@ void moe_constraint_restart(struct moe_constraint *c)
 void moe_constraint_prepare(struct moe_constraint *c, bool begins,
                             bool (*ends)(const void *ctx, uint32_t id), const void *ctx)
 {
-    settle(c);
+    await_worker(c);
     c->begins = begins;
     for (uint32_t id = 0; id < c->masks.vocabulary->n_logits; id++) {
         uint64_t bit = (uint64_t)1 << id % 64;
@@ -459,7 +459,7 @@ static int say_too_open(const struct moe_constraint *c, struct moe_err *err)
 int moe_constraint_allowed(struct moe_constraint *c, struct moe_allowed *out, struct moe_err *err)
 {
     double began = moe_seconds();
-    settle(c);
+    await_worker(c);
     c->figures.waited += moe_seconds() - began;
     c->figures.seconds += c->seconds;
     c->figures.tokens++;
@@ -479,7 +479,7 @@ int moe_constraint_allowed(struct moe_constraint *c, struct moe_allowed *out, st
 int moe_constraint_take(struct moe_constraint *c, const uint8_t *bytes, uint64_t n,
                         struct moe_err *err)
 {
-    settle(c);
+    await_worker(c);
     automaton_budget(c->automaton);
     uint32_t at = c->place;
     int status = c->status;

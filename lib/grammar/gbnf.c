@@ -243,7 +243,7 @@ static int read_counts(struct reader *r, bool newlines, uint32_t *least, uint32_
 }
 
 /* Repeats the states from `first`, a jump to the next state, to the end. */
-static void repeat(struct moe_grammar *g, uint32_t first, uint32_t least, uint32_t most)
+static void repeat_states(struct moe_grammar *g, uint32_t first, uint32_t least, uint32_t most)
 {
     uint32_t body = first + 1, end = g->n_states, n = end - body;
     if (g->status != MOE_OK)
@@ -346,7 +346,7 @@ static int read_repetitions(struct reader *r, uint32_t first, bool in_group)
         MOE_TRY(read_counts(r, in_group, &least, &most));
     else
         r->at++;
-    repeat(r->g, first, least, most);
+    repeat_states(r->g, first, least, most);
     gbnf_skip(r, in_group);
     if (r->at < r->end && is_repetition(*r->at))
         return gbnf_wrong(r, "a repetition is repeated: put it into a group");

@@ -145,7 +145,7 @@ static const char *closed_out(const json_t *closed, const json_t *other)
 static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json_t **out);
 
 /* Follows references repeatedly; merges what stands beside them. */
-static int resolve(struct schema *s, const json_t **schema)
+static int resolve_references(struct schema *s, const json_t **schema)
 {
     for (int i = 0; i < MAX_REFERENCES; i++) {
         const char *reference = json_string_value(json_object_get(*schema, "$ref"));
@@ -189,8 +189,8 @@ static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json
     *out = NULL;
     MOE_TRY(++s->n_steps > SCHEMA_MAX_STEPS
                 ? schema_refuse(s, NULL, "too many schemas are combined")
-                : resolve(s, &a));
-    MOE_TRY(resolve(s, &b));
+                : resolve_references(s, &a));
+    MOE_TRY(resolve_references(s, &b));
     if (json_is_boolean(a) || json_is_boolean(b)) {
         const json_t *one = json_is_true(a) || json_is_false(b) ? b : a;
         *out = json_copy((json_t *)one);
@@ -229,7 +229,7 @@ static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json
 
 /* ---- Apart ---- */
 
-static bool exclude(const struct schema *s, const json_t *a, const json_t *b, int depth);
+static bool schemas_exclude(const struct schema *s, const json_t *a, const json_t *b, int depth);
 
 /* The given values, as a list that is borrowed or (const) new in *made; NULL: any. */
 static const json_t *given(const json_t *schema, json_t **made)
@@ -267,7 +267,7 @@ static bool object_is_not(const struct schema *s, const json_t *one, const json_
         const char *name = json_string_value(json_array_get(required, i));
         const json_t *mine = name ? json_object_get(own, name) : NULL;
         const json_t *theirs = name ? json_object_get(others, name) : NULL;
-        if ((mine && theirs && exclude(s, mine, theirs, depth + 1)) ||
+        if ((mine && theirs && schemas_exclude(s, mine, theirs, depth + 1)) ||
             (name && !theirs && is_closed(other)))
             return true;
     }
@@ -283,7 +283,7 @@ static bool object_is_not(const struct schema *s, const json_t *one, const json_
     return false;
 }
 
-static const json_t *follow(const struct schema *s, const json_t *schema)
+static const json_t *follow_references(const struct schema *s, const json_t *schema)
 {
     for (int i = 0; i < MAX_REFERENCES && schema; i++) {
         const char *reference = json_string_value(json_object_get(schema, "$ref"));
@@ -313,10 +313,10 @@ static unsigned all_types(const json_t *schema)
     return (values ? types : TYPE_ALL) & types_of(schema);
 }
 
-static bool exclude(const struct schema *s, const json_t *a, const json_t *b, int depth)
+static bool schemas_exclude(const struct schema *s, const json_t *a, const json_t *b, int depth)
 {
-    a = follow(s, a);
-    b = follow(s, b);
+    a = follow_references(s, a);
+    b = follow_references(s, b);
     if (depth > MAX_EXCLUDE_DEPTH || !json_is_object(a) || !json_is_object(b))
         return false;
     unsigned both = all_types(a) & all_types(b);
@@ -327,7 +327,7 @@ static bool exclude(const struct schema *s, const json_t *a, const json_t *b, in
 /* Whether no value written for one is accepted by the other, as far as can be told. */
 static bool schema_exclude(const struct schema *s, const json_t *a, const json_t *b)
 {
-    return exclude(s, a, b, 0);
+    return schemas_exclude(s, a, b, 0);
 }
 
 /* Combined JSON schemas: allOf, anyOf, oneOf, and given values. */
@@ -545,7 +545,7 @@ static const char common[] =
 /* ---- References ---- */
 
 /* Refers to the rule of a reference, made at its first use: so schemas may refer to themselves. */
-static int refer(struct schema *s, const char *reference, struct moe_buf *to)
+static int write_reference(struct schema *s, const char *reference, struct moe_buf *to)
 {
     const json_t *known = json_object_get(s->references, reference), *target;
     struct moe_buf expression = {0}, path = s->path;
@@ -671,7 +671,7 @@ static int value_of(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (json_object_get(schema, "$ref") && !reference)
         return schema_refuse(s, "$ref", "a text was expected");
     if (reference && !schema_says_more(schema, "$ref"))
-        return refer(s, reference, to);
+        return write_reference(s, reference, to);
     if (reference)
         return reference_and_more(s, schema, reference, to);
     if (json_object_get(schema, "allOf"))
@@ -685,7 +685,7 @@ static int value_of(struct schema *s, const json_t *schema, struct moe_buf *to)
     return by_types(s, schema, to);
 }
 
-static int value(struct schema *s, const json_t *schema, struct moe_buf *to)
+static int write_value(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
     if (++s->n_steps > SCHEMA_MAX_STEPS || s->depth >= SCHEMA_MAX_DEPTH ||
         s->rules.size > MOE_GRAMMAR_MAX_BYTES)
@@ -714,14 +714,14 @@ static int value(struct schema *s, const json_t *schema, struct moe_buf *to)
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
                              struct moe_err *err)
 {
-    struct schema s = {.name = name, .root = schema, .value = value, .err = err};
+    struct schema s = {.name = name, .root = schema, .value = write_value, .err = err};
     struct moe_buf root = {0};
     s.kept = json_array();
     s.references = json_object();
     int status =
         s.kept && s.references ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a schema");
     if (status == MOE_OK)
-        status = value(&s, schema, &root);
+        status = write_value(&s, schema, &root);
     if (status == MOE_OK) {
         moe_buf_text(out, "root ::= ");
         moe_buf_append(out, root.data, root.size);

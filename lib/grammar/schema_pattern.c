@@ -21,7 +21,7 @@ struct pattern {
     uint32_t n;
 };
 
-static int wrong(const struct pattern *p, const char *what)
+static int pattern_refuse(const struct pattern *p, const char *what)
 {
     return schema_refuse(p->s, "pattern", "%s (at '%.20s')", what, p->at);
 }
@@ -31,7 +31,7 @@ static int wrong(const struct pattern *p, const char *what)
 static int add_range(struct pattern *p, uint32_t low, uint32_t high)
 {
     if (p->n == MAX_RANGES)
-        return wrong(p, "a class of too many characters");
+        return pattern_refuse(p, "a class of too many characters");
     p->ranges[p->n++] = (struct range){low, high};
     return MOE_OK;
 }
@@ -129,9 +129,9 @@ static int read_hex(struct pattern *p, int digits, uint32_t *c)
     strncat(text, p->at, (size_t)digits);
     *c = (uint32_t)strtoul(text, &end, 16);
     if ((int)strlen(text) < digits || *end || strspn(text, "0123456789abcdefABCDEF") < strlen(text))
-        return wrong(p, "hexadecimal digits were expected");
+        return pattern_refuse(p, "hexadecimal digits were expected");
     p->at += digits;
-    return *c >= 0xd800 && *c <= 0xdfff ? wrong(p, "half of a pair of units") : MOE_OK;
+    return *c >= 0xd800 && *c <= 0xdfff ? pattern_refuse(p, "half of a pair of units") : MOE_OK;
 }
 
 /* Reads what follows a backslash: a character in *c, or a class, which is added; *c is then
@@ -160,7 +160,7 @@ static int read_escape(struct pattern *p, uint32_t *c)
     }
     if (!name || (name >= '0' && name <= '9') || (name >= 'a' && name <= 'z') ||
         (name >= 'A' && name <= 'Z'))
-        return wrong(p, "this escape is not supported");
+        return pattern_refuse(p, "this escape is not supported");
     int length;
     *c = moe_utf8_decode((const uint8_t *)p->at, strlen(p->at), &length);
     p->at += length;
@@ -173,7 +173,7 @@ static int read_one(struct pattern *p, uint32_t *c)
     if (*p->at == '\\')
         return read_escape(p, c);
     if (!*p->at)
-        return wrong(p, "it ends too early");
+        return pattern_refuse(p, "it ends too early");
     *c = moe_utf8_decode((const uint8_t *)p->at, strlen(p->at), &length);
     p->at += length;
     return MOE_OK;
@@ -187,7 +187,7 @@ static int read_class(struct pattern *p)
     while (*p->at != ']') {
         uint32_t low, high;
         if (*p->at == '[' && p->at[1] == ':')
-            return wrong(p, "named classes are not supported");
+            return pattern_refuse(p, "named classes are not supported");
         MOE_TRY(read_one(p, &low));
         shorthand |= low == UINT32_MAX;
         if (low == UINT32_MAX)
@@ -197,7 +197,7 @@ static int read_class(struct pattern *p)
             p->at++;
             MOE_TRY(read_one(p, &high));
             if (high == UINT32_MAX || high < low)
-                return wrong(p, "a range whose end is not a character after its start");
+                return pattern_refuse(p, "a range whose end is not a character after its start");
         }
         MOE_TRY(add_range(p, low, high));
     }
@@ -214,16 +214,16 @@ static int read_alternatives(struct pattern *p, bool outermost);
 static int read_group(struct pattern *p)
 {
     if (p->at[1] == '?' && p->at[2] != ':')
-        return wrong(p, "lookaround, named groups and options are not supported");
+        return pattern_refuse(p, "lookaround, named groups and options are not supported");
     p->at += p->at[1] == '?' ? 3 : 1;
     if (++p->depth > MAX_DEPTH)
-        return wrong(p, "too many nested groups");
+        return pattern_refuse(p, "too many nested groups");
     moe_buf_text(p->to, "( ");
     MOE_TRY(read_alternatives(p, false));
     moe_buf_text(p->to, " )");
     p->depth--;
     if (*p->at != ')')
-        return wrong(p, "')' was expected");
+        return pattern_refuse(p, "')' was expected");
     p->at++;
     return MOE_OK;
 }
@@ -246,12 +246,12 @@ static int read_item(struct pattern *p)
         return MOE_OK;
     case '^':
     case '$':
-        return wrong(p, "^ and $ are only supported at the ends of the pattern");
+        return pattern_refuse(p, "^ and $ are only supported at the ends of the pattern");
     case '*':
     case '+':
     case '?':
     case '{':
-        return wrong(p, "there is nothing to repeat");
+        return pattern_refuse(p, "there is nothing to repeat");
     }
     MOE_TRY(read_one(p, &c));
     if (c != UINT32_MAX)
@@ -272,7 +272,7 @@ static int read_repetition(struct pattern *p)
         else if (comma)
             most = SCHEMA_MAX_COUNT, end++;
         if (!starts || *end != '}' || least > most || most > SCHEMA_MAX_COUNT)
-            return wrong(p, "{m}, {m,} or {m,n} with counts up to 100000 was expected");
+            return pattern_refuse(p, "{m}, {m,} or {m,n} with counts up to 100000 was expected");
         moe_buf_append(p->to, p->at, (uint64_t)(end + 1 - p->at));
         p->at = end + 1;
     } else if (*p->at == '*' || *p->at == '+' || *p->at == '?') {
@@ -281,7 +281,7 @@ static int read_repetition(struct pattern *p)
         return MOE_OK;
     }
     if (*p->at == '+')
-        return wrong(p, "possessive repetitions are not supported");
+        return pattern_refuse(p, "possessive repetitions are not supported");
     p->at += *p->at == '?';
     return MOE_OK;
 }
@@ -323,6 +323,6 @@ int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to)
     int status = read_alternatives(&p, true);
     moe_buf_text(to, " ) \"\\\"\"");
     if (status == MOE_OK && *p.at)
-        status = wrong(&p, "')' stands alone");
+        status = pattern_refuse(&p, "')' stands alone");
     return status;
 }

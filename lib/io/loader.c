@@ -460,7 +460,7 @@ static bool may_retry(struct moe_loader *l, struct loader_piece *piece, double n
 }
 
 /* Handles a piece whose read has ended, by the clock too. */
-static void settle(struct moe_loader *l, struct loader_piece *piece, double now)
+static void settle_piece(struct moe_loader *l, struct loader_piece *piece, double now)
 {
     struct loader_request *r = &l->requests[piece->request];
     piece->state = PIECE_IN_HAND;
@@ -484,7 +484,7 @@ static void settle(struct moe_loader *l, struct loader_piece *piece, double now)
     piece_over(l, piece);
 }
 
-static void collect(struct moe_loader *l, double now)
+static void collect_pieces(struct moe_loader *l, double now)
 {
     uint32_t n = l->backend->ops->reap(l->backend, l->reaped, l->options.queue_depth);
     l->n_at_backend -= n;
@@ -493,7 +493,7 @@ static void collect(struct moe_loader *l, double now)
         if (piece->due > now && !l->requests[piece->request].given_up)
             piece_put_by(l, piece, PIECE_HELD);
         else
-            settle(l, piece, now);
+            settle_piece(l, piece, now);
     }
 }
 
@@ -504,7 +504,7 @@ static void take_up(struct moe_loader *l, double now)
         struct loader_piece *piece = &l->pieces[i];
         if (piece->state == PIECE_HELD && piece->due <= now) {
             l->n_put_by--;
-            settle(l, piece, now);
+            settle_piece(l, piece, now);
         } else if (piece->state == PIECE_AGAIN && piece->not_before <= now) {
             l->n_put_by--;
             piece_send(l, piece);
@@ -573,12 +573,12 @@ static uint32_t can_start(struct moe_loader *l)
 static void loader_read_pump(struct moe_loader *l)
 {
     double now = moe_seconds();
-    collect(l, now);
+    collect_pieces(l, now);
     take_up(l, now);
     uint32_t item;
     while ((item = can_start(l)) != MOE_LINK_NONE && token_bucket_delay(&l->bucket, now) <= 0)
         start_piece(l, item, now);
-    collect(l, now); /* also submits the started pieces to the kernel */
+    collect_pieces(l, now); /* also submits the started pieces to the kernel */
     if (l->n_free_pieces < l->options.queue_depth) {
         l->stats.read_seconds += now - l->reading_since;
         l->reading_since = now;
@@ -611,7 +611,7 @@ void loader_read_drain(struct moe_loader *l)
 {
     while (l->n_at_backend > 0) {
         l->backend->ops->wait(l->backend, -1);
-        collect(l, INFINITY);
+        collect_pieces(l, INFINITY);
     }
 }
 
@@ -751,7 +751,7 @@ static void read_again(struct moe_loader *l, uint32_t item)
     loader_request_read(l, item, moe_seconds());
 }
 
-static void report(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
+static void report_load(struct moe_loader *l, uint32_t item, struct moe_load_done *done)
 {
     const struct loader_request *r = &l->requests[item];
     *done = (struct moe_load_done){.tag = r->load.tag, .status = r->status};
@@ -766,7 +766,7 @@ static uint32_t report_failed(struct moe_loader *l, struct moe_load_done *done, 
         after = l->requests[i].next;
         if (l->requests[i].status != MOE_OK) {
             loader_request_unready(l, i);
-            report(l, i, &done[n++]);
+            report_load(l, i, &done[n++]);
         }
     }
     return n;
@@ -788,7 +788,7 @@ static bool report_checked(struct moe_loader *l, struct loader_job *job, struct 
                              "%s: %" PRIu64 " bytes at offset %" PRIu64
                              ": %s (file damaged? run moe-quantize --verify)",
                              l->options.path, r->load.stored_bytes, r->load.offset, problem);
-    report(l, item, done);
+    report_load(l, item, done);
     return true;
 }
 

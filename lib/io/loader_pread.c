@@ -60,7 +60,7 @@ void loader_pread_piece(struct loader_piece *piece)
     loader_fault_apply(piece, (int32_t)got);
 }
 
-static void *serve(void *ctx)
+static void *serve_reads(void *ctx)
 {
     struct preads *p = ctx;
     pthread_mutex_lock(&p->lock);
@@ -154,9 +154,9 @@ static int start_threads(struct preads *p)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (got == 0 && p->n_threads < p->queue_depth) {
-        got = pthread_create(&p->threads[p->n_threads], &attr, serve, p);
+        got = pthread_create(&p->threads[p->n_threads], &attr, serve_reads, p);
         if (got == EINVAL) /* the program's thread-local data need a larger stack */
-            got = pthread_create(&p->threads[p->n_threads], NULL, serve, p);
+            got = pthread_create(&p->threads[p->n_threads], NULL, serve_reads, p);
         p->n_threads += got == 0;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);

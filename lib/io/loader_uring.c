@@ -58,7 +58,7 @@ static void take_waiting(struct uring *u, uint32_t n)
 
 /* Evaluates `got`, the result of a call of the kernel: what it has accepted, and whether the ring
  * still works. False: it refused for lack of some resource, and may accept more later. */
-static bool called(struct uring *u, int got)
+static bool handle_submitted(struct uring *u, int got)
 {
     uint32_t n_taken = u->n_waiting - io_uring_sq_ready(&u->ring);
     take_waiting(u, n_taken);
@@ -80,7 +80,7 @@ static uint32_t uring_reap(struct loader_backend *b, struct loader_piece **piece
     struct io_uring_cqe *cqe;
     uint32_t n = 0;
     if (*u->in_use && u->n_waiting > 0)
-        called(u, io_uring_submit(&u->ring)); /* refused pieces go with the next call */
+        handle_submitted(u, io_uring_submit(&u->ring)); /* refused pieces go with the next call */
     while (n < max && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
         struct loader_piece *piece = io_uring_cqe_get_data(cqe);
         loader_fault_apply(piece, cqe->res);
@@ -112,7 +112,7 @@ static void uring_wait(struct loader_backend *b, double seconds)
         limit.tv_nsec = (long long)((seconds - (double)limit.tv_sec) * 1e9);
         got = io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, &limit, NULL);
     }
-    if (!called(u, got))
+    if (!handle_submitted(u, got))
         loader_nap(200e-6); /* avoids a busy loop */
 }
 

@@ -48,8 +48,9 @@ static int write_block(int fd, const char *path, const uint8_t *block, uint64_t 
     return MOE_OK;
 }
 
-static int fill(int fd, const char *path, uint64_t n_bytes, uint64_t *checksums,
-                uint64_t n_checksums, const struct moe_progress *progress, struct moe_err *err)
+static int fill_scratch(int fd, const char *path, uint64_t n_bytes, uint64_t *checksums,
+                        uint64_t n_checksums, const struct moe_progress *progress,
+                        struct moe_err *err)
 {
     uint64_t random = 88172645463325252u, unit = checksums ? n_bytes / n_checksums : WRITE_BYTES;
     uint8_t *block = moe_alloc(unit + 8, 1, err);
@@ -78,7 +79,7 @@ int moe_scratch_open(const char *dir, uint64_t n_bytes, uint64_t *checksums, uin
     int fd = moe_file_nameless(dir, NULL, err);
     if (fd < 0)
         return fd;
-    int status = fill(fd, dir, n_bytes, checksums, n_checksums, progress, err);
+    int status = fill_scratch(fd, dir, n_bytes, checksums, n_checksums, progress, err);
     if (status == MOE_OK && fsync(fd) != 0)
         status = fail_errno(dir, "write", err);
     if (status == MOE_OK)

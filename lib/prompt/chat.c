@@ -144,7 +144,7 @@ static bool is_blank(char c)
 }
 
 /* The place of `mark` in text[from..n), or n. */
-static uint64_t find(const char *text, uint64_t from, uint64_t n, const char *mark)
+static uint64_t find_mark(const char *text, uint64_t from, uint64_t n, const char *mark)
 {
     uint64_t length = strlen(mark);
     for (uint64_t i = from; i + length <= n; i++)
@@ -165,14 +165,14 @@ static struct moe_span within(const char *text, uint64_t from, uint64_t to)
 
 /* The place after the mark that the text begins with, ignoring blanks before it; 0: it does not
  * begin with it. */
-static uint64_t behind(const char *text, uint64_t n, const char *mark)
+static uint64_t after_mark(const char *text, uint64_t n, const char *mark)
 {
     uint64_t from = 0;
     if (!mark)
         return 0;
     while (from < n && is_blank(text[from]))
         from++;
-    return from < n && find(text, from, n, mark) == from ? from + strlen(mark) : 0;
+    return from < n && find_mark(text, from, n, mark) == from ? from + strlen(mark) : 0;
 }
 
 bool moe_chat_opens_thought(const struct moe_chat *chat, const void *rendered, uint64_t n)
@@ -197,10 +197,10 @@ void moe_chat_split(const struct moe_chat *chat, bool opened, const char *answer
     *out = (struct moe_chat_answer){.content = {0, n}};
     if (!chat->thought_member)
         return;
-    uint64_t begin = behind(answer, n, chat->thought_begins);
-    uint64_t end = begin || opened ? find(answer, begin, n, chat->thought_ends) : n;
+    uint64_t begin = after_mark(answer, n, chat->thought_begins);
+    uint64_t end = begin || opened ? find_mark(answer, begin, n, chat->thought_ends) : n;
     if (!begin && end == n) {
-        uint64_t lead = behind(answer, n, chat->lead);
+        uint64_t lead = after_mark(answer, n, chat->lead);
         out->content = lead ? within(answer, lead, n) : out->content;
         return;
     }
@@ -223,7 +223,7 @@ static void append_json(const json_t *value, struct moe_buf *out)
 }
 
 /* Writes the template, or a list of both. */
-static void join(const char *template, const char *tool_use, struct moe_buf *out)
+static void write_templates(const char *template, const char *tool_use, struct moe_buf *out)
 {
     if (!tool_use || !*tool_use) {
         moe_buf_text(out, template);
@@ -255,7 +255,7 @@ int moe_chat_read_gguf(const struct moe_gguf *gguf, struct moe_buf *out, struct 
     const char *template = "", *tool_use = "";
     MOE_TRY(moe_gguf_get_text(gguf, key, false, &template, err));
     MOE_TRY(moe_gguf_get_text(gguf, tools, false, &tool_use, err));
-    join(template, tool_use, out);
+    write_templates(template, tool_use, out);
     return MOE_OK;
 }
 
@@ -269,7 +269,8 @@ static int read_files(const char *jinja, const char *dir, struct moe_buf *out, s
     if (status == MOE_OK && moe_path_exists(path))
         status = moe_file_read_all(path, TEMPLATE_BYTES_MAX, &tool_use, err);
     if (status == MOE_OK)
-        join(template.data ? (const char *)template.data : "", (const char *)tool_use.data, out);
+        write_templates(template.data ? (const char *)template.data : "",
+                        (const char *)tool_use.data, out);
     moe_buf_release(&template);
     moe_buf_release(&tool_use);
     free(path);

@@ -56,7 +56,7 @@ static const char *text_of(const struct moe_buf *b)
     return (const char *)b->data;
 }
 
-static bool writes(struct probe *p, json_t *messages, json_t *tools, const char *word)
+static bool template_writes(struct probe *p, json_t *messages, json_t *tools, const char *word)
 {
     struct moe_buf out = {0};
     bool found = write_messages(p, messages, tools, true, &out) && strstr(text_of(&out), word);
@@ -112,7 +112,7 @@ static json_t *tools(void)
 }
 
 /* An answer that ends with a call and has no content. */
-static json_t *called(const struct probe *p, bool as_text, json_t *answer_content)
+static json_t *answer_calling(const struct probe *p, bool as_text, json_t *answer_content)
 {
     json_t *arguments =
         as_text ? json_string("{\"" KEY "\": \"" VALUE "\"}") : json_pack("{s:s}", KEY, VALUE);
@@ -143,8 +143,9 @@ static bool takes_parts(struct probe *p)
 static bool takes_arguments_as_text(struct probe *p)
 {
     struct moe_buf out = {0};
-    bool takes = write_messages(p, called(p, true, json_string("")), tools(), false, &out) &&
-                 strstr(text_of(&out), VALUE) && !strstr(text_of(&out), "\\\"" VALUE);
+    bool takes =
+        write_messages(p, answer_calling(p, true, json_string("")), tools(), false, &out) &&
+        strstr(text_of(&out), VALUE) && !strstr(text_of(&out), "\\\"" VALUE);
     moe_buf_release(&out);
     return takes;
 }
@@ -153,7 +154,7 @@ static void find_forms(struct probe *p)
 {
     struct chat_forms *f = &p->chat->forms;
     struct moe_buf out = {0};
-    bool parts = takes_parts(p), texts = writes(p, question(p), NULL, USER);
+    bool parts = takes_parts(p), texts = template_writes(p, question(p), NULL, USER);
     f->parts_only = parts && !texts;
     f->texts_only = !parts;
     if (write_messages(p,
@@ -163,8 +164,10 @@ static void find_forms(struct probe *p)
     if (write_messages(p, question(p), tools(), true, &out))
         f->no_tools = !strstr(text_of(&out), TOOL);
     f->arguments_as_text =
-        !writes(p, called(p, false, json_string("")), tools(), VALUE) && takes_arguments_as_text(p);
-    if (write_messages(p, called(p, f->arguments_as_text, json_null()), tools(), false, &out))
+        !template_writes(p, answer_calling(p, false, json_string("")), tools(), VALUE) &&
+        takes_arguments_as_text(p);
+    if (write_messages(p, answer_calling(p, f->arguments_as_text, json_null()), tools(), false,
+                       &out))
         f->writes_none = strstr(text_of(&out), "None") != NULL;
     moe_buf_release(&out);
 }
@@ -256,8 +259,8 @@ static void find_end_of_call(struct probe *p)
 {
     struct moe_buf out = {0};
     if (!p->chat->forms.no_tools &&
-        write_messages(p, called(p, p->chat->forms.arguments_as_text, json_string("")), tools(),
-                       false, &out)) {
+        write_messages(p, answer_calling(p, p->chat->forms.arguments_as_text, json_string("")),
+                       tools(), false, &out)) {
         const char *end = behind_last(text_of(&out), VALUE);
         if (end)
             add_special(p, end, strlen(end), true);
@@ -268,7 +271,7 @@ static void find_end_of_call(struct probe *p)
 /* ---- Thoughts ---- */
 
 /* text[0..n) without surrounding blanks; NULL if empty or long. */
-static char *mark(struct probe *p, const char *text, uint64_t n)
+static char *trimmed_mark(struct probe *p, const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
         n--;
@@ -306,12 +309,12 @@ static void take_marks(struct probe *p, const char *opening, uint64_t n, const c
         same++;
     while (same && text[same - 1] == '<') /* "<think>" and "</think>" begin alike */
         same--;
-    chat->thought_begins = mark(p, text + same, (uint64_t)(at - text) - same);
+    chat->thought_begins = trimmed_mark(p, text + same, (uint64_t)(at - text) - same);
     if (!chat->thought_begins) { /* the answer's opening contains it */
         uint64_t open = last_mark(text, same);
-        chat->thought_begins = mark(p, text + open, same - open);
+        chat->thought_begins = trimmed_mark(p, text + open, same - open);
     }
-    chat->thought_ends = mark(p, after, (uint64_t)(answer - after));
+    chat->thought_ends = trimmed_mark(p, after, (uint64_t)(answer - after));
     if (chat->thought_begins && chat->thought_ends)
         chat->thought_member = member;
 }
@@ -324,7 +327,7 @@ static void find_lead(struct probe *p, const char *opening, uint64_t n)
         const char *answer = strstr(text_of(&out), ANSWER);
         uint64_t before = answer ? (uint64_t)(answer - text_of(&out)) : 0;
         if (before > n && memcmp(text_of(&out), opening, n) == 0)
-            p->chat->lead = mark(p, text_of(&out) + n, before - n);
+            p->chat->lead = trimmed_mark(p, text_of(&out) + n, before - n);
     }
     moe_buf_release(&out);
 }

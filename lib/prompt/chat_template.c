@@ -212,7 +212,7 @@ static void change_member(struct change *c, json_t *object, const char *key, jso
     c->failed |= json_object_set_new(object, key, value) != 0;
 }
 
-static json_t *joined(const json_t *message)
+static json_t *joined_content(const json_t *message)
 {
     struct moe_buf all = {0};
     moe_chat_append_content(message, &all);
@@ -245,7 +245,7 @@ static bool change_content(struct change *c, json_t *message)
     if (!joins && !parts && !empty)
         return false;
     if (c->make) {
-        other = joins   ? joined(message)
+        other = joins   ? joined_content(message)
                 : parts ? json_pack("[{s:s,s:O}]", "type", "text", "text", content)
                         : json_string("");
         change_member(c, message, "content", other);

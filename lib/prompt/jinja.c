@@ -27,7 +27,7 @@ struct moe_jinja {
 /* ---- Parsing ---- */
 
 /* Calls setjmp; nothing else may lie between it and code that jumps. */
-static int parse(struct moe_jinja *t, const char *source, uint64_t n)
+static int parse_source(struct moe_jinja *t, const char *source, uint64_t n)
 {
     if (setjmp(t->heap.out) == 0)
         t->first = jinja_parse(&t->heap, source, n);
@@ -45,7 +45,7 @@ int moe_jinja_parse(struct moe_jinja **out, const char *name, const char *source
     if (!t)
         return MOE_ERR_MEMORY;
     t->heap = (struct jinja_heap){.limit = PARSE_MEMORY, .name = name, .err = err};
-    int status = parse(t, source, n);
+    int status = parse_source(t, source, n);
     t->heap.err = NULL; /* the caller's, for this call only */
     if (status != MOE_OK) {
         moe_jinja_free(t);

@@ -146,8 +146,8 @@ static struct jinja_value of_float(struct jinja_run *run, const struct jinja_nod
 }
 
 /* Repeats a text or a list n times. */
-static struct jinja_value repeat(struct jinja_run *run, const struct jinja_node *node,
-                                 struct jinja_value v, int64_t n)
+static struct jinja_value repeat_value(struct jinja_run *run, const struct jinja_node *node,
+                                       struct jinja_value v, int64_t n)
 {
     struct jinja_builder b = {0};
     if (v.kind == JINJA_TEXT) {
@@ -203,9 +203,9 @@ static struct jinja_value arithmetic(struct jinja_run *run, const struct jinja_n
         return jinja_format(run, node->at, a.as.text, b);
     bool times = strcmp(node->text, "*") == 0;
     if (times && (a.kind == JINJA_TEXT || jinja_is_sequence(a)) && jinja_is_whole(b))
-        return repeat(run, node, a, jinja_whole(b));
+        return repeat_value(run, node, a, jinja_whole(b));
     if (times && (b.kind == JINJA_TEXT || jinja_is_sequence(b)) && jinja_is_whole(a))
-        return repeat(run, node, b, jinja_whole(a));
+        return repeat_value(run, node, b, jinja_whole(a));
     cannot(run, node, a, b);
 }
 
@@ -241,8 +241,8 @@ static bool holds(struct jinja_run *run, struct jinja_place at, const char *op,
     return op[0] == '<' ? (op[1] ? order <= 0 : order < 0) : (op[1] ? order >= 0 : order > 0);
 }
 
-static struct jinja_value compare(struct jinja_run *run, struct jinja_scope *scope,
-                                  const struct jinja_node *node)
+static struct jinja_value evaluate_comparison(struct jinja_run *run, struct jinja_scope *scope,
+                                              const struct jinja_node *node)
 {
     struct jinja_value left = jinja_evaluate(run, scope, node->a);
     for (uint32_t i = 0; i < node->n_items; i++) {
@@ -326,8 +326,8 @@ struct jinja_value jinja_evaluate_filters(struct jinja_run *run, struct jinja_sc
     return jinja_filter(run, node->text, &args);
 }
 
-static struct jinja_value test(struct jinja_run *run, struct jinja_scope *scope,
-                               const struct jinja_node *node)
+static struct jinja_value evaluate_test(struct jinja_run *run, struct jinja_scope *scope,
+                                        const struct jinja_node *node)
 {
     struct jinja_value of = jinja_evaluate(run, scope, node->a);
     struct jinja_args args = jinja_evaluate_args(run, scope, node->at, node->given, &of);
@@ -395,8 +395,8 @@ static struct jinja_value conditional(struct jinja_run *run, struct jinja_scope 
                    : jinja_undefined("the value of an 'if' without 'else'");
 }
 
-static struct jinja_value compute(struct jinja_run *run, struct jinja_scope *scope,
-                                  const struct jinja_node *node)
+static struct jinja_value evaluate_node(struct jinja_run *run, struct jinja_scope *scope,
+                                        const struct jinja_node *node)
 {
     struct jinja_value v;
     switch ((enum jinja_expression)node->kind) {
@@ -429,7 +429,7 @@ static struct jinja_value compute(struct jinja_run *run, struct jinja_scope *sco
     case JINJA_E_FILTER:
         return jinja_evaluate_filters(run, scope, node, jinja_none());
     case JINJA_E_TEST:
-        return test(run, scope, node);
+        return evaluate_test(run, scope, node);
     case JINJA_E_NOT:
         return jinja_bool(!jinja_true(jinja_evaluate(run, scope, node->a)));
     case JINJA_E_NEGATIVE:
@@ -444,7 +444,7 @@ static struct jinja_value compute(struct jinja_run *run, struct jinja_scope *sco
     case JINJA_E_IF:
         return conditional(run, scope, node);
     case JINJA_E_COMPARE:
-        return compare(run, scope, node);
+        return evaluate_comparison(run, scope, node);
     case JINJA_E_ARITHMETIC:
         v = jinja_evaluate(run, scope, node->a);
         return arithmetic(run, node, v, jinja_evaluate(run, scope, node->b));
@@ -459,7 +459,7 @@ struct jinja_value jinja_evaluate(struct jinja_run *run, struct jinja_scope *sco
 {
     jinja_step(run, node->at, 1);
     go_deeper(run, node);
-    struct jinja_value v = compute(run, scope, node);
+    struct jinja_value v = evaluate_node(run, scope, node);
     run->stack_left++;
     return v;
 }

@@ -697,8 +697,8 @@ static struct jinja_value f_dictsort(struct jinja_run *run, const struct jinja_f
 /* ---- Each item through a filter or a test ---- */
 
 /* The arguments after number `first`, to be applied to an item. */
-static struct jinja_args behind(struct jinja_run *run, const struct jinja_args *args,
-                                uint32_t first, struct jinja_value item)
+static struct jinja_args item_args(struct jinja_run *run, const struct jinja_args *args,
+                                   uint32_t first, struct jinja_value item)
 {
     uint32_t n = args->n > first ? args->n - first : 0;
     struct jinja_value *values = jinja_take(&run->heap, n + 1, sizeof *values);
@@ -736,7 +736,7 @@ static struct jinja_value map_now(struct jinja_run *run, const struct jinja_func
     for (uint32_t i = 0; i < list.as.list->n; i++) {
         struct jinja_value item = list.as.list->items[i];
         if (filter) {
-            struct jinja_args inner = behind(run, args, 2, item);
+            struct jinja_args inner = item_args(run, args, 2, item);
             item = jinja_filter(run, filter, &inner);
         } else {
             item = by_path(run, args->at, item, attribute);
@@ -759,7 +759,7 @@ static struct jinja_value select_items(struct jinja_run *run, const struct jinja
         struct jinja_value item = key_of(run, args, list.as.list->items[i], path);
         bool is = jinja_true(item);
         if (test) {
-            struct jinja_args inner = behind(run, args, at + 1, item);
+            struct jinja_args inner = item_args(run, args, at + 1, item);
             is = jinja_test(run, test, &inner);
         }
         if (is == wanted)
@@ -847,7 +847,7 @@ const struct jinja_named jinja_filters_of_lists[] = {
     }
 
 /* The value that v is compared with. */
-static struct jinja_value other(struct jinja_run *run, const struct jinja_args *args)
+static struct jinja_value compared_value(struct jinja_run *run, const struct jinja_args *args)
 {
     return jinja_need(run, args, 1, NULL);
 }
@@ -900,14 +900,14 @@ TEST(t_even, v.kind != JINJA_UNDEFINED && remainder_of(run, args, 2) == 0)
 TEST(t_odd, v.kind != JINJA_UNDEFINED && remainder_of(run, args, 2) != 0)
 TEST(t_divisibleby, v.kind != JINJA_UNDEFINED &&
                         remainder_of(run, args, jinja_whole_arg(run, args, 1, "num", 0)) == 0)
-TEST(t_eq, jinja_equal(run, args->at, v, other(run, args)))
-TEST(t_ne, !jinja_equal(run, args->at, v, other(run, args)))
-TEST(t_lt, jinja_compare(run, args->at, v, other(run, args)) < 0)
-TEST(t_le, jinja_compare(run, args->at, v, other(run, args)) <= 0)
-TEST(t_gt, jinja_compare(run, args->at, v, other(run, args)) > 0)
-TEST(t_ge, jinja_compare(run, args->at, v, other(run, args)) >= 0)
-TEST(t_in, jinja_contains(run, args->at, other(run, args), v))
-TEST(t_sameas, jinja_same(v, other(run, args)))
+TEST(t_eq, jinja_equal(run, args->at, v, compared_value(run, args)))
+TEST(t_ne, !jinja_equal(run, args->at, v, compared_value(run, args)))
+TEST(t_lt, jinja_compare(run, args->at, v, compared_value(run, args)) < 0)
+TEST(t_le, jinja_compare(run, args->at, v, compared_value(run, args)) <= 0)
+TEST(t_gt, jinja_compare(run, args->at, v, compared_value(run, args)) > 0)
+TEST(t_ge, jinja_compare(run, args->at, v, compared_value(run, args)) >= 0)
+TEST(t_in, jinja_contains(run, args->at, compared_value(run, args), v))
+TEST(t_sameas, jinja_same(v, compared_value(run, args)))
 TEST(t_filter, has_name(run, v, jinja_find_filter))
 TEST(t_test, has_name(run, v, jinja_find_test))
 TEST(t_upper, v.kind != JINJA_UNDEFINED && all_of_case(run, args, "isupper"))

@@ -22,7 +22,7 @@ struct lexer {
 /* ---- Small things ---- */
 
 /* Line and column of byte i, which is not before those asked for earlier. */
-static struct jinja_place place(struct lexer *l, uint64_t i)
+static struct jinja_place lex_place(struct lexer *l, uint64_t i)
 {
     for (; l->counted < i; l->counted++) {
         l->at.column = l->source[l->counted] == '\n' ? 1 : l->at.column + 1;
@@ -44,11 +44,11 @@ static struct jinja_token *lex_push(struct lexer *l, enum jinja_token_kind kind,
         l->tokens = jinja_grow(l->heap, l->tokens, l->n_tokens, l->room, sizeof *l->tokens);
     }
     struct jinja_token *t = &l->tokens[l->n_tokens++];
-    *t = (struct jinja_token){.kind = kind, .at = place(l, at), .text = ""};
+    *t = (struct jinja_token){.kind = kind, .at = lex_place(l, at), .text = ""};
     return t;
 }
 
-static char *copy(struct lexer *l, const char *from, uint64_t n)
+static char *lex_copy(struct lexer *l, const char *from, uint64_t n)
 {
     char *to = jinja_take(l->heap, n + 1, 1);
     memcpy(to, from, n);
@@ -61,7 +61,7 @@ static void add_data(struct lexer *l, uint64_t begin, uint64_t end)
         return;
     struct jinja_token *t = lex_push(l, JINJA_T_DATA, begin);
     t->n = end - begin;
-    t->text = copy(l, l->source + begin, t->n);
+    t->text = lex_copy(l, l->source + begin, t->n);
 }
 
 static bool is_space(char c)
@@ -120,7 +120,7 @@ static void skip_comment(struct lexer *l)
             trim_after(l, mark, true);
             return;
         }
-    jinja_fail(l->heap, place(l, begin), MOE_ERR_FORMAT, "the comment has no end");
+    jinja_fail(l->heap, lex_place(l, begin), MOE_ERR_FORMAT, "the comment has no end");
 }
 
 /* The end of a "{% NAME %}" that begins at i; 0: something else. *mark: the trim mark of its end,
@@ -162,7 +162,7 @@ static bool take_raw(struct lexer *l)
             trim_after(l, mark, true);
             return true;
         }
-    jinja_fail(l->heap, place(l, opened), MOE_ERR_FORMAT, "the raw block has no end");
+    jinja_fail(l->heap, lex_place(l, opened), MOE_ERR_FORMAT, "the raw block has no end");
 }
 
 /* ---- Inside tags ---- */
@@ -175,7 +175,7 @@ static void lex_name(struct lexer *l)
         l->i++;
     struct jinja_token *t = lex_push(l, JINJA_T_NAME, begin);
     t->n = l->i - begin;
-    t->text = copy(l, l->source + begin, t->n);
+    t->text = lex_copy(l, l->source + begin, t->n);
 }
 
 /* Digits with single underscores between them. */
@@ -237,7 +237,7 @@ static uint32_t hexadecimal(struct lexer *l, uint64_t i, int digits)
     for (int k = 0; k < digits; k++) {
         char c = i + (uint64_t)k < l->n ? l->source[i + (uint64_t)k] : ' ';
         if (!isxdigit((unsigned char)c))
-            jinja_fail(l->heap, place(l, l->i), MOE_ERR_FORMAT, "the escape lacks digits");
+            jinja_fail(l->heap, lex_place(l, l->i), MOE_ERR_FORMAT, "the escape lacks digits");
         value = value * 16 + (uint32_t)(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
     }
     return value;
@@ -274,7 +274,7 @@ static int lex_escape(struct lexer *l, char *out)
         return 1;
     }
     if (value >= 0x110000 || (value >= 0xd800 && value < 0xe000))
-        jinja_fail(l->heap, place(l, l->i), MOE_ERR_FORMAT, "the escape is no character");
+        jinja_fail(l->heap, lex_place(l, l->i), MOE_ERR_FORMAT, "the escape is no character");
     l->i = end;
     return moe_utf8_encode(value, (uint8_t *)out);
 }
@@ -286,7 +286,7 @@ static void lex_string(struct lexer *l)
     while (end < l->n && l->source[end] != quote)
         end += l->source[end] == '\\' ? 2 : 1;
     if (end >= l->n)
-        jinja_fail(l->heap, place(l, begin), MOE_ERR_FORMAT, "the string has no end");
+        jinja_fail(l->heap, lex_place(l, begin), MOE_ERR_FORMAT, "the string has no end");
     struct jinja_token *t = lex_push(l, JINJA_T_STRING, begin);
     char *text = jinja_take(l->heap, end - begin + 4, 1);
     for (l->i = begin + 1; l->i < end;) {
@@ -323,7 +323,7 @@ static void lex_operator(struct lexer *l, char nesting[], uint32_t *depth, uint3
         l->i += t->n;
         return;
     }
-    jinja_fail(l->heap, place(l, l->i), MOE_ERR_FORMAT, "unexpected character '%c'",
+    jinja_fail(l->heap, lex_place(l, l->i), MOE_ERR_FORMAT, "unexpected character '%c'",
                l->source[l->i] < 0x20 || l->source[l->i] & 0x80 ? '?' : l->source[l->i]);
 }
 
@@ -360,7 +360,7 @@ static void lex_tag(struct lexer *l)
         else
             lex_operator(l, nesting, &depth, NESTING);
     }
-    jinja_fail(l->heap, place(l, begin), MOE_ERR_FORMAT, "the tag has no end");
+    jinja_fail(l->heap, lex_place(l, begin), MOE_ERR_FORMAT, "the tag has no end");
 }
 
 /* ---- The whole ---- */

@@ -8,7 +8,7 @@
 #include "prompt/jinja_value.h"
 
 /* Its index among the values; UINT32_MAX: missing. */
-static uint32_t find(const struct jinja_args *args, uint32_t i, const char *name)
+static uint32_t find_arg(const struct jinja_args *args, uint32_t i, const char *name)
 {
     if (i < args->n - args->n_named)
         return i;
@@ -20,13 +20,13 @@ static uint32_t find(const struct jinja_args *args, uint32_t i, const char *name
 
 static bool jinja_has_arg(const struct jinja_args *args, uint32_t i, const char *name)
 {
-    return find(args, i, name) != UINT32_MAX;
+    return find_arg(args, i, name) != UINT32_MAX;
 }
 
 struct jinja_value jinja_arg(const struct jinja_args *args, uint32_t i, const char *name,
                              struct jinja_value otherwise)
 {
-    uint32_t at = find(args, i, name);
+    uint32_t at = find_arg(args, i, name);
     return at == UINT32_MAX ? otherwise : args->values[at];
 }
 
@@ -246,7 +246,7 @@ static struct jinja_value m_removesuffix(struct jinja_run *run, const struct jin
 /* ---- Splitting and joining ---- */
 
 /* Where white space begins (space true) or ends from byte i on. */
-static uint32_t skip(const struct jinja_text *text, uint32_t i, bool space)
+static uint32_t skip_space(const struct jinja_text *text, uint32_t i, bool space)
 {
     int length;
     for (; i < text->n; i += (uint32_t)length)
@@ -260,16 +260,16 @@ static struct jinja_value split_at_space(struct jinja_run *run, const struct jin
                                          int64_t most)
 {
     struct jinja_value list = jinja_list(run, JINJA_LIST, 0);
-    uint32_t i = skip(text, 0, true);
+    uint32_t i = skip_space(text, 0, true);
     while (i < text->n) {
-        uint32_t end = skip(text, i, false);
+        uint32_t end = skip_space(text, i, false);
         if (most >= 0 && list.as.list->n == most) {
             struct jinja_value rest = jinja_part_of(run, text, i, text->n);
             jinja_append(run, list, jinja_strip(run, rest.as.text, NULL, JINJA_RIGHT));
             break;
         }
         jinja_append(run, list, jinja_part_of(run, text, i, end));
-        i = skip(text, end, true);
+        i = skip_space(text, end, true);
     }
     return list;
 }
@@ -348,8 +348,8 @@ static struct jinja_value m_splitlines(struct jinja_run *run, const struct jinja
 }
 
 /* Returns the text before, the separator, and the text after. */
-static struct jinja_value cut(struct jinja_run *run, const struct jinja_text *text, int64_t found,
-                              uint32_t n, bool last)
+static struct jinja_value partition_at(struct jinja_run *run, const struct jinja_text *text,
+                                       int64_t found, uint32_t n, bool last)
 {
     struct jinja_value tuple = jinja_list(run, JINJA_TUPLE, 3), none = jinja_words(run, "");
     uint32_t at = (uint32_t)found;
@@ -369,15 +369,15 @@ static struct jinja_value m_partition(struct jinja_run *run, const struct jinja_
                                       const struct jinja_args *args)
 {
     const struct jinja_text *by = jinja_need_text(run, args, 0, "sep");
-    return cut(run, text_of(self), jinja_find_text(text_of(self), 0, by), by->n, false);
+    return partition_at(run, text_of(self), jinja_find_text(text_of(self), 0, by), by->n, false);
 }
 
 static struct jinja_value m_rpartition(struct jinja_run *run, const struct jinja_function *self,
                                        const struct jinja_args *args)
 {
     const struct jinja_text *by = jinja_need_text(run, args, 0, "sep");
-    return cut(run, text_of(self), jinja_find_last(text_of(self), text_of(self)->n, by), by->n,
-               true);
+    return partition_at(run, text_of(self), jinja_find_last(text_of(self), text_of(self)->n, by),
+                        by->n, true);
 }
 
 struct jinja_value jinja_join(struct jinja_run *run, struct jinja_place at, struct jinja_value list,
@@ -635,8 +635,8 @@ static struct jinja_value m_islower(struct jinja_run *run, const struct jinja_fu
 }
 
 /* Pads to a width, with the text at the left, in the middle or at the right. */
-static struct jinja_value fill(struct jinja_run *run, const struct jinja_function *self,
-                               const struct jinja_args *args, int place)
+static struct jinja_value pad_text(struct jinja_run *run, const struct jinja_function *self,
+                                   const struct jinja_args *args, int place)
 {
     const struct jinja_text *text = text_of(self);
     int64_t width = jinja_whole_arg(run, args, 0, "width", 0);
@@ -663,19 +663,19 @@ static struct jinja_value fill(struct jinja_run *run, const struct jinja_functio
 static struct jinja_value m_ljust(struct jinja_run *run, const struct jinja_function *self,
                                   const struct jinja_args *args)
 {
-    return fill(run, self, args, 0);
+    return pad_text(run, self, args, 0);
 }
 
 static struct jinja_value m_center(struct jinja_run *run, const struct jinja_function *self,
                                    const struct jinja_args *args)
 {
-    return fill(run, self, args, 1);
+    return pad_text(run, self, args, 1);
 }
 
 static struct jinja_value m_rjust(struct jinja_run *run, const struct jinja_function *self,
                                   const struct jinja_args *args)
 {
-    return fill(run, self, args, 2);
+    return pad_text(run, self, args, 2);
 }
 
 static struct jinja_value m_zfill(struct jinja_run *run, const struct jinja_function *self,

@@ -116,7 +116,7 @@ static void note_special(struct jinja_parser *p, const char *name)
     p->macro->uses_kwargs |= strcmp(name, "kwargs") == 0;
 }
 
-static struct jinja_node *name(struct jinja_parser *p)
+static struct jinja_node *parse_name(struct jinja_parser *p)
 {
     const char *text = p->token->text;
     if (strcmp(text, "true") == 0 || strcmp(text, "True") == 0)
@@ -145,7 +145,7 @@ static struct jinja_node *string(struct jinja_parser *p)
     return node;
 }
 
-static struct jinja_node *number(struct jinja_parser *p)
+static struct jinja_node *parse_number(struct jinja_parser *p)
 {
     bool whole = p->token->kind == JINJA_T_INT;
     struct jinja_node *node = jinja_node(p, whole ? JINJA_E_INT : JINJA_E_FLOAT, p->token->at);
@@ -157,7 +157,7 @@ static struct jinja_node *number(struct jinja_parser *p)
     return node;
 }
 
-static struct jinja_node *list(struct jinja_parser *p)
+static struct jinja_node *parse_list(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node(p, JINJA_E_LIST, p->token->at);
     jinja_expect(p, "[");
@@ -200,19 +200,19 @@ static struct jinja_node *primary(struct jinja_parser *p)
 {
     switch (p->token->kind) {
     case JINJA_T_NAME:
-        return name(p);
+        return parse_name(p);
     case JINJA_T_STRING:
         return string(p);
     case JINJA_T_INT:
     case JINJA_T_FLOAT:
-        return number(p);
+        return parse_number(p);
     default:
         break;
     }
     if (jinja_at(p, "("))
         return parentheses(p);
     if (jinja_at(p, "["))
-        return list(p);
+        return parse_list(p);
     if (jinja_at(p, "{"))
         return dict(p);
     jinja_unexpected(p, "a value");
@@ -263,7 +263,7 @@ static struct jinja_node *call(struct jinja_parser *p, struct jinja_node *of)
     return node;
 }
 
-static struct jinja_node *member(struct jinja_parser *p, struct jinja_node *of)
+static struct jinja_node *parse_member(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_place at = p->token->at;
     jinja_expect(p, ".");
@@ -271,7 +271,7 @@ static struct jinja_node *member(struct jinja_parser *p, struct jinja_node *of)
         jinja_node(p, p->token->kind == JINJA_T_NAME ? JINJA_E_MEMBER : JINJA_E_SUBSCRIPT, at);
     node->a = of;
     if (p->token->kind == JINJA_T_INT)
-        node->b = number(p);
+        node->b = parse_number(p);
     else
         node->text = jinja_expect_name(p);
     return node;
@@ -310,7 +310,7 @@ static struct jinja_node *postfix(struct jinja_parser *p, struct jinja_node *of)
 {
     for (;;) {
         if (jinja_at(p, "."))
-            of = member(p, of);
+            of = parse_member(p, of);
         else if (jinja_at(p, "["))
             of = subscript(p, of);
         else if (jinja_at(p, "("))
@@ -361,7 +361,7 @@ static bool bare_argument(const struct jinja_parser *p)
     }
 }
 
-static struct jinja_node *test(struct jinja_parser *p, struct jinja_node *of)
+static struct jinja_node *parse_test(struct jinja_parser *p, struct jinja_node *of)
 {
     struct jinja_node *node = jinja_node(p, JINJA_E_TEST, p->token->at), *not_ = NULL;
     jinja_expect(p, "is");
@@ -401,7 +401,7 @@ static struct jinja_node *unary(struct jinja_parser *p, bool with_filters)
     node = postfix(p, node);
     while (with_filters && (jinja_at(p, "|") || jinja_at(p, "is") || jinja_at(p, "(")))
         node = jinja_at(p, "|")    ? jinja_filters(p, node, false)
-               : jinja_at(p, "is") ? test(p, node)
+               : jinja_at(p, "is") ? parse_test(p, node)
                                    : call(p, node);
     jinja_unnest(p);
     return node;
@@ -431,7 +431,7 @@ static struct jinja_node *operand_of_power(struct jinja_parser *p)
     return unary(p, true);
 }
 
-static struct jinja_node *power(struct jinja_parser *p)
+static struct jinja_node *parse_power(struct jinja_parser *p)
 {
     static const char *const operators[] = {"**", NULL};
     return left_to_right(p, operators, operand_of_power);
@@ -440,7 +440,7 @@ static struct jinja_node *power(struct jinja_parser *p)
 static struct jinja_node *product(struct jinja_parser *p)
 {
     static const char *const operators[] = {"*", "/", "//", "%", NULL};
-    return left_to_right(p, operators, power);
+    return left_to_right(p, operators, parse_power);
 }
 
 static struct jinja_node *concatenation(struct jinja_parser *p)
@@ -455,7 +455,7 @@ static struct jinja_node *concatenation(struct jinja_parser *p)
     return node;
 }
 
-static struct jinja_node *sum(struct jinja_parser *p)
+static struct jinja_node *parse_sum(struct jinja_parser *p)
 {
     static const char *const operators[] = {"+", "-", NULL};
     return left_to_right(p, operators, concatenation);
@@ -479,7 +479,7 @@ static const char *comparison_operator(struct jinja_parser *p)
 static struct jinja_node *comparison(struct jinja_parser *p)
 {
     struct jinja_place at = p->token->at;
-    struct jinja_node *first = sum(p), *node = NULL;
+    struct jinja_node *first = parse_sum(p), *node = NULL;
     const char *operator;
     while ((operator= comparison_operator(p)) != NULL) {
         if (!node) {
@@ -489,7 +489,7 @@ static struct jinja_node *comparison(struct jinja_parser *p)
         node->texts =
             jinja_grow(p->heap, node->texts, node->n_items, node->n_items + 1, sizeof *node->texts);
         node->texts[node->n_items] = operator;
-        jinja_push(p, node, sum(p));
+        jinja_push(p, node, parse_sum(p));
     }
     return node ? node : first;
 }
@@ -591,7 +591,7 @@ static struct jinja_node *jinja_target(struct jinja_parser *p, bool with_member)
     jinja_nest(p);
     struct jinja_node *first = one_target(p), *node = first;
     if (with_member && jinja_at(p, ".")) {
-        node = member(p, first);
+        node = parse_member(p, first);
         if (node->kind != JINJA_E_MEMBER)
             jinja_fail(p->heap, at, MOE_ERR_FORMAT, "this cannot be assigned to");
     } else if (jinja_at(p, ",")) {
@@ -837,7 +837,7 @@ static bool ends_here(const struct jinja_parser *p, const char *const *until)
     return false;
 }
 
-static struct jinja_node *print(struct jinja_parser *p)
+static struct jinja_node *parse_print(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_node(p, JINJA_S_PRINT, p->token->at);
     p->token++;
@@ -867,7 +867,7 @@ static struct jinja_node *statements(struct jinja_parser *p, const char *const *
             return first;
         }
         *last = p->token->kind == JINJA_T_DATA          ? data(p)
-                : p->token->kind == JINJA_T_PRINT_BEGIN ? print(p)
+                : p->token->kind == JINJA_T_PRINT_BEGIN ? parse_print(p)
                                                         : block(p);
         last = &(*last)->next;
     }

@@ -9,8 +9,8 @@
 /* How to continue after a statement. */
 enum flow { GO_ON, BREAK, CONTINUE };
 
-static enum flow execute(struct jinja_run *run, struct jinja_scope *scope,
-                         const struct jinja_node *node);
+static enum flow execute_nodes(struct jinja_run *run, struct jinja_scope *scope,
+                               const struct jinja_node *node);
 
 /* ---- Texts of blocks ---- */
 
@@ -20,15 +20,15 @@ static struct jinja_value text_of(struct jinja_run *run, struct jinja_scope *sco
 {
     struct jinja_builder text = {0}, *outer = run->out;
     run->out = &text;
-    execute(run, scope, body);
+    execute_nodes(run, scope, body);
     run->out = outer;
     return jinja_built(run, &text);
 }
 
 /* ---- Assignments ---- */
 
-static void assign(struct jinja_run *run, struct jinja_scope *scope,
-                   const struct jinja_node *target, struct jinja_value value)
+static void assign_value(struct jinja_run *run, struct jinja_scope *scope,
+                         const struct jinja_node *target, struct jinja_value value)
 {
     if (target->kind == JINJA_E_NAME) {
         jinja_name(run, scope, target->text, value);
@@ -44,7 +44,7 @@ static void assign(struct jinja_run *run, struct jinja_scope *scope,
             jinja_fail(&run->heap, target->at, MOE_ERR_FORMAT, "%u values for %u names",
                        list.as.list->n, target->n_items);
         for (uint32_t i = 0; i < target->n_items; i++)
-            assign(run, scope, target->items[i], list.as.list->items[i]);
+            assign_value(run, scope, target->items[i], list.as.list->items[i]);
     }
 }
 
@@ -166,8 +166,8 @@ static struct jinja_value cycle(struct jinja_run *run, const struct jinja_functi
 }
 
 /* loop.changed(a, ...): whether it was called with other values before. */
-static struct jinja_value changed(struct jinja_run *run, const struct jinja_function *self,
-                                  const struct jinja_args *args)
+static struct jinja_value loop_changed(struct jinja_run *run, const struct jinja_function *self,
+                                       const struct jinja_args *args)
 {
     struct jinja_value now = jinja_list(run, JINJA_TUPLE, args->n);
     for (uint32_t i = 0; i < args->n; i++)
@@ -200,7 +200,7 @@ static struct jinja_value filtered(struct jinja_run *run, const struct loop *loo
     struct jinja_value kept = jinja_list(run, JINJA_LIST, 0);
     for (uint32_t i = 0; i < items.as.list->n; i++) {
         struct jinja_scope *scope = jinja_scope(run, loop->scope);
-        assign(run, scope, node->target, items.as.list->items[i]);
+        assign_value(run, scope, node->target, items.as.list->items[i]);
         if (jinja_true(jinja_evaluate(run, scope, node->b)))
             jinja_append(run, kept, items.as.list->items[i]);
     }
@@ -211,7 +211,7 @@ static struct jinja_value filtered(struct jinja_run *run, const struct loop *loo
 static struct jinja_value loop_variable(struct jinja_run *run, const struct loop *loop, uint32_t n)
 {
     struct jinja_value v = jinja_dict(run, JINJA_LOOP);
-    struct jinja_value has_changed = jinja_function(run, "changed", changed, v, NULL);
+    struct jinja_value has_changed = jinja_function(run, "changed", loop_changed, v, NULL);
     ((struct jinja_function *)has_changed.as.function)->state =
         jinja_take(&run->heap, 1, sizeof(struct jinja_value));
     jinja_set_name(run, v, "length", jinja_int(n));
@@ -255,12 +255,12 @@ static void run_loop(struct jinja_run *run, const struct loop *loop, struct jinj
         jinja_step(run, node->at, 4);
         set_turn(run, variable, items.as.list, i);
         jinja_name(run, scope, "loop", variable);
-        assign(run, scope, node->target, items.as.list->items[i]);
-        if (execute(run, scope, node->body) == BREAK)
+        assign_value(run, scope, node->target, items.as.list->items[i]);
+        if (execute_nodes(run, scope, node->body) == BREAK)
             break;
     }
     if (n == 0 && node->else_body)
-        execute(run, jinja_scope(run, loop->scope), node->else_body);
+        execute_nodes(run, jinja_scope(run, loop->scope), node->else_body);
 }
 
 /* ---- Every statement ---- */
@@ -270,8 +270,8 @@ static void with_block(struct jinja_run *run, struct jinja_scope *scope,
 {
     struct jinja_scope *inner = jinja_scope(run, scope);
     for (uint32_t i = 0; i < node->n_items; i += 2)
-        assign(run, inner, node->items[i], jinja_evaluate(run, scope, node->items[i + 1]));
-    execute(run, inner, node->body);
+        assign_value(run, inner, node->items[i], jinja_evaluate(run, scope, node->items[i + 1]));
+    execute_nodes(run, inner, node->body);
 }
 
 static enum flow statement(struct jinja_run *run, struct jinja_scope *scope,
@@ -286,20 +286,20 @@ static enum flow statement(struct jinja_run *run, struct jinja_scope *scope,
         jinja_print(run, node->at, run->out, jinja_evaluate(run, scope, node->a));
         break;
     case JINJA_S_IF:
-        return execute(run, scope,
-                       jinja_true(jinja_evaluate(run, scope, node->a)) ? node->body
-                                                                       : node->else_body);
+        return execute_nodes(run, scope,
+                             jinja_true(jinja_evaluate(run, scope, node->a)) ? node->body
+                                                                             : node->else_body);
     case JINJA_S_FOR: {
         const struct loop loop = {node, scope, 0};
         run_loop(run, &loop, jinja_evaluate(run, scope, node->a));
         break;
     }
     case JINJA_S_SET:
-        assign(run, scope, node->target, jinja_evaluate(run, scope, node->a));
+        assign_value(run, scope, node->target, jinja_evaluate(run, scope, node->a));
         break;
     case JINJA_S_CAPTURE:
         v = text_of(run, jinja_scope(run, scope), node->body);
-        assign(run, scope, node->target, jinja_evaluate_filters(run, scope, node->a, v));
+        assign_value(run, scope, node->target, jinja_evaluate_filters(run, scope, node->a, v));
         break;
     case JINJA_S_MACRO:
         jinja_name(run, scope, node->text, make_macro(run, scope, node));
@@ -315,7 +315,7 @@ static enum flow statement(struct jinja_run *run, struct jinja_scope *scope,
         with_block(run, scope, node);
         break;
     case JINJA_S_SCOPE:
-        return execute(run, jinja_scope(run, scope), node->body);
+        return execute_nodes(run, jinja_scope(run, scope), node->body);
     case JINJA_S_BREAK:
         return BREAK;
     case JINJA_S_CONTINUE:
@@ -324,8 +324,8 @@ static enum flow statement(struct jinja_run *run, struct jinja_scope *scope,
     return GO_ON;
 }
 
-static enum flow execute(struct jinja_run *run, struct jinja_scope *scope,
-                         const struct jinja_node *node)
+static enum flow execute_nodes(struct jinja_run *run, struct jinja_scope *scope,
+                               const struct jinja_node *node)
 {
     enum flow flow = GO_ON;
     for (; node && flow == GO_ON; node = node->next) {
@@ -337,5 +337,5 @@ static enum flow execute(struct jinja_run *run, struct jinja_scope *scope,
 
 void jinja_execute(struct jinja_run *run, struct jinja_scope *scope, const struct jinja_node *first)
 {
-    execute(run, scope, first);
+    execute_nodes(run, scope, first);
 }

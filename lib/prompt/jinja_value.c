@@ -831,8 +831,8 @@ struct jinja_value jinja_folded(struct jinja_run *run, struct jinja_value v)
 }
 
 /* Merges the sorted halves [0, half) and [half, n) of items through `room`. */
-static void merge(struct jinja_run *run, struct jinja_place at, struct jinja_entry *items,
-                  uint32_t half, uint32_t n, bool reverse, struct jinja_entry *room)
+static void merge_halves(struct jinja_run *run, struct jinja_place at, struct jinja_entry *items,
+                         uint32_t half, uint32_t n, bool reverse, struct jinja_entry *room)
 {
     uint32_t a = 0, b = half, k = 0;
     memcpy(room, items, n * sizeof *items);
@@ -846,14 +846,14 @@ static void merge(struct jinja_run *run, struct jinja_place at, struct jinja_ent
         items[k++] = room[b++];
 }
 
-static void sort(struct jinja_run *run, struct jinja_place at, struct jinja_entry *items,
-                 uint32_t n, bool reverse, struct jinja_entry *room)
+static void sort_items(struct jinja_run *run, struct jinja_place at, struct jinja_entry *items,
+                       uint32_t n, bool reverse, struct jinja_entry *room)
 {
     if (n < 2)
         return;
-    sort(run, at, items, n / 2, reverse, room);
-    sort(run, at, items + n / 2, n - n / 2, reverse, room);
-    merge(run, at, items, n / 2, n, reverse, room);
+    sort_items(run, at, items, n / 2, reverse, room);
+    sort_items(run, at, items + n / 2, n - n / 2, reverse, room);
+    merge_halves(run, at, items, n / 2, n, reverse, room);
 }
 
 void jinja_sort(struct jinja_run *run, struct jinja_place at, struct jinja_entry *items, uint32_t n,
@@ -861,7 +861,7 @@ void jinja_sort(struct jinja_run *run, struct jinja_place at, struct jinja_entry
 {
     for (uint32_t i = 0; fold && i < n; i++)
         items[i].key = jinja_folded(run, items[i].key);
-    sort(run, at, items, n, reverse, jinja_take(&run->heap, n, sizeof *items));
+    sort_items(run, at, items, n, reverse, jinja_take(&run->heap, n, sizeof *items));
 }
 
 struct jinja_entry *jinja_sorted_entries(struct jinja_run *run, struct jinja_place at,

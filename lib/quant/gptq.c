@@ -115,7 +115,7 @@ static void try_fit(const struct group *g, uint16_t d16, uint16_t m16, uint8_t *
 }
 
 /* Clips the weights to a share of their range, towards zero, into `out`. */
-static void cut(const struct group *g, float share, float *out)
+static void clip_weights(const struct group *g, float share, float *out)
 {
     float low, high;
     moe_fit_range(g->w, g->n, &low, &high);
@@ -170,7 +170,7 @@ static void fit_group(const struct walk *walk, uint32_t r, uint32_t g)
     moe_quant_fit_hqq(s->wanted, group.n, bits, &d, &m, s->trial);
     try_fit(&group, d, m, s->trial, &best);
     for (int i = 0; i < CUTS; i++) {
-        cut(&group, 1 - CUT_STEP * (float)i, s->clipped);
+        clip_weights(&group, 1 - CUT_STEP * (float)i, s->clipped);
         moe_quant_fit_rtn(s->clipped, group.n, bits, &d, &m, s->trial);
         try_fit(&group, d, m, s->trial, &best);
     }
@@ -180,7 +180,7 @@ static void fit_group(const struct walk *walk, uint32_t r, uint32_t g)
     s->m[(uint64_t)r * job->n_groups + g] = best.m;
 }
 
-static void choose(const struct walk *walk, uint32_t r, uint32_t k)
+static void choose_codes(const struct walk *walk, uint32_t r, uint32_t k)
 {
     const struct job *job = walk->job;
     struct scratch *s = walk->s;
@@ -208,7 +208,7 @@ static void walk_block(struct walk *walk, uint32_t r, uint32_t begin, uint32_t e
     for (uint32_t k = begin; k < end; k++) {
         const double *factor = job->factor + (uint64_t)k * job->cols;
         if (walk->compensates)
-            choose(walk, r, k);
+            choose_codes(walk, r, k);
         double e = (double)w[k] - s->values[(uint64_t)r * job->cols + k], all = e + carried[k];
         walk->e[r][k - begin] = e;
         walk->squared[r] += e * e;

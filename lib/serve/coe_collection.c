@@ -48,8 +48,8 @@ enum {
 
 /* ---- The file ---- */
 
-static int compile(struct moe_record_reader *r, struct moe_yaml_node *map,
-                   struct moe_coe_test *test)
+static int compile_test(struct moe_record_reader *r, struct moe_yaml_node *map,
+                        struct moe_coe_test *test)
 {
     int code;
     PCRE2_SIZE offset;
@@ -99,7 +99,7 @@ static int check_route(struct moe_record_reader *r, struct moe_yaml_node *map, v
         return moe_yaml_fail(r->doc, map, r->err,
                              tests ? "a test without a 'field'" : "a 'field' without a test");
     MOE_TRY(find_expert(r, map, "expert", route->expert, &route->to));
-    return compile(r, map, &route->test);
+    return compile_test(r, map, &route->test);
 }
 
 static int check_score(struct moe_record_reader *r, struct moe_yaml_node *map, void *record)
@@ -113,7 +113,7 @@ static int check_follow(struct moe_record_reader *r, struct moe_yaml_node *map, 
     struct moe_coe_follow *f = record;
     MOE_TRY(find_expert(r, map, "after", f->after, &f->from));
     MOE_TRY(find_expert(r, map, "expert", f->expert, &f->to));
-    return compile(r, map, &f->test);
+    return compile_test(r, map, &f->test);
 }
 
 #define FIELD(type, key, field) MOE_FIELD(MOE_IF_SET, struct type, key, field)
@@ -236,7 +236,8 @@ static const struct moe_record_format format = {.name = "moe-coe",
 
 /* ---- Reading and writing ---- */
 
-static int opened(struct moe_coe_collection **out, struct moe_coe_collection *c, int status)
+static int collection_opened(struct moe_coe_collection **out, struct moe_coe_collection *c,
+                             int status)
 {
     if (status == MOE_OK)
         *out = c;
@@ -249,7 +250,7 @@ int moe_coe_collection_read(struct moe_coe_collection **out, const char *path, s
 {
     struct moe_coe_collection *c = moe_alloc(1, sizeof *c, err);
     *out = NULL;
-    return opened(out, c, c ? moe_record_read(&format, c, path, err) : MOE_ERR_MEMORY);
+    return collection_opened(out, c, c ? moe_record_read(&format, c, path, err) : MOE_ERR_MEMORY);
 }
 
 int moe_coe_collection_parse(struct moe_coe_collection **out, const char *name, const void *text,
@@ -257,7 +258,8 @@ int moe_coe_collection_parse(struct moe_coe_collection **out, const char *name, 
 {
     struct moe_coe_collection *c = moe_alloc(1, sizeof *c, err);
     *out = NULL;
-    return opened(out, c, c ? moe_record_parse(&format, c, name, text, n, err) : MOE_ERR_MEMORY);
+    return collection_opened(out, c,
+                             c ? moe_record_parse(&format, c, name, text, n, err) : MOE_ERR_MEMORY);
 }
 
 int moe_coe_collection_write(const struct moe_coe_collection *c, bool json, struct moe_buf *out,

@@ -240,7 +240,7 @@ static const struct moe_record_format format = {.name = "moe-coe-costs",
 
 /* ---- Reading and writing ---- */
 
-static int opened(struct moe_coe_costs **out, struct moe_coe_costs *c, int status)
+static int costs_opened(struct moe_coe_costs **out, struct moe_coe_costs *c, int status)
 {
     if (status == MOE_OK)
         *out = c;
@@ -253,7 +253,7 @@ int moe_coe_costs_read(struct moe_coe_costs **out, const char *path, struct moe_
 {
     struct moe_coe_costs *c = moe_alloc(1, sizeof *c, err);
     *out = NULL;
-    return opened(out, c, c ? moe_record_read(&format, c, path, err) : MOE_ERR_MEMORY);
+    return costs_opened(out, c, c ? moe_record_read(&format, c, path, err) : MOE_ERR_MEMORY);
 }
 
 int moe_coe_costs_parse(struct moe_coe_costs **out, const char *name, const void *text, uint64_t n,
@@ -261,7 +261,8 @@ int moe_coe_costs_parse(struct moe_coe_costs **out, const char *name, const void
 {
     struct moe_coe_costs *c = moe_alloc(1, sizeof *c, err);
     *out = NULL;
-    return opened(out, c, c ? moe_record_parse(&format, c, name, text, n, err) : MOE_ERR_MEMORY);
+    return costs_opened(out, c,
+                        c ? moe_record_parse(&format, c, name, text, n, err) : MOE_ERR_MEMORY);
 }
 
 int moe_coe_costs_write(const struct moe_coe_costs *c, bool json, struct moe_buf *out,

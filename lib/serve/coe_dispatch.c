@@ -591,7 +591,7 @@ static uint32_t fewest(const struct moe_coe_dispatch *d, uint32_t expert)
     return best;
 }
 
-static uint32_t assign(struct moe_coe_dispatch *d, uint32_t expert, double now)
+static uint32_t assign_executor(struct moe_coe_dispatch *d, uint32_t expert, double now)
 {
     switch (d->options.assign) {
     case MOE_COE_ASSIGN_FEWEST:
@@ -606,7 +606,7 @@ static uint32_t assign(struct moe_coe_dispatch *d, uint32_t expert, double now)
 int moe_coe_submit(struct moe_coe_dispatch *d, struct moe_coe_request *r, double now,
                    uint32_t *executor, struct moe_err *err)
 {
-    *executor = assign(d, r->expert, now);
+    *executor = assign_executor(d, r->expert, now);
     struct executor *e = &d->executors[*executor];
     r->predicted = added_latency(d, e, r->expert);
     MOE_TRY(moe_coe_queue_push(e->queue, r, err));

@@ -209,7 +209,7 @@ static const struct moe_record_format format = {.name = "moe-coe-plan",
 
 /* ---- Reading and writing ---- */
 
-static int opened(struct moe_coe_plan **out, struct moe_coe_plan *p, int status)
+static int plan_opened(struct moe_coe_plan **out, struct moe_coe_plan *p, int status)
 {
     if (status == MOE_OK)
         *out = p;
@@ -222,7 +222,7 @@ int moe_coe_plan_read(struct moe_coe_plan **out, const char *path, struct moe_er
 {
     struct moe_coe_plan *p = moe_alloc(1, sizeof *p, err);
     *out = NULL;
-    return opened(out, p, p ? moe_record_read(&format, p, path, err) : MOE_ERR_MEMORY);
+    return plan_opened(out, p, p ? moe_record_read(&format, p, path, err) : MOE_ERR_MEMORY);
 }
 
 int moe_coe_plan_parse(struct moe_coe_plan **out, const char *name, const void *text, uint64_t n,
@@ -230,7 +230,8 @@ int moe_coe_plan_parse(struct moe_coe_plan **out, const char *name, const void *
 {
     struct moe_coe_plan *p = moe_alloc(1, sizeof *p, err);
     *out = NULL;
-    return opened(out, p, p ? moe_record_parse(&format, p, name, text, n, err) : MOE_ERR_MEMORY);
+    return plan_opened(out, p,
+                       p ? moe_record_parse(&format, p, name, text, n, err) : MOE_ERR_MEMORY);
 }
 
 int moe_coe_plan_write(const struct moe_coe_plan *p, bool json, struct moe_buf *out,
@@ -250,10 +251,10 @@ int moe_coe_plan_new(struct moe_coe_plan **out, struct moe_err *err)
     p->points = moe_alloc(MOE_COE_MAX_POINTS, sizeof *p->points, err);
     p->trials = moe_alloc(MOE_COE_MAX_TRIALS, sizeof *p->trials, err);
     p->reasons = moe_alloc(MOE_COE_MAX_REASONS, sizeof *p->reasons, err);
-    return opened(out, p,
-                  p->executors && p->batches && p->points && p->trials && p->reasons
-                      ? MOE_OK
-                      : MOE_ERR_MEMORY);
+    return plan_opened(out, p,
+                       p->executors && p->batches && p->points && p->trials && p->reasons
+                           ? MOE_OK
+                           : MOE_ERR_MEMORY);
 }
 
 void moe_coe_plan_free(struct moe_coe_plan *p)

@@ -586,7 +586,7 @@ const struct moe_coe_system moe_coe_systems[MOE_COE_SYSTEMS] = {
 };
 
 /* Copies CoServe's executors and memory for another schedule. */
-static void copy(const struct moe_coe_plan *best, struct moe_coe_plan *plan)
+static void copy_executors(const struct moe_coe_plan *best, struct moe_coe_plan *plan)
 {
     memcpy(plan->executors, best->executors, best->n_executors * sizeof *best->executors);
     plan->n_executors = best->n_executors;
@@ -608,7 +608,7 @@ int moe_coe_compare(const struct moe_coe_system *system, const struct moe_coe_pl
     casual.cpu = alone ? !has_cuda : UINT32_MAX;
     int status = moe_coe_plan_new(&made, err);
     if (status == MOE_OK && system->setting == MOE_COE_AT_BEST)
-        copy(best, made);
+        copy_executors(best, made);
     else if (status == MOE_OK)
         status = moe_coe_planner_make(&casual, made, err);
     if (status == MOE_OK) {

@@ -76,7 +76,7 @@ static double load_expert(struct simulation *s, uint32_t executor, uint32_t expe
 
 /* ---- Executors ---- */
 
-static void rest(struct runner *r)
+static void runner_rest(struct runner *r)
 {
     r->state = IDLE;
     r->until = INFINITY;
@@ -87,7 +87,7 @@ static void begin_next(struct simulation *s, uint32_t executor, double now)
 {
     struct runner *r = &s->runners[executor];
     if (!moe_coe_next(s->dispatch, executor, now, &r->batch)) {
-        rest(r);
+        runner_rest(r);
         return;
     }
     r->state = LOADING;
@@ -111,7 +111,7 @@ static double *busy_until(struct simulation *s, uint32_t processor)
     return first;
 }
 
-static void compute(struct simulation *s, uint32_t executor, double now)
+static void runner_compute(struct simulation *s, uint32_t executor, double now)
 {
     struct runner *r = &s->runners[executor];
     const struct moe_coe_executor_options *e = &s->options->executors[executor];
@@ -137,7 +137,7 @@ static void compute(struct simulation *s, uint32_t executor, double now)
     }
 }
 
-static int submit(struct simulation *s, struct task *t, double now, struct moe_err *err)
+static int submit_task(struct simulation *s, struct task *t, double now, struct moe_err *err)
 {
     uint32_t executor;
     t->request.expert = *t->path;
@@ -148,11 +148,11 @@ static int submit(struct simulation *s, struct task *t, double now, struct moe_e
     return MOE_OK;
 }
 
-static int finish(struct simulation *s, uint32_t executor, double now, struct moe_err *err)
+static int runner_finish(struct simulation *s, uint32_t executor, double now, struct moe_err *err)
 {
     struct runner *r = &s->runners[executor];
     moe_coe_done(s->dispatch, executor, now);
-    rest(r);
+    runner_rest(r);
     for (struct moe_coe_request *q = r->batch.requests, *next; q; q = next) {
         struct task *t = (struct task *)(void *)q;
         next = q->next;
@@ -162,7 +162,7 @@ static int finish(struct simulation *s, uint32_t executor, double now, struct mo
             continue;
         }
         s->scheduler_free = fmax(now, s->scheduler_free) + s->machine->schedule_seconds;
-        MOE_TRY(submit(s, t, now, err));
+        MOE_TRY(submit_task(s, t, now, err));
     }
     if (r->state == IDLE)
         begin_next(s, executor, now);
@@ -195,11 +195,11 @@ static int run_simulation(struct simulation *s, const struct moe_coe_arrival *ar
             *t = (struct task){.at = arrivals[arrived].at, .path = arrivals[arrived].path};
             s->scheduler_free = now;
             arrived++;
-            status = submit(s, t, now, err);
+            status = submit_task(s, t, now, err);
         } else if (s->runners[first].state == LOADING) {
-            compute(s, first, now);
+            runner_compute(s, first, now);
         } else {
-            status = finish(s, first, now, err);
+            status = runner_finish(s, first, now, err);
         }
     }
     s->out->seconds = n_arrivals ? now - arrivals[0].at : 0;
@@ -242,7 +242,7 @@ int moe_coe_simulate(const struct moe_coe_options *options, const struct moe_coe
                      : MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < options->n_executors && status == MOE_OK; i++) {
         s.runners[i].prefetched_expert = MOE_COE_NONE;
-        rest(&s.runners[i]);
+        runner_rest(&s.runners[i]);
     }
     if (status == MOE_OK)
         status = moe_coe_dispatch_open(&s.dispatch, &own, err);

@@ -197,7 +197,7 @@ void dispatching_close(struct moe_server *s)
 
 /* ---- Learning ---- */
 
-static void learn(double *value, double seen)
+static void learn_cost(double *value, double seen)
 {
     *value += LEARN_SHARE * (seen - *value);
 }
@@ -215,14 +215,14 @@ static void dispatching_learn_batch(struct executor *x, uint32_t model, uint32_t
     struct moe_coe_cost *cost = cost_of(x, model);
     double each = n ? (seconds - cost->per_batch) / n : 0;
     if (!x->server->options.costs && each > 0)
-        learn(&cost->per_request, each);
+        learn_cost(&cost->per_request, each);
 }
 
 static void dispatching_learn_load(struct executor *x, uint32_t model, double seconds)
 {
     struct moe_coe_cost *cost = cost_of(x, model);
     if (!x->server->options.costs)
-        learn(x->loaded[model].from_host ? &cost->load_from_host : &cost->load, seconds);
+        learn_cost(x->loaded[model].from_host ? &cost->load_from_host : &cost->load, seconds);
 }
 
 enum { MAX_TEMPLATE_BYTES = 4 << 20 };
@@ -309,7 +309,7 @@ void models_free(struct moe_server *s)
 /* ---- Loading ---- */
 
 /* What a batch takes beside its session, in an engine that has all memory. */
-static uint64_t beside(const void *ctx, const struct moe_model *model, uint32_t batch)
+static uint64_t session_beside_bytes(const void *ctx, const struct moe_model *model, uint32_t batch)
 {
     const struct moe_server *s = ctx;
     struct moe_session_options session = s->options.engine.session;
@@ -326,7 +326,7 @@ static struct moe_engine_options options_of(const struct executor *x, const stru
     o.device = x->options.device;
     if (s->whole) {
         o.session.n_sequences = s->options.sequences;
-        o.beside = beside;
+        o.beside = session_beside_bytes;
         o.beside_ctx = s;
         return o;
     }

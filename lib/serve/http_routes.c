@@ -254,7 +254,7 @@ static int make_completion(struct exchange *x, const struct moe_request *r, stru
 }
 
 /* Gives the request to the server; on failure the caller keeps it. */
-static int submit(struct exchange *x, struct moe_request *r, struct moe_err *err)
+static int submit_completion(struct exchange *x, struct moe_request *r, struct moe_err *err)
 {
     const struct moe_server_events events = {
         .ctx = x, .text = on_text, .token = r->logprobs ? on_token : NULL, .ended = on_end};
@@ -282,7 +282,7 @@ static enum MHD_Result begin_completion(struct exchange *x)
     int status = moe_request_parse(&r, kind, x->body.data, x->body.size, &err);
     if (status != MOE_OK)
         return refuse_request(x, moe_reply_http_status(&err), &err);
-    status = submit(x, r, &err);
+    status = submit_completion(x, r, &err);
     if (status == MOE_OK) {
         exchange_drop_body(x);
         return MHD_YES;

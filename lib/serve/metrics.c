@@ -60,7 +60,7 @@ static void seconds_counter(struct moe_buf *out, const char *name, double value,
 }
 
 /* Writes a label's value: escapes backslashes, quotes and line ends. */
-static void label(struct moe_buf *out, const char *value)
+static void write_label(struct moe_buf *out, const char *value)
 {
     for (; *value; value++) {
         if (*value == '\\' || *value == '"')
@@ -145,7 +145,7 @@ static void write_exactness(const struct moe_server_counts *c, struct moe_buf *o
          "1 if models were opened with options that may change results, and which.");
     if (c->inexact[0]) {
         moe_buf_text(out, "moe_inexact_allowed{by=\"");
-        label(out, c->inexact);
+        write_label(out, c->inexact);
         moe_buf_text(out, "\"} 1\n");
     }
     head(out, "inexact_total", "counter", "Changes that may have affected results, by kind.");
@@ -218,7 +218,7 @@ static void write_executors(const struct moe_server_counts *c, struct moe_buf *o
         head(out, figure->name, figure->type, figure->help);
         for (uint32_t i = 0; i < c->n_executors; i++) {
             moe_buf_printf(out, "moe_%s{executor=\"%u\",device=\"", figure->name, i);
-            label(out, c->executors[i].device ? c->executors[i].device : "");
+            write_label(out, c->executors[i].device ? c->executors[i].device : "");
             moe_buf_printf(out, "\"} %.16g\n", figure->of(&c->executors[i]));
         }
     }
@@ -226,7 +226,7 @@ static void write_executors(const struct moe_server_counts *c, struct moe_buf *o
     for (uint32_t i = 0; i < c->n_executors; i++)
         if (c->executors[i].model) {
             moe_buf_printf(out, "moe_executor_model{executor=\"%u\",model=\"", i);
-            label(out, c->executors[i].model);
+            write_label(out, c->executors[i].model);
             moe_buf_text(out, "\"} 1\n");
         }
 }

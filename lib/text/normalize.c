@@ -94,12 +94,12 @@ static bool has_leaf(uint32_t unit)
     return unit >> 8 & 1;
 }
 
-static uint32_t label(uint32_t unit)
+static uint32_t unit_label(uint32_t unit)
 {
     return unit & (UNIT_VALUE | 0xff);
 }
 
-static uint32_t offset(uint32_t unit)
+static uint32_t unit_offset(uint32_t unit)
 {
     return unit >> 10 << ((unit & 1u << 9) >> 6);
 }
@@ -148,14 +148,14 @@ static uint64_t moe_charsmap_longest(const struct moe_charsmap *map)
 static bool replace_longest(const struct moe_charsmap *map, const char *text, uint64_t n,
                             struct moe_buf *out)
 {
-    uint32_t node = offset(unit_at(map, 0));
+    uint32_t node = unit_offset(unit_at(map, 0));
     for (uint64_t i = 0; i < n && text[i]; i++) {
         uint8_t byte = (uint8_t)text[i];
         node ^= byte;
-        if (node >= map->n_units || label(unit_at(map, node)) != byte)
+        if (node >= map->n_units || unit_label(unit_at(map, node)) != byte)
             return false;
         uint32_t unit = unit_at(map, node);
-        node ^= offset(unit);
+        node ^= unit_offset(unit);
         if (!has_leaf(unit))
             continue;
         uint32_t value = node < map->n_units ? unit_at(map, node) : 0;
@@ -297,7 +297,7 @@ static uint32_t by_bert(uint8_t flags, uint32_t c)
     return accent ? DROPPED : c;
 }
 
-static uint32_t changed(const struct moe_step *step, uint32_t c)
+static uint32_t normalized_character(const struct moe_step *step, uint32_t c)
 {
     switch (step->kind) {
     case MOE_STEP_BERT:
@@ -319,7 +319,7 @@ static void change_characters(const struct moe_step *step, const char *text, uin
     int length;
     for (uint64_t at = 0; at < n; at += (uint64_t)length) {
         uint32_t c = moe_utf8_decode((const uint8_t *)text + at, n - at, &length);
-        uint32_t to = changed(step, c);
+        uint32_t to = normalized_character(step, c);
         bool spaces = apart && is_chinese(c);
         if (spaces)
             moe_buf_u8(out, ' ');

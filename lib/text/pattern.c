@@ -51,7 +51,7 @@ static bool looking_at(const struct scan *s, const char *text)
     return (size_t)(s->end - s->at) >= n && memcmp(s->at, text, n) == 0;
 }
 
-static void copy(struct scan *s, uint64_t n)
+static void copy_pattern(struct scan *s, uint64_t n)
 {
     moe_buf_append(s->out, s->at, n);
     s->at += n;
@@ -87,7 +87,7 @@ static int property(struct scan *s)
         moe_buf_printf(s->out, "\\%c{sc:", s->at[1]);
         s->at = name;
     }
-    copy(s, (uint64_t)(close + 1 - s->at));
+    copy_pattern(s, (uint64_t)(close + 1 - s->at));
     return MOE_OK;
 }
 
@@ -141,12 +141,12 @@ static int plain_escape(struct scan *s, const char *letters)
                             ? memchr(s->at, '}', (size_t)(s->end - s->at))
                             : NULL;
     if (close) {
-        copy(s, (uint64_t)(close + 1 - s->at));
+        copy_pattern(s, (uint64_t)(close + 1 - s->at));
         return MOE_OK;
     }
     if (isalnum((unsigned char)c) && !strchr(letters, c))
         return refuse_construct(s, what);
-    copy(s, 2);
+    copy_pattern(s, 2);
     return MOE_OK;
 }
 
@@ -335,12 +335,12 @@ static int group(struct scan *s)
 {
     if (looking_at(s, "(*"))
         return refuse_construct(s, "(*");
-    copy(s, 1);
+    copy_pattern(s, 1);
     if (s->at == s->end || *s->at != '?')
         return MOE_OK;
-    copy(s, 1);
+    copy_pattern(s, 1);
     if (looking_at(s, "<=") || looking_at(s, "<!")) {
-        copy(s, 2);
+        copy_pattern(s, 2);
         return MOE_OK;
     }
     /* Flags: Ruby's m lets the dot match a newline, as PCRE2's s does. */
@@ -350,7 +350,7 @@ static int group(struct scan *s)
     }
     if (s->at == s->end || !strchr(":=!>)", *s->at))
         return refuse_construct(s, "a group of this kind");
-    copy(s, 1);
+    copy_pattern(s, 1);
     return MOE_OK;
 }
 
@@ -365,10 +365,10 @@ static int braces(struct scan *s)
         return refuse_construct(s, "an unescaped {");
     if (p + 1 < s->end && p[1] == '+')
         return refuse_construct(s, "{n,m}+");
-    copy(s, 1);
+    copy_pattern(s, 1);
     if (*s->at == ',')
         moe_buf_u8(s->out, '0');
-    copy(s, (uint64_t)(p + 1 - s->at));
+    copy_pattern(s, (uint64_t)(p + 1 - s->at));
     return MOE_OK;
 }
 
@@ -389,7 +389,7 @@ static int translate_item(struct scan *s)
         moe_buf_printf(s->out, "(?m:%c)", *s->at++);
         return MOE_OK;
     default:
-        copy(s, 1);
+        copy_pattern(s, 1);
         return MOE_OK;
     }
 }
@@ -466,8 +466,8 @@ static int prepare_match(struct moe_pretokenizer *p, uint32_t i, struct moe_err 
     return p->match[i] ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
 }
 
-static int match(struct moe_pretokenizer *p, uint32_t i, const void *code, const char *text,
-                 uint64_t n, uint64_t from, uint32_t options)
+static int match_at(struct moe_pretokenizer *p, uint32_t i, const void *code, const char *text,
+                    uint64_t n, uint64_t from, uint32_t options)
 {
     options |= PCRE2_NO_UTF_CHECK;
     int rc = pcre2_match(code, (PCRE2_SPTR)text, n, from, options, p->match[i], p->limits);
@@ -483,7 +483,8 @@ static int search_view(struct moe_pretokenizer *p, uint32_t i, const char *text,
                        uint64_t from, uint64_t end)
 {
     pcre2_set_match_limit(p->limits, TRIES);
-    return match(p, i, p->steps->steps[i].code, text, end, from, end < n ? PCRE2_PARTIAL_HARD : 0);
+    return match_at(p, i, p->steps->steps[i].code, text, end, from,
+                    end < n ? PCRE2_PARTIAL_HARD : 0);
 }
 
 /* Tries to match at each place in [from, end), counting steps. */
@@ -494,19 +495,19 @@ static int try_places(struct moe_pretokenizer *p, uint32_t i, const char *text, 
     pcre2_set_match_limit(p->limits, UINT32_MAX);
     for (uint64_t at = from; at < end && rc == PCRE2_ERROR_NOMATCH; at += (uint64_t)length) {
         p->position = at;
-        rc = match(p, i, p->steps->steps[i].counted, text, n, at, 0);
+        rc = match_at(p, i, p->steps->steps[i].counted, text, n, at, 0);
         moe_utf8_decode((const uint8_t *)text + at, n - at, &length);
     }
     return rc;
 }
 
 /* Returns PCRE2_ERROR_MATCHLIMIT when no steps are left. */
-static int search(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
-                  uint64_t from)
+static int search_from(struct moe_pretokenizer *p, uint32_t i, const char *text, uint64_t n,
+                       uint64_t from)
 {
     int rc = PCRE2_ERROR_NOMATCH;
     if (p->steps->steps[i].flags & MOE_STEP_LITERAL) /* needs no tries */
-        return match(p, i, p->steps->steps[i].code, text, n, from, 0);
+        return match_at(p, i, p->steps->steps[i].code, text, n, from, 0);
     for (uint64_t at = from, end; at < n && rc == PCRE2_ERROR_NOMATCH; at = end) {
         end = n - at <= VIEW_BYTES ? n : at + VIEW_BYTES;
         while (end < n && ((uint8_t)text[end] & 0xc0) == 0x80)
@@ -529,7 +530,7 @@ int moe_pretokenizer_find(struct moe_pretokenizer *p, uint32_t i, const char *te
                           uint64_t from, uint64_t *start, uint64_t *end, struct moe_err *err)
 {
     MOE_TRY(prepare_match(p, i, err));
-    int rc = search(p, i, text, n, from);
+    int rc = search_from(p, i, text, n, from);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
     if (rc == PCRE2_ERROR_MATCHLIMIT)

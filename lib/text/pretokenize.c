@@ -306,7 +306,7 @@ void moe_steps_release(struct moe_steps *steps)
     steps->n = 0;
 }
 
-static int compile(struct moe_step *step, struct moe_err *err)
+static int compile_step(struct moe_step *step, struct moe_err *err)
 {
     struct moe_buf pattern = {0};
     bool literal = step->flags & MOE_STEP_LITERAL;
@@ -363,7 +363,7 @@ static int prepare_split(struct moe_step *step, struct moe_err *err)
                         step->behavior, step->flags);
     if (step->text.size == 0 || !moe_utf8_valid(step->text.data, step->text.size))
         return moe_fail(err, MOE_ERR_FORMAT, "split pattern is empty or not UTF-8");
-    return compile(step, err);
+    return compile_step(step, err);
 }
 
 static bool is_ascii(const char *text)

@@ -456,8 +456,8 @@ static int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 /* ---- Encoding ---- */
 
 /* Chooses the token at the beginning of n > 0 bytes, and how many of them it takes. */
-static uint32_t choose(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
-                       uint64_t *taken)
+static uint32_t choose_token(const struct moe_tokenizer *tok, const uint8_t *text, uint64_t n,
+                             uint64_t *taken)
 {
     uint32_t best = MOE_NO_TOKEN, node = 0, characters = 0;
     bool tag = text[0] == '<';
@@ -506,7 +506,7 @@ int moe_spellings_encode(const struct moe_tokenizer *tok, const uint8_t *text, u
 {
     int length;
     for (uint64_t at = 0, taken; at < n; at += taken) {
-        uint32_t id = choose(tok, text + at, n - at, &taken);
+        uint32_t id = choose_token(tok, text + at, n - at, &taken);
         if (id != MOE_NO_TOKEN) {
             out->ids[out->n++] = id;
             continue;

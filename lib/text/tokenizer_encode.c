@@ -383,7 +383,7 @@ int moe_tokenizer_encode_parts(const struct moe_tokenizer *tok, const char *text
     return encode(&e, n, err);
 }
 
-static int stop(void *ctx, struct moe_ids *ids, struct moe_err *err)
+static int stop_encoding(void *ctx, struct moe_ids *ids, struct moe_err *err)
 {
     (void)ctx, (void)ids, (void)err;
     return MOE_TOKENIZER_ENOUGH;
@@ -392,13 +392,14 @@ static int stop(void *ctx, struct moe_ids *ids, struct moe_err *err)
 int moe_tokenizer_encode_start(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                                uint64_t enough, struct moe_ids *out, struct moe_err *err)
 {
-    return moe_tokenizer_encode_parts(tok, text, n, out->n + enough, stop, NULL, out, err);
+    return moe_tokenizer_encode_parts(tok, text, n, out->n + enough, stop_encoding, NULL, out, err);
 }
 
 int moe_tokenizer_look(const struct moe_tokenizer *tok, const char *text, uint64_t n,
                        uint64_t enough, struct moe_tokenizer_survey *out, struct moe_err *err)
 {
-    struct encoder e = {.tok = tok, .text = text, .enough = enough, .take = stop, .survey = out};
+    struct encoder e = {
+        .tok = tok, .text = text, .enough = enough, .take = stop_encoding, .survey = out};
     *out = (struct moe_tokenizer_survey){0};
     return encode(&e, n, err);
 }

@@ -33,7 +33,7 @@ static uint32_t find_slot(const struct moe_trie *t, uint32_t node, uint8_t byte)
 }
 
 /* Doubles the room: as many nodes as fill the table by half. */
-static int grow(struct moe_trie *t, struct moe_err *err)
+static int trie_grow(struct moe_trie *t, struct moe_err *err)
 {
     uint64_t room = t->node_room ? 2 * (uint64_t)t->node_room : 256;
     if (room > UINT32_MAX / 2)
@@ -63,7 +63,7 @@ int moe_trie_add(struct moe_trie *t, const uint8_t *text, uint64_t n, uint32_t i
 {
     uint32_t node = 0;
     for (uint64_t i = 0; i < n; i++) {
-        int status = t->n_nodes == t->node_room ? grow(t, err) : MOE_OK;
+        int status = t->n_nodes == t->node_room ? trie_grow(t, err) : MOE_OK;
         if (status != MOE_OK)
             return status;
         uint32_t slot = find_slot(t, node, text[i]);

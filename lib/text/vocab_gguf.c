@@ -598,7 +598,7 @@ static int higher_first(uint32_t a, uint32_t b)
 }
 
 /* Orders by the best score, then the longest left side, then the ids. */
-static int compare(const void *a, const void *b)
+static int compare_candidates(const void *a, const void *b)
 {
     const struct candidate *x = a, *y = b;
     int order = (x->score < y->score) - (x->score > y->score);
@@ -689,7 +689,7 @@ static int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file,
     if (status == MOE_OK)
         status = moe_vocab_reserve_merges(tok, file, n, err);
     if (status == MOE_OK && n)
-        qsort(candidates, n, sizeof *candidates, compare);
+        qsort(candidates, n, sizeof *candidates, compare_candidates);
     for (uint64_t i = 0; status == MOE_OK && i < n; i++)
         tok->bpe.merges[i] = candidates[i].merge;
     moe_buf_release(&found);

@@ -614,8 +614,8 @@ static int choose_id(struct joined *j, const char *text, json_int_t given, json_
 
 /* Adds a token, or gives the listed one new flags. flags: an object with them, or NULL: those of a
  * special token, or (plain) of another. */
-static int join(struct joined *j, const char *text, json_int_t given, const json_t *flags,
-                bool special)
+static int join_token(struct joined *j, const char *text, json_int_t given, const json_t *flags,
+                      bool special)
 {
     json_t *token = json_object_get(j->by_text, text);
     json_int_t id = -1;
@@ -648,7 +648,7 @@ struct numbered {
     const json_t *flags; /* or NULL */
 };
 
-static int compare(const void *a, const void *b)
+static int compare_ids(const void *a, const void *b)
 {
     const struct numbered *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
@@ -656,7 +656,7 @@ static int compare(const void *a, const void *b)
 
 /* Collects added_tokens_decoder, {"ID": token}, or added_tokens.json, {"text": ID}, in the order of
  * ids. */
-static int collect(struct joined *j, json_t *object, bool by_id, struct numbered *out)
+static int collect_tokens(struct joined *j, json_t *object, bool by_id, struct numbered *out)
 {
     const char *key;
     json_t *value;
@@ -672,7 +672,7 @@ static int collect(struct joined *j, json_t *object, bool by_id, struct numbered
             return moe_fail(j->r->err, MOE_ERR_FORMAT, "%s: added token '%.60s' is damaged",
                             by_id ? j->r->config_name : j->r->added_name, key);
     }
-    qsort(out, n, sizeof *out, compare);
+    qsort(out, n, sizeof *out, compare_ids);
     return MOE_OK;
 }
 
@@ -688,13 +688,13 @@ static int join_listed(struct joined *j)
     if (n == 0)
         return MOE_OK;
     struct numbered *tokens = moe_alloc(n, sizeof *tokens, j->r->err);
-    int status = tokens ? collect(j, object, by_id, tokens) : MOE_ERR_MEMORY;
+    int status = tokens ? collect_tokens(j, object, by_id, tokens) : MOE_ERR_MEMORY;
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         const char *text = tokens[i].text;
         /* Tokens listed in tokenizer.json itself take precedence over the older added_tokens.json.
          */
         if (by_id || !json_object_get(j->by_text, text))
-            status = join(j, text, tokens[i].id, tokens[i].flags, is_named(j->r, text));
+            status = join_token(j, text, tokens[i].id, tokens[i].flags, is_named(j->r, text));
     }
     free(tokens);
     return status;
@@ -705,7 +705,7 @@ static int join_special(struct joined *j, const json_t *token)
     const char *text = text_of(token);
     if (!text || json_object_get(j->by_text, text))
         return MOE_OK;
-    return join(j, text, -1, json_is_object(token) ? token : NULL, true);
+    return join_token(j, text, -1, json_is_object(token) ? token : NULL, true);
 }
 
 static int join_named(struct joined *j)

@@ -25,7 +25,7 @@ static bool means_itself(const char *text, uint64_t n)
 /* ---- Tokens ---- */
 
 /* Appends the text of an entry and returns its flags. */
-static uint8_t store(struct moe_tokenizer *tok, const struct moe_vocab_entry *e)
+static uint8_t store_entry(struct moe_tokenizer *tok, const struct moe_vocab_entry *e)
 {
     bool byte_level = tok->model == MOE_TOKENIZER_BYTES;
     uint8_t flags = e->flags;
@@ -48,7 +48,7 @@ int moe_vocab_store(struct moe_tokenizer *tok, const char *name,
         if (e->n > MOE_TOKEN_BYTES_MAX)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: token %u has %llu bytes", name, id,
                             (unsigned long long)e->n);
-        tok->token_flags[id] = e->n ? store(tok, e) : 0;
+        tok->token_flags[id] = e->n ? store_entry(tok, e) : 0;
         if (tok->text.size > UINT32_MAX)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: tokens of more than 4 GiB", name);
         tok->offsets[id + 1] = (uint32_t)tok->text.size;
