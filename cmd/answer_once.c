@@ -43,7 +43,7 @@ static int load_prompt(struct keeping *k, struct moe_err *err)
     struct moe_kept none;
     if (!moe_path_exists(opt.prompt_cache))
         return moe_sequence_save(s, 0, 0, &none, err);
-    int status = moe_context_open(&file, opt.prompt_cache, s, moe_engine_way(k->engine), err);
+    int status = moe_context_open(&file, opt.prompt_cache, s, moe_engine_method(k->engine), err);
     if (status != MOE_OK)
         return status;
     struct moe_context *c = &file.context;
@@ -91,7 +91,7 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
         return MOE_OK;
     struct moe_context c = {.ids = talk->history, .n_done = n_kept};
     c.ids.n = n;
-    snprintf(c.way, sizeof c.way, "%s", moe_engine_way(k->engine));
+    snprintf(c.method, sizeof c.method, "%s", moe_engine_method(k->engine));
     return moe_context_write(opt.prompt_cache, s, &c, err);
 }
 

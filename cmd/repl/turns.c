@@ -39,7 +39,7 @@ int command_save(struct console *c, const char *arg, struct moe_err *err)
     const struct moe_conversation *talk = c->r->conversation;
     if (!*arg)
         console_tell(c, "/save FILE keeps the conversation there; /load FILE goes on with it");
-    else if (moe_conversation_save(talk, c->sampler, moe_engine_way(c->r->engine), arg, err) !=
+    else if (moe_conversation_save(talk, c->sampler, moe_engine_method(c->r->engine), arg, err) !=
              MOE_OK)
         cli_error(err);
     else
@@ -52,7 +52,7 @@ int command_load(struct console *c, const char *arg, struct moe_err *err)
     struct moe_conversation *talk = c->r->conversation;
     if (!*arg)
         console_tell(c, "/load FILE goes on with a conversation that /save kept");
-    else if (moe_conversation_load(talk, c->sampler, moe_engine_way(c->r->engine), arg, err) !=
+    else if (moe_conversation_load(talk, c->sampler, moe_engine_method(c->r->engine), arg, err) !=
              MOE_OK)
         cli_error(err);
     else

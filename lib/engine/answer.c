@@ -1,3 +1,4 @@
+/* Answers: tokens taken one by one, and their text on its way out. */
 #include "engine/answer.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Context files: header, ids and pieces, written and read. */
 #include "engine/context_file.h"
 
 #include <inttypes.h>
@@ -35,16 +36,16 @@ struct header {
     uint64_t pack;
     uint16_t kind, flags;
     uint32_t n_layers, n_heads, key_dim, value_dim; /* of the cache */
-    uint32_t n_ids, n_done, n_text, n_way;
+    uint32_t n_ids, n_done, n_text, n_method;
     uint32_t n_states; /* layers whose recurrent states there are */
     struct moe_sampler_draws draws;
-    uint64_t head_check; /* of way, text and ids */
+    uint64_t head_check; /* of method, text and ids */
 };
 
 static void encode(const struct header *h, uint8_t to[HEADER])
 {
-    const uint32_t words[] = {h->n_layers, h->n_heads, h->key_dim, h->value_dim, h->n_ids,
-                              h->n_done,   h->n_text,  h->n_way,   h->n_states};
+    const uint32_t words[] = {h->n_layers, h->n_heads, h->key_dim,  h->value_dim, h->n_ids,
+                              h->n_done,   h->n_text,  h->n_method, h->n_states};
     memcpy(to, MAGIC, 4);
     moe_put_u32(to + 4, VERSION);
     moe_put_u64(to + 8, h->pack);
@@ -66,8 +67,8 @@ static int damaged(const char *path, const char *what, struct moe_err *err)
 static int decode(const uint8_t from[HEADER], const char *path, struct header *h,
                   struct moe_err *err)
 {
-    uint32_t *const words[] = {&h->n_layers, &h->n_heads, &h->key_dim, &h->value_dim, &h->n_ids,
-                               &h->n_done,   &h->n_text,  &h->n_way,   &h->n_states};
+    uint32_t *const words[] = {&h->n_layers, &h->n_heads, &h->key_dim,  &h->value_dim, &h->n_ids,
+                               &h->n_done,   &h->n_text,  &h->n_method, &h->n_states};
     if (memcmp(from, MAGIC, 4) != 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: is not a context file (/save makes one)", path);
     if (moe_get_u32(from + 4) != VERSION)
@@ -86,7 +87,7 @@ static int decode(const uint8_t from[HEADER], const char *path, struct header *h
     h->head_check = moe_get_u64(from + 88);
     const uint64_t *r = h->draws.random;
     bool sense = h->n_done <= h->n_ids && h->n_ids <= MOE_MAX_CONTEXT &&
-                 h->n_text <= most_text(h->n_ids) && h->n_way < MOE_CONTEXT_WAY &&
+                 h->n_text <= most_text(h->n_ids) && h->n_method < MOE_CONTEXT_METHOD &&
                  h->flags <= (FAR | DRAWS) && (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
     return sense ? MOE_OK : damaged(path, "its header makes no sense", err);
 }
@@ -167,13 +168,20 @@ int moe_context_put(struct moe_context_file *f, struct moe_session *s, uint64_t 
 
 /* ---- Writing ---- */
 
+static int write_all(struct moe_outfile *file, const uint8_t header[HEADER],
+                     const struct moe_buf *head, const struct moe_kept *p, uint64_t head_check,
+                     struct moe_err *err)
+{
+    MOE_TRY(moe_outfile_write(file, header, HEADER, 0, err));
+    MOE_TRY(moe_outfile_write(file, head->data, head->size, HEADER, err));
+    return write_pieces(file, p, head_check, err);
+}
+
 int moe_context_write(const char *path, const struct moe_session *s, const struct moe_context *c,
                       struct moe_err *err)
 {
     struct moe_kept p;
-    int status = moe_sequence_save(s, 0, (uint32_t)c->n_done, &p, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_sequence_save(s, 0, (uint32_t)c->n_done, &p, err));
     if (c->ids.n > MOE_MAX_CONTEXT || c->text.size > most_text(c->ids.n))
         return moe_fail(err, MOE_ERR_LIMIT, "%s: a text of %" PRIu64 " bytes is too long to save",
                         path, c->text.size);
@@ -189,11 +197,11 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
         .n_done = p.n,
         .n_states = n_states_of(&p, p.n),
         .n_text = (uint32_t)c->text.size,
-        .n_way = (uint32_t)strlen(c->way),
+        .n_method = (uint32_t)strlen(c->method),
         .draws = c->draws,
     };
     struct moe_buf head = {0};
-    moe_buf_text(&head, c->way);
+    moe_buf_text(&head, c->method);
     moe_buf_append(&head, c->text.data, c->text.size);
     for (uint64_t i = 0; i < c->ids.n; i++)
         moe_buf_u32(&head, c->ids.ids[i]);
@@ -201,16 +209,11 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
     uint8_t header[HEADER];
     encode(&h, header);
     struct moe_outfile file = {.fd = -1};
-    status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
-                         : moe_outfile_open(&file, path, err);
-    if (status == MOE_OK) {
-        status = moe_outfile_write(&file, header, HEADER, 0, err);
-        if (status == MOE_OK)
-            status = moe_outfile_write(&file, head.data, head.size, HEADER, err);
-        if (status == MOE_OK)
-            status = write_pieces(&file, &p, h.head_check, err);
-        status = moe_outfile_end(&file, status, err);
-    }
+    int status = head.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
+                             : moe_outfile_open(&file, path, err);
+    if (status == MOE_OK)
+        status =
+            moe_outfile_end(&file, write_all(&file, header, &head, &p, h.head_check, err), err);
     moe_buf_release(&head);
     return status;
 }
@@ -236,7 +239,7 @@ static int check_origin(const struct header *h, const char *path, const struct m
     return MOE_OK;
 }
 
-static int check_way(const char *path, const char *theirs, const char *ours, struct moe_err *err)
+static int check_method(const char *path, const char *theirs, const char *ours, struct moe_err *err)
 {
     if (strcmp(theirs, ours) == 0)
         return MOE_OK;
@@ -249,10 +252,10 @@ static int check_way(const char *path, const char *theirs, const char *ours, str
 static int take_head(struct moe_context *c, const struct header *h, const uint8_t *head,
                      const char *path, const struct moe_session *s, struct moe_err *err)
 {
-    const uint8_t *ids = head + h->n_way + h->n_text;
+    const uint8_t *ids = head + h->n_method + h->n_text;
     uint32_t vocab = s->model->config.vocab;
-    memcpy(c->way, head, h->n_way);
-    moe_buf_append(&c->text, head + h->n_way, h->n_text);
+    memcpy(c->method, head, h->n_method);
+    moe_buf_append(&c->text, head + h->n_method, h->n_text);
     int status = c->text.failed ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", path)
                                 : moe_ids_reserve(&c->ids, h->n_ids, err);
     for (uint32_t i = 0; i < h->n_ids && status == MOE_OK; i++) {
@@ -273,15 +276,12 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
 {
     uint8_t header[HEADER];
     struct header h;
-    int status = size < HEADER ? moe_fail(err, MOE_ERR_FORMAT, "%s: is not a context file", f->path)
-                               : moe_file_pread(f->fd, f->path, header, HEADER, 0, err);
-    if (status == MOE_OK)
-        status = decode(header, f->path, &h, err);
-    if (status == MOE_OK)
-        status = check_origin(&h, f->path, s, p, err);
-    if (status != MOE_OK)
-        return status;
-    uint64_t n_head = h.n_way + (uint64_t)h.n_text + 4 * (uint64_t)h.n_ids;
+    if (size < HEADER)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: is not a context file", f->path);
+    MOE_TRY(moe_file_pread(f->fd, f->path, header, HEADER, 0, err));
+    MOE_TRY(decode(header, f->path, &h, err));
+    MOE_TRY(check_origin(&h, f->path, s, p, err));
+    uint64_t n_head = h.n_method + (uint64_t)h.n_text + 4 * (uint64_t)h.n_ids;
     f->pieces_at = HEADER + n_head;
     f->check = h.head_check;
     p->n = h.n_done;
@@ -291,7 +291,7 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
     uint8_t *head = moe_alloc(n_head + 1, 1, err);
     if (!head)
         return MOE_ERR_MEMORY;
-    status = moe_file_pread(f->fd, f->path, head, n_head, HEADER, err);
+    int status = moe_file_pread(f->fd, f->path, head, n_head, HEADER, err);
     if (status == MOE_OK && moe_hash64(head, n_head) != h.head_check)
         status = damaged(f->path, "the checksum of its text is wrong", err);
     if (status == MOE_OK)
@@ -301,21 +301,19 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
 }
 
 int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,
-                     const char *way, struct moe_err *err)
+                     const char *method, struct moe_err *err)
 {
     uint64_t size = 0;
     *out = (struct moe_context_file){.fd = -1};
     struct moe_kept p;
-    int status = moe_sequence_save(s, 0, 0, &p, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_sequence_save(s, 0, 0, &p, err));
     if (!(out->path = moe_strndup(path, strlen(path), err)))
         return MOE_ERR_MEMORY;
-    status = out->fd = moe_file_open(path, &size, err);
+    int status = out->fd = moe_file_open(path, &size, err);
     if (status >= 0)
         status = read_head(out, size, s, &p, err);
     if (status == MOE_OK)
-        status = check_way(path, out->context.way, way, err);
+        status = check_method(path, out->context.method, method, err);
     if (status != MOE_OK)
         moe_context_close(out);
     return status;

@@ -23,7 +23,7 @@
 #include "infer/session.h"
 #include "text/tokenizer.h"
 
-enum { MOE_CONTEXT_WAY = 512 };
+enum { MOE_CONTEXT_METHOD = 512 };
 
 struct moe_context {
     struct moe_ids ids;
@@ -32,7 +32,7 @@ struct moe_context {
     uint64_t n_done;
     bool far; /* read: they are of a text beyond rope_original */
     /* How they were computed: "" exactly, else a strategy's parts. */
-    char way[MOE_CONTEXT_WAY];
+    char method[MOE_CONTEXT_METHOD];
     bool has_draws;
     struct moe_sampler_draws draws; /* where the sampler stands */
     struct moe_buf text;            /* the user's, any bytes */
@@ -52,11 +52,11 @@ struct moe_context_file {
     uint64_t pieces_at, check; /* where the pieces begin, and what their checksums begin with */
 };
 
-/* Opens a file for this session and reads all but the pieces; way: how this session computes,
+/* Opens a file for this session and reads all but the pieces; method: how this session computes,
  * as in struct moe_context. MOE_ERR_FORMAT: it is damaged, of another kind or pack, or was computed
  * another way; MOE_ERR_VERSION: of another version. After success close it. */
 int moe_context_open(struct moe_context_file *out, const char *path, const struct moe_session *s,
-                     const char *way, struct moe_err *err);
+                     const char *method, struct moe_err *err);
 /* How many positions that may be: n_done, or as many as the session has room for, with recurrent
  * states none then. */
 uint64_t moe_context_most(const struct moe_context_file *f, const struct moe_session *s);

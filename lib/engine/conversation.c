@@ -9,15 +9,14 @@
 #include "engine/prompt.h"
 #include "fmt/json.h"
 
-/* What the last answer of a conversation says, from the tokens of its context. */
 /* Appends the answer as it is in the context, special tokens with their texts. */
-void conversation_append_answer(const struct moe_conversation *c, struct moe_buf *out);
+static void append_answer(const struct moe_conversation *c, struct moe_buf *out);
 /* Appends what was shown of it. */
-void conversation_append_shown(const struct moe_conversation *c, struct moe_buf *out);
+static void append_shown(const struct moe_conversation *c, struct moe_buf *out);
 /* The answer as a message, its thought apart; shown: what was shown of it. NULL: memory is short.
  */
-struct json_t *conversation_answer_message(const struct moe_conversation *c,
-                                           const struct moe_buf *shown, struct moe_err *err);
+static json_t *answer_message(const struct moe_conversation *c, const struct moe_buf *shown,
+                              struct moe_err *err);
 
 int moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
                           const struct moe_chat *chat, struct moe_err *err)
@@ -91,9 +90,7 @@ static int check_chat(const struct moe_conversation *c, const char *what, struct
 
 int moe_conversation_system(struct moe_conversation *c, const char *text, struct moe_err *err)
 {
-    int status = check_chat(c, "a system text", err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_chat(c, "a system text", err));
     moe_conversation_keep(c, 0);
     forget_context(c);
     return text ? add_message(c, moe_chat_message("system", text, strlen(text), err), err) : MOE_OK;
@@ -101,13 +98,9 @@ int moe_conversation_system(struct moe_conversation *c, const char *text, struct
 
 int moe_conversation_set(struct moe_conversation *c, const json_t *messages, struct moe_err *err)
 {
-    int status = check_chat(c, "messages", err);
-    if (status != MOE_OK)
-        return status;
     json_t *copy;
-    status = moe_json_copy(&copy, messages, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(check_chat(c, "messages", err));
+    MOE_TRY(moe_json_copy(&copy, messages, err));
     json_decref(c->messages);
     c->messages = copy;
     c->in_step = false;
@@ -150,7 +143,7 @@ static uint64_t bytes_in_context(const struct moe_conversation *c, const struct 
     for (size_t i = 0; i < n_before; i++)
         json_array_append(earlier, message_at(c, i)); /* memory short: it is no beginning */
     if (earlier && render(c, earlier, &before, NULL, &refused) == MOE_OK) {
-        conversation_append_answer(c, &before);
+        append_answer(c, &before);
         if (!before.failed && before.size <= all->size &&
             memcmp(before.data, all->data, before.size) == 0)
             n = before.size;
@@ -274,7 +267,7 @@ static int answer_and_keep(struct moe_conversation *c, struct moe_sampler *sampl
 {
     int status = answer(c, sampler, options, l, why, err);
     if (status == MOE_OK && c->chat) {
-        json_t *message = conversation_answer_message(c, &l->answer, err);
+        json_t *message = answer_message(c, &l->answer, err);
         if (message && in_place)
             moe_conversation_keep(c, moe_conversation_n(c) - 1);
         status = add_message(c, message, err);
@@ -327,10 +320,8 @@ int moe_conversation_ask(struct moe_conversation *c, const char *text, struct mo
         moe_constraint_restart(options->constraint);
     if (!c->chat || c->session->model->config.n_encoder)
         return ask_plainly(c, text, sampler, options, why, err);
-    int status = add_message(c, moe_chat_message("user", text, strlen(text), err), err);
-    if (status != MOE_OK)
-        return status;
-    status = moe_conversation_answer(c, sampler, options, why, err);
+    MOE_TRY(add_message(c, moe_chat_message("user", text, strlen(text), err), err));
+    int status = moe_conversation_answer(c, sampler, options, why, err);
     if (status != MOE_OK) /* of those before it some may have been dropped */
         moe_conversation_keep(c, moe_conversation_n(c) - 1);
     return status;
@@ -350,7 +341,7 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
     int status = MOE_OK;
     /* The longer answer takes the place of the old one. */
     if (c->chat && moe_chat_has_role(message_at(c, n - 1), "assistant")) {
-        conversation_append_shown(c, &l.answer);
+        append_shown(c, &l.answer);
         if (options->constraint) { /* where that left it: others may have come since */
             moe_constraint_restart(options->constraint);
             status = moe_constraint_take(options->constraint, l.answer.data, l.answer.size, err);
@@ -379,7 +370,7 @@ int moe_conversation_preview(const struct moe_conversation *c, struct moe_buf *t
 
 /* ---- What a conversation says ---- */
 
-void conversation_append_answer(const struct moe_conversation *c, struct moe_buf *out)
+static void append_answer(const struct moe_conversation *c, struct moe_buf *out)
 {
     const struct moe_tokenizer *tok = c->session->model->tokenizer;
     for (uint64_t i = c->answer_at; i < c->history.n; i++) {
@@ -415,12 +406,12 @@ static json_t *part_of(const struct moe_conversation *c, const struct moe_buf *s
     return moe_chat_message("assistant", (const char *)shown->data + from, to - from, err);
 }
 
-json_t *conversation_answer_message(const struct moe_conversation *c, const struct moe_buf *shown,
-                                    struct moe_err *err)
+static json_t *answer_message(const struct moe_conversation *c, const struct moe_buf *shown,
+                              struct moe_err *err)
 {
     struct moe_buf all = {0};
     struct moe_chat_answer parts;
-    conversation_append_answer(c, &all);
+    append_answer(c, &all);
     moe_chat_split(c->chat, c->in_thought, (const char *)all.data, all.size, &parts);
     bool whole = c->cut || all.failed || (!parts.has_thought && parts.content.n == all.size);
     moe_buf_release(&all);
@@ -438,7 +429,7 @@ json_t *conversation_answer_message(const struct moe_conversation *c, const stru
     return message;
 }
 
-void conversation_append_shown(const struct moe_conversation *c, struct moe_buf *out)
+static void append_shown(const struct moe_conversation *c, struct moe_buf *out)
 {
     const struct moe_tokenizer *tok = c->session->model->tokenizer;
     const json_t *last = json_array_get(c->messages, json_array_size(c->messages) - 1);

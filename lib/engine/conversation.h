@@ -120,13 +120,13 @@ bool moe_conversation_undo(struct moe_conversation *c, struct moe_buf *question)
  * so that another session goes on as the one that saved them would have.
  */
 
-/* way: how the session computes (moe_engine_way). */
+/* method: how the session computes (moe_engine_method). */
 int moe_conversation_save(const struct moe_conversation *c, const struct moe_sampler *sampler,
-                          const char *way, const char *path, struct moe_err *err);
+                          const char *method, const char *path, struct moe_err *err);
 /* The conversation becomes the file's. On an error it stays, and is computed again where its
  * context was overwritten. MOE_ERR_LIMIT: it is longer than this session's context; MOE_ERR_USAGE:
  * it is of a chat and here is none; and as moe_context_open. */
-int moe_conversation_load(struct moe_conversation *c, struct moe_sampler *sampler, const char *way,
-                          const char *path, struct moe_err *err);
+int moe_conversation_load(struct moe_conversation *c, struct moe_sampler *sampler,
+                          const char *method, const char *path, struct moe_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Conversations in files. */
+/* Conversations: turns that a full context drops, and conversations in files. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -313,7 +313,7 @@ static int describe(const struct moe_conversation *c, struct moe_buf *out, struc
 }
 
 int moe_conversation_save(const struct moe_conversation *c, const struct moe_sampler *sampler,
-                          const char *way, const char *path, struct moe_err *err)
+                          const char *method, const char *path, struct moe_err *err)
 {
     struct moe_context context = {
         .ids = c->history,
@@ -322,7 +322,7 @@ int moe_conversation_save(const struct moe_conversation *c, const struct moe_sam
     };
     if (sampler)
         context.draws = moe_sampler_get_draws(sampler);
-    snprintf(context.way, sizeof context.way, "%s", way);
+    snprintf(context.method, sizeof context.method, "%s", method);
     int status = describe(c, &context.text, err);
     if (status == MOE_OK)
         status = moe_context_write(path, c->session, &context, err);
@@ -339,25 +339,15 @@ static int read_text(const struct moe_context *context, const char *path,
 {
     uint32_t answer_at = 0;
     bool chat = false;
-    int status =
-        moe_json_parse(root, path, context->text.data, context->text.size, MOST_VALUES, err);
-    if (status == MOE_OK)
-        status = moe_json_get_u32(path, *root, "answer_at", (uint32_t)context->ids.n, true,
-                                  &answer_at, err);
-    if (status == MOE_OK)
-        status = moe_json_get_bool(path, *root, "chat", true, &chat, err);
-    if (status == MOE_OK)
-        status = moe_json_get_bool(path, *root, "cut", true, &to->cut, err);
-    if (status == MOE_OK)
-        status = moe_json_get_bool(path, *root, "undone", true, &to->undone, err);
-    if (status == MOE_OK)
-        status = moe_json_get_bool(path, *root, "in_thought", true, &to->in_thought, err);
-    if (status == MOE_OK)
-        status = moe_json_get_bool(path, *root, "in_step", true, &to->in_step, err);
-    if (status == MOE_OK)
-        status = read_moment(path, *root, &to->now, err);
-    if (status != MOE_OK)
-        return status;
+    MOE_TRY(moe_json_parse(root, path, context->text.data, context->text.size, MOST_VALUES, err));
+    MOE_TRY(moe_json_get_u32(path, *root, "answer_at", (uint32_t)context->ids.n, true, &answer_at,
+                             err));
+    MOE_TRY(moe_json_get_bool(path, *root, "chat", true, &chat, err));
+    MOE_TRY(moe_json_get_bool(path, *root, "cut", true, &to->cut, err));
+    MOE_TRY(moe_json_get_bool(path, *root, "undone", true, &to->undone, err));
+    MOE_TRY(moe_json_get_bool(path, *root, "in_thought", true, &to->in_thought, err));
+    MOE_TRY(moe_json_get_bool(path, *root, "in_step", true, &to->in_step, err));
+    MOE_TRY(read_moment(path, *root, &to->now, err));
     to->answer_at = answer_at;
     const json_t *messages = json_object_get(*root, "messages");
     for (size_t i = 0; i < json_array_size(messages); i++)
@@ -413,14 +403,12 @@ static int take(struct moe_conversation *c, struct moe_sampler *sampler,
     return status;
 }
 
-int moe_conversation_load(struct moe_conversation *c, struct moe_sampler *sampler, const char *way,
-                          const char *path, struct moe_err *err)
+int moe_conversation_load(struct moe_conversation *c, struct moe_sampler *sampler,
+                          const char *method, const char *path, struct moe_err *err)
 {
     struct moe_context_file file;
-    int status = moe_context_open(&file, path, c->session, way, err);
-    if (status != MOE_OK)
-        return status;
-    status = take(c, sampler, &file, path, err);
+    MOE_TRY(moe_context_open(&file, path, c->session, method, err));
+    int status = take(c, sampler, &file, path, err);
     moe_context_close(&file);
     return status;
 }

@@ -1,3 +1,4 @@
+/* Drafts by looking the last tokens up in the text before them. */
 #include "engine/draft.h"
 
 #include <string.h>

@@ -130,25 +130,36 @@ static int open_parts(struct moe_engine *e, const struct moe_engine_options *o,
     e->test_device = o->device.test;
     if (o->device.test) /* one core for the device, one for the host */
         moe_par_set_threads(1);
-    int status = o->device.cuda ? open_gpu(e, o, err) : MOE_OK;
-    if (status == MOE_OK && !o->shares)
-        status = moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err);
-    if (status == MOE_OK)
-        status = decide_memory(e, &memory, o, err);
-    bool copies = (o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident;
-    if (status == MOE_OK && copies)
-        status = copy_pack(e, err);
-    if (status == MOE_OK)
-        status = moe_model_load(e->model, memory.session.context, e->gpu, progress, err);
-    if (status == MOE_OK)
-        status = open_experts(e, &memory.cache, progress, err);
-    if (status != MOE_OK)
-        return status;
+    if (o->device.cuda)
+        MOE_TRY(open_gpu(e, o, err));
+    if (!o->shares)
+        MOE_TRY(moe_energy_open(&e->energy, MOE_ENERGY_ROOT, err));
+    MOE_TRY(decide_memory(e, &memory, o, err));
+    if ((o->pack_in_ram || o->device.test) && !o->pack_copy && !e->strategy.resident)
+        MOE_TRY(copy_pack(e, err));
+    MOE_TRY(moe_model_load(e->model, memory.session.context, e->gpu, progress, err));
+    MOE_TRY(open_experts(e, &memory.cache, progress, err));
     e->statistics = o->statistics;
     e->pace = o->lockstep ? o->pace : NULL;
     e->timeline = e->experts->timeline = o->timeline;
     e->host_slowdown = host_slowdown(e, o);
     return o->shares ? MOE_OK : moe_engine_open_session(e, &memory.session, err);
+}
+
+static int open_model(struct moe_engine *e, const char *path, const struct moe_engine_options *o,
+                      const struct moe_progress *progress, struct moe_err *err)
+{
+    MOE_TRY(moe_model_open_image(&e->model, path, o->image, err));
+    if (!o->measures)
+        MOE_TRY(moe_pack_check_meant(e->model->pack, err));
+    if (o->ahead)
+        MOE_TRY(moe_engine_take_ahead(e->model, o, o->device.cuda, err));
+    e->own_top_k = e->model->config.top_k;
+    if (o->follows)
+        MOE_TRY(moe_engine_take_trace(e->model, o, err));
+    MOE_TRY(open_parts(e, o, progress, err));
+    moe_pack_leave_image(e->model->pack);
+    return MOE_OK;
 }
 
 static int open_engine(struct moe_engine **out, const char *path,
@@ -160,19 +171,7 @@ static int open_engine(struct moe_engine **out, const char *path,
     struct moe_engine *e = moe_alloc(1, sizeof *e, err);
     if (!e)
         return MOE_ERR_MEMORY;
-    int status = moe_model_open_image(&e->model, path, o->image, err);
-    if (status == MOE_OK && !o->measures)
-        status = moe_pack_check_meant(e->model->pack, err);
-    if (status == MOE_OK && o->ahead)
-        status = moe_engine_take_ahead(e->model, o, o->device.cuda, err);
-    if (status == MOE_OK)
-        e->own_top_k = e->model->config.top_k;
-    if (status == MOE_OK && o->follows)
-        status = moe_engine_take_trace(e->model, o, err);
-    if (status == MOE_OK)
-        status = open_parts(e, o, progress, err);
-    if (status == MOE_OK)
-        moe_pack_leave_image(e->model->pack);
+    int status = open_model(e, path, o, progress, err);
     if (status != MOE_OK) {
         moe_engine_close(e);
         return status;
@@ -267,7 +266,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->peak_rss_bytes = moe_peak_rss_bytes();
 }
 
-const char *moe_engine_way(const struct moe_engine *e)
+const char *moe_engine_method(const struct moe_engine *e)
 {
     return e->exactness.exact ? "" : e->parts;
 }

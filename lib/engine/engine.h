@@ -195,7 +195,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
 struct moe_changes moe_engine_changes(const struct moe_engine *e);
 
 /* How it computes, as context files say it (engine/context_file.h): "" exactly. */
-const char *moe_engine_way(const struct moe_engine *e);
+const char *moe_engine_method(const struct moe_engine *e);
 
 /* The split for a person, a few lines. */
 void moe_budget_write_text(const struct moe_budget *b, struct moe_buf *out);

@@ -1,3 +1,4 @@
+/* Prompts: ids of chats and of plain text, and whether they fit. */
 #include "engine/prompt.h"
 
 #include <inttypes.h>
@@ -65,17 +66,16 @@ int moe_prompt_check_length(const struct moe_model *model, const char *text, uin
     struct moe_tokenizer_survey look;
     if (n <= context) /* no more tokens than bytes */
         return MOE_OK;
-    int status = moe_tokenizer_look(model->tokenizer, text, n, LOOK * context, &look, err);
-    if (status == MOE_OK && look.least_ids > context)
-        status = moe_prompt_too_long(&model->config, look.least_ids, true, context, err);
-    return status;
+    MOE_TRY(moe_tokenizer_look(model->tokenizer, text, n, LOOK * context, &look, err));
+    return look.least_ids > context
+               ? moe_prompt_too_long(&model->config, look.least_ids, true, context, err)
+               : MOE_OK;
 }
 
 /* Each text in messages: a conversation with one that is too long is not even written. */
 static int check_texts(const struct moe_model *model, const json_t *json, uint64_t context,
                        struct moe_err *err)
 {
-    int status = MOE_OK;
     const char *key;
     json_t *item;
     size_t i;
@@ -84,15 +84,13 @@ static int check_texts(const struct moe_model *model, const json_t *json, uint64
                                        context, err);
     json_array_foreach(json, i, item)
     {
-        if (status == MOE_OK)
-            status = check_texts(model, item, context, err);
+        MOE_TRY(check_texts(model, item, context, err));
     }
     json_object_foreach((json_t *)json, key, item)
     {
-        if (status == MOE_OK)
-            status = check_texts(model, item, context, err);
+        MOE_TRY(check_texts(model, item, context, err));
     }
-    return status;
+    return MOE_OK;
 }
 
 int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
@@ -128,9 +126,8 @@ int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const
     if (!model->config.prefix_lm)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "the model sees no prefix as a whole: put it before the text itself");
-    int status = moe_prompt_plain(model, prefix, strlen(prefix), ids, err);
-    return status == MOE_OK ? moe_tokenizer_encode(model->tokenizer, text, n, false, ids, err)
-                            : status;
+    MOE_TRY(moe_prompt_plain(model, prefix, strlen(prefix), ids, err));
+    return moe_tokenizer_encode(model->tokenizer, text, n, false, ids, err);
 }
 
 void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n)
