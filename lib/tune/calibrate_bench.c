@@ -16,10 +16,7 @@
 #include "tune/inputs_seen.h"
 
 /* What a process takes beyond what is counted: stacks, buffers of the heap, maps being written. */
-enum {
-    SLACK = 8 << 20,
-    FLOOR_ROOM = 2 << 20, /* the program's own size varies a little; a whole MiB is named */
-};
+enum { SLACK = 8 << 20 };
 
 /* ---- The dense part ---- */
 
@@ -277,7 +274,7 @@ int calibrate_check_budget(const struct calibration *c, const struct calibration
                     "%s: a budget of %s is too small: the smallest that works is %s (--memory "
                     "%" PRIu64 "M; shorter or fewer texts need less)",
                     moe_pack_path(c->model->pack), moe_format_bytes(need->budget, have),
-                    moe_format_bytes(floor, wanted), (floor + FLOOR_ROOM) >> 20);
+                    moe_format_bytes(floor, wanted), (floor + (1 << 20) - 1) >> 20);
 }
 
 /*
