@@ -299,6 +299,64 @@ static void sequences_end_and_make_room(void **state)
     free(got);
 }
 
+/* Brings a sequence to the first LONG ids, others from `change` on, and computes what it lacks; the
+ * last one's logits. Returns how many positions were there. */
+static uint32_t turn_to(struct moe_session *s, uint32_t sequence, uint32_t change, float *logits)
+{
+    struct moe_err err;
+    uint32_t text[LONG], n_done, n;
+    for (uint32_t i = 0; i < LONG; i++)
+        text[i] = i < change ? ids[i] : ids[i] ^ 1;
+    assert_ok(moe_sequence_sync(s, sequence, text, LONG, LONG, &n_done, &err), &err);
+    assert_int_equal(moe_sequence_length(s, sequence), n_done);
+    for (uint32_t at = n_done; at < LONG; at += n) {
+        struct moe_row rows[64];
+        n = LONG - at < 64 ? LONG - at : 64;
+        for (uint32_t i = 0; i < n; i++)
+            rows[i] = (struct moe_row){sequence, at + i, text[at + i], LONG};
+        assert_ok(
+            moe_forward(s, MOE_PREFILL, rows, n, 0, s->model->config.n_layers, NULL, NULL, &err),
+            &err);
+        assert_ok(moe_logits(s, n - 1, 1, logits, &err), &err);
+    }
+    assert_int_equal(moe_sequence_common(s, sequence, text, LONG), LONG);
+    return n_done;
+}
+
+/* A sequence keeps what it has of a text, and writes into no block that is another's too. */
+static void a_sequence_turns_to_other_texts(void **state)
+{
+    enum { CHANGE = 100, BACK = 120 };
+    const struct moe_session_options o = {.context = 512, .n_sequences = 2, .batch = 64};
+    uint64_t n = moe_logits_stride(&f.model->config);
+    uint64_t bytes = f.model->config.vocab * sizeof(float);
+    float *want = calloc(3 * n, sizeof *want), *other = want + n, *got = want + 2 * n;
+    struct moe_session *s;
+    struct moe_err err;
+    (void)state;
+    assert_non_null(want);
+    assert_ok(moe_session_open(&s, f.model, f.experts, &o, &err), &err);
+    assert_int_equal(turn_to(s, 0, CHANGE, other), 0);
+    moe_session_close(s);
+    assert_ok(moe_session_open(&s, f.model, f.experts, &o, &err), &err);
+    assert_int_equal(turn_to(s, 0, LONG, want), 0);
+    assert_int_equal(turn_to(s, 1, LONG, got), LONG - 1); /* the last one's logits are wanted */
+    assert_memory_equal(got, want, bytes);
+    assert_int_equal(turn_to(s, 1, CHANGE, got), CHANGE); /* in a copy of the block */
+    assert_memory_equal(got, other, bytes);
+    assert_int_equal(turn_to(s, 0, LONG, got), LONG - 1);
+    assert_memory_equal(got, want, bytes);
+    assert_int_equal(moe_sequence_rewind(s, 0, BACK), BACK);
+    assert_int_equal(moe_sequence_common(s, 0, ids, LONG), BACK);
+    assert_int_equal(turn_to(s, 0, LONG, got), BACK);
+    assert_memory_equal(got, want, bytes);
+    assert_int_equal(moe_sequence_rewind(s, 0, 0), 0);
+    assert_int_equal(turn_to(s, 0, LONG, got), LONG - 1); /* found where it was */
+    assert_memory_equal(got, want, bytes);
+    moe_session_close(s);
+    free(want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +364,7 @@ int main(void)
         cmocka_unit_test(what_is_known_is_what_would_be_computed),
         cmocka_unit_test(the_longest_unused_text_goes_first_and_its_end_before_its_beginning),
         cmocka_unit_test(sequences_end_and_make_room),
+        cmocka_unit_test(a_sequence_turns_to_other_texts),
     };
     return cmocka_run_group_tests_name("kv", tests, open_model, close_model);
 }
