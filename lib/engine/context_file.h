@@ -5,8 +5,8 @@
  * It holds the context's ids, what the session has of those that were computed, keys and values,
  * recurrent states and entries (infer/recurrent.h), and a text of the file's user
  * (engine/conversation.h). It is of one pack and of one way to compute: with another, keys and
- * values would be others, so it is refused. On the processor alone; models without an encoder and
- * with prompts that do not see all of themselves.
+ * values would be others, so it is refused. Only where the processor computes; models without an
+ * encoder and with prompts that do not see all of themselves.
  *
  * They are read and written a piece at a time, past nothing but a buffer of one layer's 16
  * positions or entries.
@@ -34,7 +34,7 @@ struct moe_context {
     /* How they were computed: "" exactly, else a strategy's parts. */
     char method[MOE_CONTEXT_METHOD];
     bool has_draws;
-    struct moe_sampler_draws draws; /* where the sampler stands */
+    struct moe_sampler_draws draws; /* where the sampler's draws go on */
     struct moe_buf text;            /* the user's, any bytes */
 };
 void moe_context_release(struct moe_context *c);

@@ -396,7 +396,7 @@ static uint64_t shown_before(const struct moe_conversation *c, uint64_t to)
     return shown;
 }
 
-/* The part of what was shown that stands there in the whole answer. */
+/* The part of what was shown that is at this place of the whole answer. */
 static json_t *part_of(const struct moe_conversation *c, const struct moe_buf *shown,
                        struct moe_span in_all, struct moe_err *err)
 {

@@ -7,7 +7,7 @@
  * continues plain text: every question starts a new text, and an answer can be continued. A model
  * with an encoder reads every question as a source of its own, and remembers none.
  *
- * A conversation borrows its session (of which sequence 0 is its own) and belongs to one thread.
+ * A conversation borrows its session, whose sequence 0 is its own, and belongs to one thread.
  * Start from moe_conversation_init; moe_conversation_release drops everything.
  */
 #ifndef MOE_ENGINE_CONVERSATION_H
@@ -44,7 +44,7 @@ struct moe_conversation {
     bool in_step;
 };
 
-/* MOE_ERR_MEMORY alone; release it then, too. */
+/* Fails only with MOE_ERR_MEMORY; release it then, too. */
 int moe_conversation_init(struct moe_conversation *c, struct moe_session *session,
                           const struct moe_chat *chat, struct moe_err *err);
 void moe_conversation_release(struct moe_conversation *c);
@@ -55,7 +55,7 @@ void moe_conversation_reset(struct moe_conversation *c);
 int moe_conversation_system(struct moe_conversation *c, const char *text, struct moe_err *err);
 /* The system's text, borrowed; NULL: none. */
 const char *moe_conversation_system_text(const struct moe_conversation *c);
-/* Takes these messages (an array, of which copies are kept) in place of all; the last may be a
+/* Takes copies of these messages (an array) in place of all; the last may be a
  * question that moe_conversation_answer answers. MOE_ERR_USAGE without a chat. */
 int moe_conversation_set(struct moe_conversation *c, const struct json_t *messages,
                          struct moe_err *err);

@@ -65,7 +65,7 @@ static int append_ids(struct moe_ids *ids, const struct moe_conversation *c, uin
     return status;
 }
 
-/* The context becomes `ids` and what of the history stands from `from` on. */
+/* The context becomes `ids` and the history from `from` on. */
 static int replace(struct moe_conversation *c, struct moe_ids *ids, uint64_t from,
                    struct moe_err *err)
 {

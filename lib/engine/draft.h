@@ -1,6 +1,6 @@
 /*
  * Drafts: tokens that may come next, computed in one pass with the token that is certain. The model
- * itself says afterwards which of them are right, row by row, with the sampler as it stands: an
+ * itself says afterwards which of them are right, row by row, with the sampler as it is then: an
  * answer's tokens are the same as without drafts, wherever a row's result does not depend on what
  * else is in its pass. What is right of a draft need not be computed again; the rest was in vain,
  * the experts that were loaded for it too.
@@ -37,7 +37,7 @@ uint32_t moe_draft_look_up(const uint32_t *ids, uint64_t n, uint32_t most, uint3
  * next time, one that was wrong fewer: see moe_draft_judge. */
 void moe_draft_make(struct moe_draft *d, const uint32_t *ids, uint64_t n, uint64_t room);
 
-/* Of the draft, none of which is judged yet, only the first n tokens stay. */
+/* Shortens a draft that is not judged yet to its first n tokens. */
 void moe_draft_cut(struct moe_draft *d, uint32_t n);
 
 /* Whether the draft had this token next, which then is no longer in it. Where it had another, the

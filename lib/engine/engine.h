@@ -105,11 +105,11 @@ struct moe_engine_options {
      * of these experts then, and fewer where it did not count the layer. */
     bool ahead;
     /* Called once the model's directory is open, before memory is split: the place to look at
-     * texts, of which one that does not fit room->may_hold must not be read. An error ends the
+     * texts: one that does not fit room->may_hold must not be read. An error ends the
      * opening. NULL: there is nothing to look at. */
     int (*survey)(void *ctx, const struct moe_model *model, const struct moe_engine_room *room,
                   struct moe_err *err);
-    /* Bytes that the caller needs beside the session, for a batch of so many rows; NULL: none. */
+    /* Bytes that the caller needs beside the session, for passes of `batch` rows; NULL: none. */
     uint64_t (*beside)(const void *ctx, const struct moe_model *model, uint32_t batch);
     void *beside_ctx; /* of both */
     /* context 0: the model's, at most context_cap; batch 0: 256, or fewer where memory is short. */

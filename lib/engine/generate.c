@@ -838,7 +838,7 @@ static struct shares shares_of(const struct moe_generator *g)
     return shares;
 }
 
-/* The next member's share, of which `used` will be taken. */
+/* The next member's share; it takes `used` of it. */
 static uint32_t next_share(const struct shares *shares)
 {
     return shares->members ? shares->left / shares->members : 0;

@@ -43,7 +43,7 @@ int moe_prompt_plain(const struct moe_model *model, const char *text, uint64_t n
 int moe_prompt_prefixed(const struct moe_model *model, const char *prefix, const char *text,
                         uint64_t n, struct moe_ids *ids, struct moe_err *err);
 
-/* A prompt that sees all of itself (prefix_lm), of n ids: the prefix is what stands before the
+/* A prompt that sees all of itself (prefix_lm), of n ids: the prefix is what comes before the
  * tokenizer's last token, GPTSAN's separator, or without one all of it. */
 void moe_prompt_mark(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint64_t n);
 

@@ -31,7 +31,7 @@ void moe_sampler_free(struct moe_sampler *s);
 /* Memory that one takes. */
 uint64_t moe_sampler_bytes(uint32_t vocab);
 
-/* Where its random draws stand: a sampler that gets them goes on as the one that they are of. Not
+/* Where its random draws go on: a sampler that gets them continues like the one they come from. Not
  * all of them are 0. */
 struct moe_sampler_draws {
     uint64_t random[4];
@@ -83,7 +83,7 @@ struct moe_token_said {
 struct moe_logit_scale {
     double largest, log_sum;
 };
-/* Of the logits [vocab], of which `likeliest` is the largest. */
+/* The scale of logits [vocab] whose largest is that of `likeliest`. */
 struct moe_logit_scale moe_logit_scale_of(const float *logits, uint32_t vocab, uint32_t likeliest);
 
 /* What is said of `id` by the logits [vocab] that it was drawn from, with n_top (at most

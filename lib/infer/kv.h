@@ -17,8 +17,8 @@
  * The keys of a layer's indexer (infer/cpu_sparse.c) lie behind its other keys, as those of one
  * head more.
  *
- * Layers with a window may lie apart: their part of a block is in a slot, of which there are fewer
- * than blocks (infer/kv_pool.h), laid out in the same way.
+ * Layers with a window may lie apart: their part of a block is in a slot, laid out in the same way;
+ * there are fewer slots than blocks (infer/kv_pool.h).
  *
  * Heads and widths are the cache's (moe_config_cache_heads and its neighbours).
  */
@@ -84,7 +84,7 @@ struct moe_kv moe_kv_source_shape(const struct moe_config *config,
 void moe_kv_source_table(const struct moe_kv *kv, uint32_t n_sources, uint32_t *table);
 /* The same for one layer's keys and values of positions that a row sees among others
  * (infer/cpu_sparse.c): its block i is number i, the positions follow each other as if they were a
- * text. Whose first_layer is that layer. n: at most so many. */
+ * text. Its first_layer is that layer. n: positions at most. */
 struct moe_kv moe_kv_chosen_shape(const struct moe_config *config,
                                   const struct moe_session_options *o, uint32_t n);
 /* Its arrays lie in kv->bytes of memory. */
@@ -147,7 +147,7 @@ void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row 
  * a multiple of it on, as they lie in a block, so that the context's length does not matter. */
 enum { MOE_KV_GROUP = 16 };
 uint64_t moe_kv_group_bytes(const struct moe_kv *kv);
-/* Of positions at, at + 1, ...: the first n hold something, zeros stand for the others. The
+/* Of positions at, at + 1, ...: the first n hold something, the others become zeros. The
  * sequence has a block there. */
 void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
                       uint32_t n, uint8_t *to);

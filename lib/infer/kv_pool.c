@@ -65,7 +65,7 @@ static void retain(struct moe_kv_pool *p, uint32_t block)
         remove_free(p, block);
 }
 
-/* ... no more. One of which nothing is known is taken first. */
+/* ... no more. A block is taken first if nothing is known of it. */
 static void release(struct moe_kv_pool *p, uint32_t block)
 {
     if (--p->blocks[block].n_users > 0)
@@ -160,7 +160,7 @@ static uint32_t longest(const struct moe_kv_pool *p, uint64_t before,
     return best;
 }
 
-/* The next whole block of a text, of which one is left in `rest` then; MOE_NO_BLOCK: the longest
+/* The next whole block of a text; what follows it is left in `rest`. MOE_NO_BLOCK: the longest
  * part of one is *part, *n of its positions. */
 static uint32_t next_whole(const struct moe_kv_pool *p, uint64_t *before, struct moe_kv_text *rest,
                            uint32_t *part, uint32_t *n)

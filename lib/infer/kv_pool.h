@@ -23,8 +23,8 @@ struct moe_kv_block {
                          the same text; else 0 */
     uint64_t before;  /* `text` of the block before; 0: it is a text's first */
     uint32_t n_known; /* its first positions are those of known ids */
-    uint64_t given;   /* what else the keys and values depend on, as a number: blocks are known to
-                         texts with the same one alone */
+    uint64_t given;   /* what else the keys and values depend on, as a number: only
+                         texts with the same one find the block */
     uint32_t n_users; /* sequences that have it; 0: it is free */
     uint32_t older, newer; /* of a free one: neighbours in the order in which they will be taken */
 };
@@ -107,7 +107,7 @@ uint32_t moe_kv_writable(const struct moe_kv_pool *pool, uint32_t sequence, uint
 void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
 
 /*
- * Layers with a window see the last positions of a text alone: of their keys and values a block
+ * Layers with a window see only the last positions of a text: of their keys and values a block
  * (kv_pool.h) need not keep what no row will see again. They lie in slots, fewer than there are
  * blocks: a block has one from when its rows are computed until another needs it more, and then it
  * has none, while the keys and values of the other layers stay in it. Pure bookkeeping, as the
@@ -133,7 +133,7 @@ struct moe_kv_places {
     uint32_t marks[MOE_KV_MARKS]; /* where it may go on from, the less likely one first; 0: none */
 };
 
-/* Slots that passes of so many rows need, and those that marks do; 0: as many as blocks. pool: its
+/* Slots that passes of `batch` rows need, and those that marks do; 0: as many as blocks. pool: its
  * first four members and window are set. */
 uint32_t moe_kv_windows_slots(const struct moe_kv_pool *pool, uint32_t batch);
 void moe_kv_windows_carve(struct moe_kv_pool *pool, struct moe_arena *arena);

@@ -8,7 +8,7 @@
  *   each head's state in panels of 16 values, [panel][key_dim][16] (kern.h's delta_step
  *   and scan_step).
  *
- * A short convolution has the former alone, of its scaled values.
+ * A short convolution has only the former, of its scaled values.
  *
  * A token's row changes the state of the row before it, so that rows must come in their order, and
  * no other than the last one's state is there to go on from.

@@ -8,7 +8,7 @@
  * with LongRoPE on which side of the original context the text's length is: not on the batch, the
  * thread count, the context's size, or where experts came from. Where a model's rows see the whole
  * of a text (an encoder's source, infer/forward.h; a prompt, prefix_lm), it depends on all of these
- * rows, which stand in one pass then, and a decoder's row on its sequence's source as well.
+ * rows, which are in one pass then, and a decoder's row on its sequence's source as well.
  */
 #ifndef MOE_INFER_SESSION_H
 #define MOE_INFER_SESSION_H

@@ -20,7 +20,7 @@ struct moe_row {
     uint32_t sequence; /* 0..n_sequences-1 */
     uint32_t position; /* 0..context-1; positions of a sequence are computed in order, without gaps;
                           recomputing from an earlier position on is allowed, with recurrent states
-                          from 0 alone */
+                          only from 0 */
     uint32_t token;    /* 0..vocab-1 */
     /* Positions of the text that the row is computed for, above its own position, at most the
      * context: with LongRoPE they choose the frequencies, so that all rows of a text must say the
@@ -90,7 +90,7 @@ enum moe_predict_on {
 struct moe_session_options {
     uint32_t context;     /* positions per sequence; 0: the model's context_max */
     uint32_t n_sequences; /* 0: 1 */
-    uint32_t batch;       /* most rows per pass; 0: 256; raised to what must stand in one: a source,
+    uint32_t batch;       /* most rows per pass; 0: 256; raised to what must be in one: a source,
                              and with prefix_lm the context */
     /* With an encoder, else they do not matter: */
     uint32_t source_context; /* positions per source; 0: as context */
@@ -112,7 +112,7 @@ struct moe_session_options {
     bool gpu_bf16;          /* prefill by bf16 products (gpu_ops.h, MOE_GPU_MATH_BF16) */
     bool needs_rows;        /* experts are computed on the host, too: gate inputs come there, and
                                outputs go back */
-    uint32_t predict_depth; /* the routers of so many MoE layers ahead are asked with each */
+    uint32_t predict_depth; /* how many MoE layers ahead routers are asked, with each */
     bool predict_residual;  /* ... on the residual stream instead of the gate's inputs */
     enum moe_predict_on predict_on; /* ... there, or by the host: room is made for either */
 };
