@@ -63,6 +63,7 @@ static inline void forged_open(struct forged *f, const struct moe_session_option
     struct moe_err err;
     struct moe_config *c = &f->model.config;
     c->n_layers = FORGED_LAYERS;
+    moe_config_number_layers(c);
     f->model.layers = f->layers;
     f->model.rope = forged_floats(f, (uint64_t)moe_model_rope_rows(c, o->context) * c->rope_dim, 1);
     f->model.rope_positions = o->context;

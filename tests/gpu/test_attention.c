@@ -56,7 +56,6 @@ static void open_shape(struct forged *f, const struct shape *p)
     c->attn_scale = 0.7f;
     c->window = p->window;
     c->layers[LAYER].windowed = p->window > 0;
-    moe_config_number_layers(c);
     const struct moe_session_options o = {
         .context = p->context,
         .n_sequences = p->n_sequences,
