@@ -71,7 +71,8 @@ struct moe_generate_options {
     int (*token)(void *ctx, const struct moe_token_said *said);
     /* The context is full: may drop some of moe_generate's history, so that the answer goes on
      * (*more). NULL: the answer ends with the context. */
-    int (*full)(void *ctx, bool *more, struct moe_err *err);
+    int (*full)(void *full_ctx, bool *more, struct moe_err *err);
+    void *full_ctx;
     /* With recurrent states, when all of the prompt but its last token is computed: it can be saved
      * now (context_file.h), and not later. NULL: not wanted. */
     int (*read)(void *read_ctx, struct moe_err *err);

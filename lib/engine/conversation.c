@@ -221,12 +221,6 @@ static int listen_token(void *ctx, const struct moe_token_said *said)
     return l->options->token(l->options->ctx, said);
 }
 
-static int listen_full(void *ctx, bool *more, struct moe_err *err)
-{
-    const struct listener *l = ctx;
-    return l->options->full(l->options->ctx, more, err);
-}
-
 static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
                   const struct moe_generate_options *options, struct listener *l,
                   enum moe_stop_reason *why, struct moe_err *err)
@@ -239,7 +233,6 @@ static int answer(struct moe_conversation *c, struct moe_sampler *sampler,
     o.stop_texts = stops;
     o.text = listen;
     o.token = options->token ? listen_token : NULL;
-    o.full = options->full ? listen_full : NULL;
     o.ctx = l;
     o.source = c->source.n ? c->source.ids : NULL;
     o.n_source = c->source.n;

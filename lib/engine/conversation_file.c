@@ -50,12 +50,6 @@ static int question_ids(struct moe_conversation *c, struct moe_ids *ids, struct 
 
 /* ---- Shifting ---- */
 
-/* What callbacks are given, and for whom. */
-struct shifting {
-    struct moe_conversation *c;
-    const struct moe_generate_options *options;
-};
-
 static int append_ids(struct moe_ids *ids, const struct moe_conversation *c, uint64_t from,
                       struct moe_err *err)
 {
@@ -175,22 +169,10 @@ static int make_room_for(struct moe_conversation *c, const char *text, struct mo
     return status;
 }
 
-static int on_full(void *ctx, bool *more, struct moe_err *err)
+static int on_full(void *conversation, bool *more, struct moe_err *err)
 {
-    const struct shifting *s = ctx;
-    return s->c->chat ? shift_chat(s->c, more, err) : shift_plain(s->c, more, err);
-}
-
-static int pass_text(void *ctx, const char *bytes, uint64_t n)
-{
-    const struct shifting *s = ctx;
-    return s->options->text(s->options->ctx, bytes, n);
-}
-
-static int pass_token(void *ctx, const struct moe_token_said *said)
-{
-    const struct shifting *s = ctx;
-    return s->options->token(s->options->ctx, said);
+    struct moe_conversation *c = conversation;
+    return c->chat ? shift_chat(c, more, err) : shift_plain(c, more, err);
 }
 
 int moe_conversation_shifting(struct moe_conversation *c, const char *text,
@@ -199,19 +181,16 @@ int moe_conversation_shifting(struct moe_conversation *c, const char *text,
                               struct moe_err *err)
 {
     const struct moe_config *config = &c->session->model->config;
-    struct shifting s = {c, options};
     struct moe_generate_options o = *options;
     if (config->n_encoder || config->prefix_lm)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
                         "--context-shift: nothing can be dropped from a text of this model, which "
                         "is read as a whole");
-    o.ctx = &s;
     o.full = on_full;
-    o.text = options->text ? pass_text : NULL;
-    o.token = options->token ? pass_token : NULL;
+    o.full_ctx = c;
     if (!text) { /* an answer that ended with the context has a token more than that */
         bool more = true;
-        int status = c->history.n > c->session->context ? on_full(&s, &more, err) : MOE_OK;
+        int status = c->history.n > c->session->context ? on_full(c, &more, err) : MOE_OK;
         return status == MOE_OK ? moe_conversation_continue(c, sampler, &o, why, err) : status;
     }
     int status = c->chat ? make_room_for(c, text, err) : MOE_OK;

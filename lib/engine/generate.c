@@ -546,7 +546,7 @@ static int take_token(struct moe_generator *g, struct member *m, uint32_t row, c
     int status = moe_answer_take(a, *id, logits, m->history, err);
     s->stats.generated_tokens += a->n_tokens - n_before;
     if (status == MOE_OK && a->ended && a->why == MOE_STOP_CONTEXT && o->full) {
-        status = o->full(o->ctx, another, err);
+        status = o->full(o->full_ctx, another, err);
         a->ended = !*another;
     }
     return status;
