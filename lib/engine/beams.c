@@ -11,10 +11,6 @@
 #include "engine/sampler.h"
 #include "infer/forward.h"
 
-/*
- * A step of a beam search: from the candidates that logits give to the texts that are finished and
- * the beams that go on.
- */
 /* A beam of a step that is over: the beam of the step before that it went on from, and how. */
 struct node {
     uint32_t parent, token;
@@ -61,26 +57,145 @@ struct search {
 };
 
 /* Candidates that a step keeps with n beams: enough for as many to go on as end a text. */
-uint32_t beams_n_kept(const struct moe_config *c, uint32_t n);
+static uint32_t n_candidates_kept(const struct moe_config *c, uint32_t n)
+{
+    return (c->n_eos > 1 ? 1 + c->n_eos : 2) * n;
+}
+
+/* ---- Texts of beams ---- */
+
 /* Writes the tokens of a text of n whose last is given to b->path. */
-void beams_write_path(const struct search *b, uint32_t n, struct node last);
+static void write_path(const struct search *b, uint32_t n, struct node last)
+{
+    for (; n > 0; n--) {
+        b->path[n - 1] = last.token;
+        if (n > 1)
+            last = b->nodes[(uint64_t)(n - 2) * b->options->n + last.parent];
+    }
+}
+
+/* Whether a stop text has appeared with the last of n tokens. */
+static int has_stop_text(const struct search *b, uint32_t n, struct node last, bool *has,
+                         struct moe_err *err)
+{
+    const struct moe_model *m = b->session->model;
+    const char *const *stops = b->answer->options->stop_texts;
+    uint64_t longest = 0, n_before = 0;
+    uint32_t first = n - 1, n_bytes;
+    struct moe_buf text = {0};
+    *has = false;
+    for (const char *const *stop = stops; stop && *stop; stop++)
+        longest = strlen(*stop) > longest ? strlen(*stop) : longest;
+    if (longest == 0)
+        return MOE_OK;
+    write_path(b, n, last);
+    bool inside = false;
+    while (first > 0 && n_before < longest) {
+        moe_answer_bytes(m, b->path[--first], &inside, &n_bytes);
+        n_before += n_bytes;
+    }
+    bool begins = first == 0 && b->answer->begins;
+    for (uint32_t i = first; i < n; i++) {
+        const uint8_t *bytes = moe_answer_bytes(m, b->path[i], &begins, &n_bytes);
+        moe_buf_append(&text, bytes, n_bytes);
+    }
+    moe_buf_u8(&text, 0);
+    bool failed = text.failed;
+    for (const char *const *stop = stops; !failed && *stop; stop++)
+        for (uint64_t i = 0; **stop && i + strlen(*stop) < text.size; i++)
+            *has = *has || memcmp(text.data + i, *stop, strlen(*stop)) == 0;
+    moe_buf_release(&text);
+    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: a beam's text") : MOE_OK;
+}
+
+/* ---- A step ---- */
+
+/* Takes a candidate, if it is among the best. They come in the order in which equals are ranked. */
+static void consider(struct search *b, struct candidate c)
+{
+    uint32_t at = b->n_candidates;
+    if (at == b->n_kept && !(c.score > b->candidates[--at].score))
+        return;
+    b->n_candidates = at + 1;
+    for (; at > 0 && b->candidates[at - 1].score < c.score; at--)
+        b->candidates[at] = b->candidates[at - 1];
+    b->candidates[at] = c;
+}
+
 /* Takes what a beam may go on with, by the logits of a row of the last pass, as candidates. Beams
  * come in their order. */
-int beams_consider(struct search *b, uint32_t beam, uint32_t row, struct moe_err *err);
+static int consider_row(struct search *b, uint32_t beam, uint32_t row, struct moe_err *err)
+{
+    uint32_t vocab = b->session->model->config.vocab, likeliest;
+    int status = moe_logits(b->session, row, 1, b->logits, err);
+    if (status != MOE_OK)
+        return status;
+    for (uint32_t id = 0; id < vocab; id++)
+        b->logits[id] = moe_logit_sane(b->logits[id]);
+    moe_best(b->logits, vocab, 1, &likeliest);
+    const struct moe_logit_scale scale = moe_logit_scale_of(b->logits, vocab, likeliest);
+    double before = b->live[beam].score - scale.largest - scale.log_sum;
+    for (uint32_t id = 0; id < vocab; id++)
+        consider(b, (struct candidate){before + b->logits[id], {beam, id}});
+    return MOE_OK;
+}
+
+/* Keeps a finished text, if it is among the best. */
+static void finish(struct search *b, const struct candidate *c)
+{
+    uint32_t n = b->options->n, at = b->n_finished;
+    struct hypothesis h = {.n_tokens = b->n_steps + 1, .last = c->node};
+    h.score = c->score / pow(h.n_tokens, b->options->length_penalty);
+    if (at == n && !(h.score > b->finished[--at].score))
+        return;
+    b->n_finished = at + 1;
+    for (; at > 0 && b->finished[at - 1].score < h.score; at--)
+        b->finished[at] = b->finished[at - 1];
+    b->finished[at] = h;
+}
+
 /* Parts the candidates in texts that are finished and beams that go on, in b->next. */
-int beams_part(struct search *b, struct moe_err *err);
+static int part_candidates(struct search *b, struct moe_err *err)
+{
+    uint32_t n = b->options->n;
+    int status = MOE_OK;
+    b->n_next = 0;
+    for (uint32_t i = 0; i < b->n_candidates && status == MOE_OK; i++) {
+        const struct candidate *c = &b->candidates[i];
+        bool ends = moe_answer_is_end(b->answer, c->node.token) || b->n_steps + 1 == b->n_most;
+        if (!ends)
+            status = has_stop_text(b, b->n_steps + 1, c->node, &ends, err);
+        if (ends && i < n)
+            finish(b, c);
+        else if (!ends && b->n_next < n)
+            b->next[b->n_next++] = (struct beam){.score = c->score, .node = c->node};
+    }
+    return status;
+}
+
 /* Whether nothing that goes on could become the best. */
-bool beams_are_over(const struct search *b);
+static bool is_over(const struct search *b)
+{
+    const struct moe_beam_options *o = b->options;
+    if (b->n_next == 0)
+        return true;
+    if (b->n_finished < o->n)
+        return false;
+    bool longest = o->early == MOE_EARLY_NEVER && o->length_penalty > 0;
+    double length = longest ? b->n_most : b->n_steps + 1;
+    return o->early == MOE_EARLY_YES || b->next[0].score / pow(length, o->length_penalty) <=
+                                            b->finished[b->n_finished - 1].score;
+}
 
 /* ---- Memory ---- */
 
-static void carve(struct search *b, struct moe_arena *arena, const struct moe_config *c, uint32_t n,
-                  uint32_t n_most, uint32_t batch)
+static void take_search(struct search *b, struct moe_arena *arena, const struct moe_config *c,
+                        uint32_t n, uint32_t n_most, uint32_t batch)
 {
     b->nodes = moe_arena_take(arena, (uint64_t)n_most * n, sizeof *b->nodes);
     b->live = moe_arena_take(arena, n, sizeof *b->live);
     b->next = moe_arena_take(arena, n, sizeof *b->next);
-    b->candidates = moe_arena_take(arena, beams_n_kept(c, n), sizeof *b->candidates);
+    b->candidates = moe_arena_take(arena, n_candidates_kept(c, n), sizeof *b->candidates);
     b->finished = moe_arena_take(arena, n, sizeof *b->finished);
     b->path = moe_arena_take(arena, n_most, sizeof *b->path);
     b->has_child = moe_arena_take(arena, n, sizeof *b->has_child);
@@ -93,7 +208,7 @@ uint64_t moe_beams_bytes(const struct moe_config *config, const struct moe_beam_
 {
     struct search b;
     struct moe_arena arena = {0};
-    carve(&b, &arena, config, options->n, context, batch);
+    take_search(&b, &arena, config, options->n, context, batch);
     return arena.used;
 }
 
@@ -169,7 +284,7 @@ static int compute(struct search *b, struct moe_err *err)
         uint32_t n_before = beam;
         for (n_rows = 0; n_rows < s->batch && beam < b->n_live; n_rows++) {
             if (position == first)
-                beams_write_path(b, b->n_steps, b->live[beam].node);
+                write_path(b, b->n_steps, b->live[beam].node);
             uint32_t id = position < b->n_prompt ? b->history->ids[position]
                                                  : b->path[position - b->n_prompt];
             b->rows[n_rows] = (struct moe_row){b->live[beam].sequence, position, id, n_all};
@@ -181,7 +296,7 @@ static int compute(struct search *b, struct moe_err *err)
         status = moe_forward(s, phase, b->rows, n_rows, c->n_encoder, c->n_layers, NULL, NULL, err);
         for (uint32_t i = 0, at = n_before; i < n_rows && status == MOE_OK; i++)
             if (b->rows[i].position + 1 == n_all)
-                status = beams_consider(b, at++, i, err);
+                status = consider_row(b, at++, i, err);
     }
     return status;
 }
@@ -189,15 +304,15 @@ static int compute(struct search *b, struct moe_err *err)
 static int search(struct search *b, uint32_t last, struct moe_err *err)
 {
     const volatile sig_atomic_t *stop = b->answer->options->stop;
-    int status = beams_consider(b, 0, last, err);
+    int status = consider_row(b, 0, last, err);
     if (status == MOE_OK)
-        status = beams_part(b, err);
-    while (status == MOE_OK && !beams_are_over(b) && !(b->interrupted = stop && *stop)) {
+        status = part_candidates(b, err);
+    while (status == MOE_OK && !is_over(b) && !(b->interrupted = stop && *stop)) {
         status = go_on(b, err);
         if (status == MOE_OK)
             status = compute(b, err);
         if (status == MOE_OK)
-            status = beams_part(b, err);
+            status = part_candidates(b, err);
     }
     return status;
 }
@@ -228,7 +343,7 @@ static int deliver(const struct search *b, struct moe_ids *history, struct moe_e
     all.stop = NULL; /* what was found is shown whole */
     all.token = NULL;
     a->options = &all;
-    beams_write_path(b, best.n_tokens, best.last);
+    write_path(b, best.n_tokens, best.last);
     stats->beams = b->options->n;
     stats->beam_score = best.score;
     stats->ttft_seconds = moe_seconds() - asked->started;
@@ -275,16 +390,16 @@ int moe_beams_search(struct moe_session *s, struct moe_ids *history, struct moe_
         .logits = logits,
         .n_prompt = (uint32_t)history->n,
         .n_most = (uint32_t)(o->max_tokens < most ? o->max_tokens : most),
-        .n_kept = beams_n_kept(c, o->beams.n),
+        .n_kept = n_candidates_kept(c, o->beams.n),
         .n_live = 1,
     };
     struct moe_arena arena = {0};
-    carve(&b, &arena, c, o->beams.n, b.n_most, s->batch);
+    take_search(&b, &arena, c, o->beams.n, b.n_most, s->batch);
     arena.base = moe_alloc(1, arena.size = arena.used, err);
     if (!arena.base)
         return MOE_ERR_MEMORY;
     arena.used = 0;
-    carve(&b, &arena, c, o->beams.n, b.n_most, s->batch);
+    take_search(&b, &arena, c, o->beams.n, b.n_most, s->batch);
     for (uint32_t i = 1; s->n_sources && i < o->beams.n; i++)
         moe_sequence_attend(s, i, s->attends[0]);
     memset(b.used, 0, o->beams.n * sizeof *b.used);
@@ -296,131 +411,4 @@ int moe_beams_search(struct moe_session *s, struct moe_ids *history, struct moe_
         status = deliver(&b, history, err);
     free(arena.base);
     return status;
-}
-
-/* ---- A step ---- */
-
-uint32_t beams_n_kept(const struct moe_config *c, uint32_t n)
-{
-    return (c->n_eos > 1 ? 1 + c->n_eos : 2) * n;
-}
-
-/* ---- Texts of beams ---- */
-
-void beams_write_path(const struct search *b, uint32_t n, struct node last)
-{
-    for (; n > 0; n--) {
-        b->path[n - 1] = last.token;
-        if (n > 1)
-            last = b->nodes[(uint64_t)(n - 2) * b->options->n + last.parent];
-    }
-}
-
-/* Whether a stop text has appeared with the last of n tokens. */
-static int has_stop_text(const struct search *b, uint32_t n, struct node last, bool *has,
-                         struct moe_err *err)
-{
-    const struct moe_model *m = b->session->model;
-    const char *const *stops = b->answer->options->stop_texts;
-    uint64_t longest = 0, n_before = 0;
-    uint32_t first = n - 1, n_bytes;
-    struct moe_buf text = {0};
-    *has = false;
-    for (const char *const *stop = stops; stop && *stop; stop++)
-        longest = strlen(*stop) > longest ? strlen(*stop) : longest;
-    if (longest == 0)
-        return MOE_OK;
-    beams_write_path(b, n, last);
-    bool inside = false;
-    while (first > 0 && n_before < longest) {
-        moe_answer_bytes(m, b->path[--first], &inside, &n_bytes);
-        n_before += n_bytes;
-    }
-    bool begins = first == 0 && b->answer->begins;
-    for (uint32_t i = first; i < n; i++) {
-        const uint8_t *bytes = moe_answer_bytes(m, b->path[i], &begins, &n_bytes);
-        moe_buf_append(&text, bytes, n_bytes);
-    }
-    moe_buf_u8(&text, 0);
-    bool failed = text.failed;
-    for (const char *const *stop = stops; !failed && *stop; stop++)
-        for (uint64_t i = 0; **stop && i + strlen(*stop) < text.size; i++)
-            *has = *has || memcmp(text.data + i, *stop, strlen(*stop)) == 0;
-    moe_buf_release(&text);
-    return failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: a beam's text") : MOE_OK;
-}
-
-/* ---- A step ---- */
-
-/* Takes a candidate, if it is among the best. They come in the order in which equals are ranked. */
-static void consider(struct search *b, struct candidate c)
-{
-    uint32_t at = b->n_candidates;
-    if (at == b->n_kept && !(c.score > b->candidates[--at].score))
-        return;
-    b->n_candidates = at + 1;
-    for (; at > 0 && b->candidates[at - 1].score < c.score; at--)
-        b->candidates[at] = b->candidates[at - 1];
-    b->candidates[at] = c;
-}
-
-int beams_consider(struct search *b, uint32_t beam, uint32_t row, struct moe_err *err)
-{
-    uint32_t vocab = b->session->model->config.vocab, likeliest;
-    int status = moe_logits(b->session, row, 1, b->logits, err);
-    if (status != MOE_OK)
-        return status;
-    for (uint32_t id = 0; id < vocab; id++)
-        b->logits[id] = moe_logit_sane(b->logits[id]);
-    moe_best(b->logits, vocab, 1, &likeliest);
-    const struct moe_logit_scale scale = moe_logit_scale_of(b->logits, vocab, likeliest);
-    double before = b->live[beam].score - scale.largest - scale.log_sum;
-    for (uint32_t id = 0; id < vocab; id++)
-        consider(b, (struct candidate){before + b->logits[id], {beam, id}});
-    return MOE_OK;
-}
-
-/* Keeps a finished text, if it is among the best. */
-static void finish(struct search *b, const struct candidate *c)
-{
-    uint32_t n = b->options->n, at = b->n_finished;
-    struct hypothesis h = {.n_tokens = b->n_steps + 1, .last = c->node};
-    h.score = c->score / pow(h.n_tokens, b->options->length_penalty);
-    if (at == n && !(h.score > b->finished[--at].score))
-        return;
-    b->n_finished = at + 1;
-    for (; at > 0 && b->finished[at - 1].score < h.score; at--)
-        b->finished[at] = b->finished[at - 1];
-    b->finished[at] = h;
-}
-
-int beams_part(struct search *b, struct moe_err *err)
-{
-    uint32_t n = b->options->n;
-    int status = MOE_OK;
-    b->n_next = 0;
-    for (uint32_t i = 0; i < b->n_candidates && status == MOE_OK; i++) {
-        const struct candidate *c = &b->candidates[i];
-        bool ends = moe_answer_is_end(b->answer, c->node.token) || b->n_steps + 1 == b->n_most;
-        if (!ends)
-            status = has_stop_text(b, b->n_steps + 1, c->node, &ends, err);
-        if (ends && i < n)
-            finish(b, c);
-        else if (!ends && b->n_next < n)
-            b->next[b->n_next++] = (struct beam){.score = c->score, .node = c->node};
-    }
-    return status;
-}
-
-bool beams_are_over(const struct search *b)
-{
-    const struct moe_beam_options *o = b->options;
-    if (b->n_next == 0)
-        return true;
-    if (b->n_finished < o->n)
-        return false;
-    bool longest = o->early == MOE_EARLY_NEVER && o->length_penalty > 0;
-    double length = longest ? b->n_most : b->n_steps + 1;
-    return o->early == MOE_EARLY_YES || b->next[0].score / pow(length, o->length_penalty) <=
-                                            b->finished[b->n_finished - 1].score;
 }
