@@ -354,7 +354,7 @@ static void repacking_names_what_it_rounds(void **state)
 {
     (void)state;
     const char *path = in_dir("8.moe");
-    struct moe_convert_report report = convert("build/fixtures/mixtral-a", path, "8", 8);
+    struct moe_convert_report report = convert(DRAWN "/mixtral-a", path, "8", 8);
     const struct moe_convert_options o = {
         .experts = {{4, 4}}, .n_experts = 1, .method = moe_quant_method_find("hqq"), .group = 64};
     struct moe_err err = {0};
