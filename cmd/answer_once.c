@@ -82,8 +82,8 @@ static int save_prompt(const struct keeping *k, bool reading, struct moe_err *er
         return MOE_OK;
     if (k->file.n && holds(k, n_kept)) {
         if (!reading && s->stats.loaded_tokens + 1 < n)
-            cli_note("%s: holds a longer prompt that shares nothing with this one: it stays as "
-                     "it is (another file would keep this one)",
+            cli_note("%s: holds a longer prompt, which this one cannot begin from: it stays as it "
+                     "is (another file would keep this one)",
                      opt.prompt_cache);
         return MOE_OK;
     }

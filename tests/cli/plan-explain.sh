@@ -117,5 +117,5 @@ error_line 3 "moe-plan: $tmp/cut.trace: *" "a cut trace"
 run "$plan" --explain README.md
 error_line 3 "moe-plan: README.md: *" "a file of another kind"
 run "$plan" --explain "$tmp/s.yaml" --memory 1G
-error_line 2 "moe-plan: option --memory: --explain only reads*" "options that do not belong"
+error_line 2 "moe-plan: options --explain and --memory exclude each other*" "options that do not belong"
 finish
