@@ -100,12 +100,12 @@ for pause in $(seq 600); do
 done
 kill -9 "$killed"
 wait "$killed" 2>/dev/null
-pipeline --memory 27M
+pipeline --memory 37M
 expect_exit 0 "a pipeline after one that was killed"
 expect_stderr_like "moe-pipeline: the moe-pipeline before this one (pid $killed) is gone, but what it started still works: pid * (moe-profile); waiting for it*" \
     "... says who still works"
 check "... waits for it, and goes on" made_again "statistics trace plan run"
-"$bin/moe-pipeline" -o "$o" --memory 28M >/dev/null 2>"$tmp/first" &
+"$bin/moe-pipeline" -o "$o" --memory 38M >/dev/null 2>"$tmp/first" &
 first=$!
 for pause in $(seq 100); do
     [ "$(cat "$o/lock")" != "$first" ] || break
@@ -234,7 +234,7 @@ error_line 2 "*--text and --pairs exclude each other*" "pairs and texts"
 
 pack
 run "$bin/moe-run" "$tiny" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1 --strategy lru
-error_line 2 "moe-run: option --plan: *" "a plan and a strategy"
+error_line 2 "moe-run: options --plan and --strategy exclude each other*" "a plan and a strategy"
 "$bin/moe-quantize" -q --experts 8 -o "$tmp/other.moe" "$checkpoint"
 run "$bin/moe-run" "$tmp/other.moe" --plan "$tmp/a b/plan.yaml" -p 'x' -n 1
 error_line 3 "moe-run: the plan was made for another pack, model.moe, *" "another pack's plan"
