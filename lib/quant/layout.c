@@ -1,3 +1,4 @@
+/* Weight layouts: sizes, packing and the reference decoder. */
 #include "quant/layout.h"
 
 #include <string.h>
