@@ -66,7 +66,7 @@ expect_exit 0 "a trace of another engine is imported"
 follow() { run "$bin/moe-run" "$drawn" --bench --follow "$tmp/r.trace" --expert-memory 1M "$@"; }
 follow --strategy lru --stats --stats-json "$json"
 expect_exit 0 "it is followed"
-expect_stderr_like '*its tokens choose 3 experts, those of *drawn.moe 4:*' "... with as many experts as it chose"
+expect_stderr_like '*its tokens choose 3 experts where *drawn.moe has 4:*' "... with as many experts as it chose"
 expect_stdout_like '*following r.trace*prefill*8 *decode*16 *' "... its prompts, too"
 expect_stderr_like "*followed r.trace: its choices*exact    no: --follow*" "... statistics say so"
 check "... and as JSON" grep -q '"followed": "r.trace"' "$json"
