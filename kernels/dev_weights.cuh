@@ -138,15 +138,16 @@ template <int KIND>
 static __device__ __forceinline__ const uint8_t *dev_scale_piece(const struct dev_run &run,
                                                                  uint32_t k)
 {
-    const uint32_t first = dev_first_pieces(KIND), sixes = moe_kind_sixes(KIND);
-    if (k < first)
+    const int first = dev_first_pieces(KIND), behind = (int)k - first;
+    const uint32_t sixes = moe_kind_sixes(KIND);
+    if (behind < 0)
         return run.head + 16 * k;
     uint32_t at = run.scale;
     if (sixes) {
-        uint32_t i = run.scale + (k - first) / 2 * 8;
-        at = (k - first) % 2 ? sixes / 2 + i / 4 : i / 2;
+        uint32_t i = run.scale + (uint32_t)behind / 2 * 8;
+        at = behind % 2 ? sixes / 2 + i / 4 : i / 2;
     }
-    return run.head + 16 * (first + at);
+    return run.head + 16 * ((uint32_t)first + at);
 }
 
 /* The scale of a row; piece(k) is where piece k lies, in the device's memory or in shared memory.
