@@ -14,6 +14,7 @@
 #include "gpu.h"
 #include "infer/layer_predictor.h"
 #include "infer/pass_ops.h"
+#include "sched/history.h"
 
 enum {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -167,6 +168,17 @@ static void follow_plan(struct moe_memory_inputs *in)
         in->session.batch = plan->memory.batch;
 }
 
+/* Whether a process of its own reads the statistics and keeps them. A run by a plan does only where
+ * it predicts from paths: all else that they say is in the plan. */
+static bool holds_statistics(const struct moe_engine_options *o)
+{
+    struct moe_strategy s = o->strategy;
+    if (!o->statistics || o->shares)
+        return false;
+    return !o->for_plan ||
+           (moe_strategy_settle(&s, NULL) == MOE_OK && moe_predicts_from_paths(s.predict));
+}
+
 static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *model,
                        struct moe_gpu *gpu, const struct moe_engine_options *o, struct moe_err *err)
 {
@@ -186,7 +198,7 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
         in->program = moe_model_directory_bytes(model);
     if (!o->program_bytes && !o->shares) {
         in->program += moe_program_bytes(gpu != NULL);
-        in->program += o->statistics ? moe_statistics_held_bytes(o->statistics) : 0;
+        in->program += holds_statistics(o) ? moe_statistics_held_bytes(o->statistics) : 0;
     }
     in->program += moe_pack_staging_bytes(model->pack);
     if (o->plan)
@@ -626,7 +638,7 @@ static void become_resident(struct moe_memory *out, const struct moe_memory_inpu
 static uint64_t reading_bytes(const struct moe_memory_inputs *in)
 {
     const struct moe_statistics *s = in->options->statistics;
-    return s && !in->options->shares
+    return holds_statistics(in->options)
                ? moe_program_bytes(in->gpu != NULL) + moe_statistics_held_bytes(s) + s->read_bytes
                : 0;
 }
@@ -839,6 +851,7 @@ int moe_pack_fit_open(struct moe_pack_fit **out, const char *path,
     if (!f)
         return MOE_ERR_MEMORY;
     f->options = *options;
+    f->options.for_plan = true;
     f->options.follows = NULL; /* borrowed while opening */
     int status = moe_model_open_directory(&f->model, path, err);
     struct moe_err other; /* a trace of another model may show the manner of one */

@@ -300,6 +300,16 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
     return status;
 }
 
+/* Nothing can run: the sentence is that of the strategy that needs least, which says how much. */
+static int refuse_search(const struct moe_planner *p, struct moe_err *err)
+{
+    struct moe_strategy lru;
+    struct moe_fitted ignored;
+    moe_strategy_find("lru", &lru);
+    MOE_TRY(p->fitter.fit(p->fitter.ctx, &lru, NULL, &ignored, err));
+    return moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
+}
+
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
                        struct moe_strategy *best, struct moe_err *err)
 {
@@ -319,7 +329,7 @@ int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,
         return MOE_ERR_MEMORY;
     int status = try_table(&s, err);
     if (status == MOE_OK && s.worth[0] <= 0)
-        status = moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
+        status = refuse_search(p, err);
     for (uint32_t i = 0; i < N_STARTS && status == MOE_OK; i++)
         if (s.worth[i] > 0 && !s.best[i].resident)
             status = improve(&s, &s.best[i], &s.worth[i], err);

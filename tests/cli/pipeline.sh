@@ -100,12 +100,12 @@ for pause in $(seq 600); do
 done
 kill -9 "$killed"
 wait "$killed" 2>/dev/null
-pipeline --memory 37M
+pipeline --memory 27M
 expect_exit 0 "a pipeline after one that was killed"
 expect_stderr_like "moe-pipeline: the moe-pipeline before this one (pid $killed) is gone, but what it started still works: pid * (moe-profile); waiting for it*" \
     "... says who still works"
 check "... waits for it, and goes on" made_again "statistics trace plan run"
-"$bin/moe-pipeline" -o "$o" --memory 38M >/dev/null 2>"$tmp/first" &
+"$bin/moe-pipeline" -o "$o" --memory 28M >/dev/null 2>"$tmp/first" &
 first=$!
 for pause in $(seq 100); do
     [ "$(cat "$o/lock")" != "$first" ] || break

@@ -38,7 +38,7 @@ post /v1/completions '{"prompt": "sum: 9 + 4", "temperature": 0, "n": 3}' "... t
     '*"text":"10",*"text":"10",*"text":"10",*'
 for stream in false true; do
     post /v1/chat/completions '{"stream": '$stream', "messages": [{"role": "user", "content": "x"}]}' "no chat" \
-        '{"error":{"message":"the model * ask for a completion of text","type":"invalid_request_error",*}}'
+        '{"error":{"message":"the model * request a text completion instead","type":"invalid_request_error",*}}'
 done
 post /v1/completions '{"prompt": "x", "prefix_text": "y"}' "nor a prefix" \
     '{"error":{"message":"the model sees no prefix as a whole: *","type":"invalid_request_error",*}}'
