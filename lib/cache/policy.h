@@ -4,7 +4,8 @@
  * Pure bookkeeping: no memory of experts, no clock but the order of calls; the runner and the
  * simulator drive the same code. A policy watches one domain, a set of slots of one size class (all
  * layers together, or one layer each: the allocation decides). Keys are layer * n_experts + expert.
- * A policy is one file and one entry of a table (policy.c).
+ * A policy is one file and one entry of a table (policy.c); options of its own are read in
+ * sched/strategy.c.
  *
  * The protocol, once the router has chosen (Fate 4.1: lists change only then):
  *   hit:  use(key)

@@ -173,10 +173,12 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
         return moe_tensor_pairs_refuse_fp8(ck->files, entry_of(*out), err);
     if (entry_of(*out)->pair == MOE_PAIR_INT4)
         return moe_tensor_pairs_refuse_int4(ck->files, entry_of(*out), err);
-    return refuse_type(ck, *out,
-                       ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, MXFP4"
-                                : "F32, F16, BF16, MXFP4, F8_E4M3 with scales and packed INT4",
-                       err);
+    return refuse_type(
+        ck, *out,
+        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, "
+                   "NVFP4, TQ1_0, TQ2_0"
+                 : "F32, F16, BF16, MXFP4, F8_E4M3 with scales and packed INT4",
+        err);
 }
 
 /* Bytes of a whole number; 0: the tensor has another type. */

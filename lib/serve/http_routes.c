@@ -16,21 +16,20 @@
 static const char *const no_store[][2] = {{"Cache-Control", "no-store"}, {NULL}};
 
 static const struct route {
-    const char *path;
-    bool post, open; /* without a key */
-} routes[] = {
-    [MOE_HTTP_PAGE] = {"/", .open = true},
-    [MOE_HTTP_HEALTH] = {"/health", .open = true},
-    [MOE_HTTP_METRICS] = {"/metrics"},
-    [MOE_HTTP_MODELS] = {"/v1/models"},
-    [MOE_HTTP_CHAT] = {"/v1/chat/completions", .post = true},
-    [MOE_HTTP_TEXT] = {"/v1/completions", .post = true},
+    bool post; /* a request of this kind, which models answer; else it is read at once */
+    enum moe_request_kind kind;
+    bool open; /* without a key */
+} routes[MOE_HTTP_ROUTES] = {
+    [MOE_HTTP_PAGE] = {.open = true},
+    [MOE_HTTP_HEALTH] = {.open = true},
+    [MOE_HTTP_CHAT] = {.post = true, .kind = MOE_REQUEST_CHAT},
+    [MOE_HTTP_TEXT] = {.post = true, .kind = MOE_REQUEST_TEXT},
 };
 
 static enum moe_http_route find_route(const char *url)
 {
     for (int i = 0; i < MOE_HTTP_ELSEWHERE; i++)
-        if (strcmp(routes[i].path, url) == 0)
+        if (strcmp(moe_http_paths[i], url) == 0)
             return (enum moe_http_route)i;
     return MOE_HTTP_ELSEWHERE;
 }
@@ -126,9 +125,9 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
     const char *const headers[][2] = {
         {"Retry-After", later ? seconds : NULL},
         {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},
-        {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED                    ? NULL
-                  : x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT ? "POST, OPTIONS"
-                                                                           : "GET, HEAD, OPTIONS"},
+        {"Allow", status != MHD_HTTP_METHOD_NOT_ALLOWED ? NULL
+                  : routes[x->route].post               ? "POST, OPTIONS"
+                                                        : "GET, HEAD, OPTIONS"},
         {NULL}};
     return http_respond(x, status, "application/json", headers);
 }
@@ -277,9 +276,7 @@ static enum MHD_Result begin_completion(struct exchange *x)
 {
     struct moe_err err;
     struct moe_request *r;
-    const enum moe_request_kind kind =
-        x->route == MOE_HTTP_CHAT ? MOE_REQUEST_CHAT : MOE_REQUEST_TEXT;
-    int status = moe_request_parse(&r, kind, x->body.data, x->body.size, &err);
+    int status = moe_request_parse(&r, routes[x->route].kind, x->body.data, x->body.size, &err);
     if (status != MOE_OK)
         return refuse_request(x, moe_reply_http_status(&err), &err);
     status = submit_completion(x, r, &err);
@@ -437,9 +434,11 @@ static enum MHD_Result answer_whole(struct exchange *x)
     case MOE_HTTP_METRICS:
         write_metrics(x);
         return http_respond(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", no_store);
-    default:
+    case MOE_HTTP_MODELS:
         write_models(&x->out, x->http->server);
         return http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    default: /* models answer these, or nobody */
+        return MHD_NO;
     }
 }
 
@@ -449,7 +448,5 @@ enum MHD_Result http_answer(struct exchange *x, const char *method)
         return http_respond_error(x, (unsigned)x->refused, &x->why);
     if (strcmp(method, "OPTIONS") == 0)
         return respond_preflight(x);
-    if (x->route == MOE_HTTP_CHAT || x->route == MOE_HTTP_TEXT)
-        return complete(x);
-    return answer_whole(x);
+    return routes[x->route].post ? complete(x) : answer_whole(x);
 }

@@ -10,7 +10,7 @@
 static const double seconds_bounds[MOE_SECONDS_BOUNDS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                                           2.5,  5,     10,   30,  60,   120, 300};
 static const unsigned statuses[MOE_HTTP_N_STATUSES] = MOE_HTTP_STATUSES;
-static const char *const route_names[MOE_HTTP_ROUTES] = {
+const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_PAGE] = "/",
     [MOE_HTTP_HEALTH] = "/health",
     [MOE_HTTP_METRICS] = "/metrics",
@@ -93,7 +93,7 @@ static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
             if (c->answered[r][s])
                 moe_buf_printf(out,
                                "moe_http_responses_total{route=\"%s\",status=\"%u\"} %" PRIu64 "\n",
-                               route_names[r], statuses[s], c->answered[r][s]);
+                               moe_http_paths[r], statuses[s], c->answered[r][s]);
     counter(out, "http_connections_total", c->accepted, "Connections accepted.");
     gauge(out, "http_connections", c->connections, "Connections that are open.");
     counter(out, "http_late_total", c->late,

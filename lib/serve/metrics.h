@@ -21,6 +21,8 @@ enum moe_http_route {
     MOE_HTTP_ELSEWHERE, /* no route */
     MOE_HTTP_ROUTES,
 };
+/* Their paths, "other" for none. */
+extern const char *const moe_http_paths[MOE_HTTP_ROUTES];
 
 /* The HTTP statuses that are answered, and counted. */
 #define MOE_HTTP_STATUSES                                                                          \

@@ -197,7 +197,7 @@ static void bits_that_cannot_be_are_refused(void **state)
     struct moe_shape_bytes s;
     struct moe_config c = small();
     struct moe_bits bits;
-    assert_false(moe_parse_bits("5", &bits) || moe_parse_bits("4,2", &bits));
+    assert_false(moe_parse_bits("7", &bits) || moe_parse_bits("4,2", &bits));
     assert_fails(moe_shape_bytes(&s, &c, (struct moe_bits){5, 5}, 8, 64, &err), MOE_ERR_USAGE,
                  "5 bits in groups of 64 cannot be stored", &err);
     assert_fails(moe_shape_bytes(&s, &c, bits_of("4"), 7, 64, &err), MOE_ERR_USAGE,
