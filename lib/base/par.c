@@ -228,7 +228,7 @@ static void close_loop(struct crew *c)
 /* Calls work(ctx, thread) on the calling thread, as 0, and on up to threads - 1 helpers that come
  * in time, each with its own number below `threads`. The calling thread's call must therefore
  * finish whatever is left. Returns when all calls have returned. Must not be nested. */
-static void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx)
+static void crew_run(int threads, void (*work)(void *ctx, int thread), void *ctx)
 {
     struct crew *c = crew_of(threads - 1);
     is_inside = true;
@@ -246,7 +246,7 @@ static void moe_crew_run(int threads, void (*work)(void *ctx, int thread), void 
 }
 
 /* Whether the calling thread runs such a call. */
-static bool moe_crew_inside(void)
+static bool crew_inside(void)
 {
     return is_inside;
 }
@@ -339,7 +339,7 @@ void moe_par_for(int64_t n, int64_t grain,
 {
     if (n <= 0)
         return;
-    if (runs_alone || moe_crew_inside()) {
+    if (runs_alone || crew_inside()) {
         fn(ctx, 0, n, 0);
         return;
     }
@@ -349,7 +349,7 @@ void moe_par_for(int64_t n, int64_t grain,
     int wanted = moe_par_threads(), threads = wanted < n_ranges ? wanted : (int)n_ranges;
     struct loop l = {.n = n, .grain = grain, .fn = fn, .ctx = ctx, .threads = threads};
     if (threads > 1)
-        moe_crew_run(threads, take_ranges, &l);
+        crew_run(threads, take_ranges, &l);
     else
         fn(ctx, 0, n, 0);
 }

@@ -58,8 +58,7 @@ static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
     return MOE_OK;
 }
 
-static int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir,
-                                  struct moe_err *err);
+static int checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err);
 
 int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct moe_err *err)
 {
@@ -71,7 +70,7 @@ int moe_checkpoint_open(struct moe_checkpoint **out, const char *path, struct mo
     ck->files = &ck->own;
     ck->path = moe_strndup(path, strlen(path), err);
     if (ck->path)
-        status = moe_path_is_directory(path) ? moe_checkpoint_open_hf(&ck->own, path, err)
+        status = moe_path_is_directory(path) ? checkpoint_open_hf(&ck->own, path, err)
                                              : open_file(ck, err);
     if (status == MOE_OK)
         *out = ck;
@@ -541,8 +540,7 @@ static int fail_no_weights(const char *dir, struct moe_err *err)
 }
 
 /* Opens the Hugging Face directory (checkpoint.c). */
-static int moe_checkpoint_open_hf(struct moe_tensor_files *out, const char *dir,
-                                  struct moe_err *err)
+static int checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err)
 {
     struct opening o = {dir, out};
     int status = MOE_ERR_MEMORY;

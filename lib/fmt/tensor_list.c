@@ -147,7 +147,7 @@ int moe_tensor_list_check_names(const struct moe_tensor_list *list,
     return MOE_OK;
 }
 
-static void moe_tensor_file_release(struct moe_tensor_file *file)
+static void tensor_file_release(struct moe_tensor_file *file)
 {
     if (file->fd >= 0)
         close(file->fd);
@@ -157,7 +157,7 @@ static void moe_tensor_file_release(struct moe_tensor_file *file)
 void moe_tensor_files_release(struct moe_tensor_files *files)
 {
     for (int i = 0; i < files->n_files; i++)
-        moe_tensor_file_release(&files->files[i]);
+        tensor_file_release(&files->files[i]);
     moe_tensor_list_release(&files->list);
     free(files->files);
     *files = (struct moe_tensor_files){0};

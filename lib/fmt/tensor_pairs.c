@@ -118,8 +118,8 @@ bool moe_tensor_is_fp8(const struct moe_tensor_entry *entry)
 }
 
 /* The scales of a matrix in FP8 or INT4, whether they fit or not; NULL: none. */
-static const struct moe_tensor_entry *
-moe_tensor_pairs_scales(const struct moe_tensor_list *list, const struct moe_tensor_entry *weights)
+static const struct moe_tensor_entry *tensor_pairs_scales(const struct moe_tensor_list *list,
+                                                          const struct moe_tensor_entry *weights)
 {
     char name[NAME_BYTES];
     const struct moe_tensor_entry *scales = NULL;
@@ -199,7 +199,7 @@ static const struct moe_tensor_entry *join_fp8(const struct moe_tensor_list *lis
                                                struct moe_tensor_entry *weights,
                                                const struct fp8_blocks *blocks)
 {
-    const struct moe_tensor_entry *scales = moe_tensor_pairs_scales(list, weights);
+    const struct moe_tensor_entry *scales = tensor_pairs_scales(list, weights);
     if (!scales || !fit_fp8(weights, &scales->tensor, blocks))
         return NULL;
     const struct moe_ggml_type *type = moe_dtype_block(scales->tensor.dtype);
@@ -227,8 +227,8 @@ static const char *const other_ways[] = {"_zero_point", "_g_idx"};
 
 /* A tensor beside the matrix (its name shortened by `cut` bytes) that shows a packing we do not
  * read: zero points, an order of its columns. NULL: none. */
-static const struct moe_tensor_entry *moe_tensor_pairs_other_way(const struct moe_tensor_list *list,
-                                                                 const char *name, size_t cut)
+static const struct moe_tensor_entry *tensor_pairs_other_way(const struct moe_tensor_list *list,
+                                                             const char *name, size_t cut)
 {
     const struct moe_tensor_entry *found = entry_beside(list, name, cut, other_ways[0]);
     return found ? found : entry_beside(list, name, cut, other_ways[1]);
@@ -249,7 +249,7 @@ static const struct moe_tensor_entry *join_int4(const struct moe_tensor_list *li
     packed->pair = MOE_PAIR_INT4;
     t->dims[1] *= 8;
     t->n_items *= 8;
-    if (!scales || moe_tensor_pairs_other_way(list, t->name, cut) || scales->tensor.n_dims != 2 ||
+    if (!scales || tensor_pairs_other_way(list, t->name, cut) || scales->tensor.n_dims != 2 ||
         scales->tensor.dims[0] != t->dims[0] || scales->tensor.n_items == 0 ||
         t->dims[1] % scales->tensor.dims[1] != 0)
         return NULL;
@@ -400,7 +400,7 @@ int moe_tensor_pairs_refuse_fp8(const struct moe_tensor_files *files,
                                 const struct moe_tensor_entry *entry, struct moe_err *err)
 {
     const char *path = files->files[entry->tensor.file].path, *name = entry->tensor.name;
-    const struct moe_tensor_entry *scales = moe_tensor_pairs_scales(&files->list, entry);
+    const struct moe_tensor_entry *scales = tensor_pairs_scales(&files->list, entry);
     char weights_dims[MOE_DIMS_BYTES], scales_dims[MOE_DIMS_BYTES];
     moe_tensor_dims(&entry->tensor, weights_dims);
     if (!scales)
@@ -421,8 +421,8 @@ int moe_tensor_pairs_refuse_int4(const struct moe_tensor_files *files,
                                  const struct moe_tensor_entry *entry, struct moe_err *err)
 {
     const char *path = files->files[entry->tensor.file].path, *name = entry->tensor.name;
-    const struct moe_tensor_entry *scales = moe_tensor_pairs_scales(&files->list, entry);
-    const struct moe_tensor_entry *other = moe_tensor_pairs_other_way(&files->list, name, 0);
+    const struct moe_tensor_entry *scales = tensor_pairs_scales(&files->list, entry);
+    const struct moe_tensor_entry *other = tensor_pairs_other_way(&files->list, name, 0);
     char weights_dims[MOE_DIMS_BYTES], scales_dims[MOE_DIMS_BYTES];
     moe_tensor_dims(&entry->tensor, weights_dims);
     if (other)

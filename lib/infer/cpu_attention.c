@@ -99,32 +99,31 @@ struct chunk {
 };
 
 /* The logarithm of the smallest power of two that is at least n. */
-int moe_tile_log2(uint32_t n);
+static int tile_log2(uint32_t n);
 /* The smallest span that covers those that are not empty. */
-struct span moe_span_hull(const struct span *spans, uint32_t n);
+static struct span span_hull(const struct span *spans, uint32_t n);
 
 /* Joins a chunk of a column, its o at `part`, to what was joined to `out` before. */
-void moe_attend_join(struct column *col, float largest, float sum, float *part, uint32_t n,
-                     float *out);
+static void attend_join(struct column *col, float largest, float sum, float *part, uint32_t n,
+                        float *out);
 /* Joins a chunk to what the tile's columns have. base: the position of its first place; seen: [nt]
  * the places that each column sees. */
-void moe_attend_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
-                      uint32_t base, const struct span *seen);
+static void attend_one_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
+                             uint32_t base, const struct span *seen);
 /* The part of `sees` in the chunk that starts at position `base`, as places in it. */
-struct span moe_span_in_chunk(struct span sees, uint32_t base);
+static struct span span_in_chunk(struct span sees, uint32_t base);
 
 /* Joins the entries that rows of a layer that compresses see (cpu_attention.c). scratch: of
- * moe_attend_entries_floats. */
-void moe_attend_entries(const struct attend *a, struct tile *tile, float *scratch);
-uint64_t moe_attend_entries_floats(const struct moe_config *c);
+ * attend_entries_floats. */
+static void attend_entries(const struct attend *a, struct tile *tile, float *scratch);
+static uint64_t attend_entries_floats(const struct moe_config *c);
 
 uint64_t moe_attention_scratch_floats(const struct moe_config *c)
 {
     uint64_t key = moe_config_cache_key(c), value = moe_config_cache_value(c);
     key = key > c->global_head_dim ? key : c->global_head_dim;
     value = moe_round_up(value > c->global_head_dim ? value : c->global_head_dim, 16);
-    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value) +
-           moe_attend_entries_floats(c);
+    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value) + attend_entries_floats(c);
 }
 
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
@@ -179,7 +178,7 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
     const struct moe_kv *kv = a->kv;
     *tile = (struct tile){
         .n = from->n,
-        .nt = 1u << moe_tile_log2(from->n),
+        .nt = 1u << tile_log2(from->n),
         .sequence = keys_of(a, &a->rows[from->first_row]),
         .kv_head = kv_head,
         .scores = scratch,
@@ -201,8 +200,8 @@ static void attend_cached(const struct attend *a, struct tile *tile, uint32_t ba
     const struct moe_kv *kv = a->kv;
     struct span seen[MOE_TILE];
     for (uint32_t t = 0; t < tile->nt; t++)
-        seen[t] = moe_span_in_chunk(tile->sees[t], base);
-    if (moe_span_hull(seen, tile->n).end == 0) /* rows far apart, with a window */
+        seen[t] = span_in_chunk(tile->sees[t], base);
+    if (span_hull(seen, tile->n).end == 0) /* rows far apart, with a window */
         return;
     uint32_t block = moe_kv_block(kv, tile->sequence, base);
     const struct chunk chunk = {
@@ -210,7 +209,7 @@ static void attend_cached(const struct attend *a, struct tile *tile, uint32_t ba
         .values = moe_kv_values(kv, a->layer, block, tile->kv_head),
         .value_stride = (uint64_t)kv->block_positions * MOE_PANEL_ROWS * kv->item_bytes,
     };
-    moe_attend_chunk(a, tile, &chunk, base, seen);
+    attend_one_chunk(a, tile, &chunk, base, seen);
 }
 
 /* Joins the sink and divides. */
@@ -222,7 +221,7 @@ static void close_column(const struct attend *a, struct tile *tile, uint32_t t)
     float *out = tile->out + (uint64_t)t * a->kv->value_padded;
     if (a->sinks) {
         memset(part, 0, n * sizeof *part);
-        moe_attend_join(col, a->sinks[col->head], 1, part, n, out);
+        attend_join(col, a->sinks[col->head], 1, part, n, out);
     }
     uint64_t row = (uint64_t)a->first + col->row;
     float *to = a->work->attended + row * a->work->stride.attended + (uint64_t)col->head * n;
@@ -235,11 +234,11 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *from
 {
     struct tile tile;
     open_tile(a, from, kv_head, scratch, &tile);
-    struct span all = moe_span_hull(tile.sees, tile.n);
+    struct span all = span_hull(tile.sees, tile.n);
     for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
         attend_cached(a, &tile, base);
     if (a->compressed)
-        moe_attend_entries(a, &tile, tile.query + (uint64_t)MOE_TILE * moe_padded(a->kv->key_dim));
+        attend_entries(a, &tile, tile.query + (uint64_t)MOE_TILE * moe_padded(a->kv->key_dim));
     for (uint32_t t = 0; t < tile.n; t++)
         close_column(a, &tile, t);
 }
@@ -328,7 +327,7 @@ void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe
 
 /* The arithmetic of a tile of attention, as cpu_attention.c defines it. */
 
-int moe_tile_log2(uint32_t n)
+static int tile_log2(uint32_t n)
 {
     int log2 = 0;
     while (1u << log2 < n)
@@ -336,7 +335,7 @@ int moe_tile_log2(uint32_t n)
     return log2;
 }
 
-struct span moe_span_hull(const struct span *spans, uint32_t n)
+static struct span span_hull(const struct span *spans, uint32_t n)
 {
     struct span all = {0, 0};
     for (uint32_t i = 0; i < n; i++) {
@@ -348,7 +347,7 @@ struct span moe_span_hull(const struct span *spans, uint32_t n)
     return all;
 }
 
-struct span moe_span_in_chunk(struct span sees, uint32_t base)
+static struct span span_in_chunk(struct span sees, uint32_t base)
 {
     uint32_t begin = sees.begin > base ? sees.begin - base : 0;
     uint32_t end = sees.end > base ? sees.end - base : 0;
@@ -356,8 +355,8 @@ struct span moe_span_in_chunk(struct span sees, uint32_t base)
     return begin < end ? (struct span){begin, end} : (struct span){0, 0};
 }
 
-void moe_attend_join(struct column *col, float largest, float sum, float *part, uint32_t n,
-                     float *out)
+static void attend_join(struct column *col, float largest, float sum, float *part, uint32_t n,
+                        float *out)
 {
     if (col->sum == 0) {
         memcpy(out, part, n * sizeof *out);
@@ -406,13 +405,13 @@ static inline void put_shares(const struct tile *tile, struct span any, uint32_t
             share[t] = from[t * CHUNK];
 }
 
-void moe_attend_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
-                      uint32_t base, const struct span *seen)
+static void attend_one_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
+                             uint32_t base, const struct span *seen)
 {
     const struct moe_kv *kv = a->kv;
-    int form = moe_kern_layout_index(kv->layout.kind), log2 = moe_tile_log2(tile->nt);
+    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
     float largest[MOE_TILE], sum[MOE_TILE];
-    struct span any = moe_span_hull(seen, tile->n);
+    struct span any = span_hull(seen, tile->n);
     if (any.end == 0)
         return;
     any.begin -= any.begin % MOE_PANEL_ROWS;
@@ -441,14 +440,14 @@ void moe_attend_chunk(const struct attend *a, struct tile *tile, const struct ch
     }
     for (uint32_t t = 0; t < tile->n; t++)
         if (seen[t].end)
-            moe_attend_join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
-                            kv->value_padded, tile->out + t * kv->value_padded);
+            attend_join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
+                        kv->value_padded, tile->out + t * kv->value_padded);
 }
 
 /* Attention to the entries of layers that compress: chunks that follow those of the KV cache
  * (cpu_attention.c). Where rows choose, each row's entries are put together first. */
 
-uint64_t moe_attend_entries_floats(const struct moe_config *c)
+static uint64_t attend_entries_floats(const struct moe_config *c)
 {
     return c->index_top ? CHUNK * (moe_padded(c->head_dim) + moe_padded(c->value_dim)) : 0;
 }
@@ -470,8 +469,8 @@ static void attend_all(const struct attend *a, struct tile *tile,
             .value_stride = part->n_entries * panel,
         };
         for (uint32_t t = 0; t < tile->nt; t++)
-            seen[t] = moe_span_in_chunk(sees[t], base);
-        moe_attend_chunk(a, tile, &chunk, base, seen);
+            seen[t] = span_in_chunk(sees[t], base);
+        attend_one_chunk(a, tile, &chunk, base, seen);
     }
 }
 
@@ -506,11 +505,11 @@ static void attend_chosen(const struct attend *a, struct tile *tile,
             copy_entry(a->kv, part, chosen[base + i], i, keys, values);
         for (uint32_t t = first; t < end; t++)
             seen[t].end = count;
-        moe_attend_chunk(a, tile, &chunk, base, seen);
+        attend_one_chunk(a, tile, &chunk, base, seen);
     }
 }
 
-void moe_attend_entries(const struct attend *a, struct tile *tile, float *scratch)
+static void attend_entries(const struct attend *a, struct tile *tile, float *scratch)
 {
     const struct moe_compressed_part part =
         moe_compressed_at(a->compressed, tile->sequence, a->layer);

@@ -139,8 +139,8 @@ enum condition {
 enum { MOE_NO_LAYER = MOE_MAX_LAYERS }; /* of experts, in any layer */
 
 /* A width, and whether a condition holds, for a layer or for none (MOE_NO_LAYER). */
-uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t layer);
-bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer);
+static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer);
+static bool tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer);
 
 /* The beginning of an entry: name in packs, kind, whether it is per layer. */
 #define MODEL(name, kind) name, MOE_KIND_##kind, false
@@ -436,9 +436,9 @@ void moe_tensor_pack_name(enum moe_tensor_role role, uint32_t layer, char *out)
 static bool spec_shape(const struct moe_config *c, const struct moe_tensor_spec *spec,
                        uint32_t layer, uint32_t *rows, uint32_t *cols)
 {
-    *rows = moe_tensor_width(c, spec->rows, layer);
-    *cols = moe_tensor_width(c, spec->cols, layer);
-    return moe_tensor_holds(c, spec->condition, layer) && *rows > 0;
+    *rows = tensor_width(c, spec->rows, layer);
+    *cols = tensor_width(c, spec->cols, layer);
+    return tensor_holds(c, spec->condition, layer) && *rows > 0;
 }
 
 bool moe_tensor_shape(const struct moe_config *config, enum moe_tensor_role role, uint32_t layer,
@@ -455,7 +455,7 @@ bool moe_expert_part_shape(const struct moe_config *config, enum moe_expert_part
 
 /* Answers of a model's description to the words of the table. */
 
-uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
+static uint32_t tensor_width(const struct moe_config *c, enum width which, uint32_t layer)
 {
     bool all_heads = c->qk_norm == MOE_QK_NORM_FULL;
     uint32_t head = moe_config_head_dim(c, layer), queries = c->n_heads * head;
@@ -530,7 +530,7 @@ uint32_t moe_tensor_width(const struct moe_config *c, enum width which, uint32_t
     return widths[which];
 }
 
-bool moe_tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer)
+static bool tensor_holds(const struct moe_config *c, enum condition condition, uint32_t layer)
 {
     bool moe_layer = layer < MOE_NO_LAYER && c->layers[layer].moe;
     bool is_static = moe_layer && c->layers[layer].static_routing;

@@ -14,7 +14,7 @@
  * What the sources of bit maps share.
  */
 /* Allocates the arrays that the shape, already set, needs; the rest is as moe_map_new leaves it. */
-int map_set_up(struct moe_map *m, struct moe_err *err);
+static int map_set_up(struct moe_map *m, struct moe_err *err);
 
 /* Entries of the tables. */
 enum { MAP_MAX_BITS = 32 };
@@ -24,32 +24,32 @@ enum { MAP_MAX_BITS = 32 };
 #define CHANGE(type, key, field)                                                                   \
     MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, -HUGE_VAL, HUGE_VAL)
 /* Of map.c: a field of struct moe_map that is one of its variants, by name. */
-extern const struct moe_member_own map_variant_by_name;
+static const struct moe_member_own map_variant_by_name;
 #define VARIANT(key, field) MOE_OWN(key, offsetof(struct moe_map, field), map_variant_by_name)
 /* A loss, which may be missing. */
-extern const struct moe_record map_loss_record;
+static const struct moe_record map_loss_record;
 #define LOSS(type, key, field)                                                                     \
     MOE_LINE_SECTION(MOE_IF_SET, key, offsetof(struct type, field), map_loss_record)
 
 /* Numbers in the metric's unit have it in their key: groups of members for each. */
-bool map_is_nll(const void *map);
-bool map_is_top1(const void *map);
+static bool map_is_nll(const void *map);
+static bool map_is_top1(const void *map);
 /* Likewise of the tolerance, which is in the judge's unit. */
-bool map_tolerates_percent(const void *map);
-bool map_tolerates_points(const void *map);
+static bool map_tolerates_percent(const void *map);
+static bool map_tolerates_points(const void *map);
 /* Finds the map's variant of that name; `node` is where errors point. */
-int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
-                     const char *name, uint32_t *variant);
+static int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
+                            const char *name, uint32_t *variant);
 /* Two variants, the second one the lower. */
-int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map, const char *high_key,
-                   uint32_t high, const char *low_key, uint32_t low);
+static int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map,
+                          const char *high_key, uint32_t high, const char *low_key, uint32_t low);
 
 /* Sections of struct moe_map (map.c). */
-extern const struct moe_record map_choice_record, map_fate_record, map_hobbit_record,
+static const struct moe_record map_choice_record, map_fate_record, map_hobbit_record,
     map_routing_record;
 /* `layers` of the importances: for each layer the experts that are known, and a list of as many
  * numbers for each figure (map.c). */
-extern const struct moe_member_own map_importance_layers;
+static const struct moe_member_own map_importance_layers;
 
 const char *moe_metric_name(enum moe_metric metric)
 {
@@ -93,7 +93,7 @@ static bool shape_fits(uint32_t n_layers, uint32_t n_experts, uint32_t top_k)
            n_experts <= MOE_MAX_EXPERTS && (uint64_t)n_layers * n_experts <= MOE_RECORD_MAX_EXPERTS;
 }
 
-int map_set_up(struct moe_map *m, struct moe_err *err)
+static int map_set_up(struct moe_map *m, struct moe_err *err)
 {
     struct moe_importances *i = &m->importances;
     uint64_t n = (uint64_t)m->n_layers * m->n_experts;
@@ -405,8 +405,8 @@ static const struct moe_member choice_members[] = {
     MOE_OWN("layers", 0, choice_layers),
 };
 
-const struct moe_record map_choice_record = {MOE_RECORD(choice_members),
-                                             MOE_FLAGGED(struct moe_map, choice.there)};
+static const struct moe_record map_choice_record = {MOE_RECORD(choice_members),
+                                                    MOE_FLAGGED(struct moe_map, choice.there)};
 
 /* ---- What was chosen: Fate's p ---- */
 
@@ -432,8 +432,8 @@ static int check_fate(struct moe_record_reader *r, struct moe_yaml_node *map, vo
     return map_check_pair(r, map, "high", f->high, "low", f->low);
 }
 
-const struct moe_record map_fate_record = {MOE_RECORD(fate_members), check_fate,
-                                           MOE_FLAGGED(struct moe_map, fate.there)};
+static const struct moe_record map_fate_record = {MOE_RECORD(fate_members), check_fate,
+                                                  MOE_FLAGGED(struct moe_map, fate.there)};
 
 /* ---- What was chosen: HOBBIT's thresholds and weights ---- */
 
@@ -539,8 +539,8 @@ static int check_hobbit(struct moe_record_reader *r, struct moe_yaml_node *map, 
     return map_check_pair(r, map, "high", h->high, "low", h->low);
 }
 
-const struct moe_record map_hobbit_record = {MOE_RECORD(hobbit_members), check_hobbit,
-                                             MOE_FLAGGED(struct moe_map, hobbit.there)};
+static const struct moe_record map_hobbit_record = {MOE_RECORD(hobbit_members), check_hobbit,
+                                                    MOE_FLAGGED(struct moe_map, hobbit.there)};
 
 /* ---- What was chosen: lambda of cache-aware routing ---- */
 
@@ -574,8 +574,8 @@ static const struct moe_member routing_members[] = {
     MOE_LIST(struct moe_map, "curve", routing.points, routing.n_points, preference_record),
 };
 
-const struct moe_record map_routing_record = {MOE_RECORD(routing_members),
-                                              MOE_FLAGGED(struct moe_map, routing.there)};
+static const struct moe_record map_routing_record = {MOE_RECORD(routing_members),
+                                                     MOE_FLAGGED(struct moe_map, routing.there)};
 
 /*
  * A bit map's importances: for each layer the experts that are known, and a list of as many numbers
@@ -769,14 +769,14 @@ static void write_layers(struct moe_record_writer *w, const struct moe_member *m
     moe_emit_close(&w->emit);
 }
 
-const struct moe_member_own map_importance_layers = {read_layers, write_layers, NULL};
+static const struct moe_member_own map_importance_layers = {read_layers, write_layers, NULL};
 
 /*
  * Members that several sections of a bit map have: variants by name, losses.
  */
 
-int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
-                     const char *name, uint32_t *variant)
+static int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
+                            const char *name, uint32_t *variant)
 {
     const struct moe_map *map = r->whole;
     for (*variant = 0; *variant < map->n_variants; ++*variant)
@@ -803,10 +803,10 @@ static void write_variant(struct moe_record_writer *w, const struct moe_member *
                   map->variants[*(const uint32_t *)((const char *)record + m->at)]);
 }
 
-const struct moe_member_own map_variant_by_name = {read_variant, write_variant, NULL};
+static const struct moe_member_own map_variant_by_name = {read_variant, write_variant, NULL};
 
-int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map, const char *high_key,
-                   uint32_t high, const char *low_key, uint32_t low)
+static int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map,
+                          const char *high_key, uint32_t high, const char *low_key, uint32_t low)
 {
     return low > high ? MOE_OK
                       : moe_yaml_fail(r->doc, moe_yaml_get(map, low_key), r->err,
@@ -814,22 +814,22 @@ int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map, const
 }
 
 /* Numbers in the metric's unit have it in their key. */
-bool map_is_nll(const void *record)
+static bool map_is_nll(const void *record)
 {
     return ((const struct moe_map *)record)->metric == MOE_METRIC_NLL;
 }
 
-bool map_is_top1(const void *record)
+static bool map_is_top1(const void *record)
 {
     return !map_is_nll(record);
 }
 
-bool map_tolerates_percent(const void *record)
+static bool map_tolerates_percent(const void *record)
 {
     return map_is_nll(record) && ((const struct moe_map *)record)->judge == MOE_JUDGE_NATS;
 }
 
-bool map_tolerates_points(const void *record)
+static bool map_tolerates_points(const void *record)
 {
     return !map_tolerates_percent(record);
 }
@@ -885,7 +885,8 @@ static bool loss_is_there(const void *record)
     return ((const struct moe_loss *)record)->tokens > 0;
 }
 
-const struct moe_record map_loss_record = {MOE_RECORD(loss_members), check_loss, loss_is_there};
+static const struct moe_record map_loss_record = {MOE_RECORD(loss_members), check_loss,
+                                                  loss_is_there};
 
 /*
  * The file of a bit map, moe-map(5): its tables, and what must hold across their members.

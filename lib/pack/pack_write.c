@@ -34,12 +34,13 @@ struct moe_pack_writer {
 };
 
 /* MOE_ERR_USAGE, "PATH: NAME: WHAT". */
-int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
-                   const char *name);
+static int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
+                          const char *name);
 /* Writes bytes at the next free place and zeros up to the one after. */
-int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n, struct moe_err *err);
+static int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n,
+                             struct moe_err *err);
 /* Writes the directory and the header. MOE_ERR_USAGE: a tensor or an expert was put twice. */
-int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err);
+static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err);
 
 static void writer_free(struct moe_pack_writer *w)
 {
@@ -331,14 +332,15 @@ void moe_pack_abort(struct moe_pack_writer *w)
  * The end of a pack that is written: the tables of its directory, and its header.
  */
 
-int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
-                   const char *name)
+static int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
+                          const char *name)
 {
     return moe_fail(err, MOE_ERR_USAGE, "%s: %s: %s", w->file.path, name, what);
 }
 
 /* Writes bytes at the next free place and zeros up to the one after. */
-int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n, struct moe_err *err)
+static int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n,
+                             struct moe_err *err)
 {
     static const uint8_t zeros[MOE_PACK_ALIGN];
     uint64_t end = w->at + n, padded = moe_round_up(end, MOE_PACK_ALIGN);
@@ -527,7 +529,7 @@ static void fill_header(const struct moe_pack_writer *w, uint8_t *header)
     moe_put_u64(header + PACK_CHECKSUM_AT, moe_hash64(header, PACK_CHECKSUM_AT));
 }
 
-int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
+static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
 {
     uint8_t header[PACK_HEADER_BYTES] = {0};
     MOE_TRY(check_unique(w, err));

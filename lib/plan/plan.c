@@ -23,15 +23,15 @@
 #define SHARE(type, key, field) MOE_FIELD_IN(MOE_IF_KNOWN, struct type, key, field, 0, 1)
 
 /* Sections of struct moe_plan (plan.c). */
-extern const struct moe_record plan_strategy_record, plan_times_record;
+static const struct moe_record plan_strategy_record, plan_times_record;
 /* Slots of a size class, and the cache's first contents (plan.c); the contents come after
  * all slots, shape, memory and strategy. */
-extern const struct moe_record plan_pool_record;
-extern const struct moe_member_own plan_contents;
+static const struct moe_record plan_pool_record;
+static const struct moe_member_own plan_contents;
 /* Lists of struct moe_plan (plan.c). */
-extern const struct moe_record plan_alternative_record, plan_doubt_record;
+static const struct moe_record plan_alternative_record, plan_doubt_record;
 /* All slots within the memory for experts. */
-int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root);
+static int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root);
 
 enum { MAX_FILE_BYTES = 16 << 20 };
 
@@ -503,7 +503,7 @@ static const struct moe_member alternative_members[] = {
                  HUGE_VAL),
     MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "loss_error_percent", loss_error),
 };
-const struct moe_record plan_alternative_record = {MOE_RECORD(alternative_members)};
+static const struct moe_record plan_alternative_record = {MOE_RECORD(alternative_members)};
 
 /* ---- Doubts ---- */
 
@@ -543,7 +543,7 @@ static int check_doubt(struct moe_record_reader *r, struct moe_yaml_node *item, 
     return MOE_OK;
 }
 
-const struct moe_record plan_doubt_record = {MOE_RECORD(doubt_members), check_doubt};
+static const struct moe_record plan_doubt_record = {MOE_RECORD(doubt_members), check_doubt};
 
 /*
  * Slots in the file of a plan, and the cache's first contents.
@@ -608,9 +608,9 @@ static int check_pool(struct moe_record_reader *r, struct moe_yaml_node *item, v
                          most);
 }
 
-const struct moe_record plan_pool_record = {MOE_RECORD(pool_members), check_pool};
+static const struct moe_record plan_pool_record = {MOE_RECORD(pool_members), check_pool};
 
-int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root)
+static int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root)
 {
     const struct moe_plan *p = r->whole;
     uint64_t bytes = 0, of_pool;
@@ -771,7 +771,7 @@ static void write_contents(struct moe_record_writer *w, const struct moe_member 
     moe_emit_close(e);
 }
 
-const struct moe_member_own plan_contents = {read_contents, write_contents, NULL};
+static const struct moe_member_own plan_contents = {read_contents, write_contents, NULL};
 
 /*
  * The strategy in the file of a plan: the entry of the table that it began as, and its parts; and
@@ -907,7 +907,8 @@ static int check_strategy(struct moe_record_reader *r, struct moe_yaml_node *map
     return MOE_OK;
 }
 
-const struct moe_record plan_strategy_record = {MOE_RECORD(strategy_members), check_strategy};
+static const struct moe_record plan_strategy_record = {MOE_RECORD(strategy_members),
+                                                       check_strategy};
 
 /* ---- What it comes to ---- */
 
@@ -1089,4 +1090,4 @@ static const struct moe_member times_members[] = {
     MOE_OWN(NULL, 0, pieces),
     MOE_OWN("experts", 0, variants),
 };
-const struct moe_record plan_times_record = {MOE_RECORD(times_members)};
+static const struct moe_record plan_times_record = {MOE_RECORD(times_members)};

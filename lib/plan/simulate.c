@@ -52,12 +52,12 @@ struct simulate_link {
 };
 
 /* The scheduler's options have their pools. */
-int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
-                       struct moe_err *err);
-void simulate_link_close(struct simulate_link *l);
-struct moe_channel simulate_link_channel(struct simulate_link *l);
+static int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
+                              struct moe_err *err);
+static void simulate_link_close(struct simulate_link *l);
+static struct moe_channel simulate_link_channel(struct simulate_link *l);
 /* Computation took `seconds`: loads went on meanwhile. */
-void simulate_link_advance(struct simulate_link *l, double seconds);
+static void simulate_link_advance(struct simulate_link *l, double seconds);
 
 struct simulator {
     const struct moe_simulation *in;
@@ -357,8 +357,8 @@ static int open_tiers(struct simulate_link *l, const struct moe_simulation *in, 
 
 /* ---- Opening ---- */
 
-int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
-                       struct moe_err *err)
+static int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
+                              struct moe_err *err)
 {
     l->inventory = in->scheduler.inventory;
     l->n_items = in->scheduler.pools->n_slots * MOE_PACK_MAX_SEGMENTS;
@@ -379,7 +379,7 @@ int simulate_link_open(struct simulate_link *l, const struct moe_simulation *in,
     return in->pace->storage_rate > 0 ? open_tiers(l, in, err) : MOE_OK;
 }
 
-void simulate_link_close(struct simulate_link *l)
+static void simulate_link_close(struct simulate_link *l)
 {
     free(l->items);
     free(l->cargo);
@@ -461,7 +461,7 @@ static double advance_piece(struct simulate_link *l, double most)
     return seconds;
 }
 
-void simulate_link_advance(struct simulate_link *l, double seconds)
+static void simulate_link_advance(struct simulate_link *l, double seconds)
 {
     if (!l->tiers) {
         moe_link_advance(&l->link, seconds);
@@ -597,7 +597,7 @@ static int fail_item(void *ctx, struct moe_err *err)
     return moe_fail(err, MOE_ERR_IO, "a modelled load failed");
 }
 
-struct moe_channel simulate_link_channel(struct simulate_link *l)
+static struct moe_channel simulate_link_channel(struct simulate_link *l)
 {
     return (struct moe_channel){l,          submit_segment, promote_item, cancel_item,
                                 reap_items, NULL,           fail_item,    NULL};

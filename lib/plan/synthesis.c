@@ -39,16 +39,17 @@ struct draw {
 };
 
 /* Released with draw_release, also after a failure. Each layer's popular experts are drawn. */
-int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t seed,
-              struct moe_err *err);
-void draw_release(struct draw *d);
+static int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t seed,
+                     struct moe_err *err);
+static void draw_release(struct draw *d);
 
 /* Begins a document in the first `n_layers` layers. The same number is the same document. */
-void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document);
+static void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document);
 /* The next token of a layer: scores [n_experts], of a spread that does not depend on the sizes;
  * predicted: [MOE_FIGURES_AHEAD][stride], the scores as predictors see them, or NULL. Later draws
  * do not depend on whether predictions were asked for. */
-void draw_token(struct draw *d, uint32_t layer, float *scores, float *predicted, uint64_t stride);
+static void draw_token(struct draw *d, uint32_t layer, float *scores, float *predicted,
+                       uint64_t stride);
 
 enum {
     BLOCK = 64, /* tokens drawn at a time */
@@ -485,8 +486,8 @@ static void shuffle(const struct draw *d, uint64_t *random, float *out)
 
 /* ---- Scores ---- */
 
-int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t seed,
-              struct moe_err *err)
+static int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t seed,
+                     struct moe_err *err)
 {
     *d = (struct draw){.n_layers = n_layers, .n_experts = n_experts, .seed = seed};
     d->quantiles = moe_alloc(n_experts, sizeof *d->quantiles, err);
@@ -507,7 +508,7 @@ int draw_init(struct draw *d, uint32_t n_layers, uint32_t n_experts, uint64_t se
     return MOE_OK;
 }
 
-void draw_release(struct draw *d)
+static void draw_release(struct draw *d)
 {
     free(d->quantiles);
     free(d->layers);
@@ -515,7 +516,7 @@ void draw_release(struct draw *d)
     *d = (struct draw){0};
 }
 
-void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document)
+static void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document)
 {
     for (uint32_t l = 0; l < n_layers; l++) {
         struct draw_layer *layer = &d->layers[l];
@@ -526,7 +527,7 @@ void draw_begin(struct draw *d, uint32_t n_layers, uint64_t document)
     }
 }
 
-void draw_token(struct draw *d, uint32_t l, float *scores, float *predicted, uint64_t stride)
+static void draw_token(struct draw *d, uint32_t l, float *scores, float *predicted, uint64_t stride)
 {
     struct draw_layer *layer = &d->layers[l];
     /* Apart from popularity a score has variance 1: one part lasts, the other drifts. */

@@ -128,7 +128,7 @@ static void took_experts(const struct moe_pass *p, const uint32_t *which, uint32
 /* ---- Layers ---- */
 
 /* The first MoE layer from a layer of the model on. */
-static uint32_t moe_layer_from(const struct moe_pass_shape *s, uint32_t layer)
+static uint32_t layer_from(const struct moe_pass_shape *s, uint32_t layer)
 {
     uint32_t m = 0;
     while (m < s->n_listed && s->model_layer[m] < layer)
@@ -518,7 +518,7 @@ int moe_pass_layers(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe
 {
     const struct moe_pass_shape *s = &p->shape;
     int status = MOE_OK;
-    p->moe = moe_layer_from(s, begin);
+    p->moe = layer_from(s, begin);
     for (uint32_t layer = begin; layer < end && status == MOE_OK; layer++) {
         bool is_moe = p->moe < s->n_listed && s->model_layer[p->moe] == layer;
         status = run_layer(p, layer, is_moe, err);
@@ -565,7 +565,7 @@ static void protect_expected(struct moe_pass *p, uint32_t begin, uint32_t end)
 int moe_pass_expect(struct moe_pass *p, uint32_t begin, uint32_t end, struct moe_err *err)
 {
     const struct moe_prediction *predictions;
-    uint32_t first = moe_layer_from(&p->shape, begin), last = moe_layer_from(&p->shape, end);
+    uint32_t first = layer_from(&p->shape, begin), last = layer_from(&p->shape, end);
     p->moe = first;
     MOE_TRY(ask_known(p, first, last, err));
     if (!p->scheduler || first == last || !moe_strategy_recalls(&p->strategy))

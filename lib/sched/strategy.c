@@ -16,22 +16,21 @@
  * Values of a strategy's parts as text, of those that are more than a flag or a number: what each
  * text means, and back. The reader and the writer of a part stand side by side.
  */
-struct moe_part_codec {
+struct part_codec {
     /* false: the text is not a value of the part; *s is unchanged. */
     bool (*parse)(const char *text, struct moe_strategy *s);
     /* A text that `parse` turns into exactly the same value; at most `size` bytes with NUL. */
     void (*write)(const struct moe_strategy *s, char *out, size_t size);
 };
 
-extern const struct moe_part_codec moe_part_predict, moe_part_prefetch, moe_part_cache,
-    moe_part_cache_weights, moe_part_alloc, moe_part_init, moe_part_on_miss, moe_part_prefer_cached,
-    moe_part_prefill;
+static const struct part_codec part_predict, part_prefetch, part_cache, part_cache_weights,
+    part_alloc, part_init, part_on_miss, part_prefer_cached, part_prefill;
 
 /* A whole number in least..most; false leaves *out untouched. */
-bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out);
+static bool part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out);
 /* A share as a text that moe_parse_share reads back exactly: "25%", or "0.123456789" where a
  * percentage is not exact. */
-void moe_part_share_text(double share, char *out, size_t size);
+static void part_share_text(double share, char *out, size_t size);
 
 /* ---- The table ---- */
 
@@ -354,11 +353,11 @@ struct part {
     const char *values; /* NULL: those of the cache, which its policies name */
     enum field field;
     size_t at; /* offset of the flag or number in struct moe_strategy */
-    const struct moe_part_codec *codec;
+    const struct part_codec *codec;
 };
 
 /* clang-format off */
-#define CODEC(name, text) .values = text, .codec = &moe_part_##name
+#define CODEC(name, text) .values = text, .codec = &part_##name
 #define FIELD(name)       .at = offsetof(struct moe_strategy, name)
 #define FLAG(name)        .values = "on or off", .field = FIELD_FLAG, FIELD(name)
 #define SHARE(name)       .values = "a share from 0 to 1 (5% or 0.05)", .field = FIELD_SHARE, FIELD(name)
@@ -506,7 +505,7 @@ bool moe_strategy_set(struct moe_strategy *s, enum moe_part part, const char *te
             *(double *)at = share;
         break;
     case FIELD_COUNT:
-        ok = moe_part_count(text, 0, UINT32_MAX, at);
+        ok = part_count(text, 0, UINT32_MAX, at);
         break;
     }
     return ok || refuse(part, why);
@@ -526,7 +525,7 @@ void moe_strategy_part_text(const struct moe_strategy *s, enum moe_part part,
         break;
     case FIELD_SHARE:
         if (*(const double *)at > 0)
-            moe_part_share_text(*(const double *)at, out, MOE_PART_TEXT_BYTES);
+            part_share_text(*(const double *)at, out, MOE_PART_TEXT_BYTES);
         else
             snprintf(out, MOE_PART_TEXT_BYTES, "0");
         break;
@@ -731,7 +730,7 @@ static bool next_item(const char **list, char item[64])
     return true;
 }
 
-bool moe_part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out)
+static bool part_count(const char *text, uint32_t least, uint32_t most, uint32_t *out)
 {
     uint64_t n;
     if (!moe_parse_u64(text, &n) || n < least || n > most)
@@ -760,7 +759,7 @@ static void number_text(double x, char *out, size_t size)
     }
 }
 
-void moe_part_share_text(double x, char *out, size_t size)
+static void part_share_text(double x, char *out, size_t size)
 {
     char percent[32];
     double back = NAN;
@@ -804,7 +803,7 @@ static bool parse_predict(const char *text, struct moe_strategy *s)
         if (!is_word(text, predictors[i].word, &arg))
             continue;
         uint32_t depth = predictors[i].depth;
-        if (arg && (!predictors[i].takes_depth || !moe_part_count(arg, 1, MOE_MAX_DEPTH, &depth)))
+        if (arg && (!predictors[i].takes_depth || !part_count(arg, 1, MOE_MAX_DEPTH, &depth)))
             return false;
         s->predict = predictors[i].by;
         s->depth = depth;
@@ -842,10 +841,10 @@ static bool parse_limit(const char *text, struct moe_prefetch_limits *limits)
         return moe_parse_double(arg, &limits->percentile) && limits->percentile > 0 &&
                limits->percentile < 100;
     case 1:
-        return moe_part_count(arg, 1, UINT32_MAX, &limits->count);
+        return part_count(arg, 1, UINT32_MAX, &limits->count);
     case 2:
         limits->slack = true;
-        return !arg || moe_part_count(arg, 1, UINT32_MAX, &limits->slack_least);
+        return !arg || part_count(arg, 1, UINT32_MAX, &limits->slack_least);
     case 3:
         return limits->until_router = true;
     case 4:
@@ -962,7 +961,7 @@ static bool parse_alloc(const char *text, struct moe_strategy *s)
         return false;
     if (word == MOE_ALLOC_SHALLOW && (!arg || strcmp(arg, "auto") == 0))
         boundary = MOE_SHALLOW_AUTO;
-    else if (arg && !moe_part_count(arg, 0, MOE_SHALLOW_AUTO - 1, &boundary))
+    else if (arg && !part_count(arg, 0, MOE_SHALLOW_AUTO - 1, &boundary))
         return false;
     s->alloc = (enum moe_alloc)word;
     s->boundary = boundary;
@@ -1056,7 +1055,7 @@ static bool parse_prefer_cached(const char *text, struct moe_strategy *s)
     number[n] = 0;
     if (!by_map && (!moe_parse_double(number, &lambda) || !(lambda >= 0) || !isfinite(lambda)))
         return false;
-    if (text[n] && !moe_part_count(text + n + 1, 1, MOE_MAX_TOP_K, &keeps))
+    if (text[n] && !part_count(text + n + 1, 1, MOE_MAX_TOP_K, &keeps))
         return false;
     s->prefer = lambda;
     s->prefer_keeps = lambda > 0 ? keeps : 0;
@@ -1097,21 +1096,21 @@ static bool parse_prefill(const char *text, struct moe_strategy *s)
 static void write_prefill(const struct moe_strategy *s, char *out, size_t size)
 {
     char share[32];
-    moe_part_share_text(s->low_share, share, sizeof share);
+    part_share_text(s->low_share, share, sizeof share);
     bool hybrid = s->prefill == MOE_PREFILL_HYBRID;
     snprintf(out, size, "%s%s%s%s", prefills[s->prefill], hybrid ? ":" : "", hybrid ? share : "",
              s->prefill_falls_back ? OR_POPULARITY : "");
 }
 
-const struct moe_part_codec moe_part_predict = {parse_predict, write_predict};
-const struct moe_part_codec moe_part_prefetch = {parse_prefetch, write_prefetch};
-const struct moe_part_codec moe_part_cache = {parse_cache, write_cache};
-const struct moe_part_codec moe_part_cache_weights = {parse_weights, write_weights};
-const struct moe_part_codec moe_part_alloc = {parse_alloc, write_alloc};
-const struct moe_part_codec moe_part_init = {parse_init, write_init};
-const struct moe_part_codec moe_part_on_miss = {parse_on_miss, write_on_miss};
-const struct moe_part_codec moe_part_prefer_cached = {parse_prefer_cached, write_prefer_cached};
-const struct moe_part_codec moe_part_prefill = {parse_prefill, write_prefill};
+static const struct part_codec part_predict = {parse_predict, write_predict};
+static const struct part_codec part_prefetch = {parse_prefetch, write_prefetch};
+static const struct part_codec part_cache = {parse_cache, write_cache};
+static const struct part_codec part_cache_weights = {parse_weights, write_weights};
+static const struct part_codec part_alloc = {parse_alloc, write_alloc};
+static const struct part_codec part_init = {parse_init, write_init};
+static const struct part_codec part_on_miss = {parse_on_miss, write_on_miss};
+static const struct part_codec part_prefer_cached = {parse_prefer_cached, write_prefer_cached};
+static const struct part_codec part_prefill = {parse_prefill, write_prefill};
 
 /* ---- Shallow layers and deep ones ---- */
 

@@ -277,7 +277,7 @@ static void drop_if_empty(struct moe_coe_queue *q, struct moe_coe_group *g)
 }
 
 /* The first group goes behind all others. */
-static void moe_coe_queue_rotate(struct moe_coe_queue *q)
+static void coe_queue_rotate(struct moe_coe_queue *q)
 {
     struct moe_coe_group *g = q->first;
     if (!g || !g->next)
@@ -305,7 +305,7 @@ int moe_coe_queue_push(struct moe_coe_queue *q, struct moe_coe_request *r, struc
 }
 
 /* Takes out a request that waits. */
-static void moe_coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r)
+static void coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r)
 {
     struct moe_coe_group *g = r->group;
     *(r->previous ? &r->previous->next : &g->first) = r->next;
@@ -339,8 +339,8 @@ struct moe_coe_request *moe_coe_queue_take(struct moe_coe_queue *q, uint32_t mos
 
 /* The same of the expert's requests that come next: those behind the first group only where
  * requests are arranged. NULL: none waits there. */
-static struct moe_coe_request *moe_coe_queue_take_of(struct moe_coe_queue *q, uint32_t expert,
-                                                     uint32_t most, uint32_t *n)
+static struct moe_coe_request *coe_queue_take_of(struct moe_coe_queue *q, uint32_t expert,
+                                                 uint32_t most, uint32_t *n)
 {
     struct moe_coe_group *g = q->arrange ? q->of_expert[expert] : q->first;
     return take_from_group(q, g && g->expert == expert ? g : NULL, most, n);
@@ -358,14 +358,13 @@ uint32_t moe_coe_queue_first(const struct moe_coe_queue *q)
     return q->first ? q->first->expert : MOE_COE_NONE;
 }
 
-static uint32_t moe_coe_queue_second(const struct moe_coe_queue *q)
+static uint32_t coe_queue_second(const struct moe_coe_queue *q)
 {
     return q->first && q->first->next ? q->first->next->expert : MOE_COE_NONE;
 }
 
 /* The first request of the first group that is another expert's; NULL: none. */
-static const struct moe_coe_request *moe_coe_queue_other(const struct moe_coe_queue *q,
-                                                         uint32_t expert)
+static const struct moe_coe_request *coe_queue_other(const struct moe_coe_queue *q, uint32_t expert)
 {
     const struct moe_coe_group *g = q->first;
     while (g && g->expert == expert)
@@ -692,7 +691,7 @@ struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t execut
                                      uint32_t *n)
 {
     struct executor *e = &d->executors[executor];
-    struct moe_coe_request *all = moe_coe_queue_take_of(e->queue, e->computing, most, n);
+    struct moe_coe_request *all = coe_queue_take_of(e->queue, e->computing, most, n);
     forget_predicted(e, all);
     return all;
 }
@@ -700,19 +699,19 @@ struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t execut
 void moe_coe_withdraw(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_request *r)
 {
     struct executor *e = &d->executors[executor];
-    moe_coe_queue_remove(e->queue, r);
+    coe_queue_remove(e->queue, r);
     forget_predicted(e, r);
 }
 
 const struct moe_coe_request *moe_coe_other(const struct moe_coe_dispatch *d, uint32_t executor,
                                             uint32_t expert)
 {
-    return moe_coe_queue_other(d->executors[executor].queue, expert);
+    return coe_queue_other(d->executors[executor].queue, expert);
 }
 
 void moe_coe_give_way(struct moe_coe_dispatch *d, uint32_t executor)
 {
-    moe_coe_queue_rotate(d->executors[executor].queue);
+    coe_queue_rotate(d->executors[executor].queue);
 }
 
 uint32_t moe_coe_first(const struct moe_coe_dispatch *d, uint32_t executor)
@@ -725,7 +724,7 @@ bool moe_coe_prefetch(struct moe_coe_dispatch *d, uint32_t executor, struct moe_
     struct executor *e = &d->executors[executor];
     uint32_t expert = moe_coe_queue_first(e->queue);
     if (expert != MOE_COE_NONE && expert == e->computing)
-        expert = moe_coe_queue_second(e->queue);
+        expert = coe_queue_second(e->queue);
     if (expert == MOE_COE_NONE || e->prefetched != MOE_COE_NONE || e->computing == MOE_COE_NONE ||
         moe_coe_pool_has(e->pool, expert))
         return false;

@@ -38,8 +38,8 @@ struct moe_coe_shares {
 
 /* Sets what experts need of a processor with `plan->number` executors, from now on; NULL: it has
  * none. Sets how many threads each has. */
-static void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on,
-                               struct moe_coe_plan_executors *plan)
+static void coe_shares_set(struct moe_coe_shares *m, uint32_t on,
+                           struct moe_coe_plan_executors *plan)
 {
     struct moe_coe_cost table[MOE_COE_MAX_KINDS];
     struct moe_coe_share *s = &m->of[on];
@@ -67,20 +67,20 @@ static void moe_coe_shares_set(struct moe_coe_shares *m, uint32_t on,
 }
 
 /* Fills in the shares from costs and all, which are set. */
-static int moe_coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
+static int coe_shares_open(struct moe_coe_shares *s, struct moe_err *err)
 {
     s->ranked = moe_coe_rank(s->all, err);
     return s->ranked ? MOE_OK : MOE_ERR_MEMORY;
 }
 
-static void moe_coe_shares_close(struct moe_coe_shares *s)
+static void coe_shares_close(struct moe_coe_shares *s)
 {
     free(s->ranked);
     s->ranked = NULL;
 }
 
 /* Bytes of its n likeliest experts; how many of these fit. */
-static uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
+static uint64_t coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->all->n && n > 0; i++)
@@ -91,7 +91,7 @@ static uint64_t moe_coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t
     return bytes;
 }
 
-static uint32_t moe_coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
+static uint32_t coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->all->n; i++) {
@@ -123,7 +123,7 @@ static uint64_t least_bytes(const struct moe_coe_share *s)
 /* Divides the memory among processors with executors. A processor gets its own memory whole; the
  * host's is divided by speed, where processors with their own memory count for the tier of experts
  * above the disk. *tier: its bytes; *whole: the total. */
-static void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
+static void coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
 {
     uint64_t host = m->memory_bytes ? m->memory_bytes : m->costs->memory_bytes;
     uint64_t left = host, needed = 0;
@@ -153,7 +153,7 @@ static void moe_coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint
 
 /* Divides a processor's memory between experts and batches: `expert_bytes` for experts, at least
  * its largest one for each executor. */
-static void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert_bytes)
+static void coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t expert_bytes)
 {
     struct moe_coe_share *s = &m->of[on];
     struct moe_coe_plan_executors *e = s->executors;
@@ -162,7 +162,7 @@ static void moe_coe_shares_split(struct moe_coe_shares *m, uint32_t on, uint64_t
         e->expert_bytes = s->largest;
     uint64_t taken = e->expert_bytes * e->number;
     e->batch_bytes = taken < s->bytes ? (s->bytes - taken) / e->number : 0;
-    e->experts = moe_coe_shares_fit(m, on, taken);
+    e->experts = coe_shares_fit(m, on, taken);
 }
 
 /* ---- Search ---- */
@@ -200,9 +200,9 @@ static void split_simply(struct making *m, uint32_t on)
     struct moe_coe_share *s = &m->shares.of[on];
     bool accelerator = strcmp(m->p->costs->processors[on].name, "cuda") == 0;
     if (batch_first(s) && !(m->p->casual && accelerator))
-        moe_coe_shares_split(&m->shares, on, s->bytes - s->batch * s->executors->number);
+        coe_shares_split(&m->shares, on, s->bytes - s->batch * s->executors->number);
     else
-        moe_coe_shares_split(&m->shares, on, (uint64_t)(MOE_COE_CASUAL * (double)s->bytes));
+        coe_shares_split(&m->shares, on, (uint64_t)(MOE_COE_CASUAL * (double)s->bytes));
 }
 
 static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
@@ -215,12 +215,12 @@ static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
         struct moe_coe_plan_executors *e = &plan->executors[plan->n_executors];
         *e = (struct moe_coe_plan_executors){.number = n};
         memcpy(e->device, name, sizeof e->device);
-        moe_coe_shares_set(&m->shares, on, n ? e : NULL);
+        coe_shares_set(&m->shares, on, n ? e : NULL);
         plan->n_executors += n > 0;
     }
     if (plan->n_executors == 0)
         return moe_fail(m->err, MOE_ERR_USAGE, "there are no executors");
-    moe_coe_shares_divide(&m->shares, &plan->host_bytes, &plan->memory_bytes);
+    coe_shares_divide(&m->shares, &plan->host_bytes, &plan->memory_bytes);
     for (uint32_t on = 0; on < m->p->costs->n_processors; on++) {
         const struct moe_coe_share *s = &m->shares.of[on];
         if (s->executors && s->bytes < s->executors->number * (s->largest + s->request))
@@ -346,8 +346,7 @@ static int measure(void *ctx, uint32_t n_experts, double *throughput, struct moe
     struct making *m = ctx;
     struct moe_coe_simulated got;
     (void)err; /* the same as m->err */
-    moe_coe_shares_split(&m->shares, m->window,
-                         moe_coe_shares_bytes_of(&m->shares, m->window, n_experts));
+    coe_shares_split(&m->shares, m->window, coe_shares_bytes_of(&m->shares, m->window, n_experts));
     MOE_TRY(simulate(m, &got));
     *throughput = m->plan->throughput;
     return MOE_OK;
@@ -360,7 +359,7 @@ static int slide(struct making *m, uint32_t on)
     struct moe_coe_window_options o = m->p->window;
     struct moe_coe_window found;
     m->window = on;
-    o.most = moe_coe_shares_fit(&m->shares, on, s->bytes - s->executors->number * s->request);
+    o.most = coe_shares_fit(&m->shares, on, s->bytes - s->executors->number * s->request);
     MOE_TRY(moe_coe_slide(&o, measure, m, &found, m->err));
     plan->window = (struct moe_coe_plan_window){.first = o.first ? o.first : 15,
                                                 .fitted = o.fitted ? o.fitted : 2,
@@ -374,7 +373,7 @@ static int slide(struct making *m, uint32_t on)
     for (uint32_t i = 0; i < found.n_points; i++)
         plan->points[plan->n_points++] =
             (struct moe_coe_plan_point){found.experts[i], found.throughput[i]};
-    moe_coe_shares_split(&m->shares, on, moe_coe_shares_bytes_of(&m->shares, on, found.chosen));
+    coe_shares_split(&m->shares, on, coe_shares_bytes_of(&m->shares, on, found.chosen));
     moe_coe_plan_because(
         plan, s->executors->device,
         "its largest batches would take %.0f%% of %" PRIu64
@@ -400,7 +399,7 @@ static int divide(struct making *m, uint32_t on)
                              "casual setting",
                              100 * MOE_COE_CASUAL, s->bytes / MIB);
     } else if (p->resident && (accelerator || p->costs->n_processors == 1)) {
-        moe_coe_shares_split(&m->shares, on, moe_coe_shares_bytes_of(&m->shares, on, p->resident));
+        coe_shares_split(&m->shares, on, coe_shares_bytes_of(&m->shares, on, p->resident));
         moe_coe_plan_because(m->plan, s->executors->device, "%u experts, as asked for",
                              p->resident);
     } else if (batch_first(s)) {
@@ -473,7 +472,7 @@ int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *p
     m.shares.all = p->all;
     m.shares.memory_bytes = p->memory_bytes;
     m.shares.device_bytes = p->device_bytes;
-    int status = moe_coe_shares_open(&m.shares, err);
+    int status = coe_shares_open(&m.shares, err);
     if (status == MOE_OK)
         status = choose_executors(&m);
     for (uint32_t on = 0; on < p->costs->n_processors && status == MOE_OK; on++)
@@ -484,7 +483,7 @@ int moe_coe_planner_make(const struct moe_coe_planner *p, struct moe_coe_plan *p
         list_batches(&m);
         explain_host(&m);
     }
-    moe_coe_shares_close(&m.shares);
+    coe_shares_close(&m.shares);
     return status;
 }
 

@@ -22,7 +22,7 @@ static bool is_mark(uint32_t c)
  * Kinds of characters, and where characters and white space begin and end.
  */
 
-static bool moe_is_white(uint32_t c)
+static bool is_white(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
@@ -59,7 +59,7 @@ uint64_t moe_character_before(const uint8_t *text, uint64_t from, uint64_t at)
 uint64_t moe_white_after(const uint8_t *text, uint64_t at, uint64_t n)
 {
     int length;
-    while (at < n && moe_is_white(moe_utf8_decode(text + at, n - at, &length)))
+    while (at < n && is_white(moe_utf8_decode(text + at, n - at, &length)))
         at += (uint64_t)length;
     return at;
 }
@@ -69,7 +69,7 @@ uint64_t moe_white_before(const uint8_t *text, uint64_t from, uint64_t at)
     while (at > from) {
         int length;
         uint64_t start = moe_character_before(text, from, at);
-        if (!moe_is_white(moe_utf8_decode(text + start, at - start, &length)))
+        if (!is_white(moe_utf8_decode(text + start, at - start, &length)))
             break;
         at = start;
     }
@@ -133,7 +133,7 @@ int moe_charsmap_open(struct moe_charsmap *map, const void *data, uint64_t n, st
 }
 
 /* The longest replacement in bytes. */
-static uint64_t moe_charsmap_longest(const struct moe_charsmap *map)
+static uint64_t charsmap_longest(const struct moe_charsmap *map)
 {
     uint64_t longest = 0;
     for (uint64_t at = 0; at < map->n_text;) {
@@ -274,7 +274,7 @@ static uint32_t clean(uint32_t c)
     if (c == 0xfffd || kind == UTF8PROC_CATEGORY_CC || kind == UTF8PROC_CATEGORY_CF ||
         kind == UTF8PROC_CATEGORY_CO)
         return DROPPED;
-    return moe_is_white(c) ? ' ' : c;
+    return is_white(c) ? ' ' : c;
 }
 
 static bool is_chinese(uint32_t c)
@@ -510,7 +510,7 @@ uint64_t moe_steps_memory(const struct moe_steps *steps, uint64_t *n)
             *n *= LOWERED;
             break;
         case MOE_STEP_PRECOMPILED:
-            longest = moe_charsmap_longest(&step->map);
+            longest = charsmap_longest(&step->map);
             *n *= longest > 1 ? longest : 1;
             break;
         case MOE_STEP_REPLACE: /* the replaced text is not empty */

@@ -37,7 +37,7 @@ static uint32_t character_of(uint8_t byte)
 }
 
 /* Appends n bytes as characters: UTF-8, at most twice as long. */
-static void moe_alphabet_write(const char *text, uint64_t n, struct moe_buf *out)
+static void alphabet_write(const char *text, uint64_t n, struct moe_buf *out)
 {
     uint8_t bytes[4];
     for (uint64_t i = 0; i < n; i++)
@@ -259,7 +259,7 @@ static const uint32_t RUNS[] = {
 };
 
 /* The number of the character's script; 0: it goes with any. */
-static uint8_t moe_script_of(uint32_t c)
+static uint8_t script_of(uint32_t c)
 {
     size_t low = 0, high = sizeof RUNS / sizeof *RUNS; /* the run lies before `high` */
     while (low < high) {
@@ -568,7 +568,7 @@ static int run_scripts(struct moe_pretokenizer *p, uint32_t i, const char *text,
     uint8_t script = 0;
     int length;
     for (uint64_t at = 0; at < n; at += (uint64_t)length) {
-        uint8_t next = moe_script_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
+        uint8_t next = script_of(moe_utf8_decode((const uint8_t *)text + at, n - at, &length));
         if (next == 0 || next == script)
             continue;
         if (script)
@@ -585,7 +585,7 @@ static int run_alphabet(struct moe_pretokenizer *p, uint32_t i, const char *text
                         bool at_start, struct moe_err *err)
 {
     struct moe_buf out = {0};
-    moe_alphabet_write(text, n, &out);
+    alphabet_write(text, n, &out);
     p->spelled = true;
     int status = out.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory")
                             : run_step(p, i + 1, (const char *)out.data, out.size, at_start, err);

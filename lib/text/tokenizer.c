@@ -250,7 +250,7 @@ int moe_ids_push(struct moe_ids *ids, uint32_t id, struct moe_err *err)
  * Unigram models: from the best way through a text to ids.
  */
 
-static int moe_unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
+static int unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 {
     struct moe_unigram *u = &tok->unigram;
     if (tok->bpe.n_merges)
@@ -418,14 +418,14 @@ static void show(struct moe_tokenizer *tok, uint32_t id)
     moe_buf_append(&tok->shown, text, size);
 }
 
-static bool moe_spellings_is_byte(const struct moe_tokenizer *tok, uint32_t id)
+static bool spellings_is_byte(const struct moe_tokenizer *tok, uint32_t id)
 {
     uint32_t n;
     const uint8_t *text = moe_token_text(tok, id, &n);
     return byte_of(text, n) >= 0;
 }
 
-static bool moe_spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id)
+static bool spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id)
 {
     static const char bag[] = "<|bagoftoken|>";
     uint32_t n;
@@ -433,7 +433,7 @@ static bool moe_spellings_is_bag(const struct moe_tokenizer *tok, uint32_t id)
     return n == sizeof bag - 1 && memcmp(text, bag, n) == 0;
 }
 
-static int moe_spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err)
+static int spellings_prepare(struct moe_tokenizer *tok, struct moe_err *err)
 {
     tok->shown_offsets = moe_alloc((uint64_t)tok->n_tokens + 1, sizeof *tok->shown_offsets, err);
     if (!tok->shown_offsets)
@@ -606,7 +606,7 @@ static int index_added(struct moe_tokenizer *tok, bool normalized, struct moe_ad
 }
 
 /* Fills tok->added; call after the normalizer is prepared. */
-static int moe_added_index(struct moe_tokenizer *tok, struct moe_err *err)
+static int added_index(struct moe_tokenizer *tok, struct moe_err *err)
 {
     MOE_TRY(index_added(tok, false, &tok->added[0], err));
     return index_added(tok, true, &tok->added[1], err);
@@ -803,13 +803,13 @@ int moe_tokenizer_prepare(struct moe_tokenizer *tok, struct moe_err *err)
     MOE_TRY(spell_out(tok, err));
     MOE_TRY(moe_steps_prepare(&tok->normalizer, true, err));
     MOE_TRY(moe_steps_prepare(&tok->pre_tokenizer, false, err));
-    MOE_TRY(moe_added_index(tok, err));
+    MOE_TRY(added_index(tok, err));
     /* Merging must not produce special tokens from a user's words. */
     MOE_TRY(moe_bpe_index(&tok->bpe, tok->token_flags, MOE_TOKEN_SPECIAL, err));
     if (tok->model == MOE_TOKENIZER_UNIGRAM)
-        MOE_TRY(moe_unigram_prepare(tok, err));
+        MOE_TRY(unigram_prepare(tok, err));
     if (tok->model == MOE_TOKENIZER_SPELLINGS)
-        MOE_TRY(moe_spellings_prepare(tok, err));
+        MOE_TRY(spellings_prepare(tok, err));
     find_byte_ids(tok);
     tok->separator = find_separator(tok);
     tok->words_apart = are_words_apart(tok);
@@ -841,8 +841,7 @@ const uint8_t *moe_tokenizer_said(const struct moe_tokenizer *tok, uint32_t id, 
 
 bool moe_tokenizer_repeats(const struct moe_tokenizer *tok, uint32_t id)
 {
-    return tok->model == MOE_TOKENIZER_SPELLINGS && id < tok->n_tokens &&
-           moe_spellings_is_bag(tok, id);
+    return tok->model == MOE_TOKENIZER_SPELLINGS && id < tok->n_tokens && spellings_is_bag(tok, id);
 }
 
 int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, uint64_t n,
@@ -864,7 +863,7 @@ int moe_tokenizer_decode(const struct moe_tokenizer *tok, const uint32_t *ids, u
             in_bytes = false;
             continue;
         }
-        bool is_byte = tok->model == MOE_TOKENIZER_SPELLINGS && moe_spellings_is_byte(tok, ids[i]);
+        bool is_byte = tok->model == MOE_TOKENIZER_SPELLINGS && spellings_is_byte(tok, ids[i]);
         if (!is_byte || !in_bytes)
             last = out->size;
         in_bytes = is_byte;

@@ -193,8 +193,8 @@ static int add_space_steps(struct reader *r)
     return MOE_OK;
 }
 
-static int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file,
-                                    const float *scores, struct moe_err *err);
+static int gguf_merges_by_score(struct moe_tokenizer *tok, const char *file, const float *scores,
+                                struct moe_err *err);
 
 static int read_llama(struct reader *r)
 {
@@ -214,7 +214,7 @@ static int read_llama(struct reader *r)
     if (status == MOE_OK)
         status = read_scores(r, &scores);
     if (status == MOE_OK)
-        status = moe_gguf_merges_by_score(r->tok, r->name, scores, r->err);
+        status = gguf_merges_by_score(r->tok, r->name, scores, r->err);
     free(scores);
     if (status != MOE_OK)
         return status;
@@ -679,8 +679,8 @@ static int collect_scored(const struct moe_tokenizer *tok, const char *file, con
 /* Derives the merges of a vocabulary that has one score per token instead (SentencePiece): every
  * pair of tokens that makes a token, the best score first. Scores are finite; the tokens are
  * already stored. */
-static int moe_gguf_merges_by_score(struct moe_tokenizer *tok, const char *file,
-                                    const float *scores, struct moe_err *err)
+static int gguf_merges_by_score(struct moe_tokenizer *tok, const char *file, const float *scores,
+                                struct moe_err *err)
 {
     struct moe_buf found = {0};
     int status = collect_scored(tok, file, scores, &found, err);

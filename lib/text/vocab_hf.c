@@ -192,7 +192,7 @@ static const struct {
 };
 
 /* Reads one part of the pre-tokenizer, not a Sequence. */
-static int moe_hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part)
+static int hf_read_pre_tokenizer(struct moe_hf_reader *r, const json_t *part)
 {
     struct moe_step *step;
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
@@ -502,13 +502,13 @@ static bool loses_its_beginning(const struct moe_tokenizer *tok)
 }
 
 /* Reads normalizer, pre-tokenizer, decoder and post-processor of the file, in this order. */
-static int moe_hf_read_steps(struct moe_hf_reader *r, const json_t *root)
+static int hf_read_steps(struct moe_hf_reader *r, const json_t *root)
 {
     static const struct {
         const char *key, *members;
         int (*read)(struct moe_hf_reader *r, const json_t *part);
     } parts[] = {{"normalizer", "normalizers", read_normalizer},
-                 {"pre_tokenizer", "pretokenizers", moe_hf_read_pre_tokenizer},
+                 {"pre_tokenizer", "pretokenizers", hf_read_pre_tokenizer},
                  {"decoder", "decoders", check_decoder},
                  {"post_processor", "processors", read_post_processor}};
     r->prefix = r->suffix = NULL;
@@ -552,7 +552,7 @@ static int no_memory(struct joined *j)
 
 /* The configuration's value for this key or (if it lists no added tokens) that of
  * special_tokens_map.json. */
-static const json_t *moe_hf_named(const struct moe_hf_reader *r, const char *key)
+static const json_t *hf_named(const struct moe_hf_reader *r, const char *key)
 {
     const json_t *older = json_object_get(r->special_map, key);
     bool lists = json_object_get(r->config, "added_tokens_decoder") != NULL;
@@ -570,7 +570,7 @@ static const char *text_of(const json_t *token)
 static bool is_named(const struct moe_hf_reader *r, const char *text)
 {
     for (size_t i = 0; i < sizeof NAMED / sizeof *NAMED; i++) {
-        const char *named = text_of(moe_hf_named(r, NAMED[i]));
+        const char *named = text_of(hf_named(r, NAMED[i]));
         if (named && strcmp(named, text) == 0)
             return true;
     }
@@ -711,9 +711,9 @@ static int join_special(struct joined *j, const json_t *token)
 static int join_named(struct joined *j)
 {
     for (size_t i = 0; i < sizeof NAMED / sizeof *NAMED; i++)
-        MOE_TRY(join_special(j, moe_hf_named(j->r, NAMED[i])));
+        MOE_TRY(join_special(j, hf_named(j->r, NAMED[i])));
     for (size_t i = 0; i < sizeof LISTS / sizeof *LISTS; i++) {
-        const json_t *list = moe_hf_named(j->r, LISTS[i]);
+        const json_t *list = hf_named(j->r, LISTS[i]);
         for (size_t k = 0; k < json_array_size(list); k++)
             MOE_TRY(join_special(j, json_array_get(list, k)));
     }
@@ -755,7 +755,7 @@ static int joined_begin(struct joined *j, json_t *vocab, const json_t *added)
 
 /* Joins the list of added tokens (may be NULL) with those that only the files beside it have;
  * checks all ids. The caller releases *out with json_decref. */
-static int moe_hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, json_t **out)
+static int hf_join_added(struct moe_hf_reader *r, json_t *vocab, json_t *added, json_t **out)
 {
     struct joined j = {.r = r, .vocab = vocab};
     *out = NULL;
@@ -884,7 +884,7 @@ static int read_tokens(struct moe_hf_reader *r, json_t *vocab, json_t *listed)
     json_t *added = NULL;
     int status = largest_id(r, vocab, listed, &n);
     if (status == MOE_OK)
-        status = moe_hf_join_added(r, vocab, listed, &added);
+        status = hf_join_added(r, vocab, listed, &added);
     if (status == MOE_OK)
         status = largest_id(r, vocab, added, &n);
     if (status == MOE_OK && n == 0)
@@ -1030,7 +1030,7 @@ static int read_unigram(struct moe_hf_reader *r, const json_t *model, json_t *ad
 
 /* Reads vocabulary, added tokens and merges; call after the steps, which say how tokens are
  * spelled. */
-static int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root)
+static int hf_read_model(struct moe_hf_reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model");
     json_t *added = json_object_get(root, "added_tokens");
@@ -1063,7 +1063,7 @@ static int moe_hf_read_model(struct moe_hf_reader *r, const json_t *root)
  * named. */
 static int named_token(struct moe_hf_reader *r, const char *key, uint32_t *id)
 {
-    const json_t *value = moe_hf_named(r, key);
+    const json_t *value = hf_named(r, key);
     if (json_is_object(value))
         value = json_object_get(value, "content");
     if (!moe_hf_absent(value) && !json_is_string(value))
@@ -1127,8 +1127,8 @@ static int read_root(struct moe_hf_reader *r, const json_t *root)
 {
     if (!json_is_object(root))
         return moe_hf_damaged(r, "not a tokenizer");
-    MOE_TRY(moe_hf_read_steps(r, root));
-    return moe_hf_read_model(r, root);
+    MOE_TRY(hf_read_steps(r, root));
+    return hf_read_model(r, root);
 }
 
 /* Parses the files beside tokenizer.json. */

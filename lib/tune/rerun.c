@@ -53,19 +53,20 @@ static inline uint32_t rerun_rows(const struct moe_rerun *r, const struct moe_jo
 }
 
 /* Sets the pass's jobs, as many as fit. */
-void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n);
+static void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n);
 /* The sources of its jobs through layers [begin, end) of the encoder. look: the states after them
  * go to r->out; else these are the last layers, and the sources what the jobs attend to. */
-int rerun_encode(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look, struct moe_err *err);
+static int rerun_encode(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look,
+                        struct moe_err *err);
 /* One pass through layers [begin, end) of the jobs that fit, the encoder's first; *n: how many they
  * were. r->out has the states after a pass of one layer. */
-int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,
-               uint64_t *n, struct moe_err *err);
+static int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,
+                      uint64_t *n, struct moe_err *err);
 /* Has the assigner that the session asks call the rule. */
-void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                  const uint32_t *chosen, const float *weights, uint8_t *variants);
+static void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                         const uint32_t *chosen, const float *weights, uint8_t *variants);
 /* No source is encoded as the kept states say. */
-void rerun_forget_sources(struct moe_rerun *r);
+static void rerun_forget_sources(struct moe_rerun *r);
 
 enum { DEFAULT_ROWS = 1024, MAX_SEQUENCES = 64 };
 
@@ -395,8 +396,8 @@ struct moe_rule moe_rule_of_table(struct moe_rule_table *table)
 
 /* ---- Precision ---- */
 
-void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
-                  const uint32_t *chosen, const float *weights, uint8_t *variants)
+static void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_t n_rows,
+                         const uint32_t *chosen, const float *weights, uint8_t *variants)
 {
     struct moe_rerun *r = ctx;
     uint32_t k = r->session->model->config.top_k, n_experts = r->session->model->config.n_experts;
@@ -418,7 +419,7 @@ void rerun_assign(void *ctx, uint32_t layer, const struct moe_row *rows, uint32_
 /* ---- Which jobs ---- */
 
 /* As many of the jobs as one pass takes. */
-void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n)
+static void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n)
 {
     const struct moe_session *s = r->session;
     uint64_t n_rows = 0, n_source = 0;
@@ -433,7 +434,7 @@ void rerun_take_jobs(struct moe_rerun *r, const struct moe_job *jobs, uint64_t n
 
 /* ---- Sources ---- */
 
-void rerun_forget_sources(struct moe_rerun *r)
+static void rerun_forget_sources(struct moe_rerun *r)
 {
     for (uint32_t i = 0; i < r->session->n_sources; i++)
         r->held[i] = RERUN_NONE;
@@ -454,7 +455,8 @@ static void put_source(struct moe_rerun *r, uint32_t document, uint32_t slot, co
 
 /* The jobs' own sources through layers [begin, end) of the encoder; up to its end, they are what
  * the jobs attend to. */
-int rerun_encode(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look, struct moe_err *err)
+static int rerun_encode(struct moe_rerun *r, uint32_t begin, uint32_t end, bool look,
+                        struct moe_err *err)
 {
     uint32_t n_rows = 0;
     for (uint32_t j = 0; j < r->n_jobs; j++) {
@@ -560,8 +562,8 @@ static int run_documents(struct moe_rerun *r, uint32_t begin, uint32_t end, stru
                        end < r->n_layers ? r->out : NULL, err);
 }
 
-int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,
-               uint64_t *n, struct moe_err *err)
+static int rerun_pass(struct moe_rerun *r, uint32_t begin, uint32_t end, const struct moe_job *jobs,
+                      uint64_t *n, struct moe_err *err)
 {
     rerun_take_jobs(r, jobs, *n);
     *n = r->n_jobs;
