@@ -14,7 +14,7 @@ uint64_t moe_hash64_chain(uint64_t previous, const void *data, uint64_t n_bytes)
     return XXH3_64bits_withSeed(data, n_bytes, previous);
 }
 
-/* Names the library's state differently, so that its type need not be complete here. */
+/* Hides XXH3_state_t behind an opaque type. */
 struct moe_hasher *moe_hasher_new(void)
 {
     return (struct moe_hasher *)XXH3_createState();

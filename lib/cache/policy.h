@@ -10,8 +10,8 @@
  * The protocol, once the router has chosen (Fate 4.1: lists change only then):
  *   hit:  use(key)
  *   miss: miss(key); while no slot is free: v = victim(key), drop(v); admit(key)
- * A prefetched expert is in staging, outside every policy; when the router chooses it, it is a miss
- * to the policy, only that nothing is loaded. So wrong predictions never reach a policy.
+ * A prefetched expert is in staging, outside every policy; when the router chooses it, the policy
+ * sees a miss, but nothing is loaded. So wrong predictions never reach a policy.
  *
  * Policies with needs_usage judge by the scheduler's record of use, which must have an activation
  * before the policy is told of it. Those with `follow` judge by their own record of all router

@@ -6,8 +6,8 @@
  * The paper's text says just that ("those whose layers are farther away from the current block"),
  * but prints the denominator (S - i + I) mod S, the layers since i ran: read literally it protects
  * the layers just run and gives up those about to run. edgemoe-literal does so, for comparison.
- * Both count a remainder of 0 as S: a division by 0 orders nothing, and a cache of one layer, where
- * every key has it, is ordered by frequency.
+ * Both count a remainder of 0 as S, otherwise they would divide by 0; a cache of one layer is then
+ * ordered by frequency.
  *
  * S is the number of MoE layers of the decoder, and i and I are counted among them; while an
  * encoder runs, I is the one before the decoder's first. "For the experts within the encoder, we

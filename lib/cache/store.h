@@ -6,7 +6,7 @@
  * experts (watched by a policy), staged ones (prefetched, not yet used, unknown to policies) and
  * transient ones (in use now, gone at release: what passes through a full or absent cache).
  *
- *     absent --acquire--> loading --ready--> ready --evicted or released--> absent
+ *     absent --miss, stage or fill--> loading --ready--> ready --evicted or released--> absent
  *
  * A pinned slot never leaves. All calls come from one thread. No allocation after opening.
  */
@@ -101,7 +101,7 @@ void moe_store_begin_layer(struct moe_store *s, uint32_t layer);
  * `replace` it may take a stale one's, the oldest first. (A miss may take any staged one's, stale
  * ones first.) Otherwise the cache lends a slot, at most `lend` of them and half of the pool's: one
  * it has not filled, or that of an expert the policy evicts among the layers up to the one whose
- * router chose last, the last of these first, since they run again latest. Else MOE_NO_SLOT. */
+ * router chose last, the highest layer first: it is needed again last. Else MOE_NO_SLOT. */
 uint32_t moe_store_stage(struct moe_store *s, uint32_t key, uint32_t variant, bool replace,
                          uint32_t lend);
 

@@ -23,7 +23,7 @@ struct beam {
     struct node node;
 };
 
-/* One that a step may end in. */
+/* A candidate of a step: a beam and the token that may follow it. */
 struct candidate {
     double score;
     struct node node;
@@ -56,7 +56,7 @@ struct search {
     struct moe_row *rows;         /* [batch] */
 };
 
-/* Candidates that a step keeps with n beams: enough for as many to go on as end a text. */
+/* Candidates kept per step: enough that n can go on even if the others end their text. */
 static uint32_t n_candidates_kept(const struct moe_config *c, uint32_t n)
 {
     return (c->n_eos > 1 ? 1 + c->n_eos : 2) * n;
@@ -64,7 +64,7 @@ static uint32_t n_candidates_kept(const struct moe_config *c, uint32_t n)
 
 /* ---- Texts of beams ---- */
 
-/* Writes the tokens of a text of n whose last is given to b->path. */
+/* Collects into b->path the n tokens of the text that ends with `last`. */
 static void write_path(const struct search *b, uint32_t n, struct node last)
 {
     for (; n > 0; n--) {
@@ -214,8 +214,8 @@ uint64_t moe_beams_bytes(const struct moe_config *config, const struct moe_beam_
 
 /* ---- Going on ---- */
 
-/* The first that goes on from a beam keeps its sequence; others fork into those that nothing goes
- * on from. */
+/* The first continuation of a beam keeps its sequence; others fork into the sequences of beams
+ * without one. */
 static int fork_sequences(struct search *b, struct moe_err *err)
 {
     struct moe_session *s = b->session;

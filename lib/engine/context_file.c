@@ -16,7 +16,7 @@
 #define MAGIC "MOEC"
 enum { VERSION = 1, HEADER = 104, N_WORDS = 9, FAR = 1, DRAWS = 2 };
 
-/* A text tells of its ids: more than this is not one of ours. */
+/* Upper limit of the text of a file with that many ids: this program writes less. */
 static uint64_t most_text(uint64_t n_ids)
 {
     return (1 << 20) + 256 * n_ids;
@@ -89,13 +89,13 @@ static int decode(const uint8_t from[HEADER], const char *path, struct header *h
     bool sense = h->n_done <= h->n_ids && h->n_ids <= MOE_MAX_CONTEXT &&
                  h->n_text <= most_text(h->n_ids) && h->n_method < MOE_CONTEXT_METHOD &&
                  h->flags <= (FAR | DRAWS) && (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
-    return sense ? MOE_OK : damaged(path, "its header makes no sense", err);
+    return sense ? MOE_OK : damaged(path, "its header has impossible values", err);
 }
 
 /* ---- Pieces ---- */
 
-/* Every piece has its checksum behind it, which goes on from that of the piece before; `check` is
- * that. */
+/* Each piece is followed by its checksum, chained to that of the piece before; check: what
+ * the first one's is chained to. */
 static int write_pieces(struct moe_outfile *file, const struct moe_kept *p, uint64_t check,
                         struct moe_err *err)
 {
@@ -145,7 +145,7 @@ static int put_pieces(void *file, const struct moe_kept *p, struct moe_err *err)
     return status;
 }
 
-/* Layers that have states, or compress, and something of n positions. */
+/* Layers that have states, or compress, where there are n positions. */
 static uint32_t n_states_of(const struct moe_kept *p, uint64_t n)
 {
     return n ? moe_kept_state_layers(p) : 0;
@@ -220,7 +220,7 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
 
 /* ---- Reading ---- */
 
-/* That keys and values of the file are what this session would compute. */
+/* Checks that keys and values of the file are what this session would compute. */
 static int check_origin(const struct header *h, const char *path, const struct moe_session *s,
                         const struct moe_kept *p, struct moe_err *err)
 {
@@ -287,7 +287,7 @@ static int read_head(struct moe_context_file *f, uint64_t size, const struct moe
     p->n = h.n_done;
     uint64_t bytes, n = moe_kept_count(p, &bytes);
     if (size != f->pieces_at + bytes + n * sizeof f->check)
-        return damaged(f->path, "its size is not what it says", err);
+        return damaged(f->path, "its size is not what its header says", err);
     uint8_t *head = moe_alloc(n_head + 1, 1, err);
     if (!head)
         return MOE_ERR_MEMORY;

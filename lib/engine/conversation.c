@@ -119,8 +119,8 @@ static void append_answer(const struct moe_conversation *c, struct moe_buf *out)
     }
 }
 
-/* Of an answer with the texts of special tokens, those left out that stand before byte `to`: where
- * that is in what was shown. */
+/* The place in what was shown that corresponds to byte `to` of the whole answer, which has the
+ * texts of special tokens, too. */
 static uint64_t shown_before(const struct moe_conversation *c, uint64_t to)
 {
     const struct moe_tokenizer *tok = c->session->model->tokenizer;

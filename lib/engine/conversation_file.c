@@ -17,7 +17,7 @@ static bool is_from(const struct moe_conversation *c, uint64_t i, const char *ro
     return moe_chat_has_role(json_array_get(c->messages, i), role);
 }
 
-/* Drops the oldest question with all up to the next; false: there is but one. */
+/* Drops the oldest question and everything up to the next one; false: it is the last. */
 static bool drop_turn(struct moe_conversation *c)
 {
     uint64_t first = is_from(c, 0, "system"), next = first + 1;
@@ -59,7 +59,7 @@ static int append_ids(struct moe_ids *ids, const struct moe_conversation *c, uin
     return status;
 }
 
-/* The context becomes `ids` and the history from `from` on. */
+/* Replaces the context by `ids` and the history from `from` on. */
 static int replace(struct moe_conversation *c, struct moe_ids *ids, uint64_t from,
                    struct moe_err *err)
 {
@@ -75,7 +75,7 @@ static int replace(struct moe_conversation *c, struct moe_ids *ids, uint64_t fro
     return MOE_OK;
 }
 
-/* Of plain text: its first token stays where it begins every text. */
+/* Drops the older half of plain text, but keeps a special token that begins it. */
 static int shift_plain(struct moe_conversation *c, bool *more, struct moe_err *err)
 {
     struct moe_ids ids = {0};
@@ -89,8 +89,8 @@ static int shift_plain(struct moe_conversation *c, bool *more, struct moe_err *e
     return status;
 }
 
-/* Of a chat: turns, until a quarter of the context is free; then, if it must be, the older half of
- * the answer. */
+/* Drops turns of a chat until a quarter of the context is free, and if that is not enough the older
+ * half of the answer. */
 static int shift_chat(struct moe_conversation *c, bool *more, struct moe_err *err)
 {
     uint64_t context = c->session->context, from = c->answer_at;
@@ -264,7 +264,8 @@ static int read_moment(const char *name, const json_t *root, struct tm *t, struc
         *m[i].to = (int)value - m[i].less;
     }
     if (status == MOE_OK && (t->tm_mon < 0 || t->tm_mday < 1))
-        status = moe_fail(err, MOE_ERR_FORMAT, "%s: the conversation began on no day", name);
+        status =
+            moe_fail(err, MOE_ERR_FORMAT, "%s: the conversation's first day is not a date", name);
     return status;
 }
 
@@ -311,8 +312,7 @@ int moe_conversation_save(const struct moe_conversation *c, const struct moe_sam
 
 /* ---- Loading ---- */
 
-/* What the file says beside the ids, into `to`, which has nothing else; the messages are *root's.
- */
+/* Reads what the file holds beside the ids into `to`, empty until then; *root owns the messages. */
 static int read_text(const struct moe_context *context, const char *path,
                      struct moe_conversation *to, json_t **root, struct moe_err *err)
 {

@@ -67,7 +67,7 @@ static int decide_memory(struct moe_engine *e, struct moe_memory *memory,
     e->memory_named = memory->memory_named;
     if (status == MOE_OK && e->strategy.assumed > 0 && !e->follows)
         return moe_fail(err, MOE_ERR_USAGE,
-                        "option --assume-prediction: what is to come is known of a trace alone "
+                        "option --assume-prediction: only a trace knows what comes next "
                         "(--bench --follow TRACE)");
     if (status == MOE_OK && e->gpu)
         moe_gpu_set_budget(e->gpu, memory->budget.gpu.total);
@@ -87,7 +87,7 @@ static int open_experts(struct moe_engine *e, struct moe_cache_options *cache,
     return moe_experts_open_cached(&e->experts, m->pack, m->config.top_k, cache, progress, err);
 }
 
-/* How many times as long the host takes for an expert as the device; 0: there is no host. */
+/* How many times slower than the device the host computes an expert; 0: there is no host. */
 static double host_slowdown(const struct moe_engine *e, const struct moe_engine_options *o)
 {
     return o->device.test ? o->device.speed : e->gpu ? 1 : 0;

@@ -41,11 +41,11 @@ struct moe_engine_room {
     uint32_t context;
 };
 
-/* Of this budget, in a process of so many bytes. */
+/* For this budget, in a process that takes `program` bytes by itself. */
 struct moe_engine_room moe_engine_room_of(uint64_t total, uint64_t program, uint32_t context);
 
-/* What a process of so many bytes may use where no budget is named: most of what is free.
- * UINT64_MAX: not known. */
+/* What a process that takes `program` bytes by itself may use where no budget is named: most of
+ * what is free. UINT64_MAX: not known. */
 uint64_t moe_engine_free_bytes(uint64_t program);
 
 /* Where no strategy is named and not everything fits: the exact one that measures best. */

@@ -14,7 +14,7 @@
 
 enum {
     LOGITS_ROWS = 8,    /* rows whose logits are computed at a time, where several texts run */
-    WORTH_WAITING = 16, /* positions that another computes: fewer are as well computed twice */
+    WORTH_WAITING = 16, /* shared positions from which on a request waits for another's */
     LOOK_AHEAD = 64,    /* waiting requests that are looked at behind one that must wait */
     DRAFT_ROWS = 16,    /* rows of a pass that texts share, the certain ones and the drafted ones:
                            more texts than that have no drafts, since their pass reads weights for
@@ -420,7 +420,7 @@ static bool is_far(const struct moe_session *s, const struct member *m)
     return original && m->history->n > original;
 }
 
-/* How many ids that one could take over two members' texts have in common. */
+/* Length of the common beginning of two members' texts that one could take over. */
 static uint64_t n_alike(const struct moe_session *s, const struct member *m,
                         const struct member *from)
 {
@@ -459,8 +459,8 @@ static struct member **next_waiting(struct moe_generator *g)
     return NULL;
 }
 
-/* The layer that drafts reads what the last pass has left of the text in sequence 0, before a pass
- * makes it go: else its keys and values had a gap. */
+/* The layer that drafts reads what the last pass left of the text in sequence 0 before another pass
+ * overwrites it: its keys and values would have a gap otherwise. */
 static int read_passed(struct moe_generator *g, const struct member *m, struct moe_err *err)
 {
     const struct moe_session *s = g->session;
@@ -606,8 +606,8 @@ static bool needs_no_logits(const struct moe_generator *g, const struct member *
             moe_sampler_is_greedy(m->request.sampler) && !o->token && !o->constraint);
 }
 
-/* Draws what comes after rows [first, first + n), where they are the last of their texts or,
- * drafted, come to be. */
+/* Draws what comes after rows [first, first + n) that are the last of their texts, or become it as
+ * drafted tokens turn out right. */
 static void draw_rows(struct moe_generator *g, uint32_t first, uint32_t n)
 {
     const uint64_t stride = moe_logits_stride(&g->session->model->config);
@@ -895,9 +895,9 @@ static void make_drafts(struct moe_generator *g)
 
 /* ---- The layer that drafts ---- */
 
-/* It reads rows of those that want its drafts, where the token after is known. *n: how many. It
- * reads nothing of what a sequence has taken over: there its keys and values are those of the other
- * text, whose next token may have been another; a draft may be worse for it. */
+/* The layer reads rows of those that want its drafts, where the token after is known. *n: how many.
+ * It reads nothing of what a sequence has taken over: there its keys and values are those of the
+ * other text, whose next token may have been another; a draft may be worse for it. */
 static int read_ahead(struct moe_generator *g, uint32_t n_rows, uint32_t *n, struct moe_err *err)
 {
     *n = 0;
@@ -914,7 +914,7 @@ static int read_ahead(struct moe_generator *g, uint32_t n_rows, uint32_t *n, str
     return *n ? moe_ahead(g->session, g->rows, *n, g->from, err) : MOE_OK;
 }
 
-/* Of n rows those stay that drafts go on from, with the states that they are in. */
+/* Keeps of n rows those that drafts go on from, and the states that they are in. */
 static uint32_t keep_ends(struct moe_generator *g, uint32_t n_rows)
 {
     struct shares shares = shares_of(g);
@@ -945,7 +945,7 @@ static uint32_t likeliest(const float *logits, uint32_t n)
     return best;
 }
 
-/* A token more for each of n rows: the likeliest by the layer's own states. */
+/* Drafts one more token for each of n rows: the likeliest by the layer's own states. */
 static int draw_ahead(struct moe_generator *g, uint32_t n, struct moe_err *err)
 {
     const struct moe_config *c = &g->session->model->config;
@@ -964,7 +964,7 @@ static int draw_ahead(struct moe_generator *g, uint32_t n, struct moe_err *err)
     return MOE_OK;
 }
 
-/* Of n rows the layer's next ones for those that are to have more tokens. */
+/* Makes the layer's next rows from those of n whose drafts are to have more tokens. */
 static uint32_t go_on(struct moe_generator *g, uint32_t n)
 {
     uint32_t more = 0;
@@ -998,9 +998,9 @@ static void draft_ahead(struct moe_generator *g, uint32_t n_rows)
         fail_rows(g, n, status, &err);
 }
 
-/* After the tokens of a pass of n_rows are drawn: drafts in vain are taken back, and the layer that
- * drafts, where there is one, reads the rows and drafts what the next pass is to have. The rows are
- * no longer there afterwards. */
+/* After the tokens of a pass of n_rows are drawn: rejected drafts are taken back, and the layer
+ * that drafts, where there is one, reads the rows and drafts for the next pass. The rows are lost
+ * afterwards. */
 static void settle_drafts(struct moe_generator *g, uint32_t n_rows)
 {
     for (uint32_t i = 0; i < g->n_texts; i++) {

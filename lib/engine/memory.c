@@ -478,10 +478,10 @@ struct batches {
 };
 
 /* The session's batch, or if that is 0 the largest whose buffers take at most an eighth of the
- * budget, and what they take more than the smallest half of the experts' memory. Batches rise by
- * small steps, and what a step takes is kept free just below the budget that it comes with: so both
- * the batch and the experts' memory never shrink as the budget grows. least: bytes of the smallest
- * cache. */
+ * budget, and beyond the smallest batch's at most half of the experts' memory. Batches rise by
+ * small steps, and what a step takes is kept free just below the budget that it comes with: so
+ * neither the batch nor the experts' memory shrinks as the budget grows. least: bytes of the
+ * smallest cache. */
 static void size_batches(struct batches *out, const struct moe_memory_inputs *in,
                          struct moe_session_options so, const struct moe_strategy *strategy,
                          uint64_t least)
@@ -512,7 +512,7 @@ static void size_batches(struct batches *out, const struct moe_memory_inputs *in
     slots_memory(in, &out->budget)->floor = floor;
 }
 
-/* Whether all experts have room beside so many bytes where the slots are. */
+/* Whether all experts fit where the slots are, beside `beside` bytes. */
 static bool has_room_for_all(const struct moe_memory_inputs *in, uint64_t beside)
 {
     return (!in->expert_memory || in->expert_memory >= in->all) &&
@@ -604,8 +604,8 @@ static int refuse_budget(const struct moe_memory_inputs *in, const struct moe_pl
                     on_gpu ? "gpu-memory" : "memory", (m->floor + (1 << 20) - 1) >> 20);
 }
 
-/* Where no strategy is named: from the budget on with which all experts and a batch no smaller than
- * a cache would leave room for fit. The floor is still that of a cache. */
+/* Where no strategy is named, makes it resident if the budget has room for all experts and for a
+ * batch no smaller than with a cache. The floor is still that of a cache. */
 static void become_resident(struct moe_memory *out, const struct moe_memory_inputs *in,
                             const struct batches *cached)
 {

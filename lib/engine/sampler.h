@@ -24,7 +24,7 @@ static inline float moe_logit_sane(float logit)
 }
 
 struct moe_sampler;
-/* Every option is said (moe_sampling_complete). */
+/* All options are set (moe_sampling_complete). */
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err);
 void moe_sampler_free(struct moe_sampler *s);
@@ -59,7 +59,7 @@ uint32_t moe_sampler_next_allowed(struct moe_sampler *s, const float *logits,
 
 /*
  * Token said: a token of an answer with its log probability and those of the likeliest in its
- * place, for who asks (moe_generate_options). They are of the model's own distribution: the softmax
+ * place, on request (moe_generate_options). They are of the model's own distribution: the softmax
  * of its logits, before repeat penalty, temperature, top-k, top-p and min-p change it. A NaN counts
  * as the lowest logit, an infinite one as the largest number.
  */

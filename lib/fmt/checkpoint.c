@@ -539,7 +539,7 @@ static int fail_no_weights(const char *dir, struct moe_err *err)
                     dir, single_name, index_name);
 }
 
-/* Opens the Hugging Face directory (checkpoint.c). */
+/* Opens a directory of Hugging Face files. */
 static int checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, struct moe_err *err)
 {
     struct opening o = {dir, out};

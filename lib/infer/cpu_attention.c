@@ -40,10 +40,8 @@
 #include "kern/kern.h"
 #include "kern/kern_math.h"
 
-/*
- * A tile of attention (cpu_attention.c): up to 8 queries that share keys, at work on one chunk
- * after the other.
- */
+/* ---- A tile: up to 8 queries that share keys, computed chunk by chunk ---- */
+
 enum { CHUNK = MOE_ATTENTION_CHUNK };
 
 struct attend {
@@ -99,24 +97,210 @@ struct chunk {
 };
 
 /* The logarithm of the smallest power of two that is at least n. */
-static int tile_log2(uint32_t n);
+static int tile_log2(uint32_t n)
+{
+    int log2 = 0;
+    while (1u << log2 < n)
+        log2++;
+    return log2;
+}
+
 /* The smallest span that covers those that are not empty. */
-static struct span span_hull(const struct span *spans, uint32_t n);
+static struct span span_hull(const struct span *spans, uint32_t n)
+{
+    struct span all = {0, 0};
+    for (uint32_t i = 0; i < n; i++) {
+        if (spans[i].end == 0)
+            continue;
+        all.begin = all.end == 0 || spans[i].begin < all.begin ? spans[i].begin : all.begin;
+        all.end = spans[i].end > all.end ? spans[i].end : all.end;
+    }
+    return all;
+}
+
+/* The part of `sees` in the chunk that starts at position `base`, as places in it. */
+static struct span span_in_chunk(struct span sees, uint32_t base)
+{
+    uint32_t begin = sees.begin > base ? sees.begin - base : 0;
+    uint32_t end = sees.end > base ? sees.end - base : 0;
+    end = end < CHUNK ? end : CHUNK;
+    return begin < end ? (struct span){begin, end} : (struct span){0, 0};
+}
 
 /* Joins a chunk of a column, its o at `part`, to what was joined to `out` before. */
 static void attend_join(struct column *col, float largest, float sum, float *part, uint32_t n,
-                        float *out);
-/* Joins a chunk to what the tile's columns have. base: the position of its first place; seen: [nt]
- * the places that each column sees. */
-static void attend_one_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
-                             uint32_t base, const struct span *seen);
-/* The part of `sees` in the chunk that starts at position `base`, as places in it. */
-static struct span span_in_chunk(struct span sees, uint32_t base);
+                        float *out)
+{
+    if (col->sum == 0) {
+        memcpy(out, part, n * sizeof *out);
+        col->sum = sum;
+        col->largest = largest;
+    } else if (largest > col->largest) {
+        float a = moe_expf(col->largest - largest);
+        moe_kern.axpy(a, out, n, part);
+        memcpy(out, part, n * sizeof *out);
+        col->sum = fmaf(col->sum, a, sum);
+        col->largest = largest;
+    } else {
+        float b = moe_expf(largest - col->largest);
+        moe_kern.axpy(b, part, n, out);
+        col->sum = fmaf(sum, b, col->sum);
+    }
+}
 
-/* Joins the entries that rows of a layer that compresses see (cpu_attention.c). scratch: of
- * attend_entries_floats. */
-static void attend_entries(const struct attend *a, struct tile *tile, float *scratch);
-static uint64_t attend_entries_floats(const struct moe_config *c);
+/* Replaces the scores that a column sees by e, those that only others see by 0; returns the sum. */
+static float exp_seen(float *scores, struct span seen, struct span any, float *largest)
+{
+    if (seen.end == 0) {
+        memset(scores + any.begin, 0, (any.end - any.begin) * sizeof *scores);
+        return 0;
+    }
+    memset(scores + any.begin, 0, (seen.begin - any.begin) * sizeof *scores);
+    memset(scores + seen.end, 0, (any.end - seen.end) * sizeof *scores);
+    return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
+}
+
+/* Adds the bias to the scores that a column sees in the chunk at `base`. */
+static void add_bias(const struct attend *a, const struct column *col, uint32_t base,
+                     struct span seen, float *scores)
+{
+    int64_t distance = (int64_t)base + seen.begin - a->rows[col->row].position;
+    const float *bias = a->bias + col->head * a->bias_stride + distance;
+    moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
+}
+
+/* Stores n columns' e side by side, position by position: the writes are contiguous. */
+static inline void put_shares(const struct tile *tile, struct span any, uint32_t n)
+{
+    const float *from = tile->scores + any.begin, *end = tile->scores + any.end;
+    for (float *share = tile->shares; from < end; from++, share += n)
+        for (uint32_t t = 0; t < n; t++)
+            share[t] = from[t * CHUNK];
+}
+
+/* Joins a chunk to what the columns of the tile have. base: the position of its first place; seen:
+ * [nt] the places that each column sees. */
+static void attend_one_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
+                             uint32_t base, const struct span *seen)
+{
+    const struct moe_kv *kv = a->kv;
+    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
+    float largest[MOE_TILE], sum[MOE_TILE];
+    struct span any = span_hull(seen, tile->n);
+    if (any.end == 0)
+        return;
+    any.begin -= any.begin % MOE_PANEL_ROWS;
+
+    struct moe_tile in = {.x = tile->query};
+    for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
+        moe_kern.panel[form][log2](chunk->keys + (uint64_t)p * kv->key_dim * kv->item_bytes,
+                                   kv->layout, kv->key_dim, &in, tile->scores + p, CHUNK);
+
+    for (uint32_t t = 0; t < tile->nt; t++) {
+        float *s = tile->scores + t * CHUNK;
+        if (a->bias && seen[t].end)
+            add_bias(a, &tile->cols[t], base, seen[t], s);
+        sum[t] = exp_seen(s, seen[t], any, &largest[t]);
+    }
+    if (tile->nt == MOE_TILE) /* a number that the compiler knows: it shuffles registers */
+        put_shares(tile, any, MOE_TILE);
+    else if (tile->nt > 1)
+        put_shares(tile, any, tile->nt);
+
+    in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
+    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
+        const uint8_t *values = chunk->values + c / MOE_PANEL_ROWS * chunk->value_stride;
+        moe_kern.panel[form][log2](values + (uint64_t)any.begin * 16 * kv->item_bytes, kv->layout,
+                                   any.end - any.begin, &in, tile->part + c, kv->value_padded);
+    }
+    for (uint32_t t = 0; t < tile->n; t++)
+        if (seen[t].end)
+            attend_join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
+                        kv->value_padded, tile->out + t * kv->value_padded);
+}
+
+/* ---- Entries of layers that compress: chunks that follow those of the KV cache ----
+ * Where rows choose, each row's entries are put together first. */
+
+static uint64_t attend_entries_floats(const struct moe_config *c)
+{
+    return c->index_top ? CHUNK * (moe_padded(c->head_dim) + moe_padded(c->value_dim)) : 0;
+}
+
+static void attend_all(const struct attend *a, struct tile *tile,
+                       const struct moe_compressed_part *part)
+{
+    struct span sees[MOE_TILE] = {{0, 0}}, seen[MOE_TILE];
+    uint64_t panel = (uint64_t)MOE_PANEL_ROWS * a->kv->item_bytes;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < tile->n; t++) {
+        sees[t].end = moe_compressed_seen(part->ratio, a->rows[tile->cols[t].row].position);
+        n = sees[t].end > n ? sees[t].end : n;
+    }
+    for (uint32_t base = 0; base < n; base += CHUNK) {
+        const struct chunk chunk = {
+            .keys = part->keys + (uint64_t)base * a->kv->key_dim * a->kv->item_bytes,
+            .values = part->values + base * panel,
+            .value_stride = part->n_entries * panel,
+        };
+        for (uint32_t t = 0; t < tile->nt; t++)
+            seen[t] = span_in_chunk(sees[t], base);
+        attend_one_chunk(a, tile, &chunk, base, seen);
+    }
+}
+
+/* Entry `from` of the part becomes entry `to` of a chunk. */
+static void copy_entry(const struct moe_kv *kv, const struct moe_compressed_part *part,
+                       uint32_t from, uint32_t to, uint8_t *keys, uint8_t *values)
+{
+    uint64_t item = kv->item_bytes, panel = MOE_PANEL_ROWS * item;
+    const uint8_t *key = part->keys + from / 16 * kv->key_dim * panel + from % 16 * item;
+    uint8_t *to_key = keys + to / 16 * kv->key_dim * panel + to % 16 * item;
+    for (uint32_t c = 0; c < kv->key_dim; c++)
+        memcpy(to_key + c * panel, key + c * panel, item);
+    for (uint32_t c = 0; c < kv->value_padded / MOE_PANEL_ROWS; c++)
+        memcpy(values + ((uint64_t)c * CHUNK + to) * panel,
+               part->values + ((uint64_t)c * part->n_entries + from) * panel, panel);
+}
+
+/* Joins the chosen entries of one row, whose columns in the tile are [first, end). */
+static void attend_chosen(const struct attend *a, struct tile *tile,
+                          const struct moe_compressed_part *part, uint32_t first, uint32_t end,
+                          uint32_t top, float *scratch)
+{
+    uint32_t row = tile->cols[first].row, n = a->chosen->n_chosen[row];
+    const uint32_t *chosen = a->chosen->chosen + (uint64_t)row * top;
+    uint8_t *keys = (uint8_t *)scratch;
+    uint8_t *values = (uint8_t *)(scratch + CHUNK * moe_padded(a->kv->key_dim));
+    const struct chunk chunk = {keys, values, (uint64_t)CHUNK * 16 * a->kv->item_bytes};
+    for (uint32_t base = 0; base < n; base += CHUNK) {
+        struct span seen[MOE_TILE] = {{0, 0}};
+        uint32_t count = n - base < CHUNK ? n - base : CHUNK;
+        for (uint32_t i = 0; i < count; i++)
+            copy_entry(a->kv, part, chosen[base + i], i, keys, values);
+        for (uint32_t t = first; t < end; t++)
+            seen[t].end = count;
+        attend_one_chunk(a, tile, &chunk, base, seen);
+    }
+}
+
+/* Joins the entries that rows of a layer that compresses see. scratch: of attend_entries_floats. */
+static void attend_entries(const struct attend *a, struct tile *tile, float *scratch)
+{
+    const struct moe_compressed_part part =
+        moe_compressed_at(a->compressed, tile->sequence, a->layer);
+    if (!a->chosen) {
+        attend_all(a, tile, &part);
+        return;
+    }
+    for (uint32_t first = 0, end; first < tile->n; first = end) {
+        for (end = first + 1; end < tile->n && tile->cols[end].row == tile->cols[first].row;)
+            end++;
+        attend_chosen(a, tile, &part, first, end, a->compressed->config->index_top, scratch);
+    }
+}
+
+/* ---- Layers ---- */
 
 uint64_t moe_attention_scratch_floats(const struct moe_config *c)
 {
@@ -323,205 +507,6 @@ void moe_attention_cross(struct moe_session *s, uint32_t layer, const struct moe
         .sources = s->sources,
     };
     run(&a, n_rows);
-}
-
-/* The arithmetic of a tile of attention, as cpu_attention.c defines it. */
-
-static int tile_log2(uint32_t n)
-{
-    int log2 = 0;
-    while (1u << log2 < n)
-        log2++;
-    return log2;
-}
-
-static struct span span_hull(const struct span *spans, uint32_t n)
-{
-    struct span all = {0, 0};
-    for (uint32_t i = 0; i < n; i++) {
-        if (spans[i].end == 0)
-            continue;
-        all.begin = all.end == 0 || spans[i].begin < all.begin ? spans[i].begin : all.begin;
-        all.end = spans[i].end > all.end ? spans[i].end : all.end;
-    }
-    return all;
-}
-
-static struct span span_in_chunk(struct span sees, uint32_t base)
-{
-    uint32_t begin = sees.begin > base ? sees.begin - base : 0;
-    uint32_t end = sees.end > base ? sees.end - base : 0;
-    end = end < CHUNK ? end : CHUNK;
-    return begin < end ? (struct span){begin, end} : (struct span){0, 0};
-}
-
-static void attend_join(struct column *col, float largest, float sum, float *part, uint32_t n,
-                        float *out)
-{
-    if (col->sum == 0) {
-        memcpy(out, part, n * sizeof *out);
-        col->sum = sum;
-        col->largest = largest;
-    } else if (largest > col->largest) {
-        float a = moe_expf(col->largest - largest);
-        moe_kern.axpy(a, out, n, part);
-        memcpy(out, part, n * sizeof *out);
-        col->sum = fmaf(col->sum, a, sum);
-        col->largest = largest;
-    } else {
-        float b = moe_expf(largest - col->largest);
-        moe_kern.axpy(b, part, n, out);
-        col->sum = fmaf(sum, b, col->sum);
-    }
-}
-
-/* Replaces the scores that a column sees by e, those that only others see by 0; returns the sum. */
-static float exp_seen(float *scores, struct span seen, struct span any, float *largest)
-{
-    if (seen.end == 0) {
-        memset(scores + any.begin, 0, (any.end - any.begin) * sizeof *scores);
-        return 0;
-    }
-    memset(scores + any.begin, 0, (seen.begin - any.begin) * sizeof *scores);
-    memset(scores + seen.end, 0, (any.end - seen.end) * sizeof *scores);
-    return moe_kern.exp_sum(scores, seen.begin, seen.end, largest);
-}
-
-/* To the scores that a column sees of the chunk at `base`. */
-static void add_bias(const struct attend *a, const struct column *col, uint32_t base,
-                     struct span seen, float *scores)
-{
-    int64_t distance = (int64_t)base + seen.begin - a->rows[col->row].position;
-    const float *bias = a->bias + col->head * a->bias_stride + distance;
-    moe_kern.add(bias, seen.end - seen.begin, scores + seen.begin);
-}
-
-/* n columns' e side by side, position by position, so that what is written lies together. */
-static inline void put_shares(const struct tile *tile, struct span any, uint32_t n)
-{
-    const float *from = tile->scores + any.begin, *end = tile->scores + any.end;
-    for (float *share = tile->shares; from < end; from++, share += n)
-        for (uint32_t t = 0; t < n; t++)
-            share[t] = from[t * CHUNK];
-}
-
-static void attend_one_chunk(const struct attend *a, struct tile *tile, const struct chunk *chunk,
-                             uint32_t base, const struct span *seen)
-{
-    const struct moe_kv *kv = a->kv;
-    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
-    float largest[MOE_TILE], sum[MOE_TILE];
-    struct span any = span_hull(seen, tile->n);
-    if (any.end == 0)
-        return;
-    any.begin -= any.begin % MOE_PANEL_ROWS;
-
-    struct moe_tile in = {.x = tile->query};
-    for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
-        moe_kern.panel[form][log2](chunk->keys + (uint64_t)p * kv->key_dim * kv->item_bytes,
-                                   kv->layout, kv->key_dim, &in, tile->scores + p, CHUNK);
-
-    for (uint32_t t = 0; t < tile->nt; t++) {
-        float *s = tile->scores + t * CHUNK;
-        if (a->bias && seen[t].end)
-            add_bias(a, &tile->cols[t], base, seen[t], s);
-        sum[t] = exp_seen(s, seen[t], any, &largest[t]);
-    }
-    if (tile->nt == MOE_TILE) /* a number that the compiler knows: it shuffles registers */
-        put_shares(tile, any, MOE_TILE);
-    else if (tile->nt > 1)
-        put_shares(tile, any, tile->nt);
-
-    in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
-    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
-        const uint8_t *values = chunk->values + c / MOE_PANEL_ROWS * chunk->value_stride;
-        moe_kern.panel[form][log2](values + (uint64_t)any.begin * 16 * kv->item_bytes, kv->layout,
-                                   any.end - any.begin, &in, tile->part + c, kv->value_padded);
-    }
-    for (uint32_t t = 0; t < tile->n; t++)
-        if (seen[t].end)
-            attend_join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
-                        kv->value_padded, tile->out + t * kv->value_padded);
-}
-
-/* Attention to the entries of layers that compress: chunks that follow those of the KV cache
- * (cpu_attention.c). Where rows choose, each row's entries are put together first. */
-
-static uint64_t attend_entries_floats(const struct moe_config *c)
-{
-    return c->index_top ? CHUNK * (moe_padded(c->head_dim) + moe_padded(c->value_dim)) : 0;
-}
-
-static void attend_all(const struct attend *a, struct tile *tile,
-                       const struct moe_compressed_part *part)
-{
-    struct span sees[MOE_TILE] = {{0, 0}}, seen[MOE_TILE];
-    uint64_t panel = (uint64_t)MOE_PANEL_ROWS * a->kv->item_bytes;
-    uint32_t n = 0;
-    for (uint32_t t = 0; t < tile->n; t++) {
-        sees[t].end = moe_compressed_seen(part->ratio, a->rows[tile->cols[t].row].position);
-        n = sees[t].end > n ? sees[t].end : n;
-    }
-    for (uint32_t base = 0; base < n; base += CHUNK) {
-        const struct chunk chunk = {
-            .keys = part->keys + (uint64_t)base * a->kv->key_dim * a->kv->item_bytes,
-            .values = part->values + base * panel,
-            .value_stride = part->n_entries * panel,
-        };
-        for (uint32_t t = 0; t < tile->nt; t++)
-            seen[t] = span_in_chunk(sees[t], base);
-        attend_one_chunk(a, tile, &chunk, base, seen);
-    }
-}
-
-/* Entry `from` of the part becomes entry `to` of a chunk. */
-static void copy_entry(const struct moe_kv *kv, const struct moe_compressed_part *part,
-                       uint32_t from, uint32_t to, uint8_t *keys, uint8_t *values)
-{
-    uint64_t item = kv->item_bytes, panel = MOE_PANEL_ROWS * item;
-    const uint8_t *key = part->keys + from / 16 * kv->key_dim * panel + from % 16 * item;
-    uint8_t *to_key = keys + to / 16 * kv->key_dim * panel + to % 16 * item;
-    for (uint32_t c = 0; c < kv->key_dim; c++)
-        memcpy(to_key + c * panel, key + c * panel, item);
-    for (uint32_t c = 0; c < kv->value_padded / MOE_PANEL_ROWS; c++)
-        memcpy(values + ((uint64_t)c * CHUNK + to) * panel,
-               part->values + ((uint64_t)c * part->n_entries + from) * panel, panel);
-}
-
-/* Of one row, the tile's columns [first, end). */
-static void attend_chosen(const struct attend *a, struct tile *tile,
-                          const struct moe_compressed_part *part, uint32_t first, uint32_t end,
-                          uint32_t top, float *scratch)
-{
-    uint32_t row = tile->cols[first].row, n = a->chosen->n_chosen[row];
-    const uint32_t *chosen = a->chosen->chosen + (uint64_t)row * top;
-    uint8_t *keys = (uint8_t *)scratch;
-    uint8_t *values = (uint8_t *)(scratch + CHUNK * moe_padded(a->kv->key_dim));
-    const struct chunk chunk = {keys, values, (uint64_t)CHUNK * 16 * a->kv->item_bytes};
-    for (uint32_t base = 0; base < n; base += CHUNK) {
-        struct span seen[MOE_TILE] = {{0, 0}};
-        uint32_t count = n - base < CHUNK ? n - base : CHUNK;
-        for (uint32_t i = 0; i < count; i++)
-            copy_entry(a->kv, part, chosen[base + i], i, keys, values);
-        for (uint32_t t = first; t < end; t++)
-            seen[t].end = count;
-        attend_one_chunk(a, tile, &chunk, base, seen);
-    }
-}
-
-static void attend_entries(const struct attend *a, struct tile *tile, float *scratch)
-{
-    const struct moe_compressed_part part =
-        moe_compressed_at(a->compressed, tile->sequence, a->layer);
-    if (!a->chosen) {
-        attend_all(a, tile, &part);
-        return;
-    }
-    for (uint32_t first = 0, end; first < tile->n; first = end) {
-        for (end = first + 1; end < tile->n && tile->cols[end].row == tile->cols[first].row;)
-            end++;
-        attend_chosen(a, tile, &part, first, end, a->compressed->config->index_top, scratch);
-    }
 }
 
 /*

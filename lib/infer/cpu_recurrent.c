@@ -1,7 +1,7 @@
 /*
  * A layer with a recurrent state on the processor: products make queries, keys, values, gates and
- * numbers for each head; what becomes of them the kind of state says (cpu_recurrent.c,
- * cpu_recurrent.c; cpu_recurrent.c is what these share); the output's product.
+ * numbers for each head; the kind of state decides how they update the state and what is read from
+ * it; a product makes the output.
  *
  * Defined token by token: every sum runs over what a row has, in one order, and states are changed
  * row after row, so that the same bits come of any batch. Channels, and panels of the state, do not

@@ -6,7 +6,7 @@
  * from, for each position one key k (under a layer norm of epsilon 1e-6), and for each row weights
  * w_h of its heads; of queries and keys the first rope_dim values are rotated. For a row:
  *
- *   score    of the positions' keys, as cpu_sparse.c defines it
+ *   score    of the positions' keys, defined below (Indexers)
  *   choice   the index_top positions of the highest scores, of equal ones the first; all where
  *            there are no more. A layer that shares a choice takes that of the last layer before it
  *            that has an indexer.
@@ -149,7 +149,7 @@ static void copy_item(uint32_t bytes, uint8_t *to, uint64_t j, const uint8_t *fr
         memcpy(to + j * sizeof(uint16_t), from + i * sizeof(uint16_t), sizeof(uint16_t));
 }
 
-/* Keys and values of the row's positions, to the places that they have in its choice. */
+/* Copies keys and values of the row's positions to their places in its choice. */
 static void bring_positions(void *ctx, int64_t first, int64_t end, int thread)
 {
     const struct sparse *sp = ctx;
@@ -200,7 +200,7 @@ int stages_cpu_attend_chosen(struct moe_session *s, uint32_t layer, const struct
 
 /*
  * Indexers: which of the keys that a row may see its attention sees (DeepSeek-V3.2: of positions,
- * cpu_sparse.c; DeepSeek-V4: of entries of groups of them). A key's score, with q_h the row's
+ * as above; DeepSeek-V4: of entries of groups of them). A key's score, with q_h the row's
  * queries and w_h what each head of them counts:
  *
  *   s = fma(w_h, max(d_h, 0), s) by rising h, from 0; d_h the panel product of key and q_h, one fma

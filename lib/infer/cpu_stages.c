@@ -2,7 +2,7 @@
  * The stages on the processor: into and out of a pass, a layer up to its feed-forward, the head. A
  * layer begins with a norm, queries, keys and values (cpu_projections.c), attention
  * (cpu_attention.c), its output (and in a decoder with an encoder the same once more, to the
- * source) and another norm; the feed-forward's stages are in router.c and cpu_stages.c.
+ * source) and another norm. Routing (router.c) and the feed-forward follow.
  */
 #include "infer/cpu_stages.h"
 
@@ -448,7 +448,7 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Of what the table chose, in place of the softmax of scores. */
+/* Sets the probabilities of what the table chose, instead of the softmax of scores. */
 static void share_probabilities(const struct moe_session *s, uint32_t n_rows)
 {
     const struct moe_config *c = &s->model->config;

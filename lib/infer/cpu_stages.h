@@ -1,10 +1,9 @@
 /*
- * Working memory of a session whose stages run on the processor (stages_cpu*.c): the buffers of one
+ * Working memory of a session whose stages run on the processor (cpu_work.c): the buffers of one
  * pass, the KV cache and that of sources.
  *
  * Widths are rounded up to whole panels (16) or cache lines, so that kernels may write whole
- * panels;
- * `*_stride` is the distance in floats from one row to the next.
+ * panels; `*_stride` is the distance in floats from one row to the next.
  */
 #ifndef MOE_INFER_CPU_STAGES_H
 #define MOE_INFER_CPU_STAGES_H
@@ -212,8 +211,8 @@ void stages_cpu_shared_in(struct moe_session *s, uint32_t layer, const struct mo
                           uint32_t n_rows);
 void stages_cpu_shared_out(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                            uint32_t n_rows);
-/* ... that compresses: the entries of groups that rows complete (cpu_sparse.c), and which ones rows
- * choose (cpu_sparse.c). After stages_cpu_shared_in. */
+/* ... that compresses: the entries of groups that rows complete, and which ones rows choose
+ * (cpu_sparse.c). After stages_cpu_shared_in. */
 void stages_cpu_compress(struct moe_session *s, uint32_t layer, const struct moe_row *rows,
                          uint32_t n_rows);
 void stages_cpu_choose_entries(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

@@ -194,7 +194,8 @@ static int place_slots(struct cached *c, struct moe_err *err)
     return MOE_OK;
 }
 
-/* What statistics say of each expert; 0 of layers that draft, of which they know nothing. */
+/* Each expert's uses in the statistics, all and those that decide placement; 0 in layers that
+ * draft, which statistics do not cover. */
 struct known {
     uint64_t *frequency, *placement; /* [layer][expert]; NULL: there are no statistics */
 };

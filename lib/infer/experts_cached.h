@@ -1,7 +1,6 @@
 /*
  * A cache of experts: its state, shared by experts_cached.c (what the forward pass asks),
- * experts_channel.c (how bytes come), experts_tiers.c (how they come to a GPU) and
- * experts_cached.c.
+ * experts_channel.c (how bytes come) and experts_tiers.c (how they come to a GPU).
  */
 #ifndef MOE_INFER_EXPERTS_CACHED_H
 #define MOE_INFER_EXPERTS_CACHED_H
@@ -36,7 +35,7 @@ struct cached {
 
 extern const struct moe_experts_ops cached_ops;
 
-/* What the loader did since the last look goes to the phase that caused it. */
+/* Adds what the loader did since the last call to the phase that caused it. */
 void cached_count_traffic(struct cached *c);
 
 /* Moves bytes for the scheduler. */

@@ -193,8 +193,8 @@ static int share_out(struct every *e, uint64_t bytes, struct moe_err *err)
         return MOE_OK;
     if (least > bytes)
         return moe_fail(err, MOE_ERR_LIMIT,
-                        "%s: one layer's experts in all their variants take %llu bytes, only %llu "
-                        "are free for them",
+                        "%s: one layer's experts in all their variants take %llu bytes, but "
+                        "only %llu are free",
                         moe_pack_path(e->pack), (unsigned long long)least,
                         (unsigned long long)bytes);
     e->room_bytes = least;

@@ -67,12 +67,11 @@ struct slot_uses *tiers_slot_uses(struct tiers *t);
 /* The expert that the view names, in the host tier, which holds all of them. */
 void tiers_host_view(const struct tiers *t, uint32_t moe_layer, struct moe_expert_view *view);
 
-/* What was read from disk since the last look goes to the cache's phase. */
+/* Adds what was read from disk since the last call to the cache's phase. */
 void tiers_count_traffic(struct tiers *t);
 
 /*
- * What experts_tiers.c (the channel) and experts_tiers.c (transfers through their stages)
- * share.
+ * Transfers of segments, and the state of the channel that they go through.
  */
 
 enum { TIERS_AT_ONCE = 32 /* completions taken at a time */ };

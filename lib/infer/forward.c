@@ -28,7 +28,7 @@ int moe_check_ids(const struct moe_model *m, const uint32_t *ids, uint64_t n, st
     return MOE_OK;
 }
 
-/* That they can be computed; a sequence's positions get room in the KV cache. */
+/* Checks that the rows can be computed, and reserves room for them in the KV cache. */
 static int check_rows(struct moe_session *s, bool encode, const struct moe_row *rows,
                       uint32_t n_rows, struct moe_err *err)
 {
@@ -63,7 +63,7 @@ static struct moe_row run_at(const struct moe_row *rows, uint32_t n_rows, uint32
     return rows[first];
 }
 
-/* Layers with a window have room for what these rows see and for what they become. */
+/* Reserves room in layers with a window for what these rows see and what they write. */
 static int take_windows(struct moe_session *s, const struct moe_row *rows, uint32_t n_rows,
                         struct moe_err *err)
 {
@@ -147,7 +147,7 @@ static int compute_layers(struct moe_session *s, uint32_t begin, uint32_t end,
     return s->stages->leave(s, s->n_rows, hidden_out, err);
 }
 
-/* What lies in the states from now on. A text that begins anew goes back to none that was kept. */
+/* Notes what lies in the states from now on. A text that begins anew has no kept states. */
 static void note_passed(struct moe_session *s, bool whole, const struct moe_row *rows,
                         uint32_t n_rows)
 {
@@ -338,11 +338,12 @@ static int check_drafting_rows(struct moe_session *s, const struct moe_row *rows
 {
     if (s->model->config.n_drafting == 0 || !s->stages->join || !s->phase || n_rows == 0 ||
         n_rows > s->batch)
-        return moe_fail(err, MOE_ERR_USAGE, "nothing drafts here: no layer, or no pass before");
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "no draft here: the model has no layer for it, or no pass came before");
     for (uint32_t i = 0; i < n_rows; i++) {
         if (from && (from[i] >= s->batch || (i && from[i] <= from[i - 1])))
-            return moe_fail(err, MOE_ERR_USAGE, "row %u: the states that it is made of do not rise",
-                            i);
+            return moe_fail(err, MOE_ERR_USAGE,
+                            "row %u: the rows it starts from are not in ascending order", i);
         if (rows[i].sequence >= s->n_sequences || rows[i].position >= s->context)
             return moe_fail(err, MOE_ERR_USAGE,
                             "row %u: sequence %u or position %u is out of range", i,

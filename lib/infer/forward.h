@@ -43,9 +43,9 @@ void moe_sequence_attend(struct moe_session *s, uint32_t sequence, uint32_t sour
  * capacity is counted. */
 void moe_sequence_prompt(struct moe_session *s, uint32_t sequence, uint32_t n, uint32_t prefix);
 
-/* That rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or that
- * their sequences attend to encoded ones in a decoder's, and prompts are there whole; notes the
- * sources in the pass. Called by moe_forward. */
+/* Checks that rows of a pass over layers [begin, end) are whole sources for an encoder's layers, or
+ * that their sequences attend to encoded ones in a decoder's, and prompts are there whole; notes
+ * the sources in the pass. Called by moe_forward. */
 int moe_sources_check(struct moe_session *s, bool encode, const struct moe_row *rows,
                       uint32_t n_rows, uint32_t begin, uint32_t end, struct moe_err *err);
 

@@ -1,9 +1,8 @@
 /*
  * The stages on a GPU: into and out of a pass, recorded layers, the head. Everything is asked of
  * its compute stream and happens there in order; the host waits for a router's choice
- * (gpu_stages.c) and for results. A decoded token whose experts all lie on the device needs
- * nothing of the host between its embedding and its logits: its layers are recorded once and
- * started by one call.
+ * and for results. A decoded token whose experts all lie on the device needs nothing of the host
+ * between its embedding and its logits: its layers are recorded once and started by one call.
  */
 #include "infer/gpu_stages.h"
 
@@ -56,7 +55,7 @@ static int enter(struct moe_session *s, const struct moe_row *rows, uint32_t n_r
 {
     struct gpu_work *g = s->device;
     const struct moe_config *c = &s->model->config;
-    /* The rows before, and the table, are on the device. */
+    /* Waits until the rows of the pass before, and the table, are on the device. */
     int status = moe_gpu_mark_wait(g->entered, err);
     if (status != MOE_OK)
         return status;
@@ -271,8 +270,8 @@ const struct moe_stages_ops moe_stages_gpu = {
  * what does not depend on them.
  */
 
-/* How long the host asks again and again whether a router has chosen, and moves loads on, before it
- * sleeps: the device's part of a layer takes about as long. */
+/* How long the host polls for a router's choice, and keeps loads going, before it sleeps: the
+ * device's part of a layer takes about as long. */
 #define SPIN_SECONDS 200e-6
 
 static void ask_router(struct moe_session *s, uint32_t layer, uint32_t n_rows)

@@ -28,7 +28,7 @@ void gpu_timing_add(struct gpu_timing *t, uint32_t layer, const char *part);
 int gpu_timing_write(struct gpu_timing *t, struct moe_timeline *timeline, struct moe_err *err);
 
 /*
- * Working memory of a session whose stages run on a GPU (stages_gpu*.c): buffers of a pass, KV
+ * Working memory of a session whose stages run on a GPU (gpu_work.c): buffers of a pass, KV
  * cache, rotary angles, and what these stages remember. The session's states and
  * request, with which the host works, are page-locked.
  *

@@ -155,7 +155,7 @@ void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence
  * apart and has no slot there is not kept. */
 bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
                       const uint8_t *from);
-/* That of n cells of a cache of that kind each is finite. */
+/* Whether n cells of a cache of that kind are all finite. */
 bool moe_kv_all_finite(uint16_t kind, const uint8_t *cells, uint64_t n);
 
 #endif

@@ -130,7 +130,7 @@ void moe_kv_give_back(struct moe_kv_pool *pool, uint32_t sequence)
 
 /* ---- What blocks hold ---- */
 
-/* How many of a text's next ids, behind the block `before`, a block holds. */
+/* How many of a text's next ids a block holds that follows the block `before`. */
 static uint32_t match(const struct moe_kv_pool *p, uint32_t block, uint64_t before,
                       const struct moe_kv_text *text)
 {
@@ -214,7 +214,7 @@ uint32_t moe_kv_find(const struct moe_kv_pool *pool, const struct moe_kv_text *t
     return walk(pool, &some, &n);
 }
 
-/* Only the first n positions of a block that one sequence has are known from now on. */
+/* Forgets all but the first n positions of a block that only one sequence has. */
 static void cut(struct moe_kv_pool *p, uint32_t block, uint32_t n)
 {
     p->blocks[block].n_known = n;
@@ -487,7 +487,7 @@ uint32_t moe_kv_windows_complete(const struct moe_kv_pool *p, uint32_t sequence,
 
 /* ---- Who needs which slot ---- */
 
-/* Slots of a sequence's positions [begin, end) are needed now. */
+/* Marks the slots of a sequence's positions [begin, end) as needed now. */
 static void need(struct moe_kv_pool *p, uint32_t sequence, uint32_t begin, uint32_t end, int use)
 {
     const uint32_t *blocks = blocks_of(p, sequence);
@@ -525,7 +525,7 @@ static uint32_t least_needed(const struct moe_kv_pool *p, uint32_t sequence)
     return least;
 }
 
-/* A slot for a block whose first n positions come to be there. False: all are needed now. */
+/* Gives a block, whose first n positions will be written, a slot. False: all are needed now. */
 static bool give(struct moe_kv_pool *p, uint32_t sequence, uint32_t block, uint32_t n)
 {
     uint32_t slot = p->slot_of[block];
@@ -542,7 +542,7 @@ static bool give(struct moe_kv_pool *p, uint32_t sequence, uint32_t block, uint3
     return true;
 }
 
-/* Slots for a sequence's positions [first, end), which come to be there. */
+/* Gives slots to a sequence's positions [first, end), which will be written. */
 static bool give_all(struct moe_kv_pool *p, uint32_t sequence, uint32_t first, uint32_t end)
 {
     const uint32_t *blocks = blocks_of(p, sequence);
@@ -590,7 +590,7 @@ int moe_kv_windows_take(struct moe_kv_pool *p, uint32_t sequence, uint32_t first
     if (moe_kv_windows_from(p, sequence, first) != first)
         return moe_fail(err, MOE_ERR_USAGE,
                         "position %u of sequence %u cannot be computed: what layers with a window "
-                        "see there is not kept any more (compute the text from position %u on)",
+                        "see there is no longer kept (compute the text from position %u on)",
                         first, sequence, moe_kv_windows_from(p, sequence, first));
     if (give_all(p, sequence, first, end))
         return MOE_OK;

@@ -29,7 +29,7 @@ struct moe_kv_block {
     uint32_t older, newer; /* of a free one: neighbours in the order in which they will be taken */
 };
 
-/* Room for the keys and values that layers with a window have in a block (infer/kv_pool.h). */
+/* Room for the keys and values of one block in layers with a window (see moe_kv_windows_slots). */
 struct moe_kv_slot {
     uint32_t block;  /* MOE_NO_BLOCK: it is free */
     uint32_t n;      /* its first positions are there */
@@ -49,7 +49,7 @@ struct moe_kv_pool {
     uint32_t *n_taken;           /* [n_sequences] */
     uint64_t n_changes;          /* of the table, so far */
     uint64_t n_texts;            /* numbers of texts, so far */
-    /* Where layers with a window keep fewer blocks than the others (infer/kv_pool.h): */
+    /* Where layers with a window keep fewer blocks than the others: */
     uint32_t window;                 /* positions that their rows see, the own one included */
     uint32_t n_slots;                /* 0: they have all blocks */
     uint32_t *slot_of;               /* [n_blocks]; MOE_NO_BLOCK: the block has none */
@@ -107,11 +107,10 @@ uint32_t moe_kv_writable(const struct moe_kv_pool *pool, uint32_t sequence, uint
 void moe_kv_rewind(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
 
 /*
- * Layers with a window see only the last positions of a text: of their keys and values a block
- * (kv_pool.h) need not keep what no row will see again. They lie in slots, fewer than there are
- * blocks: a block has one from when its rows are computed until another needs it more, and then it
- * has none, while the keys and values of the other layers stay in it. Pure bookkeeping, as the
- * pool.
+ * Layers with a window see only the last positions of a text: of their keys and values a block need
+ * not keep what no row will see again. They lie in slots, fewer than there are blocks: a block has
+ * one from when its rows are computed until another needs it more, and then it has none, while the
+ * keys and values of the other layers stay in it. Pure bookkeeping, as the pool.
  *
  * A sequence can always go on from its last positions, MOE_KV_BACK of them, so that what was
  * drafted in vain is taken back. It can go back further as far as slots are left; they are left
@@ -161,7 +160,7 @@ void moe_kv_windows_run(struct moe_kv_pool *pool, uint32_t sequence, uint32_t fi
 void moe_kv_windows_keep(struct moe_kv_pool *pool);
 int moe_kv_windows_take(struct moe_kv_pool *pool, uint32_t sequence, uint32_t first, uint32_t end,
                         struct moe_err *err);
-/* The sequence will go on from position n, and what its rows see there comes from elsewhere. */
+/* Has the sequence go on from position n; what its rows see there is filled in from elsewhere. */
 void moe_kv_windows_hold(struct moe_kv_pool *pool, uint32_t sequence, uint32_t n);
 /* Where the sequence may go on from later: where its prompt began, and where that ends. */
 void moe_kv_windows_mark(struct moe_kv_pool *pool, uint32_t sequence, uint32_t begin, uint32_t end);

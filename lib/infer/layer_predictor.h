@@ -15,14 +15,14 @@
 
 struct moe_layer_predictor;
 
-/* Room for batches of session->batch rows. statistics: borrowed, of the session's model, needed by
- * path predictions alone. MOE_ERR_USAGE: they are missing or of another model. */
+/* Room for batches of session->batch rows. statistics: borrowed, of the session's model, needed
+ * only by path predictions. MOE_ERR_USAGE: they are missing or of another model. */
 int moe_layer_predictor_open(struct moe_layer_predictor **out, struct moe_session *session,
                              const struct moe_strategy *strategy,
                              const struct moe_statistics *statistics, struct moe_err *err);
 void moe_layer_predictor_close(struct moe_layer_predictor *p); /* NULL is fine */
-/* Memory that it takes; neither statistics nor the copies of routers with which it asks them for a
- * session on a GPU (infer/layer_predictor.h) are counted. */
+/* Memory that it takes, without statistics and without the copies of routers that predict for a
+ * session on a GPU. */
 uint64_t moe_layer_predictor_bytes(const struct moe_model *model, uint32_t batch,
                                    const struct moe_strategy *strategy);
 

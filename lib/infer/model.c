@@ -243,7 +243,7 @@ static int walk_tensors(struct moe_model *m, struct moe_arena *arena, uint8_t *s
         }
     }
     if (arena->overflowed)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: the dense part has an absurd size",
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: the dense weights have an impossible size",
                         moe_pack_path(m->pack));
     return MOE_OK;
 }

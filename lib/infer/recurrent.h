@@ -79,7 +79,7 @@ uint32_t moe_recurrent_from(const struct moe_session *s, uint32_t sequence, uint
  * cache can take them (engine/context_file.h). In their order:
  *
  *   keys and values: of every MOE_KV_GROUP positions, layer by layer (infer/kv.h);
- *   states: of each recurrent layer one (infer/recurrent.h);
+ *   states: of each recurrent layer one (struct moe_recurrent);
  *   of each layer that compresses its entries by sixteens, then what entries to come need of a
  *   position, position by position (infer/compressed.h).
  */

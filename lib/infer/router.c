@@ -127,7 +127,7 @@ static void mask_groups(const struct moe_config *c, float *values, float *best)
     }
 }
 
-/* What the router ranks experts of these values by, -INFINITY for those that it cannot choose.
+/* The values by which the router ranks experts, -INFINITY for those it cannot choose.
  * scratch: [2 * n_experts], in which the result lies. */
 static const float *rank_values(const struct moe_config *c, const float *choice_bias,
                                 const float *values, float *scratch)

@@ -59,8 +59,8 @@ struct moe_stats {
     uint64_t drafted_tokens, accepted_tokens;
     uint32_t beams;    /* of the last answer; 0: it was sampled */
     double beam_score; /* of it: log probability / length^penalty */
-    /* Of answers that followed a grammar: tokens drawn, for how many of them what may come next had
-     * to be found out, how long that took beside the model, and how long who drew waited for it. */
+    /* Answers that followed a grammar: tokens drawn, how many of these needed a new mask of allowed
+     * tokens, how long making masks took beside the model, and how long the sampler waited. */
     uint64_t grammar_tokens, grammar_masks;
     double grammar_seconds, grammar_wait_seconds;
     uint64_t resident_expert_bytes_max;

@@ -189,8 +189,7 @@ static void loader_check_begin(struct loader_check *c, const struct moe_load *lo
         moe_hasher_begin(c->hasher);
 }
 
-/* Begins a request whose stored bytes are at `stored`; borrows both until it is over. Drops the
- * previous one. */
+/* Whether nothing is left to verify or decode, or a problem was found. */
 static bool loader_check_over(const struct loader_check *c)
 {
     return c->problem || (!c->verifying && !c->decoding);

@@ -23,7 +23,7 @@ enum { MAP_MAX_BITS = 32 };
 #define SHARE(type, key, field) MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, 0, 1)
 #define CHANGE(type, key, field)                                                                   \
     MOE_FIELD_IN(MOE_ALWAYS, struct type, key, field, -HUGE_VAL, HUGE_VAL)
-/* Of map.c: a field of struct moe_map that is one of its variants, by name. */
+/* A field of struct moe_map that is one of its variants, by name. */
 static const struct moe_member_own map_variant_by_name;
 #define VARIANT(key, field) MOE_OWN(key, offsetof(struct moe_map, field), map_variant_by_name)
 /* A loss, which may be missing. */
@@ -40,15 +40,15 @@ static bool map_tolerates_points(const void *map);
 /* Finds the map's variant of that name; `node` is where errors point. */
 static int map_find_variant(struct moe_record_reader *r, const struct moe_yaml_node *node,
                             const char *name, uint32_t *variant);
-/* Two variants, the second one the lower. */
+/* Checks that `low` is a lower variant than `high`. */
 static int map_check_pair(struct moe_record_reader *r, struct moe_yaml_node *map,
                           const char *high_key, uint32_t high, const char *low_key, uint32_t low);
 
-/* Sections of struct moe_map (map.c). */
+/* Sections of struct moe_map. */
 static const struct moe_record map_choice_record, map_fate_record, map_hobbit_record,
     map_routing_record;
 /* `layers` of the importances: for each layer the experts that are known, and a list of as many
- * numbers for each figure (map.c). */
+ * numbers for each figure. */
 static const struct moe_member_own map_importance_layers;
 
 const char *moe_metric_name(enum moe_metric metric)

@@ -374,8 +374,7 @@ uint64_t moe_pack_staging_bytes(const struct moe_pack *pack)
 }
 
 /*
- * Opening a pack: with pack.c the one place that turns untrusted bytes into a struct
- * moe_pack.
+ * Opening a pack: the one place that turns untrusted bytes into a struct moe_pack.
  */
 
 enum { LARGE_BYTES = 64 << 10 /* a section whose count is looked at before its memory is taken */ };

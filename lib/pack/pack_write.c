@@ -10,9 +10,7 @@
 #include "base/mem.h"
 #include "pack/pack_internal.h"
 
-/*
- * A pack being written, shared by pack_write.c.
- */
+/* A pack being written. */
 struct moe_pack_writer {
     struct moe_outfile file;
     uint64_t at; /* where the next extent goes */
@@ -35,12 +33,22 @@ struct moe_pack_writer {
 
 /* MOE_ERR_USAGE, "PATH: NAME: WHAT". */
 static int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
-                          const char *name);
+                          const char *name)
+{
+    return moe_fail(err, MOE_ERR_USAGE, "%s: %s: %s", w->file.path, name, what);
+}
+
 /* Writes bytes at the next free place and zeros up to the one after. */
 static int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n,
-                             struct moe_err *err);
-/* Writes the directory and the header. MOE_ERR_USAGE: a tensor or an expert was put twice. */
-static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err);
+                             struct moe_err *err)
+{
+    static const uint8_t zeros[MOE_PACK_ALIGN];
+    uint64_t end = w->at + n, padded = moe_round_up(end, MOE_PACK_ALIGN);
+    MOE_TRY(moe_outfile_write(&w->file, data, n, w->at, err));
+    MOE_TRY(moe_outfile_write(&w->file, zeros, padded - end, end, err));
+    w->at = padded;
+    return MOE_OK;
+}
 
 static void writer_free(struct moe_pack_writer *w)
 {
@@ -311,44 +319,7 @@ int moe_pack_put_hole(struct moe_pack_writer *w, uint32_t layer, uint32_t expert
     return status;
 }
 
-/* ---- The end ---- */
-
-int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err)
-{
-    int status = moe_outfile_end(&w->file, pack_write_directory(w, err), err);
-    writer_free(w);
-    return status;
-}
-
-void moe_pack_abort(struct moe_pack_writer *w)
-{
-    if (!w)
-        return;
-    moe_outfile_abort(&w->file);
-    writer_free(w);
-}
-
-/*
- * The end of a pack that is written: the tables of its directory, and its header.
- */
-
-static int pack_wrong_use(const struct moe_pack_writer *w, struct moe_err *err, const char *what,
-                          const char *name)
-{
-    return moe_fail(err, MOE_ERR_USAGE, "%s: %s: %s", w->file.path, name, what);
-}
-
-/* Writes bytes at the next free place and zeros up to the one after. */
-static int pack_write_padded(struct moe_pack_writer *w, const void *data, uint64_t n,
-                             struct moe_err *err)
-{
-    static const uint8_t zeros[MOE_PACK_ALIGN];
-    uint64_t end = w->at + n, padded = moe_round_up(end, MOE_PACK_ALIGN);
-    MOE_TRY(moe_outfile_write(&w->file, data, n, w->at, err));
-    MOE_TRY(moe_outfile_write(&w->file, zeros, padded - end, end, err));
-    w->at = padded;
-    return MOE_OK;
-}
+/* ---- The directory and the header, written last ---- */
 
 static void put_extent(struct moe_buf *b, const struct moe_extent *e)
 {
@@ -529,6 +500,7 @@ static void fill_header(const struct moe_pack_writer *w, uint8_t *header)
     moe_put_u64(header + PACK_CHECKSUM_AT, moe_hash64(header, PACK_CHECKSUM_AT));
 }
 
+/* Writes the directory and the header. MOE_ERR_USAGE: a tensor or an expert was put twice. */
 static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
 {
     uint8_t header[PACK_HEADER_BYTES] = {0};
@@ -536,4 +508,19 @@ static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
     MOE_TRY(write_directory(w, header, err));
     fill_header(w, header);
     return moe_outfile_write(&w->file, header, sizeof header, 0, err);
+}
+
+int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err)
+{
+    int status = moe_outfile_end(&w->file, pack_write_directory(w, err), err);
+    writer_free(w);
+    return status;
+}
+
+void moe_pack_abort(struct moe_pack_writer *w)
+{
+    if (!w)
+        return;
+    moe_outfile_abort(&w->file);
+    writer_free(w);
 }

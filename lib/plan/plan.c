@@ -22,15 +22,15 @@
 #define FIGURE(type, key, field) MOE_FIELD(MOE_IF_KNOWN, struct type, key, field)
 #define SHARE(type, key, field) MOE_FIELD_IN(MOE_IF_KNOWN, struct type, key, field, 0, 1)
 
-/* Sections of struct moe_plan (plan.c). */
+/* Sections of struct moe_plan. */
 static const struct moe_record plan_strategy_record, plan_times_record;
-/* Slots of a size class, and the cache's first contents (plan.c); the contents come after
- * all slots, shape, memory and strategy. */
+/* Slots of a size class, and the cache's first contents, which are read after all slots, shape,
+ * memory and strategy. */
 static const struct moe_record plan_pool_record;
 static const struct moe_member_own plan_contents;
-/* Lists of struct moe_plan (plan.c). */
+/* Lists of struct moe_plan. */
 static const struct moe_record plan_alternative_record, plan_doubt_record;
-/* All slots within the memory for experts. */
+/* Checks that all slots fit in the memory for experts. */
 static int plan_check_slots(struct moe_record_reader *r, struct moe_yaml_node *root);
 
 enum { MAX_FILE_BYTES = 16 << 20 };

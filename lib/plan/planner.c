@@ -1,6 +1,5 @@
 /*
- * A plan made of one strategy. The search is in planner_search.c, one simulation in
- * planner_search.c.
+ * A plan made of one strategy. The search, with its simulations, is in planner_search.c.
  */
 #include "plan/planner.h"
 

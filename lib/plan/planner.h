@@ -22,7 +22,7 @@ struct moe_planner_bits {
     double bytes; /* of an expert */
 };
 
-struct moe_trials; /* planner.h */
+struct moe_trials; /* planner_search.c */
 
 struct moe_planner {
     const struct moe_inventory *inventory;

@@ -64,8 +64,8 @@ enum { MOE_MAX_ORIGINS = 1 << 12, MOE_MAX_ORIGIN_TEXTS = 1 << 16 };
 
 struct moe_origin {
     uint64_t pack_fingerprint;
-    uint64_t options_fingerprint; /* of what else changes the figures and the file does not say
-                                     itself; 0: nothing */
+    uint64_t options_fingerprint; /* hash of options that affect the figures but are not stored;
+                                     0: none */
     uint64_t documents;           /* of all texts, that is of all shards */
     uint32_t n_texts;
     uint64_t *texts; /* [n_texts] in the order they were run; owned. A text's fingerprint is of its
@@ -75,7 +75,7 @@ struct moe_origin {
 };
 
 struct moe_origins {
-    uint32_t n;               /* 0: not known, of imported and drawn traces */
+    uint32_t n;               /* 0: unknown (imported or synthetic traces) */
     struct moe_origin *items; /* sorted by their texts' fingerprints; owned */
 };
 
@@ -97,7 +97,7 @@ const char *moe_origins_difference(const struct moe_origins *a, const struct moe
 const char *moe_origins_problem(const struct moe_origins *o);
 
 /* Adds those of another file, both known. MOE_ERR_USAGE says what would count twice or does not
- * belong together; `sum` is then only good to be released. */
+ * belong together; `sum` may then only be released. */
 int moe_origins_join(struct moe_origins *sum, const struct moe_origins *part, struct moe_err *err);
 /* After the last join. MOE_ERR_USAGE: a shard is missing and `partial` does not allow that; shards
  * of different texts, which only add up once each of these is whole. */

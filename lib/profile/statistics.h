@@ -180,7 +180,7 @@ enum moe_total {
 #define MOE_NO_EXPERT UINT16_MAX
 enum { MOE_WHOLE_PATHS = 1 << 16, MOE_STATISTICS_MAX_TOP_K = 64 };
 
-struct moe_path_table; /* statistics_paths.h */
+struct moe_path_table; /* statistics.c */
 
 struct moe_statistics_shape {
     uint32_t n_layers, n_experts, top_k;

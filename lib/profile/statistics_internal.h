@@ -1,5 +1,5 @@
 /*
- * Shared by statistics*.c: the document being observed.
+ * Shared by statistics.c and its neighbours: the document being observed.
  */
 #ifndef MOE_PROFILE_STATISTICS_INTERNAL_H
 #define MOE_PROFILE_STATISTICS_INTERNAL_H

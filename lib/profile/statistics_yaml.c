@@ -226,9 +226,10 @@ static int check_claim(struct moe_yaml *doc, const struct moe_statistics_shape *
 static int read_numbers(struct reading *r, struct moe_yaml_node *list, bool as_signed,
                         uint64_t *out, uint64_t n)
 {
-    int status = moe_yaml_length(list) == n
-                     ? MOE_OK
-                     : moe_yaml_fail(r->doc, list, r->err, "%" PRIu64 " numbers belong here", n);
+    int status =
+        moe_yaml_length(list) == n
+            ? MOE_OK
+            : moe_yaml_fail(r->doc, list, r->err, "expected a list of %" PRIu64 " numbers", n);
     for (struct moe_yaml_node *m = moe_yaml_first(list); m && status == MOE_OK;
          m = moe_yaml_next(m), out++) {
         int64_t value = 0;
@@ -255,7 +256,7 @@ static int read_layer(struct reading *r, struct moe_yaml_node *map, uint32_t lay
     struct moe_yaml_node *accuracy = NULL, *pairs = NULL;
     MOE_TRY(moe_yaml_get_u64(r->doc, map, "layer", UINT32_MAX, true, &number, r->err));
     if (number != layer)
-        return moe_yaml_fail(r->doc, map, r->err, "layer %" PRIu64 " where %" PRIu32 " belongs",
+        return moe_yaml_fail(r->doc, map, r->err, "found layer %" PRIu64 ", expected %" PRIu32,
                              number, layer);
     for (int i = 0; i < MOE_N_SERIES; i++) {
         if (!is_list(i))
@@ -288,11 +289,11 @@ static int read_request(struct reading *r, struct moe_yaml_node *map, uint64_t *
     MOE_TRY(moe_yaml_item_map(r->doc, map, r->err));
     MOE_TRY(moe_yaml_get_u64(r->doc, map, "hash", UINT64_MAX, true, &hash, r->err));
     MOE_TRY(moe_yaml_get_list(r->doc, map, "layers", true, &layers, &n_layers, r->err));
-    if (n_layers != all->n_layers || (all->n > 0 && hash < all->hashes[all->n - 1]))
-        return moe_yaml_fail(r->doc, map, r->err,
-                             "%" PRIu64 " layers, the model has %" PRIu32
-                             "; and hashes must not fall",
+    if (n_layers != all->n_layers)
+        return moe_yaml_fail(r->doc, map, r->err, "%" PRIu64 " layers, the model has %" PRIu32,
                              n_layers, all->n_layers);
+    if (all->n > 0 && hash < all->hashes[all->n - 1])
+        return moe_yaml_fail(r->doc, map, r->err, "hashes must be in ascending order");
     uint32_t *to = moe_requests_add(all, hash);
     for (struct moe_yaml_node *m = moe_yaml_first(layers); m; m = moe_yaml_next(m), l++) {
         uint64_t sum = 0;
@@ -317,9 +318,12 @@ static int read_requests(struct reading *r)
         moe_yaml_get_list(r->doc, moe_yaml_root(r->doc), "requests", false, &list, &n, r->err);
     if (status != MOE_OK || !list)
         return status;
-    if (n > MOE_REQUESTS_KEPT || n > r->s->totals[MOE_TOTAL_DOCUMENTS])
+    uint64_t documents = r->s->totals[MOE_TOTAL_DOCUMENTS];
+    uint64_t most = documents < MOE_REQUESTS_KEPT ? documents : MOE_REQUESTS_KEPT;
+    if (n > most)
         return moe_yaml_fail(r->doc, list, r->err,
-                             "%" PRIu64 " documents by themselves are too many", n);
+                             "%" PRIu64 " per-document records, at most %" PRIu64 " are allowed", n,
+                             most);
     uint64_t *numbers = moe_alloc(r->s->shape.n_experts, sizeof *numbers, r->err);
     status = numbers ? MOE_OK : MOE_ERR_MEMORY;
     for (struct moe_yaml_node *m = moe_yaml_first(list); m && status == MOE_OK;
@@ -366,7 +370,9 @@ static int read_rows(struct reading *r, const char *key, uint64_t width,
         for (uint64_t i = 0; i + 1 < width && !rises && numbers[i] >= before[i]; i++)
             rises = numbers[i] > before[i];
         if (status == MOE_OK && (!rises || numbers[width - 1] == 0))
-            status = moe_yaml_fail(r->doc, m, r->err, "'%s' must rise, and count something", key);
+            status =
+                moe_yaml_fail(r->doc, m, r->err,
+                              "'%s': rows must be in ascending order with counts above 0", key);
         if (status == MOE_OK)
             status = add(r, m, numbers);
         memcpy(before, numbers, sizeof before);
@@ -410,7 +416,7 @@ static int sum_paths(const struct moe_path_table *table, uint64_t *layers, uint6
 }
 
 /* Each token has its k experts in each layer, one of them best, and a path through those of the
- * decoder; to a layer with static routing none leads. */
+ * decoder; layers with static routing have no paths. */
 static int check_layer_sums(struct reading *r, uint32_t l, uint64_t paths)
 {
     const struct moe_statistics *s = r->s;

@@ -364,7 +364,7 @@ void moe_trace_close(struct moe_trace *t)
     free(t);
 }
 
-/* Reading a trace: with trace_read.c the one place that turns its untrusted bytes into steps. */
+/* Reading a trace: the one place that turns its untrusted bytes into steps. */
 
 const struct moe_trace_shape *moe_trace_shape(const struct moe_trace *t)
 {
@@ -399,7 +399,7 @@ int trace_read_frame(struct moe_trace *t, uint64_t max_raw_bytes, uint64_t *stor
     MOE_TRY(moe_file_pread(t->fd, t->path, head, sizeof head, t->at, err));
     uint64_t n = moe_get_u32(head + 8), raw_bytes = moe_get_u32(head + 12);
     if (n > left - sizeof head || raw_bytes > max_raw_bytes || n > ZSTD_compressBound(raw_bytes))
-        return trace_damaged(t, err, "absurd size");
+        return trace_damaged(t, err, "impossible size");
     moe_buf_clear(&t->stored);
     moe_buf_clear(&t->raw);
     uint8_t *frame = moe_buf_reserve(&t->stored, 8 + n), *raw = moe_buf_reserve(&t->raw, raw_bytes);
@@ -646,7 +646,7 @@ static int take_origin(struct moe_trace *t, struct moe_cursor *c, struct moe_ori
     uint32_t n_held = moe_cursor_u32(c);
     if (moe_cursor_u32(c) != 0 || n_texts == 0 || n_texts > MOE_MAX_ORIGIN_TEXTS || n_held == 0 ||
         n_held > MOE_MAX_SHARDS || o->documents > MOE_MAX_ORIGIN_DOCUMENTS)
-        return trace_damaged(t, err, "an origin with absurd numbers");
+        return trace_damaged(t, err, "an origin with impossible numbers");
     if (8 * (uint64_t)n_texts + 4 * (uint64_t)n_held > moe_cursor_left(c))
         return trace_damaged(t, err, "an origin that is cut off");
     o->texts = moe_alloc(n_texts, sizeof *o->texts, err);

@@ -37,7 +37,7 @@ static struct stream stream_of(uint64_t seed, uint64_t number)
 
 /* ---- Floats ---- */
 
-/* Draws floats: any sign, one exponent, any digits. */
+/* Draws floats: random sign and mantissa, fixed exponent. */
 static void draw_floats(const struct draw *d, uint32_t panel, struct stream *r, uint8_t *at)
 {
     uint32_t left = d->rows - panel * MOE_PANEL_ROWS;

@@ -58,8 +58,8 @@ struct moe_ggml_type {
 /* The type of that number, or NULL. */
 const struct moe_ggml_type *moe_ggml_find(uint32_t number);
 
-/* Decodes n blocks to n * type->items values; the type has a decoder. `blocks` may lie in the last
- * bytes of out's memory, and is then overwritten. */
+/* Decodes n blocks to n * type->items values of a type whose kind is not MOE_LAYOUT_NONE. `blocks`
+ * may lie in the last bytes of out's memory, and is then overwritten. */
 void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, uint64_t n,
                      float *out);
 

@@ -18,7 +18,7 @@
  *         end_tokens
  *
  * Where routers come before attention, a layer's request comes before its attention is computed,
- * and what routers ahead say after it.
+ * and predictions for later layers follow it.
  *
  * Layers are MoE layers, numbered from 0: those of an encoder first, whose passes are over sources,
  * then the decoder's. An encoder's layers choose for a whole source at once, so that each of their
@@ -132,9 +132,9 @@ void moe_scheduler_end_sequence(struct moe_scheduler *s, uint32_t n);
 /* n further tokens; counts receives what becomes of them, prefill or decode. */
 void moe_scheduler_begin_tokens(struct moe_scheduler *s, uint32_t n, bool prefill,
                                 struct moe_counts *counts);
-/* The pass is over and took `seconds`; of that the computing threads waited `stalled` seconds for
- * loads, `reading` seconds something was being loaded, and `loads` loads were begun. measure: T and
- * t_expert may be learnt from it (decoded tokens, but for the first). */
+/* The pass is over and took `seconds`; the computing threads waited `stalled` seconds of these for
+ * loads; at least one load was active for `reading` seconds, and `loads` loads were begun. measure:
+ * T and t_expert may be learnt from it (decoded tokens, but for the first). */
 void moe_scheduler_end_tokens(struct moe_scheduler *s, bool measure, double seconds, double stalled,
                               double reading, uint64_t loads);
 

@@ -55,7 +55,7 @@ struct moe_prediction {
     uint32_t layer; /* MoE layer that it is about */
     uint32_t n_rows;
     const float *scores;       /* [n_experts] */
-    const float *unimportance; /* [n_experts] least score of equation 2 (select.h) over the rows
+    const float *unimportance; /* [n_experts] least score of equation 2 (HOBBIT) over the rows
                                   whose best k hold the expert; above 1: in no row's best k */
 };
 

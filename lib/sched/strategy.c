@@ -688,7 +688,7 @@ void moe_strategy_describe(const struct moe_strategy *s, struct moe_buf *out)
 }
 
 /*
- * Values of parts as text (strategy.c).
+ * Values of parts as text.
  */
 
 enum {

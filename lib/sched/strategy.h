@@ -97,7 +97,7 @@ enum { MOE_PRECALCULATE_AUTO = 0 };
 /* What decided L of `shallow`. */
 enum moe_boundary_from {
     MOE_BOUNDARY_NAMED = 0,  /* the strategy names it */
-    MOE_BOUNDARY_STATISTICS, /* each layer's accuracy of prediction (strategy.h) */
+    MOE_BOUNDARY_STATISTICS, /* each layer's accuracy of prediction */
     MOE_BOUNDARY_EIGHTH,     /* an eighth of the layers: no statistics say more */
 };
 

@@ -79,7 +79,7 @@ static void coe_shares_close(struct moe_coe_shares *s)
     s->ranked = NULL;
 }
 
-/* Bytes of its n likeliest experts; how many of these fit. */
+/* Bytes of the processor's n likeliest experts. */
 static uint64_t coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on, uint32_t n)
 {
     uint64_t bytes = 0;
@@ -91,6 +91,7 @@ static uint64_t coe_shares_bytes_of(const struct moe_coe_shares *s, uint32_t on,
     return bytes;
 }
 
+/* How many of its likeliest experts fit in that many bytes. */
 static uint32_t coe_shares_fit(const struct moe_coe_shares *s, uint32_t on, uint64_t bytes)
 {
     uint32_t n = 0;
@@ -120,9 +121,9 @@ static uint64_t least_bytes(const struct moe_coe_share *s)
     return s->executors->number * (2 * s->largest + s->request);
 }
 
-/* Divides the memory among processors with executors. A processor gets its own memory whole; the
- * host's is divided by speed, where processors with their own memory count for the tier of experts
- * above the disk. *tier: its bytes; *whole: the total. */
+/* Divides the memory among processors with executors. A processor gets its own memory whole;
+ * host memory is split in proportion to speed, and the shares of processors with their own memory
+ * form the tier of experts above the disk. *tier: its bytes; *whole: the total. */
 static void coe_shares_divide(struct moe_coe_shares *m, uint64_t *tier, uint64_t *whole)
 {
     uint64_t host = m->memory_bytes ? m->memory_bytes : m->costs->memory_bytes;
@@ -225,7 +226,7 @@ static int set_executors(struct making *m, uint32_t cuda, uint32_t cpu)
         const struct moe_coe_share *s = &m->shares.of[on];
         if (s->executors && s->bytes < s->executors->number * (s->largest + s->request))
             return moe_fail(m->err, MOE_ERR_LIMIT,
-                            "%" PRIu64 " MiB are too little for %u executors on '%s': each needs "
+                            "%" PRIu64 " MiB is not enough for %u executors on '%s': each needs "
                             "%" PRIu64 " MiB for its largest expert and a request",
                             s->bytes / MIB, s->executors->number, s->executors->device,
                             (s->largest + s->request) / MIB + 1);
@@ -262,8 +263,7 @@ static int try_executors(struct making *m, uint32_t cuda, uint32_t cpu, double *
     return MOE_OK;
 }
 
-/* The most useful executors: teams of one thread are the smallest; more executors would share
- * threads. */
+/* Upper bound on host executors worth trying: more would share threads. */
 static uint32_t most_cpu(const struct moe_coe_costs *c)
 {
     uint32_t on = moe_coe_costs_processor(c, "cpu");
@@ -377,9 +377,9 @@ static int slide(struct making *m, uint32_t on)
     moe_coe_plan_because(
         plan, s->executors->device,
         "its largest batches would take %.0f%% of %" PRIu64
-        " MiB, so a window slid over the number "
-        "of experts in memory; from %u to %u throughput no longer rose as before (%.4g a second, "
-        "the trend said %.4g), and %u were drawn from these",
+        " MiB, so the number of experts in memory was searched with a sliding window; between %u "
+        "and %u throughput fell below its trend (%.4g a second instead of %.4g), and %u was picked "
+        "at random from that range",
         100 * (double)s->batch * s->executors->number / (double)s->bytes, s->bytes / MIB,
         found.lower, found.upper, found.throughput[found.n_points - 1], found.expected,
         found.chosen);
@@ -410,8 +410,8 @@ static int divide(struct making *m, uint32_t on)
                              s->bytes / MIB);
     } else if (m->plan->window.device[0]) {
         moe_coe_plan_because(m->plan, s->executors->device,
-                             "%.0f%% of %" PRIu64 " MiB for experts, the rest for batches: one "
-                             "window is slid",
+                             "%.0f%% of %" PRIu64 " MiB for experts, the rest for batches, "
+                             "refined with a sliding window",
                              100 * MOE_COE_CASUAL, s->bytes / MIB);
     } else {
         return slide(m, on);

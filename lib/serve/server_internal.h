@@ -20,7 +20,7 @@
 
 struct request;
 struct executor;
-struct host_tier; /* serve/server_internal.h */
+struct host_tier; /* server_memory.c */
 
 enum job_state { JOB_WAITS, JOB_TAKEN, JOB_ENDED };
 

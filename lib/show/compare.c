@@ -304,7 +304,7 @@ static void put_settings(const struct moe_comparison *c, struct moe_screen scree
         }
     }
     if (same == c->n_settings)
-        moe_buf_text(out, "  nothing that was decided or given\n");
+        moe_buf_text(out, "  none of their settings\n");
 }
 
 /* What the figures come to. */
@@ -326,7 +326,7 @@ static void put_verdict(const struct moe_comparison *c, struct moe_screen screen
                            change > 0 ? "faster" : "slower", than);
     if (most)
         moe_draw_paragraph(out, screen, NULL, 0,
-                           "What differs most in a token's time is %s: %.3f ms in place of %.3f.",
+                           "What differs most in a token's time is %s: %.3f ms instead of %.3f.",
                            most->name, 1e3 * most->values[1], 1e3 * most->values[0]);
     if (c->measured && c->tokens >= 0 && c->tokens < ENOUGH)
         moe_draw_paragraph(out, screen, NULL, 0,

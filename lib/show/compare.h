@@ -71,16 +71,17 @@ struct moe_comparison {
     double tokens;  /* that the run decoded */
     uint32_t n_settings, n_decode, n;
     struct moe_compared_setting settings[MOE_COMPARED_SETTINGS];
-    struct moe_compared figures[MOE_COMPARED_FIGURES]; /* n_decode of answers, then of prompts */
+    /* The first n_decode are of answers, the rest of prompts. */
+    struct moe_compared figures[MOE_COMPARED_FIGURES];
 };
 
 void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
                        struct moe_comparison *out);
 void moe_compare_run(const struct moe_plan *plan, const struct moe_run_figures *run,
                      struct moe_comparison *out);
-/* By which share the second is above the first; NAN where either is not known or the first is 0. */
+/* Relative change from the first to the second; NAN where either is not known or the first is 0. */
 double moe_compared_change(const struct moe_compared *c);
-/* The component of a token of answers that differs by most seconds; NULL: none is known. */
+/* The component of an answer's token with the largest difference in seconds, or NULL. */
 const struct moe_compared *moe_compared_most(const struct moe_comparison *c);
 
 /* A table of what differs, with a sentence that sums it up. */

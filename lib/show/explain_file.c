@@ -225,7 +225,7 @@ void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct
     char room[2][32];
     if (c->there && map->n_uniform)
         moe_draw_paragraph(out, screen, NULL, 0,
-                           "It makes the model %s in place of %s, and its texts surprise it "
+                           "It makes the model %s instead of %s, and its texts surprise it "
                            "%+.2f%% (%s%.2f).",
                            moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
                            moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent,

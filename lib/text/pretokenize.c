@@ -435,7 +435,7 @@ int moe_steps_prepare(struct moe_steps *steps, bool normalizer, struct moe_err *
         uint64_t other = pairs ? MOE_STEP_PAIRS_MAX : MOE_STEP_TEXT_MAX;
         uint64_t most = step->kind == MOE_STEP_PRECOMPILED ? MOE_CHARSMAP_MAX : other;
         if (step->text.size > most || step->other.size > other)
-            return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of absurd size", i);
+            return moe_fail(err, MOE_ERR_FORMAT, "step %u has a text of impossible size", i);
         MOE_TRY(normalizer                     ? prepare_normalizer(step, i, err)
                 : step->kind == MOE_STEP_SPLIT ? prepare_split(step, err)
                                                : MOE_OK);

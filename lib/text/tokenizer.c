@@ -256,12 +256,13 @@ static int unigram_prepare(struct moe_tokenizer *tok, struct moe_err *err)
     if (tok->bpe.n_merges)
         return moe_fail(err, MOE_ERR_FORMAT, "a unigram model has merges");
     if (!u->scores || !(fabs(u->unknown) <= DBL_MAX))
-        return moe_fail(err, MOE_ERR_FORMAT, "a unigram model has no proper scores");
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "a unigram model has no scores, or no finite score for unknown text");
     for (uint32_t id = 0; id < tok->n_tokens; id++) {
         uint32_t n;
         const uint8_t *text = moe_token_text(tok, id, &n);
         if (!(fabs(u->scores[id]) <= DBL_MAX))
-            return moe_fail(err, MOE_ERR_FORMAT, "token %u has no proper score", id);
+            return moe_fail(err, MOE_ERR_FORMAT, "token %u has a score that is not finite", id);
         if (!(tok->token_flags[id] & MOE_TOKEN_MODEL))
             continue;
         if (n > MOE_UNIGRAM_TOKEN_MAX || !moe_utf8_valid(text, n))

@@ -98,9 +98,9 @@ static int read_tokens(struct reader *r)
     if (status != MOE_OK)
         return status;
     if (!moe_gguf_array_is_text(&texts) || texts.n == 0 || texts.n > MOE_TOKENS_MAX)
-        return damaged(r, KEY("tokens") " is no list of texts, or an absurd one");
+        return damaged(r, KEY("tokens") " is not a list of texts, or has an impossible length");
     if (types.n && (moe_gguf_array_is_text(&types) || types.n != texts.n))
-        return damaged(r, KEY("token_type") " is no list of a number for each token");
+        return damaged(r, KEY("token_type") " must be a list of one number per token");
     status = moe_tokenizer_allocate(r->tok, (uint32_t)texts.n, r->err);
     if (status != MOE_OK)
         return status;
@@ -163,7 +163,7 @@ static int read_scores(struct reader *r, float **out)
     uint32_t n = r->tok->n_tokens;
     int status = moe_gguf_get_array(r->gguf, KEY("scores"), true, &array, r->err);
     if (status == MOE_OK && (moe_gguf_array_is_text(&array) || array.n != n))
-        status = damaged(r, KEY("scores") " is no list of a number for each token");
+        status = damaged(r, KEY("scores") " must be a list of one number per token");
     if (status != MOE_OK)
         return status;
     float *scores = *out = moe_alloc(n, sizeof *scores, r->err);
@@ -172,8 +172,8 @@ static int read_scores(struct reader *r, float **out)
     for (uint32_t id = 0; id < n && status == MOE_OK; id++) {
         double score = moe_gguf_array_number(&array, id);
         if (!(fabs(score) <= FLT_MAX))
-            status =
-                moe_fail(r->err, MOE_ERR_FORMAT, "%s: token %u has no proper score", r->name, id);
+            status = moe_fail(r->err, MOE_ERR_FORMAT, "%s: token %u has a score that is not finite",
+                              r->name, id);
         scores[id] = status == MOE_OK ? (float)score : 0;
     }
     return status;
@@ -239,7 +239,8 @@ static int add_unigram_steps(struct reader *r)
     MOE_TRY(moe_gguf_get_bool(r->gguf, KEY("remove_extra_whitespaces"), false, &remove, r->err));
     MOE_TRY(moe_gguf_get_array(r->gguf, KEY("precompiled_charsmap"), false, &map, r->err));
     if (map.n && (moe_gguf_array_is_text(&map) || map.n > MOE_CHARSMAP_MAX))
-        return damaged(r, KEY("precompiled_charsmap") " is no list of bytes, or an absurd one");
+        return damaged(
+            r, KEY("precompiled_charsmap") " is not a list of bytes, or has an impossible length");
     if (map.n) {
         struct moe_step *step = moe_steps_add(&tok->normalizer, MOE_STEP_PRECOMPILED);
         for (uint64_t i = 0; i < map.n; i++) {
@@ -308,7 +309,7 @@ static int read_t5(struct reader *r)
     return status;
 }
 
-/* ---- The whole ---- */
+/* ---- The whole vocabulary ---- */
 
 static int read_named(struct reader *r)
 {
@@ -531,7 +532,7 @@ static const struct pre PRES[] = {
     {"afmoe ", BYTES, 0, {THREES_OF_NUMBERS, ASIAN, DEEPSEEK3}},
     {"gemma4 ", SPACED, BOS, {LINES}},
     {"sarvam-moe granite-embed-multi-311m ", SPACED, 0, {LINES}},
-    /* As in llama.cpp if its converter knew no name. */
+    /* llama.cpp's fallback for an unrecognized pre-tokenizer. */
     {"default ",
      BYTES,
      0,
@@ -670,8 +671,8 @@ static int collect_scored(const struct moe_tokenizer *tok, const char *file, con
             return moe_fail(err, MOE_ERR_FORMAT, "%s: token %u has %u bytes", file, id, n);
         add_splits(tok, id, by_id ? -(float)id : scores[id], found);
         if (found->size / sizeof(struct candidate) > 2 * (uint64_t)MOE_TOKENS_MAX)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: the tokens make more merges than can be",
-                            file);
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: the tokens imply more merges than are supported", file);
     }
     return found->failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory") : MOE_OK;
 }

@@ -1010,7 +1010,8 @@ static int read_unigram(struct moe_hf_reader *r, const json_t *model, json_t *ad
         return moe_hf_unsupported(r, "ByteLevel with the model", "Unigram");
     if (!json_is_array(list) || json_array_size(list) == 0 ||
         json_array_size(list) > MOE_TOKENS_MAX)
-        return moe_hf_damaged(r, "model: the vocabulary is no list of tokens, or an absurd one");
+        return moe_hf_damaged(
+            r, "model: the vocabulary is not a list of tokens, or has an impossible length");
     MOE_TRY(moe_hf_bool(r, model, "byte_fallback", &byte_fallback));
     MOE_TRY(moe_json_get_u32(r->name, model, "unk_id", (uint32_t)json_array_size(list) - 1, false,
                              &tok->unk, r->err));

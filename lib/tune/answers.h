@@ -16,18 +16,17 @@
  * default tokenizer and without a stemmer (Lin, 2004). Pure.
  *
  * Words are runs of a to z and 0 to 9 of the text in lower case; all other characters separate
- * them. Two characters that are not of ASCII have such a lower case: the Kelvin sign and the dotted
- * capital I, whose dot separates.
+ * them. Two non-ASCII characters lower-case to ASCII: the Kelvin sign and the dotted capital I,
+ * whose dot separates.
  */
 
 struct moe_rouge {
     double precision, recall, f1; /* 0 to 1 */
 };
 
-/* Rouge-n of an answer (UTF-8, NUL at the end): of the runs of n words that both have, each counted
- * as often as it is in the one that has it less often, the share of the answer's and of the
- * reference's, and their harmonic mean. A text of fewer than n words has no runs; its share counts
- * as over one. n: at least 1. */
+/* Rouge-n of an answer (UTF-8, NUL at the end): precision, recall and F1 over n-grams of words,
+ * with clipped counts. A text of fewer than n words has no n-grams; its share is then divided by 1.
+ * n: at least 1. */
 int moe_rouge_n(struct moe_rouge *out, const char *reference, const char *answer, uint32_t n,
                 struct moe_err *err);
 
@@ -84,7 +83,7 @@ int moe_answers_write(struct moe_answers *a, struct moe_scores *scores, uint32_t
                       struct moe_err *err);
 
 struct moe_answer_quality {
-    double rouge2; /* F1 of Rouge-2 (answers.h) */
+    double rouge2; /* F1 of Rouge-2 */
     bool right;    /* it equals the target, apart from blanks around them */
 };
 

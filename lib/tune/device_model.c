@@ -143,9 +143,8 @@ void moe_device_experts_close(struct device_experts *e)
  * The pieces of a layer, timed in the forward pass itself: its observer and the provider of experts
  * take the time as the pass calls them.
  *
- * Of a model with an encoder, batches of several rows take the layers of both stacks in turn, the
- * encoder's over a source of so many positions, and a single row the decoder's alone: only these
- * are ever computed for one.
+ * With an encoder, batches of several rows run through both stacks in turn, the encoder over a
+ * source of as many positions as the batch has rows; a single row runs only through the decoder.
  */
 
 enum {
@@ -155,7 +154,7 @@ enum {
     FAR_LAYERS = 2, /* next to each other: models have layers of two kinds in turn */
 };
 static const double LOADING_SECONDS = 1.5, STRETCH_SECONDS = 0.25;
-/* So many times LOADING_SECONDS at most, where hardly a load is waited for. */
+/* Upper limit, in multiples of LOADING_SECONDS, when loads rarely block. */
 static const double LOADING_LIMIT = 4;
 
 static const uint32_t batch_rows[N_BATCHES] = {64, 8, 1}; /* falling: the first fills the cache */
@@ -179,9 +178,9 @@ struct bench {
     struct device_experts experts;
     float *hidden, *logits;
     struct moe_row rows[64], source[64];
-    uint32_t n_positions, n_far; /* n_far: 0, or more of them */
+    uint32_t n_positions, n_far; /* n_far: a larger count, or 0 */
     uint32_t chosen_for;         /* rows whose choice of positions is known; 0: of other rows */
-    double attended, routed;     /* when, in the last pass */
+    double attended, routed;     /* timestamps from the last pass */
     struct batch_samples batches[N_BATCHES];
     const struct moe_progress *progress;
 };
@@ -252,8 +251,8 @@ static int run_layer(struct bench *b, uint32_t layer, uint32_t n_rows, struct ba
         add_sample(&to->dense, end - b->attended);
         return MOE_OK;
     }
-    /* Experts are asked for once the router has chosen; where that is before attention, the time of
-     * both is in that of attention. */
+    /* Experts are asked for once the router has chosen; with early routers, attention's figure
+     * includes both. */
     double asked = b->model->config.router_early ? b->routed : e->began;
     add_sample(&to->router, b->routed - b->attended);
     if (l->has_ffn)
@@ -393,10 +392,10 @@ static int time_stretch(struct bench *b, uint32_t layer, enum device_loading how
 }
 
 /* The same layers quietly, beside loads, and waiting for them, stretch after stretch. Stretches are
- * long enough to hold what comes seldom and takes long, as what the host of a virtual machine does
- * while it serves the loads: layers one by one would have it in few of them, and not in the
- * median. They are shorter where `seconds`, for all of them, are less than LOADING_SECONDS. Waiting
- * for loads takes much longer than computing small experts, so that fewer layers do. */
+ * long enough to include rare long interruptions, such as a hypervisor's while it serves the loads:
+ * of single layers few would include one, and the median would miss them. They are shorter where
+ * `seconds`, for all of them, are less than LOADING_SECONDS. Waiting for loads takes much longer
+ * than computing small experts, so that fewer layers do. */
 static int compare_loading(struct bench *b, double seconds, struct samples *slowdown,
                            struct samples *steal, struct samples *wake, struct moe_err *err)
 {
@@ -431,8 +430,8 @@ static int compare_loading(struct bench *b, double seconds, struct samples *slow
     return MOE_OK;
 }
 
-/* Sets a figure from samples if their median is above zero. Samples of next to nothing may be below
- * zero and count as zero, which keeps the median. */
+/* Sets a figure from samples if their median is above zero. Samples near zero can be negative
+ * and count as zero, which keeps the median. */
 static void set_above_zero(struct moe_figure *f, struct samples *s)
 {
     static const double nothing = 1e-9;

@@ -79,9 +79,8 @@ int moe_pairs_each(const struct moe_documents *documents, const char *path,
                    void *ctx, struct moe_err *err);
 
 /*
- * Texts, or pairs, as token ids in memory, document by document or window by window
- * (tune/documents.h), to be run more than once. Of a pair the document is the target, from the
- * decoder's first token on.
+ * Texts, or pairs, as token ids in memory, document by document or window by window, to be run more
+ * than once. Of a pair the document is the target, from the decoder's first token on.
  */
 
 struct moe_corpus_text {

@@ -77,8 +77,8 @@ const struct moe_convert_inputs *moe_inputs_seen_of(const struct moe_inputs_seen
 
 /*
  * Conversion with error-aware rounding: moe_convert_pack with the inputs that matrices see on given
- * texts (tune/inputs_seen.h). A checkpoint becomes a pack of 16 bits first, a file without a
- * name beside the output, since only packs can be run.
+ * texts. A checkpoint becomes a pack of 16 bits first, a file without a name beside the output,
+ * since only packs can be run.
  */
 
 /* As moe_convert_checkpoint and moe_convert_pack, with a method that compensates; the options'

@@ -34,7 +34,7 @@ sed 's/architecture: yolov5l/architecture: vgg/' "$tmp/a.yaml" >"$tmp/other.yaml
 run "$plan" --coe "$tmp/other.yaml" --costs $numa
 error_line 2 "moe-plan: expert 'detect02': the costs have no architecture 'vgg'*" "costs of other models"
 run "$plan" --coe "$tmp/a.yaml" --costs $numa --device-memory 100M --executors cuda:1
-error_line 4 "moe-plan: 100 MiB are too little for 1 executors on 'cuda'*" "memory that does not suffice"
+error_line 4 "moe-plan: 100 MiB is not enough for 1 executors on 'cuda'*" "memory that does not suffice"
 
 # Plans.
 run "$plan" --coe "$tmp/a.yaml" --costs $numa -o "$tmp/p.yaml"
@@ -47,7 +47,7 @@ cp "$tmp/p.yaml" "$tmp/first"
 run "$plan" -q --coe "$tmp/a.yaml" --costs $numa -o "$tmp/p.yaml"
 check "the same inputs give the same plan" cmp -s "$tmp/first" "$tmp/p.yaml"
 run "$plan" --explain "$tmp/p.yaml"
-expect_stdout_like "Plan for *Executors*Largest batches*Why*so a window slid over*Expected of the sample*" \
+expect_stdout_like "Plan for *Executors*Largest batches*Why*with a sliding window*Expected of the sample*" \
     "it is explained"
 check "... in 80 columns" [ "$(awk 'length > n { n = length } END { print n + 0 }' "$out")" -le 80 ]
 explained=$(cat "$out")

@@ -69,7 +69,7 @@ static void two_plans(void **state)
     struct moe_comparison c;
     moe_compare_plans(a, b, &c);
     assert_null(moe_compared_most(&c));
-    expect_text(&c, "nothing that was decided or given");
+    expect_text(&c, "none of their settings");
     expect_text(&c, "The second plan is as fast as the first.");
     b->memory.total *= 2;
     b->memory.context = 256;
@@ -86,7 +86,7 @@ static void two_plans(void **state)
     expect_text(&c, "experts found in memory 60.0% 60.0% +0.0 points");
     expect_text(&c,
                 "The second plan is 25.0% faster than the first. What differs most in a token's "
-                "time is waiting for loads: 0.500 ms in place of 3.000.");
+                "time is waiting for loads: 0.500 ms instead of 3.000.");
     moe_plan_free(a);
     moe_plan_free(b);
 }

@@ -366,9 +366,9 @@ static void bad_pieces_are_refused(void **state)
     refuse(&v, MOE_ERR_FORMAT, "scores");
     v = PIECES;
     v.scores[5] = NAN;
-    refuse(&v, MOE_ERR_FORMAT, "token 5 has no proper score");
+    refuse(&v, MOE_ERR_FORMAT, "token 5 has a score that is not finite");
     v.scores[5] = -INFINITY;
-    refuse(&v, MOE_ERR_FORMAT, "token 5 has no proper score");
+    refuse(&v, MOE_ERR_FORMAT, "token 5 has a score that is not finite");
     v = PIECES;
     v.tokens[3] = "<0x4>";
     refuse(&v, MOE_ERR_FORMAT, "token 3 is no byte token");
@@ -428,7 +428,7 @@ static void bad_unigrams_are_refused(void **state)
     refuse(&v, MOE_ERR_FORMAT, "scores");
     v = UNIGRAM;
     v.scores[4] = INFINITY;
-    refuse(&v, MOE_ERR_FORMAT, "token 4 has no proper score");
+    refuse(&v, MOE_ERR_FORMAT, "token 4 has a score that is not finite");
     v = UNIGRAM;
     v.text_key = "tokenizer.ggml.precompiled_charsmap";
     refuse(&v, MOE_ERR_FORMAT, "precompiled_charsmap");

@@ -427,9 +427,9 @@ static void damaged_sections_are_refused(void **state)
     check_patch(40, 0, 4, MOE_ERR_UNSUPPORTED, "scores");
     check_patch(40, 5, 4, MOE_ERR_UNSUPPORTED, "scores");
     check_patch(40, 8, 4, MOE_ERR_FORMAT, "cut off");
-    check_patch(62, 0x7ff0, 2, MOE_ERR_FORMAT, "proper scores");
+    check_patch(62, 0x7ff0, 2, MOE_ERR_FORMAT, "no finite score for unknown text");
     check_patch(TEXT + 5, 0xff, 1, MOE_ERR_FORMAT, "UTF-8");
-    check_patch(SCORES, NAN_BITS, 4, MOE_ERR_FORMAT, "token 0 has no proper score");
+    check_patch(SCORES, NAN_BITS, 4, MOE_ERR_FORMAT, "token 0 has a score that is not finite");
 }
 
 static void overlong_tokens_are_refused(void **state)

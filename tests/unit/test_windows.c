@@ -220,7 +220,7 @@ static void texts_go_back_as_far_as_is_kept(void **state)
     const struct moe_row gone = {0, 1500, 1, 0};
     assert_fails(
         moe_forward(s, MOE_DECODE, &gone, 1, 0, w.f.model->config.n_layers, NULL, NULL, &err),
-        MOE_ERR_USAGE, "is not kept any more", &err);
+        MOE_ERR_USAGE, "is no longer kept", &err);
     compute(&w, 0, from, from + 30, 30);
     compute(&w, 0, 700, 1600, 33);
     check_slots(&s->kv_pool);
