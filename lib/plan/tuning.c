@@ -103,7 +103,7 @@ static int check(const struct moe_stairs *s, struct moe_err *err)
             uint64_t at = (uint64_t)e * s->n_variants + v;
             if (s->bytes[at] && !isfinite(s->loss[at]))
                 return moe_fail(err, MOE_ERR_USAGE,
-                                "expert %u: its loss at variant %u is no number", e, v);
+                                "expert %u: its loss at variant %u is not a number", e, v);
         }
     }
     return MOE_OK;

@@ -70,7 +70,7 @@ const char *moe_shards_problem(const struct moe_shards *s)
         return "none of its shards is held, or more than there are";
     for (uint32_t i = 0; i < s->n_held; i++)
         if (s->held[i] >= s->n || (i > 0 && s->held[i] <= s->held[i - 1]))
-            return "the shards held must rise, from 1 to all there are";
+            return "the shards held must be in ascending order, from 1 to all there are";
     return NULL;
 }
 
@@ -327,7 +327,7 @@ const char *moe_origins_problem(const struct moe_origins *o)
         if (problem)
             return problem;
         if (i > 0 && compare_texts(&o->items[i - 1], &o->items[i]) >= 0)
-            return "its origins must rise by their texts";
+            return "its origins must be in ascending order of their texts";
         if (o->n > 1 && !moe_shards_whole(&o->items[i].shards))
             return "of several origins each must be whole";
     }

@@ -193,7 +193,8 @@ int moe_chat_check_messages(const char *name, const json_t *messages, struct moe
     json_array_foreach(messages, i, message)
     {
         if (!json_is_string(json_object_get(message, "role")))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'messages[%zu].role' is no text", name, i);
+            return moe_fail(err, MOE_ERR_FORMAT, "%s: 'messages[%zu].role' is not a string", name,
+                            i);
     }
     return MOE_OK;
 }

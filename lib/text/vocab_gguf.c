@@ -120,7 +120,7 @@ static int read_merges(struct reader *r)
     struct moe_buf scratch = {0};
     int status = moe_gguf_get_array(r->gguf, KEY("merges"), true, &lines, r->err);
     if (status == MOE_OK && lines.n && !moe_gguf_array_is_text(&lines))
-        status = damaged(r, KEY("merges") " is no list of texts");
+        status = damaged(r, KEY("merges") " is not a list of texts");
     if (status == MOE_OK)
         status = moe_vocab_reserve_merges(r->tok, r->name, lines.n, r->err);
     for (uint64_t i = 0; i < lines.n && status == MOE_OK; i++) {
@@ -246,7 +246,7 @@ static int add_unigram_steps(struct reader *r)
         for (uint64_t i = 0; i < map.n; i++) {
             double byte = moe_gguf_array_number(&map, i);
             if (!(byte >= INT8_MIN && byte <= UINT8_MAX))
-                return damaged(r, KEY("precompiled_charsmap") " is no list of bytes");
+                return damaged(r, KEY("precompiled_charsmap") " is not a list of bytes");
             moe_buf_u8(&step->text, (uint8_t)(int)byte);
         }
     }

@@ -241,7 +241,7 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"{}", "'messages' is missing"},
         {"{\"messages\": []}", "'messages' is empty"},
         {"{\"messages\": \"Hi\"}", "'messages' is not a list"},
-        {"{\"messages\": [3]}", "'messages[0].role' is no text"},
+        {"{\"messages\": [3]}", "'messages[0].role' is not a string"},
         {"{\"messages\": [{\"role\": \"tool\"}]}", "'messages[0].content' is not a text"},
         {"{\"messages\": [{\"role\": \"user\"}]}", "'messages[0].content' is not a text"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]}",
