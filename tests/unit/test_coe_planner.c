@@ -376,7 +376,7 @@ static void memory_that_is_too_small_is_refused(void **state)
     w.planner.cuda = 1;
     w.planner.cpu = 0;
     assert_ok(moe_coe_plan_new(&plan, &err), &err);
-    assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_LIMIT, "too little", &err);
+    assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_LIMIT, "not enough", &err);
     w.planner.cuda = 0;
     assert_fails(moe_coe_planner_make(&w.planner, plan, &err), MOE_ERR_USAGE, "no executors", &err);
     w.planner.cpu = 1;

@@ -294,9 +294,9 @@ static void damaged_json_is_refused(void **state)
         const char *json, *words;
         int status;
     } cases[] = {
-        {"{\"model\":{\"type\":\"Unigram\"}}", "no list of tokens", MOE_ERR_FORMAT},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "no list of tokens", MOE_ERR_FORMAT},
-        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":0}}}", "no list of tokens",
+        {"{\"model\":{\"type\":\"Unigram\"}}", "not a list of tokens", MOE_ERR_FORMAT},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "not a list of tokens", MOE_ERR_FORMAT},
+        {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":0}}}", "not a list of tokens",
          MOE_ERR_FORMAT},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[\"a\"]}}", "token 0 is no pair",
          MOE_ERR_FORMAT},
