@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cpu.h"
@@ -352,8 +353,26 @@ static const char *output_of(int i)
     return given[i] && table[i]->output ? *(const char **)table[i]->to : NULL;
 }
 
-/* -1, or the exit status after a message: an output cannot be written, or two are one file. */
-static int try_outputs(void)
+/* Whether another word of the command line, or what follows its '=', is that file. */
+static bool is_named_again(const char *path, int argc, char **argv)
+{
+    struct stat out, other;
+    if (stat(path, &out) != 0 || !S_ISREG(out.st_mode))
+        return false;
+    for (int i = 1; i < argc; i++) {
+        const char *value = argv[i][0] == '-' ? strchr(argv[i], '=') : NULL;
+        value = value ? value + 1 : argv[i];
+        bool itself = path >= argv[i] && path <= argv[i] + strlen(argv[i]);
+        if (!itself && stat(value, &other) == 0 && other.st_dev == out.st_dev &&
+            other.st_ino == out.st_ino)
+            return true;
+    }
+    return false;
+}
+
+/* -1, or the exit status after a message: an output cannot be written, would replace what is read,
+ * or two are one file. */
+static int try_outputs(int argc, char **argv)
 {
     for (int i = 0; i < n_options; i++) {
         struct moe_err err;
@@ -362,6 +381,9 @@ static int try_outputs(void)
             if (output_of(j) && strcmp(output_of(j), path) == 0)
                 return cli_misuse("options --%s and --%s name the same file", table[j]->name,
                                   table[i]->name);
+        if (path && is_named_again(path, argc, argv))
+            return cli_misuse("%s: would be overwritten, but is the input; choose another output",
+                              path);
         if (path && (table[i]->in_order ? moe_outfile_try_text : moe_outfile_try)(path, &err) != 0)
             return cli_error(&err);
     }
@@ -415,7 +437,7 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     *args = argv + optind;
     *n_args = argc - optind;
     status = check_together();
-    return status < 0 ? try_outputs() : status;
+    return status < 0 ? try_outputs(argc, argv) : status;
 }
 
 bool cli_given(const char *name)

@@ -300,14 +300,20 @@ static int improve(struct search *s, struct moe_strategy *strategy, double *wort
     return status;
 }
 
-/* Nothing can run: the sentence is that of the strategy that needs least, which says how much. */
+/* Nothing can run: the sentence is that of the strategy that needs least, which says how much.
+ * Where even that fits, no token was decoded by which strategies could be judged. */
 static int refuse_search(const struct moe_planner *p, struct moe_err *err)
 {
     struct moe_strategy lru;
     struct moe_fitted ignored;
     moe_strategy_find("lru", &lru);
     MOE_TRY(p->fitter.fit(p->fitter.ctx, &lru, NULL, &ignored, err));
-    return moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
+    if (p->calibration)
+        return moe_fail(err, MOE_ERR_LIMIT, "no strategy can run in this memory");
+    return moe_fail(
+        err, MOE_ERR_USAGE,
+        "the part of the trace that is simulated decodes no token, so strategies cannot "
+        "be compared: raise --max-tokens, or record a trace with answers");
 }
 
 int moe_planner_search(const struct moe_planner *p, struct moe_plan *plan,

@@ -180,4 +180,24 @@ check "a full device is one error line" sh -c \
     "[ $code = 1 ] && [ \$(wc -l <'$err') = 1 ] && grep -q '/dev/full: cannot write: No space left' '$err'"
 run "$bin/moe-plan" "$tiny" --expert-memory 6M --max-tokens 60 --device-profile profiles/apple-m2.yaml -o -
 expect_stdout_like '*format: moe-plan*' "moe-plan -o -"
+
+# What is read is not replaced by what is written, however it is named.
+cp "$tiny" "$tmp/kept.moe"
+kept() { # PROGRAM OPTION...
+    program=$1
+    shift
+    run "$bin/$program" -q "$tmp/kept.moe" "$@"
+    error_line 2 "$program: *kept.moe: would be overwritten, but is the input; choose another output*" "$program $1"
+    check "... the input is as it was" cmp "$tiny" "$tmp/kept.moe"
+}
+kept moe-run -p One -n 1 --stats-json "$tmp/kept.moe"
+kept moe-run -p One -n 1 --trace-events="$tmp/./kept.moe"
+kept moe-serve --requests /dev/null --stats-json "$tmp/kept.moe"
+kept moe-plan --memory 100M --device-profile profiles/apple-m2.yaml -o "$tmp/kept.moe"
+kept moe-profile --text README.md -o "$tmp/kept.moe"
+kept moe-calibrate --text README.md -o"$tmp/kept.moe"
+kept moe-quantize --experts 2 -o "$tmp/kept.moe"
+run "$bin/moe-plan" "$tiny" --memory 20M --device-profile profiles/apple-m2.yaml --trace "$tmp/whole.trace" --max-tokens 1 \
+    -o "$tmp/plan.yaml"
+error_line 2 "moe-plan: *decodes no token*--max-tokens*" "a trace too short to judge strategies by"
 finish
