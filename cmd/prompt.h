@@ -22,8 +22,8 @@ struct prompt {
  * bytes; a file that has more is not read (p->unread). Its text is released in any case. */
 int prompt_read(struct prompt *p, const char *text, const char *file, uint64_t may_hold,
                 struct moe_err *err);
-/* Sets p->bytes for a prompt of which most_tokens are used. whole: all of it must be used;
- * MOE_ERR_LIMIT if it is longer. */
+/* Sets p->bytes for the first most_tokens tokens of the prompt. whole: MOE_ERR_LIMIT if it has
+ * more. */
 int prompt_survey(struct prompt *p, const struct moe_model *model, uint64_t most_tokens, bool whole,
                   struct moe_err *err);
 /* MOE_ERR_LIMIT where it was not read. */

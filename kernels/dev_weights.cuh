@@ -26,7 +26,7 @@ static constexpr MOE_DEVICE_CODE int dev_unit_words(int kind)
     return 8 / moe_kind_plane(kind);
 }
 
-/* Columns of the block that a run of so many is of. */
+/* Columns of the block to which a run of `run` columns belongs. */
 static constexpr MOE_DEVICE_CODE int dev_block_of(int kind, int run)
 {
     return run * moe_kind_scales(kind);

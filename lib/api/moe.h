@@ -16,7 +16,7 @@
  *
  * Functions that can fail return 0 or one of enum moe_error_kind, and then fill *error, which may
  * be NULL. A struct moe is used by one thread at a time; several may be open, each with a budget of
- * its own, of which 6 MiB are for the program: one that is larger takes off what it needs itself.
+ * its own. It has 6 MiB for the program; a larger program subtracts what it needs beyond that.
  * Structures begin as {0}: a member 0 or NULL means what its comment says. Later versions add
  * members at the ends of structures and constants at the ends of enumerations; whatever else
  * changes raises MOE_API.

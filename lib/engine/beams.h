@@ -22,7 +22,7 @@ uint64_t moe_beams_bytes(const struct moe_config *config, const struct moe_beam_
                          uint32_t context, uint32_t batch);
 
 /* Searches and takes the best continuation into an answer that has begun, without
- * moe_answer_end. `history`, all of which is computed in sequence 0, grows by it; row `last` of the
+ * moe_answer_end. `history` is computed in sequence 0, and grows by it; row `last` of the
  * last pass is its last. logits: room for a row. Sequence 0 keeps the prompt, or nothing; others
  * have nothing, before and after. */
 int moe_beams_search(struct moe_session *s, struct moe_ids *history, struct moe_answer *answer,

@@ -27,8 +27,8 @@ enum { MOE_CONTEXT_METHOD = 512 };
 
 struct moe_context {
     struct moe_ids ids;
-    /* How many of them are computed, from the first on. A file may have fewer, where it has no
-     * recurrent states of so many. */
+    /* How many of them are computed, from the first on. A file has fewer where it lacks the
+     * recurrent states at their end. */
     uint64_t n_done;
     bool far; /* read: they are of a text beyond rope_original */
     /* How they were computed: "" exactly, else a strategy's parts. */

@@ -240,7 +240,7 @@ static struct moe_session_options session_for(const struct moe_memory_inputs *in
     return so;
 }
 
-/* What a strategy takes of the host to take part in passes of so many rows. */
+/* Bytes of main memory for a strategy's part in passes of `batch` rows. */
 static uint64_t pass_bytes_of(const struct moe_memory_inputs *in, const struct moe_strategy *s,
                               uint32_t batch)
 {

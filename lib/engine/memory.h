@@ -56,7 +56,7 @@ int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct 
 /* What a process takes before a model's directory is open: code, libraries, the first of its heap.
  * for_gpu: a program built with CUDA, whatever this one is. */
 uint64_t moe_program_bytes(bool for_gpu);
-/* ... and what it grows by once it computes with so many threads: they, and malloc's own. */
+/* ... and what it grows by once it computes: n_threads threads, and malloc's own. */
 uint64_t moe_growth_bytes(int n_threads);
 
 /* Whether a strategy takes part in passes: predicts, or computes beside the device. */

@@ -83,7 +83,7 @@ void moe_router_grade(const struct moe_config *c, const float *choice_bias, floa
  * scores, a lower one ("even the next-best expert exhibits a lower score", DAOP IV-C); where the
  * model normalizes its weights (norm_topk), over the experts that are used. choice_bias: the
  * layer's, on the host; NULL: none. scores: [n_experts] as the router gives them; NULL: of a
- * softmax router, of which probabilities suffice. weights: [top_k]; scratch: [3 * n_experts];
+ * softmax router, for which probabilities suffice. weights: [top_k]; scratch: [3 * n_experts];
  * barred: [n_experts]. */
 void moe_router_choose_predicted(const struct moe_config *config, const float *choice_bias,
                                  const float *scores, const float *probabilities,
