@@ -197,7 +197,7 @@ kept moe-plan --memory 100M --device-profile profiles/apple-m2.yaml -o "$tmp/kep
 kept moe-profile --text README.md -o "$tmp/kept.moe"
 kept moe-calibrate --text README.md -o"$tmp/kept.moe"
 kept moe-quantize --experts 2 -o "$tmp/kept.moe"
-run "$bin/moe-plan" "$tiny" --memory 20M --device-profile profiles/apple-m2.yaml --trace "$tmp/whole.trace" --max-tokens 1 \
+run "$bin/moe-plan" "$tiny" --memory 23M --device-profile profiles/apple-m2.yaml --trace "$tmp/whole.trace" --max-tokens 1 \
     -o "$tmp/plan.yaml"
 error_line 2 "moe-plan: *decodes no token*--max-tokens*" "a trace too short to judge strategies by"
 finish
