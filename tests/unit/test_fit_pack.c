@@ -117,6 +117,7 @@ static void budgets_are_split_alike(void **state)
                 continue; /* the process has grown: the fit cannot know what the engine then has */
             struct moe_engine_options same = o;
             same.program_bytes = f.memory.program - others;
+            same.for_plan = true; /* as the fit is: statistics are in the plan */
             assert_ok(moe_engine_open(&e, fixture.pack, &same, NULL, &err_engine), &err_engine);
             assert_int_equal(e->budget.host.program, f.memory.program);
             uint64_t all =
