@@ -139,7 +139,7 @@ static int check_description(struct moe_tensor_entry *item, const struct descrip
     return MOE_OK;
 }
 
-/* Reads the members we need, each of which may occur once. */
+/* Reads the members we need; each may occur once. */
 static int read_members(struct moe_json_scan *s, struct moe_tensor_entry *item,
                         struct description *d, struct moe_buf *key, struct moe_err *err)
 {

@@ -205,7 +205,7 @@ static int check_attention(const struct moe_config *c, const char *name, struct 
                         "%s: latent attention rotates %" PRIu32 " of %" PRIu32
                         " values of a head: at least one must stay unrotated",
                         name, c->rope_dim, c->head_dim);
-    /* Heads are blocks of rows of k_up and v_up, each of which must begin at a panel. */
+    /* Heads are blocks of rows of k_up and v_up, and each must begin at a panel. */
     if (c->kv_rank > MAX_KV_RANK || c->kv_rank % MOE_PANEL_ROWS != 0 ||
         c->value_dim % MOE_PANEL_ROWS != 0)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,

@@ -54,7 +54,7 @@ static bool is_better(const struct convert_variant *a, const struct convert_vari
     return a->rank != b->rank ? a->rank > b->rank : a->bits.gate_up > b->bits.gate_up;
 }
 
-/* own: the bits are the checkpoint's own, of which not all can be rounded to. */
+/* own: the bits are the checkpoint's own; not all of these can be rounded to. */
 static int check_bits(const struct moe_convert_options *options, int bits, bool own,
                       struct moe_err *err)
 {

@@ -151,7 +151,7 @@ bool moe_layout_is_float(uint16_t kind);
 bool moe_layout_is_affine(uint16_t kind);
 /* Bits of one code, of floats those of a value; 0 for an unknown kind. */
 int moe_layout_bits(uint16_t kind);
-/* The affine kind with so many bits that methods round to (8, 4, 3, 2), or MOE_LAYOUT_NONE. */
+/* The affine kind of `bits` bits that methods round to (8, 4, 3, 2), or MOE_LAYOUT_NONE. */
 uint16_t moe_layout_kind_of_bits(int bits);
 /* "f32", "q8", "mxfp4", "q4_k"; "?" for an unknown kind. */
 const char *moe_layout_name(uint16_t kind);
@@ -325,7 +325,7 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span_blocks(int kind)
     return moe_kind_span(kind) / 32;
 }
 
-/* Bytes of the head of a record of so many blocks. */
+/* Bytes of the head of a record of `blocks` blocks. */
 MOE_KIND_CONSTANT uint32_t moe_kind_head_bytes(int kind, uint32_t blocks)
 {
     return moe_kind_span(kind) == 0

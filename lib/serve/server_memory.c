@@ -430,7 +430,7 @@ static uint64_t process_bytes(const struct moe_server *s)
            (uint64_t)s->n_executors * THREAD_BYTES + s->options.beside_bytes;
 }
 
-/* Bytes for waiting requests: a part of the budget, of which everything else needs `others`. */
+/* Bytes for waiting requests: a part of the budget, where everything else needs `others`. */
 static uint64_t queue_bytes(const struct moe_server *s, uint64_t others)
 {
     uint64_t queue = s->memory_bytes / QUEUE_PART, left = s->memory_bytes - others;

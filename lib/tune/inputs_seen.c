@@ -45,7 +45,7 @@ static void activations_close(struct moe_activations *a)
 }
 
 /* Adds the second moments of n tokens' activations to moments[width][width], where width is
- * ffn->up.rows. inputs: [tokens][hidden], of which `rows` lists n; NULL: the first n. */
+ * ffn->up.rows. inputs: [tokens][hidden]; rows: [n] those meant, NULL: the first n. */
 static void activations_add(struct moe_activations *a, const struct moe_ffn *ffn,
                             const float *inputs, const uint32_t *rows, uint32_t n, double *moments)
 {
