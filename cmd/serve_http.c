@@ -16,10 +16,15 @@ int serve_http_check(struct serve_http_options *o)
     for (int i = 0; i < o->origins.n; i++)
         if (!moe_access_origin_is_valid(o->origins.items[i]))
             return cli_misuse("option --allow-origin: '%s' is none of http://HOST[:PORT], "
-                              "https://HOST[:PORT], null and *",
+                              "https://HOST[:PORT], SCHEME://[HOST], null and *",
                               o->origins.items[i]);
+    for (int i = 0; i < o->hosts.n; i++)
+        if (!moe_access_name_is_valid(o->hosts.items[i]))
+            return cli_misuse("option --allow-host: '%s' is neither a name without a port nor *",
+                              o->hosts.items[i]);
     o->http.port = (uint16_t)o->port;
     o->http.origins = o->origins.items;
+    o->http.hosts = o->hosts.items;
     return -1;
 }
 

@@ -10,6 +10,7 @@ struct serve_http_options {
     uint32_t port;
     const char *key_file;     /* NULL: no keys */
     struct cli_texts origins; /* --allow-origin */
+    struct cli_texts hosts;   /* --allow-host */
     double grace;             /* seconds that answers get to end, after a signal */
 };
 

@@ -139,6 +139,8 @@ static const struct cli_option options[] = {
      .help = "keys, one a line; without, everyone may ask"},
     {CLI_OPT_TEXTS(0, "allow-origin", "ORIGIN", &serve_opt.http.origins),
      .help = "web pages from elsewhere that may ask"},
+    {CLI_OPT_TEXTS(0, "allow-host", "NAME", &serve_opt.http.hosts),
+     .help = "a name by which clients may reach it"},
     {CLI_OPT_U32(0, "max-connections", "N", &serve_opt.http.http.max_connections, 1, 1 << 20),
      .shown = "1024", .help = "further ones wait"},
     {CLI_OPT_BYTES(0, "max-body", "SIZE", &serve_opt.http.http.max_body_bytes), .shown = "4M",

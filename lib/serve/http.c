@@ -4,6 +4,7 @@
 
 #include "serve/http.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -168,18 +169,19 @@ static void refuse_large(struct exchange *x)
 /* Begins an exchange when the headers are there. Refuses at once if the client waits for leave to
  * send its body, or if the body would be too much to read. */
 static enum MHD_Result begin_exchange(struct moe_http *h, struct MHD_Connection *connection,
-                                      const char *url, const char *method, void **context)
+                                      const char *url, const char *method, const char *version,
+                                      void **context)
 {
     struct exchange *x = exchange_new(h, connection);
     if (!x)
         return MHD_NO;
     *context = x;
-    http_route(x, url, method);
+    http_route(x, url, method, version);
     uint64_t n = announced(x);
     if (!x->refused && n > h->options.max_body_bytes)
         refuse_large(x);
-    if (x->refused && n > 0 &&
-        (n / READ_ON > h->options.max_body_bytes || http_header(x, "Expect"))) {
+    if (x->faulty || (x->refused && n > 0 &&
+                      (n / READ_ON > h->options.max_body_bytes || http_header(x, "Expect")))) {
         set_waiting(connection, false);
         return http_respond_error(x, (unsigned)x->refused, &x->why);
     }
@@ -235,10 +237,9 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *connection, 
                                   const char *method, const char *version, const char *bytes,
                                   size_t *n_bytes, void **context)
 {
-    (void)version;
     struct exchange *x = *context;
     if (!x)
-        return begin_exchange(ctx, connection, url, method, context);
+        return begin_exchange(ctx, connection, url, method, version, context);
     if (*n_bytes == 0)
         return continue_exchange(x, method);
     size_t n = *n_bytes;
@@ -327,6 +328,27 @@ static void http_leave_all(struct moe_http *h)
 
 /* ---- libmicrohttpd ---- */
 
+/* Decodes a target in its place where that changes nothing: an encoded slash is not a slash. */
+static size_t decode_target(void *ctx, struct MHD_Connection *connection, char *text)
+{
+    (void)ctx, (void)connection;
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        unsigned code;
+        bool escaped = *from == '%' && isxdigit((unsigned char)from[1]) &&
+                       isxdigit((unsigned char)from[2]) && sscanf(from + 1, "%2x", &code) == 1;
+        if (escaped && code > ' ' && code < 0x7f &&
+            (isalnum((int)code) || strchr("-._~", (int)code))) {
+            *to++ = (char)code;
+            from += 2;
+        } else {
+            *to++ = *from;
+        }
+    }
+    *to = 0;
+    return (size_t)(to - text);
+}
+
 static void say_nothing(void *ctx, const char *format, va_list args)
 {
     (void)ctx, (void)format, (void)args;
@@ -337,11 +359,12 @@ static int http_start(struct moe_http *h, struct moe_err *err)
     const struct moe_http_options *o = &h->options;
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
-        MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, h->listener,
-        MHD_OPTION_CONNECTION_LIMIT, o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)o->max_header_bytes, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)(o->request_seconds + 1), MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
+        MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_UNESCAPE_CALLBACK, decode_target,
+        NULL, MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
+        o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)o->max_header_bytes,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(o->request_seconds + 1),
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        h, MHD_OPTION_END);
     return h->daemon ? MOE_OK : moe_fail(err, MOE_ERR_IO, "%s: libmicrohttpd cannot serve", h->url);
 }
 
@@ -521,7 +544,8 @@ int moe_http_open(struct moe_http **out, struct moe_server *server,
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the HTTP server");
     h->server = server;
     h->options = *options;
-    h->access = (struct moe_access){.keys = options->keys, .origins = options->origins};
+    h->access = (struct moe_access){
+        .keys = options->keys, .origins = options->origins, .hosts = options->hosts};
     h->listener = h->poll = h->wake = -1;
     h->counts.buffer_bytes = options->buffer_bytes;
     pthread_mutex_init(&h->lock, NULL);

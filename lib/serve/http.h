@@ -31,10 +31,10 @@ struct moe_http_options {
     const char *address;                /* "127.0.0.1", "::1", "0.0.0.0", ... or "localhost" */
     uint16_t port;                      /* 0: any free one */
     const struct moe_access_keys *keys; /* borrowed; NULL: no key is needed */
-    const char *const *origins;         /* borrowed; as in struct moe_access */
-    uint32_t max_connections;           /* further ones wait to be accepted */
-    uint64_t max_body_bytes;            /* of a request */
-    uint64_t max_header_bytes;          /* of a request's headers with its first line */
+    const char *const *origins, *const *hosts; /* borrowed; as in struct moe_access */
+    uint32_t max_connections;                  /* further ones wait to be accepted */
+    uint64_t max_body_bytes;                   /* of a request */
+    uint64_t max_header_bytes;                 /* of a request's headers with its first line */
     /* Bodies and answers in memory, all together; one answer gets at most a quarter. */
     uint64_t buffer_bytes;
     double request_seconds; /* for a whole request to arrive; also the longest idle time of a

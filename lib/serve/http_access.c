@@ -137,6 +137,12 @@ static bool host_name(const char *host, char name[MAX_HOST])
     return true;
 }
 
+bool moe_access_host_is_valid(const char *host)
+{
+    char name[MAX_HOST];
+    return host_name(host, name) && !strpbrk(host, "/?#@ \t\r\n");
+}
+
 bool moe_access_host_is_local(const char *host)
 {
     static const char local[] = "localhost";
@@ -166,20 +172,36 @@ static const char *origin_host(const char *origin)
     return NULL;
 }
 
-bool moe_access_origin_is_valid(const char *origin)
+bool moe_access_name_is_valid(const char *name)
 {
-    char name[MAX_HOST];
-    if (strcmp(origin, "*") == 0 || strcmp(origin, "null") == 0)
-        return true;
-    const char *host = origin_host(origin);
-    return host && host_name(host, name) && !strpbrk(host, "/?#@ \t\r\n");
+    char plain[MAX_HOST];
+    return strcmp(name, "*") == 0 ||
+           (moe_access_host_is_valid(name) && host_name(name, plain) && strcmp(name, plain) == 0);
 }
 
-/* Whether all origins are allowed, or one for which `fits` is true. */
-static bool allowed(const struct moe_access *a, bool (*fits)(const char *origin, const char *what),
+/* The rest after "SCHEME://" of a scheme that is not the web's, or NULL. */
+static const char *other_scheme(const char *origin)
+{
+    size_t n = strspn(origin, "abcdefghijklmnopqrstuvwxyz0123456789+-.");
+    return n && strncmp(origin + n, "://", 3) == 0 && !origin_host(origin) ? origin + n + 3 : NULL;
+}
+
+bool moe_access_origin_is_valid(const char *origin)
+{
+    if (strcmp(origin, "*") == 0 || strcmp(origin, "null") == 0)
+        return true;
+    const char *host = origin_host(origin), *other = other_scheme(origin);
+    if (other && !*other)
+        return true;
+    host = host ? host : other;
+    return host && moe_access_host_is_valid(host);
+}
+
+/* Whether a list allows everything, or has one for which `fits` is true. */
+static bool allowed(const char *const *list, bool (*fits)(const char *item, const char *what),
                     const char *what)
 {
-    for (const char *const *o = a->origins; o && *o; o++)
+    for (const char *const *o = list; o && *o; o++)
         if (strcmp(*o, "*") == 0 || fits(*o, what))
             return true;
     return false;
@@ -191,19 +213,37 @@ static bool is_its_host(const char *origin, const char *host)
     return own && strcasecmp(own, host) == 0;
 }
 
+/* An origin, or all of its scheme. */
 static bool is_it(const char *origin, const char *other)
 {
-    return strcasecmp(origin, other) == 0;
+    const char *rest = other_scheme(origin);
+    return rest && !*rest ? strncasecmp(origin, other, strlen(origin)) == 0
+                          : strcasecmp(origin, other) == 0;
+}
+
+static bool is_address(const char *name)
+{
+    struct in6_addr any;
+    return inet_pton(AF_INET, name, &any) == 1 || inet_pton(AF_INET6, name, &any) == 1;
+}
+
+static bool is_name(const char *allowed_name, const char *name)
+{
+    return strcasecmp(allowed_name, name) == 0;
 }
 
 bool moe_access_host_fits(const struct moe_access *a, const char *host)
 {
-    return !a->loopback || !host || moe_access_host_is_local(host) || allowed(a, is_its_host, host);
+    char name[MAX_HOST];
+    if (!host || moe_access_host_is_local(host) || allowed(a->origins, is_its_host, host))
+        return true;
+    return host_name(host, name) &&
+           ((!a->loopback && is_address(name)) || allowed(a->hosts, is_name, name));
 }
 
 bool moe_access_origin_fits(const struct moe_access *a, const char *origin, const char *host,
                             bool *foreign)
 {
     *foreign = origin && !(host && is_its_host(origin, host));
-    return !*foreign || allowed(a, is_it, origin);
+    return !*foreign || allowed(a->origins, is_it, origin);
 }

@@ -1,11 +1,12 @@
 /*
- * Access: who may use the server. Keys; and, against other people's web pages in the browser of
- * this machine's user, the names by which a page may reach it and the origins that may use it.
+ * Access: who may use the server. Keys; and, against other people's web pages in the browser of a
+ * user, the names by which a page may reach it and the origins that may use it.
  *
  * A page of another site cannot read answers without our leave, but its requests would be computed,
  * so a request whose origin is neither the server's own nor allowed is refused. A page whose own
- * name is made to point at 127.0.0.1 (DNS rebinding) has the same origin: a server on a loopback
- * address therefore answers only to loopback names and those of allowed origins.
+ * name is made to point at the server (DNS rebinding) has the same origin: the server therefore
+ * answers only to loopback names, allowed names, those of allowed origins, and, if it listens
+ * elsewhere than on loopback, to any IP address, which no name server can give away.
  */
 #ifndef MOE_SERVE_HTTP_ACCESS_H
 #define MOE_SERVE_HTTP_ACCESS_H
@@ -25,14 +26,19 @@ void moe_access_keys_free(struct moe_access_keys *keys); /* NULL is fine */
  * same time whichever characters are right. */
 bool moe_access_key_fits(const struct moe_access_keys *keys, const char *authorization);
 
-/* What a Host header (NULL: missing) or an origin names. */
+/* What a Host header names: a name or address with or without a port; a loopback one. */
+bool moe_access_host_is_valid(const char *host);
 bool moe_access_host_is_local(const char *host);
-/* "http://example.com:8080" or "https://...", "null" or "*": what --allow-origin takes. */
+/* "example.com", without a port, or "*": what --allow-host takes. */
+bool moe_access_name_is_valid(const char *name);
+/* "http://example.com:8080", "null", "*", or of another scheme than the web's "tauri://localhost",
+ * or "vscode-webview://" for all of that scheme: what --allow-origin takes. */
 bool moe_access_origin_is_valid(const char *origin);
 
 struct moe_access {
     const struct moe_access_keys *keys; /* NULL: anyone may ask */
     const char *const *origins;         /* allowed ones, NULL-terminated; NULL: none */
+    const char *const *hosts;           /* names that it has, likewise */
     bool loopback;                      /* it listens only there */
 };
 

@@ -209,7 +209,7 @@ static enum MHD_Result queue_response(struct exchange *x, unsigned status,
     if (type)
         MHD_add_response_header(response, "Content-Type", type);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (closing)
+    if (closing || x->faulty)
         MHD_add_response_header(response, "Connection", "close");
     if (h->options.origins)
         MHD_add_response_header(response, "Vary", "Origin");

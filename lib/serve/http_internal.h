@@ -37,6 +37,7 @@ struct exchange {
     uint64_t n_body; /* bytes received, also of a refused body */
     int watched;     /* descriptor in `poll` that reports the client's leaving, or -1 */
     bool foreign;    /* from a page of another, allowed origin */
+    bool faulty;     /* its head breaks HTTP's rules: nothing further is read */
     struct completion *completion; /* http_routes.c's; NULL: none */
     void (*free_completion)(struct completion *c);
     uint64_t id; /* the server's, for a completion */
@@ -115,7 +116,7 @@ enum MHD_Result http_respond_stream(struct exchange *x);
 enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const struct moe_err *why);
 
 /* Finds the route of a request whose headers are there, and why it is refused, if it is. */
-void http_route(struct exchange *x, const char *url, const char *method);
+void http_route(struct exchange *x, const char *url, const char *method, const char *version);
 /* Decides again once the body is there. */
 void http_route_late(struct exchange *x);
 /* Answers a complete request, or one that was suspended and may have something to send. If its

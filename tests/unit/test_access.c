@@ -80,18 +80,36 @@ static void loopback_names(void **state)
         assert_false(moe_access_host_is_local(other[i]));
 }
 
-static void hosts_on_loopback(void **state)
+static void hosts_by_which_it_is_reached(void **state)
 {
     (void)state;
     static const char *const origins[] = {"https://box.example:8080", NULL};
-    struct moe_access a = {.loopback = true, .origins = origins};
-    assert_true(moe_access_host_fits(&a, "localhost:8080"));
-    assert_true(moe_access_host_fits(&a, NULL)); /* no browser */
-    assert_true(moe_access_host_fits(&a, "box.example:8080"));
-    assert_false(moe_access_host_fits(&a, "box.example"));
-    assert_false(moe_access_host_fits(&a, "evil.example:8080"));
-    a.loopback = false;
+    static const char *const hosts[] = {"other.example", NULL}, *const any[] = {"*", NULL};
+    struct moe_access a = {.loopback = true, .origins = origins, .hosts = hosts};
+    for (int local = 1; local >= 0; local--) {
+        a.loopback = local;
+        assert_true(moe_access_host_fits(&a, "localhost:8080"));
+        assert_true(moe_access_host_fits(&a, NULL)); /* no browser */
+        assert_true(moe_access_host_fits(&a, "box.example:8080"));
+        assert_true(moe_access_host_fits(&a, "Other.Example:99"));
+        assert_false(moe_access_host_fits(&a, "box.example"));
+        assert_false(moe_access_host_fits(&a, "evil.example:8080"));
+        assert_int_equal(moe_access_host_fits(&a, "192.168.1.5:8080"), !local);
+        assert_int_equal(moe_access_host_fits(&a, "[2001:db8::1]"), !local);
+    }
+    a.hosts = any;
     assert_true(moe_access_host_fits(&a, "evil.example:8080"));
+}
+
+static void what_a_name_is(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"*", "box", "box.example", "10.0.0.1"};
+    static const char *const others[] = {"", "box:80", "http://box", "a b", "box/"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_true(moe_access_name_is_valid(names[i]));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_false(moe_access_name_is_valid(others[i]));
 }
 
 static void origins_are_the_servers_or_allowed(void **state)
@@ -99,6 +117,8 @@ static void origins_are_the_servers_or_allowed(void **state)
     (void)state;
     static const char *const some[] = {"http://a.example", "null", NULL};
     static const char *const all[] = {"*", NULL};
+    static const char *const programs[] = {"vscode-webview://", "tauri://localhost",
+                                           "chrome-extension://abcdef", NULL};
     struct moe_access a = {.loopback = true};
     bool foreign;
     assert_true(moe_access_origin_fits(&a, NULL, "localhost:80", &foreign));
@@ -118,6 +138,13 @@ static void origins_are_the_servers_or_allowed(void **state)
     assert_true(foreign);
     assert_true(moe_access_origin_fits(&a, "null", "localhost:80", &foreign));
     assert_false(moe_access_origin_fits(&a, "https://a.example", "localhost:80", &foreign));
+    a.origins = programs;
+    assert_true(moe_access_origin_fits(&a, "vscode-webview://0f3e", "localhost:80", &foreign));
+    assert_true(foreign);
+    assert_true(moe_access_origin_fits(&a, "tauri://localhost", "localhost:80", &foreign));
+    assert_true(moe_access_origin_fits(&a, "chrome-extension://abcdef", "localhost:80", &foreign));
+    assert_false(moe_access_origin_fits(&a, "chrome-extension://abcde", "localhost:80", &foreign));
+    assert_false(moe_access_origin_fits(&a, "app://localhost", "localhost:80", &foreign));
     a.origins = all;
     assert_true(moe_access_origin_fits(&a, "https://b.example", "localhost:80", &foreign));
     assert_true(foreign);
@@ -134,17 +161,18 @@ static void what_an_origin_is(void **state)
     assert_false(moe_access_origin_is_valid("http://"));
     assert_false(moe_access_origin_is_valid("http://a.example/"));
     assert_false(moe_access_origin_is_valid("http://a.example:x"));
-    assert_false(moe_access_origin_is_valid("ftp://a.example"));
+    assert_true(moe_access_origin_is_valid("app://localhost"));
+    assert_true(moe_access_origin_is_valid("moz-extension://"));
+    assert_false(moe_access_origin_is_valid("://a.example"));
+    assert_false(moe_access_origin_is_valid("app://localhost/x"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_lines),
-        cmocka_unit_test(bad_files_of_keys_are_refused),
-        cmocka_unit_test(loopback_names),
-        cmocka_unit_test(hosts_on_loopback),
-        cmocka_unit_test(origins_are_the_servers_or_allowed),
+        cmocka_unit_test(keys_are_lines),    cmocka_unit_test(bad_files_of_keys_are_refused),
+        cmocka_unit_test(loopback_names),    cmocka_unit_test(hosts_by_which_it_is_reached),
+        cmocka_unit_test(what_a_name_is),    cmocka_unit_test(origins_are_the_servers_or_allowed),
         cmocka_unit_test(what_an_origin_is),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -148,10 +148,8 @@ static void close_door(void)
     fake.request = NULL;
 }
 
-static int ask(bool stream)
+static int dial(void)
 {
-    const char *body = stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\"}";
-    char text[256];
     int small = 4096, fd = socket(AF_INET, SOCK_STREAM, 0);
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port =
@@ -159,6 +157,14 @@ static int ask(bool stream)
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+static int ask(bool stream)
+{
+    const char *body = stream ? "{\"prompt\":\"x\",\"stream\":true}" : "{\"prompt\":\"x\"}";
+    char text[256];
+    int fd = dial();
     int n = snprintf(text, sizeof text,
                      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                      "Content-Length: %zu\r\n\r\n%s",
@@ -339,9 +345,126 @@ static void the_end_waits_for_answers(void **state)
     close_door();
 }
 
+/* What RFC 9112 (9110 for `Host`) asks of a server, and an answer that shows it. After an answer
+ * that `keeps` the connection comes one to a request that follows on it; after others it is closed.
+ */
+#define OF_HOST "Host: localhost\r\n"
+#define POST "POST /v1/completions HTTP/1.1\r\n" OF_HOST
+#define FINE "{\"prompt\":\"x\"}" /* 14 bytes */
+enum { CLOSES, KEEPS };
+static const struct requirement {
+    const char *what, *request, *status;
+    int keeps;
+} requirements[] = {
+    {"2.2: empty lines before a request are left out",
+     "\r\nGET /health HTTP/1.1\r\n" OF_HOST "\r\n", "200", KEEPS},
+    {"2.2: no blank before the first header", "GET /health HTTP/1.1\r\n X: y\r\n" OF_HOST "\r\n",
+     "400", CLOSES},
+    {"2.2: no carriage return within a line", "GET /health HTTP/1.1\r\nX: a\rb\r\n" OF_HOST "\r\n",
+     "400", CLOSES},
+    {"2.3: versions are written in capitals", "GET /health http/1.1\r\n" OF_HOST "\r\n", "400",
+     CLOSES},
+    {"2.3: another major version", "GET /health HTTP/2.0\r\n" OF_HOST "\r\n", "505", CLOSES},
+    {"2.3: a later minor version", "GET /health HTTP/1.2\r\n" OF_HOST "\r\n", "200", KEEPS},
+    {"3: a line of three parts", "GET /health\r\n" OF_HOST "\r\n", "400", CLOSES},
+    {"3.1: an unknown method", "FOO /health HTTP/1.1\r\n" OF_HOST "\r\n", "405", KEEPS},
+    {"3.2: no blank in a target", "GET /hea lth HTTP/1.1\r\n" OF_HOST "\r\n", "400", CLOSES},
+    {"3.2: a Host", "GET /health HTTP/1.1\r\n\r\n", "400", CLOSES},
+    {"3.2: not two", "GET /health HTTP/1.1\r\n" OF_HOST OF_HOST "\r\n", "400", CLOSES},
+    {"3.2: which is one", "GET /health HTTP/1.1\r\nHost: a b\r\n\r\n", "400", CLOSES},
+    {"3.2: not empty", "GET /health HTTP/1.1\r\nHost:\r\n\r\n", "400", CLOSES},
+    {"3.2: none before HTTP/1.1", "GET /health HTTP/1.0\r\n\r\n", "200", CLOSES},
+    {"3.2.1: a path", "GET health HTTP/1.1\r\n" OF_HOST "\r\n", "400", CLOSES},
+    {"3.2.1: a query is not the path's", "GET /health?a=%2f HTTP/1.1\r\n" OF_HOST "\r\n", "200",
+     KEEPS},
+    {"3.2.2: a whole target", "GET http://localhost/health HTTP/1.1\r\n" OF_HOST "\r\n", "200",
+     KEEPS},
+    {"3.2.2: whose host counts", "GET http://evil.example/health HTTP/1.1\r\n" OF_HOST "\r\n",
+     "403", KEEPS},
+    {"3.2.4: *", "OPTIONS * HTTP/1.1\r\n" OF_HOST "\r\n", "204", KEEPS},
+    {"3986, 6.2.2: an encoded slash is no slash", "GET /v1%2fmodels HTTP/1.1\r\n" OF_HOST "\r\n",
+     "404", KEEPS},
+    {"3986, 6.2.2: an encoded letter is one", "GET /%761/models HTTP/1.1\r\n" OF_HOST "\r\n", "200",
+     KEEPS},
+    {"3986: an encoded NUL ends nothing", "GET /health%00x HTTP/1.1\r\n" OF_HOST "\r\n", "404",
+     KEEPS},
+    {"5: a colon", "GET /health HTTP/1.1\r\nX\r\n" OF_HOST "\r\n", "400", CLOSES},
+    {"5: a name", "GET /health HTTP/1.1\r\n: x\r\n" OF_HOST "\r\n", "400", CLOSES},
+    {"5.1: no blank after a name", "GET /health HTTP/1.1\r\n" OF_HOST "Content-Length : 5\r\n\r\n",
+     "400", CLOSES},
+    {"6.1: chunked with a length",
+     POST "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400", CLOSES},
+    {"6.1: a coding that is not known", POST "Transfer-Encoding: gzip\r\n\r\n" FINE, "400", CLOSES},
+    {"6.1: nor beside chunked", POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "400",
+     CLOSES},
+    {"6.1: nor behind it", POST "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", "400",
+     CLOSES},
+    {"6.1: chunked once",
+     POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400",
+     CLOSES},
+    {"6.1: no coding in HTTP/1.0",
+     "POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400", CLOSES},
+    {"6.2: a length is digits", POST "Content-Length: +14\r\n\r\n" FINE, "400", CLOSES},
+    {"6.2: that are not too many", POST "Content-Length: 99999999999999999999999\r\n\r\n" FINE,
+     "413", CLOSES},
+    {"6.3: not two lengths", POST "Content-Length: 14\r\nContent-Length: 15\r\n\r\n" FINE, "400",
+     CLOSES},
+    {"6.3: not twice the same", POST "Content-Length: 14\r\nContent-Length: 14\r\n\r\n" FINE, "400",
+     CLOSES},
+    {"6.3: nor in a list", POST "Content-Length: 14, 14\r\n\r\n" FINE, "400", CLOSES},
+    {"6.3: a body where none is wanted",
+     "GET /health HTTP/1.1\r\n" OF_HOST "Content-Length: 5\r\n\r\nabcde", "200", KEEPS},
+    {"7: a body by its length", POST "Content-Length: 14\r\n\r\n" FINE, "200", KEEPS},
+    {"7.1: a body in chunks, with an extension and a trailer",
+     POST "Transfer-Encoding: Chunked\r\n\r\n6;a=b\r\n{\"prom\r\n8\r\npt\":\"x\"}\r\n0\r\n"
+          "Content-Length: 3\r\n\r\n",
+     "200", KEEPS},
+    {"7.1: sizes are hexadecimal", POST "Transfer-Encoding: chunked\r\n\r\n0xe\r\n" FINE, "400",
+     CLOSES},
+    {"7.1: without a sign", POST "Transfer-Encoding: chunked\r\n\r\n-1\r\n" FINE, "400", CLOSES},
+    {"7.1: that are not too large",
+     POST "Transfer-Encoding: chunked\r\n\r\n11111111111111111\r\n" FINE, "413", CLOSES},
+    {"7.1: a chunk ends with its line",
+     POST "Transfer-Encoding: chunked\r\n\r\ne\r\n" FINE "0\r\n\r\n", "400", CLOSES},
+    {"9.3: close", "GET /health HTTP/1.1\r\n" OF_HOST "Connection: close\r\n\r\n", "200", CLOSES},
+    {"9.3: keep-alive of HTTP/1.0", "GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", "200",
+     KEEPS},
+    {"9110, 10.1.1: leave to go on", POST "Content-Length: 14\r\nExpect: 100-continue\r\n\r\n" FINE,
+     "100", KEEPS},
+};
+
+static void requests_keep_to_http(void **state)
+{
+    (void)state;
+    static const char next[] = "HEAD /nothing HTTP/1.1\r\n" OF_HOST "Connection: close\r\n\r\n";
+    open_door(1 << 20);
+    for (size_t i = 0; i < sizeof requirements / sizeof *requirements; i++) {
+        const struct requirement *r = &requirements[i];
+        struct moe_buf heard = {0};
+        int fd = dial();
+        fake.answers_at_once = true;
+        assert_int_equal(send(fd, r->request, strlen(r->request), 0), strlen(r->request));
+        assert_int_equal(send(fd, next, sizeof next - 1, 0), sizeof next - 1);
+        hear(fd, &heard, NULL);
+        const char *said = (const char *)heard.data;
+        bool goes_on =
+            strstr(said, "HTTP/1.1 404 Not Found\r\n") != NULL &&
+            (strcmp(r->status, "404") != 0 || strstr(strstr(said, " 404 ") + 1, " 404 "));
+        if (strncmp(said, "HTTP/1.1 ", 9) != 0 || strncmp(said + 9, r->status, 3) != 0 ||
+            goes_on != (r->keeps == KEEPS))
+            fail_msg("%s: %s", r->what, said);
+        moe_buf_release(&heard);
+        close(fd);
+        moe_request_free(fake.request);
+        fake.request = NULL;
+    }
+    close_door();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(requests_keep_to_http),
         cmocka_unit_test(a_stream_is_handed_on_piece_by_piece),
         cmocka_unit_test(an_answer_may_come_before_it_is_waited_for),
         cmocka_unit_test(who_leaves_is_cancelled),
