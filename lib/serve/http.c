@@ -29,8 +29,9 @@ enum {
     BACKLOG = 1024,
     OTHER_FILES = 64,           /* files of the process beside connections */
     CONNECTION_BYTES = 4 << 10, /* of libmicrohttpd and ours, beside the headers */
-    LOOK_MILLISECONDS = 500,    /* between two checks for late requests */
+    LOOK_MILLISECONDS = 250,    /* between two looks for late requests and silent streams */
 };
+#define BEGIN_SECONDS 0.25 /* a stream waits no longer for what would change its status */
 
 void moe_http_options_default(struct moe_http_options *options)
 {
@@ -42,6 +43,7 @@ void moe_http_options_default(struct moe_http_options *options)
         .max_header_bytes = 16 << 10,
         .buffer_bytes = 16 << 20,
         .request_seconds = 30,
+        .silence_seconds = 5,
     };
 }
 
@@ -205,7 +207,7 @@ static enum MHD_Result receive(struct exchange *x, const char *bytes, size_t n)
     return MHD_YES;
 }
 
-/* Makes the loop notice when the client leaves. */
+/* Makes the loop notice when the client closes its connection. */
 static void watch_client(struct exchange *x)
 {
     struct epoll_event event = {.events = EPOLLRDHUP | EPOLLET, .data.ptr = x};
@@ -272,9 +274,22 @@ static void leave_exchange(struct exchange *x, bool count)
         cancel_exchange(x);
 }
 
-static void http_client_left(struct exchange *x)
+/* The client has closed its connection, or the half of it that sends. Which, only sending tells: it
+ * answers with an error if nobody is there. */
+static void hear_client(struct exchange *x, uint32_t events)
 {
-    leave_exchange(x, true);
+    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n"; /* clients leave it out */
+    struct moe_http *h = x->http;
+    if (events & (EPOLLERR | EPOLLHUP) || x->old) {
+        leave_exchange(x, true);
+        return;
+    }
+    pthread_mutex_lock(&h->lock);
+    if (x->streams)
+        exchange_put_comment(x);
+    else if (x->stage == EXCHANGE_WAITING)
+        send(x->watched, go_on, sizeof go_on - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    pthread_mutex_unlock(&h->lock);
 }
 
 static void on_completed(void *ctx, struct MHD_Connection *connection, void **context,
@@ -390,7 +405,7 @@ static void take_events(struct moe_http *h)
             ssize_t got = read(h->wake, &woken, sizeof woken);
             (void)got;
         } else if (what != h->daemon) {
-            http_client_left(what);
+            hear_client(what, events[i].events);
         }
     }
 }
@@ -428,6 +443,7 @@ static void *http_serve(void *ctx)
         MHD_run(h->daemon);
         if (moe_seconds() - looked > LOOK_MILLISECONDS * 1e-3) {
             http_close_late(h);
+            exchange_break_silences(h, BEGIN_SECONDS, h->options.silence_seconds);
             looked = moe_seconds();
         }
     }

@@ -12,8 +12,9 @@
  * One thread does all of it, over libmicrohttpd: connections that wait for an answer are suspended
  * and cost a few KiB. Executors append output to a buffer of the request and never wait for a
  * client; a client that reads so slowly that its buffer exceeds a bound is cut off, and one that
- * leaves has its request cancelled at once. Closing only the sending half of a connection counts as
- * leaving.
+ * leaves has its request cancelled at once. One that closes only the sending half of its connection
+ * gets its answer. A stream begins soon whether or not it has anything to say, and breaks longer
+ * silences by comments, so that proxies do not take it for dead.
  */
 #ifndef MOE_SERVE_HTTP_H
 #define MOE_SERVE_HTTP_H
@@ -39,6 +40,7 @@ struct moe_http_options {
     uint64_t buffer_bytes;
     double request_seconds; /* for a whole request to arrive; also the longest idle time of a
                                connection */
+    double silence_seconds; /* after which a stream sends a comment */
 };
 void moe_http_options_default(struct moe_http_options *options);
 /* Upper bound of its memory, apart from requests being read (serve/request.h). */

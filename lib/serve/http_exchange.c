@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "serve/http_internal.h"
 
 /* ---- Exchanges ---- */
@@ -20,6 +21,7 @@ struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connect
     *x = (struct exchange){
         .http = h, .connection = connection, .route = MOE_HTTP_ELSEWHERE, .watched = -1};
     x->holders = 1;
+    x->put_at = moe_seconds();
     pthread_mutex_lock(&h->lock);
     x->next = h->exchanges;
     x->link = &h->exchanges;
@@ -138,10 +140,29 @@ void exchange_put(struct exchange *x, const struct moe_buf *bytes)
     if (x->cut || x->gone || (!bytes->size && !bytes->failed))
         return;
     moe_buf_append(&x->out, bytes->data, bytes->size);
+    x->put_at = moe_seconds();
     exchange_book(x, bytes->size);
     if (x->out.failed || bytes->failed)
         exchange_cut(x);
     exchange_tell(x);
+}
+
+void exchange_put_comment(struct exchange *x)
+{
+    static const char comment[] = ": \n\n";
+    const struct moe_buf bytes = {.data = (uint8_t *)comment, .size = sizeof comment - 1};
+    exchange_put(x, &bytes);
+}
+
+void exchange_break_silences(struct moe_http *h, double first, double seconds)
+{
+    pthread_mutex_lock(&h->lock);
+    double now = moe_seconds();
+    for (struct exchange *x = h->exchanges; x; x = x->next)
+        if (x->streams && !x->done && x->stage != EXCHANGE_RECEIVING &&
+            now - x->put_at >= (x->stage == EXCHANGE_WAITING ? first : seconds))
+            exchange_put_comment(x);
+    pthread_mutex_unlock(&h->lock);
 }
 
 bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n)

@@ -37,6 +37,7 @@ struct exchange {
     uint64_t n_body; /* bytes received, also of a refused body */
     int watched;     /* descriptor in `poll` that reports the client's leaving, or -1 */
     bool foreign;    /* from a page of another, allowed origin */
+    bool old;        /* of HTTP/1.0 */
     bool faulty;     /* its head breaks HTTP's rules: nothing further is read */
     struct completion *completion; /* http_routes.c's; NULL: none */
     void (*free_completion)(struct completion *c);
@@ -49,6 +50,8 @@ struct exchange {
     uint64_t booked;    /* its part of http->buffered */
     struct moe_buf out; /* for the client */
     uint64_t taken;     /* bytes of `out` already sent */
+    double put_at;      /* when `out` last got something, or the exchange began */
+    bool streams;       /* its answer is sent as it comes */
     bool done;          /* `out` is complete */
     bool suspended;     /* its connection, until exchange_tell */
     bool told;          /* it is in the list http->told */
@@ -93,6 +96,11 @@ void exchange_tell(struct exchange *x);
 /* Appends bytes, if any, to `out` and tells. Cuts off a client whose answer takes too much memory.
  * With the lock held. */
 void exchange_put(struct exchange *x, const struct moe_buf *bytes);
+/* Puts what clients leave out: a comment. With the lock held. */
+void exchange_put_comment(struct exchange *x);
+/* Has streams that have been silent say so: those that have not begun after `first` seconds, others
+ * after `seconds`. */
+void exchange_break_silences(struct moe_http *h, double first, double seconds);
 /* Books n bytes beside `out` on its account, or cuts it off as above. With the lock held. */
 void exchange_book(struct exchange *x, uint64_t n);
 /* The next exchange that was told, which the caller releases; NULL: none. *suspended: its

@@ -82,9 +82,8 @@ static enum MHD_Result look_at_header(void *ctx, enum MHD_ValueKind kind, const 
 }
 
 /* What is wrong with a head, or NULL. */
-static const char *head_fault(const struct head *head, const char *version)
+static const char *head_fault(const struct head *head, bool old)
 {
-    bool old = strcmp(version, "HTTP/1.0") == 0;
     if (head->malformed)
         return "a header has characters that it may not have";
     if (head->hosts > 1)
@@ -122,12 +121,12 @@ static const char *target_path(const char *url, char host[MAX_AUTHORITY])
 
 /* Finds the request's path and host (NULL: it names none) in its head. False: it is to be refused,
  * and its connection closed. */
-static bool read_head(struct exchange *x, const char *url, const char *version, const char **path,
-                      const char **host, char authority[MAX_AUTHORITY])
+static bool read_head(struct exchange *x, const char *url, const char **path, const char **host,
+                      char authority[MAX_AUTHORITY])
 {
     struct head head = {0};
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, look_at_header, &head);
-    const char *fault = head_fault(&head, version);
+    const char *fault = head_fault(&head, x->old);
     *path = target_path(url, authority);
     *host = authority[0] ? authority : http_header(x, "Host");
     if (!fault && (!*path || strchr(*path, ' ')))
@@ -195,7 +194,8 @@ void http_route(struct exchange *x, const char *url, const char *method, const c
 {
     const char *path, *host;
     char authority[MAX_AUTHORITY];
-    x->faulty = !read_head(x, url, version, &path, &host, authority);
+    x->old = strcmp(version, "HTTP/1.0") == 0;
+    x->faulty = !read_head(x, url, &path, &host, authority);
     x->route = x->faulty ? MOE_HTTP_ELSEWHERE : find_route(path);
     x->refused = x->faulty ? MHD_HTTP_BAD_REQUEST : refusal(x, path, host, method, &x->why);
     http_route_late(x);
@@ -238,7 +238,6 @@ enum { SAID_BYTES = 96 };
 /* A completion that the server computes. Until it is done, all but its constant members belong to
  * the server's threads, which call back for one event of a request at a time. */
 struct completion {
-    bool stream;        /* constant */
     uint32_t n_choices; /* constant */
     uint32_t n_ended;
     struct moe_reply *reply;
@@ -259,7 +258,7 @@ static void on_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
     struct moe_buf event = {0};
     moe_reply_text(x->completion->reply, choice, bytes, n, &event);
     pthread_mutex_lock(&h->lock);
-    if (x->completion->stream)
+    if (x->streams)
         exchange_put(x, &event);
     else
         exchange_book(x, n);
@@ -337,7 +336,6 @@ static int make_completion(struct exchange *x, const struct moe_request *r, stru
     struct completion *c = calloc(1, sizeof *c);
     if (!c)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
-    c->stream = r->stream;
     c->n_choices = r->n;
     const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
     int status = moe_reply_new(&c->reply, r, model ? model : "", err);
@@ -345,6 +343,7 @@ static int make_completion(struct exchange *x, const struct moe_request *r, stru
         free(c);
         return status;
     }
+    x->streams = r->stream;
     x->completion = c;
     x->free_completion = free_completion;
     return MOE_OK;
@@ -404,7 +403,7 @@ static enum MHD_Result complete(struct exchange *x)
     const struct completion *c = x->completion;
     pthread_mutex_lock(&h->lock);
     bool some = x->out.size > 0, is_cut = x->cut, is_gone = x->gone;
-    if ((is_cut || x->done || (c->stream && some)) && !is_gone)
+    if ((is_cut || x->done || (x->streams && some)) && !is_gone)
         x->stage = EXCHANGE_SENDING;
     pthread_mutex_unlock(&h->lock);
     if (x->stage != EXCHANGE_SENDING)
@@ -415,8 +414,8 @@ static enum MHD_Result complete(struct exchange *x)
         const struct moe_err *why = moe_reply_failed(c->reply);
         return http_respond_error(x, moe_reply_http_status(why), why);
     }
-    return c->stream ? http_respond_stream(x)
-                     : http_respond(x, MHD_HTTP_OK, "application/json", no_store);
+    return x->streams ? http_respond_stream(x)
+                      : http_respond(x, MHD_HTTP_OK, "application/json", no_store);
 }
 
 /* ---- The page ---- */

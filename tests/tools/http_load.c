@@ -104,9 +104,13 @@ static void save(const char *path, const void *bytes, uint64_t n)
 /* What came until the connection's end. */
 static void judge(const struct moe_buf *in)
 {
-    const char *text = (const char *)in->data;
+    const char *text = (const char *)in->data, *end = text + in->size;
     const char *end_of_head = text ? strstr(text, "\r\n\r\n") : NULL;
     int status;
+    while (end_of_head && strncmp(text, "HTTP/1.1 1", 10) == 0) { /* the answer is to come */
+        text = end_of_head + 4;
+        end_of_head = strstr(text, "\r\n\r\n");
+    }
     if (!end_of_head || sscanf(text, "HTTP/1.%*c %d", &status) != 1 || status < 0 ||
         status >= MAX_STATUS) {
         count.closed++;
@@ -114,7 +118,7 @@ static void judge(const struct moe_buf *in)
     }
     count.status[status]++;
     struct moe_buf body = {0};
-    const char *from = end_of_head + 4, *end = text + in->size;
+    const char *from = end_of_head + 4;
     const char *length = header(text, end_of_head, "Content-Length");
     bool whole = true;
     if (header(text, end_of_head, "Transfer-Encoding")) {

@@ -135,6 +135,7 @@ static void open_door(uint64_t buffers)
     moe_http_options_default(&o);
     o.port = 0;
     o.buffer_bytes = buffers;
+    o.silence_seconds = 0.25;
     fake.request = NULL;
     fake.cancelled = fake.answers_at_once = fake.ends_cancelled = false;
     fake.refuses = MOE_OK;
@@ -251,6 +252,43 @@ static void who_leaves_is_cancelled(void **state)
         moe_buf_release(&heard);
         close_door();
     }
+}
+
+static void who_stops_sending_gets_the_answer(void **state)
+{
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        open_door(1 << 20);
+        int fd = ask(stream);
+        wait_for(has_request);
+        shutdown(fd, SHUT_WR);
+        usleep(100 * 1000); /* the door hears of it */
+        say("alpha");
+        end(MOE_OK, NULL, MOE_STOP_EOS);
+        hears(fd, "HTTP/1.1 200", "alpha");
+        assert_false(now(is_cancelled));
+        close_door();
+    }
+}
+
+static void silent_streams_begin_and_go_on(void **state)
+{
+    (void)state;
+    struct moe_buf heard = {0};
+    open_door(1 << 20);
+    int fd = ask(true);
+    wait_for(has_request);
+    hear(fd, &heard, ": \n\n");
+    assert_non_null(strstr((const char *)heard.data, "HTTP/1.1 200"));
+    say("alpha");
+    hear(fd, &heard, "alpha");
+    moe_buf_clear(&heard);
+    hear(fd, &heard, ": \n\n");
+    end(MOE_OK, NULL, MOE_STOP_EOS);
+    hear(fd, &heard, "[DONE]");
+    moe_buf_release(&heard);
+    close(fd);
+    close_door();
 }
 
 static void who_does_not_read_is_cut_off(void **state)
@@ -468,6 +506,8 @@ int main(void)
         cmocka_unit_test(a_stream_is_handed_on_piece_by_piece),
         cmocka_unit_test(an_answer_may_come_before_it_is_waited_for),
         cmocka_unit_test(who_leaves_is_cancelled),
+        cmocka_unit_test(who_stops_sending_gets_the_answer),
+        cmocka_unit_test(silent_streams_begin_and_go_on),
         cmocka_unit_test(who_does_not_read_is_cut_off),
         cmocka_unit_test(an_answer_beyond_the_buffers_is_refused),
         cmocka_unit_test(failures_have_a_status_or_come_in_the_stream),
