@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "grammar/automaton_internal.h"
 
+enum { NAME_BYTES = 32 /* malloc's overhead for a name */ };
+
 /* ---- Lists that grow ---- */
 
 /* Makes room for one more item; false, with g->status set, without memory. */
@@ -13,6 +15,8 @@ static bool grow_items(struct moe_grammar *g, void **items, uint32_t n, uint32_t
                        size_t bytes, uint32_t most)
 {
     if (g->status != MOE_OK)
+        return false;
+    if ((g->status = moe_allowance_step(g->allowance, 1)) != MOE_OK)
         return false;
     if (n < *room)
         return true;
@@ -22,6 +26,8 @@ static bool grow_items(struct moe_grammar *g, void **items, uint32_t n, uint32_t
         g->status = MOE_ERR_LIMIT;
         return false;
     }
+    if ((g->status = moe_allowance_take(g->allowance, (wanted - *room) * bytes)) != MOE_OK)
+        return false;
     void *more = realloc(*items, wanted * bytes);
     if (!more) {
         g->status = MOE_ERR_MEMORY;
@@ -72,6 +78,8 @@ static bool grow_slots(struct moe_grammar *g)
     if (2 * (g->n_rules + 1) < g->n_slots)
         return true;
     uint32_t n = g->n_slots ? 2 * g->n_slots : 64;
+    if ((g->status = moe_allowance_take(g->allowance, n * sizeof(uint32_t))) != MOE_OK)
+        return false;
     uint32_t *slots = calloc(n, sizeof *slots);
     if (!slots) {
         g->status = MOE_ERR_MEMORY;
@@ -95,6 +103,8 @@ uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint3
     uint32_t *slot = rule_slot(g, name, n);
     if (*slot)
         return *slot - 1;
+    if ((g->status = moe_allowance_take(g->allowance, n + NAME_BYTES)) != MOE_OK)
+        return 0;
     char *copy = moe_strndup(name, n, NULL);
     if (!copy) {
         g->status = MOE_ERR_MEMORY;
@@ -110,16 +120,16 @@ uint32_t machine_rule(struct moe_grammar *g, const char *name, uint64_t n, uint3
 /* Adds a state that reads a byte of the set. */
 static void add_set(struct moe_grammar *g, const struct byte_set *set)
 {
-    uint32_t i = g->n_sets;
-    while (i > 0 && memcmp(&g->sets[i - 1], set, sizeof *set) != 0)
-        i--;
-    if (i == 0) {
+    uint32_t at = (uint32_t)moe_hash64(set, sizeof *set) & (2 * MAX_SETS - 1);
+    while (g->set_slots[at] && memcmp(&g->sets[g->set_slots[at] - 1], set, sizeof *set) != 0)
+        at = (at + 1) & (2 * MAX_SETS - 1);
+    if (!g->set_slots[at]) {
         if (!grow_items(g, (void **)&g->sets, g->n_sets, &g->sets_room, sizeof *g->sets, MAX_SETS))
             return;
         g->sets[g->n_sets++] = *set;
-        i = g->n_sets;
+        g->set_slots[at] = (uint16_t)g->n_sets;
     }
-    machine_add(g, STATE_BYTES, i - 1, 0);
+    machine_add(g, STATE_BYTES, g->set_slots[at] - 1u, 0);
 }
 
 static void add_bytes(struct moe_grammar *g, uint32_t low, uint32_t high)
@@ -272,7 +282,7 @@ uint64_t moe_grammar_bytes(const struct moe_grammar *g)
                      g->sets_room * sizeof *g->sets + g->rules_room * sizeof *g->rules +
                      g->n_slots * sizeof *g->rule_slots;
     for (uint32_t i = 0; i < g->n_rules; i++)
-        bytes += strlen(g->rules[i].name) + 32; /* plus malloc's overhead */
+        bytes += strlen(g->rules[i].name) + NAME_BYTES;
     return bytes;
 }
 
@@ -597,8 +607,6 @@ int automaton_keep(struct automaton *a, uint32_t *place)
 /* Checks a grammar after reading: missing rules, rules that would never end; finds classes of
  * bytes. */
 
-enum { MAX_STEPS = 50 << 20 }; /* visits of states */
-
 /* ---- States reached without reading ---- */
 
 struct reach {
@@ -607,7 +615,7 @@ struct reach {
     uint32_t *stamp;      /* by state: the last visit that saw it */
     uint32_t *stack;      /* states to visit */
     uint32_t visit, n_stack;
-    uint64_t steps;
+    struct moe_allowance *allowance;
 };
 
 static void reach_state(struct reach *r, uint32_t state)
@@ -631,7 +639,8 @@ static const struct state *next_reached(struct reach *r)
     while (r->n_stack > 0) {
         uint32_t at = r->stack[--r->n_stack];
         const struct state *s = &r->g->states[at];
-        r->steps++;
+        if (moe_allowance_step(r->allowance, 1) != MOE_OK)
+            return NULL;
         if (s->kind == STATE_SPLIT) {
             reach_state(r, s->a);
             reach_state(r, s->b);
@@ -658,18 +667,12 @@ static bool may_be_empty(struct reach *r, uint32_t rule)
     return false;
 }
 
-static int too_much(const char *name, struct moe_err *err)
-{
-    return moe_fail(err, MOE_ERR_LIMIT, "%s: the grammar's rules lean on each other too much",
-                    name);
-}
-
 /* Goes in both directions in turn, so that long chains of rules do not need a round each. */
 static int find_nullable(struct reach *r, bool *nullable, const char *name, struct moe_err *err)
 {
     uint32_t n = r->g->n_rules;
     bool changed = true;
-    for (bool up = true; changed; up = !up) {
+    for (bool up = true; changed && r->allowance->status == MOE_OK; up = !up) {
         changed = false;
         for (uint32_t i = 0; i < n; i++) {
             uint32_t rule = up ? i : n - 1 - i;
@@ -677,10 +680,8 @@ static int find_nullable(struct reach *r, bool *nullable, const char *name, stru
                 continue;
             nullable[rule] = changed = true;
         }
-        if (r->steps > MAX_STEPS)
-            return too_much(name, err);
     }
-    return MOE_OK;
+    return r->allowance->status == MOE_OK ? MOE_OK : moe_allowance_say(r->allowance, name, err);
 }
 
 /* ---- Left recursion ---- */
@@ -775,12 +776,14 @@ static int refuse_left_recursion(struct reach *r, const char *name, struct moe_e
 static int check_rules(const struct moe_grammar *g, const char *name, struct moe_err *err)
 {
     bool *nullable = moe_alloc(g->n_rules, sizeof *nullable, err);
-    struct reach r = {.g = g, .nullable = nullable};
+    struct reach r = {.g = g, .nullable = nullable, .allowance = g->allowance};
     r.stamp = nullable ? moe_alloc(g->n_states, sizeof *r.stamp, err) : NULL;
     r.stack = r.stamp ? moe_alloc(g->n_states, sizeof *r.stack, err) : NULL;
     int status = r.stack ? find_nullable(&r, nullable, name, err) : MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = refuse_left_recursion(&r, name, err);
+    if (status == MOE_OK && r.allowance->status != MOE_OK)
+        status = moe_allowance_say(r.allowance, name, err);
     free(r.stack);
     free(r.stamp);
     free(nullable);
@@ -797,6 +800,23 @@ static void shorten_jumps(struct moe_grammar *g)
         if (s->kind == STATE_JUMP && s->a > i && g->states[s->a].kind == STATE_JUMP)
             s->a = g->states[s->a].a;
     }
+}
+
+/* ---- Where an answer begins ---- */
+
+static int check_start(const struct moe_grammar *g, const char *name, struct moe_err *err)
+{
+    struct automaton *a;
+    uint32_t place;
+    MOE_TRY(automaton_new(&a, g, err));
+    int status = automaton_start(a, &place);
+    automaton_free(a);
+    return status == MOE_ERR_LIMIT
+               ? moe_fail(err, status,
+                          "%s: the grammar leaves more than %d ways open where an answer begins: "
+                          "put together what begins alike",
+                          name, MAX_STACKS)
+               : status;
 }
 
 /* ---- Classes of bytes ---- */
@@ -832,6 +852,8 @@ int machine_finish(struct moe_grammar *g, const char *name, struct moe_err *err)
 {
     if (g->status == MOE_ERR_MEMORY)
         return moe_fail(err, MOE_ERR_MEMORY, "out of memory: a grammar of %u states", g->n_states);
+    if (g->allowance->status != MOE_OK)
+        return moe_allowance_say(g->allowance, name, err);
     if (g->status != MOE_OK)
         return moe_fail(err, g->status,
                         "%s: the grammar is too large: more than %d states, %d rules or %d sets of "
@@ -852,5 +874,6 @@ int machine_finish(struct moe_grammar *g, const char *name, struct moe_err *err)
                         "%s: there is no rule 'root', which a whole answer follows", name);
     shorten_jumps(g);
     find_classes(g);
-    return check_rules(g, name, err);
+    MOE_TRY(check_rules(g, name, err));
+    return check_start(g, name, err);
 }

@@ -48,10 +48,12 @@ struct moe_grammar {
     uint32_t *rule_slots; /* by hash of the names: rule + 1; 0: empty */
     uint32_t n_slots;
     uint32_t root;
+    uint16_t set_slots[2 * MAX_SETS]; /* by hash of the sets: set + 1; 0: empty */
     /* Bytes that no state distinguishes form one class. */
     uint8_t class_of[256], byte_of[256];
     uint32_t n_classes;
-    int status; /* the first failure of adding; MOE_OK: none */
+    int status;                      /* the first failure of adding; MOE_OK: none */
+    struct moe_allowance *allowance; /* while it is read */
 };
 
 /* Adding never fails at once: `status` tells afterwards whether everything was added. */
@@ -72,8 +74,12 @@ struct range {
 void machine_add_class(struct moe_grammar *g, struct range *ranges, uint32_t n, bool negated);
 void machine_add_character(struct moe_grammar *g, uint32_t c);
 
-/* Ends adding: finds the root and the classes; refuses missing rules and left recursion. `name`
- * begins the sentences. */
+/* Reads GBNF of any length (moe_grammar_parse). */
+int machine_read(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
+                 struct moe_allowance *allowance, struct moe_err *err);
+
+/* Ends adding: finds the root and the classes; refuses missing rules, left recursion, and what
+ * leaves too many ways open where an answer begins. `name` begins the sentences. */
 int machine_finish(struct moe_grammar *g, const char *name, struct moe_err *err);
 
 static inline bool set_has(const struct byte_set *s, uint32_t byte)

@@ -24,7 +24,12 @@ static inline bool is_at(const struct reader *r, char c)
     return r->at < r->end && *r->at == c;
 }
 
-enum { MAX_DEPTH = 200 /* groups */, MAX_REPEATS = 1 << 17, MAX_NAME = 256 };
+enum {
+    MAX_DEPTH = 200, /* groups */
+    MAX_REPEATS = 1 << 17,
+    MAX_NAME = 256,
+    MAX_RANGES = 1 << 16, /* of a class */
+};
 
 /* ---- Places in the text ---- */
 
@@ -140,6 +145,8 @@ static int read_literal(struct reader *r)
 
 static int add_range(struct reader *r, uint32_t n, uint32_t low, uint32_t high)
 {
+    if (n == MAX_RANGES)
+        return gbnf_wrong(r, "a class of more than 65536 characters and ranges");
     if (n == r->ranges_room) {
         uint32_t room = n ? 2 * n : 64;
         struct range *more = realloc(r->ranges, room * sizeof *more);
@@ -171,7 +178,8 @@ static int read_class(struct reader *r)
         MOE_TRY(add_range(r, n, low, high));
     }
     r->at++;
-    machine_add_class(r->g, r->ranges, n, negated);
+    if (moe_allowance_step(r->g->allowance, n) == MOE_OK)
+        machine_add_class(r->g, r->ranges, n, negated);
     return MOE_OK;
 }
 
@@ -248,7 +256,7 @@ static void repeat_states(struct moe_grammar *g, uint32_t first, uint32_t least,
     uint32_t body = first + 1, end = g->n_states, n = end - body;
     if (g->status != MOE_OK)
         return;
-    if (most == 0) {
+    if (most == 0 || n == 0) { /* nothing, however often */
         g->n_states = first;
         return;
     }
@@ -416,16 +424,15 @@ static int read_rule(struct reader *r)
     return MOE_OK;
 }
 
-int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
-                      struct moe_err *err)
+int machine_read(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
+                 struct moe_allowance *allowance, struct moe_err *err)
 {
+    struct moe_allowance usual = moe_allowance_usual();
     *out = NULL;
-    if (n > MOE_GRAMMAR_MAX_BYTES)
-        return moe_fail(err, MOE_ERR_LIMIT, "%s: a grammar of more than %d MiB", name,
-                        MOE_GRAMMAR_MAX_BYTES >> 20);
     struct moe_grammar *g = moe_alloc(1, sizeof *g, err);
     if (!g)
         return MOE_ERR_MEMORY;
+    g->allowance = allowance ? allowance : &usual;
     struct reader r = {.g = g, .name = name, .text = text, .at = text, .err = err};
     r.end = r.text + n;
     int status = MOE_OK;
@@ -435,11 +442,22 @@ int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *te
     if (status == MOE_OK || g->status != MOE_OK)
         status = machine_finish(g, name, err);
     free(r.ranges);
+    g->allowance = NULL;
     if (status == MOE_OK)
         *out = g;
     else
         moe_grammar_free(g);
     return status;
+}
+
+int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
+                      struct moe_allowance *allowance, struct moe_err *err)
+{
+    *out = NULL;
+    return n > MOE_GRAMMAR_MAX_BYTES
+               ? moe_fail(err, MOE_ERR_LIMIT, "%s: a grammar of more than %d MiB", name,
+                          MOE_GRAMMAR_MAX_BYTES >> 20)
+               : machine_read(out, name, text, n, allowance, err);
 }
 
 int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err *err)
@@ -448,7 +466,7 @@ int moe_grammar_read(struct moe_grammar **out, const char *path, struct moe_err 
     *out = NULL;
     int status = moe_file_read_all(path, MOE_GRAMMAR_MAX_BYTES, &text, err);
     if (status == MOE_OK)
-        status = moe_grammar_parse(out, path, text.data, text.size, err);
+        status = moe_grammar_parse(out, path, text.data, text.size, NULL, err);
     moe_buf_release(&text);
     return status;
 }

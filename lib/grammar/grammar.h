@@ -3,13 +3,15 @@
  * a JSON schema; see moe-grammar(5). A grammar is immutable, and several threads may use it at
  * once.
  *
- * Grammars are untrusted: states, rules and the steps of reading are bounded.
+ * Grammars are untrusted: reading one costs no more than its allowance of steps and bytes
+ * (base/allowance.h; NULL: the usual one), and ends when the allowance is cancelled.
  */
 #ifndef MOE_GRAMMAR_GRAMMAR_H
 #define MOE_GRAMMAR_GRAMMAR_H
 
 #include <stdint.h>
 
+#include "base/allowance.h"
 #include "base/buf.h"
 #include "base/err.h"
 
@@ -17,23 +19,25 @@ struct json_t;
 struct moe_grammar;
 
 enum {
-    MOE_GRAMMAR_MAX_BYTES = 4 << 20,  /* of a file, or of a schema's GBNF */
-    MOE_GRAMMAR_MAX_STATES = 1 << 18, /* with repetitions written out; 12 bytes each */
-    MOE_GRAMMAR_MAX_RULES = 1 << 15,
+    MOE_GRAMMAR_MAX_BYTES = 4 << 20,  /* of a file */
+    MOE_GRAMMAR_MAX_STATES = 1 << 21, /* with repetitions written out; 12 bytes each */
+    MOE_GRAMMAR_MAX_RULES = 1 << 17,
 };
 
 /* Parses n bytes of GBNF; `name` (a path) begins error texts, which give line and column. The rule
  * `root` is the whole answer. MOE_ERR_FORMAT: not GBNF; MOE_ERR_UNSUPPORTED: left recursion, or
- * tokens by name; MOE_ERR_LIMIT: too large. */
+ * tokens by name; MOE_ERR_LIMIT: too large, or beyond the allowance; MOE_ERR_INTERRUPTED:
+ * cancelled.
+ */
 int moe_grammar_parse(struct moe_grammar **out, const char *name, const void *text, uint64_t n,
-                      struct moe_err *err);
+                      struct moe_allowance *allowance, struct moe_err *err);
 /* From a JSON schema: every answer is JSON that the schema accepts. What cannot be guaranteed is
  * refused with its JSON pointer, as MOE_ERR_UNSUPPORTED. */
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
-                          struct moe_err *err);
+                          struct moe_allowance *allowance, struct moe_err *err);
 /* Appends the schema's GBNF. */
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
-                             struct moe_err *err);
+                             struct moe_allowance *allowance, struct moe_err *err);
 /* Accepts any JSON object. */
 int moe_grammar_of_objects(struct moe_grammar **out, struct moe_err *err);
 /* From files. */

@@ -1,13 +1,14 @@
 /* Turns JSON schemas into GBNF: types, references, alternatives, merging. */
 #include "grammar/schema.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
 #include "fmt/json.h"
+#include "grammar/automaton_internal.h"
 #include "grammar/grammar.h"
-
-/* Merging two schemas, and finding whether two exclude each other. */
 
 enum { MAX_REFERENCES = 64 /* that lead to each other */, MAX_EXCLUDE_DEPTH = 4 };
 
@@ -73,76 +74,304 @@ static json_t *list_of_types(unsigned types)
 
 /* ---- Values ---- */
 
-/* as JSON schemas compare: 1 equals 1.0 */
-static bool schema_equal(const json_t *a, const json_t *b)
+/* Whether two values are the same, as json_equal, in steps of the allowance; not if these are
+ * spent, which the next schema_step refuses. */
+static bool is_same(const struct schema *s, const json_t *a, const json_t *b)
 {
-    if (json_is_number(a) && json_is_number(b))
-        return json_number_value(a) == json_number_value(b);
-    return json_equal(a, b);
+    const char *key;
+    json_t *item;
+    size_t i;
+    if (a == b)
+        return true;
+    if (moe_allowance_step(s->allowance, 1 + json_string_length(a) / 16) != MOE_OK || !a || !b ||
+        json_typeof(a) != json_typeof(b) || json_object_size(a) != json_object_size(b) ||
+        json_array_size(a) != json_array_size(b))
+        return false;
+    json_array_foreach(a, i, item)
+    {
+        if (!is_same(s, item, json_array_get(b, i)))
+            return false;
+    }
+    json_object_foreach((json_t *)a, key, item)
+    {
+        if (!is_same(s, item, json_object_get(b, key)))
+            return false;
+    }
+    return json_is_array(a) || json_is_object(a) || json_equal(a, b);
 }
 
-static bool list_has(const json_t *list, const json_t *value)
+/* as JSON schemas compare: 1 equals 1.0 */
+static bool schema_equal(const struct schema *s, const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return moe_allowance_step(s->allowance, 1) == MOE_OK &&
+               json_number_value(a) == json_number_value(b);
+    return is_same(s, a, b);
+}
+
+static bool list_has(const struct schema *s, const json_t *list, const json_t *value)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (schema_equal(json_array_get(list, i), value))
+        if (schema_equal(s, json_array_get(list, i), value))
             return true;
     return false;
 }
 
+/* A text that two values have in common exactly if they compare equal; free() it. NULL: no memory.
+ */
+static char *value_key(const json_t *value)
+{
+    char number[40];
+    if (!json_is_number(value))
+        return json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS);
+    snprintf(number, sizeof number, "%.17g", json_number_value(value));
+    return moe_strndup(number, strlen(number), NULL);
+}
+
+/* Notes the values of a list in an object, under their keys. *twice: the number of an earlier list
+ * that has one of them too, or `number` if there is none. Fails for lack of memory or steps. */
+static int note_values(struct schema *s, json_t *seen, const json_t *list, size_t number,
+                       size_t *twice)
+{
+    json_t *value;
+    size_t i;
+    *twice = number;
+    json_array_foreach(list, i, value)
+    {
+        char *key = value_key(value);
+        const json_t *there = key ? json_object_get(seen, key) : NULL;
+        int status = schema_step(s, NULL, 8 + (key ? strlen(key) / 8 : 0));
+        if (there && (size_t)json_integer_value(there) != number)
+            *twice = (size_t)json_integer_value(there);
+        else if (!key || json_object_set_new(seen, key, json_integer((json_int_t)number)) != 0)
+            status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: values of a schema");
+        moe_allowance_take(s->allowance, SCHEMA_MEMBER + (key ? strlen(key) : 0));
+        free(key);
+        MOE_TRY(status);
+    }
+    return MOE_OK;
+}
+
+/* ---- Keywords ---- */
+
+const struct schema_keyword schema_about[] = {
+    {"properties", TYPE_OBJECT},
+    {"required", TYPE_OBJECT},
+    {"additionalProperties", TYPE_OBJECT},
+    {"minProperties", TYPE_OBJECT},
+    {"maxProperties", TYPE_OBJECT},
+    {"items", TYPE_ARRAY},
+    {"prefixItems", TYPE_ARRAY},
+    {"additionalItems", TYPE_ARRAY},
+    {"minItems", TYPE_ARRAY},
+    {"maxItems", TYPE_ARRAY},
+    {"uniqueItems", TYPE_ARRAY},
+    {"minLength", TYPE_STRING},
+    {"maxLength", TYPE_STRING},
+    {"pattern", TYPE_STRING},
+    {"format", TYPE_STRING},
+    {"minimum", TYPE_NUMBER | TYPE_INTEGER},
+    {"maximum", TYPE_NUMBER | TYPE_INTEGER},
+    {"exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER},
+    {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER},
+    {"multipleOf", TYPE_NUMBER | TYPE_INTEGER},
+    {NULL, 0},
+};
+
+/* Keywords that are refused: answers depend on them. JSON schema ignores unknown ones. */
+static const char *const refused[] = {
+    "not",
+    "if",
+    "then",
+    "else",
+    "patternProperties",
+    "propertyNames",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "contains",
+    "minContains",
+    "maxContains",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+    "contentSchema",
+    "extends",
+    "disallow",
+    NULL,
+};
+
+/* Keywords of all values. */
+static const char *const of_all[] = {"type",  "enum",  "const", "$ref",
+                                     "anyOf", "oneOf", "allOf", NULL};
+
+static bool is_listed(const char *const *list, const char *key)
+{
+    while (*list && strcmp(*list, key) != 0)
+        list++;
+    return *list;
+}
+
+/* Whether answers depend on it. */
+static bool is_keyword(const char *key)
+{
+    size_t i = 0;
+    while (schema_about[i].key && strcmp(schema_about[i].key, key) != 0)
+        i++;
+    return schema_about[i].key || is_listed(of_all, key) || is_listed(refused, key);
+}
+
+static bool has_other_keyword(const json_t *schema, const char *but)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        if (is_keyword(key) && strcmp(key, but) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether any keyword but the named one restricts values. */
+static bool schema_says_more(const json_t *schema, const char *but)
+{
+    for (size_t i = 0; schema_about[i].key; i++)
+        if (schema_get(schema, schema_about[i].key))
+            return true;
+    for (size_t i = 0; of_all[i]; i++)
+        if (strcmp(of_all[i], but) != 0 && json_object_get(schema, of_all[i]))
+            return true;
+    return false;
+}
+
+/* ---- Kept until the end ---- */
+
+/* Keeps a new intermediate schema (NULL: there was no memory). */
+static int keep(struct schema *s, json_t *schema)
+{
+    moe_allowance_take(s->allowance, SCHEMA_MEMORY + json_object_size(schema) * SCHEMA_MEMBER);
+    MOE_TRY(schema_step(s, NULL, 8 + json_object_size(schema)));
+    if (!schema || json_array_append_new(s->kept, schema) != 0)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    return MOE_OK;
+}
+
+/* The schema without a keyword, as a copy. */
+static int schema_without(struct schema *s, const json_t *schema, const char *key, json_t **out)
+{
+    MOE_TRY(keep(s, *out = json_copy((json_t *)schema)));
+    json_object_del(*out, key);
+    return MOE_OK;
+}
+
 /* ---- Both ---- */
 
-/* Merges two members that differ; NULL: unknown how. A new reference. */
-static json_t *merge_member(const char *key, const json_t *a, const json_t *b)
+/* The member of a merged schema, to be changed: what others hold too is copied first. */
+static json_t *own_member(struct schema *s, json_t *merged, const char *key)
 {
-    bool least = strncmp(key, "min", 3) == 0 || strcmp(key, "exclusiveMinimum") == 0;
-    bool most = strncmp(key, "max", 3) == 0 || strcmp(key, "exclusiveMaximum") == 0;
-    json_t *both = NULL;
-    if ((least || most) && json_is_number(a) && json_is_number(b))
-        return json_copy(
-            (json_t *)((json_number_value(a) > json_number_value(b)) == least ? a : b));
-    if (strcmp(key, "required") == 0 && json_is_array(a) && json_is_array(b)) {
-        both = json_copy((json_t *)a);
-        for (size_t i = 0; both && i < json_array_size(b); i++)
-            if (!list_has(a, json_array_get(b, i)))
-                json_array_append(both, json_array_get(b, i));
-    } else if (strcmp(key, "enum") == 0 && json_is_array(a)) {
-        both = json_array();
-        for (size_t i = 0; both && i < json_array_size(a); i++)
-            if (list_has(b, json_array_get(a, i)))
-                json_array_append(both, json_array_get(a, i));
-    } else if (strcmp(key, "properties") == 0 && json_is_object(a) && json_is_object(b)) {
-        const char *name;
-        json_t *value;
-        both = json_copy((json_t *)a);
-        json_object_foreach((json_t *)b, name, value)
-        {
-            json_t *other = json_object_get(a, name);
-            if (!other)
-                json_object_set(both, name, value);
-            else if (!json_equal(other, value))
-                json_object_set_new(both, name, json_pack("{s:[O,O]}", "allOf", other, value));
-        }
-    } else if (strcmp(key, "items") == 0) {
-        both = json_pack("{s:[O,O]}", "allOf", a, b);
+    json_t *member = json_object_get(merged, key);
+    size_t n = json_object_size(member) + json_array_size(member);
+    if (member->refcount == 1)
+        return member;
+    moe_allowance_step(s->allowance, n);
+    moe_allowance_take(s->allowance, SCHEMA_MEMORY + n * SCHEMA_MEMBER);
+    json_object_set_new(merged, key, json_copy(member));
+    return json_object_get(merged, key);
+}
+
+/* Lets the member of an object be what it is and `other` too: one more of a list that it has had
+ * made, or such a list. False: no memory. */
+static bool add_both(struct schema *s, json_t *object, const char *key, json_t *other)
+{
+    json_t *there = json_object_get(object, key), *list = json_object_get(there, "allOf");
+    moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY);
+    if (there->refcount == 1 && json_object_size(there) == 1 && list && list->refcount == 1)
+        return json_array_append(list, other) == 0;
+    return json_object_set_new(object, key, json_pack("{s:[O,O]}", "allOf", there, other)) == 0;
+}
+
+static bool add_list(struct schema *s, json_t *merged, const char *key, const json_t *list)
+{
+    json_t *own = own_member(s, merged, key);
+    moe_allowance_step(s->allowance, json_array_size(list));
+    moe_allowance_take(s->allowance, json_array_size(list) * sizeof(void *));
+    return own && json_array_extend(own, (json_t *)list) == 0;
+}
+
+static bool add_properties(struct schema *s, json_t *merged, const json_t *more)
+{
+    json_t *own = own_member(s, merged, "properties"), *value;
+    const char *name;
+    bool added = own;
+    json_object_foreach((json_t *)more, name, value)
+    {
+        const json_t *there = json_object_get(own, name);
+        moe_allowance_step(s->allowance, 4);
+        moe_allowance_take(s->allowance, SCHEMA_MEMBER);
+        if (!there)
+            added = added && json_object_set(own, name, value) == 0;
+        else if (!is_same(s, there, value))
+            added = added && add_both(s, own, name, value);
     }
+    return added;
+}
+
+/* The values of list a that b has too; a new list. */
+static json_t *common_values(struct schema *s, const json_t *a, const json_t *b)
+{
+    json_t *both = json_array(), *seen = json_object(), *value;
+    size_t i, twice;
+    bool known = both && seen && note_values(s, seen, b, 0, &twice) == MOE_OK;
+    json_array_foreach(a, i, value)
+    {
+        char *key = known ? value_key(value) : NULL;
+        known = key && moe_allowance_step(s->allowance, 8) == MOE_OK;
+        if (known && json_object_get(seen, key))
+            json_array_append(both, value);
+        free(key);
+    }
+    moe_allowance_take(s->allowance, SCHEMA_MEMORY + json_array_size(both) * sizeof(void *));
+    json_decref(seen);
     return both;
 }
 
+/* Merges another schema's member into a merged one that has another; false: unknown how. */
+static bool merge_member(struct schema *s, json_t *merged, const char *key, json_t *b)
+{
+    json_t *a = json_object_get(merged, key);
+    bool least = strncmp(key, "min", 3) == 0 || strcmp(key, "exclusiveMinimum") == 0;
+    bool most = strncmp(key, "max", 3) == 0 || strcmp(key, "exclusiveMaximum") == 0;
+    bool lists = json_is_array(a) && json_is_array(b);
+    if ((least || most) && json_is_number(a) && json_is_number(b))
+        return (json_number_value(a) > json_number_value(b)) == least ||
+               json_object_set(merged, key, b) == 0;
+    if (lists && (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0))
+        return add_list(s, merged, key, b);
+    if (lists && strcmp(key, "enum") == 0)
+        return json_object_set_new(merged, key, common_values(s, a, b)) == 0;
+    if (strcmp(key, "properties") == 0 && json_is_object(a) && json_is_object(b))
+        return add_properties(s, merged, b);
+    return strcmp(key, "items") == 0 && add_both(s, merged, key, b);
+}
+
 /* A property that the other schema, which accepts only its own, does not have. */
-static const char *closed_out(const json_t *closed, const json_t *other)
+static const char *closed_out(const struct schema *s, const json_t *closed, const json_t *other)
 {
     const json_t *more = json_object_get(closed, "additionalProperties");
     const char *name;
     json_t *value;
     if (!more || json_is_true(more))
         return NULL;
+    moe_allowance_step(s->allowance, json_object_size(json_object_get(other, "properties")));
     json_object_foreach(
         json_object_get(other, "properties"), name,
         value) if (!json_object_get(json_object_get(closed, "properties"), name)) return name;
     return NULL;
 }
 
-static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json_t **out);
+static int merge_with(struct schema *s, json_t **merged, const json_t *b);
 
 /* Follows references repeatedly; merges what stands beside them. */
 static int resolve_references(struct schema *s, const json_t **schema)
@@ -154,81 +383,71 @@ static int resolve_references(struct schema *s, const json_t **schema)
         const json_t *target = schema_find(s, reference);
         if (!target)
             return schema_refuse(s, "$ref", "'%.100s' does not exist in this schema", reference);
-        json_t *rest = json_copy((json_t *)*schema), *both = NULL;
-        if (!rest || json_array_append_new(s->kept, rest) != 0)
-            return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-        json_object_del(rest, "$ref");
-        if (json_object_size(rest) > 0 && !json_object_get(target, "$ref")) {
-            int status = schema_merge(s, target, rest, &both);
-            if (status == MOE_OK && json_array_append_new(s->kept, both) != 0)
-                status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-            *schema = both;
-            return status;
+        MOE_TRY(schema_step(s, NULL, 8 + strlen(reference)));
+        if (has_other_keyword(*schema, "$ref")) {
+            json_t *rest;
+            if (s->depth >= SCHEMA_MAX_DEPTH)
+                break;
+            MOE_TRY(schema_without(s, *schema, "$ref", &rest));
+            s->depth++;
+            MOE_TRY(merge_with(s, &rest, target));
+            s->depth--;
+            *schema = rest;
+            return MOE_OK;
         }
         *schema = target;
     }
     return schema_refuse(s, "$ref", "it leads back to itself");
 }
 
-static bool is_annotation(const char *key)
-{
-    static const char *const keys[] = {"title",      "description", "default",   "examples",
-                                       "deprecated", "readOnly",    "writeOnly", "$comment",
-                                       "$id",        "$schema",     "$defs",     "definitions"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (strcmp(keys[i], key) == 0)
-            return true;
-    return false;
-}
-
-/* Accepts what both accept; *out is a new reference. */
-static int schema_merge(struct schema *s, const json_t *a, const json_t *b, json_t **out)
+/* Merges b into a schema that is the caller's own, so that it accepts what both accept. Keywords
+ * that say nothing of values are left out. */
+static int merge_with(struct schema *s, json_t **merged, const json_t *b)
 {
     const char *key;
     json_t *value;
-    *out = NULL;
-    MOE_TRY(++s->n_steps > SCHEMA_MAX_STEPS
-                ? schema_refuse(s, NULL, "too many schemas are combined")
-                : resolve_references(s, &a));
+    MOE_TRY(schema_step(s, NULL, 8));
     MOE_TRY(resolve_references(s, &b));
-    if (json_is_boolean(a) || json_is_boolean(b)) {
-        const json_t *one = json_is_true(a) || json_is_false(b) ? b : a;
-        *out = json_copy((json_t *)one);
-        return *out ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    if (json_is_false(b) || json_is_false(*merged)) {
+        *merged = json_false();
+        return MOE_OK;
     }
-    if (!json_is_object(a) || !json_is_object(b))
+    if (json_is_true(b))
+        return MOE_OK;
+    if (!json_is_object(b))
         return schema_refuse(s, NULL, "a schema was expected: an object, true or false");
-    const char *out_of = closed_out(a, b) ? closed_out(a, b) : closed_out(b, a);
+    const char *out_of = closed_out(s, *merged, b);
+    out_of = out_of ? out_of : closed_out(s, b, *merged);
     if (out_of)
         return schema_refuse(s, "additionalProperties",
                              "one of the combined schemas allows '%.60s', another "
                              "leaves it out",
                              out_of);
-    json_t *both = json_copy((json_t *)a);
-    if (!both)
-        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     json_object_foreach((json_t *)b, key, value)
     {
-        const json_t *there = json_object_get(a, key);
-        json_t *one = NULL;
-        if (there && strcmp(key, "type") == 0)
-            one = list_of_types(types_of(a) & types_of(b));
-        else if (!there || json_equal(there, value) || is_annotation(key))
-            one = json_incref(there ? (json_t *)there : value);
-        else
-            one = merge_member(key, there, value);
-        if (!one) {
-            json_decref(both);
+        const json_t *there = json_object_get(*merged, key);
+        bool done = true;
+        MOE_TRY(schema_step(s, NULL, 4));
+        if (!is_keyword(key))
+            continue;
+        if (!there)
+            done = json_object_set(*merged, key, value) == 0;
+        else if (strcmp(key, "type") == 0)
+            done = json_object_set_new(*merged, key,
+                                       list_of_types(types_of(*merged) & types_of(b))) == 0;
+        else if (!is_same(s, there, value))
+            done = merge_member(s, *merged, key, value);
+        moe_allowance_take(s->allowance, SCHEMA_MEMBER);
+        MOE_TRY(schema_step(s, NULL, 0));
+        if (!done)
             return schema_refuse(s, key, "two different ones cannot be combined");
-        }
-        json_object_set_new(both, key, one);
     }
-    *out = both;
     return MOE_OK;
 }
 
 /* ---- Apart ---- */
 
+/* Whether no value written for one is accepted by the other, as far as can be told. */
 static bool schemas_exclude(const struct schema *s, const json_t *a, const json_t *b, int depth);
 
 /* The given values, as a list that is borrowed or (const) new in *made; NULL: any. */
@@ -239,13 +458,13 @@ static const json_t *given(const json_t *schema, json_t **made)
     return *made ? *made : json_object_get(schema, "enum");
 }
 
-static bool values_differ(const json_t *a, const json_t *b)
+static bool values_differ(const struct schema *s, const json_t *a, const json_t *b)
 {
     json_t *made_a, *made_b;
     const json_t *of_a = given(a, &made_a), *of_b = given(b, &made_b);
     bool differ = of_a && of_b;
     for (size_t i = 0; differ && i < json_array_size(of_a); i++)
-        differ = !list_has(of_b, json_array_get(of_a, i));
+        differ = !list_has(s, of_b, json_array_get(of_a, i));
     json_decref(made_a);
     json_decref(made_b);
     return differ;
@@ -277,7 +496,7 @@ static bool object_is_not(const struct schema *s, const json_t *one, const json_
     for (size_t i = 0; i < json_array_size(required) && writes_no_more; i++) {
         const json_t *name = json_array_get(required, i);
         if (json_is_string(name) && !json_object_get(own, json_string_value(name)) &&
-            !list_has(json_object_get(one, "required"), name))
+            !list_has(s, json_object_get(one, "required"), name))
             return true;
     }
     return false;
@@ -295,11 +514,12 @@ static const json_t *follow_references(const struct schema *s, const json_t *sch
 }
 
 /* The types of its values, including given values. */
-static unsigned all_types(const json_t *schema)
+static unsigned all_types(const struct schema *s, const json_t *schema)
 {
     json_t *made;
     const json_t *values = given(schema, &made);
     unsigned types = 0;
+    moe_allowance_step(s->allowance, json_array_size(values));
     for (size_t i = 0; i < json_array_size(values); i++) {
         const json_t *v = json_array_get(values, i);
         types |= json_is_object(v)    ? TYPE_OBJECT
@@ -317,78 +537,23 @@ static bool schemas_exclude(const struct schema *s, const json_t *a, const json_
 {
     a = follow_references(s, a);
     b = follow_references(s, b);
-    if (depth > MAX_EXCLUDE_DEPTH || !json_is_object(a) || !json_is_object(b))
+    if (depth > MAX_EXCLUDE_DEPTH || !json_is_object(a) || !json_is_object(b) ||
+        moe_allowance_step(s->allowance, 16) != MOE_OK)
         return false;
-    unsigned both = all_types(a) & all_types(b);
-    return both == 0 || values_differ(a, b) ||
-           (both == TYPE_OBJECT && object_is_not(s, a, b, depth) && object_is_not(s, b, a, depth));
-}
-
-/* Whether no value written for one is accepted by the other, as far as can be told. */
-static bool schema_exclude(const struct schema *s, const json_t *a, const json_t *b)
-{
-    return schemas_exclude(s, a, b, 0);
+    const json_t *pair[2] = {a, b};
+    struct schema_apart *known =
+        &s->apart[(moe_hash64(pair, sizeof pair) + (unsigned)depth) % SCHEMA_APART];
+    if (known->a == a && known->b == b && known->depth == depth)
+        return known->apart;
+    unsigned both = all_types(s, a) & all_types(s, b);
+    bool apart =
+        both == 0 || values_differ(s, a, b) ||
+        (both == TYPE_OBJECT && object_is_not(s, a, b, depth) && object_is_not(s, b, a, depth));
+    *known = (struct schema_apart){a, b, depth, apart};
+    return apart;
 }
 
 /* Combined JSON schemas: allOf, anyOf, oneOf, and given values. */
-
-/* ---- Keywords ---- */
-
-const struct schema_keyword schema_about[] = {
-    {"properties", TYPE_OBJECT},
-    {"required", TYPE_OBJECT},
-    {"additionalProperties", TYPE_OBJECT},
-    {"minProperties", TYPE_OBJECT},
-    {"maxProperties", TYPE_OBJECT},
-    {"items", TYPE_ARRAY},
-    {"prefixItems", TYPE_ARRAY},
-    {"additionalItems", TYPE_ARRAY},
-    {"minItems", TYPE_ARRAY},
-    {"maxItems", TYPE_ARRAY},
-    {"uniqueItems", TYPE_ARRAY},
-    {"minLength", TYPE_STRING},
-    {"maxLength", TYPE_STRING},
-    {"pattern", TYPE_STRING},
-    {"format", TYPE_STRING},
-    {"minimum", TYPE_NUMBER | TYPE_INTEGER},
-    {"maximum", TYPE_NUMBER | TYPE_INTEGER},
-    {"exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER},
-    {"exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER},
-    {"multipleOf", TYPE_NUMBER | TYPE_INTEGER},
-    {NULL, 0},
-};
-
-/* Whether any keyword but the named one restricts values. */
-static bool schema_says_more(const json_t *schema, const char *but)
-{
-    static const char *const others[] = {"type",  "enum",  "const", "$ref",
-                                         "anyOf", "oneOf", "allOf"};
-    for (size_t i = 0; schema_about[i].key; i++)
-        if (schema_get(schema, schema_about[i].key))
-            return true;
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (strcmp(others[i], but) != 0 && json_object_get(schema, others[i]))
-            return true;
-    return false;
-}
-
-/* The schema without a keyword, kept until the end. */
-static int schema_without(struct schema *s, const json_t *schema, const char *key, json_t **out)
-{
-    *out = json_copy((json_t *)schema);
-    if (!*out || json_array_append_new(s->kept, *out) != 0)
-        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    json_object_del(*out, key);
-    return MOE_OK;
-}
-
-static int schema_merge_kept(struct schema *s, const json_t *a, const json_t *b, json_t **out)
-{
-    MOE_TRY(schema_merge(s, a, b, out));
-    if (json_array_append_new(s->kept, *out) != 0)
-        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
-    return MOE_OK;
-}
 
 /* ---- Several schemas ---- */
 
@@ -401,25 +566,42 @@ static int schema_all_of(struct schema *s, const json_t *schema, struct moe_buf 
     int status = schema_without(s, schema, "allOf", &all);
     for (size_t i = 0; i < json_array_size(parts) && status == MOE_OK; i++) {
         uint64_t from = schema_enter_item(s, "allOf", i);
-        status = schema_merge_kept(s, all, json_array_get(parts, i), &all);
+        status = merge_with(s, &all, json_array_get(parts, i));
         schema_leave(s, from);
     }
     return status == MOE_OK ? s->value(s, all, to) : status;
 }
 
 /* Refuses alternatives of oneOf that may share a value. */
-static int check_apart(const struct schema *s, const json_t *alternatives)
+static int check_apart(struct schema *s, const json_t *alternatives)
 {
-    size_t n = json_array_size(alternatives);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = i + 1; k < n; k++)
-            if (!schema_exclude(s, json_array_get(alternatives, i),
-                                json_array_get(alternatives, k)))
-                return schema_refuse(s, "oneOf",
-                                     "that %zu and %zu exclude each other is not seen: give them "
-                                     "types or constants that differ, or write anyOf",
-                                     i, k);
-    return MOE_OK;
+    size_t n = json_array_size(alternatives), first = n, second;
+    json_t *seen = json_object(), *made;
+    int status = seen ? MOE_OK : moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    for (size_t i = 0; i < n && first == n && status == MOE_OK; i++) {
+        const json_t *values = given(json_array_get(alternatives, i), &made);
+        size_t twice = i;
+        second = i;
+        if (json_is_array(values))
+            status = note_values(s, seen, values, i, &twice);
+        first = twice < i ? twice : n;
+        for (size_t k = 0; k < i && first == n && status == MOE_OK; k++) {
+            const json_t *other = json_array_get(alternatives, k);
+            bool noted = json_is_array(values) && (json_object_get(other, "const") ||
+                                                   json_is_array(json_object_get(other, "enum")));
+            if (!noted && !schemas_exclude(s, other, json_array_get(alternatives, i), 0))
+                first = k;
+            status = schema_step(s, NULL, 1);
+        }
+        json_decref(made);
+    }
+    json_decref(seen);
+    return status != MOE_OK || first == n
+               ? status
+               : schema_refuse(s, "oneOf",
+                               "that %zu and %zu exclude each other is not seen: give them "
+                               "types or constants that differ, or write anyOf",
+                               first, second);
 }
 
 /* key: anyOf or oneOf. */
@@ -440,8 +622,12 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
         json_t *part = json_array_get(parts, i);
         uint64_t from = schema_enter_item(s, key, i);
         moe_buf_text(&all, i ? " | " : "");
-        if (more)
-            status = schema_merge_kept(s, rest, part, &part);
+        if (more) {
+            const json_t *other = part;
+            status = keep(s, part = json_copy(rest));
+            if (status == MOE_OK)
+                status = merge_with(s, &part, other);
+        }
         if (status == MOE_OK && json_array_append(merged, part) != 0)
             status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
         if (status == MOE_OK)
@@ -482,6 +668,26 @@ static unsigned type_of(const json_t *value)
     }
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Writes one of n texts, in any order and perhaps more than once. */
+static int put_choice(struct schema *s, char **texts, size_t n, struct moe_buf *to)
+{
+    size_t kept = 1;
+    qsort(texts, n, sizeof *texts, by_text);
+    for (size_t i = 1; i < n; i++) {
+        char *text = texts[i];
+        if (strcmp(text, texts[kept - 1]) == 0)
+            continue;
+        texts[i] = texts[kept]; /* all are kept for the caller */
+        texts[kept++] = text;
+    }
+    return schema_choice(s, texts, kept, 0, 0, to);
+}
+
 /* enum, const. */
 static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
@@ -501,20 +707,30 @@ static int schema_given(struct schema *s, const json_t *schema, struct moe_buf *
         status = schema_types(s, type_only, &types);
     }
     json_decref(type_only);
-    size_t n = values ? json_array_size(values) : 1;
+    size_t n = values ? json_array_size(values) : 1, n_texts = 0;
+    char **texts = moe_alloc(n, sizeof *texts, s->err);
+    status = texts ? status : MOE_ERR_MEMORY;
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         const json_t *value = values ? json_array_get(values, i) : constant;
-        if (!(type_of(value) & types) || (constant && !schema_equal(value, constant)))
+        if (!(type_of(value) & types) || (constant && !schema_equal(s, value, constant)))
             continue;
-        moe_buf_text(&all, all.size ? " | " : "");
-        status = schema_json(s, value, &all);
+        status = schema_step(s, NULL, 4);
+        if (!(texts[n_texts] = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT)))
+            status = moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a value of a schema");
+        else
+            moe_allowance_take(s->allowance, strlen(texts[n_texts++]) + 32);
     }
+    if (status == MOE_OK && n_texts > 0)
+        status = put_choice(s, texts, n_texts, &all);
     if (status == MOE_OK && all.size == 0)
         status = schema_refuse(s, values ? "enum" : "const", "no value is taken here");
     if (status == MOE_OK) {
         schema_make_rule(s, &all);
         moe_buf_append(to, all.data, all.size);
     }
+    while (n_texts > 0)
+        free(texts[--n_texts]);
+    free(texts);
     moe_buf_release(&all);
     return status;
 }
@@ -574,32 +790,10 @@ static int write_reference(struct schema *s, const char *reference, struct moe_b
 
 /* ---- What keywords ask for ---- */
 
-/* Keywords that are refused: answers depend on them. JSON schema ignores unknown ones. */
-static const char *const refused[] = {
-    "not",
-    "if",
-    "then",
-    "else",
-    "patternProperties",
-    "propertyNames",
-    "dependentRequired",
-    "dependentSchemas",
-    "dependencies",
-    "contains",
-    "minContains",
-    "maxContains",
-    "unevaluatedItems",
-    "$dynamicRef",
-    "$recursiveRef",
-    "contentSchema",
-    "extends",
-    "disallow",
-};
-
 static int check_keywords(const struct schema *s, const json_t *schema)
 {
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
-        if (json_object_get(schema, refused[i]))
+    for (size_t i = 0; refused[i]; i++)
+        if (json_object_get(schema, refused[i]) && strcmp(refused[i], "unevaluatedProperties") != 0)
             return schema_refuse(s, refused[i], "this keyword is not supported");
     const json_t *evaluated = schema_get(schema, "unevaluatedProperties");
     if (evaluated && !json_is_boolean(evaluated))
@@ -615,7 +809,7 @@ static int reference_and_more(struct schema *s, const json_t *schema, const char
     if (!target)
         return schema_refuse(s, "$ref", "'%.100s' does not exist in this schema", reference);
     MOE_TRY(schema_without(s, schema, "$ref", &rest));
-    MOE_TRY(schema_merge_kept(s, target, rest, &rest));
+    MOE_TRY(merge_with(s, &rest, target));
     return s->value(s, rest, to);
 }
 
@@ -687,12 +881,10 @@ static int value_of(struct schema *s, const json_t *schema, struct moe_buf *to)
 
 static int write_value(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
-    if (++s->n_steps > SCHEMA_MAX_STEPS || s->depth >= SCHEMA_MAX_DEPTH ||
-        s->rules.size > MOE_GRAMMAR_MAX_BYTES)
-        return schema_refuse(s, NULL,
-                             "the schema is too large: %d nested schemas, %d in all, or "
-                             "a grammar of %d MiB",
-                             SCHEMA_MAX_DEPTH, SCHEMA_MAX_STEPS, MOE_GRAMMAR_MAX_BYTES >> 20);
+    MOE_TRY(schema_step(s, to, 20 + json_object_size(schema)));
+    if (s->depth >= SCHEMA_MAX_DEPTH)
+        return schema_refuse(s, NULL, "the schema is too large: more than %d nested schemas",
+                             SCHEMA_MAX_DEPTH);
     if (json_is_true(schema)) {
         moe_buf_text(to, "value");
         return MOE_OK;
@@ -712,14 +904,23 @@ static int write_value(struct schema *s, const json_t *schema, struct moe_buf *t
 /* ---- All ---- */
 
 int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct json_t *schema,
-                             struct moe_err *err)
+                             struct moe_allowance *allowance, struct moe_err *err)
 {
-    struct schema s = {.name = name, .root = schema, .value = write_value, .err = err};
+    struct moe_allowance usual = moe_allowance_usual();
+    struct schema s = {.name = name,
+                       .root = schema,
+                       .allowance = allowance ? allowance : &usual,
+                       .value = write_value,
+                       .err = err};
     struct moe_buf root = {0};
+    uint64_t held = s.allowance->bytes;
     s.kept = json_array();
     s.references = json_object();
-    int status =
-        s.kept && s.references ? MOE_OK : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a schema");
+    s.written = json_object();
+    s.apart = moe_alloc(SCHEMA_APART, sizeof *s.apart, err);
+    int status = s.kept && s.references && s.written && s.apart
+                     ? MOE_OK
+                     : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a schema");
     if (status == MOE_OK)
         status = write_value(&s, schema, &root);
     if (status == MOE_OK) {
@@ -736,26 +937,33 @@ int moe_grammar_write_schema(struct moe_buf *out, const char *name, const struct
     moe_buf_release(&s.path);
     json_decref(s.kept);
     json_decref(s.references);
+    json_decref(s.written);
+    free(s.apart);
+    s.allowance->bytes = held;
     return status;
 }
 
 int moe_grammar_of_schema(struct moe_grammar **out, const char *name, const struct json_t *schema,
-                          struct moe_err *err)
+                          struct moe_allowance *allowance, struct moe_err *err)
 {
     struct moe_buf text = {0};
+    struct moe_allowance usual = moe_allowance_usual();
+    allowance = allowance ? allowance : &usual;
     *out = NULL;
-    int status = moe_grammar_write_schema(&text, name, schema, err);
+    int status = moe_grammar_write_schema(&text, name, schema, allowance, err);
+    moe_allowance_take(allowance, text.room);
     if (status == MOE_OK) {
-        status = moe_grammar_parse(out, name, text.data, text.size, err);
+        status = machine_read(out, name, text.data, text.size, allowance, err);
         if (status == MOE_ERR_UNSUPPORTED)
             status = moe_fail(err, status,
                               "%s: a $ref leads back to itself: no value can satisfy it", name);
-        else if (status == MOE_ERR_LIMIT)
+        else if (status == MOE_ERR_LIMIT && allowance->status == MOE_OK)
             status = moe_fail(err, status,
                               "%s: the schema is too large: its counts (minLength, maxItems and "
                               "the like) or its properties become more than %d states",
                               name, MOE_GRAMMAR_MAX_STATES);
     }
+    allowance->bytes -= text.room;
     moe_buf_release(&text);
     return status;
 }
@@ -767,7 +975,7 @@ int moe_grammar_of_objects(struct moe_grammar **out, struct moe_err *err)
     moe_buf_text(&text, common);
     *out = NULL;
     int status = text.failed ? moe_fail(err, MOE_ERR_MEMORY, "out of memory: a grammar")
-                             : moe_grammar_parse(out, "JSON", text.data, text.size, err);
+                             : moe_grammar_parse(out, "JSON", text.data, text.size, NULL, err);
     moe_buf_release(&text);
     return status;
 }
@@ -779,7 +987,7 @@ int moe_grammar_read_schema(struct moe_grammar **out, const char *path, struct m
     int status =
         moe_json_read(&schema, path, MOE_GRAMMAR_MAX_BYTES, MOE_JSON_TOKENIZER_CONFIG_MEMORY, err);
     if (status == MOE_OK)
-        status = moe_grammar_of_schema(out, path, schema, err);
+        status = moe_grammar_of_schema(out, path, schema, NULL, err);
     moe_json_free(schema);
     return status;
 }

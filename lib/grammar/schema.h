@@ -9,13 +9,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/allowance.h"
 #include "base/buf.h"
 #include "base/err.h"
 
 enum {
     SCHEMA_MAX_DEPTH = 200,    /* nested schemas, following references */
-    SCHEMA_MAX_STEPS = 100000, /* schemas visited */
     SCHEMA_MAX_COUNT = 100000, /* minLength, maxItems and the like */
+    SCHEMA_MEMORY = 240,       /* what an object of jansson takes, and ... */
+    SCHEMA_MEMBER = 104,       /* ... each member */
+    SCHEMA_APART = 1024,       /* pairs remembered */
+};
+
+/* Whether two schemas exclude each other, found out before. */
+struct schema_apart {
+    const json_t *a, *b;
+    int depth;
+    bool apart;
 };
 
 struct schema {
@@ -25,7 +35,11 @@ struct schema {
     struct moe_buf path;  /* JSON pointer of the current schema */
     json_t *kept;         /* intermediate schemas, an array */
     json_t *references;   /* rule numbers by pointer, an object */
-    uint32_t n_rules, depth, n_steps;
+    json_t *written;      /* places in `rules` by the hash of what stands there, an object */
+    uint32_t n_rules, depth;
+    struct moe_allowance *allowance;
+    uint64_t counted;           /* room of `rules` that the allowance knows of */
+    struct schema_apart *apart; /* [SCHEMA_APART] */
     /* Writes a schema's values as an expression. */
     int (*value)(struct schema *s, const json_t *schema, struct moe_buf *to);
     struct moe_err *err;
@@ -35,6 +49,9 @@ struct schema {
  * "SCHEMA: #/POINTER: ". */
 int schema_refuse(const struct schema *s, const char *key, const char *format, ...)
     MOE_PRINTF(3, 4);
+/* Takes n steps of the allowance; refuses when they are spent, or when what is written (to: and
+ * there, or NULL) becomes too long. */
+int schema_step(struct schema *s, const struct moe_buf *to, uint64_t n);
 /* Enters a part of the schema, and leaves it: schema_enter returns the argument of schema_leave. */
 uint64_t schema_enter(struct schema *s, const char *key);
 uint64_t schema_enter_item(struct schema *s, const char *key, uint64_t item);
@@ -49,7 +66,7 @@ int schema_count(const struct schema *s, const json_t *schema, const char *key, 
 void schema_literal(struct moe_buf *to, const void *text, uint64_t n);
 /* Writes JSON as a GBNF literal. */
 int schema_json(struct schema *s, const json_t *value, struct moe_buf *to);
-/* Makes a rule of the expression, which then holds its name. */
+/* Makes a rule of the expression, which then holds its name; equal expressions share one. */
 void schema_make_rule(struct schema *s, struct moe_buf *expression);
 
 /* ---- The kinds of values ---- */
@@ -58,6 +75,10 @@ int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to);
 int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to);
 int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to);
 int schema_number(struct schema *s, const json_t *schema, bool integer, struct moe_buf *to);
+/* One of n texts, sorted and not empty, whatever they have in common written once. `at`: bytes of
+ * each that are written already. */
+int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth,
+                  struct moe_buf *to);
 /* Texts in quotation marks in which the regular expression matches something. */
 int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to);
 

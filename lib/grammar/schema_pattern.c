@@ -14,7 +14,7 @@ enum { MAX_DEPTH = 60, MAX_RANGES = 512 };
 
 struct pattern {
     struct schema *s;
-    const char *text, *at;
+    const char *at, *end;
     struct moe_buf *to;
     int depth;
     struct range ranges[MAX_RANGES];
@@ -162,7 +162,7 @@ static int read_escape(struct pattern *p, uint32_t *c)
         (name >= 'A' && name <= 'Z'))
         return pattern_refuse(p, "this escape is not supported");
     int length;
-    *c = moe_utf8_decode((const uint8_t *)p->at, strlen(p->at), &length);
+    *c = moe_utf8_decode((const uint8_t *)p->at, (uint64_t)(p->end - p->at), &length);
     p->at += length;
     return MOE_OK;
 }
@@ -174,7 +174,7 @@ static int read_one(struct pattern *p, uint32_t *c)
         return read_escape(p, c);
     if (!*p->at)
         return pattern_refuse(p, "it ends too early");
-    *c = moe_utf8_decode((const uint8_t *)p->at, strlen(p->at), &length);
+    *c = moe_utf8_decode((const uint8_t *)p->at, (uint64_t)(p->end - p->at), &length);
     p->at += length;
     return MOE_OK;
 }
@@ -297,6 +297,7 @@ static int read_sequence(struct pattern *p, bool outermost)
         p->at += to_end;
         if (to_end)
             break;
+        MOE_TRY(schema_step(p->s, p->to, 1));
         MOE_TRY(read_item(p));
         MOE_TRY(read_repetition(p));
         moe_buf_text(p->to, " ");
@@ -318,7 +319,7 @@ static int read_alternatives(struct pattern *p, bool outermost)
 
 int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to)
 {
-    struct pattern p = {.s = s, .text = pattern, .at = pattern, .to = to};
+    struct pattern p = {.s = s, .at = pattern, .end = pattern + strlen(pattern), .to = to};
     moe_buf_text(to, "\"\\\"\" ( ");
     int status = read_alternatives(&p, true);
     moe_buf_text(to, " ) \"\\\"\"");

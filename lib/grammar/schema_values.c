@@ -1,4 +1,5 @@
 /* Values of JSON schemas as GBNF: texts, numbers, objects and lists. */
+#define _POSIX_C_SOURCE 200809L /* strnlen */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -287,33 +288,27 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
 
 /* Objects and lists of JSON schemas. */
 
-enum { MAX_NAME_DEPTH = 60 /* characters; nested groups of the grammar */ };
+enum {
+    MAX_NAME_DEPTH = 60, /* characters; nested groups of the grammar */
+    MAX_IN_ROW = 4000,   /* below the automaton's ways */
+};
 
 /* ---- Objects ---- */
 
 struct object {
     const json_t *properties; /* in order; may be NULL */
     const json_t *required;   /* a list, or NULL */
+    json_t *names;            /* ... of names, as an object */
     const json_t *more;       /* schema of other properties; NULL: none allowed */
     uint64_t n, n_more;       /* UINT64_MAX: no limit */
     bool some;                /* at least one property */
     uint32_t rule;            /* number of its rules */
 };
 
-static bool is_required(const struct object *o, const char *name)
-{
-    for (size_t i = 0; i < json_array_size(o->required); i++) {
-        const char *text = json_string_value(json_array_get(o->required, i));
-        if (text && strcmp(text, name) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* The character of a name at a byte; 0 at its end. */
 static uint32_t character(const char *name, size_t at, int *length)
 {
-    size_t n = strlen(name + at);
+    size_t n = strnlen(name + at, 4);
     *length = 0;
     return n ? moe_utf8_decode((const uint8_t *)name + at, n, length) : 0;
 }
@@ -321,10 +316,12 @@ static uint32_t character(const char *name, size_t at, int *length)
 /* Writes the rest of names of other properties: none of the given ones, which are sorted and share
  * `at` written bytes. They depart from each of these at some character; until there no escapes are
  * written, which could spell the same name. */
-static void other_names(struct moe_buf *to, const char **names, size_t n, size_t at, int depth)
+static int other_names(struct schema *s, const char **names, size_t n, size_t at, int depth)
 {
+    struct moe_buf *to = &s->rules;
     size_t first = 0;
     int length;
+    MOE_TRY(schema_step(s, to, n + 1));
     while (first < n && !names[first][at])
         first++;
     moe_buf_text(to, "( [^\"\\\\\\x00-\\x1F");
@@ -340,9 +337,10 @@ static void other_names(struct moe_buf *to, const char **names, size_t n, size_t
             continue; /* would be written with escapes, or is long enough to leave out */
         character(names[from], at, &length);
         moe_buf_printf(to, " | \"\\U%08X\" ", c);
-        other_names(to, names + from, i - from, at + (size_t)length, depth + 1);
+        MOE_TRY(other_names(s, names + from, i - from, at + (size_t)length, depth + 1));
     }
     moe_buf_text(to, " )");
+    return MOE_OK;
 }
 
 static int by_text(const void *a, const void *b)
@@ -365,7 +363,8 @@ static int other_property(struct schema *s, const struct object *o)
     int status = s->value(s, o->more, &value);
     schema_leave(s, from);
     moe_buf_printf(&s->rules, "more%u ::= \"\\\"\" ", o->rule);
-    other_names(&s->rules, names, n, 0, 0);
+    if (status == MOE_OK)
+        status = other_names(s, names, n, 0, 0);
     moe_buf_text(&s->rules, " ws \":\" ws ");
     moe_buf_append(&s->rules, value.data, value.size);
     moe_buf_text(&s->rules, "\n");
@@ -389,6 +388,8 @@ static int own_properties(struct schema *s, const struct object *o)
         json_t *text = json_string(name);
         moe_buf_clear(&value);
         if (status == MOE_OK)
+            status = schema_step(s, NULL, 20 + strlen(name) / 8);
+        if (status == MOE_OK)
             status = s->value(s, property, &value);
         moe_buf_printf(&s->rules, "own%u-%llu ::= ", o->rule, (unsigned long long)i++);
         if (status == MOE_OK)
@@ -405,6 +406,23 @@ static int own_properties(struct schema *s, const struct object *o)
     return status;
 }
 
+/* Any of those that follow each other and may be left out can be the next, each a way of its own.
+ */
+static int check_left_out(const struct schema *s, const struct object *o)
+{
+    uint64_t in_row = 0;
+    const char *name;
+    json_t *ignored;
+    json_object_foreach((json_t *)o->properties, name, ignored)
+    {
+        in_row = json_object_get(o->names, name) ? 0 : in_row + 1;
+        if (in_row > MAX_IN_ROW)
+            return schema_refuse(s, "properties",
+                                 "more than %d in a row may be left out: require some", MAX_IN_ROW);
+    }
+    return MOE_OK;
+}
+
 /* Writes rules for properties from i on: where none was written yet (first), and where one was
  * (next). Others follow the last. */
 static void put_order(struct schema *s, const struct object *o)
@@ -415,7 +433,7 @@ static void put_order(struct schema *s, const struct object *o)
     json_t *ignored;
     json_object_foreach((json_t *)o->properties, name, ignored)
     {
-        bool required = is_required(o, name), last = i + 1 == o->n;
+        bool required = json_object_get(o->names, name), last = i + 1 == o->n;
         moe_buf_printf(to, "first%u-%llu ::= own%u-%llu ws next%u-%llu", o->rule, i, o->rule, i,
                        o->rule, i + 1);
         if (!required && !(last && o->some && !o->n_more))
@@ -450,13 +468,18 @@ static void put_order(struct schema *s, const struct object *o)
 /* Describes properties that are required but not described as others are. */
 static int describe_required(struct schema *s, struct object *o)
 {
+    uint64_t n = json_object_size(o->properties) + 2 * json_array_size(o->required);
+    MOE_TRY(schema_step(s, NULL, 4 * n));
+    moe_allowance_take(s->allowance, 2 * SCHEMA_MEMORY + n * SCHEMA_MEMBER);
     json_t *all = o->properties ? json_copy((json_t *)o->properties) : json_object();
-    if (!all || json_array_append_new(s->kept, all) != 0)
+    if (!all || json_array_append_new(s->kept, all) != 0 ||
+        json_array_append_new(s->kept, o->names = json_object()) != 0)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
     for (size_t i = 0; i < json_array_size(o->required); i++) {
         const char *name = json_string_value(json_array_get(o->required, i));
         if (!name)
             return schema_refuse(s, "required", "a list of names was expected");
+        json_object_set_new(o->names, name, json_true());
         if (json_object_get(all, name))
             continue;
         if (json_is_false(o->more))
@@ -476,7 +499,8 @@ static int count_properties(struct schema *s, const json_t *schema, struct objec
     json_t *ignored;
     MOE_TRY(schema_count(s, schema, "minProperties", &least));
     MOE_TRY(schema_count(s, schema, "maxProperties", &most));
-    json_object_foreach((json_t *)o->properties, name, ignored) n_required += is_required(o, name);
+    json_object_foreach((json_t *)o->properties, name, ignored) n_required +=
+        json_object_get(o->names, name) != NULL;
     if (least > n_required && least > 1)
         return schema_refuse(s, "minProperties",
                              "above 1 it is supported up to the number of required properties");
@@ -507,6 +531,7 @@ int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (json_is_false(o.more))
         o.more = NULL;
     MOE_TRY(count_properties(s, schema, &o));
+    MOE_TRY(check_left_out(s, &o));
     MOE_TRY(own_properties(s, &o));
     if (o.n_more > 0)
         MOE_TRY(other_property(s, &o));

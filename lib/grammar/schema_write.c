@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "grammar/schema.h"
 
 /* ---- Where ---- */
@@ -18,6 +19,19 @@ int schema_refuse(const struct schema *s, const char *key, const char *format, .
     return moe_fail(s->err, MOE_ERR_UNSUPPORTED, "%s: #%.*s%s%s: %s", s->name, (int)s->path.size,
                     s->path.data ? (const char *)s->path.data : "", key ? "/" : "", key ? key : "",
                     why);
+}
+
+int schema_step(struct schema *s, const struct moe_buf *to, uint64_t n)
+{
+    struct moe_allowance *b = s->allowance;
+    moe_allowance_step(b, n);
+    if (s->rules.room > s->counted) {
+        moe_allowance_take(b, s->rules.room - s->counted);
+        s->counted = s->rules.room;
+    }
+    if (b->status == MOE_OK && to && to->room > b->max_bytes / 4)
+        moe_allowance_take(b, b->max_bytes);
+    return b->status == MOE_OK ? MOE_OK : moe_allowance_say(b, s->name, s->err);
 }
 
 uint64_t schema_enter(struct schema *s, const char *key)
@@ -92,8 +106,31 @@ int schema_json(struct schema *s, const json_t *value, struct moe_buf *to)
     return MOE_OK;
 }
 
+/* The rule that was written for an expression; NULL: none. */
+static const char *rule_written(const struct schema *s, const char *key,
+                                const struct moe_buf *expression)
+{
+    const json_t *place = json_object_get(s->written, key);
+    const char *rule = (const char *)s->rules.data + json_integer_value(place);
+    const char *text = place ? strchr(rule, '=') + 2 : NULL;
+    bool same = text && strncmp(text, (const char *)expression->data, expression->size) == 0 &&
+                text[expression->size] == '\n';
+    return same ? rule : NULL;
+}
+
 void schema_make_rule(struct schema *s, struct moe_buf *expression)
 {
+    char key[24];
+    snprintf(key, sizeof key, "%016llx",
+             (unsigned long long)moe_hash64(expression->data, expression->size));
+    const char *rule = s->rules.failed ? NULL : rule_written(s, key, expression);
+    if (rule) {
+        moe_buf_clear(expression);
+        moe_buf_append(expression, rule, strcspn(rule, " "));
+        return;
+    }
+    json_object_set_new(s->written, key, json_integer((json_int_t)s->rules.size));
+    moe_allowance_take(s->allowance, SCHEMA_MEMBER);
     uint32_t number = s->n_rules++;
     moe_buf_printf(&s->rules, "r%u ::= ", number);
     moe_buf_append(&s->rules, expression->data, expression->size);
@@ -101,6 +138,62 @@ void schema_make_rule(struct schema *s, struct moe_buf *expression)
     s->rules.failed |= expression->failed;
     moe_buf_clear(expression);
     moe_buf_printf(expression, "r%u", number);
+}
+
+/* The bytes that the first and the last of sorted texts share from `at` on, in whole characters. */
+static size_t shared_bytes(const char *first, const char *last, size_t at)
+{
+    size_t n = at;
+    while (first[n] && first[n] == last[n])
+        n++;
+    while (n > at && ((uint8_t)first[n] & 0xc0) == 0x80)
+        n--;
+    return n - at;
+}
+
+/* Whether the next character of both texts is the same. */
+static bool begin_alike(const char *a, const char *b, size_t at)
+{
+    do {
+        if (a[at] != b[at])
+            return false;
+        at++;
+    } while (((uint8_t)a[at] & 0xc0) == 0x80 || ((uint8_t)b[at] & 0xc0) == 0x80);
+    return true;
+}
+
+int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth,
+                  struct moe_buf *to)
+{
+    enum { GROUPS = 50 }; /* nested, before a rule of its own */
+    struct moe_buf own = {0}, *all = depth == GROUPS ? &own : to;
+    size_t shared = shared_bytes(texts[0], texts[n - 1], at), next;
+    MOE_TRY(schema_step(s, to, n + shared / 8));
+    if (shared > 0)
+        schema_literal(all, texts[0] + at, shared);
+    at += shared;
+    int status = MOE_OK;
+    moe_buf_text(all, n > 1 ? " ( " : "");
+    for (size_t i = 0; i < n && n > 1 && status == MOE_OK; i = next) {
+        moe_buf_text(all, i ? " | " : "");
+        if (!texts[i][at]) {
+            moe_buf_text(all, "\"\"");
+            next = i + 1;
+            continue;
+        }
+        for (next = i + 1; next < n && texts[next][at]; next++)
+            if (!begin_alike(texts[i], texts[next], at))
+                break;
+        status = schema_choice(s, texts + i, next - i, at, depth == GROUPS ? 0 : depth + 1, all);
+    }
+    moe_buf_text(all, n > 1 ? " )" : "");
+    if (all == &own) {
+        schema_make_rule(s, &own);
+        moe_buf_append(to, own.data, own.size);
+        to->failed |= own.failed;
+        moe_buf_release(&own);
+    }
+    return status;
 }
 
 /* ---- References ---- */

@@ -203,9 +203,9 @@ static int read_format(struct moe_request *r, const json_t *format, struct moe_e
                         REQUEST
                         ": 'response_format' is not of type text, json_object or json_schema");
     }
-    return is_given(schema)
-               ? moe_grammar_of_schema(&r->grammar, REQUEST ": 'response_format'", schema, err)
-               : moe_grammar_of_objects(&r->grammar, err);
+    return is_given(schema) ? moe_grammar_of_schema(&r->grammar, REQUEST ": 'response_format'",
+                                                    schema, NULL, err)
+                            : moe_grammar_of_objects(&r->grammar, err);
 }
 
 static int read_constraints(struct moe_request *r, const json_t *body, struct moe_err *err)
@@ -222,12 +222,13 @@ static int read_constraints(struct moe_request *r, const json_t *body, struct mo
                         REQUEST ": 'response_format', 'json_schema' and 'grammar' exclude each "
                                 "other");
     if (is_given(schema))
-        return moe_grammar_of_schema(&r->grammar, REQUEST ": 'json_schema'", schema, err);
+        return moe_grammar_of_schema(&r->grammar, REQUEST ": 'json_schema'", schema, NULL, err);
     if (grammar && !json_is_string(grammar))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'grammar' is not a text");
-    return grammar ? moe_grammar_parse(&r->grammar, REQUEST ": 'grammar'",
-                                       json_string_value(grammar), json_string_length(grammar), err)
-                   : MOE_OK;
+    return grammar
+               ? moe_grammar_parse(&r->grammar, REQUEST ": 'grammar'", json_string_value(grammar),
+                                   json_string_length(grammar), NULL, err)
+               : MOE_OK;
 }
 
 /* Reads the grammar; one that is too large or not supported is the request's fault too. */

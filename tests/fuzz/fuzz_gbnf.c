@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct automaton *a;
     struct moe_err err = {0};
     n = fuzz_begin(data, n);
-    int status = FUZZ_TRY(moe_grammar_parse(&g, "fuzz", data, n, &err));
+    int status = FUZZ_TRY(moe_grammar_parse(&g, "fuzz", data, n, NULL, &err));
     if (status != MOE_OK) {
         if (g || !err.text[0])
             abort();

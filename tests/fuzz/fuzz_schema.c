@@ -16,11 +16,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     n = fuzz_begin(data, n);
     if (moe_json_parse(&schema, "fuzz", data, n, 1 << 24, &err) != MOE_OK)
         return 0;
-    int status = FUZZ_TRY(moe_grammar_write_schema(&text, "fuzz", schema, &err));
+    int status = FUZZ_TRY(moe_grammar_write_schema(&text, "fuzz", schema, NULL, &err));
     if (status != MOE_OK && !err.text[0])
         abort();
     if (status == MOE_OK) {
-        status = moe_grammar_parse(&g, "fuzz", text.data, text.size, &err);
+        status = moe_grammar_parse(&g, "fuzz", text.data, text.size, NULL, &err);
         if (status != MOE_OK && status != MOE_ERR_UNSUPPORTED && status != MOE_ERR_LIMIT &&
             !fuzz_failed) {
             fprintf(stderr, "%s\n%.*s\n", err.text, (int)text.size, (const char *)text.data);

@@ -91,7 +91,8 @@ static void make_requests(uint32_t vocab)
                                : a->prompt[k - period];
         a->max_tokens = i == 2 ? UINT64_MAX : 40 + test_random(&random) % 60;
         if (i % 3 == 0)
-            assert_ok(moe_grammar_parse(&a->grammar, "words", words, strlen(words), &err), &err);
+            assert_ok(moe_grammar_parse(&a->grammar, "words", words, strlen(words), NULL, &err),
+                      &err);
     }
 }
 

@@ -79,7 +79,7 @@ static bool has(const struct moe_allowed *a, uint32_t id)
 
 static int parse(struct moe_grammar **g, const char *text, struct moe_err *err)
 {
-    return moe_grammar_parse(g, "g", text, strlen(text), err);
+    return moe_grammar_parse(g, "g", text, strlen(text), NULL, err);
 }
 
 static void what_llama_cpp_reads_is_read(void **state)
@@ -398,7 +398,7 @@ static void check_tree(struct tree *t, const struct moe_vocabulary *v, uint64_t 
         moe_buf_text(&text, "\n");
     }
     moe_buf_text(&text, "root ::= r0\n");
-    int status = moe_grammar_parse(&g, "g", text.data, text.size, &err);
+    int status = moe_grammar_parse(&g, "g", text.data, text.size, NULL, &err);
     if (status == MOE_ERR_UNSUPPORTED) { /* what is read before a rule may have been nothing */
         moe_buf_release(&text);
         return;
@@ -586,7 +586,7 @@ static int of_schema(struct moe_grammar **g, const char *text, struct moe_err *e
 {
     struct json_t *schema;
     assert_ok(moe_json_parse(&schema, "s", text, strlen(text), MOE_JSON_CONFIG_MEMORY, err), err);
-    int status = moe_grammar_of_schema(g, "s", schema, err);
+    int status = moe_grammar_of_schema(g, "s", schema, NULL, err);
     moe_json_free(schema);
     return status;
 }
@@ -689,9 +689,7 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
         {"{\"enum\":[1],\"type\":\"string\"}", "s: #/enum: no value"},
         {"{\"required\":[\"a\"],\"additionalProperties\":false}", "s: #/required: 'a'"},
         {"{\"minProperties\":2,\"properties\":{\"a\":true}}", "s: #/minProperties: "},
-        {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\",\"maxLength\":99999},"
-         "{\"type\":\"string\",\"maxLength\":99998}]}",
-         "too large"},
+        {"{\"pattern\":\"^(a{9999}){999}$\"}", "too large"},
         {"{\"allOf\":[{\"pattern\":\"a\"},{\"pattern\":\"b\"}]}", "/pattern: two different ones"},
     };
     (void)state;
@@ -706,6 +704,185 @@ static void what_schemas_cannot_keep_is_refused_by_its_place(void **state)
     }
 }
 
+/* ---- What reading costs ---- */
+
+/* Appends a pattern n times; a % in it becomes the number of the time. */
+static void repeat(struct moe_buf *to, const char *pattern, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (const char *c = pattern; *c; c++) {
+            if (*c == '%')
+                moe_buf_printf(to, "%d", i);
+            else
+                moe_buf_u8(to, (uint8_t)*c);
+        }
+}
+
+/* A schema of objects nested five deep, each requiring its property n times. */
+static void require_often(struct moe_buf *to, int n, int least)
+{
+    repeat(to, "{\"type\":\"object\",\"properties\":{\"a\":", 5);
+    moe_buf_printf(to, "{\"type\":\"string\",\"minLength\":%d}", least);
+    for (int i = 0; i < 5; i++) {
+        moe_buf_text(to, "},\"required\":[");
+        repeat(to, "\"a\",", n);
+        moe_buf_text(to, "\"a\"]}");
+    }
+}
+
+static void alternatives_that_require_often(struct moe_buf *to)
+{
+    moe_buf_text(to, "{\"oneOf\":[");
+    require_often(to, 200, 0);
+    moe_buf_text(to, ",");
+    require_often(to, 200, 1);
+    moe_buf_text(to, "]}");
+}
+
+/* Five levels of a hundred references each: 100^5 pairs of leaves. */
+static void alternatives_of_references(struct moe_buf *to)
+{
+    moe_buf_text(to,
+                 "{\"oneOf\":[{\"$ref\":\"#/$defs/x5\"},{\"$ref\":\"#/$defs/y5\"}],\"$defs\":{");
+    for (int level = 0; level <= 5; level++)
+        for (int side = 'x'; side <= 'y'; side++) {
+            moe_buf_printf(to, "%s\"%c%d\":", level + side > 'x' ? "," : "", side, level);
+            if (level == 0) {
+                moe_buf_printf(to, "{\"type\":\"string\",\"minLength\":%d}", side - 'x');
+                continue;
+            }
+            moe_buf_text(to, "{\"type\":\"object\",\"required\":[\"p0\"");
+            repeat(to, ",\"p%\"", 100);
+            moe_buf_text(to, "],\"properties\":{\"z\":true");
+            for (int i = 0; i < 100; i++)
+                moe_buf_printf(to, ",\"p%d\":{\"$ref\":\"#/$defs/%c%d\"}", i, side, level - 1);
+            moe_buf_text(to, "}}");
+        }
+    moe_buf_text(to, "}}");
+}
+
+/* Each level twice as many ways: 2^40. */
+static void alternatives_that_double(struct moe_buf *to)
+{
+    repeat(to, "{\"type\":\"object\",\"properties\":{\"a\":", 40);
+    moe_buf_text(to, "true");
+    repeat(to,
+           "},\"anyOf\":[{\"properties\":{\"a\":{\"maxLength\":5}}},"
+           "{\"properties\":{\"a\":{\"maxLength\":6}}}]}",
+           40);
+}
+
+static void alternatives_with_enums(struct moe_buf *to)
+{
+    moe_buf_text(to, "{\"oneOf\":[{\"const\":\"z\"}");
+    for (int i = 0; i < 999; i++) {
+        moe_buf_printf(to, ",{\"enum\":[%d", 60 * i);
+        for (int k = 1; k < 60; k++)
+            moe_buf_printf(to, ",%d", 60 * i + k);
+        moe_buf_text(to, "]}");
+    }
+    moe_buf_text(to, "]}");
+}
+
+static void what_is_read_costs_no_more_than_it_may(void **state)
+{
+    static const struct {
+        const char *what, *before, *pattern;
+        int n;
+        const char *after;
+        void (*make)(struct moe_buf *to);
+        const char *answer, *words; /* taken; or refused with these */
+    } cases[] = {
+        {.what = "required again and again",
+         .make = alternatives_that_require_often,
+         .words = "that 0 and 1 exclude each other is not seen"},
+        {.what = "references that multiply",
+         .make = alternatives_of_references,
+         .words = "that 0 and 1 exclude each other is not seen"},
+        {.what = "alternatives that multiply",
+         .make = alternatives_that_double,
+         .words = "reading it takes more than"},
+        {.what = "a thousand lists of values", .make = alternatives_with_enums, .answer = "59939"},
+        {"allOf of unknown keys", "{\"type\":\"string\",\"allOf\":[{}", ",{\"k%\":1}", 9000, "]}",
+         .answer = "\"\""},
+        {"allOf of requirements", "{\"type\":\"object\",\"allOf\":[{}", ",{\"required\":[\"k%\"]}",
+         9000, "]}", .answer = ""},
+        {"allOf of values", "{\"allOf\":[{}", ",{\"enum\":[1,2,3,%,5]}", 9000, "]}", .answer = "5"},
+        {"as many properties as are required", "{\"properties\":{\"z\":true", ",\"k%\":true", 20000,
+         "},\"additionalProperties\":false}", .words = "4000"},
+        {"an enum of 100,000", "{\"enum\":[0", ",\"value %\"", 100000, "]}",
+         .answer = "\"value 99999\""},
+        {"a long pattern", "{\"pattern\":\"a", "\\\\S", 1300000, "\"}",
+         .words = "reading it takes more than"},
+        {"a long plain pattern", "{\"pattern\":\"a", "b", 1000000, "\"}",
+         .words = "reading it takes more than"},
+        {"names that others may not be",
+         "{\"additionalProperties\":true,\"properties\":{\"z\":true",
+         ",\"a%abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz\":true", 3900, "}}",
+         .words = "too large"},
+        {"twenty long texts", "{\"prefixItems\":[true",
+         ",{\"type\":\"string\",\"maxLength\":65535}", 20, "]}", .answer = ""},
+        {"nothing, again and again", "root ::= \"a\"", " \"\"{131072}", 4000, "", .answer = "a"},
+        {"much, and then not at all", "root ::= \"a\"", " (\"a\"{100000}){0}", 20000, "",
+         .words = "reading it takes more than"},
+        {"a class of everything", "root ::= [a", "b-cd", 1000000, "]", .words = "a class of more"},
+        {"five thousand ways to begin", "root ::= \"a\"", " | \"%\"", 5000, "",
+         .words = "where an answer begins"},
+        {"a chain of rules", "root ::= r0 \"x\"\nr30000 ::= \"y\"?\n", "r% ::= r30000 r30000\n",
+         30000, "", .answer = "yyx"},
+    };
+    (void)state;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        struct moe_allowance allowance = moe_allowance_usual();
+        struct moe_buf text = {0};
+        struct moe_grammar *g = NULL;
+        struct moe_err err = {0};
+        struct json_t *schema;
+        if (cases[i].make) {
+            cases[i].make(&text);
+        } else {
+            moe_buf_text(&text, cases[i].before);
+            repeat(&text, cases[i].pattern, cases[i].n);
+            moe_buf_text(&text, cases[i].after);
+        }
+        int status;
+        if (text.data[0] == 'r') {
+            status = moe_grammar_parse(&g, "s", text.data, text.size, &allowance, &err);
+        } else {
+            assert_ok(moe_json_parse(&schema, "s", text.data, text.size, 64 << 20, &err), &err);
+            status = moe_grammar_of_schema(&g, "s", schema, &allowance, &err);
+            moe_json_free(schema);
+        }
+        if (cases[i].words ? !strstr(err.text, cases[i].words) : status != MOE_OK)
+            fail_msg("%s: %d: '%s'", cases[i].what, status, err.text);
+        if (cases[i].answer && cases[i].answer[0] && !takes(g, cases[i].answer))
+            fail_msg("%s: not %s", cases[i].what, cases[i].answer);
+        if (allowance.steps > MOE_READ_STEPS + 100000)
+            fail_msg("%s: %llu steps", cases[i].what, (unsigned long long)allowance.steps);
+        moe_grammar_free(g);
+        moe_buf_release(&text);
+    }
+}
+
+static void reading_ends_when_it_is_cancelled(void **state)
+{
+    static const char *const texts[] = {"{\"type\":\"string\"}", "root ::= \"a\"\n"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        atomic_bool cancelled = true;
+        struct moe_allowance allowance = moe_allowance_usual();
+        struct moe_grammar *g;
+        struct moe_err err;
+        struct json_t *schema;
+        allowance.cancelled = &cancelled;
+        assert_ok(moe_json_parse(&schema, "s", texts[0], strlen(texts[0]), 1 << 20, &err), &err);
+        int status = i ? moe_grammar_parse(&g, "s", texts[1], strlen(texts[1]), &allowance, &err)
+                       : moe_grammar_of_schema(&g, "s", schema, &allowance, &err);
+        assert_fails(status, MOE_ERR_INTERRUPTED, "stopped while it was read", &err);
+        moe_json_free(schema);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -717,6 +894,8 @@ int main(void)
         cmocka_unit_test(places_are_bounded),
         cmocka_unit_test(schemas_take_what_they_say),
         cmocka_unit_test(what_schemas_cannot_keep_is_refused_by_its_place),
+        cmocka_unit_test(what_is_read_costs_no_more_than_it_may),
+        cmocka_unit_test(reading_ends_when_it_is_cancelled),
     };
     return cmocka_run_group_tests_name("grammar", tests, make_dir, remove_empty_dir);
 }
