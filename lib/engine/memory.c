@@ -697,6 +697,24 @@ int moe_memory_of(struct moe_memory *out, const struct moe_model *model, struct 
 
 #define ALL_THERE_IS (UINT64_MAX / 4) /* bytes: more than any machine has */
 
+/* Main memory beside a GPU that is enough for a cache of any size there. Larger caches have larger
+ * tables, but smaller ones may have more working slots: neither end says it. */
+static uint64_t host_least_of(const struct moe_memory *m, const struct moe_model *model,
+                              const struct moe_engine_options *o)
+{
+    struct moe_cache_options largest = m->cache;
+    const uint32_t top_k = largest.top_k;
+    const uint64_t slot_bytes = moe_cache_slot_bytes(model->pack, largest.high);
+    largest.cache_bytes = 2 * m->budget.all; /* at both precisions */
+    const struct moe_slots slots =
+        moe_slots_of(largest.strategy, largest.cache_bytes, o->expert_memory_bytes > 0, slot_bytes,
+                     top_k, o->staging);
+    largest.n_working = slots.working > top_k ? slots.working : top_k;
+    uint64_t least, all;
+    moe_cache_host_bytes(model->pack, &largest, &least, &all);
+    return beside_experts(&m->budget.host) + least;
+}
+
 /* gpu NULL: on the processor. */
 static int look_at_needs(struct moe_needs_on *out, const struct moe_model *model,
                          struct moe_gpu *gpu, const struct moe_engine_options *options,
@@ -715,7 +733,8 @@ static int look_at_needs(struct moe_needs_on *out, const struct moe_model *model
         .most = m.most,
         .whole = m.whole,
         .pass_bytes = m.pass_bytes,
-        .host_least = host->floor,
+        .host_least =
+            gpu && !m.resolved.strategy.resident ? host_least_of(&m, model, &o) : host->floor,
         .host_all = beside_experts(host) + host->experts,
         .session = {m.session.needs_rows, m.session.predict_residual, m.session.predict_depth},
     };

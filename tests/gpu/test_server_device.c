@@ -18,7 +18,18 @@
 #include "gpu.h"
 #include "kern/kern.h"
 
-enum { N_MODELS = 4, N = 8, CONTEXT = 64, SEED = 5 };
+enum {
+    N_MODELS = 4,
+    N = 8,
+    CONTEXT = 64,
+    SEED = 5,
+#ifdef __SANITIZE_ADDRESS__ /* minutes for all divisions of memory: one for each set of executors  \
+                             */
+    EVERY = 7,
+#else
+    EVERY = 1,
+#endif
+};
 
 static const char *const bits[N_MODELS] = {"4", "8", "3", "2"};
 static char packs[N_MODELS][128];
@@ -67,6 +78,34 @@ static int remove_packs(void **state)
     for (int i = 0; i < N_MODELS; i++)
         unlink(packs[i]);
     return 0;
+}
+
+/* A model's share of main memory is enough beside a cache of any size on the device. */
+static void any_cache_has_enough_beside_it(void **state)
+{
+    struct moe_err err;
+    struct moe_gpu *gpu;
+    (void)state;
+    assert_ok(moe_gpu_open(&gpu, 0, &err), &err);
+    for (int i = 0; moe_strategy_name_at(i); i++) {
+        struct moe_engine_options o = {.session = {.context = CONTEXT}, .shares = true};
+        struct moe_model *model;
+        struct moe_needs needs;
+        struct moe_memory m;
+        assert_true(moe_strategy_find(moe_strategy_name_at(i), &o.strategy));
+        assert_ok(moe_strategy_settle(&o.strategy, &err), &err);
+        if (o.strategy.needs_profile || o.strategy.needs_low || o.strategy.resident)
+            continue;
+        assert_ok(moe_needs_of(&needs, packs[0], &o, gpu, &err), &err);
+        assert_ok(moe_model_open_directory(&model, packs[0], &err), &err);
+        const struct moe_needs_on *on = &needs.on[true];
+        o.memory_bytes = on->host_least;
+        for (o.gpu_memory_bytes = on->least; o.gpu_memory_bytes < on->most;
+             o.gpu_memory_bytes += on->most / 200)
+            assert_ok(moe_memory_of(&m, model, gpu, &o, &err), &err);
+        moe_model_close(model);
+    }
+    moe_gpu_close(gpu);
 }
 
 /* ---- A collection ---- */
@@ -244,6 +283,8 @@ static void collections_answer_as_on_the_processor(void **state)
             o.engine.gpu_memory_bytes = gpu[g];
             const uint64_t memory[] = {floor_of(o), 0};
             for (int m = 0; m < 2; m++, number++) {
+                if (number % EVERY != 0)
+                    continue;
                 o.engine.memory_bytes = memory[m];
                 o.evict = (enum moe_coe_evict)(number % 3);
                 schedule = moe_coe_schedule_at(number % 4);
@@ -514,6 +555,7 @@ static void too_little_of_the_device_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_cache_has_enough_beside_it),
         cmocka_unit_test(one_model_on_several_executors),
         cmocka_unit_test(collections_answer_as_on_the_processor),
         cmocka_unit_test(what_leaves_the_device_stays_in_the_host_tier),
