@@ -155,7 +155,7 @@ static const struct cli_program program = {
 static int write_map(const struct moe_map *map, const char *path, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_map_write(map, &text, err);
+    int status = moe_map_write(map, false, &text, err);
     return cli_save(status, &text, path, err);
 }
 
@@ -321,7 +321,7 @@ static int show_map(const char *path)
     struct moe_buf text = {0};
     int status = moe_map_read(&map, path, &err);
     if (status == MOE_OK && o.json)
-        status = moe_map_write_json(map, &text, &err);
+        status = moe_map_write(map, true, &text, &err);
     else if (status == MOE_OK)
         moe_show_map(map, cli_screen(STDOUT_FILENO), &text);
     if (status == MOE_OK && !o.json)

@@ -378,7 +378,7 @@ static int device(const char *pack)
     int status = moe_device_bench(&what, &d, &err);
     cli_progress_done();
     if (status == MOE_OK)
-        status = moe_device_write(d, &text, &err);
+        status = moe_device_write(d, false, &text, &err);
     status = cli_save(status, &text, o.out, &err);
     free(d);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
@@ -399,7 +399,7 @@ static int show_device(const char *path, struct moe_buf *text, struct moe_err *e
     struct moe_device *d = NULL;
     int status = moe_device_read(&d, path, err);
     if (status == MOE_OK && o.json)
-        status = moe_device_write_json(d, text, err);
+        status = moe_device_write(d, true, text, err);
     else if (status == MOE_OK)
         moe_show_device(d, cli_screen(STDOUT_FILENO), text);
     free(d);

@@ -70,7 +70,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
 static int save_plan(const struct moe_plan *plan, const char *path, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_plan_write(plan, &text, err);
+    int status = moe_plan_write(plan, false, &text, err);
     status = cli_save(status, &text, path, err);
     char error[32] = "";
     if (plan->expected.decode_error >= 0)

@@ -2,6 +2,7 @@
 #include "fmt/record.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -52,7 +53,25 @@ static int read_double(struct moe_record_reader *r, struct moe_yaml_node *map,
     return status == MOE_OK && !(*to >= m->min && *to <= m->max) ? fail_range(r, map, m) : status;
 }
 
-/* Reads a number or truth value that is there, or required. */
+static int read_name(struct moe_record_reader *r, struct moe_yaml_node *map,
+                     const struct moe_member *m, void *to)
+{
+    const char *name = NULL;
+    char possible[160] = "";
+    MOE_TRY(moe_yaml_get_text(r->doc, map, m->key, true, &name, r->err));
+    for (uint32_t i = 0; i < (uint32_t)m->max; i++) {
+        size_t n = strlen(possible);
+        if (strcmp(name, m->names[i]) == 0) {
+            memcpy(to, &i, sizeof i);
+            return MOE_OK;
+        }
+        snprintf(possible + n, sizeof possible - n, "%s%s", n ? ", " : "", m->names[i]);
+    }
+    return moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
+                         "'%s' is '%.60s', not one of: %s", m->key, name, possible);
+}
+
+/* Reads a number, name or truth value that is there, or required. */
 static int read_value(struct moe_record_reader *r, struct moe_yaml_node *map,
                       const struct moe_member *m, void *to)
 {
@@ -69,6 +88,8 @@ static int read_value(struct moe_record_reader *r, struct moe_yaml_node *map,
         return read_whole(r, map, m, MOE_MAX_WHOLE, to);
     case MOE_MEMBER_DOUBLE:
         return read_double(r, map, m, to);
+    case MOE_MEMBER_NAME:
+        return read_name(r, map, m, to);
     default:
         return moe_yaml_get_fingerprint(r->doc, map, m->key, true, to, r->err);
     }
@@ -182,34 +203,49 @@ void moe_record_clear(const struct moe_record *table, void *record)
         clear_member(&table->members[i], (char *)record + table->members[i].at);
 }
 
-/* Reads the document and releases it. */
-static int read_document(const struct moe_record_format *format, void *whole, struct moe_yaml *doc,
+/* Reads the document into a new struct, and releases it. */
+static int read_document(const struct moe_record_format *format, void *out, struct moe_yaml *doc,
                          struct moe_err *err)
 {
-    struct moe_record_reader r = {doc, whole, err};
-    int status = moe_yaml_check_format(doc, format->name, format->version, err);
+    struct moe_record_reader r = {doc, moe_alloc(1, format->bytes, err), err};
+    int status =
+        r.whole ? moe_yaml_check_format(doc, format->name, format->version, err) : MOE_ERR_MEMORY;
     if (status == MOE_OK)
-        status = moe_record_read_map(&r, moe_yaml_root(doc), format->record, whole);
+        status = moe_record_read_map(&r, moe_yaml_root(doc), format->record, r.whole);
     if (status == MOE_OK)
         status = moe_yaml_check_known(doc, err);
     moe_yaml_free(doc);
+    if (status != MOE_OK) {
+        moe_record_free(format, r.whole);
+        r.whole = NULL;
+    }
+    memcpy(out, &r.whole, sizeof r.whole);
     return status;
 }
 
-int moe_record_read(const struct moe_record_format *format, void *whole, const char *path,
+int moe_record_read(const struct moe_record_format *format, void *out, const char *path,
                     struct moe_err *err)
 {
     struct moe_yaml *doc;
+    memset(out, 0, sizeof(void *));
     MOE_TRY(moe_yaml_read(&doc, path, format->max_bytes, err));
-    return read_document(format, whole, doc, err);
+    return read_document(format, out, doc, err);
 }
 
-int moe_record_parse(const struct moe_record_format *format, void *whole, const char *name,
+int moe_record_parse(const struct moe_record_format *format, void *out, const char *name,
                      const void *text, uint64_t n, struct moe_err *err)
 {
     struct moe_yaml *doc;
+    memset(out, 0, sizeof(void *));
     MOE_TRY(moe_yaml_parse(&doc, name, text, n, err));
-    return read_document(format, whole, doc, err);
+    return read_document(format, out, doc, err);
+}
+
+void moe_record_free(const struct moe_record_format *format, void *whole)
+{
+    if (whole && format->release)
+        format->release(whole);
+    free(whole);
 }
 
 /* ---- Writing ---- */
@@ -224,6 +260,7 @@ static bool has_value(const struct moe_member *m, const char *record)
     case MOE_MEMBER_TEXT:
     case MOE_MEMBER_BOOL:
         return *(const char *)value != 0;
+    case MOE_MEMBER_NAME:
     case MOE_MEMBER_U32:
         return *(const uint32_t *)value != (from_0 ? UINT32_MAX : 0);
     case MOE_MEMBER_U64:
@@ -292,6 +329,9 @@ static void write_member(struct moe_record_writer *w, const struct moe_member *m
         break;
     case MOE_MEMBER_U64:
         moe_emit_u64(&w->emit, m->key, *(const uint64_t *)value);
+        break;
+    case MOE_MEMBER_NAME:
+        moe_emit_text(&w->emit, m->key, m->names[*(const uint32_t *)value]);
         break;
     case MOE_MEMBER_DOUBLE:
         moe_emit_double(&w->emit, m->key, *(const double *)value);

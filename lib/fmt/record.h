@@ -43,6 +43,7 @@ enum moe_member_type {
     MOE_MEMBER_U64,
     MOE_MEMBER_DOUBLE,
     MOE_MEMBER_FINGERPRINT, /* uint64_t as 16 hexadecimal digits */
+    MOE_MEMBER_NAME,        /* an enum as one of its names */
     MOE_MEMBER_MAP,         /* a mapping with a table of its own */
     MOE_MEMBER_GROUP,       /* more members of the same mapping, where their record is there */
     MOE_MEMBER_LIST,        /* of mappings */
@@ -66,14 +67,15 @@ struct moe_member {
     const char *key;
     enum moe_member_type type;
     enum moe_presence presence;
-    bool in_line; /* a mapping, or each of a list, on one line of YAML */
-    bool owned;   /* a list: the field points to its items */
-    bool rising;  /* a number of a list's items: greater than in the item before */
-    size_t at;    /* offset in the struct */
-    size_t bytes; /* bytes of the field, or of a list's item */
-    double min,
-        max;     /* range of a number; HUGE_VAL: what the type holds; max of a list: its items */
-    size_t n_at; /* a list's: the offset of its length, uint32_t */
+    bool in_line;    /* a mapping, or each of a list, on one line of YAML */
+    bool owned;      /* a list: the field points to its items */
+    bool rising;     /* a number of a list's items: greater than in the item before */
+    size_t at;       /* offset in the struct */
+    size_t bytes;    /* bytes of the field, or of a list's item */
+    double min, max; /* range of a number; HUGE_VAL: what the type holds; max of a list: its items;
+                        of an enum: its names */
+    size_t n_at;     /* a list's: the offset of its length, uint32_t */
+    const char *const *names;        /* an enum's */
     const struct moe_record *record; /* the table of a mapping, a group, a list's items */
     const struct moe_member_own *own;
 };
@@ -116,6 +118,10 @@ struct moe_record {
 #define MOE_FINGERPRINT(presence_, type_, key_, field)                                             \
     {.key = key_, .type = MOE_MEMBER_FINGERPRINT, .presence = presence_,                           \
      MOE_FIELD_PLACE(type_, field)}
+/* An enum as one of names_, an array. Where it may be missing, it is then 0. */
+#define MOE_NAME(presence_, type_, key_, field, names_)                                            \
+    {.key = key_, .type = MOE_MEMBER_NAME, .presence = presence_, MOE_FIELD_PLACE(type_, field),   \
+     .names = names_, .max = sizeof(names_) / sizeof(names_)[0]}
 /* A mapping, read into the struct at offset at_ by record_. */
 #define MOE_SECTION(presence_, key_, at_, record_)                                                 \
     {.key = key_, .type = MOE_MEMBER_MAP, .presence = presence_, .at = at_, .record = &(record_)}
@@ -159,16 +165,20 @@ struct moe_record_format {
     uint32_t version;
     uint64_t max_bytes; /* limit of a file */
     const struct moe_record *record;
-    const char *page; /* its page in section 5; NULL: the name */
+    const char *page;             /* its page in section 5; NULL: the name */
+    size_t bytes;                 /* of the struct */
+    void (*release)(void *whole); /* frees what the struct points to; NULL: nothing */
 };
 
-/* Reads a file into `whole`, whose fields are 0; keeps what was allocated there on errors too.
- * MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO, MOE_ERR_MEMORY. */
-int moe_record_read(const struct moe_record_format *format, void *whole, const char *path,
+/* Reads a file into a struct of its own. out: a pointer to a pointer to one; it becomes NULL on
+ * errors. MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO, MOE_ERR_MEMORY. */
+int moe_record_read(const struct moe_record_format *format, void *out, const char *path,
                     struct moe_err *err);
 /* ... from n bytes of text; `name` begins error texts. */
-int moe_record_parse(const struct moe_record_format *format, void *whole, const char *name,
+int moe_record_parse(const struct moe_record_format *format, void *out, const char *name,
                      const void *text, uint64_t n, struct moe_err *err);
+/* Releases a struct that reading made; NULL: nothing happens. */
+void moe_record_free(const struct moe_record_format *format, void *whole);
 /* Appends the file's YAML, or one JSON object of the same members. MOE_ERR_MEMORY; MOE_ERR_USAGE: a
  * number is not finite. */
 int moe_record_write(const struct moe_record_format *format, const void *whole, bool json,

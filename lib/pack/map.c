@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/record.h"
 #include "model/config.h" /* MOE_MAX_TOP_K */
 
 /*
@@ -51,10 +50,11 @@ static const struct moe_record map_choice_record, map_fate_record, map_hobbit_re
  * numbers for each figure. */
 static const struct moe_member_own map_importance_layers;
 
+static const char *const metric_names[MOE_N_METRICS] = {"nll", "top1"};
+
 const char *moe_metric_name(enum moe_metric metric)
 {
-    static const char *const names[MOE_N_METRICS] = {"nll", "top1"};
-    return names[metric];
+    return metric_names[metric];
 }
 
 double moe_loss_in(const struct moe_loss *loss, enum moe_metric metric)
@@ -67,10 +67,11 @@ double moe_loss_error(const struct moe_loss *loss, enum moe_metric metric)
     return metric == MOE_METRIC_NLL ? loss->nll_error : loss->top1_error;
 }
 
+static const char *const judge_names[MOE_N_JUDGES] = {"nats", "rouge2", "accuracy"};
+
 const char *moe_judge_name(enum moe_judge judge)
 {
-    static const char *const names[MOE_N_JUDGES] = {"nats", "rouge2", "accuracy"};
-    return names[judge];
+    return judge_names[judge];
 }
 
 double moe_map_loss(const struct moe_map *map, const struct moe_loss *loss)
@@ -134,22 +135,6 @@ int moe_map_new(struct moe_map **out, uint32_t n_layers, uint32_t n_experts, uin
     if (status != MOE_OK)
         moe_map_free(m);
     return status;
-}
-
-void moe_map_free(struct moe_map *map)
-{
-    if (!map)
-        return;
-    moe_shards_release(&map->importances.shards);
-    free(map->importances.known);
-    free(map->importances.estimated);
-    free(map->importances.nats);
-    free(map->importances.error);
-    free(map->importances.changed);
-    free(map->importances.visited);
-    free(map->choice.variant);
-    free(map->model_layer);
-    free(map);
 }
 
 /* ---- Shards ---- */
@@ -969,70 +954,6 @@ static void write_variants(struct moe_record_writer *w, const struct moe_member 
 
 static const struct moe_member_own variants = {read_variants, write_variants, NULL};
 
-/* The number of a name among n; n: it is none of them. */
-static uint32_t find_name(const char *name, const char *(*of)(uint32_t), uint32_t n)
-{
-    uint32_t i = 0;
-    while (i < n && strcmp(name, of(i)) != 0)
-        i++;
-    return i;
-}
-
-static const char *metric_at(uint32_t i)
-{
-    return moe_metric_name((enum moe_metric)i);
-}
-
-static const char *judge_at(uint32_t i)
-{
-    return moe_judge_name((enum moe_judge)i);
-}
-
-static int read_metric(struct moe_record_reader *r, struct moe_yaml_node *root,
-                       const struct moe_member *m, void *record)
-{
-    const char *name = NULL;
-    MOE_TRY(moe_yaml_get_text(r->doc, root, m->key, true, &name, r->err));
-    uint32_t metric = find_name(name, metric_at, MOE_N_METRICS);
-    if (metric == MOE_N_METRICS)
-        return moe_yaml_fail(r->doc, moe_yaml_get(root, m->key), r->err,
-                             "'%.60s' is no metric: nll or top1", name);
-    ((struct moe_map *)record)->metric = (enum moe_metric)metric;
-    return MOE_OK;
-}
-
-static void write_metric(struct moe_record_writer *w, const struct moe_member *m,
-                         const void *record)
-{
-    moe_emit_text(&w->emit, m->key, moe_metric_name(((const struct moe_map *)record)->metric));
-}
-
-static const struct moe_member_own metric = {read_metric, write_metric, NULL};
-
-/* Missing: nats. */
-static int read_judge(struct moe_record_reader *r, struct moe_yaml_node *root,
-                      const struct moe_member *m, void *record)
-{
-    const char *name = NULL;
-    int status = moe_yaml_get_text(r->doc, root, m->key, false, &name, r->err);
-    uint32_t judge =
-        status == MOE_OK && name ? find_name(name, judge_at, MOE_N_JUDGES) : MOE_JUDGE_NATS;
-    if (judge == MOE_N_JUDGES)
-        return moe_yaml_fail(r->doc, moe_yaml_get(root, m->key), r->err,
-                             "'%.60s' is no judge: nats, rouge2 or accuracy", name);
-    ((struct moe_map *)record)->judge = (enum moe_judge)judge;
-    return status;
-}
-
-static void write_judge(struct moe_record_writer *w, const struct moe_member *m, const void *record)
-{
-    enum moe_judge judge = ((const struct moe_map *)record)->judge;
-    if (judge != MOE_JUDGE_NATS)
-        moe_emit_text(&w->emit, m->key, moe_judge_name(judge));
-}
-
-static const struct moe_member_own judge = {read_judge, write_judge, NULL};
-
 static const struct moe_member percent_members[] = {
     MOE_FIELD(MOE_IF_KNOWN, struct moe_map, "tolerance_percent", tolerance),
 };
@@ -1155,8 +1076,8 @@ static const struct moe_member map_members[] = {
     FIELD(moe_map, "max_document_tokens", max_tokens),
     MOE_SECTION(MOE_ALWAYS, "shape", 0, shape_record),
     MOE_OWN("variants", 0, variants),
-    MOE_OWN("metric", 0, metric),
-    MOE_OWN("judge", 0, judge),
+    MOE_NAME(MOE_ALWAYS, struct moe_map, "metric", metric, metric_names),
+    MOE_NAME(MOE_IF_SET, struct moe_map, "judge", judge, judge_names),
     MOE_GROUP(percent_record),
     MOE_GROUP(points_record),
     MOE_LIST(struct moe_map, "texts", texts, n_texts, text_record),
@@ -1168,37 +1089,40 @@ static const struct moe_member map_members[] = {
     MOE_SECTION(MOE_IF_SET, "routing", 0, map_routing_record),
 };
 static const struct moe_record map_record = {MOE_RECORD(map_members)};
-static const struct moe_record_format map_format = {"moe-map",      "Bit map",   MOE_MAP_VERSION,
-                                                    MAX_FILE_BYTES, &map_record, NULL};
 
-int moe_map_write(const struct moe_map *map, struct moe_buf *out, struct moe_err *err)
+static void release(void *whole)
 {
-    return moe_record_write(&map_format, map, false, out, err);
+    struct moe_map *map = whole;
+    moe_shards_release(&map->importances.shards);
+    free(map->importances.known);
+    free(map->importances.estimated);
+    free(map->importances.nats);
+    free(map->importances.error);
+    free(map->importances.changed);
+    free(map->importances.visited);
+    free(map->choice.variant);
+    free(map->model_layer);
 }
 
-int moe_map_write_json(const struct moe_map *map, struct moe_buf *out, struct moe_err *err)
-{
-    return moe_record_write(&map_format, map, true, out, err);
-}
+const struct moe_record_format moe_map_format = {.name = "moe-map",
+                                                 .title = "Bit map",
+                                                 .version = MOE_MAP_VERSION,
+                                                 .max_bytes = MAX_FILE_BYTES,
+                                                 .record = &map_record,
+                                                 .bytes = sizeof(struct moe_map),
+                                                 .release = release};
 
-static int finish(struct moe_map **out, struct moe_map *map, int status)
+int moe_map_write(const struct moe_map *map, bool json, struct moe_buf *out, struct moe_err *err)
 {
-    *out = status == MOE_OK ? map : NULL;
-    if (status != MOE_OK)
-        moe_map_free(map);
-    return status;
-}
-
-int moe_map_parse(struct moe_map **out, const char *name, const void *text, uint64_t n,
-                  struct moe_err *err)
-{
-    struct moe_map *map = moe_alloc(1, sizeof *map, err);
-    return finish(out, map,
-                  map ? moe_record_parse(&map_format, map, name, text, n, err) : MOE_ERR_MEMORY);
+    return moe_record_write(&moe_map_format, map, json, out, err);
 }
 
 int moe_map_read(struct moe_map **out, const char *path, struct moe_err *err)
 {
-    struct moe_map *map = moe_alloc(1, sizeof *map, err);
-    return finish(out, map, map ? moe_record_read(&map_format, map, path, err) : MOE_ERR_MEMORY);
+    return moe_record_read(&moe_map_format, out, path, err);
+}
+
+void moe_map_free(struct moe_map *map)
+{
+    moe_record_free(&moe_map_format, map);
 }

@@ -17,6 +17,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "cache/policy.h" /* MOE_HOBBIT_WEIGHTS */
+#include "fmt/record.h"
 #include "pack/pack.h"
 #include "profile/origins.h"
 #include "profile/statistics.h" /* MOE_SCORE_BINS */
@@ -221,11 +222,9 @@ int moe_map_check_finished(const struct moe_map *map, struct moe_err *err);
 
 /* YAML, moe-map(5); JSON with the same members. Losses without tokens are left out.
  * MOE_ERR_USAGE: a number is not finite. */
-int moe_map_write(const struct moe_map *map, struct moe_buf *out, struct moe_err *err);
-int moe_map_write_json(const struct moe_map *map, struct moe_buf *out, struct moe_err *err);
+int moe_map_write(const struct moe_map *map, bool json, struct moe_buf *out, struct moe_err *err);
 /* MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO. */
 int moe_map_read(struct moe_map **out, const char *path, struct moe_err *err);
-int moe_map_parse(struct moe_map **out, const char *name, const void *text, uint64_t n,
-                  struct moe_err *err);
+extern const struct moe_record_format moe_map_format;
 
 #endif

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/record.h"
 #include "profile/trace.h"
 
 /*
@@ -335,18 +334,6 @@ struct moe_components moe_plan_components(const struct moe_plan *plan, bool prom
     }};
 }
 
-void moe_plan_free(struct moe_plan *plan)
-{
-    if (!plan)
-        return;
-    for (int i = 0; i < MOE_MAX_CLASSES; i++)
-        free(plan->pools[i].per_layer);
-    free(plan->contents);
-    free(plan->layers);
-    free(plan->tried);
-    free(plan);
-}
-
 /* ---- The file ---- */
 
 static const struct moe_member plan_members[] = {
@@ -378,40 +365,38 @@ static int check_plan(struct moe_record_reader *r, struct moe_yaml_node *root, v
 }
 
 static const struct moe_record plan_record = {MOE_RECORD(plan_members), check_plan};
-static const struct moe_record_format plan_format = {"moe-plan",     "Plan",       MOE_PLAN_VERSION,
-                                                     MAX_FILE_BYTES, &plan_record, NULL};
 
-int moe_plan_write(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err)
+static void release(void *whole)
 {
-    return moe_record_write(&plan_format, plan, false, out, err);
+    struct moe_plan *plan = whole;
+    for (int i = 0; i < MOE_MAX_CLASSES; i++)
+        free(plan->pools[i].per_layer);
+    free(plan->contents);
+    free(plan->layers);
+    free(plan->tried);
 }
 
-int moe_plan_write_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err)
-{
-    return moe_record_write(&plan_format, plan, true, out, err);
-}
+const struct moe_record_format moe_plan_format = {.name = "moe-plan",
+                                                  .title = "Plan",
+                                                  .version = MOE_PLAN_VERSION,
+                                                  .max_bytes = MAX_FILE_BYTES,
+                                                  .record = &plan_record,
+                                                  .bytes = sizeof(struct moe_plan),
+                                                  .release = release};
 
-static int finish(struct moe_plan **out, struct moe_plan *plan, int status)
+int moe_plan_write(const struct moe_plan *plan, bool json, struct moe_buf *out, struct moe_err *err)
 {
-    *out = status == MOE_OK ? plan : NULL;
-    if (status != MOE_OK)
-        moe_plan_free(plan);
-    return status;
-}
-
-int moe_plan_parse(struct moe_plan **out, const char *name, const void *text, uint64_t n,
-                   struct moe_err *err)
-{
-    struct moe_plan *plan = moe_alloc(1, sizeof *plan, err);
-    return finish(out, plan,
-                  plan ? moe_record_parse(&plan_format, plan, name, text, n, err) : MOE_ERR_MEMORY);
+    return moe_record_write(&moe_plan_format, plan, json, out, err);
 }
 
 int moe_plan_read(struct moe_plan **out, const char *path, struct moe_err *err)
 {
-    struct moe_plan *plan = moe_alloc(1, sizeof *plan, err);
-    return finish(out, plan,
-                  plan ? moe_record_read(&plan_format, plan, path, err) : MOE_ERR_MEMORY);
+    return moe_record_read(&moe_plan_format, out, path, err);
+}
+
+void moe_plan_free(struct moe_plan *plan)
+{
+    moe_record_free(&moe_plan_format, plan);
 }
 
 /*
@@ -419,77 +404,34 @@ int moe_plan_read(struct moe_plan **out, const char *path, struct moe_err *err)
  * that the simulator found for it.
  */
 
-/* ---- Names ---- */
+static const char *const alternative_names[MOE_N_ALTERNATIVES] = {"memory",  "link",    "processor",
+                                                                  "experts", "context", "batch"};
 
 const char *moe_alternative_name(enum moe_alternative what)
 {
-    static const char *const names[MOE_N_ALTERNATIVES] = {"memory",  "link",    "processor",
-                                                          "experts", "context", "batch"};
-    return names[what];
+    return alternative_names[what];
 }
+
+static const char *const assumption_names[MOE_N_ASSUMPTIONS] = {
+    [MOE_ASSUME_ROUTING] = "routing-of-another-model",
+    [MOE_ASSUME_BANDWIDTH] = "times-from-bandwidth",
+    [MOE_ASSUME_NOMINAL] = "link-as-stated",
+    [MOE_ASSUME_FIGURES] = "routing-drawn",
+    [MOE_ASSUME_QUIET] = "machine-quiet",
+    [MOE_ASSUME_FEW_TOKENS] = "few-tokens",
+    [MOE_ASSUME_NO_STATISTICS] = "no-statistics",
+    [MOE_ASSUME_ALIKE] = "texts-alike",
+};
 
 const char *moe_assumption_name(enum moe_assumption what)
 {
-    static const char *const names[MOE_N_ASSUMPTIONS] = {
-        [MOE_ASSUME_ROUTING] = "routing-of-another-model",
-        [MOE_ASSUME_BANDWIDTH] = "times-from-bandwidth",
-        [MOE_ASSUME_NOMINAL] = "link-as-stated",
-        [MOE_ASSUME_FIGURES] = "routing-drawn",
-        [MOE_ASSUME_QUIET] = "machine-quiet",
-        [MOE_ASSUME_FEW_TOKENS] = "few-tokens",
-        [MOE_ASSUME_NO_STATISTICS] = "no-statistics",
-        [MOE_ASSUME_ALIKE] = "texts-alike",
-    };
-    return names[what];
-}
-
-static const char *alternative_at(uint32_t i)
-{
-    return moe_alternative_name((enum moe_alternative)i);
-}
-
-static const char *assumption_at(uint32_t i)
-{
-    return moe_assumption_name((enum moe_assumption)i);
-}
-
-/* One of n names as its number. */
-static int read_name(struct moe_record_reader *r, struct moe_yaml_node *map,
-                     const struct moe_member *m, const char *(*name_at)(uint32_t), uint32_t n,
-                     uint32_t *out)
-{
-    const char *name = NULL;
-    int status = moe_yaml_get_text(r->doc, map, m->key, true, &name, r->err);
-    if (status != MOE_OK)
-        return status;
-    for (*out = 0; *out < n && strcmp(name, name_at(*out)) != 0; ++*out)
-        ;
-    return *out < n ? MOE_OK
-                    : moe_yaml_fail(r->doc, moe_yaml_get(map, m->key), r->err,
-                                    "'%.60s' is nothing that '%s' can be", name, m->key);
+    return assumption_names[what];
 }
 
 /* ---- Alternatives ---- */
 
-static int read_what(struct moe_record_reader *r, struct moe_yaml_node *map,
-                     const struct moe_member *m, void *record)
-{
-    uint32_t what = 0;
-    int status = read_name(r, map, m, alternative_at, MOE_N_ALTERNATIVES, &what);
-    ((struct moe_plan_alternative *)record)->what = (enum moe_alternative)what;
-    return status;
-}
-
-static void write_what(struct moe_record_writer *w, const struct moe_member *m, const void *record)
-{
-    const struct moe_plan_alternative *a = record;
-    moe_emit_text(&w->emit, m->key, moe_alternative_name(a->what));
-}
-
-static const struct moe_member_own what = {read_what, write_what, NULL};
-
 static const struct moe_member alternative_members[] = {
-    MOE_OWN("what", 0, what),
+    MOE_NAME(MOE_ALWAYS, struct moe_plan_alternative, "what", what, alternative_names),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_alternative, "amount", amount, MOE_ABOVE_0, HUGE_VAL),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_alternative, "times", times, MOE_ABOVE_0, HUGE_VAL),
     MOE_FIELD(MOE_IF_SET, struct moe_plan_alternative, "precision", precision),
@@ -507,26 +449,8 @@ static const struct moe_record plan_alternative_record = {MOE_RECORD(alternative
 
 /* ---- Doubts ---- */
 
-static int read_assumption(struct moe_record_reader *r, struct moe_yaml_node *map,
-                           const struct moe_member *m, void *record)
-{
-    uint32_t found = 0;
-    int status = read_name(r, map, m, assumption_at, MOE_N_ASSUMPTIONS, &found);
-    ((struct moe_plan_doubt *)record)->what = (enum moe_assumption)found;
-    return status;
-}
-
-static void write_assumption(struct moe_record_writer *w, const struct moe_member *m,
-                             const void *record)
-{
-    const struct moe_plan_doubt *d = record;
-    moe_emit_text(&w->emit, m->key, moe_assumption_name(d->what));
-}
-
-static const struct moe_member_own assumption = {read_assumption, write_assumption, NULL};
-
 static const struct moe_member doubt_members[] = {
-    MOE_OWN("assumption", 0, assumption),
+    MOE_NAME(MOE_ALWAYS, struct moe_plan_doubt, "assumption", what, assumption_names),
     MOE_FIELD_IN(MOE_ALWAYS, struct moe_plan_doubt, "by", by, MOE_ABOVE_0, HUGE_VAL),
     FIGURE(moe_plan_doubt, "decode_tokens_per_second", decode_tokens_per_second),
 };

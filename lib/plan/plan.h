@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "fmt/record.h"
 #include "profile/device.h"
 #include "sched/exactness.h"
 #include "sched/inventory.h"
@@ -218,14 +219,11 @@ struct moe_terms moe_plan_terms(const struct moe_plan *plan);
 /* What is not known (figures of expected, layers, steps and tried that are below 0; boundaries of
  * UINT32_MAX; everything else that is 0 or "") is left out, and so is a double that is not finite.
  */
-int moe_plan_write(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
-/* The same members as one JSON object. */
-int moe_plan_write_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
+int moe_plan_write(const struct moe_plan *plan, bool json, struct moe_buf *out,
+                   struct moe_err *err);
 /* Checks every number against the shape, sums included; the strategy is settled and fitted.
  * MOE_ERR_FORMAT with line and column, MOE_ERR_VERSION, MOE_ERR_IO. */
 int moe_plan_read(struct moe_plan **out, const char *path, struct moe_err *err);
-/* ... of n bytes of text; `name` begins error texts. */
-int moe_plan_parse(struct moe_plan **out, const char *name, const void *text, uint64_t n,
-                   struct moe_err *err);
+extern const struct moe_record_format moe_plan_format;
 
 #endif

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/record.h"
 
 static const struct moe_component_name names[MOE_N_COMPONENTS] = {
     [MOE_COMPONENT_COMPUTE] = {"computing", "compute_s", "compute_seconds"},
@@ -551,27 +550,21 @@ static const struct moe_member device_members[] = {
     MOE_LIST(struct moe_device, "timed", timed, n_timed, timed_record),
 };
 static const struct moe_record device_record = {MOE_RECORD(device_members)};
-static const struct moe_record_format device_format = {
-    "moe-device", "Device profile", MOE_DEVICE_VERSION, MAX_FILE_BYTES, &device_record, NULL};
 
-int moe_device_write(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
-{
-    return moe_record_write(&device_format, d, false, out, err);
-}
+const struct moe_record_format moe_device_format = {.name = "moe-device",
+                                                    .title = "Device profile",
+                                                    .version = MOE_DEVICE_VERSION,
+                                                    .max_bytes = MAX_FILE_BYTES,
+                                                    .record = &device_record,
+                                                    .bytes = sizeof(struct moe_device)};
 
-int moe_device_write_json(const struct moe_device *d, struct moe_buf *out, struct moe_err *err)
+int moe_device_write(const struct moe_device *d, bool json, struct moe_buf *out,
+                     struct moe_err *err)
 {
-    return moe_record_write(&device_format, d, true, out, err);
+    return moe_record_write(&moe_device_format, d, json, out, err);
 }
 
 int moe_device_read(struct moe_device **out, const char *path, struct moe_err *err)
 {
-    struct moe_device *d = moe_alloc(1, sizeof *d, err);
-    int status = d ? moe_record_read(&device_format, d, path, err) : MOE_ERR_MEMORY;
-    if (status != MOE_OK) {
-        free(d);
-        d = NULL;
-    }
-    *out = d;
-    return status;
+    return moe_record_read(&moe_device_format, out, path, err);
 }

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "fmt/record.h"
 
 /*
  * Components: what the time of a phase (prompts, or decoded tokens) is made of. One table for what
@@ -244,10 +245,10 @@ double moe_device_load_seconds(const struct moe_device *d, enum moe_device_tier 
 
 /* ---- The file ---- */
 
-/* Appends the YAML text. MOE_ERR_MEMORY. */
-int moe_device_write(const struct moe_device *d, struct moe_buf *out, struct moe_err *err);
-/* The same members as one JSON object, for scripts. */
-int moe_device_write_json(const struct moe_device *d, struct moe_buf *out, struct moe_err *err);
+/* Appends the YAML text, or one JSON object of the same members. MOE_ERR_MEMORY. */
+int moe_device_write(const struct moe_device *d, bool json, struct moe_buf *out,
+                     struct moe_err *err);
+extern const struct moe_record_format moe_device_format;
 /* Reads a profile; *out is released with free(). MOE_ERR_FORMAT, MOE_ERR_VERSION, MOE_ERR_IO. */
 int moe_device_read(struct moe_device **out, const char *path, struct moe_err *err);
 

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/record.h"
 
 struct ranked {
     double probability;
@@ -228,50 +227,10 @@ static int check_collection(struct moe_record_reader *r, struct moe_yaml_node *r
 }
 
 static const struct moe_record whole = {MOE_RECORD(members), check_collection};
-static const struct moe_record_format format = {.name = "moe-coe",
-                                                .title = "a collection of experts",
-                                                .version = 1,
-                                                .max_bytes = MAX_FILE_BYTES,
-                                                .record = &whole};
 
-/* ---- Reading and writing ---- */
-
-static int collection_opened(struct moe_coe_collection **out, struct moe_coe_collection *c,
-                             int status)
+static void release(void *record)
 {
-    if (status == MOE_OK)
-        *out = c;
-    else
-        moe_coe_collection_free(c);
-    return status;
-}
-
-int moe_coe_collection_read(struct moe_coe_collection **out, const char *path, struct moe_err *err)
-{
-    struct moe_coe_collection *c = moe_alloc(1, sizeof *c, err);
-    *out = NULL;
-    return collection_opened(out, c, c ? moe_record_read(&format, c, path, err) : MOE_ERR_MEMORY);
-}
-
-int moe_coe_collection_parse(struct moe_coe_collection **out, const char *name, const void *text,
-                             uint64_t n, struct moe_err *err)
-{
-    struct moe_coe_collection *c = moe_alloc(1, sizeof *c, err);
-    *out = NULL;
-    return collection_opened(out, c,
-                             c ? moe_record_parse(&format, c, name, text, n, err) : MOE_ERR_MEMORY);
-}
-
-int moe_coe_collection_write(const struct moe_coe_collection *c, bool json, struct moe_buf *out,
-                             struct moe_err *err)
-{
-    return moe_record_write(&format, c, json, out, err);
-}
-
-void moe_coe_collection_free(struct moe_coe_collection *c)
-{
-    if (!c)
-        return;
+    struct moe_coe_collection *c = record;
     for (uint32_t i = 0; c->routes && i < c->n_routes; i++)
         pcre2_code_free(c->routes[i].test.pattern);
     for (uint32_t i = 0; c->follows && i < c->n_follows; i++)
@@ -280,7 +239,33 @@ void moe_coe_collection_free(struct moe_coe_collection *c)
     free(c->routes);
     free(c->scores);
     free(c->follows);
-    free(c);
+}
+
+const struct moe_record_format moe_coe_collection_format = {.name = "moe-coe",
+                                                            .title = "a collection of experts",
+                                                            .version = 1,
+                                                            .max_bytes = MAX_FILE_BYTES,
+                                                            .record = &whole,
+                                                            .bytes =
+                                                                sizeof(struct moe_coe_collection),
+                                                            .release = release};
+
+/* ---- Reading and writing ---- */
+
+int moe_coe_collection_read(struct moe_coe_collection **out, const char *path, struct moe_err *err)
+{
+    return moe_record_read(&moe_coe_collection_format, out, path, err);
+}
+
+int moe_coe_collection_write(const struct moe_coe_collection *c, bool json, struct moe_buf *out,
+                             struct moe_err *err)
+{
+    return moe_record_write(&moe_coe_collection_format, c, json, out, err);
+}
+
+void moe_coe_collection_free(struct moe_coe_collection *c)
+{
+    moe_record_free(&moe_coe_collection_format, c);
 }
 
 uint32_t moe_coe_find(const struct moe_coe_collection *c, const char *name)

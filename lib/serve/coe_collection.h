@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "fmt/record.h"
 
 enum { MOE_COE_NONE = UINT32_MAX };
 
@@ -113,9 +114,7 @@ struct moe_coe_collection {
 /* Reads a file. MOE_ERR_FORMAT with line and column, also for unknown experts, results that return
  * to an expert, and experts that nothing leads to. The caller frees *out. */
 int moe_coe_collection_read(struct moe_coe_collection **out, const char *path, struct moe_err *err);
-/* The same from n bytes of text; `name` begins error texts. */
-int moe_coe_collection_parse(struct moe_coe_collection **out, const char *name, const void *text,
-                             uint64_t n, struct moe_err *err);
+extern const struct moe_record_format moe_coe_collection_format;
 /* Appends the file, or the same as JSON. */
 int moe_coe_collection_write(const struct moe_coe_collection *c, bool json, struct moe_buf *out,
                              struct moe_err *err);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "fmt/record.h"
 
 enum { MAX_FILE_BYTES = 16 << 20, MAX_REQUESTS = 1 << 20 };
 /* Keeps sums over all experts within 64 bits, and sums of times finite. */
@@ -231,56 +230,42 @@ static const struct moe_member members[] = {
     LIST("models", models, n_models, model_record, MOE_COE_MAX_MODELS),
 };
 static const struct moe_record whole = {MOE_RECORD(members), check_costs};
-static const struct moe_record_format format = {.name = "moe-coe-costs",
-                                                .title = "Costs of expert models",
-                                                .version = 1,
-                                                .max_bytes = MAX_FILE_BYTES,
-                                                .record = &whole,
-                                                .page = "moe-coe"};
 
-/* ---- Reading and writing ---- */
-
-static int costs_opened(struct moe_coe_costs **out, struct moe_coe_costs *c, int status)
+static void release(void *record)
 {
-    if (status == MOE_OK)
-        *out = c;
-    else
-        moe_coe_costs_free(c);
-    return status;
-}
-
-int moe_coe_costs_read(struct moe_coe_costs **out, const char *path, struct moe_err *err)
-{
-    struct moe_coe_costs *c = moe_alloc(1, sizeof *c, err);
-    *out = NULL;
-    return costs_opened(out, c, c ? moe_record_read(&format, c, path, err) : MOE_ERR_MEMORY);
-}
-
-int moe_coe_costs_parse(struct moe_coe_costs **out, const char *name, const void *text, uint64_t n,
-                        struct moe_err *err)
-{
-    struct moe_coe_costs *c = moe_alloc(1, sizeof *c, err);
-    *out = NULL;
-    return costs_opened(out, c,
-                        c ? moe_record_parse(&format, c, name, text, n, err) : MOE_ERR_MEMORY);
-}
-
-int moe_coe_costs_write(const struct moe_coe_costs *c, bool json, struct moe_buf *out,
-                        struct moe_err *err)
-{
-    return moe_record_write(&format, c, json, out, err);
-}
-
-void moe_coe_costs_free(struct moe_coe_costs *c)
-{
-    if (!c)
-        return;
+    struct moe_coe_costs *c = record;
     free(c->processors);
     free(c->kinds);
     free(c->costs);
     free(c->batches);
     free(c->models);
-    free(c);
+}
+
+const struct moe_record_format moe_coe_costs_format = {.name = "moe-coe-costs",
+                                                       .title = "Costs of expert models",
+                                                       .version = 1,
+                                                       .max_bytes = MAX_FILE_BYTES,
+                                                       .record = &whole,
+                                                       .page = "moe-coe",
+                                                       .bytes = sizeof(struct moe_coe_costs),
+                                                       .release = release};
+
+/* ---- Reading and writing ---- */
+
+int moe_coe_costs_read(struct moe_coe_costs **out, const char *path, struct moe_err *err)
+{
+    return moe_record_read(&moe_coe_costs_format, out, path, err);
+}
+
+int moe_coe_costs_write(const struct moe_coe_costs *c, bool json, struct moe_buf *out,
+                        struct moe_err *err)
+{
+    return moe_record_write(&moe_coe_costs_format, c, json, out, err);
+}
+
+void moe_coe_costs_free(struct moe_coe_costs *c)
+{
+    moe_record_free(&moe_coe_costs_format, c);
 }
 
 /* ---- A collection's experts ---- */

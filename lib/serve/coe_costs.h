@@ -72,9 +72,7 @@ struct moe_coe_costs {
 
 /* Reads a file. MOE_ERR_FORMAT with line and column. The caller frees *out. */
 int moe_coe_costs_read(struct moe_coe_costs **out, const char *path, struct moe_err *err);
-/* The same from n bytes of text; `name` begins error texts. */
-int moe_coe_costs_parse(struct moe_coe_costs **out, const char *name, const void *text, uint64_t n,
-                        struct moe_err *err);
+extern const struct moe_record_format moe_coe_costs_format;
 /* Appends the file, or the same as JSON. `kind` and `on` of a caller's struct are ignored: names
  * are written. */
 int moe_coe_costs_write(const struct moe_coe_costs *c, bool json, struct moe_buf *out,

@@ -10,7 +10,6 @@
 
 #include "base/mem.h"
 #include "base/random.h"
-#include "fmt/record.h"
 #include "serve/coe_dispatch.h"
 
 /* The line of least squares through the first n points, at x. */
@@ -200,44 +199,42 @@ static const struct moe_member members[] = {
     LIST("reasons", reasons, n_reasons, reason_record, MOE_COE_MAX_REASONS),
 };
 static const struct moe_record whole = {MOE_RECORD(members), check_plan};
-static const struct moe_record_format format = {.name = "moe-coe-plan",
-                                                .title = "Plan of a collection of experts",
-                                                .version = 1,
-                                                .max_bytes = MAX_FILE_BYTES,
-                                                .record = &whole,
-                                                .page = "moe-coe"};
+
+static void release(void *record)
+{
+    struct moe_coe_plan *p = record;
+    free(p->executors);
+    free(p->batches);
+    free(p->points);
+    free(p->trials);
+    free(p->reasons);
+}
+
+const struct moe_record_format moe_coe_plan_format = {.name = "moe-coe-plan",
+                                                      .title = "Plan of a collection of experts",
+                                                      .version = 1,
+                                                      .max_bytes = MAX_FILE_BYTES,
+                                                      .record = &whole,
+                                                      .page = "moe-coe",
+                                                      .bytes = sizeof(struct moe_coe_plan),
+                                                      .release = release};
 
 /* ---- Reading and writing ---- */
 
-static int plan_opened(struct moe_coe_plan **out, struct moe_coe_plan *p, int status)
-{
-    if (status == MOE_OK)
-        *out = p;
-    else
-        moe_coe_plan_free(p);
-    return status;
-}
-
 int moe_coe_plan_read(struct moe_coe_plan **out, const char *path, struct moe_err *err)
 {
-    struct moe_coe_plan *p = moe_alloc(1, sizeof *p, err);
-    *out = NULL;
-    return plan_opened(out, p, p ? moe_record_read(&format, p, path, err) : MOE_ERR_MEMORY);
-}
-
-int moe_coe_plan_parse(struct moe_coe_plan **out, const char *name, const void *text, uint64_t n,
-                       struct moe_err *err)
-{
-    struct moe_coe_plan *p = moe_alloc(1, sizeof *p, err);
-    *out = NULL;
-    return plan_opened(out, p,
-                       p ? moe_record_parse(&format, p, name, text, n, err) : MOE_ERR_MEMORY);
+    return moe_record_read(&moe_coe_plan_format, out, path, err);
 }
 
 int moe_coe_plan_write(const struct moe_coe_plan *p, bool json, struct moe_buf *out,
                        struct moe_err *err)
 {
-    return moe_record_write(&format, p, json, out, err);
+    return moe_record_write(&moe_coe_plan_format, p, json, out, err);
+}
+
+void moe_coe_plan_free(struct moe_coe_plan *p)
+{
+    moe_record_free(&moe_coe_plan_format, p);
 }
 
 int moe_coe_plan_new(struct moe_coe_plan **out, struct moe_err *err)
@@ -251,22 +248,12 @@ int moe_coe_plan_new(struct moe_coe_plan **out, struct moe_err *err)
     p->points = moe_alloc(MOE_COE_MAX_POINTS, sizeof *p->points, err);
     p->trials = moe_alloc(MOE_COE_MAX_TRIALS, sizeof *p->trials, err);
     p->reasons = moe_alloc(MOE_COE_MAX_REASONS, sizeof *p->reasons, err);
-    return plan_opened(out, p,
-                       p->executors && p->batches && p->points && p->trials && p->reasons
-                           ? MOE_OK
-                           : MOE_ERR_MEMORY);
-}
-
-void moe_coe_plan_free(struct moe_coe_plan *p)
-{
-    if (!p)
-        return;
-    free(p->executors);
-    free(p->batches);
-    free(p->points);
-    free(p->trials);
-    free(p->reasons);
-    free(p);
+    if (p->executors && p->batches && p->points && p->trials && p->reasons) {
+        *out = p;
+        return MOE_OK;
+    }
+    moe_coe_plan_free(p);
+    return MOE_ERR_MEMORY;
 }
 
 void moe_coe_plan_because(struct moe_coe_plan *p, const char *about, const char *format_, ...)

@@ -106,9 +106,7 @@ struct moe_coe_plan {
 
 /* Reads a file. MOE_ERR_FORMAT with line and column. The caller frees *out. */
 int moe_coe_plan_read(struct moe_coe_plan **out, const char *path, struct moe_err *err);
-/* The same from n bytes of text; `name` begins error texts. */
-int moe_coe_plan_parse(struct moe_coe_plan **out, const char *name, const void *text, uint64_t n,
-                       struct moe_err *err);
+extern const struct moe_record_format moe_coe_plan_format;
 /* Appends the file, or the same as JSON. */
 int moe_coe_plan_write(const struct moe_coe_plan *p, bool json, struct moe_buf *out,
                        struct moe_err *err);

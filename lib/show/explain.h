@@ -65,7 +65,7 @@ void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, str
 /* The first screen: the answer, memory, a token's time, the weakest assumption, the strategy. */
 void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,
                               struct moe_buf *out);
-/* {"plan": as moe_plan_write_json has it, "bounds": ..., ...}: all that the text says. */
+/* {"plan": as its file has it in JSON, "bounds": ..., ...}: all that the text says. */
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err);
 
 /* Its parts, for text and for pages alike. */

@@ -63,7 +63,7 @@ static int explain_map(const char *path, bool json, struct moe_screen screen, st
     struct moe_map *map = NULL;
     int status = moe_map_read(&map, path, err);
     if (status == MOE_OK && json)
-        status = moe_map_write_json(map, out, err);
+        status = moe_map_write(map, true, out, err);
     else if (status == MOE_OK)
         moe_explain_map(map, screen, out);
     moe_map_free(map);
@@ -77,7 +77,7 @@ static int explain_device(const char *path, bool json, struct moe_screen screen,
     struct moe_device *d = NULL;
     int status = moe_device_read(&d, path, err);
     if (status == MOE_OK && json)
-        status = moe_device_write_json(d, out, err);
+        status = moe_device_write(d, true, out, err);
     else if (status == MOE_OK)
         moe_explain_device(d, screen, out);
     free(d);

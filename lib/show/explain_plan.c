@@ -875,7 +875,7 @@ static void put_next(struct moe_emit *e, const char *key, const struct moe_plan_
 static int put_plan(struct moe_emit *e, const struct moe_plan *plan, struct moe_err *err)
 {
     struct moe_buf json = {0};
-    int status = moe_plan_write_json(plan, &json, err);
+    int status = moe_plan_write(plan, true, &json, err);
     if (status == MOE_OK)
         moe_emit_json(e, "plan", json.data, json.size - 1); /* without its newline */
     moe_buf_release(&json);

@@ -27,7 +27,7 @@ static int save_partial(struct calibration *c, struct moe_err *err)
     struct moe_buf text = {0};
     if (!c->options->partial)
         return MOE_OK;
-    int status = moe_map_write(c->map, &text, err);
+    int status = moe_map_write(c->map, false, &text, err);
     if (status == MOE_OK)
         status = moe_file_write_all(c->options->partial, text.data, text.size, err);
     moe_buf_release(&text);

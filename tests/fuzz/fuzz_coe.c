@@ -68,7 +68,8 @@ static void check_collection(const uint8_t *data, size_t n)
     for (int json = 0; json < 2; json++) {
         struct moe_buf first = {0}, second = {0};
         if (moe_coe_collection_write(c, json, &first, &err) != MOE_OK ||
-            moe_coe_collection_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+            moe_record_parse(&moe_coe_collection_format, &again, "fuzz", first.data, first.size,
+                             &err) != MOE_OK ||
             moe_coe_collection_write(again, json, &second, &err) != MOE_OK)
             abort();
         if (json)
@@ -146,7 +147,8 @@ static void check_costs(const uint8_t *data, size_t n)
     for (int json = 0; json < 2; json++) {
         struct moe_buf first = {0}, second = {0};
         if (moe_coe_costs_write(c, json, &first, &err) != MOE_OK ||
-            moe_coe_costs_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+            moe_record_parse(&moe_coe_costs_format, &again, "fuzz", first.data, first.size, &err) !=
+                MOE_OK ||
             moe_coe_costs_write(again, json, &second, &err) != MOE_OK)
             abort();
         if (json)
@@ -174,7 +176,8 @@ static void check_plan(const uint8_t *data, size_t n)
     for (int json = 0; json < 2; json++) {
         struct moe_buf first = {0}, second = {0};
         if (moe_coe_plan_write(p, json, &first, &err) != MOE_OK ||
-            moe_coe_plan_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
+            moe_record_parse(&moe_coe_plan_format, &again, "fuzz", first.data, first.size, &err) !=
+                MOE_OK ||
             moe_coe_plan_write(again, json, &second, &err) != MOE_OK)
             abort();
         if (json)

@@ -41,14 +41,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     use(d);
     struct moe_buf first = {0}, second = {0}, json = {0}, again_json = {0};
-    if (moe_device_write(d, &first, NULL) != MOE_OK ||
-        moe_device_write_json(d, &json, NULL) != MOE_OK)
+    if (moe_device_write(d, false, &first, NULL) != MOE_OK ||
+        moe_device_write(d, true, &json, NULL) != MOE_OK)
         abort();
     fuzz_check_json(&json);
     struct moe_device *again = read_again(&first);
     struct moe_device *from_json = read_again(&json); /* a JSON object is YAML too */
-    if (moe_device_write(again, &second, NULL) != MOE_OK ||
-        moe_device_write_json(from_json, &again_json, NULL) != MOE_OK)
+    if (moe_device_write(again, false, &second, NULL) != MOE_OK ||
+        moe_device_write(from_json, true, &again_json, NULL) != MOE_OK)
         abort();
     fuzz_same(&first, &second);
     fuzz_same(&json, &again_json);

@@ -9,8 +9,7 @@
 static uint8_t *write_map(const struct moe_map *map, bool json, struct moe_buf *out)
 {
     struct moe_err err;
-    if (fuzz_must(
-            FUZZ_TRY(json ? moe_map_write_json(map, out, &err) : moe_map_write(map, out, &err))))
+    if (fuzz_must(FUZZ_TRY(moe_map_write(map, json, out, &err))))
         return out->data;
     moe_buf_release(out);
     return NULL;
@@ -22,7 +21,8 @@ static void check_round_trip(const struct moe_map *map, bool json)
     struct moe_buf first = {0}, second = {0};
     struct moe_map *again = NULL;
     if (write_map(map, json, &first) &&
-        fuzz_must(FUZZ_TRY(moe_map_parse(&again, "fuzz", first.data, first.size, &err))) &&
+        fuzz_must(FUZZ_TRY(
+            moe_record_parse(&moe_map_format, &again, "fuzz", first.data, first.size, &err))) &&
         write_map(again, json, &second)) {
         if (json)
             fuzz_check_json(&first);
@@ -39,7 +39,7 @@ static struct moe_map *half_of(const uint8_t *data, size_t n, uint64_t h)
 {
     struct moe_err err;
     struct moe_map *half;
-    if (!fuzz_must(FUZZ_TRY(moe_map_parse(&half, "fuzz", data, n, &err))))
+    if (!fuzz_must(FUZZ_TRY(moe_record_parse(&moe_map_format, &half, "fuzz", data, n, &err))))
         return NULL;
     struct moe_importances *i = &half->importances;
     moe_shards_release(&i->shards);
@@ -71,8 +71,8 @@ static void check_merge(const struct moe_map *map, const uint8_t *data, size_t n
     if (halves[0] && halves[1] && i->there &&
         fuzz_must(FUZZ_TRY(moe_map_merge(halves[0], halves[1], &err))) && i->shards.n == 1 &&
         i->adaptive.estimated == 0) {
-        if (moe_map_write(map, &first, &err) != MOE_OK ||
-            moe_map_write(halves[0], &second, &err) != MOE_OK)
+        if (moe_map_write(map, false, &first, &err) != MOE_OK ||
+            moe_map_write(halves[0], false, &second, &err) != MOE_OK)
             abort();
         fuzz_same(&first, &second);
     }
@@ -85,14 +85,15 @@ static void merge_two(const uint8_t *data, size_t n, const uint8_t *other, size_
     struct moe_err err;
     struct moe_map *sum, *part;
     struct moe_buf text = {0};
-    if (FUZZ_TRY(moe_map_parse(&sum, "fuzz", data, n, &err)) != MOE_OK)
+    if (FUZZ_TRY(moe_record_parse(&moe_map_format, &sum, "fuzz", data, n, &err)) != MOE_OK)
         return;
-    if (FUZZ_TRY(moe_map_parse(&part, "fuzz", other, n_other, &err)) == MOE_OK) {
+    if (FUZZ_TRY(moe_record_parse(&moe_map_format, &part, "fuzz", other, n_other, &err)) ==
+        MOE_OK) {
         bool adopts = n_other % 2 && FUZZ_TRY(moe_map_adopt(sum, part, &err)) == MOE_OK;
         if (!adopts && FUZZ_TRY(moe_map_merge(sum, part, &err)) == MOE_OK)
             moe_map_check_finished(sum, &err);
         moe_map_check_whole(sum, &err);
-        fuzz_must(FUZZ_TRY(moe_map_write(sum, &text, &err)));
+        fuzz_must(FUZZ_TRY(moe_map_write(sum, false, &text, &err)));
         moe_map_free(part);
     }
     moe_buf_release(&text);
@@ -110,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         merge_two(data, first, between + 1, n - first - 1);
         return 0;
     }
-    if (FUZZ_TRY(moe_map_parse(&map, "fuzz", data, n, &err)) == MOE_OK) {
+    if (FUZZ_TRY(moe_record_parse(&moe_map_format, &map, "fuzz", data, n, &err)) == MOE_OK) {
         check_round_trip(map, false);
         check_round_trip(map, true);
         check_merge(map, data, n);

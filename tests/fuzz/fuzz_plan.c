@@ -1,19 +1,18 @@
 /* A plan. What is accepted must come back the same from YAML and from JSON. */
-/* Readers: plan/plan.c plan/plan.c plan/plan.c plan/plan.c fmt/record.c */
+/* Readers: plan/plan.c fmt/record.c */
 #define _GNU_SOURCE
 #include "mutate.h"
 #include "plan/plan.h"
 
 static void check_round_trip(const struct moe_plan *plan, bool json)
 {
-    int (*write)(const struct moe_plan *p, struct moe_buf *out, struct moe_err *err) =
-        json ? moe_plan_write_json : moe_plan_write;
     struct moe_err err;
     struct moe_buf first = {0}, second = {0};
     struct moe_plan *again;
-    if (write(plan, &first, &err) != MOE_OK ||
-        moe_plan_parse(&again, "fuzz", first.data, first.size, &err) != MOE_OK ||
-        write(again, &second, &err) != MOE_OK)
+    if (moe_plan_write(plan, json, &first, &err) != MOE_OK ||
+        moe_record_parse(&moe_plan_format, &again, "fuzz", first.data, first.size, &err) !=
+            MOE_OK ||
+        moe_plan_write(again, json, &second, &err) != MOE_OK)
         abort();
     if (json)
         fuzz_check_json(&first);

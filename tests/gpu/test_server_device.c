@@ -124,7 +124,8 @@ static struct moe_coe_collection *make_collection(void)
         moe_buf_printf(&text, "  - {field: kind, equals: k%d, expert: m%d}\n", i, i);
     moe_buf_text(&text, "follows:\n  - {after: m0, expert: m2}\n"); /* answers are no texts */
     assert_false(text.failed);
-    assert_ok(moe_coe_collection_parse(&c, "test", text.data, text.size, &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "test", text.data, text.size, &err),
+              &err);
     moe_buf_release(&text);
     return c;
 }

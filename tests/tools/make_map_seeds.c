@@ -9,7 +9,7 @@
 static int put(const char *name, struct moe_map *m, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_map_write(m, &text, err);
+    int status = moe_map_write(m, false, &text, err);
     if (status == MOE_OK)
         status = moe_file_write_all(name, text.data, text.size, err);
     moe_buf_release(&text);
@@ -22,7 +22,7 @@ static int put_changed(struct moe_map *m, const char *from, const char *to, stru
                        struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_map_write(m, &text, err);
+    int status = moe_map_write(m, false, &text, err);
     moe_buf_u8(&text, 0);
     const char *whole = (const char *)text.data, *at = whole;
     if (status == MOE_OK && from) {

@@ -10,7 +10,7 @@
 static int put(const char *name, struct moe_plan *p, struct moe_err *err)
 {
     struct moe_buf text = {0};
-    int status = moe_plan_write(p, &text, err);
+    int status = moe_plan_write(p, false, &text, err);
     if (status == MOE_OK)
         status = moe_file_write_all(name, text.data, text.size, err);
     moe_buf_release(&text);

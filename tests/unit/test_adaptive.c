@@ -96,9 +96,9 @@ static void a_map_says_what_was_measured(void **state)
     }
     map->importances.estimated[1] = 1;
     map->importances.adaptive = (struct moe_adaptive){2, 1, 1, 0.25};
-    assert_ok(moe_map_write(map, &text, &err), &err);
-    assert_ok(moe_map_parse(&read, "map", text.data, text.size, &err), &err);
-    assert_ok(moe_map_write(read, &again, &err), &err);
+    assert_ok(moe_map_write(map, false, &text, &err), &err);
+    assert_ok(moe_record_parse(&moe_map_format, &read, "map", text.data, text.size, &err), &err);
+    assert_ok(moe_map_write(read, false, &again, &err), &err);
     assert_int_equal(text.size, again.size);
     assert_memory_equal(text.data, again.data, text.size);
     assert_int_equal(read->importances.adaptive.open, 1);
@@ -109,9 +109,9 @@ static void a_map_says_what_was_measured(void **state)
     map->importances.adaptive.measured = 3;
     moe_buf_release(&text);
     text = (struct moe_buf){0};
-    assert_ok(moe_map_write(map, &text, &err), &err);
-    assert_fails(moe_map_parse(&read, "map", text.data, text.size, &err), MOE_ERR_FORMAT,
-                 "does not count", &err);
+    assert_ok(moe_map_write(map, false, &text, &err), &err);
+    assert_fails(moe_record_parse(&moe_map_format, &read, "map", text.data, text.size, &err),
+                 MOE_ERR_FORMAT, "does not count", &err);
     moe_buf_release(&text);
     moe_buf_release(&again);
     moe_map_free(map);

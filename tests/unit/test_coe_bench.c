@@ -117,7 +117,8 @@ static int sample(const char *follows, const char *lines, struct moe_coe_samples
     char text[2048];
     struct moe_coe_collection *c = NULL;
     snprintf(text, sizeof text, "%s%s", HEAD, follows);
-    int status = moe_coe_collection_parse(&c, "c.yaml", text, strlen(text), err);
+    int status =
+        moe_record_parse(&moe_coe_collection_format, &c, "c.yaml", text, strlen(text), err);
     if (status == MOE_OK)
         status = moe_file_write_all(in_dir("r.jsonl"), lines, strlen(lines), err);
     if (status == MOE_OK)

@@ -28,13 +28,15 @@ static void files_come_back(void **state)
         struct moe_coe_plan *p;
         struct moe_buf first = {0}, second = {0};
         struct moe_err err;
-        assert_ok(moe_coe_plan_parse(&p, "p.yaml", text, strlen(text), &err), &err);
+        assert_ok(moe_record_parse(&moe_coe_plan_format, &p, "p.yaml", text, strlen(text), &err),
+                  &err);
         assert_int_equal(p->n_executors, 2);
         assert_int_equal(p->executors[0].experts, 5);
         assert_true(p->prefetch && p->window.chosen == 35 && p->switches == 12);
         assert_ok(moe_coe_plan_write(p, json, &first, &err), &err);
         moe_coe_plan_free(p);
-        assert_ok(moe_coe_plan_parse(&p, "again", first.data, first.size, &err), &err);
+        assert_ok(moe_record_parse(&moe_coe_plan_format, &p, "again", first.data, first.size, &err),
+                  &err);
         assert_ok(moe_coe_plan_write(p, json, &second, &err), &err);
         assert_int_equal(first.size, second.size);
         assert_memory_equal(first.data, second.data, first.size);
@@ -59,7 +61,8 @@ static void a_plan_that_was_made_is_read(void **state)
         moe_coe_plan_because(p, "cpu", "number %d %0600d", i, 0);
     assert_int_equal(p->n_reasons, MOE_COE_MAX_REASONS);
     assert_ok(moe_coe_plan_write(p, false, &text, &err), &err);
-    assert_ok(moe_coe_plan_parse(&again, "made", text.data, text.size, &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_plan_format, &again, "made", text.data, text.size, &err),
+              &err);
     assert_string_equal(again->reasons[3].text, p->reasons[3].text);
     assert_string_equal(again->window.device, "");
     assert_int_equal(again->executors[0].number, 2);
@@ -94,7 +97,8 @@ static void what_is_wrong_is_named(void **state)
     for (size_t i = 0; i < N_ITEMS(rows); i++) {
         struct moe_coe_plan *p;
         struct moe_err err = {0};
-        int status = moe_coe_plan_parse(&p, "p.yaml", rows[i].text, strlen(rows[i].text), &err);
+        int status = moe_record_parse(&moe_coe_plan_format, &p, "p.yaml", rows[i].text,
+                                      strlen(rows[i].text), &err);
         if (status == MOE_OK || !strstr(err.text, rows[i].words))
             fail_msg("row %zu: '%s' is not in '%s'", i, rows[i].words, err.text);
         assert_null(p);

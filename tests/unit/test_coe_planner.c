@@ -34,7 +34,8 @@ static struct moe_coe_collection *board(void)
     for (int i = 0; i < TYPES; i += 2)
         moe_buf_printf(&text, "  - {after: t%d, equals: fine, expert: d%d, share: 0.9}\n", i,
                        i / 2 % DETECTORS);
-    assert_ok(moe_coe_collection_parse(&c, "board", text.data, text.size, &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "board", text.data, text.size, &err),
+              &err);
     moe_buf_release(&text);
     return c;
 }
@@ -80,7 +81,9 @@ static void open_world(struct world *w, const char *costs, uint32_t requests)
 {
     struct moe_err err;
     w->collection = board();
-    assert_ok(moe_coe_costs_parse(&w->costs, "costs", costs, strlen(costs), &err), &err);
+    assert_ok(
+        moe_record_parse(&moe_coe_costs_format, &w->costs, "costs", costs, strlen(costs), &err),
+        &err);
     assert_ok(moe_coe_costs_experts(&w->all, w->costs, w->collection, NULL, &err), &err);
     assert_ok(moe_coe_task_draw(&w->task, w->collection, w->all, requests, 0.004, 1, &err), &err);
     w->planner = (struct moe_coe_planner){.costs = w->costs,
@@ -149,7 +152,8 @@ static void tasks_need_quantities_or_probabilities(void **state)
     struct moe_coe_expert experts[] = {{.bytes = 1}, {.bytes = 1, .n_before = 1, .probability = 1}};
     const struct moe_coe_experts all = {2, 1, experts, before};
     (void)state;
-    assert_ok(moe_coe_collection_parse(&c, "c", text, strlen(text), &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "c", text, strlen(text), &err),
+              &err);
     assert_fails(moe_coe_task_draw(&task, c, &all, 3, 1, 0, &err), MOE_ERR_USAGE,
                  "no task can be drawn", &err);
     experts[0].probability = 0.5;
@@ -175,7 +179,8 @@ static void rules_share_all_results(void **state)
     const struct moe_coe_experts all = {3, 1, experts, NULL};
     uint32_t to[3] = {0};
     (void)state;
-    assert_ok(moe_coe_collection_parse(&c, "c", text, strlen(text), &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "c", text, strlen(text), &err),
+              &err);
     assert_ok(moe_coe_task_draw(&task, c, &all, 1000, 1, 0, &err), &err);
     for (int i = 0; i < 1000; i++) {
         assert_true(task.arrivals[i].path[1] < 3);
@@ -198,7 +203,8 @@ static struct moe_coe_plan *make(const struct world *w)
     assert_ok(moe_coe_planner_make(&w->planner, plan, &err), &err);
     /* What is planned can be written and read. */
     assert_ok(moe_coe_plan_write(plan, false, &text, &err), &err);
-    assert_ok(moe_coe_plan_parse(&again, "made", text.data, text.size, &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_plan_format, &again, "made", text.data, text.size, &err),
+              &err);
     moe_coe_plan_free(again);
     moe_buf_release(&text);
     return plan;

@@ -25,7 +25,8 @@ static struct moe_coe_collection *parse(const char *text)
 {
     struct moe_coe_collection *c;
     struct moe_err err;
-    assert_ok(moe_coe_collection_parse(&c, "c.yaml", text, strlen(text), &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "c.yaml", text, strlen(text), &err),
+              &err);
     return c;
 }
 
@@ -111,7 +112,9 @@ static void files_come_back(void **state)
     (void)state;
     assert_ok(moe_coe_collection_write(c, false, &first, &err), &err);
     moe_coe_collection_free(c);
-    assert_ok(moe_coe_collection_parse(&c, "again", first.data, first.size, &err), &err);
+    assert_ok(
+        moe_record_parse(&moe_coe_collection_format, &c, "again", first.data, first.size, &err),
+        &err);
     assert_ok(moe_coe_collection_write(c, false, &second, &err), &err);
     assert_int_equal(first.size, second.size);
     assert_memory_equal(first.data, second.data, first.size);
@@ -146,8 +149,8 @@ static void what_is_wrong_is_named(void **state)
     for (size_t i = 0; i < N_ITEMS(rows); i++) {
         struct moe_coe_collection *c;
         struct moe_err err = {0};
-        int status =
-            moe_coe_collection_parse(&c, "c.yaml", rows[i].text, strlen(rows[i].text), &err);
+        int status = moe_record_parse(&moe_coe_collection_format, &c, "c.yaml", rows[i].text,
+                                      strlen(rows[i].text), &err);
         if (status == MOE_OK || !strstr(err.text, rows[i].words))
             fail_msg("row %zu: '%s' is not in '%s'", i, rows[i].words, err.text);
         assert_null(c);

@@ -22,7 +22,7 @@ static void plans_and_runs_name_every_component(void **state)
     struct moe_buf plan = {0}, run = {0};
     struct moe_plan *p = full_plan();
     const struct moe_stats stats = {.decode = {.tokens = 1, .seconds = 1}};
-    assert_ok(moe_plan_write(p, &plan, &err), &err);
+    assert_ok(moe_plan_write(p, false, &plan, &err), &err);
     moe_show_run_json(&stats, &run);
     moe_buf_u8(&plan, 0);
     moe_buf_u8(&run, 0);

@@ -38,7 +38,8 @@ static struct moe_coe_costs *parse(const char *text)
 {
     struct moe_coe_costs *c;
     struct moe_err err;
-    assert_ok(moe_coe_costs_parse(&c, "c.yaml", text, strlen(text), &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_costs_format, &c, "c.yaml", text, strlen(text), &err),
+              &err);
     return c;
 }
 
@@ -46,7 +47,8 @@ static struct moe_coe_collection *collect(const char *text)
 {
     struct moe_coe_collection *c;
     struct moe_err err;
-    assert_ok(moe_coe_collection_parse(&c, "c.yaml", text, strlen(text), &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "c.yaml", text, strlen(text), &err),
+              &err);
     return c;
 }
 
@@ -63,7 +65,9 @@ static void files_come_back(void **state)
         assert_int_equal(c->batches[0].bytes, 9);
         assert_ok(moe_coe_costs_write(c, json, &first, &err), &err);
         moe_coe_costs_free(c);
-        assert_ok(moe_coe_costs_parse(&c, "again", first.data, first.size, &err), &err);
+        assert_ok(
+            moe_record_parse(&moe_coe_costs_format, &c, "again", first.data, first.size, &err),
+            &err);
         assert_ok(moe_coe_costs_write(c, json, &second, &err), &err);
         assert_int_equal(first.size, second.size);
         assert_memory_equal(first.data, second.data, first.size);
@@ -272,7 +276,8 @@ static void what_is_wrong_is_named(void **state)
     for (size_t i = 0; i < N_ITEMS(rows); i++) {
         struct moe_coe_costs *c;
         struct moe_err err = {0};
-        int status = moe_coe_costs_parse(&c, "c.yaml", rows[i].text, strlen(rows[i].text), &err);
+        int status = moe_record_parse(&moe_coe_costs_format, &c, "c.yaml", rows[i].text,
+                                      strlen(rows[i].text), &err);
         if (status == MOE_OK || !strstr(err.text, rows[i].words))
             fail_msg("row %zu: '%s' is not in '%s'", i, rows[i].words, err.text);
         assert_null(c);

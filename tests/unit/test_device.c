@@ -133,9 +133,9 @@ static void what_is_written_is_read_back(void **state)
     struct moe_err err = {0};
     struct moe_buf first = {0}, second = {0};
     struct moe_device *d = full();
-    assert_ok(moe_device_write(d, &first, &err), &err);
+    assert_ok(moe_device_write(d, false, &first, &err), &err);
     struct moe_device *again = read_text((const char *)first.data);
-    assert_ok(moe_device_write(again, &second, &err), &err);
+    assert_ok(moe_device_write(again, false, &second, &err), &err);
     assert_string_equal(first.data, second.data);
     assert_string_equal(again->name, d->name);
     assert_string_equal(again->host.memory_bytes.source, "the label, \\ and all");
@@ -169,7 +169,7 @@ static void json_has_the_same_members(void **state)
     struct moe_device *d = full();
     double value = 0, most = 0, expert = 0;
     const char *name, *source;
-    assert_ok(moe_device_write_json(d, &text, &err), &err);
+    assert_ok(moe_device_write(d, true, &text, &err), &err);
     json_t *json = json_loadb((const char *)text.data, text.size, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(json);
     assert_int_equal(json_unpack(json, "{s:s, s:{s:{s:F, s:s}}, s:{s:[{},{s:{s:F}}]}}", "name",

@@ -364,8 +364,9 @@ static struct moe_plan *plan_of(const struct pack *p, const struct moe_engine_op
         &err);
     made->pack_fingerprint = moe_pack_fingerprint(moe_pack_fit_model(fit)->pack);
     if (moe_planner_make(&planner, &o->strategy, made, &err) == MOE_OK) {
-        assert_ok(moe_plan_write(made, &text, &err), &err);
-        assert_ok(moe_plan_parse(&read, "plan", text.data, text.size, &err), &err);
+        assert_ok(moe_plan_write(made, false, &text, &err), &err);
+        assert_ok(moe_record_parse(&moe_plan_format, &read, "plan", text.data, text.size, &err),
+                  &err);
     }
     moe_buf_release(&text);
     moe_plan_free(made);

@@ -26,7 +26,7 @@ static struct moe_buf written(const struct moe_map *m, bool json)
 {
     struct moe_err err = {0};
     struct moe_buf text = {0};
-    assert_ok(json ? moe_map_write_json(m, &text, &err) : moe_map_write(m, &text, &err), &err);
+    assert_ok(moe_map_write(m, json, &text, &err), &err);
     return text;
 }
 
@@ -242,13 +242,13 @@ static void numbers_that_are_not_finite_are_not_written(void **state)
     struct moe_buf text = {0};
     struct moe_map *m = full_map(6);
     m->importances.nats[7] = nan("");
-    assert_fails(moe_map_write(m, &text, &err), MOE_ERR_USAGE, "'nats'", &err);
+    assert_fails(moe_map_write(m, false, &text, &err), MOE_ERR_USAGE, "'nats'", &err);
     m->importances.nats[7] = 0;
     m->uniform[1].loss.nll_error = HUGE_VAL;
-    assert_fails(moe_map_write_json(m, &text, &err), MOE_ERR_USAGE, "'nll_error_percent'", &err);
+    assert_fails(moe_map_write(m, true, &text, &err), MOE_ERR_USAGE, "'nll_error_percent'", &err);
     m->uniform[1].loss.nll_error = 0;
     m->hobbit.scores[9] = -HUGE_VAL;
-    assert_fails(moe_map_write(m, &text, &err), MOE_ERR_USAGE, "'scores'", &err);
+    assert_fails(moe_map_write(m, false, &text, &err), MOE_ERR_USAGE, "'scores'", &err);
     moe_buf_release(&text);
     moe_map_free(m);
 }
@@ -338,7 +338,8 @@ static void refused_as(int at, const char *line, int status, const char *words)
     struct moe_buf text = {0};
     for (int i = 1; i <= (int)N_ITEMS(lines); i++)
         moe_buf_printf(&text, "%s\n", i == at ? line : lines[i - 1]);
-    assert_fails(moe_map_parse(&m, "x.map", text.data, text.size, &err), status, words, &err);
+    assert_fails(moe_record_parse(&moe_map_format, &m, "x.map", text.data, text.size, &err), status,
+                 words, &err);
     assert_null(m);
     assert_int_equal(strncmp(err.text, "x.map: ", 7), 0);
     moe_buf_release(&text);
@@ -372,7 +373,7 @@ static void nothing_is_refused_without_damage(void **state)
         "layers: [[\"8\", \"4\", \"2\"], [\"8\", \"8\", \"8\"]]}, "
         "fate: {share: 1, " PAIR "}, "
         "hobbit: {t1: 0.5, t2: 0.5, high_share: 1, low_share: 0, skipped_share: 0, " PAIR "}}";
-    assert_ok(moe_map_parse(&m, "x.map", text, sizeof text - 1, &err), &err);
+    assert_ok(moe_record_parse(&moe_map_format, &m, "x.map", text, sizeof text - 1, &err), &err);
     assert_int_equal(m->choice.variant[2], 2);
     moe_map_free(m);
 }
@@ -409,8 +410,9 @@ static void damage_of_the_head_is_named(void **state)
     refused(8, "variants: [0123456789012345678901234567890123456789012345678901234567890123]",
             "line 8 column 12: a variant's name must have 1 to 63 bytes");
     refused(8, "variants: [[8]]", "line 8 column 12: an item must be a text");
-    refused(9, "metric: bleu", "line 9 column 9: 'bleu' is no metric");
-    refused(10, "judge: bleu", "line 10 column 8: 'bleu' is no judge: nats, rouge2 or accuracy");
+    refused(9, "metric: bleu", "line 9 column 9: 'metric' is 'bleu', not one of: nll, top1");
+    refused(10, "judge: bleu",
+            "line 10 column 8: 'judge' is 'bleu', not one of: nats, rouge2, accuracy");
     refused(10, "judge: []", "line 10 column 8");
     refused(10, "tolerance_percent: -1", "line 10 column 20: 'tolerance_percent' must be at least");
     refused(10, "tolerance_percent: nan", "line 10 column 20: 'tolerance_percent' must be a num");
@@ -606,7 +608,8 @@ static void files_that_are_no_map_are_refused(void **state)
     struct moe_err err = {0};
     struct moe_map *m = NULL;
     assert_fails(moe_map_read(&m, "tests/no-such-map", &err), MOE_ERR_IO, "no-such-map", &err);
-    assert_fails(moe_map_parse(&m, "x", "[1]", 3, &err), MOE_ERR_FORMAT, "not a mapping", &err);
+    assert_fails(moe_record_parse(&moe_map_format, &m, "x", "[1]", 3, &err), MOE_ERR_FORMAT,
+                 "not a mapping", &err);
     assert_null(m);
 }
 
@@ -619,7 +622,8 @@ static void what_is_cut_off_is_refused(void **state)
     struct moe_map *whole = full_map(10), *m;
     struct moe_buf text = written(whole, true);
     for (uint64_t n = 0; n + 2 < text.size; n += EACH_CUT)
-        assert_int_not_equal(moe_map_parse(&m, "cut", text.data, n, &err), MOE_OK);
+        assert_int_not_equal(moe_record_parse(&moe_map_format, &m, "cut", text.data, n, &err),
+                             MOE_OK);
     moe_buf_release(&text);
     moe_map_free(whole);
 }

@@ -33,7 +33,7 @@ static struct moe_buf written(const struct moe_plan *p, bool json)
 {
     struct moe_err err = {0};
     struct moe_buf text = {0};
-    assert_ok(json ? moe_plan_write_json(p, &text, &err) : moe_plan_write(p, &text, &err), &err);
+    assert_ok(moe_plan_write(p, json, &text, &err), &err);
     return text;
 }
 
@@ -518,13 +518,13 @@ static void damage_of_what_is_expected_is_named(void **state)
 static void damage_of_the_alternatives_is_named(void **state)
 {
     refused(LRU "alternatives: [{what: colour, amount: 1, times: 1}]\n", MOE_ERR_FORMAT,
-            "'colour' is nothing that 'what' can be");
+            "'what' is 'colour', not one of: memory, link");
     refused(LRU "alternatives: [{amount: 1, times: 1}]\n", MOE_ERR_FORMAT, "'what' is missing");
     refused(LRU "alternatives: [{what: link, amount: 0, times: 1}]\n", MOE_ERR_FORMAT,
             "'amount' must be above 0");
     refused(LRU "alternatives: [{what: link, amount: 1}]\n", MOE_ERR_FORMAT, "'times' is missing");
     refused(LRU "doubts: [{assumption: luck, by: 1}]\n", MOE_ERR_FORMAT,
-            "'luck' is nothing that 'assumption' can be");
+            "'assumption' is 'luck', not one of: routing-of-another-model");
     refused(LRU "doubts: [{assumption: few-tokens}]\n", MOE_ERR_FORMAT, "'by' is missing");
     refused(LRU "doubts: [{assumption: few-tokens, by: 1}, {assumption: few-tokens, by: 2}]\n",
             MOE_ERR_FORMAT, "assumption 'few-tokens' occurs twice");

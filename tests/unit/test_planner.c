@@ -83,8 +83,8 @@ static struct moe_plan *round_trip(const struct moe_plan *plan)
     struct moe_err err = {0};
     struct moe_buf text = {0};
     struct moe_plan *read = NULL;
-    assert_ok(moe_plan_write(plan, &text, &err), &err);
-    assert_ok(moe_plan_parse(&read, "plan", text.data, text.size, &err), &err);
+    assert_ok(moe_plan_write(plan, false, &text, &err), &err);
+    assert_ok(moe_record_parse(&moe_plan_format, &read, "plan", text.data, text.size, &err), &err);
     moe_buf_release(&text);
     return read;
 }
@@ -219,8 +219,8 @@ static void check_same(const struct moe_plan *a, const struct moe_plan *b)
 {
     struct moe_err err = {0};
     struct moe_buf first = {0}, second = {0};
-    assert_ok(moe_plan_write(a, &first, &err), &err);
-    assert_ok(moe_plan_write(b, &second, &err), &err);
+    assert_ok(moe_plan_write(a, false, &first, &err), &err);
+    assert_ok(moe_plan_write(b, false, &second, &err), &err);
     assert_true(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
     moe_buf_release(&first);
     moe_buf_release(&second);
@@ -582,7 +582,7 @@ static void plan_by(int threads, struct moe_buf *text)
     assert_ok(moe_planner_search(&p.planner, plan, &best, &err), &err);
     assert_ok(moe_planner_search_room(&p.planner, &best, &err), &err);
     assert_ok(moe_planner_make(&p.planner, &best, plan, &err), &err);
-    assert_ok(moe_plan_write(plan, text, &err), &err);
+    assert_ok(moe_plan_write(plan, false, text, &err), &err);
     moe_trials_close(p.planner.trials);
     moe_plan_free(plan);
     end(&p);

@@ -163,7 +163,8 @@ static struct moe_coe_collection *make_collection(void)
                         "  - {after: m0, matches: '[aeiou] [a-m]', expert: m1}\n"
                         "  - {after: m0, matches: '[a-z]', expert: m2}\n");
     assert_false(text.failed);
-    assert_ok(moe_coe_collection_parse(&c, "test", text.data, text.size, &err), &err);
+    assert_ok(moe_record_parse(&moe_coe_collection_format, &c, "test", text.data, text.size, &err),
+              &err);
     moe_buf_release(&text);
     return c;
 }
