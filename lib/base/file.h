@@ -30,6 +30,48 @@ int moe_file_read_all(const char *path, uint64_t max_bytes, struct moe_buf *out,
 int moe_file_pread(int fd, const char *path, void *to, uint64_t n_bytes, uint64_t offset,
                    struct moe_err *err);
 
+/*
+ * Bytes that are made of ranges of files, which others read: how a checkpoint that is used in place
+ * takes part in loading (pack/in_place.c makes one, io/loader.c uses it).
+ */
+enum { MOE_MAX_RANGES = 16, MOE_RANGE_ALIGN = 4096 };
+
+/* Bytes of one of several files. It is read with its neighbours, from one multiple of 4096 to
+ * another. */
+struct moe_file_range {
+    uint32_t file;
+    uint64_t offset, bytes;
+};
+
+static inline uint64_t moe_range_begin(const struct moe_file_range *r)
+{
+    return r->offset / MOE_RANGE_ALIGN * MOE_RANGE_ALIGN;
+}
+
+static inline uint64_t moe_range_read_bytes(const struct moe_file_range *r)
+{
+    uint64_t end = r->offset + r->bytes + MOE_RANGE_ALIGN - 1;
+    return end / MOE_RANGE_ALIGN * MOE_RANGE_ALIGN - moe_range_begin(r);
+}
+
+/* All functions are thread-safe, and allocate nothing. `name` is what the pack says its bytes are
+ * at. */
+struct moe_arranger {
+    const void *ctx;
+    uint32_t n_files;
+    uint64_t most_bytes; /* moe_range_read_bytes of the ranges of one name, at most */
+    int (*fd)(const void *ctx, uint32_t file, const char **path);
+    /* Finds what to read: *n of MOE_MAX_RANGES. MOE_ERR_IO: a file has changed since it was opened.
+     */
+    int (*ranges)(const void *ctx, uint64_t name, struct moe_file_range *ranges, uint32_t *n,
+                  struct moe_err *err);
+    /* Does step number `step` of making the bytes at `to` out of what was read of the ranges, which
+     * lies one after the other; sets *more: there are further steps. A step is less than about 100
+     * us of work. MOE_ERR_FORMAT: what was read is damaged. */
+    int (*step)(const void *ctx, uint64_t name, const struct moe_file_range *ranges, uint32_t n,
+                const uint8_t *read, uint32_t step, uint8_t *to, bool *more, struct moe_err *err);
+};
+
 bool moe_path_is_directory(const char *path);
 bool moe_path_exists(const char *path);
 /* "DIR/NAME" freshly allocated; free() it. NULL: out of memory. */

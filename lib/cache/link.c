@@ -119,12 +119,16 @@ uint32_t moe_link_after(const struct moe_link *l, uint32_t item)
     return l->items[item].after;
 }
 
-uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at)
+uint64_t moe_link_at(const struct moe_link *l, uint32_t item)
+{
+    return l->items[item].started;
+}
+
+uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most)
 {
     struct moe_link_item *x = &l->items[item];
-    uint64_t left = x->bytes - x->started;
+    uint64_t left = x->bytes - x->started < most ? x->bytes - x->started : most;
     uint32_t bytes = left < l->piece_bytes ? (uint32_t)left : l->piece_bytes;
-    *at = x->started;
     x->started += bytes;
     if (x->started == x->bytes) {
         list_remove(l, &l->queue, item);
@@ -163,11 +167,10 @@ static double next_pieces(const struct moe_link *l, uint32_t *n_pieces)
 static void begin_pieces(struct moe_link *l)
 {
     uint32_t n;
-    uint64_t at;
     double seconds = next_pieces(l, &n);
     while (n-- > 0) {
         uint32_t item = l->queue.first;
-        moe_link_start(l, item, &at);
+        moe_link_start(l, item, UINT64_MAX);
         if (l->items[item].state == MOE_LINK_STARTED) {
             l->items[item].state = MOE_LINK_ENDING;
             list_insert(l, &l->ending, l->ending.last, item);

@@ -107,9 +107,11 @@ void moe_link_drop(struct moe_link *l, uint32_t item);
 uint32_t moe_link_first(const struct moe_link *l);
 uint32_t moe_link_after(const struct moe_link *l, uint32_t item);
 
-/* Starts the next piece of a queued item: returns its bytes (piece_bytes, or the rest), *at its
- * place in the item. With its last piece the item leaves the queue. */
-uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t *at);
+/* The place in a queued item where its next piece begins. */
+uint64_t moe_link_at(const struct moe_link *l, uint32_t item);
+/* Starts that piece: returns its bytes (piece_bytes, the rest, or `most`). With its last piece the
+ * item leaves the queue. */
+uint32_t moe_link_start(struct moe_link *l, uint32_t item, uint64_t most);
 
 /* ---- Modelled time ----
  * Pieces take costs.piece + bytes / rate seconds each. One moves at a time or, where

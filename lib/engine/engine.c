@@ -30,8 +30,7 @@ static int copy_pack(struct moe_engine *e, struct moe_err *err)
     if (!e->copy)
         return MOE_ERR_MEMORY;
     e->copy_bytes = n;
-    return moe_file_pread(moe_pack_fd(e->model->pack), moe_pack_path(e->model->pack), e->copy, n, 0,
-                          err);
+    return moe_pack_read_all(e->model->pack, e->copy, err);
 }
 
 static int open_gpu(struct moe_engine *e, const struct moe_engine_options *o, struct moe_err *err)

@@ -101,6 +101,31 @@ const struct moe_gguf *moe_checkpoint_gguf(const struct moe_checkpoint *ck)
     return ck->gguf;
 }
 
+int moe_checkpoint_n_files(const struct moe_checkpoint *ck)
+{
+    return ck->files->n_files;
+}
+
+int moe_checkpoint_file(const struct moe_checkpoint *ck, int file, const char **path)
+{
+    *path = ck->files->files[file].path;
+    return ck->files->files[file].fd;
+}
+
+void moe_checkpoint_drop_metadata(struct moe_checkpoint *ck)
+{
+    if (ck->gguf)
+        gguf_meta_release(&ck->gguf->meta);
+}
+
+uint64_t moe_checkpoint_held_bytes(const struct moe_checkpoint *ck)
+{
+    uint64_t bytes = sizeof *ck;
+    for (uint64_t i = 0; i < ck->files->list.n; i++)
+        bytes += strlen(ck->files->list.items[i].tensor.name) + 1;
+    return bytes + ck->files->list.room * sizeof *ck->files->list.items;
+}
+
 uint64_t moe_checkpoint_n_tensors(const struct moe_checkpoint *ck)
 {
     return ck->files->list.n;
@@ -221,6 +246,20 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
     const struct moe_tensor_file *file = file_of(ck, t->file);
     return moe_file_pread(file->fd, file->path, out, n * type->bytes,
                           t->offset + first * type->bytes, err);
+}
+
+int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                          uint64_t first, uint64_t n, struct moe_file_range out[2])
+{
+    const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+    const struct moe_tensor_entry *entry = entry_of(t);
+    if (!type || (entry->pair != MOE_PAIR_NONE && entry->pair != MOE_PAIR_MXFP4))
+        return 0;
+    bool pair = entry->pair == MOE_PAIR_MXFP4;
+    uint64_t bytes = pair ? 16 : type->bytes;
+    out[0] = (struct moe_file_range){(uint32_t)t->file, t->offset + first * bytes, n * bytes};
+    out[1] = (struct moe_file_range){(uint32_t)entry->scales_file, entry->scales_offset + first, n};
+    return pair ? 2 : 1;
 }
 
 int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,

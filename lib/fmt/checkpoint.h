@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "quant/ggml.h"
 
 struct moe_gguf;
@@ -71,6 +72,14 @@ const char *moe_checkpoint_dir(const struct moe_checkpoint *ck);
 /* The metadata of a GGUF file, borrowed; NULL for a directory. */
 const struct moe_gguf *moe_checkpoint_gguf(const struct moe_checkpoint *ck);
 
+/* Its files that hold tensors: the descriptor of each, and its path, borrowed. */
+int moe_checkpoint_n_files(const struct moe_checkpoint *ck);
+int moe_checkpoint_file(const struct moe_checkpoint *ck, int file, const char **path);
+/* Frees the metadata of a GGUF file, which is then without any. */
+void moe_checkpoint_drop_metadata(struct moe_checkpoint *ck);
+/* What it holds in memory without metadata, about. */
+uint64_t moe_checkpoint_held_bytes(const struct moe_checkpoint *ck);
+
 uint64_t moe_checkpoint_n_tensors(const struct moe_checkpoint *ck);
 const struct moe_tensor *moe_checkpoint_at(const struct moe_checkpoint *ck, uint64_t i);
 /* The index of a tensor that this checkpoint returned. */
@@ -99,5 +108,11 @@ int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct mo
  * MXFP4 from two tensors: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
 int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err);
+
+/* Finds where those blocks lie as they are: returns 1, and a range of a file; or 2, for MXFP4 in
+ * two tensors, the range of the values and that of the exponents; or 0: they are computed when they
+ * are read. */
+int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tensor *t,
+                          uint64_t first, uint64_t n, struct moe_file_range out[2]);
 
 #endif

@@ -37,6 +37,10 @@ static void size_disk(struct moe_expert_pools *p, const struct moe_pack *pack,
     p->disk.fd = moe_pack_fd(pack);
     p->disk.path = moe_pack_path(pack);
     p->disk.n_requests = n_requests;
+    if (!p->disk.copy)
+        p->disk.arranger = moe_pack_arranger(pack);
+    if (p->disk.arranger)
+        compressed = p->disk.arranger->most_bytes;
     if (compressed)
         p->disk.compressed_bytes = 4 * moe_round_up(compressed, MOE_PACK_ALIGN);
 }
@@ -49,6 +53,7 @@ static struct moe_loader_options uploads(const struct moe_loader_options *disk, 
     o.verify = false;
     o.compressed_bytes = 0;
     o.n_decoders = 0;
+    o.arranger = NULL;
     o.copy = NULL;
     o.copy_bytes = 0;
     o.fault = NULL;

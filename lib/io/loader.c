@@ -174,18 +174,22 @@ void loader_check_close(struct loader_check *c)
 static void loader_check_begin(struct loader_check *c, const struct moe_load *load,
                                const uint8_t *stored, bool verify)
 {
+    bool arranges = c->arranger != NULL;
     *c = (struct loader_check){
         .hasher = c->hasher,
         .decoder = c->decoder,
+        .arranger = c->arranger,
+        .ranges = c->ranges,
+        .name = load->offset,
         .stored = stored,
         .stored_bytes = load->stored_bytes,
         .raw_bytes = load->raw_bytes,
         .checksum = load->checksum,
         .to = load->to,
-        .verifying = verify,
-        .decoding = load->stored_bytes != load->raw_bytes,
+        .verifying = verify && !arranges,
+        .decoding = arranges || load->stored_bytes != load->raw_bytes,
     };
-    if (verify)
+    if (c->verifying)
         moe_hasher_begin(c->hasher);
 }
 
@@ -239,6 +243,14 @@ static void decode_block(struct loader_check *c)
         c->problem = "its zstd frame cannot be decompressed";
 }
 
+static void arrange_some(struct loader_check *c)
+{
+    int status = c->arranger->step(c->arranger->ctx, c->name, c->ranges->at, c->ranges->n,
+                                   c->stored, c->step++, c->to, &c->decoding, &c->failure);
+    if (status != MOE_OK)
+        c->problem = c->failure.text;
+}
+
 /* Does the next step of an unfinished check. */
 static void loader_check_step(struct loader_check *c)
 {
@@ -248,9 +260,11 @@ static void loader_check_step(struct loader_check *c)
         c->verify_seconds += moe_seconds() - start;
         return;
     }
-    if (!c->in.src)
+    if (c->arranger)
+        arrange_some(c);
+    else if (!c->in.src)
         begin_frame(c);
-    if (!c->problem)
+    if (!c->arranger && !c->problem)
         decode_block(c);
     c->decode_seconds += moe_seconds() - start;
 }
@@ -262,7 +276,7 @@ static void loader_request_read(struct moe_loader *l, uint32_t item, double now)
     struct loader_request *r = &l->requests[item];
     r->state = REQUEST_READING;
     r->since = now;
-    moe_link_add(&l->queue, item, loader_read_bytes(&r->load), r->load.priority, r->load.score);
+    moe_link_add(&l->queue, item, r->read_bytes, r->load.priority, r->load.score);
 }
 
 /* Appends a request whose reads are over to the READY ones. */
@@ -292,13 +306,24 @@ static void loader_request_unready(struct moe_loader *l, uint32_t item)
         l->last_ready = before;
 }
 
-/* Frees the request and the room for its compressed bytes. */
+/* Drops what the request has read from the page cache. */
+static void loader_request_forget(struct moe_loader *l, uint32_t item)
+{
+    const struct moe_file_range whole = {0, l->requests[item].load.offset,
+                                         l->requests[item].load.stored_bytes};
+    const struct moe_file_range *ranges = l->arranger ? l->ranges[item].at : &whole;
+    for (uint32_t i = 0; i < (l->arranger ? l->ranges[item].n : 1); i++)
+        loader_file_forget(&l->files[ranges[i].file], moe_range_begin(&ranges[i]),
+                           moe_range_read_bytes(&ranges[i]));
+}
+
+/* Frees the request and the room for its staged bytes. */
 static void loader_request_free(struct moe_loader *l, uint32_t item)
 {
     struct loader_request *r = &l->requests[item];
     if (!l->stats.direct && r->bytes_in > 0)
-        loader_file_forget(&l->file, r->load.offset, loader_read_bytes(&r->load));
-    if (r->stored && loader_is_compressed(&r->load))
+        loader_request_forget(l, item);
+    if (r->stored && loader_is_staged(l, &r->load))
         staging_give(&l->staging, item);
     r->state = REQUEST_FREE;
     r->next = l->free_request;
@@ -386,7 +411,7 @@ bool loader_read_abandon(struct moe_loader *l, uint32_t item)
 static bool stopped_early(const struct moe_loader *l, const struct loader_piece *piece)
 {
     struct stat st;
-    return piece->result > 0 && fstat(l->file.buffered_fd, &st) == 0 &&
+    return piece->result > 0 && fstat(l->files[piece->file].buffered_fd, &st) == 0 &&
            (uint64_t)st.st_size >= piece->offset + piece->wanted_bytes;
 }
 
@@ -396,6 +421,8 @@ static void fail_read(struct moe_loader *l, const struct loader_piece *piece)
     struct loader_request *r = &l->requests[piece->request];
     const char *path = l->options.path;
     char text[128];
+    if (l->arranger)
+        l->arranger->fd(l->arranger->ctx, piece->file, &path);
     int status = l->options.gpu ? moe_gpu_status(l->options.gpu, &l->error) : MOE_OK;
     if (status != MOE_OK)
         r->status = status;
@@ -438,10 +465,10 @@ static bool may_retry(struct moe_loader *l, struct loader_piece *piece, double n
     case EINVAL:
         /* Direct I/O may be refused only now (blocks larger than ours, a file system that accepted
          * the flag): the page cache accepts any read. */
-        if (piece->fd != l->file.direct_fd || piece->fd < 0)
+        if (piece->fd != l->files[piece->file].direct_fd || piece->fd < 0)
             return false;
         l->stats.direct = false;
-        piece->fd = l->file.buffered_fd;
+        piece->fd = l->files[piece->file].buffered_fd;
         return true;
     case EIO:
         piece->not_before = now + 1e-3;
@@ -523,7 +550,7 @@ static uint32_t next_to_start(struct moe_loader *l)
     for (; item != MOE_LINK_NONE; item = moe_link_after(&l->queue, item)) {
         struct loader_request *r = &l->requests[item];
         if (!r->stored && !crowded)
-            r->stored = staging_take(&l->staging, item, loader_read_bytes(&r->load));
+            r->stored = staging_take(&l->staging, item, r->read_bytes);
         if (r->stored)
             break;
         crowded = true;
@@ -531,22 +558,41 @@ static uint32_t next_to_start(struct moe_loader *l)
     return item;
 }
 
+/* What a request reads from its place `at` on: where, and how many bytes of it are wanted; the
+ * padding of a file's last block may not be there. Returns the bytes to read up to the end. */
+static uint64_t bytes_from(const struct moe_loader *l, uint32_t item, uint64_t at,
+                           struct moe_file_range *wanted)
+{
+    const struct loader_request *r = &l->requests[item];
+    *wanted = (struct moe_file_range){0, r->load.offset + at, r->load.stored_bytes - at};
+    if (!l->arranger)
+        return r->read_bytes - at;
+    const struct moe_file_range *range = l->ranges[item].at;
+    for (; at >= moe_range_read_bytes(range); range++)
+        at -= moe_range_read_bytes(range);
+    uint64_t offset = moe_range_begin(range) + at;
+    *wanted = (struct moe_file_range){range->file, offset, range->offset + range->bytes - offset};
+    return moe_range_read_bytes(range) - at;
+}
+
 static void start_piece(struct moe_loader *l, uint32_t item, double now)
 {
     struct loader_request *r = &l->requests[item];
-    uint64_t at;
-    uint32_t n_bytes = moe_link_start(&l->queue, item, &at);
-    uint64_t left = r->load.stored_bytes - at;
+    struct moe_file_range wanted;
+    uint64_t at = moe_link_at(&l->queue, item), to_end = bytes_from(l, item, at, &wanted);
+    uint32_t n_bytes = moe_link_start(&l->queue, item, to_end);
+    const struct loader_file *file = &l->files[wanted.file];
     if (l->n_free_pieces == l->options.queue_depth)
         l->reading_since = now;
     struct loader_piece *piece = &l->pieces[l->free_pieces[--l->n_free_pieces]];
     *piece = (struct loader_piece){
-        .offset = r->load.offset + at,
+        .offset = wanted.offset,
         .from = r->load.from ? (const uint8_t *)r->load.from + at : NULL,
         .to = r->stored + at,
         .n_bytes = n_bytes,
-        .wanted_bytes = left < n_bytes ? (uint32_t)left : n_bytes,
-        .fd = l->stats.direct ? l->file.direct_fd : l->file.buffered_fd,
+        .wanted_bytes = wanted.bytes < n_bytes ? (uint32_t)wanted.bytes : n_bytes,
+        .file = wanted.file,
+        .fd = l->stats.direct ? file->direct_fd : file->buffered_fd,
         .request = item,
         .started = now,
         .waited = loader_waited(l, now),
@@ -700,6 +746,8 @@ static void start_jobs(struct moe_loader *l)
         loader_request_unready(l, item);
         r->state = REQUEST_CHECKING;
         job->item = item;
+        job->check.arranger = l->arranger;
+        job->check.ranges = l->arranger ? &l->ranges[item] : NULL;
         l->n_busy++;
         loader_check_begin(&job->check, &r->load, r->stored, l->options.verify);
     }
@@ -744,7 +792,7 @@ static void read_again(struct moe_loader *l, uint32_t item)
 {
     struct loader_request *r = &l->requests[item];
     if (!l->stats.direct)
-        loader_file_forget(&l->file, r->load.offset, loader_read_bytes(&r->load));
+        loader_request_forget(l, item);
     r->n_rereads++;
     l->stats.rereads++;
     loader_request_read(l, item, moe_seconds());
@@ -777,12 +825,16 @@ static bool report_checked(struct moe_loader *l, struct loader_job *job, struct 
     uint32_t item = job->item;
     struct loader_request *r = &l->requests[item];
     const char *problem = job->check.problem;
+    struct moe_err why = job->check.failure;
     job_free(l, job);
     if (problem && r->n_rereads == 0) {
         read_again(l, item);
         return false;
     }
-    if (problem)
+    if (problem && l->arranger) {
+        l->error = why;
+        r->status = why.status;
+    } else if (problem)
         r->status = moe_fail(&l->error, MOE_ERR_FORMAT,
                              "%s: %" PRIu64 " bytes at offset %" PRIu64
                              ": %s (file damaged? run moe-quantize --verify)",
@@ -825,11 +877,28 @@ static const char *load_problem(const struct moe_loader *l, const struct moe_loa
         load->raw_bytes > INT64_MAX - MOE_LOAD_ALIGN ||
         load->offset > INT64_MAX - MOE_LOAD_ALIGN - load->stored_bytes)
         return "sizes make no sense";
-    if (loader_is_compressed(load) && l->options.in_place)
+    if (loader_is_staged(l, load) && l->options.in_place)
         return "compressed bytes cannot stay in place";
-    if (loader_is_compressed(load) && loader_read_bytes(load) > l->options.compressed_bytes)
+    if (loader_is_staged(l, load) &&
+        moe_round_up(load->stored_bytes, MOE_LOAD_ALIGN) > l->options.compressed_bytes &&
+        !l->arranger)
         return "more compressed bytes than there is room for";
     return NULL;
+}
+
+/* Finds what an arranged load reads. */
+static int find_ranges(struct moe_loader *l, const struct moe_load *load, uint32_t item,
+                       uint64_t *read_bytes, struct moe_err *err)
+{
+    struct loader_ranges *r = &l->ranges[item];
+    *read_bytes = 0;
+    MOE_TRY(l->arranger->ranges(l->arranger->ctx, load->offset, r->at, &r->n, err));
+    for (uint32_t i = 0; i < r->n; i++)
+        *read_bytes += moe_range_read_bytes(&r->at[i]);
+    return *read_bytes > 0 && *read_bytes <= l->options.compressed_bytes
+               ? MOE_OK
+               : moe_fail(err, MOE_ERR_USAGE, "%s: request of %" PRIu64 " bytes: no room for them",
+                          l->options.path, *read_bytes);
 }
 
 int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
@@ -844,18 +913,23 @@ int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_
         return moe_fail(err, MOE_ERR_LIMIT, "%s: all %" PRIu32 " requests are under way",
                         l->options.path, l->options.n_requests);
     struct loader_request *r = &l->requests[item];
+    uint64_t read_bytes = moe_round_up(load->stored_bytes, MOE_LOAD_ALIGN);
+    if (l->arranger)
+        MOE_TRY(find_ranges(l, load, item, &read_bytes, err));
     l->free_request = r->next;
     l->n_requests++;
     l->stats.requests++;
     uint16_t generation = (uint16_t)(r->generation + 1);
     *r = (struct loader_request){.load = *load,
                                  .generation = generation ? generation : 1,
-                                 .stored = loader_is_compressed(load) ? NULL : load->to,
+                                 .stored = loader_is_staged(l, load) ? NULL : load->to,
+                                 .read_bytes = read_bytes,
                                  .next = MOE_LINK_NONE};
     *handle = (uint32_t)r->generation << 16 | item;
     if (l->options.lockstep) {
         r->state = REQUEST_MODELLED;
-        moe_link_add(&l->model, item, loader_read_bytes(load), load->priority, load->score);
+        moe_link_add(&l->model, item, moe_round_up(load->stored_bytes, MOE_LOAD_ALIGN),
+                     load->priority, load->score);
     } else {
         double began = moe_seconds();
         loader_request_read(l, item, began);

@@ -71,6 +71,10 @@ struct moe_loader_options {
                     a piece ends at the earliest bytes / rate after the one before it, and idle time
                     gives no credit. If the owner polls too rarely to keep such a link busy, up to
                     10 ms are caught up on. */
+    /* Every load is arranged: its offset is a name of bytes that are made of ranges of other files
+     * (base/file.h). It takes room of compressed_bytes, is not verified, and takes modelled time
+     * as if it were in the file. Borrowed; NULL: none. With a copy or a GPU it does not matter. */
+    const struct moe_arranger *arranger;
     const void *copy;    /* the whole file in memory, from which loads are served at `rate`;
                             borrowed. fd and backend are then ignored. NULL: read the file */
     uint64_t copy_bytes; /* bytes at `copy` */
@@ -146,7 +150,8 @@ uint64_t moe_loader_bytes(const struct moe_loader_options *options);
 
 /* Adds a request; *handle (never 0) names it until it is reported done. Starts reads if the queue
  * has room, unless they are held. MOE_ERR_LIMIT when n_requests are unfinished, MOE_ERR_USAGE for a
- * request that can never be served (misaligned, or more compressed bytes than the room for them).
+ * request that can never be served (misaligned, or more compressed bytes than the room for them),
+ * MOE_ERR_IO where a file that it is arranged from has changed.
  * Never blocks, never allocates. */
 int moe_loader_submit(struct moe_loader *l, const struct moe_load *load, uint32_t *handle,
                       struct moe_err *err);

@@ -15,6 +15,7 @@
 #include <zstd.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "io/loader.h"
@@ -28,7 +29,8 @@ struct loader_piece {
     uint32_t n_bytes;
     uint32_t wanted_bytes; /* the part of n_bytes needed; the rest is padding, which a file may lack
                               at its end */
-    int fd;
+    uint32_t file;         /* of the loader's files */
+    int fd;                /* one of its descriptors */
 
     /* The outcome. */
     int32_t result; /* bytes read, or a negative errno */
@@ -174,7 +176,12 @@ struct loader_check {
     const uint8_t *stored;
     uint64_t stored_bytes, raw_bytes, checksum;
     void *to;
-    bool verifying, decoding; /* not finished */
+    bool verifying, decoding;            /* not finished */
+    const struct moe_arranger *arranger; /* the next kind of decoding; NULL: none */
+    const struct loader_ranges *ranges;  /* what was read for it */
+    uint64_t name;
+    uint32_t step;
+    struct moe_err failure; /* `problem` may be its text */
     uint64_t hashed;
     ZSTD_inBuffer in;
     ZSTD_outBuffer out;
@@ -183,6 +190,12 @@ struct loader_check {
     /* The result. */
     const char *problem; /* NULL: none so far */
     double verify_seconds, decode_seconds;
+};
+
+/* What an arranged request reads, one range after the other. */
+struct loader_ranges {
+    uint32_t n;
+    struct moe_file_range at[MOE_MAX_RANGES];
 };
 
 /* decodes: whether compressed requests will come. MOE_ERR_MEMORY. Later calls allocate nothing. */
@@ -212,7 +225,8 @@ struct loader_request {
     int status;          /* why it was given up; else MOE_OK */
     uint32_t n_pieces;   /* in flight */
     uint32_t next;       /* in the free list or among the ready; MOE_LINK_NONE */
-    uint8_t *stored;     /* where the stored bytes go; NULL: compressed, no room yet */
+    uint8_t *stored;     /* where the stored bytes go; NULL: staged, no room yet */
+    uint64_t read_bytes; /* in all */
     uint64_t bytes_in;   /* read so far */
     double since;        /* when its reads were queued */
 };
@@ -228,7 +242,10 @@ struct moe_loader {
     void *block;                       /* all memory, including this struct */
     uint64_t block_bytes;
 
-    struct loader_file file;
+    const struct moe_arranger *arranger; /* options', unless these make it idle */
+    struct loader_ranges *ranges;        /* with it, of each request */
+    struct loader_file *files;           /* the arranger's, or the pack's */
+    uint32_t n_files;
     struct loader_fault fault;
     struct loader_backend *backend;
     struct token_bucket bucket;
@@ -258,14 +275,10 @@ struct moe_loader {
     struct moe_err error;
 };
 
-static inline bool loader_is_compressed(const struct moe_load *load)
+/* Whether what is read of it first goes to the room for compressed bytes. */
+static inline bool loader_is_staged(const struct moe_loader *l, const struct moe_load *load)
 {
-    return load->stored_bytes != load->raw_bytes;
-}
-
-static inline uint64_t loader_read_bytes(const struct moe_load *load)
-{
-    return moe_round_up(load->stored_bytes, MOE_LOAD_ALIGN);
+    return l->arranger || load->stored_bytes != load->raw_bytes;
 }
 
 /* Seconds the owner has waited until `now`. */

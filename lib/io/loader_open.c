@@ -58,6 +58,8 @@ static struct moe_loader_options with_defaults(const struct moe_loader_options *
         o.n_decoders = MAX_DECODERS;
     if (o.compressed_bytes == 0)
         o.n_decoders = 1; /* checksums keep up with any disk */
+    if (o.copy || o.gpu)
+        o.arranger = NULL;
     return o;
 }
 
@@ -75,6 +77,8 @@ static const char *options_problem(const struct moe_loader_options *o)
         return "modelled loads need a rate";
     if (o->in_place && (!o->copy || o->verify))
         return "bytes that stay in place need a copy, and are not verified";
+    if (o->arranger && !o->copy && !o->gpu && o->compressed_bytes < o->arranger->most_bytes)
+        return "arranged bytes need room for what is read";
     if (o->gpu && (o->copy || o->verify || o->compressed_bytes))
         return "copies to a GPU have no copy of a file, and are not verified or decoded";
     return NULL;
@@ -91,11 +95,18 @@ struct parts {
     struct loader_request *requests;
     struct moe_link_item *queue_items, *model_items;
     struct staging_range *ranges;
+    struct loader_ranges *arranged;
+    struct loader_file *files;
     struct loader_piece *pieces, **reaped;
     uint32_t *free_pieces;
     struct loader_job *jobs;
     struct loader_backend *uring, *pread, *copy, *upload;
 };
+
+static uint32_t n_files(const struct moe_loader_options *o)
+{
+    return o->arranger ? o->arranger->n_files : 1;
+}
 
 static struct parts carve_loader(struct moe_arena *arena, const struct moe_loader_options *o)
 {
@@ -107,6 +118,8 @@ static struct parts carve_loader(struct moe_arena *arena, const struct moe_loade
     p.queue_items = moe_arena_take(arena, o->n_requests, sizeof *p.queue_items);
     p.model_items = moe_arena_take(arena, o->lockstep ? o->n_requests : 0, sizeof *p.model_items);
     p.ranges = moe_arena_take(arena, o->compressed_bytes ? o->n_requests : 0, sizeof *p.ranges);
+    p.arranged = moe_arena_take(arena, o->arranger ? o->n_requests : 0, sizeof *p.arranged);
+    p.files = moe_arena_take(arena, n_files(o), sizeof *p.files);
     p.pieces = moe_arena_take(arena, o->queue_depth, sizeof *p.pieces);
     p.reaped = moe_arena_take(arena, o->queue_depth, sizeof(struct loader_piece *));
     p.free_pieces = moe_arena_take(arena, o->queue_depth, sizeof *p.free_pieces);
@@ -141,7 +154,11 @@ static void link_parts(struct moe_loader *l, const struct parts *p)
     l->free_pieces = p->free_pieces;
     l->jobs = p->jobs;
     l->fault = (struct loader_fault){o->fault, o->fault_ctx};
-    l->file = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
+    l->arranger = o->arranger;
+    l->ranges = p->arranged;
+    l->files = p->files;
+    for (; l->n_files < n_files(o); l->n_files++)
+        l->files[l->n_files] = (struct loader_file){.buffered_fd = -1, .direct_fd = -1};
     l->bucket.rate = o->lockstep ? 0 : o->rate;
     l->first_ready = l->last_ready = l->free_request = MOE_LINK_NONE;
     moe_link_init(&l->queue, p->queue_items, o->n_requests, o->piece_bytes, 0);
@@ -172,6 +189,19 @@ static int open_jobs(struct moe_loader *l, struct moe_err *err)
     return status;
 }
 
+static int open_files(struct moe_loader *l, void *page, struct moe_err *err)
+{
+    const struct moe_loader_options *o = &l->options;
+    l->stats.direct = true;
+    for (uint32_t i = 0; i < l->n_files; i++) {
+        const char *path = o->path;
+        int fd = l->arranger ? l->arranger->fd(l->arranger->ctx, i, &path) : o->fd;
+        MOE_TRY(loader_file_open(&l->files[i], fd, path, !o->buffered, page, err));
+        l->stats.direct &= l->files[i].direct_fd >= 0;
+    }
+    return MOE_OK;
+}
+
 static int open_backend(struct moe_loader *l, const struct parts *p, struct moe_err *err)
 {
     struct moe_loader_options *o = &l->options;
@@ -187,10 +217,7 @@ static int open_backend(struct moe_loader *l, const struct parts *p, struct moe_
             l->backend = p->upload;
         return status;
     }
-    status = loader_file_open(&l->file, o->fd, o->path, !o->buffered, p->page, err);
-    if (status != MOE_OK)
-        return status;
-    l->stats.direct = l->file.direct_fd >= 0;
+    MOE_TRY(open_files(l, p->page, err));
     if (o->backend != MOE_LOAD_PREAD) {
         struct moe_err why;
         status = loader_uring_open(p->uring, o->queue_depth, &l->fault, &l->stats.uring, &why);
@@ -249,7 +276,8 @@ void moe_loader_close(struct moe_loader *l)
         loader_read_drain(l);
         l->backend->ops->close(l->backend);
     }
-    loader_file_close(&l->file);
+    for (uint32_t i = 0; i < l->n_files; i++)
+        loader_file_close(&l->files[i]);
     for (uint32_t i = 0; i < l->n_jobs; i++)
         loader_check_close(&l->jobs[i].check);
     moe_pages_free(l->block, l->block_bytes);

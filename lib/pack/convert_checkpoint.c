@@ -15,6 +15,7 @@
 #include "model/routes.h"
 #include "model/sampling.h"
 #include "pack/convert_internal.h"
+#include "pack/pack_internal.h"
 #include "prompt/chat.h"
 #include "text/vocab.h"
 
@@ -180,8 +181,8 @@ static int survey_source(struct converter *c, struct checkpoint_source *s,
     MOE_TRY(walk_dense(c, s, see_dense, err));
     MOE_TRY(walk_experts(c, s, see_expert, err));
     c->quantized = s->quantized;
-    c->report->kept_experts = s->quantized && options->own_experts;
-    c->report->kept_dense = s->quantized && options->own_dense;
+    c->report->kept_experts = (s->quantized || c->in_place) && options->own_experts;
+    c->report->kept_dense = (s->quantized || c->in_place) && options->own_dense;
     if (c->report->kept_experts)
         choose_own_variant(s, options);
     return MOE_OK;
@@ -220,11 +221,30 @@ static int own_bits(struct converter *c, struct row_source *source, int *bits, s
 {
     bool exact = true;
     *bits = needed_bits(source);
-    if (*bits != 32)
+    if (*bits != 32 || c->in_place)
         return MOE_OK;
     MOE_TRY(convert_choose_float16(c, source, &exact, err));
     *bits = exact ? 16 : 32;
     return MOE_OK;
+}
+
+/* In place: whether the layout holds what the source does, value for value. */
+static int check_kept(const struct converter *c, const struct row_source *source,
+                      struct moe_layout layout, struct moe_err *err)
+{
+    const struct moe_tensor *t = source->tensor;
+    /* Values that are products of codes and scales come as F32. */
+    bool is_product = t->dtype == MOE_DTYPE_F32 && t->bytes != 4 * t->n_items;
+    bool kept = convert_carries(source, layout) || layout.kind == MOE_LAYOUT_F32 ||
+                (layout.kind == MOE_LAYOUT_F16 && t->dtype == MOE_DTYPE_F16) ||
+                (layout.kind == MOE_LAYOUT_BF16 && t->dtype == MOE_DTYPE_BF16);
+    if (!c->in_place || (kept && !is_product))
+        return MOE_OK;
+    return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                    "%s: tensor '%s' of %s cannot be used as it lies in the file; make a pack with "
+                    "'moe-quantize %s'",
+                    c->source_path, t->name, is_product ? "codes and scales" : source->type,
+                    c->source_path);
 }
 
 /* Refuses values that are not finite: vectors stay f32 and pass no encoder that would see it. */
@@ -294,11 +314,13 @@ static int put_vector(struct converter *c, const struct row_source *source,
                       const struct moe_config *routes, struct moe_pack_tensor *entry,
                       struct moe_err *err)
 {
+    entry->is_vector = true;
+    entry->layout.kind = MOE_LAYOUT_F32;
+    if (c->in_place)
+        return moe_pack_put_tensor(c->writer, entry, NULL, err);
     float *values = moe_alloc(source->rows, sizeof *values, err);
     if (!values)
         return MOE_ERR_MEMORY;
-    entry->is_vector = true;
-    entry->layout.kind = MOE_LAYOUT_F32;
     int status = read_vector(c, source, routes, values, err);
     if (status == MOE_OK)
         status = moe_pack_put_tensor(c->writer, entry, values, err);
@@ -325,6 +347,7 @@ static int put_dense(struct converter *c, struct checkpoint_source *s, enum moe_
     else if (bits == 16 && source.is_f32)
         MOE_TRY(convert_choose_float16(c, &source, NULL, err));
     entry.layout = convert_source_layout(c, &source, bits);
+    MOE_TRY(check_kept(c, &source, entry.layout, err));
     return convert_put_matrix(c, &source, &entry, err);
 }
 
@@ -408,9 +431,13 @@ static int put_expert(struct converter *c, struct checkpoint_source *s, uint32_t
     int status = find_parts(c, s, layer, number, &e, err);
     for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
         make_class(c, &e, e.bits[v], &e.classes[v]);
-        status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
+        for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
+            if (!moe_expert_part_is_bias(e.part[i]))
+                status = check_kept(c, &e.sources[i], e.classes[v].matrices[i].layout, err);
+        if (status == MOE_OK && !c->in_place)
+            status = convert_alloc_segments(&e.classes[v], &e.blocks[v], e.segments[v], err);
     }
-    for (int i = 0; i < e.n_parts && status == MOE_OK; i++)
+    for (int i = 0; i < e.n_parts && status == MOE_OK && !c->in_place; i++)
         status = encode_part(c, &e, i, err);
     for (int v = 0; v < c->n_variants && status == MOE_OK; v++) {
         uint32_t index;
@@ -465,6 +492,12 @@ static int put_provenance(struct converter *c, const char *dir, struct moe_err *
     struct moe_buf text = {0};
     struct moe_emit e;
     moe_emit_begin_json(&e, &text, MOE_EMIT_COMPACT);
+    if (c->in_place) { /* nothing that a copy under another name would have otherwise */
+        moe_emit_bool(&e, "in_place", true);
+        int ended = convert_put_provenance(c, &e, err);
+        moe_buf_release(&text);
+        return ended;
+    }
     moe_emit_text(&e, "tool", "moe-quantize");
     moe_emit_text(&e, "version", MOE_VERSION);
     moe_emit_text(&e, "source", printable ? name : "?");
@@ -535,21 +568,25 @@ static int read_description(struct checkpoint_source *s, const char *dir, struct
 
 /* Takes a head that is there although the description ties it to the embedding. With other values
  * it is a head of its own, as transformers 5 loads such checkpoints; otherwise it repeats the
- * embedding. GGUF files without a head tie it. */
-static int take_head(struct checkpoint_source *s, struct moe_err *err)
+ * embedding. GGUF files without a head tie it. In place no weights are read to compare: it is used.
+ */
+static int take_head(struct checkpoint_source *s, bool in_place, struct moe_err *err)
 {
     const struct moe_tensor *head;
     bool same = true;
     if (!s->config.tied_head)
         return MOE_OK;
-    MOE_TRY(convert_compare_head(&s->from, &head, &same, err));
+    MOE_TRY(convert_compare_head(&s->from, &head, in_place ? NULL : &same, err));
+    if (head && in_place)
+        same = false;
     if (head && same)
         s->used[moe_checkpoint_index(s->checkpoint, head)] = true;
     s->config.tied_head = same;
     return MOE_OK;
 }
 
-static int open_source(struct checkpoint_source *s, const char *dir, struct moe_err *err)
+static int open_source(struct checkpoint_source *s, const char *dir, bool in_place,
+                       struct moe_err *err)
 {
     MOE_TRY(read_description(s, dir, err));
     s->family = moe_family_find(s->config.family);
@@ -562,7 +599,7 @@ static int open_source(struct checkpoint_source *s, const char *dir, struct moe_
     for (int v = 0; v < CONVERT_MAX_VARIANTS; v++)
         s->carried[v] = true;
     s->used = moe_alloc(moe_checkpoint_n_tensors(s->checkpoint), sizeof *s->used, err);
-    return s->used ? take_head(s, err) : MOE_ERR_MEMORY;
+    return s->used ? take_head(s, in_place, err) : MOE_ERR_MEMORY;
 }
 
 /* Whether the checkpoint has every tensor of a layer; of its experts only the first is looked for.
@@ -625,39 +662,73 @@ static int create_pack(struct converter *c, const struct checkpoint_source *s, s
         if (s->carried[v])
             strcpy(c->described[v].method, "carried");
     }
-    MOE_TRY(moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
-                            c->described, (uint32_t)c->n_variants, 0, c->options->zstd_level, err));
+    uint32_t n_variants = (uint32_t)c->n_variants;
+    MOE_TRY(c->in_place
+                ? pack_create_directory(&c->writer, c->source_path, s->config.n_layers,
+                                        s->config.n_experts, c->described, n_variants, err)
+                : moe_pack_create(&c->writer, c->out_path, s->config.n_layers, s->config.n_experts,
+                                  c->described, n_variants, 0, c->options->zstd_level, err));
     return moe_pack_put_ahead(c->writer, s->config.n_ahead, err);
 }
 
-int moe_convert_checkpoint(const char *dir, const char *out_path,
-                           const struct moe_convert_options *options,
-                           struct moe_convert_report *report, struct moe_err *err)
+/* Adds to the fingerprint what stands for the weights where these are not read: names and shapes,
+ * and a few bytes of some. */
+static int hash_samples(struct converter *c, const struct checkpoint_source *s, struct moe_err *err)
 {
-    struct moe_convert_options wanted = *options;
-    struct converter c = {.report = report, .source_path = dir, .out_path = out_path};
-    struct checkpoint_source *s = NULL;
+    enum { SAMPLES = 256, SAMPLE = 64 };
+    uint64_t n = moe_checkpoint_n_tensors(s->checkpoint);
+    for (uint64_t i = 0; i < n; i++) {
+        const struct moe_tensor *t = moe_checkpoint_at(s->checkpoint, i);
+        const uint64_t shape[] = {t->dtype, t->n_items, t->bytes};
+        const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+        uint8_t sample[SAMPLE * MOE_GGML_MAX_BLOCK_BYTES];
+        c->fingerprint = moe_hash64_chain(c->fingerprint, t->name, strlen(t->name));
+        c->fingerprint = moe_hash64_chain(c->fingerprint, shape, sizeof shape);
+        if (!type || (n > SAMPLES && i * SAMPLES / n == (i + 1) * SAMPLES / n))
+            continue;
+        uint64_t blocks = t->n_items / type->items, some = SAMPLE / type->items + 1;
+        some = some < blocks ? some : blocks;
+        MOE_TRY(
+            moe_checkpoint_read_blocks(s->checkpoint, t, (blocks - some) / 2, some, sample, err));
+        c->fingerprint = moe_hash64_chain(c->fingerprint, sample, some * type->bytes);
+    }
+    return MOE_OK;
+}
+
+void convert_close_source(struct checkpoint_source *s)
+{
+    if (!s)
+        return;
+    moe_checkpoint_close(s->checkpoint);
+    free(s->used);
+    free(s->own.bits);
+    free(s);
+}
+
+const struct convert_source *convert_source_of(const struct checkpoint_source *s)
+{
+    return &s->from;
+}
+
+/* Opens the checkpoint, checks that all of it is there, and converts it into c->writer. */
+static int convert(struct converter *c, struct checkpoint_source **source, const char *dir,
+                   struct moe_convert_options *wanted, struct moe_err *err)
+{
     struct moe_tokenizer *tokenizer = NULL;
     struct moe_buf model = {0}, tokens = {0};
-    int status = convert_start(&c, &wanted, true, err);
-    *report = (struct moe_convert_report){0};
-    if (status == MOE_OK)
-        status = convert_check_output(&c, err);
-    if (status == MOE_OK && !(s = moe_alloc(1, sizeof *s, err)))
-        status = MOE_ERR_MEMORY;
-    if (status == MOE_OK)
-        status = open_source(s, dir, err);
+    struct checkpoint_source *s = *source = moe_alloc(1, sizeof **source, err);
+    int status = s ? open_source(s, dir, c->in_place, err) : MOE_ERR_MEMORY;
     if (status == MOE_OK) {
-        c.n_layers = s->config.n_layers;
-        if (!options->no_ahead)
+        c->n_layers = s->config.n_layers;
+        if (!wanted->no_ahead)
             find_ahead(s);
-        c.no_gate = !moe_act_is_gated(s->config.expert_act);
-        status = survey_source(&c, s, &wanted, err);
+        c->no_gate = !moe_act_is_gated(s->config.expert_act);
+        status = survey_source(c, s, wanted, err);
     }
     if (status == MOE_OK)
-        status = convert_start(&c, &wanted, true, err);
+        status = convert_start(c, wanted, true, err);
     if (status == MOE_OK)
-        status = convert_check_map(&c, s->config.n_experts, s->config.layers, err);
+        status = convert_check_map(c, s->config.n_experts, s->config.layers, err);
     if (status == MOE_OK)
         status = s->gguf ? moe_tokenizer_read_gguf(&tokenizer, s->gguf, err)
                          : moe_tokenizer_read_hf(&tokenizer, dir, err);
@@ -667,34 +738,86 @@ int moe_convert_checkpoint(const char *dir, const char *out_path,
         status = check_sections(s, &model, &tokens, err);
     }
     if (status == MOE_OK)
-        status = walk_experts(&c, s, check_carried, err);
+        status = walk_experts(c, s, check_carried, err);
     if (status == MOE_OK)
-        status = check_unused(&c, s, err);
+        status = check_unused(c, s, err);
     if (status == MOE_OK)
-        status = create_pack(&c, s, err);
+        status = create_pack(c, s, err);
     if (status == MOE_OK)
-        status = put_sections(&c, s, &model, &tokens, err);
+        status = put_sections(c, s, &model, &tokens, err);
     if (status == MOE_OK)
-        status = walk_dense(&c, s, put_dense, err);
+        status = walk_dense(c, s, put_dense, err);
     if (status == MOE_OK)
-        status = walk_experts(&c, s, put_expert, err);
+        status = walk_experts(c, s, put_expert, err);
+    if (status == MOE_OK && c->in_place)
+        status = hash_samples(c, s, err);
     if (status == MOE_OK) {
-        moe_pack_set_source_fingerprint(c.writer, c.fingerprint);
-        s->own.source_fingerprint = c.fingerprint;
-        status = convert_check_map_source(&c, c.fingerprint, err);
+        moe_pack_set_source_fingerprint(c->writer, c->fingerprint);
+        s->own.source_fingerprint = c->fingerprint;
+        status = convert_check_map_source(c, c->fingerprint, err);
     }
+    moe_buf_release(&model);
+    moe_buf_release(&tokens);
+    moe_tokenizer_free(tokenizer);
+    return status;
+}
+
+int moe_convert_checkpoint(const char *dir, const char *out_path,
+                           const struct moe_convert_options *options,
+                           struct moe_convert_report *report, struct moe_err *err)
+{
+    struct moe_convert_options wanted = *options;
+    struct converter c = {.report = report, .source_path = dir, .out_path = out_path};
+    struct checkpoint_source *s = NULL;
+    int status = convert_start(&c, &wanted, true, err);
+    *report = (struct moe_convert_report){0};
+    if (status == MOE_OK)
+        status = convert_check_output(&c, err);
+    if (status == MOE_OK)
+        status = convert(&c, &s, dir, &wanted, err);
     if (status == MOE_OK)
         status = convert_commit(&c, err);
     moe_pack_abort(c.writer);
     convert_release(&c);
-    moe_buf_release(&model);
-    moe_buf_release(&tokens);
-    moe_tokenizer_free(tokenizer);
-    if (s) {
-        moe_checkpoint_close(s->checkpoint);
-        free(s->used);
-        free(s->own.bits);
-    }
-    free(s);
+    convert_close_source(s);
     return status;
+}
+
+int convert_plan_in_place(struct checkpoint_source **out, const char *path, int *fd,
+                          uint64_t *file_bytes, struct moe_err *err)
+{
+    struct moe_convert_options wanted = {.experts = {{16, 16}},
+                                         .n_experts = 1,
+                                         .dense_bits = 16,
+                                         .own_experts = true,
+                                         .own_dense = true,
+                                         .method = moe_quant_method_find("rtn"),
+                                         .group = MOE_GGML_GROUP};
+    struct moe_convert_report report = {0};
+    struct converter c = {
+        .report = &report, .source_path = path, .out_path = path, .in_place = true};
+    int status = convert(&c, out, path, &wanted, err);
+    if (status == MOE_OK) {
+        status = pack_end_directory(c.writer, fd, file_bytes, err);
+        c.writer = NULL;
+        moe_checkpoint_drop_metadata((*out)->checkpoint);
+        (*out)->gguf = NULL;
+    }
+    moe_pack_abort(c.writer);
+    convert_release(&c);
+    if (status != MOE_OK) {
+        convert_close_source(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+int convert_read_vector(const struct checkpoint_source *s, enum moe_tensor_role role,
+                        const struct row_source *source, float *out, struct moe_err *err)
+{
+    struct moe_convert_report report = {0};
+    struct converter c = {.report = &report,
+                          .source_path = moe_checkpoint_dir(s->checkpoint),
+                          .ahead = true /* no fingerprint */};
+    return read_vector(&c, source, role == MOE_T_ROUTES ? &s->config : NULL, out, err);
 }

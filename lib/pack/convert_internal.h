@@ -40,6 +40,7 @@ struct converter {
     uint32_t n_layers;    /* the model's, without those that draft (config.h, n_ahead) */
     bool ahead;           /* the present layer drafts: it is left out of the fingerprint */
     bool quantized;       /* the source has a quantized matrix: the report says what is rounded */
+    bool in_place;        /* nothing is converted or rounded: the pack has a directory only */
 };
 
 /*
@@ -108,6 +109,9 @@ int convert_find_inputs(struct converter *c, const struct moe_matrix_name *matri
  * the better one: BF16, or F16 where only that represents them all. Reads the source. */
 int convert_choose_float16(struct converter *c, struct row_source *source, bool *exact,
                            struct moe_err *err);
+
+/* Whether the source's codes are carried over into that layout. */
+bool convert_carries(const struct row_source *source, struct moe_layout layout);
 
 /* Returns the layout that the options give `bits`. */
 struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t float16_kind);
@@ -199,6 +203,20 @@ struct convert_source {
     enum moe_naming naming;
 };
 
+/*
+ * A checkpoint in place: the plan of a conversion in which every tensor keeps its precision.
+ */
+struct checkpoint_source;
+/* Opens a checkpoint and plans: *fd has a directory without weights (pack_end_directory).
+ * MOE_ERR_UNSUPPORTED: a tensor would have to be rounded. */
+int convert_plan_in_place(struct checkpoint_source **out, const char *path, int *fd,
+                          uint64_t *file_bytes, struct moe_err *err);
+void convert_close_source(struct checkpoint_source *s); /* NULL is fine */
+const struct convert_source *convert_source_of(const struct checkpoint_source *s);
+/* Reads a vector as the pack has it: `rows` values. */
+int convert_read_vector(const struct checkpoint_source *s, enum moe_tensor_role role,
+                        const struct row_source *source, float *out, struct moe_err *err);
+
 /* Finds a tensor of the model, checks its shape, and describes where its rows are. A tensor that
  * has no name in the family is MOE_ERR_UNSUPPORTED, a missing one or one of another shape
  * MOE_ERR_FORMAT; errors name the tensor. */
@@ -214,7 +232,8 @@ uint64_t convert_source_line(const struct row_source *source, uint32_t row);
 int convert_read_rows(const struct row_source *source, uint32_t first, uint32_t n, float *out,
                       struct moe_err *err);
 
-/* Reads the same rows as blocks of source->block (quant/ggml.h). */
+/* Reads the same rows as blocks of the tensor's type (quant/ggml.h); the source is not transposed.
+ */
 int convert_read_blocks(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
                         struct moe_err *err);
 
@@ -233,7 +252,7 @@ bool convert_sees_images(const struct convert_source *source, const char *name);
 bool convert_may_ignore(const struct convert_source *source, const char *name);
 
 /* The head of a model whose head is said to be the embedding, where the checkpoint has one (NULL:
- * it has none), and whether it has the embedding's values. */
+ * it has none), and whether it has the embedding's values (same NULL: nobody asks). */
 int convert_compare_head(const struct convert_source *source, const struct moe_tensor **head,
                          bool *same, struct moe_err *err);
 

@@ -297,8 +297,7 @@ struct moe_layout convert_layout(const struct converter *c, int bits, uint16_t f
     return moe_quant_layout(c->options->method, bits, c->options->group, float16_kind);
 }
 
-/* Whether the source's codes are carried over into that layout. */
-static bool carries(const struct row_source *source, struct moe_layout layout)
+bool convert_carries(const struct row_source *source, struct moe_layout layout)
 {
     struct moe_layout own = {0};
     if (source->block)
@@ -371,7 +370,7 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
                    moe_layout_panel_bytes(target->layout, source->cols) * (first / MOE_PANEL_ROWS);
     struct moe_err why = {0};
     int status;
-    if (carries(source, target->layout)) {
+    if (convert_carries(source, target->layout)) {
         status =
             moe_ggml_carry_matrix(source->block, c->blocks, n, source->cols, out, &error, &why);
         c->report->carried += (uint64_t)n * source->cols;
@@ -399,7 +398,7 @@ static void add_matrix_error(struct converter *c, const struct row_source *sourc
 {
     if (target->error)
         convert_add_error(target->error, error);
-    if (!carries(source, target->layout))
+    if (!convert_carries(source, target->layout))
         convert_note_rounding(c, source, moe_layout_bits(target->layout.kind), error);
 }
 
@@ -410,7 +409,7 @@ int convert_rows(struct converter *c, const struct row_source *source,
     uint32_t step;
     bool carried = false;
     for (int i = 0; i < n_targets; i++)
-        carried = carried || carries(source, targets[i].layout);
+        carried = carried || convert_carries(source, targets[i].layout);
     int status = chunk_rows(c, source, &step, err);
     for (uint32_t first = 0; first < source->rows && status == MOE_OK; first += step) {
         uint32_t n = source->rows - first < step ? source->rows - first : step;
@@ -436,6 +435,8 @@ int convert_put_matrix(struct converter *c, const struct row_source *source,
                        const struct moe_pack_tensor *entry, struct moe_err *err)
 {
     struct row_target target = {entry->layout, NULL, &c->report->dense_error};
+    if (c->in_place)
+        return moe_pack_put_tensor(c->writer, entry, NULL, err);
     target.out = moe_alloc(moe_layout_bytes(entry->layout, entry->rows, entry->cols), 1, err);
     if (!target.out)
         return MOE_ERR_MEMORY;

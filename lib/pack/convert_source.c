@@ -610,6 +610,8 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     out->width = w->is_vector ? 1 : t->dims[t->n_dims - 1];
     out->stored = from->stored;
     place_part(s, from, w->is_expert ? -1 : w->index, out);
+    if (out->transposed)
+        out->block = NULL;
     if (w->is_expert && holds_all_experts(from))
         out->first_line += t->n_items / out->width / s->config->n_experts * w->expert;
     else if (!w->is_expert)
@@ -653,8 +655,9 @@ int convert_compare_head(const struct convert_source *source, const struct moe_t
     if (!*head)
         return status;
     status = convert_find_dense(source, MOE_T_HEAD, 0, &view, err);
-    if (status == MOE_OK)
-        status = convert_find_dense(source, MOE_T_EMBED, 0, &embed, err);
+    if (!same || status != MOE_OK)
+        return status;
+    status = convert_find_dense(source, MOE_T_EMBED, 0, &embed, err);
     if (status == MOE_OK)
         status = compare_with_embedding(source, &embed, view.tensor, same, err);
     return status;
@@ -788,7 +791,7 @@ int convert_read_rows(const struct row_source *source, uint32_t first, uint32_t 
 int convert_read_blocks(const struct row_source *source, uint32_t first, uint32_t n, uint8_t *out,
                         struct moe_err *err)
 {
-    const struct moe_ggml_type *type = source->block;
+    const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
     uint64_t blocks = source->width / type->items; /* of a line */
     for (uint32_t i = 0, run; i < n; i += run) {
         uint64_t line = convert_source_line(source, first + i);

@@ -105,6 +105,8 @@ void moe_pack_close(struct moe_pack *pack)
 {
     if (!pack)
         return;
+    if (pack->in_place)
+        pack->in_place->close(pack->in_place);
     if (pack->fd >= 0)
         close(pack->fd);
     for (int i = 0; i < PACK_N_KNOWN; i++)
@@ -127,6 +129,11 @@ int moe_pack_fd(const struct moe_pack *pack)
     return pack->fd;
 }
 
+const struct moe_arranger *moe_pack_arranger(const struct moe_pack *pack)
+{
+    return pack->in_place ? &pack->in_place->arranger : NULL;
+}
+
 uint64_t moe_pack_file_bytes(const struct moe_pack *pack)
 {
     return pack->file_bytes;
@@ -139,6 +146,7 @@ uint64_t moe_pack_directory_bytes(const struct moe_pack *pack)
         bytes += pack->table[i].bytes + 1;
     return bytes + pack->n_tensors * (sizeof *pack->tensors + sizeof *pack->tensors_by_name) +
            pack->n_classes * sizeof *pack->classes +
+           (pack->in_place ? pack->in_place->directory_bytes : 0) +
            (uint64_t)pack->n_stored * sizeof *pack->experts;
 }
 
@@ -339,6 +347,9 @@ void moe_pack_leave_image(struct moe_pack *pack)
 int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, void *to,
                   const char *what, struct moe_err *err)
 {
+    if (pack->in_place)
+        return pack->image ? pack_pread(pack, to, extent->raw_bytes, extent->offset, err)
+                           : pack->in_place->read(pack->in_place, extent, to, err);
     bool compressed = extent->stored_bytes != extent->raw_bytes;
     void *stored = compressed ? moe_alloc(extent->stored_bytes, 1, err) : to;
     if (!stored)
@@ -359,7 +370,7 @@ static void stage(uint64_t *largest, const struct moe_extent *x)
 
 uint64_t moe_pack_staging_bytes(const struct moe_pack *pack)
 {
-    uint64_t largest = 0;
+    uint64_t largest = pack->in_place ? pack->in_place->staging_bytes : 0;
     uint32_t n_experts = moe_pack_n_layers(pack) * moe_pack_n_experts(pack);
     for (uint32_t i = 0; i < moe_pack_n_tensors(pack); i++)
         stage(&largest, &moe_pack_tensor_at(pack, i)->extent);
@@ -380,23 +391,6 @@ uint64_t moe_pack_staging_bytes(const struct moe_pack *pack)
 enum { LARGE_BYTES = 64 << 10 /* a section whose count is looked at before its memory is taken */ };
 
 /* ---- Header ---- */
-
-/* The file does not begin like a pack: say what it may be and what to do. */
-static int fail_not_a_pack(const struct moe_pack *pack, const uint8_t *start, struct moe_err *err)
-{
-    size_t n = strlen(pack->path);
-    if (memcmp(start, "GGUF", 4) == 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: a .gguf file, not an expert pack; make one with 'moe-quantize %s'",
-                        pack->path, pack->path);
-    if (n > 12 && strcmp(pack->path + n - 12, ".safetensors") == 0)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: a checkpoint's weights, not an expert pack; make one with "
-                        "'moe-quantize DIRECTORY', the directory that holds this file",
-                        pack->path);
-    return moe_fail(err, MOE_ERR_FORMAT, "%s: not an expert pack (it does not begin with MOEP)",
-                    pack->path);
-}
 
 static int parse_table(struct moe_pack *pack, struct moe_cursor *c, struct moe_err *err)
 {
@@ -530,35 +524,22 @@ static int check_tiling(const struct moe_pack *pack, struct moe_err *err)
     return status;
 }
 
-int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err)
-{
-    return moe_pack_open_image(out, path, NULL, err);
-}
-
-int moe_pack_open_image(struct moe_pack **out, const char *path, const struct moe_pack_image *image,
-                        struct moe_err *err)
+int pack_open_file(struct moe_pack **out, const char *path, int fd, uint64_t file_bytes,
+                   const struct moe_pack_image *image, struct moe_err *err)
 {
     *out = NULL;
-    if (moe_path_is_directory(path))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: a directory, not an expert pack; if it is a checkpoint, make a pack "
-                        "with 'moe-quantize %s'",
-                        path, path);
     struct moe_pack *pack = moe_alloc(1, sizeof *pack, err);
-    if (!pack)
+    if (!pack) {
+        close(fd);
         return MOE_ERR_MEMORY;
-    pack->fd = -1;
+    }
+    pack->fd = fd;
+    pack->file_bytes = file_bytes;
     uint8_t header[PACK_HEADER_BYTES] = {0};
     int status = MOE_ERR_MEMORY;
     pack->path = moe_strndup(path, strlen(path), err);
     if (!pack->path)
         goto done;
-    int fd = moe_file_open(path, &pack->file_bytes, err);
-    if (fd < 0) {
-        status = fd;
-        goto done;
-    }
-    pack->fd = fd;
     if (image) {
         pack->image = image->bytes;
         pack->file_bytes = image->n;
@@ -566,7 +547,8 @@ int moe_pack_open_image(struct moe_pack **out, const char *path, const struct mo
     uint64_t n = pack->file_bytes < sizeof header ? pack->file_bytes : sizeof header;
     status = pack_pread(pack, header, n, 0, err);
     if (status == MOE_OK && memcmp(header, PACK_MAGIC, 4) != 0)
-        status = fail_not_a_pack(pack, header, err);
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          "%s: not an expert pack (it does not begin with MOEP)", pack->path);
     if (status == MOE_OK && n < sizeof header)
         status = pack_damaged(pack, err, "too short for an expert pack");
     if (status == MOE_OK)
@@ -903,45 +885,6 @@ int pack_parse_tables(struct moe_pack *pack, struct moe_err *err)
     return parse_experts(pack, err);
 }
 
-/* A pack's file in memory. */
-
-enum { PIECE_BYTES = 16 << 20 };
-
-int moe_pack_image_read(struct moe_pack_image *out, const char *path, uint64_t most,
-                        bool (*stops)(void *ctx), void *ctx, struct moe_err *err)
-{
-    *out = (struct moe_pack_image){NULL, 0};
-    uint64_t n;
-    int fd = moe_file_open(path, &n, err);
-    if (fd < 0)
-        return fd;
-    int status = MOE_OK;
-    uint8_t *bytes = NULL;
-    if (n > most)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: has %" PRIu64 " bytes, more than the %" PRIu64 " it had before",
-                          path, n, most);
-    else if (!(bytes = moe_pages_alloc(moe_round_up(n, MOE_PACK_ALIGN), err)))
-        status = MOE_ERR_MEMORY;
-    for (uint64_t at = 0; status == MOE_OK && at < n; at += PIECE_BYTES) {
-        uint64_t some = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
-        status = stops && stops(ctx) ? moe_fail(err, MOE_ERR_INTERRUPTED, "stopped")
-                                     : moe_file_pread(fd, path, bytes + at, some, at, err);
-        posix_fadvise(fd, (off_t)at, (off_t)some, POSIX_FADV_DONTNEED);
-    }
-    close(fd);
-    *out = (struct moe_pack_image){bytes, n};
-    if (status != MOE_OK)
-        moe_pack_image_free(out);
-    return status;
-}
-
-void moe_pack_image_free(struct moe_pack_image *image)
-{
-    moe_pages_free((void *)(uintptr_t)image->bytes, moe_round_up(image->n, MOE_PACK_ALIGN));
-    *image = (struct moe_pack_image){NULL, 0};
-}
-
 /*
  * The mark of a pack whose weights were drawn: the member "synthesized" of its provenance, an
  * object. What is not sound JSON marks nothing: a pack is sound without a provenance.
@@ -1057,6 +1000,21 @@ void pack_piece_name(const struct moe_pack *pack, const struct pack_piece *piece
     }
 }
 
+int moe_pack_read_all(const struct moe_pack *pack, void *to, struct moe_err *err)
+{
+    uint64_t n = 0;
+    if (!pack->in_place)
+        return pack_pread(pack, to, pack->file_bytes, 0, err);
+    struct pack_piece *pieces = pack_pieces(pack, &n, err);
+    int status = pieces ? MOE_OK : MOE_ERR_MEMORY;
+    for (uint64_t i = 0; i < n && status == MOE_OK; i++)
+        if (pieces[i].kind != PACK_PIECE_SECTION)
+            status = pack->in_place->read(pack->in_place, &pieces[i].extent,
+                                          (uint8_t *)to + pieces[i].extent.offset, err);
+    free(pieces);
+    return status;
+}
+
 /* ---- Verifying ---- */
 
 /* Reads one piece with the padding after it, which must be zeros up to the next unit. */
@@ -1098,6 +1056,10 @@ int moe_pack_verify(const struct moe_pack *pack, const struct moe_progress *prog
                     uint64_t *bytes, struct moe_err *err)
 {
     uint64_t n;
+    if (pack->in_place)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: has no checksums to verify; a pack made of it with moe-quantize has",
+                        pack->path);
     struct pack_piece *pieces = pack_pieces(pack, &n, err);
     if (!pieces)
         return MOE_ERR_MEMORY;

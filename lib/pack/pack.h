@@ -20,6 +20,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/progress.h"
 #include "model/config.h"
 #include "quant/bits.h"
@@ -106,8 +107,14 @@ struct moe_pack; /* opened for reading */
 
 /* Opens, checks the header, every section's checksum, all bounds, overlaps and sizes; the weights
  * themselves are not read. MOE_ERR_FORMAT: damaged or not a pack; MOE_ERR_VERSION: of another
- * version. A directory or a .gguf or .safetensors file is refused with the moe-quantize command to
- * use. */
+ * version.
+ *
+ * A checkpoint (a directory, one of its .safetensors files, a .gguf file) is opened in place: as
+ * the pack that conversion with everything in its own precision would make, with the same tensors
+ * and experts, without a file. Its extents are offsets in that pack, without checksums; what is
+ * read is arranged out of the checkpoint's files. MOE_ERR_UNSUPPORTED, with the moe-quantize
+ * command to use: a tensor would have to be rounded. Its fingerprints do not depend on where its
+ * files lie, and are no pack's. */
 int moe_pack_open(struct moe_pack **out, const char *path, struct moe_err *err);
 /* A pack's file in memory, whole. */
 struct moe_pack_image {
@@ -129,9 +136,14 @@ void moe_pack_leave_image(struct moe_pack *pack);
 void moe_pack_close(struct moe_pack *pack);
 
 const char *moe_pack_path(const struct moe_pack *pack);
-int moe_pack_fd(const struct moe_pack *pack);
+int moe_pack_fd(const struct moe_pack *pack); /* -1: a checkpoint in place */
+/* How a loader reads the extents of a checkpoint in place; NULL: a pack's file. */
+const struct moe_arranger *moe_pack_arranger(const struct moe_pack *pack);
+/* Reads everything, moe_pack_file_bytes, as it is, or would be, in the file. */
+int moe_pack_read_all(const struct moe_pack *pack, void *to, struct moe_err *err);
 uint64_t moe_pack_file_bytes(const struct moe_pack *pack);
-/* What moe_pack_read takes at most while it reads: room for something compressed; 0: nothing is. */
+/* What moe_pack_read takes at most while it reads: room for something compressed or arranged; 0:
+ * nothing is. */
 uint64_t moe_pack_staging_bytes(const struct moe_pack *pack);
 /* What the directory, as it is opened, holds in memory. */
 uint64_t moe_pack_directory_bytes(const struct moe_pack *pack);
@@ -184,7 +196,7 @@ int moe_pack_read(const struct moe_pack *pack, const struct moe_extent *extent, 
 
 /* Reads the whole file: every checksum, every zstd frame, and the zeros between extents. *bytes
  * (may be NULL) gets the number of bytes read. MOE_ERR_FORMAT names the tensor or "layer 3 expert
- * 17 variant 4 segment 1". */
+ * 17 variant 4 segment 1". MOE_ERR_USAGE: a checkpoint in place, which has no checksums. */
 int moe_pack_verify(const struct moe_pack *pack, const struct moe_progress *progress,
                     uint64_t *bytes, struct moe_err *err);
 

@@ -57,9 +57,21 @@ struct pack_expert {
     struct moe_expert_extent extent;
 };
 
+/* What makes a checkpoint a pack (in_place.c): its directory is in memory, its extents are made of
+ * ranges of the checkpoint's files when they are read. */
+struct pack_in_place {
+    struct moe_arranger arranger;
+    uint64_t staging_bytes;   /* what `read` takes at most */
+    uint64_t directory_bytes; /* what it holds itself */
+    int (*read)(struct pack_in_place *in_place, const struct moe_extent *extent, void *to,
+                struct moe_err *err);
+    void (*close)(struct pack_in_place *in_place);
+};
+
 struct moe_pack {
     char *path;
-    int fd;
+    struct pack_in_place *in_place; /* owned; NULL: a pack's file */
+    int fd;                         /* -1 in place */
     uint64_t file_bytes, fingerprint, source_fingerprint;
     const uint8_t *image; /* the file in memory, borrowed; NULL: it is read */
 
@@ -103,6 +115,17 @@ static inline uint32_t pack_n_known(const struct moe_pack *pack)
     bool more = pack->n_sections > PACK_N_IDS && pack->table[PACK_N_IDS].id == PACK_ID_SAMPLING;
     return PACK_N_IDS + more;
 }
+
+/* Opens the pack in a file that is open already; takes the descriptor. path begins error texts. */
+int pack_open_file(struct moe_pack **out, const char *path, int fd, uint64_t file_bytes,
+                   const struct moe_pack_image *image, struct moe_err *err);
+/* The same as moe_pack_create and _commit for a directory without weights: those that are put are
+ * NULL. The pack that pack_open_file finds in *fd says where they would be, with checksums of 0. */
+int pack_create_directory(struct moe_pack_writer **out, const char *path, uint32_t n_layers,
+                          uint32_t n_experts, const struct moe_pack_variant *variants,
+                          uint32_t n_variants, struct moe_err *err);
+int pack_end_directory(struct moe_pack_writer *w, int *fd, uint64_t *file_bytes,
+                       struct moe_err *err);
 
 /* The tables, from sections that have been read. */
 int pack_parse_tables(struct moe_pack *pack, struct moe_err *err);

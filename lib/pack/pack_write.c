@@ -1,7 +1,12 @@
 /* Writing a pack: weights as they come, then the directory, last of all the header. */
+#define _GNU_SOURCE /* memfd_create */
+
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #include "base/bytes.h"
@@ -13,6 +18,7 @@
 /* A pack being written. */
 struct moe_pack_writer {
     struct moe_outfile file;
+    bool in_memory;
     uint64_t at; /* where the next extent goes */
     int zstd_level;
     ZSTD_CCtx *zstd;      /* NULL when zstd_level is 0 */
@@ -92,10 +98,24 @@ static ZSTD_CCtx *new_compressor(int level)
     return zstd;
 }
 
-int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_layers,
-                    uint32_t n_experts, const struct moe_pack_variant *variants,
-                    uint32_t n_variants, uint64_t source_fingerprint, int zstd_level,
-                    struct moe_err *err)
+/* A file in memory: a directory takes little, and weights are holes. */
+static int open_memory(struct moe_outfile *out, const char *path, struct moe_err *err)
+{
+    char text[128];
+    *out = (struct moe_outfile){.path = moe_strndup(path, strlen(path), err)};
+    if (!out->path)
+        return MOE_ERR_MEMORY;
+    out->fd = memfd_create("moe-directory", MFD_CLOEXEC);
+    if (out->fd >= 0)
+        return MOE_OK;
+    free(out->path);
+    return moe_fail(err, MOE_ERR_IO, "%s: no file in memory: %s", path,
+                    moe_errno_text(errno, text, sizeof text));
+}
+
+static int create_writer(struct moe_pack_writer **out, const char *path, uint32_t n_layers,
+                         uint32_t n_experts, const struct moe_pack_variant *variants,
+                         uint32_t n_variants, int zstd_level, bool in_memory, struct moe_err *err)
 {
     *out = NULL;
     if (n_layers > MOE_MAX_LAYERS || n_experts > MOE_MAX_EXPERTS || n_variants > MOE_MAX_VARIANTS ||
@@ -122,18 +142,37 @@ int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_l
     w->n_variants = n_variants;
     if (n_variants)
         memcpy(w->variants, variants, n_variants * sizeof *variants);
-    w->source_fingerprint = source_fingerprint;
     w->zstd_level = zstd_level;
+    w->in_memory = in_memory;
     int status = MOE_OK;
     if (zstd_level && !(w->zstd = new_compressor(zstd_level)))
         status = moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory for zstd", path);
     if (status == MOE_OK)
-        status = moe_outfile_open(&w->file, path, err);
+        status =
+            in_memory ? open_memory(&w->file, path, err) : moe_outfile_open(&w->file, path, err);
     if (status == MOE_OK)
         *out = w;
     else
         writer_free(w);
     return status;
+}
+
+int moe_pack_create(struct moe_pack_writer **out, const char *path, uint32_t n_layers,
+                    uint32_t n_experts, const struct moe_pack_variant *variants,
+                    uint32_t n_variants, uint64_t source_fingerprint, int zstd_level,
+                    struct moe_err *err)
+{
+    MOE_TRY(create_writer(out, path, n_layers, n_experts, variants, n_variants, zstd_level, false,
+                          err));
+    (*out)->source_fingerprint = source_fingerprint;
+    return MOE_OK;
+}
+
+int pack_create_directory(struct moe_pack_writer **out, const char *path, uint32_t n_layers,
+                          uint32_t n_experts, const struct moe_pack_variant *variants,
+                          uint32_t n_variants, struct moe_err *err)
+{
+    return create_writer(out, path, n_layers, n_experts, variants, n_variants, 0, true, err);
 }
 
 int moe_pack_put_ahead(struct moe_pack_writer *w, uint32_t n, struct moe_err *err)
@@ -172,6 +211,11 @@ static int write_extent(struct moe_pack_writer *w, const void *raw, uint64_t raw
 {
     const void *stored = raw;
     uint64_t stored_bytes = raw_bytes;
+    if (w->in_memory) {
+        *out = (struct moe_extent){w->at, raw_bytes, raw_bytes, 0};
+        w->at = moe_round_up(w->at + raw_bytes, MOE_PACK_ALIGN);
+        return MOE_OK;
+    }
     if (w->zstd) {
         moe_buf_clear(&w->frame);
         size_t bound = ZSTD_compressBound(raw_bytes);
@@ -276,8 +320,8 @@ int moe_pack_put_expert(struct moe_pack_writer *w, uint32_t layer, uint32_t expe
     struct pack_expert *e = add_expert(w, layer, expert, variant, class_index, &status, err);
     const struct moe_expert_class *class_ = e ? &w->classes[class_index] : NULL;
     for (uint32_t s = 0; e && s < class_->n_segments && status == MOE_OK; s++)
-        status =
-            write_extent(w, segments[s], class_->segment_bytes[s], &e->extent.segments[s], err);
+        status = write_extent(w, segments ? segments[s] : NULL, class_->segment_bytes[s],
+                              &e->extent.segments[s], err);
     if (status == MOE_OK)
         w->n_stored++;
     return status;
@@ -510,6 +554,19 @@ static int pack_write_directory(struct moe_pack_writer *w, struct moe_err *err)
     return moe_outfile_write(&w->file, header, sizeof header, 0, err);
 }
 
+int pack_end_directory(struct moe_pack_writer *w, int *fd, uint64_t *file_bytes,
+                       struct moe_err *err)
+{
+    int status = pack_write_directory(w, err);
+    if (status == MOE_OK) {
+        *fd = w->file.fd;
+        *file_bytes = w->at;
+        w->file.fd = -1;
+    }
+    moe_pack_abort(w);
+    return status;
+}
+
 int moe_pack_commit(struct moe_pack_writer *w, struct moe_err *err)
 {
     int status = moe_outfile_end(&w->file, pack_write_directory(w, err), err);
@@ -521,6 +578,11 @@ void moe_pack_abort(struct moe_pack_writer *w)
 {
     if (!w)
         return;
-    moe_outfile_abort(&w->file);
+    if (w->in_memory) {
+        if (w->file.fd >= 0)
+            close(w->file.fd);
+        free(w->file.path);
+    } else
+        moe_outfile_abort(&w->file);
     writer_free(w);
 }

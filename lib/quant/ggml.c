@@ -381,3 +381,24 @@ int moe_ggml_carry_matrix(const struct moe_ggml_type *type, const uint8_t *block
     free(job.results);
     return status;
 }
+
+/* Whether the scales of a span are finite: where they are, so are its weights. */
+static bool is_finite(const struct moe_ggml_type *type, const struct moe_span_codes *span)
+{
+    if (type->kind == MOE_LAYOUT_MXFP4)
+        return span->s[0] != 255;
+    return (span->d & 0x7c00) != 0x7c00 && (span->m & 0x7c00) != 0x7c00;
+}
+
+bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t first,
+                           uint32_t n, uint32_t cols, uint32_t r, uint8_t *panel)
+{
+    bool finite = true;
+    for (uint32_t b = 0; b < n && finite; b++) {
+        struct moe_span_codes span = {0};
+        type->read(blocks + (uint64_t)b * type->bytes, &span);
+        finite = is_finite(type, &span);
+        moe_layout_store_span(panel, type->kind, cols, r, first + b, &span);
+    }
+    return finite;
+}

@@ -11,6 +11,7 @@
 #ifndef MOE_QUANT_GGML_H
 #define MOE_QUANT_GGML_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "quant/quantize.h"
@@ -85,5 +86,10 @@ struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits);
 int moe_ggml_carry_matrix(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t rows,
                           uint32_t cols, uint8_t *out, struct moe_quant_error *error,
                           struct moe_err *err);
+
+/* Carries n blocks of a row, from block `first` on, over into a panel, zeroed at first, of a matrix
+ * of moe_ggml_layout with `cols` columns; r: its row. False: weights are not finite. */
+bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t first,
+                           uint32_t n, uint32_t cols, uint32_t r, uint8_t *panel);
 
 #endif

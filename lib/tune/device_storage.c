@@ -64,10 +64,37 @@ enum {
 
 /* ---- Places ---- */
 
+/* Where the experts of a checkpoint in place lie, as far as they are in one file. */
+static int find_ranges(struct device_reads *r, const struct moe_pack *pack, struct moe_err *err)
+{
+    const struct moe_arranger *a = moe_pack_arranger(pack);
+    uint32_t n_layers = moe_pack_n_layers(pack), n_experts = moe_pack_n_experts(pack), n;
+    struct moe_file_range ranges[MOE_MAX_RANGES];
+    uint32_t file = UINT32_MAX;
+    r->places = moe_alloc((uint64_t)n_layers * n_experts, sizeof *r->places, err);
+    if (!r->places)
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < n_layers * n_experts; i++) {
+        const struct moe_expert_extent *e = moe_pack_expert(pack, i / n_experts, i % n_experts, 0);
+        if (!e->present)
+            continue;
+        MOE_TRY(a->ranges(a->ctx, e->segments[0].offset, ranges, &n, err));
+        file = file == UINT32_MAX ? ranges[0].file : file;
+        uint64_t begin = moe_range_begin(&ranges[0]), end = ranges[0].offset + ranges[0].bytes;
+        end -= end % MOE_PACK_ALIGN; /* the file may end with it */
+        if (ranges[0].file == file && end > begin)
+            r->places[r->n++] = (struct device_place){begin, end - begin};
+    }
+    r->fd = r->n ? a->fd(a->ctx, file, &r->path) : -1;
+    return MOE_OK;
+}
+
 /* Every expert of the pack at the best variant it has: segments that follow each other. */
 static int find_experts(struct device_reads *r, const struct moe_pack *pack, struct moe_err *err)
 {
     uint32_t n_layers = moe_pack_n_layers(pack), n_experts = moe_pack_n_experts(pack);
+    if (moe_pack_arranger(pack))
+        return find_ranges(r, pack, err);
     r->places = moe_alloc((uint64_t)n_layers * n_experts, sizeof *r->places, err);
     if (!r->places)
         return MOE_ERR_MEMORY;
@@ -545,6 +572,8 @@ int moe_device_loads_open(struct device_loads **out, const struct moe_pack *pack
     l->n_requests = top_k > LEAST_LOADS ? top_k : LEAST_LOADS;
     l->n_requests = l->n_requests < MAX_LOADS ? l->n_requests : MAX_LOADS;
     find_largest(l);
+    if (moe_pack_arranger(pack))
+        l->stored = moe_pack_arranger(pack)->most_bytes;
     if (l->largest == 0) {
         free(l);
         return MOE_OK;
@@ -553,7 +582,8 @@ int moe_device_loads_open(struct device_loads **out, const struct moe_pack *pack
                                                .path = moe_pack_path(pack),
                                                .verify = true,
                                                .n_requests = l->n_requests,
-                                               .compressed_bytes = l->n_requests * l->stored};
+                                               .compressed_bytes = l->n_requests * l->stored,
+                                               .arranger = moe_pack_arranger(pack)};
     /* As many as the caches do not hold, each in its turn, as a run's slots are: what is loaded
      * into a few buffers over and over stays in the caches and leaves the memory to computing. */
     l->n_buffers = l->n_requests + (uint32_t)(moe_cold_bytes() / l->largest);

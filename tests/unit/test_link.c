@@ -49,16 +49,16 @@ static void an_item_is_cut_into_pieces(void **state)
 {
     struct moe_link_item items[N];
     struct moe_link l;
-    uint64_t at;
     moe_link_init(&l, items, N, PIECE, 0);
-    moe_link_add(&l, 4, 2 * PIECE + 1, MOE_LOAD_DEMAND, 0);
-    assert_int_equal(moe_link_start(&l, 4, &at), PIECE);
-    assert_int_equal(at, 0);
-    assert_int_equal(moe_link_start(&l, 4, &at), PIECE);
-    assert_int_equal(at, PIECE);
+    moe_link_add(&l, 4, 2 * PIECE + 3, MOE_LOAD_DEMAND, 0);
+    assert_int_equal(moe_link_at(&l, 4), 0);
+    assert_int_equal(moe_link_start(&l, 4, UINT64_MAX), PIECE);
+    assert_int_equal(moe_link_start(&l, 4, 2), 2);
+    assert_int_equal(moe_link_at(&l, 4), PIECE + 2);
+    assert_int_equal(moe_link_start(&l, 4, UINT64_MAX), PIECE);
     assert_int_equal(moe_link_first(&l), 4);
-    assert_int_equal(moe_link_start(&l, 4, &at), 1);
-    assert_int_equal(at, 2 * PIECE);
+    assert_int_equal(moe_link_at(&l, 4), 2 * PIECE + 2);
+    assert_int_equal(moe_link_start(&l, 4, UINT64_MAX), 1);
     assert_int_equal(moe_link_first(&l), MOE_LINK_NONE);
 }
 
