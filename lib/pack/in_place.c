@@ -636,6 +636,7 @@ static int open_in_place(struct moe_pack **out, const char *path, const char *ch
     p->base.read = read_extent;
     p->base.close = close_in_place;
     int status = convert_plan_in_place(&p->source, checkpoint, &fd, &file_bytes, err);
+    moe_heap_trim(); /* vocabularies that were read leave much free memory */
     if (status == MOE_OK)
         status = pack_open_file(&pack, path, fd, file_bytes, NULL, err);
     if (status == MOE_OK) {

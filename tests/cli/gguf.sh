@@ -48,8 +48,6 @@ expect_exit 0 "the pack is named after the file"
 check "... without its ending" test -f "$tmp/model.moe"
 run "$bin/moe-quantize" -q -o "$tmp/model.gguf" "$tmp/model.gguf"
 expect_exit 2 "the input itself is not overwritten"
-run "$bin/moe-run" "$sound" -p x
-check "moe-run refuses the file in one line" sh -c "[ $code != 0 ] && [ \$(wc -l <'$err') = 1 ]"
 
 refused() { # FILE GLOB NAME
     echo old >"$tmp/x.moe"

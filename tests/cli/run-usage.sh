@@ -84,10 +84,8 @@ run "$bin/moe-run" -- --help
 error_line 1 "moe-run: --help: *" "-- ends the options"
 run "$bin/moe-run" "$tmp/none.moe" -p x
 error_line 1 "moe-run: $tmp/none.moe: *No such file or directory*" "a file that is not there"
-run "$bin/moe-run" "$checkpoint" -p x
-error_line 3 "moe-run: $checkpoint*moe-quantize*$checkpoint*" "a checkpoint: the command to use"
-run "$bin/moe-run" "$checkpoint/model.safetensors" -p x
-error_line 3 "moe-run: *moe-quantize*" "a checkpoint's file: the command to use"
+run "$bin/moe-run" "$tmp" -p x
+error_line 3 "moe-run: $tmp: not a checkpoint: no config.json*" "a directory without a model"
 run "$bin/moe-run" Makefile -p x
 error_line 3 "moe-run: Makefile: *" "a file of another kind"
 : >"$tmp/empty.moe"

@@ -1,0 +1,42 @@
+# Checkpoints in place: a GGUF file and a Hugging Face directory run as the packs made of them do; files that change or
+# are damaged.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+gguf=tests/fixtures/gguf/qwen2moe.gguf
+
+# What a program says and decides, without what depends on the machine.
+decided() { sed -E 's/ in [0-9.]+ s:.*//; /^(first token|memory|energy| *one token|exact)/d; s/, [0-9.]+ [KM]iB read.*//' "$1"; }
+
+"$bin/moe-quantize" -q -o "$tmp/gguf.moe" "$gguf"
+"$bin/moe-quantize" -q -o "$tmp/hf.moe" --experts 16 --dense 16 "$checkpoint"
+for kind in gguf hf; do
+    case $kind in gguf) source=$gguf context=64 ;; *) source=$checkpoint context=256 ;; esac
+    set -- -t 1 -c $context -p "Once upon a time" -n 8 --temp 0
+    run "$bin/moe-run" "$tmp/$kind.moe" "$@"
+    expected=$(base64 "$out")
+    run "$bin/moe-run" "$source" "$@"
+    check "$kind, resident: the pack's tokens" [ "$code $expected" = "0 $(base64 "$out")" ]
+    least=$(smallest_memory "$bin/moe-run" "$source" "$@" --strategy lru)
+    run "$bin/moe-run" "$source" "$@" --strategy lru --memory "${least}M" --stats-json "$json"
+    check "... at the smallest budget too" [ "$code $expected" = "0 $(base64 "$out")" ]
+    check "... where experts are read" some loads
+done
+for model in "$tmp/hf.moe" "$checkpoint"; do
+    run "$bin/moe-run" "$model" "$@" --strategy fate --expert-memory 6M --lockstep --link-rate 1G --stats
+    decided "$err" >"$tmp/decided.$(basename "$model" .moe)"
+done
+check "in lockstep experts are loaded" grep -q loads "$tmp/decided.hf"
+check "... and every decision is the pack's" cmp -s "$tmp/decided.hf" "$tmp/decided.tiny-moe"
+
+cp "$gguf" "$tmp/x.gguf"
+run "$bin/moe-quantize" --verify "$tmp/x.gguf"
+error_line 2 "moe-quantize: $tmp/x.gguf: has no checksums to verify*" "nothing to verify"
+run "$bin/moe-plan" "$tmp/x.gguf" --memory 1G
+expect_exit 0 "moe-plan plans it"
+head -c 60000 "$gguf" >"$tmp/x.gguf"
+run "$bin/moe-run" "$tmp/x.gguf" -p x
+error_line 3 "moe-run: $tmp/x.gguf: *" "a file that is cut short"
+run "$bin/moe-run" "$drawn/fp8-rows" -p x
+error_line 3 "moe-run: $drawn/fp8-rows: tensor*cannot be used as it lies in the file; make a pack with 'moe-quantize $drawn/fp8-rows'" \
+    "what would have to be rounded is refused, with the command to use"
+finish
