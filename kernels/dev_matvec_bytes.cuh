@@ -120,7 +120,7 @@ matvec_copy(const struct dev_product &p, const uint8_t *panel, const struct matv
     for (int i = 0; i < loads; i++) {
         uint32_t unit = i * 8 + l.unit;
         dev_copy<16>(to.pieces + i * readers, at + (run.unit + unit) * DEV_UNIT);
-        if (matvec_input_bytes(KIND, RUN, NT))
+        if constexpr (matvec_input_bytes(KIND, RUN, NT) > 0)
             dev_copy<bytes>(to.input + i * bytes, input + b * RUN + unit * bytes);
     }
     if (moe_kind_high_plane(KIND))
@@ -141,6 +141,9 @@ static __device__ __forceinline__ void matvec_input_words(const void *q, int32_t
         const uint2 v = SHARED ? *(const uint2 *)q : __ldg((const uint2 *)q);
         words[0] = (int32_t)v.x;
         words[1] = (int32_t)v.y;
+    } else if constexpr (N == 8) {
+        matvec_input_words<4, SHARED>(q, words);
+        matvec_input_words<4, SHARED>((const uint8_t *)q + 16, words + 4);
     } else {
         const uint4 v = SHARED ? *(const uint4 *)q : __ldg((const uint4 *)q);
         words[0] = (int32_t)v.x;
@@ -153,8 +156,9 @@ static __device__ __forceinline__ void matvec_input_words(const void *q, int32_t
 /* sums[4 t + r]: this lane's part of the products of rows 4 quad + r with inputs t. */
 template <int KIND, int RUN, int NT>
 static __device__ __forceinline__ void
-matvec_sum(const struct matvec_slot &from, const struct matvec_lane &l, const int8_t *const in[NT],
-           uint32_t readers, uint32_t b, int32_t sums[4 * NT])
+matvec_sum(const struct dev_product &p, const uint8_t *panel, const struct matvec_slot &from,
+           const struct matvec_lane &l, const int8_t *const in[NT], uint32_t readers, uint32_t b,
+           int32_t sums[4 * NT])
 {
     const int n = dev_unit_words(KIND), loads = matvec_loads(KIND, RUN);
 #pragma unroll
@@ -174,7 +178,8 @@ matvec_sum(const struct matvec_slot &from, const struct matvec_lane &l, const in
         if (moe_kind_high_plane(KIND)) {
             const uint4 high = from.pieces[(loads + i) * readers];
             uint32_t first = b % moe_kind_scales(KIND) * dev_run_units(KIND, RUN);
-            uint32_t shift = dev_high_shift(KIND, first + i * 8 + l.unit);
+            uint32_t shift =
+                moe_kind_is_grouped(KIND) ? 0 : dev_high_shift(KIND, first + i * 8 + l.unit);
             plane[0] = high.x >> shift;
             plane[1] = high.y >> shift;
             plane[2] = high.z >> shift;
@@ -183,7 +188,13 @@ matvec_sum(const struct matvec_slot &from, const struct matvec_lane &l, const in
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             uint32_t c[n];
-            dev_unpack<KIND, n>(words[r], plane[r], c);
+            if constexpr (moe_kind_is_grouped(KIND)) {
+                const struct dev_run run = matvec_find<KIND, RUN>(p, panel, b);
+                dev_unpack_groups<KIND, n>(run, 4 * l.quad + r, words[r], plane[r],
+                                           dev_first_eight<KIND>(run, l.unit), c);
+            } else {
+                dev_unpack<KIND, n>(words[r], plane[r], c);
+            }
 #pragma unroll
             for (int t = 0; t < NT; t++)
 #pragma unroll
@@ -394,7 +405,7 @@ static __device__ __forceinline__ void matvec_bytes_panel(const struct dev_produ
                  j < end; j++) {
                 int32_t v[4 * NT];
                 dev_copies_wait<ahead - 1>();
-                matvec_sum<KIND, RUN, NT>(slot(j), l, in, readers,
+                matvec_sum<KIND, RUN, NT>(p, panel, slot(j), l, in, readers,
                                           matvec_within<KIND>(p, run_of(j)), v);
                 ask(j + ahead);
                 matvec_join<KIND, RUN, NT>(v, l, stage->sums[k & 1][run_of(j) - k * section]);

@@ -208,6 +208,36 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     case MOE_LAYOUT_TQ2_0:                                                                         \
         start(MOE_LAYOUT_TQ2_0, 32);                                                               \
         break;                                                                                     \
+    case MOE_LAYOUT_IQ1_S:                                                                         \
+        start(MOE_LAYOUT_IQ1_S, 32);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ2_XXS:                                                                       \
+        start(MOE_LAYOUT_IQ2_XXS, 32);                                                             \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ3_XXS:                                                                       \
+        start(MOE_LAYOUT_IQ3_XXS, 32);                                                             \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ3_S:                                                                         \
+        start(MOE_LAYOUT_IQ3_S, 32);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q1_0:                                                                          \
+        start(MOE_LAYOUT_Q1_0, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_Q2_0:                                                                          \
+        start(MOE_LAYOUT_Q2_0, 32);                                                                \
+        break;                                                                                     \
+    case MOE_LAYOUT_TQ1_0:                                                                         \
+        start(MOE_LAYOUT_TQ1_0, 32);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ1_M:                                                                         \
+        start(MOE_LAYOUT_IQ1_M, 16);                                                               \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ2_XS:                                                                        \
+        start(MOE_LAYOUT_IQ2_XS, 16);                                                              \
+        break;                                                                                     \
+    case MOE_LAYOUT_IQ2_S:                                                                         \
+        start(MOE_LAYOUT_IQ2_S, 16);                                                               \
+        break;                                                                                     \
     case MOE_LAYOUT_Q2_K:                                                                          \
         start(MOE_LAYOUT_Q2_K, 16);                                                                \
         break;                                                                                     \

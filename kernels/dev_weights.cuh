@@ -3,9 +3,10 @@
  * bytes for integer products, its scale. A run is the columns of a block that share a scale: a
  * block of 32 or 64, or half a block of 32.
  *
- * A row's word of a unit holds the codes of 4, 8 or 16 consecutive columns; unpacked, it becomes 1,
- * 2 or 4 words of one byte a column, in column order: the unsigned codes, or in kinds whose numbers
- * are signed these (dev_is_signed).
+ * A row's word of a unit holds the codes of 4, 8, 16 or 32 consecutive columns; unpacked, it
+ * becomes 1, 2, 4 or 8 words of one byte a column, in column order: the unsigned codes, or in kinds
+ * whose numbers are signed these (dev_is_signed). Where a unit has 32 columns and a scale 16, a
+ * word becomes the 4 words of a run.
  */
 #ifndef MOE_KERNELS_DEV_WEIGHTS_CUH
 #define MOE_KERNELS_DEV_WEIGHTS_CUH
@@ -20,10 +21,16 @@ enum { DEV_UNIT = 64 /* bytes */ };
 
 /* ---- Geometry ---- */
 
-/* Words that a row's word of a unit becomes. */
+/* Whether both runs of a block lie in one unit. */
+static constexpr MOE_DEVICE_CODE bool dev_shares_unit(int kind)
+{
+    return moe_kind_plane(kind) == 1 && moe_kind_scales(kind) == 2;
+}
+
+/* Words that a row's word of a unit becomes in a run. */
 static constexpr MOE_DEVICE_CODE int dev_unit_words(int kind)
 {
-    return 8 / moe_kind_plane(kind);
+    return dev_shares_unit(kind) ? 4 : 8 / moe_kind_plane(kind);
 }
 
 /* Columns of the block to which a run of `run` columns belongs. */
@@ -46,7 +53,7 @@ static constexpr MOE_DEVICE_CODE int dev_run_units(int kind, int run)
 
 static constexpr MOE_DEVICE_CODE bool dev_is_signed(int kind)
 {
-    return moe_kind_zero(kind) || moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind);
+    return moe_kind_zero(kind) || moe_kind_least(kind);
 }
 
 /* Where unit j of a block has its bits in the second plane: the unit there, and how far up in a
@@ -84,7 +91,7 @@ static __device__ __forceinline__ struct dev_run dev_find_run(const uint8_t *pan
         uint32_t head = moe_kind_head_bytes(KIND, min(full, blocks - r * full));
         return {record + in / of_span * (moe_kind_head(KIND) * MOE_PANEL_ROWS),
                 in % of_span * scales + i % scales, record + head + in * bytes,
-                i % scales * dev_run_units(KIND, RUN)};
+                dev_shares_unit(KIND) ? 0 : i % scales * dev_run_units(KIND, RUN)};
     } else {
         const uint32_t head = moe_kind_head_bytes(KIND, 1);
         uint32_t r = per_record == 1 ? i : (uint32_t)((uint64_t)i * reciprocal >> 32);
@@ -96,7 +103,7 @@ static __device__ __forceinline__ struct dev_run dev_find_run(const uint8_t *pan
 /* Bytes from a block's codes to its second plane. */
 template <int KIND, int RUN> static constexpr MOE_DEVICE_CODE uint32_t dev_high_plane()
 {
-    return dev_run_units(KIND, dev_block_of(KIND, RUN)) * DEV_UNIT;
+    return dev_block_of(KIND, RUN) / 32 * moe_kind_plane(KIND) * DEV_UNIT;
 }
 
 /* The factor that divides numbers of blocks (below 2^19) by per_record (up to 2^10, or all). */
@@ -120,17 +127,21 @@ static __device__ __forceinline__ float dev_f16(uint16_t h)
 #endif
 }
 
-/* Pieces of 16 bytes of a head that a scale takes: d, m, then numbers. */
+/* Pieces of 16 bytes of a head that a scale takes: d, m, then numbers, or the unit of signs that
+ * they stand in. */
 static constexpr MOE_DEVICE_CODE int dev_first_pieces(int kind)
 {
     return moe_kind_is_e2m1(kind) ? 0 : moe_kind_has_offset(kind) ? 4 : 2;
 }
 static constexpr MOE_DEVICE_CODE int dev_scale_pieces(int kind)
 {
-    return dev_first_pieces(kind) +
-           (moe_kind_sixes(kind) ? (moe_kind_has_offset(kind) ? 4 : 2)
-            : moe_kind_is_e2m1(kind) || kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K ? 1
-                                                                                           : 0);
+    const bool one = moe_kind_is_e2m1(kind) || kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K ||
+                     moe_kind_scale_unit(kind) > 0;
+    return dev_first_pieces(kind) + (moe_kind_signs_have_scale(kind) ? DEV_UNIT / 16
+                                     : moe_kind_sixes(kind)  ? (moe_kind_has_offset(kind) ? 4 : 2)
+                                     : moe_kind_is_iq1(kind) ? 2
+                                     : one                   ? 1
+                                                             : 0);
 }
 
 /* Piece k of those that a run's scale takes. */
@@ -147,6 +158,14 @@ static __device__ __forceinline__ const uint8_t *dev_scale_piece(const struct de
         uint32_t i = run.scale + (uint32_t)behind / 2 * 8;
         at = behind % 2 ? sixes / 2 + i / 4 : i / 2;
     }
+    if (moe_kind_signs_have_scale(KIND))
+        return run.codes + moe_kind_plane(KIND) * DEV_UNIT + 16 * behind;
+    if (KIND == MOE_LAYOUT_IQ1_S)
+        at = 2 * run.scale + (uint32_t)behind;
+    else if (KIND == MOE_LAYOUT_IQ1_M)
+        at = behind ? 4 + run.scale / 8 : run.scale / 4;
+    else if (moe_kind_scale_unit(KIND) > 0)
+        at = run.scale / 2;
     return run.head + 16 * ((uint32_t)first + at);
 }
 
@@ -175,6 +194,15 @@ static __device__ __forceinline__ struct moe_scales dev_scale_of(PIECE piece, ui
         s = six(first);
         if constexpr (moe_kind_has_offset(KIND))
             t = six(first + 2);
+    } else if constexpr (moe_kind_signs_have_scale(KIND)) {
+        const uint8_t *last = piece(first + (int)(row / 4)) + row % 4 * 4 + 3;
+        s = moe_signs_scale((uint32_t)(SHARED ? *last : __ldg(last)) << 24);
+    } else if constexpr (KIND == MOE_LAYOUT_IQ1_S) {
+        s = (uint8_t)((byte(first) >> 3 & 1) | (byte(first) >> 6 & 2) | (byte(first + 1) >> 1 & 4));
+    } else if constexpr (KIND == MOE_LAYOUT_IQ1_M) {
+        s = (uint8_t)((byte(first) >> scale % 4 * 2 & 3) | (byte(first + 1) >> scale % 8 & 1) << 2);
+    } else if constexpr (moe_kind_scale_unit(KIND) > 0) {
+        s = byte(first) >> scale % 2 * 4 & 15;
     } else if constexpr (dev_scale_pieces(KIND) > dev_first_pieces(KIND)) {
         s = byte(first);
         if constexpr (KIND == MOE_LAYOUT_Q2_K) {
@@ -256,10 +284,90 @@ static __device__ __forceinline__ void dev_unpack(uint32_t word, uint32_t high, 
                 codes[s] |= (high >> more * s & ones * ((1u << more) - 1)) << bits;
             if (bits == 8 && moe_kind_zero(KIND))
                 codes[s] ^= top;
+            else if (KIND == MOE_LAYOUT_Q1_0)
+                codes[s] = ((2 * codes[s] | top) - ones) ^ top;
             else if (moe_kind_zero(KIND)) /* no byte borrows of the next */
                 codes[s] = ((codes[s] | top) - ones * (uint32_t)moe_kind_zero(KIND)) ^ top;
         }
     }
+}
+
+/* ---- Grouped kinds ---- */
+
+/* Words of signed numbers of four codes each. */
+template <int KIND>
+static __device__ __forceinline__ uint32_t dev_grid_numbers(uint32_t codes, uint32_t second)
+{
+    const uint32_t ones = 0x01010101u, top = 0x80808080u;
+    second &= ones;
+    if constexpr (moe_kind_is_iq1(KIND))
+        return ((8 * codes | top) - 7 * ones - 2 * second) ^ top;
+    uint32_t numbers = 2 * codes + ones; /* of IQ3_S */
+    if constexpr (KIND == MOE_LAYOUT_IQ3_XXS)
+        numbers = 8 * codes + 4 * ones + 2 * (codes & codes >> 1 & codes >> 2 & ones);
+    else if constexpr (moe_kind_is_iq2(KIND))
+        numbers = 17 * codes + 8 * ones + (codes >> 1 & ones);
+    return (numbers ^ second * 255) + second; /* none is 0: no carry */
+}
+
+/* N words of a row of the block that a run belongs to, from columns 8 `first` on: `word` is that of
+ * the unit with their groups, `signs` that of the second plane. */
+template <int KIND, int N>
+static __device__ __forceinline__ void dev_unpack_groups(const struct dev_run &run, uint32_t row,
+                                                         uint32_t word, uint32_t signs,
+                                                         uint32_t first, uint32_t codes[N])
+{
+    const uint32_t b = run.scale / moe_kind_scales(KIND), ones = 0x01010101u;
+    if constexpr (KIND == MOE_LAYOUT_TQ1_0) {
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) {
+            codes[i] = moe_ternary_quad(run.head, b, row, word, 2 * first + i);
+            codes[i] = ((codes[i] | 0x80 * ones) - ones) ^ 0x80 * ones;
+        }
+    } else {
+        const uint32_t more = moe_group_more(KIND, run.head, b, row, signs);
+        signs = moe_signs_whole(KIND, signs);
+#pragma unroll
+        for (uint32_t i = 0; i < N / 2; i++) {
+            uint32_t g = first + i, pair[2];
+            if constexpr (moe_kind_is_iq3(KIND)) {
+                uint32_t numbers = word >> 16 * (g % 2);
+                pair[0] = moe_group_entry(KIND, numbers & 255, more, 2 * g);
+                pair[1] = moe_group_entry(KIND, numbers >> 8 & 255, more, 2 * g + 1);
+            } else {
+                uint32_t entry = moe_group_entry(KIND, word >> 8 * g & 255, more, g);
+                pair[0] = entry & 3 * ones;
+                pair[1] = entry >> 2 & 3 * ones;
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < 2; k++) {
+                uint32_t second = KIND == MOE_LAYOUT_IQ1_S   ? (more >> 15) * ones
+                                  : KIND == MOE_LAYOUT_IQ1_M ? (more >> (4 * g + 3) & 1) * ones
+                                                             : signs >> (2 * g + k);
+                codes[2 * i + k] = dev_grid_numbers<KIND>(pair[k], second);
+            }
+        }
+    }
+}
+
+/* The first eight columns of unit j of a run, in eights. */
+template <int KIND>
+static __device__ __forceinline__ uint32_t dev_first_eight(const struct dev_run &run, uint32_t j)
+{
+    return moe_kind_is_iq3(KIND) ? 2 * j : dev_shares_unit(KIND) ? run.scale % 2 * 2 : 0;
+}
+
+/* A row's words of unit j of a run, and of the signs. */
+template <int KIND>
+static __device__ __forceinline__ uint32_t dev_group_word(const struct dev_run &run, uint32_t row,
+                                                          uint32_t j)
+{
+    return __ldg((const uint32_t *)(run.codes + j * DEV_UNIT) + row);
+}
+template <int KIND>
+static __device__ __forceinline__ uint32_t dev_signs_word(const struct dev_run &run, uint32_t row)
+{
+    return moe_kind_high_plane(KIND) ? dev_group_word<KIND>(run, row, moe_kind_plane(KIND)) : 0;
 }
 
 #endif

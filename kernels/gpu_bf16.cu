@@ -42,13 +42,19 @@ static __device__ __forceinline__ void load_unit(const struct dev_product &p, co
             dev_find_run<KIND, RUN>(panel, p.blocks, p.per_record, p.reciprocal, unit / units);
         const struct moe_scales scale = dev_run_scale<KIND>(run, row);
         uint32_t j = run.unit + unit % units, high = 0, codes[words];
-        if (moe_kind_high_plane(KIND))
-            high = __ldg((const uint32_t *)(run.codes + dev_high_plane<KIND, RUN>() +
-                                            dev_high_unit(KIND, j) * DEV_UNIT) +
-                         row) >>
-                   dev_high_shift(KIND, j);
-        dev_unpack<KIND, words>(__ldg((const uint32_t *)(run.codes + j * DEV_UNIT) + row), high,
-                                codes);
+        if constexpr (moe_kind_is_grouped(KIND)) {
+            dev_unpack_groups<KIND, words>(run, row, dev_group_word<KIND>(run, row, j),
+                                           dev_signs_word<KIND>(run, row),
+                                           dev_first_eight<KIND>(run, j), codes);
+        } else {
+            if (moe_kind_high_plane(KIND))
+                high = __ldg((const uint32_t *)(run.codes + dev_high_plane<KIND, RUN>() +
+                                                dev_high_unit(KIND, j) * DEV_UNIT) +
+                             row) >>
+                       dev_high_shift(KIND, j);
+            dev_unpack<KIND, words>(__ldg((const uint32_t *)(run.codes + j * DEV_UNIT) + row), high,
+                                    codes);
+        }
 #pragma unroll
         for (uint32_t k = 0; k < columns; k++) {
             uint32_t code = codes[k / 4] >> 8 * (k % 4) & 0xff;

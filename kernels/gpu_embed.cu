@@ -27,6 +27,30 @@ static __device__ float float_at(uint32_t kind, const uint8_t *panel, uint64_t i
                                   : dev_float_weight<MOE_LAYOUT_BF16>(panel, i);
 }
 
+/* moe_layout_number, of whose tables the device has none. */
+static __device__ int32_t number_of(int kind, uint32_t code)
+{
+    uint32_t four = 0, low = code & (moe_kind_is_iq3(kind) ? 7 : 3);
+    const uint32_t second = code >> moe_code_high_at(kind);
+    if (moe_kind_is_e2m1(kind))
+        four = dev_table_four<MOE_LAYOUT_MXFP4>(code);
+    else if (moe_kind_is_iq4(kind))
+        four = dev_table_four<MOE_LAYOUT_IQ4_NL>(code);
+    else if (kind == MOE_LAYOUT_Q1_0)
+        return code ? 1 : -1;
+    else if (moe_kind_is_iq1(kind))
+        four = dev_grid_numbers<MOE_LAYOUT_IQ1_S>(low, second);
+    else if (moe_kind_is_iq2(kind))
+        four = dev_grid_numbers<MOE_LAYOUT_IQ2_S>(low, second);
+    else if (kind == MOE_LAYOUT_IQ3_XXS)
+        four = dev_grid_numbers<MOE_LAYOUT_IQ3_XXS>(low, second);
+    else if (kind == MOE_LAYOUT_IQ3_S)
+        four = dev_grid_numbers<MOE_LAYOUT_IQ3_S>(low, second);
+    else
+        return (int32_t)code - moe_kind_zero(kind);
+    return (int8_t)four;
+}
+
 static __device__ float quantized_at(const struct embed &e, const uint8_t *panel, uint32_t r,
                                      uint32_t c)
 {
@@ -40,15 +64,14 @@ static __device__ float quantized_at(const struct embed &e, const uint8_t *panel
                                         (moe_kind_head_bytes(kind, (full + block - 1) / block) +
                                          (full + block - 1) / block * e.block_bytes);
     const uint8_t *codes = record + moe_kind_head_bytes(kind, (n + block - 1) / block);
-    int32_t code = moe_kind_code(kind, codes + at / block * e.block_bytes, block, r, at % block);
+    codes += at / block * e.block_bytes;
     const uint8_t *head =
         span ? record + at / span * (moe_kind_head(kind) * MOE_PANEL_ROWS) : record;
+    int32_t code =
+        moe_kind_code(kind, head, span ? at % span / block : 0, codes, block, r, at % block);
     uint32_t run = block / (uint32_t)moe_kind_scales(kind);
-    struct moe_scales w = moe_kind_scale(kind, head, span ? (int)(at % span / run) : 0, r);
-    if (moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind))
-        code = (int8_t)(moe_kind_is_e2m1(kind) ? dev_table_four<MOE_LAYOUT_MXFP4>((uint32_t)code)
-                                               : dev_table_four<MOE_LAYOUT_IQ4_NL>((uint32_t)code));
-    float v = w.d * (float)(code - moe_kind_zero(kind));
+    struct moe_scales w = moe_kind_scale(kind, head, codes, span ? (int)(at % span / run) : 0, r);
+    float v = w.d * (float)number_of(kind, (uint32_t)code);
     return moe_kind_has_offset(kind) ? v + w.m : v;
 }
 

@@ -109,10 +109,12 @@ static __device__ __forceinline__ void gemm_keep(const struct gemm_inputs<BLOCK>
 /* ---- Weights straight from memory ---- */
 
 /* What a lane needs of its rows g and g + 8 for COLUMNS columns: packed words, the second plane's
- * last, and scales. */
+ * last, or of grouped kinds the two unpacked ones, and scales. */
 static constexpr MOE_DEVICE_CODE int gemm_words(int kind)
 {
-    return (moe_kind_plane(kind) == 8 ? 2 : 1) + (moe_kind_high_plane(kind) ? 1 : 0);
+    return moe_kind_is_grouped(kind)
+               ? 2
+               : (moe_kind_plane(kind) == 8 ? 2 : 1) + (moe_kind_high_plane(kind) ? 1 : 0);
 }
 template <int KIND, int BLOCK> struct gemm_weights {
     uint32_t words[STEPS][2][gemm_words(KIND)];
@@ -145,6 +147,12 @@ static __device__ __forceinline__ void gemm_read_weights(const struct dev_produc
             for (int st = 0; st < block_steps; st++) {
                 const uint32_t *words = (const uint32_t *)run.codes + g + 8 * half;
                 uint32_t *keep = to->words[k * block_steps + st][half];
+                if constexpr (moe_kind_is_grouped(KIND)) {
+                    const uint32_t row = g + 8 * half, j = moe_kind_is_iq3(KIND) ? t / 2 : 0;
+                    dev_unpack_groups<KIND, 2>(run, row, dev_group_word<KIND>(run, row, j),
+                                               dev_signs_word<KIND>(run, row), t, keep);
+                    continue;
+                }
                 /* The unit that columns 8t of the step lie in. */
                 uint32_t unit = st * of_step + t * of_step / 4;
                 keep[0] = __ldg(words + unit * (DEV_UNIT / 4));
@@ -166,11 +174,16 @@ static __device__ __forceinline__ void gemm_unpack(const uint32_t words[gemm_wor
 {
     const int plane = moe_kind_plane(KIND), more = moe_kind_high_plane(KIND);
     uint32_t t = threadIdx.x % 4;
-    if constexpr (plane == 8) {
+    if constexpr (moe_kind_is_grouped(KIND)) {
+        codes[0] = words[0];
+        codes[1] = words[1];
+    } else if constexpr (plane == 8) {
         dev_unpack<KIND, 1>(words[0], 0, codes);
         dev_unpack<KIND, 1>(words[1], 0, codes + 1);
     } else {
-        uint32_t low = plane == 2 ? words[0] >> 4 * (t & 1) : words[0];
+        uint32_t low = plane == 1   ? words[0] >> 2 * t
+                       : plane == 2 ? words[0] >> 4 * (t & 1)
+                                    : words[0];
         uint32_t high = more ? words[gemm_words(KIND) - 1] >> 2 * t * more % 8 : 0;
         dev_unpack<KIND, 2>(low, high, codes);
     }

@@ -199,8 +199,8 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
         return moe_tensor_pairs_refuse_int4(ck->files, entry_of(*out), err);
     return refuse_type(
         ck, *out,
-        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4, "
-                   "NVFP4, TQ1_0, TQ2_0"
+        ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, "
+                   "NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0"
                  : "F32, F16, BF16, MXFP4, F8_E4M3 with scales and packed INT4",
         err);
 }

@@ -88,14 +88,13 @@ MOE_TEMPLATE int number_offset(int kind)
 {
     if (is_wide(kind))
         return kind == MOE_LAYOUT_Q8 ? -128 : 0;
-    return moe_kind_is_e2m1(kind) ? 12 : moe_kind_zero(kind);
+    return moe_kind_zero(kind) - moe_kind_least(kind);
 }
 
 /* Numbers of the codes of kinds with a table, plus their offset. */
 MOE_TEMPLATE __m256i table_numbers(int kind, __m256i codes)
 {
-    const int8_t *table = moe_kind_is_e2m1(kind) ? moe_mxfp4_twice : moe_iq4_numbers;
-    __m128i numbers = _mm_loadu_si128((const __m128i *)table);
+    __m128i numbers = _mm_loadu_si128((const __m128i *)moe_kind_numbers(kind));
     numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), codes);
 }
@@ -112,8 +111,8 @@ MOE_TEMPLATE __m256i take_bits(__m256i bytes, int bits, int from, int to)
 /* Rows 8h..8h+7 of quad `s` (columns 4s..4s+3) of a step: a byte per code. */
 MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
-    const int bits = moe_kind_plane(kind), n = 8 / bits; /* quads in a unit */
-    const int more = moe_kind_high_plane(kind);
+    const int bits = moe_code_plane(kind), n = 8 / bits; /* quads in a unit */
+    const int more = moe_code_high_plane(kind);
     __m256i codes = _mm256_loadu_si256((const __m256i *)(step + s / n * MOE_UNIT) + h);
     if (bits == 8)
         return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
@@ -121,9 +120,10 @@ MOE_TEMPLATE __m256i quad(int kind, const uint8_t *step, const uint8_t *plane, i
     if (more) {
         const int columns = 8 / more;
         __m256i high = _mm256_loadu_si256((const __m256i *)(plane + s / columns * MOE_UNIT) + h);
-        codes = _mm256_or_si256(codes, take_bits(high, more, s % columns * more, bits));
+        codes = _mm256_or_si256(codes,
+                                take_bits(high, more, s % columns * more, moe_code_high_at(kind)));
     }
-    return moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind) ? table_numbers(kind, codes) : codes;
+    return moe_kind_numbers(kind) ? table_numbers(kind, codes) : codes;
 }
 
 MOE_TEMPLATE __m256i four_activations(const int8_t *q)
@@ -146,7 +146,7 @@ MOE_TEMPLATE __m256i so_far(__m256i sum)
 MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
 {
     const int quads = MOE_STEP_QUADS * MOE_UNIT / (int)moe_step_bytes(kind); /* of a unit */
-    if (nt == 1 && s % quads == 0)
+    if (nt == 1 && s % quads == 0 && !moe_kind_is_grouped(kind))
         _mm_prefetch((const char *)step + s / quads * MOE_UNIT + AHEAD, _MM_HINT_T0);
 }
 
@@ -154,9 +154,13 @@ MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
 MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
                               int begin, int end, const int8_t *q, __m256i sum[PART][2])
 {
-    const int largest =
-        moe_kind_is_e2m1(kind) ? 24 : (1 << (moe_kind_plane(kind) + moe_kind_high_plane(kind))) - 1;
-    const int fit = largest <= 15 ? 8 : largest <= 31 ? 4 : 2; /* into 16 bits */
+    const int largest = moe_kind_least(kind)
+                            ? -2 * moe_kind_least(kind)
+                            : (1 << (moe_code_plane(kind) + moe_code_high_plane(kind))) - 1;
+    const int fit = largest <= 15   ? 8
+                    : largest <= 31 ? 4
+                    : largest <= 64 ? 2
+                                    : 1; /* into 16 bits */
     const int rounds = fit < end - begin ? fit : end - begin;
     const __m256i ones = _mm256_set1_epi16(1);
     MOE_UNROLL
@@ -282,6 +286,12 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
             t = six(numbers, sixes, 8 + at.i);
         else
             s = _mm256_sub_epi32(s, _mm256_set1_epi32(32));
+    } else if (moe_kind_scale_unit(kind) > 0) {
+        uint8_t bytes[MOE_PANEL_ROWS];
+        moe_grid_scales(kind, at, bytes);
+        s = _mm256_cvtepu8_epi32(eight_bytes(bytes + 8 * h));
+        s = _mm256_add_epi32(_mm256_add_epi32(s, s), _mm256_set1_epi32(1));
+        *d = _mm256_mul_ps(*d, _mm256_set1_ps(moe_kind_scale_unit(kind)));
     } else if (kind == MOE_LAYOUT_Q6_K) {
         s = _mm256_cvtepi8_epi32(eight_bytes(numbers + at.i * MOE_PANEL_ROWS));
     } else if (kind == MOE_LAYOUT_Q2_K) {
@@ -307,10 +317,12 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
+            struct moe_code_units units;
+            const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256i sum[PART][2];
-                scale_sums(kind, nt, n, block, rec.codes, p, &in, sum);
+                scale_sums(kind, nt, n, block, codes, p, &in, sum);
                 for (int h = 0; h < 2; h++)
                     read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), h, &d[h], &m[h]);
                 MOE_UNROLL

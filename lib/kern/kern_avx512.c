@@ -57,14 +57,13 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
 /* What quad() adds to the number of a code. */
 MOE_TEMPLATE int number_offset(int kind)
 {
-    return moe_kind_is_e2m1(kind) ? 12 : moe_kind_is_iq4(kind) ? 128 : moe_kind_zero(kind);
+    return moe_kind_zero(kind) - moe_kind_least(kind);
 }
 
 /* Numbers of the codes of kinds with a table, plus their offset. */
 MOE_TEMPLATE __m512i table_numbers(int kind, __m512i codes)
 {
-    const int8_t *table = moe_kind_is_e2m1(kind) ? moe_mxfp4_twice : moe_iq4_numbers;
-    __m128i numbers = _mm_loadu_si128((const __m128i *)table);
+    __m128i numbers = _mm_loadu_si128((const __m128i *)moe_kind_numbers(kind));
     numbers = _mm_add_epi8(numbers, _mm_set1_epi8((char)number_offset(kind)));
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(numbers), codes);
 }
@@ -82,17 +81,18 @@ MOE_TEMPLATE __m512i take_bits(__m512i bytes, int bits, int from, int to)
 /* Quad `s` (columns 4s..4s+3) of a step: a byte per code. */
 MOE_TEMPLATE __m512i quad(int kind, const uint8_t *step, const uint8_t *plane, int s)
 {
-    const int bits = moe_kind_plane(kind), n = 8 / bits; /* quads in a unit */
-    const int more = moe_kind_high_plane(kind);
+    const int bits = moe_code_plane(kind), n = 8 / bits; /* quads in a unit */
+    const int more = moe_code_high_plane(kind);
     __m512i codes = _mm512_loadu_si512(step + s / n * MOE_UNIT);
     if (bits < 8)
         codes = take_bits(codes, bits, s % n * bits, 0);
     if (more) {
         const int columns = 8 / more;
         __m512i high = _mm512_loadu_si512(plane + s / columns * MOE_UNIT);
-        codes = _mm512_or_si512(codes, take_bits(high, more, s % columns * more, bits));
+        codes = _mm512_or_si512(codes,
+                                take_bits(high, more, s % columns * more, moe_code_high_at(kind)));
     }
-    return moe_kind_is_e2m1(kind) || moe_kind_is_iq4(kind) ? table_numbers(kind, codes) : codes;
+    return moe_kind_numbers(kind) ? table_numbers(kind, codes) : codes;
 }
 
 MOE_TEMPLATE __m512i four_activations(const int8_t *q)
@@ -190,6 +190,12 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
             t = six(numbers, sixes, 8 + at.i);
         else
             s = _mm512_sub_epi32(s, _mm512_set1_epi32(32));
+    } else if (moe_kind_scale_unit(kind) > 0) {
+        uint8_t bytes[MOE_PANEL_ROWS];
+        moe_grid_scales(kind, at, bytes);
+        s = _mm512_cvtepu8_epi32(sixteen_bytes(bytes));
+        s = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
+        *d = _mm512_mul_ps(*d, _mm512_set1_ps(moe_kind_scale_unit(kind)));
     } else if (kind == MOE_LAYOUT_Q6_K) {
         s = _mm512_cvtepi8_epi32(sixteen_bytes(numbers + at.i * MOE_PANEL_ROWS));
     } else if (kind == MOE_LAYOUT_Q2_K) {
@@ -227,6 +233,8 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         if (!moe_kind_span(kind))
             read_scale(kind, moe_record_scale(kind, &rec, 0, 0), &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
+            struct moe_code_units units;
+            const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);
             if (nt == 1)
                 read_ahead(kind, block, rec.codes);
             MOE_UNROLL
@@ -234,7 +242,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
                 __m512i sum[MOE_TILE];
                 if (moe_kind_span(kind))
                     read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), &d, &m);
-                scale_sums(kind, nt, block, rec.codes, p, &in, sum);
+                scale_sums(kind, nt, block, codes, p, &in, sum);
                 MOE_UNROLL
                 for (int t = 0; t < nt; t++) {
                     __m512 scale = _mm512_mul_ps(d, _mm512_set1_ps(in.s[t]));

@@ -22,8 +22,8 @@ MOE_TEMPLATE uint8x16_t take_bits(uint8x16_t bytes, int bits, int from, int to)
  * here are of such, numbers from a table or codes; these less 128 if they have 8 bits. */
 MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane, int s, int h)
 {
-    const int bits = moe_kind_plane(kind), n = 8 / bits; /* quads in a unit */
-    const int more = moe_kind_high_plane(kind);
+    const int bits = moe_code_plane(kind), n = 8 / bits; /* quads in a unit */
+    const int more = moe_code_high_plane(kind);
     uint8x16_t codes = vld1q_u8(step + 16 * h + s / n * MOE_UNIT);
     if (bits == 8)
         return vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(128)));
@@ -31,12 +31,10 @@ MOE_TEMPLATE int8x16_t quad(int kind, const uint8_t *step, const uint8_t *plane,
     if (more) {
         const int columns = 8 / more;
         uint8x16_t high = vld1q_u8(plane + 16 * h + s / columns * MOE_UNIT);
-        codes = vorrq_u8(codes, take_bits(high, more, s % columns * more, bits));
+        codes = vorrq_u8(codes, take_bits(high, more, s % columns * more, moe_code_high_at(kind)));
     }
-    if (moe_kind_is_e2m1(kind))
-        return vqtbl1q_s8(vld1q_s8(moe_mxfp4_twice), codes);
-    return moe_kind_is_iq4(kind) ? vqtbl1q_s8(vld1q_s8(moe_iq4_numbers), codes)
-                                 : vreinterpretq_s8_u8(codes);
+    return moe_kind_numbers(kind) ? vqtbl1q_s8(vld1q_s8(moe_kind_numbers(kind)), codes)
+                                  : vreinterpretq_s8_u8(codes);
 }
 
 /* Where the sums of scale number p of a block start: corrects for what quad() adds to numbers. */
@@ -97,6 +95,12 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
             t = six(numbers, sixes, 8 + at.i, h);
         else
             s = vsubq_s32(s, vdupq_n_s32(32));
+    } else if (moe_kind_scale_unit(kind) > 0) {
+        uint8_t bytes[MOE_PANEL_ROWS];
+        moe_grid_scales(kind, at, bytes);
+        s = vreinterpretq_s32_u32(four_bytes(bytes, h));
+        s = vaddq_s32(vaddq_s32(s, s), vdupq_n_s32(1));
+        scale.d = vmulq_n_f32(scale.d, moe_kind_scale_unit(kind));
     } else if (kind == MOE_LAYOUT_Q6_K) {
         s = vreinterpretq_s32_u32(four_bytes(numbers + at.i * MOE_PANEL_ROWS, h));
         s = vshrq_n_s32(vshlq_n_s32(s, 24), 24);
@@ -137,10 +141,12 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
             struct moe_record rec =                                                                \
                 moe_record_next(kind, layout.group, block, cols, &panel, &first);                  \
             for (uint32_t b = 0; b < rec.blocks; b++) {                                            \
+                struct moe_code_units units;                                                       \
+                const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);                    \
                 for (int p = 0; p < moe_kind_scales(kind); p++) {                                  \
                     const struct moe_place at = moe_record_scale(kind, &rec, b, (uint32_t)p);      \
                     int32x4_t sum[PART][4];                                                        \
-                    scale_sums(kind, nt, n, block, rec.codes, p, &in, sum);                        \
+                    scale_sums(kind, nt, n, block, codes, p, &in, sum);                            \
                     for (int h = 0; h < 4; h++) {                                                  \
                         const struct row_scales scale = read_scale(kind, at, h);                   \
                         for (int t = 0; t < n; t++)                                                \

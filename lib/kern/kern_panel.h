@@ -58,7 +58,8 @@
 #define MOE_PANEL_EACH_QUANT(each)                                                                 \
     each(Q8) each(Q4) each(Q3) each(Q2) each(MXFP4) each(Q5) each(Q4_0) each(Q5_0) each(Q8_0)      \
         each(IQ4_NL) each(Q2_K) each(Q3_K) each(Q4_K) each(Q5_K) each(Q6_K) each(IQ4_XS)           \
-            each(NVFP4) each(TQ2_0)
+            each(NVFP4) each(TQ2_0) each(IQ1_S) each(IQ1_M) each(IQ2_XXS) each(IQ2_XS) each(IQ2_S) \
+                each(IQ3_XXS) each(IQ3_S) each(Q1_0) each(Q2_0) each(TQ1_0)
 #define MOE_PANEL_QUANT(kind) MOE_PANEL_TILES(quant_panel, kind)
 #define MOE_PANEL_QUANT_ROW(kind) MOE_PANEL_ROW(quant_panel, kind),
 #define MOE_PANEL_QUANTS                                                                           \
@@ -78,15 +79,15 @@ enum {
     MOE_STEP_QUADS = 8 /* groups of 4 columns in a step */
 };
 
-/* Bytes of a step in the first plane of a block's units, and in the second. */
+/* Bytes of a step of codes in the first plane of a block's units, and in the second. */
 MOE_TEMPLATE uint32_t moe_step_bytes(int kind)
 {
-    return (uint32_t)moe_kind_plane(kind) * MOE_UNIT;
+    return (uint32_t)moe_code_plane(kind) * MOE_UNIT;
 }
 
 MOE_TEMPLATE uint32_t moe_high_step_bytes(int kind)
 {
-    return (uint32_t)moe_kind_high_plane(kind) * MOE_UNIT;
+    return (uint32_t)moe_code_high_plane(kind) * MOE_UNIT;
 }
 
 /* A position within a panel: a record and the blocks in it. */
@@ -111,18 +112,19 @@ MOE_TEMPLATE struct moe_record moe_record_next(int kind, uint32_t group, uint32_
     return record;
 }
 
-/* A scale of a block: the head it stands in, and its number there (layout.h). */
+/* A scale of a block: the head it stands in, and its number there (layout.h); the block's codes. */
 struct moe_place {
     const uint8_t *head;
     uint32_t i;
+    const uint8_t *codes;
 };
 
-/* Scale number p of block number b of a record. */
+/* Scale number p of block number b of a record, which its codes have come to. */
 MOE_TEMPLATE struct moe_place moe_record_scale(int kind, const struct moe_record *record,
                                                uint32_t b, uint32_t p)
 {
     const uint32_t blocks = moe_kind_span_blocks(kind), n = (uint32_t)moe_kind_scales(kind);
-    struct moe_place place = {record->head, 0};
+    struct moe_place place = {record->head, 0, record->codes};
     if (blocks) {
         place.head += b / blocks * (moe_kind_head(kind) * MOE_PANEL_ROWS);
         place.i = b % blocks * n + p;
@@ -134,6 +136,39 @@ MOE_TEMPLATE struct moe_place moe_record_scale(int kind, const struct moe_record
 MOE_TEMPLATE const uint8_t *moe_place_numbers(int kind, struct moe_place place)
 {
     return place.head + (moe_kind_has_offset(kind) ? 4 : 2) * MOE_PANEL_ROWS;
+}
+
+/* ---- Grouped kinds ---- */
+
+/* The units that a block of a grouped kind becomes: 4 of codes of 4 bits, or 2 of 2 bits; signs. */
+struct moe_code_units {
+    uint32_t word[5][MOE_PANEL_ROWS];
+};
+
+/* Makes codes of block b of a record, which its codes have come to. Row by row, since a table is
+ * read for each group: no vectors gain by that where they cannot hold the table. */
+MOE_TEMPLATE const uint8_t *moe_record_codes(int kind, const struct moe_record *record, uint32_t b,
+                                             struct moe_code_units *units)
+{
+    const int n = moe_code_plane(kind);
+    if (!moe_kind_is_grouped(kind))
+        return record->codes;
+    const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+        struct moe_code_words of = moe_grouped_codes(kind, head, record->codes, b % 8, r);
+        MOE_UNROLL
+        for (int i = 0; i < n; i++)
+            units->word[i][r] = of.first[i];
+        units->word[n][r] = of.second;
+    }
+    return (const uint8_t *)units->word;
+}
+
+/* s of a scale of a kind with a grid, of all rows. */
+MOE_TEMPLATE void moe_grid_scales(int kind, struct moe_place at, uint8_t s[MOE_PANEL_ROWS])
+{
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++)
+        s[r] = moe_grid_scale(kind, moe_place_numbers(kind, at), at.codes, (int)at.i, r);
 }
 
 /* Quads of 4 columns that a scale of a block has in a step. */

@@ -31,14 +31,16 @@ MOE_TEMPLATE void float_panel(int kind, int nt, MOE_PANEL_PARAMS)
         }
 }
 
-/* Sum of v * xq over `columns` columns of a block, from `first` on; `q` points at the block's part
- * of the byte tile. */
-static int32_t block_sum(int kind, const uint8_t *codes, uint32_t block, uint32_t first,
+/* Sum of v * xq over `columns` columns from `first` on, of the block whose scale stands in `at`;
+ * `q` points at the block's part of the byte tile. */
+static int32_t block_sum(int kind, struct moe_place at, uint32_t block, uint32_t first,
                          uint32_t columns, int r, const int8_t *q, int nt, int t)
 {
+    uint32_t b = at.i / (uint32_t)moe_kind_scales(kind);
     int32_t sum = 0;
     for (uint32_t c = first; c < first + columns; c++)
-        sum += moe_layout_number(kind, moe_kind_code(kind, codes, block, (uint32_t)r, c)) *
+        sum += moe_layout_number(kind,
+                                 moe_kind_code(kind, at.head, b, at.codes, block, (uint32_t)r, c)) *
                q[(c / 4 * (uint32_t)nt + (uint32_t)t) * 4 + c % 4];
     return sum;
 }
@@ -53,15 +55,16 @@ static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            const uint8_t *codes = rec.codes + (uint64_t)b * moe_kind_block_bytes(kind, block);
             for (uint32_t p = 0; p < scales; p++) {
                 struct moe_place place = moe_record_scale(kind, &rec, b, p);
-                struct moe_scales w = moe_kind_scale(kind, place.head, (int)place.i, (uint32_t)r);
-                int32_t sum = block_sum(kind, codes, block, p * columns, columns, r, in.q, nt, t);
+                struct moe_scales w =
+                    moe_kind_scale(kind, place.head, place.codes, (int)place.i, (uint32_t)r);
+                int32_t sum = block_sum(kind, place, block, p * columns, columns, r, in.q, nt, t);
                 y = fmaf(w.d * in.s[t], (float)sum, y);
                 if (moe_kind_has_offset(kind))
                     y = fmaf(w.m, moe_scale_z(kind, &in, t, (int)p), y);
             }
+            rec.codes += moe_kind_block_bytes(kind, block);
             moe_tile_step(&in, nt, block);
         }
     }

@@ -199,6 +199,147 @@ static void read_tq1_0(const uint8_t *block, struct moe_span_codes *span)
                 *code++ = ternary_digit(block[i], k);
 }
 
+/* d, 32 numbers of 2 bits, four to a byte, or of 1 bit. */
+static void read_q2_0(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int i = 0; i < 64; i++)
+        span->codes[i] = block[2 + i / 4] >> i % 4 * 2 & 3;
+}
+
+static void read_q1_0(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int i = 0; i < 128; i++)
+        span->codes[i] = block[2 + i / 8] >> i % 8 & 1;
+}
+
+/* ---- Blocks of numbers of a grid ---- */
+
+/* Where a span has the words of a block's units (layout.h). */
+static uint8_t *words_of(struct moe_span_codes *span, int b)
+{
+    return span->codes + 32 * b;
+}
+
+/* A word of signs, from a byte for each eight columns. */
+static uint32_t signs_word(const uint8_t signs[4])
+{
+    uint32_t word = 0;
+    for (int c = 0; c < 32; c++)
+        word |= (uint32_t)(signs[c / 8] >> c % 8 & 1) << (8 * (c % 4) + c / 4);
+    return word;
+}
+
+/* The same from four numbers of 7 bits, for the first seven of each eight columns. */
+static uint32_t seven_signs(uint32_t sevens)
+{
+    const uint8_t signs[4] = {sevens & 127, sevens >> 7 & 127, sevens >> 14 & 127,
+                              sevens >> 21 & 127};
+    return signs_word(signs);
+}
+
+/* Four bits into the places of the last signs. */
+static uint32_t beside_signs(uint32_t four)
+{
+    return (four & 1) << 25 | (four & 2) << 26 | (four & 4) << 27 | (four & 8) << 28;
+}
+
+/* d, then for 32 columns four numbers and a word of signs and scale. */
+static void read_iq2_xxs(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        uint32_t signs = moe_get_u32(block + 2 + 8 * b + 4);
+        memcpy(words_of(span, b), block + 2 + 8 * b, 4);
+        span->s[b] = (uint8_t)(signs >> 28);
+        moe_put_u32(words_of(span, b) + 4, seven_signs(signs) | beside_signs(signs >> 28));
+    }
+}
+
+/* d, 32 times 9 bits of a number and 7 signs, a byte of scales for 32 columns. */
+static void read_iq2_xs(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        uint32_t sevens = 0, high = 0;
+        for (int g = 0; g < 4; g++) {
+            uint32_t both = moe_get_u16(block + 2 + 8 * b + 2 * g);
+            words_of(span, b)[g] = (uint8_t)both;
+            high |= (both >> 8 & 1) << g;
+            sevens |= both >> 9 << 7 * g;
+        }
+        moe_put_u32(words_of(span, b) + 4, seven_signs(sevens) | beside_signs(high));
+        span->s[2 * b] = block[66 + b] & 15;
+        span->s[2 * b + 1] = block[66 + b] >> 4;
+    }
+}
+
+/* d, low bits of numbers, signs, high bits, scales. */
+static void read_iq2_s(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        memcpy(words_of(span, b), block + 2 + 4 * b, 4);
+        moe_put_u32(words_of(span, b) + 4, signs_word(block + 34 + 4 * b));
+        span->t[b] = block[66 + b];
+        span->s[2 * b] = block[74 + b] & 15;
+        span->s[2 * b + 1] = block[74 + b] >> 4;
+    }
+}
+
+/* d, 64 numbers, words of signs and scales. */
+static void read_iq3_xxs(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        uint32_t signs = moe_get_u32(block + 66 + 4 * b);
+        memcpy(words_of(span, b), block + 2 + 8 * b, 8);
+        span->s[b] = (uint8_t)(signs >> 28);
+        moe_put_u32(words_of(span, b) + 8, seven_signs(signs) | beside_signs(signs >> 28));
+    }
+}
+
+/* d, low bits of 64 numbers, their high bits, signs, scales. */
+static void read_iq3_s(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        memcpy(words_of(span, b), block + 2 + 8 * b, 8);
+        moe_put_u32(words_of(span, b) + 8, signs_word(block + 74 + 4 * b));
+        span->t[b] = block[66 + b];
+        span->s[b] = block[106 + b / 2] >> b % 2 * 4 & 15;
+    }
+}
+
+/* d, low bits of 32 numbers; for 32 columns their high bits, a scale, and what is subtracted. */
+static void read_iq1_s(const uint8_t *block, struct moe_span_codes *span)
+{
+    span->d = moe_get_u16(block);
+    for (int b = 0; b < 8; b++) {
+        uint32_t both = moe_get_u16(block + 34 + 2 * b), four = 0;
+        for (int g = 0; g < 4; g++)
+            four |= (both >> 3 * g & 7) << 4 * g | (both >> (12 + g) & 1) << (4 * g + 3);
+        memcpy(words_of(span, b), block + 2 + 4 * b, 4);
+        moe_put_u16(span->t + 2 * b, (uint16_t)four);
+        span->s[b] = both >> 12 & 7;
+    }
+}
+
+/* Low bits of 32 numbers, their high bits and what is subtracted, 16 scales with d in between. */
+static void read_iq1_m(const uint8_t *block, struct moe_span_codes *span)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32_t scales = moe_get_u16(block + 48 + 2 * i);
+        span->d |= (uint16_t)(scales >> 12 << 4 * i);
+        for (int k = 0; k < 4; k++)
+            span->s[4 * i + k] = scales >> 3 * k & 7;
+    }
+    for (int b = 0; b < 8; b++)
+        memcpy(words_of(span, b), block + 4 * b, 4);
+    memcpy(span->t, block + 32, 16);
+}
+
 /* ---- The table ---- */
 
 static const struct moe_ggml_type types[] = {
@@ -219,25 +360,25 @@ static const struct moe_ggml_type types[] = {
     {MOE_GGML_IQ4_XS, "IQ4_XS", 256, 136, MOE_LAYOUT_IQ4_XS, read_iq4_xs},
     {MOE_GGML_MXFP4, "MXFP4", 32, 17, MOE_LAYOUT_MXFP4, read_mxfp4},
     {MOE_GGML_NVFP4, "NVFP4", 64, 36, MOE_LAYOUT_NVFP4, read_nvfp4},
-    {MOE_GGML_TQ1_0, "TQ1_0", 256, 54, MOE_LAYOUT_TQ2_0, read_tq1_0},
+    {MOE_GGML_TQ1_0, "TQ1_0", 256, 54, MOE_LAYOUT_TQ1_0, read_tq1_0},
     {MOE_GGML_TQ2_0, "TQ2_0", 256, 66, MOE_LAYOUT_TQ2_0, read_tq2_0},
+    {MOE_GGML_IQ1_S, "IQ1_S", 256, 50, MOE_LAYOUT_IQ1_S, read_iq1_s},
+    {MOE_GGML_IQ1_M, "IQ1_M", 256, 56, MOE_LAYOUT_IQ1_M, read_iq1_m},
+    {MOE_GGML_IQ2_XXS, "IQ2_XXS", 256, 66, MOE_LAYOUT_IQ2_XXS, read_iq2_xxs},
+    {MOE_GGML_IQ2_XS, "IQ2_XS", 256, 74, MOE_LAYOUT_IQ2_XS, read_iq2_xs},
+    {MOE_GGML_IQ2_S, "IQ2_S", 256, 82, MOE_LAYOUT_IQ2_S, read_iq2_s},
+    {MOE_GGML_IQ3_XXS, "IQ3_XXS", 256, 98, MOE_LAYOUT_IQ3_XXS, read_iq3_xxs},
+    {MOE_GGML_IQ3_S, "IQ3_S", 256, 110, MOE_LAYOUT_IQ3_S, read_iq3_s},
+    {MOE_GGML_Q1_0, "Q1_0", 128, 18, MOE_LAYOUT_Q1_0, read_q1_0},
+    {MOE_GGML_Q2_0, "Q2_0", 64, 18, MOE_LAYOUT_Q2_0, read_q2_0},
     /* By size only, so that files that hold one are listed and checked. */
     {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL},
     {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL},
-    {16, "IQ2_XXS", 256, 66, MOE_LAYOUT_NONE, NULL},
-    {17, "IQ2_XS", 256, 74, MOE_LAYOUT_NONE, NULL},
-    {18, "IQ3_XXS", 256, 98, MOE_LAYOUT_NONE, NULL},
-    {19, "IQ1_S", 256, 50, MOE_LAYOUT_NONE, NULL},
-    {21, "IQ3_S", 256, 110, MOE_LAYOUT_NONE, NULL},
-    {22, "IQ2_S", 256, 82, MOE_LAYOUT_NONE, NULL},
     {24, "I8", 1, 1, MOE_LAYOUT_NONE, NULL},
     {25, "I16", 1, 2, MOE_LAYOUT_NONE, NULL},
     {26, "I32", 1, 4, MOE_LAYOUT_NONE, NULL},
     {27, "I64", 1, 8, MOE_LAYOUT_NONE, NULL},
     {28, "F64", 1, 8, MOE_LAYOUT_NONE, NULL},
-    {29, "IQ1_M", 256, 56, MOE_LAYOUT_NONE, NULL},
-    {41, "Q1_0", 128, 18, MOE_LAYOUT_NONE, NULL},
-    {42, "Q2_0", 64, 18, MOE_LAYOUT_NONE, NULL},
 };
 
 enum { N_TYPES = sizeof types / sizeof types[0] };

@@ -30,13 +30,22 @@ enum {
     MOE_GGML_Q4_K = 12,
     MOE_GGML_Q5_K = 13,
     MOE_GGML_Q6_K = 14,
+    MOE_GGML_IQ2_XXS = 16,
+    MOE_GGML_IQ2_XS = 17,
+    MOE_GGML_IQ3_XXS = 18,
+    MOE_GGML_IQ1_S = 19,
     MOE_GGML_IQ4_NL = 20,
+    MOE_GGML_IQ3_S = 21,
+    MOE_GGML_IQ2_S = 22,
     MOE_GGML_IQ4_XS = 23,
+    MOE_GGML_IQ1_M = 29,
     MOE_GGML_BF16 = 30,
     MOE_GGML_TQ1_0 = 34,
     MOE_GGML_TQ2_0 = 35,
     MOE_GGML_MXFP4 = 39,
     MOE_GGML_NVFP4 = 40,
+    MOE_GGML_Q1_0 = 41,
+    MOE_GGML_Q2_0 = 42,
 };
 
 enum {

@@ -11,6 +11,15 @@ enum { UNIT = 64, MAX_BLOCK = 64, BLOCK = 32 /* columns of a block in a span */ 
 const int8_t moe_mxfp4_twice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 const int8_t moe_iq4_numbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                     1,    13,   25,  38,  53,  69,  89,  113};
+const int8_t moe_q1_0_numbers[16] = {-1, 1};
+const int8_t moe_iq1_numbers[16] = {-7, 1, 9, 0, -9, -1, 7};
+const int8_t moe_iq2_numbers[16] = {8, 25, 43, 0, -8, -25, -43};
+const int8_t moe_iq3_xxs_numbers[16] = {4,  12,  20,  28,  36,  44,  52,  62,
+                                        -4, -12, -20, -28, -36, -44, -52, -62};
+const int8_t moe_iq3_s_numbers[16] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
+
+#define MOE_GRID_TABLE(name, n) const uint32_t moe_grid_##name[n]
+#include "quant/grids.h"
 
 static const struct {
     uint16_t kind;
@@ -23,6 +32,10 @@ static const struct {
     {MOE_LAYOUT_IQ4_NL, "iq4_nl"}, {MOE_LAYOUT_Q2_K, "q2_k"},   {MOE_LAYOUT_Q3_K, "q3_k"},
     {MOE_LAYOUT_Q4_K, "q4_k"},     {MOE_LAYOUT_Q5_K, "q5_k"},   {MOE_LAYOUT_Q6_K, "q6_k"},
     {MOE_LAYOUT_IQ4_XS, "iq4_xs"}, {MOE_LAYOUT_NVFP4, "nvfp4"}, {MOE_LAYOUT_TQ2_0, "tq2_0"},
+    {MOE_LAYOUT_IQ1_S, "iq1_s"},   {MOE_LAYOUT_IQ1_M, "iq1_m"}, {MOE_LAYOUT_IQ2_XXS, "iq2_xxs"},
+    {MOE_LAYOUT_IQ2_XS, "iq2_xs"}, {MOE_LAYOUT_IQ2_S, "iq2_s"}, {MOE_LAYOUT_IQ3_XXS, "iq3_xxs"},
+    {MOE_LAYOUT_IQ3_S, "iq3_s"},   {MOE_LAYOUT_Q1_0, "q1_0"},   {MOE_LAYOUT_Q2_0, "q2_0"},
+    {MOE_LAYOUT_TQ1_0, "tq1_0"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -198,14 +211,51 @@ void moe_layout_store_row(uint8_t *data, struct moe_layout layout, uint32_t cols
 static void store_codes(uint8_t *to, struct moe_layout layout, uint32_t r, const uint8_t *codes,
                         uint32_t n)
 {
-    uint32_t block = moe_layout_block(layout);
+    const uint32_t block = moe_layout_block(layout);
+    const uint64_t bytes = moe_layout_block_bytes(layout);
     to += r * 4;
-    for (uint32_t c = 0; c < n; c += block, to += moe_layout_block_bytes(layout)) {
+    for (uint32_t c = 0; c < n; c += block, to += bytes) {
         uint8_t filled[MAX_BLOCK] = {0};
         const uint8_t *from = codes + c;
+        if (moe_kind_is_grouped(layout.kind)) {
+            for (uint64_t at = 0; at < bytes; at += UNIT, from += 4)
+                memcpy(to + at, from, 4);
+            continue;
+        }
         if (n - c < block)
             from = memcpy(filled, from, n - c);
         block_store(to, layout, from);
+    }
+}
+
+/* The bytes of row r of a unit of TQ1_0: digit number `digit` of byte k from the digits at
+ * digits[4 digit + k], as far as there are some. */
+static void store_ternary(uint8_t *unit, uint32_t r, const uint8_t *const digits[5])
+{
+    for (uint32_t k = 0; k < 4; k++) {
+        uint32_t number = 0;
+        for (int i = 0; i < 5; i++)
+            number = 3 * number + (digits[i] ? digits[i][k] : 0);
+        unit[4 * r + k] = (uint8_t)((number * 256 + 242) / 243);
+    }
+}
+
+/* A span of TQ1_0, `n` columns. */
+static void store_ternary_span(uint8_t *head, uint8_t *codes, uint32_t r, const uint8_t *digits,
+                               uint32_t n)
+{
+    uint8_t all[MOE_MAX_SPAN] = {0};
+    const uint8_t *quad[5];
+    memcpy(all, digits, n);
+    for (uint32_t b = 0; b < (n + BLOCK - 1) / BLOCK; b++, codes += UNIT) {
+        for (uint32_t i = 0; i < 5; i++)
+            quad[i] = all + b * BLOCK + 4 * i;
+        store_ternary(codes, r, quad);
+    }
+    for (uint32_t unit = 0; unit < 5; unit++, head += UNIT) {
+        for (uint32_t i = 0, at = 5 * unit; i < 5; i++, at++)
+            quad[i] = at < 24 ? all + at / 3 * BLOCK + 20 + 4 * (at % 3) : NULL;
+        store_ternary(head, r, quad);
     }
 }
 
@@ -247,6 +297,33 @@ static void store_six(uint8_t *sixes, int n, int i, uint32_t r, uint8_t number)
     sixes[(n / 2 + i / 4) * MOE_PANEL_ROWS + (int)r] |= (uint8_t)((number >> 4 & 3) << i % 4 * 2);
 }
 
+static void store_byte(uint8_t *bytes, int i, uint32_t r, int bits)
+{
+    bytes[i * MOE_PANEL_ROWS + (int)r] |= (uint8_t)bits;
+}
+
+/* Scale number i of a span of a kind with a grid: s and h. Where s has no place of its own, it
+ * stands in h or in the signs. */
+static void store_grid_scale(int kind, uint8_t *numbers, int i, uint32_t r,
+                             const struct moe_span_codes *span)
+{
+    const uint8_t s = span->s[i];
+    if (kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S) {
+        store_byte(numbers, i / 2, r, s << i % 2 * 4);
+        if (kind == MOE_LAYOUT_IQ2_S && i % 2 == 0)
+            store_byte(numbers, 8 + i / 2, r, span->t[i / 2]);
+        else if (kind == MOE_LAYOUT_IQ3_S)
+            store_byte(numbers, 4 + i, r, span->t[i]);
+    } else if (kind == MOE_LAYOUT_IQ1_S) {
+        store_byte(numbers, 2 * i, r, span->t[2 * i]);
+        store_byte(numbers, 2 * i + 1, r, span->t[2 * i + 1]);
+    } else if (kind == MOE_LAYOUT_IQ1_M) {
+        store_byte(numbers, i / 4, r, (s & 3) << i % 4 * 2);
+        store_byte(numbers, 4 + i / 8, r, (s >> 2) << i % 8);
+        store_byte(numbers, 6 + i, r, span->t[i]);
+    }
+}
+
 /* Scale number i of a span of row r: the inverse of moe_kind_scale. */
 static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
                         const struct moe_span_codes *span)
@@ -268,6 +345,8 @@ static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
             store_six(head, sixes, 8 + i, r, span->t[i]);
     } else if (kind == MOE_LAYOUT_Q6_K || kind == MOE_LAYOUT_Q2_K) {
         head[i * MOE_PANEL_ROWS + (int)r] = (uint8_t)(span->s[i] | span->t[i] << 4);
+    } else if (moe_kind_scale_unit(kind) > 0) {
+        store_grid_scale(kind, head, i, r, span);
     }
 }
 
@@ -284,10 +363,14 @@ void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t
     struct record record = record_at(data, layout, cols, row, i / spans);
     uint8_t *head = record.at + i % spans * moe_kind_head(kind) * MOE_PANEL_ROWS;
     uint32_t first = i % spans * columns, left = record.cols - first;
+    uint8_t *codes = codes_of(record, layout) + first / BLOCK * moe_layout_block_bytes(layout);
+    left = left < columns ? left : columns;
     for (uint32_t k = 0; k < moe_kind_span_blocks(kind) * (uint32_t)moe_kind_scales(kind); k++)
         store_scale(kind, head, (int)k, r, span);
-    store_codes(codes_of(record, layout) + first / BLOCK * moe_layout_block_bytes(layout), layout,
-                r, span->codes, left < columns ? left : columns);
+    if (kind == MOE_LAYOUT_TQ1_0)
+        store_ternary_span(head + 2 * MOE_PANEL_ROWS, codes, r, span->codes, left);
+    else
+        store_codes(codes, layout, r, span->codes, left);
 }
 
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
@@ -303,9 +386,8 @@ bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t
 
 int32_t moe_layout_number(int kind, int32_t code)
 {
-    return moe_kind_is_e2m1(kind)  ? moe_mxfp4_twice[code]
-           : moe_kind_is_iq4(kind) ? moe_iq4_numbers[code]
-                                   : code - moe_kind_zero(kind);
+    const int8_t *numbers = moe_kind_numbers(kind);
+    return numbers ? numbers[code] : code - moe_kind_zero(kind);
 }
 
 static float weight(int kind, struct moe_scales scale, int32_t code)
@@ -314,18 +396,48 @@ static float weight(int kind, struct moe_scales scale, int32_t code)
     return moe_kind_has_offset(kind) ? w + scale.m : w;
 }
 
+/* The codes of the columns of block b of a span of a kind with a grid. */
+static void grid_block_codes(int kind, const struct moe_span_codes *span, uint32_t b,
+                             uint8_t *codes)
+{
+    const int units = moe_kind_plane(kind) + moe_kind_high_plane(kind), bits = moe_code_plane(kind);
+    uint32_t words[3], more = span->t[b];
+    for (int i = 0; i < units; i++)
+        words[i] = moe_get_u32(span->codes + b * BLOCK + 4 * (uint32_t)i);
+    if (moe_kind_is_iq1(kind))
+        more = moe_get_u16(span->t + 2 * b);
+    else if (kind == MOE_LAYOUT_IQ2_XS)
+        more = words[units - 1] >> 25;
+    struct moe_code_words of = moe_grid_codes(kind, words, more);
+    memset(codes, 0, BLOCK);
+    for (uint32_t i = 0, c = 0; c < BLOCK; i++)
+        for (int at = 0; at < 8; at += bits, c += 4) {
+            uint32_t four = of.first[i] >> at & 0x01010101u * ((1u << bits) - 1);
+            four |= (of.second >> c / 4 & 0x01010101u) << moe_code_high_at(kind);
+            moe_put_u32(codes + c, four);
+        }
+}
+
 void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, uint32_t n,
                              float *out)
 {
     const uint32_t columns = BLOCK / (uint32_t)moe_kind_scales(kind);
+    const int bits = moe_code_high_at(kind) + moe_code_high_plane(kind);
     float d = moe_f16_to_f32(span->d), m = moe_f16_to_f32(span->m), number[256];
-    for (int code = 0; code < 1 << moe_layout_bits(kind); code++)
+    uint8_t block[BLOCK];
+    for (int code = 0; code < 1 << bits; code++)
         number[code] = (float)moe_layout_number(kind, code);
     for (uint32_t first = 0, i = 0; first < n; first += columns, i++) {
         struct moe_scales scale = moe_kind_scales_of(kind, d, m, span->s[i], span->t[i]);
         float offset = moe_kind_has_offset(kind) ? scale.m : -0.0f;
-        for (uint32_t c = first; c < first + columns && c < n; c++)
-            out[c] = scale.d * number[span->codes[c]] + offset;
+        const uint8_t *codes = span->codes + first;
+        if (moe_kind_scale_unit(kind) > 0) {
+            if (first % BLOCK == 0)
+                grid_block_codes(kind, span, first / BLOCK, block);
+            codes = block + first % BLOCK;
+        }
+        for (uint32_t c = 0; c < columns && first + c < n; c++)
+            out[first + c] = scale.d * number[codes[c]] + offset;
     }
 }
 
@@ -352,18 +464,23 @@ void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
     }
     uint32_t full = record_cols(layout, cols), span = moe_kind_span(kind);
     uint32_t per_scale = span ? BLOCK / (uint32_t)moe_kind_scales(kind) : full;
+    const uint64_t bytes = moe_layout_block_bytes(layout);
     span = span ? span : full;
     for (uint32_t first = 0; first < cols; first += full) {
         struct record record = record_at(mat->data, layout, cols, row, first / full);
-        const uint8_t *at = codes_of(record, layout) + r * 4;
+        const uint8_t *at = codes_of(record, layout);
         uint8_t codes[MAX_BLOCK];
         struct moe_scales scale = {0, 0};
         for (uint32_t c = 0; c < record.cols; c++) {
             const uint8_t *head = record.at + c / span * moe_kind_head(kind) * MOE_PANEL_ROWS;
+            const uint8_t *of_block = at + c / block * bytes;
             if (c % per_scale == 0)
-                scale = moe_kind_scale(kind, head, (int)(c % span / per_scale), r);
-            if (c % block == 0)
-                block_load(at + c / block * moe_layout_block_bytes(layout), layout, codes);
+                scale = moe_kind_scale(kind, head, of_block, (int)(c % span / per_scale), r);
+            if (moe_kind_is_grouped(kind))
+                codes[c % block] = (uint8_t)moe_kind_code(kind, head, c % span / block, of_block,
+                                                          block, r, c % block);
+            else if (c % block == 0)
+                block_load(of_block + r * 4, layout, codes);
             out[first + c] = weight(kind, scale, codes[c % block]);
         }
     }

@@ -12,7 +12,7 @@
  * Float layouts (F32, F16, BF16): for each column c, the 16 values of W[16p .. 16p+15][c], little-
  * endian, one after the other. Panel bytes: cols * 16 * (4 or 2).
  *
- * All others hold codes, unsigned numbers of 2 to 8 bits, and scales. A block of B columns of a row
+ * All others hold codes, unsigned numbers of 1 to 8 bits, and scales. A block of B columns of a row
  * has codes and shares the scale of its input; B = moe_layout_block(). A panel is a sequence of
  * records, front to back, each a head of scales and then its blocks of codes; every record and
  * panel is a multiple of 64 bytes. The last record of a row may be shorter. Missing columns have
@@ -50,6 +50,8 @@
  *     Q8_0       8     32  q - 128     d                            d[16]
  *     IQ4_NL     4     32  iq4(q)      d                            d[16]
  *     NVFP4 16   4     64  e2m1(q)     ue4m3(e) / 2                 e[4][16] u8
+ *     Q1_0       1    128  2q - 1      d                            d[16]
+ *     Q2_0       2     64  q - 1       d                            d[16]
  *     TQ2_0      2    256  q - 1       d                            d[16]
  *     IQ4_XS     4    256  iq4(q)      d * (s - 32)                 d[16], six(8)
  *     Q3_K 16    3    256  q - 4       d * (s - 32)                 d[16], six(16)
@@ -70,6 +72,38 @@
  * and three of mantissa. iq4 is a table of 16 numbers (moe_iq4_numbers).
  *
  * Q4 and Q5 with groups of 32 hold GGUF's Q4_1 and Q5_1.
+ *
+ * In kinds with a grid a number of 8 bits or more stands for the columns of a group, 8 or 4
+ * consecutive ones of a block: it is the number of an entry of a grid (grids.h), which has a code c
+ * for each. The first plane has the numbers' low 8 bits: byte r*4+k of unit j that of group 4j+k.
+ * The second plane of IQ2 and IQ3 is a unit of signs: bit s of byte r*4+k is 1 where column 4s+k is
+ * negative. In IQ2_XXS, IQ2_XS and IQ3_XXS the signs of 8 columns from 8g on have an even number of
+ * ones, so that the last one is known; its place, bit 2g+1 of byte r*4+3, has something else: bit g
+ * of s, in IQ2_XS bit 8 of the number of group g.
+ *
+ *     kind       bits   group  v without its sign     d of a scale     head of a span of 256
+ *     IQ1_S       1      8     8 (c - 1) +- 1         d (2s + 1) / 8   d[16], h[16][16]
+ *     IQ1_M 16    1      8     8 (c - 1) +- 1         d (2s + 1) / 8   d[16], three(16), h[16][16]
+ *     IQ2_XXS     1 + 1  8     8, 25, 43              d (2s + 1) / 8   d[16]
+ *     IQ2_XS 16   1 + 1  8     8, 25, 43              d (2s + 1) / 8   d[16], s[8][16]
+ *     IQ2_S 16    1 + 1  8     8, 25, 43              d (2s + 1) / 8   d[16], s[8][16], h[8][16]
+ *     IQ3_XXS     2 + 1  4     8c + 4, but 62 of 7    d (2s + 1) / 4   d[16]
+ *     IQ3_S       2 + 1  4     2c + 1                 d (2s + 1)       d[16], s[4][16], h[8][16]
+ *
+ * A byte of s has two scales of 4 bits, the first in its low bits. h has the numbers' higher bits:
+ * in IQ3_S bit g of byte b is bit 8 of group g of block b, in IQ2_S bits 2g,2g+1 are bits 8 and 9.
+ * In IQ1 bytes 2b and 2b+1 have four bits for each group, the first group's in the low bits: bits 8
+ * to 10 of its number and one more, which in IQ1_M says that 1 is subtracted in the group, not
+ * added. In IQ1_S that bit of the last group says so for the block, and those of the others are s,
+ * from bit 0 on. three(16) are 16 numbers of 3 bits for each row: 4 times 16 bytes, bits 2i,2i+1 of
+ * byte r of the j-th the low two bits of number 4j+i; then 2 times 16 bytes, bit i of byte r of the
+ * j-th the high bit of number 8j+i.
+ *
+ * A block of TQ1_0 has 32 numbers q of 0 to 2, v = q - 1, its scale is d. Five of them are digits
+ * to the base of 3 of a byte: the byte is the number that has the first as its highest digit times
+ * 256 / 243, rounded up. Digits i = 0..4 of byte r*4+k of a block's unit are columns 4i+k. The head
+ * of a span is d[16] and 5 units more: 3 b + i counts their digits for block b, whose columns
+ * 20+4i+k are digit (3 b + i) % 5 of byte r*4+k of unit (3 b + i) / 5.
  *
  * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
  * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
@@ -120,6 +154,16 @@ enum moe_layout_kind {
     MOE_LAYOUT_IQ4_XS = 41,
     MOE_LAYOUT_NVFP4 = 42,
     MOE_LAYOUT_TQ2_0 = 43,
+    MOE_LAYOUT_IQ1_S = 44,
+    MOE_LAYOUT_IQ1_M = 45,
+    MOE_LAYOUT_IQ2_XXS = 46,
+    MOE_LAYOUT_IQ2_XS = 47,
+    MOE_LAYOUT_IQ2_S = 48,
+    MOE_LAYOUT_IQ3_XXS = 49,
+    MOE_LAYOUT_IQ3_S = 50,
+    MOE_LAYOUT_Q1_0 = 51,
+    MOE_LAYOUT_Q2_0 = 52,
+    MOE_LAYOUT_TQ1_0 = 53,
 };
 
 enum {
@@ -181,6 +225,34 @@ uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols
 #define MOE_KIND_CONSTANT static inline
 #endif
 
+MOE_KIND_CONSTANT bool moe_kind_is_iq1(int kind)
+{
+    return kind == MOE_LAYOUT_IQ1_S || kind == MOE_LAYOUT_IQ1_M;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_is_iq2(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_XXS || kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S;
+}
+
+MOE_KIND_CONSTANT bool moe_kind_is_iq3(int kind)
+{
+    return kind == MOE_LAYOUT_IQ3_XXS || kind == MOE_LAYOUT_IQ3_S;
+}
+
+/* Whether numbers stand for groups of columns. */
+MOE_KIND_CONSTANT bool moe_kind_is_grouped(int kind)
+{
+    return moe_kind_is_iq1(kind) || moe_kind_is_iq2(kind) || moe_kind_is_iq3(kind) ||
+           kind == MOE_LAYOUT_TQ1_0;
+}
+
+/* Whether s stands in the second plane. */
+MOE_KIND_CONSTANT bool moe_kind_signs_have_scale(int kind)
+{
+    return kind == MOE_LAYOUT_IQ2_XXS || kind == MOE_LAYOUT_IQ3_XXS;
+}
+
 /* Bits of the first plane of codes. */
 MOE_KIND_CONSTANT int moe_kind_plane(int kind)
 {
@@ -193,7 +265,18 @@ MOE_KIND_CONSTANT int moe_kind_plane(int kind)
     case MOE_LAYOUT_Q3_K:
     case MOE_LAYOUT_Q2_K:
     case MOE_LAYOUT_TQ2_0:
+    case MOE_LAYOUT_IQ3_XXS:
+    case MOE_LAYOUT_IQ3_S:
+    case MOE_LAYOUT_Q2_0:
         return 2;
+    case MOE_LAYOUT_IQ1_S:
+    case MOE_LAYOUT_IQ1_M:
+    case MOE_LAYOUT_IQ2_XXS:
+    case MOE_LAYOUT_IQ2_XS:
+    case MOE_LAYOUT_IQ2_S:
+    case MOE_LAYOUT_Q1_0:
+    case MOE_LAYOUT_TQ1_0:
+        return 1;
     default:
         return 4;
     }
@@ -208,12 +291,35 @@ MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
     case MOE_LAYOUT_Q5:
     case MOE_LAYOUT_Q5_0:
     case MOE_LAYOUT_Q5_K:
+    case MOE_LAYOUT_IQ2_XXS:
+    case MOE_LAYOUT_IQ2_XS:
+    case MOE_LAYOUT_IQ2_S:
+    case MOE_LAYOUT_IQ3_XXS:
+    case MOE_LAYOUT_IQ3_S:
         return 1;
     case MOE_LAYOUT_Q6_K:
         return 2;
     default:
         return 0;
     }
+}
+
+/* The planes of codes that a block becomes before it is computed with: in grouped kinds a code for
+ * each column (moe_group_codes), else what it has. Bits of the first plane, of the second, and
+ * where the bits of the second belong in a code. */
+MOE_KIND_CONSTANT int moe_code_plane(int kind)
+{
+    return moe_kind_is_iq3(kind) ? 4 : moe_kind_is_grouped(kind) ? 2 : moe_kind_plane(kind);
+}
+
+MOE_KIND_CONSTANT int moe_code_high_plane(int kind)
+{
+    return moe_kind_is_iq1(kind) ? 1 : moe_kind_high_plane(kind);
+}
+
+MOE_KIND_CONSTANT int moe_code_high_at(int kind)
+{
+    return moe_kind_is_iq3(kind) ? 3 : moe_code_plane(kind);
 }
 
 /* The code whose number is 0, in kinds where v is the code less that; else 0. */
@@ -231,6 +337,8 @@ MOE_KIND_CONSTANT int moe_kind_zero(int kind)
     case MOE_LAYOUT_Q3_K:
         return 4;
     case MOE_LAYOUT_TQ2_0:
+    case MOE_LAYOUT_Q2_0:
+    case MOE_LAYOUT_TQ1_0:
         return 1;
     default:
         return 0;
@@ -259,7 +367,10 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
     case MOE_LAYOUT_IQ4_NL:
         return 32;
     case MOE_LAYOUT_NVFP4:
+    case MOE_LAYOUT_Q2_0:
         return 64;
+    case MOE_LAYOUT_Q1_0:
+        return 128;
     case MOE_LAYOUT_Q2_K:
     case MOE_LAYOUT_Q3_K:
     case MOE_LAYOUT_Q4_K:
@@ -269,7 +380,7 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
     case MOE_LAYOUT_TQ2_0:
         return 256;
     default:
-        return 0;
+        return moe_kind_is_grouped(kind) ? 256 : 0;
     }
 }
 
@@ -277,7 +388,8 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
 MOE_KIND_CONSTANT int moe_kind_scales(int kind)
 {
     return kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_Q3_K || kind == MOE_LAYOUT_Q6_K ||
-                   kind == MOE_LAYOUT_NVFP4
+                   kind == MOE_LAYOUT_NVFP4 || kind == MOE_LAYOUT_IQ1_M ||
+                   kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S
                ? 2
                : 1;
 }
@@ -308,6 +420,17 @@ MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
         return 4 + 16;
     case MOE_LAYOUT_NVFP4:
         return 4;
+    case MOE_LAYOUT_IQ1_S:
+    case MOE_LAYOUT_IQ2_S:
+        return 2 + 16;
+    case MOE_LAYOUT_IQ1_M:
+        return 2 + 6 + 16;
+    case MOE_LAYOUT_IQ2_XS:
+        return 2 + 8;
+    case MOE_LAYOUT_IQ3_S:
+        return 2 + 4 + 8;
+    case MOE_LAYOUT_TQ1_0:
+        return 2 + 20;
     default:
         return (moe_kind_has_offset(kind) ? 4u : 2u) + (uint32_t)moe_kind_sixes(kind) / 4 * 3;
     }
@@ -345,9 +468,28 @@ MOE_KIND_CONSTANT uint32_t moe_kind_block_bytes(int kind, uint32_t block)
 
 /* ---- Numbers of codes and scales ---- */
 
-/* e2m1 and iq4 of every code. */
+/* v of every code, in kinds where a table has it: e2m1, iq4, 2q - 1, and of grouped kinds, whose
+ * second plane is the sign, or in IQ1 what is subtracted. */
 extern const int8_t moe_mxfp4_twice[16];
 extern const int8_t moe_iq4_numbers[16];
+extern const int8_t moe_q1_0_numbers[16];
+extern const int8_t moe_iq1_numbers[16];
+extern const int8_t moe_iq2_numbers[16];
+extern const int8_t moe_iq3_xxs_numbers[16];
+extern const int8_t moe_iq3_s_numbers[16];
+
+/* The table of a kind, or NULL. */
+static inline const int8_t *moe_kind_numbers(int kind)
+{
+    return moe_kind_is_e2m1(kind)       ? moe_mxfp4_twice
+           : moe_kind_is_iq4(kind)      ? moe_iq4_numbers
+           : kind == MOE_LAYOUT_Q1_0    ? moe_q1_0_numbers
+           : moe_kind_is_iq1(kind)      ? moe_iq1_numbers
+           : moe_kind_is_iq2(kind)      ? moe_iq2_numbers
+           : kind == MOE_LAYOUT_IQ3_XXS ? moe_iq3_xxs_numbers
+           : kind == MOE_LAYOUT_IQ3_S   ? moe_iq3_s_numbers
+                                        : (const int8_t *)0;
+}
 
 /* d of an MXFP4 block with exponent e: 2^(e-128), subnormal for e = 0 and 1, infinite for 255. */
 static inline MOE_DEVICE_CODE float moe_mxfp4_scale(uint8_t e)
@@ -365,6 +507,28 @@ static inline MOE_DEVICE_CODE float moe_nvfp4_scale(uint8_t e)
 struct moe_scales {
     float d, m;
 };
+
+/* The least number of the table; 0 where there is none. */
+MOE_KIND_CONSTANT int moe_kind_least(int kind)
+{
+    return moe_kind_is_e2m1(kind)       ? -12
+           : moe_kind_is_iq4(kind)      ? -127
+           : kind == MOE_LAYOUT_Q1_0    ? -1
+           : moe_kind_is_iq1(kind)      ? -9
+           : moe_kind_is_iq2(kind)      ? -43
+           : kind == MOE_LAYOUT_IQ3_XXS ? -62
+           : kind == MOE_LAYOUT_IQ3_S   ? -15
+                                        : 0;
+}
+
+/* What d (2s + 1) is multiplied by in kinds with a grid; 0 in others. */
+MOE_KIND_CONSTANT float moe_kind_scale_unit(int kind)
+{
+    return moe_kind_is_iq1(kind) || moe_kind_is_iq2(kind) ? 0.125f
+           : kind == MOE_LAYOUT_IQ3_XXS                   ? 0.25f
+           : kind == MOE_LAYOUT_IQ3_S                     ? 1.0f
+                                                          : 0.0f;
+}
 
 /* d and m of a scale, from what the head says: d and dmin (m of affine kinds), s and t; the
  * exponent is s. */
@@ -392,6 +556,10 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, flo
         of.d = d * (float)s;
         of.m = -(dmin * (float)t);
         break;
+    default:
+        if (moe_kind_scale_unit(kind) > 0)
+            of.d = d * ((float)(2 * s + 1) * moe_kind_scale_unit(kind));
+        break;
     }
     return of;
 }
@@ -409,9 +577,48 @@ static inline MOE_DEVICE_CODE float moe_f16_at(const uint8_t *p)
     return moe_f16_to_f32((uint16_t)(p[0] | p[1] << 8));
 }
 
-/* Scale number i of a span, of row r; `head` is the span's, or of affine kinds the record's. */
-static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scale(int kind, const uint8_t *head, int i,
-                                                               uint32_t r)
+/* A row's 4 bytes of a unit as a number. */
+static inline MOE_DEVICE_CODE uint32_t moe_unit_word(const uint8_t *unit, uint32_t r)
+{
+    const uint8_t *p = unit + 4 * r;
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* The s that stands in a row's word of signs: every other bit of its last byte. */
+static inline MOE_DEVICE_CODE uint8_t moe_signs_scale(uint32_t signs)
+{
+    uint32_t s = signs >> 25 & 0x55;
+    s = (s | s >> 1) & 0x33;
+    return (uint8_t)((s | s >> 2) & 15);
+}
+
+/* s of scale number i of a kind with a grid: `numbers` are those of its span's head, `codes` its
+ * block's. */
+static inline MOE_DEVICE_CODE uint8_t moe_grid_scale(int kind, const uint8_t *numbers,
+                                                     const uint8_t *codes, int i, uint32_t r)
+{
+    const uint8_t *bytes = numbers + r, *unit = codes + 64 * moe_kind_plane(kind);
+    switch (kind) {
+    case MOE_LAYOUT_IQ2_XS:
+    case MOE_LAYOUT_IQ2_S:
+    case MOE_LAYOUT_IQ3_S:
+        return bytes[i / 2 * MOE_PANEL_ROWS] >> i % 2 * 4 & 15;
+    case MOE_LAYOUT_IQ1_S:
+        bytes += 2 * i * MOE_PANEL_ROWS;
+        return (uint8_t)((bytes[0] >> 3 & 1) | (bytes[0] >> 6 & 2) |
+                         (bytes[MOE_PANEL_ROWS] >> 1 & 4));
+    case MOE_LAYOUT_IQ1_M:
+        return (uint8_t)((bytes[i / 4 * MOE_PANEL_ROWS] >> i % 4 * 2 & 3) |
+                         (bytes[(4 + i / 8) * MOE_PANEL_ROWS] >> i % 8 & 1) << 2);
+    default:
+        return moe_signs_scale(moe_unit_word(unit, r));
+    }
+}
+
+/* Scale number i of a span, of row r; `head` is the span's, or of affine kinds the record's,
+ * `codes` are its block's. */
+static inline MOE_DEVICE_CODE struct moe_scales
+moe_kind_scale(int kind, const uint8_t *head, const uint8_t *codes, int i, uint32_t r)
 {
     float d = 0, dmin = 0;
     uint8_t s = 0, t = 0;
@@ -431,25 +638,187 @@ static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scale(int kind, const u
         s = head[i * MOE_PANEL_ROWS + (int)r];
         t = s >> 4;
         s = kind == MOE_LAYOUT_Q2_K ? s & 15 : s;
+    } else if (moe_kind_scale_unit(kind) > 0) {
+        s = moe_grid_scale(kind, head, codes, i, r);
     }
     return moe_kind_scales_of(kind, d, dmin, s, t);
 }
 
-/* The code of row r, column c of a block of `block` columns whose codes lie at `codes`. */
-static inline MOE_DEVICE_CODE int32_t moe_kind_code(int kind, const uint8_t *codes, uint32_t block,
-                                                    uint32_t r, uint32_t c)
+/* The code at `codes` of row r, column c of a block of `block` columns in two planes: `bits` bits,
+ * and `more`, which are moved up by `at`. */
+static inline MOE_DEVICE_CODE int32_t moe_planes_code(const uint8_t *codes, uint32_t block,
+                                                      uint32_t bits, uint32_t more, int at,
+                                                      uint32_t r, uint32_t c)
 {
     const uint32_t unit = 4 * MOE_PANEL_ROWS, byte = r * 4 + c % 4;
-    const uint32_t bits = (uint32_t)moe_kind_plane(kind), in_unit = 32 / bits; /* columns */
-    const uint32_t more = (uint32_t)moe_kind_high_plane(kind);
+    const uint32_t in_unit = 32 / bits; /* columns */
     int32_t code = codes[c / in_unit * unit + byte] >> c % in_unit / 4 * bits & ((1 << bits) - 1);
     if (more) {
         const uint8_t *plane = codes + block / in_unit * unit;
         const uint32_t columns = 32 / more;
         code |= (plane[c / columns * unit + byte] >> c % columns / 4 * more & ((1 << more) - 1))
-                << bits;
+                << at;
     }
     return code;
+}
+
+/* ---- Grouped kinds: from numbers of groups to codes ---- */
+
+extern const uint32_t moe_grid_iq2_xxs[256];
+extern const uint32_t moe_grid_iq2_xs[512];
+extern const uint32_t moe_grid_iq2_s[1024];
+extern const uint32_t moe_grid_iq1[2048];
+extern const uint32_t moe_grid_iq3_xxs[256];
+extern const uint32_t moe_grid_iq3_s[512];
+
+/* Entry `number` of a kind's grid; in device code dev_grid_ tables are these. */
+#ifdef __CUDA_ARCH__
+#define MOE_GRID(name) dev_grid_##name
+#else
+#define MOE_GRID(name) moe_grid_##name
+#endif
+#ifdef __CUDACC__
+#define MOE_GRID_TABLE(name, n) static __device__ const uint32_t dev_grid_##name[n]
+#include "quant/grids.h"
+#endif
+static inline MOE_DEVICE_CODE uint32_t moe_grid_entry(int kind, uint32_t number)
+{
+    return kind == MOE_LAYOUT_IQ2_XXS   ? MOE_GRID(iq2_xxs)[number]
+           : kind == MOE_LAYOUT_IQ2_XS  ? MOE_GRID(iq2_xs)[number]
+           : kind == MOE_LAYOUT_IQ2_S   ? MOE_GRID(iq2_s)[number]
+           : kind == MOE_LAYOUT_IQ3_XXS ? MOE_GRID(iq3_xxs)[number]
+           : kind == MOE_LAYOUT_IQ3_S   ? MOE_GRID(iq3_s)[number]
+                                        : MOE_GRID(iq1)[number];
+}
+
+/* A row's word of signs with the last of every eight columns' in place of what stands there. */
+static inline MOE_DEVICE_CODE uint32_t moe_signs_whole(int kind, uint32_t signs)
+{
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return signs;
+    uint32_t known = signs & 0x55ffffffu, odd = known ^ known >> 8;
+    odd ^= odd >> 16;
+    return known | ((odd ^ odd >> 1) & 0x55u) << 25;
+}
+
+/* Where a group's higher bits begin in what moe_group_more returns, from group to group. */
+MOE_KIND_CONSTANT int moe_group_stride(int kind)
+{
+    return moe_kind_is_iq1(kind)                                   ? 4
+           : kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ2_XS ? 2
+                                                                   : 1;
+}
+
+/* The numbers' higher bits: of block b of a span of row r, whose word of signs is given. */
+static inline MOE_DEVICE_CODE uint32_t moe_group_more(int kind, const uint8_t *head, uint32_t b,
+                                                      uint32_t r, uint32_t signs)
+{
+    const uint8_t *bytes = head + 2 * MOE_PANEL_ROWS + r;
+    switch (kind) {
+    case MOE_LAYOUT_IQ1_S:
+        bytes += 2 * b * MOE_PANEL_ROWS;
+        return bytes[0] | (uint32_t)bytes[MOE_PANEL_ROWS] << 8;
+    case MOE_LAYOUT_IQ1_M:
+        bytes += (6 + 2 * b) * MOE_PANEL_ROWS;
+        return bytes[0] | (uint32_t)bytes[MOE_PANEL_ROWS] << 8;
+    case MOE_LAYOUT_IQ2_XS:
+        return signs >> 25;
+    case MOE_LAYOUT_IQ2_S:
+        return bytes[(8 + b) * MOE_PANEL_ROWS];
+    case MOE_LAYOUT_IQ3_S:
+        return bytes[(4 + b) * MOE_PANEL_ROWS];
+    default:
+        return 0;
+    }
+}
+
+/* The entry of group g, of whose number `low` are the low 8 bits. */
+static inline MOE_DEVICE_CODE uint32_t moe_group_entry(int kind, uint32_t low, uint32_t more,
+                                                       uint32_t g)
+{
+    const uint32_t mask = moe_kind_is_iq1(kind)                                   ? 7
+                          : kind == MOE_LAYOUT_IQ2_S                              ? 3
+                          : kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ3_S ? 1
+                                                                                  : 0;
+    uint32_t high = more >> g * (uint32_t)moe_group_stride(kind) & mask;
+    return moe_grid_entry(kind, low | high << 8);
+}
+
+/* Digit k of the four of TQ1_0 that the bytes of `word` begin with, in their low bits. */
+static inline MOE_DEVICE_CODE uint32_t moe_ternary_digits(uint32_t word, uint32_t k)
+{
+    const uint32_t bytes = 0x00ff00ffu;
+    const uint32_t power = k == 0 ? 1 : k == 1 ? 3 : k == 2 ? 9 : k == 3 ? 27 : 81;
+    uint32_t even = (word & bytes) * power & bytes, odd = (word >> 8 & bytes) * power & bytes;
+    return (even * 3 >> 8 & bytes) | (odd * 3 & ~bytes);
+}
+
+/* The four codes of columns 4s .. of a block of TQ1_0; `word` is its own, block b of a span. */
+static inline MOE_DEVICE_CODE uint32_t moe_ternary_quad(const uint8_t *head, uint32_t b, uint32_t r,
+                                                        uint32_t word, uint32_t s)
+{
+    uint32_t digit = s < 5 ? s : 3 * b + s - 5;
+    if (s >= 5)
+        word = moe_unit_word(head + 2 * MOE_PANEL_ROWS + digit / 5 * (4 * MOE_PANEL_ROWS), r);
+    return moe_ternary_digits(word, digit % 5);
+}
+
+/* A row's words of the units of codes that a block of a grouped kind becomes: of the first plane,
+ * in order, and of the second. */
+struct moe_code_words {
+    uint32_t first[4], second;
+};
+
+/* In kinds with a grid, from a row's words of the block's units, in order. */
+static inline MOE_DEVICE_CODE struct moe_code_words
+moe_grid_codes(int kind, const uint32_t words[3], uint32_t more)
+{
+    const uint32_t bytes = moe_kind_is_iq3(kind) ? 8 : 4, second = bytes / 4;
+    struct moe_code_words of = {{0, 0, 0, 0}, 0};
+    for (uint32_t g = 0; g < bytes; g++)
+        of.first[g / 2] |= moe_group_entry(kind, words[g / 4] >> 8 * (g % 4) & 255, more, g)
+                           << 4 * (g % 2);
+    if (!moe_kind_is_iq1(kind))
+        of.second = moe_signs_whole(kind, words[second]);
+    else if (kind == MOE_LAYOUT_IQ1_S)
+        of.second = more >> 15 & 1 ? 0xffffffffu : 0;
+    else
+        of.second = ((more >> 3 & 1) * 0x03 | (more >> 7 & 1) * 0x0c | (more >> 11 & 1) * 0x30 |
+                     (more >> 15 & 1) * 0xc0) *
+                    0x01010101u;
+    return of;
+}
+
+/* Of block b of a span with this head, whose codes lie at `codes`. */
+static inline MOE_DEVICE_CODE struct moe_code_words
+moe_grouped_codes(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b, uint32_t r)
+{
+    const int units = moe_kind_plane(kind) + moe_kind_high_plane(kind);
+    struct moe_code_words of = {{0, 0, 0, 0}, 0};
+    uint32_t words[3];
+    for (int i = 0; i < units; i++)
+        words[i] = moe_unit_word(codes + 4 * MOE_PANEL_ROWS * i, r);
+    if (kind != MOE_LAYOUT_TQ1_0)
+        return moe_grid_codes(kind, words, moe_group_more(kind, head, b, r, words[units - 1]));
+    for (uint32_t s = 0; s < 8; s++)
+        of.first[s / 4] |= moe_ternary_quad(head, b, r, words[0], s) << 2 * (s % 4);
+    return of;
+}
+
+/* The code of row r, column c of a block of `block` columns whose codes lie at `codes`; of grouped
+ * kinds of block b of a span with this head. */
+static inline MOE_DEVICE_CODE int32_t moe_kind_code(int kind, const uint8_t *head, uint32_t b,
+                                                    const uint8_t *codes, uint32_t block,
+                                                    uint32_t r, uint32_t c)
+{
+    const uint32_t bits = (uint32_t)moe_code_plane(kind), in_unit = 32 / bits;
+    if (!moe_kind_is_grouped(kind))
+        return moe_planes_code(codes, block, bits, (uint32_t)moe_kind_high_plane(kind), (int)bits,
+                               r, c);
+    struct moe_code_words of = moe_grouped_codes(kind, head, codes, b, r);
+    uint32_t byte = of.first[c / in_unit] >> 8 * (c % 4);
+    uint32_t code = byte >> c % in_unit / 4 * bits & ((1u << bits) - 1);
+    return (int32_t)(code | (of.second >> (8 * (c % 4) + c / 4) & 1) << moe_code_high_at(kind));
 }
 
 /* ---- Packing: rows of plain numbers into a layout ---- */
@@ -474,7 +843,9 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
  * kinds a group of 32: d, m and its codes. */
 struct moe_span_codes {
     uint16_t d, m;        /* f16 bits; m is dmin */
-    uint8_t s[16], t[16]; /* one per scale */
+    uint8_t s[16], t[16]; /* one per scale; of grouped kinds t is h */
+    /* One per column. Of grouped kinds from 32 b on a row's bytes of the units of block b, with the
+     * second plane behind the first; of TQ1_0 a digit per column. */
     uint8_t codes[MOE_MAX_SPAN];
 };
 
@@ -494,7 +865,7 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
                             const uint8_t *codes);
 
-/* The number of a code: v, or q in kinds with an offset. */
+/* The number of a code (moe_kind_code): v, or q in kinds with an offset. */
 int32_t moe_layout_number(int kind, int32_t code);
 
 /* The reference decoder: row `row` of a matrix as f32, d*v, d*q+m computed in f32 without fma.

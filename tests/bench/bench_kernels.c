@@ -18,16 +18,21 @@
 #include "kern/kern.h"
 #include "kern/matmul.h"
 
-enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 25 };
+enum { COLS = 2048, PREFILL_ROWS = 4096, PREFILL_INPUTS = 128, N_KINDS = 35 };
 
 static const struct moe_layout layouts[N_KINDS] = {
-    {MOE_LAYOUT_F32, 0},   {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},   {MOE_LAYOUT_Q8, 32},
-    {MOE_LAYOUT_Q8, 64},   {MOE_LAYOUT_Q8, 0},      {MOE_LAYOUT_Q4, 32},    {MOE_LAYOUT_Q4, 64},
-    {MOE_LAYOUT_Q3, 64},   {MOE_LAYOUT_Q2, 64},     {MOE_LAYOUT_MXFP4, 32}, {MOE_LAYOUT_Q5, 32},
-    {MOE_LAYOUT_Q4_0, 32}, {MOE_LAYOUT_Q5_0, 32},   {MOE_LAYOUT_Q8_0, 32},  {MOE_LAYOUT_IQ4_NL, 32},
-    {MOE_LAYOUT_Q2_K, 32}, {MOE_LAYOUT_Q3_K, 32},   {MOE_LAYOUT_Q4_K, 32},  {MOE_LAYOUT_Q5_K, 32},
-    {MOE_LAYOUT_Q6_K, 32}, {MOE_LAYOUT_IQ4_XS, 32}, {MOE_LAYOUT_NVFP4, 32}, {MOE_LAYOUT_TQ2_0, 32},
-    {MOE_LAYOUT_Q3, 32}};
+    {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},
+    {MOE_LAYOUT_Q8, 32},      {MOE_LAYOUT_Q8, 64},     {MOE_LAYOUT_Q8, 0},
+    {MOE_LAYOUT_Q4, 32},      {MOE_LAYOUT_Q4, 64},     {MOE_LAYOUT_Q3, 64},
+    {MOE_LAYOUT_Q2, 64},      {MOE_LAYOUT_MXFP4, 32},  {MOE_LAYOUT_Q5, 32},
+    {MOE_LAYOUT_Q4_0, 32},    {MOE_LAYOUT_Q5_0, 32},   {MOE_LAYOUT_Q8_0, 32},
+    {MOE_LAYOUT_IQ4_NL, 32},  {MOE_LAYOUT_Q2_K, 32},   {MOE_LAYOUT_Q3_K, 32},
+    {MOE_LAYOUT_Q4_K, 32},    {MOE_LAYOUT_Q5_K, 32},   {MOE_LAYOUT_Q6_K, 32},
+    {MOE_LAYOUT_IQ4_XS, 32},  {MOE_LAYOUT_NVFP4, 32},  {MOE_LAYOUT_TQ2_0, 32},
+    {MOE_LAYOUT_Q3, 32},      {MOE_LAYOUT_IQ1_S, 32},  {MOE_LAYOUT_IQ1_M, 32},
+    {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32}, {MOE_LAYOUT_IQ2_S, 32},
+    {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},  {MOE_LAYOUT_Q1_0, 32},
+    {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32}};
 
 /* Best rates so far. */
 struct result {
@@ -100,7 +105,7 @@ static void print_level(enum moe_cpu_level level, const struct result *results, 
     for (int k = 0; k < N_KINDS; k++) {
         const struct result *r = &results[k];
         double peak = moe_layout_is_float(layouts[k].kind) ? peaks->fma : peaks->dot;
-        printf("  %-6s g%-3u %13.1f %7.0f%% %16.0f %7.0f%%\n", moe_layout_name(layouts[k].kind),
+        printf("  %-7s g%-3u %13.1f %7.0f%% %16.0f %7.0f%%\n", moe_layout_name(layouts[k].kind),
                layouts[k].group, r->decode_bytes * 1e-9, 100 * r->decode_bytes / bandwidth,
                r->prefill_macs * 1e-9, peak > 0 ? 100 * r->prefill_macs / peak : 0.0);
     }

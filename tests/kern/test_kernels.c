@@ -133,6 +133,50 @@ static uint8_t worst_code(uint16_t kind, bool largest)
     return (uint8_t)best;
 }
 
+/* The number of the entry of a grid whose magnitudes are largest. */
+static uint32_t worst_number(int kind)
+{
+    const uint32_t n = kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ3_S ? 512
+                       : kind == MOE_LAYOUT_IQ2_S                            ? 1024
+                       : moe_kind_is_iq1(kind)                               ? 2048
+                                                                             : 256;
+    uint32_t worst = 0, most = 0;
+    for (uint32_t number = 0; number < n; number++) {
+        uint32_t entry = moe_grid_entry(kind, number), sum = 0;
+        for (int at = 0; at < 32; at += moe_kind_is_iq3(kind) ? 4 : 2)
+            sum += entry >> at & (moe_kind_is_iq3(kind) ? 15 : 3);
+        if (sum > most) {
+            most = sum;
+            worst = number;
+        }
+    }
+    return worst;
+}
+
+/* A span of numbers of a grid: any, or the worst with all signs alike. */
+static void fill_numbers(struct moe_span_codes *codes, int kind, bool negative, uint64_t *seed,
+                         enum flavour flavour)
+{
+    const uint32_t number = worst_number(kind), words = moe_kind_is_iq3(kind) ? 2 : 1;
+    for (uint32_t i = 0; i < 256; i++)
+        codes->codes[i] = (uint8_t)test_random(seed);
+    for (uint32_t i = 0; i < 16; i++)
+        codes->t[i] = (uint8_t)test_random(seed);
+    for (uint32_t b = 0; flavour == WORST && b < 8; b++) {
+        const bool xs = kind == MOE_LAYOUT_IQ2_XS;
+        memset(codes->codes + 32 * b, (int)(number & 255), 4 * words);
+        memset(codes->codes + 32 * b + 4 * words, negative ? 255 : 0, 4);
+        codes->codes[32 * b + 4 * words + 3] &= xs ? 0x55 : 255;
+        if (xs)
+            codes->codes[32 * b + 4 * words + 3] |= number >> 8 ? 0xaa : 0;
+        if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+            codes->t[b] = (uint8_t)((number >> 8) * (kind == MOE_LAYOUT_IQ2_S ? 0x55 : 0xff));
+        else if (moe_kind_is_iq1(kind))
+            codes->t[2 * b] = codes->t[2 * b + 1] =
+                (uint8_t)((number >> 8) * 0x11 | (negative ? 0x88 : 0));
+    }
+}
+
 /* What checkpoints' blocks hold: any codes, any scales. */
 static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
 {
@@ -145,7 +189,10 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
         for (uint32_t i = 0; i * span < mat->cols; i++) {
             struct moe_span_codes codes = {.d = draw_f16(seed, flavour),
                                            .m = draw_f16(seed, flavour)};
-            uint32_t sixes = moe_kind_sixes(kind) ? 64 : kind == MOE_LAYOUT_Q2_K ? 16 : 256;
+            uint32_t sixes = moe_kind_sixes(kind)                                          ? 64
+                             : kind == MOE_LAYOUT_IQ1_M                                    ? 8
+                             : kind == MOE_LAYOUT_Q2_K || moe_kind_scale_unit(kind) > 0.0f ? 16
+                                                                                           : 256;
             for (uint32_t k = 0; k < scales; k++) {
                 codes.s[k] = (uint8_t)(test_random(seed) % sixes);
                 codes.t[k] = (uint8_t)(moe_kind_has_offset(kind) ? test_random(seed) % sixes : 0);
@@ -157,9 +204,12 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
                     codes.s[k] %= 0x7f;
             }
             for (uint32_t c = 0; c < span; c++)
-                codes.codes[c] = flavour == WORST
-                                     ? worst_code(kind, r % 2)
+                codes.codes[c] = flavour == WORST ? worst_code(kind, r % 2)
+                                 : kind == MOE_LAYOUT_TQ1_0
+                                     ? test_random(seed) % 3
                                      : test_random(seed) % (1u << moe_layout_bits(kind));
+            if (moe_kind_scale_unit(kind) > 0.0f)
+                fill_numbers(&codes, kind, r % 2, seed, flavour);
             for (uint32_t c = 0; s->m && c < span && i * span + c < mat->cols; c++)
                 s->m[(uint64_t)r * mat->cols + i * span + c] =
                     moe_kind_scales_of(kind, 0, moe_f16_to_f32(codes.m), 0,
@@ -263,11 +313,13 @@ struct panel_case {
 };
 
 static const uint16_t kinds[] = {
-    MOE_LAYOUT_F32,  MOE_LAYOUT_F16,  MOE_LAYOUT_BF16,   MOE_LAYOUT_Q8,     MOE_LAYOUT_Q5,
-    MOE_LAYOUT_Q4,   MOE_LAYOUT_Q3,   MOE_LAYOUT_Q2,     MOE_LAYOUT_MXFP4,  MOE_LAYOUT_Q4_0,
-    MOE_LAYOUT_Q5_0, MOE_LAYOUT_Q8_0, MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,   MOE_LAYOUT_Q3_K,
-    MOE_LAYOUT_Q4_K, MOE_LAYOUT_Q5_K, MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS, MOE_LAYOUT_NVFP4,
-    MOE_LAYOUT_TQ2_0};
+    MOE_LAYOUT_F32,   MOE_LAYOUT_F16,     MOE_LAYOUT_BF16,   MOE_LAYOUT_Q8,      MOE_LAYOUT_Q5,
+    MOE_LAYOUT_Q4,    MOE_LAYOUT_Q3,      MOE_LAYOUT_Q2,     MOE_LAYOUT_MXFP4,   MOE_LAYOUT_Q4_0,
+    MOE_LAYOUT_Q5_0,  MOE_LAYOUT_Q8_0,    MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,    MOE_LAYOUT_Q3_K,
+    MOE_LAYOUT_Q4_K,  MOE_LAYOUT_Q5_K,    MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS,  MOE_LAYOUT_NVFP4,
+    MOE_LAYOUT_TQ2_0, MOE_LAYOUT_IQ1_S,   MOE_LAYOUT_IQ1_M,  MOE_LAYOUT_IQ2_XXS, MOE_LAYOUT_IQ2_XS,
+    MOE_LAYOUT_IQ2_S, MOE_LAYOUT_IQ3_XXS, MOE_LAYOUT_IQ3_S,  MOE_LAYOUT_Q1_0,    MOE_LAYOUT_Q2_0,
+    MOE_LAYOUT_TQ1_0};
 static const uint32_t groups[] = {0, 32, 64, 128};
 static const uint32_t widths[] = {1,   7,   31,  32,  33,  64,  65,  96,
                                   100, 127, 128, 192, 200, 257, 512, 768};

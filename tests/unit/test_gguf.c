@@ -188,7 +188,7 @@ static void carried_blocks_keep_their_values(void **state)
         free(data);
         free(row);
     }
-    assert_int_equal(n_carried, 16);
+    assert_int_equal(n_carried, 25);
     moe_checkpoint_close(ck);
 }
 

@@ -97,6 +97,9 @@ static uint32_t documented_place(int bits, uint32_t block, uint32_t r, uint32_t 
         j = c / 16, s = (c - 16 * j) / 4;
         *at = bit + 2 * (int)s;
         return j * 64 + r * 4 + k;
+    case 1:
+        *at = (int)c / 4;
+        return r * 4 + k;
     default:
         fail_msg("no such kind");
         return 0;
@@ -284,7 +287,7 @@ static const struct form {
     uint32_t span, head, record; /* columns, bytes for a panel, spans of a full record */
     enum { ONLY_D, ONLY_S, SIXES, BYTES, NIBBLES } numbers;
     bool offset;
-    int32_t zero; /* -1: e2m1; -2: iq4 */
+    int32_t zero; /* -1: e2m1; -2: iq4; -3: 2q - 1 */
 } forms[] = {
     {MOE_LAYOUT_MXFP4, 4, 1, 32, 16, 4, ONLY_S, false, -1},
     {MOE_LAYOUT_Q4_0, 4, 1, 32, 32, 2, ONLY_D, false, 8},
@@ -293,6 +296,8 @@ static const struct form {
     {MOE_LAYOUT_IQ4_NL, 4, 1, 32, 32, 2, ONLY_D, false, -2},
     {MOE_LAYOUT_NVFP4, 4, 4, 64, 64, 1, ONLY_S, false, -1},
     {MOE_LAYOUT_TQ2_0, 2, 8, 256, 32, 2, ONLY_D, false, 1},
+    {MOE_LAYOUT_Q1_0, 1, 4, 128, 32, 2, ONLY_D, false, -3},
+    {MOE_LAYOUT_Q2_0, 2, 2, 64, 32, 2, ONLY_D, false, 1},
     {MOE_LAYOUT_IQ4_XS, 4, 8, 256, 128, 1, SIXES, false, -2},
     {MOE_LAYOUT_Q3_K, 3, 16, 256, 224, 2, SIXES, false, 4},
     {MOE_LAYOUT_Q6_K, 6, 16, 256, 288, 2, BYTES, false, 32},
@@ -358,7 +363,10 @@ static double number_of(const struct form *f, uint8_t code)
 {
     static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                 1,    13,   25,  38,  53,  69,  89,  113};
-    return f->zero == -1 ? 2 * mxfp4_number(127, code) : f->zero == -2 ? iq4[code] : code - f->zero;
+    return f->zero == -1   ? 2 * mxfp4_number(127, code)
+           : f->zero == -2 ? iq4[code]
+           : f->zero == -3 ? 2 * code - 1
+                           : code - f->zero;
 }
 
 /* A weight as ggml defines it. */
@@ -446,7 +454,151 @@ static void test_types_of_checkpoints(void **state)
         assert_non_null(type);
         uint64_t file = 2048 / type->items * type->bytes * 16ull;
         assert_int_equal(moe_layout_panel_bytes((struct moe_layout){forms[i].kind, 32}, 2048),
-                         type->number == MOE_GGML_TQ1_0 ? 2048 / 256 * 66 * 16 : file);
+                         file);
+    }
+}
+
+/* ---- Grouped kinds ----
+ * Random bytes, read by the letter of layout.h: a panel of at most 512 columns. */
+
+static const struct grouped {
+    uint16_t kind;
+    uint32_t head, first, scales; /* bytes for a row, units of the first plane, scales of a block */
+    uint32_t file;                /* bytes of 256 columns in a file */
+} grouped[] = {
+    {MOE_LAYOUT_IQ1_S, 18, 1, 1, 50},  {MOE_LAYOUT_IQ1_M, 24, 1, 2, 56},
+    {MOE_LAYOUT_IQ2_XXS, 2, 1, 1, 66}, {MOE_LAYOUT_IQ2_XS, 10, 1, 2, 74},
+    {MOE_LAYOUT_IQ2_S, 18, 1, 2, 82},  {MOE_LAYOUT_IQ3_XXS, 2, 2, 1, 98},
+    {MOE_LAYOUT_IQ3_S, 14, 2, 1, 110}, {MOE_LAYOUT_TQ1_0, 22, 1, 1, 54},
+};
+
+/* Byte r of the i-th 16 bytes of a head behind d. */
+static uint32_t head_byte(const uint8_t *head, uint32_t i, uint32_t r)
+{
+    return head[32 + 16 * i + r];
+}
+
+/* 2s + 1 times the unit, of column c of block b. */
+static double grid_scale_of(const struct grouped *g, const uint8_t *head, const uint8_t *codes,
+                            uint32_t b, uint32_t r, uint32_t c)
+{
+    uint32_t s = 0, i = b * g->scales + c * g->scales / 32;
+    switch (g->kind) {
+    case MOE_LAYOUT_IQ1_S:
+        for (uint32_t k = 0; k < 3; k++)
+            s |= (head_byte(head, 2 * b + k / 2, r) >> (k % 2 * 4 + 3) & 1) << k;
+        break;
+    case MOE_LAYOUT_IQ1_M:
+        s = head_byte(head, i / 4, r) >> i % 4 * 2 & 3;
+        s |= (head_byte(head, 4 + i / 8, r) >> i % 8 & 1) << 2;
+        break;
+    case MOE_LAYOUT_IQ2_XXS:
+    case MOE_LAYOUT_IQ3_XXS:
+        for (uint32_t k = 0; k < 4; k++)
+            s |= (uint32_t)(codes[64 * g->first + 4 * r + 3] >> (2 * k + 1) & 1) << k;
+        break;
+    case MOE_LAYOUT_TQ1_0:
+        return 1;
+    default:
+        s = head_byte(head, i / 2, r) >> i % 2 * 4 & 15;
+    }
+    return (2 * s + 1) / (g->kind == MOE_LAYOUT_IQ3_S ? 1.0 : g->first == 2 ? 4.0 : 8.0);
+}
+
+static double ternary_of(const uint8_t *head, const uint8_t *codes, uint32_t b, uint32_t r,
+                         uint32_t c)
+{
+    uint32_t i = c / 4, byte = codes[4 * r + c % 4];
+    if (i >= 5) {
+        i = 3 * b + i - 5;
+        byte = head[32 + i / 5 * 64 + 4 * r + c % 4];
+        i %= 5;
+    }
+    for (; i > 0; i--)
+        byte = byte * 3 % 256;
+    return (double)(byte * 3 / 256) - 1;
+}
+
+/* v of column c of block b. */
+static double grouped_number(const struct grouped *g, const uint8_t *head, const uint8_t *codes,
+                             uint32_t b, uint32_t r, uint32_t c)
+{
+    static const int two[] = {8, 25, 43}, three[] = {4, 12, 20, 28, 36, 44, 52, 62};
+    const uint32_t columns = g->first == 2 ? 4 : 8, group = c / columns;
+    const uint8_t *signs = codes + 64 * g->first + 4 * r;
+    uint32_t number = codes[group / 4 * 64 + 4 * r + group % 4], negative = 0;
+    if (g->kind == MOE_LAYOUT_TQ1_0)
+        return ternary_of(head, codes, b, r, c);
+    if (g->kind == MOE_LAYOUT_IQ1_S || g->kind == MOE_LAYOUT_IQ1_M) {
+        uint32_t at = (g->kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b;
+        uint32_t four = head_byte(head, at + group / 2, r) >> group % 2 * 4;
+        uint32_t last = head_byte(head, at + 1, r) >> 7;
+        uint32_t entry = moe_grid_iq1[number | (four & 7) << 8] >> 8 * (c % 4) >> c / 4 % 2 * 2;
+        bool minus = g->kind == MOE_LAYOUT_IQ1_M ? four >> 3 & 1 : last;
+        return 8 * ((double)(entry & 3) - 1) + (minus ? -1 : 1);
+    }
+    if (c % 8 < 7 || g->kind == MOE_LAYOUT_IQ2_S || g->kind == MOE_LAYOUT_IQ3_S)
+        negative = signs[c % 4] >> c / 4 & 1;
+    else
+        for (uint32_t k = c - 7; k < c; k++)
+            negative ^= signs[k % 4] >> k / 4 & 1;
+    double sign = negative ? -1 : 1;
+    if (g->kind == MOE_LAYOUT_IQ3_S) {
+        number |= (head_byte(head, 4 + b, r) >> group & 1) << 8;
+        return sign * (2 * (moe_grid_iq3_s[number] >> 8 * (c % 4) & 7) + 1);
+    }
+    if (g->kind == MOE_LAYOUT_IQ3_XXS)
+        return sign * three[moe_grid_iq3_xxs[number] >> 8 * (c % 4) & 7];
+    uint32_t entry = moe_grid_iq2_xxs[number];
+    if (g->kind == MOE_LAYOUT_IQ2_XS)
+        entry = moe_grid_iq2_xs[number | (signs[3] >> (2 * group + 1) & 1u) << 8];
+    else if (g->kind == MOE_LAYOUT_IQ2_S)
+        entry = moe_grid_iq2_s[number | (head_byte(head, 8 + b, r) >> 2 * group & 3) << 8];
+    return sign * two[entry >> 8 * (c % 4) >> c / 4 % 2 * 2 & 3];
+}
+
+static void check_grouped(const struct grouped *g, uint32_t cols)
+{
+    const struct moe_layout layout = {g->kind, 32};
+    const bool iq2_or_3 = g->file >= 66;
+    const uint32_t spans = (cols + 255) / 256, block = 64 * (g->first + iq2_or_3);
+    const bool apart = g->head % 4 == 0; /* spans are records */
+    const uint32_t head = ((apart ? 1 : spans) * g->head * 16 + 63) / 64 * 64;
+    const uint32_t blocks = (cols + 31) / 32, span = apart ? head + 8 * block : g->head * 16;
+    uint64_t seed = g->kind + cols, bytes = moe_layout_panel_bytes(layout, cols);
+    uint8_t data[4096];
+    float out[512];
+    assert_int_equal(bytes, (apart ? spans : 1) * head + blocks * block);
+    for (uint32_t i = 0; i < bytes; i++)
+        data[i] = (uint8_t)test_random(&seed);
+    for (uint32_t i = 0; i < spans; i++)
+        for (uint32_t r = 0; r < 16; r++)
+            moe_put_u16(data + i * span + 2 * r, moe_f32_to_f16(test_uniform(&seed)));
+    const struct moe_mat mat = {data, layout, 16, cols};
+    for (uint32_t r = 0; r < 16; r++) {
+        moe_layout_load_row(&mat, r, out);
+        for (uint32_t c = 0; c < cols; c++) {
+            const uint8_t *of_span = data + c / 256 * span;
+            const uint8_t *codes =
+                (apart ? of_span + head : data + head + c / 256 * 8 * block) + c % 256 / 32 * block;
+            double d = moe_f16_to_f32(moe_get_u16(of_span + 2 * r));
+            d *= grid_scale_of(g, of_span, codes, c / 32 % 8, r, c % 32);
+            double v = grouped_number(g, of_span, codes, c / 32 % 8, r, c % 32);
+            if (out[c] != (float)(d * v))
+                fail_msg("%s: row %u column %u: %a, should be %a", moe_layout_name(g->kind), r, c,
+                         (double)out[c], d * v);
+        }
+    }
+}
+
+static void test_grouped_kinds(void **state)
+{
+    for (size_t i = 0; i < N_ITEMS(grouped); i++) {
+        static const uint32_t widths[] = {1, 32, 96, 256, 257, 512};
+        for (size_t w = 0; w < N_ITEMS(widths); w++)
+            check_grouped(&grouped[i], widths[w]);
+        assert_int_equal(moe_layout_panel_bytes((struct moe_layout){grouped[i].kind, 32}, 2048),
+                         2048 / 256 * grouped[i].file * 16);
     }
 }
 
@@ -558,6 +710,7 @@ int main(void)
         cmocka_unit_test(test_mxfp4_bytes_are_where_documented),
         cmocka_unit_test(test_mxfp4_is_exact),
         cmocka_unit_test(test_types_of_checkpoints),
+        cmocka_unit_test(test_grouped_kinds),
         cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
         cmocka_unit_test(test_validity),
