@@ -18,6 +18,47 @@ struct chat_forms {
     bool no_developer;      /* it does not name the role */
 };
 
+/*
+ * How an answer calls tools: the texts around names and arguments. In them a blank is any blanks or
+ * none, and some bytes are holes. A form that a template writes owns its texts.
+ */
+enum {
+    CALL_ID = 1,     /* any text without blanks, up to what follows */
+    CALL_NUMBER = 2, /* digits */
+    CALL_NAME = 3,   /* the function's name once more */
+    CALL_KEY = 4,    /* the parameter's */
+    CALL_ANY = 5,    /* any text up to what follows */
+    MAX_CALL_FORMS = 2,
+};
+
+enum call_style {
+    CALLS_OBJECT,     /* an object with the name and the arguments: between open and close */
+    CALLS_JSON,       /* open NAME named OBJECT close */
+    CALLS_PARAMETERS, /* open NAME named (key_begins KEY key_ends VALUE value_ends) ... close */
+};
+
+struct call_form {
+    enum call_style style;
+    bool single;                                        /* one call an answer */
+    bool borrowed;                                      /* the texts are constants */
+    char *begin, *open, *named, *close, *between, *end; /* begin CALL between CALL end */
+    char *name_key, *arguments_key;                     /* OBJECT */
+    /* PARAMETERS: around texts, and around other values; quote: the mark that makes the difference,
+     * NULL: none does. */
+    char *key_begins, *parameter_between, *quote;
+    struct {
+        char *key_ends, *value_ends;
+    } text, other;
+};
+
+/* Follows a JSON object through its bytes. */
+struct json_walk {
+    uint32_t depth;
+    bool in_text, escaped;
+};
+/* Whether this byte ends the object. */
+bool chat_json_walk(struct json_walk *walk, char c);
+
 struct moe_chat {
     char *name;
     struct moe_jinja *plain, *with_tools; /* with_tools NULL: the same */
@@ -28,6 +69,9 @@ struct moe_chat {
      * content of an answer without thought. */
     const char *thought_member;
     char *thought_begins, *thought_ends, *lead;
+    char *thought_ends_call; /* between a thought and a call; NULL: as before a content */
+    struct call_form calls[MAX_CALL_FORMS];
+    uint32_t n_calls;
 };
 
 /* Parses the source (chat.h: moe_chat_open) into an empty chat. */
@@ -39,7 +83,29 @@ int chat_write(const struct moe_chat *chat, const struct moe_chat_input *input,
 
 /* Finds forms, stops and marks of a parsed chat. Fails only with MOE_ERR_MEMORY; a probe that the
  * template refuses leaves its answer unknown. */
-int chat_probe(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err);
+int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const char *source,
+                   uint64_t n, struct moe_err *err);
+
+/* ---- Probing ---- */
+
+struct chat_probe {
+    struct moe_chat *chat;
+    const struct moe_tokenizer *tok;
+    struct moe_err *err;
+    bool short_of_memory; /* sticky */
+};
+
+#define PROBE_USER "uq7Lk2Vw"
+#define PROBE_ANSWER "aN4Xw9Rb"
+
+/* Renders messages, and releases them; false: the template refuses them. A NUL ends the text. */
+bool probe_write(struct chat_probe *p, struct json_t *messages, struct json_t *tools, bool prompt,
+                 struct moe_buf *out);
+/* A content in the form that the template accepts. */
+struct json_t *probe_content(const struct chat_probe *p, const char *text);
+/* Finds the forms of calls (chat_calls.c); source: the template. */
+void chat_learn_calls(struct chat_probe *p, const char *source, uint64_t n);
+void chat_free_calls(struct call_form *form);
 
 /* *out: the messages in forms that the template accepts; NULL: they already are. */
 int chat_adapt(const struct moe_chat *chat, const struct json_t *messages, struct json_t **out,

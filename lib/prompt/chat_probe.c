@@ -11,9 +11,7 @@
 #include "prompt/chat_internal.h"
 #include "text/tokenizer.h"
 
-#define USER "uq7Lk2Vw"
 #define USER2 "uz5Tn8Hd"
-#define ANSWER "aN4Xw9Rb"
 #define THOUGHT "tB8Pz3Jm"
 #define SYSTEM "sK6Yc1Gf"
 #define TOOL "fD2Mq7Se"
@@ -22,18 +20,10 @@
 
 enum { STEPS = 1000 * 1000, MEMORY = 64 << 20, OUTPUT = 1 << 20, MAX_MARK = 256, MAX_STOPS = 4 };
 
-struct probe {
-    struct moe_chat *chat;
-    const struct moe_tokenizer *tok;
-    struct moe_err *err;
-    bool short_of_memory; /* sticky */
-};
-
 /* ---- Rendering ---- */
 
-/* Renders messages, and releases them; false: the template refuses them. */
-static bool write_messages(struct probe *p, json_t *messages, json_t *tools, bool prompt,
-                           struct moe_buf *out)
+bool probe_write(struct chat_probe *p, json_t *messages, json_t *tools, bool prompt,
+                 struct moe_buf *out)
 {
     static const struct moe_jinja_limits limits = {
         .steps = STEPS, .memory = MEMORY, .output = OUTPUT};
@@ -56,10 +46,10 @@ static const char *text_of(const struct moe_buf *b)
     return (const char *)b->data;
 }
 
-static bool template_writes(struct probe *p, json_t *messages, json_t *tools, const char *word)
+static bool template_writes(struct chat_probe *p, json_t *messages, json_t *tools, const char *word)
 {
     struct moe_buf out = {0};
-    bool found = write_messages(p, messages, tools, true, &out) && strstr(text_of(&out), word);
+    bool found = probe_write(p, messages, tools, true, &out) && strstr(text_of(&out), word);
     moe_buf_release(&out);
     return found;
 }
@@ -75,33 +65,33 @@ static const char *behind_last(const char *text, const char *word)
 
 /* ---- Conversations ---- */
 
-/* A content in the form that the template accepts. */
-static json_t *content(const struct probe *p, const char *text)
+json_t *probe_content(const struct chat_probe *p, const char *text)
 {
     return p->chat->forms.parts_only ? json_pack("[{s:s,s:s}]", "type", "text", "text", text)
                                      : json_string(text);
 }
 
-static json_t *message(const struct probe *p, const char *role, const char *text)
+static json_t *message(const struct chat_probe *p, const char *role, const char *text)
 {
-    return json_pack("{s:s,s:o}", "role", role, "content", content(p, text));
+    return json_pack("{s:s,s:o}", "role", role, "content", probe_content(p, text));
 }
 
-static json_t *question(const struct probe *p)
+static json_t *question(const struct chat_probe *p)
 {
-    return json_pack("[o]", message(p, "user", USER));
+    return json_pack("[o]", message(p, "user", PROBE_USER));
 }
 
-static json_t *answered(const struct probe *p, json_t *next)
+static json_t *answered(const struct chat_probe *p, json_t *next)
 {
-    return json_pack("[o,o,o*]", message(p, "user", USER), message(p, "assistant", ANSWER), next);
+    return json_pack("[o,o,o*]", message(p, "user", PROBE_USER),
+                     message(p, "assistant", PROBE_ANSWER), next);
 }
 
 /* A message with a thought in `member`. */
-static json_t *thought(const struct probe *p, const char *member)
+static json_t *thought(const struct chat_probe *p, const char *member)
 {
-    return json_pack("[o,{s:s,s:o,s:s}]", message(p, "user", USER), "role", "assistant", "content",
-                     content(p, ANSWER), member, THOUGHT);
+    return json_pack("[o,{s:s,s:o,s:s}]", message(p, "user", PROBE_USER), "role", "assistant",
+                     "content", probe_content(p, PROBE_ANSWER), member, THOUGHT);
 }
 
 static json_t *tools(void)
@@ -112,13 +102,14 @@ static json_t *tools(void)
 }
 
 /* An answer that ends with a call and has no content. */
-static json_t *answer_calling(const struct probe *p, bool as_text, json_t *answer_content)
+static json_t *answer_calling(const struct chat_probe *p, bool as_text, json_t *answer_content)
 {
     json_t *arguments =
         as_text ? json_string("{\"" KEY "\": \"" VALUE "\"}") : json_pack("{s:s}", KEY, VALUE);
-    return json_pack("[o,{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}]", message(p, "user", USER), "role",
-                     "assistant", "content", answer_content, "tool_calls", "id", "abcdefgh1",
-                     "type", "function", "function", "name", TOOL, "arguments", arguments);
+    return json_pack("[o,{s:s,s:o,s:[{s:s,s:s,s:{s:s,s:o}}]}]", message(p, "user", PROBE_USER),
+                     "role", "assistant", "content", answer_content, "tool_calls", "id",
+                     "abcdefgh1", "type", "function", "function", "name", TOOL, "arguments",
+                     arguments);
 }
 
 /* ---- Forms ---- */
@@ -126,55 +117,54 @@ static json_t *answer_calling(const struct probe *p, bool as_text, json_t *answe
 static json_t *in_parts(void)
 {
     return json_pack("[{s:s,s:[{s:s,s:s}]}]", "role", "user", "content", "type", "text", "text",
-                     USER);
+                     PROBE_USER);
 }
 
 /* Whether parts are understood, not printed as a list. */
-static bool takes_parts(struct probe *p)
+static bool takes_parts(struct chat_probe *p)
 {
     struct moe_buf out = {0};
-    bool takes = write_messages(p, in_parts(), NULL, true, &out) && strstr(text_of(&out), USER) &&
-                 !strstr(text_of(&out), "'" USER "'") && !strstr(text_of(&out), "\"" USER "\"");
+    bool takes = probe_write(p, in_parts(), NULL, true, &out) &&
+                 strstr(text_of(&out), PROBE_USER) && !strstr(text_of(&out), "'" PROBE_USER "'") &&
+                 !strstr(text_of(&out), "\"" PROBE_USER "\"");
     moe_buf_release(&out);
     return takes;
 }
 
 /* Whether arguments may be text: they must not come out as a JSON text with escaped quotes. */
-static bool takes_arguments_as_text(struct probe *p)
+static bool takes_arguments_as_text(struct chat_probe *p)
 {
     struct moe_buf out = {0};
-    bool takes =
-        write_messages(p, answer_calling(p, true, json_string("")), tools(), false, &out) &&
-        strstr(text_of(&out), VALUE) && !strstr(text_of(&out), "\\\"" VALUE);
+    bool takes = probe_write(p, answer_calling(p, true, json_string("")), tools(), false, &out) &&
+                 strstr(text_of(&out), VALUE) && !strstr(text_of(&out), "\\\"" VALUE);
     moe_buf_release(&out);
     return takes;
 }
 
-static void find_forms(struct probe *p)
+static void find_forms(struct chat_probe *p)
 {
     struct chat_forms *f = &p->chat->forms;
     struct moe_buf out = {0};
-    bool parts = takes_parts(p), texts = template_writes(p, question(p), NULL, USER);
+    bool parts = takes_parts(p), texts = template_writes(p, question(p), NULL, PROBE_USER);
     f->parts_only = parts && !texts;
     f->texts_only = !parts;
-    if (write_messages(p,
-                       json_pack("[o,o]", message(p, "system", SYSTEM), message(p, "user", USER)),
-                       NULL, true, &out))
+    if (probe_write(
+            p, json_pack("[o,o]", message(p, "system", SYSTEM), message(p, "user", PROBE_USER)),
+            NULL, true, &out))
         f->no_system = !strstr(text_of(&out), SYSTEM);
-    if (write_messages(p, question(p), tools(), true, &out))
+    if (probe_write(p, question(p), tools(), true, &out))
         f->no_tools = !strstr(text_of(&out), TOOL);
     f->arguments_as_text =
         !template_writes(p, answer_calling(p, false, json_string("")), tools(), VALUE) &&
         takes_arguments_as_text(p);
-    if (write_messages(p, answer_calling(p, f->arguments_as_text, json_null()), tools(), false,
-                       &out))
+    if (probe_write(p, answer_calling(p, f->arguments_as_text, json_null()), tools(), false, &out))
         f->writes_none = strstr(text_of(&out), "None") != NULL;
     moe_buf_release(&out);
 }
 
 /* ---- How answers end ---- */
 
-static void add_stop(struct probe *p, const char *text, uint64_t n)
+static void add_stop(struct chat_probe *p, const char *text, uint64_t n)
 {
     char **stops = p->chat->stops;
     int i = 0;
@@ -188,7 +178,7 @@ static void add_stop(struct probe *p, const char *text, uint64_t n)
 }
 
 /* Adds the first (or last) special token in n bytes of text; false: none. */
-static bool add_special(struct probe *p, const char *text, uint64_t n, bool last)
+static bool add_special(struct chat_probe *p, const char *text, uint64_t n, bool last)
 {
     struct moe_ids ids = {0};
     struct moe_err err;
@@ -207,7 +197,7 @@ static bool add_special(struct probe *p, const char *text, uint64_t n, bool last
 }
 
 /* Adds the text itself if it has no special token, from its line's beginning. */
-static void add_text(struct probe *p, const char *text, uint64_t n)
+static void add_text(struct chat_probe *p, const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
         n--;
@@ -219,11 +209,11 @@ static void add_text(struct probe *p, const char *text, uint64_t n)
 
 /* Whether the template heeds add_generation_prompt: the conversation ends differently without an
  * answer to follow. */
-static bool heeds_prompt(struct probe *p)
+static bool heeds_prompt(struct chat_probe *p)
 {
     struct moe_buf with = {0}, without = {0};
-    bool heeds = write_messages(p, question(p), NULL, true, &with) &&
-                 write_messages(p, question(p), NULL, false, &without) && with.size > without.size;
+    bool heeds = probe_write(p, question(p), NULL, true, &with) &&
+                 probe_write(p, question(p), NULL, false, &without) && with.size > without.size;
     moe_buf_release(&with);
     moe_buf_release(&without);
     return heeds;
@@ -231,14 +221,14 @@ static bool heeds_prompt(struct probe *p)
 
 /* Finds the end of an answer: after the last answer of a conversation, else between an answer and
  * the next question. */
-static void find_end_of_text(struct probe *p, bool heeds)
+static void find_end_of_text(struct chat_probe *p, bool heeds)
 {
     struct moe_buf last = {0}, inner = {0};
     const char *end = NULL, *between = NULL, *next = NULL;
-    if (write_messages(p, answered(p, NULL), NULL, false, &last))
-        end = behind_last(text_of(&last), ANSWER);
-    if (write_messages(p, answered(p, message(p, "user", USER2)), NULL, false, &inner)) {
-        between = behind_last(text_of(&inner), ANSWER);
+    if (probe_write(p, answered(p, NULL), NULL, false, &last))
+        end = behind_last(text_of(&last), PROBE_ANSWER);
+    if (probe_write(p, answered(p, message(p, "user", USER2)), NULL, false, &inner)) {
+        between = behind_last(text_of(&inner), PROBE_ANSWER);
         next = between ? strstr(between, USER2) : NULL;
     }
     uint64_t n_between = next ? (uint64_t)(next - between) : 0;
@@ -255,12 +245,12 @@ static void find_end_of_text(struct probe *p, bool heeds)
 }
 
 /* Finds the tokens that close a call; they come before the one that ends the answer. */
-static void find_end_of_call(struct probe *p)
+static void find_end_of_call(struct chat_probe *p)
 {
     struct moe_buf out = {0};
     if (!p->chat->forms.no_tools &&
-        write_messages(p, answer_calling(p, p->chat->forms.arguments_as_text, json_string("")),
-                       tools(), false, &out)) {
+        probe_write(p, answer_calling(p, p->chat->forms.arguments_as_text, json_string("")),
+                    tools(), false, &out)) {
         const char *end = behind_last(text_of(&out), VALUE);
         if (end)
             add_special(p, end, strlen(end), true);
@@ -271,7 +261,7 @@ static void find_end_of_call(struct probe *p)
 /* ---- Thoughts ---- */
 
 /* text[0..n) without surrounding blanks; NULL if empty or long. */
-static char *trimmed_mark(struct probe *p, const char *text, uint64_t n)
+static char *trimmed_mark(struct chat_probe *p, const char *text, uint64_t n)
 {
     while (n && strchr(" \t\r\n", text[n - 1]))
         n--;
@@ -296,12 +286,12 @@ static uint64_t last_mark(const char *text, uint64_t n)
 }
 
 /* Finds the marks around THOUGHT in `text`, whose answer begins after `opening`, n bytes. */
-static void take_marks(struct probe *p, const char *opening, uint64_t n, const char *text,
+static void take_marks(struct chat_probe *p, const char *opening, uint64_t n, const char *text,
                        const char *member)
 {
     struct moe_chat *chat = p->chat;
     const char *at = strstr(text, THOUGHT), *after = at ? at + strlen(THOUGHT) : NULL;
-    const char *answer = after ? strstr(after, ANSWER) : NULL;
+    const char *answer = after ? strstr(after, PROBE_ANSWER) : NULL;
     uint64_t same = 0;
     if (!answer)
         return;
@@ -320,11 +310,11 @@ static void take_marks(struct probe *p, const char *opening, uint64_t n, const c
 }
 
 /* Finds the text before the content of an answer without thought. */
-static void find_lead(struct probe *p, const char *opening, uint64_t n)
+static void find_lead(struct chat_probe *p, const char *opening, uint64_t n)
 {
     struct moe_buf out = {0};
-    if (write_messages(p, answered(p, NULL), NULL, false, &out)) {
-        const char *answer = strstr(text_of(&out), ANSWER);
+    if (probe_write(p, answered(p, NULL), NULL, false, &out)) {
+        const char *answer = strstr(text_of(&out), PROBE_ANSWER);
         uint64_t before = answer ? (uint64_t)(answer - text_of(&out)) : 0;
         if (before > n && memcmp(text_of(&out), opening, n) == 0)
             p->chat->lead = trimmed_mark(p, text_of(&out) + n, before - n);
@@ -332,14 +322,14 @@ static void find_lead(struct probe *p, const char *opening, uint64_t n)
     moe_buf_release(&out);
 }
 
-static void find_thoughts(struct probe *p)
+static void find_thoughts(struct chat_probe *p)
 {
     static const char *const members[] = {"reasoning_content", "thinking", "reasoning"};
     struct moe_buf prompt = {0}, out = {0};
-    if (write_messages(p, question(p), NULL, true, &prompt)) {
+    if (probe_write(p, question(p), NULL, true, &prompt)) {
         uint64_t n = prompt.size - 1;
         for (int i = 0; i < 3 && !p->chat->thought_member; i++)
-            if (write_messages(p, thought(p, members[i]), NULL, false, &out))
+            if (probe_write(p, thought(p, members[i]), NULL, false, &out))
                 take_marks(p, text_of(&prompt), n, text_of(&out), members[i]);
         if (p->chat->thought_member)
             find_lead(p, text_of(&prompt), n);
@@ -348,9 +338,10 @@ static void find_thoughts(struct probe *p)
     moe_buf_release(&out);
 }
 
-int chat_probe(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err)
+int chat_probe_all(struct moe_chat *chat, const struct moe_tokenizer *tok, const char *source,
+                   uint64_t n, struct moe_err *err)
 {
-    struct probe p = {.chat = chat, .tok = tok};
+    struct chat_probe p = {.chat = chat, .tok = tok};
     chat->stops = moe_alloc(MAX_STOPS + 1, sizeof *chat->stops, err);
     if (!chat->stops)
         return MOE_ERR_MEMORY;
@@ -358,6 +349,7 @@ int chat_probe(struct moe_chat *chat, const struct moe_tokenizer *tok, struct mo
     find_end_of_text(&p, heeds_prompt(&p));
     find_end_of_call(&p);
     find_thoughts(&p);
+    chat_learn_calls(&p, source, n);
     return p.short_of_memory ? moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", chat->name)
                              : MOE_OK;
 }

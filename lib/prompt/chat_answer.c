@@ -1,0 +1,1050 @@
+/* Reads answers: thoughts, content and calls of tools, as they come. */
+#define _GNU_SOURCE /* memmem */
+
+#include "prompt/chat_answer.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "fmt/emit.h"
+#include "fmt/json.h"
+#include "prompt/chat_internal.h"
+
+/* XML's way to write a text with marks. */
+#define CDATA "<![CDATA["
+#define CDATA_ENDS "]]>"
+
+enum { MAX_NAME = 128, MAX_ANY = 200, MAX_VALUE_DEPTH = 64, ARGUMENTS_MEMORY = 64 << 20 };
+
+enum state {
+    BEGIN,   /* nothing but blanks so far */
+    THOUGHT, /* in it */
+    BEHIND,  /* after a thought: blanks are not content */
+    CONTENT,
+    ARGUMENTS, /* of a call: in the JSON object */
+    MEMBERS,   /* ... after them, in the object that has them */
+    PARAMETER, /* before a key, or the end of them */
+    VALUE,     /* in a text */
+    LATER,     /* before another value, which is read whole */
+    CLOSE,     /* after the arguments */
+    BETWEEN,   /* after a call */
+};
+
+struct moe_answer_reader {
+    const struct moe_chat *chat;
+    const json_t *tools;
+    int (*on_part)(void *ctx, const struct moe_answer_part *part);
+    void *ctx;
+    enum state state;
+    bool final, split;      /* no more bytes come; a thought or a call was read */
+    struct moe_buf pending; /* not handed on yet */
+    uint64_t done;          /* bytes of it that are */
+    const struct call_form *form;
+    struct moe_buf call;      /* all that the answer has of the call */
+    struct moe_buf arguments; /* as handed on */
+    struct moe_buf scratch;
+    char name[MAX_NAME], key[MAX_NAME];
+    bool first, first_bytes; /* parameter of the call; bytes of its value, or of the thought */
+    struct json_walk walk;
+    struct moe_err *err;
+};
+
+/* Results of looking at text that may go on. */
+enum match { NO, MORE, YES }; /* MORE: it may become one */
+
+/* ---- Bytes ---- */
+
+bool chat_json_walk(struct json_walk *w, char c)
+{
+    if (w->in_text) {
+        w->in_text = w->escaped || c != '"';
+        w->escaped = !w->escaped && c == '\\';
+        return false;
+    }
+    w->in_text = c == '"';
+    w->depth += c == '{' || c == '[';
+    w->depth -= w->depth && (c == '}' || c == ']');
+    return w->depth == 0 && (c == '}' || c == ']');
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static bool is_hole(char c)
+{
+    return c >= CALL_ID && c <= CALL_ANY;
+}
+
+static bool names(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.' || c == '/';
+}
+
+/* How far a hole reaches; next: what follows it in the piece. */
+static uint64_t hole_end(char hole, const char *next, const char *text, uint64_t n)
+{
+    uint64_t i = 0;
+    size_t n_next = strcspn(next, " \t\r\n\1\2\3\4\5");
+    while (i < n &&
+           (hole == CALL_NUMBER ? text[i] >= '0' && text[i] <= '9'
+            : hole == CALL_NAME ? names(text[i])
+            : hole == CALL_ANY  ? n - i < n_next || memcmp(text + i, next, n_next) != 0
+                                : text[i] != *next && !(hole == CALL_ID && is_blank(text[i]))))
+        i++;
+    return i;
+}
+
+/* Whether text begins with a piece; *used: its bytes. */
+static enum match begins_with(const char *piece, const char *text, uint64_t n, uint64_t *used)
+{
+    uint64_t at = 0;
+    for (size_t i = 0; piece[i]; i++) {
+        if (is_blank(piece[i]) ||
+            ((i == 0 || strchr(">]}),", piece[i - 1])) && strchr("<[{", piece[i])))
+            while (at < n && is_blank(text[at]))
+                at++;
+        if (is_blank(piece[i]))
+            continue;
+        if (at == n)
+            return MORE;
+        if (is_hole(piece[i])) {
+            uint64_t end = at + hole_end(piece[i], piece + i + 1, text + at, n - at);
+            if (end - at > MAX_ANY || (end == at && piece[i] != CALL_ANY && end < n))
+                return NO;
+            if (end == n)
+                return MORE;
+            at = end;
+        } else if (text[at++] != piece[i]) {
+            return NO;
+        }
+    }
+    *used = at;
+    return YES;
+}
+
+static const char *without_blanks(const char *piece)
+{
+    while (is_blank(*piece))
+        piece++;
+    return piece;
+}
+
+static const char *rest(const struct moe_answer_reader *r, uint64_t *n)
+{
+    *n = r->pending.size - r->done;
+    return (const char *)r->pending.data + r->done;
+}
+
+/* ---- Handing on ---- */
+
+static int hand_on(struct moe_answer_reader *r, enum moe_answer_part_kind kind, const void *bytes,
+                   uint64_t n)
+{
+    const struct moe_answer_part part = {kind, bytes ? bytes : "", n};
+    return r->on_part(r->ctx, &part);
+}
+
+/* The next n bytes are handled; those of a call are kept. */
+static void pass_over(struct moe_answer_reader *r, uint64_t n, bool of_call)
+{
+    if (of_call)
+        moe_buf_append(&r->call, r->pending.data + r->done, n);
+    r->done += n;
+}
+
+/* Hands on n bytes of text as they are. */
+static int hand_text(struct moe_answer_reader *r, enum moe_answer_part_kind kind, uint64_t n)
+{
+    int status = n ? hand_on(r, kind, r->pending.data + r->done, n) : MOE_OK;
+    r->done += n;
+    return status;
+}
+
+static int hand_arguments(struct moe_answer_reader *r, const void *bytes, uint64_t n)
+{
+    moe_buf_append(&r->arguments, bytes, n);
+    return n ? hand_on(r, MOE_PART_ARGUMENTS, bytes, n) : MOE_OK;
+}
+
+/* The call is over: whole, or not. */
+static int end_call(struct moe_answer_reader *r, bool whole)
+{
+    json_t *arguments = NULL;
+    struct moe_err err;
+    if (!whole && r->final)
+        pass_over(r, r->pending.size - r->done, true);
+    int status = whole ? moe_json_parse(&arguments, "arguments", r->arguments.data,
+                                        r->arguments.size, ARGUMENTS_MEMORY, &err)
+                       : MOE_ERR_FORMAT;
+    bool is_object = json_is_object(arguments);
+    moe_json_free(arguments);
+    if (status == MOE_ERR_MEMORY)
+        return moe_fail(r->err, status, "out of memory: a call's arguments");
+    r->state = is_object ? BETWEEN : CONTENT;
+    return is_object ? hand_on(r, MOE_PART_CALL_ENDS, NULL, 0)
+                     : hand_on(r, MOE_PART_CALL_FAILS, r->call.data, r->call.size);
+}
+
+/* ---- Tools ---- */
+
+static const json_t *function_of(const json_t *tool)
+{
+    const json_t *function = json_object_get(tool, "function");
+    return json_is_object(function) ? function : tool;
+}
+
+static const json_t *tool_named(const struct moe_answer_reader *r, const char *name, uint64_t n)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(r->tools, i, tool)
+    {
+        const json_t *own = json_object_get(function_of(tool), "name");
+        if (json_string_length(own) == n && memcmp(json_string_value(own), name, n) == 0)
+            return function_of(tool);
+    }
+    return NULL;
+}
+
+static bool has_type(const json_t *schema, const char *type)
+{
+    const json_t *types = json_object_get(schema, "type"), *one;
+    size_t i;
+    if (json_is_string(types))
+        return strcmp(json_string_value(types), type) == 0;
+    json_array_foreach(types, i, one) if (json_is_string(one) &&
+                                          strcmp(json_string_value(one), type) == 0) return true;
+    return false;
+}
+
+/* Whether the parameter is a text and nothing else. */
+static bool takes_text(const struct moe_answer_reader *r)
+{
+    const json_t *tool = tool_named(r, r->name, strlen(r->name));
+    const json_t *schema =
+        json_object_get(json_object_get(json_object_get(tool, "parameters"), "properties"), r->key);
+    return json_is_string(json_object_get(schema, "type")) && has_type(schema, "string");
+}
+
+/* ---- Values ---- */
+
+struct value_reader {
+    const char *text, *quote; /* a mark around texts beside " and '; NULL: none */
+    uint64_t n, at;
+    struct moe_buf *out;
+};
+
+static void skip_blanks(struct value_reader *v)
+{
+    while (v->at < v->n && is_blank(v->text[v->at]))
+        v->at++;
+}
+
+static bool at_quote(const struct value_reader *v)
+{
+    size_t n = v->quote ? strlen(v->quote) : 0;
+    return n && v->n - v->at >= n && memcmp(v->text + v->at, v->quote, n) == 0;
+}
+
+static enum match read_text(struct value_reader *v)
+{
+    bool marked = at_quote(v) && strlen(v->quote) > 1;
+    const char end[2] = {v->text[v->at], 0};
+    struct moe_buf plain = {0};
+    enum match found = MORE;
+    v->at += marked ? strlen(v->quote) : 1;
+    while (v->at < v->n && found == MORE) {
+        char c = v->text[v->at];
+        if (marked ? at_quote(v) : c == end[0]) {
+            v->at += marked ? strlen(v->quote) : 1;
+            found = YES;
+        } else if (!marked && c == '\\' && v->at + 1 < v->n) {
+            char e = v->text[v->at + 1];
+            static const char from[] = "nrtbf", to[] = "\n\r\t\b\f";
+            const char *is = e ? strchr(from, e) : NULL;
+            moe_buf_u8(&plain, is ? (uint8_t)to[is - from] : (uint8_t)e);
+            v->at += 2;
+        } else {
+            moe_buf_u8(&plain, (uint8_t)c);
+            v->at++;
+        }
+    }
+    if (found == YES)
+        moe_scalar_bytes(v->out, plain.data, plain.size);
+    v->out->failed |= plain.failed;
+    moe_buf_release(&plain);
+    return found;
+}
+
+static enum match read_word(struct value_reader *v)
+{
+    static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"},
+                                           {"true", "true"}, {"false", "false"}, {"null", "null"}};
+    uint64_t from = v->at;
+    while (v->at < v->n && (names(v->text[v->at]) || v->text[v->at] == '+'))
+        v->at++;
+    uint64_t n = v->at - from;
+    if (v->at == v->n)
+        return MORE;
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        if (strlen(words[i][0]) == n && memcmp(words[i][0], v->text + from, n) == 0) {
+            moe_buf_text(v->out, words[i][1]);
+            return YES;
+        }
+    if (n == 0 || !(v->text[from] == '-' || (v->text[from] >= '0' && v->text[from] <= '9')))
+        return NO;
+    moe_buf_append(v->out, v->text + from, n);
+    return YES;
+}
+
+static enum match read_value(struct value_reader *v, uint32_t depth);
+
+/* A member's key, in quotes or bare. */
+static enum match read_key(struct value_reader *v)
+{
+    skip_blanks(v);
+    if (v->at < v->n && (at_quote(v) || v->text[v->at] == '"' || v->text[v->at] == '\''))
+        return read_text(v);
+    uint64_t from = v->at;
+    while (v->at < v->n && v->text[v->at] != ':' && !is_blank(v->text[v->at]))
+        v->at++;
+    if (v->at == v->n)
+        return MORE;
+    moe_scalar_bytes(v->out, v->text + from, v->at - from);
+    return v->at > from ? YES : NO;
+}
+
+static enum match read_items(struct value_reader *v, char end, uint32_t depth)
+{
+    moe_buf_u8(v->out, (uint8_t)v->text[v->at++]);
+    for (bool first = true;; first = false) {
+        enum match found = YES;
+        skip_blanks(v);
+        if (v->at == v->n)
+            return MORE;
+        if (v->text[v->at] == end) {
+            moe_buf_u8(v->out, (uint8_t)v->text[v->at++]);
+            return YES;
+        }
+        if (!first) {
+            if (v->text[v->at] != ',')
+                return NO;
+            v->at++;
+            moe_buf_u8(v->out, ',');
+        }
+        if (end == '}') {
+            if ((found = read_key(v)) != YES)
+                return found;
+            skip_blanks(v);
+            if (v->at == v->n)
+                return MORE;
+            if (v->text[v->at++] != ':')
+                return NO;
+            moe_buf_u8(v->out, ':');
+        }
+        if ((found = read_value(v, depth + 1)) != YES)
+            return found;
+    }
+}
+
+/* A value as JSON, Python or Gemma write it; appends JSON. */
+static enum match read_value(struct value_reader *v, uint32_t depth)
+{
+    skip_blanks(v);
+    if (v->at == v->n)
+        return MORE;
+    char c = v->text[v->at];
+    if (depth > MAX_VALUE_DEPTH)
+        return NO;
+    if (at_quote(v) || c == '"' || c == '\'')
+        return read_text(v);
+    if (v->quote && strncmp(v->quote, v->text + v->at,
+                            v->n - v->at < strlen(v->quote) ? v->n - v->at : strlen(v->quote)) == 0)
+        return MORE;
+    if (c == '{' || c == '[')
+        return read_items(v, c == '{' ? '}' : ']', depth);
+    return read_word(v);
+}
+
+/* ---- Where a call begins ---- */
+
+/* Reads a call's object from text as far as its name; *used: the bytes before the arguments' value.
+ * Where the arguments come first it must be whole: then *used ends with it, and the arguments are
+ * in scratch. */
+static enum match object_begins(struct moe_answer_reader *r, const struct call_form *form,
+                                const char *text, uint64_t n, uint64_t *used, struct moe_span *name,
+                                bool *whole)
+{
+    uint64_t at = 0;
+    struct json_walk walk = {0};
+    while (at < n && is_blank(text[at]))
+        at++;
+    if (at == n)
+        return MORE;
+    if (text[at] != '{')
+        return NO;
+    *whole = false;
+    char pattern[2 * MAX_NAME];
+    snprintf(pattern, sizeof pattern, "{ \"%s\" : \"", form->name_key);
+    uint64_t head, tail;
+    enum match found = begins_with(pattern, text + at, n - at, &head);
+    if (found == MORE)
+        return MORE;
+    if (found == YES) {
+        uint64_t end = at + head;
+        while (end < n && names(text[end]))
+            end++;
+        *name = (struct moe_span){at + head, end - at - head};
+        snprintf(pattern, sizeof pattern, "\" , \"%s\" :", form->arguments_key);
+        found = begins_with(pattern, text + end, n - end, &tail);
+        if (found == YES) {
+            while (end + tail < n && is_blank(text[end + tail]))
+                tail++;
+            if (end + tail == n)
+                return MORE;
+            if (text[end + tail] == '{') {
+                *used = end + tail;
+                return YES;
+            }
+        } else if (found == MORE) {
+            return MORE;
+        }
+    }
+    for (uint64_t i = at; i < n; i++)
+        if (chat_json_walk(&walk, text[i])) {
+            *used = i + 1;
+            *whole = true;
+            return YES;
+        }
+    return MORE;
+}
+
+/* What a text that may be a call's beginning has told. */
+struct beginning {
+    const struct call_form *form;
+    uint64_t used; /* bytes up to the arguments */
+    struct moe_span name;
+    bool whole; /* an object that was read whole */
+};
+
+/* Whether text begins with a call that `lead` leads to: of one of the tools. */
+static enum match call_begins(struct moe_answer_reader *r, const struct call_form *form,
+                              const char *lead, const char *lead2, const char *text, uint64_t n,
+                              struct beginning *out)
+{
+    uint64_t used = 0, more = 0, end;
+    enum match found = begins_with(lead, text, n, &used);
+    if (found == YES)
+        found = begins_with(lead2, text + used, n - used, &more);
+    if (found != YES)
+        return found;
+    used += more;
+    *out = (struct beginning){.form = form};
+    if (form->style == CALLS_OBJECT) {
+        found = object_begins(r, form, text + used, n - used, &more, &out->name, &out->whole);
+        out->name.at += used;
+        out->used = used + more;
+        if (found == YES && !out->whole && !tool_named(r, text + out->name.at, out->name.n))
+            return NO;
+        return found;
+    }
+    for (end = used; end < n && names(text[end]); end++)
+        ;
+    if (end == n)
+        return end - used < MAX_NAME ? MORE : NO;
+    if (!tool_named(r, text + used, end - used))
+        return NO;
+    out->name = (struct moe_span){used, end - used};
+    found = begins_with(form->named, text + end, n - end, &more);
+    while (found == YES && form->style == CALLS_JSON && end + more < n &&
+           is_blank(text[end + more]))
+        more++;
+    if (found == YES && form->style == CALLS_JSON)
+        found = end + more == n ? MORE : text[end + more] == '{' ? YES : NO;
+    out->used = end + more;
+    return found;
+}
+
+/* Whether a form's text begins with a mark that no content has. */
+static bool has_mark(const char *piece)
+{
+    piece = without_blanks(piece);
+    return *piece && !(*piece == '{' || (*piece == '[' && !(piece[1] >= 'A' && piece[1] <= 'Z')));
+}
+
+/* The next mark within a form's text; NULL: there is none. */
+static const char *next_mark(const char *piece)
+{
+    piece += *piece != 0;
+    piece += strcspn(piece, "<[");
+    return *piece ? piece : NULL;
+}
+
+/* Whether a call begins at text; models leave out marks of those before the first call. */
+static enum match any_call_begins(struct moe_answer_reader *r, bool at_begin, const char *text,
+                                  uint64_t n, struct beginning *out)
+{
+    enum match best = NO;
+    for (uint32_t i = 0; i < r->chat->n_calls && r->tools; i++) {
+        const struct call_form *form = &r->chat->calls[i];
+        const char *begin = without_blanks(form->begin), *open = without_blanks(form->open);
+        enum match found = NO;
+        if (at_begin && !has_mark(*begin ? begin : open))
+            found = call_begins(r, form, begin, *begin ? form->open : open, text, n, out);
+        for (; begin && *begin && found != YES; begin = next_mark(begin)) {
+            enum match is =
+                has_mark(begin) ? call_begins(r, form, begin, form->open, text, n, out) : NO;
+            found = is > found ? is : found;
+        }
+        if (found != YES && has_mark(open)) {
+            enum match is = call_begins(r, form, "", open, text, n, out);
+            found = is > found ? is : found;
+        }
+        if (found == YES)
+            return YES;
+        best = found > best ? found : best;
+    }
+    return best;
+}
+
+/* ---- States ---- */
+
+static int begin_arguments(struct moe_answer_reader *r)
+{
+    r->first = true;
+    r->walk = (struct json_walk){0};
+    r->state = r->form->style == CALLS_PARAMETERS ? PARAMETER : ARGUMENTS;
+    return r->state == PARAMETER ? hand_arguments(r, "{", 1) : MOE_OK;
+}
+
+/* Reads an object that has come whole: name and arguments in any order, arguments also as a text.
+ */
+static int take_object(struct moe_answer_reader *r, const struct beginning *b, const char *text,
+                       bool *is)
+{
+    json_t *object = NULL;
+    struct moe_err err;
+    uint64_t from = b->used;
+    const char *open = memchr(text, '{', b->used);
+    from = open ? (uint64_t)(open - text) : 0;
+    int status =
+        moe_json_parse(&object, "call", text + from, b->used - from, ARGUMENTS_MEMORY, &err);
+    const json_t *name = json_object_get(object, b->form->name_key);
+    const json_t *arguments = json_object_get(object, b->form->arguments_key);
+    char *written = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL;
+    const char *said = written                     ? written
+                       : json_is_string(arguments) ? json_string_value(arguments)
+                                                   : "{}";
+    *is = status == MOE_OK && json_is_string(name) && json_string_length(name) < MAX_NAME &&
+          tool_named(r, json_string_value(name), json_string_length(name)) &&
+          (written || json_is_string(arguments) || !arguments);
+    if (*is) {
+        snprintf(r->name, sizeof r->name, "%s", json_string_value(name));
+        moe_buf_clear(&r->call);
+        moe_buf_clear(&r->arguments);
+        pass_over(r, b->used, true);
+        status = hand_on(r, MOE_PART_CALL, r->name, strlen(r->name));
+        if (status == MOE_OK)
+            status = hand_arguments(r, said, strlen(said));
+        r->state = CLOSE;
+    } else if (status != MOE_ERR_MEMORY) {
+        status = MOE_OK;
+    }
+    free(written);
+    moe_json_free(object);
+    return status;
+}
+
+/* Begins the call at the text that is next; *is: it turned out to be one. */
+static int take_call(struct moe_answer_reader *r, const struct beginning *b, bool *is)
+{
+    uint64_t n;
+    const char *text = rest(r, &n);
+    *is = true;
+    r->form = b->form;
+    r->split = true;
+    if (b->whole)
+        return take_object(r, b, text, is);
+    snprintf(r->name, sizeof r->name, "%.*s", (int)b->name.n, text + b->name.at);
+    moe_buf_clear(&r->call);
+    moe_buf_clear(&r->arguments);
+    pass_over(r, b->used, true);
+    MOE_TRY(hand_on(r, MOE_PART_CALL, r->name, strlen(r->name)));
+    return begin_arguments(r);
+}
+
+/* Hands on content up to where a call or nothing certain follows. */
+static int read_content(struct moe_answer_reader *r, bool at_begin)
+{
+    uint64_t n, i = 0, blanks;
+    const char *text = rest(r, &n);
+    struct beginning b;
+    enum match found = NO;
+    for (; i < n && found == NO; i++)
+        if (!is_blank(text[i]))
+            found = any_call_begins(r, at_begin && i == 0, text + i, n - i, &b);
+    i -= found != NO;
+    if (found == MORE && r->final)
+        found = NO, i = n;
+    for (blanks = i; blanks > 0 && is_blank(text[blanks - 1]); blanks--)
+        ;
+    /* Blanks before a call or behind the content are none of it. */
+    MOE_TRY(hand_text(r, MOE_PART_CONTENT, r->final && found == NO && !r->split ? i : blanks));
+    if (found != YES) {
+        if (r->final)
+            r->done = r->pending.size;
+        return MOE_OK;
+    }
+    bool is;
+    r->done += i - blanks;
+    MOE_TRY(take_call(r, &b, &is));
+    return is ? MOE_OK : hand_text(r, MOE_PART_CONTENT, 1);
+}
+
+/* Before content: a thought, or what leads to the content. */
+static int read_begin(struct moe_answer_reader *r)
+{
+    const char *const thought = r->chat->thought_begins, *lead = r->chat->lead;
+    uint64_t n, used, blanks = 0;
+    const char *text = rest(r, &n);
+    struct beginning b;
+    while (blanks < n && is_blank(text[blanks]))
+        blanks++;
+    if (blanks == n && !r->final)
+        return MOE_OK;
+    enum match is_thought = thought ? begins_with(thought, text, n, &used) : NO;
+    if (is_thought == YES) {
+        r->done += used;
+        r->split = true;
+        r->state = THOUGHT;
+        return MOE_OK;
+    }
+    enum match is_call = any_call_begins(r, true, text + blanks, n - blanks, &b);
+    bool is = false;
+    if (is_call == YES) {
+        r->done += blanks;
+        MOE_TRY(take_call(r, &b, &is));
+        if (is)
+            return MOE_OK;
+    }
+    enum match is_lead = lead && !is ? begins_with(lead, text, n, &used) : NO;
+    if (is_lead == YES) {
+        r->done += used;
+        r->split = true;
+        r->state = BEHIND;
+    } else if (r->final || (is_thought == NO && is_lead == NO && is_call != MORE)) {
+        r->state = CONTENT;
+    }
+    return MOE_OK;
+}
+
+/* In a thought: hands it on without the blanks around it. */
+static int read_thought(struct moe_answer_reader *r)
+{
+    const char *const ends[] = {r->chat->thought_ends, r->chat->thought_ends_call};
+    struct beginning b;
+    uint64_t n, used = 0, i = 0;
+    const char *text = rest(r, &n);
+    enum match found = NO;
+    if (r->first_bytes) {
+        while (n && is_blank(*text))
+            text++, n--, r->done++;
+        enum match call =
+            any_call_begins(r, true, text, n, &b); /* the model does without a thought */
+        bool is = call == YES;
+        if (is)
+            MOE_TRY(take_call(r, &b, &is));
+        if (is || (call == MORE && !r->final))
+            return MOE_OK;
+    }
+    for (; i < n && found == NO; i++)
+        for (int e = 0; e < 2 && found != YES && !is_blank(text[i]); e++) {
+            enum match is = ends[e] ? begins_with(ends[e], text + i, n - i, &used) : NO;
+            found = is > found ? is : found;
+        }
+    i -= found != NO;
+    if (found == MORE && r->final)
+        found = NO, i = n;
+    uint64_t blanks = i;
+    while (blanks > 0 && is_blank(text[blanks - 1]))
+        blanks--;
+    r->first_bytes = r->first_bytes && blanks == 0;
+    MOE_TRY(hand_text(r, MOE_PART_THOUGHT, blanks));
+    if (found == YES) {
+        r->done += i - blanks + used;
+        r->state = BEHIND;
+    } else if (r->final) {
+        r->done = r->pending.size;
+    }
+    return MOE_OK;
+}
+
+static int read_arguments(struct moe_answer_reader *r)
+{
+    uint64_t n, i = 0;
+    const char *text = rest(r, &n);
+    bool ends = false;
+    while (i < n && !ends)
+        ends = chat_json_walk(&r->walk, text[i++]);
+    MOE_TRY(hand_arguments(r, text, i));
+    pass_over(r, i, true);
+    if (ends) {
+        r->state = r->form->style == CALLS_OBJECT ? MEMBERS : CLOSE;
+        r->walk = (struct json_walk){.depth = 1};
+    }
+    return !ends && r->final ? end_call(r, false) : MOE_OK;
+}
+
+/* What the object has behind the arguments. */
+static int read_members(struct moe_answer_reader *r)
+{
+    uint64_t n, i = 0;
+    const char *text = rest(r, &n);
+    bool ends = false;
+    while (i < n && !ends)
+        ends = chat_json_walk(&r->walk, text[i++]);
+    pass_over(r, i, true);
+    if (ends)
+        r->state = CLOSE;
+    return !ends && r->final ? end_call(r, true) : MOE_OK;
+}
+
+/* Whether a value begins at text: the mark behind a key, with the blanks that it has at its end and
+ * no others. */
+static enum match key_ends(const char *mark, const char *text, uint64_t n, uint64_t *used)
+{
+    char core[256];
+    size_t length = strlen(mark), blanks = 0;
+    while (blanks < length && is_blank(mark[length - 1 - blanks]))
+        blanks++;
+    snprintf(core, sizeof core, "%.*s", (int)(length - blanks), mark);
+    enum match found = begins_with(core, text, n, used);
+    if (found != YES || blanks == 0)
+        return found;
+    size_t same = 0;
+    while (same < blanks && *used + same < n && text[*used + same] == mark[length - blanks + same])
+        same++;
+    if (same < blanks && *used + same == n)
+        return MORE;
+    *used += same == blanks ? blanks : 0;
+    return YES;
+}
+
+/* A key, or the end of the parameters. */
+static int read_parameter(struct moe_answer_reader *r)
+{
+    const struct call_form *f = r->form;
+    uint64_t n, used = 0, more = 0, end, ends_text = 0, ends_other = 0;
+    const char *text = rest(r, &n);
+    enum match closes = begins_with(f->close, text, n, &used);
+    if (closes == YES || (r->final && n == 0)) {
+        pass_over(r, used, true);
+        MOE_TRY(hand_arguments(r, "}", 1));
+        return end_call(r, true);
+    }
+    enum match opens = r->first ? YES : begins_with(f->parameter_between, text, n, &used);
+    used = r->first || opens != YES ? 0 : used;
+    if (opens == YES)
+        opens = begins_with(f->key_begins, text + used, n - used, &more);
+    used += more;
+    for (end = used; opens == YES && end < n && end - used < MAX_NAME - 1; end++) {
+        enum match is_text = key_ends(f->text.key_ends, text + end, n - end, &ends_text);
+        enum match is_other = key_ends(f->other.key_ends, text + end, n - end, &ends_other);
+        if (is_text == MORE || is_other == MORE)
+            opens = MORE;
+        if (opens == MORE || is_text == YES || is_other == YES) {
+            ends_text = is_text == YES ? ends_text : 0;
+            ends_other = is_other == YES ? ends_other : 0;
+            break;
+        }
+    }
+    if (opens == YES && end == n)
+        opens = MORE;
+    if (opens == NO || (opens == YES && end == used) || end - used == MAX_NAME - 1 ||
+        (r->final && opens == MORE))
+        return closes == MORE && !r->final ? MOE_OK : end_call(r, false);
+    if (opens == MORE)
+        return MOE_OK;
+    snprintf(r->key, sizeof r->key, "%.*s", (int)(end - used), text + used);
+    moe_buf_clear(&r->scratch);
+    if (!r->first)
+        moe_buf_text(&r->scratch, ", ");
+    moe_scalar_bytes(&r->scratch, r->key, strlen(r->key));
+    moe_buf_text(&r->scratch, ": ");
+    bool marks_differ = strcmp(f->text.key_ends, f->other.key_ends) != 0;
+    bool is_text = !f->quote && (marks_differ ? ends_text > 0 : takes_text(r));
+    r->first = false;
+    r->state = is_text ? VALUE : LATER;
+    r->first_bytes = true;
+    if (is_text)
+        moe_buf_u8(&r->scratch, '"');
+    pass_over(r, end + (f->quote || (marks_differ && !ends_text) ? ends_other : ends_text), true);
+    return hand_arguments(r, r->scratch.data, r->scratch.size);
+}
+
+/* Where a value's text ends; *used: the mark's bytes behind it. Without the mark *end is how far it
+ * goes at least. */
+static enum match value_ends(const struct moe_answer_reader *r, const char *piece, const char *text,
+                             uint64_t n, uint64_t *end, uint64_t *used)
+{
+    char mark[2 * MAX_NAME] = "";
+    size_t length = 0;
+    for (; *piece && length + MAX_NAME < sizeof mark; piece++) /* the key in it is this one */
+        length += (size_t)(*piece == CALL_KEY ? snprintf(mark + length, MAX_NAME, "%s", r->key)
+                                              : snprintf(mark + length, 2, "%c", *piece));
+    const char *core = without_blanks(mark);
+    uint64_t blanks = (uint64_t)(core - mark), i;
+    for (i = 0; i < n; i++) {
+        enum match found = text[i] == *core ? begins_with(core, text + i, n - i, used) : NO;
+        if (found == NO)
+            continue;
+        *end = i >= blanks && memcmp(text + i - blanks, mark, blanks) == 0 ? i - blanks : i;
+        *used += i - *end;
+        return found;
+    }
+    *end = n > blanks ? n - blanks : 0;
+    *end = moe_utf8_complete((const uint8_t *)text, *end);
+    return NO;
+}
+
+/* In a text between marks, which is handed on as JSON. */
+static int read_text_value(struct moe_answer_reader *r)
+{
+    uint64_t n, end, used = 0;
+    const char *text = rest(r, &n);
+    enum match found = value_ends(r, r->form->text.value_ends, text, n, &end, &used);
+    if (r->first_bytes && found != YES && !r->final &&
+        strncmp(text, CDATA, n < strlen(CDATA) ? n : strlen(CDATA)) == 0)
+        return MOE_OK;
+    if (r->first_bytes && found == YES && end >= strlen(CDATA CDATA_ENDS) &&
+        memcmp(text, CDATA, strlen(CDATA)) == 0 &&
+        memcmp(text + end - strlen(CDATA_ENDS), CDATA_ENDS, strlen(CDATA_ENDS)) == 0) {
+        pass_over(r, strlen(CDATA), true);
+        text += strlen(CDATA);
+        end -= strlen(CDATA CDATA_ENDS);
+        used += strlen(CDATA_ENDS);
+    }
+    r->first_bytes = r->first_bytes && end == 0;
+    moe_buf_clear(&r->scratch);
+    moe_scalar_bytes(&r->scratch, text, end);
+    if (!r->scratch.failed && r->scratch.size > 2) /* without its quotes */
+        MOE_TRY(hand_arguments(r, r->scratch.data + 1, r->scratch.size - 2));
+    pass_over(r, end, true);
+    if (found == YES) {
+        pass_over(r, used, true);
+        r->state = PARAMETER;
+        return hand_arguments(r, "\"", 1);
+    }
+    return r->final ? end_call(r, false) : MOE_OK;
+}
+
+/* A value that is read whole: JSON, or else a text. */
+static int read_later_value(struct moe_answer_reader *r)
+{
+    const struct call_form *f = r->form;
+    uint64_t n, end, used = 0;
+    const char *text = rest(r, &n);
+    enum match found;
+    moe_buf_clear(&r->scratch);
+    if (f->quote) {
+        struct value_reader v = {.text = text, .n = n, .quote = f->quote, .out = &r->scratch};
+        found = read_value(&v, 0);
+        end = v.at;
+    } else {
+        found = value_ends(r, f->other.value_ends, text, n, &end, &used);
+        json_t *value = found == YES ? json_loadb(text, end, JSON_DECODE_ANY, NULL) : NULL;
+        if (value)
+            moe_buf_append(&r->scratch, text, end);
+        else if (found == YES)
+            moe_scalar_bytes(&r->scratch, text, end);
+        json_decref(value);
+    }
+    if (found == NO && !f->quote)
+        found = MORE;
+    if (found == NO || (found == MORE && r->final))
+        return end_call(r, false);
+    if (found == MORE)
+        return MOE_OK;
+    pass_over(r, end + used, true);
+    r->state = PARAMETER;
+    return hand_arguments(r, r->scratch.data, r->scratch.size);
+}
+
+static int read_close(struct moe_answer_reader *r)
+{
+    uint64_t n, used = 0;
+    const char *text = rest(r, &n);
+    enum match found = begins_with(r->form->close, text, n, &used);
+    if (found == MORE && !r->final)
+        return MOE_OK;
+    if (found == YES)
+        pass_over(r, used, true);
+    return end_call(r, true);
+}
+
+/* After a call: another, or the end of them. */
+static int read_between(struct moe_answer_reader *r)
+{
+    const struct call_form *f = r->form;
+    uint64_t n, used = 0;
+    const char *text = rest(r, &n);
+    struct beginning b;
+    bool is = false;
+    enum match another = call_begins(r, f, f->between, f->open, text, n, &b);
+    if (another == YES)
+        MOE_TRY(take_call(r, &b, &is));
+    if (is)
+        return MOE_OK;
+    enum match ends = *without_blanks(f->end) ? begins_with(f->end, text, n, &used) : NO;
+    if (!r->final && (another == MORE || ends == MORE))
+        return MOE_OK;
+    if (ends == YES)
+        r->done += used;
+    r->state = BEHIND;
+    return MOE_OK;
+}
+
+/* Blanks behind a thought or a call are no content. */
+static int read_behind(struct moe_answer_reader *r)
+{
+    uint64_t n;
+    const char *text = rest(r, &n);
+    while (n && is_blank(*text))
+        text++, n--, r->done++;
+    if (n)
+        r->state = CONTENT;
+    return MOE_OK;
+}
+
+static int read_state(struct moe_answer_reader *r)
+{
+    switch (r->state) {
+    case BEGIN:
+        return read_begin(r);
+    case THOUGHT:
+        return read_thought(r);
+    case BEHIND:
+        return read_behind(r);
+    case CONTENT:
+        return read_content(r, false);
+    case ARGUMENTS:
+        return read_arguments(r);
+    case MEMBERS:
+        return read_members(r);
+    case PARAMETER:
+        return read_parameter(r);
+    case VALUE:
+        return read_text_value(r);
+    case LATER:
+        return read_later_value(r);
+    case CLOSE:
+        return read_close(r);
+    case BETWEEN:
+        break;
+    }
+    return read_between(r);
+}
+
+/* Reads on until nothing changes. */
+static int read_on(struct moe_answer_reader *r, struct moe_err *err)
+{
+    int status = MOE_OK;
+    bool goes_on = true;
+    r->err = err;
+    while (status == MOE_OK && goes_on) {
+        enum state state = r->state;
+        uint64_t done = r->done;
+        status = read_state(r);
+        goes_on = r->state != state || r->done != done;
+    }
+    memmove(r->pending.data, r->pending.data + r->done, r->pending.size - r->done);
+    r->pending.size -= r->done;
+    r->done = 0;
+    if (status == MOE_OK &&
+        (r->pending.failed || r->call.failed || r->arguments.failed || r->scratch.failed))
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: an answer's text");
+    return status;
+}
+
+/* ---- A reader ---- */
+
+int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat *chat,
+                          const json_t *tools, bool opened,
+                          int (*on_part)(void *ctx, const struct moe_answer_part *part), void *ctx,
+                          struct moe_err *err)
+{
+    struct moe_answer_reader *r = *out = moe_alloc(1, sizeof *r, err);
+    if (!r)
+        return MOE_ERR_MEMORY;
+    r->chat = chat;
+    r->tools = json_array_size(tools) ? tools : NULL;
+    r->on_part = on_part;
+    r->ctx = ctx;
+    r->state = opened ? THOUGHT : BEGIN;
+    r->split = opened;
+    r->first_bytes = true;
+    return MOE_OK;
+}
+
+void moe_answer_reader_free(struct moe_answer_reader *r)
+{
+    if (!r)
+        return;
+    moe_buf_release(&r->pending);
+    moe_buf_release(&r->call);
+    moe_buf_release(&r->arguments);
+    moe_buf_release(&r->scratch);
+    free(r);
+}
+
+int moe_answer_reader_add(struct moe_answer_reader *r, const char *bytes, uint64_t n,
+                          struct moe_err *err)
+{
+    moe_buf_append(&r->pending, bytes, n);
+    return r->pending.size ? read_on(r, err) : MOE_OK;
+}
+
+int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
+{
+    r->final = true;
+    moe_buf_append(&r->pending, "", 0);
+    return read_on(r, err);
+}
+
+/* ---- Marks ---- */
+
+bool moe_chat_reads_calls(const struct moe_chat *chat)
+{
+    return chat->n_calls > 0;
+}
+
+static bool within(const char *text, const char *mark, uint64_t n)
+{
+    return text && memmem(text, strlen(text), mark, n);
+}
+
+bool moe_chat_has_mark(const struct moe_chat *chat, const char *text, uint64_t n)
+{
+    bool has = within(chat->thought_begins, text, n) || within(chat->thought_ends, text, n) ||
+               within(chat->thought_ends_call, text, n) || within(chat->lead, text, n);
+    for (uint32_t i = 0; i < chat->n_calls && !has; i++) {
+        const struct call_form *f = &chat->calls[i];
+        const char *const pieces[] = {f->begin,          f->open,
+                                      f->named,          f->close,
+                                      f->between,        f->end,
+                                      f->key_begins,     f->parameter_between,
+                                      f->text.key_ends,  f->text.value_ends,
+                                      f->other.key_ends, f->other.value_ends};
+        for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
+            has |= within(pieces[p], text, n);
+    }
+    return has && n > 0;
+}

@@ -1,0 +1,59 @@
+/*
+ * What an answer says, read while it is written: thoughts, content, calls of tools. The marks are
+ * those of the model's template (prompt/chat.h), found by rendering conversations with thoughts and
+ * calls.
+ *
+ * Nothing of an answer is lost or said twice: what is not a thought or a call of one of the given
+ * tools is content. A text is handed on as soon as it cannot become a mark any more.
+ */
+#ifndef MOE_PROMPT_CHAT_ANSWER_H
+#define MOE_PROMPT_CHAT_ANSWER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct json_t;
+struct moe_chat;
+
+enum moe_answer_part_kind {
+    MOE_PART_THOUGHT,
+    MOE_PART_CONTENT,
+    MOE_PART_CALL,       /* a call begins: its function's name */
+    MOE_PART_ARGUMENTS,  /* more of its arguments: pieces of one JSON object */
+    MOE_PART_CALL_ENDS,  /* the arguments are whole, and JSON */
+    MOE_PART_CALL_FAILS, /* ... are not, or the answer ended before: all that the answer has of the
+                            call */
+};
+
+struct moe_answer_part {
+    enum moe_answer_part_kind kind;
+    const char *bytes; /* not terminated */
+    uint64_t n;
+};
+
+struct moe_answer_reader;
+
+/*
+ * Reads an answer to a conversation with these tools (NULL: calls are content). The chat and the
+ * tools are borrowed. opened: the prompt opens a thought (moe_chat_opens_thought). on_part gets the
+ * parts in order; a negative result ends the reading with that status.
+ */
+int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat *chat,
+                          const struct json_t *tools, bool opened,
+                          int (*on_part)(void *ctx, const struct moe_answer_part *part), void *ctx,
+                          struct moe_err *err);
+void moe_answer_reader_free(struct moe_answer_reader *reader); /* NULL is fine */
+/* n more bytes of the answer, with the texts of the special tokens that moe_chat_has_mark names. */
+int moe_answer_reader_add(struct moe_answer_reader *reader, const char *bytes, uint64_t n,
+                          struct moe_err *err);
+/* The answer is over. */
+int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err);
+
+/* Whether this text, a special token's, is part of a mark around thoughts or calls. */
+bool moe_chat_has_mark(const struct moe_chat *chat, const char *text, uint64_t n);
+/* Whether the template has a form for calls that answers can be read by. */
+bool moe_chat_reads_calls(const struct moe_chat *chat);
+
+#endif

@@ -1,0 +1,377 @@
+/* Answers: thoughts, contents and calls, read by what templates tell. CHAT_TEMPLATES=DIR: published
+ * ones too. */
+#define _GNU_SOURCE /* strdup, scandir */
+#include "model_fixture.h"
+
+#include <dirent.h>
+#include <jansson.h>
+
+#include "base/file.h"
+#include "prompt/chat.h"
+#include "prompt/chat_answer.h"
+
+static struct fixture fixture;
+
+static int open_all(void **state)
+{
+    struct moe_err err = {0};
+    assert_ok(moe_kern_select(moe_cpu_detect(), &err), &err);
+    fixture_open(&fixture, 16, 1, 64);
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    fixture_close(&fixture);
+    return 0;
+}
+
+/* What was read, as one text: "thought|content|name(arguments)|..."; of a failed call "!text". */
+struct said {
+    struct moe_buf text;
+    int last;
+};
+
+static int note_part(void *ctx, const struct moe_answer_part *part)
+{
+    static const char *const begins[] = {"T:", "C:", "", "(", ")", "!"};
+    struct said *s = ctx;
+    if (s->last != (int)part->kind)
+        moe_buf_printf(&s->text, "%s%s", s->last >= 0 && part->kind <= MOE_PART_CALL ? "|" : "",
+                       begins[part->kind]);
+    moe_buf_append(&s->text, part->bytes, part->n);
+    s->last = (int)part->kind;
+    return MOE_OK;
+}
+
+static const char *read_answer(const struct moe_chat *chat, const json_t *tools, bool opened,
+                               const char *answer, size_t step, struct moe_buf *out)
+{
+    struct moe_answer_reader *r;
+    struct moe_err err = {0};
+    struct said said = {.last = -1};
+    size_t n = strlen(answer);
+    assert_ok(moe_answer_reader_new(&r, chat, tools, opened, note_part, &said, &err), &err);
+    for (size_t i = 0; i < n; i += step)
+        assert_ok(moe_answer_reader_add(r, answer + i, n - i < step ? n - i : step, &err), &err);
+    assert_ok(moe_answer_reader_end(r, &err), &err);
+    moe_answer_reader_free(r);
+    moe_buf_u8(&said.text, 0);
+    moe_buf_release(out);
+    *out = said.text;
+    return (const char *)out->data;
+}
+
+/* ---- Published templates ---- */
+
+static json_t *a_call(const char *name, json_t *arguments, const char *id)
+{
+    return json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", id, "type", "function", "function", "name",
+                     name, "arguments", arguments);
+}
+
+/* Whether texts of note_part say the same, their arguments as JSON. */
+static bool same_calls(const char *a, const char *b)
+{
+    bool same = true;
+    while (same && *a && *b) {
+        size_t n = strcspn(a, "("), m = strcspn(b, "(");
+        same = n == m && memcmp(a, b, n) == 0;
+        a += n + (a[n] == '(');
+        b += m + (b[m] == '(');
+        if (!*a && !*b)
+            break;
+        size_t end_a = 0, end_b = 0;
+        json_error_t e;
+        json_t *left = json_loads(a, JSON_DISABLE_EOF_CHECK, &e);
+        end_a = left ? (size_t)e.position : 0;
+        json_t *right = json_loads(b, JSON_DISABLE_EOF_CHECK, &e);
+        end_b = right ? (size_t)e.position : 0;
+        same = same && left && json_equal(left, right);
+        a += end_a;
+        b += end_b;
+        json_decref(left);
+        json_decref(right);
+    }
+    return same && *a == *b;
+}
+
+static bool round_trip(const char *name, const char *source, const json_t *tools,
+                       const json_t *variables)
+{
+    struct moe_chat *chat;
+    struct moe_err err = {0};
+    struct moe_buf prompt = {0}, whole = {0}, got = {0};
+    if (moe_chat_open(&chat, name, source, strlen(source), fixture.model->tokenizer, &err)) {
+        print_message("%-60s does not open: %s\n", name, err.text);
+        return false;
+    }
+    json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "Question?");
+    struct moe_chat_input in = {.messages = messages, .tools = tools, .variables = variables};
+    json_t *calls = json_pack(
+        "[o,o]",
+        a_call("get_weather", json_pack("{s:s,s:i}", "city", "S\xc3\xa3o \"P\" <b>", "days", 3),
+               "abcdefgh1"),
+        a_call("find_file", json_pack("{s:s,s:[i,i]}", "path", "/a b/c.txt", "lines", 4, 5),
+               "abcdefgh2"));
+    const char *want = NULL;
+    int n_calls = 2;
+    for (; n_calls > 0; n_calls--) {
+        json_t *some = json_array();
+        for (int i = 0; i < n_calls; i++)
+            json_array_append(some, json_array_get(calls, i));
+        json_t *all = json_deep_copy(messages);
+        json_array_append_new(all, json_pack("{s:s,s:s,s:o}", "role", "assistant", "content", "",
+                                             "tool_calls", some));
+        in.messages = all;
+        in.add_generation_prompt = false;
+        moe_buf_clear(&whole);
+        int status = moe_chat_render(chat, &in, &whole, NULL, &err);
+        json_decref(all);
+        moe_buf_u8(&whole, 0);
+        const char *question = status == MOE_OK ? strstr((char *)whole.data, "Question?") : NULL;
+        for (const char *next = question; next && (next = strstr(next + 1, "Question?"));)
+            question = next;
+        if (question && strstr(question, n_calls > 1 ? "/a b/" : "days"))
+            break;
+    }
+    in.messages = messages;
+    in.add_generation_prompt = true;
+    int status = moe_chat_render(chat, &in, &prompt, NULL, &err);
+    bool ok = false;
+    if (n_calls == 0 || status != MOE_OK) {
+        print_message("%-60s no calls (%d): %s\n", name, status, err.text);
+    } else {
+        size_t same = 0;
+        bool opened = moe_chat_opens_thought(chat, prompt.data, prompt.size);
+        const char *text = (const char *)whole.data;
+        while (same < prompt.size && prompt.data[same] == whole.data[same])
+            same++;
+        if (same < prompt.size) /* the prompt opens a thought, say */
+            while (same && !strchr("<[\n", text[same]))
+                same--;
+        char *answer = strdup(text + same);
+        for (const char *const *stop = moe_chat_stops(chat); *stop; stop++) {
+            char *at = strstr(answer, *stop);
+            if (at)
+                *at = 0;
+        }
+        want = n_calls > 1 ? "get_weather({\"city\": \"S\xc3\xa3o \\\"P\\\" <b>\", \"days\": "
+                             "3})|find_file({\"path\": \"/a b/c.txt\", \"lines\": [4, 5]})"
+                           : "get_weather({\"city\": \"S\xc3\xa3o \\\"P\\\" <b>\", \"days\": 3})";
+        ok = true;
+        for (size_t step = 1; step <= 7 && ok; step++) {
+            const char *said = read_answer(chat, tools, opened, answer, step, &got);
+            ok = same_calls(said, want);
+            if (!ok)
+                print_message("%-60s step %zu reads %s\n   of %s\n", name, step, said, answer);
+        }
+        if (ok)
+            print_message("%-60s ok, %d calls\n", name, n_calls);
+        free(answer);
+    }
+    json_decref(calls);
+    json_decref(messages);
+    moe_buf_release(&prompt);
+    moe_buf_release(&whole);
+    moe_buf_release(&got);
+    moe_chat_free(chat);
+    return ok;
+}
+
+static json_t *the_tools(void)
+{
+    return json_loads(
+        "[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\",\"description\":"
+        "\"Weather\","
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\","
+        "\"description\":\"c\"},"
+        "\"days\":{\"type\":\"integer\",\"description\":\"d\"}},\"required\":[\"city\"]}}},"
+        "{\"type\":\"function\",\"function\":{\"name\":\"find_file\",\"description\":\"Files\","
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\","
+        "\"description\":\"c\"},"
+        "\"lines\":{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"description\":\"d\"}},"
+        "\"required\":[\"path\"]}}}]",
+        0, NULL);
+}
+
+static void published_templates_read_their_own_calls(void **state)
+{
+    const char *dir = getenv("CHAT_TEMPLATES");
+    if (!dir)
+        skip();
+    json_t *tools = the_tools();
+    struct dirent **list;
+    int n = scandir(dir, &list, NULL, alphasort), ok = 0, all = 0;
+    for (int i = 0; i < n; i++) {
+        char path[1024];
+        struct moe_buf source = {0};
+        struct moe_err err;
+        snprintf(path, sizeof path, "%s/%s", dir, list[i]->d_name);
+        if (strstr(path, ".jinja") && moe_file_read_all(path, 1 << 20, &source, &err) == MOE_OK) {
+            moe_buf_u8(&source, 0);
+            if (strstr((char *)source.data, "tool")) {
+                all++;
+                ok += round_trip(list[i]->d_name, (char *)source.data, tools, NULL);
+            }
+        }
+        moe_buf_release(&source);
+        free(list[i]);
+    }
+    free(list);
+    json_decref(tools);
+    print_message("%d of %d\n", ok, all);
+}
+
+/* ---- Forms ---- */
+
+#define EACH(body) "{% for m in messages %}" body "{% endfor %}"
+#define TOOLS "{% if tools %}{{ tools|tojson }}{% endif %}"
+#define TURN(calls)                                                                                \
+    TOOLS EACH("<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>\n{{ "                \
+               "m.reasoning_content }}\n</think>\n\n"                                              \
+               "{% endif %}{{ m.content }}{% if m.tool_calls %}" calls                             \
+               "{% endif %}<|im_end|>\n") "{% if add_generation_prompt "                           \
+                                          "%}<|im_start|>assistant\n{% endif %}"
+#define FOR_CALLS(one) "{% for c in m.tool_calls %}" one "{% endfor %}"
+#define HERMES                                                                                     \
+    TURN(FOR_CALLS("{% if loop.index > 1 %}\n{% endif %}<tool_call>\n{\"name\": \"{{ "             \
+                   "c.function.name }}\", \"arguments\": "                                         \
+                   "{{ c.function.arguments|tojson }}}\n</tool_call>"))
+#define CODER                                                                                      \
+    TURN(FOR_CALLS(                                                                                \
+        "<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in "                           \
+        "c.function.arguments|items %}"                                                            \
+        "<parameter={{ k }}>\n{{ v if v is string else v|tojson }}\n</parameter>\n{% endfor %}"    \
+        "</function>\n</tool_call>\n"))
+#define SECTION                                                                                    \
+    TURN("<|begin|>" FOR_CALLS("<|call|>functions.{{ c.function.name }}:{{ loop.index0 }}<|args|>" \
+                               "{{ c.function.arguments|tojson }}<|done|>") "<|end|>")
+#define QUOTES                                                                                     \
+    TURN(FOR_CALLS("<|call>{{ c.function.name }}{% raw %}{{% endraw %}{% for k, v in "             \
+                   "c.function.arguments|items %}"                                                 \
+                   "{% if loop.index > 1 %},{% endif %}{{ k }}:{% if v is string %}<|q|>{{ v "     \
+                   "}}<|q|>{% else %}"                                                             \
+                   "{{ v }}{% endif %}{% endfor %}}<call|>"))
+#define LIST                                                                                       \
+    TURN("[TOOL_CALLS] [" FOR_CALLS(                                                               \
+        "{% if loop.index > 1 %}, {% endif %}{\"name\": \"{{ c.function.name }}\", "               \
+        "\"arguments\": {{ c.function.arguments|tojson }}, \"id\": \"{{ c.id }}\"}") "]")
+#define BARE                                                                                       \
+    TURN("{\"name\": \"{{ m.tool_calls[0].function.name }}\", \"parameters\": "                    \
+         "{{ m.tool_calls[0].function.arguments|tojson }}}")
+
+static const struct {
+    const char *template, *answer, *said;
+} cases[] = {
+    {HERMES,
+     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>",
+     "get_weather({\"city\": \"Rome\"})"},
+    {HERMES,
+     "Let me see.\n\n<tool_call>{ \"name\" : \"get_weather\",\"arguments\" :{\"city\": "
+     "\"}\\\"{\"}} </tool_call>\n",
+     "C:Let me see.|get_weather({\"city\": \"}\\\"{\"})"},
+    {HERMES, "<tool_call>{\"arguments\": {\"days\": 2}, \"name\": \"get_weather\"}</tool_call>",
+     "get_weather({\"days\": 2})"},
+    {HERMES,
+     "<tool_call>{\"name\": \"get_weather\", \"arguments\": \"{\\\"days\\\": 2}\"}</tool_call>",
+     "get_weather({\"days\": 2})"},
+    {HERMES,
+     "<think>\nhm <tool\n</think>\n\n<tool_call>\n{\"name\": \"find_file\", \"arguments\": "
+     "{}}\n</tool_call>",
+     "T:hm <tool|find_file({})"},
+    {HERMES,
+     "<tool_call>\n{\"name\": \"find_file\", \"arguments\": "
+     "{}}\n</tool_call>\n<tool_call>\n{\"name\": \"find_file\", "
+     "\"arguments\": {\"path\": \"a\"}}\n</tool_call>\nDone.",
+     "find_file({})|find_file({\"path\": \"a\"})|C:Done."},
+    /* What is no call is content, also where it begins like one. */
+    {HERMES, "a < b, <tool_call>, {\"name\": \"find_file\"}",
+     "C:a < b, <tool_call>, {\"name\": \"find_file\"}"},
+    {HERMES, "<tool_call>\n{\"name\": \"unknown\", \"arguments\": {}}\n</tool_call>",
+     "C:<tool_call>\n{\"name\": \"unknown\", \"arguments\": {}}\n</tool_call>"},
+    {HERMES, "  kept blanks  ", "C:  kept blanks  "},
+    /* An answer that ends within a call says all that it has of it once more. */
+    {HERMES, "<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": \"a",
+     "find_file({\"path\": \"a!<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": "
+     "\"a"},
+    {HERMES, "<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": 1 2}}\n</tool_call>",
+     "find_file({\"path\": 1 2}!<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": 1 "
+     "2}}\n</tool_call>"},
+    {HERMES, "<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": \"a\"}}",
+     "find_file({\"path\": \"a\"})"},
+    /* Texts and other values by the tool's schema; the blanks of a text are its own. */
+    {CODER,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\n  S\xc3\xa3o\n "
+     "\"P\"\n</parameter>\n<parameter=days>\n3\n"
+     "</parameter>\n</function>\n</tool_call>",
+     "get_weather({\"city\": \"  S\xc3\xa3o\\u000a \\\"P\\\"\", \"days\": 3})"},
+    {CODER,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</"
+     "parameter>\n<parameter=days>\nmany\n</parameter>\n"
+     "</function>\n</tool_call>",
+     "get_weather({\"city\": \"12\", \"days\": \"many\"})"},
+    {CODER, "<tool_call>\n<function=find_file>\n</function>\n</tool_call>\nand",
+     "find_file({})|C:and"},
+    {CODER, "<tool_call>\n<function=find_file>\n<parameter=path>\nab",
+     "find_file({\"path\": \"a!<tool_call>\n<function=find_file>\n"
+     "<parameter=path>\nab"},
+    {SECTION,
+     "Hm<|begin|><|call|>functions.get_weather:0<|args|>{\"city\": "
+     "\"x\"}<|done|><|call|>functions.find_file:1<|args|>{}"
+     "<|done|><|end|>",
+     "C:Hm|get_weather({\"city\": \"x\"})|find_file({})"},
+    {QUOTES, "<|call>get_weather{city:<|q|>a, b}<|q|>,days:3}<call|>",
+     "get_weather({\"city\": \"a, b}\", \"days\": 3})"},
+    {QUOTES, "<|call>find_file{path:<|q|>\\<|q|>,lines:[1,{a:<|q|>x<|q|>,b:true}]}<call|>ok",
+     "find_file({\"path\": \"\\\\\", \"lines\": [1,{\"a\":\"x\",\"b\":true}]})|C:ok"},
+    {LIST,
+     "[TOOL_CALLS] [{\"name\": \"find_file\", \"arguments\": {}, \"id\": \"123456789\"}, "
+     "{\"name\": \"get_weather\", "
+     "\"arguments\": {\"days\": 1}, \"id\": \"123456780\"}]",
+     "find_file({})|get_weather({\"days\": 1})"},
+    {BARE, "{\"name\": \"find_file\", \"parameters\": {\"path\": \"a\"}}",
+     "find_file({\"path\": \"a\"})"},
+    {BARE, "See {\"name\": \"find_file\", \"parameters\": {}}",
+     "C:See {\"name\": \"find_file\", \"parameters\": {}}"},
+    {BARE, "{\"path\": 1}", "C:{\"path\": 1}"},
+    /* Forms that the template does not write. */
+    {TURN("") "{# <|tool_call_start|> #}",
+     "<|tool_call_start|>[get_weather(city=\"a\\\"\", days=3), find_file(lines=[1, "
+     "None])]<|tool_call_end|>ok",
+     "get_weather({\"city\": \"a\\\"\", \"days\": 3})|find_file({\"lines\": [1,null]})|C:ok"},
+    {TURN("") "{# <tool_call> #}",
+     "<tool_call>{\"name\": \"find_file\", \"arguments\": {}}</tool_call>", "find_file({})"},
+    {TURN(""), "<tool_call>{\"name\": \"find_file\", \"arguments\": {}}</tool_call>",
+     "C:<tool_call>{\"name\": \"find_file\", \"arguments\": {}}</tool_call>"},
+};
+
+static void answers_are_read_in_any_pieces(void **state)
+{
+    json_t *tools = the_tools();
+    struct moe_buf got = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct moe_chat *chat;
+        struct moe_err err = {0};
+        assert_ok(moe_chat_open(&chat, "t", cases[i].template, strlen(cases[i].template),
+                                fixture.model->tokenizer, &err),
+                  &err);
+        for (size_t step = 1; step < 9; step++)
+            if (strcmp(read_answer(chat, tools, false, cases[i].answer, step, &got),
+                       cases[i].said) != 0)
+                fail_msg("case %zu, pieces of %zu: %s\n  reads as   %s\n  instead of %s", i, step,
+                         cases[i].answer, (const char *)got.data, cases[i].said);
+        moe_chat_free(chat);
+    }
+    moe_buf_release(&got);
+    json_decref(tools);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_read_in_any_pieces),
+        cmocka_unit_test(published_templates_read_their_own_calls),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
