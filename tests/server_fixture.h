@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/generate.h"
 #include "engine/prompt.h"
+#include "prompt/chat_answer.h"
 #include "serve/server.h"
 
 #include "base/clock.h"
@@ -25,12 +26,13 @@ struct asked {
     double ended_at;
 };
 
-static inline void hear(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+static inline void hear(void *ctx, uint32_t choice, const struct moe_answer_part *part)
 {
     struct asked *a = ctx;
     assert_int_equal(choice, 0);
     assert_int_equal(a->n_ended, 0);
-    moe_buf_append(&a->text, bytes, n);
+    assert_int_equal(part->kind, MOE_PART_CONTENT);
+    moe_buf_append(&a->text, part->bytes, part->n);
 }
 
 static inline void end(void *ctx, uint32_t choice, const struct moe_server_result *result)
@@ -54,7 +56,7 @@ static inline struct moe_request *request_of(const struct asked *a)
 
 static inline void submit(struct moe_server *s, struct asked *a)
 {
-    const struct moe_server_events events = {.ctx = a, .text = hear, .ended = end};
+    const struct moe_server_events events = {.ctx = a, .part = hear, .ended = end};
     struct moe_err err;
     a->n_ended = 0;
     moe_buf_clear(&a->text);

@@ -1,6 +1,7 @@
 /* Answers: tokens taken one by one, and their text on its way out. */
 #include "engine/answer.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -119,14 +120,22 @@ bool moe_answer_is_end(const struct moe_answer *a, uint32_t id)
                               is_stop_token(a->model->tokenizer, o->stop_texts, id));
 }
 
-const uint8_t *moe_answer_bytes(const struct moe_model *model, uint32_t id, bool *begins,
-                                uint32_t *n)
+static int compare_ids(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+const uint8_t *moe_answer_bytes(const struct moe_model *model, const struct moe_ids *marks,
+                                uint32_t id, bool *begins, uint32_t *n)
 {
     const struct moe_tokenizer *tok = model->tokenizer;
     if (*begins)
         return moe_tokenizer_said(tok, id, begins, n);
     const uint8_t *bytes = moe_tokenizer_bytes(tok, id, n);
-    *n = moe_tokenizer_is_special(tok, id) ? 0 : *n;
+    if (moe_tokenizer_is_special(tok, id) &&
+        !(marks && marks->n && bsearch(&id, marks->ids, marks->n, sizeof id, compare_ids)))
+        *n = 0;
     return bytes;
 }
 
@@ -193,7 +202,7 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
         return status;
     uint32_t n_bytes = 0;
     bool stopped = false, complete;
-    const uint8_t *bytes = moe_answer_bytes(a->model, id, &a->begins, &n_bytes);
+    const uint8_t *bytes = moe_answer_bytes(a->model, o->marks, id, &a->begins, &n_bytes);
     status = constrain(a, bytes, n_bytes, &complete, err);
     if (n_bytes && status == MOE_OK)
         status = take_bytes(a, bytes, n_bytes, &stopped, err);

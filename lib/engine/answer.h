@@ -55,6 +55,7 @@ struct moe_generate_options {
     bool draft_ahead; /* ... by the model's layer that drafts (engine.h, ahead) */
     bool ignore_eos;
     const char *const *stop_texts;       /* NULL-terminated; NULL: none */
+    const struct moe_ids *marks;         /* special tokens that are shown, ascending; NULL: none */
     const volatile sig_atomic_t *stop;   /* set by a signal handler; may be NULL */
     const struct moe_progress *progress; /* of a prompt's passes; its `stop` is not used; may be
                                             NULL */
@@ -110,10 +111,11 @@ int moe_answer_take(struct moe_answer *a, uint32_t id, const float *logits, stru
 void moe_answer_count(const struct moe_answer *a, struct moe_stats *stats);
 /* Whether this token ends the answer by itself. */
 bool moe_answer_is_end(const struct moe_answer *a, uint32_t id);
-/* The bytes of an answer's token as they are shown: of a special one none. *begins: the answer is a
- * text by itself, and nothing of it was shown; kept in step. */
-const uint8_t *moe_answer_bytes(const struct moe_model *model, uint32_t id, bool *begins,
-                                uint32_t *n);
+/* The bytes of an answer's token as they are shown: of a special one none, unless it is one of the
+ * marks (NULL: there are none). *begins: the answer is a text by itself, and nothing of it was
+ * shown; kept in step. */
+const uint8_t *moe_answer_bytes(const struct moe_model *model, const struct moe_ids *marks,
+                                uint32_t id, bool *begins, uint32_t *n);
 /* Shows what was held back, since no stop text can complete it any more, and frees. Returns
  * `status`, or what `text` says where that is MOE_OK. */
 int moe_answer_end(struct moe_answer *a, int status);

@@ -91,12 +91,12 @@ static int has_stop_text(const struct search *b, uint32_t n, struct node last, b
     write_path(b, n, last);
     bool inside = false;
     while (first > 0 && n_before < longest) {
-        moe_answer_bytes(m, b->path[--first], &inside, &n_bytes);
+        moe_answer_bytes(m, NULL, b->path[--first], &inside, &n_bytes);
         n_before += n_bytes;
     }
     bool begins = first == 0 && b->answer->begins;
     for (uint32_t i = first; i < n; i++) {
-        const uint8_t *bytes = moe_answer_bytes(m, b->path[i], &begins, &n_bytes);
+        const uint8_t *bytes = moe_answer_bytes(m, NULL, b->path[i], &begins, &n_bytes);
         moe_buf_append(&text, bytes, n_bytes);
     }
     moe_buf_u8(&text, 0);

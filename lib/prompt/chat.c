@@ -46,7 +46,8 @@ static int open_chat(struct moe_chat *chat, const char *name, const char *source
         return moe_fail(err, MOE_ERR_MEMORY, "%s: out of memory", name);
     chat->forms.no_developer = !mentions(source, n, "developer");
     MOE_TRY(chat_parse(chat, source, n, err));
-    return chat_probe_all(chat, tok, source, n, err);
+    MOE_TRY(chat_probe_all(chat, tok, source, n, err));
+    return chat_find_marks(chat, tok, err);
 }
 
 int moe_chat_open(struct moe_chat **out, const char *name, const char *source, uint64_t n,
@@ -77,6 +78,7 @@ void moe_chat_free(struct moe_chat *chat)
     free(chat->thought_ends_call);
     for (uint32_t i = 0; i < chat->n_calls; i++)
         chat_free_calls(&chat->calls[i]);
+    moe_ids_release(&chat->marks);
     free(chat->name);
     json_decref(chat->bos);
     json_decref(chat->eos);

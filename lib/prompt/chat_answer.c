@@ -14,12 +14,19 @@
 #include "fmt/emit.h"
 #include "fmt/json.h"
 #include "prompt/chat_internal.h"
+#include "text/tokenizer.h"
 
 /* XML's way to write a text with marks. */
 #define CDATA "<![CDATA["
 #define CDATA_ENDS "]]>"
 
-enum { MAX_NAME = 128, MAX_ANY = 200, MAX_VALUE_DEPTH = 64, ARGUMENTS_MEMORY = 64 << 20 };
+enum {
+    MAX_NAME = 128,
+    MAX_ANY = 200,
+    MAX_VALUE_DEPTH = 64,
+    MAX_OBJECT = 1 << 20,
+    ARGUMENTS_MEMORY = 64 << 20
+};
 
 enum state {
     BEGIN,   /* nothing but blanks so far */
@@ -43,6 +50,7 @@ struct moe_answer_reader {
     enum state state;
     bool final, split;      /* no more bytes come; a thought or a call was read */
     struct moe_buf pending; /* not handed on yet */
+    uint64_t n_before;      /* bytes of it that were there before the last came */
     uint64_t done;          /* bytes of it that are */
     const struct call_form *form;
     struct moe_buf call;      /* all that the answer has of the call */
@@ -418,6 +426,9 @@ static enum match object_begins(struct moe_answer_reader *r, const struct call_f
             return MORE;
         }
     }
+    const char *fresh = (const char *)r->pending.data + r->n_before;
+    if (fresh > text && !memchr(fresh, '}', (size_t)(text + n - fresh))) /* as before */
+        return n < MAX_OBJECT ? MORE : NO;
     for (uint64_t i = at; i < n; i++)
         if (chat_json_walk(&walk, text[i])) {
             *used = i + 1;
@@ -967,6 +978,7 @@ static int read_on(struct moe_answer_reader *r, struct moe_err *err)
     }
     memmove(r->pending.data, r->pending.data + r->done, r->pending.size - r->done);
     r->pending.size -= r->done;
+    r->n_before = r->pending.size;
     r->done = 0;
     if (status == MOE_OK &&
         (r->pending.failed || r->call.failed || r->arguments.failed || r->scratch.failed))
@@ -1008,6 +1020,7 @@ void moe_answer_reader_free(struct moe_answer_reader *r)
 int moe_answer_reader_add(struct moe_answer_reader *r, const char *bytes, uint64_t n,
                           struct moe_err *err)
 {
+    r->n_before = r->pending.size;
     moe_buf_append(&r->pending, bytes, n);
     return r->pending.size ? read_on(r, err) : MOE_OK;
 }
@@ -1021,9 +1034,9 @@ int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
 
 /* ---- Marks ---- */
 
-bool moe_chat_reads_calls(const struct moe_chat *chat)
+const struct moe_ids *moe_chat_marks(const struct moe_chat *chat)
 {
-    return chat->n_calls > 0;
+    return &chat->marks;
 }
 
 static bool within(const char *text, const char *mark, uint64_t n)
@@ -1031,20 +1044,39 @@ static bool within(const char *text, const char *mark, uint64_t n)
     return text && memmem(text, strlen(text), mark, n);
 }
 
-bool moe_chat_has_mark(const struct moe_chat *chat, const char *text, uint64_t n)
+static bool is_mark(const struct moe_chat *chat, const char *text, uint64_t n)
 {
-    bool has = within(chat->thought_begins, text, n) || within(chat->thought_ends, text, n) ||
-               within(chat->thought_ends_call, text, n) || within(chat->lead, text, n);
-    for (uint32_t i = 0; i < chat->n_calls && !has; i++) {
+    bool is = within(chat->thought_begins, text, n) || within(chat->thought_ends, text, n) ||
+              within(chat->thought_ends_call, text, n) || within(chat->lead, text, n);
+    for (uint32_t i = 0; i < chat->n_calls && !is; i++) {
         const struct call_form *f = &chat->calls[i];
-        const char *const pieces[] = {f->begin,          f->open,
-                                      f->named,          f->close,
-                                      f->between,        f->end,
-                                      f->key_begins,     f->parameter_between,
-                                      f->text.key_ends,  f->text.value_ends,
-                                      f->other.key_ends, f->other.value_ends};
+        const char *const pieces[] = {f->begin,
+                                      f->open,
+                                      f->named,
+                                      f->close,
+                                      f->between,
+                                      f->end,
+                                      f->key_begins,
+                                      f->quote,
+                                      f->parameter_between,
+                                      f->text.key_ends,
+                                      f->text.value_ends,
+                                      f->other.key_ends,
+                                      f->other.value_ends};
         for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
-            has |= within(pieces[p], text, n);
+            is |= within(pieces[p], text, n);
     }
-    return has && n > 0;
+    return is && n > 0;
+}
+
+int chat_find_marks(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err)
+{
+    for (uint32_t id = 0; id < moe_tokenizer_n_tokens(tok); id++) {
+        uint32_t n = 0;
+        const uint8_t *bytes =
+            moe_tokenizer_is_special(tok, id) ? moe_tokenizer_bytes(tok, id, &n) : NULL;
+        if (n && is_mark(chat, (const char *)bytes, n))
+            MOE_TRY(moe_ids_push(&chat->marks, id, err));
+    }
+    return MOE_OK;
 }

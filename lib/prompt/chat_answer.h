@@ -16,6 +16,7 @@
 
 struct json_t;
 struct moe_chat;
+struct moe_ids;
 
 enum moe_answer_part_kind {
     MOE_PART_THOUGHT,
@@ -45,15 +46,15 @@ int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat 
                           int (*on_part)(void *ctx, const struct moe_answer_part *part), void *ctx,
                           struct moe_err *err);
 void moe_answer_reader_free(struct moe_answer_reader *reader); /* NULL is fine */
-/* n more bytes of the answer, with the texts of the special tokens that moe_chat_has_mark names. */
+/* n more bytes of the answer, with the texts of the special tokens that are marks (moe_chat_marks).
+ */
 int moe_answer_reader_add(struct moe_answer_reader *reader, const char *bytes, uint64_t n,
                           struct moe_err *err);
 /* The answer is over. */
 int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err);
 
-/* Whether this text, a special token's, is part of a mark around thoughts or calls. */
-bool moe_chat_has_mark(const struct moe_chat *chat, const char *text, uint64_t n);
-/* Whether the template has a form for calls that answers can be read by. */
-bool moe_chat_reads_calls(const struct moe_chat *chat);
+/* The special tokens whose texts are part of marks around thoughts or calls, ascending; borrowed.
+ */
+const struct moe_ids *moe_chat_marks(const struct moe_chat *chat);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "prompt/chat.h"
 #include "prompt/jinja.h"
+#include "text/tokenizer.h"
 
 /* How a template treats the forms that a conversation may have. */
 struct chat_forms {
@@ -72,6 +73,7 @@ struct moe_chat {
     char *thought_ends_call; /* between a thought and a call; NULL: as before a content */
     struct call_form calls[MAX_CALL_FORMS];
     uint32_t n_calls;
+    struct moe_ids marks; /* chat_answer.h: moe_chat_marks */
 };
 
 /* Parses the source (chat.h: moe_chat_open) into an empty chat. */
@@ -106,6 +108,8 @@ struct json_t *probe_content(const struct chat_probe *p, const char *text);
 /* Finds the forms of calls (chat_calls.c); source: the template. */
 void chat_learn_calls(struct chat_probe *p, const char *source, uint64_t n);
 void chat_free_calls(struct call_form *form);
+/* Finds the special tokens in marks. */
+int chat_find_marks(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err);
 
 /* *out: the messages in forms that the template accepts; NULL: they already are. */
 int chat_adapt(const struct moe_chat *chat, const struct json_t *messages, struct json_t **out,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "fmt/emit.h"
+#include "prompt/chat_answer.h"
 #include "serve/http_internal.h"
 #include "serve/reply.h"
 #include "serve/server.h"
@@ -251,17 +252,17 @@ static void free_completion(struct completion *c)
 
 /* ---- Events of the server ---- */
 
-static void on_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+static void on_part(void *ctx, uint32_t choice, const struct moe_answer_part *part)
 {
     struct exchange *x = ctx;
     struct moe_http *h = x->http;
     struct moe_buf event = {0};
-    moe_reply_text(x->completion->reply, choice, bytes, n, &event);
+    moe_reply_part(x->completion->reply, choice, part, &event);
     pthread_mutex_lock(&h->lock);
     if (x->streams)
         exchange_put(x, &event);
     else
-        exchange_book(x, n);
+        exchange_book(x, part->n);
     pthread_mutex_unlock(&h->lock);
     moe_buf_release(&event);
 }
@@ -353,7 +354,7 @@ static int make_completion(struct exchange *x, const struct moe_request *r, stru
 static int submit_completion(struct exchange *x, struct moe_request *r, struct moe_err *err)
 {
     const struct moe_server_events events = {
-        .ctx = x, .text = on_text, .token = r->logprobs ? on_token : NULL, .ended = on_end};
+        .ctx = x, .part = on_part, .token = r->logprobs ? on_token : NULL, .ended = on_end};
     int status = make_completion(x, r, err);
     if (status != MOE_OK)
         return status;

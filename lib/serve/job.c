@@ -12,9 +12,13 @@
 #include "engine/prompt.h"
 #include "engine/sampler.h"
 #include "grammar/constraint.h"
+#include "prompt/chat.h"
+#include "prompt/chat_answer.h"
 
 /* The name for requests without a model, if rules lead to models. */
 #define BY_RULES "auto"
+
+enum { MARK_TOKENS = 32 }; /* at a prompt's end, where what opens a thought is looked for */
 
 /* ---- Models by name ---- */
 
@@ -246,14 +250,24 @@ void job_count(struct executor *x)
 
 /* ---- Events ---- */
 
-static void report_text(struct job *j, const char *bytes, uint64_t n)
+static int report_part(void *ctx, const struct moe_answer_part *part)
 {
+    struct job *j = ctx;
     const struct moe_server_events *e = &j->of->events;
-    if (!e->text || n == 0)
-        return;
-    pthread_mutex_lock(&j->of->telling);
-    e->text(e->ctx, j->choice, bytes, n);
-    pthread_mutex_unlock(&j->of->telling);
+    if (e->part) {
+        pthread_mutex_lock(&j->of->telling);
+        e->part(e->ctx, j->choice, part);
+        pthread_mutex_unlock(&j->of->telling);
+    }
+    return MOE_OK;
+}
+
+static int report_text(struct job *j, const char *bytes, uint64_t n)
+{
+    struct moe_err err;
+    if (j->reader)
+        return moe_answer_reader_add(j->reader, bytes, n, &err);
+    return n ? report_part(j, &(struct moe_answer_part){MOE_PART_CONTENT, bytes, n}) : MOE_OK;
 }
 
 static void report_token(struct job *j, const struct moe_token_said *said)
@@ -265,12 +279,12 @@ static void report_token(struct job *j, const struct moe_token_said *said)
 }
 
 /* Reports text and tokens held back, now that no model follows. */
-static void flush_held(struct job *j)
+static int flush_held(struct job *j)
 {
     const struct moe_token_said *said = (const struct moe_token_said *)(void *)j->said.data;
     for (uint64_t i = 0; i < j->said.size / sizeof *said; i++)
         report_token(j, &said[i]);
-    report_text(j, (const char *)j->text.data, j->text.size);
+    return report_text(j, (const char *)j->text.data, j->text.size);
 }
 
 static void forget_cancelled(struct executor *x, const struct job *j)
@@ -331,10 +345,9 @@ void job_end(struct executor *x, struct job *j, int status, const struct moe_err
 static int on_text(void *ctx, const char *bytes, uint64_t n)
 {
     struct job *j = ctx;
-    if (j->holds)
-        moe_buf_append(&j->text, bytes, n);
-    else
-        report_text(j, bytes, n);
+    if (!j->holds)
+        return report_text(j, bytes, n);
+    moe_buf_append(&j->text, bytes, n);
     return j->text.failed ? MOE_ERR_MEMORY : MOE_OK;
 }
 
@@ -377,8 +390,15 @@ static void follow_on(struct executor *x, struct job *j, uint32_t next)
         job_end(x, j, status, &err);
 }
 
+static void end_reader(struct job *j)
+{
+    moe_answer_reader_free(j->reader);
+    j->reader = NULL;
+}
+
 static void on_ended(void *ctx, const struct moe_generate_result *r)
 {
+    struct moe_err err;
     struct job *j = ctx;
     struct executor *x = j->x;
     struct moe_server *s = x->server;
@@ -394,15 +414,19 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
         next = moe_coe_next_expert(s->collection, j->queued.expert, (const char *)j->text.data,
                                    j->text.size);
     if (next != MOE_COE_NONE) {
+        end_reader(j);
         follow_on(x, j, next);
         return;
     }
-    if (j->holds)
-        flush_held(j);
+    int told = j->holds ? flush_held(j) : MOE_OK;
+    if (told == MOE_OK && j->reader)
+        told = moe_answer_reader_end(j->reader, &err);
+    end_reader(j);
     const struct moe_err lost = {MOE_ERR_MEMORY, "out of memory: the answer's text"};
     struct moe_server_result result = {
-        .status = r->status,
-        .err = r->err && !r->err->text[0] ? &lost : r->err,
+        .status = r->status == MOE_OK ? told : r->status,
+        .err = (r->status == MOE_OK && told != MOE_OK) || (r->err && !r->err->text[0]) ? &lost
+                                                                                       : r->err,
         .why = r->why,
         .n_prompt = r->n_prompt,
         .n_tokens = r->n_tokens,
@@ -485,6 +509,7 @@ static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids 
                     .draft = r->draft ? x->server->options.draft : 0,
                     .draft_ahead = r->draft && x->server->options.engine.ahead,
                     .stop_texts = j->stops,
+                    .marks = j->reader ? moe_chat_marks(l->chat) : NULL,
                     .started = j->of->came,
                     .text = on_text,
                     .token = r->logprobs && j->of->events.token ? on_token : NULL,
@@ -496,6 +521,31 @@ static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids 
     if (status != MOE_OK)
         moe_sampler_free(sampler);
     return status;
+}
+
+/* Whether a prompt ends with what opens a thought. */
+static bool opens_thought(const struct loaded *l, const struct moe_ids *ids)
+{
+    struct moe_buf end = {0};
+    for (uint64_t i = ids->n > MARK_TOKENS ? ids->n - MARK_TOKENS : 0; i < ids->n; i++) {
+        uint32_t n = 0;
+        const uint8_t *bytes = moe_tokenizer_bytes(l->engine->model->tokenizer, ids->ids[i], &n);
+        moe_buf_append(&end, bytes, n);
+    }
+    bool opens = !end.failed && end.size && moe_chat_opens_thought(l->chat, end.data, end.size);
+    moe_buf_release(&end);
+    return opens;
+}
+
+/* A chat's answer is read for thoughts and calls. */
+static int begin_reader(const struct loaded *l, struct job *j, const struct moe_ids *ids,
+                        struct moe_err *err)
+{
+    const struct moe_request *r = j->of->request;
+    if (r->kind != MOE_REQUEST_CHAT || !l->chat)
+        return MOE_OK;
+    return moe_answer_reader_new(&j->reader, l->chat, r->tools, opens_thought(l, ids), report_part,
+                                 j, err);
 }
 
 void job_begin(struct executor *x, struct job *j)
@@ -513,15 +563,19 @@ void job_begin(struct executor *x, struct job *j)
     int status = check_length(x, r, &err);
     if (status == MOE_OK)
         status = make_prompt(l, x->server->models[j->queued.expert].name, r, &ids, &err);
+    if (status == MOE_OK)
+        status = begin_reader(l, j, &ids, &err);
     if (status == MOE_OK) {
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->chat : NULL, &err);
         status = j->stops ? add_to_batch(x, j, &ids, &err) : MOE_ERR_MEMORY;
     }
     moe_ids_release(&ids);
-    if (status == MOE_OK)
+    if (status == MOE_OK) {
         x->n_running++;
-    else
+    } else {
+        end_reader(j);
         job_end(x, j, status, &err);
+    }
 }
 
 void job_stop(struct executor *x, struct job *j)

@@ -86,10 +86,10 @@ static void task_refuse(struct task *t, const struct moe_err *why)
 
 /* ---- Events of the server ---- */
 
-static void on_text(void *ctx, uint32_t choice, const char *bytes, uint64_t n)
+static void on_part(void *ctx, uint32_t choice, const struct moe_answer_part *part)
 {
     struct task *t = ctx;
-    moe_reply_text(t->reply, choice, bytes, n, &t->body);
+    moe_reply_part(t->reply, choice, part, &t->body);
 }
 
 static void on_token(void *ctx, uint32_t choice, const struct moe_token_said *said)
@@ -243,7 +243,7 @@ static int take_room(struct lines *l, const struct task *t, struct moe_err *err)
 static int submit_task(struct lines *l, struct task *t, struct moe_request *r, struct moe_err *err)
 {
     const struct moe_server_events events = {
-        .ctx = t, .text = on_text, .token = on_token, .ended = on_end};
+        .ctx = t, .part = on_part, .token = on_token, .ended = on_end};
     struct moe_err why;
     int status = MOE_OK, refused = MOE_ERR_LIMIT;
     pthread_mutex_lock(&l->mutex);

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "fmt/emit.h"
+#include "prompt/chat_answer.h"
 #include "serve/server.h"
 
 /* A choice's log probabilities in its reply's form: for /v1/chat/completions an object for each
@@ -25,8 +26,18 @@ struct reply_logprobs {
     struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
 };
 
+/* A call of a tool: what is not sent yet. */
+struct call {
+    char id[32]; /* "" once it was sent */
+    struct moe_buf name, arguments;
+    bool fails;
+};
+
 struct choice {
-    struct moe_buf text; /* not sent yet */
+    struct moe_buf text, thought; /* not sent yet */
+    struct call *calls;           /* [n_calls]; of a stream only the last has anything */
+    uint32_t n_calls, n_whole;
+    bool short_of_memory;
     struct reply_logprobs logprobs;
     bool begun;         /* a part was sent */
     const char *finish; /* NULL: it continues */
@@ -221,12 +232,23 @@ int moe_reply_new(struct moe_reply **out, const struct moe_request *request, con
     return MOE_OK;
 }
 
+static void release_choice(struct choice *c)
+{
+    moe_buf_release(&c->text);
+    moe_buf_release(&c->thought);
+    for (uint32_t i = 0; i < c->n_calls; i++) {
+        moe_buf_release(&c->calls[i].name);
+        moe_buf_release(&c->calls[i].arguments);
+    }
+    free(c->calls);
+}
+
 void moe_reply_free(struct moe_reply *r)
 {
     if (!r)
         return;
     for (uint32_t i = 0; i < r->n; i++) {
-        moe_buf_release(&r->choices[i].text);
+        release_choice(&r->choices[i]);
         reply_logprobs_release(&r->choices[i].logprobs);
     }
     free(r->model);
@@ -278,6 +300,95 @@ static void put_usage(const struct moe_reply *r, struct moe_emit *e)
     moe_emit_close(e);
 }
 
+/* ---- Calls of tools ---- */
+
+static struct call *begin_call(struct choice *c)
+{
+    struct call *more = realloc(c->calls, (c->n_calls + 1) * sizeof *more);
+    uint64_t random;
+    c->short_of_memory |= !more;
+    if (!more)
+        return NULL;
+    c->calls = more;
+    more += c->n_calls++;
+    *more = (struct call){0};
+    if (getentropy(&random, sizeof random) != 0)
+        random = (uint64_t)(moe_seconds() * 1e9) ^ (uintptr_t)more;
+    snprintf(more->id, sizeof more->id, "call_%016" PRIx64, random);
+    return more;
+}
+
+/* Writes "tool_calls": the calls, or what a stream has new of them. */
+static void put_calls(struct moe_reply *r, struct moe_emit *e, struct choice *c)
+{
+    moe_emit_open_list(e, "tool_calls");
+    for (uint32_t i = 0; i < c->n_calls; i++) {
+        struct call *call = &c->calls[i];
+        if (call->fails || (!call->id[0] && !call->arguments.size))
+            continue;
+        moe_emit_open_map(e, NULL);
+        if (r->stream)
+            moe_emit_u64(e, "index", i);
+        if (call->id[0]) {
+            moe_emit_text(e, "id", call->id);
+            moe_emit_text(e, "type", "function");
+        }
+        moe_emit_open_map(e, "function");
+        if (call->id[0])
+            moe_emit_bytes(e, "name", call->name.data, call->name.size);
+        moe_emit_bytes(e, "arguments", call->arguments.data, call->arguments.size);
+        moe_emit_close(e);
+        moe_emit_close(e);
+        call->id[0] = 0;
+        moe_buf_clear(&call->arguments);
+    }
+    moe_emit_close(e);
+}
+
+static bool has_new_calls(const struct choice *c)
+{
+    for (uint32_t i = 0; i < c->n_calls; i++)
+        if (!c->calls[i].fails && (c->calls[i].id[0] || c->calls[i].arguments.size))
+            return true;
+    return false;
+}
+
+/* Writes "warnings": the calls that are content since they are malformed. */
+static void put_warnings(struct moe_emit *e, const struct choice *c)
+{
+    if (c->n_whole == c->n_calls)
+        return;
+    moe_emit_open_list(e, "warnings");
+    for (uint32_t i = 0; i < c->n_calls; i++)
+        if (c->calls[i].fails) {
+            char text[192];
+            snprintf(text, sizeof text, "the call of '%.100s' is malformed: its text is content",
+                     c->calls[i].name.data ? (const char *)c->calls[i].name.data : "");
+            moe_emit_text(e, NULL, text);
+        }
+    moe_emit_close(e);
+}
+
+/* Writes the message of a chat, or what a stream has new of it. */
+static void put_message(struct moe_reply *r, struct moe_emit *e, struct choice *c)
+{
+    moe_emit_open_map(e, r->stream ? "delta" : "message");
+    if (!c->begun)
+        moe_emit_text(e, "role", "assistant");
+    if (c->thought.size)
+        moe_emit_bytes(e, "reasoning_content", c->thought.data, c->thought.size);
+    if (!c->begun && !c->text.size && has_new_calls(c))
+        moe_emit_null(e, "content");
+    else if ((!c->begun && !(r->stream && c->thought.size)) || c->text.size)
+        moe_emit_bytes(e, "content", c->text.data, c->text.size);
+    if (has_new_calls(c))
+        put_calls(r, e, c);
+    if (!r->stream)
+        moe_emit_null(e, "refusal");
+    moe_emit_close(e);
+    moe_buf_clear(&c->thought);
+}
+
 /* Writes a choice's pending part, which is empty afterwards: the whole of it, or a piece of a
  * stream. */
 static void put_choice(struct moe_reply *r, struct moe_emit *e, uint32_t i)
@@ -287,16 +398,8 @@ static void put_choice(struct moe_reply *r, struct moe_emit *e, uint32_t i)
     if (r->kind == MOE_REQUEST_TEXT)
         moe_emit_bytes(e, "text", c->text.data, c->text.size);
     moe_emit_u64(e, "index", i);
-    if (r->kind == MOE_REQUEST_CHAT) {
-        moe_emit_open_map(e, r->stream ? "delta" : "message");
-        if (!c->begun)
-            moe_emit_text(e, "role", "assistant");
-        if (!c->begun || c->text.size)
-            moe_emit_bytes(e, "content", c->text.data, c->text.size);
-        if (!r->stream)
-            moe_emit_null(e, "refusal");
-        moe_emit_close(e);
-    }
+    if (r->kind == MOE_REQUEST_CHAT)
+        put_message(r, e, c);
     if (r->logprobs)
         reply_logprobs_put(&c->logprobs, e);
     else
@@ -305,6 +408,8 @@ static void put_choice(struct moe_reply *r, struct moe_emit *e, uint32_t i)
         moe_emit_text(e, "finish_reason", c->finish);
     else
         moe_emit_null(e, "finish_reason");
+    if (c->finish)
+        put_warnings(e, c);
     moe_emit_close(e);
     c->begun = true;
     moe_buf_clear(&c->text);
@@ -360,12 +465,39 @@ void moe_reply_token(struct moe_reply *r, uint32_t choice, const struct moe_toke
         reply_logprobs_add(&r->choices[choice].logprobs, said);
 }
 
-void moe_reply_text(struct moe_reply *r, uint32_t choice, const char *bytes, uint64_t n,
+void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answer_part *part,
                     struct moe_buf *out)
 {
+    struct choice *c = &r->choices[choice];
     if (r->failed)
         return;
-    moe_buf_append(&r->choices[choice].text, bytes, n);
+    struct call *call = part->kind == MOE_PART_CALL ? begin_call(c)
+                        : c->n_calls                ? &c->calls[c->n_calls - 1]
+                                                    : NULL;
+    switch (part->kind) {
+    case MOE_PART_THOUGHT:
+        moe_buf_append(&c->thought, part->bytes, part->n);
+        break;
+    case MOE_PART_CONTENT:
+        moe_buf_append(&c->text, part->bytes, part->n);
+        break;
+    case MOE_PART_CALL:
+        if (call)
+            moe_buf_append(&call->name, part->bytes, part->n);
+        break;
+    case MOE_PART_ARGUMENTS:
+        if (call)
+            moe_buf_append(&call->arguments, part->bytes, part->n);
+        break;
+    case MOE_PART_CALL_ENDS:
+        c->n_whole++;
+        return;
+    case MOE_PART_CALL_FAILS:
+        if (call)
+            call->fails = true;
+        moe_buf_append(&c->text, part->bytes, part->n);
+        break;
+    }
     if (r->stream)
         send_choice(r, choice, out);
 }
@@ -384,12 +516,20 @@ static void note_model(struct moe_reply *r, const char *model)
     r->model = name;
 }
 
+static bool choice_failed(const struct choice *c)
+{
+    bool failed = c->short_of_memory || c->text.failed || c->thought.failed;
+    for (uint32_t i = 0; i < c->n_calls; i++)
+        failed |= c->calls[i].name.failed || c->calls[i].arguments.failed;
+    return failed;
+}
+
 /* Whether memory was short anywhere in a whole reply. */
 static bool is_short(const struct moe_reply *r)
 {
     bool failed = false;
     for (uint32_t i = 0; i < r->n; i++)
-        failed |= r->choices[i].text.failed || reply_logprobs_failed(&r->choices[i].logprobs);
+        failed |= choice_failed(&r->choices[i]) || reply_logprobs_failed(&r->choices[i].logprobs);
     return failed;
 }
 
@@ -426,6 +566,8 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         r->why = *result->err;
     } else {
         c->finish = finish_reason(result->why);
+        if (c->n_whole && strcmp(c->finish, "stop") == 0)
+            c->finish = "tool_calls";
         r->n_prompt = result->n_prompt;
         r->n_cached = result->n_cached > r->n_cached ? result->n_cached : r->n_cached;
         r->n_tokens += result->n_tokens;

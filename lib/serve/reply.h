@@ -3,6 +3,10 @@
  * text_completion, usage, log probabilities, errors. Appended to a buffer, whose `failed` says that
  * memory was short.
  *
+ * Of a chat, thoughts are "reasoning_content", and calls of tools "tool_calls": in a stream a
+ * call's name comes first, then its arguments as they are written. A call that is malformed is
+ * content; where a stream had begun it, "warnings" of the choice says so.
+ *
  * Texts come in whole characters (engine/answer.h); bytes that are not text become U+FFFD. The log
  * probabilities are the model's own, as engine/sampler.h says; in /v1/completions the token itself
  * is always listed among the likeliest, and one that is not text is "bytes:\xe2\x80".
@@ -19,6 +23,7 @@
 #include "serve/request.h"
 
 struct moe_server_result;
+struct moe_answer_part;
 struct moe_reply;
 
 /* Makes the reply to a request; copies what it needs. `model` names the model if the request does
@@ -38,7 +43,7 @@ const char *moe_reply_id(const struct moe_reply *reply);
  * moe_reply_failed says why, and moe_reply_error writes that.
  */
 void moe_reply_token(struct moe_reply *reply, uint32_t choice, const struct moe_token_said *said);
-void moe_reply_text(struct moe_reply *reply, uint32_t choice, const char *bytes, uint64_t n,
+void moe_reply_part(struct moe_reply *reply, uint32_t choice, const struct moe_answer_part *part,
                     struct moe_buf *out);
 void moe_reply_ended(struct moe_reply *reply, uint32_t choice,
                      const struct moe_server_result *result, struct moe_buf *out);

@@ -66,7 +66,8 @@ struct moe_server_options {
     uint64_t beside_bytes; /* of the process's memory, for the caller */
 };
 
-struct moe_token_said; /* engine/answer.h */
+struct moe_token_said;  /* engine/answer.h */
+struct moe_answer_part; /* prompt/chat_answer.h */
 
 /* A choice's end. */
 struct moe_server_result {
@@ -90,9 +91,9 @@ struct moe_server_result {
  * block and may only call submit and cancel of the server. All may be NULL. */
 struct moe_server_events {
     void *ctx;
-    /* Final text in whole UTF-8 characters; held back while results of the model may still go to
-     * another model. */
-    void (*text)(void *ctx, uint32_t choice, const char *bytes, uint64_t n);
+    /* Final text in whole UTF-8 characters, of chats told apart (prompt/chat_answer.h); held back
+     * while results of the model may still go to another model. */
+    void (*part)(void *ctx, uint32_t choice, const struct moe_answer_part *part);
     /* Each token before its text, if logprobs are wanted. */
     void (*token)(void *ctx, uint32_t choice, const struct moe_token_said *token);
     /* Once for each choice; after the last one the request is forgotten. */

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "mutate.h"
+#include "prompt/chat_answer.h"
 #include "serve/lines.h"
 #include "serve/reply.h"
 #include "serve/server.h"
@@ -64,7 +65,10 @@ static void check_reply(const struct moe_request *r, const uint8_t *data, size_t
             for (uint32_t t = 0; t < said.n_top; t++)
                 said.top[t] = said.token;
             moe_reply_token(reply, choice, &said);
-            moe_reply_text(reply, choice, (const char *)data + i, 1, &out);
+            moe_reply_part(reply, choice,
+                           &(struct moe_answer_part){(enum moe_answer_part_kind)(data[i] % 6),
+                                                     (const char *)data + i, 1},
+                           &out);
         }
         moe_reply_ended(reply, choice, &result, &out);
     }

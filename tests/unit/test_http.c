@@ -1,5 +1,6 @@
 /* The front door over a server whose answers the tests themselves give, piece by piece. */
 #define _DEFAULT_SOURCE
+#include "prompt/chat_answer.h"
 #include "serve/http.h"
 
 #include <arpa/inet.h>
@@ -29,7 +30,8 @@ static struct {
 
 static void say(const char *text)
 {
-    fake.events.text(fake.events.ctx, 0, text, strlen(text));
+    fake.events.part(fake.events.ctx, 0,
+                     &(struct moe_answer_part){MOE_PART_CONTENT, text, strlen(text)});
 }
 
 static void end(int status, const char *words, enum moe_stop_reason why)

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "prompt/chat_answer.h"
 #include "serve/reply.h"
 #include "serve/server.h"
 
@@ -48,6 +49,12 @@ static char *plain(struct moe_buf *out, const struct moe_reply *reply)
     return (char *)text.data;
 }
 
+static void add_text(struct moe_reply *r, uint32_t choice, const char *bytes, uint64_t n,
+                     struct moe_buf *out)
+{
+    moe_reply_part(r, choice, &(struct moe_answer_part){MOE_PART_CONTENT, bytes, n}, out);
+}
+
 static void check_written(struct moe_buf *out, const struct moe_reply *reply, const char *want)
 {
     char *text = plain(out, reply);
@@ -74,10 +81,10 @@ static void whole_answers(void **state)
     struct moe_buf out = {0};
     struct moe_reply *r = reply_to(MOE_REQUEST_CHAT, CHAT ", \"n\": 2}");
     assert_int_equal(strncmp(moe_reply_id(r), "chatcmpl-", 9), 0);
-    moe_reply_text(r, 1, "two\n\"2\"", 7, &out);
-    moe_reply_text(r, 0, "on", 2, &out);
+    add_text(r, 1, "two\n\"2\"", 7, &out);
+    add_text(r, 0, "on", 2, &out);
     moe_reply_ended(r, 1, &cut_off, &out);
-    moe_reply_text(r, 0, "e \xc3\xa9\xff\0.", 7, &out);
+    add_text(r, 0, "e \xc3\xa9\xff\0.", 7, &out);
     assert_int_equal(out.size, 0);
     moe_reply_ended(r, 0, &stopped, &out);
     assert_null(moe_reply_failed(r));
@@ -93,7 +100,7 @@ static void whole_answers(void **state)
     moe_reply_free(r);
     r = reply_to(MOE_REQUEST_TEXT, "{\"prompt\": \"Once\", \"echo\": true, \"model\": \"m\"}");
     assert_int_equal(strncmp(moe_reply_id(r), "cmpl-", 5), 0);
-    moe_reply_text(r, 0, " upon", 5, &out);
+    add_text(r, 0, " upon", 5, &out);
     moe_reply_ended(r, 0, &stopped, &out);
     check_written(&out, r,
                   HEAD("text_completion",
@@ -112,11 +119,11 @@ static void streams(void **state)
     struct moe_reply *r =
         reply_to(MOE_REQUEST_CHAT,
                  CHAT ", \"stream\": true, \"stream_options\": {\"include_usage\": true}}");
-    moe_reply_text(r, 0, "a", 1, &out);
+    add_text(r, 0, "a", 1, &out);
     check_written(&out, r,
                   CHUNK("tiny") "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
                                 "\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n");
-    moe_reply_text(r, 0, "b", 1, &out);
+    add_text(r, 0, "b", 1, &out);
     check_written(&out, r,
                   CHUNK("tiny") "{\"index\":0,\"delta\":{\"content\":\"b\"},"
                                 "\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n");
@@ -129,7 +136,7 @@ static void streams(void **state)
     moe_reply_free(r);
     r = reply_to(MOE_REQUEST_TEXT, "{\"prompt\": \"x\", \"stream\": true, \"n\": 2}");
     moe_reply_ended(r, 1, &stopped, &out);
-    moe_reply_text(r, 0, "a", 1, &out);
+    add_text(r, 0, "a", 1, &out);
     check_written(&out, r,
                   "data: " HEAD("text_completion",
                                 "math") "{\"text\":\"\",\"index\":1,\"logprobs\""
@@ -167,7 +174,7 @@ static void log_probabilities_in_both_forms(void **state)
         reply_to(MOE_REQUEST_CHAT, CHAT ", \"logprobs\": true, \"top_logprobs\": 2, \"stream\": "
                                         "true}");
     moe_reply_token(r, 0, &a);
-    moe_reply_text(r, 0, "\xc3\xa9x", 3, &out);
+    add_text(r, 0, "\xc3\xa9x", 3, &out);
     check_written(
         &out, r,
         CHUNK("tiny") "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\xc3\xa9x\"},"
@@ -188,7 +195,7 @@ static void log_probabilities_in_both_forms(void **state)
     b.n_top = 2;
     r = reply_to(MOE_REQUEST_TEXT, "{\"prompt\": \"x\", \"logprobs\": 2}");
     moe_reply_token(r, 0, &a);
-    moe_reply_text(r, 0, "\xc3\xa9x", 3, &out);
+    add_text(r, 0, "\xc3\xa9x", 3, &out);
     moe_reply_token(r, 0, &b);
     moe_reply_token(r, 0, &a);
     moe_reply_ended(r, 0, &stopped, &out);
@@ -214,7 +221,7 @@ static void log_probabilities_in_both_forms(void **state)
     /* Not asked for. */
     r = reply_to(MOE_REQUEST_TEXT, "{\"prompt\": \"x\", \"stream\": true}");
     moe_reply_token(r, 0, &a);
-    moe_reply_text(r, 0, "z", 1, &out);
+    add_text(r, 0, "z", 1, &out);
     check_written(&out, r,
                   "data: " HEAD("text_completion", "tiny") "{\"text\":\"z\",\"index\":0,"
                                                            "\"logprobs\":null,\"finish_reason\":"
@@ -231,7 +238,7 @@ static void a_choice_that_fails_fails_the_reply(void **state)
     const struct moe_server_result failed = {.status = why.status, .err = &why};
     struct moe_reply *r = reply_to(MOE_REQUEST_CHAT, CHAT ", \"n\": 2}");
     moe_reply_ended(r, 0, &failed, &out);
-    moe_reply_text(r, 1, "x", 1, &out);
+    add_text(r, 1, "x", 1, &out);
     moe_reply_ended(r, 1, &stopped, &out);
     assert_int_equal(out.size, 0);
     assert_string_equal(moe_reply_failed(r)->text, why.text);
