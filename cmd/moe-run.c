@@ -206,7 +206,7 @@ static int open_run(struct run *r, struct moe_err *err)
     if (status == MOE_OK)
         status = prompt_check_read(&r->prompt, r->may_hold, err);
     if (status == MOE_OK && r->grammar)
-        status = moe_engine_constrain(r->engine, r->grammar, &r->constraint, err);
+        status = moe_engine_constrain(r->engine, r->grammar, NULL, &r->constraint, err);
     if (status != MOE_OK)
         return status;
     r->session = r->engine->session;

@@ -203,14 +203,16 @@ int moe_engine_open(struct moe_engine **out, const char *path, const struct moe_
 }
 
 int moe_engine_constrain(struct moe_engine *e, const struct moe_grammar *g,
-                         struct moe_constraint **out, struct moe_err *err)
+                         const struct moe_ids *marks, struct moe_constraint **out,
+                         struct moe_err *err)
 {
+    bool marked = marks && marks->n;
+    struct moe_vocabulary **v = marked ? &e->marked_vocabulary : &e->vocabulary;
     *out = NULL;
     int status = MOE_OK;
-    if (!e->vocabulary)
-        status =
-            moe_vocabulary_new(&e->vocabulary, e->model->tokenizer, e->model->config.vocab, err);
-    return status == MOE_OK ? moe_constraint_new(out, g, e->vocabulary, err) : status;
+    if (!*v)
+        status = moe_vocabulary_new(v, e->model->tokenizer, e->model->config.vocab, marks, err);
+    return status == MOE_OK ? moe_constraint_new(out, g, *v, err) : status;
 }
 
 uint64_t moe_constraints_bytes(const struct moe_config *config, uint32_t n)
@@ -223,6 +225,7 @@ void moe_engine_close(struct moe_engine *e)
     if (!e)
         return;
     moe_vocabulary_free(e->vocabulary);
+    moe_vocabulary_free(e->marked_vocabulary);
     moe_engine_close_session(e);
     moe_experts_close(e->experts);
     moe_model_close(e->model);

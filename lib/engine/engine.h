@@ -141,6 +141,7 @@ struct moe_budget {
 
 struct moe_grammar;
 struct moe_constraint;
+struct moe_ids;
 struct moe_vocabulary;
 
 struct moe_engine {
@@ -165,8 +166,9 @@ struct moe_engine {
     struct moe_gpu *gpu;   /* NULL: none computes */
     struct moe_err no_gpu; /* why --device auto fell back to the CPU; status MOE_OK: it did not */
     struct moe_energy *energy;
-    struct moe_vocabulary *vocabulary; /* for constraints, once there was one; NULL: none yet */
-    void *copy;                        /* the pack in memory */
+    /* For constraints, once there was one, without and with marks; NULL: none yet. */
+    struct moe_vocabulary *vocabulary, *marked_vocabulary;
+    void *copy; /* the pack in memory */
     uint64_t copy_bytes;
 };
 
@@ -184,9 +186,11 @@ int moe_engine_open_session(struct moe_engine *e, const struct moe_session_optio
 void moe_engine_close_session(struct moe_engine *e); /* where there is one */
 
 /* A constraint of one answer at a time by the grammar, which it borrows, for the engine's model;
- * free it before both. The first one sorts the vocabulary, once for all. */
+ * free it before both. The first one sorts the vocabulary, once for all. marks: special tokens that
+ * the answer shows, always the same of a model; NULL: none. */
 int moe_engine_constrain(struct moe_engine *e, const struct moe_grammar *g,
-                         struct moe_constraint **out, struct moe_err *err);
+                         const struct moe_ids *marks, struct moe_constraint **out,
+                         struct moe_err *err);
 /* Memory that n of them take at most, with the vocabulary and without their grammars. */
 uint64_t moe_constraints_bytes(const struct moe_config *config, uint32_t n);
 

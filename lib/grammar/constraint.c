@@ -44,7 +44,7 @@ uint64_t moe_vocabulary_bytes(uint32_t n_logits)
 }
 
 int moe_vocabulary_new(struct moe_vocabulary **out, const struct moe_tokenizer *tokenizer,
-                       uint32_t n_logits, struct moe_err *err)
+                       uint32_t n_logits, const struct moe_ids *marks, struct moe_err *err)
 {
     struct moe_vocabulary *v = *out = NULL;
     uint32_t n_ids = moe_tokenizer_n_tokens(tokenizer);
@@ -61,10 +61,13 @@ int moe_vocabulary_new(struct moe_vocabulary **out, const struct moe_tokenizer *
     }
     v->tokenizer = tokenizer;
     v->n_logits = n_logits;
+    uint64_t at_mark = 0; /* both ascend */
     for (uint32_t id = 0; id < n_ids; id++) {
         struct token t = {.id = id};
         t.bytes = moe_tokenizer_bytes(tokenizer, id, &t.n);
-        if (t.n > 0 && t.n <= LONGEST && !moe_tokenizer_is_special(tokenizer, id))
+        bool is_mark = marks && at_mark < marks->n && marks->ids[at_mark] == id;
+        at_mark += is_mark;
+        if (t.n > 0 && t.n <= LONGEST && (is_mark || !moe_tokenizer_is_special(tokenizer, id)))
             tokens[v->n++] = t;
     }
     qsort(tokens, v->n, sizeof *tokens, by_bytes);

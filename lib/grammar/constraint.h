@@ -1,7 +1,7 @@
 /*
  * Vocabulary: a tokenizer's tokens in the order of their bytes, each with the number of first bytes
- * it shares with the one before: a trie without nodes. It leaves out special tokens and those
- * without bytes. Immutable; borrows its tokenizer.
+ * it shares with the one before: a trie without nodes. It leaves out special tokens, but for marks,
+ * and those without bytes. Immutable; borrows its tokenizer.
  */
 #ifndef MOE_GRAMMAR_CONSTRAINT_H
 #define MOE_GRAMMAR_CONSTRAINT_H
@@ -21,9 +21,10 @@ struct moe_vocabulary {
     uint32_t n_logits;   /* the model's: all ids lie below, also the tokenizer's */
 };
 
-/* n_logits: the model's; tokens of the tokenizer beyond it are left out. */
+/* n_logits: the model's; tokens of the tokenizer beyond it are left out. marks: special tokens that
+ * answers show (engine/answer.h), NULL: none. */
 int moe_vocabulary_new(struct moe_vocabulary **out, const struct moe_tokenizer *tokenizer,
-                       uint32_t n_logits, struct moe_err *err);
+                       uint32_t n_logits, const struct moe_ids *marks, struct moe_err *err);
 void moe_vocabulary_free(struct moe_vocabulary *v); /* NULL is fine */
 /* Memory of a vocabulary, also while it is built. */
 uint64_t moe_vocabulary_bytes(uint32_t n_logits);

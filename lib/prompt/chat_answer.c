@@ -67,19 +67,6 @@ enum match { NO, MORE, YES }; /* MORE: it may become one */
 
 /* ---- Bytes ---- */
 
-bool chat_json_walk(struct json_walk *w, char c)
-{
-    if (w->in_text) {
-        w->in_text = w->escaped || c != '"';
-        w->escaped = !w->escaped && c == '\\';
-        return false;
-    }
-    w->in_text = c == '"';
-    w->depth += c == '{' || c == '[';
-    w->depth -= w->depth && (c == '}' || c == ']');
-    return w->depth == 0 && (c == '}' || c == ']');
-}
-
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
@@ -87,7 +74,7 @@ static bool is_blank(char c)
 
 static bool is_hole(char c)
 {
-    return c >= CALL_ID && c <= CALL_ANY;
+    return c >= CALL_ID && c <= CALL_WORD;
 }
 
 static bool names(char c)
@@ -100,9 +87,10 @@ static bool names(char c)
 static uint64_t hole_end(char hole, const char *next, const char *text, uint64_t n)
 {
     uint64_t i = 0;
-    size_t n_next = strcspn(next, " \t\r\n\1\2\3\4\5");
+    size_t n_next = strcspn(next, " \t\r\n\1\2\3\4\5\6");
     while (i < n &&
            (hole == CALL_NUMBER ? text[i] >= '0' && text[i] <= '9'
+            : hole == CALL_WORD ? text[i] >= 'a' && text[i] <= 'z'
             : hole == CALL_NAME ? names(text[i])
             : hole == CALL_ANY  ? n - i < n_next || memcmp(text + i, next, n_next) != 0
                                 : text[i] != *next && !(hole == CALL_ID && is_blank(text[i]))))
@@ -203,34 +191,17 @@ static int end_call(struct moe_answer_reader *r, bool whole)
 
 /* ---- Tools ---- */
 
-static const json_t *function_of(const json_t *tool)
-{
-    const json_t *function = json_object_get(tool, "function");
-    return json_is_object(function) ? function : tool;
-}
-
 static const json_t *tool_named(const struct moe_answer_reader *r, const char *name, uint64_t n)
 {
     size_t i;
     const json_t *tool;
     json_array_foreach(r->tools, i, tool)
     {
-        const json_t *own = json_object_get(function_of(tool), "name");
+        const json_t *own = json_object_get(moe_chat_function(tool), "name");
         if (json_string_length(own) == n && memcmp(json_string_value(own), name, n) == 0)
-            return function_of(tool);
+            return moe_chat_function(tool);
     }
     return NULL;
-}
-
-static bool has_type(const json_t *schema, const char *type)
-{
-    const json_t *types = json_object_get(schema, "type"), *one;
-    size_t i;
-    if (json_is_string(types))
-        return strcmp(json_string_value(types), type) == 0;
-    json_array_foreach(types, i, one) if (json_is_string(one) &&
-                                          strcmp(json_string_value(one), type) == 0) return true;
-    return false;
 }
 
 /* Whether the parameter is a text and nothing else. */
@@ -239,7 +210,7 @@ static bool takes_text(const struct moe_answer_reader *r)
     const json_t *tool = tool_named(r, r->name, strlen(r->name));
     const json_t *schema =
         json_object_get(json_object_get(json_object_get(tool, "parameters"), "properties"), r->key);
-    return json_is_string(json_object_get(schema, "type")) && has_type(schema, "string");
+    return moe_chat_is_text(schema);
 }
 
 /* ---- Values ---- */
@@ -491,14 +462,6 @@ static bool has_mark(const char *piece)
     return *piece && !(*piece == '{' || (*piece == '[' && !(piece[1] >= 'A' && piece[1] <= 'Z')));
 }
 
-/* The next mark within a form's text; NULL: there is none. */
-static const char *next_mark(const char *piece)
-{
-    piece += *piece != 0;
-    piece += strcspn(piece, "<[");
-    return *piece ? piece : NULL;
-}
-
 /* Whether a call begins at text; models leave out marks of those before the first call. */
 static enum match any_call_begins(struct moe_answer_reader *r, bool at_begin, const char *text,
                                   uint64_t n, struct beginning *out)
@@ -510,7 +473,7 @@ static enum match any_call_begins(struct moe_answer_reader *r, bool at_begin, co
         enum match found = NO;
         if (at_begin && !has_mark(*begin ? begin : open))
             found = call_begins(r, form, begin, *begin ? form->open : open, text, n, out);
-        for (; begin && *begin && found != YES; begin = next_mark(begin)) {
+        for (; begin && *begin && found != YES; begin = chat_next_mark(begin)) {
             enum match is =
                 has_mark(begin) ? call_begins(r, form, begin, form->open, text, n, out) : NO;
             found = is > found ? is : found;
@@ -1033,6 +996,11 @@ int moe_answer_reader_end(struct moe_answer_reader *r, struct moe_err *err)
 }
 
 /* ---- Marks ---- */
+
+bool moe_chat_calls_by_parameter(const struct moe_chat *chat)
+{
+    return chat->n_calls && chat->calls[0].style == CALLS_PARAMETERS;
+}
 
 const struct moe_ids *moe_chat_marks(const struct moe_chat *chat)
 {

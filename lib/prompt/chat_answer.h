@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 
 struct json_t;
@@ -52,6 +53,31 @@ int moe_answer_reader_add(struct moe_answer_reader *reader, const char *bytes, u
                           struct moe_err *err);
 /* The answer is over. */
 int moe_answer_reader_end(struct moe_answer_reader *reader, struct moe_err *err);
+
+/* ---- Calls that must come, or must be well formed ---- */
+
+struct moe_calls_wanted {
+    const struct json_t *tools; /* an array */
+    const char *only;           /* the one function to call; NULL: any */
+    bool must; /* the answer is calls, after a thought; else any text up to a call's first mark */
+    bool parallel; /* several calls */
+    bool opened;   /* the prompt opens a thought */
+};
+
+/*
+ * Appends the grammar (GBNF) of an answer that calls tools as the template writes calls. It leaves
+ * rules to the caller, by the number I of the tool: arguments-I, an object by the tool's
+ * parameters, or where the form writes each parameter by itself value-I-J, of property J that is no
+ * text; which is said by moe_chat_calls_by_parameter. False: answers can not be held to the form,
+ * or it has no mark that must be (wanted->must); `out` is then to be dropped.
+ */
+bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wanted *wanted,
+                          struct moe_buf *out);
+bool moe_chat_calls_by_parameter(const struct moe_chat *chat);
+/* Whether the values by a schema are texts and nothing else. */
+bool moe_chat_is_text(const struct json_t *schema);
+/* What a tool of the list describes: its "function", or itself. */
+const struct json_t *moe_chat_function(const struct json_t *tool);
 
 /* The special tokens whose texts are part of marks around thoughts or calls, ascending; borrowed.
  */

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "prompt/chat_answer.h"
 #include "prompt/chat_internal.h"
 
 #define TOOL "fD2Mq7Se"
@@ -23,6 +24,40 @@
 #define ID2 "iDqWzTmx2"
 
 enum { MAX_PIECE = 512, MAX_MARK = 64 };
+
+/* ---- What readers and writers of calls share ---- */
+
+bool chat_json_walk(struct json_walk *w, char c)
+{
+    if (w->in_text) {
+        w->in_text = w->escaped || c != '"';
+        w->escaped = !w->escaped && c == '\\';
+        return false;
+    }
+    w->in_text = c == '"';
+    w->depth += c == '{' || c == '[';
+    w->depth -= w->depth && (c == '}' || c == ']');
+    return w->depth == 0 && (c == '}' || c == ']');
+}
+
+const char *chat_next_mark(const char *piece)
+{
+    piece += *piece != 0;
+    piece += strcspn(piece, "<[");
+    return *piece ? piece : NULL;
+}
+
+const json_t *moe_chat_function(const json_t *tool)
+{
+    const json_t *function = json_object_get(tool, "function");
+    return json_is_object(function) ? function : tool;
+}
+
+bool moe_chat_is_text(const json_t *schema)
+{
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    return type && strcmp(type, "string") == 0;
+}
 
 /* ---- Pieces of a rendered text ---- */
 
@@ -215,6 +250,7 @@ struct parts {
     const char *key, *value,
         *end; /* of the first argument; the first byte after the call's last word */
     struct piece name_key, arguments_key;
+    struct piece object_begins, object_ends; /* of an object with the name first */
     enum call_style style;
 };
 
@@ -282,6 +318,11 @@ static bool find_parts(const char *text, const char *name, struct parts *out)
             outer && out->name_key.n && out->arguments_key.n ? after_object(outer) : NULL;
         if (outer_end && outer_end > behind) {
             out->style = CALLS_OBJECT;
+            if (at < object) {
+                out->object_begins = piece(outer, at);
+                out->named = piece(at + strlen(name), object);
+                out->object_ends = piece(behind, outer_end);
+            }
             out->before = piece(text, outer);
             out->end = outer_end;
             return true;
@@ -338,7 +379,7 @@ static char *other_key_ends(const char *text_ends, struct piece ends, bool *fail
     moe_buf_append(&out, ends.at, differ ? head : ends.n);
     if (differ) {
         const char *quote = memchr(ends.at + head, '"', ends.n - head);
-        moe_buf_u8(&out, CALL_ID);
+        moe_buf_u8(&out, CALL_WORD);
         moe_buf_append(&out, quote ? quote : ends.at + ends.n - tail,
                        quote ? (size_t)(ends.at + ends.n - quote) : tail);
     }
@@ -418,6 +459,14 @@ static bool learn_form(struct chat_probe *p, const char *one, const char *two, c
     if (form->style == CALLS_OBJECT) {
         form->name_key = with_holes(first.name_key, NULL, &failed);
         form->arguments_key = with_holes(first.arguments_key, NULL, &failed);
+        if (first.object_begins.n) {
+            const char *others[] = {same ? second.object_begins.at : NULL,
+                                    same ? second.named.at : NULL,
+                                    same ? second.object_ends.at : NULL};
+            form->object_begins = with_holes(first.object_begins, others[0], &failed);
+            form->named = with_holes(first.named, others[1], &failed);
+            form->object_ends = with_holes(first.object_ends, others[2], &failed);
+        }
     }
     p->short_of_memory |= failed;
     return !failed;
@@ -477,6 +526,9 @@ static const struct known_form {
       .open = "<tool_call>\n",
       .name_key = "name",
       .arguments_key = "arguments",
+      .object_begins = "{\"name\": \"",
+      .named = "\", \"arguments\": ",
+      .object_ends = "}",
       .close = "\n</tool_call>",
       .between = "\n",
       .end = ""}},
@@ -571,6 +623,8 @@ void chat_free_calls(struct call_form *form)
                                form->end,
                                form->name_key,
                                form->arguments_key,
+                               form->object_begins,
+                               form->object_ends,
                                form->key_begins,
                                form->text.key_ends,
                                form->text.value_ends,

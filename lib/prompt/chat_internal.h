@@ -29,6 +29,7 @@ enum {
     CALL_NAME = 3,   /* the function's name once more */
     CALL_KEY = 4,    /* the parameter's */
     CALL_ANY = 5,    /* any text up to what follows */
+    CALL_WORD = 6,   /* a word of small letters */
     MAX_CALL_FORMS = 2,
 };
 
@@ -43,7 +44,9 @@ struct call_form {
     bool single;                                        /* one call an answer */
     bool borrowed;                                      /* the texts are constants */
     char *begin, *open, *named, *close, *between, *end; /* begin CALL between CALL end */
-    char *name_key, *arguments_key;                     /* OBJECT */
+    /* OBJECT: the keys; what is before the name, between, and behind the arguments, NULL where
+     * these come first. */
+    char *name_key, *arguments_key, *object_begins, *object_ends;
     /* PARAMETERS: around texts, and around other values; quote: the mark that makes the difference,
      * NULL: none does. */
     char *key_begins, *parameter_between, *quote;
@@ -108,6 +111,8 @@ struct json_t *probe_content(const struct chat_probe *p, const char *text);
 /* Finds the forms of calls (chat_calls.c); source: the template. */
 void chat_learn_calls(struct chat_probe *p, const char *source, uint64_t n);
 void chat_free_calls(struct call_form *form);
+/* The next mark within a piece, behind its first byte; NULL: there is none. */
+const char *chat_next_mark(const char *piece);
 /* Finds the special tokens in marks. */
 int chat_find_marks(struct moe_chat *chat, const struct moe_tokenizer *tok, struct moe_err *err);
 

@@ -18,28 +18,9 @@
 #define KEY "kH9Wj4Zu"
 #define VALUE "vC3Rx6Ly"
 
-enum { STEPS = 1000 * 1000, MEMORY = 64 << 20, OUTPUT = 1 << 20, MAX_MARK = 256, MAX_STOPS = 4 };
+enum { MAX_MARK = 256, MAX_STOPS = 4 };
 
 /* ---- Rendering ---- */
-
-bool probe_write(struct chat_probe *p, json_t *messages, json_t *tools, bool prompt,
-                 struct moe_buf *out)
-{
-    static const struct moe_jinja_limits limits = {
-        .steps = STEPS, .memory = MEMORY, .output = OUTPUT};
-    const struct moe_chat_input in = {.messages = messages,
-                                      .tools = tools,
-                                      .add_generation_prompt = prompt,
-                                      .now = {.tm_year = 126, .tm_mday = 1}};
-    struct moe_err refused;
-    moe_buf_clear(out);
-    int status = messages ? chat_write(p->chat, &in, &limits, out, NULL, &refused) : MOE_ERR_MEMORY;
-    moe_buf_u8(out, 0);
-    p->short_of_memory |= status == MOE_ERR_MEMORY || out->failed;
-    json_decref(messages);
-    json_decref(tools);
-    return status == MOE_OK && !out->failed;
-}
 
 static const char *text_of(const struct moe_buf *b)
 {
@@ -64,12 +45,6 @@ static const char *behind_last(const char *text, const char *word)
 }
 
 /* ---- Conversations ---- */
-
-json_t *probe_content(const struct chat_probe *p, const char *text)
-{
-    return p->chat->forms.parts_only ? json_pack("[{s:s,s:s}]", "type", "text", "text", text)
-                                     : json_string(text);
-}
 
 static json_t *message(const struct chat_probe *p, const char *role, const char *text)
 {

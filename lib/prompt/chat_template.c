@@ -13,6 +13,9 @@ enum {
     /* Limits of a render: a template's own work, and copies of its input. */
     MEMORY = 64 << 20,
     COPIES = 32,
+    PROBE_STEPS = 1000 * 1000,
+    PROBE_MEMORY = 64 << 20,
+    PROBE_OUTPUT = 1 << 20,
 };
 
 /* ---- Parsing ---- */
@@ -331,4 +334,31 @@ int chat_adapt(const struct moe_chat *chat, const json_t *messages, json_t **out
     json_decref(*out);
     *out = NULL;
     return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the messages");
+}
+
+/* ---- Probes ---- */
+
+bool probe_write(struct chat_probe *p, json_t *messages, json_t *tools, bool prompt,
+                 struct moe_buf *out)
+{
+    static const struct moe_jinja_limits limits = {
+        .steps = PROBE_STEPS, .memory = PROBE_MEMORY, .output = PROBE_OUTPUT};
+    const struct moe_chat_input in = {.messages = messages,
+                                      .tools = tools,
+                                      .add_generation_prompt = prompt,
+                                      .now = {.tm_year = 126, .tm_mday = 1}};
+    struct moe_err refused;
+    moe_buf_clear(out);
+    int status = messages ? chat_write(p->chat, &in, &limits, out, NULL, &refused) : MOE_ERR_MEMORY;
+    moe_buf_u8(out, 0);
+    p->short_of_memory |= status == MOE_ERR_MEMORY || out->failed;
+    json_decref(messages);
+    json_decref(tools);
+    return status == MOE_OK && !out->failed;
+}
+
+json_t *probe_content(const struct chat_probe *p, const char *text)
+{
+    return p->chat->forms.parts_only ? json_pack("[{s:s,s:s}]", "type", "text", "text", text)
+                                     : json_string(text);
 }

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/calls.h"
 #include "engine/prompt.h"
 #include "engine/sampler.h"
 #include "grammar/constraint.h"
@@ -126,6 +127,7 @@ static void request_free(struct moe_server *s, struct request *a, bool with_requ
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
         moe_constraint_free(a->jobs[i].constraint);
+        moe_grammar_free(a->jobs[i].calls);
     }
     pthread_mutex_destroy(&a->telling);
     if (with_request)
@@ -410,6 +412,8 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     j->stops = NULL;
     moe_constraint_free(j->constraint);
     j->constraint = NULL;
+    moe_grammar_free(j->calls);
+    j->calls = NULL;
     if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
         next = moe_coe_next_expert(s->collection, j->queued.expert, (const char *)j->text.data,
                                    j->text.size);
@@ -494,7 +498,10 @@ static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids 
     moe_sampling_complete(&sampling, &l->engine->model->sampling);
     int status = MOE_OK;
     if (r->grammar)
-        status = moe_engine_constrain(l->engine, r->grammar, &j->constraint, err);
+        status = moe_engine_constrain(l->engine, r->grammar, NULL, &j->constraint, err);
+    else if (j->calls)
+        status =
+            moe_engine_constrain(l->engine, j->calls, moe_chat_marks(l->chat), &j->constraint, err);
     if (status == MOE_OK)
         status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
     if (status != MOE_OK)
@@ -544,8 +551,15 @@ static int begin_reader(const struct loaded *l, struct job *j, const struct moe_
     const struct moe_request *r = j->of->request;
     if (r->kind != MOE_REQUEST_CHAT || !l->chat)
         return MOE_OK;
-    return moe_answer_reader_new(&j->reader, l->chat, r->tools, opens_thought(l, ids), report_part,
-                                 j, err);
+    bool opened = opens_thought(l, ids);
+    const struct moe_calls_wanted wanted = {.tools = r->tools,
+                                            .only = r->only_call,
+                                            .must = r->must_call,
+                                            .parallel = r->parallel_calls,
+                                            .opened = opened};
+    if (r->tools && !r->grammar)
+        MOE_TRY(moe_calls_grammar(&j->calls, l->chat, &wanted, err));
+    return moe_answer_reader_new(&j->reader, l->chat, r->tools, opened, report_part, j, err);
 }
 
 void job_begin(struct executor *x, struct job *j)

@@ -19,13 +19,15 @@
 #include "grammar/constraint.h"
 #include "grammar/grammar.h"
 #include "prompt/chat.h"
+#include "prompt/chat_answer.h"
 
 /* Begins error texts. */
 #define REQUEST "the request"
 
 enum {
-    MALLOC_BYTES = 32,      /* of a small block, beside its contents */
-    SOME_LOGITS = 256 << 10 /* of the answering model, not known yet */
+    MALLOC_BYTES = 32,       /* of a small block, beside its contents */
+    SOME_LOGITS = 256 << 10, /* of the answering model, not known yet */
+    CALLS_BYTES = 256 << 10  /* a usual grammar of calls */
 };
 
 /* ---- Numbers and switches, by tables ---- */
@@ -448,20 +450,54 @@ static int read_messages(struct moe_request *r, const json_t *body, struct moe_e
 
 /* ---- Variables of templates ---- */
 
+/* The function that must be called is one of the tools. */
+static int read_only_call(struct moe_request *r, const json_t *tools, const json_t *named,
+                          struct moe_err *err)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *name = json_object_get(moe_chat_function(tool), "name");
+        if (json_is_string(name) && json_equal(name, named)) {
+            r->only_call = moe_strndup(json_string_value(named), json_string_length(named), err);
+            return r->only_call ? MOE_OK : MOE_ERR_MEMORY;
+        }
+    }
+    return moe_fail(err, MOE_ERR_FORMAT,
+                    REQUEST ": 'tool_choice' names '%.64s', which is none of the 'tools'",
+                    json_string_value(named));
+}
+
 static int read_tools(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     const json_t *tools = json_object_get(body, "tools");
     const json_t *choice = json_object_get(body, "tool_choice");
-    const char *how = is_given(choice) ? json_string_value(choice) : "auto";
-    if (!how || (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
-        return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tool_choice' can only be auto or none");
+    const json_t *named = json_object_get(json_object_get(choice, "function"), "name");
+    const char *how = json_is_string(named) ? "function"
+                      : is_given(choice)    ? json_string_value(choice)
+                                            : "auto";
+    bool any = how && strcmp(how, "required") == 0, one = json_is_string(named);
+    if (!how || (!any && !one && strcmp(how, "auto") != 0 && strcmp(how, "none") != 0))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' is none of auto, none, required, and an object "
+                                "that names a function");
     if (is_given(tools) && !json_is_array(tools))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools' is not a list");
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (!json_is_object(json_array_get(tools, i)))
             return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'tools[%zu]' is not an object", i);
+    if (json_array_size(tools) == 0 && (any || one))
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' wants a call, but there are no 'tools'");
     if (json_array_size(tools) == 0 || strcmp(how, "none") == 0)
         return MOE_OK;
+    r->must_call = any || one;
+    if (one)
+        MOE_TRY(read_only_call(r, tools, named, err));
+    r->parallel_calls = true;
+    MOE_TRY(
+        moe_json_get_bool(REQUEST, body, "parallel_tool_calls", false, &r->parallel_calls, err));
     return copy_value(r, &r->tools, tools, err);
 }
 
@@ -668,6 +704,7 @@ void moe_request_free(struct moe_request *r)
     }
     moe_json_free(r->messages);
     moe_json_free(r->tools);
+    free(r->only_call);
     moe_json_free(r->variables);
     free(r->question);
     free(r->stops);
@@ -689,6 +726,8 @@ uint64_t moe_request_bytes(const struct moe_request *r)
         bytes += strlen(r->stops[i]) + MALLOC_BYTES;
     for (uint32_t i = 0; i < r->n_fields; i++)
         bytes += strlen(r->fields[i].name) + strlen(r->fields[i].text) + 2 * MALLOC_BYTES;
+    if (r->tools)
+        bytes += r->n * (moe_constraint_bytes(SOME_LOGITS) + CALLS_BYTES);
     if (r->grammar)
         bytes += moe_grammar_bytes(r->grammar) + r->n * moe_constraint_bytes(SOME_LOGITS);
     return bytes;

@@ -44,8 +44,10 @@ struct moe_request { /* owns everything it points at */
     /* CHAT: the conversation as in prompt/chat.h, with all its members; variables are those of
      * "chat_template_kwargs", and "reasoning_effort". */
     struct json_t *messages, *tools, *variables; /* tools, variables: NULL for none */
-    uint64_t chat_bytes;                         /* their memory */
-    char *question;                              /* the last user's text; NULL: none */
+    bool must_call, parallel_calls; /* "tool_choice" is "required" or a function; several at once */
+    char *only_call;                /* the function; NULL: any */
+    uint64_t chat_bytes;            /* their memory */
+    char *question;                 /* the last user's text; NULL: none */
     /* TEXT: a prompt, NUL-terminated, or NULL: its ids. */
     char *prompt;
     uint64_t n_prompt;

@@ -40,8 +40,9 @@ struct job {
     struct moe_changes changes, before; /* in its models' passes; the session's before it */
     const char **stops;
     struct moe_constraint *constraint; /* NULL: unconstrained */
-    bool holds;                        /* holds text back until it is known to be final */
-    struct moe_answer_reader *reader;  /* of a chat's answer; NULL: none */
+    struct moe_grammar *calls; /* that it follows where the answer may call tools; NULL: none */
+    bool holds;                /* holds text back until it is known to be final */
+    struct moe_answer_reader *reader; /* of a chat's answer; NULL: none */
     struct moe_buf text;
     struct moe_buf said;  /* struct moe_token_said, held back likewise */
     struct moe_buf route; /* names, NUL-terminated at the end */

@@ -126,7 +126,7 @@ static void add(struct moe_generator *b, struct moe_engine *e, struct asked *a,
     assert_ok(moe_sampler_new(&request.sampler, &so, e->model->config.vocab, &err), &err);
     moe_buf_clear(&a->text);
     if (a->grammar)
-        assert_ok(moe_engine_constrain(e, a->grammar, &a->constraint, &err), &err);
+        assert_ok(moe_engine_constrain(e, a->grammar, NULL, &a->constraint, &err), &err);
     request.options = (struct moe_generate_options){
         .constraint = a->constraint,
         .max_tokens = a->max_tokens,

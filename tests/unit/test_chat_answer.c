@@ -7,6 +7,9 @@
 #include <jansson.h>
 
 #include "base/file.h"
+#include "engine/calls.h"
+#include "grammar/constraint.h"
+#include "grammar/grammar.h"
 #include "prompt/chat.h"
 #include "prompt/chat_answer.h"
 
@@ -96,8 +99,32 @@ static bool same_calls(const char *a, const char *b)
     return same && *a == *b;
 }
 
-static bool round_trip(const char *name, const char *source, const json_t *tools,
-                       const json_t *variables)
+/* How many bytes of the answer the grammar of calls takes. */
+static size_t grammar_takes(const struct moe_chat *chat, const json_t *tools, bool must,
+                            bool opened, const char *answer)
+{
+    const struct moe_calls_wanted wanted = {
+        .tools = tools, .must = must, .parallel = true, .opened = opened};
+    struct moe_grammar *g;
+    struct moe_err err = {0};
+    struct moe_vocabulary *v;
+    struct moe_constraint *c;
+    assert_ok(moe_calls_grammar(&g, chat, &wanted, &err), &err);
+    assert_non_null(g);
+    assert_ok(
+        moe_vocabulary_new(&v, fixture.model->tokenizer, fixture.model->config.vocab, NULL, &err),
+        &err);
+    assert_ok(moe_constraint_new(&c, g, v, &err), &err);
+    size_t n = 0;
+    while (answer[n] && moe_constraint_take(c, (const uint8_t *)answer + n, 1, &err) == MOE_OK)
+        n++;
+    moe_constraint_free(c);
+    moe_vocabulary_free(v);
+    moe_grammar_free(g);
+    return n;
+}
+
+static bool round_trip(const char *name, const char *source, const json_t *tools)
 {
     struct moe_chat *chat;
     struct moe_err err = {0};
@@ -107,7 +134,7 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
         return false;
     }
     json_t *messages = json_pack("[{s:s,s:s}]", "role", "user", "content", "Question?");
-    struct moe_chat_input in = {.messages = messages, .tools = tools, .variables = variables};
+    struct moe_chat_input in = {.messages = messages, .tools = tools};
     json_t *calls = json_pack(
         "[o,o]",
         a_call("get_weather", json_pack("{s:s,s:i}", "city", "S\xc3\xa3o \"P\" <b>", "days", 3),
@@ -166,8 +193,12 @@ static bool round_trip(const char *name, const char *source, const json_t *tools
             if (!ok)
                 print_message("%-60s step %zu reads %s\n   of %s\n", name, step, said, answer);
         }
-        if (ok)
-            print_message("%-60s ok, %d calls\n", name, n_calls);
+        size_t taken = ok ? grammar_takes(chat, tools, true, opened, answer) : 0;
+        if (ok && answer[taken] && !strstr(name, "gemma")) { /* it sorts parameters */
+            print_message("%-60s its grammar takes %.*s\n  and then not %s\n", name, (int)taken,
+                          answer, answer + taken);
+            ok = false;
+        }
         free(answer);
     }
     json_decref(calls);
@@ -195,6 +226,24 @@ static json_t *the_tools(void)
         0, NULL);
 }
 
+/* Published templates (llama.cpp's models/templates) whose calls are not read, and why. */
+static const char *const not_read[][2] = {
+    {"DeepSeek-R1-Distill", "leaves out tools"},
+    {"DeepSeek-V3.1.", "leaves out tools"},
+    {"SmolLM3", "takes tools by other names"},
+    {"firefunction", "wants a variable 'functions'"},
+    {"Kimi-K2-Instruct", "changes a list"},
+    {"Kimi-K2-Thinking", "changes a list"},
+    {"llama-cpp-deepseek-r1", "writes a generator as JSON"},
+    {"c4ai-command-r-plus", "continues with instructions behind the calls"},
+    {"GigaChat3-10B", "writes calls as messages of another role"},
+    {"LFM2-8B", "writes no calls"},
+    {"LFM2.5-Instruct", "writes no calls"},
+    {"granite-3.3", "writes no calls"},
+    {"DeepSeek-V3.2.", "closes a thought that its prompt has closed"},
+    {"MiniMax-M3", "writes lists as elements"},
+};
+
 static void published_templates_read_their_own_calls(void **state)
 {
     const char *dir = getenv("CHAT_TEMPLATES");
@@ -202,25 +251,31 @@ static void published_templates_read_their_own_calls(void **state)
         skip();
     json_t *tools = the_tools();
     struct dirent **list;
-    int n = scandir(dir, &list, NULL, alphasort), ok = 0, all = 0;
+    int n = scandir(dir, &list, NULL, alphasort), wrong = 0, n_read = 0;
     for (int i = 0; i < n; i++) {
         char path[1024];
         struct moe_buf source = {0};
         struct moe_err err;
+        const char *why = NULL;
+        for (size_t k = 0; k < sizeof not_read / sizeof not_read[0]; k++)
+            if (strstr(list[i]->d_name, not_read[k][0]))
+                why = not_read[k][1];
         snprintf(path, sizeof path, "%s/%s", dir, list[i]->d_name);
         if (strstr(path, ".jinja") && moe_file_read_all(path, 1 << 20, &source, &err) == MOE_OK) {
             moe_buf_u8(&source, 0);
-            if (strstr((char *)source.data, "tool")) {
-                all++;
-                ok += round_trip(list[i]->d_name, (char *)source.data, tools, NULL);
-            }
+            bool has_tools = strstr((char *)source.data, "tool") != NULL;
+            bool reads = has_tools && round_trip(list[i]->d_name, (char *)source.data, tools);
+            wrong += has_tools && reads != !why;
+            n_read += reads;
         }
         moe_buf_release(&source);
         free(list[i]);
     }
     free(list);
     json_decref(tools);
-    print_message("%d of %d\n", ok, all);
+    print_message("%d templates read their own calls\n", n_read);
+    assert_int_equal(wrong, 0);
+    assert_true(n_read > 0);
 }
 
 /* ---- Forms ---- */
@@ -367,10 +422,77 @@ static void answers_are_read_in_any_pieces(void **state)
     json_decref(tools);
 }
 
+/* ---- Calls that must be well formed ---- */
+
+static const struct {
+    const char *template, *answer;
+    bool must;
+    const char *taken; /* NULL: all of it */
+} held[] = {
+    {HERMES,
+     "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\", \"days\": "
+     "3}}\n</tool_call>",
+     true, NULL},
+    {HERMES, "<think>\nany</thing\n</think>\n\n<tool_call>\n{\"name\": \"find_file\"", true, NULL},
+    {HERMES, "<tool_call>\n{\"name\": \"other", true, "<tool_call>\n{\"name\": \""},
+    {HERMES, "<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": 3", true,
+     "<tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": "},
+    {HERMES, "Hello", true, ""},
+    {HERMES,
+     "Hello, <tool> <tool_call>\n{\"name\": \"find_file\", \"arguments\": {\"path\": "
+     "\"a\"}}\n</tool_call>\n<tool_call>\n",
+     false, NULL},
+    {HERMES, "Hello, <tool_call>!", false, "Hello, <tool_call>"},
+    {CODER,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\n</para "
+     "</paramet\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+     "</function>\n</tool_call>\n",
+     true, NULL},
+    {CODER,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</"
+     "parameter>\n<parameter=days>\nmany",
+     true,
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</"
+     "parameter>\n<parameter=days>\n"},
+    {CODER, "<tool_call>\n<function=find_file>\n</function>", true,
+     "<tool_call>\n<function=find_file>\n<"},
+    {SECTION,
+     "<|begin|><|call|>functions.get_weather:0<|args|>{\"city\": "
+     "\"x\"}<|done|><|call|>functions.find_file:1<|args|>"
+     "{\"path\": \"\"}<|done|><|end|>",
+     true, NULL},
+    {QUOTES, "<|call>get_weather{city:<|q|>a, b}<|q|>,days:3}<call|>", true, NULL},
+    {LIST,
+     "[TOOL_CALLS] [{\"name\": \"find_file\", \"arguments\": {\"path\": \"\"}, \"id\": "
+     "\"123456789\"}]",
+     true, NULL},
+    {BARE, "{\"name\": \"find_file\", \"parameters\": {\"path\": \"a\"}}", true, NULL},
+};
+
+static void calls_are_held_to_form_and_schema(void **state)
+{
+    json_t *tools = the_tools();
+    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+        struct moe_chat *chat;
+        struct moe_err err = {0};
+        const char *wanted = held[i].taken ? held[i].taken : held[i].answer;
+        assert_ok(moe_chat_open(&chat, "t", held[i].template, strlen(held[i].template),
+                                fixture.model->tokenizer, &err),
+                  &err);
+        size_t n = grammar_takes(chat, tools, held[i].must, false, held[i].answer);
+        if (n != strlen(wanted))
+            fail_msg("case %zu: %s\n  is taken up to %.*s", i, held[i].answer, (int)n,
+                     held[i].answer);
+        moe_chat_free(chat);
+    }
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_read_in_any_pieces),
+        cmocka_unit_test(calls_are_held_to_form_and_schema),
         cmocka_unit_test(published_templates_read_their_own_calls),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -452,7 +452,7 @@ static void masks_are_those_of_a_naive_matcher(void **state)
     struct tree t = {.random = 22};
     uint64_t n_compared = 0;
     (void)state;
-    assert_ok(moe_vocabulary_new(&v, tok, N_ITEMS(tokens) + 1, &err), &err);
+    assert_ok(moe_vocabulary_new(&v, tok, N_ITEMS(tokens) + 1, NULL, &err), &err);
     for (int i = 0; i < 400; i++)
         check_tree(&t, v, &n_compared);
     assert_true(n_compared > 40000);
@@ -473,7 +473,7 @@ static void begin_walk(struct walk *w, const char *grammar)
 {
     struct moe_err err = {0};
     *w = (struct walk){.tok = make_tokenizer(tokens, N_ITEMS(tokens))};
-    assert_ok(moe_vocabulary_new(&w->v, w->tok, 100, &err), &err);
+    assert_ok(moe_vocabulary_new(&w->v, w->tok, 100, NULL, &err), &err);
     assert_ok(parse(&w->g, grammar, &err), &err);
     assert_ok(moe_constraint_new(&w->c, w->g, w->v, &err), &err);
     moe_constraint_prepare(w->c, false, is_zero, NULL);

@@ -1,0 +1,157 @@
+/* The grammar of answers that call tools: the form's rules, and those of each tool's schema under
+ * names of their own. */
+#include "engine/calls.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/allowance.h"
+#include "grammar/grammar.h"
+
+/* Parts of what reading a request's grammar may cost: this one is read where answers are computed.
+ */
+enum { STEPS = MOE_READ_STEPS / 8, BYTES = MOE_READ_BYTES / 16 };
+
+static bool is_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_of_name(char c)
+{
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
+
+/* Appends rules with a prefix before each name. */
+static void append_renamed(struct moe_buf *out, const char *rules, const char *prefix)
+{
+    char within = 0; /* the end of a literal or a class */
+    for (const char *at = rules; *at; at++) {
+        if (within && *at == '\\' && at[1])
+            moe_buf_u8(out, (uint8_t)*at++);
+        else if (within && *at == within)
+            within = 0;
+        else if (!within && (*at == '"' || *at == '['))
+            within = *at == '"' ? '"' : ']';
+        else if (!within && is_letter(*at) && (at == rules || !is_of_name(at[-1])))
+            moe_buf_text(out, prefix);
+        moe_buf_u8(out, (uint8_t)*at);
+    }
+}
+
+/* Appends the rule `rule` for a schema's values; where the schema cannot be held to and `otherwise`
+ * is not NULL, for that schema's. */
+static int append_schema(struct moe_buf *out, const char *rule, const json_t *schema,
+                         const json_t *otherwise, struct moe_allowance *allowance,
+                         struct moe_err *err)
+{
+    struct moe_buf rules = {0};
+    char name[160], prefix[64];
+    struct moe_err why;
+    snprintf(name, sizeof name, "the parameters of a tool (%s)", rule);
+    snprintf(prefix, sizeof prefix, "of-%s-", rule);
+    int status = moe_grammar_write_schema(&rules, name, schema, allowance, &why);
+    if (status != MOE_OK && status != MOE_ERR_MEMORY && allowance->status == MOE_OK && otherwise) {
+        moe_buf_clear(&rules);
+        status = moe_grammar_write_schema(&rules, name, otherwise, allowance, &why);
+    }
+    moe_buf_u8(&rules, 0);
+    if (status == MOE_OK) {
+        moe_buf_printf(out, "%s ::= %sroot\n", rule, prefix);
+        append_renamed(out, (const char *)rules.data, prefix);
+    } else if (err) {
+        *err = why;
+    }
+    moe_buf_release(&rules);
+    return status;
+}
+
+/* The property with what its references may lead to. NULL: memory is short. */
+static json_t *property_schema(const json_t *parameters, const json_t *property)
+{
+    static const char *const shared[] = {"$defs", "definitions"};
+    json_t *schema = json_copy((json_t *)property);
+    for (int i = 0; i < 2 && json_is_object(schema); i++) {
+        json_t *definitions = json_object_get(parameters, shared[i]);
+        if (definitions && json_object_set(schema, shared[i], definitions) != 0) {
+            json_decref(schema);
+            return NULL;
+        }
+    }
+    return schema;
+}
+
+static int append_properties(struct moe_buf *out, size_t tool, const json_t *parameters,
+                             const json_t *any, struct moe_allowance *allowance,
+                             struct moe_err *err)
+{
+    json_t *properties = json_object_get(parameters, "properties"), *property;
+    const char *key;
+    uint32_t j = 0;
+    int status = MOE_OK;
+    json_object_foreach(properties, key, property)
+    {
+        char rule[48];
+        snprintf(rule, sizeof rule, "value-%zu-%u", tool, j++);
+        if (status != MOE_OK || moe_chat_is_text(property))
+            continue;
+        json_t *schema = property_schema(parameters, property);
+        status = schema ? append_schema(out, rule, schema, any, allowance, err)
+                        : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a tool's parameters");
+        json_decref(schema);
+    }
+    return status;
+}
+
+static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
+                       const struct moe_calls_wanted *wanted, size_t i, const json_t *tool,
+                       struct moe_allowance *allowance, struct moe_err *err)
+{
+    const json_t *function = moe_chat_function(tool),
+                 *parameters = json_object_get(function, "parameters");
+    bool strict = wanted->must || json_is_true(json_object_get(function, "strict"));
+    json_t *object = json_pack("{s:s}", "type", "object"), *any = json_true();
+    char rule[48];
+    snprintf(rule, sizeof rule, "arguments-%zu", i);
+    int status = MOE_ERR_MEMORY;
+    if (!object)
+        moe_fail(err, status, "out of memory: a tool's parameters");
+    else if (moe_chat_calls_by_parameter(chat))
+        status = append_properties(out, i, parameters, strict ? NULL : any, allowance, err);
+    else
+        status = append_schema(out, rule, json_is_object(parameters) ? parameters : object,
+                               strict ? NULL : object, allowance, err);
+    json_decref(object);
+    return status;
+}
+
+int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
+                      const struct moe_calls_wanted *wanted, struct moe_err *err)
+{
+    struct moe_allowance allowance = {.max_steps = STEPS, .max_bytes = BYTES};
+    struct moe_buf rules = {0};
+    size_t i;
+    const json_t *tool;
+    int status = MOE_OK;
+    *out = NULL;
+    bool held = moe_chat_write_calls(chat, wanted, &rules);
+    if (!held && wanted->must && !rules.failed)
+        status = moe_fail(err, MOE_ERR_UNSUPPORTED,
+                          "the template has no form for calls that an answer could be held to: "
+                          "leave out 'tool_choice'");
+    json_array_foreach(wanted->tools, i, tool)
+    {
+        const char *name = json_string_value(json_object_get(moe_chat_function(tool), "name"));
+        if (held && status == MOE_OK &&
+            (!wanted->only || (name && strcmp(name, wanted->only) == 0)))
+            status = append_tool(&rules, chat, wanted, i, tool, &allowance, err);
+    }
+    if (rules.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of calls");
+    if (status == MOE_OK && held)
+        status =
+            moe_grammar_parse(out, "the grammar of calls", rules.data, rules.size, &allowance, err);
+    moe_buf_release(&rules);
+    return status;
+}

@@ -1,0 +1,338 @@
+/* Writes the grammar of answers that call tools, in the form of the model's template. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "prompt/chat_answer.h"
+#include "prompt/chat_internal.h"
+
+struct writer {
+    const struct moe_chat *chat;
+    const struct call_form *form;
+    const struct moe_calls_wanted *wanted;
+    struct moe_buf *out;
+    uint32_t n_rules; /* of texts up to a mark */
+};
+
+/* ---- Literals ---- */
+
+static void put_character(struct moe_buf *out, uint32_t c)
+{
+    if (c >= 0x80 || c < 0x20 || strchr("\"\\[]-^", (int)c))
+        moe_buf_printf(out, c > 0xffff ? "\\U%08x" : "\\u%04x", c);
+    else
+        moe_buf_u8(out, (uint8_t)c);
+}
+
+static void put_literal(struct moe_buf *out, const char *text, uint64_t n)
+{
+    int length = 1;
+    moe_buf_text(out, " \"");
+    for (uint64_t i = 0; i < n; i += (uint64_t)length)
+        put_character(out, moe_utf8_decode((const uint8_t *)text + i, n - i, &length));
+    moe_buf_text(out, "\"");
+}
+
+/* Writes a piece of a form, its holes filled for this function and parameter. */
+static void put_piece(struct writer *w, const char *piece, const char *name, const char *key)
+{
+    while (*piece) {
+        size_t n = strcspn(piece, "\1\2\3\4\5\6");
+        if (n)
+            put_literal(w->out, piece, n);
+        piece += n;
+        if (!*piece)
+            return;
+        switch (*piece++) {
+        case CALL_ID:
+            moe_buf_text(w->out, " [a-zA-Z0-9]{9}");
+            break;
+        case CALL_WORD:
+            moe_buf_text(w->out, " [a-z]+");
+            break;
+        case CALL_NUMBER:
+            moe_buf_text(w->out, " [0-9] [0-9]?");
+            break;
+        case CALL_NAME:
+            put_literal(w->out, name, strlen(name));
+            break;
+        case CALL_KEY:
+            put_literal(w->out, key, strlen(key));
+            break;
+        default:
+            break; /* any text: none */
+        }
+    }
+}
+
+/* ---- Texts up to a mark ---- */
+
+enum { MAX_MARK_CHARACTERS = 64 };
+
+/* Writes rules for any text that ends with the mark and holds it nowhere else (Knuth, Morris and
+ * Pratt's automaton), or that ends without it if it may. Returns the first rule's number. */
+static uint32_t put_text_until(struct writer *w, const char *mark, bool may_end, const char *then)
+{
+    uint32_t c[MAX_MARK_CHARACTERS], back[MAX_MARK_CHARACTERS + 1] = {0}, n = 0, first = w->n_rules;
+    uint64_t bytes = strlen(mark);
+    int length = 1;
+    for (uint64_t i = 0; i < bytes && n < MAX_MARK_CHARACTERS; i += (uint64_t)length)
+        c[n++] = moe_utf8_decode((const uint8_t *)mark + i, bytes - i, &length);
+    for (uint32_t i = 1, k = 0; i < n;
+         i++) { /* the longest beginning that a match of i + 1 ends with */
+        while (k && c[i] != c[k])
+            k = back[k];
+        k += c[i] == c[k];
+        back[i + 1] = k;
+    }
+    for (uint32_t state = 0; state < n; state++) {
+        moe_buf_printf(w->out, "until-%u ::=%s", first + state, may_end ? " \"\" |" : "");
+        moe_buf_text(w->out, " [");
+        put_character(w->out, c[state]);
+        if (state + 1 < n)
+            moe_buf_printf(w->out, "] until-%u", first + state + 1);
+        else
+            moe_buf_printf(w->out, "] %s", then);
+        uint32_t others[MAX_MARK_CHARACTERS], n_others = 0;
+        others[n_others++] = c[state];
+        for (uint32_t k = state; k > 0;) { /* what shorter matches go on with */
+            k = back[k];
+            bool known = false;
+            for (uint32_t i = 0; i < n_others; i++)
+                known |= others[i] == c[k];
+            if (known)
+                continue;
+            others[n_others++] = c[k];
+            moe_buf_text(w->out, " | [");
+            put_character(w->out, c[k]);
+            moe_buf_printf(w->out, "] until-%u", first + k + 1);
+        }
+        moe_buf_text(w->out, " | [^");
+        for (uint32_t i = 0; i < n_others; i++)
+            put_character(w->out, others[i]);
+        moe_buf_printf(w->out, "] until-%u\n", first);
+    }
+    w->n_rules += n;
+    return first;
+}
+
+/* ---- Calls ---- */
+
+static const char *name_of(const json_t *tool)
+{
+    const char *name = json_string_value(json_object_get(moe_chat_function(tool), "name"));
+    return name ? name : "";
+}
+
+static bool is_required(const json_t *schema, const char *key)
+{
+    size_t i;
+    const json_t *one;
+    json_array_foreach(json_object_get(schema, "required"), i,
+                       one) if (strcmp(key, json_string_value(one) ? json_string_value(one) : "") ==
+                                0) return true;
+    return false;
+}
+
+/* What ends a parameter's text in this form: the key filled in. NULL: memory is short. */
+static char *text_end(struct writer *w, const char *key)
+{
+    struct moe_buf mark = {0};
+    for (const char *at = w->form->quote ? w->form->quote : w->form->text.value_ends; *at; at++)
+        if (*at == CALL_KEY)
+            moe_buf_text(&mark, key);
+        else
+            moe_buf_u8(&mark, (uint8_t)*at);
+    moe_buf_u8(&mark, 0);
+    w->out->failed |= mark.failed;
+    return (char *)mark.data;
+}
+
+/* Writes the rule `text-TOOL-J`: a text and what ends it, then the rule `rest`. One of a list of
+ * texts, or any. */
+static void put_text(struct writer *w, size_t tool, uint32_t j, const char *key,
+                     const json_t *property, const char *rest)
+{
+    const json_t *one, *texts = json_object_get(property, "enum"),
+                       *only = json_object_get(property, "const");
+    char *end = text_end(w, key);
+    size_t i;
+    if (!end)
+        return;
+    if (json_array_size(texts) || json_is_string(only)) {
+        moe_buf_printf(w->out, "text-%zu-%u ::= (", tool, j);
+        if (json_is_string(only))
+            put_literal(w->out, json_string_value(only), json_string_length(only));
+        else
+            json_array_foreach(texts, i, one)
+            {
+                moe_buf_text(w->out, i ? " |" : "");
+                put_literal(w->out, json_string_value(one) ? json_string_value(one) : "",
+                            json_string_length(one));
+            }
+        moe_buf_text(w->out, ")");
+        put_literal(w->out, end, strlen(end));
+        moe_buf_printf(w->out, " %s\n", rest);
+    } else {
+        moe_buf_printf(w->out, "text-%zu-%u ::= until-%u\n", tool, j, w->n_rules);
+        put_text_until(w, end, false, rest);
+    }
+    free(end);
+}
+
+/* Writes rules for the parameters from each on, in the schema's order: the first of a call (f), or
+ * further ones (m). */
+static void put_parameters(struct writer *w, size_t tool, const char *name, const json_t *schema)
+{
+    const struct call_form *f = w->form;
+    json_t *properties = json_object_get(schema, "properties"), *property;
+    const char *key;
+    uint32_t j = 0, n = (uint32_t)json_object_size(properties);
+    json_object_foreach(properties, key, property)
+    {
+        bool is_text = moe_chat_is_text(property);
+        char rest[64];
+        snprintf(rest, sizeof rest, "rest-%zu-%u-m", tool, j + 1);
+        if (is_text)
+            put_text(w, tool, j, key, property, rest);
+        for (int more = 0; more < 2; more++) {
+            moe_buf_printf(w->out, "rest-%zu-%u-%s ::=", tool, j, more ? "m" : "f");
+            if (more)
+                put_piece(w, f->parameter_between, name, key);
+            put_piece(w, f->key_begins, name, key);
+            put_literal(w->out, key, strlen(key));
+            put_piece(w, is_text ? f->text.key_ends : f->other.key_ends, name, key);
+            moe_buf_printf(w->out, " %s-%zu-%u", is_text ? "text" : "value", tool, j);
+            if (!is_text) {
+                put_piece(w, f->other.value_ends, name, key);
+                moe_buf_printf(w->out, " %s", rest);
+            }
+            if (!is_required(schema, key))
+                moe_buf_printf(w->out, " | rest-%zu-%u-%s", tool, j + 1, more ? "m" : "f");
+            moe_buf_text(w->out, "\n");
+        }
+        j++;
+    }
+    for (int more = 0; more < 2; more++) {
+        moe_buf_printf(w->out, "rest-%zu-%u-%s ::=", tool, n, more ? "m" : "f");
+        put_piece(w, f->close, name, "");
+        moe_buf_text(w->out, " \"\"\n");
+    }
+}
+
+static void put_tool(struct writer *w, size_t i, const json_t *tool)
+{
+    const struct call_form *f = w->form;
+    const char *name = name_of(tool);
+    if (f->style == CALLS_PARAMETERS)
+        put_parameters(w, i, name, json_object_get(moe_chat_function(tool), "parameters"));
+    moe_buf_printf(w->out, "tool-%zu ::=", i);
+    if (f->style == CALLS_OBJECT) {
+        if (f->object_begins)
+            put_piece(w, f->object_begins, name, "");
+        else
+            moe_buf_printf(w->out, " \"{\\\"%s\\\": \\\"\"", f->name_key);
+        put_literal(w->out, name, strlen(name));
+        if (f->object_begins)
+            put_piece(w, f->named, name, "");
+        else
+            moe_buf_printf(w->out, " \"\\\", \\\"%s\\\": \"", f->arguments_key);
+        moe_buf_printf(w->out, " arguments-%zu", i);
+        put_piece(w, f->object_begins ? f->object_ends : "}", name, "");
+        put_piece(w, f->close, name, "");
+    } else {
+        put_literal(w->out, name, strlen(name));
+        put_piece(w, f->named, name, "");
+        if (f->style == CALLS_JSON) {
+            moe_buf_printf(w->out, " arguments-%zu", i);
+            put_piece(w, f->close, name, "");
+        } else {
+            moe_buf_printf(w->out, " rest-%zu-0-f", i);
+        }
+    }
+    moe_buf_text(w->out, "\n");
+}
+
+/* The part of a form's beginning that no text of an answer has: a mark. */
+static size_t mark_of(const char *piece)
+{
+    size_t n = strcspn(piece, " \t\r\n{\1\2\3\4\5\6");
+    return n > 2 && strchr("<[", *piece) ? n : 0;
+}
+
+bool moe_chat_write_calls(const struct moe_chat *chat, const struct moe_calls_wanted *wanted,
+                          struct moe_buf *out)
+{
+    struct writer w = {.chat = chat, .form = &chat->calls[0], .wanted = wanted, .out = out};
+    const struct call_form *f = w.form;
+    if (chat->n_calls == 0)
+        return false;
+    const char *begin = f->begin + strspn(f->begin, " \t\r\n"),
+               *open = *begin ? f->open : f->open + strspn(f->open, " \t\r\n");
+    const char *lead = *begin ? begin : open;
+    size_t n_mark = mark_of(lead), i;
+    const json_t *tool;
+    char mark[256];
+    if (!wanted->must && (!n_mark || n_mark >= sizeof mark))
+        return false;
+    moe_buf_text(out, "calls ::= tool");
+    if (!f->single && wanted->parallel) {
+        moe_buf_text(out, " ([ \\n]? [ \\n]?");
+        put_piece(&w, f->between, "", "");
+        put_piece(&w, f->open, "", "");
+        moe_buf_text(out, " tool)*");
+    }
+    put_piece(&w, f->end, "", "");
+    moe_buf_text(out, "\ntool ::= ");
+    bool any = false;
+    json_array_foreach(wanted->tools, i, tool)
+    {
+        if (wanted->only && strcmp(name_of(tool), wanted->only) != 0)
+            continue;
+        moe_buf_printf(out, "%stool-%zu", any ? " | " : "", i);
+        any = true;
+    }
+    moe_buf_text(out, "\n");
+    json_array_foreach(wanted->tools, i, tool)
+    {
+        if (!wanted->only || strcmp(name_of(tool), wanted->only) == 0)
+            put_tool(&w, i, tool);
+    }
+    if (wanted->must) {
+        const char *const ends =
+            chat->thought_ends_call ? chat->thought_ends_call : chat->thought_ends;
+        moe_buf_text(out, "whole ::=");
+        for (const char *at = begin; at;
+             at = chat_next_mark(at)) { /* the prompt may have the first */
+            moe_buf_text(out, at > begin ? " |" : "");
+            put_piece(&w, at, "", "");
+            put_piece(&w, open, "", "");
+            moe_buf_text(out, " calls");
+        }
+        moe_buf_text(out, "\n");
+        uint32_t thought = w.n_rules;
+        if (chat->thought_member)
+            put_text_until(&w, ends, false, "[ \\n]? [ \\n]? whole");
+        if (chat->thought_member && wanted->opened) {
+            moe_buf_printf(out, "root ::= until-%u\n", thought);
+        } else if (chat->thought_member) {
+            moe_buf_text(out, "root ::= [ \\n]? [ \\n]? whole | [ \\n]? [ \\n]?");
+            put_literal(out, chat->thought_begins, strlen(chat->thought_begins));
+            moe_buf_printf(out, " until-%u\n", thought);
+        } else {
+            moe_buf_text(out, "root ::= [ \\n]? [ \\n]? whole\n");
+        }
+    } else {
+        snprintf(mark, sizeof mark, "%.*s", (int)n_mark, lead);
+        moe_buf_text(out, "held ::=");
+        put_piece(&w, lead + n_mark, "", "");
+        if (*begin)
+            put_piece(&w, f->open, "", "");
+        moe_buf_text(out, " calls\n");
+        uint32_t free = put_text_until(&w, mark, true, "held");
+        moe_buf_printf(out, "root ::= until-%u\n", free);
+    }
+    return any && !out->failed;
+}

@@ -1,0 +1,51 @@
+# moe-serve's answers told apart: calls of tools and thoughts, whole and in streams.
+# shellcheck shell=sh disable=SC2154 # the variables are lib.sh's
+. tests/cli/lib.sh
+pack
+got=$tmp/got
+post() { # PATH JSON
+    printf '%s' "$2" >"$tmp/body"
+    run "$load" -p "$port" -P "$1" -o "$got" -f "$tmp/body"
+}
+says() { # GLOB NAME
+    check "$2" matches "$got" "$1"
+}
+
+listen "$bin/moe-serve" "$tiny" --template-file tests/data/calls.jinja || exit 1
+
+tools='"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":
+{"days":{"type":"integer","minimum":1,"maximum":9}},"required":["days"],"additionalProperties":false}}},
+{"type":"function","function":{"name":"find","parameters":{"type":"object","properties":{"path":{"enum":["a","b"]}},
+"required":["path"],"additionalProperties":false}}}]'
+chat='"messages":[{"role":"user","content":"What now?"}],"temperature":0,"max_tokens":120'
+one='"tool_choice":{"type":"function","function":{"name":"find"}},"parallel_tool_calls":false'
+
+post /v1/chat/completions "{$chat,$tools,\"tool_choice\":\"required\",\"parallel_tool_calls\":false}"
+says '*"content":null,"tool_calls":\[{"id":"call_*","type":"function","function":{"name":"*","arguments":"{*}"}}\],*"finish_reason":"tool_calls"*' \
+    "a call that must come comes apart from the content"
+post /v1/chat/completions "{$chat,$tools,$one}"
+says '*"name":"find","arguments":"{\\"path\\": \\"[ab]\\"}"}}\]*' "the function is the one that was named, its arguments follow the schema"
+post /v1/chat/completions "{$chat,$tools,$one,\"stream\":true}"
+says '*"delta":{"role":"assistant","content":null,"tool_calls":\[{"index":0,"id":"call_*"name":"find","arguments":""}}\]}*' \
+    "a stream has the name first"
+says '*"tool_calls":\[{"index":0,"function":{"arguments":"{"}}\]}*"finish_reason":"tool_calls"*DONE*' "... and then the arguments as they come"
+post /v1/chat/completions "{$chat,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"other\"}}}"
+says "*'tool_choice' names 'other', which is none of the 'tools'*" "a function that is no tool is refused"
+post /v1/chat/completions "{$chat,\"tool_choice\":\"required\"}"
+says "*'tool_choice' wants a call, but there are no 'tools'*" "a call without tools is refused"
+
+# Answers written by a grammar: what a model would say.
+says_so() { # TEXT: as GBNF writes it
+    post /v1/chat/completions "{$chat,$tools,\"grammar\":\"root ::= \\\"$1\\\"\"}"
+}
+says_so 'Let me look.\\n<tool_call>\\n{\\\"name\\\": \\\"find\\\", \\\"arguments\\\": {\\\"path\\\": 7}}\\n</tool_call>'
+says '*"content":"Let me look.","tool_calls":\[{*"name":"find","arguments":"{\\"path\\": 7}"*"finish_reason":"tool_calls"*' \
+    "content and call come apart"
+says_so 'Hm <tool_call>\\n{\\\"name\\\": \\\"find\\\", \\\"arguments\\\": {path}}\\n</tool_call>'
+says '*"content":"Hm<tool_call>*{path}*"finish_reason":"stop","warnings":\["the call of '"'find'"' is malformed: its text is content"\]*' \
+    "a malformed call is content, and the choice says so"
+says_so '<tool_call>\\n{\\\"name\\\": \\\"none\\\", \\\"arguments\\\": {}}\\n</tool_call>'
+says '*"content":"<tool_call>*none*"finish_reason":"stop"}*' "what calls no tool is content"
+kill "$server"
+wait "$server"
+finish
