@@ -271,41 +271,32 @@ static int calibrate(const char *pack)
     return status == MOE_OK ? held : cli_error(&err);
 }
 
-static int read_shard(void **file, const char *path, struct moe_err *err)
+/* Adds a shard to those before; *sum: NULL before the first. */
+static int add_shard(struct moe_map **sum, const char *path, struct moe_err *err)
 {
-    struct moe_map *map = NULL;
-    int status = moe_map_read(&map, path, err);
-    *file = map;
+    struct moe_map *part = NULL;
+    MOE_TRY(moe_map_read(&part, path, err));
+    int status = moe_map_check_finished(part, err);
+    if (status == MOE_OK && *sum)
+        status = moe_map_merge(*sum, part, err);
+    if (status != MOE_OK)
+        moe_err_prefix(err, "%s", path);
+    if (status == MOE_OK && !*sum)
+        *sum = part;
+    else
+        moe_map_free(part);
     return status;
-}
-
-static int check_finished(const void *file, struct moe_err *err)
-{
-    return moe_map_check_finished(file, err);
-}
-
-static int merge_map(void *sum, void *file, struct moe_err *err)
-{
-    return moe_map_merge(sum, file, err);
-}
-
-static int check_whole(const void *sum, bool partial, struct moe_err *err)
-{
-    return partial ? MOE_OK : moe_map_check_whole(sum, err);
-}
-
-static void free_map(void *file)
-{
-    moe_map_free(file);
 }
 
 static int merge(char **paths, int n)
 {
-    static const struct offline_merging how = {read_shard, check_finished, merge_map, check_whole,
-                                               free_map};
     struct moe_err err;
-    void *sum = NULL;
-    int status = offline_merge(&sum, &how, paths, n, o.partial, &err);
+    struct moe_map *sum = NULL;
+    int status = MOE_OK;
+    for (int i = 0; i < n && status == MOE_OK; i++)
+        status = add_shard(&sum, paths[i], &err);
+    if (status == MOE_OK && !o.partial)
+        status = moe_map_check_whole(sum, &err);
     if (status == MOE_OK)
         status = write_map(sum, o.out, &err);
     if (status == MOE_OK)

@@ -304,42 +304,32 @@ static int profile(const char *pack)
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
-static int read_shard(void **file, const char *path, struct moe_err *err)
+/* Adds a shard to those before; *sum: NULL before the first. */
+static int add_shard(struct moe_statistics **sum, const char *path, struct moe_err *err)
 {
-    struct moe_statistics *s = NULL;
-    int status = moe_statistics_read(&s, path, err);
-    if (status == MOE_OK)
-        moe_origins_name(&s->origins, path);
-    *file = s;
+    struct moe_statistics *part = NULL;
+    MOE_TRY(moe_statistics_read(&part, path, err));
+    moe_origins_name(&part->origins, path);
+    int status = moe_statistics_check_finished(part, err);
+    if (status == MOE_OK && *sum)
+        status = moe_statistics_merge(*sum, part, err);
+    if (status != MOE_OK)
+        moe_err_prefix(err, "%s", path);
+    if (status == MOE_OK && !*sum)
+        *sum = part;
+    else
+        moe_statistics_free(part);
     return status;
-}
-
-static int check_finished(const void *file, struct moe_err *err)
-{
-    return moe_statistics_check_finished(file, err);
-}
-
-static int add_statistics(void *sum, void *file, struct moe_err *err)
-{
-    return moe_statistics_merge(sum, file, err);
-}
-
-static int check_whole(const void *sum, bool partial, struct moe_err *err)
-{
-    return moe_origins_check(&((const struct moe_statistics *)sum)->origins, partial, err);
-}
-
-static void free_statistics(void *file)
-{
-    moe_statistics_free(file);
 }
 
 static int merge_statistics(char **paths, int n, struct moe_err *err)
 {
-    static const struct offline_merging how = {read_shard, check_finished, add_statistics,
-                                               check_whole, free_statistics};
-    void *sum = NULL;
-    int status = offline_merge(&sum, &how, paths, n, o.partial, err);
+    struct moe_statistics *sum = NULL;
+    int status = MOE_OK;
+    for (int i = 0; i < n && status == MOE_OK; i++)
+        status = add_shard(&sum, paths[i], err);
+    if (status == MOE_OK)
+        status = moe_origins_check(&sum->origins, o.partial, err);
     if (status == MOE_OK)
         status = write_statistics(sum, o.out, err);
     moe_statistics_free(sum);

@@ -77,28 +77,3 @@ void offline_note_left_out(const struct moe_left_out *l, const char *but)
                  l->tokens, l->of, 100 * (double)l->tokens / (double)l->of, l->documents,
                  l->documents == 1 ? "" : "s", but);
 }
-
-int offline_merge(void **sum, const struct offline_merging *how, char **paths, int n, bool partial,
-                  struct moe_err *err)
-{
-    int status = MOE_OK;
-    *sum = NULL;
-    for (int i = 0; i < n && status == MOE_OK; i++) {
-        void *file = NULL;
-        status = how->read(&file, paths[i], err);
-        if (status == MOE_OK && ((status = how->check_finished(file, err)) != MOE_OK ||
-                                 (*sum && (status = how->add(*sum, file, err)) != MOE_OK)))
-            moe_err_prefix(err, "%s", paths[i]);
-        if (*sum)
-            how->release(file);
-        else
-            *sum = file;
-    }
-    if (status == MOE_OK)
-        status = how->check_whole(*sum, partial, err);
-    if (status != MOE_OK) {
-        how->release(*sum);
-        *sum = NULL;
-    }
-    return status;
-}

@@ -1,6 +1,6 @@
 /*
- * Shared by the programs whose work takes hours: shards, merging them, the file beside the output
- * that an interrupted run leaves, and what is left out of texts.
+ * Shared by the programs whose work takes hours: shards, the file beside the output that an
+ * interrupted run leaves, and what is left out of texts.
  */
 #ifndef CMD_OFFLINE_H
 #define CMD_OFFLINE_H
@@ -27,19 +27,5 @@ void offline_remove_partial(const char *partial);
 /* Says in numbers what of the texts was not looked at, and what would have it looked at; nothing
  * where all was. */
 void offline_note_left_out(const struct moe_left_out *left_out, const char *but);
-
-/* --merge: how files of a kind are put together. */
-struct offline_merging {
-    int (*read)(void **file, const char *path, struct moe_err *err);
-    /* These need not name the file in their errors. */
-    int (*check_finished)(const void *file, struct moe_err *err);
-    int (*add)(void *sum, void *file, struct moe_err *err);
-    /* After the last one: whether something is missing, which --partial allows. */
-    int (*check_whole)(const void *sum, bool partial, struct moe_err *err);
-    void (*release)(void *file);
-};
-/* Reads the files one after the other and adds them up; *sum is the caller's to release. */
-int offline_merge(void **sum, const struct offline_merging *how, char **paths, int n, bool partial,
-                  struct moe_err *err);
 
 #endif
