@@ -137,25 +137,20 @@ static const struct cli_program program = {
 static int list(const char *path)
 {
     struct moe_err err;
-    struct moe_pack *pack = NULL;
+    struct moe_pack_summary *summary;
     struct moe_buf text = {0}, bits = {0};
-    struct moe_pack_summary *summary = calloc(1, sizeof *summary); /* too large for the stack */
-    int status = summary ? moe_pack_open(&pack, path, &err)
-                         : moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        status = moe_pack_summarize(pack, summary, &err);
+    int status = moe_pack_summary_open(&summary, path, &err);
     if (status == MOE_OK && o.json)
-        status = moe_show_pack_json(pack, summary, cli_verbose, &text, &err);
+        status = moe_show_pack_json(summary, cli_verbose, &text, &err);
     if (status == MOE_OK && !o.json) {
-        moe_show_pack(pack, summary, cli_verbose, &text);
-        moe_show_pack_bits(pack, summary, cli_screen(STDOUT_FILENO), &bits);
+        moe_show_pack(summary, cli_verbose, &text);
+        moe_show_pack_bits(summary, cli_screen(STDOUT_FILENO), &bits);
         cli_fit(STDOUT_FILENO, &text);
         cli_fit(STDOUT_FILENO, &bits);
     }
     status = cli_print(status, &text, &err);
     status = cli_print_as_is(status, &bits, &err);
-    moe_pack_close(pack);
-    free(summary);
+    moe_pack_summary_close(summary);
     return status == MOE_OK ? CLI_DONE : cli_error(&err);
 }
 
@@ -212,16 +207,12 @@ static int say_result(const char *path, const struct moe_convert_report *report,
                       const struct moe_buf *note, double seconds)
 {
     struct moe_err err;
-    struct moe_pack *pack = NULL;
+    struct moe_pack_summary *summary;
     struct moe_buf text = {0};
-    struct moe_pack_summary *summary = calloc(1, sizeof *summary);
     char bytes[32];
-    int status = summary ? moe_pack_open(&pack, path, &err)
-                         : moe_fail(&err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        status = moe_pack_summarize(pack, summary, &err);
+    int status = moe_pack_summary_open(&summary, path, &err);
     if (status == MOE_OK) {
-        moe_show_pack_line(pack, summary, &text);
+        moe_show_pack_line(summary, &text);
         if (!cli_quiet && text.data)
             fprintf(stderr, "%s: %s: %s, %.1f s\n", path, (const char *)text.data,
                     moe_format_bytes(report->pack_bytes, bytes), seconds);
@@ -233,8 +224,7 @@ static int say_result(const char *path, const struct moe_convert_report *report,
     if (status == MOE_OK && !cli_quiet)
         say_source(path, report);
     moe_buf_release(&text);
-    moe_pack_close(pack);
-    free(summary);
+    moe_pack_summary_close(summary);
     /* The pack is in place: for want of memory it is not looked at, and no worse. */
     return status == MOE_OK || status == MOE_ERR_MEMORY ? CLI_DONE : cli_error(&err);
 }

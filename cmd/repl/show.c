@@ -33,7 +33,7 @@ static int say_model(const struct console *c, struct moe_buf *out, struct moe_er
     char now[32], budget[32];
     MOE_TRY(moe_pack_summarize(m->pack, &summary, err));
     moe_buf_printf(out, "model    %s: %s\nweights  ", c->r->pack, m->config.family);
-    moe_show_pack_line(m->pack, &summary, out);
+    moe_show_pack_line(&summary, out);
     moe_buf_printf(out, "\ntemplate %s\n",
                    !talk->chat           ? (m->chat_template[0] ? "none (--raw): plain continuation"
                                                                 : "none: plain continuation")

@@ -49,23 +49,22 @@ static uint64_t all_in_memory(const struct moe_plan_memory *m)
     return m->program + m->dense + m->kv + m->work + m->all;
 }
 
-static void put_variants(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                         struct moe_screen screen, struct moe_buf *out)
+static void put_variants(const struct moe_pack_summary *s, struct moe_screen screen,
+                         struct moe_buf *out)
 {
     char room[2][32];
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         const struct moe_weight_sum *sum = &s->variants[v];
         moe_draw_paragraph(out, screen, NULL, 2,
                            "%" PRIu64 " experts at %s bits (%.2f with scales): %s, %s each",
-                           sum->count, moe_show_variant_bits(pack, v), moe_weight_sum_bits(sum),
+                           sum->count, moe_show_variant_bits(s->pack, v), moe_weight_sum_bits(sum),
                            moe_format_bytes(sum->raw_bytes, room[0]),
                            moe_format_bytes(sum->count ? sum->raw_bytes / sum->count : 0, room[1]));
     }
 }
 
-static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                     const struct moe_plan_memory *m, const char *path, struct moe_screen screen,
-                     struct moe_buf *out)
+static void put_pack(const struct moe_pack_summary *s, const struct moe_plan_memory *m,
+                     const char *path, struct moe_screen screen, struct moe_buf *out)
 {
     const struct moe_config *c = &s->config;
     char room[3][32];
@@ -83,7 +82,7 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
     moe_buf_text(out, "\nWhat is in it\n");
     moe_draw_paragraph(out, screen, NULL, 2, "weights outside experts, always in memory: %s",
                        moe_format_bytes(s->dense.raw_bytes, room[0]));
-    put_variants(pack, s, screen, out);
+    put_variants(s, screen, out);
     moe_buf_text(out, "\nWhat running it takes\n");
     moe_draw_paragraph(out, screen, NULL, 2,
                        "A token visits %" PRIu32 " experts: %s of %s, %.1f%%. They may stay in "
@@ -112,13 +111,11 @@ static void put_pack(const struct moe_pack *pack, const struct moe_pack_summary 
 }
 
 /* A model without experts: every token uses all of its weights, and there is nothing to plan. */
-static void put_dense(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                      const struct moe_plan_memory *m, const char *path, struct moe_screen screen,
-                      struct moe_buf *out)
+static void put_dense(const struct moe_pack_summary *s, const struct moe_plan_memory *m,
+                      const char *path, struct moe_screen screen, struct moe_buf *out)
 {
     const struct moe_config *c = &s->config;
     char room[2][32];
-    (void)pack;
     moe_draw_paragraph(out, screen, NULL, 0,
                        "%s: %s, a dense model of %" PRIu32 " layers: every token uses all of its "
                        "weights, so all of them stay in memory. There is nothing to plan.",
@@ -133,8 +130,8 @@ static void put_dense(const struct moe_pack *pack, const struct moe_pack_summary
     moe_buf_printf(out, "\nNext\n  moe-run %s\n", path);
 }
 
-static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                          const struct moe_plan_memory *m, struct moe_buf *out)
+static void put_pack_json(const struct moe_pack_summary *s, const struct moe_plan_memory *m,
+                          struct moe_buf *out)
 {
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
@@ -150,9 +147,9 @@ static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_sum
     moe_emit_u64(&e, "dense_bytes", s->dense.raw_bytes);
     if (!dense)
         moe_emit_open_list(&e, "variants");
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         moe_emit_open_map(&e, NULL);
-        moe_emit_text(&e, "name", moe_pack_variant_at(pack, v)->name);
+        moe_emit_text(&e, "name", moe_pack_variant_at(s->pack, v)->name);
         moe_emit_u64(&e, "experts", s->variants[v].count);
         moe_emit_u64(&e, "bytes", s->variants[v].raw_bytes);
         moe_emit_rounded(&e, "bits_per_weight", 9, moe_weight_sum_bits(&s->variants[v]));
@@ -173,21 +170,15 @@ static void put_pack_json(const struct moe_pack *pack, const struct moe_pack_sum
 int moe_explain_pack(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_err *err)
 {
-    struct moe_pack *pack = NULL;
+    struct moe_pack_summary *s;
     struct moe_plan_memory memory = {0};
-    struct moe_pack_summary *summary = calloc(1, sizeof *summary); /* too large for the stack */
-    int status =
-        summary ? moe_pack_open(&pack, path, err) : moe_fail(err, MOE_ERR_MEMORY, "out of memory");
-    if (status == MOE_OK)
-        status = moe_pack_summarize(pack, summary, err);
+    int status = moe_pack_summary_open(&s, path, err);
     if (status == MOE_OK)
         status = measure_pack(path, &memory, err);
     if (status == MOE_OK && json)
-        put_pack_json(pack, summary, &memory, out);
+        put_pack_json(s, &memory, out);
     else if (status == MOE_OK)
-        (summary->config.n_experts ? put_pack : put_dense)(pack, summary, &memory, path, screen,
-                                                           out);
-    moe_pack_close(pack);
-    free(summary);
+        (s->config.n_experts ? put_pack : put_dense)(s, &memory, path, screen, out);
+    moe_pack_summary_close(s);
     return status;
 }

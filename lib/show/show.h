@@ -121,6 +121,7 @@ struct moe_weight_sum {
 };
 
 struct moe_pack_summary {
+    struct moe_pack *pack;
     struct moe_config config;
     uint32_t n_moe_layers;
     struct moe_weight_sum variants[MOE_MAX_VARIANTS]; /* as the pack numbers them */
@@ -133,9 +134,12 @@ struct moe_pack_summary {
     struct moe_pack_synthesized synthesized;
 };
 
-/* Reads the pack's directory only. */
-int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out,
-                       struct moe_err *err);
+/* Reads the pack's directory only; the pack stays the caller's. */
+int moe_pack_summarize(struct moe_pack *pack, struct moe_pack_summary *out, struct moe_err *err);
+
+/* The same of a pack that is opened for it; *out is to be closed after errors too. */
+int moe_pack_summary_open(struct moe_pack_summary **out, const char *path, struct moe_err *err);
+void moe_pack_summary_close(struct moe_pack_summary *s); /* with the pack; NULL: nothing happens */
 
 /* Bits per weight with scales and padding, uncompressed; 0 for no weights. */
 double moe_weight_sum_bits(const struct moe_weight_sum *sum);
@@ -145,24 +149,22 @@ double moe_weight_sum_nominal_bits(const struct moe_weight_sum *sum);
 /* "4", "4d8" or "a map's", before "bits"; borrowed. */
 const char *moe_show_variant_bits(const struct moe_pack *pack, uint32_t variant);
 /* Appends "12 layers, 384 experts at 4 bits (4.50 bits/weight), dense 8.49 bits/weight". */
-void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                        struct moe_buf *out);
+void moe_show_pack_line(const struct moe_pack_summary *s, struct moe_buf *out);
 /* Appends a table of several lines; `tensors`: with every tensor. */
-void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
-                   struct moe_buf *out);
+void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_buf *out);
 /* Appends the bits of each expert of every mixed variant: a line for each MoE layer, a character
  * for each expert, then what the characters mean. With more than MOE_SHOW_DRAWN experts to a layer,
  * how many have which bits. Nothing for packs without mixed variants. In colour: with terminal
  * sequences, warmer for more bits. */
 enum { MOE_SHOW_DRAWN = 256 };
-void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                        struct moe_screen screen, struct moe_buf *out);
+void moe_show_pack_bits(const struct moe_pack_summary *s, struct moe_screen screen,
+                        struct moe_buf *out);
 /* The same as member "map", a list of {"layer": 3, "bits": ["4", "2", ...]}; null for a variant
  * that is not mixed. */
-void moe_show_pack_bits_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                             uint32_t variant, struct moe_emit *e);
+void moe_show_pack_bits_json(const struct moe_pack_summary *s, uint32_t variant,
+                             struct moe_emit *e);
 /* Appends one JSON object and a newline. */
-int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
-                       struct moe_buf *out, struct moe_err *err);
+int moe_show_pack_json(const struct moe_pack_summary *s, bool tensors, struct moe_buf *out,
+                       struct moe_err *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/text.h"
 #include "fmt/json_scan.h"
 #include "pack/convert.h"
@@ -64,10 +65,9 @@ static bool is_ahead(const struct moe_config *c, const char *tensor)
     return sscanf(tensor, "layers.%u.", &layer) == 1 && layer >= c->n_layers;
 }
 
-int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out,
-                       struct moe_err *err)
+int moe_pack_summarize(struct moe_pack *pack, struct moe_pack_summary *out, struct moe_err *err)
 {
-    *out = (struct moe_pack_summary){0};
+    *out = (struct moe_pack_summary){.pack = pack};
     uint64_t n;
     const uint8_t *model = moe_pack_section(pack, MOE_PACK_MODEL, &n);
     MOE_TRY(moe_config_read(&out->config, moe_pack_path(pack), model, n, err));
@@ -100,6 +100,23 @@ int moe_pack_summarize(const struct moe_pack *pack, struct moe_pack_summary *out
     return moe_sampling_parse(&out->sampling, moe_pack_path(pack), sampling, n, err);
 }
 
+int moe_pack_summary_open(struct moe_pack_summary **out, const char *path, struct moe_err *err)
+{
+    struct moe_pack *pack = NULL;
+    struct moe_pack_summary *s = *out = moe_alloc(1, sizeof *s, err);
+    if (!s)
+        return MOE_ERR_MEMORY;
+    MOE_TRY(moe_pack_open(&pack, path, err));
+    return moe_pack_summarize(pack, s, err);
+}
+
+void moe_pack_summary_close(struct moe_pack_summary *s)
+{
+    if (s)
+        moe_pack_close(s->pack);
+    free(s);
+}
+
 double moe_weight_sum_bits(const struct moe_weight_sum *sum)
 {
     return sum->weights ? 8 * (double)sum->raw_bytes / (double)sum->weights : 0;
@@ -130,12 +147,11 @@ static void say_layers(const struct moe_config *c, uint32_t n, uint32_t n_encode
         moe_buf_printf(out, "%" PRIu32 " layers", n);
 }
 
-void moe_show_pack_line(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                        struct moe_buf *out)
+void moe_show_pack_line(const struct moe_pack_summary *s, struct moe_buf *out)
 {
     say_layers(&s->config, s->config.n_layers, s->config.n_encoder, out);
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const char *name = moe_show_variant_bits(pack, v);
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
+        const char *name = moe_show_variant_bits(s->pack, v);
         if (v == 0)
             moe_buf_printf(out, ", %" PRIu64 " experts at %s bits (%.2f bits/weight)",
                            s->variants[v].count, name, moe_weight_sum_bits(&s->variants[v]));
@@ -200,13 +216,12 @@ static uint32_t n_static(const struct moe_config *c)
     return n;
 }
 
-void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
-                   struct moe_buf *out)
+void moe_show_pack(const struct moe_pack_summary *s, bool tensors, struct moe_buf *out)
 {
     const struct moe_config *c = &s->config;
     char bytes[32];
-    moe_buf_printf(out, "%s: %s, version %d\n", moe_pack_path(pack),
-                   moe_format_bytes(moe_pack_file_bytes(pack), bytes), MOE_PACK_VERSION);
+    moe_buf_printf(out, "%s: %s, version %d\n", moe_pack_path(s->pack),
+                   moe_format_bytes(moe_pack_file_bytes(s->pack), bytes), MOE_PACK_VERSION);
     moe_buf_printf(out, "  model      %s, ", c->family);
     say_layers(c, c->n_layers, c->n_encoder, out);
     moe_buf_printf(out, ", hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
@@ -229,15 +244,15 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
     moe_buf_text(out, "  sampling   ");
     moe_show_sampling(&nothing, &s->sampling, out);
     moe_buf_printf(out, "\n  identity   pack %016" PRIx64 ", source %016" PRIx64 "\n",
-                   moe_pack_fingerprint(pack), moe_pack_source_fingerprint(pack));
+                   moe_pack_fingerprint(s->pack), moe_pack_source_fingerprint(s->pack));
     if (s->synthesized.is)
         moe_buf_printf(out, "  weights    drawn by --synthesize%s: what it says is no text\n",
                        s->synthesized.sparse ? ", experts are holes of the file" : "");
     moe_buf_printf(out, "\n  %-12s %-8s %7s %11s %8s %12s %12s\n", "weights", "method", "count",
                    "bits/weight", "nominal", "in memory", "in the file");
     sum_line(out, "dense", "", &s->dense);
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const struct moe_pack_variant *variant = moe_pack_variant_at(pack, v);
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
+        const struct moe_pack_variant *variant = moe_pack_variant_at(s->pack, v);
         char name[MOE_NAME_BYTES + 8];
         snprintf(name, sizeof name, "experts %s", variant->name);
         sum_line(out, name, variant->method, &s->variants[v]);
@@ -245,7 +260,7 @@ void moe_show_pack(const struct moe_pack *pack, const struct moe_pack_summary *s
     if (s->ahead.count)
         sum_line(out, "drafts (MTP)", "", &s->ahead);
     if (tensors)
-        tensor_lines(pack, c, out);
+        tensor_lines(s->pack, c, out);
 }
 
 /* ---- For scripts ---- */
@@ -261,17 +276,16 @@ static void emit_sum(struct moe_emit *e, const struct moe_weight_sum *sum)
     moe_emit_u64(e, "file_bytes", sum->stored_bytes);
 }
 
-static void emit_variants(struct moe_emit *e, const struct moe_pack *pack,
-                          const struct moe_pack_summary *s)
+static void emit_variants(struct moe_emit *e, const struct moe_pack_summary *s)
 {
     moe_emit_open_list(e, "variants");
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
-        const struct moe_pack_variant *variant = moe_pack_variant_at(pack, v);
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
+        const struct moe_pack_variant *variant = moe_pack_variant_at(s->pack, v);
         moe_emit_open_map(e, NULL);
         emit_sum(e, &s->variants[v]);
         moe_emit_text(e, "name", variant->name);
         moe_emit_text(e, "method", variant->method);
-        moe_show_pack_bits_json(pack, s, v, e);
+        moe_show_pack_bits_json(s, v, e);
         moe_emit_close(e);
     }
     moe_emit_close(e);
@@ -344,20 +358,20 @@ static int emit_section(struct moe_emit *e, const char *key, const struct moe_pa
     return moe_json_scan_end(&s);
 }
 
-int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summary *s, bool tensors,
-                       struct moe_buf *out, struct moe_err *err)
+int moe_show_pack_json(const struct moe_pack_summary *s, bool tensors, struct moe_buf *out,
+                       struct moe_err *err)
 {
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_INDENTED);
     moe_emit_u64(&e, "version", MOE_PACK_VERSION);
-    moe_emit_u64(&e, "file_bytes", moe_pack_file_bytes(pack));
-    moe_emit_fingerprint(&e, "fingerprint", moe_pack_fingerprint(pack));
-    moe_emit_fingerprint(&e, "source_fingerprint", moe_pack_source_fingerprint(pack));
-    int status = emit_section(&e, "model", pack, MOE_PACK_MODEL, err);
+    moe_emit_u64(&e, "file_bytes", moe_pack_file_bytes(s->pack));
+    moe_emit_fingerprint(&e, "fingerprint", moe_pack_fingerprint(s->pack));
+    moe_emit_fingerprint(&e, "source_fingerprint", moe_pack_source_fingerprint(s->pack));
+    int status = emit_section(&e, "model", s->pack, MOE_PACK_MODEL, err);
     if (status == MOE_OK)
-        status = emit_section(&e, "provenance", pack, MOE_PACK_PROVENANCE, err);
+        status = emit_section(&e, "provenance", s->pack, MOE_PACK_PROVENANCE, err);
     if (status == MOE_OK)
-        status = emit_section(&e, "sampling", pack, MOE_PACK_SAMPLING, err);
+        status = emit_section(&e, "sampling", s->pack, MOE_PACK_SAMPLING, err);
     if (s->synthesized.is)
         moe_emit_bool(&e, "synthesized", true);
     moe_emit_u64(&e, "tokenizer_bytes", s->tokenizer_bytes);
@@ -368,14 +382,14 @@ int moe_show_pack_json(const struct moe_pack *pack, const struct moe_pack_summar
     moe_emit_open_map(&e, "dense");
     emit_sum(&e, &s->dense);
     moe_emit_close(&e);
-    emit_variants(&e, pack, s);
+    emit_variants(&e, s);
     if (s->ahead.count) {
         moe_emit_open_map(&e, "drafts");
         emit_sum(&e, &s->ahead);
         moe_emit_close(&e);
     }
     if (tensors)
-        emit_tensors(&e, pack, &s->config);
+        emit_tensors(&e, s->pack, &s->config);
     return status == MOE_OK ? moe_emit_end(&e, err) : status;
 }
 
@@ -532,26 +546,26 @@ static void draw_key(struct moe_buf *out, const struct key *key, bool signs,
     moe_buf_text(out, "\n");
 }
 
-void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                        struct moe_screen screen, struct moe_buf *out)
+void moe_show_pack_bits(const struct moe_pack_summary *s, struct moe_screen screen,
+                        struct moe_buf *out)
 {
-    bool drawn = moe_pack_n_experts(pack) <= MOE_SHOW_DRAWN;
-    for (uint32_t v = 0; v < moe_pack_n_variants(pack); v++) {
+    bool drawn = moe_pack_n_experts(s->pack) <= MOE_SHOW_DRAWN;
+    for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         struct key key;
         if (!s->mixed[v])
             continue;
-        make_key(&key, pack, v);
+        make_key(&key, s->pack, v);
         moe_buf_printf(out, "\n  experts %s: bits of each, by layer\n",
-                       moe_pack_variant_at(pack, v)->name);
-        for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
+                       moe_pack_variant_at(s->pack, v)->name);
+        for (uint32_t layer = 0; layer < moe_pack_n_layers(s->pack); layer++) {
             if (s->config.n_encoder && (layer == 0 || layer == s->config.n_encoder))
                 moe_buf_printf(out, "  %s\n", layer ? "decoder" : "encoder");
-            if (moe_pack_usable_variant(pack, layer, 0, v) == UINT32_MAX)
+            if (moe_pack_usable_variant(s->pack, layer, 0, v) == UINT32_MAX)
                 continue;
             if (drawn)
-                draw_layer(out, pack, layer, v, &key, screen);
+                draw_layer(out, s->pack, layer, v, &key, screen);
             else
-                count_layer(out, pack, layer, v, &key);
+                count_layer(out, s->pack, layer, v, &key);
         }
         draw_key(out, &key, drawn, screen);
     }
@@ -559,24 +573,23 @@ void moe_show_pack_bits(const struct moe_pack *pack, const struct moe_pack_summa
 
 /* ---- For scripts ---- */
 
-void moe_show_pack_bits_json(const struct moe_pack *pack, const struct moe_pack_summary *s,
-                             uint32_t variant, struct moe_emit *e)
+void moe_show_pack_bits_json(const struct moe_pack_summary *s, uint32_t variant, struct moe_emit *e)
 {
     if (!s->mixed[variant]) {
         moe_emit_null(e, "map");
         return;
     }
     moe_emit_open_list(e, "map");
-    for (uint32_t layer = 0; layer < moe_pack_n_layers(pack); layer++) {
-        if (moe_pack_usable_variant(pack, layer, 0, variant) == UINT32_MAX)
+    for (uint32_t layer = 0; layer < moe_pack_n_layers(s->pack); layer++) {
+        if (moe_pack_usable_variant(s->pack, layer, 0, variant) == UINT32_MAX)
             continue;
         moe_emit_open_map(e, NULL);
         moe_emit_u64(e, "layer", layer);
         moe_emit_open_list(e, "bits");
-        for (uint32_t i = 0; i < moe_pack_n_experts(pack); i++) {
+        for (uint32_t i = 0; i < moe_pack_n_experts(s->pack); i++) {
             struct moe_bits bits;
             char name[16];
-            if (bits_at(pack, layer, i, variant, &bits)) {
+            if (bits_at(s->pack, layer, i, variant, &bits)) {
                 moe_format_bits(bits, name);
                 moe_emit_text(e, NULL, name);
             } else {

@@ -141,9 +141,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (FUZZ_TRY(moe_pack_verify(pack, NULL, NULL, &err)) == MOE_OK &&
         FUZZ_TRY(moe_pack_summarize(pack, &summary, &err)) == MOE_OK) {
         read_tensors(pack);
-        moe_show_pack(pack, &summary, true, &text);
-        moe_show_pack_bits(pack, &summary, (struct moe_screen){200, true, true}, &text);
-        moe_show_pack_json(pack, &summary, true, &text, &err);
+        moe_show_pack(&summary, true, &text);
+        moe_show_pack_bits(&summary, (struct moe_screen){200, true, true}, &text);
+        moe_show_pack_json(&summary, true, &text, &err);
     }
     moe_buf_release(&text);
     moe_pack_close(pack);

@@ -231,10 +231,10 @@ static void summaries_add_up(void **state)
     assert_int_equal(s->variants[0].weights, 12 * 32 * 3 * 192 * 64);
     assert_true(moe_weight_sum_bits(&s->variants[0]) == 4.5); /* and two f16 for every 64 weights */
     struct moe_buf text = {0};
-    assert_ok(moe_show_pack_json(pack, s, true, &text, &err), &err);
+    assert_ok(moe_show_pack_json(s, true, &text, &err), &err);
     assert_non_null(strstr((char *)text.data, "\"bits_per_weight\": 4.5"));
-    moe_show_pack(pack, s, true, &text);
-    moe_show_pack_line(pack, s, &text);
+    moe_show_pack(s, true, &text);
+    moe_show_pack_line(s, &text);
     assert_non_null(strstr((char *)text.data, "384 experts at 4 bits (4.50 bits/weight)"));
     moe_buf_release(&text);
     free(s);

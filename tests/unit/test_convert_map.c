@@ -357,20 +357,20 @@ static void maps_are_drawn(void **state)
     double mean = (4.0 * (N - 3) + 2 * 2.0 + 16.0 / 3) / N;
     double nominal = moe_weight_sum_nominal_bits(&s->variants[variant_of(pack, "map")]);
     assert_true(nominal > mean - 1e-12 && nominal < mean + 1e-12);
-    moe_show_pack_bits(pack, s, MOE_PLAIN_SCREEN, &text);
+    moe_show_pack_bits(s, MOE_PLAIN_SCREEN, &text);
     expect(&text, "\n  experts map: bits of each, by layer\n"
                   "     0  24444444 4a444444 44444444 44444444\n"
                   "     1  44444444 44444444 44444444 44444444\n");
     expect(&text, "    11  44444444 44444444 44444444 44444442\n"
                   "  bits  a = 4d8: 1 expert, 4: 381 experts, 2: 2 experts\n");
     moe_buf_release(&text);
-    moe_show_pack_bits(pack, s, (struct moe_screen){80, false, true}, &text);
+    moe_show_pack_bits(s, (struct moe_screen){80, false, true}, &text);
     expect(&text, "\033[30;48;5;151m2\033[0m");
     moe_buf_release(&text);
-    moe_show_pack_line(pack, s, &text);
+    moe_show_pack_line(s, &text);
     expect(&text, "and a map's bits (4.49)");
     moe_buf_release(&text);
-    assert_ok(moe_show_pack_json(pack, s, false, &text, &err), &err);
+    assert_ok(moe_show_pack_json(s, false, &text, &err), &err);
     expect(&text, "\"nominal_bits_per_weight\": 4.0");
     expect(&text, "\"map\": null");
     expect(&text, "\"4d8\"");
@@ -411,8 +411,8 @@ static void wide_maps_wrap_or_are_counted(void **state)
     struct moe_pack_summary s = {.mixed = {true}};
     struct moe_buf text = {0};
     write_wide_pack(72);
-    struct moe_pack *pack = open_pack("wide.moe");
-    moe_show_pack_bits(pack, &s, MOE_PLAIN_SCREEN, &text);
+    struct moe_pack *pack = s.pack = open_pack("wide.moe");
+    moe_show_pack_bits(&s, MOE_PLAIN_SCREEN, &text);
     assert_string_equal((const char *)text.data,
                         "\n  experts map: bits of each, by layer\n"
                         "     1  24424424 42442442 44244244 24424424 42442442 44244244 24424424 "
@@ -422,8 +422,8 @@ static void wide_maps_wrap_or_are_counted(void **state)
     moe_buf_release(&text);
     moe_pack_close(pack);
     write_wide_pack(MOE_SHOW_DRAWN + 2);
-    pack = open_pack("wide.moe");
-    moe_show_pack_bits(pack, &s, MOE_PLAIN_SCREEN, &text);
+    pack = s.pack = open_pack("wide.moe");
+    moe_show_pack_bits(&s, MOE_PLAIN_SCREEN, &text);
     assert_string_equal((const char *)text.data, "\n  experts map: bits of each, by layer\n"
                                                  "     1  172 at 4, 86 at 2\n"
                                                  "  bits  4: 172 experts, 2: 86 experts\n");
