@@ -235,13 +235,12 @@ int measure_followed(const struct moe_engine *e, const struct measure_trace *t, 
         .statistics = e->statistics,
         .progress = cli_progress(),
     };
-    const char *slash = strrchr(t->path, '/');
     bool encodes = s->model->config.n_encoder > 0;
     const struct moe_phase_stats *prompts = encodes ? &s->stats.encode : &s->stats.prefill;
     cli_catch_interrupt(false);
     int status = moe_bench_follow(s, &followed, err);
     cli_progress_done();
-    snprintf(s->stats.followed, sizeof s->stats.followed, "%s", slash ? slash + 1 : t->path);
+    snprintf(s->stats.followed, sizeof s->stats.followed, "%s", moe_path_name(t->path));
     if (status == MOE_OK && json) {
         status = print_followed_json(&s->stats, encodes, prompts, err);
     } else if (status == MOE_OK) {

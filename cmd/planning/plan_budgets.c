@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cli.h"
 #include "plan/planner.h"
@@ -45,20 +46,14 @@ static int parse(struct budget *all, uint32_t *n, const char *list, struct moe_e
     return MOE_OK;
 }
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
-}
-
 static void say_head(const struct plan_inputs *in)
 {
     const struct moe_shape_file *s = &in->shape;
     char whole[32];
     moe_format_bytes(in->bytes.dense + moe_inventory_all_bytes(in->inventory, 0), whole);
     cli_say("%s: %.4gB parameters, %s with experts at %s bits and the rest at %u; context %u; %s\n",
-            s->name[0] ? s->name : base_name(in->name), 1e-9 * (double)in->bytes.parameters, whole,
-            in->options->expert_bits, in->options->dense_bits,
+            s->name[0] ? s->name : moe_path_name(in->name), 1e-9 * (double)in->bytes.parameters,
+            whole, in->options->expert_bits, in->options->dense_bits,
             in->shapes[PLAN_OF_PROCESS].memory.context, in->evidence.device);
     if (!s->runs)
         cli_say("moe-run cannot run it yet: %s\n", s->why);

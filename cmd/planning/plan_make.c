@@ -26,13 +26,6 @@ static void note_findings(const struct plan_inputs *in, const struct moe_strateg
     }
 }
 
-/* The name without its directory. */
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
-}
-
 static int fill(const struct plan_inputs *in, const struct moe_strategy *strategy, bool automatic,
                 struct moe_plan *plan, struct moe_err *err)
 {
@@ -45,7 +38,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     plan->evidence = in->evidence;
     if (in->options->strategy.kv_kind)
         snprintf(plan->kv, sizeof plan->kv, "%s", moe_layout_name(in->options->strategy.kv_kind));
-    snprintf(plan->pack, sizeof plan->pack, "%.*s%s", MOE_PLAN_TEXT - 32, base_name(in->name),
+    snprintf(plan->pack, sizeof plan->pack, "%.*s%s", MOE_PLAN_TEXT - 32, moe_path_name(in->name),
              in->drawn ? " (drawn weights)" : "");
     if (calibration.map) {
         planner.calibration = &calibration;

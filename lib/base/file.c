@@ -157,6 +157,12 @@ char *moe_path_join(const char *dir, const char *name, struct moe_err *err)
     return path;
 }
 
+const char *moe_path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
 char *moe_path_directory(const char *path, struct moe_err *err)
 {
     const char *slash = strrchr(path, '/');

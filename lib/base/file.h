@@ -76,6 +76,8 @@ bool moe_path_is_directory(const char *path);
 bool moe_path_exists(const char *path);
 /* "DIR/NAME" freshly allocated; free() it. NULL: out of memory. */
 char *moe_path_join(const char *dir, const char *name, struct moe_err *err);
+/* A path without its directory, in it. */
+const char *moe_path_name(const char *path);
 /* A path's directory, "." where it names none; free() it. NULL: out of memory. */
 char *moe_path_directory(const char *path, struct moe_err *err);
 

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "fmt/emit.h"
 #include "fmt/json.h"
+#include "show/explain_figures.h"
 
 enum { MAX_BYTES = 1 << 20 };
 
@@ -180,14 +181,6 @@ static void add_rate(struct moe_comparison *c, const char *name, double a, doubl
     add_setting(c, name, moe_format_rate(a, room[0]), moe_format_rate(b, room[1]));
 }
 
-static uint64_t cache_slots(const struct moe_plan *p)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < p->n_pools; i++)
-        n += p->pools[i].n_cache;
-    return n;
-}
-
 void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
                        struct moe_comparison *out)
 {
@@ -201,7 +194,8 @@ void moe_compare_plans(const struct moe_plan *a, const struct moe_plan *b,
     add_bytes(out, "memory", (double)a->memory.total, (double)b->memory.total);
     add_setting(out, "strategy", brief[0], brief[1]);
     add_setting(out, "bits of experts", a->high, b->high);
-    add_number(out, "slots that keep experts", (double)cache_slots(a), (double)cache_slots(b));
+    add_number(out, "slots that keep experts", (double)moe_plan_slots(a).n_cache,
+               (double)moe_plan_slots(b).n_cache);
     add_number(out, "context", a->memory.context, b->memory.context);
     add_number(out, "batches of a prompt", a->memory.batch, b->memory.batch);
     add_rate(out, "link", a->pace.load_rate, b->pace.load_rate);

@@ -3,6 +3,16 @@
 
 #include <math.h>
 
+double moe_plan_budget(const struct moe_plan *plan)
+{
+    return (double)(plan->memory.total ? plan->memory.total : plan->memory.experts);
+}
+
+bool moe_plan_over_bus(const struct moe_plan *plan)
+{
+    return plan->host.total || plan->pace.storage_rate > 0;
+}
+
 /* `x` where it is known and above zero. */
 static double known(double x)
 {

@@ -7,6 +7,11 @@
 
 #include "plan/plan.h"
 
+/* The memory of the plan: the budget, or what was named for experts. */
+double moe_plan_budget(const struct moe_plan *plan);
+/* Whether experts that are not where they are computed come over a bus, not from the disk. */
+bool moe_plan_over_bus(const struct moe_plan *plan);
+
 /* What keeps a token from being faster. */
 enum moe_bound {
     MOE_BOUND_COMPUTATION = 0, /* it would take so long with every expert in memory */

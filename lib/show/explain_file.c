@@ -15,34 +15,6 @@
 #include "show/explain.h"
 #include "show/show.h"
 
-static int explain_plan(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
-                        struct moe_buf *picture, struct moe_err *err)
-{
-    (void)picture;
-    struct moe_plan *plan = NULL;
-    int status = moe_plan_read(&plan, path, err);
-    if (status == MOE_OK && json)
-        status = moe_explain_plan_json(plan, out, err);
-    else if (status == MOE_OK)
-        moe_explain_plan(plan, screen, out);
-    moe_plan_free(plan);
-    return status;
-}
-
-static int explain_coe_plan(const char *path, bool json, struct moe_screen screen,
-                            struct moe_buf *out, struct moe_buf *picture, struct moe_err *err)
-{
-    (void)picture;
-    struct moe_coe_plan *plan = NULL;
-    int status = moe_coe_plan_read(&plan, path, err);
-    if (status == MOE_OK && json)
-        status = moe_coe_plan_write(plan, true, out, err);
-    else if (status == MOE_OK)
-        moe_explain_coe_plan(plan, screen, out);
-    moe_coe_plan_free(plan);
-    return status;
-}
-
 static int explain_statistics(const char *path, bool json, struct moe_screen screen,
                               struct moe_buf *out, struct moe_buf *picture, struct moe_err *err)
 {
@@ -56,31 +28,34 @@ static int explain_statistics(const char *path, bool json, struct moe_screen scr
     return status;
 }
 
-static int explain_map(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
-                       struct moe_buf *picture, struct moe_err *err)
-{
-    (void)picture;
-    struct moe_map *map = NULL;
-    int status = moe_map_read(&map, path, err);
-    if (status == MOE_OK && json)
-        status = moe_map_write(map, true, out, err);
-    else if (status == MOE_OK)
-        moe_explain_map(map, screen, out);
-    moe_map_free(map);
-    return status;
-}
+/* ---- Records ---- */
+enum record { PLAN, COE_PLAN, MAP, DEVICE, N_RECORDS };
+static const struct moe_record_format *const records[N_RECORDS] = {
+    [PLAN] = &moe_plan_format,
+    [COE_PLAN] = &moe_coe_plan_format,
+    [MAP] = &moe_map_format,
+    [DEVICE] = &moe_device_format,
+};
 
-static int explain_device(const char *path, bool json, struct moe_screen screen,
-                          struct moe_buf *out, struct moe_buf *picture, struct moe_err *err)
+static int explain_record(enum record kind, const char *path, bool json, struct moe_screen screen,
+                          struct moe_buf *out, struct moe_err *err)
 {
-    (void)picture;
-    struct moe_device *d = NULL;
-    int status = moe_device_read(&d, path, err);
-    if (status == MOE_OK && json)
-        status = moe_device_write(d, true, out, err);
-    else if (status == MOE_OK)
-        moe_explain_device(d, screen, out);
-    free(d);
+    void *whole;
+    MOE_TRY(moe_record_read(records[kind], &whole, path, err));
+    int status = MOE_OK;
+    if (json && kind == PLAN)
+        status = moe_explain_plan_json(whole, out, err);
+    else if (json)
+        status = moe_record_write(records[kind], whole, true, out, err);
+    else if (kind == PLAN)
+        moe_explain_plan(whole, screen, out);
+    else if (kind == COE_PLAN)
+        moe_explain_coe_plan(whole, screen, out);
+    else if (kind == MAP)
+        moe_explain_map(whole, screen, out);
+    else
+        moe_explain_device(whole, screen, out);
+    moe_record_free(records[kind], whole);
     return status;
 }
 
@@ -115,18 +90,11 @@ static bool is_no_pack(const char *path)
 int moe_explain_file(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_buf *picture, struct moe_err *err)
 {
-    static const struct {
-        const char *format;
-        int (*explain)(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
-                       struct moe_buf *picture, struct moe_err *err);
-    } known[] = {
-        {"moe-plan", explain_plan},        {"moe-coe-plan", explain_coe_plan},
-        {"moe-stats", explain_statistics}, {"moe-map", explain_map},
-        {"moe-device", explain_device},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (moe_yaml_file_is(path, known[i].format))
-            return known[i].explain(path, json, screen, out, picture, err);
+    for (enum record kind = 0; kind < N_RECORDS; kind++)
+        if (moe_yaml_file_is(path, records[kind]->name))
+            return explain_record(kind, path, json, screen, out, err);
+    if (moe_yaml_file_is(path, "moe-stats"))
+        return explain_statistics(path, json, screen, out, picture, err);
     if (moe_trace_is(path))
         return explain_trace(path, json, screen, out, picture, err);
     if (moe_run_figures_is(path))

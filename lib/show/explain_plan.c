@@ -45,23 +45,11 @@ static void put_text(const struct explanation *x, const char *first, uint32_t in
     moe_buf_release(text);
 }
 
-/* The memory of the plan: the budget, or what was named for experts. */
-static double budget_of(const struct moe_plan *p)
-{
-    return (double)(p->memory.total ? p->memory.total : p->memory.experts);
-}
-
-/* What experts come over that are not where they are computed. */
-static bool over_bus(const struct moe_plan *p)
-{
-    return p->host.total || p->pace.storage_rate > 0;
-}
-
 static const char *what_becomes_of_missing(const struct moe_plan *p)
 {
     if (p->strategy.needs_host)
         return "are not in the device's memory";
-    return over_bus(p) ? "are brought from main memory" : "are read from the disk";
+    return moe_plan_over_bus(p) ? "are brought from main memory" : "are read from the disk";
 }
 
 /* ---- The answer ---- */
@@ -99,7 +87,7 @@ static const struct moe_plan_step *step_with_all(const struct moe_plan *p)
 static void answer_all_in_memory(const struct moe_plan *p, struct moe_buf *out)
 {
     const struct moe_plan_step *all = step_with_all(p);
-    const double now = budget_of(p);
+    const double now = moe_plan_budget(p);
     moe_buf_text(out, "All experts are in memory. More memory would not help");
     if (all && all->amount < 0.99 * now) {
         moe_buf_text(out, "; ");
@@ -151,10 +139,10 @@ void moe_explain_answer(const struct moe_plan *p, struct moe_buf *out)
     else
         moe_buf_printf(out, "Slow because %s of the experts %s.", missing,
                        what_becomes_of_missing(p));
-    if (!all || !(all->amount > budget_of(p)) || times < 1.005)
+    if (!all || !(all->amount > moe_plan_budget(p)) || times < 1.005)
         return;
     moe_buf_text(out, " ");
-    put_difference(budget_of(p), all->amount, out);
+    put_difference(moe_plan_budget(p), all->amount, out);
     moe_buf_text(out, " holds all of them: ");
     put_times(times, out);
     moe_buf_text(out, ".");
@@ -306,20 +294,20 @@ static bool steps_table(const char *head, const struct moe_plan_step *steps, uin
 
 bool moe_explain_memory_steps(const struct moe_plan *p, uint32_t most, struct moe_table *t)
 {
-    return steps_table("memory", p->memory_steps, p->n_memory_steps, most, budget_of(p),
+    return steps_table("memory", p->memory_steps, p->n_memory_steps, most, moe_plan_budget(p),
                        p->expected.decode_tokens_per_second, moe_format_about_bytes, t);
 }
 
 bool moe_explain_link_steps(const struct moe_plan *p, uint32_t most, struct moe_table *t)
 {
-    return steps_table(over_bus(p) ? "bus" : "disk", p->rate_steps, p->n_rate_steps, most,
+    return steps_table(moe_plan_over_bus(p) ? "bus" : "disk", p->rate_steps, p->n_rate_steps, most,
                        p->pace.load_rate, p->expected.decode_tokens_per_second, moe_format_rate, t);
 }
 
 static void put_steps(const struct explanation *x)
 {
     const struct moe_plan *p = x->plan;
-    const double now = budget_of(p), speed = p->expected.decode_tokens_per_second;
+    const double now = moe_plan_budget(p), speed = p->expected.decode_tokens_per_second;
     const struct moe_plan_step *next = moe_plan_next_step(p->memory_steps, p->n_memory_steps, now);
     struct moe_table t;
     char room[2][32];
@@ -336,7 +324,8 @@ static void put_steps(const struct explanation *x)
                                100 * (next->decode_tokens_per_second / speed - 1));
     }
     if (moe_explain_link_steps(p, STEP_LINES, &t)) {
-        moe_buf_printf(x->out, "\nA faster %s or a slower one\n", over_bus(p) ? "bus" : "disk");
+        moe_buf_printf(x->out, "\nA faster %s or a slower one\n",
+                       moe_plan_over_bus(p) ? "bus" : "disk");
         moe_draw_table(x->out, x->screen, &t);
     }
 }
@@ -358,7 +347,8 @@ static void name_alternative(const struct moe_plan *p, const struct moe_plan_alt
         break;
     case MOE_ALTERNATIVE_LINK:
         moe_format_rate(a->amount, room);
-        snprintf(out, MOE_TABLE_CELL, "%s as fast a %s, %s", n, over_bus(p) ? "bus" : "disk", room);
+        snprintf(out, MOE_TABLE_CELL, "%s as fast a %s, %s", n,
+                 moe_plan_over_bus(p) ? "bus" : "disk", room);
         break;
     case MOE_ALTERNATIVE_PROCESSOR:
         snprintf(out, MOE_TABLE_CELL, "%s as fast a processor", n);
@@ -572,10 +562,11 @@ static void put_components(const struct explanation *x, double total)
     const struct {
         const char *what;
         double seconds;
-    } parts[] = {{"computes", e->compute_seconds},
-                 {"asks for experts and takes them in", e->handling_seconds},
-                 {over_bus(x->plan) ? "waits for the bus" : "waits for the disk", e->stall_seconds},
-                 {"waits for the host", e->host_seconds}};
+    } parts[] = {
+        {"computes", e->compute_seconds},
+        {"asks for experts and takes them in", e->handling_seconds},
+        {moe_plan_over_bus(x->plan) ? "waits for the bus" : "waits for the disk", e->stall_seconds},
+        {"waits for the host", e->host_seconds}};
     struct moe_buf text = {0};
     uint32_t n = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -595,7 +586,7 @@ static void put_reading(const struct explanation *x)
 {
     const struct moe_plan *p = x->plan;
     const struct moe_plan_expected *e = &p->expected;
-    const char *link = over_bus(p) ? "bus" : "disk";
+    const char *link = moe_plan_over_bus(p) ? "bus" : "disk";
     char room[5][32];
     if (e->bytes_per_token > 0)
         moe_draw_paragraph(x->out, x->screen, NULL, 2,
@@ -740,7 +731,7 @@ static void put_head(const struct explanation *x)
     char room[2][32], memory[96];
     moe_explain_answer(p, &answer);
     put_text(x, NULL, 0, &answer);
-    moe_format_about_bytes(budget_of(p), room[0]);
+    moe_format_about_bytes(moe_plan_budget(p), room[0]);
     snprintf(memory, sizeof memory, "%s%s", room[0], p->memory.total ? "" : " for experts");
     if (p->host.total)
         snprintf(memory, sizeof memory, "%s of a GPU and %s of main memory", room[0],
@@ -949,7 +940,6 @@ static void put_advice(struct moe_emit *e, const struct moe_plan *plan)
 int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, struct moe_err *err)
 {
     double speed = plan->expected.decode_tokens_per_second;
-    double memory = (double)(plan->memory.total ? plan->memory.total : plan->memory.experts);
     struct moe_buf answer = {0};
     struct moe_emit e;
     moe_emit_begin_json(&e, out, MOE_EMIT_LINE);
@@ -963,7 +953,8 @@ int moe_explain_plan_json(const struct moe_plan *plan, struct moe_buf *out, stru
     put_slots(&e, plan);
     put_number(&e, "hit_rate_error", moe_plan_hit_rate_error(plan));
     put_next(&e, "next_memory",
-             moe_plan_next_step(plan->memory_steps, plan->n_memory_steps, memory), speed);
+             moe_plan_next_step(plan->memory_steps, plan->n_memory_steps, moe_plan_budget(plan)),
+             speed);
     put_next(&e, "next_rate",
              moe_plan_next_step(plan->rate_steps, plan->n_rate_steps, plan->pace.load_rate), speed);
     put_advice(&e, plan);
@@ -1038,42 +1029,26 @@ static void say_init(const struct moe_strategy *s, struct moe_buf *out)
 
 static void say_source(const struct moe_strategy *s, struct moe_buf *out)
 {
-    switch (s->predict) {
-    case MOE_PREDICT_BY_NOTHING:
-        break;
-    case MOE_PREDICT_BY_PREVIOUS:
-        moe_buf_text(out, "the experts of the token before are expected again");
-        break;
-    case MOE_PREDICT_BY_TOKEN:
-        moe_buf_text(out, "a token's experts are expected to be those of its last use, and a new "
-                          "token's those of the token before");
-        break;
-    case MOE_PREDICT_BY_PATH:
-        moe_buf_text(out, "the next layer's experts are predicted from this layer's, by how often "
-                          "they followed each other in the statistics");
-        break;
-    case MOE_PREDICT_BY_KEYS:
-        moe_buf_text(out, "the next layer's experts are predicted from the best ones of the last "
-                          "two layers, by the statistics");
-        break;
-    case MOE_PREDICT_BY_REQUESTS:
-        moe_buf_text(out, "later layers' experts are predicted to be those of the earlier request "
-                          "that is most like this one");
-        break;
-    case MOE_PREDICT_BY_GATE:
-        moe_buf_text(out, "the next layer's router runs early, on this layer's input");
-        break;
-    case MOE_PREDICT_BY_RESIDUAL:
-        moe_buf_text(out,
-                     "the next layer's router runs early, on the residual stream as it is now");
-        break;
-    case MOE_PREDICT_BY_ATTENTION:
-        moe_buf_text(out, "a layer's router runs before its attention, on the attention's input");
-        break;
-    case MOE_PREDICT_BY_ATTENTION_BEFORE:
-        moe_buf_text(out, "the next layer's router runs early, on this layer's attention input");
-        break;
-    }
+    static const char *const words[] = {
+        [MOE_PREDICT_BY_NOTHING] = "",
+        [MOE_PREDICT_BY_PREVIOUS] = "the experts of the token before are expected again",
+        [MOE_PREDICT_BY_TOKEN] = "a token's experts are expected to be those of its last use, and "
+                                 "a new token's those of the token before",
+        [MOE_PREDICT_BY_PATH] = "the next layer's experts are predicted from this layer's, by how "
+                                "often they followed each other in the statistics",
+        [MOE_PREDICT_BY_KEYS] = "the next layer's experts are predicted from the best ones of the "
+                                "last two layers, by the statistics",
+        [MOE_PREDICT_BY_REQUESTS] = "later layers' experts are predicted to be those of the "
+                                    "earlier request that is most like this one",
+        [MOE_PREDICT_BY_GATE] = "the next layer's router runs early, on this layer's input",
+        [MOE_PREDICT_BY_RESIDUAL] = "the next layer's router runs early, on the residual stream as "
+                                    "it is now",
+        [MOE_PREDICT_BY_ATTENTION] = "a layer's router runs before its attention, on the "
+                                     "attention's input",
+        [MOE_PREDICT_BY_ATTENTION_BEFORE] = "the next layer's router runs early, on this layer's "
+                                            "attention input",
+    };
+    moe_buf_text(out, words[s->predict]);
     if (s->first_by_token)
         moe_buf_text(out, ", and the first layer's experts are expected to be those of the token's "
                           "last use");
@@ -1124,26 +1099,21 @@ static void say_prefetch(const struct moe_strategy *s, struct moe_buf *out)
 
 static void say_miss(const struct moe_strategy *s, struct moe_buf *out)
 {
+    static const char *const precisions[][2] = {
+        [MOE_MISS_BEST] = {" A layer waits for its absent experts.", "."},
+        [MOE_MISS_BY_SCORE] = {" An absent expert that matters little is loaded at the low "
+                               "precision.",
+                               ", at the low precision if it matters little."},
+        [MOE_MISS_EMERGENCY] = {" An absent expert is loaded at the low precision.",
+                                ", at the low precision."},
+    };
     bool host = s->miss_place == MOE_MISS_COMPUTE_HOST;
     if (host)
         moe_buf_text(out, s->host_falls_back
                               ? " An absent expert is computed on the host, or, without a device "
                                 "beside it, loaded and dropped"
                               : " An absent expert is computed on the host, where it lies");
-    switch (s->miss_precision) {
-    case MOE_MISS_BEST:
-        moe_buf_text(out, host ? "." : " A layer waits for its absent experts.");
-        break;
-    case MOE_MISS_BY_SCORE:
-        moe_buf_text(out, host ? ", at the low precision if it matters little."
-                               : " An absent expert that matters little is loaded at the low "
-                                 "precision.");
-        break;
-    case MOE_MISS_EMERGENCY:
-        moe_buf_text(out, host ? ", at the low precision."
-                               : " An absent expert is loaded at the low precision.");
-        break;
-    }
+    moe_buf_text(out, precisions[s->miss_precision][host]);
     if (s->skip_below > 0)
         moe_buf_printf(out, " Absent ones in the last %.3g%% of the weight are left out.",
                        100 * s->skip_below);

@@ -126,22 +126,6 @@ static void put_cells(struct moe_page *p, const char *name, const char *const *c
     moe_buf_text(p->out, "</tr>\n");
 }
 
-void moe_page_open_table(struct moe_page *p, const char *const *heads, uint32_t n)
-{
-    moe_buf_text(p->out, "<div><table>\n");
-    put_cells(p, "th", heads, n);
-}
-
-void moe_page_row(struct moe_page *p, const char *const *cells, uint32_t n)
-{
-    put_cells(p, "td", cells, n);
-}
-
-void moe_page_close_table(struct moe_page *p)
-{
-    moe_buf_text(p->out, "</table></div>\n");
-}
-
 void moe_page_table(struct moe_page *p, const struct moe_table *t)
 {
     moe_buf_text(p->out, "<div><table>\n");
@@ -155,7 +139,7 @@ void moe_page_table(struct moe_page *p, const struct moe_table *t)
                                      : "td",
                   cells, t->n_columns);
     }
-    moe_page_close_table(p);
+    moe_buf_text(p->out, "</table></div>\n");
 }
 
 void moe_page_note(struct moe_page *p, const char *text)
@@ -247,7 +231,7 @@ void moe_page_heat(struct moe_page *p, const struct moe_heat *h, const char *cap
 
 /* ---- Parts ---- */
 
-void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint32_t n,
+void moe_page_parts(struct moe_page *p, const struct moe_explained_part *parts, uint32_t n,
                     const char *caption, char *(*format)(double amount, char room[32]))
 {
     static const char *const heads[] = {"", "amount", "share"};
@@ -262,13 +246,14 @@ void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint3
         moe_buf_printf(p->out,
                        "<rect x=\"%.2f\" y=\"0\" width=\"%.2f\" height=\"24\" class=\"s%" PRIu32
                        "\"><title>",
-                       at, width, i % MOE_PAGE_PARTS);
+                       at, width, i % MOE_EXPLAINED_PARTS);
         moe_page_text(p, parts[i].name);
         moe_buf_text(p->out, "</title></rect>\n");
         at += width;
     }
     close_picture(p, caption);
-    moe_page_open_table(p, heads, 3);
+    moe_buf_text(p->out, "<div><table>\n");
+    put_cells(p, "th", heads, 3);
     for (uint32_t i = 0; i < n; i++) {
         char room[2][32];
         moe_buf_text(p->out, "<tr><td>");
@@ -277,13 +262,13 @@ void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint3
             "<svg viewBox=\"0 0 10 10\" style=\"width:.7em;display:inline;margin:0 .4em "
             "0 0\" aria-hidden=\"true\"><rect width=\"10\" height=\"10\" class=\"s%" PRIu32
             "\"/></svg>",
-            i % MOE_PAGE_PARTS);
+            i % MOE_EXPLAINED_PARTS);
         moe_page_text(p, parts[i].name);
         moe_buf_printf(p->out, "</td><td>%s</td><td>%s</td></tr>\n",
                        format(parts[i].amount, room[0]),
                        moe_format_percent(parts[i].amount / sum, room[1]));
     }
-    moe_page_close_table(p);
+    moe_buf_text(p->out, "</table></div>\n");
 }
 
 /* ---- Curves, strips ---- */

@@ -32,11 +32,7 @@ void moe_page_lines(struct moe_page *p, const char *title, const char *text);
 void moe_page_open_section(struct moe_page *p, const char *title);
 void moe_page_close_section(struct moe_page *p);
 
-/* Columns after the first hold figures. */
-void moe_page_open_table(struct moe_page *p, const char *const *heads, uint32_t n);
-void moe_page_row(struct moe_page *p, const char *const *cells, uint32_t n);
-void moe_page_close_table(struct moe_page *p);
-/* All of a table, its present row in bold. */
+/* All of a table, its present row in bold. Columns after the first hold figures. */
 void moe_page_table(struct moe_page *p, const struct moe_table *t);
 /* A paragraph in small print: what the words of a picture or a table mean. */
 void moe_page_note(struct moe_page *p, const char *text);
@@ -54,13 +50,8 @@ enum { MOE_PAGE_COLUMNS = 128 };
 void moe_page_heat(struct moe_page *p, const struct moe_heat *heat, const char *caption,
                    const char *const *columns);
 
-/* Parts of a whole side by side, at most MOE_PAGE_PARTS, and a table of them. */
-enum { MOE_PAGE_PARTS = 6 };
-struct moe_page_part {
-    const char *name;
-    double amount;
-};
-void moe_page_parts(struct moe_page *p, const struct moe_page_part *parts, uint32_t n,
+/* Parts of a whole side by side, at most MOE_EXPLAINED_PARTS, and a table of them. */
+void moe_page_parts(struct moe_page *p, const struct moe_explained_part *parts, uint32_t n,
                     const char *caption, char *(*format)(double amount, char room[32]));
 
 /* A curve through n points, x rising, y from 0 on; `now` on the x axis is marked. Both axes have

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "fmt/json.h"
 #include "fmt/timeline.h"
@@ -32,14 +33,13 @@ int moe_page_of_file(const char *path, const char *timeline, struct moe_buf *out
         {"moe-stats", "Statistics", page_statistics}, /* last: what else is read as */
     };
     enum { LAST = sizeof known / sizeof known[0] - 1 };
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     struct moe_page page;
     char title[300];
     bool trace = moe_trace_is(path);
     size_t i = 0;
     while (!trace && i < LAST && !moe_yaml_file_is(path, known[i].format))
         i++;
-    snprintf(title, sizeof title, "%s: %s", trace ? "Trace" : known[i].title, name);
+    snprintf(title, sizeof title, "%s: %s", trace ? "Trace" : known[i].title, moe_path_name(path));
     moe_page_begin(&page, out, title);
     int status = (trace ? page_trace : known[i].draw)(&page, path, err);
     if (status == MOE_OK && timeline)
@@ -52,6 +52,15 @@ int moe_page_of_file(const char *path, const char *timeline, struct moe_buf *out
 
 static const struct moe_screen unicode = {.columns = MOE_USUAL_COLUMNS, .blocks = true};
 
+/* Folds the words away under the title, and releases them. */
+static void put_words(struct moe_page *p, const char *title, struct moe_buf *text)
+{
+    if (!text->failed && text->size)
+        moe_page_lines(p, title, (const char *)text->data);
+    p->out->failed |= text->failed;
+    moe_buf_release(text);
+}
+
 static void put_head(struct moe_page *p, const struct moe_plan *plan)
 {
     struct moe_buf answer = {0}, speed = {0}, prompt = {0};
@@ -62,13 +71,11 @@ static void put_head(struct moe_page *p, const struct moe_plan *plan)
     p->out->failed |= answer.failed || speed.failed || prompt.failed;
     if (!p->out->failed) {
         moe_page_answer(p, (const char *)answer.data);
-        moe_page_say(
-            p, "%s in %s%s%s, simulated. An answer: %s. A prompt: %s.",
-            plan->pack[0] ? plan->pack : "A model",
-            moe_format_about_bytes(
-                (double)(plan->memory.total ? plan->memory.total : plan->memory.experts), room),
-            plan->evidence.device[0] ? ", on " : "", plan->evidence.device,
-            (const char *)speed.data, (const char *)prompt.data);
+        moe_page_say(p, "%s in %s%s%s, simulated. An answer: %s. A prompt: %s.",
+                     plan->pack[0] ? plan->pack : "A model",
+                     moe_format_about_bytes(moe_plan_budget(plan), room),
+                     plan->evidence.device[0] ? ", on " : "", plan->evidence.device,
+                     (const char *)speed.data, (const char *)prompt.data);
     }
     moe_buf_release(&answer);
     moe_buf_release(&speed);
@@ -76,14 +83,11 @@ static void put_head(struct moe_page *p, const struct moe_plan *plan)
 }
 
 static void put_parts(struct moe_page *p, const char *title, const char *caption,
-                      const struct moe_explained_part *from, uint32_t n,
+                      const struct moe_explained_part *parts, uint32_t n,
                       char *(*format)(double, char[32]), const char *note)
 {
-    struct moe_page_part parts[MOE_EXPLAINED_PARTS];
     if (n == 0)
         return;
-    for (uint32_t i = 0; i < n; i++)
-        parts[i] = (struct moe_page_part){from[i].name, from[i].amount};
     moe_page_open_section(p, title);
     moe_page_parts(p, parts, n, caption, format);
     moe_page_note(p, note);
@@ -163,12 +167,12 @@ static void put_outlook(struct moe_page *p, const struct moe_plan *plan)
 {
     struct moe_table t;
     bool known = moe_explain_memory_steps(plan, MOE_PLAN_MAX_STEPS, &t);
-    const struct moe_page_curve memory = {
-        .caption = "Tokens per second over memory",
-        .x_name = plan->memory.total ? "memory of the process" : "memory for experts",
-        .now_name = "planned",
-        .now = (double)(plan->memory.total ? plan->memory.total : plan->memory.experts),
-        .format_x = moe_format_about_bytes};
+    const struct moe_page_curve memory = {.caption = "Tokens per second over memory",
+                                          .x_name = plan->memory.total ? "memory of the process"
+                                                                       : "memory for experts",
+                                          .now_name = "planned",
+                                          .now = moe_plan_budget(plan),
+                                          .format_x = moe_format_about_bytes};
     put_steps(p, "More memory or less", memory, plan->memory_steps, plan->n_memory_steps, known, &t,
               "In memory: of the experts that a token uses, when they are needed.");
     known = moe_explain_link_steps(plan, MOE_PLAN_MAX_STEPS, &t);
@@ -180,7 +184,8 @@ static void put_outlook(struct moe_page *p, const struct moe_plan *plan)
         .logarithmic = true,
         .format_x = moe_format_rate};
     put_steps(p,
-              plan->host.total ? "A faster bus or a slower one" : "A faster disk or a slower one",
+              moe_plan_over_bus(plan) ? "A faster bus or a slower one"
+                                      : "A faster disk or a slower one",
               link, plan->rate_steps, plan->n_rate_steps, known, &t,
               "What else limits the speed shows where the curve becomes flat.");
 }
@@ -221,19 +226,10 @@ static void put_assumptions(struct moe_page *p, const struct moe_plan *plan)
     moe_page_close_section(p);
 }
 
-static void put_plan_words(struct moe_page *p, const struct moe_plan *plan)
-{
-    struct moe_buf text = {0};
-    moe_explain_plan(plan, unicode, &text);
-    if (!text.failed && text.size)
-        moe_page_lines(p, "The same in words, and how it works", (const char *)text.data);
-    p->out->failed |= text.failed;
-    moe_buf_release(&text);
-}
-
 int page_plan(struct moe_page *p, const char *path, struct moe_err *err)
 {
     struct moe_plan *plan = NULL;
+    struct moe_buf words = {0};
     int status = moe_plan_read(&plan, path, err);
     if (status == MOE_OK) {
         put_head(p, plan);
@@ -243,7 +239,8 @@ int page_plan(struct moe_page *p, const char *path, struct moe_err *err)
         put_alternatives(p, plan);
         put_layers(p, plan);
         put_assumptions(p, plan);
-        put_plan_words(p, plan);
+        moe_explain_plan(plan, unicode, &words);
+        put_words(p, "The same in words, and how it works", &words);
     }
     moe_plan_free(plan);
     return status;
@@ -254,15 +251,6 @@ int page_plan(struct moe_page *p, const char *path, struct moe_err *err)
 #define SHADES_OF_USE                                                                              \
     "Layers down, experts across. The middle shade: used as all are on average; the strongest: "   \
     "twice as often or more. A cell's figure is its share of the layer's work"
-
-/* Releases the words. */
-static void put_words(struct moe_page *p, struct moe_buf *text)
-{
-    if (!text->failed && text->size)
-        moe_page_lines(p, "The same in words", (const char *)text->data);
-    p->out->failed |= text->failed;
-    moe_buf_release(text);
-}
 
 static int put_use(struct moe_page *p, const uint64_t *counts, uint32_t n_layers,
                    uint32_t n_experts, struct moe_err *err)
@@ -297,6 +285,20 @@ static void get_accuracy(const struct moe_statistics *s, uint32_t layer, double 
         out[i] = moe_figure_accuracy(s, layer, (enum moe_predictor)i).in_k;
 }
 
+/* A table of n shares. */
+static void put_share_table(struct moe_page *p, const char *const heads[2],
+                            const char *const *names, const double *shares, uint32_t n)
+{
+    struct moe_table t;
+    moe_table_begin(&t, 2, heads);
+    for (uint32_t i = 0; i < n; i++) {
+        char room[32];
+        const char *const cells[] = {names[i], moe_format_percent(shares[i], room)};
+        moe_table_row(&t, 0, cells);
+    }
+    moe_page_table(p, &t);
+}
+
 /* Shares by layer, and a table of those over all layers. */
 static int put_shares(struct moe_page *p, const struct moe_statistics *s, const char *title,
                       const char *caption, const char *const *names, uint32_t n,
@@ -314,13 +316,7 @@ static int put_shares(struct moe_page *p, const struct moe_statistics *s, const 
         get(s, MOE_ALL_LAYERS, all);
         moe_page_open_section(p, title);
         moe_page_heat(p, &heat, caption, names);
-        moe_page_open_table(p, heads, 2);
-        for (uint32_t i = 0; i < n; i++) {
-            char room[32];
-            const char *const cells[] = {names[i], moe_format_percent(all[i], room)};
-            moe_page_row(p, cells, 2);
-        }
-        moe_page_close_table(p);
+        put_share_table(p, heads, names, all, n);
         moe_page_close_section(p);
     }
     moe_heat_release(&heat);
@@ -360,7 +356,7 @@ int page_statistics(struct moe_page *p, const char *path, struct moe_err *err)
                             predictors, MOE_N_PREDICTORS, get_accuracy, err);
     if (status == MOE_OK)
         status = moe_show_statistics(s, MOE_PLAIN_SCREEN, &words, err);
-    put_words(p, &words);
+    put_words(p, "The same in words", &words);
     moe_statistics_free(s);
     return status;
 }
@@ -377,13 +373,7 @@ static void put_trace_figures(struct moe_page *p, const struct moe_routing_figur
     const double shares[2 + MOE_FIGURES_AHEAD] = {f->busiest, f->reuse, f->accuracy[0],
                                                   f->accuracy[1], f->accuracy[2]};
     moe_page_open_section(p, "What a cache can count on");
-    moe_page_open_table(p, heads, 2);
-    for (int i = 0; i < 2 + MOE_FIGURES_AHEAD; i++) {
-        char room[32];
-        const char *const cells[] = {names[i], moe_format_percent(shares[i], room)};
-        moe_page_row(p, cells, 2);
-    }
-    moe_page_close_table(p);
+    put_share_table(p, heads, names, shares, 2 + MOE_FIGURES_AHEAD);
     moe_page_close_section(p);
 }
 
@@ -402,7 +392,7 @@ int page_trace(struct moe_page *p, const char *path, struct moe_err *err)
         put_trace_figures(p, &f);
         status = moe_explain_trace(t, false, MOE_PLAIN_SCREEN, &words, &picture, err);
     }
-    put_words(p, &words);
+    put_words(p, "The same in words", &words);
     moe_buf_release(&picture);
     moe_routing_figures_tally_release(&tally);
     moe_trace_close(t);
@@ -447,6 +437,7 @@ static int put_choice(struct moe_page *p, const struct moe_map *map, struct moe_
     static const char *const heads[] = {"bits", "experts"};
     uint64_t n = (uint64_t)map->n_layers * map->n_experts, counts[MOE_MAX_VARIANTS] = {0};
     struct moe_heat heat = {0};
+    struct moe_table t;
     int status = moe_heat_init(&heat, map->n_layers, map->n_experts, err);
     if (status == MOE_OK) {
         heat.names = map->model_layer;
@@ -460,14 +451,14 @@ static int put_choice(struct moe_page *p, const struct moe_map *map, struct moe_
                       "Layers down, experts across; the stronger the shade, the more bits. A "
                       "cell's figure: 1 for the fewest bits, then rising",
                       NULL);
-        moe_page_open_table(p, heads, 2);
+        moe_table_begin(&t, 2, heads);
         for (uint32_t v = 0; v < map->n_variants; v++) {
             char room[32];
             snprintf(room, sizeof room, "%" PRIu64, counts[v]);
             const char *const cells[] = {map->variants[v], room};
-            moe_page_row(p, cells, 2);
+            moe_table_row(&t, 0, cells);
         }
-        moe_page_close_table(p);
+        moe_page_table(p, &t);
         moe_page_close_section(p);
     }
     moe_heat_release(&heat);
@@ -485,7 +476,7 @@ int page_map(struct moe_page *p, const char *path, struct moe_err *err)
         status = put_choice(p, map, err);
     if (status == MOE_OK)
         moe_explain_map(map, MOE_PLAIN_SCREEN, &words);
-    put_words(p, &words);
+    put_words(p, "The same in words", &words);
     moe_map_free(map);
     return status;
 }
@@ -497,24 +488,25 @@ int page_device(struct moe_page *p, const char *path, struct moe_err *err)
     static const char *const heads[] = {"requests in flight", "reading", "each takes"};
     struct moe_device *d = NULL;
     struct moe_buf words = {0};
+    struct moe_table t;
     int status = moe_device_read(&d, path, err);
     if (status == MOE_OK && d->storage.n_reads) {
         moe_page_open_section(p, "Reading from storage");
-        moe_page_open_table(p, heads, 3);
+        moe_table_begin(&t, 3, heads);
         for (uint32_t i = 0; i < d->storage.n_reads; i++) {
             char room[3][32];
             snprintf(room[0], sizeof room[0], "%" PRIu32, d->storage.reads[i].in_flight);
             const char *const cells[] = {
                 room[0], moe_format_rate(d->storage.reads[i].bytes_per_second.value, room[1]),
                 moe_format_seconds(d->storage.reads[i].seconds.value, room[2])};
-            moe_page_row(p, cells, 3);
+            moe_table_row(&t, 0, cells);
         }
-        moe_page_close_table(p);
+        moe_page_table(p, &t);
         moe_page_close_section(p);
     }
     if (status == MOE_OK) {
         moe_explain_device(d, MOE_PLAIN_SCREEN, &words);
-        put_words(p, &words);
+        put_words(p, "The same in words", &words);
     }
     free(d);
     return status;

@@ -65,20 +65,22 @@ static void hostile_names(void **state)
 {
     static const char evil[] = "</title><script>alert(1)</script>\"'>";
     static const char *const cells[] = {evil, evil};
-    const struct moe_page_part parts[] = {{evil, 1}, {"rest", 2}};
+    struct moe_explained_part parts[] = {{"", 1}, {"rest", 2}};
+    struct moe_table table;
     const double values[] = {1, 2};
     struct moe_buf out = {0};
     struct moe_page p;
     struct moe_heat heat;
     struct moe_err err;
     assert_ok(moe_heat_init(&heat, 1, 2, &err), &err);
+    snprintf(parts[0].name, sizeof parts[0].name, "%s", evil);
     moe_page_begin(&p, &out, evil);
     moe_page_open_section(&p, evil);
     moe_page_say(&p, "%s", evil);
     moe_page_lines(&p, evil, evil);
-    moe_page_open_table(&p, cells, 2);
-    moe_page_row(&p, cells, 2);
-    moe_page_close_table(&p);
+    moe_table_begin(&table, 2, cells);
+    moe_table_row(&table, 0, cells);
+    moe_page_table(&p, &table);
     moe_page_heat(&p, &heat, evil, cells);
     moe_page_parts(&p, parts, 2, evil, moe_format_seconds);
     const struct moe_page_curve curve = {evil,   evil,   evil, evil, 2,
