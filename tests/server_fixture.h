@@ -50,7 +50,7 @@ static inline struct moe_request *request_of(const struct asked *a)
 {
     struct moe_request *r;
     struct moe_err err;
-    assert_ok(moe_request_parse(&r, MOE_REQUEST_TEXT, a->json, strlen(a->json), &err), &err);
+    assert_ok(moe_request_parse(&r, MOE_REQUEST_TEXT, a->json, strlen(a->json), NULL, &err), &err);
     return r;
 }
 

@@ -9,10 +9,6 @@
 #include "base/allowance.h"
 #include "grammar/grammar.h"
 
-/* Parts of what reading a request's grammar may cost: this one is read where answers are computed.
- */
-enum { STEPS = MOE_READ_STEPS / 8, BYTES = MOE_READ_BYTES / 16 };
-
 static bool is_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -127,9 +123,9 @@ static int append_tool(struct moe_buf *out, const struct moe_chat *chat,
 }
 
 int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
-                      const struct moe_calls_wanted *wanted, struct moe_err *err)
+                      const struct moe_calls_wanted *wanted, struct moe_allowance *allowance,
+                      struct moe_err *err)
 {
-    struct moe_allowance allowance = {.max_steps = STEPS, .max_bytes = BYTES};
     struct moe_buf rules = {0};
     size_t i;
     const json_t *tool;
@@ -145,13 +141,13 @@ int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
         const char *name = json_string_value(json_object_get(moe_chat_function(tool), "name"));
         if (held && status == MOE_OK &&
             (!wanted->only || (name && strcmp(name, wanted->only) == 0)))
-            status = append_tool(&rules, chat, wanted, i, tool, &allowance, err);
+            status = append_tool(&rules, chat, wanted, i, tool, allowance, err);
     }
     if (rules.failed)
         status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the grammar of calls");
     if (status == MOE_OK && held)
         status =
-            moe_grammar_parse(out, "the grammar of calls", rules.data, rules.size, &allowance, err);
+            moe_grammar_parse(out, "the grammar of calls", rules.data, rules.size, allowance, err);
     moe_buf_release(&rules);
     return status;
 }

@@ -5,6 +5,7 @@
 #ifndef MOE_ENGINE_CALLS_H
 #define MOE_ENGINE_CALLS_H
 
+#include "base/allowance.h"
 #include "base/err.h"
 #include "prompt/chat_answer.h"
 
@@ -18,6 +19,7 @@ struct moe_grammar;
  * grammar (grammar/grammar.h).
  */
 int moe_calls_grammar(struct moe_grammar **out, const struct moe_chat *chat,
-                      const struct moe_calls_wanted *wanted, struct moe_err *err);
+                      const struct moe_calls_wanted *wanted, struct moe_allowance *allowance,
+                      struct moe_err *err);
 
 #endif

@@ -72,7 +72,7 @@ int moe_prompt_check_length(const struct moe_model *model, const char *text, uin
                : MOE_OK;
 }
 
-/* Each text in messages: a conversation with one that is too long is not even written. */
+/* Each text in messages or tools: a conversation with one that is too long is not even written. */
 static int check_texts(const struct moe_model *model, const json_t *json, uint64_t context,
                        struct moe_err *err)
 {
@@ -104,7 +104,11 @@ int moe_prompt_chat(const struct moe_model *model, const struct moe_chat *chat,
                         "completion of text");
     int status = check_texts(model, input->messages, context, err);
     if (status == MOE_OK)
+        status = check_texts(model, input->tools, context, err);
+    if (status == MOE_OK)
         status = moe_chat_render(chat, input, &all, &words, err);
+    if (status == MOE_OK)
+        status = moe_prompt_check_length(model, (const char *)all.data, all.size, context, err);
     if (status == MOE_OK)
         status = moe_prompt_encode(model, &all, &words, 0, ids, err);
     moe_buf_release(&all);

@@ -79,7 +79,7 @@ int moe_json_parse(struct json_t **out, const char *name, const void *text, uint
     if (needed > max_memory)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: its values would take %" PRIu64
-                        " MiB of memory, more than the %" PRIu64 " that such a file may",
+                        " MiB of memory, more than the %" PRIu64 " MiB that they may",
                         name, needed >> 20, max_memory >> 20);
     /* The parser would skip a NUL after a number. */
     const void *nul = n ? memchr(text, 0, n) : NULL;

@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "base/allowance.h"
 #include "base/buf.h"
 #include "base/err.h"
 
@@ -47,11 +48,12 @@ void moe_chat_free(struct moe_chat *chat); /* NULL is fine */
 /* ---- Rendering ---- */
 
 struct moe_chat_input {
-    const struct json_t *messages;  /* an array */
-    const struct json_t *tools;     /* an array; NULL or empty: none */
-    const struct json_t *variables; /* an object, or NULL */
-    bool add_generation_prompt;     /* ends with the opening of an answer */
-    struct tm now;                  /* some templates show the date */
+    const struct json_t *messages;   /* an array */
+    const struct json_t *tools;      /* an array; NULL or empty: none */
+    const struct json_t *variables;  /* an object, or NULL */
+    bool add_generation_prompt;      /* ends with the opening of an answer */
+    struct tm now;                   /* some templates show the date */
+    struct moe_allowance *allowance; /* what rendering may cost; NULL: the usual */
 };
 
 /*
@@ -63,6 +65,8 @@ struct moe_chat_input {
  * parts where it takes texts, and the reverse; arguments of tool calls as text where it takes an
  * object, and the reverse; a content of null where it would write "None"; the role "developer"
  * where it knows only "system".
+ *
+ * All of the caller's texts are such pieces, also those of variables.
  *
  * MOE_ERR_USAGE: the template refuses the conversation (raise_exception), in its own words with
  * line and column, or would leave out the system text or the tools; MOE_ERR_FORMAT, MOE_ERR_LIMIT:

@@ -11,8 +11,8 @@
 enum {
     OWN_VARIABLES = 7,
     /* Limits of a render: a template's own work, and copies of its input. */
-    MEMORY = 64 << 20,
-    COPIES = 32,
+    MEMORY = 16 << 20,
+    COPIES = 16,
     PROBE_STEPS = 1000 * 1000,
     PROBE_MEMORY = 64 << 20,
     PROBE_OUTPUT = 1 << 20,
@@ -101,15 +101,21 @@ static int write_with(const struct moe_chat *chat, const struct moe_chat_input *
     bool has_tools = json_array_size(input->tools) > 0;
     const char *name;
     json_t *value;
+    const struct moe_allowance *allowance = input->allowance;
     in.limits.memory =
         MEMORY + COPIES * (moe_json_bytes(input->messages) + moe_json_bytes(input->tools));
+    if (allowance && in.limits.memory > allowance->max_bytes / 2) /* and what it becomes */
+        in.limits.memory = allowance->max_bytes / 2;
+    if (allowance)
+        in.limits.steps = allowance->max_steps;
+    in.limits.cancelled = allowance ? allowance->cancelled : NULL;
     if (limits)
         in.limits = *limits;
     put_variable(&in, list, "bos_token", chat->bos, false);
     put_variable(&in, list, "eos_token", chat->eos, false);
     put_variable(&in, list, "documents", json_null(), false);
     json_object_foreach((json_t *)input->variables, name, value)
-        put_variable(&in, list, name, value, strcmp(name, "documents") == 0);
+        put_variable(&in, list, name, value, true);
     put_variable(&in, list, "messages", input->messages, true);
     put_variable(&in, list, "tools", has_tools ? input->tools : json_null(), true);
     put_variable(&in, list, "add_generation_prompt",

@@ -12,7 +12,7 @@
 enum {
     MAX_SOURCE = 4 << 20,
     PARSE_MEMORY = 256 << 20,
-    STEPS = 20 * 1000 * 1000,
+    STEPS = 8 * 1000 * 1000,
     OUTPUT = 64 << 20,
     RENDER_MEMORY = 512 << 20,
     DEPTH = 100,

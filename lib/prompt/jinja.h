@@ -16,6 +16,7 @@
 #ifndef MOE_PROMPT_JINJA_H
 #define MOE_PROMPT_JINJA_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -35,10 +36,11 @@ void moe_jinja_free(struct moe_jinja *template); /* NULL is fine */
 
 /* 0: the default given in the comment. */
 struct moe_jinja_limits {
-    uint64_t steps;  /* 20 million: expressions, statements, and items that functions visit */
+    uint64_t steps;  /* 8 million: expressions, statements, and items that functions visit */
     uint64_t output; /* 64 MiB, in bytes */
     uint64_t memory; /* 512 MiB of values, freed at the end */
     uint32_t depth;  /* 100: nested calls and their expressions */
+    const atomic_bool *cancelled; /* NULL: never; MOE_ERR_INTERRUPTED once it is set */
 };
 
 struct moe_jinja_variable {

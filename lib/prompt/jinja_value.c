@@ -380,6 +380,9 @@ void jinja_step(struct jinja_run *run, struct jinja_place at, uint64_t n)
     if (run->steps_left < n)
         jinja_fail(&run->heap, at, MOE_ERR_LIMIT, "the template computes without an end in sight");
     run->steps_left -= n;
+    const atomic_bool *cancelled = run->input->limits.cancelled;
+    if (cancelled && atomic_load_explicit(cancelled, memory_order_relaxed))
+        jinja_fail(&run->heap, at, MOE_ERR_INTERRUPTED, "stopped while it was rendered");
 }
 
 void jinja_enter(struct jinja_run *run, struct jinja_place at)

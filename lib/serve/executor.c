@@ -316,7 +316,7 @@ static uint64_t session_beside_bytes(const void *ctx, const struct moe_model *mo
     session.n_sequences = s->options.sequences;
     session.batch = batch;
     return s->options.beside_bytes + s->request_bytes_max +
-           moe_generator_bytes(&model->config, &session);
+           (1 + s->n_executors) * s->reading_bytes + moe_generator_bytes(&model->config, &session);
 }
 
 static struct moe_engine_options options_of(const struct executor *x, const struct model *m)

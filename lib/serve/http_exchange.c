@@ -182,14 +182,22 @@ bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n)
 
 void exchange_drop_body(struct exchange *x)
 {
+    struct moe_buf body = exchange_take_body(x);
+    moe_buf_release(&body);
+}
+
+struct moe_buf exchange_take_body(struct exchange *x)
+{
     struct moe_http *h = x->http;
+    struct moe_buf body = x->body;
     pthread_mutex_lock(&h->lock);
     if (!x->cut) {
         h->buffered -= x->body.size;
         x->booked -= x->body.size;
     }
     pthread_mutex_unlock(&h->lock);
-    moe_buf_release(&x->body);
+    x->body = (struct moe_buf){0};
+    return body;
 }
 
 /* Keeps the memory of sent bytes from growing. */

@@ -90,6 +90,8 @@ void exchange_set_stage(struct exchange *x, enum exchange_stage stage);
 /* Appends to the body. False: there is no room for it now. */
 bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n);
 void exchange_drop_body(struct exchange *x);
+/* Hands over the body, which the exchange then has no more. */
+struct moe_buf exchange_take_body(struct exchange *x);
 
 /* Makes the serving thread look at the exchange and resume its connection. With the lock held. */
 void exchange_tell(struct exchange *x);

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "fmt/emit.h"
 #include "prompt/chat_answer.h"
 #include "serve/http_internal.h"
@@ -239,9 +240,10 @@ enum { SAID_BYTES = 96 };
 /* A completion that the server computes. Until it is done, all but its constant members belong to
  * the server's threads, which call back for one event of a request at a time. */
 struct completion {
-    uint32_t n_choices; /* constant */
-    uint32_t n_ended;
-    struct moe_reply *reply;
+    uint32_t n_choices, n_ended;
+    struct moe_reply *reply; /* NULL: the request was not read */
+    unsigned refused;        /* HTTP status of `why`; 0: it was accepted */
+    struct moe_err why;
 };
 
 static void free_completion(struct completion *c)
@@ -323,67 +325,68 @@ static void on_end(void *ctx, uint32_t choice, const struct moe_server_result *r
         exchange_release(x);
 }
 
-/* ---- Submitting ---- */
-
-static enum MHD_Result refuse_request(struct exchange *x, unsigned status,
-                                      const struct moe_err *why)
+static int on_read(void *ctx, const struct moe_request *r, struct moe_err *err)
 {
-    exchange_drop_body(x);
-    return http_respond_error(x, status, why);
-}
-
-static int make_completion(struct exchange *x, const struct moe_request *r, struct moe_err *err)
-{
-    struct completion *c = calloc(1, sizeof *c);
-    if (!c)
-        return moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
-    c->n_choices = r->n;
+    struct exchange *x = ctx;
+    struct completion *c = x->completion;
     const char *model = r->model ? r->model : moe_server_model(x->http->server, 0);
-    int status = moe_reply_new(&c->reply, r, model ? model : "", err);
-    if (status != MOE_OK) {
-        free(c);
-        return status;
-    }
+    MOE_TRY(moe_reply_new(&c->reply, r, model ? model : "", err));
+    c->n_choices = r->n;
+    pthread_mutex_lock(&x->http->lock);
     x->streams = r->stream;
-    x->completion = c;
-    x->free_completion = free_completion;
+    x->put_at = moe_seconds();
+    pthread_mutex_unlock(&x->http->lock);
     return MOE_OK;
 }
 
-/* Gives the request to the server; on failure the caller keeps it. */
-static int submit_completion(struct exchange *x, struct moe_request *r, struct moe_err *err)
+static void on_refused(void *ctx, const struct moe_err *why)
 {
-    const struct moe_server_events events = {
-        .ctx = x, .part = on_part, .token = r->logprobs ? on_token : NULL, .ended = on_end};
-    int status = make_completion(x, r, err);
-    if (status != MOE_OK)
-        return status;
-    exchange_set_stage(x, EXCHANGE_WAITING);
-    exchange_hold(x); /* for the server, until its last event */
-    status = moe_server_submit(x->http->server, r, &events, &x->id, err);
-    if (status != MOE_OK) {
-        free_completion(x->completion);
-        x->completion = NULL;
+    struct exchange *x = ctx;
+    struct completion *c = x->completion;
+    c->why = *why;
+    c->refused =
+        why->status == MOE_ERR_LIMIT ? MHD_HTTP_TOO_MANY_REQUESTS : moe_reply_http_status(why);
+    pthread_mutex_lock(&x->http->lock);
+    x->streams = false;
+    x->done = true;
+    exchange_tell(x);
+    pthread_mutex_unlock(&x->http->lock);
+    exchange_release(x);
+}
+
+/* ---- Submitting ---- */
+
+/* Hands the body to the server, which reads it in a thread of its own. */
+static enum MHD_Result begin_completion(struct exchange *x)
+{
+    const struct moe_server_events events = {.ctx = x,
+                                             .read = on_read,
+                                             .refused = on_refused,
+                                             .part = on_part,
+                                             .token = on_token,
+                                             .ended = on_end};
+    struct moe_err err;
+    struct moe_buf body = exchange_take_body(x);
+    int status = MOE_ERR_MEMORY;
+    if (!(x->completion = calloc(1, sizeof *x->completion))) {
+        moe_fail(&err, status, "out of memory: the request");
+    } else {
+        x->free_completion = free_completion;
+        exchange_set_stage(x, EXCHANGE_WAITING);
+        exchange_hold(x); /* for the server, until its last event */
+        status = moe_server_submit_body(x->http->server, routes[x->route].kind, &body, &events,
+                                        &x->id, &err);
+    }
+    moe_buf_release(&body);
+    if (status == MOE_OK)
+        return MHD_YES;
+    if (x->completion) {
         exchange_set_stage(x, EXCHANGE_RECEIVING);
         exchange_release(x);
     }
-    return status;
-}
-
-static enum MHD_Result begin_completion(struct exchange *x)
-{
-    struct moe_err err;
-    struct moe_request *r;
-    int status = moe_request_parse(&r, routes[x->route].kind, x->body.data, x->body.size, &err);
-    if (status != MOE_OK)
-        return refuse_request(x, moe_reply_http_status(&err), &err);
-    status = submit_completion(x, r, &err);
-    if (status == MOE_OK) {
-        exchange_drop_body(x);
-        return MHD_YES;
-    }
-    moe_request_free(r);
-    return refuse_request(x, status == MOE_ERR_LIMIT ? 429 : moe_reply_http_status(&err), &err);
+    free(x->completion);
+    x->completion = NULL;
+    return http_respond_error(x, status == MOE_ERR_LIMIT ? 429 : moe_reply_http_status(&err), &err);
 }
 
 /* ---- Sending ---- */
@@ -412,8 +415,8 @@ static enum MHD_Result complete(struct exchange *x)
     if (is_cut)
         return refuse_cut(x);
     if (!some) {
-        const struct moe_err *why = moe_reply_failed(c->reply);
-        return http_respond_error(x, moe_reply_http_status(why), why);
+        const struct moe_err *why = c->refused ? &c->why : moe_reply_failed(c->reply);
+        return http_respond_error(x, c->refused ? c->refused : moe_reply_http_status(why), why);
     }
     return x->streams ? http_respond_stream(x)
                       : http_respond(x, MHD_HTTP_OK, "application/json", no_store);

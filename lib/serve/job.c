@@ -85,35 +85,43 @@ static uint64_t request_id(const struct moe_server *s, uint32_t slot)
     return s->n_requests * s->n_slots + slot;
 }
 
-static int request_new(struct request **out, struct moe_server *s, struct moe_request *r,
+/* Books a request's memory in place of what was booked for it before. Accepts an oversized request
+ * only into an empty queue. */
+static int request_book(struct moe_server *s, struct request *a, uint64_t bytes,
+                        struct moe_err *err)
+{
+    uint64_t others = s->request_bytes - a->bytes;
+    if (s->n_free + 1 < s->n_slots && others + bytes > s->request_bytes_max)
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "the queue is full: the requests in it take all of its memory (later)");
+    s->request_bytes = others + bytes;
+    a->bytes = bytes;
+    return MOE_OK;
+}
+
+/* Lists a request that takes so many bytes. Under the mutex. */
+static int request_new(struct request **out, struct moe_server *s, uint64_t bytes,
                        const struct moe_server_events *events, struct moe_err *err)
 {
-    uint64_t bytes = sizeof(struct request) + r->n * sizeof(struct job) + moe_request_bytes(r);
+    if (s->closing)
+        return moe_fail(err, MOE_ERR_LIMIT, "the server is ending");
     if (s->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
                         s->n_slots);
-    /* Accepts an oversized request only into an empty queue. */
-    if (s->n_free < s->n_slots && s->request_bytes + bytes > s->request_bytes_max)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the queue is full: the requests in it take all of its memory (later)");
-    struct request *a = moe_alloc(1, sizeof *a + r->n * sizeof(struct job), err);
+    struct request *a = moe_alloc(1, sizeof *a, err);
     if (!a)
         return MOE_ERR_MEMORY;
     s->n_requests++;
     a->slot = s->free_slots[--s->n_free];
     a->id = request_id(s, a->slot);
-    a->bytes = bytes;
-    s->request_bytes += bytes;
-    a->request = r;
     a->events = *events;
     a->came = moe_seconds();
-    a->n_left = r->n;
+    a->ids_of = MOE_COE_NONE;
     pthread_mutex_init(&a->telling, NULL);
-    for (uint32_t i = 0; i < r->n; i++)
-        a->jobs[i] = (struct job){.of = a, .choice = i, .state = JOB_ENDED};
+    pthread_mutex_init(&a->preparing, NULL);
     s->slots[a->slot] = a;
     *out = a;
-    return MOE_OK;
+    return request_book(s, a, bytes, err);
 }
 
 static void request_free(struct moe_server *s, struct request *a, bool with_request)
@@ -121,18 +129,26 @@ static void request_free(struct moe_server *s, struct request *a, bool with_requ
     s->slots[a->slot] = NULL;
     s->free_slots[s->n_free++] = a->slot;
     s->request_bytes -= a->bytes;
-    for (uint32_t i = 0; i < a->request->n; i++) {
+    for (uint32_t i = 0; a->jobs && i < a->request->n; i++) {
         moe_buf_release(&a->jobs[i].text);
         moe_buf_release(&a->jobs[i].said);
         moe_buf_release(&a->jobs[i].route);
         free(a->jobs[i].stops);
         moe_constraint_free(a->jobs[i].constraint);
-        moe_grammar_free(a->jobs[i].calls);
     }
     pthread_mutex_destroy(&a->telling);
+    pthread_mutex_destroy(&a->preparing);
+    moe_ids_release(&a->ids);
+    moe_buf_release(&a->body);
+    for (uint32_t m = 0; a->calls && m < s->n_models; m++)
+        moe_grammar_free(a->calls[m]);
+    free(a->calls);
     if (with_request)
         moe_request_free(a->request);
+    free(a->jobs);
     free(a);
+    if (s->n_free == s->n_slots)
+        pthread_cond_broadcast(&s->idle);
 }
 
 static struct request *request_find(const struct moe_server *s, uint64_t id)
@@ -156,7 +172,8 @@ static int job_queue(struct moe_server *s, struct job *j, struct moe_err *err)
 
 void request_cancel(struct moe_server *s, struct request *a)
 {
-    for (uint32_t i = 0; i < a->request->n; i++) {
+    atomic_store(&a->cancelled, true);
+    for (uint32_t i = 0; a->jobs && i < a->request->n; i++) {
         struct job *j = &a->jobs[i];
         struct executor *x = &s->executors[j->executor];
         if (j->state == JOB_ENDED || j->cancelled)
@@ -185,6 +202,22 @@ static int queue_all(struct moe_server *s, struct request *a, uint32_t model, st
     return status;
 }
 
+/* Gives a listed request what it asks for: `r`, which it owns if MOE_OK. Under the mutex. */
+static int request_begin(struct moe_server *s, struct request *a, struct moe_request *r,
+                         uint32_t model, struct moe_err *err)
+{
+    if (atomic_load(&a->cancelled))
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    MOE_TRY(request_book(s, a, sizeof *a + r->n * sizeof(struct job) + moe_request_bytes(r), err));
+    if (!(a->jobs = moe_alloc(r->n, sizeof *a->jobs, err)))
+        return MOE_ERR_MEMORY;
+    for (uint32_t i = 0; i < r->n; i++)
+        a->jobs[i] = (struct job){.of = a, .choice = i, .state = JOB_ENDED};
+    a->request = r;
+    a->n_left = r->n;
+    return queue_all(s, a, model, err);
+}
+
 int moe_server_submit(struct moe_server *s, struct moe_request *r,
                       const struct moe_server_events *events, uint64_t *id, struct moe_err *err)
 {
@@ -194,18 +227,137 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
     if (status != MOE_OK)
         return status;
     pthread_mutex_lock(&s->mutex);
-    if (s->closing)
-        status = moe_fail(err, MOE_ERR_LIMIT, "the server is ending");
-    else
-        status = request_new(&a, s, r, events, err);
+    status = request_new(&a, s, 0, events, err);
+    if (status == MOE_OK)
+        status = request_begin(s, a, r, model, err);
     s->counts.refused += status == MOE_ERR_LIMIT;
-    if (status == MOE_OK && (status = queue_all(s, a, model, err)) != MOE_OK)
+    if (status != MOE_OK && a)
         request_free(s, a, false);
     s->counts.requests += status == MOE_OK;
     if (status == MOE_OK && id)
         *id = a->id;
     pthread_mutex_unlock(&s->mutex);
     return status;
+}
+
+/* ---- Reading ----
+ *
+ * What is read in a moment is never behind more than one request that is not: those that turn out
+ * to take longer, or are long, wait in a list of their own.
+ */
+
+enum {
+    QUICK_STEPS = 200 * 1000,
+    QUICK_BYTES = 256 << 10,
+    QUICK_IN_ROW = 8, /* before a slow one has its turn */
+};
+
+static void wait_to_be_read(struct moe_server *s, struct request *a, struct to_read *list)
+{
+    a->next_to_read = NULL;
+    *list->last = a;
+    list->last = &a->next_to_read;
+    pthread_cond_signal(&s->wants_reading);
+}
+
+int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, struct moe_buf *body,
+                           const struct moe_server_events *events, uint64_t *id,
+                           struct moe_err *err)
+{
+    struct request *a = NULL;
+    pthread_mutex_lock(&s->mutex);
+    int status = request_new(&a, s, sizeof *a + body->room, events, err);
+    s->counts.refused += status == MOE_ERR_LIMIT;
+    if (status == MOE_OK) {
+        a->kind = kind;
+        a->body = *body;
+        *body = (struct moe_buf){0};
+        *id = a->id;
+        wait_to_be_read(s, a, a->body.size > QUICK_BYTES ? &s->slow : &s->quick);
+    } else if (a) {
+        request_free(s, a, false);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}
+
+struct moe_allowance moe_server_allowance(const struct moe_server *s)
+{
+    return (struct moe_allowance){.max_steps = MOE_READ_STEPS, .max_bytes = s->reading_bytes};
+}
+
+/* Reads a request; *again: it takes more than a moment, and that may be had later. */
+static int request_read(const struct moe_server *s, struct request *a, bool quick, bool *again,
+                        struct moe_request **r, struct moe_err *err)
+{
+    struct moe_allowance allowance = moe_server_allowance(s);
+    *again = false;
+    if (atomic_load(&a->cancelled))
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+    allowance.cancelled = &a->cancelled;
+    if (quick)
+        allowance.max_steps = QUICK_STEPS;
+    int status = moe_request_parse(r, a->kind, a->body.data ? (const void *)a->body.data : "",
+                                   a->body.size, &allowance, err);
+    *again = quick && status != MOE_OK && allowance.steps > QUICK_STEPS;
+    return status;
+}
+
+/* Reads a request and queues what it asks for, or refuses it. */
+static void request_take(struct moe_server *s, struct request *a, bool quick)
+{
+    struct moe_request *r = NULL;
+    struct moe_err err;
+    uint32_t model;
+    bool again;
+    int status = request_read(s, a, quick, &again, &r, &err);
+    if (!again)
+        moe_buf_release(&a->body);
+    if (status == MOE_OK)
+        status = choose_model(s, r, &model, &err);
+    if (status == MOE_OK)
+        status = a->events.read(a->events.ctx, r, &err);
+    pthread_mutex_lock(&s->mutex);
+    if (status == MOE_OK)
+        status = request_begin(s, a, r, model, &err);
+    if (again && !atomic_load(&a->cancelled))
+        wait_to_be_read(s, a, &s->slow);
+    else
+        again = false;
+    s->counts.requests += status == MOE_OK;
+    s->counts.refused += status == MOE_ERR_LIMIT;
+    pthread_mutex_unlock(&s->mutex);
+    if (status == MOE_OK || again)
+        return;
+    a->events.refused(a->events.ctx, &err);
+    pthread_mutex_lock(&s->mutex);
+    request_free(s, a, false);
+    pthread_mutex_unlock(&s->mutex);
+    moe_request_free(r);
+}
+
+void *requests_read(void *server)
+{
+    struct moe_server *s = server;
+    int in_row = 0;
+    pthread_mutex_lock(&s->mutex);
+    while (!s->closing || s->quick.first || s->slow.first) {
+        bool quick = s->quick.first && (in_row < QUICK_IN_ROW || !s->slow.first);
+        struct to_read *list = quick ? &s->quick : &s->slow;
+        struct request *a = list->first;
+        if (!a) {
+            pthread_cond_wait(&s->wants_reading, &s->mutex);
+            continue;
+        }
+        if (!(list->first = a->next_to_read))
+            list->last = &list->first;
+        in_row = quick ? in_row + 1 : 0;
+        pthread_mutex_unlock(&s->mutex);
+        request_take(s, a, quick);
+        pthread_mutex_lock(&s->mutex);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
 }
 
 void moe_server_cancel(struct moe_server *s, uint64_t id)
@@ -327,11 +479,8 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
         s->counts.cancelled++;
     else
         s->counts.ended++;
-    if (--a->n_left == 0) {
+    if (--a->n_left == 0)
         request_free(s, a, true);
-        if (s->n_free == s->n_slots)
-            pthread_cond_broadcast(&s->idle);
-    }
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -412,8 +561,6 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     j->stops = NULL;
     moe_constraint_free(j->constraint);
     j->constraint = NULL;
-    moe_grammar_free(j->calls);
-    j->calls = NULL;
     if (r->status == MOE_OK && r->why != MOE_STOP_USER && j->holds)
         next = moe_coe_next_expert(s->collection, j->queued.expert, (const char *)j->text.data,
                                    j->text.size);
@@ -444,15 +591,19 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
 }
 
 /* Makes the ids that the answer continues. */
-static int make_prompt(const struct loaded *l, const char *name, const struct moe_request *r,
-                       struct moe_ids *ids, struct moe_err *err)
+static int make_prompt(const struct moe_server *s, const struct loaded *l, const char *name,
+                       struct request *a, struct moe_err *err)
 {
     const struct moe_model *model = l->engine->model;
+    const struct moe_request *r = a->request;
+    struct moe_allowance allowance = moe_server_allowance(s);
     const struct moe_chat_input input = {.messages = r->messages,
                                          .tools = r->tools,
                                          .variables = r->variables,
                                          .add_generation_prompt = true,
-                                         .now = moe_chat_today()};
+                                         .now = moe_chat_today(),
+                                         .allowance = &allowance};
+    allowance.cancelled = &a->cancelled;
     if (r->kind == MOE_REQUEST_CHAT && l->no_chat.status)
         return moe_fail(err, l->no_chat.status, "%s", l->no_chat.text);
     if (r->kind == MOE_REQUEST_CHAT && !l->chat)
@@ -460,11 +611,11 @@ static int make_prompt(const struct loaded *l, const char *name, const struct mo
                         "the model '%s' has no chat template: request a text completion instead",
                         name);
     if (r->kind == MOE_REQUEST_CHAT)
-        return moe_prompt_chat(model, l->chat, &input, l->engine->session->context, ids, err);
+        return moe_prompt_chat(model, l->chat, &input, l->engine->session->context, &a->ids, err);
     if (!r->ids)
-        return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, ids, err);
+        return moe_prompt_prefixed(model, r->prefix_text, r->prompt, r->n_prompt, &a->ids, err);
     for (uint64_t i = 0; i < r->n_ids; i++)
-        MOE_TRY(moe_ids_push(ids, r->ids[i], err));
+        MOE_TRY(moe_ids_push(&a->ids, r->ids[i], err));
     return MOE_OK;
 }
 
@@ -487,8 +638,24 @@ static int check_length(const struct executor *x, const struct moe_request *r, s
     return MOE_OK;
 }
 
-static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids *ids,
-                        struct moe_err *err)
+/* Makes the request's prompt for the model of a choice, which the others then find; fails for all
+ * of them alike. Its ids are constant from then on, until another model has its turn. */
+static int prepare_prompt(struct executor *x, const struct job *j, struct moe_err *err)
+{
+    const uint32_t model = j->queued.expert;
+    struct request *a = j->of;
+    if (a->ids_of != model) {
+        a->ids.n = 0;
+        a->why.status = check_length(x, a->request, &a->why);
+        if (a->why.status == MOE_OK)
+            a->why.status = make_prompt(x->server, &x->loaded[model], x->server->models[model].name,
+                                        a, &a->why);
+        a->ids_of = model;
+    }
+    return a->why.status == MOE_OK ? MOE_OK : moe_fail(err, a->why.status, "%s", a->why.text);
+}
+
+static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
     const struct moe_request *r = j->of->request;
@@ -499,16 +666,16 @@ static int add_to_batch(struct executor *x, struct job *j, const struct moe_ids 
     int status = MOE_OK;
     if (r->grammar)
         status = moe_engine_constrain(l->engine, r->grammar, NULL, &j->constraint, err);
-    else if (j->calls)
-        status =
-            moe_engine_constrain(l->engine, j->calls, moe_chat_marks(l->chat), &j->constraint, err);
+    else if (j->of->calls && j->of->calls[j->queued.expert])
+        status = moe_engine_constrain(l->engine, j->of->calls[j->queued.expert],
+                                      moe_chat_marks(l->chat), &j->constraint, err);
     if (status == MOE_OK)
         status = moe_sampler_new(&sampler, &sampling, l->engine->model->config.vocab, err);
     if (status != MOE_OK)
         return status;
     const struct moe_generate_request request = {
-        .prompt = ids->ids,
-        .n_prompt = ids->n,
+        .prompt = j->of->ids.ids,
+        .n_prompt = j->of->ids.n,
         .sampler = sampler,
         .options = {.constraint = j->constraint,
                     .max_tokens = r->max_tokens,
@@ -544,21 +711,39 @@ static bool opens_thought(const struct loaded *l, const struct moe_ids *ids)
     return opens;
 }
 
-/* A chat's answer is read for thoughts and calls. */
-static int begin_reader(const struct loaded *l, struct job *j, const struct moe_ids *ids,
-                        struct moe_err *err)
+enum { CALLS_PART = 8 /* of the steps: those that compute wait meanwhile */ };
+
+/* Makes the grammar of calls in the form of a choice's model, which the others share. */
+static int prepare_calls(struct executor *x, const struct job *j, bool opened, struct moe_err *err)
 {
-    const struct moe_request *r = j->of->request;
-    if (r->kind != MOE_REQUEST_CHAT || !l->chat)
-        return MOE_OK;
-    bool opened = opens_thought(l, ids);
+    const struct moe_server *s = x->server;
+    struct request *a = j->of;
+    const struct moe_request *r = a->request;
+    struct moe_allowance allowance = moe_server_allowance(s);
     const struct moe_calls_wanted wanted = {.tools = r->tools,
                                             .only = r->only_call,
                                             .must = r->must_call,
                                             .parallel = r->parallel_calls,
                                             .opened = opened};
-    if (r->tools && !r->grammar)
-        MOE_TRY(moe_calls_grammar(&j->calls, l->chat, &wanted, err));
+    allowance.cancelled = &a->cancelled;
+    allowance.max_steps /= CALLS_PART;
+    if (!r->tools || r->grammar || (a->calls && a->calls[j->queued.expert]))
+        return MOE_OK;
+    if (!a->calls && !(a->calls = moe_alloc(s->n_models, sizeof(struct moe_grammar *), err)))
+        return MOE_ERR_MEMORY;
+    return moe_calls_grammar(&a->calls[j->queued.expert], x->loaded[j->queued.expert].chat, &wanted,
+                             &allowance, err);
+}
+
+/* A chat's answer is read for thoughts and calls. */
+static int begin_reader(struct executor *x, struct job *j, struct moe_err *err)
+{
+    const struct loaded *l = &x->loaded[j->queued.expert];
+    const struct moe_request *r = j->of->request;
+    if (r->kind != MOE_REQUEST_CHAT || !l->chat)
+        return MOE_OK;
+    bool opened = opens_thought(l, &j->of->ids);
+    MOE_TRY(prepare_calls(x, j, opened, err));
     return moe_answer_reader_new(&j->reader, l->chat, r->tools, opened, report_part, j, err);
 }
 
@@ -566,7 +751,6 @@ void job_begin(struct executor *x, struct job *j)
 {
     const struct loaded *l = &x->loaded[j->queued.expert];
     const struct moe_request *r = j->of->request;
-    struct moe_ids ids = {0};
     struct moe_err err;
     if (!j->began)
         j->began = moe_seconds();
@@ -574,16 +758,19 @@ void job_begin(struct executor *x, struct job *j)
     j->before = moe_engine_changes(l->engine);
     j->holds = x->server->models[j->queued.expert].goes_on;
     add_to_route(j, x->server->models[j->queued.expert].name);
-    int status = check_length(x, r, &err);
+    pthread_mutex_lock(&j->of->preparing);
+    int status = prepare_prompt(x, j, &err);
     if (status == MOE_OK)
-        status = make_prompt(l, x->server->models[j->queued.expert].name, r, &ids, &err);
-    if (status == MOE_OK)
-        status = begin_reader(l, j, &ids, &err);
+        status = begin_reader(x, j, &err);
     if (status == MOE_OK) {
         j->stops = moe_prompt_stops(r->stops, r->kind == MOE_REQUEST_CHAT ? l->chat : NULL, &err);
-        status = j->stops ? add_to_batch(x, j, &ids, &err) : MOE_ERR_MEMORY;
+        status = j->stops ? add_to_batch(x, j, &err) : MOE_ERR_MEMORY;
     }
-    moe_ids_release(&ids);
+    if (++j->of->n_begun >= r->n) {
+        moe_ids_release(&j->of->ids);
+        j->of->ids_of = MOE_COE_NONE;
+    }
+    pthread_mutex_unlock(&j->of->preparing);
     if (status == MOE_OK) {
         x->n_running++;
     } else {

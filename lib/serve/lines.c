@@ -277,6 +277,7 @@ static int submit_task(struct lines *l, struct task *t, struct moe_request *r, s
 static int serve_line(struct lines *l, struct task *t, const char *line, bool too_long,
                       struct moe_err *err)
 {
+    struct moe_allowance allowance = moe_server_allowance(l->server);
     struct moe_request *r = NULL;
     struct moe_err why = {0};
     int status = take_room(l, t, err);
@@ -287,7 +288,7 @@ static int serve_line(struct lines *l, struct task *t, const char *line, bool to
     if (too_long)
         moe_fail(&why, MOE_ERR_FORMAT, "the request is longer than %d MiB",
                  MOE_LINES_MAX_BYTES >> 20);
-    else if (lines_read_request(&r, line, t->bytes, &why) == MOE_OK &&
+    else if (lines_read_request(&r, line, t->bytes, &allowance, &why) == MOE_OK &&
              moe_reply_new(&t->reply, r, moe_server_model(l->server, 0), &why) == MOE_OK) {
         t->n_choices = r->n;
         return submit_task(l, t, r, err);

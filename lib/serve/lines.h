@@ -90,8 +90,9 @@ int lines_input_next(struct lines_input *in, const volatile sig_atomic_t *stop, 
 /* The line's id as JSON, in a new text (free() it), even if something after it is damaged; NULL:
  * none. */
 int lines_read_id(char **id, const char *line, uint64_t n, struct moe_err *err);
-/* Reads the request in a line. */
-int lines_read_request(struct moe_request **out, const char *line, uint64_t n, struct moe_err *err);
+/* Reads the request in a line (moe_request_parse). */
+int lines_read_request(struct moe_request **out, const char *line, uint64_t n,
+                       struct moe_allowance *allowance, struct moe_err *err);
 
 /* Lines of results: written, and found again by a run that continues. */
 

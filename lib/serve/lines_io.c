@@ -200,7 +200,8 @@ static int find_kind(const json_t *line, const json_t *body, enum moe_request_ki
                     urls[MOE_REQUEST_CHAT], urls[MOE_REQUEST_TEXT]);
 }
 
-static int read_tree(struct moe_request **out, const json_t *line, struct moe_err *err)
+static int read_tree(struct moe_request **out, const json_t *line, struct moe_allowance *allowance,
+                     struct moe_err *err)
 {
     const json_t *body = json_object_get(line, "body"), *method = json_object_get(line, "method");
     enum moe_request_kind kind = MOE_REQUEST_CHAT;
@@ -215,16 +216,17 @@ static int read_tree(struct moe_request **out, const json_t *line, struct moe_er
     if (!json_is_object(body))
         return moe_fail(err, MOE_ERR_FORMAT, "the request: 'body' is not an object");
     MOE_TRY(find_kind(line, body, &kind, err));
-    return moe_request_read(out, kind, body, err);
+    return moe_request_read(out, kind, body, allowance, err);
 }
 
-int lines_read_request(struct moe_request **out, const char *line, uint64_t n, struct moe_err *err)
+int lines_read_request(struct moe_request **out, const char *line, uint64_t n,
+                       struct moe_allowance *allowance, struct moe_err *err)
 {
     struct json_t *tree;
     *out = NULL;
     int status = moe_json_parse(&tree, "the request", line, n, MOE_REQUEST_MEMORY, err);
     if (status == MOE_OK)
-        status = read_tree(out, tree, err);
+        status = read_tree(out, tree, allowance, err);
     moe_json_free(tree);
     if (status != MOE_OK)
         return status;

@@ -602,6 +602,8 @@ void moe_reply_emit_changes(struct moe_emit *e, const struct moe_changes *change
 /* How error texts about a request begin (request.c), and one about its model. */
 #define OF_REQUEST "the request: '"
 #define OF_MODEL "the model '"
+/* What they say where a prompt is too long (engine/prompt.c, encode.c). */
+#define TOO_LONG " does not fit the context of "
 
 static bool begins_with(const char *text, const char *words)
 {
@@ -662,7 +664,7 @@ void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct
         code = "model_not_found";
     } else if (why->status == MOE_ERR_UNSUPPORTED && begins_with(why->text, OF_MODEL)) {
         code = "no_chat_template"; /* models lack nothing else (job.c) */
-    } else if (http_status == 400 && why->status == MOE_ERR_LIMIT) {
+    } else if (why->status == MOE_ERR_LIMIT && strstr(why->text, TOO_LONG)) {
         code = "context_length_exceeded";
     }
     moe_emit_open_map(e, "error");

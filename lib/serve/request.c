@@ -187,7 +187,8 @@ static int read_stream_options(struct moe_request *r, const json_t *body, struct
 
 /* {"type": "text" | "json_object" | "json_schema", "json_schema": {"schema": {...}}}; llama.cpp's
  * server takes {"type": "json_object", "schema": {...}} too. */
-static int read_format(struct moe_request *r, const json_t *format, struct moe_err *err)
+static int read_format(struct moe_request *r, const json_t *format, struct moe_allowance *allowance,
+                       struct moe_err *err)
 {
     const char *type = json_string_value(json_object_get(format, "type"));
     const json_t *schema = json_object_get(format, "schema");
@@ -206,11 +207,12 @@ static int read_format(struct moe_request *r, const json_t *format, struct moe_e
                         ": 'response_format' is not of type text, json_object or json_schema");
     }
     return is_given(schema) ? moe_grammar_of_schema(&r->grammar, REQUEST ": 'response_format'",
-                                                    schema, NULL, err)
+                                                    schema, allowance, err)
                             : moe_grammar_of_objects(&r->grammar, err);
 }
 
-static int read_constraints(struct moe_request *r, const json_t *body, struct moe_err *err)
+static int read_constraints(struct moe_request *r, const json_t *body,
+                            struct moe_allowance *allowance, struct moe_err *err)
 {
     const json_t *format = json_object_get(body, "response_format");
     const json_t *schema = json_object_get(body, "json_schema");
@@ -218,29 +220,32 @@ static int read_constraints(struct moe_request *r, const json_t *body, struct mo
     if (json_string_length(grammar) == 0 && (!is_given(grammar) || json_is_string(grammar)))
         grammar = NULL;
     if (is_given(format))
-        MOE_TRY(read_format(r, format, err));
+        MOE_TRY(read_format(r, format, allowance, err));
     if ((r->grammar != NULL) + is_given(schema) + (grammar != NULL) > 1)
         return moe_fail(err, MOE_ERR_FORMAT,
                         REQUEST ": 'response_format', 'json_schema' and 'grammar' exclude each "
                                 "other");
     if (is_given(schema))
-        return moe_grammar_of_schema(&r->grammar, REQUEST ": 'json_schema'", schema, NULL, err);
+        return moe_grammar_of_schema(&r->grammar, REQUEST ": 'json_schema'", schema, allowance,
+                                     err);
     if (grammar && !json_is_string(grammar))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'grammar' is not a text");
     return grammar
                ? moe_grammar_parse(&r->grammar, REQUEST ": 'grammar'", json_string_value(grammar),
-                                   json_string_length(grammar), NULL, err)
+                                   json_string_length(grammar), allowance, err)
                : MOE_OK;
 }
 
 /* Reads the grammar; one that is too large or not supported is the request's fault too. */
-static int read_grammar(struct moe_request *r, const json_t *body, struct moe_err *err)
+static int read_grammar(struct moe_request *r, const json_t *body, struct moe_allowance *allowance,
+                        struct moe_err *err)
 {
     struct moe_err why;
-    int status = read_constraints(r, body, &why);
+    int status = read_constraints(r, body, allowance, &why);
     if (status == MOE_OK)
         return MOE_OK;
-    return moe_fail(err, status == MOE_ERR_MEMORY ? status : MOE_ERR_FORMAT, "%s", why.text);
+    bool ours = status == MOE_ERR_MEMORY || status == MOE_ERR_INTERRUPTED;
+    return moe_fail(err, ours ? status : MOE_ERR_FORMAT, "%s", why.text);
 }
 
 /* ---- What is refused ---- */
@@ -350,8 +355,8 @@ static int refuse_what_is_not_done(const json_t *body, struct moe_err *err)
 static int read_options(struct moe_request *r, const json_t *body, struct moe_err *err)
 {
     static int (*const parts[])(struct moe_request *, const json_t *, struct moe_err *) = {
-        read_reals,      read_switches, read_top_k,          read_choices, read_logprobs,
-        read_max_tokens, read_seed,     read_stream_options, read_grammar,
+        read_reals,    read_switches,   read_top_k, read_choices,
+        read_logprobs, read_max_tokens, read_seed,  read_stream_options,
     };
     moe_sampling_unsaid(&r->sampling);
     r->n = 1;
@@ -651,20 +656,24 @@ static int read_fields(struct moe_request *r, const json_t *body, struct moe_err
 
 /* ---- The whole ---- */
 
-static int read_body(struct moe_request *r, const json_t *body, struct moe_err *err)
+static int read_body(struct moe_request *r, const json_t *body, struct moe_allowance *allowance,
+                     struct moe_err *err)
 {
     const json_t *model = json_object_get(body, "model");
     if (model && !json_is_null(model))
         MOE_TRY(copy_text(&r->model, model, "'model'", err));
     MOE_TRY(read_options(r, body, err));
+    MOE_TRY(read_grammar(r, body, allowance, err));
     MOE_TRY(read_text(r, body, err));
     MOE_TRY(read_stops(r, body, err));
     return read_fields(r, body, err);
 }
 
 int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
-                     const struct json_t *body, struct moe_err *err)
+                     const struct json_t *body, struct moe_allowance *allowance,
+                     struct moe_err *err)
 {
+    struct moe_allowance usual = moe_allowance_usual();
     *out = NULL;
     if (!json_is_object(body))
         return moe_fail(err, MOE_ERR_FORMAT, REQUEST " is not a JSON object");
@@ -672,7 +681,7 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
     if (!r)
         return MOE_ERR_MEMORY;
     r->kind = kind;
-    int status = read_body(r, body, err);
+    int status = read_body(r, body, allowance ? allowance : &usual, err);
     if (status == MOE_OK)
         *out = r;
     else
@@ -681,13 +690,20 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
 }
 
 int moe_request_parse(struct moe_request **out, enum moe_request_kind kind, const void *json,
-                      uint64_t n, struct moe_err *err)
+                      uint64_t n, struct moe_allowance *allowance, struct moe_err *err)
 {
+    struct moe_allowance usual = moe_allowance_usual();
     struct json_t *body;
     *out = NULL;
-    int status = moe_json_parse(&body, REQUEST, json, n, MOE_REQUEST_MEMORY, err);
-    if (status == MOE_OK)
-        status = moe_request_read(out, kind, body, err);
+    allowance = allowance ? allowance : &usual;
+    /* The body's values, the copies kept of them, and a grammar share what there is. */
+    uint64_t most = allowance->max_bytes / 2;
+    most = most < MOE_REQUEST_MEMORY ? most : MOE_REQUEST_MEMORY;
+    int status = moe_json_parse(&body, REQUEST, json, n, most, err);
+    if (status == MOE_OK) {
+        moe_allowance_take(allowance, moe_json_bytes(body));
+        status = moe_request_read(out, kind, body, allowance, err);
+    }
     moe_json_free(body);
     return status;
 }

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/allowance.h"
 #include "base/err.h"
 #include "engine/sampler.h"
 
@@ -72,12 +73,14 @@ struct moe_request { /* owns everything it points at */
     uint32_t n_fields;
 };
 
-/* Reads a body of n bytes. MOE_ERR_FORMAT: not JSON, or not possible; *out is NULL on errors. */
+/* Reads a body of n bytes, within an allowance (NULL: the usual one). MOE_ERR_FORMAT: not JSON, or
+ * not possible; MOE_ERR_INTERRUPTED: cancelled; *out is NULL on errors. */
 int moe_request_parse(struct moe_request **out, enum moe_request_kind kind, const void *json,
-                      uint64_t n, struct moe_err *err);
+                      uint64_t n, struct moe_allowance *allowance, struct moe_err *err);
 /* The same from a parsed body (fmt/json.h), which is only borrowed. */
 int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
-                     const struct json_t *body, struct moe_err *err);
+                     const struct json_t *body, struct moe_allowance *allowance,
+                     struct moe_err *err);
 void moe_request_free(struct moe_request *r); /* NULL is fine */
 
 /* Memory of a waiting request, including its grammar's constraints once it runs. */

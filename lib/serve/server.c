@@ -12,7 +12,7 @@
 #include "gpu.h"
 #include "serve/server_internal.h"
 
-enum { PATIENCE_SECONDS = 10, LEAST_QUEUE_BYTES = 1 << 20 };
+enum { PATIENCE_SECONDS = 10, LEAST_QUEUE_BYTES = 1 << 20, WHOLE_READING = 8 << 20 };
 
 /* ---- Opening ---- */
 
@@ -184,6 +184,8 @@ static int open_all(struct moe_server *s, const struct moe_progress *progress, s
     MOE_TRY(open_executors(s, err));
     MOE_TRY(find_gpu(s, err));
     MOE_TRY(check_kv(s, err));
+    if (s->whole)
+        s->reading_bytes = WHOLE_READING;
     MOE_TRY(s->whole ? skip_survey(s, err) : memory_survey(s, progress, err));
     if (!s->whole)
         MOE_TRY(memory_divide(s, err));
@@ -192,7 +194,9 @@ static int open_all(struct moe_server *s, const struct moe_progress *progress, s
     MOE_TRY(load_models(s, progress, err));
     for (uint32_t i = 0; i < s->n_executors; i++)
         MOE_TRY(executor_start(&s->executors[i], err));
-    return MOE_OK;
+    s->has_reader = pthread_create(&s->reader, NULL, requests_read, s) == 0;
+    return s->has_reader ? MOE_OK
+                         : moe_fail(err, MOE_ERR_MEMORY, "out of memory: a thread that reads");
 }
 
 int moe_server_open(struct moe_server **out, const struct moe_server_options *options,
@@ -204,8 +208,12 @@ int moe_server_open(struct moe_server **out, const struct moe_server_options *op
         return MOE_ERR_MEMORY;
     s->options = complete(options);
     s->request_bytes_max = LEAST_QUEUE_BYTES;
+    s->reading_bytes = SERVER_LEAST_READING;
+    s->quick.last = &s->quick.first;
+    s->slow.last = &s->slow.first;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->idle, NULL);
+    pthread_cond_init(&s->wants_reading, NULL);
     int status = open_all(s, progress, err);
     if (status != MOE_OK) {
         moe_server_close(s);
@@ -253,11 +261,14 @@ static void stop_executors(struct moe_server *s)
     for (uint32_t i = 0; s->slots && i < s->n_slots; i++)
         if (s->slots[i])
             request_cancel(s, s->slots[i]);
+    pthread_cond_signal(&s->wants_reading);
     for (uint32_t i = 0; i < s->n_executors; i++) {
         pthread_cond_signal(&s->executors[i].wake);
         pthread_cond_signal(&s->executors[i].load);
     }
     pthread_mutex_unlock(&s->mutex);
+    if (s->has_reader)
+        pthread_join(s->reader, NULL);
     for (uint32_t i = 0; i < s->n_executors; i++)
         executor_join(&s->executors[i]);
 }
@@ -284,6 +295,7 @@ void moe_server_close(struct moe_server *s)
     free(s->slots);
     free(s->free_slots);
     pthread_cond_destroy(&s->idle);
+    pthread_cond_destroy(&s->wants_reading);
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }

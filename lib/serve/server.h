@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/allowance.h"
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/progress.h"
 #include "engine/answer.h"
@@ -91,6 +93,10 @@ struct moe_server_result {
  * block and may only call submit and cancel of the server. All may be NULL. */
 struct moe_server_events {
     void *ctx;
+    /* Of moe_server_submit_body: the body has been read; a failure refuses the request. */
+    int (*read)(void *ctx, const struct moe_request *r, struct moe_err *err);
+    /* ... it is refused, and forgotten. MOE_ERR_LIMIT: the queue is full. */
+    void (*refused)(void *ctx, const struct moe_err *why);
     /* Final text in whole UTF-8 characters, of chats told apart (prompt/chat_answer.h); held back
      * while results of the model may still go to another model. */
     void (*part)(void *ctx, uint32_t choice, const struct moe_answer_part *part);
@@ -110,6 +116,14 @@ int moe_server_open(struct moe_server **out, const struct moe_server_options *op
  * full; MOE_ERR_USAGE: no such model, or no rule accepts it. */
 int moe_server_submit(struct moe_server *s, struct moe_request *r,
                       const struct moe_server_events *events, uint64_t *id, struct moe_err *err);
+/* The same of a body that is still to be read, in a thread of the server's own and within what
+ * reading may cost; takes the body if MOE_OK. What is wrong with it `refused` tells, which must not
+ * be NULL. MOE_ERR_LIMIT: the queue is full. */
+int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, struct moe_buf *body,
+                           const struct moe_server_events *events, uint64_t *id,
+                           struct moe_err *err);
+/* What reading one request may cost. */
+struct moe_allowance moe_server_allowance(const struct moe_server *s);
 /* Ends a request soon, with MOE_STOP_USER, if it has not ended yet. */
 void moe_server_cancel(struct moe_server *s, uint64_t id);
 /* Waits until all submitted requests have ended. Must not be called from an event. */

@@ -9,6 +9,7 @@
 #define MOE_SERVE_SERVER_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/buf.h"
 #include "engine/generate.h"
@@ -17,6 +18,8 @@
 #include "serve/coe_costs.h"
 #include "serve/coe_dispatch.h"
 #include "serve/server.h"
+
+enum { SERVER_LEAST_READING = 1 << 20 /* bytes for reading a request, at least */ };
 
 struct request;
 struct executor;
@@ -40,9 +43,8 @@ struct job {
     struct moe_changes changes, before; /* in its models' passes; the session's before it */
     const char **stops;
     struct moe_constraint *constraint; /* NULL: unconstrained */
-    struct moe_grammar *calls; /* that it follows where the answer may call tools; NULL: none */
-    bool holds;                /* holds text back until it is known to be final */
-    struct moe_answer_reader *reader; /* of a chat's answer; NULL: none */
+    bool holds;                        /* holds text back until it is known to be final */
+    struct moe_answer_reader *reader;  /* of a chat's answer; NULL: none */
     struct moe_buf text;
     struct moe_buf said;  /* struct moe_token_said, held back likewise */
     struct moe_buf route; /* names, NUL-terminated at the end */
@@ -51,14 +53,32 @@ struct job {
 /* A request until its last choice has ended. */
 struct request {
     uint64_t id;
-    uint32_t slot;  /* in the server's list */
-    uint64_t bytes; /* its memory */
-    struct moe_request *request;
+    uint32_t slot;               /* in the server's list */
+    uint64_t bytes;              /* its memory */
+    struct moe_request *request; /* NULL: it is still to be read */
     struct moe_server_events events;
     double came;
     pthread_mutex_t telling; /* held during an event */
     uint32_t n_left;
-    struct job jobs[]; /* [request->n] */
+    struct job *jobs; /* [request->n] */
+    atomic_bool cancelled;
+    /* Before it is read. */
+    enum moe_request_kind kind;
+    struct moe_buf body;
+    struct request *next_to_read;
+    /* The prompt for a model, which its choices share. */
+    pthread_mutex_t preparing;
+    struct moe_ids ids;
+    uint32_t n_begun;           /* choices that have had it */
+    uint32_t ids_of;            /* the model; MOE_COE_NONE: not prepared */
+    struct moe_grammar **calls; /* [n_models] that answers follow where they may call tools; NULL:
+                                   none */
+    struct moe_err why;         /* status MOE_OK: `ids` are there */
+};
+
+/* Requests that wait to be read. */
+struct to_read {
+    struct request *first, **last;
 };
 
 struct model {
@@ -136,10 +156,16 @@ struct moe_server {
     struct moe_coe_cost *costs[MOE_COE_MAX_PROCESSORS]; /* [kinds of `all`] each: cpu, cuda */
     uint32_t processors[MOE_COE_MAX_PROCESSORS];        /* ... and dispatch's numbers for them */
     uint64_t request_bytes, request_bytes_max;          /* memory of requests, and its limit */
+    uint64_t reading_bytes; /* that reading a request may take: the reader, and each executor for
+                               a prompt */
     pthread_mutex_t mutex;
     pthread_cond_t idle;
     struct moe_coe_dispatch *dispatch;
-    struct request **slots; /* [n_slots] NULL: free */
+    pthread_t reader; /* reads bodies */
+    bool has_reader;
+    pthread_cond_t wants_reading;
+    struct to_read quick, slow; /* slow: what takes more than a moment */
+    struct request **slots;     /* [n_slots] NULL: free */
     uint32_t n_slots, *free_slots, n_free;
     uint64_t n_requests; /* so far */
     bool closing;
@@ -192,7 +218,9 @@ int host_tier_fill(struct moe_server *s, const struct moe_progress *progress, st
 
 /* Requests as the server keeps them, and their choices as jobs. */
 
-/* Ends the jobs of a request that have not ended. Under the mutex. */
+/* The thread that reads bodies, until the server closes. */
+void *requests_read(void *server);
+/* Ends the jobs of a request that have not ended, or its reading. Under the mutex. */
 void request_cancel(struct moe_server *s, struct request *a);
 
 /* Adds a job to the executor's batch, or ends it with the error. Called in the executor's thread,

@@ -157,7 +157,9 @@ enum {
     MODEL_BYTES = 8 << 10,    /* of a model's names, costs and place in queues */
     LEAST_QUEUE_BYTES = 1 << 20,
     MOST_QUEUE_BYTES = 64 << 20,
-    QUEUE_PART = 32,         /* of the budget is for requests that wait */
+    QUEUE_PART = 32, /* of the budget is for requests that wait */
+    MOST_READING = 64 << 20,
+    READING_PART = 64,       /* ... for each that is being read */
     FREE_SHARE_PERCENT = 90, /* of what is free, when no budget is named */
     GRAPH_BYTES = 64 << 20,  /* of a GPU's, for recordings of passes of one row (gpu.h) */
 };
@@ -427,7 +429,7 @@ static uint64_t process_bytes(const struct moe_server *s)
     for (uint32_t i = 0; i < s->n_executors; i++)
         n_threads += s->executors[i].options.n_threads;
     return program_bytes(s) + moe_growth_bytes(n_threads) +
-           (uint64_t)s->n_executors * THREAD_BYTES + s->options.beside_bytes;
+           (1 + (uint64_t)s->n_executors) * THREAD_BYTES + s->options.beside_bytes;
 }
 
 /* Bytes for waiting requests: a part of the budget, where everything else needs `others`. */
@@ -437,6 +439,15 @@ static uint64_t queue_bytes(const struct moe_server *s, uint64_t others)
     queue = queue < MOST_QUEUE_BYTES ? queue : MOST_QUEUE_BYTES;
     queue = queue < left ? queue : left;
     return queue > LEAST_QUEUE_BYTES ? queue : LEAST_QUEUE_BYTES;
+}
+
+/* Bytes for each request that is read, where `spare` are left for all that read at a time. */
+static uint64_t reading_bytes(const struct moe_server *s, uint64_t spare)
+{
+    uint64_t wanted = smaller(s->memory_bytes / READING_PART, MOST_READING);
+    uint64_t most = SERVER_LEAST_READING + spare / (1 + s->n_executors);
+    wanted = wanted > SERVER_LEAST_READING ? wanted : SERVER_LEAST_READING;
+    return smaller(wanted, most);
 }
 
 static int most_threads(const struct moe_server *s)
@@ -500,7 +511,9 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     struct demand cpu = demand_of(s, false), gpu = demand_of(s, true);
     moe_par_set_team(before);
     uint64_t process = process_bytes(s), others = cpu.n * (cpu.least_model + cpu.least.host);
-    uint64_t fixed = process + others + LEAST_QUEUE_BYTES, least = least_on_gpu(&gpu), needed;
+    uint64_t n_readers = 1 + s->n_executors; /* executors read prompts */
+    uint64_t fixed = process + others + LEAST_QUEUE_BYTES + n_readers * SERVER_LEAST_READING,
+             least = least_on_gpu(&gpu), needed;
     uint64_t bytes = gpu_budget(s, &gpu, s->memory_bytes - smaller(process, s->memory_bytes));
     bool gives = is_unified(s) && !s->options.engine.gpu_memory_bytes && !s->options.plan;
     MOE_TRY(settle_gpu(s, &gpu, gives ? least : bytes, fixed, &needed, err));
@@ -512,7 +525,9 @@ int memory_divide(struct moe_server *s, struct moe_err *err)
     if (needed > s->memory_bytes) /* the processor's first */
         MOE_TRY(settle_gpu(s, &gpu, least, fixed, &needed, err));
     s->request_bytes_max = queue_bytes(s, needed - LEAST_QUEUE_BYTES);
-    uint64_t left = s->memory_bytes - process - s->request_bytes_max;
+    s->reading_bytes =
+        reading_bytes(s, s->memory_bytes - (needed - LEAST_QUEUE_BYTES) - s->request_bytes_max);
+    uint64_t left = s->memory_bytes - process - s->request_bytes_max - n_readers * s->reading_bytes;
     left -= is_unified(s) ? s->gpu_bytes : 0;
     left -= divide_beside(s, left, &gpu, others);
     return divide_rest(s, left, &cpu, &gpu, err);

@@ -130,7 +130,7 @@ static int read_line(struct moe_request **q, const char *path, uint64_t number, 
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: line %" PRIu64 ": the request is longer than %d MiB", path, number,
                         MOE_LINES_MAX_BYTES >> 20);
-    int status = lines_read_request(q, text, n, &why);
+    int status = lines_read_request(q, text, n, NULL, &why);
     return status == MOE_OK
                ? MOE_OK
                : moe_fail(err, status, "%s: line %" PRIu64 ": %s", path, number, why.text);

@@ -93,7 +93,7 @@ static void try_line(const char *line, uint64_t n)
     struct moe_err err;
     char *id;
     bool known = fuzz_must(FUZZ_TRY(lines_read_id(&id, line, n, &err)));
-    int status = FUZZ_TRY(lines_read_request(&r, line, n, &err));
+    int status = FUZZ_TRY(lines_read_request(&r, line, n, NULL, &err));
     if (status == MOE_OK) {
         if (r->stream || (known && (!r->id != !id || (id && strcmp(id, r->id) != 0))))
             abort();
@@ -186,7 +186,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         try_sources();
     try_lines(data, n);
     for (int kind = MOE_REQUEST_CHAT; kind <= MOE_REQUEST_TEXT; kind++)
-        if (FUZZ_TRY(moe_request_parse(&r, (enum moe_request_kind)kind, data, n, &err)) == MOE_OK)
+        if (FUZZ_TRY(moe_request_parse(&r, (enum moe_request_kind)kind, data, n, NULL, &err)) ==
+            MOE_OK)
             use(r, data, n);
     return 0;
 }

@@ -105,11 +105,12 @@ static size_t grammar_takes(const struct moe_chat *chat, const json_t *tools, bo
 {
     const struct moe_calls_wanted wanted = {
         .tools = tools, .must = must, .parallel = true, .opened = opened};
+    struct moe_allowance allowance = moe_allowance_usual();
     struct moe_grammar *g;
     struct moe_err err = {0};
     struct moe_vocabulary *v;
     struct moe_constraint *c;
-    assert_ok(moe_calls_grammar(&g, chat, &wanted, &err), &err);
+    assert_ok(moe_calls_grammar(&g, chat, &wanted, &allowance, &err), &err);
     assert_non_null(g);
     assert_ok(
         moe_vocabulary_new(&v, fixture.model->tokenizer, fixture.model->config.vocab, NULL, &err),

@@ -44,12 +44,25 @@ static void end(int status, const char *words, enum moe_stop_reason why)
     fake.events.ended(fake.events.ctx, 0, &result);
 }
 
-int moe_server_submit(struct moe_server *s, struct moe_request *r,
-                      const struct moe_server_events *events, uint64_t *id, struct moe_err *err)
+int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, struct moe_buf *body,
+                           const struct moe_server_events *events, uint64_t *id,
+                           struct moe_err *err)
 {
+    struct moe_request *r;
+    struct moe_err why;
     (void)s;
     if (fake.refuses)
         return moe_fail(err, fake.refuses, "the queue is full");
+    *id = ID;
+    int status = moe_request_parse(&r, kind, body->data ? (const void *)body->data : "", body->size,
+                                   NULL, &why);
+    if (status == MOE_OK)
+        status = events->read(events->ctx, r, &why);
+    if (status != MOE_OK) {
+        moe_request_free(r);
+        events->refused(events->ctx, &why);
+        return MOE_OK;
+    }
     pthread_mutex_lock(&fake.lock);
     fake.events = *events;
     fake.request = r;
@@ -59,7 +72,6 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
         say("at once");
         end(MOE_OK, NULL, MOE_STOP_EOS);
     }
-    *id = ID;
     return MOE_OK;
 }
 

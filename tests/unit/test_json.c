@@ -212,7 +212,7 @@ static void trees_are_bounded(void **state)
     assert_fails(
         moe_json_parse(&json, "x.json", text.data, text.size, MOE_JSON_CONFIG_MEMORY, &err),
         MOE_ERR_FORMAT,
-        "x.json: its values would take 27 MiB of memory, more than the 16 that such a file "
+        "x.json: its values would take 27 MiB of memory, more than the 16 MiB that they "
         "may",
         &err);
     assert_null(json);

@@ -12,7 +12,7 @@ static struct moe_request *request(enum moe_request_kind kind, const char *json)
 {
     struct moe_request *r;
     struct moe_err err;
-    assert_ok(moe_request_parse(&r, kind, json, strlen(json), &err), &err);
+    assert_ok(moe_request_parse(&r, kind, json, strlen(json), NULL, &err), &err);
     return r;
 }
 

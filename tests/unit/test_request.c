@@ -10,7 +10,7 @@ static struct moe_request *parse(enum moe_request_kind kind, const char *json)
 {
     struct moe_request *r;
     struct moe_err err;
-    assert_ok(moe_request_parse(&r, kind, json, strlen(json), &err), &err);
+    assert_ok(moe_request_parse(&r, kind, json, strlen(json), NULL, &err), &err);
     return r;
 }
 
@@ -18,7 +18,7 @@ static void refused(enum moe_request_kind kind, const char *json, const char *wo
 {
     struct moe_err err = {0};
     struct moe_request *r = (struct moe_request *)(void *)&err;
-    assert_fails(moe_request_parse(&r, kind, json, strlen(json), &err), MOE_ERR_FORMAT, words,
+    assert_fails(moe_request_parse(&r, kind, json, strlen(json), NULL, &err), MOE_ERR_FORMAT, words,
                  &err);
     assert_null(r);
 }
@@ -209,8 +209,8 @@ static void what_cannot_be_is_refused_by_its_key(void **state)
         {"\"metadata\": {\"a\": 1}", "'metadata.a' is not a text"},
         {"\"tools\": {\"type\": \"function\"}", "'tools' is not a list"},
         {"\"tools\": [\"get_weather\"]", "'tools[0]' is not an object"},
-        {"\"tool_choice\": \"required\"", "'tool_choice' can only be auto or none"},
-        {"\"tool_choice\": {\"type\": \"function\"}", "'tool_choice' can only be auto or none"},
+        {"\"tool_choice\": \"required\"", "'tool_choice' wants a call"},
+        {"\"tool_choice\": {\"type\": \"function\"}", "'tool_choice'"},
         {"\"chat_template_kwargs\": [1]", "'chat_template_kwargs' is not an object"},
         {"\"reasoning_effort\": 3", "'reasoning_effort' is not a text"},
         {"\"logit_bias\": {\"50256\": -100}", "'logit_bias'"},
@@ -315,7 +315,7 @@ static void values_are_bounded(void **state)
     while (at < n)
         at += (uint64_t)sprintf(json + at, "{},");
     at += (uint64_t)sprintf(json + at, "{}]}");
-    assert_fails(moe_request_parse(&r, MOE_REQUEST_TEXT, json, at, &err), MOE_ERR_FORMAT,
+    assert_fails(moe_request_parse(&r, MOE_REQUEST_TEXT, json, at, NULL, &err), MOE_ERR_FORMAT,
                  "of memory", &err);
     free(json);
 }

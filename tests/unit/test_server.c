@@ -5,6 +5,7 @@
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "model_fixture.h"
 
+#include <pthread.h>
 #include <time.h>
 
 #include "../server_fixture.h"
@@ -110,6 +111,124 @@ static void some_are_cancelled_and_closing_ends_the_rest(void **state)
         moe_buf_release(&asked[i].text);
     }
     assert_int_equal(asked[N - 1].result.why, MOE_STOP_USER);
+}
+
+/* ---- Bodies ---- */
+
+static int n_heard, n_refused; /* under telling_order */
+static pthread_mutex_t telling_order = PTHREAD_MUTEX_INITIALIZER;
+
+/* A client that sends bodies: what it heard, and when in the order of all. */
+struct sender {
+    struct asked asked;
+    int read_at, refused_at; /* 1: first; 0: never */
+    struct moe_err why;
+};
+
+static int hear_read(void *ctx, const struct moe_request *r, struct moe_err *err)
+{
+    (void)r, (void)err;
+    pthread_mutex_lock(&telling_order);
+    ((struct sender *)ctx)->read_at = ++n_heard;
+    pthread_mutex_unlock(&telling_order);
+    return MOE_OK;
+}
+
+static void hear_refused(void *ctx, const struct moe_err *why)
+{
+    struct sender *b = ctx;
+    pthread_mutex_lock(&telling_order);
+    b->why = *why;
+    b->refused_at = ++n_heard;
+    n_refused++;
+    pthread_mutex_unlock(&telling_order);
+}
+
+static void send_body(struct moe_server *s, struct sender *b, const char *json)
+{
+    const struct moe_server_events events = {
+        .ctx = b, .read = hear_read, .refused = hear_refused, .part = hear, .ended = end};
+    struct moe_buf body = {0};
+    struct moe_err err;
+    moe_buf_text(&body, json);
+    assert_ok(moe_server_submit_body(s, MOE_REQUEST_TEXT, &body, &events, &b->asked.id, &err),
+              &err);
+    assert_null(body.data);
+}
+
+/* A grammar that reading gives up on after all of its steps. */
+static char *endless_body(void)
+{
+    struct moe_buf body = {0};
+    moe_buf_text(&body, "{\"prompt\":\"x\",\"grammar\":\"root ::= \\\"a\\\"");
+    for (int i = 0; i < 2000; i++)
+        moe_buf_text(&body, " (\\\"a\\\"{100000}){0}");
+    moe_buf_text(&body, "\"}");
+    assert_false(body.failed);
+    return (char *)body.data;
+}
+
+static void bodies_are_read_beside_and_quick_ones_first(void **state)
+{
+    enum { SLOW = 6 };
+    static struct sender slow[SLOW], quick, wrong;
+    struct moe_server *s = open_server(1, 0);
+    struct moe_buf want = {0};
+    struct moe_err err;
+    char *endless = endless_body();
+    (void)state;
+    n_heard = n_refused = 0;
+    strcpy(quick.asked.json, "{\"prompt\": \"The cat\", \"max_tokens\": 9, \"temperature\": 0}");
+    for (int i = 0; i < SLOW; i++)
+        send_body(s, &slow[i], endless);
+    send_body(s, &quick, quick.asked.json);
+    send_body(s, &wrong, "{\"prompt\": 5}");
+    moe_server_drain(s);
+    assert_true(quick.read_at > 0 &&
+                quick.read_at <= 3); /* one or two may have been begun before */
+    assert_int_equal(wrong.read_at, 0);
+    assert_true(wrong.refused_at > 0 && wrong.refused_at <= 4);
+    assert_non_null(strstr(wrong.why.text, "'prompt'"));
+    for (int i = 0; i < SLOW; i++) {
+        assert_int_equal(slow[i].why.status, MOE_ERR_FORMAT);
+        assert_non_null(strstr(slow[i].why.text, "more than 8000000 steps"));
+    }
+    moe_server_close(s);
+
+    const struct moe_engine_options o = {.session = {.context = CONTEXT}};
+    struct moe_engine *e;
+    assert_ok(moe_engine_open(&e, packs[0], &o, NULL, &err), &err);
+    struct moe_request *r = request_of(&quick.asked);
+    answer_alone(e, r, &want);
+    assert_int_equal(want.size, quick.asked.text.size);
+    assert_memory_equal(want.data, quick.asked.text.data, want.size);
+    moe_request_free(r);
+    moe_engine_close(e);
+    moe_buf_release(&want);
+    moe_buf_release(&quick.asked.text);
+    free(endless);
+}
+
+static void reading_ends_with_its_client_and_with_the_server(void **state)
+{
+    enum { ALL = 40 };
+    static struct sender all[ALL];
+    struct moe_server *s = open_server(1, 0);
+    char *endless = endless_body();
+    (void)state;
+    n_heard = n_refused = 0;
+    for (int i = 0; i < ALL; i++)
+        send_body(s, &all[i], endless);
+    for (int i = 0; i < ALL / 2; i++)
+        moe_server_cancel(s, all[i].asked.id);
+    moe_server_close(s);
+    assert_int_equal(n_heard, ALL);
+    assert_int_equal(n_refused, ALL);
+    int n_stopped = 0;
+    for (int i = 0; i < ALL; i++)
+        n_stopped += all[i].why.status == MOE_ERR_INTERRUPTED;
+    assert_true(n_stopped > ALL - 5); /* the first were perhaps done */
+    free(endless);
 }
 
 static void what_cannot_be_served_is_refused(void **state)
@@ -519,6 +638,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_the_model_alone),
         cmocka_unit_test(some_are_cancelled_and_closing_ends_the_rest),
+        cmocka_unit_test(bodies_are_read_beside_and_quick_ones_first),
+        cmocka_unit_test(reading_ends_with_its_client_and_with_the_server),
         cmocka_unit_test(what_cannot_be_served_is_refused),
         cmocka_unit_test(collections_answer_as_each_model_alone),
         cmocka_unit_test(a_broken_model_fails_alone),
