@@ -358,7 +358,8 @@ static int take_slots(struct moe_cache_options *cache, struct moe_pools *planned
     return MOE_OK;
 }
 
-/* The planned slots that keep experts, times share / SHARES. A layer's own are as planned. */
+/* The planned slots that keep experts, times share / SHARES. Those of layers of their own become no
+ * more; fewer are in the plan's proportions (sched/scheduler.c). */
 enum { SHARES = 1 << 16 };
 static void scale_slots(struct moe_pools *out, const struct moe_pools *planned,
                         const struct moe_inventory *inventory, uint64_t share)
@@ -370,7 +371,7 @@ static void scale_slots(struct moe_pools *out, const struct moe_pools *planned,
     for (uint32_t c = 0; c < out->n_classes; c++) {
         struct moe_pool_params *p = &out->pools[c];
         uint64_t n = p->n_cache * share / SHARES;
-        if (!p->per_layer)
+        if (!p->per_layer || n < p->n_cache)
             p->n_cache = (uint32_t)(n < most ? n : most);
         out->n_slots += p->n_cache + p->n_working;
         out->bytes += (uint64_t)(p->n_cache + p->n_working) * inventory->classes[c].slot_bytes;
@@ -493,7 +494,6 @@ static void size_batches(struct batches *out, const struct moe_memory_inputs *in
                                                          : 0;
     uint32_t most = in->gpu ? GPU_BATCH : DEFAULT_BATCH;
     uint32_t first = so.batch ? so.batch : SMALL_BATCH;
-    least = least < in->all ? least : in->all;
     first = first < whole ? whole : first;
     most = so.batch || most < first ? first : most;
     struct sized s = size_batch(in, so, strategy, first, least, UINT64_MAX);
@@ -510,6 +510,21 @@ static void size_batches(struct batches *out, const struct moe_memory_inputs *in
             out->most_experts = s.from - s.beside;
     }
     slots_memory(in, &out->budget)->floor = floor;
+}
+
+/* The floor is that of the smallest batch; and what is smaller is chosen if this does not fit. */
+static void allow_smaller_batches(struct batches *batches, const struct moe_memory_inputs *in,
+                                  struct moe_session_options so,
+                                  const struct moe_strategy *strategy, uint64_t least)
+{
+    struct moe_plan_memory *slots = slots_memory(in, &batches->budget);
+    struct batches smaller;
+    so.batch = 0;
+    size_batches(&smaller, in, so, strategy, least);
+    if (slots->floor > slots->total)
+        *batches = smaller;
+    else
+        slots->floor = slots_memory(in, &smaller.budget)->floor;
 }
 
 /* Whether all experts fit where the slots are, beside `beside` bytes. */
@@ -556,6 +571,32 @@ static uint64_t size_tier(struct moe_cache_options *cache, const struct moe_plan
     return least;
 }
 
+/* Whether a plan's slots follow the budget: not where the plan was for a cache of a named size. */
+static bool follows_budget(const struct moe_memory_inputs *in)
+{
+    const struct moe_plan *plan = in->options->plan;
+    return plan && (in->gpu ? plan->host.total : plan->memory.total) > 0;
+}
+
+/* *least: bytes of the smallest cache that the budget must have room for. */
+static int size_least(uint64_t *least, struct moe_memory *out, const struct moe_memory_inputs *in,
+                      struct moe_err *err)
+{
+    struct moe_cache_options cache = out->cache;
+    const bool all_named = in->automatic && in->expert_memory >= in->all;
+    if (in->options->plan) {
+        MOE_TRY(take_slots(&cache, &out->planned, in, err));
+        if (follows_budget(in))
+            scale_slots(&out->planned, &out->planned, &in->inventory, 0);
+    } else if (in->expert_memory && !all_named) {
+        size_slots(&cache, in, 0);
+    }
+    *least = cache_bytes(in, &cache);
+    if ((!in->options->plan && !in->expert_memory) || all_named)
+        *least = *least < in->all ? *least : in->all;
+    return MOE_OK;
+}
+
 /* Slots in what a plan names or the budget leaves; out->budget has everything else sized. */
 static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *in, uint64_t most,
                         struct moe_err *err)
@@ -570,7 +611,7 @@ static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *
         MOE_TRY(take_slots(&out->cache, &out->planned, in, err));
     if (!plan)
         size_slots(&out->cache, in, left);
-    else if (in->gpu ? plan->host.total : plan->memory.total)
+    else if (follows_budget(in))
         resize_slots(&out->cache, &out->planned, in, left);
     if (in->gpu)
         b->host.floor = beside_experts(&b->host) + size_tier(&out->cache, &b->host, in);
@@ -585,7 +626,7 @@ static int choose_slots(struct moe_memory *out, const struct moe_memory_inputs *
     b->host.experts = (in->gpu ? out->pools.host.bytes : slots->experts) + tables;
     b->n_slots = out->pools.pools.n_slots;
     b->below_token = out->pools.pools.bytes < b->token;
-    if ((plan || in->expert_memory) && beside + slots->experts > slots->floor)
+    if (in->expert_memory && beside + slots->experts > slots->floor)
         slots->floor = beside + slots->experts;
     return MOE_OK;
 }
@@ -653,8 +694,12 @@ static int compute_memory(struct moe_memory *out, const struct moe_memory_inputs
     out->session = session_for(in, &r->strategy);
     out->cache = least_cache(in, r);
     out->whole = r->strategy.resident;
-    const uint64_t least = out->whole ? in->all : in->all ? cache_bytes(in, &out->cache) : 0;
+    uint64_t least = in->all;
+    if (!out->whole)
+        MOE_TRY(size_least(&least, out, in, err));
     size_batches(&batches, in, out->session, &r->strategy, least);
+    if (in->session.batch != in->options->session.batch) /* the plan's: a run may have a smaller */
+        allow_smaller_batches(&batches, in, out->session, &r->strategy, least);
     *b = batches.budget;
     out->most = batches.from[batches.n - 1];
     out->pass_bytes =

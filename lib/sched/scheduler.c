@@ -652,6 +652,21 @@ static int list_variants(struct moe_scheduler *s, const struct moe_scheduler_opt
     return MOE_OK;
 }
 
+/* n_slots in the proportions of `planned`, which are more; returns whether they are. */
+static bool share_planned(uint32_t n_slots, const uint32_t *planned, uint32_t n_layers,
+                          uint32_t *per_layer)
+{
+    uint64_t all = 0, upto = 0;
+    for (uint32_t l = 0; l < n_layers; l++)
+        all += planned[l];
+    for (uint32_t l = 0; l < n_layers && all > n_slots; l++) {
+        uint64_t before = upto * n_slots / all;
+        upto += planned[l];
+        per_layer[l] = (uint32_t)(upto * n_slots / all - before);
+    }
+    return all > n_slots;
+}
+
 /* Divides each pool's slots among the layers where the strategy, or else the plan, says so.
  * per_layer: [classes][layers], for the pools to point into. */
 static void share_layers(const struct moe_scheduler *s, const uint64_t *frequency,
@@ -660,11 +675,14 @@ static void share_layers(const struct moe_scheduler *s, const uint64_t *frequenc
     for (uint32_t c = 0; c < pools->n_classes; c++) {
         struct moe_pool_params *pool = &pools->pools[c];
         uint32_t *share = per_layer + (uint64_t)c * s->n_layers;
-        if (pool->per_layer || s->strategy.alloc == MOE_ALLOC_GLOBAL)
-            continue; /* as the plan says; among no layers */
-        moe_allocate(s->strategy.alloc, s->strategy.boundary, pool->n_cache, s->n_layers,
-                     s->n_encoder, s->n_experts, frequency, share);
-        pool->per_layer = share;
+        if (pool->per_layer) {
+            if (share_planned(pool->n_cache, pool->per_layer, s->n_layers, share))
+                pool->per_layer = share;
+        } else if (s->strategy.alloc != MOE_ALLOC_GLOBAL) {
+            moe_allocate(s->strategy.alloc, s->strategy.boundary, pool->n_cache, s->n_layers,
+                         s->n_encoder, s->n_experts, frequency, share);
+            pool->per_layer = share;
+        }
     }
 }
 

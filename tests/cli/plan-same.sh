@@ -63,4 +63,17 @@ check "... and stays within it" [ "$(figure peak_rss_bytes)" -le $(((memory + 2)
 run "$bin/moe-run" "$tiny" -p hi -n 1 --stats -v --plan "$tmp/lru.yaml" --memory $((memory - 2))M
 expect_exit 0 "a plan in a smaller budget has fewer slots"
 check "... than ${without:-no} MiB" awk "BEGIN { exit !($(slots) + 0 < ${without:-0}) }"
+
+# Whatever the budget, a plan's run names the same smallest one, also where its layers have slots of their own.
+for strategy in fate lru; do
+    make_plan "$tmp/large.yaml" --strategy "$strategy" --memory $((memory + 14))M
+    for budget in 17 $((memory - 2)) $((memory + 4)) $((memory + 14)); do
+        run "$bin/moe-run" "$tiny" -p hi -n 1 --stats -v --plan "$tmp/large.yaml" --memory "${budget}M"
+        sed -n 's/.*smallest that works is \([^ ]*\).*/\1/p; s/.*the smallest budget: \([^ ]*\).*/\1/p' "$err"
+    done >"$tmp/named"
+    check "$strategy: runs by a plan in other budgets name the same smallest: $(tr '\n' ' ' <"$tmp/named")" \
+        [ "$(wc -l <"$tmp/named"):$(sort -u "$tmp/named" | wc -l)" = 4:1 ]
+    run "$bin/moe-run" "$tiny" -p hi -n 1 --plan "$tmp/large.yaml" --memory "$(awk '{ print int($1 + 1) }' "$tmp/named" | tail -n 1)M"
+    expect_exit 0 "... which works"
+done
 finish
