@@ -90,11 +90,11 @@ static void read_nvfp4(const uint8_t *block, struct moe_span_codes *span)
  * the codes, `to` bits further up. */
 static void add_bits(const uint8_t *from, int bits, int to, uint8_t *codes)
 {
-    const int columns = 256 / bits;
-    for (int i = 0; i < 256; i++) {
-        int code = from[i / columns * 32 + i % 32] >> i % columns / 32 * bits & ((1 << bits) - 1);
-        codes[i] |= (uint8_t)(code << to);
-    }
+    const int mask = (1 << bits) - 1;
+    for (int part = 0; part < bits; part++, from += 32)
+        for (int shift = 0; shift < 8; shift += bits, codes += 32)
+            for (int i = 0; i < 32; i++)
+                codes[i] |= (uint8_t)((from[i] >> shift & mask) << to);
 }
 
 /* 16 bytes of scales (low bits: scale, high bits: minimum), low bits, d, dmin. */

@@ -350,8 +350,8 @@ static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
     }
 }
 
-void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t row, uint32_t i,
-                           const struct moe_span_codes *span)
+static inline void store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t row, uint32_t i,
+                              const struct moe_span_codes *span)
 {
     const struct moe_layout layout = {kind, BLOCK};
     if (moe_layout_is_affine(kind)) {
@@ -371,6 +371,35 @@ void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t
         store_ternary_span(head + 2 * MOE_PANEL_ROWS, codes, r, span->codes, left);
     else
         store_codes(codes, layout, r, span->codes, left);
+}
+
+/* What arranging a checkpoint in place spends its time in: the code of each frequent kind by
+ * itself, with everything inlined, is two to five times as fast (measured). */
+__attribute__((flatten)) void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols,
+                                                    uint32_t row, uint32_t i,
+                                                    const struct moe_span_codes *span)
+{
+#define OF_KIND(constant)                                                                          \
+    case constant:                                                                                 \
+        store_span(data, constant, cols, row, i, span);                                            \
+        return
+    switch (kind) {
+        OF_KIND(MOE_LAYOUT_Q4_0);
+        OF_KIND(MOE_LAYOUT_Q4);
+        OF_KIND(MOE_LAYOUT_Q5_0);
+        OF_KIND(MOE_LAYOUT_Q8_0);
+        OF_KIND(MOE_LAYOUT_Q2_K);
+        OF_KIND(MOE_LAYOUT_Q3_K);
+        OF_KIND(MOE_LAYOUT_Q4_K);
+        OF_KIND(MOE_LAYOUT_Q5_K);
+        OF_KIND(MOE_LAYOUT_Q6_K);
+        OF_KIND(MOE_LAYOUT_IQ4_NL);
+        OF_KIND(MOE_LAYOUT_IQ4_XS);
+        OF_KIND(MOE_LAYOUT_MXFP4);
+    default:
+        store_span(data, kind, cols, row, i, span);
+    }
+#undef OF_KIND
 }
 
 bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t b, uint8_t e,
