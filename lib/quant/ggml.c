@@ -535,8 +535,9 @@ bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *bloc
                            uint32_t n, uint32_t cols, uint32_t r, uint8_t *panel)
 {
     bool finite = true;
+    struct moe_span_codes span;
     for (uint32_t b = 0; b < n && finite; b++) {
-        struct moe_span_codes span = {0};
+        memset(&span, 0, offsetof(struct moe_span_codes, codes) + type->items);
         type->read(blocks + (uint64_t)b * type->bytes, &span);
         finite = is_finite(type, &span);
         moe_layout_store_span(panel, type->kind, cols, r, first + b, &span);
