@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "cli.h"
+#include "kept_models.h"
 #include "offline.h"
 #include "quant/layout.h"
 #include "show/show.h"
@@ -369,5 +370,7 @@ int main(int argc, char **argv)
         return cli_misuse("--importance adaptive measures nats: it is for --metric nll");
     if (o.trace && o.calibrate.without_hobbit)
         return cli_misuse("--trace is for hobbit, which --without leaves out");
-    return cli_finish(calibrate(args[0]));
+    const char *pack = args[0];
+    status = kept_model_resolve(&pack);
+    return status < 0 ? cli_finish(calibrate(pack)) : status;
 }

@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "cli.h"
+#include "kept_models.h"
 #include "planning/plan_budgets.h"
 #include "planning/plan_choose.h"
 #include "planning/plan_coe.h"
@@ -280,7 +281,8 @@ static int check_simulate(int n_args, char **args)
         return cli_misuse("--simulate takes a trace, and one pack or --shape");
     o.plan.pack = n_args ? args[0] : NULL;
     o.plan.trace = o.simulate;
-    return check_machine();
+    int status = o.plan.pack ? kept_model_resolve(&o.plan.pack) : -1;
+    return status < 0 ? check_machine() : status;
 }
 
 static int check_plan(int n_args, char **args)
@@ -308,7 +310,8 @@ static int check_plan(int n_args, char **args)
     o.n_packs = n_args;
     if (!cli_given("max-tokens"))
         o.plan.max_tokens = PLAN_TOKENS;
-    return check_machine();
+    int status = o.plan.pack ? kept_model_resolve(&o.plan.pack) : -1;
+    return status < 0 ? check_machine() : status;
 }
 
 static int check_coe(int n_args)

@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "engine/engine.h"
 #include "fmt/yaml.h"
+#include "kept_models.h"
 #include "offline.h"
 #include "show/html.h"
 #include "show/show.h"
@@ -447,5 +448,7 @@ int main(int argc, char **argv)
                            : cli_misuse("--merge needs statistics or traces");
     if (o.texts.n + o.pairs.n == 0 || n_args != 1)
         return cli_misuse("give one pack and at least one --text FILE");
-    return cli_finish(profile(args[0]));
+    const char *pack = args[0];
+    status = kept_model_resolve(&pack);
+    return status < 0 ? cli_finish(profile(pack)) : status;
 }

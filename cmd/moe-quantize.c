@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli.h"
 #include "fmt/gguf.h"
+#include "kept_models.h"
 #include "offline.h"
 #include "pack/convert.h"
 #include "pack/pack.h"
@@ -386,5 +387,9 @@ int main(int argc, char **argv)
     if (n_args != 1)
         return cli_misuse(n_args ? "one checkpoint or pack at a time"
                                  : "no checkpoint or pack given");
-    return cli_finish(o.list ? list(args[0]) : o.verify ? verify(args[0]) : convert(args[0]));
+    const char *source = args[0];
+    status = kept_model_resolve(&source);
+    if (status >= 0)
+        return status;
+    return cli_finish(o.list ? list(source) : o.verify ? verify(source) : convert(source));
 }

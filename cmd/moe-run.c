@@ -1,4 +1,4 @@
-/* moe-run: runs a model from an expert pack. See man/moe-run.1. */
+/* moe-run: runs a model. See man/moe-run.1. */
 #define _DEFAULT_SOURCE /* isatty */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,7 @@
 #include "engine/encode.h"
 #include "fmt/json.h"
 #include "grammar/constraint.h"
+#include "kept_models.h"
 #include "measure.h"
 #include "prompt.h"
 #include "repl/repl.h"
@@ -411,7 +412,10 @@ int main(int argc, char **argv)
     int status = run_options_parse(argc, argv, &r.pack);
     if (status >= 0)
         return status;
-    if (opt.ids) {
+    if (opt.list) {
+        struct moe_buf text = {0};
+        status = cli_print(kept_models_list(r.pack, &text, &err), &text, &err);
+    } else if (opt.ids) {
         status = measure_ids(r.pack, opt.ids, &err);
     } else if (opt.requests.input) {
         status = serve_requests(&r, &err);

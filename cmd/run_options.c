@@ -9,6 +9,7 @@
 #include "engine/draft.h"
 #include "engine/encode.h"
 #include "grammar/grammar.h"
+#include "kept_models.h"
 #include "tune/bench.h"
 
 enum { BENCH_TOKENS = 64 }; /* -n of --bench */
@@ -22,6 +23,7 @@ enum {
     BENCH = CLI_USUAL << 5,
     IDS = CLI_USUAL << 6,
     ALL = (CLI_USUAL << 7) - 1,
+    LIST = CLI_USUAL << 7,                      /* no model is opened */
     ANSWERS = CLI_USUAL | BEAMS,                /* one text or conversation goes on */
     TEXTS = ANSWERS | ENCODE | BENCH,           /* -p and -f say it */
     DRAWS = ALL & ~(BEAMS | ENCODE | REQUESTS), /* options of sampling matter, or do no harm */
@@ -161,6 +163,7 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "follow", "TRACE", &opt.follow),
      .modes = BENCH, .excludes = "prompt file prompt-tokens bench-runs"},
     {CLI_OPT_TEXT(0, "ids", "TEXT", &opt.ids), .mode = IDS},
+    {CLI_OPT_FLAG(0, "list", &opt.list), .mode = LIST},
     {CLI_OPT_CHOICE(0, "judge", "BY", &opt.judge, judges), .shown = "nats", .modes = PERPLEXITY},
     {CLI_OPT_U32(0, "max-doc-tokens", "N", &opt.max_doc_tokens, 2, MOE_MAX_CONTEXT), .shown = "256",
      .modes = PERPLEXITY},
@@ -182,14 +185,15 @@ static const struct cli_option options[] = {
 
 static struct cli_program program = {
     .name = "moe-run",
-    .summary = "Runs a Mixture-of-Experts model from an expert pack (see moe-quantize).",
-    .usage =
-        (const char *const[]){"PACK [-p TEXT | -f FILE | --requests FILE] [OPTION]...",
-                              "PACK --perplexity FILE | --bench | --ids TEXT [OPTION]...", NULL},
+    .summary =
+        "Runs a Mixture-of-Experts model: an expert pack, a .gguf file, a Hugging Face directory.",
+    .usage = (const char *const[]){"MODEL [-p TEXT | -f FILE | --requests FILE] [OPTION]...",
+                                   "MODEL --perplexity FILE | --bench | --ids TEXT [OPTION]...",
+                                   "--list [DIRECTORY]", NULL},
     .options = options,
     .examples =
         (const char *const[]){
-            "moe-run tiny.moe                            # a prompt; /help lists commands",
+            "moe-run model.gguf                          # a prompt; /help lists commands",
             "moe-run tiny.moe --memory 30M -p 'Once upon a time' --stats", NULL},
 };
 
@@ -208,10 +212,12 @@ static int check_options(int n_args, char **args)
         strategy_print_help();
         return cli_finish(CLI_DONE);
     }
-    if (n_args == 0)
-        return cli_misuse("no pack given: moe-run PACK ...");
+    if (n_args == 0 && !opt.list)
+        return cli_misuse("no model given: moe-run MODEL ...");
     if (n_args > 1)
         return cli_misuse("unexpected argument '%s'", args[1]);
+    if (opt.list)
+        return -1;
     if (!opt.strategy.device.cuda &&
         (opt.engine.gpu_memory_bytes || opt.engine.bf16_prompts || cli_given("predict-on")))
         return cli_misuse("options --gpu-memory, --bf16-prompts and --predict-on go with --device "
@@ -254,8 +260,8 @@ int run_options_parse(int argc, char **argv, const char **pack)
         opt.n = opt.follow ? 0 : BENCH_TOKENS;
     if (!cli_given("seed") && getentropy(&opt.sampling.seed, sizeof opt.sampling.seed) != 0)
         opt.sampling.seed = (uint64_t)(moe_seconds() * 1e9);
-    *pack = args[0];
-    return -1;
+    *pack = n_args ? args[0] : NULL;
+    return opt.list ? -1 : kept_model_resolve(pack);
 }
 
 int run_options_grammar(struct moe_grammar **out, struct moe_err *err)

@@ -21,7 +21,7 @@ struct run_options {
     uint32_t context, batch, sequences, logprobs, max_doc_tokens, max_windows, window,
         prompt_tokens, bench_runs;
     double prompt_share; /* of --perplexity's documents */
-    bool show_prompt, context_shift, raw, ignore_eos, bench, encode, json, json_object, stats;
+    bool show_prompt, context_shift, raw, ignore_eos, bench, encode, json, json_object, stats, list;
     int predict_on;     /* enum moe_predict_on */
     int early_stopping; /* enum moe_early_stopping */
     int pooling;        /* enum moe_pooling */
@@ -38,7 +38,7 @@ struct run_options {
 extern struct run_options opt; /* of the process */
 
 /* Parses and checks. Returns -1 when the program should go on, otherwise the status to exit with.
- * *pack: the pack's path. */
+ * *pack: the path of the pack or checkpoint; of the directory to --list, or NULL. */
 int run_options_parse(int argc, char **argv, const char **pack);
 
 /* Reads the grammar that answers must follow; *out stays as it was where they are free. Needs no

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "engine/draft.h"
+#include "kept_models.h"
 
 enum { DEFAULT_CONTEXT = 4096, MAX_SEQUENCES = 256, MAX_QUEUE = 1 << 20 };
 
@@ -204,5 +205,5 @@ int serve_options_parse(int argc, char **argv, const char **path)
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;
     *path = serve_opt.collection ? NULL : args[0];
-    return -1;
+    return *path ? kept_model_resolve(path) : -1;
 }

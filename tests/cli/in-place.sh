@@ -39,4 +39,30 @@ error_line 3 "moe-run: $tmp/x.gguf: *" "a file that is cut short"
 run "$bin/moe-run" "$drawn/fp8-rows" -p x
 error_line 3 "moe-run: $drawn/fp8-rows: tensor*cannot be used as it lies in the file; make a pack with 'moe-quantize $drawn/fp8-rows'" \
     "what would have to be rounded is refused, with the command to use"
+
+# Where other programs keep models; names are found in any case of letters.
+home=$tmp/home
+hub=$home/.cache/huggingface/hub/models--org--Tiny/snapshots/abc
+mkdir -p "$home/.lmstudio/models/who/Some-GGUF" "$home/.cache/llama.cpp" "$hub" "$home/.ollama/models/blobs" \
+    "$home/.ollama/models/manifests/registry.ollama.ai/library/qwen"
+cp "$gguf" "$home/.lmstudio/models/who/Some-GGUF/Twice.gguf"
+cp "$gguf" "$home/.cache/llama.cpp/twice.gguf"
+cp "$gguf" "$home/.ollama/models/blobs/sha256-12ab"
+ln -s "$PWD/$checkpoint"/* "$hub"
+echo '{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:12ab"}]}' \
+    >"$home/.ollama/models/manifests/registry.ollama.ai/library/qwen/latest"
+at_home() { run env -u HF_HOME -u HF_HUB_CACHE -u LLAMA_CACHE -u OLLAMA_MODELS HOME="$home" "$@"; }
+at_home "$bin/moe-run" --list
+expect_stdout_like "org/Tiny *MiB  Hugging Face: $hub
+qwen:latest *ollama: $home/.ollama/models/blobs/sha256-12ab
+twice *llama.cpp: *twice.gguf
+Twice *LM Studio: *Twice.gguf" "models of other programs are listed"
+at_home "$bin/moe-run" tiny -p "Once upon a time" -n 8 --temp 0 -t 1 -c 256
+check "... and opened by their names" [ "$code $expected" = "0 $(base64 "$out")" ]
+at_home "$bin/moe-run" qwen --ids hex
+expect_stdout '258 120' "... those of ollama without their tag"
+at_home "$bin/moe-run" twice -p x
+error_line 2 "moe-run: 'twice' is the name of 2 models: *Twice.gguf, *twice.gguf (see moe-run --help)" "a name of two is refused"
+at_home "$bin/moe-run" other -p x
+error_line 1 "moe-run: other: cannot open: *" "... and that of none a file that is not there"
 finish
