@@ -54,13 +54,20 @@ static inline struct moe_request *request_of(const struct asked *a)
     return r;
 }
 
-static inline void submit(struct moe_server *s, struct asked *a)
+/* `who`: client and owner of the request. */
+static inline void submit_as(struct moe_server *s, struct asked *a, uint64_t who)
 {
-    const struct moe_server_events events = {.ctx = a, .part = hear, .ended = end};
+    const struct moe_server_events events = {
+        .ctx = a, .client = who, .owner = who, .part = hear, .ended = end};
     struct moe_err err;
     a->n_ended = 0;
     moe_buf_clear(&a->text);
     assert_ok(moe_server_submit(s, request_of(a), &events, &a->id, &err), &err);
+}
+
+static inline void submit(struct moe_server *s, struct asked *a)
+{
+    submit_as(s, a, 0);
 }
 
 /* ---- Alone ---- */

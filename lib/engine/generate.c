@@ -51,9 +51,11 @@ struct member {
     uint32_t to_draft; /* while the layer that drafts is at work, tokens of the next draft */
     double ttft_seconds;
     bool has_run;
-    bool reads;            /* its text is computed as a prompt, up to its end */
-    bool stops_before_end; /* ... first up to its last token, for options.read */
-    bool waits_for_source; /* it runs, and its source is not encoded */
+    bool reads;                          /* its text is computed as a prompt, up to its end */
+    bool stops_before_end;               /* ... first up to its last token, for options.read */
+    bool waits_for_source;               /* it runs, and its source is not encoded */
+    struct moe_sampler_options sampling; /* of one that rests, which has no sampler */
+    struct moe_sampler_draws draws;
 };
 
 struct moe_generator {
@@ -64,11 +66,12 @@ struct moe_generator {
     struct moe_generator_state state;
     struct member **running;      /* [n_texts] by sequence; NULL: it is free */
     struct member *first, **last; /* those that wait */
-    struct moe_row *rows;         /* [batch] of the last pass */
-    struct member **of_row;       /* [batch] */
-    uint32_t *from;               /* [batch] states that the layer that drafts goes on from */
-    float *logits;                /* [logits_rows][moe_logits_stride] */
-    uint8_t *block;               /* holds these arrays */
+    struct member *resting;
+    struct moe_row *rows;   /* [batch] of the last pass */
+    struct member **of_row; /* [batch] */
+    uint32_t *from;         /* [batch] states that the layer that drafts goes on from */
+    float *logits;          /* [logits_rows][moe_logits_stride] */
+    uint8_t *block;         /* holds these arrays */
 };
 
 /* ---- Opening and closing ---- */
@@ -90,6 +93,12 @@ static void take_arrays(struct moe_generator *g, struct moe_arena *arena,
         moe_arena_take(arena, logits_rows(n_texts) * moe_logits_stride(config), sizeof *g->logits);
 }
 
+/* Of a text: it doubles as it grows. */
+static uint64_t history_bytes(uint32_t context, uint32_t source)
+{
+    return 2 * ((uint64_t)context + source) * sizeof(uint32_t);
+}
+
 uint64_t moe_generator_bytes(const struct moe_config *config,
                              const struct moe_session_options *session)
 {
@@ -101,10 +110,9 @@ uint64_t moe_generator_bytes(const struct moe_config *config,
     uint32_t whole = config->prefix_lm ? session->context : source; /* rows of one pass at least */
     take_arrays(&g, &arena, config, session->n_sequences,
                 session->batch < whole ? whole : session->batch);
-    uint64_t history =
-        2 * ((uint64_t)session->context + source) * sizeof(uint32_t); /* it doubles as it grows */
-    return arena.used + session->n_sequences *
-                            (moe_sampler_bytes(config->vocab) + sizeof(struct member) + history);
+    return arena.used +
+           session->n_sequences * (moe_sampler_bytes(config->vocab) + sizeof(struct member) +
+                                   history_bytes(session->context, source));
 }
 
 int moe_generator_open(struct moe_generator **out, struct moe_session *s, uint32_t n_texts,
@@ -147,6 +155,14 @@ static void free_member(struct member *m)
     free(m);
 }
 
+static void free_members(struct member *m)
+{
+    for (struct member *next; m; m = next) {
+        next = m->next;
+        free_member(m);
+    }
+}
+
 /* The sequence gives back what it has, but for the text of moe_generate; returns its member, which
  * runs no more. */
 static struct member *stop_running(struct moe_generator *g, uint32_t sequence)
@@ -168,10 +184,8 @@ void moe_generator_close(struct moe_generator *g)
     for (uint32_t i = 0; i < g->n_texts; i++)
         if (g->running[i])
             free_member(stop_running(g, i));
-    for (struct member *m = g->first, *next; m; m = next) {
-        next = m->next;
-        free_member(m);
-    }
+    free_members(g->first);
+    free_members(g->resting);
     free(g->block);
     free(g);
 }
@@ -322,6 +336,20 @@ static void finish_by_user(struct member *m)
     finish(m, MOE_OK, NULL);
 }
 
+/* NULL: it does not rest. */
+static struct member *take_resting(struct moe_generator *g, uint64_t id)
+{
+    struct member **at = &g->resting;
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    struct member *m = *at;
+    if (m) {
+        *at = m->next;
+        m->next = NULL;
+    }
+    return m;
+}
+
 void moe_generator_cancel(struct moe_generator *g, uint64_t id)
 {
     for (uint32_t i = 0; i < g->n_texts; i++)
@@ -334,6 +362,9 @@ void moe_generator_cancel(struct moe_generator *g, uint64_t id)
             finish_by_user(take_waiting(g, at));
             return;
         }
+    struct member *m = take_resting(g, id);
+    if (m)
+        finish_by_user(m);
 }
 
 /* Ends everyone who has one of the first n_rows of a pass that failed. */
@@ -370,6 +401,7 @@ static int sync_text(struct moe_generator *g, uint32_t sequence, struct member *
         moe_sequence_attend(s, sequence, sequence);
         MOE_TRY(moe_sequence_reserve(s, sequence, wanted, err));
     } else {
+        moe_sequence_own(s, sequence, m->request.owner);
         MOE_TRY(moe_sequence_sync(s, sequence, m->history->ids, n, wanted, &n_known, err));
     }
     if (s->prompts && n_known == 0)
@@ -392,6 +424,44 @@ static void wait_in_front(struct moe_generator *g, struct member *m)
     if (!m->next)
         g->last = &m->next;
     g->state.n_waiting++;
+}
+
+bool moe_generator_rest(struct moe_generator *g, uint64_t id)
+{
+    uint32_t i = 0;
+    while (i < g->n_texts && !(g->running[i] && g->running[i]->id == id))
+        i++;
+    if (i == g->n_texts || g->running[i]->outcome)
+        return false;
+    struct member *m = stop_running(g, i);
+    m->sampling = *moe_sampler_asked(m->request.sampler);
+    m->draws = moe_sampler_get_draws(m->request.sampler);
+    moe_sampler_free(m->request.sampler);
+    m->request.sampler = NULL;
+    m->next = g->resting;
+    g->resting = m;
+    return true;
+}
+
+uint64_t moe_generator_rest_bytes(const struct moe_generator *g)
+{
+    return sizeof(struct member) + history_bytes(g->session->context, g->session->source_context);
+}
+
+void moe_generator_resume(struct moe_generator *g, uint64_t id)
+{
+    struct moe_err err;
+    struct member *m = take_resting(g, id);
+    if (!m)
+        return;
+    int status =
+        moe_sampler_new(&m->request.sampler, &m->sampling, g->session->model->config.vocab, &err);
+    if (status != MOE_OK) {
+        finish(m, status, &err);
+        return;
+    }
+    moe_sampler_set_draws(m->request.sampler, &m->draws);
+    wait_in_front(g, m);
 }
 
 /* The youngest that runs gives its blocks back. */
@@ -426,7 +496,8 @@ static uint64_t n_alike(const struct moe_session *s, const struct member *m,
 {
     uint64_t most = m->history->n - 1, n = 0;
     /* A text goes with its source, or with all of its prompt, or with a state that moves on. */
-    if (s->n_sources || s->prompts || s->state_ends || is_far(s, m) != is_far(s, from))
+    if (s->n_sources || s->prompts || s->state_ends || is_far(s, m) != is_far(s, from) ||
+        m->request.owner != from->request.owner)
         return 0;
     most = from->history->n < most ? from->history->n : most;
     while (n < most && m->history->ids[n] == from->history->ids[n])
@@ -445,8 +516,8 @@ static bool is_being_computed(const struct moe_generator *g, const struct member
         if (r && n > r->n_done + WORTH_WAITING && n > soon)
             soon = n;
     }
-    return soon &&
-           soon > WORTH_WAITING + moe_sequence_known(s, m->history->ids, (uint32_t)m->history->n);
+    return soon && soon > WORTH_WAITING + moe_sequence_known(s, m->request.owner, m->history->ids,
+                                                             (uint32_t)m->history->n);
 }
 
 /* The first that waits and need not wait for another's text; NULL: there is none. */
@@ -664,6 +735,8 @@ static int compute(struct moe_generator *g, enum moe_phase phase, uint32_t n_row
         m->n_done++;
         m->n_again = 0;
         m->reads = m->reads && m->n_done < m->history->n;
+        if (m->request.work)
+            ++*(phase == MOE_DECODE ? &m->request.work->decoded : &m->request.work->read);
     }
     if (status != MOE_OK)
         fail_rows(g, n_rows, status, &err);

@@ -47,12 +47,20 @@ struct moe_generate_result {
     double seconds;      /* ... to the end */
 };
 
+/* Positions that were computed for a request, also those that were so before and were lost. */
+struct moe_generate_work {
+    uint64_t read, decoded; /* as prompt; one by one */
+};
+
 struct moe_generate_request {
     const uint32_t *prompt; /* [n_prompt] ids, of the source where there is an encoder; copied */
     uint64_t n_prompt;
     struct moe_sampler *sampler; /* owned by the generator from then on, freed at the end */
     /* Its texts are borrowed until the end, its `text` must not call back. */
     struct moe_generate_options options;
+    /* Whose text it is: it takes over nothing of others' texts, nor they of it. */
+    uint64_t owner;
+    struct moe_generate_work *work; /* counts what is computed for it; NULL: nobody asks */
     /* The last call for this request; gets options.ctx. May add requests. */
     void (*ended)(void *ctx, const struct moe_generate_result *result);
 };
@@ -77,6 +85,13 @@ int moe_generator_add(struct moe_generator *g, const struct moe_generate_request
                       uint64_t *id, struct moe_err *err);
 /* Ends a request with MOE_STOP_USER, if it has not ended yet. Not from its own functions. */
 void moe_generator_cancel(struct moe_generator *g, uint64_t id);
+
+/* Has a running request rest: its sequence is free for others, and what remains is its text, of
+ * moe_generator_rest_bytes at most. False: it does not run. */
+bool moe_generator_rest(struct moe_generator *g, uint64_t id);
+uint64_t moe_generator_rest_bytes(const struct moe_generator *g);
+/* Has a resting request go on, in front of those that wait. */
+void moe_generator_resume(struct moe_generator *g, uint64_t id);
 
 /* Computes a token of every running text, and a piece of waiting prompts. A failure ends the
  * requests concerned; the generator goes on. */

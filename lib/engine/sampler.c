@@ -104,6 +104,11 @@ int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *
     return MOE_OK;
 }
 
+const struct moe_sampler_options *moe_sampler_asked(const struct moe_sampler *s)
+{
+    return &s->options;
+}
+
 void moe_sampler_free(struct moe_sampler *s)
 {
     free(s);

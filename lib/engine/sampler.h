@@ -28,6 +28,7 @@ struct moe_sampler;
 int moe_sampler_new(struct moe_sampler **out, const struct moe_sampler_options *options,
                     uint32_t vocab, struct moe_err *err);
 void moe_sampler_free(struct moe_sampler *s);
+const struct moe_sampler_options *moe_sampler_asked(const struct moe_sampler *s);
 /* Memory that one takes. */
 uint64_t moe_sampler_bytes(uint32_t vocab);
 

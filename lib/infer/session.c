@@ -287,7 +287,7 @@ static void end_sequence(struct moe_session *s, uint32_t sequence)
     moe_kv_give_back(&s->kv_pool, sequence);
     if (n_recorded && s->pass.scheduler)
         moe_scheduler_end_sequence(s->pass.scheduler, n_recorded);
-    s->sequences[sequence] = (struct moe_sequence){0};
+    s->sequences[sequence] = (struct moe_sequence){.owner = s->sequences[sequence].owner};
     moe_recurrent_set(s, sequence, 0);
     if (s->kept_ends)
         s->kept_ends[sequence] = MOE_NO_STATE;
@@ -342,10 +342,23 @@ void moe_sequence_keep(struct moe_session *s, uint32_t sequence)
 /* ---- Texts that begin alike ---- */
 
 /* What a text's keys and values depend on beside its ids (infer/kv_pool.h): LongRoPE, or the source
- * that a sequence attends to. */
+ * that a sequence attends to; and whose it is. */
+static uint64_t given_of(uint64_t owner, bool far)
+{
+    return owner << 1 | far;
+}
+
 static uint64_t given(const struct moe_session *s, uint32_t sequence, bool far)
 {
-    return s->n_sources ? s->sources[s->attends[sequence]].number : far;
+    return s->n_sources ? s->sources[s->attends[sequence]].number
+                        : given_of(s->sequences[sequence].owner, far);
+}
+
+void moe_sequence_own(struct moe_session *s, uint32_t sequence, uint64_t owner)
+{
+    if (s->sequences[sequence].owner != owner)
+        moe_sequence_rewind(s, sequence, 0);
+    s->sequences[sequence].owner = owner;
 }
 
 static bool is_far(const struct moe_session *s, uint32_t n)
@@ -370,11 +383,13 @@ void moe_sequence_append(struct moe_session *s, const struct moe_row *row)
                 given(s, row->sequence, q->far));
 }
 
-uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n)
+uint32_t moe_sequence_known(const struct moe_session *s, uint64_t owner, const uint32_t *ids,
+                            uint32_t n)
 {
     if (s->n_sources || !takes_over(s))
         return 0;
-    return moe_kv_find(&s->kv_pool, &(struct moe_kv_text){ids, n - 1, given(s, 0, is_far(s, n))});
+    return moe_kv_find(&s->kv_pool,
+                       &(struct moe_kv_text){ids, n - 1, given_of(owner, is_far(s, n))});
 }
 
 /* As moe_sequence_sync, for a sequence that has nothing. */
@@ -417,6 +432,7 @@ int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_
     const struct moe_sequence *q = &s->sequences[from];
     s->sequences[to].n = q->n < n_positions ? q->n : n_positions;
     s->sequences[to].far = q->far;
+    s->sequences[to].owner = q->owner;
     if (s->state_ends) {
         bool there = moe_recurrent_from(s, from, n_positions) == n_positions;
         if (there)

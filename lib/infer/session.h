@@ -58,6 +58,9 @@ uint32_t moe_sequence_common(const struct moe_session *s, uint32_t sequence, con
  * a prompt sees all of itself (moe_sequence_prompt), or with recurrent states. */
 int moe_sequence_sync(struct moe_session *s, uint32_t sequence, const uint32_t *ids, uint32_t n,
                       uint32_t n_positions, uint32_t *n_done, struct moe_err *err);
+/* Names the owner of the sequence's texts from now on; it loses those of another. Nothing is taken
+ * over from another owner's texts. 0, at first: who names none. */
+void moe_sequence_own(struct moe_session *s, uint32_t sequence, uint64_t owner);
 /* Takes the text back to its first n positions, or to fewer, from which it can go on; returns how
  * many. With 0 the sequence has nothing any more, no blocks of the KV cache either. Recurrent
  * states go back only to where they were kept (infer/recurrent.h); windows that lie apart to where
@@ -93,9 +96,10 @@ int moe_sequence_reserve(struct moe_session *s, uint32_t sequence, uint32_t n_po
  * end. MOE_ERR_LIMIT as above. */
 int moe_sequence_fork(struct moe_session *s, uint32_t from, uint32_t to, uint32_t n_positions,
                       struct moe_err *err);
-/* What moe_sequence_sync would find of n ids for a sequence that has nothing; 0 with an encoder,
- * where that depends on the sequence. */
-uint32_t moe_sequence_known(const struct moe_session *s, const uint32_t *ids, uint32_t n);
+/* What moe_sequence_sync would find of an owner's n ids for a sequence that has nothing; 0 with an
+ * encoder, where that depends on the sequence. */
+uint32_t moe_sequence_known(const struct moe_session *s, uint64_t owner, const uint32_t *ids,
+                            uint32_t n);
 
 /*
  * Computes rows (n_rows <= batch) through layers [layer_begin, layer_end).

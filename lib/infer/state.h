@@ -140,6 +140,7 @@ struct moe_sequence {
     uint32_t n;          /* positions of the text */
     uint32_t n_recorded; /* tokens that the experts' records have of it */
     bool far;            /* its rows were computed for a text beyond rope_original */
+    uint64_t owner;      /* whose text it is: the sequence's until another is named */
 };
 
 /* Of a sequence, with prefix_lm (infer/forward.h). */

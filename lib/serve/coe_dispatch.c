@@ -194,10 +194,17 @@ void moe_coe_pool_drop(struct moe_coe_pool *p, uint32_t expert)
 
 /* ---- Queues ---- */
 
-/* Neighbours in the queue that use the same expert. */
+/* Neighbours in the queue that use the same expert, a lane for each client. */
 struct moe_coe_group {
     struct moe_coe_group *next, *previous;
     uint32_t expert;
+    struct moe_coe_lane *lanes; /* by arrival of their clients */
+};
+
+struct moe_coe_lane {
+    struct moe_coe_lane *next;
+    struct moe_coe_group *group;
+    struct moe_coe_client *client;
     struct moe_coe_request *first, *last;
 };
 
@@ -230,8 +237,13 @@ void moe_coe_queue_close(struct moe_coe_queue *q)
 {
     if (!q)
         return;
-    for (struct moe_coe_group *g = q->first, *next; g; g = next) {
-        next = g->next;
+    while (q->first) {
+        struct moe_coe_group *g = q->first;
+        for (struct moe_coe_lane *lane = g->lanes, *next; lane; lane = next) {
+            next = lane->next;
+            free(lane);
+        }
+        q->first = g->next;
         free(g);
     }
     free(q->of_expert);
@@ -266,14 +278,65 @@ static struct moe_coe_group *add_group(struct moe_coe_queue *q, uint32_t expert,
     return g;
 }
 
+/* Frees a group without lanes. */
 static void drop_if_empty(struct moe_coe_queue *q, struct moe_coe_group *g)
 {
-    if (g->first)
+    if (g->lanes)
         return;
     unlink_group(q, g);
     if (q->of_expert[g->expert] == g)
         q->of_expert[g->expert] = NULL;
     free(g);
+}
+
+/* ---- Lanes ---- */
+
+bool moe_coe_client_before(const struct moe_coe_client *a, const struct moe_coe_client *b)
+{
+    static const struct moe_coe_client nobody;
+    a = a ? a : &nobody;
+    b = b ? b : &nobody;
+    return a->running != b->running ? a->running < b->running : a->given < b->given;
+}
+
+static struct moe_coe_lane *lane_of(struct moe_coe_group *g, struct moe_coe_client *client,
+                                    struct moe_err *err)
+{
+    struct moe_coe_lane **at = &g->lanes;
+    while (*at && (*at)->client != client)
+        at = &(*at)->next;
+    if (!*at && (*at = moe_alloc(1, sizeof **at, err)) != NULL)
+        **at = (struct moe_coe_lane){.group = g, .client = client};
+    return *at;
+}
+
+/* The lane whose turn it is. */
+static struct moe_coe_lane *next_lane(const struct moe_coe_group *g)
+{
+    struct moe_coe_lane *best = g->lanes;
+    for (struct moe_coe_lane *lane = best ? best->next : NULL; lane; lane = lane->next)
+        if (moe_coe_client_before(lane->client, best->client))
+            best = lane;
+    return best;
+}
+
+/* Takes out a request that waits; frees a lane and a group that it leaves empty. */
+static void coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r)
+{
+    struct moe_coe_lane *lane = r->lane;
+    struct moe_coe_group *g = lane->group;
+    *(r->previous ? &r->previous->next : &lane->first) = r->next;
+    *(r->next ? &r->next->previous : &lane->last) = r->previous;
+    r->next = r->previous = NULL;
+    q->n--;
+    if (lane->first)
+        return;
+    struct moe_coe_lane **at = &g->lanes;
+    while (*at != lane)
+        at = &(*at)->next;
+    *at = lane->next;
+    free(lane);
+    drop_if_empty(q, g);
 }
 
 /* The first group goes behind all others. */
@@ -293,42 +356,35 @@ int moe_coe_queue_push(struct moe_coe_queue *q, struct moe_coe_request *r, struc
     struct moe_coe_group *g = q->of_expert[r->expert];
     if (!g || (!q->arrange && g != q->final))
         g = add_group(q, r->expert, err);
-    if (!g)
+    struct moe_coe_lane *lane = g ? lane_of(g, r->client, err) : NULL;
+    if (g && !lane)
+        drop_if_empty(q, g);
+    if (!lane)
         return MOE_ERR_MEMORY;
-    r->group = g;
+    r->lane = lane;
     r->next = NULL;
-    r->previous = g->last;
-    *(g->last ? &g->last->next : &g->first) = r;
-    g->last = r;
+    r->previous = lane->last;
+    *(lane->last ? &lane->last->next : &lane->first) = r;
+    lane->last = r;
     q->n++;
     return MOE_OK;
-}
-
-/* Takes out a request that waits. */
-static void coe_queue_remove(struct moe_coe_queue *q, struct moe_coe_request *r)
-{
-    struct moe_coe_group *g = r->group;
-    *(r->previous ? &r->previous->next : &g->first) = r->next;
-    *(r->next ? &r->next->previous : &g->last) = r->previous;
-    r->next = r->previous = NULL;
-    q->n--;
-    drop_if_empty(q, g);
 }
 
 static struct moe_coe_request *take_from_group(struct moe_coe_queue *q, struct moe_coe_group *g,
                                                uint32_t most, uint32_t *n)
 {
-    *n = 0;
-    if (!g || most == 0)
-        return NULL;
-    struct moe_coe_request *all = g->first, *last = all;
-    for (*n = 1; *n < most && last->next; ++*n)
-        last = last->next;
-    g->first = last->next;
-    *(g->first ? &g->first->previous : &g->last) = NULL;
-    last->next = NULL;
-    q->n -= *n;
-    drop_if_empty(q, g);
+    struct moe_coe_request *all = NULL, **end = &all;
+    bool some = g != NULL;
+    for (*n = 0; some && *n < most; ++*n) {
+        struct moe_coe_lane *lane = next_lane(g);
+        struct moe_coe_request *r = lane->first;
+        some = lane->next || g->lanes != lane || r->next; /* g is gone after its last one */
+        coe_queue_remove(q, r);
+        if (r->client)
+            r->client->running++;
+        *end = r;
+        end = &r->next;
+    }
     return all;
 }
 
@@ -337,13 +393,12 @@ struct moe_coe_request *moe_coe_queue_take(struct moe_coe_queue *q, uint32_t mos
     return take_from_group(q, q->first, most, n);
 }
 
-/* The same of the expert's requests that come next: those behind the first group only where
- * requests are arranged. NULL: none waits there. */
-static struct moe_coe_request *coe_queue_take_of(struct moe_coe_queue *q, uint32_t expert,
-                                                 uint32_t most, uint32_t *n)
+/* Where the expert's requests that come next wait: behind the first group only where requests are
+ * arranged. NULL: none waits there. */
+static struct moe_coe_group *coe_queue_group(const struct moe_coe_queue *q, uint32_t expert)
 {
     struct moe_coe_group *g = q->arrange ? q->of_expert[expert] : q->first;
-    return take_from_group(q, g && g->expert == expert ? g : NULL, most, n);
+    return g && g->expert == expert ? g : NULL;
 }
 
 /* ---- Looking ahead ---- */
@@ -369,7 +424,7 @@ static const struct moe_coe_request *coe_queue_other(const struct moe_coe_queue 
     const struct moe_coe_group *g = q->first;
     while (g && g->expert == expert)
         g = g->next;
-    return g ? g->first : NULL;
+    return g ? g->lanes->first : NULL;
 }
 
 uint64_t moe_coe_queue_length(const struct moe_coe_queue *q)
@@ -691,9 +746,19 @@ struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t execut
                                      uint32_t *n)
 {
     struct executor *e = &d->executors[executor];
-    struct moe_coe_request *all = coe_queue_take_of(e->queue, e->computing, most, n);
+    struct moe_coe_group *group = coe_queue_group(e->queue, e->computing);
+    struct moe_coe_request *all = take_from_group(e->queue, group, most, n);
     forget_predicted(e, all);
     return all;
+}
+
+bool moe_coe_more_of(const struct moe_coe_dispatch *d, uint32_t executor,
+                     const struct moe_coe_client **client)
+{
+    const struct executor *e = &d->executors[executor];
+    const struct moe_coe_group *group = coe_queue_group(e->queue, e->computing);
+    *client = group ? next_lane(group)->client : NULL;
+    return group != NULL;
 }
 
 void moe_coe_withdraw(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_request *r)

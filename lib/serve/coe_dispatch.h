@@ -50,15 +50,26 @@ void moe_coe_pool_drop(struct moe_coe_pool *p, uint32_t expert);
 
 /*
  * Queue: requests that wait for an executor, in groups of neighbours that use the same expert
- * (request arranging and splitting, 4.2). Every operation takes constant time.
+ * (request arranging and splitting, 4.2). Every operation takes constant time, but for a look at
+ * each client that waits in a group.
  */
 
-struct moe_coe_group;
+struct moe_coe_lane;
+
+/* Whose requests they are. Within a group the next one is of who has the fewest that run, and of
+ * these of who was given the least. The caller owns it while a request of it waits. */
+struct moe_coe_client {
+    uint32_t running; /* requests taken out, until the caller counts them out again */
+    double given;     /* as the caller counts it */
+};
+/* Whether `a` comes before `b`; NULL: requests of nobody in particular, as of one client. */
+bool moe_coe_client_before(const struct moe_coe_client *a, const struct moe_coe_client *b);
 
 /* A request in the queue; the caller owns its memory, until it is taken out. */
 struct moe_coe_request {
     struct moe_coe_request *next, *previous; /* the queue's */
-    struct moe_coe_group *group;             /* its group in the queue */
+    struct moe_coe_lane *lane;               /* its place in the queue */
+    struct moe_coe_client *client;           /* NULL: nobody in particular */
     uint32_t expert;
     double predicted; /* latency that it adds to its queue */
 };
@@ -75,8 +86,8 @@ int moe_coe_queue_push(struct moe_coe_queue *q, struct moe_coe_request *r, struc
 bool moe_coe_queue_waits(const struct moe_coe_queue *q, uint32_t expert);
 /* The expert of the first group; MOE_COE_NONE: empty. */
 uint32_t moe_coe_queue_first(const struct moe_coe_queue *q);
-/* Takes at most `most` requests of the first group out, as a list in order of arrival. *n: how
- * many; NULL: the queue is empty. */
+/* Takes at most `most` requests of the first group out, as a list: of each client in order of
+ * arrival. *n: how many; NULL: the queue is empty. */
 struct moe_coe_request *moe_coe_queue_take(struct moe_coe_queue *q, uint32_t most, uint32_t *n);
 uint64_t moe_coe_queue_length(const struct moe_coe_queue *q);
 
@@ -159,6 +170,9 @@ void moe_coe_failed(struct moe_coe_dispatch *d, uint32_t executor, double now);
 /* Further requests for the executor's current expert, at most `most`, which join its batch. */
 struct moe_coe_request *moe_coe_more(struct moe_coe_dispatch *d, uint32_t executor, uint32_t most,
                                      uint32_t *n);
+/* Whose request moe_coe_more would give first. False: it would give none. */
+bool moe_coe_more_of(const struct moe_coe_dispatch *d, uint32_t executor,
+                     const struct moe_coe_client **client);
 /* Removes a waiting request from its queue. */
 void moe_coe_withdraw(struct moe_coe_dispatch *d, uint32_t executor, struct moe_coe_request *r);
 /* The next request for another expert than this one; NULL: none waits. */

@@ -596,8 +596,10 @@ static void begin_all(struct executor *x, struct moe_coe_request *list, int stat
 /* Marks requests that left the queue. Under the mutex. */
 static void mark_taken(struct moe_coe_request *list)
 {
-    for (struct moe_coe_request *r = list; r; r = r->next)
+    for (struct moe_coe_request *r = list; r; r = r->next) {
         ((struct job *)r)->state = JOB_TAKEN;
+        ((struct job *)r)->taken = true;
+    }
 }
 
 /* Ends cancelled jobs; the mutex is held before and after. */
@@ -624,18 +626,106 @@ static bool others_first(const struct executor *x, uint32_t model)
     return other && moe_seconds() - ((const struct job *)other)->came > s->options.patience;
 }
 
-/* Takes further jobs for the current model, if there is room. Under the mutex. */
-static struct moe_coe_request *more_jobs(struct executor *x, uint32_t *n)
+/* ---- Turns ---- */
+
+/*
+ * Clients share the places of a batch. One goes to who has the fewest, and of these to who was
+ * given least, in positions computed. Where all are taken a client that has two more than another
+ * gives one of them to it, and one that has one more does so after a turn of TURN tokens, if it was
+ * given more by as many. What rests keeps its text: most of it is found in the KV cache when it
+ * goes on.
+ */
+enum { TURN = 64 };
+
+/* Counts what was computed for the batch's jobs. Under the mutex. */
+static void bill_clients(struct executor *x)
+{
+    for (struct job *j = x->jobs; j; j = j->next) {
+        double done = (double)(j->work.read + j->work.decoded);
+        j->of->client->turn.given += done - j->billed;
+        j->billed = done;
+    }
+}
+
+static bool comes_before(const struct job *a, const struct job *b)
+{
+    return moe_coe_client_before(&a->of->client->turn, &b->of->client->turn);
+}
+
+/* Of the jobs that rest the one whose turn it is; NULL: none. */
+static struct job *next_resting(const struct executor *x)
+{
+    struct job *best = NULL;
+    for (struct job *j = x->jobs; j; j = j->next)
+        if (j->rests && !j->cancelled && (!best || !comes_before(best, j)))
+            best = j; /* of one client's, the first that came */
+    return best;
+}
+
+/* The running job that gives its place to a client that waits; NULL: none has to. */
+static struct job *who_gives_way(const struct executor *x, const struct moe_coe_client *to)
+{
+    struct job *last = NULL;
+    for (struct job *j = x->jobs; j; j = j->next) {
+        const struct moe_coe_client *has = &j->of->client->turn;
+        bool turn_is_over =
+            j->work.decoded - j->turn_began.decoded >= TURN && has->given > to->given + TURN;
+        if (!j->rests && j->taken && has != to && !j->cancelled &&
+            has->running > to->running + (turn_is_over ? 0 : 1) && (!last || comes_before(last, j)))
+            last = j;
+    }
+    return last;
+}
+
+/* The next job that gets a place. *resumed: it rested; else the caller begins it. NULL: none. The
+ * mutex is held before and after. */
+static struct job *next_job(struct executor *x, bool *resumed)
 {
     struct moe_server *s = x->server;
-    uint32_t room = x->n_running < x->room ? x->room - x->n_running : 0;
-    if (room == 0 || others_first(x, x->model))
+    const struct moe_coe_client *client;
+    struct job *rested = next_resting(x), *other;
+    bool waits = !s->closing && !others_first(x, x->model) &&
+                 moe_coe_more_of(s->dispatch, x->index, &client);
+    uint32_t n;
+    if (!rested && !waits)
         return NULL;
-    double began = moe_seconds();
-    struct moe_coe_request *list = moe_coe_more(s->dispatch, x->index, room, n);
+    *resumed = rested && !(waits && moe_coe_client_before(client, &rested->of->client->turn));
+    if (*resumed)
+        client = &rested->of->client->turn;
+    if (x->n_running - x->n_resting >= x->room &&
+        (!(other = who_gives_way(x, client)) || !job_rest(x, other)))
+        return NULL;
+    if (*resumed) {
+        job_resume(x, rested);
+        return rested;
+    }
+    struct moe_coe_request *list = moe_coe_more(s->dispatch, x->index, 1, &n);
     mark_taken(list);
-    x->counts.schedule_seconds += moe_seconds() - began;
-    return list;
+    return (struct job *)list;
+}
+
+/* Gives places to jobs that wait for the batch's model or rest; *n: those that are new. The mutex
+ * is held before and after. */
+static void share_places(struct executor *x, uint32_t *n)
+{
+    struct moe_server *s = x->server;
+    struct job *j;
+    bool resumed;
+    *n = 0;
+    bill_clients(x);
+    for (;;) {
+        double began = moe_seconds();
+        j = next_job(x, &resumed);
+        x->counts.schedule_seconds += moe_seconds() - began;
+        if (!j)
+            break;
+        if (resumed)
+            continue;
+        ++*n;
+        pthread_mutex_unlock(&s->mutex);
+        job_begin(x, j);
+        pthread_mutex_lock(&s->mutex);
+    }
 }
 
 /* Computes a batch, and jobs that join it, to the end. False: its model is not there. The mutex is
@@ -667,16 +757,11 @@ static bool compute_batch(struct executor *x, struct moe_coe_batch *batch)
         pthread_mutex_lock(&s->mutex);
         job_count(x);
         end_cancelled(x);
-        struct moe_coe_request *list = s->closing ? NULL : more_jobs(x, &n);
+        share_places(x, &n);
         double now = moe_seconds();
         x->counts.busy_seconds += now - began;
         began = now;
-        if (!list)
-            continue;
         n_jobs += n;
-        pthread_mutex_unlock(&s->mutex);
-        begin_all(x, list, MOE_OK, NULL);
-        pthread_mutex_lock(&s->mutex);
     }
     if (status == MOE_OK)
         dispatching_learn_batch(x, batch->expert, n_jobs, began - begun);

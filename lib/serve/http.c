@@ -1,6 +1,6 @@
 /* HTTP over libmicrohttpd: the serving thread, connections, and requests as they arrive.
  * http_routes.c decides what is answered, http_exchange.c sends it. */
-#define _DEFAULT_SOURCE /* getaddrinfo */
+#define _GNU_SOURCE /* getaddrinfo, struct ucred */
 
 #include "serve/http.h"
 
@@ -29,6 +29,7 @@ enum {
     BACKLOG = 1024,
     OTHER_FILES = 64,           /* files of the process beside connections */
     CONNECTION_BYTES = 4 << 10, /* of libmicrohttpd and ours, beside the headers */
+    RESERVE = 16,               /* connections beyond the limit, for /health and /metrics */
     LOOK_MILLISECONDS = 250,    /* between two looks for late requests and silent streams */
 };
 #define BEGIN_SECONDS 0.25 /* a stream waits no longer for what would change its status */
@@ -49,7 +50,8 @@ void moe_http_options_default(struct moe_http_options *options)
 
 uint64_t moe_http_bytes(const struct moe_http_options *options)
 {
-    return options->max_connections * (options->max_header_bytes + CONNECTION_BYTES) +
+    return ((uint64_t)options->max_connections + RESERVE) *
+               (options->max_header_bytes + CONNECTION_BYTES) +
            options->buffer_bytes;
 }
 
@@ -76,9 +78,13 @@ enum { READ_ON = 16 };
 
 struct http_connection {
     struct http_connection *next, **link;
+    struct http_client *client; /* an address */
     int socket;
-    bool waits;   /* for a complete request, which has no exchange yet */
-    double since; /* moe_seconds() when it began to wait */
+    bool waits;                /* for a complete request, which has no exchange yet */
+    bool leaves;               /* it was shut down, and counts no more */
+    bool reserved;             /* it was accepted beyond the limit */
+    double since;              /* moe_seconds() when it began to wait */
+    struct exchange *exchange; /* NULL: none */
 };
 
 static int socket_of(struct MHD_Connection *connection)
@@ -95,33 +101,178 @@ static struct http_connection *connection_of(struct MHD_Connection *connection)
     return info ? info->socket_context : NULL;
 }
 
+bool http_is_reserved(const struct exchange *x)
+{
+    const struct http_connection *c = connection_of(x->connection);
+    return c && c->reserved;
+}
+
+/* ---- Clients ---- */
+
+/* No network that is routed begins with these. */
+enum { ID_ADDRESS = 1, ID_USER, ID_KEY };
+
+static uint64_t client_id(uint64_t kind, uint32_t number)
+{
+    return kind << 32 | number;
+}
+
+uint64_t http_client_of_key(uint32_t n)
+{
+    return client_id(ID_KEY, n);
+}
+
+static uint64_t number_of(const uint8_t *bytes, int n)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < n; i++)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
+/* An address; of IPv6 the network, which is one client's; of a local socket the user. */
+static uint64_t client_of_socket(int fd)
+{
+    struct sockaddr_storage from = {0};
+    struct ucred user = {0};
+    socklen_t n = sizeof from, n_user = sizeof user;
+    getpeername(fd, (struct sockaddr *)&from, &n);
+    if (from.ss_family == AF_INET)
+        return client_id(ID_ADDRESS, ntohl(((struct sockaddr_in *)&from)->sin_addr.s_addr));
+    if (from.ss_family != AF_INET6) {
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &n_user);
+        return client_id(ID_USER, user.uid);
+    }
+    const uint8_t *bytes = ((struct sockaddr_in6 *)&from)->sin6_addr.s6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&from)->sin6_addr))
+        return client_id(ID_ADDRESS, (uint32_t)number_of(bytes + 12, 4));
+    return number_of(bytes, 8);
+}
+
+struct http_client *http_client_hold(struct moe_http *h, uint64_t id)
+{
+    struct http_client *c = h->clients;
+    while (c && c->id != id)
+        c = c->next;
+    if (!c && (c = calloc(1, sizeof *c)) != NULL) {
+        *c = (struct http_client){.next = h->clients, .id = id};
+        h->clients = c;
+    }
+    if (c)
+        c->holders++;
+    return c;
+}
+
+void http_client_release(struct moe_http *h, struct http_client *client)
+{
+    if (!client || --client->holders > 0)
+        return;
+    struct http_client **at = &h->clients;
+    while (*at != client)
+        at = &(*at)->next;
+    *at = client->next;
+    free(client);
+}
+
+/* ---- Too many connections ---- */
+
+static void let_go(struct http_connection *c)
+{
+    shutdown(c->socket, SHUT_RDWR);
+    c->waits = false;
+    c->leaves = true;
+    c->client->connections--;
+}
+
+static void leave_exchange(struct exchange *x, bool count);
+
+/* Has a connection give way to a new one. First those that wait for a request: of the address that
+ * has most connections the one that has been idle longest, else of another. Then, of an address
+ * that has more by two, the latest. False: none. */
+static bool oust_connection(struct moe_http *h, const struct http_connection *newcomer)
+{
+    struct http_connection *idle = NULL, *latest = NULL;
+    for (struct http_connection *c = h->connections; c; c = c->next) {
+        const uint32_t has = c->client->connections;
+        if (c == newcomer || c->leaves)
+            continue;
+        if (c->waits && (!idle || has > idle->client->connections ||
+                         (has == idle->client->connections && c->since < idle->since)))
+            idle = c;
+        if (has > newcomer->client->connections + 1 && !c->waits &&
+            (!latest || has > latest->client->connections))
+            latest = c; /* the list begins with the latest */
+    }
+    struct http_connection *ousted = idle ? idle : latest;
+    if (!ousted)
+        return false;
+    if (ousted->exchange)
+        leave_exchange(ousted->exchange, false);
+    let_go(ousted);
+    h->counts.ousted++;
+    return true;
+}
+
+/* Connections that were not shut down. */
+static uint32_t n_connections(const struct moe_http *h)
+{
+    uint32_t n = 0;
+    for (const struct http_client *c = h->clients; c; c = c->next)
+        n += c->connections;
+    return n;
+}
+
+static void begin_connection(struct moe_http *h, struct MHD_Connection *connection,
+                             struct http_connection **out)
+{
+    int fd = socket_of(connection);
+    struct http_client *client = http_client_hold(h, client_of_socket(fd));
+    struct http_connection *c = client ? calloc(1, sizeof *c) : NULL;
+    *out = c;
+    if (!c) { /* it could not be closed for being late */
+        http_client_release(h, client);
+        shutdown(fd, SHUT_RDWR);
+        return;
+    }
+    *c = (struct http_connection){.next = h->connections,
+                                  .link = &h->connections,
+                                  .client = client,
+                                  .socket = fd,
+                                  .waits = true,
+                                  .since = moe_seconds()};
+    if (c->next)
+        c->next->link = &c->next;
+    h->connections = c;
+    client->connections++;
+    c->reserved = n_connections(h) > h->options.max_connections && !oust_connection(h, c);
+}
+
+static void end_connection(struct moe_http *h, struct http_connection *c)
+{
+    if (!c)
+        return;
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
+    if (!c->leaves)
+        c->client->connections--;
+    http_client_release(h, c->client);
+    free(c);
+}
+
 static void on_connection(void *ctx, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode code)
 {
     struct moe_http *h = ctx;
-    struct http_connection *c = *context;
     bool begun = code == MHD_CONNECTION_NOTIFY_STARTED;
     pthread_mutex_lock(&h->lock);
     h->counts.accepted += begun;
     h->counts.connections += begun ? 1 : (uint64_t)-1;
     pthread_mutex_unlock(&h->lock);
     if (begun) {
-        c = *context = calloc(1, sizeof *c); /* NULL: it will not be closed for being late */
-        if (!c)
-            return;
-        *c = (struct http_connection){.next = h->connections,
-                                      .link = &h->connections,
-                                      .socket = socket_of(connection),
-                                      .waits = true,
-                                      .since = moe_seconds()};
-        if (c->next)
-            c->next->link = &c->next;
-        h->connections = c;
-    } else if (c) {
-        *c->link = c->next;
-        if (c->next)
-            c->next->link = c->link;
-        free(c);
+        begin_connection(h, connection, (struct http_connection **)context);
+    } else {
+        end_connection(h, *context);
         *context = NULL;
     }
 }
@@ -132,8 +283,7 @@ static void http_close_late(struct moe_http *h)
     uint64_t late = 0;
     for (struct http_connection *c = h->connections; c; c = c->next)
         if (c->waits && c->since < before) {
-            shutdown(c->socket, SHUT_RDWR);
-            c->waits = false;
+            let_go(c);
             late++;
         }
     pthread_mutex_lock(&h->lock);
@@ -141,10 +291,11 @@ static void http_close_late(struct moe_http *h)
     pthread_mutex_unlock(&h->lock);
 }
 
+/* Its connection waits for a complete request, or not. */
 static void set_waiting(struct MHD_Connection *connection, bool waits)
 {
     struct http_connection *c = connection_of(connection);
-    if (!c)
+    if (!c || c->leaves)
         return;
     c->waits = waits;
     c->since = moe_seconds();
@@ -174,10 +325,13 @@ static enum MHD_Result begin_exchange(struct moe_http *h, struct MHD_Connection 
                                       const char *url, const char *method, const char *version,
                                       void **context)
 {
-    struct exchange *x = exchange_new(h, connection);
+    struct http_connection *c = connection_of(connection);
+    struct exchange *x = c ? exchange_new(h, connection) : NULL;
     if (!x)
         return MHD_NO;
     *context = x;
+    c->exchange = x;
+    x->client = http_client_hold(h, c->client->id); /* it is there */
     http_route(x, url, method, version);
     uint64_t n = announced(x);
     if (!x->refused && n > h->options.max_body_bytes)
@@ -222,6 +376,7 @@ static enum MHD_Result continue_exchange(struct exchange *x, const char *method)
     struct moe_http *h = x->http;
     if (x->stage == EXCHANGE_RECEIVING) {
         set_waiting(x->connection, false);
+        exchange_received(x);
         http_route_late(x);
     }
     enum MHD_Result result = http_answer(x, method);
@@ -308,6 +463,12 @@ static void on_completed(void *ctx, struct MHD_Connection *connection, void **co
     leave_exchange(x,
                    code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->stage != EXCHANGE_RECEIVING);
     set_waiting(connection, true);
+    struct http_connection *c = connection_of(connection);
+    if (c)
+        c->exchange = NULL;
+    exchange_received(x);
+    http_client_release(h, x->client);
+    x->client = NULL;
     exchange_release(x);
 }
 
@@ -376,10 +537,10 @@ static int http_start(struct moe_http *h, struct moe_err *err)
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h,
         MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_UNESCAPE_CALLBACK, decode_target,
         NULL, MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
-        o->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)o->max_header_bytes,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(o->request_seconds + 1),
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-        h, MHD_OPTION_END);
+        o->max_connections + RESERVE, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)o->max_header_bytes, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)(o->request_seconds + 1), MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
     return h->daemon ? MOE_OK : moe_fail(err, MOE_ERR_IO, "%s: libmicrohttpd cannot serve", h->url);
 }
 
@@ -459,7 +620,7 @@ static void *http_serve(void *ctx)
 static void limit_connections(struct moe_http_options *o)
 {
     struct rlimit files;
-    rlim_t wanted = (rlim_t)o->max_connections + OTHER_FILES;
+    rlim_t wanted = (rlim_t)o->max_connections + RESERVE + OTHER_FILES;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= wanted)
         return;
     files.rlim_cur = wanted < files.rlim_max ? wanted : files.rlim_max;

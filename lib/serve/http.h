@@ -15,6 +15,11 @@
  * leaves has its request cancelled at once. One that closes only the sending half of its connection
  * gets its answer. A stream begins soon whether or not it has anything to say, and breaks longer
  * silences by comments, so that proxies do not take it for dead.
+ *
+ * Clients share what there is: a client is a key, or before one is known an address (of IPv6 its
+ * network of 64 bits, of a local socket the user). Where connections or buffers run out, who has
+ * most of them gives way to who has less: first the request that is unfinished and has been idle
+ * longest. A reserve of connections is left to /health and /metrics.
  */
 #ifndef MOE_SERVE_HTTP_H
 #define MOE_SERVE_HTTP_H
@@ -33,7 +38,8 @@ struct moe_http_options {
     uint16_t port;                      /* 0: any free one */
     const struct moe_access_keys *keys; /* borrowed; NULL: no key is needed */
     const char *const *origins, *const *hosts; /* borrowed; as in struct moe_access */
-    uint32_t max_connections;                  /* further ones wait to be accepted */
+    bool share_prompts;                        /* what was computed of prompts, also between keys */
+    uint32_t max_connections;                  /* beyond it who has most gives way */
     uint64_t max_body_bytes;                   /* of a request */
     uint64_t max_header_bytes;                 /* of a request's headers with its first line */
     /* Bodies and answers in memory, all together; one answer gets at most a quarter. */

@@ -95,19 +95,19 @@ static unsigned differs(const char *key, const char *given, size_t n_given)
     return diff;
 }
 
-bool moe_access_key_fits(const struct moe_access_keys *keys, const char *authorization)
+uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *authorization)
 {
     static const char scheme[] = "Bearer ";
     if (!authorization || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
-        return false;
+        return 0;
     const char *given = authorization + sizeof scheme - 1;
     while (*given == ' ')
         given++;
     size_t n = strlen(given);
-    unsigned fits = 0;
+    uint32_t found = 0;
     for (uint32_t i = 0; i < keys->n; i++)
-        fits |= differs(keys->keys[i], given, n) == 0;
-    return fits;
+        found = differs(keys->keys[i], given, n) == 0 ? i + 1 : found;
+    return found;
 }
 
 /* ---- Hosts and origins ---- */

@@ -10,6 +10,10 @@
 
 /* The part of all buffers that one answer may take. */
 enum { ANSWER_PART = 4 };
+/* ... and all bodies together: that many quarters. A body that has not gone on for so long gives
+ * way to another one of the same client. */
+enum { BODY_QUARTERS = 3 };
+#define STALLED_SECONDS 1.0
 /* The most that an empty buffer keeps. */
 enum { KEPT_BYTES = 16 << 10 };
 
@@ -165,19 +169,61 @@ void exchange_break_silences(struct moe_http *h, double first, double seconds)
     pthread_mutex_unlock(&h->lock);
 }
 
+/* The unfinished body that gives way to n more bytes of x: of who has most, the one that has been
+ * idle longest. NULL: x has to. */
+static struct exchange *find_stalled(const struct exchange *x, uint64_t n)
+{
+    double now = moe_seconds();
+    struct exchange *best = NULL;
+    for (struct exchange *o = x->http->exchanges; o; o = o->next) {
+        if (o == x || o->n_receiving == 0)
+            continue;
+        if (o->client == x->client ? now - o->received_at < STALLED_SECONDS
+                                   : o->client->body_bytes <= x->client->body_bytes + n)
+            continue;
+        if (!best || o->client->body_bytes > best->client->body_bytes ||
+            (o->client == best->client && o->received_at < best->received_at))
+            best = o;
+    }
+    return best;
+}
+
 bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n)
 {
     struct moe_http *h = x->http;
-    pthread_mutex_lock(&h->lock);
-    bool fits = !x->cut && h->buffered + n <= h->options.buffer_bytes;
-    if (fits) {
-        h->buffered += n;
-        x->booked += n;
+    const uint64_t most = h->options.buffer_bytes / 4 * BODY_QUARTERS;
+    bool fits = false;
+    for (struct exchange *other = x; other && !fits;) {
+        pthread_mutex_lock(&h->lock);
+        fits = !x->cut && h->buffered + n <= h->options.buffer_bytes && h->body_bytes + n <= most;
+        if (fits) {
+            h->buffered += n;
+            x->booked += n;
+        }
+        other = fits || x->cut ? NULL : find_stalled(x, n);
+        pthread_mutex_unlock(&h->lock);
+        if (other) {
+            other->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+            moe_fail(&other->why, MOE_ERR_MEMORY,
+                     "too many requests are being received, and this one did not go on");
+            exchange_drop_body(other);
+        }
     }
-    pthread_mutex_unlock(&h->lock);
-    if (fits)
-        moe_buf_append(&x->body, bytes, n);
-    return fits && !x->body.failed;
+    if (!fits)
+        return false;
+    moe_buf_append(&x->body, bytes, n);
+    x->n_receiving += n;
+    h->body_bytes += n;
+    x->client->body_bytes += n;
+    x->received_at = moe_seconds();
+    return !x->body.failed;
+}
+
+void exchange_received(struct exchange *x)
+{
+    x->http->body_bytes -= x->n_receiving;
+    x->client->body_bytes -= x->n_receiving;
+    x->n_receiving = 0;
 }
 
 void exchange_drop_body(struct exchange *x)
@@ -190,6 +236,7 @@ struct moe_buf exchange_take_body(struct exchange *x)
 {
     struct moe_http *h = x->http;
     struct moe_buf body = x->body;
+    exchange_received(x);
     pthread_mutex_lock(&h->lock);
     if (!x->cut) {
         h->buffered -= x->body.size;
@@ -238,7 +285,7 @@ static enum MHD_Result queue_response(struct exchange *x, unsigned status,
     if (type)
         MHD_add_response_header(response, "Content-Type", type);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (closing || x->faulty)
+    if (closing || x->faulty || http_is_reserved(x))
         MHD_add_response_header(response, "Connection", "close");
     if (h->options.origins)
         MHD_add_response_header(response, "Vary", "Origin");

@@ -26,6 +26,15 @@ enum exchange_stage {
     EXCHANGE_SENDING,
 };
 
+/* Who has connections (then it is an address) or requests (then it may be a key). */
+struct http_client {
+    struct http_client *next;
+    uint64_t id;
+    uint32_t holders;
+    uint32_t connections;
+    uint64_t body_bytes; /* of requests that are received */
+};
+
 struct exchange {
     struct moe_http *http;
     struct MHD_Connection *connection; /* NULL: it has ended; changed with the lock held */
@@ -33,12 +42,16 @@ struct exchange {
     enum exchange_stage stage; /* other threads read it with the lock held */
     int refused;               /* HTTP status of `why`, sent once the body has been read; 0: none */
     struct moe_err why;
+    struct http_client *client; /* NULL once its connection has ended */
+    uint64_t owner;             /* of its prompt (serve/request.h) */
     struct moe_buf body;
-    uint64_t n_body; /* bytes received, also of a refused body */
-    int watched;     /* descriptor in `poll` that reports the client's leaving, or -1 */
-    bool foreign;    /* from a page of another, allowed origin */
-    bool old;        /* of HTTP/1.0 */
-    bool faulty;     /* its head breaks HTTP's rules: nothing further is read */
+    double received_at;   /* the last of these */
+    uint64_t n_receiving; /* of an unfinished body, in its client's account */
+    uint64_t n_body;      /* bytes received, also of a refused body */
+    int watched;          /* descriptor in `poll` that reports the client's leaving, or -1 */
+    bool foreign;         /* from a page of another, allowed origin */
+    bool old;             /* of HTTP/1.0 */
+    bool faulty;          /* its head breaks HTTP's rules: nothing further is read */
     struct completion *completion; /* http_routes.c's; NULL: none */
     void (*free_completion)(struct completion *c);
     uint64_t id; /* the server's, for a completion */
@@ -65,7 +78,9 @@ struct moe_http {
     struct moe_access access;
     struct MHD_Daemon *daemon;
     struct http_connection *connections;
-    int listener, poll, wake; /* descriptors, -1: none */
+    struct http_client *clients; /* the serving thread's */
+    uint64_t body_bytes;         /* of all of these */
+    int listener, poll, wake;    /* descriptors, -1: none */
     char url[96];
     pthread_t thread;
     bool threaded; /* `thread` runs */
@@ -87,8 +102,11 @@ struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connect
 void exchange_hold(struct exchange *x);
 void exchange_release(struct exchange *x);
 void exchange_set_stage(struct exchange *x, enum exchange_stage stage);
-/* Appends to the body. False: there is no room for it now. */
+/* Appends to the body. False: there is no room for it now, though others that had more, or had not
+ * gone on, gave theirs. */
 bool exchange_receive(struct exchange *x, const char *bytes, uint64_t n);
+/* Its body has been read, and counts no more as one that is received. */
+void exchange_received(struct exchange *x);
 void exchange_drop_body(struct exchange *x);
 /* Hands over the body, which the exchange then has no more. */
 struct moe_buf exchange_take_body(struct exchange *x);
@@ -119,6 +137,16 @@ enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *ty
                              const char *const headers[][2]);
 /* Sends everything put into `out`, as it comes, until it is done. */
 enum MHD_Result http_respond_stream(struct exchange *x);
+
+/* ---- http.c ---- */
+
+/* The client with an id, made if need be; NULL: out of memory. It stays until it is released. */
+struct http_client *http_client_hold(struct moe_http *h, uint64_t id);
+void http_client_release(struct moe_http *h, struct http_client *client);
+/* The id of the n-th key's holder, for http_client_hold. */
+uint64_t http_client_of_key(uint32_t n);
+/* Whether its connection is one of the reserve. */
+bool http_is_reserved(const struct exchange *x);
 
 /* ---- http_routes.c ---- */
 

@@ -142,6 +142,18 @@ static bool read_head(struct exchange *x, const char *url, const char **path, co
 
 /* ---- What is refused ---- */
 
+/* Its client is the holder of the n-th key. */
+static void http_name_client(struct exchange *x, uint32_t n)
+{
+    struct moe_http *h = x->http;
+    struct http_client *named = http_client_hold(h, http_client_of_key(n));
+    x->owner = n;
+    if (!named)
+        return; /* its address will do */
+    http_client_release(h, x->client);
+    x->client = named;
+}
+
 /* The HTTP status that refuses the request, and why; 0: it is accepted. */
 static int refusal(struct exchange *x, const char *path, const char *host, const char *method,
                    struct moe_err *why)
@@ -165,8 +177,11 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
     }
     if (asks && (known || strcmp(path, "*") == 0))
         return 0;
-    if (h->access.keys && !(known && routes[x->route].open) &&
-        !moe_access_key_fits(h->access.keys, http_header(x, "Authorization"))) {
+    uint32_t key =
+        h->access.keys ? moe_access_key_find(h->access.keys, http_header(x, "Authorization")) : 0;
+    if (key)
+        http_name_client(x, key);
+    if (h->access.keys && !key && !(known && routes[x->route].open)) {
         moe_fail(why, MOE_ERR_USAGE,
                  "a key is needed: an Authorization header with \"Bearer \" "
                  "and one of the server's keys");
@@ -180,6 +195,10 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
         moe_fail(why, MOE_ERR_USAGE, "'%s' takes %s, not %.20s", path,
                  routes[x->route].post ? "POST" : "GET", method);
         return 405;
+    }
+    if (http_is_reserved(x) && x->route != MOE_HTTP_HEALTH && x->route != MOE_HTTP_METRICS) {
+        moe_fail(why, MOE_ERR_LIMIT, "all of the server's connections are taken: try again later");
+        return MHD_HTTP_SERVICE_UNAVAILABLE;
     }
     return 0;
 }
@@ -364,7 +383,10 @@ static enum MHD_Result begin_completion(struct exchange *x)
                                              .refused = on_refused,
                                              .part = on_part,
                                              .token = on_token,
-                                             .ended = on_end};
+                                             .ended = on_end,
+                                             .client = x->client->id,
+                                             .owner =
+                                                 x->http->options.share_prompts ? 0 : x->owner};
     struct moe_err err;
     struct moe_buf body = exchange_take_body(x);
     int status = MOE_ERR_MEMORY;

@@ -85,18 +85,61 @@ static uint64_t request_id(const struct moe_server *s, uint32_t slot)
     return s->n_requests * s->n_slots + slot;
 }
 
-/* Books a request's memory in place of what was booked for it before. Accepts an oversized request
- * only into an empty queue. */
+/* The client with this id, who is new if nothing of his is under way; then as if it had been given
+ * what the others have. */
+static struct client *client_find(struct moe_server *s, uint64_t id, struct moe_err *err)
+{
+    double least = 0;
+    for (struct client *c = s->clients; c; c = c->next) {
+        if (c->id == id)
+            return c;
+        if (c == s->clients || c->turn.given < least)
+            least = c->turn.given;
+    }
+    struct client *c = moe_alloc(1, sizeof *c, err);
+    if (!c)
+        return NULL;
+    *c = (struct client){.id = id, .turn.given = least, .next = s->clients};
+    return s->clients = c;
+}
+
+static void client_forget(struct moe_server *s, struct client *c)
+{
+    struct client **at = &s->clients;
+    if (c->n_requests > 0)
+        return;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    free(c);
+}
+
+/* Whether so many bytes fit beside others. Accepts an oversized request only into an empty queue.
+ */
+static int request_check(const struct moe_server *s, uint64_t others, uint32_t n_others,
+                         uint64_t bytes, struct moe_err *err)
+{
+    if (n_others > 0 && others + bytes > s->request_bytes_max)
+        return moe_fail(err, MOE_ERR_LIMIT,
+                        "the queue is full: the requests in it take all of its memory (later)");
+    return MOE_OK;
+}
+
+/* Books a request's memory in place of what was booked for it before. */
 static int request_book(struct moe_server *s, struct request *a, uint64_t bytes,
                         struct moe_err *err)
 {
     uint64_t others = s->request_bytes - a->bytes;
-    if (s->n_free + 1 < s->n_slots && others + bytes > s->request_bytes_max)
-        return moe_fail(err, MOE_ERR_LIMIT,
-                        "the queue is full: the requests in it take all of its memory (later)");
+    MOE_TRY(request_check(s, others, s->n_slots - s->n_free - 1, bytes, err));
     s->request_bytes = others + bytes;
     a->bytes = bytes;
     return MOE_OK;
+}
+
+static void count_choices(struct request *a, uint32_t n)
+{
+    a->client->n_choices += n - a->n_counted;
+    a->n_counted = n;
 }
 
 /* Lists a request that takes so many bytes. Under the mutex. */
@@ -108,9 +151,17 @@ static int request_new(struct request **out, struct moe_server *s, uint64_t byte
     if (s->n_free == 0)
         return moe_fail(err, MOE_ERR_LIMIT, "the queue is full: %u requests wait or run (later)",
                         s->n_slots);
-    struct request *a = moe_alloc(1, sizeof *a, err);
-    if (!a)
+    MOE_TRY(request_check(s, s->request_bytes, s->n_slots - s->n_free, bytes, err));
+    struct client *client = client_find(s, events->client, err);
+    struct request *a = client ? moe_alloc(1, sizeof *a, err) : NULL;
+    if (!a) {
+        if (client)
+            client_forget(s, client);
         return MOE_ERR_MEMORY;
+    }
+    client->n_requests++;
+    a->client = client;
+    count_choices(a, 1);
     s->n_requests++;
     a->slot = s->free_slots[--s->n_free];
     a->id = request_id(s, a->slot);
@@ -121,14 +172,26 @@ static int request_new(struct request **out, struct moe_server *s, uint64_t byte
     pthread_mutex_init(&a->preparing, NULL);
     s->slots[a->slot] = a;
     *out = a;
-    return request_book(s, a, bytes, err);
+    s->request_bytes += a->bytes = bytes;
+    return MOE_OK;
 }
 
-static void request_free(struct moe_server *s, struct request *a, bool with_request)
+/* The server knows it no more. */
+static void request_unlist(struct moe_server *s, struct request *a)
 {
     s->slots[a->slot] = NULL;
     s->free_slots[s->n_free++] = a->slot;
     s->request_bytes -= a->bytes;
+    a->client->n_requests--;
+    count_choices(a, 0);
+    client_forget(s, a->client);
+    if (s->n_free == s->n_slots)
+        pthread_cond_broadcast(&s->idle);
+}
+
+/* Frees it once it is unlisted. */
+static void request_free(const struct moe_server *s, struct request *a, bool with_request)
+{
     for (uint32_t i = 0; a->jobs && i < a->request->n; i++) {
         moe_buf_release(&a->jobs[i].text);
         moe_buf_release(&a->jobs[i].said);
@@ -147,8 +210,6 @@ static void request_free(struct moe_server *s, struct request *a, bool with_requ
         moe_request_free(a->request);
     free(a->jobs);
     free(a);
-    if (s->n_free == s->n_slots)
-        pthread_cond_broadcast(&s->idle);
 }
 
 static struct request *request_find(const struct moe_server *s, uint64_t id)
@@ -158,6 +219,14 @@ static struct request *request_find(const struct moe_server *s, uint64_t id)
 }
 
 /* ---- Queueing ---- */
+
+/* Its job has its place no more. Under the mutex. */
+static void give_place_back(struct job *j)
+{
+    if (j->taken)
+        j->of->client->turn.running--;
+    j->taken = false;
+}
 
 static int job_queue(struct moe_server *s, struct job *j, struct moe_err *err)
 {
@@ -202,41 +271,129 @@ static int queue_all(struct moe_server *s, struct request *a, uint32_t model, st
     return status;
 }
 
+/* ---- A full queue ---- */
+
+static bool only_waits(const struct request *a)
+{
+    for (uint32_t i = 0; a->jobs && i < a->request->n; i++)
+        if (a->jobs[i].state != JOB_WAITS || a->jobs[i].began > 0)
+            return false;
+    return a->jobs || a->waits_to_be_read;
+}
+
+/* The request that gives way to n more choices of `client`: the latest that only waits, of who has
+ * most; NULL: nobody has more than that client would have. */
+static struct request *find_oustable(const struct moe_server *s, uint64_t client, uint32_t n)
+{
+    struct request *best = NULL;
+    uint32_t most = n;
+    for (const struct client *c = s->clients; c; c = c->next)
+        most += c->id == client ? c->n_choices : 0;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct request *a = s->slots[i];
+        uint32_t has = a ? a->client->n_choices : 0;
+        if (has > most && only_waits(a) &&
+            (!best || has > best->client->n_choices ||
+             (has == best->client->n_choices && a->id > best->id)))
+            best = a;
+    }
+    return best;
+}
+
+static void leave_list(struct to_read *list, const struct request *a)
+{
+    for (struct request **at = &list->first; *at; at = &(*at)->next_to_read)
+        if (*at == a) {
+            if (!(*at = a->next_to_read))
+                list->last = at;
+            return;
+        }
+}
+
+/* Has another client's request give way to n more choices of `client`; tell_ousted tells it. Under
+ * the mutex. False: none. */
+static bool oust_for(struct moe_server *s, uint64_t client, uint32_t n, struct request **ousted)
+{
+    struct request *a = s->closing ? NULL : find_oustable(s, client, n);
+    if (!a)
+        return false;
+    for (uint32_t i = 0; a->jobs && i < a->request->n; i++)
+        moe_coe_withdraw(s->dispatch, a->jobs[i].executor, &a->jobs[i].queued);
+    if (a->waits_to_be_read) {
+        leave_list(&s->quick, a);
+        leave_list(&s->slow, a);
+    }
+    request_unlist(s, a);
+    s->counts.failed += a->jobs ? a->request->n : 0;
+    s->counts.ousted++;
+    a->next_to_read = *ousted;
+    *ousted = a;
+    return true;
+}
+
+static void tell_ousted(const struct moe_server *s, struct request *ousted)
+{
+    struct moe_err err;
+    moe_fail(&err, MOE_ERR_MEMORY,
+             "the queue is full, and this client has more of it than others: ask again later");
+    const struct moe_server_result result = {.status = MOE_ERR_MEMORY, .err = &err, .model = ""};
+    for (struct request *a = ousted, *next; a; a = next) {
+        next = a->next_to_read;
+        if (!a->jobs)
+            a->events.refused(a->events.ctx, &err);
+        for (uint32_t i = 0; a->jobs && a->events.ended && i < a->request->n; i++)
+            a->events.ended(a->events.ctx, i, &result);
+        request_free(s, a, true);
+    }
+}
+
 /* Gives a listed request what it asks for: `r`, which it owns if MOE_OK. Under the mutex. */
 static int request_begin(struct moe_server *s, struct request *a, struct moe_request *r,
-                         uint32_t model, struct moe_err *err)
+                         uint32_t model, struct request **ousted, struct moe_err *err)
 {
+    int status;
     if (atomic_load(&a->cancelled))
         return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
-    MOE_TRY(request_book(s, a, sizeof *a + r->n * sizeof(struct job) + moe_request_bytes(r), err));
+    uint64_t bytes = sizeof *a + r->n * sizeof(struct job) + moe_request_bytes(r);
+    do
+        status = request_book(s, a, bytes, err);
+    while (status == MOE_ERR_LIMIT && oust_for(s, a->client->id, r->n, ousted));
+    MOE_TRY(status);
     if (!(a->jobs = moe_alloc(r->n, sizeof *a->jobs, err)))
         return MOE_ERR_MEMORY;
     for (uint32_t i = 0; i < r->n; i++)
-        a->jobs[i] = (struct job){.of = a, .choice = i, .state = JOB_ENDED};
+        a->jobs[i] = (struct job){
+            .queued.client = &a->client->turn, .of = a, .choice = i, .state = JOB_ENDED};
     a->request = r;
     a->n_left = r->n;
+    count_choices(a, r->n);
     return queue_all(s, a, model, err);
 }
 
 int moe_server_submit(struct moe_server *s, struct moe_request *r,
                       const struct moe_server_events *events, uint64_t *id, struct moe_err *err)
 {
-    struct request *a = NULL;
+    struct request *a = NULL, *ousted = NULL;
     uint32_t model;
     int status = choose_model(s, r, &model, err);
     if (status != MOE_OK)
         return status;
     pthread_mutex_lock(&s->mutex);
-    status = request_new(&a, s, 0, events, err);
+    do
+        status = request_new(&a, s, 0, events, err);
+    while (status == MOE_ERR_LIMIT && oust_for(s, events->client, 1, &ousted));
     if (status == MOE_OK)
-        status = request_begin(s, a, r, model, err);
+        status = request_begin(s, a, r, model, &ousted, err);
     s->counts.refused += status == MOE_ERR_LIMIT;
-    if (status != MOE_OK && a)
+    if (status != MOE_OK && a) {
+        request_unlist(s, a);
         request_free(s, a, false);
+    }
     s->counts.requests += status == MOE_OK;
     if (status == MOE_OK && id)
         *id = a->id;
     pthread_mutex_unlock(&s->mutex);
+    tell_ousted(s, ousted);
     return status;
 }
 
@@ -254,6 +411,7 @@ enum {
 
 static void wait_to_be_read(struct moe_server *s, struct request *a, struct to_read *list)
 {
+    a->waits_to_be_read = true;
     a->next_to_read = NULL;
     *list->last = a;
     list->last = &a->next_to_read;
@@ -264,9 +422,12 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
                            const struct moe_server_events *events, uint64_t *id,
                            struct moe_err *err)
 {
-    struct request *a = NULL;
+    struct request *a = NULL, *ousted = NULL;
+    int status;
     pthread_mutex_lock(&s->mutex);
-    int status = request_new(&a, s, sizeof *a + body->room, events, err);
+    do
+        status = request_new(&a, s, sizeof *a + body->room, events, err);
+    while (status == MOE_ERR_LIMIT && oust_for(s, events->client, 1, &ousted));
     s->counts.refused += status == MOE_ERR_LIMIT;
     if (status == MOE_OK) {
         a->kind = kind;
@@ -274,10 +435,9 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
         *body = (struct moe_buf){0};
         *id = a->id;
         wait_to_be_read(s, a, a->body.size > QUICK_BYTES ? &s->slow : &s->quick);
-    } else if (a) {
-        request_free(s, a, false);
     }
     pthread_mutex_unlock(&s->mutex);
+    tell_ousted(s, ousted);
     return status;
 }
 
@@ -307,6 +467,7 @@ static int request_read(const struct moe_server *s, struct request *a, bool quic
 static void request_take(struct moe_server *s, struct request *a, bool quick)
 {
     struct moe_request *r = NULL;
+    struct request *ousted = NULL;
     struct moe_err err;
     uint32_t model;
     bool again;
@@ -319,7 +480,7 @@ static void request_take(struct moe_server *s, struct request *a, bool quick)
         status = a->events.read(a->events.ctx, r, &err);
     pthread_mutex_lock(&s->mutex);
     if (status == MOE_OK)
-        status = request_begin(s, a, r, model, &err);
+        status = request_begin(s, a, r, model, &ousted, &err);
     if (again && !atomic_load(&a->cancelled))
         wait_to_be_read(s, a, &s->slow);
     else
@@ -327,12 +488,14 @@ static void request_take(struct moe_server *s, struct request *a, bool quick)
     s->counts.requests += status == MOE_OK;
     s->counts.refused += status == MOE_ERR_LIMIT;
     pthread_mutex_unlock(&s->mutex);
+    tell_ousted(s, ousted);
     if (status == MOE_OK || again)
         return;
     a->events.refused(a->events.ctx, &err);
     pthread_mutex_lock(&s->mutex);
-    request_free(s, a, false);
+    request_unlist(s, a);
     pthread_mutex_unlock(&s->mutex);
+    request_free(s, a, false);
     moe_request_free(r);
 }
 
@@ -351,6 +514,7 @@ void *requests_read(void *server)
         }
         if (!(list->first = a->next_to_read))
             list->last = &list->first;
+        a->waits_to_be_read = false;
         in_row = quick ? in_row + 1 : 0;
         pthread_mutex_unlock(&s->mutex);
         request_take(s, a, quick);
@@ -471,6 +635,8 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     pthread_mutex_lock(&s->mutex);
     j->state = JOB_ENDED;
     forget_cancelled(x, j);
+    give_place_back(j);
+    count_choices(a, a->n_counted - 1);
     job_count(x);
     s->counts.cached_tokens += result->n_cached;
     if (result->status != MOE_OK)
@@ -479,8 +645,10 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
         s->counts.cancelled++;
     else
         s->counts.ended++;
-    if (--a->n_left == 0)
+    if (--a->n_left == 0) {
+        request_unlist(s, a);
         request_free(s, a, true);
+    }
     pthread_mutex_unlock(&s->mutex);
 }
 
@@ -531,6 +699,7 @@ static void follow_on(struct executor *x, struct job *j, uint32_t next)
     moe_buf_clear(&j->said);
     pthread_mutex_lock(&s->mutex);
     bool cancelled = j->cancelled;
+    give_place_back(j);
     if (!cancelled) {
         j->queued.expert = next;
         s->counts.follow_ons++;
@@ -547,6 +716,28 @@ static void end_reader(struct job *j)
     j->reader = NULL;
 }
 
+/* Under the mutex. */
+static void job_wake(struct executor *x, struct job *j)
+{
+    j->rests = false;
+    x->n_resting--;
+    x->server->request_bytes -= moe_generator_rest_bytes(x->batch);
+}
+
+static void leave_batch(struct executor *x, struct job *j)
+{
+    struct job **at = &x->jobs;
+    while (*at != j)
+        at = &(*at)->next;
+    *at = j->next;
+    j->in_batch = 0;
+    x->n_running--;
+    pthread_mutex_lock(&x->server->mutex);
+    if (j->rests)
+        job_wake(x, j);
+    pthread_mutex_unlock(&x->server->mutex);
+}
+
 static void on_ended(void *ctx, const struct moe_generate_result *r)
 {
     struct moe_err err;
@@ -554,8 +745,7 @@ static void on_ended(void *ctx, const struct moe_generate_result *r)
     struct executor *x = j->x;
     struct moe_server *s = x->server;
     uint32_t next = MOE_COE_NONE;
-    j->in_batch = 0;
-    x->n_running--;
+    leave_batch(x, j);
     note_changes(j, r->n_cached > 0);
     free(j->stops);
     j->stops = NULL;
@@ -689,6 +879,8 @@ static int add_to_batch(struct executor *x, struct job *j, struct moe_err *err)
                     .token = r->logprobs && j->of->events.token ? on_token : NULL,
                     .n_top = r->top_logprobs,
                     .ctx = j},
+        .owner = j->of->events.owner,
+        .work = &j->work,
         .ended = on_ended,
     };
     status = moe_generator_add(x->batch, &request, &j->in_batch, err);
@@ -771,12 +963,42 @@ void job_begin(struct executor *x, struct job *j)
         j->of->ids_of = MOE_COE_NONE;
     }
     pthread_mutex_unlock(&j->of->preparing);
-    if (status == MOE_OK) {
-        x->n_running++;
-    } else {
+    if (status != MOE_OK) {
         end_reader(j);
         job_end(x, j, status, &err);
+        return;
     }
+    j->turn_began = j->work;
+    j->next = x->jobs;
+    x->jobs = j;
+    x->n_running++;
+}
+
+bool job_rest(struct executor *x, struct job *j)
+{
+    struct moe_server *s = x->server;
+    uint64_t bytes = moe_generator_rest_bytes(x->batch);
+    if (s->request_bytes + bytes > s->request_bytes_max ||
+        !moe_generator_rest(x->batch, j->in_batch))
+        return false;
+    s->request_bytes += bytes;
+    s->counts.rested++;
+    x->n_resting++;
+    j->rests = true;
+    give_place_back(j);
+    return true;
+}
+
+void job_resume(struct executor *x, struct job *j)
+{
+    struct moe_server *s = x->server;
+    job_wake(x, j);
+    j->turn_began = j->work;
+    j->taken = true;
+    j->of->client->turn.running++;
+    pthread_mutex_unlock(&s->mutex);
+    moe_generator_resume(x->batch, j->in_batch);
+    pthread_mutex_lock(&s->mutex);
 }
 
 void job_stop(struct executor *x, struct job *j)

@@ -98,6 +98,8 @@ static void write_http(const struct moe_http_counts *c, struct moe_buf *out)
     gauge(out, "http_connections", c->connections, "Connections that are open.");
     counter(out, "http_late_total", c->late,
             "Connections closed because a whole request did not arrive in time.");
+    counter(out, "http_ousted_total", c->ousted,
+            "Connections closed for others, where all were taken.");
     counter(out, "http_clients_gone_total", c->gone,
             "Clients that left before their answer's end.");
     counter(out, "http_clients_cut_total", c->cut,
@@ -123,6 +125,10 @@ static void write_requests(const struct moe_server_counts *c, struct moe_buf *ou
     gauge(out, "choices_waiting", c->waiting, "Answers that wait in a queue.");
     counter(out, "choices_preempted_total", c->preempted,
             "Answers that gave their memory up for others and were restarted later.");
+    counter(out, "choices_rested_total", c->rested,
+            "Times that an answer gave its place to one of a client with fewer.");
+    counter(out, "requests_ousted_total", c->ousted,
+            "Waiting requests that gave their place in a full queue to a client with fewer.");
     counter(out, "follow_ons_total", c->follow_ons, "Results passed on to another model.");
     counter(out, "prompt_tokens_total", c->prompt_tokens, "Tokens of prompts.");
     counter(out, "prompt_tokens_cached_total", c->cached_tokens,

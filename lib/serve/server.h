@@ -93,6 +93,9 @@ struct moe_server_result {
  * block and may only call submit and cancel of the server. All may be NULL. */
 struct moe_server_events {
     void *ctx;
+    /* Who asks: clients share what the server has, and only requests of one owner what was computed
+     * of prompts. 0: nobody in particular. */
+    uint64_t client, owner;
     /* Of moe_server_submit_body: the body has been read; a failure refuses the request. */
     int (*read)(void *ctx, const struct moe_request *r, struct moe_err *err);
     /* ... it is refused, and forgotten. MOE_ERR_LIMIT: the queue is full. */
@@ -161,6 +164,8 @@ struct moe_server_counts {
     uint64_t refused;                     /* because the queue was full */
     uint64_t ended, failed, cancelled;    /* choices */
     uint64_t waiting, running, preempted; /* choices; see engine/generate.h */
+    uint64_t rested;                      /* times that one gave its place to another client's */
+    uint64_t ousted;                      /* requests that others took the place of in the queue */
     uint64_t follow_ons;                  /* results that went to another model */
     uint64_t prompt_tokens, generated_tokens, cached_tokens;
     uint64_t drafted_tokens, accepted_tokens; /* by drafts; accepted ones */

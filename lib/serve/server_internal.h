@@ -27,6 +27,14 @@ struct host_tier; /* server_memory.c */
 
 enum job_state { JOB_WAITS, JOB_TAKEN, JOB_ENDED };
 
+/* Who has requests that have not ended. */
+struct client {
+    struct moe_coe_client turn; /* .given: positions computed for it */
+    uint64_t id;
+    uint32_t n_requests, n_choices; /* that have not ended; one of a request that is not read */
+    struct client *next;
+};
+
 /* A choice of a request, passing through one model after another. */
 struct job {
     struct moe_coe_request queued; /* first: a job is found from it; names its model */
@@ -35,12 +43,17 @@ struct job {
     enum job_state state;
     uint32_t executor; /* where it waits or runs */
     bool cancelled;
+    bool taken; /* counted in its client's turn */
     struct job *next_cancelled;
     double came, began; /* in this queue; its computation */
     /* While it runs. */
     struct executor *x;
-    uint64_t in_batch;                  /* its number in the batch; 0: not in one */
-    struct moe_changes changes, before; /* in its models' passes; the session's before it */
+    uint64_t in_batch;                         /* its number in the batch; 0: not in one */
+    struct job *next;                          /* in the batch */
+    bool rests;                                /* ... but gave its place to another client's */
+    struct moe_generate_work work, turn_began; /* so far; when it last got a place */
+    double billed;                             /* of the work, to its client */
+    struct moe_changes changes, before;        /* in its models' passes; the session's before it */
     const char **stops;
     struct moe_constraint *constraint; /* NULL: unconstrained */
     bool holds;                        /* holds text back until it is known to be final */
@@ -57,6 +70,8 @@ struct request {
     uint64_t bytes;              /* its memory */
     struct moe_request *request; /* NULL: it is still to be read */
     struct moe_server_events events;
+    struct client *client;
+    uint32_t n_counted; /* among the client's choices */
     double came;
     pthread_mutex_t telling; /* held during an event */
     uint32_t n_left;
@@ -65,7 +80,8 @@ struct request {
     /* Before it is read. */
     enum moe_request_kind kind;
     struct moe_buf body;
-    struct request *next_to_read;
+    bool waits_to_be_read;
+    struct request *next_to_read; /* or the next that was ousted */
     /* The prompt for a model, which its choices share. */
     pthread_mutex_t preparing;
     struct moe_ids ids;
@@ -127,8 +143,10 @@ struct executor {
     uint32_t to_load; /* for the loader; MOE_COE_NONE: idle */
     uint32_t model;   /* whose batch is open; MOE_COE_NONE: none */
     struct moe_generator *batch;
-    uint32_t room;         /* jobs that the batch takes side by side */
-    uint32_t n_running;    /* ... that it has */
+    uint32_t room;      /* jobs that the batch takes side by side */
+    uint32_t n_running; /* ... that it has, also those that rest */
+    uint32_t n_resting;
+    struct job *jobs;      /* these */
     struct job *cancelled; /* waiting or running jobs to end */
     struct moe_server_executor_counts counts;
     struct moe_stats seen; /* its session's counts already in the server's */
@@ -168,6 +186,7 @@ struct moe_server {
     struct request **slots;     /* [n_slots] NULL: free */
     uint32_t n_slots, *free_slots, n_free;
     uint64_t n_requests; /* so far */
+    struct client *clients;
     bool closing;
     double opened;
     uint64_t memory_bytes, floor_bytes; /* the budget, and the smallest that works */
@@ -231,6 +250,11 @@ void job_end(struct executor *x, struct job *j, int status, const struct moe_err
 /* Adds what the executor's session has counted since the last call to the server's counts. Under
  * the mutex. */
 void job_count(struct executor *x);
+/* Has a running job rest, so that another client's gets its place. Under the mutex. False: there is
+ * no memory for what it keeps. */
+bool job_rest(struct executor *x, struct job *j);
+/* Has it go on. The mutex is held before and after. */
+void job_resume(struct executor *x, struct job *j);
 /* Ends a running job. */
 void job_stop(struct executor *x, struct job *j);
 

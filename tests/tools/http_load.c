@@ -6,6 +6,7 @@
  *
  *   -s BYTES   sends only so many and waits      -t BYTES   reads at most so many each 0.1 s
  *   -d BYTES   leaves after so many were read    -T SECONDS stays no longer (60)
+ *   -S ADDRESS comes from there: 127.0.0.2, ...
  *   -e FILE    counts whole answers of status 200 with this text in the body
  *   -o FILE    writes the body of the last answer, -D FILE its head
  *
@@ -35,7 +36,7 @@ enum { MAX_STATUS = 600, PIECE = 64 << 10 };
 
 static struct {
     int port, clients, rounds;
-    const char *method, *path, *expect_file, *body_file, *out_file, *head_file;
+    const char *from, *method, *path, *expect_file, *body_file, *out_file, *head_file;
     uint64_t send, leave, pace;
     double seconds;
 } opt = {
@@ -150,6 +151,12 @@ static void begin(struct client *c)
         int small = 4096;
         setsockopt(c->fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     }
+    struct sockaddr_in own = {.sin_family = AF_INET};
+    if (opt.from && (inet_pton(AF_INET, opt.from, &own.sin_addr) != 1 ||
+                     bind(c->fd, (const struct sockaddr *)&own, sizeof own) != 0)) {
+        perror("http_load: bind");
+        exit(1);
+    }
     if (c->fd < 0 ||
         (connect(c->fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)) {
         perror("http_load: connect");
@@ -237,7 +244,7 @@ static int read_options(int argc, char **argv, struct moe_buf *headers, struct m
 {
     int letter, status = MOE_OK;
     const char *raw = NULL;
-    while ((letter = getopt(argc, argv, "p:n:r:X:P:H:f:w:s:t:d:T:e:o:D:")) != -1 &&
+    while ((letter = getopt(argc, argv, "p:n:r:X:P:H:f:w:s:t:d:T:e:o:D:S:")) != -1 &&
            status == MOE_OK)
         switch (letter) {
         case 'p':
@@ -272,6 +279,9 @@ static int read_options(int argc, char **argv, struct moe_buf *headers, struct m
             break;
         case 'd':
             opt.leave = strtoull(optarg, NULL, 10);
+            break;
+        case 'S':
+            opt.from = optarg;
             break;
         case 'T':
             opt.seconds = atof(optarg);

@@ -31,7 +31,7 @@ static void drain(struct moe_coe_queue *q, uint32_t most, char *out, size_t room
 
 static void check_queue(bool arrange, const char *experts, uint32_t most, const char *want)
 {
-    struct moe_coe_request requests[32];
+    struct moe_coe_request requests[32] = {0};
     struct moe_coe_queue *q;
     struct moe_err err;
     char got[128];
@@ -48,6 +48,30 @@ static void check_queue(bool arrange, const char *experts, uint32_t most, const 
         assert_false(moe_coe_queue_waits(q, 0));
         assert_int_equal(moe_coe_queue_first(q), MOE_COE_NONE);
     }
+    moe_coe_queue_close(q);
+}
+
+/* Digits: who has fewest that run comes first, then who was given least; else who came first. */
+static void clients_take_turns(void **state)
+{
+    (void)state;
+    static const char came[] = "000001122", want[] = "201201000";
+    struct moe_coe_client clients[3] = {{.given = 3}, {.given = 3}, {.given = 2}};
+    struct moe_coe_request requests[N_ITEMS(came) - 1] = {0}, *r;
+    struct moe_coe_queue *q;
+    struct moe_err err;
+    uint32_t n;
+    assert_ok(moe_coe_queue_open(&q, 1, true, &err), &err);
+    for (uint32_t i = 0; i < N_ITEMS(requests); i++) {
+        requests[i].client = &clients[came[i] - '0'];
+        assert_ok(moe_coe_queue_push(q, &requests[i], &err), &err);
+    }
+    r = moe_coe_queue_take(q, N_ITEMS(requests), &n);
+    assert_int_equal(n, N_ITEMS(requests));
+    for (uint32_t i = 0; i < n; i++, r = r->next)
+        assert_int_equal(r->client - clients, want[i] - '0');
+    assert_null(r);
+    assert_int_equal(clients[0].running, 5);
     moe_coe_queue_close(q);
 }
 
@@ -190,7 +214,7 @@ static void requests_go_where_they_cost_least(void **state)
         {0, 1, 0.5}, /* 13 in total anyway: 13 + ... or 10.5 */
         {1, 1, 9.5}, /* 13 + 1 on the slow one makes 14, 10.5 + 9.5 = 20 on the other */
     };
-    struct moe_coe_request requests[N_ITEMS(rows)];
+    struct moe_coe_request requests[N_ITEMS(rows)] = {0};
     struct moe_coe_dispatch *d;
     struct moe_err err;
     uint32_t executor;
@@ -246,7 +270,7 @@ static void experts_run_where_they_may(void **state)
     const struct moe_coe_experts experts = {5, 1, some, before};
     const struct moe_coe_executor_options executors[] = {{fast, 20, 100, 0}, {slow, 40, 100, 1}};
     struct moe_coe_options o = {.all = &experts, .n_executors = 2, .executors = executors};
-    struct moe_coe_request requests[8];
+    struct moe_coe_request requests[8] = {0};
     struct moe_coe_dispatch *d;
     struct moe_err err;
     uint32_t executor;
@@ -286,7 +310,7 @@ static void batches_are_split_and_the_next_is_fetched(void **state)
         {slow, 30, 16, 0}}; /* 3 requests at a time */
     const struct moe_coe_options o = {
         .all = &all, .n_executors = 1, .executors = executors, .arrange = true};
-    struct moe_coe_request requests[6];
+    struct moe_coe_request requests[6] = {0};
     struct moe_coe_dispatch *d;
     struct moe_coe_batch batch;
     struct moe_err err;
@@ -463,6 +487,7 @@ static void the_window_stops_where_throughput_falls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clients_take_turns),
         cmocka_unit_test(requests_are_arranged_behind_their_like),
         cmocka_unit_test(experts_leave_in_order),
         cmocka_unit_test(what_does_not_fit_changes_nothing),

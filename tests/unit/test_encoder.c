@@ -412,7 +412,7 @@ static uint32_t begin(struct moe_session *s, uint32_t sequence, uint32_t source)
     uint32_t n_known;
     moe_sequence_rewind(s, sequence, 0);
     moe_sequence_attend(s, sequence, source);
-    assert_int_equal(moe_sequence_known(s, ids[0], N_IDS), 0);
+    assert_int_equal(moe_sequence_known(s, 0, ids[0], N_IDS), 0);
     assert_ok(moe_sequence_sync(s, sequence, ids[0], N_IDS, N_IDS, &n_known, &err), &err);
     for (uint32_t i = n_known; i < N_IDS; i++)
         rows[i - n_known] = (struct moe_row){sequence, i, ids[0][i], N_IDS};

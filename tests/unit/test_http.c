@@ -141,6 +141,7 @@ static void wait_for(bool (*what)(void))
 /* ---- A client ---- */
 
 static struct moe_http *door;
+static uint32_t door_connections = 1024;
 
 static void open_door(uint64_t buffers)
 {
@@ -150,6 +151,7 @@ static void open_door(uint64_t buffers)
     o.port = 0;
     o.buffer_bytes = buffers;
     o.silence_seconds = 0.25;
+    o.max_connections = door_connections;
     fake.request = NULL;
     fake.cancelled = fake.answers_at_once = fake.ends_cancelled = false;
     fake.refuses = MOE_OK;
@@ -163,9 +165,12 @@ static void close_door(void)
     fake.request = NULL;
 }
 
-static int dial(void)
+static int dial_from(const char *address)
 {
     int small = 4096, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in own = {.sin_family = AF_INET};
+    assert_int_equal(inet_pton(AF_INET, address, &own.sin_addr), 1);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&own, sizeof own), 0);
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port =
                                        htons((uint16_t)atoi(strrchr(moe_http_url(door), ':') + 1)),
@@ -173,6 +178,11 @@ static int dial(void)
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     assert_int_equal(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
     return fd;
+}
+
+static int dial(void)
+{
+    return dial_from("127.0.0.1");
 }
 
 static int ask(bool stream)
@@ -513,6 +523,63 @@ static void requests_keep_to_http(void **state)
     close_door();
 }
 
+/* ---- Clients that take more than their share ---- */
+
+static int send_from(const char *address, const char *text)
+{
+    int fd = dial_from(address);
+    assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
+    return fd;
+}
+
+static void half_sent_requests_give_way(void **state)
+{
+    (void)state;
+    static const char half[] = "GET /health HTTP/1.1\r\nHost: local",
+                      rest[] = "host\r\n"
+                               "Connection: close\r\n\r\n";
+    enum { FLOOD = 60 };
+    int flood[FLOOD];
+    door_connections = 8;
+    open_door(1 << 20);
+    int slow = send_from("127.0.0.3", half);
+    for (int i = 0; i < FLOOD; i++)
+        flood[i] = send_from("127.0.0.2", half);
+    hears(send_from("127.0.0.1", "GET /health HTTP/1.1\r\nHost: localhost\r\n"
+                                 "Connection: close\r\n\r\n"),
+          "HTTP/1.1 200", "ok");
+    assert_int_equal(send(slow, rest, sizeof rest - 1, MSG_NOSIGNAL), sizeof rest - 1);
+    hears(slow, "HTTP/1.1 200", "ok"); /* it had one connection, as it may */
+    for (int i = 0; i < FLOOD; i++)
+        close(flood[i]);
+    close_door();
+    door_connections = 1024;
+}
+
+static void bodies_that_do_not_go_on_give_way(void **state)
+{
+    (void)state;
+    static char head[16 << 10];
+    enum { FLOOD = 5 };
+    for (int same = 0; same < 2; same++) { /* the honest client has the same address or another */
+        int flood[FLOOD];
+        open_door(64 << 10);
+        fake.answers_at_once = true;
+        int n = snprintf(head, sizeof head,
+                         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                         "Content-Length: %zu\r\n\r\n",
+                         sizeof head);
+        memset(head + n, ' ', sizeof head - 1 - (size_t)n);
+        for (int i = 0; i < FLOOD; i++)
+            flood[i] = send_from(same ? "127.0.0.1" : "127.0.0.2", head);
+        usleep(same ? 1200 * 1000 : 100 * 1000);
+        hears(ask(false), "HTTP/1.1 200", "at once");
+        for (int i = 0; i < FLOOD; i++)
+            close(flood[i]);
+        close_door();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -522,6 +589,8 @@ int main(void)
         cmocka_unit_test(who_leaves_is_cancelled),
         cmocka_unit_test(who_stops_sending_gets_the_answer),
         cmocka_unit_test(silent_streams_begin_and_go_on),
+        cmocka_unit_test(half_sent_requests_give_way),
+        cmocka_unit_test(bodies_that_do_not_go_on_give_way),
         cmocka_unit_test(who_does_not_read_is_cut_off),
         cmocka_unit_test(an_answer_beyond_the_buffers_is_refused),
         cmocka_unit_test(failures_have_a_status_or_come_in_the_stream),

@@ -214,7 +214,7 @@ static void prompts_stand_in_one_pass(void **state)
     assert_ok(moe_forward(s, MOE_PREFILL, rows, 12, 0, m.c.n_layers, NULL, NULL, &err), &err);
     assert_ok(moe_forward(s, MOE_DECODE, rows + 8, 1, 0, m.c.n_layers, NULL, NULL, &err), &err);
     /* Nothing is taken over from such a text: its keys and values depend on all of the prefix. */
-    assert_int_equal(moe_sequence_known(s, ids[0], 12), 0);
+    assert_int_equal(moe_sequence_known(s, 0, ids[0], 12), 0);
     assert_ok(moe_sequence_sync(s, 1, ids[0], 12, 12, &n_known, &err), &err);
     assert_int_equal(n_known, 0);
     moe_sequence_rewind(s, 0, 0); /* has no prompt any more */

@@ -231,6 +231,77 @@ static void reading_ends_with_its_client_and_with_the_server(void **state)
     free(endless);
 }
 
+static void set_tokens(struct asked *a, int seed, int tokens)
+{
+    snprintf(a->json, sizeof a->json, "{\"prompt\": \"The cat\", \"seed\": %d, \"max_tokens\": %d}",
+             seed, tokens);
+}
+
+/* One client fills the queue and all places of the batch; another one gets in, has its answer
+ * before the first of these, and none of them is harmed but one that only waited. */
+static void clients_share_places_and_the_queue(void **state)
+{
+    enum { MANY = 8, PLACES = 4, LONG = 200 };
+    static struct asked many[N], few;
+    struct moe_buf want[N] = {{0}};
+    struct moe_server_counts counts;
+    (void)state;
+    for (int i = 0; i < N; i++)
+        set_tokens(&many[i], i, LONG);
+    set_tokens(&few, 0, 4);
+    ask_alone(packs[0], many, want);
+    struct moe_server *s = open_server(PLACES, MANY);
+    for (int i = 0; i < MANY; i++)
+        submit_as(s, &many[i], 1);
+    do
+        moe_server_count(s, &counts);
+    while (counts.running < PLACES);
+    submit_as(s, &few, 2);
+    assert_int_equal(many[MANY - 1].n_ended, 1);
+    assert_int_equal(many[MANY - 1].result.status, MOE_ERR_MEMORY);
+    assert_non_null(strstr(many[MANY - 1].err.text, "queue"));
+    moe_server_drain(s);
+    moe_server_count(s, &counts);
+    assert_int_equal(counts.ousted, 1);
+    assert_true(counts.rested > 0);
+    moe_server_close(s);
+    assert_int_equal(few.result.n_tokens, 4);
+    for (int i = 0; i < MANY - 1; i++) {
+        assert_int_equal(many[i].result.status, MOE_OK);
+        assert_int_equal(many[i].text.size, want[i].size);
+        assert_memory_equal(many[i].text.data, want[i].data, want[i].size);
+        assert_true(many[i].result.n_tokens < LONG || few.ended_at < many[i].ended_at);
+    }
+    for (int i = 0; i < N; i++)
+        moe_buf_release(&want[i]);
+    for (int i = 0; i < MANY; i++)
+        moe_buf_release(&many[i].text);
+    moe_buf_release(&few.text);
+}
+
+static void nobody_learns_of_anothers_prompts(void **state)
+{
+    static struct asked asked;
+    (void)state;
+    struct moe_server *s = open_server(2, 0);
+    snprintf(
+        asked.json, sizeof asked.json,
+        "{\"prompt\": \"Once upon a time there was a little girl who had a red hat and a dog. One "
+        "day the girl and the dog went to the park to play with a big red ball\", "
+        "\"max_tokens\": 1}");
+    const struct {
+        uint64_t who;
+        bool cached;
+    } rows[] = {{1, false}, {1, true}, {2, false}, {2, true}, {0, false}, {0, true}};
+    for (size_t i = 0; i < N_ITEMS(rows); i++) {
+        submit_as(s, &asked, rows[i].who);
+        moe_server_drain(s);
+        assert_int_equal(asked.result.n_cached > 0, rows[i].cached);
+    }
+    moe_server_close(s);
+    moe_buf_release(&asked.text);
+}
+
 static void what_cannot_be_served_is_refused(void **state)
 {
     static struct asked asked[4];
@@ -640,6 +711,8 @@ int main(void)
         cmocka_unit_test(some_are_cancelled_and_closing_ends_the_rest),
         cmocka_unit_test(bodies_are_read_beside_and_quick_ones_first),
         cmocka_unit_test(reading_ends_with_its_client_and_with_the_server),
+        cmocka_unit_test(clients_share_places_and_the_queue),
+        cmocka_unit_test(nobody_learns_of_anothers_prompts),
         cmocka_unit_test(what_cannot_be_served_is_refused),
         cmocka_unit_test(collections_answer_as_each_model_alone),
         cmocka_unit_test(a_broken_model_fails_alone),

@@ -287,7 +287,7 @@ static void begin_text(struct windows *w, uint32_t sequence, struct text *t, uin
     for (uint32_t i = 0; i < n; i++)
         ids[i] = id_at(w, t->text, i);
     for (int i = 0; i < 2; i++) {
-        uint32_t before = moe_sequence_known(sessions[i], ids, n);
+        uint32_t before = moe_sequence_known(sessions[i], 0, ids, n);
         assert_ok(moe_sequence_sync(sessions[i], sequence, ids, n, n, &known[i], &err), &err);
         if (i == 1)
             assert_int_equal(before, known[i]);
