@@ -637,16 +637,6 @@ static bool others_first(const struct executor *x, uint32_t model)
  */
 enum { TURN = 64 };
 
-/* Counts what was computed for the batch's jobs. Under the mutex. */
-static void bill_clients(struct executor *x)
-{
-    for (struct job *j = x->jobs; j; j = j->next) {
-        double done = (double)(j->work.read + j->work.decoded);
-        j->of->client->turn.given += done - j->billed;
-        j->billed = done;
-    }
-}
-
 static bool comes_before(const struct job *a, const struct job *b)
 {
     return moe_coe_client_before(&a->of->client->turn, &b->of->client->turn);
@@ -712,7 +702,8 @@ static void share_places(struct executor *x, uint32_t *n)
     struct job *j;
     bool resumed;
     *n = 0;
-    bill_clients(x);
+    for (struct job *each = x->jobs; each; each = each->next)
+        job_bill(each);
     for (;;) {
         double began = moe_seconds();
         j = next_job(x, &resumed);

@@ -1,6 +1,6 @@
 /* HTTP over libmicrohttpd: the serving thread, connections, and requests as they arrive.
  * http_routes.c decides what is answered, http_exchange.c sends it. */
-#define _GNU_SOURCE /* getaddrinfo, struct ucred */
+#define _DEFAULT_SOURCE /* getaddrinfo */
 
 #include "serve/http.h"
 
@@ -101,79 +101,6 @@ static struct http_connection *connection_of(struct MHD_Connection *connection)
     return info ? info->socket_context : NULL;
 }
 
-bool http_is_reserved(const struct exchange *x)
-{
-    const struct http_connection *c = connection_of(x->connection);
-    return c && c->reserved;
-}
-
-/* ---- Clients ---- */
-
-/* No network that is routed begins with these. */
-enum { ID_ADDRESS = 1, ID_USER, ID_KEY };
-
-static uint64_t client_id(uint64_t kind, uint32_t number)
-{
-    return kind << 32 | number;
-}
-
-uint64_t http_client_of_key(uint32_t n)
-{
-    return client_id(ID_KEY, n);
-}
-
-static uint64_t number_of(const uint8_t *bytes, int n)
-{
-    uint64_t number = 0;
-    for (int i = 0; i < n; i++)
-        number = number << 8 | bytes[i];
-    return number;
-}
-
-/* An address; of IPv6 the network, which is one client's; of a local socket the user. */
-static uint64_t client_of_socket(int fd)
-{
-    struct sockaddr_storage from = {0};
-    struct ucred user = {0};
-    socklen_t n = sizeof from, n_user = sizeof user;
-    getpeername(fd, (struct sockaddr *)&from, &n);
-    if (from.ss_family == AF_INET)
-        return client_id(ID_ADDRESS, ntohl(((struct sockaddr_in *)&from)->sin_addr.s_addr));
-    if (from.ss_family != AF_INET6) {
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &n_user);
-        return client_id(ID_USER, user.uid);
-    }
-    const uint8_t *bytes = ((struct sockaddr_in6 *)&from)->sin6_addr.s6_addr;
-    if (IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&from)->sin6_addr))
-        return client_id(ID_ADDRESS, (uint32_t)number_of(bytes + 12, 4));
-    return number_of(bytes, 8);
-}
-
-struct http_client *http_client_hold(struct moe_http *h, uint64_t id)
-{
-    struct http_client *c = h->clients;
-    while (c && c->id != id)
-        c = c->next;
-    if (!c && (c = calloc(1, sizeof *c)) != NULL) {
-        *c = (struct http_client){.next = h->clients, .id = id};
-        h->clients = c;
-    }
-    if (c)
-        c->holders++;
-    return c;
-}
-
-void http_client_release(struct moe_http *h, struct http_client *client)
-{
-    if (!client || --client->holders > 0)
-        return;
-    struct http_client **at = &h->clients;
-    while (*at != client)
-        at = &(*at)->next;
-    *at = client->next;
-    free(client);
-}
-
 /* ---- Too many connections ---- */
 
 static void let_go(struct http_connection *c)
@@ -226,7 +153,7 @@ static void begin_connection(struct moe_http *h, struct MHD_Connection *connecti
                              struct http_connection **out)
 {
     int fd = socket_of(connection);
-    struct http_client *client = http_client_hold(h, client_of_socket(fd));
+    struct http_client *client = http_client_hold(h, http_client_of_socket(fd));
     struct http_connection *c = client ? calloc(1, sizeof *c) : NULL;
     *out = c;
     if (!c) { /* it could not be closed for being late */
@@ -331,6 +258,7 @@ static enum MHD_Result begin_exchange(struct moe_http *h, struct MHD_Connection 
         return MHD_NO;
     *context = x;
     c->exchange = x;
+    x->reserved = c->reserved;
     x->client = http_client_hold(h, c->client->id); /* it is there */
     http_route(x, url, method, version);
     uint64_t n = announced(x);

@@ -1,10 +1,80 @@
-/* Exchanges: what goes in and out between a client and the server, and responses. */
+/* Exchanges: what goes in and out between a client and the server, and responses; who clients are.
+ */
+#define _GNU_SOURCE /* struct ucred */
+#include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "serve/http_internal.h"
+
+/* ---- Clients ---- */
+
+/* No network that is routed begins with these. */
+enum { ID_ADDRESS = 1, ID_USER, ID_KEY };
+
+static uint64_t client_id(uint64_t kind, uint32_t number)
+{
+    return kind << 32 | number;
+}
+
+uint64_t http_client_of_key(uint32_t n)
+{
+    return client_id(ID_KEY, n);
+}
+
+static uint64_t number_of(const uint8_t *bytes, int n)
+{
+    uint64_t number = 0;
+    for (int i = 0; i < n; i++)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
+uint64_t http_client_of_socket(int fd)
+{
+    struct sockaddr_storage from = {0};
+    struct ucred user = {0};
+    socklen_t n = sizeof from, n_user = sizeof user;
+    getpeername(fd, (struct sockaddr *)&from, &n);
+    if (from.ss_family == AF_INET)
+        return client_id(ID_ADDRESS, ntohl(((struct sockaddr_in *)&from)->sin_addr.s_addr));
+    if (from.ss_family != AF_INET6) {
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &n_user);
+        return client_id(ID_USER, user.uid);
+    }
+    const uint8_t *bytes = ((struct sockaddr_in6 *)&from)->sin6_addr.s6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&from)->sin6_addr))
+        return client_id(ID_ADDRESS, (uint32_t)number_of(bytes + 12, 4));
+    return number_of(bytes, 8);
+}
+
+struct http_client *http_client_hold(struct moe_http *h, uint64_t id)
+{
+    struct http_client *c = h->clients;
+    while (c && c->id != id)
+        c = c->next;
+    if (!c && (c = calloc(1, sizeof *c)) != NULL) {
+        *c = (struct http_client){.next = h->clients, .id = id};
+        h->clients = c;
+    }
+    if (c)
+        c->holders++;
+    return c;
+}
+
+void http_client_release(struct moe_http *h, struct http_client *client)
+{
+    if (!client || --client->holders > 0)
+        return;
+    struct http_client **at = &h->clients;
+    while (*at != client)
+        at = &(*at)->next;
+    *at = client->next;
+    free(client);
+}
 
 /* ---- Exchanges ---- */
 
@@ -285,7 +355,7 @@ static enum MHD_Result queue_response(struct exchange *x, unsigned status,
     if (type)
         MHD_add_response_header(response, "Content-Type", type);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    if (closing || x->faulty || http_is_reserved(x))
+    if (closing || x->faulty || x->reserved)
         MHD_add_response_header(response, "Connection", "close");
     if (h->options.origins)
         MHD_add_response_header(response, "Vary", "Origin");

@@ -50,6 +50,7 @@ struct exchange {
     uint64_t n_body;      /* bytes received, also of a refused body */
     int watched;          /* descriptor in `poll` that reports the client's leaving, or -1 */
     bool foreign;         /* from a page of another, allowed origin */
+    bool reserved;        /* its connection is one of the reserve */
     bool old;             /* of HTTP/1.0 */
     bool faulty;          /* its head breaks HTTP's rules: nothing further is read */
     struct completion *completion; /* http_routes.c's; NULL: none */
@@ -97,6 +98,14 @@ struct moe_http {
 
 /* ---- http_exchange.c ---- */
 
+/* The client with an id, made if need be; NULL: out of memory. It stays until it is released. */
+struct http_client *http_client_hold(struct moe_http *h, uint64_t id);
+void http_client_release(struct moe_http *h, struct http_client *client);
+/* Ids: of who is at the other end of a socket, an address, of IPv6 its network, of a local socket
+ * the user; and of the n-th key's holder. */
+uint64_t http_client_of_socket(int fd);
+uint64_t http_client_of_key(uint32_t n);
+
 /* NULL: out of memory. */
 struct exchange *exchange_new(struct moe_http *h, struct MHD_Connection *connection);
 void exchange_hold(struct exchange *x);
@@ -137,16 +146,6 @@ enum MHD_Result http_respond(struct exchange *x, unsigned status, const char *ty
                              const char *const headers[][2]);
 /* Sends everything put into `out`, as it comes, until it is done. */
 enum MHD_Result http_respond_stream(struct exchange *x);
-
-/* ---- http.c ---- */
-
-/* The client with an id, made if need be; NULL: out of memory. It stays until it is released. */
-struct http_client *http_client_hold(struct moe_http *h, uint64_t id);
-void http_client_release(struct moe_http *h, struct http_client *client);
-/* The id of the n-th key's holder, for http_client_hold. */
-uint64_t http_client_of_key(uint32_t n);
-/* Whether its connection is one of the reserve. */
-bool http_is_reserved(const struct exchange *x);
 
 /* ---- http_routes.c ---- */
 

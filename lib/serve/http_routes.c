@@ -196,7 +196,7 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
                  routes[x->route].post ? "POST" : "GET", method);
         return 405;
     }
-    if (http_is_reserved(x) && x->route != MOE_HTTP_HEALTH && x->route != MOE_HTTP_METRICS) {
+    if (x->reserved && x->route != MOE_HTTP_HEALTH && x->route != MOE_HTTP_METRICS) {
         moe_fail(why, MOE_ERR_LIMIT, "all of the server's connections are taken: try again later");
         return MHD_HTTP_SERVICE_UNAVAILABLE;
     }

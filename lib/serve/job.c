@@ -605,6 +605,13 @@ static int flush_held(struct job *j)
     return report_text(j, (const char *)j->text.data, j->text.size);
 }
 
+void job_bill(struct job *j)
+{
+    double done = (double)(j->work.read + j->work.decoded);
+    j->of->client->turn.given += done - j->billed;
+    j->billed = done;
+}
+
 static void forget_cancelled(struct executor *x, const struct job *j)
 {
     for (struct job **at = &x->cancelled; *at; at = &(*at)->next_cancelled)
@@ -635,6 +642,7 @@ static void job_finish(struct executor *x, struct job *j, struct moe_server_resu
     pthread_mutex_lock(&s->mutex);
     j->state = JOB_ENDED;
     forget_cancelled(x, j);
+    job_bill(j);
     give_place_back(j);
     count_choices(a, a->n_counted - 1);
     job_count(x);

@@ -250,6 +250,8 @@ void job_end(struct executor *x, struct job *j, int status, const struct moe_err
 /* Adds what the executor's session has counted since the last call to the server's counts. Under
  * the mutex. */
 void job_count(struct executor *x);
+/* Counts what was computed for it since the last call as given to its client. Under the mutex. */
+void job_bill(struct job *j);
 /* Has a running job rest, so that another client's gets its place. Under the mutex. False: there is
  * no memory for what it keeps. */
 bool job_rest(struct executor *x, struct job *j);
