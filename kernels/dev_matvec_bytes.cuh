@@ -287,9 +287,9 @@ matvec_chain(const struct dev_product &p, uint32_t first, uint32_t row, uint32_t
 #pragma unroll
         for (int k = 0; k < LINKS; k++) {
             const uint8_t *head = f.heads[at + k];
-            struct moe_scales w =
-                dev_scale_of<KIND, true>([&](int piece) { return head + 16 * piece; },
-                                         (first + at + k) % dev_span_scales(KIND), row);
+            struct moe_scales w = dev_scale_of<KIND, true>(
+                p.kind, [&](int piece) { return head + 16 * piece; },
+                (first + at + k) % dev_span_scales(KIND), row);
             ds[k] = w.d * f.scales[t][at + k][0];
             m[k] = w.m;
             if (moe_kind_has_offset(KIND))
@@ -355,7 +355,7 @@ static __device__ __forceinline__ void matvec_bytes_panel(const struct dev_produ
     static_assert(section % LINKS == 0, "chains take whole sections");
     typedef struct matvec_bytes_stage<KIND, RUN, NT> stage_t;
     stage_t *stage = (stage_t *)shared;
-    const uint8_t *panel = p.data + blockIdx.x * p.panel_bytes;
+    const uint8_t *panel = dev_panel(p, blockIdx.x);
     uint32_t runs = matvec_runs<KIND>(p), sections = (runs + section - 1) / section;
     bool reads = threadIdx.x < readers;
 

@@ -122,10 +122,19 @@ static __device__ __forceinline__ uint64_t dev_input_of(const struct dev_product
     return p.rows_of ? __ldg(p.rows_of + i) : (uint64_t)p.first + i;
 }
 
+/* The records of a panel, behind the factors of its rows. */
+static __device__ __forceinline__ const uint8_t *dev_panel(const struct dev_product &p, uint32_t i)
+{
+    return p.data + i * p.panel_bytes + moe_kind_front(p.kind);
+}
+
 /* Stores result i of row `row`, which may lie in the last panel's excess. */
 static __device__ __forceinline__ void dev_store_result(const struct dev_product &p, uint32_t i,
                                                         uint32_t row, float v)
 {
+    if (moe_kind_front(p.kind))
+        v *= __ldg((const float *)(p.data + row / MOE_PANEL_ROWS * p.panel_bytes) +
+                   row % MOE_PANEL_ROWS);
     if (row >= p.rows)
         v = 0;
     else if (p.bias)
@@ -152,8 +161,8 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
 }
 
 /* ---- By layout ----
- * start(kind, run) for a layout's kind, the columns of its blocks, and those of its runs
- * (dev_weights.cuh).
+ * start(kind, run) for a layout's kind or the one that it varies, the columns of its blocks, and
+ * those of its runs (dev_weights.cuh).
  */
 
 #define DEV_BY_BLOCK(kind, block, start)                                                           \
@@ -165,7 +174,7 @@ static constexpr MOE_DEVICE_CODE int dev_matvec_adders(int nt)
     } while (0)
 
 #define DEV_BY_QUANTIZED(kind, block, start)                                                       \
-    switch (kind) {                                                                                \
+    switch (moe_kind_base(kind)) {                                                                 \
     case MOE_LAYOUT_Q8:                                                                            \
         DEV_BY_BLOCK(MOE_LAYOUT_Q8, block, start);                                                 \
         break;                                                                                     \

@@ -170,16 +170,16 @@ static __device__ __forceinline__ const uint8_t *dev_scale_piece(const struct de
 }
 
 /* The scale of a row; piece(k) is where piece k lies, in the device's memory or in shared memory.
- */
+ * own: the layout's kind, KIND or a variation of it. */
 template <int KIND, bool SHARED, typename PIECE>
-static __device__ __forceinline__ struct moe_scales dev_scale_of(PIECE piece, uint32_t scale,
-                                                                 uint32_t row)
+static __device__ __forceinline__ struct moe_scales dev_scale_of(int own, PIECE piece,
+                                                                 uint32_t scale, uint32_t row)
 {
     const int first = dev_first_pieces(KIND);
     auto byte = [&](int k) { return SHARED ? piece(k)[row] : __ldg(piece(k) + row); };
-    auto half = [&](int k) {
+    auto word = [&](int k) {
         const uint16_t *h = (const uint16_t *)piece(k + (int)(row / 8)) + row % 8;
-        return dev_f16(SHARED ? *h : __ldg(h));
+        return SHARED ? *h : __ldg(h);
     };
     auto six = [&](int k) {
         return (uint8_t)((byte(k) >> scale % 2 * 4 & 15) | (byte(k + 1) >> scale % 4 * 2 & 3) << 4);
@@ -187,9 +187,12 @@ static __device__ __forceinline__ struct moe_scales dev_scale_of(PIECE piece, ui
     float d = 0, m = 0;
     uint8_t s = 0, t = 0;
     if constexpr (dev_first_pieces(KIND) > 0)
-        d = half(0);
-    if constexpr (dev_first_pieces(KIND) > 2)
-        m = half(2);
+        d = dev_f16(word(0));
+    if constexpr (dev_first_pieces(KIND) > 2) {
+        if (moe_kind_span(KIND) == 0 && moe_kind_has_zeros(own))
+            return moe_zero_scales(d, word(2));
+        m = dev_f16(word(2));
+    }
     if constexpr (moe_kind_sixes(KIND) > 0) {
         s = six(first);
         if constexpr (moe_kind_has_offset(KIND))
@@ -214,11 +217,11 @@ static __device__ __forceinline__ struct moe_scales dev_scale_of(PIECE piece, ui
 }
 
 template <int KIND>
-static __device__ __forceinline__ struct moe_scales dev_run_scale(const struct dev_run &run,
-                                                                  uint32_t row)
+static __device__ __forceinline__ struct moe_scales
+dev_run_scale(int own, const struct dev_run &run, uint32_t row)
 {
-    return dev_scale_of<KIND, false>([&](int k) { return dev_scale_piece<KIND>(run, (uint32_t)k); },
-                                     run.scale, row);
+    return dev_scale_of<KIND, false>(
+        own, [&](int k) { return dev_scale_piece<KIND>(run, (uint32_t)k); }, run.scale, row);
 }
 
 /* Weight number `i` of an array in a float layout, in the device's memory or in shared memory. */

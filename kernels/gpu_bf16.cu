@@ -24,7 +24,8 @@ template <int KIND> static constexpr MOE_DEVICE_CODE uint32_t unit_columns()
                : 4 * dev_unit_words(KIND);
 }
 
-/* Weights unit * columns .. of row `row` of a panel, as moe_layout_load_row has them. */
+/* Weights unit * columns .. of row `row` of a panel, as moe_layout_load_row has them, but for the
+ * row's factor, which is that of the results (dev_store_result). */
 template <int KIND, int RUN>
 static __device__ __forceinline__ void load_unit(const struct dev_product &p, const uint8_t *panel,
                                                  uint32_t row, uint32_t unit, float *w)
@@ -40,7 +41,7 @@ static __device__ __forceinline__ void load_unit(const struct dev_product &p, co
         const int words = dev_unit_words(KIND), units = dev_run_units(KIND, RUN);
         const struct dev_run run =
             dev_find_run<KIND, RUN>(panel, p.blocks, p.per_record, p.reciprocal, unit / units);
-        const struct moe_scales scale = dev_run_scale<KIND>(run, row);
+        const struct moe_scales scale = dev_run_scale<KIND>(p.kind, run, row);
         uint32_t j = run.unit + unit % units, high = 0, codes[words];
         if constexpr (moe_kind_is_grouped(KIND)) {
             dev_unpack_groups<KIND, words>(run, row, dev_group_word<KIND>(run, row, j),
@@ -76,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     const uint32_t columns = unit_columns<KIND>();
     float w[columns];
-    load_unit<KIND, RUN>(p, p.data + blockIdx.x * p.panel_bytes, in_panel, unit, w);
+    load_unit<KIND, RUN>(p, dev_panel(p, blockIdx.x), in_panel, unit, w);
     to += (uint64_t)row * p.cols + unit * columns;
 #pragma unroll
     for (uint32_t k = 0; k < columns; k++)

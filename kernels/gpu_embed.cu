@@ -60,6 +60,8 @@ static __device__ float quantized_at(const struct embed &e, const uint8_t *panel
                     : e.mat.layout.group ? e.mat.layout.group
                                          : e.mat.cols;
     uint32_t first = c / full * full, n = min(full, e.mat.cols - first), at = c - first;
+    const uint8_t *front = panel;
+    panel += moe_kind_front(kind);
     const uint8_t *record = panel + c / full *
                                         (moe_kind_head_bytes(kind, (full + block - 1) / block) +
                                          (full + block - 1) / block * e.block_bytes);
@@ -72,7 +74,8 @@ static __device__ float quantized_at(const struct embed &e, const uint8_t *panel
     uint32_t run = block / (uint32_t)moe_kind_scales(kind);
     struct moe_scales w = moe_kind_scale(kind, head, codes, span ? (int)(at % span / run) : 0, r);
     float v = w.d * (float)number_of(kind, (uint32_t)code);
-    return moe_kind_has_offset(kind) ? v + w.m : v;
+    v = moe_kind_has_offset(kind) ? v + w.m : v;
+    return moe_kind_front(kind) ? v * __ldg((const float *)front + r) : v;
 }
 
 static __global__ void embed_kernel(struct embed e)

@@ -139,7 +139,7 @@ static __device__ __forceinline__ void gemm_read_weights(const struct dev_produc
                                                   b * scales + i);
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                to->scales[k][i][half] = dev_run_scale<KIND>(run, g + 8 * half);
+                to->scales[k][i][half] = dev_run_scale<KIND>(p.kind, run, g + 8 * half);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++)
@@ -316,7 +316,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_bytes(struct dev_products
     if (blockIdx.x * PANELS >= panels || first >= p.n)
         return;
     uint32_t at = blockIdx.x * PANELS + threadIdx.x / WARP; /* this warp's panel */
-    const uint8_t *panel = p.data + min(at, panels - 1) * p.panel_bytes;
+    const uint8_t *panel = dev_panel(p, min(at, panels - 1));
     uint32_t inputs = min(p.n - first, (uint32_t)INPUTS);
     const uint32_t chunk_blocks = COLUMNS / BLOCK;
     uint32_t chunks = (p.blocks + chunk_blocks - 1) / chunk_blocks;

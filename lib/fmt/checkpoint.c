@@ -190,18 +190,17 @@ static int refuse_type(const struct moe_checkpoint *ck, const struct moe_tensor 
 int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_dims,
                        const uint64_t *dims, const struct moe_tensor **out, struct moe_err *err)
 {
+    const struct moe_tensor *t = moe_checkpoint_find(ck, name);
+    if (t && entry_of(t)->misfit)
+        return moe_tensor_pairs_refuse(ck->files, entry_of(t), err);
     MOE_TRY(get_shaped(ck, name, n_dims, dims, out, err));
     if ((*out)->dtype != MOE_DTYPE_OTHER)
         return MOE_OK;
-    if (moe_tensor_is_fp8(entry_of(*out)))
-        return moe_tensor_pairs_refuse_fp8(ck->files, entry_of(*out), err);
-    if (entry_of(*out)->pair == MOE_PAIR_INT4)
-        return moe_tensor_pairs_refuse_int4(ck->files, entry_of(*out), err);
     return refuse_type(
         ck, *out,
         ck->gguf ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS, MXFP4, "
                    "NVFP4, TQ1_0, TQ2_0, Q1_0, Q2_0"
-                 : "F32, F16, BF16, MXFP4, F8_E4M3 with scales and packed INT4",
+                 : "F32, F16, BF16, and quantized matrices with their scales",
         err);
 }
 
@@ -241,7 +240,7 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
 {
     const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
     MOE_TRY(check_range(ck, t, "blocks", first, n, type ? t->n_items / type->items : 0, err));
-    if (entry_of(t)->pair != MOE_PAIR_NONE)
+    if (entry_of(t)->form != MOE_FORM_PLAIN)
         return moe_tensor_pairs_read(ck->files, entry_of(t), first, n, out, err);
     const struct moe_tensor_file *file = file_of(ck, t->file);
     return moe_file_pread(file->fd, file->path, out, n * type->bytes,
@@ -253,12 +252,13 @@ int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tens
 {
     const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
     const struct moe_tensor_entry *entry = entry_of(t);
-    if (!type || (entry->pair != MOE_PAIR_NONE && entry->pair != MOE_PAIR_MXFP4))
+    if (!type || (entry->form != MOE_FORM_PLAIN && entry->form != MOE_FORM_MXFP4))
         return 0;
-    bool pair = entry->pair == MOE_PAIR_MXFP4;
+    bool pair = entry->form == MOE_FORM_MXFP4;
     uint64_t bytes = pair ? 16 : type->bytes;
     out[0] = (struct moe_file_range){(uint32_t)t->file, t->offset + first * bytes, n * bytes};
-    out[1] = (struct moe_file_range){(uint32_t)entry->scales_file, entry->scales_offset + first, n};
+    out[1] = (struct moe_file_range){(uint32_t)entry->parts[MOE_PART_SCALES].file,
+                                     entry->parts[MOE_PART_SCALES].offset + first, n};
     return pair ? 2 : 1;
 }
 
@@ -598,7 +598,7 @@ static int checkpoint_open_hf(struct moe_tensor_files *out, const char *dir, str
         status = fail_no_weights(dir, err);
     }
     if (status == MOE_OK)
-        status = moe_tensor_pairs_join(&out->list, dir, err);
+        status = moe_tensor_pairs_join(out, dir, err);
 done:
     free(single);
     free(index);

@@ -492,7 +492,7 @@ static void read_info(struct gguf_reader *r, struct moe_tensor_list *list, int f
     t->offset = gguf_take_u64(r, "a tensor's offset");
     if (r->status != MOE_OK)
         return;
-    const struct moe_ggml_type *type = moe_ggml_find(number);
+    const struct moe_ggml_type *type = number < MOE_GGML_OWN ? moe_ggml_find(number) : NULL;
     if (!type) {
         r->status = moe_fail(r->err, MOE_ERR_UNSUPPORTED,
                              "%s: tensor '%.100s' is of an unknown type, number %" PRIu32, r->path,

@@ -13,25 +13,55 @@
 
 enum { MOE_DTYPE_NAME_BYTES = 16 };
 
-enum moe_tensor_pair {
-    MOE_PAIR_NONE,  /* one tensor */
-    MOE_PAIR_MXFP4, /* e2m1 in pairs, exponents */
-    MOE_PAIR_FP8,   /* F8_E4M3, a factor for each block of rows and columns */
-    MOE_PAIR_INT4,  /* whole numbers from -8 to 7, stored as 0 to 15, factors as for FP8 */
+/* How a checkpoint stores a matrix (tensor_pairs.h). */
+enum moe_tensor_form {
+    MOE_FORM_PLAIN,
+    MOE_FORM_MXFP4, /* e2m1 in pairs, exponents */
+    MOE_FORM_NVFP4, /* e2m1 in pairs, scales of 16 in E4M3, a factor */
+    MOE_FORM_FP8,   /* F8_E4M3, a scale for each block of rows and columns */
+    MOE_FORM_CODES, /* whole numbers, scales and zero points of groups */
+    MOE_FORM_TABLE, /* places in a table of 16, scales in a table of 256 or in f32 */
+};
+
+/* How the codes of MOE_FORM_CODES are packed: as a stream of bits in words of 32, lowest first,
+ * along a row or down a column, in AWQ's order of eight columns of rows, or a signed byte each. */
+enum moe_packing { MOE_PACKED_ROWS, MOE_PACKED_COLUMNS, MOE_PACKED_AWQ, MOE_PACKED_BYTES };
+
+/* Tensors beside that of the codes. Of MOE_FORM_TABLE: the scales' own scales, the table, and the
+ * scales' table. */
+enum moe_tensor_part {
+    MOE_PART_SCALES,
+    MOE_PART_ZEROS,
+    MOE_PART_ORDER, /* of each column its group */
+    MOE_PART_FACTOR,
+    MOE_N_PARTS,
+    MOE_PART_SCALE_SCALES = MOE_PART_ZEROS,
+    MOE_PART_TABLE = MOE_PART_ORDER,
+    MOE_PART_SCALE_TABLE = MOE_PART_FACTOR,
 };
 
 struct moe_tensor_entry {
     struct moe_tensor tensor; /* owns ->name */
     /* The type as the file spells it, truncated: for errors about tensors that cannot be read. */
     char dtype_name[MOE_DTYPE_NAME_BYTES];
-    /* Values and scales as two tensors (tensor_pairs.h): tensor.file and .offset locate the values,
-     * these the scales. */
-    enum moe_tensor_pair pair;
-    int scales_file;
-    uint64_t scales_offset;
-    /* Scales of FP8 and INT4: their type (OTHER: F8_E8M0), and what a scale covers. */
-    enum moe_dtype scales_dtype;
-    uint32_t block_rows, block_cols;
+    /* Of a matrix of several tensors: tensor.file and .offset locate the codes, these the others.
+     */
+    enum moe_tensor_form form;
+    struct {
+        bool there;
+        int file;
+        uint64_t offset;
+    } parts[MOE_N_PARTS];
+    const struct tensor_way *way; /* how it is named */
+    const char *misfit;          /* the end of the name of a tensor that keeps it from being read */
+    enum moe_dtype scales_dtype; /* OTHER: F8_E8M0 */
+    uint32_t block_rows,
+        block_cols; /* what a scale covers; of a table, its and its scale's items */
+    enum moe_packing packing;
+    uint8_t bits;                  /* of a code */
+    bool zeros_less, unsure_order; /* zero points are stored less one; columns may be in an order */
+    bool inverse;                  /* the factor divides */
+    float offset;                  /* of scales in a table */
 };
 
 /* "[4096][192]", for errors. */

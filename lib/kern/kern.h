@@ -176,7 +176,8 @@ struct moe_kern {
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *y);
 };
 
-/* Index of a layout kind in panel[], -1 for an unknown kind: floats first (kern_panel.h). */
+/* Index of a layout kind in panel[], -1 for an unknown kind: floats first (kern_panel.h).
+ * Variations of a kind share its functions, which see by the layout which one they are given. */
 int moe_kern_layout_index(uint16_t kind);
 
 /* The table in use. Valid after moe_kern_select; before that, the reference. */

@@ -306,11 +306,25 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
         *m = _mm256_xor_ps(_mm256_mul_ps(*m, _mm256_cvtepi32_ps(t)), _mm256_set1_ps(-0.0f));
 }
 
+/* Makes d and m of the head's d and its zero points, of rows 8h..8h+7: moe_zero_scales. */
+MOE_TEMPLATE void read_zeros(const uint8_t *head, int h, __m256 *d, __m256 *m)
+{
+    const uint8_t *words = head + 2 * MOE_PANEL_ROWS + 16 * h;
+    __m256i word = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)words));
+    __m256i power = _mm256_sub_epi32(_mm256_set1_epi32(127), _mm256_srli_epi32(word, 9));
+    __m256 zero = _mm256_cvtepi32_ps(_mm256_and_si256(word, _mm256_set1_epi32(511)));
+    *d = _mm256_mul_ps(*d, _mm256_castsi256_ps(_mm256_slli_epi32(power, 23)));
+    *m = _mm256_xor_ps(_mm256_mul_ps(*d, zero), _mm256_set1_ps(-0.0f));
+}
+
 /* Computes the first n inputs at `tile`, a tile of nt. */
 MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)
 {
+    const float *front = (const float *)panel;
+    const bool zeros = !moe_kind_span(kind) && moe_kind_has_zeros(layout.kind);
     struct moe_tile in = *tile;
     __m256 out[PART][2], d[2], m[2];
+    panel += moe_kind_front(layout.kind);
     MOE_UNROLL
     for (int t = 0; t < n; t++)
         out[t][0] = out[t][1] = _mm256_setzero_ps();
@@ -323,8 +337,11 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256i sum[PART][2];
                 scale_sums(kind, nt, n, block, codes, p, &in, sum);
-                for (int h = 0; h < 2; h++)
+                for (int h = 0; h < 2; h++) {
                     read_scale(kind, moe_record_scale(kind, &rec, b, (uint32_t)p), h, &d[h], &m[h]);
+                    if (zeros)
+                        read_zeros(rec.head, h, &d[h], &m[h]);
+                }
                 MOE_UNROLL
                 for (int t = 0; t < n; t++)
                     for (int h = 0; h < 2; h++) {
@@ -342,8 +359,11 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     }
     MOE_UNROLL
     for (int t = 0; t < n; t++)
-        for (int h = 0; h < 2; h++)
+        for (int h = 0; h < 2; h++) {
+            if (moe_kind_is_e2m1(kind) && moe_kind_front(layout.kind))
+                out[t][h] = _mm256_mul_ps(out[t][h], _mm256_loadu_ps(front + 8 * h));
             _mm256_storeu_ps(y + t * y_stride + 8 * h, out[t][h]);
+        }
 }
 
 MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)

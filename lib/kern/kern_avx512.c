@@ -210,6 +210,17 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
         *m = _mm512_xor_ps(_mm512_mul_ps(*m, _mm512_cvtepi32_ps(t)), _mm512_set1_ps(-0.0f));
 }
 
+/* Makes d and m of the head's d and its zero points: moe_zero_scales. */
+MOE_TEMPLATE void read_zeros(const uint8_t *head, __m512 *d, __m512 *m)
+{
+    const uint8_t *words = head + 2 * MOE_PANEL_ROWS;
+    __m512i word = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)words));
+    __m512i power = _mm512_sub_epi32(_mm512_set1_epi32(127), _mm512_srli_epi32(word, 9));
+    __m512 zero = _mm512_cvtepi32_ps(_mm512_and_si512(word, _mm512_set1_epi32(511)));
+    *d = _mm512_mul_ps(*d, _mm512_castsi512_ps(_mm512_slli_epi32(power, 23)));
+    *m = _mm512_xor_ps(_mm512_mul_ps(*d, zero), _mm512_set1_ps(-0.0f));
+}
+
 /* Prefetches the weights AHEAD bytes after a block's, in kinds whose heads lie so far apart that
  * the processor's own prefetcher loses the trail. */
 MOE_TEMPLATE void read_ahead(int kind, uint32_t block, const uint8_t *codes)
@@ -224,7 +235,9 @@ MOE_TEMPLATE void read_ahead(int kind, uint32_t block, const uint8_t *codes)
 MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
 {
     struct moe_tile in = *tile;
+    const uint8_t *front = panel;
     __m512 d = _mm512_setzero_ps(), m = d, out[MOE_TILE];
+    panel += moe_kind_front(layout.kind);
     MOE_UNROLL
     for (int t = 0; t < nt; t++)
         out[t] = _mm512_setzero_ps();
@@ -232,6 +245,8 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         if (!moe_kind_span(kind))
             read_scale(kind, moe_record_scale(kind, &rec, 0, 0), &d, &m);
+        if (!moe_kind_span(kind) && moe_kind_has_zeros(layout.kind))
+            read_zeros(rec.head, &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
             struct moe_code_units units;
             const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);
@@ -257,8 +272,11 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         }
     }
     MOE_UNROLL
-    for (int t = 0; t < nt; t++)
+    for (int t = 0; t < nt; t++) {
+        if (moe_kind_is_e2m1(kind) && moe_kind_front(layout.kind))
+            out[t] = _mm512_mul_ps(out[t], _mm512_loadu_ps(front));
         _mm512_storeu_ps(y + t * y_stride, out[t]);
+    }
 }
 
 MOE_PANEL_BLOCKS

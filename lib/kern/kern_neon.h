@@ -117,6 +117,18 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
     return scale;
 }
 
+/* Makes d and m of the head's d and its zero points, of rows 4h..4h+3: moe_zero_scales. */
+MOE_TEMPLATE struct row_scales read_zeros(const uint8_t *head, int h, struct row_scales scale)
+{
+    const uint8_t *words = head + 2 * MOE_PANEL_ROWS + 8 * h;
+    uint32x4_t word = vmovl_u16(vreinterpret_u16_u8(vld1_u8(words)));
+    uint32x4_t power = vsubq_u32(vdupq_n_u32(127), vshrq_n_u32(word, 9));
+    float32x4_t zero = vcvtq_f32_u32(vandq_u32(word, vdupq_n_u32(511)));
+    scale.d = vmulq_f32(scale.d, vreinterpretq_f32_u32(vshlq_n_u32(power, 23)));
+    scale.m = vnegq_f32(vmulq_f32(scale.d, zero));
+    return scale;
+}
+
 /* Adds the products of a scale to out, rows 4h..4h+3. */
 MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales scale, int32x4_t sum,
                                 float s, float z)
@@ -132,8 +144,11 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
 #define MOE_NEON_QUANT_BODY(PART)                                                                  \
     MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_PARAMS)        \
     {                                                                                              \
+        const float *front = (const float *)panel;                                                 \
+        const bool zeros = !moe_kind_span(kind) && moe_kind_has_zeros(layout.kind);                \
         struct moe_tile in = *tile;                                                                \
         float32x4_t out[PART][4];                                                                  \
+        panel += moe_kind_front(layout.kind);                                                      \
         for (int t = 0; t < n; t++)                                                                \
             for (int h = 0; h < 4; h++)                                                            \
                 out[t][h] = vdupq_n_f32(0);                                                        \
@@ -148,7 +163,9 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
                     int32x4_t sum[PART][4];                                                        \
                     scale_sums(kind, nt, n, block, codes, p, &in, sum);                            \
                     for (int h = 0; h < 4; h++) {                                                  \
-                        const struct row_scales scale = read_scale(kind, at, h);                   \
+                        struct row_scales scale = read_scale(kind, at, h);                         \
+                        if (zeros)                                                                 \
+                            scale = read_zeros(rec.head, h, scale);                                \
                         for (int t = 0; t < n; t++)                                                \
                             out[t][h] = scaled(kind, out[t][h], scale, sum[t][h], in.s[t],         \
                                                moe_scale_z(kind, &in, t, p));                      \
@@ -159,8 +176,11 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
             }                                                                                      \
         }                                                                                          \
         for (int t = 0; t < n; t++)                                                                \
-            for (int h = 0; h < 4; h++)                                                            \
+            for (int h = 0; h < 4; h++) {                                                          \
+                if (moe_kind_is_e2m1(kind) && moe_kind_front(layout.kind))                         \
+                    out[t][h] = vmulq_f32(out[t][h], vld1q_f32(front + 4 * h));                    \
                 vst1q_f32(y + (uint64_t)t * y_stride + 4 * h, out[t][h]);                          \
+            }                                                                                      \
     }                                                                                              \
     MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)               \
     {                                                                                              \

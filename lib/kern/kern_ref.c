@@ -50,15 +50,17 @@ static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
 {
     const uint32_t block = moe_layout_block(layout), scales = (uint32_t)moe_kind_scales(kind);
     const uint32_t columns = block / scales;
+    const uint8_t *front = panel;
     struct moe_tile in = *tile;
     float y = 0;
+    panel += moe_kind_front(layout.kind);
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
             for (uint32_t p = 0; p < scales; p++) {
                 struct moe_place place = moe_record_scale(kind, &rec, b, p);
                 struct moe_scales w =
-                    moe_kind_scale(kind, place.head, place.codes, (int)place.i, (uint32_t)r);
+                    moe_kind_scale(layout.kind, place.head, place.codes, (int)place.i, (uint32_t)r);
                 int32_t sum = block_sum(kind, place, block, p * columns, columns, r, in.q, nt, t);
                 y = fmaf(w.d * in.s[t], (float)sum, y);
                 if (moe_kind_has_offset(kind))
@@ -68,7 +70,7 @@ static float quant_row(int kind, int nt, int t, int r, const uint8_t *panel,
             moe_tile_step(&in, nt, block);
         }
     }
-    return y;
+    return moe_kind_front(layout.kind) ? y * moe_bits_f32(moe_get_u32(front + 4 * r)) : y;
 }
 
 MOE_TEMPLATE void quant_panel(int kind, int nt, MOE_PANEL_PARAMS)

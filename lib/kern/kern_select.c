@@ -17,7 +17,7 @@ int moe_kern_layout_index(uint16_t kind)
                                                   MOE_PANEL_EACH_QUANT(INDEXED)};
 #undef INDEXED
     for (int i = 0; i < MOE_N_LAYOUTS; i++)
-        if (kinds[i] == kind)
+        if (kinds[i] == moe_kind_base(kind))
             return i;
     return -1;
 }

@@ -312,18 +312,36 @@ int moe_config_read_hf_json(struct moe_config *config, const char *name, const s
  * Checkpoints that are already quantized, by their config.json.
  */
 
-/* Whether compressed-tensors packed weights as they are read here: symmetric INT4 in one group of
- * tensors, in order. */
-static bool packs_int4(const json_t *quantization)
+/* What a checkpoint's quantizer wrote and fmt/tensor_pairs.c reads: the method, and the beginning
+ * of the format's name; NULL: none is said, or any will do. */
+static const struct {
+    const char *method, *key, *format;
+} read_quantizations[] = {
+    {"fp8", NULL, NULL},
+    {"gptq", "checkpoint_format", "gptq"},
+    {"awq", "version", "gemm"},
+    {"auto-round", "packing_format", "auto_round"},
+    {"compressed-tensors", "format", "float-quantized"},
+    {"compressed-tensors", "format", "pack-quantized"},
+    {"compressed-tensors", "format", "int-quantized"},
+    {"compressed-tensors", "format", "naive-quantized"},
+    {"compressed-tensors", "format", "nvfp4-pack-quantized"},
+    {"compressed-tensors", "format", "mxfp4-pack-quantized"},
+    {"compressed-tensors", "format", "mixed-precision"},
+    {"modelopt", NULL, NULL},
+    {"bitsandbytes", NULL, NULL},
+};
+
+static bool is_read(const json_t *quantization, const char *method)
 {
-    const json_t *groups = json_object_get(quantization, "config_groups");
-    const json_t *weights = json_object_get(json_object_get(groups, "group_0"), "weights");
-    const char *type = json_string_value(json_object_get(weights, "type"));
-    const json_t *order = json_object_get(weights, "actorder");
-    return json_object_size(groups) == 1 && type && strcmp(type, "int") == 0 &&
-           json_integer_value(json_object_get(weights, "num_bits")) == 4 &&
-           json_is_true(json_object_get(weights, "symmetric")) &&
-           (!order || json_is_null(order) || json_is_false(order));
+    bool read = false;
+    for (size_t i = 0; i < sizeof read_quantizations / sizeof *read_quantizations; i++) {
+        const char *key = read_quantizations[i].key, *format = read_quantizations[i].format;
+        const char *said = key ? json_string_value(json_object_get(quantization, key)) : NULL;
+        if (strcmp(method, read_quantizations[i].method) == 0)
+            read = read || !said || strncmp(said, format, strlen(format)) == 0;
+    }
+    return read && !json_is_true(json_object_get(quantization, "load_in_8bit"));
 }
 
 int family_check_quantization(const char *path, const json_t *json, const struct moe_family *family,
@@ -331,24 +349,15 @@ int family_check_quantization(const char *path, const json_t *json, const struct
 {
     const json_t *quantization = json_object_get(json, "quantization_config");
     const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-    const char *format = json_string_value(json_object_get(quantization, "format"));
     if (!quantization || json_is_null(quantization))
         return MOE_OK;
     if (method &&
-        ((family->hf.reads_mxfp4 && strcmp(method, "mxfp4") == 0) || strcmp(method, "fp8") == 0 ||
-         (strcmp(method, "compressed-tensors") == 0 && format &&
-          (strcmp(format, "float-quantized") == 0 ||
-           (strcmp(format, "pack-quantized") == 0 && packs_int4(quantization))))))
+        (is_read(quantization, method) || (family->hf.reads_mxfp4 && strcmp(method, "mxfp4") == 0)))
         return MOE_OK;
-    if (format && strcmp(format, "pack-quantized") == 0)
-        return moe_fail(
-            err, MOE_ERR_UNSUPPORTED,
-            "%s: the checkpoint's weights are packed otherwise than symmetric INT4 in their "
-            "own order ('config_groups' in 'quantization_config'); use the original "
-            "16-bit one",
-            path);
     return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: the checkpoint is already quantized ('quantization_config', %.60s); use "
-                    "the original 16-bit one",
+                    "%s: the checkpoint is already quantized ('quantization_config', %.60s) in a "
+                    "way that is not read: FP8, GPTQ, AWQ (gemm), AutoRound, compressed-tensors, "
+                    "NVFP4 (modelopt) and bitsandbytes of 4 bits are; use one of these, or the "
+                    "original 16-bit one",
                     path, method ? method : "by an unnamed method");
 }

@@ -166,9 +166,11 @@ static bool store_row(const struct row_source *source, struct moe_layout layout,
         return store_blocks(source, layout, read->blocks + at * type->bytes, 0, n, r, panel);
     for (uint32_t done = 0, some; done < n; done += some) {
         some = n - done < AT_ONCE ? n - done : AT_ONCE;
-        for (uint64_t i = 0; i < some; i++)
-            moe_ggml_mxfp4_from_pairs(read->blocks + PAIRS * (at + done + i),
-                                      read->exponents[at + done + i], blocks + BLOCK * i);
+        for (uint64_t i = 0; i < some; i++) {
+            blocks[BLOCK * i] = read->exponents[at + done + i];
+            moe_ggml_from_pairs(read->blocks + PAIRS * (at + done + i), PAIRS,
+                                blocks + BLOCK * i + 1);
+        }
         finite &= store_blocks(source, layout, blocks, done, some, r, panel);
     }
     return finite;

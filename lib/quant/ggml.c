@@ -340,7 +340,33 @@ static void read_iq1_m(const uint8_t *block, struct moe_span_codes *span)
     memcpy(span->t, block + 32, 16);
 }
 
+/* ---- Blocks that safetensors are read into ---- */
+
+static void read_nvfp4_t(const uint8_t *block, struct moe_span_codes *span)
+{
+    read_nvfp4(block, span);
+    span->factor = moe_bits_f32(moe_get_u32(block + 36));
+}
+
+#define READ_CODES(n)                                                                              \
+    static void read_codes_##n(const uint8_t *block, struct moe_span_codes *span)                  \
+    {                                                                                              \
+        span->d = moe_get_u16(block);                                                              \
+        span->m = moe_get_u16(block + 2);                                                          \
+        memcpy(span->codes, block + 4, n);                                                         \
+    }
+READ_CODES(32)
+READ_CODES(64)
+READ_CODES(128)
+
 /* ---- The table ---- */
+
+#define CODES(bits, n)                                                                             \
+    {                                                                                              \
+        MOE_GGML_CODES + 1024 * (bits) + (n), "INT" #bits, n, 4 + (n), MOE_LAYOUT_Q##bits##_Z,     \
+            read_codes_##n                                                                         \
+    }
+#define CODES_OF(bits) CODES(bits, 128), CODES(bits, 64), CODES(bits, 32)
 
 static const struct moe_ggml_type types[] = {
     {MOE_GGML_F32, "F32", 1, 4, MOE_LAYOUT_F32, NULL},
@@ -371,6 +397,11 @@ static const struct moe_ggml_type types[] = {
     {MOE_GGML_IQ3_S, "IQ3_S", 256, 110, MOE_LAYOUT_IQ3_S, read_iq3_s},
     {MOE_GGML_Q1_0, "Q1_0", 128, 18, MOE_LAYOUT_Q1_0, read_q1_0},
     {MOE_GGML_Q2_0, "Q2_0", 64, 18, MOE_LAYOUT_Q2_0, read_q2_0},
+    {MOE_GGML_NVFP4_T, "NVFP4", 64, 40, MOE_LAYOUT_NVFP4_T, read_nvfp4_t},
+    CODES_OF(8),
+    CODES_OF(4),
+    CODES_OF(3),
+    CODES_OF(2),
     /* By size only, so that files that hold one are listed and checked. */
     {9, "Q8_1", 32, 40, MOE_LAYOUT_NONE, NULL},
     {15, "Q8_K", 256, 292, MOE_LAYOUT_NONE, NULL},
@@ -424,12 +455,11 @@ void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, ui
         }
 }
 
-void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block)
+void moe_ggml_from_pairs(const uint8_t *pairs, int n, uint8_t *to)
 {
-    block[0] = exponent;
-    for (int i = 0; i < 16; i++) {
-        int low = pairs[i / 2] >> i % 2 * 4 & 15, high = pairs[8 + i / 2] >> i % 2 * 4 & 15;
-        block[1 + i] = (uint8_t)(low | high << 4);
+    for (int i = 0; i < n; i++) {
+        int low = pairs[i / 2] >> i % 2 * 4 & 15, high = pairs[(n + i) / 2] >> i % 2 * 4 & 15;
+        to[i] = (uint8_t)(low | high << 4);
     }
 }
 
@@ -443,7 +473,8 @@ int moe_ggml_bits(const struct moe_ggml_type *type)
 struct moe_layout moe_ggml_layout(const struct moe_ggml_type *type, int bits)
 {
     bool holds = type->read && bits >= moe_ggml_bits(type) && bits <= 8;
-    return holds ? (struct moe_layout){type->kind, MOE_GGML_GROUP} : (struct moe_layout){0};
+    uint32_t group = moe_layout_is_affine(type->kind) ? type->items : MOE_GGML_GROUP;
+    return holds ? (struct moe_layout){type->kind, group} : (struct moe_layout){0};
 }
 
 /* The result of one panel. Results are added up in order, whichever thread computed what. */
@@ -481,7 +512,7 @@ static void carry_row(const struct job *job, uint32_t row, struct panel_result *
         struct moe_span_codes span;
         decode_block(type, block, &span, values);
         if (add_squares(values, type->items, &result->sum_squared_weight))
-            moe_layout_store_span(job->out, type->kind, job->cols, row, b, &span);
+            moe_layout_store_span(job->out, moe_ggml_layout(type, 8), job->cols, row, b, &span);
         else
             *result = (struct panel_result){0, true, row, b * type->items};
     }
@@ -528,7 +559,10 @@ static bool is_finite(const struct moe_ggml_type *type, const struct moe_span_co
 {
     if (type->kind == MOE_LAYOUT_MXFP4)
         return span->s[0] != 255;
-    return (span->d & 0x7c00) != 0x7c00 && (span->m & 0x7c00) != 0x7c00;
+    if (moe_kind_front(type->kind))
+        return isfinite(span->factor);
+    return (span->d & 0x7c00) != 0x7c00 &&
+           (moe_kind_has_zeros(type->kind) || (span->m & 0x7c00) != 0x7c00);
 }
 
 bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t first,
@@ -540,7 +574,7 @@ bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *bloc
         memset(&span, 0, offsetof(struct moe_span_codes, codes) + type->items);
         type->read(blocks + (uint64_t)b * type->bytes, &span);
         finite = is_finite(type, &span);
-        moe_layout_store_span(panel, type->kind, cols, r, first + b, &span);
+        moe_layout_store_span(panel, moe_ggml_layout(type, 8), cols, r, first + b, &span);
     }
     return finite;
 }

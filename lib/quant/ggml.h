@@ -16,7 +16,8 @@
 
 #include "quant/quantize.h"
 
-/* Numbers as in files. Other types are known by size only. */
+/* Numbers as in files. Other types are known by size only. Those from MOE_GGML_OWN on are in no
+ * file: blocks of this program's that safetensors are read into. */
 enum {
     MOE_GGML_F32 = 0,
     MOE_GGML_F16 = 1,
@@ -46,6 +47,11 @@ enum {
     MOE_GGML_NVFP4 = 40,
     MOE_GGML_Q1_0 = 41,
     MOE_GGML_Q2_0 = 42,
+    MOE_GGML_OWN = 1 << 16,
+    MOE_GGML_NVFP4_T = MOE_GGML_OWN, /* NVFP4's block, then a factor (f32) */
+    /* + 1024 * bits + items: whole numbers of 8, 4, 3 or 2 bits with a zero point, by 128, 64 or
+     * 32. A block is what moe_zero_head gives (d, word: u16), then a byte for each code. */
+    MOE_GGML_CODES = MOE_GGML_OWN,
 };
 
 enum {
@@ -58,8 +64,8 @@ struct moe_ggml_type {
     uint32_t number;
     const char *name;      /* "Q4_K" */
     uint32_t items, bytes; /* of a block */
-    /* The layout kind that holds its values exactly, with groups of 32 unless it is a float;
-     * MOE_LAYOUT_NONE: its values are not read. */
+    /* The layout kind that holds its values exactly, with groups of 32 unless it is a float, or
+     * affine: then of a block's items. MOE_LAYOUT_NONE: its values are not read. */
     uint16_t kind;
     /* One block of several items as a span of that layout. */
     void (*read)(const uint8_t *block, struct moe_span_codes *span);
@@ -73,9 +79,9 @@ const struct moe_ggml_type *moe_ggml_find(uint32_t number);
 void moe_ggml_decode(const struct moe_ggml_type *type, const uint8_t *blocks, uint64_t n,
                      float *out);
 
-/* An MXFP4 block as Hugging Face checkpoints have it: 16 bytes, byte i holding columns 2i (low
- * bits) and 2i + 1. `block` has 17 bytes. */
-void moe_ggml_mxfp4_from_pairs(const uint8_t pairs[16], uint8_t exponent, uint8_t *block);
+/* n bytes of codes as blocks of MXFP4 and NVFP4 have them, from those of Hugging Face checkpoints,
+ * whose byte i holds columns 2i (low bits) and 2i + 1. */
+void moe_ggml_from_pairs(const uint8_t *pairs, int n, uint8_t *to);
 
 /* ---- Whole matrices ---- */
 

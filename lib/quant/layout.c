@@ -1,6 +1,7 @@
 /* Weight layouts: sizes, packing and the reference decoder. */
 #include "quant/layout.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -35,7 +36,8 @@ static const struct {
     {MOE_LAYOUT_IQ1_S, "iq1_s"},   {MOE_LAYOUT_IQ1_M, "iq1_m"}, {MOE_LAYOUT_IQ2_XXS, "iq2_xxs"},
     {MOE_LAYOUT_IQ2_XS, "iq2_xs"}, {MOE_LAYOUT_IQ2_S, "iq2_s"}, {MOE_LAYOUT_IQ3_XXS, "iq3_xxs"},
     {MOE_LAYOUT_IQ3_S, "iq3_s"},   {MOE_LAYOUT_Q1_0, "q1_0"},   {MOE_LAYOUT_Q2_0, "q2_0"},
-    {MOE_LAYOUT_TQ1_0, "tq1_0"},
+    {MOE_LAYOUT_TQ1_0, "tq1_0"},   {MOE_LAYOUT_Q8_Z, "q8_z"},   {MOE_LAYOUT_Q4_Z, "q4_z"},
+    {MOE_LAYOUT_Q3_Z, "q3_z"},     {MOE_LAYOUT_Q2_Z, "q2_z"},   {MOE_LAYOUT_NVFP4_T, "nvfp4_t"},
 };
 
 enum { N_NAMES = sizeof names / sizeof names[0] };
@@ -123,7 +125,7 @@ uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols)
     uint32_t record = record_cols(layout, cols);
     if (record == 0)
         return 0;
-    uint64_t bytes = cols / record * record_bytes(layout, record);
+    uint64_t bytes = moe_kind_front(layout.kind) + cols / record * record_bytes(layout, record);
     if (cols % record)
         bytes += record_bytes(layout, cols % record);
     return bytes;
@@ -132,6 +134,19 @@ uint64_t moe_layout_panel_bytes(struct moe_layout layout, uint32_t cols)
 uint64_t moe_layout_bytes(struct moe_layout layout, uint32_t rows, uint32_t cols)
 {
     return moe_panels(rows) * moe_layout_panel_bytes(layout, cols);
+}
+
+bool moe_zero_head(float scale, uint32_t zero, uint16_t *d, uint16_t *word)
+{
+    int exponent = 0, e = 0;
+    if (!isfinite(scale) || zero > 511)
+        return false;
+    frexpf(scale, &exponent);
+    if (scale != 0 && exponent < -13) /* below f16's normal numbers */
+        e = -13 - exponent < 126 ? -13 - exponent : 126;
+    *d = moe_f32_to_f16(ldexpf(scale, e));
+    *word = (uint16_t)(e << 9 | (int)zero);
+    return moe_f32_bits(moe_zero_scales(moe_f16_to_f32(*d), *word).d) == moe_f32_bits(scale);
 }
 
 /* ---- Codes in a block ----
@@ -270,7 +285,7 @@ static struct record record_at(const uint8_t *data, struct moe_layout layout, ui
 {
     uint32_t full = record_cols(layout, cols), first = i * full;
     uint64_t at = row / MOE_PANEL_ROWS * moe_layout_panel_bytes(layout, cols) +
-                  i * record_bytes(layout, full);
+                  moe_kind_front(layout.kind) + i * record_bytes(layout, full);
     return (struct record){(uint8_t *)data + at, cols - first < full ? cols - first : full};
 }
 
@@ -350,10 +365,10 @@ static void store_scale(int kind, uint8_t *head, int i, uint32_t r,
     }
 }
 
-static inline void store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t row, uint32_t i,
-                              const struct moe_span_codes *span)
+static inline void store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                              uint32_t i, const struct moe_span_codes *span)
 {
-    const struct moe_layout layout = {kind, BLOCK};
+    const uint16_t kind = layout.kind;
     if (moe_layout_is_affine(kind)) {
         const struct moe_group_codes group = {span->d, span->m, span->codes};
         moe_layout_store_group(data, layout, cols, row, i, &group);
@@ -371,19 +386,26 @@ static inline void store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint3
         store_ternary_span(head + 2 * MOE_PANEL_ROWS, codes, r, span->codes, left);
     else
         store_codes(codes, layout, r, span->codes, left);
+    if (moe_kind_front(kind))
+        moe_put_u32(record_at(data, layout, cols, row, 0).at - moe_kind_front(kind) + 4 * r,
+                    moe_f32_bits(span->factor));
 }
 
 /* What arranging a checkpoint in place spends its time in: the code of each frequent kind by
  * itself, with everything inlined, is two to five times as fast (measured). */
-__attribute__((flatten)) void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols,
-                                                    uint32_t row, uint32_t i,
+__attribute__((flatten)) void moe_layout_store_span(uint8_t *data, struct moe_layout layout,
+                                                    uint32_t cols, uint32_t row, uint32_t i,
                                                     const struct moe_span_codes *span)
 {
+    struct moe_layout own = layout;
 #define OF_KIND(constant)                                                                          \
     case constant:                                                                                 \
-        store_span(data, constant, cols, row, i, span);                                            \
+        own.kind = constant;                                                                       \
+        if (moe_kind_span(constant))                                                               \
+            own.group = BLOCK;                                                                     \
+        store_span(data, own, cols, row, i, span);                                                 \
         return
-    switch (kind) {
+    switch (layout.kind) {
         OF_KIND(MOE_LAYOUT_Q4_0);
         OF_KIND(MOE_LAYOUT_Q4);
         OF_KIND(MOE_LAYOUT_Q5_0);
@@ -396,8 +418,11 @@ __attribute__((flatten)) void moe_layout_store_span(uint8_t *data, uint16_t kind
         OF_KIND(MOE_LAYOUT_IQ4_NL);
         OF_KIND(MOE_LAYOUT_IQ4_XS);
         OF_KIND(MOE_LAYOUT_MXFP4);
+        OF_KIND(MOE_LAYOUT_NVFP4_T);
+        OF_KIND(MOE_LAYOUT_Q8_Z);
+        OF_KIND(MOE_LAYOUT_Q4_Z);
     default:
-        store_span(data, kind, cols, row, i, span);
+        store_span(data, layout, cols, row, i, span);
     }
 #undef OF_KIND
 }
@@ -409,7 +434,7 @@ bool moe_layout_store_mxfp4(uint8_t *data, uint32_t cols, uint32_t row, uint32_t
     if (e == 255)
         return false;
     memcpy(span.codes, codes, cols - b * BLOCK < BLOCK ? cols - b * BLOCK : BLOCK);
-    moe_layout_store_span(data, MOE_LAYOUT_MXFP4, cols, row, b, &span);
+    moe_layout_store_span(data, (struct moe_layout){MOE_LAYOUT_MXFP4, BLOCK}, cols, row, b, &span);
     return true;
 }
 
@@ -457,7 +482,9 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
     for (int code = 0; code < 1 << bits; code++)
         number[code] = (float)moe_layout_number(kind, code);
     for (uint32_t first = 0, i = 0; first < n; first += columns, i++) {
-        struct moe_scales scale = moe_kind_scales_of(kind, d, m, span->s[i], span->t[i]);
+        struct moe_scales scale = moe_kind_has_zeros(kind)
+                                      ? moe_zero_scales(d, span->m)
+                                      : moe_kind_scales_of(kind, d, m, span->s[i], span->t[i]);
         float offset = moe_kind_has_offset(kind) ? scale.m : -0.0f;
         const uint8_t *codes = span->codes + first;
         if (moe_kind_scale_unit(kind) > 0) {
@@ -468,6 +495,8 @@ void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, u
         for (uint32_t c = 0; c < columns && first + c < n; c++)
             out[first + c] = scale.d * number[codes[c]] + offset;
     }
+    for (uint32_t c = 0; moe_kind_front(kind) && c < n; c++)
+        out[c] *= span->factor;
 }
 
 static void load_floats(const uint8_t *at, struct moe_layout layout, uint32_t cols, float *out)
@@ -512,5 +541,11 @@ void moe_layout_load_row(const struct moe_mat *mat, uint32_t row, float *out)
                 block_load(of_block + r * 4, layout, codes);
             out[first + c] = weight(kind, scale, codes[c % block]);
         }
+    }
+    if (moe_kind_front(kind)) {
+        const uint8_t *factors =
+            record_at(mat->data, layout, cols, row, 0).at - moe_kind_front(kind);
+        for (uint32_t c = 0; c < cols; c++)
+            out[c] *= moe_bits_f32(moe_get_u32(factors + 4 * r));
     }
 }

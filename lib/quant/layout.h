@@ -105,6 +105,15 @@
  * of a span is d[16] and 5 units more: 3 b + i counts their digits for block b, whose columns
  * 20+4i+k are digit (3 b + i) % 5 of byte r*4+k of unit (3 b + i) / 5.
  *
+ * Variations of these kinds hold what safetensors have, code for code. Q8_Z, Q4_Z, Q3_Z and Q2_Z
+ * are Q8 to Q2 with whole zero points, a weight is d * (q - z); in place of m the head has
+ *
+ *     z[16]  u16   z, 0 to 511, in the low 9 bits, and above them e, 0 to 126
+ *
+ * d is the head's f16 times 2^-e (so it can be any bf16 up to 65504; e = 127 makes it 0), and m is
+ * -(d * z). NVFP4_T is NVFP4 with a factor for each row, f[16] f32 at the front of a panel: a
+ * weight is f * (d * v), and the product's y is multiplied by f once at its end.
+ *
  * Arithmetic of a quantized product (the definition all kernels follow exactly): the input x is
  * quantized per block of B columns to signed bytes, x ~ s * xq (kern.h, moe_act); then, in f32 and
  * in this order,
@@ -164,6 +173,11 @@ enum moe_layout_kind {
     MOE_LAYOUT_Q1_0 = 51,
     MOE_LAYOUT_Q2_0 = 52,
     MOE_LAYOUT_TQ1_0 = 53,
+    MOE_LAYOUT_Q8_Z = 64,
+    MOE_LAYOUT_Q4_Z = 65,
+    MOE_LAYOUT_Q3_Z = 66,
+    MOE_LAYOUT_Q2_Z = 67,
+    MOE_LAYOUT_NVFP4_T = 68,
 };
 
 enum {
@@ -253,10 +267,42 @@ MOE_KIND_CONSTANT bool moe_kind_signs_have_scale(int kind)
     return kind == MOE_LAYOUT_IQ2_XXS || kind == MOE_LAYOUT_IQ3_XXS;
 }
 
+/* The kind that a variation is one of, itself if it is none: their codes and their kernels are the
+ * same, and the functions below take either where they do not say otherwise. */
+MOE_KIND_CONSTANT int moe_kind_base(int kind)
+{
+    switch (kind) {
+    case MOE_LAYOUT_Q8_Z:
+        return MOE_LAYOUT_Q8;
+    case MOE_LAYOUT_Q4_Z:
+        return MOE_LAYOUT_Q4;
+    case MOE_LAYOUT_Q3_Z:
+        return MOE_LAYOUT_Q3;
+    case MOE_LAYOUT_Q2_Z:
+        return MOE_LAYOUT_Q2;
+    case MOE_LAYOUT_NVFP4_T:
+        return MOE_LAYOUT_NVFP4;
+    default:
+        return kind;
+    }
+}
+
+/* Whether the head has zero points in place of m. */
+MOE_KIND_CONSTANT bool moe_kind_has_zeros(int kind)
+{
+    return kind >= MOE_LAYOUT_Q8_Z && kind <= MOE_LAYOUT_Q2_Z;
+}
+
+/* Bytes at the front of a panel: factors of its rows, or none. */
+MOE_KIND_CONSTANT uint32_t moe_kind_front(int kind)
+{
+    return kind == MOE_LAYOUT_NVFP4_T ? 4 * MOE_PANEL_ROWS : 0;
+}
+
 /* Bits of the first plane of codes. */
 MOE_KIND_CONSTANT int moe_kind_plane(int kind)
 {
-    switch (kind) {
+    switch (moe_kind_base(kind)) {
     case MOE_LAYOUT_Q8:
     case MOE_LAYOUT_Q8_0:
         return 8;
@@ -285,7 +331,7 @@ MOE_KIND_CONSTANT int moe_kind_plane(int kind)
 /* Bits of the second plane; 0: there is none. */
 MOE_KIND_CONSTANT int moe_kind_high_plane(int kind)
 {
-    switch (kind) {
+    switch (moe_kind_base(kind)) {
     case MOE_LAYOUT_Q3:
     case MOE_LAYOUT_Q3_K:
     case MOE_LAYOUT_Q5:
@@ -348,7 +394,7 @@ MOE_KIND_CONSTANT int moe_kind_zero(int kind)
 /* Whether v is e2m1(q), or iq4(q). */
 MOE_KIND_CONSTANT bool moe_kind_is_e2m1(int kind)
 {
-    return kind == MOE_LAYOUT_MXFP4 || kind == MOE_LAYOUT_NVFP4;
+    return kind == MOE_LAYOUT_MXFP4 || moe_kind_base(kind) == MOE_LAYOUT_NVFP4;
 }
 
 MOE_KIND_CONSTANT bool moe_kind_is_iq4(int kind)
@@ -359,7 +405,7 @@ MOE_KIND_CONSTANT bool moe_kind_is_iq4(int kind)
 /* Columns that share a head; 0 in affine kinds, where these are the group. */
 MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
 {
-    switch (kind) {
+    switch (moe_kind_base(kind)) {
     case MOE_LAYOUT_MXFP4:
     case MOE_LAYOUT_Q4_0:
     case MOE_LAYOUT_Q5_0:
@@ -388,7 +434,7 @@ MOE_KIND_CONSTANT uint32_t moe_kind_span(int kind)
 MOE_KIND_CONSTANT int moe_kind_scales(int kind)
 {
     return kind == MOE_LAYOUT_Q2_K || kind == MOE_LAYOUT_Q3_K || kind == MOE_LAYOUT_Q6_K ||
-                   kind == MOE_LAYOUT_NVFP4 || kind == MOE_LAYOUT_IQ1_M ||
+                   moe_kind_base(kind) == MOE_LAYOUT_NVFP4 || kind == MOE_LAYOUT_IQ1_M ||
                    kind == MOE_LAYOUT_IQ2_XS || kind == MOE_LAYOUT_IQ2_S
                ? 2
                : 1;
@@ -411,7 +457,7 @@ MOE_KIND_CONSTANT int moe_kind_sixes(int kind)
 /* Bytes of a head for a row of a panel: a span's, or of affine kinds a record's. */
 MOE_KIND_CONSTANT uint32_t moe_kind_head(int kind)
 {
-    switch (kind) {
+    switch (moe_kind_base(kind)) {
     case MOE_LAYOUT_MXFP4:
         return 1;
     case MOE_LAYOUT_Q6_K:
@@ -530,13 +576,25 @@ MOE_KIND_CONSTANT float moe_kind_scale_unit(int kind)
                                                           : 0.0f;
 }
 
+/* d and m of a head with zero points: its f16 as f32, and the word that has z and e. */
+static inline MOE_DEVICE_CODE struct moe_scales moe_zero_scales(float d, uint16_t word)
+{
+    struct moe_scales of = {d * moe_bits_f32((127u - (word >> 9)) << 23), 0};
+    of.m = -(of.d * (float)(word & 511));
+    return of;
+}
+
+/* The inverse: the f16 and the word that make d = scale with this zero point. False where none do:
+ * scale has more than 11 significant bits or is too large, zero is above 511. */
+bool moe_zero_head(float scale, uint32_t zero, uint16_t *d, uint16_t *word);
+
 /* d and m of a scale, from what the head says: d and dmin (m of affine kinds), s and t; the
- * exponent is s. */
+ * exponent is s. Not of kinds with zero points. */
 static inline MOE_DEVICE_CODE struct moe_scales moe_kind_scales_of(int kind, float d, float dmin,
                                                                    uint8_t s, uint8_t t)
 {
     struct moe_scales of = {d, dmin};
-    switch (kind) {
+    switch (moe_kind_base(kind)) {
     case MOE_LAYOUT_MXFP4:
         of.d = moe_mxfp4_scale(s);
         break;
@@ -622,10 +680,12 @@ moe_kind_scale(int kind, const uint8_t *head, const uint8_t *codes, int i, uint3
 {
     float d = 0, dmin = 0;
     uint8_t s = 0, t = 0;
-    if (kind == MOE_LAYOUT_MXFP4 || kind == MOE_LAYOUT_NVFP4)
+    if (moe_kind_is_e2m1(kind))
         return moe_kind_scales_of(kind, d, dmin, head[i * MOE_PANEL_ROWS + (int)r], t);
     d = moe_f16_at(head + 2 * r);
     head += 2 * MOE_PANEL_ROWS;
+    if (moe_kind_has_zeros(kind))
+        return moe_zero_scales(d, (uint16_t)(head[2 * r] | head[2 * r + 1] << 8));
     if (moe_kind_has_offset(kind)) {
         dmin = moe_f16_at(head + 2 * r);
         head += 2 * MOE_PANEL_ROWS;
@@ -840,19 +900,21 @@ void moe_layout_store_group(uint8_t *data, struct moe_layout layout, uint32_t co
                             uint32_t g, const struct moe_group_codes *codes);
 
 /* A span of one row in the terms of the table above, from a checkpoint's block (ggml.h). Of affine
- * kinds a group of 32: d, m and its codes. */
+ * kinds a group: d, m and its codes. */
 struct moe_span_codes {
-    uint16_t d, m;        /* f16 bits; m is dmin */
+    uint16_t d, m;        /* f16 bits; m is dmin, or the word of a zero point */
     uint8_t s[16], t[16]; /* one per scale; of grouped kinds t is h */
     /* One per column. Of grouped kinds from 32 b on a row's bytes of the units of block b, with the
      * second plane behind the first; of TQ1_0 a digit per column. */
     uint8_t codes[MOE_MAX_SPAN];
+    float factor; /* of the row, in kinds that have one */
 };
 
 /* Stores span number `i` of row `row` into a matrix at `data`, zeroed at first, of a kind that has
- * spans, or affine with groups of 32. NOT safe for two threads storing rows of the same panel. */
-void moe_layout_store_span(uint8_t *data, uint16_t kind, uint32_t cols, uint32_t row, uint32_t i,
-                           const struct moe_span_codes *span);
+ * spans, or affine with groups of MOE_MAX_SPAN at most. NOT safe for two threads storing rows of
+ * the same panel. */
+void moe_layout_store_span(uint8_t *data, struct moe_layout layout, uint32_t cols, uint32_t row,
+                           uint32_t i, const struct moe_span_codes *span);
 
 /* The weights of n columns of a span. */
 void moe_layout_span_weights(uint16_t kind, const struct moe_span_codes *span, uint32_t n,

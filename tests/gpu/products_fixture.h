@@ -39,6 +39,8 @@ static const struct moe_layout layouts[] = {
     {MOE_LAYOUT_IQ1_M, 32}, {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32},
     {MOE_LAYOUT_IQ2_S, 32}, {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},
     {MOE_LAYOUT_Q1_0, 32},  {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},
+    {MOE_LAYOUT_Q8_Z, 128}, {MOE_LAYOUT_Q4_Z, 32},    {MOE_LAYOUT_Q4_Z, 128},
+    {MOE_LAYOUT_Q3_Z, 64},  {MOE_LAYOUT_Q2_Z, 0},     {MOE_LAYOUT_NVFP4_T, 32},
 };
 
 static inline uint32_t draw_up_to(uint64_t *seed, uint32_t most)
@@ -119,9 +121,9 @@ static inline void draw_head(uint8_t *head, uint16_t kind, uint64_t *seed, enum 
         memcpy(head + 2 * i, &half, sizeof half);
     }
     for (uint32_t i = 2 * halves; i < moe_kind_head(kind) * MOE_PANEL_ROWS; i++)
-        head[i] = kind == MOE_LAYOUT_MXFP4   ? draw_exponent(seed, flavour)
-                  : kind == MOE_LAYOUT_NVFP4 ? (uint8_t)(test_random(seed) % 127)
-                                             : (uint8_t)test_random(seed);
+        head[i] = kind == MOE_LAYOUT_MXFP4 ? draw_exponent(seed, flavour)
+                  : moe_kind_is_e2m1(kind) ? (uint8_t)(test_random(seed) % 127)
+                                           : (uint8_t)test_random(seed);
 }
 
 static inline void draw_panel(uint8_t *panel, struct moe_layout layout, uint32_t cols,
@@ -130,6 +132,9 @@ static inline void draw_panel(uint8_t *panel, struct moe_layout layout, uint32_t
     const uint16_t kind = layout.kind;
     uint32_t block = moe_layout_block(layout), span = moe_kind_span(kind);
     uint32_t full = span ? moe_kind_record(kind) * span : layout.group;
+    if (moe_kind_front(kind))
+        draw_float_data(panel, MOE_PANEL_ROWS, MOE_LAYOUT_F32, seed, flavour);
+    panel += moe_kind_front(kind);
     for (uint32_t first = 0; first < cols;) {
         uint32_t n = full && full < cols - first ? full : cols - first;
         uint64_t blocks = (n + block - 1) / block, bytes = blocks * moe_layout_block_bytes(layout);

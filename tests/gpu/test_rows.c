@@ -81,20 +81,21 @@ static void check_embed(struct world *w, struct moe_layout layout, uint32_t voca
 static void test_embed(void **state)
 {
     static const struct moe_layout layouts[] = {
-        {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},     {MOE_LAYOUT_BF16, 0},
-        {MOE_LAYOUT_Q8, 0},       {MOE_LAYOUT_Q8, 32},     {MOE_LAYOUT_Q8, 128},
-        {MOE_LAYOUT_Q4, 0},       {MOE_LAYOUT_Q4, 32},     {MOE_LAYOUT_Q4, 64},
-        {MOE_LAYOUT_Q3, 0},       {MOE_LAYOUT_Q3, 32},     {MOE_LAYOUT_Q3, 192},
-        {MOE_LAYOUT_Q2, 0},       {MOE_LAYOUT_Q2, 32},     {MOE_LAYOUT_Q2, 64},
-        {MOE_LAYOUT_MXFP4, 32},   {MOE_LAYOUT_Q5, 32},     {MOE_LAYOUT_Q5, 64},
-        {MOE_LAYOUT_Q5, 0},       {MOE_LAYOUT_Q4_0, 32},   {MOE_LAYOUT_Q5_0, 32},
-        {MOE_LAYOUT_Q8_0, 32},    {MOE_LAYOUT_IQ4_NL, 32}, {MOE_LAYOUT_Q2_K, 32},
-        {MOE_LAYOUT_Q3_K, 32},    {MOE_LAYOUT_Q4_K, 32},   {MOE_LAYOUT_Q5_K, 32},
-        {MOE_LAYOUT_Q6_K, 32},    {MOE_LAYOUT_IQ4_XS, 32}, {MOE_LAYOUT_NVFP4, 32},
-        {MOE_LAYOUT_TQ2_0, 32},   {MOE_LAYOUT_IQ1_S, 32},  {MOE_LAYOUT_IQ1_M, 32},
-        {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32}, {MOE_LAYOUT_IQ2_S, 32},
-        {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},  {MOE_LAYOUT_Q1_0, 32},
-        {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},
+        {MOE_LAYOUT_F32, 0},      {MOE_LAYOUT_F16, 0},      {MOE_LAYOUT_BF16, 0},
+        {MOE_LAYOUT_Q8, 0},       {MOE_LAYOUT_Q8, 32},      {MOE_LAYOUT_Q8, 128},
+        {MOE_LAYOUT_Q4, 0},       {MOE_LAYOUT_Q4, 32},      {MOE_LAYOUT_Q4, 64},
+        {MOE_LAYOUT_Q3, 0},       {MOE_LAYOUT_Q3, 32},      {MOE_LAYOUT_Q3, 192},
+        {MOE_LAYOUT_Q2, 0},       {MOE_LAYOUT_Q2, 32},      {MOE_LAYOUT_Q2, 64},
+        {MOE_LAYOUT_MXFP4, 32},   {MOE_LAYOUT_Q5, 32},      {MOE_LAYOUT_Q5, 64},
+        {MOE_LAYOUT_Q5, 0},       {MOE_LAYOUT_Q4_0, 32},    {MOE_LAYOUT_Q5_0, 32},
+        {MOE_LAYOUT_Q8_0, 32},    {MOE_LAYOUT_IQ4_NL, 32},  {MOE_LAYOUT_Q2_K, 32},
+        {MOE_LAYOUT_Q3_K, 32},    {MOE_LAYOUT_Q4_K, 32},    {MOE_LAYOUT_Q5_K, 32},
+        {MOE_LAYOUT_Q6_K, 32},    {MOE_LAYOUT_IQ4_XS, 32},  {MOE_LAYOUT_NVFP4, 32},
+        {MOE_LAYOUT_TQ2_0, 32},   {MOE_LAYOUT_IQ1_S, 32},   {MOE_LAYOUT_IQ1_M, 32},
+        {MOE_LAYOUT_IQ2_XXS, 32}, {MOE_LAYOUT_IQ2_XS, 32},  {MOE_LAYOUT_IQ2_S, 32},
+        {MOE_LAYOUT_IQ3_XXS, 32}, {MOE_LAYOUT_IQ3_S, 32},   {MOE_LAYOUT_Q1_0, 32},
+        {MOE_LAYOUT_Q2_0, 32},    {MOE_LAYOUT_TQ1_0, 32},   {MOE_LAYOUT_Q8_Z, 64},
+        {MOE_LAYOUT_Q4_Z, 128},   {MOE_LAYOUT_NVFP4_T, 32},
     };
     static const uint32_t widths[] = {1, 31, 64, 100, 128, 257, 448};
     struct world w = world_of(state, 1);

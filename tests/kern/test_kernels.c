@@ -104,10 +104,16 @@ static void fill_affine(struct sample *s, uint64_t *seed, enum flavour flavour)
     for (uint32_t r = 0; r < mat->rows; r++)
         for (uint32_t g = 0; g * group < mat->cols; g++) {
             struct moe_group_codes gc = {draw_f16(seed, flavour), draw_f16(seed, flavour), codes};
+            float m = moe_f16_to_f32(gc.m);
+            if (moe_kind_has_zeros(mat->layout.kind)) {
+                uint32_t e = (uint32_t)(test_random(seed) % (flavour == WIDE ? 60 : 4));
+                gc.m = (uint16_t)(test_random(seed) % (largest + 2) | e << 9);
+                m = moe_zero_scales(moe_f16_to_f32(gc.d), gc.m).m;
+            }
             for (uint32_t c = 0; c < group; c++) {
                 codes[c] = (uint8_t)(flavour == WORST ? largest : test_random(seed) & largest);
                 if (g * group + c < mat->cols)
-                    s->m[(uint64_t)r * mat->cols + g * group + c] = moe_f16_to_f32(gc.m);
+                    s->m[(uint64_t)r * mat->cols + g * group + c] = m;
             }
             moe_layout_store_group(s->data, mat->layout, mat->cols, r, g, &gc);
         }
@@ -188,7 +194,8 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
     for (uint32_t r = 0; r < mat->rows; r++)
         for (uint32_t i = 0; i * span < mat->cols; i++) {
             struct moe_span_codes codes = {.d = draw_f16(seed, flavour),
-                                           .m = draw_f16(seed, flavour)};
+                                           .m = draw_f16(seed, flavour),
+                                           .factor = draw(seed, flavour)};
             uint32_t sixes = moe_kind_sixes(kind)                                          ? 64
                              : kind == MOE_LAYOUT_IQ1_M                                    ? 8
                              : kind == MOE_LAYOUT_Q2_K || moe_kind_scale_unit(kind) > 0.0f ? 16
@@ -200,7 +207,7 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
                     codes.s[k] = (uint8_t)(sixes - 1);
                 if (kind == MOE_LAYOUT_MXFP4)
                     codes.s[k] = draw_exponent(seed, flavour);
-                else if (kind == MOE_LAYOUT_NVFP4)
+                else if (moe_kind_is_e2m1(kind))
                     codes.s[k] %= 0x7f;
             }
             for (uint32_t c = 0; c < span; c++)
@@ -215,7 +222,7 @@ static void fill_spans(struct sample *s, uint64_t *seed, enum flavour flavour)
                     moe_kind_scales_of(kind, 0, moe_f16_to_f32(codes.m), 0,
                                        codes.t[c * scales / span])
                         .m;
-            moe_layout_store_span(s->data, kind, mat->cols, r, i, &codes);
+            moe_layout_store_span(s->data, mat->layout, mat->cols, r, i, &codes);
         }
 }
 
@@ -313,13 +320,14 @@ struct panel_case {
 };
 
 static const uint16_t kinds[] = {
-    MOE_LAYOUT_F32,   MOE_LAYOUT_F16,     MOE_LAYOUT_BF16,   MOE_LAYOUT_Q8,      MOE_LAYOUT_Q5,
-    MOE_LAYOUT_Q4,    MOE_LAYOUT_Q3,      MOE_LAYOUT_Q2,     MOE_LAYOUT_MXFP4,   MOE_LAYOUT_Q4_0,
-    MOE_LAYOUT_Q5_0,  MOE_LAYOUT_Q8_0,    MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,    MOE_LAYOUT_Q3_K,
-    MOE_LAYOUT_Q4_K,  MOE_LAYOUT_Q5_K,    MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS,  MOE_LAYOUT_NVFP4,
-    MOE_LAYOUT_TQ2_0, MOE_LAYOUT_IQ1_S,   MOE_LAYOUT_IQ1_M,  MOE_LAYOUT_IQ2_XXS, MOE_LAYOUT_IQ2_XS,
-    MOE_LAYOUT_IQ2_S, MOE_LAYOUT_IQ3_XXS, MOE_LAYOUT_IQ3_S,  MOE_LAYOUT_Q1_0,    MOE_LAYOUT_Q2_0,
-    MOE_LAYOUT_TQ1_0};
+    MOE_LAYOUT_F32,    MOE_LAYOUT_F16,     MOE_LAYOUT_BF16,   MOE_LAYOUT_Q8,      MOE_LAYOUT_Q5,
+    MOE_LAYOUT_Q4,     MOE_LAYOUT_Q3,      MOE_LAYOUT_Q2,     MOE_LAYOUT_MXFP4,   MOE_LAYOUT_Q4_0,
+    MOE_LAYOUT_Q5_0,   MOE_LAYOUT_Q8_0,    MOE_LAYOUT_IQ4_NL, MOE_LAYOUT_Q2_K,    MOE_LAYOUT_Q3_K,
+    MOE_LAYOUT_Q4_K,   MOE_LAYOUT_Q5_K,    MOE_LAYOUT_Q6_K,   MOE_LAYOUT_IQ4_XS,  MOE_LAYOUT_NVFP4,
+    MOE_LAYOUT_TQ2_0,  MOE_LAYOUT_IQ1_S,   MOE_LAYOUT_IQ1_M,  MOE_LAYOUT_IQ2_XXS, MOE_LAYOUT_IQ2_XS,
+    MOE_LAYOUT_IQ2_S,  MOE_LAYOUT_IQ3_XXS, MOE_LAYOUT_IQ3_S,  MOE_LAYOUT_Q1_0,    MOE_LAYOUT_Q2_0,
+    MOE_LAYOUT_TQ1_0,  MOE_LAYOUT_Q8_Z,    MOE_LAYOUT_Q4_Z,   MOE_LAYOUT_Q3_Z,    MOE_LAYOUT_Q2_Z,
+    MOE_LAYOUT_NVFP4_T};
 static const uint32_t groups[] = {0, 32, 64, 128};
 static const uint32_t widths[] = {1,   7,   31,  32,  33,  64,  65,  96,
                                   100, 127, 128, 192, 200, 257, 512, 768};

@@ -142,7 +142,8 @@ static void pairs_of_bytes_are_mxfp4(void **state)
     expect_values(ck, FIXTURES "mxfp4-pairs/values.f32");
     assert_null(moe_checkpoint_find(ck, "experts.up_blocks"));
     assert_null(moe_checkpoint_find(ck, "experts.up_scales"));
-    assert_int_equal(get(ck, "odd_blocks")->dtype, MOE_DTYPE_OTHER);
+    assert_fails(moe_checkpoint_get(ck, "odd", 2, (uint64_t[]){1, 1}, &t, &err), MOE_ERR_FORMAT,
+                 "'odd_scales'", &err);
     assert_int_equal(get(ck, "odd_scales")->dtype, MOE_DTYPE_OTHER);
     moe_checkpoint_close(ck);
 }

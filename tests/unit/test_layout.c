@@ -11,11 +11,12 @@
 #include "quant/layout.h"
 
 static const struct moe_layout quantized[] = {
-    {MOE_LAYOUT_Q8, 32}, {MOE_LAYOUT_Q8, 64}, {MOE_LAYOUT_Q8, 128}, {MOE_LAYOUT_Q8, 0},
-    {MOE_LAYOUT_Q5, 32}, {MOE_LAYOUT_Q5, 64}, {MOE_LAYOUT_Q5, 128}, {MOE_LAYOUT_Q5, 0},
-    {MOE_LAYOUT_Q4, 32}, {MOE_LAYOUT_Q4, 64}, {MOE_LAYOUT_Q4, 128}, {MOE_LAYOUT_Q4, 0},
-    {MOE_LAYOUT_Q3, 32}, {MOE_LAYOUT_Q3, 64}, {MOE_LAYOUT_Q3, 192}, {MOE_LAYOUT_Q3, 0},
-    {MOE_LAYOUT_Q2, 32}, {MOE_LAYOUT_Q2, 64}, {MOE_LAYOUT_Q2, 128}, {MOE_LAYOUT_Q2, 0},
+    {MOE_LAYOUT_Q8, 32},   {MOE_LAYOUT_Q8, 64},    {MOE_LAYOUT_Q8, 128},  {MOE_LAYOUT_Q8, 0},
+    {MOE_LAYOUT_Q5, 32},   {MOE_LAYOUT_Q5, 64},    {MOE_LAYOUT_Q5, 128},  {MOE_LAYOUT_Q5, 0},
+    {MOE_LAYOUT_Q4, 32},   {MOE_LAYOUT_Q4, 64},    {MOE_LAYOUT_Q4, 128},  {MOE_LAYOUT_Q4, 0},
+    {MOE_LAYOUT_Q3, 32},   {MOE_LAYOUT_Q3, 64},    {MOE_LAYOUT_Q3, 192},  {MOE_LAYOUT_Q3, 0},
+    {MOE_LAYOUT_Q2, 32},   {MOE_LAYOUT_Q2, 64},    {MOE_LAYOUT_Q2, 128},  {MOE_LAYOUT_Q2, 0},
+    {MOE_LAYOUT_Q8_Z, 32}, {MOE_LAYOUT_Q4_Z, 128}, {MOE_LAYOUT_Q3_Z, 64}, {MOE_LAYOUT_Q2_Z, 0},
 };
 static const struct moe_layout floats[] = {
     {MOE_LAYOUT_F32, 0}, {MOE_LAYOUT_F16, 0}, {MOE_LAYOUT_BF16, 0}};
@@ -164,8 +165,13 @@ static void test_codes_round_trip(void **state)
                 moe_layout_load_row(&mat, r, out);
                 for (uint32_t c = 0; c < p.cols; c++) {
                     float d = moe_f16_to_f32(p.d[r * p.n_groups + c / p.group]);
-                    float m = moe_f16_to_f32(p.m[r * p.n_groups + c / p.group]);
-                    assert_true(out[c] == d * (float)p.codes[r * p.cols + c] + m);
+                    uint16_t word = p.m[r * p.n_groups + c / p.group];
+                    int code = p.codes[r * p.cols + c];
+                    if (moe_kind_has_zeros(p.layout.kind)) /* exact in f32 */
+                        assert_true((double)out[c] ==
+                                    ldexp((double)d * (code - word % 512), -(word / 512)));
+                    else
+                        assert_true(out[c] == d * (float)code + moe_f16_to_f32(word));
                 }
             }
             free(out);
@@ -295,6 +301,7 @@ static const struct form {
     {MOE_LAYOUT_Q8_0, 8, 1, 32, 32, 2, ONLY_D, false, 128},
     {MOE_LAYOUT_IQ4_NL, 4, 1, 32, 32, 2, ONLY_D, false, -2},
     {MOE_LAYOUT_NVFP4, 4, 4, 64, 64, 1, ONLY_S, false, -1},
+    {MOE_LAYOUT_NVFP4_T, 4, 4, 64, 64, 1, ONLY_S, false, -1}, /* behind 16 factors */
     {MOE_LAYOUT_TQ2_0, 2, 8, 256, 32, 2, ONLY_D, false, 1},
     {MOE_LAYOUT_Q1_0, 1, 4, 128, 32, 2, ONLY_D, false, -3},
     {MOE_LAYOUT_Q2_0, 2, 2, 64, 32, 2, ONLY_D, false, 1},
@@ -308,10 +315,10 @@ static const struct form {
 
 static uint32_t most_numbers(const struct form *f)
 {
-    return f->numbers == SIXES           ? 64
-           : f->numbers == NIBBLES       ? 16
-           : f->kind == MOE_LAYOUT_NVFP4 ? 127
-                                         : 255;
+    return f->numbers == SIXES                      ? 64
+           : f->numbers == NIBBLES                  ? 16
+           : f->numbers == ONLY_S && f->scales == 4 ? 127
+                                                    : 255;
 }
 
 static struct moe_span_codes draw_span(const struct form *f, uint64_t *seed)
@@ -376,8 +383,9 @@ static double weight_of(const struct form *f, const struct moe_span_codes *span,
     double d = moe_f16_to_f32(span->d), v = number_of(f, span->codes[c]);
     if (f->kind == MOE_LAYOUT_MXFP4)
         return mxfp4_number((uint8_t)s, span->codes[c]);
-    if (f->kind == MOE_LAYOUT_NVFP4)
-        return v / 2 * (s < 8 ? ldexp(s, -9) : ldexp(1 + s % 8 / 8.0, (int)s / 8 - 7));
+    if (f->numbers == ONLY_S)
+        return v / 2 * (s < 8 ? ldexp(s, -9) : ldexp(1 + s % 8 / 8.0, (int)s / 8 - 7)) *
+               (f->kind == MOE_LAYOUT_NVFP4_T ? (double)span->factor : 1);
     double scale = f->numbers == ONLY_D                ? 1
                    : f->numbers == SIXES && !f->offset ? (double)s - 32
                    : f->numbers == BYTES               ? (int8_t)s
@@ -390,7 +398,8 @@ static void check_form(const struct form *f, uint32_t rows, uint32_t cols)
     const struct moe_layout layout = {f->kind, 32};
     uint64_t seed = f->kind * 100u + rows + cols, block_bytes = 16u * 32 * (unsigned)f->bits / 8;
     uint32_t spans = (cols + f->span - 1) / f->span;
-    uint64_t panel = 0, *record = moe_alloc(spans + 1, sizeof *record, NULL);
+    const uint64_t front = f->kind == MOE_LAYOUT_NVFP4_T ? 64 : 0;
+    uint64_t panel = front, *record = moe_alloc(spans + 1, sizeof *record, NULL);
     uint64_t *head_bytes = moe_alloc(spans + 1, sizeof *head_bytes, NULL);
     for (uint32_t first = 0, i = 0; first < cols; first += f->record * f->span, i++) {
         uint32_t n = cols - first < f->record * f->span ? cols - first : f->record * f->span;
@@ -404,10 +413,14 @@ static void check_form(const struct form *f, uint32_t rows, uint32_t cols)
     float *out = malloc(cols * sizeof *out);
     for (uint32_t row = 0; row < rows; row++) {
         double *weights = malloc(cols * sizeof *weights);
+        const float factor = test_uniform(&seed);
+        if (front)
+            moe_put_u32(expected + row / 16 * panel + 4 * (row % 16), moe_f32_bits(factor));
         for (uint32_t i = 0; i < spans; i++) {
             struct moe_span_codes span = draw_span(f, &seed);
+            span.factor = factor;
             uint8_t *at = expected + row / 16 * panel + record[i / f->record];
-            moe_layout_store_span(data, f->kind, cols, row, i, &span);
+            moe_layout_store_span(data, layout, cols, row, i, &span);
             put_head(f, at + i % f->record * f->head, row % 16, &span);
             at += head_bytes[i / f->record] + i % f->record * (f->span / 32) * block_bytes;
             for (uint32_t c = 0; c < f->span && i * f->span + c < cols; c++) {
@@ -445,6 +458,8 @@ static void test_types_of_checkpoints(void **state)
             check_form(&forms[i], 16, widths[w]);
             check_form(&forms[i], 19, widths[w]);
         }
+        if (forms[i].kind >= MOE_LAYOUT_Q8_Z)
+            continue; /* of no GGUF file */
         /* As many bytes as a file has, but for what fills up the last record. */
         const struct moe_ggml_type *type = NULL;
         for (uint32_t number = 2; number < 64 && !type; number++) {
@@ -602,6 +617,26 @@ static void test_grouped_kinds(void **state)
     }
 }
 
+/* Heads with zero points hold every bf16 up to f16's largest number, and every f16. */
+static void test_heads_with_zero_points(void **state)
+{
+    for (uint32_t bits = 0; bits < 0x8000; bits++) {
+        float scales[2] = {moe_bf16_to_f32((uint16_t)bits), moe_f16_to_f32((uint16_t)bits)};
+        for (int i = 0; i < 2; i++) {
+            uint16_t d, word;
+            bool held = moe_zero_head(scales[i], bits % 257, &d, &word);
+            assert_int_equal(held, scales[i] <= 65504);
+            if (!held)
+                continue;
+            struct moe_scales s = moe_zero_scales(moe_f16_to_f32(d), word);
+            assert_true(s.d == scales[i] && s.m == -(scales[i] * (float)(bits % 257)));
+        }
+    }
+    uint16_t d, word;
+    assert_false(moe_zero_head(0x1.002p0f + 0x1p-20f, 8, &d, &word));
+    assert_false(moe_zero_head(1, 512, &d, &word));
+}
+
 /* Every scale there is with every code; the one that is no number is refused. */
 static void test_mxfp4_scales(void **state)
 {
@@ -711,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_mxfp4_is_exact),
         cmocka_unit_test(test_types_of_checkpoints),
         cmocka_unit_test(test_grouped_kinds),
+        cmocka_unit_test(test_heads_with_zero_points),
         cmocka_unit_test(test_mxfp4_scales),
         cmocka_unit_test(test_floats_are_exact),
         cmocka_unit_test(test_validity),

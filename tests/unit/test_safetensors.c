@@ -194,10 +194,10 @@ static void weights_in_int4_are_multiplied_by_their_scales(void **state)
         {INT4 BESIDE("w_scale", "I32", "[2,1]", "16", "24") "}", "of type I32, does not fit"},
         {INT4 BESIDE("w_scale", "BF16", "[2,4]", "16", "32")
              BESIDE("w_zero_point", "I32", "[1]", "32", "36") "}",
-         "'w_zero_point', which is not read"},
+         "'w_zero_point' [1], of type I32, does not fit"},
         {INT4 BESIDE("w_scale", "BF16", "[2,4]", "16", "32")
              BESIDE("w_g_idx", "I32", "[1]", "32", "36") "}",
-         "'w_g_idx', which is not read"},
+         "'w_g_idx' [1], of type I32, does not fit"},
     };
     struct moe_err err = {0};
     const struct moe_tensor *t;
