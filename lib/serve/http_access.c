@@ -95,12 +95,12 @@ static unsigned differs(const char *key, const char *given, size_t n_given)
     return diff;
 }
 
-uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *authorization)
+uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *header,
+                             const char *words)
 {
-    static const char scheme[] = "Bearer ";
-    if (!authorization || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+    if (!header || strncasecmp(header, words, strlen(words)) != 0)
         return 0;
-    const char *given = authorization + sizeof scheme - 1;
+    const char *given = header + strlen(words);
     while (*given == ' ')
         given++;
     size_t n = strlen(given);

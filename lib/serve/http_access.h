@@ -22,9 +22,10 @@ struct moe_access_keys;
  * printable ASCII characters without blanks. MOE_ERR_FORMAT: no key, or one that cannot be sent. */
 int moe_access_keys_read(struct moe_access_keys **out, const char *path, struct moe_err *err);
 void moe_access_keys_free(struct moe_access_keys *keys); /* NULL is fine */
-/* The number, from 1, of the key in an Authorization header (NULL: missing), "Bearer KEY"; 0: it is
- * none of the keys. Takes the same time whichever characters are right. */
-uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *authorization);
+/* The number, from 1, of the key in a header (NULL: missing) behind these words ("Bearer ", ""); 0:
+ * it is none of the keys. Takes the same time whichever characters are right. */
+uint32_t moe_access_key_find(const struct moe_access_keys *keys, const char *header,
+                             const char *words);
 
 /* What a Host header names: a name or address with or without a port; a loopback one. */
 bool moe_access_host_is_valid(const char *host);

@@ -27,6 +27,8 @@ static const struct route {
     [MOE_HTTP_HEALTH] = {.open = true},
     [MOE_HTTP_CHAT] = {.post = true, .kind = MOE_REQUEST_CHAT},
     [MOE_HTTP_TEXT] = {.post = true, .kind = MOE_REQUEST_TEXT},
+    [MOE_HTTP_MESSAGES] = {.post = true, .kind = MOE_REQUEST_MESSAGES},
+    [MOE_HTTP_RESPONSES] = {.post = true, .kind = MOE_REQUEST_RESPONSES},
 };
 
 static enum moe_http_route find_route(const char *url)
@@ -154,6 +156,14 @@ static void http_name_client(struct exchange *x, uint32_t n)
     x->client = named;
 }
 
+/* The number of the key that the request has; 0: none, or no keys are needed. */
+static uint32_t find_key(struct exchange *x)
+{
+    const struct moe_access_keys *keys = x->http->access.keys;
+    uint32_t key = keys ? moe_access_key_find(keys, http_header(x, "Authorization"), "Bearer ") : 0;
+    return keys && !key ? moe_access_key_find(keys, http_header(x, "x-api-key"), "") : key;
+}
+
 /* The HTTP status that refuses the request, and why; 0: it is accepted. */
 static int refusal(struct exchange *x, const char *path, const char *host, const char *method,
                    struct moe_err *why)
@@ -177,14 +187,13 @@ static int refusal(struct exchange *x, const char *path, const char *host, const
     }
     if (asks && (known || strcmp(path, "*") == 0))
         return 0;
-    uint32_t key =
-        h->access.keys ? moe_access_key_find(h->access.keys, http_header(x, "Authorization")) : 0;
+    uint32_t key = find_key(x);
     if (key)
         http_name_client(x, key);
     if (h->access.keys && !key && !(known && routes[x->route].open)) {
         moe_fail(why, MOE_ERR_USAGE,
                  "a key is needed: an Authorization header with \"Bearer \" "
-                 "and one of the server's keys");
+                 "and one of the server's keys, or an x-api-key header with one");
         return 401;
     }
     if (!known) {
@@ -240,7 +249,7 @@ enum MHD_Result http_respond_error(struct exchange *x, unsigned status, const st
     char seconds[16];
     retry_after(x, seconds);
     moe_buf_release(&x->out);
-    moe_reply_error(&x->out, status, why);
+    moe_reply_error(&x->out, moe_request_api(routes[x->route].kind), status, why);
     const char *const headers[][2] = {
         {"Retry-After", later ? seconds : NULL},
         {"WWW-Authenticate", status == MHD_HTTP_UNAUTHORIZED ? "Bearer" : NULL},

@@ -17,6 +17,8 @@ const char *const moe_http_paths[MOE_HTTP_ROUTES] = {
     [MOE_HTTP_MODELS] = "/v1/models",
     [MOE_HTTP_CHAT] = "/v1/chat/completions",
     [MOE_HTTP_TEXT] = "/v1/completions",
+    [MOE_HTTP_MESSAGES] = "/v1/messages",
+    [MOE_HTTP_RESPONSES] = "/v1/responses",
     [MOE_HTTP_ELSEWHERE] = "other",
 };
 

@@ -18,6 +18,8 @@ enum moe_http_route {
     MOE_HTTP_MODELS,
     MOE_HTTP_CHAT,
     MOE_HTTP_TEXT,
+    MOE_HTTP_MESSAGES,
+    MOE_HTTP_RESPONSES,
     MOE_HTTP_ELSEWHERE, /* no route */
     MOE_HTTP_ROUTES,
 };

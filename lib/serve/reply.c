@@ -1,8 +1,6 @@
 /* Replies in the forms of OpenAI's API: choices, streams, log probabilities, errors. */
 #define _DEFAULT_SOURCE /* getentropy */
 
-#include "serve/reply.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,45 +13,8 @@
 #include "base/text.h"
 #include "fmt/emit.h"
 #include "prompt/chat_answer.h"
+#include "serve/reply_internal.h"
 #include "serve/server.h"
-
-/* A choice's log probabilities in its reply's form: for /v1/chat/completions an object for each
- * token, for /v1/completions four lists. Begins with zeroes. */
-struct reply_logprobs {
-    enum moe_request_kind kind;
-    bool with_top;           /* TEXT: the likeliest are wanted */
-    uint64_t offset;         /* TEXT: characters before the next token */
-    struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
-};
-
-/* A call of a tool: what is not sent yet. */
-struct call {
-    char id[32]; /* "" once it was sent */
-    struct moe_buf name, arguments;
-    bool fails;
-};
-
-struct choice {
-    struct moe_buf text, thought; /* not sent yet */
-    struct call *calls;           /* [n_calls]; of a stream only the last has anything */
-    uint32_t n_calls, n_whole;
-    bool short_of_memory;
-    struct reply_logprobs logprobs;
-    bool begun;         /* a part was sent */
-    const char *finish; /* NULL: it continues */
-};
-
-struct moe_reply {
-    enum moe_request_kind kind;
-    bool stream, stream_usage, logprobs;
-    char id[40], *model, *echo;
-    int64_t created;
-    uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
-    uint32_t n, n_ended;
-    bool failed;
-    struct moe_err why;
-    struct choice choices[];
-};
 
 /* ---- Log probabilities ---- */
 
@@ -191,13 +152,12 @@ static void reply_logprobs_release(struct reply_logprobs *p)
 
 /* ---- Opening ---- */
 
-static void draw_id(struct moe_reply *r)
+void reply_draw_id(char id[40], const char *prefix)
 {
     uint64_t random[2];
     if (getentropy(random, sizeof random) != 0)
-        random[0] = random[1] = (uint64_t)(moe_seconds() * 1e9) ^ (uintptr_t)r;
-    snprintf(r->id, sizeof r->id, "%s-%016" PRIx64 "%08" PRIx64,
-             r->kind == MOE_REQUEST_CHAT ? "chatcmpl" : "cmpl", random[0], random[1] >> 32);
+        random[0] = random[1] = (uint64_t)(moe_seconds() * 1e9) ^ (uintptr_t)id;
+    snprintf(id, 40, "%s%016" PRIx64 "%08" PRIx64, prefix, random[0], random[1] >> 32);
 }
 
 int moe_reply_new(struct moe_reply **out, const struct moe_request *request, const char *model,
@@ -214,7 +174,9 @@ int moe_reply_new(struct moe_reply **out, const struct moe_request *request, con
     r->logprobs = request->logprobs;
     r->n = request->n;
     r->created = (int64_t)time(NULL);
-    draw_id(r);
+    r->open = -1;
+    r->api = request->api;
+    reply_draw_id(r->id, r->api ? r->api->id : r->kind == MOE_REQUEST_CHAT ? "chatcmpl-" : "cmpl-");
     r->model = moe_strndup(name, strlen(name), err);
     if (request->echo)
         r->echo = moe_strndup(request->prompt, request->n_prompt, err);
@@ -251,6 +213,8 @@ void moe_reply_free(struct moe_reply *r)
         release_choice(&r->choices[i]);
         reply_logprobs_release(&r->choices[i].logprobs);
     }
+    moe_buf_release(&r->item);
+    moe_buf_release(&r->items);
     free(r->model);
     free(r->echo);
     free(r);
@@ -302,19 +266,16 @@ static void put_usage(const struct moe_reply *r, struct moe_emit *e)
 
 /* ---- Calls of tools ---- */
 
-static struct call *begin_call(struct choice *c)
+static struct call *begin_call(const struct moe_reply *r, struct choice *c)
 {
     struct call *more = realloc(c->calls, (c->n_calls + 1) * sizeof *more);
-    uint64_t random;
     c->short_of_memory |= !more;
     if (!more)
         return NULL;
     c->calls = more;
     more += c->n_calls++;
     *more = (struct call){0};
-    if (getentropy(&random, sizeof random) != 0)
-        random = (uint64_t)(moe_seconds() * 1e9) ^ (uintptr_t)more;
-    snprintf(more->id, sizeof more->id, "call_%016" PRIx64, random);
+    reply_draw_id(more->id, r->api ? r->api->call_id : "call_");
     return more;
 }
 
@@ -452,8 +413,12 @@ static void send_usage(struct moe_reply *r, struct moe_buf *out)
 
 static void send_error(struct moe_reply *r, struct moe_buf *out)
 {
+    if (r->api) {
+        r->api->fail(r, out);
+        return;
+    }
     begin_event(out);
-    moe_reply_error(out, moe_reply_http_status(&r->why), &r->why);
+    moe_reply_error(out, NULL, moe_reply_http_status(&r->why), &r->why);
     moe_buf_text(out, "\n\n");
 }
 
@@ -471,7 +436,7 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
     struct choice *c = &r->choices[choice];
     if (r->failed)
         return;
-    struct call *call = part->kind == MOE_PART_CALL ? begin_call(c)
+    struct call *call = part->kind == MOE_PART_CALL ? begin_call(r, c)
                         : c->n_calls                ? &c->calls[c->n_calls - 1]
                                                     : NULL;
     switch (part->kind) {
@@ -491,14 +456,18 @@ void moe_reply_part(struct moe_reply *r, uint32_t choice, const struct moe_answe
         break;
     case MOE_PART_CALL_ENDS:
         c->n_whole++;
-        return;
+        if (!r->api)
+            return;
+        break;
     case MOE_PART_CALL_FAILS:
         if (call)
             call->fails = true;
         moe_buf_append(&c->text, part->bytes, part->n);
         break;
     }
-    if (r->stream)
+    if (r->api)
+        r->api->part(r, part, out);
+    else if (r->stream)
         send_choice(r, choice, out);
 }
 
@@ -516,6 +485,18 @@ static void note_model(struct moe_reply *r, const char *model)
     r->model = name;
 }
 
+void reply_begin_event(struct moe_emit *e, struct moe_buf *out, const char *name)
+{
+    moe_buf_printf(out, "event: %s\ndata: ", name);
+    moe_emit_begin_json(e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(e, "type", name);
+}
+
+void reply_end_event(struct moe_emit *e, struct moe_buf *out)
+{
+    end_event(e, out);
+}
+
 static bool choice_failed(const struct choice *c)
 {
     bool failed = c->short_of_memory || c->text.failed || c->thought.failed;
@@ -527,7 +508,7 @@ static bool choice_failed(const struct choice *c)
 /* Whether memory was short anywhere in a whole reply. */
 static bool is_short(const struct moe_reply *r)
 {
-    bool failed = false;
+    bool failed = r->item.failed || r->items.failed;
     for (uint32_t i = 0; i < r->n; i++)
         failed |= choice_failed(&r->choices[i]) || reply_logprobs_failed(&r->choices[i].logprobs);
     return failed;
@@ -566,6 +547,7 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         r->why = *result->err;
     } else {
         c->finish = finish_reason(result->why);
+        c->why = result->why;
         if (c->n_whole && strcmp(c->finish, "stop") == 0)
             c->finish = "tool_calls";
         r->n_prompt = result->n_prompt;
@@ -584,6 +566,10 @@ void moe_reply_ended(struct moe_reply *r, uint32_t choice, const struct moe_serv
         send_error(r, out);
     if (r->failed)
         return;
+    if (r->api) {
+        r->api->end(r, out);
+        return;
+    }
     if (r->stream)
         send_choice(r, choice, out);
     if (r->n_ended == r->n)
@@ -675,9 +661,14 @@ void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct
     moe_emit_close(e);
 }
 
-void moe_reply_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why)
+void moe_reply_error(struct moe_buf *out, const struct moe_reply_api *api, unsigned http_status,
+                     const struct moe_err *why)
 {
     struct moe_emit e;
+    if (api) {
+        api->error(out, http_status, why);
+        return;
+    }
     moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
     moe_reply_emit_error(&e, http_status, why);
     moe_emit_end_item(&e, NULL);

@@ -53,9 +53,10 @@ const struct moe_err *moe_reply_failed(const struct moe_reply *reply);
 /* The HTTP status for an error: 400, 404, 500, ... Callers decide on 429: moe_server_submit returns
  * MOE_ERR_LIMIT for a full queue. */
 unsigned moe_reply_http_status(const struct moe_err *why);
-/* Writes {"error": {"message", "type", "param", "code"}}: param is the request's key that the
- * sentence names. */
-void moe_reply_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why);
+/* Writes, in the form of the API (NULL: completions), {"error": {"message", "type", "param",
+ * "code"}}: param is the request's key that the sentence names. */
+void moe_reply_error(struct moe_buf *out, const struct moe_reply_api *api, unsigned http_status,
+                     const struct moe_err *why);
 /* The same without the surrounding object. */
 struct moe_emit;
 void moe_reply_emit_error(struct moe_emit *e, unsigned http_status, const struct moe_err *why);

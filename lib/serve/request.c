@@ -20,6 +20,7 @@
 #include "grammar/grammar.h"
 #include "prompt/chat.h"
 #include "prompt/chat_answer.h"
+#include "serve/reply_internal.h"
 
 /* Begins error texts. */
 #define REQUEST "the request"
@@ -500,7 +501,7 @@ static int read_tools(struct moe_request *r, const json_t *body, struct moe_err 
     r->must_call = any || one;
     if (one)
         MOE_TRY(read_only_call(r, tools, named, err));
-    r->parallel_calls = true;
+    r->parallel_calls = !one;
     MOE_TRY(
         moe_json_get_bool(REQUEST, body, "parallel_tool_calls", false, &r->parallel_calls, err));
     return copy_value(r, &r->tools, tools, err);
@@ -669,6 +670,13 @@ static int read_body(struct moe_request *r, const json_t *body, struct moe_allow
     return read_fields(r, body, err);
 }
 
+const struct moe_reply_api *moe_request_api(enum moe_request_kind kind)
+{
+    return kind == MOE_REQUEST_MESSAGES    ? &reply_messages
+           : kind == MOE_REQUEST_RESPONSES ? &reply_responses
+                                           : NULL;
+}
+
 int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
                      const struct json_t *body, struct moe_allowance *allowance,
                      struct moe_err *err)
@@ -680,8 +688,18 @@ int moe_request_read(struct moe_request **out, enum moe_request_kind kind,
     struct moe_request *r = moe_alloc(1, sizeof *r, err);
     if (!r)
         return MOE_ERR_MEMORY;
+    json_t *chat = NULL;
+    int status = MOE_OK;
     r->kind = kind;
-    int status = read_body(r, body, allowance ? allowance : &usual, err);
+    r->api = moe_request_api(kind);
+    if (r->api) {
+        r->kind = MOE_REQUEST_CHAT;
+        status = r->api->to_chat(&chat, body, err);
+        body = chat;
+    }
+    if (status == MOE_OK)
+        status = read_body(r, body, allowance ? allowance : &usual, err);
+    moe_json_free(chat);
     if (status == MOE_OK)
         *out = r;
     else

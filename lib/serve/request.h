@@ -23,7 +23,18 @@
 struct json_t;
 struct moe_grammar;
 
-enum moe_request_kind { MOE_REQUEST_CHAT, MOE_REQUEST_TEXT };
+/* What a body is; the last two become chats while they are read (api_messages.c, api_responses.c).
+ */
+enum moe_request_kind {
+    MOE_REQUEST_CHAT,
+    MOE_REQUEST_TEXT,
+    MOE_REQUEST_MESSAGES,
+    MOE_REQUEST_RESPONSES,
+};
+
+/* In whose form a reply is: Anthropic's Messages or OpenAI's Responses; NULL: its completions. */
+struct moe_reply_api;
+const struct moe_reply_api *moe_request_api(enum moe_request_kind kind);
 
 enum {
     MOE_REQUEST_MEMORY = 32 << 20, /* for a body's values, while it is read */
@@ -38,8 +49,9 @@ struct moe_request_field {
     char *name, *text;
 };
 
-struct moe_request { /* owns everything it points at */
-    enum moe_request_kind kind;
+struct moe_request {            /* owns everything it points at */
+    enum moe_request_kind kind; /* CHAT or TEXT */
+    const struct moe_reply_api *api;
     char *model; /* the name asked for; NULL: any */
 
     /* CHAT: the conversation as in prompt/chat.h, with all its members; variables are those of

@@ -102,7 +102,7 @@ static void try_line(const char *line, uint64_t n)
         abort();
     } else {
         struct moe_buf out = {0};
-        moe_reply_error(&out, moe_reply_http_status(&err), &err);
+        moe_reply_error(&out, NULL, moe_reply_http_status(&err), &err);
         fuzz_check_json(&out);
         moe_buf_release(&out);
     }

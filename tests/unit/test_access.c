@@ -13,16 +13,18 @@ static void keys_are_lines(void **state)
     struct moe_access_keys *keys;
     write_in_dir("keys", text, sizeof text - 1);
     assert_ok(moe_access_keys_read(&keys, in_dir("keys"), &err), &err);
-    assert_int_equal(moe_access_key_find(keys, "Bearer sk-one"), 1);
-    assert_int_equal(moe_access_key_find(keys, "bearer  sk-two"), 2);
-    assert_int_equal(moe_access_key_find(keys, "Bearer last"), 3);
+    assert_int_equal(moe_access_key_find(keys, "Bearer sk-one", "Bearer "), 1);
+    assert_int_equal(moe_access_key_find(keys, "bearer  sk-two", "Bearer "), 2);
+    assert_int_equal(moe_access_key_find(keys, "Bearer last", "Bearer "), 3);
     static const char *const others[] = {
         "Bearer sk-on", "Bearer sk-onee", "Bearer ",       "Bearer",        "",
         "sk-one",       "Basic sk-one",   "Bearer # ours", "Bearer SK-ONE", "Bearer sk-one sk-two",
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        assert_int_equal(moe_access_key_find(keys, others[i]), 0);
-    assert_int_equal(moe_access_key_find(keys, NULL), 0);
+        assert_int_equal(moe_access_key_find(keys, others[i], "Bearer "), 0);
+    assert_int_equal(moe_access_key_find(keys, NULL, "Bearer "), 0);
+    assert_int_equal(moe_access_key_find(keys, "sk-one", ""), 1);
+    assert_int_equal(moe_access_key_find(keys, "sk-on", ""), 0);
     moe_access_keys_free(keys);
 }
 

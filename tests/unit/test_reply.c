@@ -276,7 +276,7 @@ static void errors_have_the_apis_form(void **state)
         struct moe_buf out = {0};
         moe_fail(&why, errors[i].status, "%s", errors[i].text);
         assert_int_equal(moe_reply_http_status(&why), errors[i].http_status);
-        moe_reply_error(&out, errors[i].http_status, &why);
+        moe_reply_error(&out, NULL, errors[i].http_status, &why);
         json_t *json = json_loadb((char *)out.data, out.size, 0, NULL);
         const json_t *error = json_object_get(json, "error");
         const char *param = json_string_value(json_object_get(error, "param"));
@@ -292,7 +292,7 @@ static void errors_have_the_apis_form(void **state)
     struct moe_err why;
     struct moe_buf out = {0};
     moe_fail(&why, MOE_ERR_LIMIT, "the queue is full");
-    moe_reply_error(&out, 429, &why);
+    moe_reply_error(&out, NULL, 429, &why);
     assert_non_null(strstr((char *)out.data, "\"rate_limit_exceeded\""));
     moe_buf_release(&out);
 }

@@ -1,0 +1,492 @@
+/* Anthropic's Messages API (/v1/messages): its requests as chats, its replies and streams. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fmt/emit.h"
+#include "fmt/json.h"
+#include "serve/reply_internal.h"
+
+#define REQUEST "the request"
+
+/* ---- Requests ---- */
+
+/* Makes a chat; jansson fails only for lack of memory, which `failed` notes. */
+struct maker {
+    struct moe_err *err;
+    bool failed;
+};
+
+static void add(struct maker *m, json_t *list, json_t *value)
+{
+    m->failed |= json_array_append_new(list, value) != 0;
+}
+
+/* Sets a member. */
+static void put(struct maker *m, json_t *object, const char *key, json_t *value)
+{
+    m->failed |= json_object_set_new(object, key, value) != 0;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* Appends {"type": "text", "text"} of a text, or of each block of text; other blocks are refused.
+ */
+static int append_texts(json_t *parts, const json_t *content, const char *where, struct maker *m)
+{
+    size_t i;
+    const json_t *block;
+    if (json_is_string(content))
+        add(m, parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+    else if (content && !json_is_null(content) && !json_is_array(content))
+        return moe_fail(m->err, MOE_ERR_FORMAT,
+                        REQUEST ": '%s' is neither a text nor a list of blocks", where);
+    json_array_foreach(content, i, block)
+    {
+        if (strcmp(text_of(block, "type"), "text") != 0 ||
+            !json_is_string(json_object_get(block, "text")))
+            return moe_fail(m->err, MOE_ERR_FORMAT,
+                            REQUEST
+                            ": '%s[%zu]' is a block of type '%.40s': only text can be read there",
+                            where, i, text_of(block, "type"));
+        add(m, parts,
+            json_pack("{s:s,s:O}", "type", "text", "text", json_object_get(block, "text")));
+    }
+    return MOE_OK;
+}
+
+/* Appends the text blocks collected so far as a message of this role. */
+static void flush_texts(json_t *messages, const char *role, json_t *parts, struct maker *m)
+{
+    if (json_array_size(parts))
+        add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
+}
+
+/* A user's message: results of tools are messages of their own, in the blocks' order. */
+static int append_user(json_t *messages, const json_t *content, const char *where, struct maker *m)
+{
+    size_t i;
+    const json_t *block;
+    json_t *parts = json_array();
+    int status = MOE_OK;
+    if (!json_is_array(content))
+        status = append_texts(parts, content, where, m);
+    json_array_foreach(content, i, block)
+    {
+        char at[96];
+        snprintf(at, sizeof at, "%.64s[%zu].content", where, i);
+        if (status == MOE_OK && strcmp(text_of(block, "type"), "tool_result") == 0) {
+            json_t *result = json_array();
+            flush_texts(messages, "user", parts, m);
+            json_decref(parts);
+            parts = json_array();
+            status = append_texts(result, json_object_get(block, "content"), at, m);
+            add(m, messages,
+                json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id",
+                          text_of(block, "tool_use_id"), "content", result));
+            json_decref(result);
+        } else if (status == MOE_OK) {
+            json_t *one = json_pack("[O]", block);
+            status = append_texts(parts, one, where, m);
+            json_decref(one);
+        }
+    }
+    if (status == MOE_OK)
+        flush_texts(messages, "user", parts, m);
+    json_decref(parts);
+    return status;
+}
+
+/* A message of the model: thoughts, texts, calls. */
+static int append_assistant(json_t *messages, const json_t *content, const char *where,
+                            struct maker *m)
+{
+    size_t i;
+    const json_t *block;
+    json_t *parts = json_array(), *calls = json_array();
+    json_t *message = json_pack("{s:s,s:O}", "role", "assistant", "content", parts);
+    int status = MOE_OK;
+    if (!json_is_array(content))
+        status = append_texts(parts, content, where, m);
+    json_array_foreach(content, i, block)
+    {
+        const char *type = text_of(block, "type");
+        if (strcmp(type, "tool_use") == 0) {
+            json_t *input = json_object_get(block, "input");
+            add(m, calls,
+                json_pack("{s:s,s:s,s:{s:s,s:o}}", "id", text_of(block, "id"), "type", "function",
+                          "function", "name", text_of(block, "name"), "arguments",
+                          input ? json_incref(input) : json_object()));
+        } else if (strcmp(type, "thinking") == 0) {
+            put(m, message, "reasoning_content", json_string(text_of(block, "thinking")));
+        } else if (strcmp(type, "redacted_thinking") != 0 && status == MOE_OK) {
+            json_t *one = json_pack("[O]", block);
+            status = append_texts(parts, one, where, m);
+            json_decref(one);
+        }
+    }
+    if (json_array_size(calls))
+        put(m, message, "tool_calls", json_incref(calls));
+    if (json_array_size(calls) && !json_array_size(parts))
+        put(m, message, "content", json_null());
+    add(m, messages, message);
+    json_decref(parts);
+    json_decref(calls);
+    return status;
+}
+
+static int append_messages(json_t *messages, const json_t *list, struct maker *m)
+{
+    size_t i;
+    const json_t *message;
+    if (!json_is_array(list) || !json_array_size(list))
+        return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": 'messages' is %s",
+                        json_is_array(list) ? "empty"
+                        : list              ? "not a list"
+                                            : "missing");
+    json_array_foreach(list, i, message)
+    {
+        const char *role = text_of(message, "role");
+        const json_t *content = json_object_get(message, "content");
+        char where[48];
+        snprintf(where, sizeof where, "messages[%zu].content", i);
+        if (strcmp(role, "user") == 0)
+            MOE_TRY(append_user(messages, content, where, m));
+        else if (strcmp(role, "assistant") == 0)
+            MOE_TRY(append_assistant(messages, content, where, m));
+        else
+            return moe_fail(m->err, MOE_ERR_FORMAT,
+                            REQUEST ": 'messages[%zu].role' is neither user nor assistant", i);
+    }
+    return MOE_OK;
+}
+
+/* Tools of the client; those that Anthropic's servers run are refused. */
+static int put_tools(json_t *chat, const json_t *tools, struct maker *m)
+{
+    size_t i;
+    const json_t *tool;
+    json_t *list = json_array();
+    int status = MOE_OK;
+    json_array_foreach(tools, i, tool)
+    {
+        const char *type = text_of(tool, "type");
+        json_t *schema = json_object_get(tool, "input_schema"), *function;
+        if (status == MOE_OK && *type && strcmp(type, "custom") != 0)
+            status = moe_fail(
+                m->err, MOE_ERR_FORMAT,
+                REQUEST ": 'tools[%zu]' is of type '%.40s', which no model here can run", i, type);
+        function = json_pack("{s:s,s:s,s:o}", "name", text_of(tool, "name"), "description",
+                             text_of(tool, "description"), "parameters",
+                             schema ? json_incref(schema) : json_object());
+        if (json_is_true(json_object_get(tool, "strict")))
+            put(m, function, "strict", json_true());
+        add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
+    }
+    if (json_array_size(list))
+        put(m, chat, "tools", json_incref(list));
+    json_decref(list);
+    return status;
+}
+
+static int put_tool_choice(json_t *chat, const json_t *choice, struct maker *m)
+{
+    const char *type = text_of(choice, "type");
+    if (!choice || json_is_null(choice))
+        return MOE_OK;
+    if (strcmp(type, "tool") == 0)
+        put(m, chat, "tool_choice",
+            json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
+                      text_of(choice, "name")));
+    else if (strcmp(type, "any") == 0)
+        put(m, chat, "tool_choice", json_string("required"));
+    else if (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)
+        put(m, chat, "tool_choice", json_string(type));
+    else
+        return moe_fail(m->err, MOE_ERR_FORMAT,
+                        REQUEST ": 'tool_choice' is of none of the types auto, any, tool, none");
+    if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
+        put(m, chat, "parallel_tool_calls", json_false());
+    return MOE_OK;
+}
+
+static int messages_to_chat(json_t **out, const json_t *body, struct moe_err *err)
+{
+    static const char *const same[] = {"model", "max_tokens", "stream", "temperature",
+                                       "top_p", "top_k",      "seed"};
+    json_t *chat = *out = json_object(), *messages = json_array(), *system = json_array();
+    const json_t *thinking = json_object_get(body, "thinking");
+    struct maker maker = {.err = err}, *m = &maker;
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        if (json_object_get(body, same[i]))
+            put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
+    if (json_object_get(body, "stop_sequences"))
+        put(m, chat, "stop", json_incref(json_object_get(body, "stop_sequences")));
+    if (!json_is_integer(json_object_get(body, "max_tokens")))
+        status = moe_fail(err, MOE_ERR_FORMAT, REQUEST ": 'max_tokens' is missing");
+    if (status == MOE_OK)
+        status = append_texts(system, json_object_get(body, "system"), "system", m);
+    if (status == MOE_OK) {
+        flush_texts(messages, "system", system, m);
+        status = append_messages(messages, json_object_get(body, "messages"), m);
+    }
+    put(m, chat, "messages", json_incref(messages));
+    if (status == MOE_OK)
+        status = put_tools(chat, json_object_get(body, "tools"), m);
+    if (status == MOE_OK)
+        status = put_tool_choice(chat, json_object_get(body, "tool_choice"), m);
+    if (json_is_object(thinking))
+        put(m, chat, "chat_template_kwargs",
+            json_pack("{s:b}", "enable_thinking",
+                      strcmp(text_of(thinking, "type"), "disabled") != 0));
+    json_decref(messages);
+    json_decref(system);
+    if (status == MOE_OK && maker.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+    return status;
+}
+
+/* ---- Replies ---- */
+
+static const char *stop_reason(const struct moe_reply *r)
+{
+    const struct choice *c = &r->choices[0];
+    return c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT ? "max_tokens"
+           : c->n_whole                                            ? "tool_use"
+           : c->why == MOE_STOP_TEXT                               ? "stop_sequence"
+                                                                   : "end_turn";
+}
+
+static void put_usage(const struct moe_reply *r, struct moe_emit *e)
+{
+    moe_emit_open_map(e, "usage");
+    moe_emit_u64(e, "input_tokens", r->n_prompt - r->n_cached);
+    moe_emit_u64(e, "cache_creation_input_tokens", 0);
+    moe_emit_u64(e, "cache_read_input_tokens", r->n_cached);
+    moe_emit_u64(e, "output_tokens", r->n_tokens);
+    moe_emit_close(e);
+}
+
+static void put_stop(const struct moe_reply *r, struct moe_emit *e, bool ended)
+{
+    if (ended)
+        moe_emit_text(e, "stop_reason", stop_reason(r));
+    else
+        moe_emit_null(e, "stop_reason");
+    moe_emit_null(e, "stop_sequence"); /* which one is not known */
+}
+
+static void put_head(const struct moe_reply *r, struct moe_emit *e)
+{
+    moe_emit_text(e, "id", r->id);
+    moe_emit_text(e, "type", "message");
+    moe_emit_text(e, "role", "assistant");
+    moe_emit_text(e, "model", r->model);
+}
+
+static void put_text_block(struct moe_emit *e, const char *key, const char *type,
+                           const struct moe_buf *text)
+{
+    moe_emit_open_map(e, key);
+    moe_emit_text(e, "type", type);
+    moe_emit_bytes(e, type, text->data, text->size);
+    if (strcmp(type, "thinking") == 0)
+        moe_emit_text(e, "signature", "");
+    moe_emit_close(e);
+}
+
+static void put_call_block(struct moe_emit *e, const char *key, const struct call *call,
+                           const struct moe_buf *input)
+{
+    moe_emit_open_map(e, key);
+    moe_emit_text(e, "type", "tool_use");
+    moe_emit_text(e, "id", call->id);
+    moe_emit_bytes(e, "name", call->name.data, call->name.size);
+    moe_emit_json(e, "input", input && input->size ? (const char *)input->data : "{}",
+                  input && input->size ? input->size : 2);
+    moe_emit_close(e);
+}
+
+static void write_whole(struct moe_reply *r, struct moe_buf *out)
+{
+    struct choice *c = &r->choices[0];
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    put_head(r, &e);
+    moe_emit_open_list(&e, "content");
+    if (c->thought.size)
+        put_text_block(&e, NULL, "thinking", &c->thought);
+    if (c->text.size || !c->n_whole)
+        put_text_block(&e, NULL, "text", &c->text);
+    for (uint32_t i = 0; i < c->n_calls; i++)
+        if (!c->calls[i].fails)
+            put_call_block(&e, NULL, &c->calls[i], &c->calls[i].arguments);
+    moe_emit_close(&e);
+    put_stop(r, &e, true);
+    put_usage(r, &e);
+    moe_emit_end_item(&e, NULL);
+}
+
+/* ---- Streams ---- */
+
+static void begin_stream(struct moe_reply *r, struct moe_buf *out)
+{
+    struct moe_emit e;
+    if (r->begun)
+        return;
+    r->begun = true;
+    reply_begin_event(&e, out, "message_start");
+    moe_emit_open_map(&e, "message");
+    put_head(r, &e);
+    moe_emit_open_list(&e, "content");
+    moe_emit_close(&e);
+    put_stop(r, &e, false);
+    put_usage(r, &e);
+    moe_emit_close(&e);
+    reply_end_event(&e, out);
+}
+
+static void close_block(struct moe_reply *r, struct moe_buf *out)
+{
+    struct moe_emit e;
+    if (r->open < 0)
+        return;
+    reply_begin_event(&e, out, "content_block_stop");
+    moe_emit_u64(&e, "index", r->n_items++);
+    reply_end_event(&e, out);
+    r->open = -1;
+}
+
+static void open_block(struct moe_reply *r, int kind, struct moe_buf *out)
+{
+    static const struct moe_buf none;
+    const struct choice *c = &r->choices[0];
+    struct moe_emit e;
+    if (r->open == kind && kind != MOE_PART_CALL)
+        return;
+    close_block(r, out);
+    r->open = kind;
+    reply_begin_event(&e, out, "content_block_start");
+    moe_emit_u64(&e, "index", r->n_items);
+    if (kind == MOE_PART_CALL)
+        put_call_block(&e, "content_block", &c->calls[c->n_calls - 1], NULL);
+    else
+        put_text_block(&e, "content_block", kind == MOE_PART_THOUGHT ? "thinking" : "text", &none);
+    reply_end_event(&e, out);
+}
+
+static void write_delta(struct moe_reply *r, const char *type, const char *key,
+                        const struct moe_answer_part *part, struct moe_buf *out)
+{
+    struct moe_emit e;
+    reply_begin_event(&e, out, "content_block_delta");
+    moe_emit_u64(&e, "index", r->n_items);
+    moe_emit_open_map(&e, "delta");
+    moe_emit_text(&e, "type", type);
+    moe_emit_bytes(&e, key, part->bytes, part->n);
+    moe_emit_close(&e);
+    reply_end_event(&e, out);
+}
+
+static void write_part(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out)
+{
+    struct choice *c = &r->choices[0];
+    if (!r->stream)
+        return;
+    begin_stream(r, out);
+    switch (part->kind) {
+    case MOE_PART_THOUGHT:
+        open_block(r, MOE_PART_THOUGHT, out);
+        write_delta(r, "thinking_delta", "thinking", part, out);
+        break;
+    case MOE_PART_CALL:
+        open_block(r, MOE_PART_CALL, out);
+        break;
+    case MOE_PART_ARGUMENTS:
+        write_delta(r, "input_json_delta", "partial_json", part, out);
+        break;
+    case MOE_PART_CALL_ENDS:
+        close_block(r, out);
+        break;
+    case MOE_PART_CALL_FAILS:
+    case MOE_PART_CONTENT:
+        open_block(r, MOE_PART_CONTENT, out);
+        write_delta(r, "text_delta", "text", part, out);
+    }
+    moe_buf_clear(&c->text);
+    moe_buf_clear(&c->thought);
+    if (c->n_calls)
+        moe_buf_clear(&c->calls[c->n_calls - 1].arguments);
+}
+
+static void write_end(struct moe_reply *r, struct moe_buf *out)
+{
+    struct moe_emit e;
+    if (!r->stream) {
+        write_whole(r, out);
+        return;
+    }
+    begin_stream(r, out);
+    close_block(r, out);
+    reply_begin_event(&e, out, "message_delta");
+    moe_emit_open_map(&e, "delta");
+    put_stop(r, &e, true);
+    moe_emit_close(&e);
+    put_usage(r, &e);
+    reply_end_event(&e, out);
+    reply_begin_event(&e, out, "message_stop");
+    reply_end_event(&e, out);
+}
+
+/* ---- Errors ---- */
+
+static void put_error(struct moe_emit *e, unsigned http_status, const struct moe_err *why)
+{
+    static const struct {
+        unsigned status;
+        const char *type;
+    } types[] = {{401, "authentication_error"}, {403, "permission_error"},
+                 {404, "not_found_error"},      {413, "request_too_large"},
+                 {429, "rate_limit_error"},     {503, "overloaded_error"}};
+    const char *type = http_status < 500 ? "invalid_request_error" : "api_error";
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (types[i].status == http_status)
+            type = types[i].type;
+    moe_emit_open_map(e, "error");
+    moe_emit_text(e, "type", type);
+    moe_emit_text(e, "message", why->text);
+    moe_emit_close(e);
+}
+
+static void write_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why)
+{
+    struct moe_emit e;
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    moe_emit_text(&e, "type", "error");
+    put_error(&e, http_status, why);
+    moe_emit_end_item(&e, NULL);
+}
+
+static void fail_stream(struct moe_reply *r, struct moe_buf *out)
+{
+    struct moe_emit e;
+    reply_begin_event(&e, out, "error");
+    put_error(&e, moe_reply_http_status(&r->why), &r->why);
+    reply_end_event(&e, out);
+}
+
+const struct moe_reply_api reply_messages = {
+    .to_chat = messages_to_chat,
+    .id = "msg_",
+    .call_id = "toolu_",
+    .part = write_part,
+    .end = write_end,
+    .error = write_error,
+    .fail = fail_stream,
+};

@@ -1,0 +1,516 @@
+/* OpenAI's Responses API (/v1/responses): its requests as chats, its replies and streams. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fmt/emit.h"
+#include "fmt/json.h"
+#include "serve/reply_internal.h"
+
+#define REQUEST "the request"
+
+/* ---- Requests ---- */
+
+/* Makes a chat; jansson fails only for lack of memory, which `failed` notes. */
+struct maker {
+    struct moe_err *err;
+    bool failed;
+};
+
+static void add(struct maker *m, json_t *list, json_t *value)
+{
+    m->failed |= json_array_append_new(list, value) != 0;
+}
+
+/* Sets a member. */
+static void put(struct maker *m, json_t *object, const char *key, json_t *value)
+{
+    m->failed |= json_object_set_new(object, key, value) != 0;
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* *parts: the texts of a content. */
+static int read_content(json_t **parts, const json_t *content, size_t i, struct maker *m)
+{
+    size_t k;
+    const json_t *part;
+    *parts = json_array();
+    if (json_is_string(content))
+        add(m, *parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+    json_array_foreach(content, k, part)
+    {
+        const char *type = text_of(part, "type");
+        const json_t *text =
+            json_object_get(part, strcmp(type, "refusal") == 0 ? "refusal" : "text");
+        if ((!ends_with(type, "text") && strcmp(type, "refusal") != 0) || !json_is_string(text))
+            return moe_fail(
+                m->err, MOE_ERR_FORMAT,
+                REQUEST
+                ": 'input[%zu].content[%zu]' is of type '%.40s': only text can be read there",
+                i, k, type);
+        add(m, *parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
+    }
+    return MOE_OK;
+}
+
+/* The model's message that goes on: calls and thoughts are items beside the text. */
+static json_t *assistant(json_t *messages, struct maker *m)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    if (strcmp(text_of(last, "role"), "assistant") == 0)
+        return last;
+    add(m, messages, json_pack("{s:s,s:n}", "role", "assistant", "content"));
+    return json_array_get(messages, json_array_size(messages) - 1);
+}
+
+static void append_call(json_t *messages, const json_t *item, struct maker *m)
+{
+    json_t *message = assistant(messages, m), *calls = json_object_get(message, "tool_calls");
+    if (!calls) {
+        put(m, message, "tool_calls", json_array());
+        calls = json_object_get(message, "tool_calls");
+    }
+    add(m, calls,
+        json_pack("{s:s,s:s,s:{s:s,s:s}}", "id", text_of(item, "call_id"), "type", "function",
+                  "function", "name", text_of(item, "name"), "arguments",
+                  text_of(item, "arguments")));
+}
+
+static void append_thought(json_t *messages, const json_t *item, struct maker *m)
+{
+    struct moe_buf text = {0};
+    static const char *const lists[] = {"content", "summary"};
+    for (int l = 0; l < 2 && !text.size; l++) {
+        size_t i;
+        const json_t *part;
+        json_array_foreach(json_object_get(item, lists[l]), i, part)
+            moe_buf_text(&text, text_of(part, "text"));
+    }
+    if (text.size)
+        put(m, assistant(messages, m), "reasoning_content",
+            json_stringn((const char *)text.data, text.size));
+    moe_buf_release(&text);
+}
+
+static int append_message(json_t *messages, const json_t *item, size_t i, struct maker *m)
+{
+    const char *role = text_of(item, "role");
+    json_t *parts = NULL;
+    int status = read_content(&parts, json_object_get(item, "content"), i, m);
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    if (status == MOE_OK && strcmp(role, "assistant") == 0 &&
+        json_is_null(json_object_get(last, "content")) && !json_object_get(last, "tool_calls"))
+        put(m, last, "content", json_incref(parts)); /* after its thought */
+    else if (status == MOE_OK)
+        add(m, messages, json_pack("{s:s,s:O}", "role", role, "content", parts));
+    json_decref(parts);
+    return status;
+}
+
+static int append_result(json_t *messages, const json_t *item, size_t i, struct maker *m)
+{
+    json_t *parts = NULL;
+    int status = read_content(&parts, json_object_get(item, "output"), i, m);
+    if (status == MOE_OK)
+        add(m, messages,
+            json_pack("{s:s,s:s,s:O}", "role", "tool", "tool_call_id", text_of(item, "call_id"),
+                      "content", parts));
+    json_decref(parts);
+    return status;
+}
+
+static int append_items(json_t *messages, const json_t *input, struct maker *m)
+{
+    size_t i;
+    const json_t *item;
+    if (json_is_string(input))
+        add(m, messages, json_pack("{s:s,s:O}", "role", "user", "content", input));
+    else if (!json_is_array(input))
+        return moe_fail(m->err, MOE_ERR_FORMAT, REQUEST ": 'input' is %s",
+                        input ? "neither a text nor a list" : "missing");
+    json_array_foreach(input, i, item)
+    {
+        const char *type = json_object_get(item, "type") ? text_of(item, "type") : "message";
+        if (strcmp(type, "message") == 0)
+            MOE_TRY(append_message(messages, item, i, m));
+        else if (strcmp(type, "function_call") == 0)
+            append_call(messages, item, m);
+        else if (strcmp(type, "function_call_output") == 0)
+            MOE_TRY(append_result(messages, item, i, m));
+        else if (strcmp(type, "reasoning") == 0)
+            append_thought(messages, item, m);
+        else
+            return moe_fail(m->err, MOE_ERR_FORMAT,
+                            REQUEST
+                            ": 'input[%zu]' is an item of type '%.40s', which is not read here",
+                            i, type);
+    }
+    return MOE_OK;
+}
+
+/* Functions; tools that OpenAI's servers run are not shown to the model. */
+static void put_tools(json_t *chat, const json_t *tools, struct maker *m)
+{
+    static const char *const members[] = {"name", "description", "parameters", "strict"};
+    size_t i;
+    const json_t *tool;
+    json_t *list = json_array();
+    json_array_foreach(tools, i, tool)
+    {
+        if (strcmp(text_of(tool, "type"), "function") != 0)
+            continue;
+        json_t *function = json_object();
+        for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
+            json_t *member = json_object_get(tool, members[k]);
+            if (member && !json_is_null(member))
+                put(m, function, members[k], json_incref(member));
+        }
+        add(m, list, json_pack("{s:s,s:o}", "type", "function", "function", function));
+    }
+    if (json_array_size(list))
+        put(m, chat, "tools", json_incref(list));
+    json_decref(list);
+}
+
+static void put_format(json_t *chat, const json_t *body, struct maker *m)
+{
+    const json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    const char *type = text_of(format, "type");
+    if (strcmp(type, "json_schema") == 0)
+        put(m, chat, "response_format",
+            json_pack("{s:s,s:{s:s,s:O?}}", "type", type, "json_schema", "name",
+                      text_of(format, "name"), "schema", json_object_get(format, "schema")));
+    else if (strcmp(type, "json_object") == 0)
+        put(m, chat, "response_format", json_pack("{s:s}", "type", type));
+}
+
+static int responses_to_chat(json_t **out, const json_t *body, struct moe_err *err)
+{
+    static const char *const same[] = {
+        "model", "stream", "temperature", "top_p", "parallel_tool_calls", "seed"};
+    json_t *chat = *out = json_object(), *messages = json_array();
+    const json_t *choice = json_object_get(body, "tool_choice"),
+                 *before = json_object_get(body, "previous_response_id");
+    const json_t *effort = json_object_get(json_object_get(body, "reasoning"), "effort");
+    struct maker maker = {.err = err}, *m = &maker;
+    int status = MOE_OK;
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
+        if (json_object_get(body, same[i]))
+            put(m, chat, same[i], json_incref(json_object_get(body, same[i])));
+    if (json_object_get(body, "max_output_tokens"))
+        put(m, chat, "max_tokens", json_incref(json_object_get(body, "max_output_tokens")));
+    if (before && !json_is_null(before))
+        status = moe_fail(err, MOE_ERR_FORMAT,
+                          REQUEST ": 'previous_response_id': this server keeps no responses: send "
+                                  "the whole conversation");
+    if (*text_of(body, "instructions"))
+        add(m, messages,
+            json_pack("{s:s,s:s}", "role", "system", "content", text_of(body, "instructions")));
+    if (status == MOE_OK)
+        status = append_items(messages, json_object_get(body, "input"), m);
+    put(m, chat, "messages", json_incref(messages));
+    put_tools(chat, json_object_get(body, "tools"), m);
+    put_format(chat, body, m);
+    if (json_is_string(choice))
+        put(m, chat, "tool_choice", json_incref((json_t *)choice));
+    else if (strcmp(text_of(choice, "type"), "function") == 0)
+        put(m, chat, "tool_choice",
+            json_pack("{s:s,s:{s:s}}", "type", "function", "function", "name",
+                      text_of(choice, "name")));
+    if (json_is_string(effort))
+        put(m, chat, "reasoning_effort", json_incref((json_t *)effort));
+    json_decref(messages);
+    if (status == MOE_OK && maker.failed)
+        status = moe_fail(err, MOE_ERR_MEMORY, "out of memory: the request");
+    return status;
+}
+
+/* ---- Items of a reply ---- */
+
+static void put_text_part(struct moe_emit *e, const char *key, int kind, const struct moe_buf *text)
+{
+    moe_emit_open_map(e, key);
+    moe_emit_text(e, "type", kind == MOE_PART_THOUGHT ? "reasoning_text" : "output_text");
+    moe_emit_bytes(e, "text", text->data, text->size);
+    if (kind == MOE_PART_CONTENT) {
+        moe_emit_open_line_list(e, "annotations");
+        moe_emit_close(e);
+    }
+    moe_emit_close(e);
+}
+
+/* The open item; ended: with all of its text. */
+static void put_item(const struct moe_reply *r, struct moe_emit *e, const char *key, bool ended)
+{
+    const struct choice *c = &r->choices[0];
+    moe_emit_open_map(e, key);
+    moe_emit_text(e, "id", r->item_id);
+    if (r->open == MOE_PART_CALL) {
+        const struct call *call = &c->calls[c->n_calls - 1];
+        moe_emit_text(e, "type", "function_call");
+        moe_emit_text(e, "call_id", call->id);
+        moe_emit_bytes(e, "name", call->name.data, call->name.size);
+        moe_emit_bytes(e, "arguments", r->item.data, ended ? r->item.size : 0);
+    } else {
+        moe_emit_text(e, "type", r->open == MOE_PART_THOUGHT ? "reasoning" : "message");
+        if (r->open == MOE_PART_CONTENT)
+            moe_emit_text(e, "role", "assistant");
+        else {
+            moe_emit_open_line_list(e, "summary");
+            moe_emit_close(e);
+        }
+        moe_emit_open_list(e, "content");
+        if (ended)
+            put_text_part(e, NULL, r->open, &r->item);
+        moe_emit_close(e);
+    }
+    moe_emit_text(e, "status", ended ? "completed" : "in_progress");
+    moe_emit_close(e);
+}
+
+static void begin_event(struct moe_reply *r, struct moe_emit *e, struct moe_buf *out,
+                        const char *name)
+{
+    reply_begin_event(e, out, name);
+    moe_emit_u64(e, "sequence_number", r->n_events++);
+}
+
+/* Begins an event of the open item. */
+static void begin_item_event(struct moe_reply *r, struct moe_emit *e, struct moe_buf *out,
+                             const char *name)
+{
+    begin_event(r, e, out, name);
+    moe_emit_text(e, "item_id", r->item_id);
+    moe_emit_u64(e, "output_index", r->n_items);
+    if (r->open != MOE_PART_CALL)
+        moe_emit_u64(e, "content_index", 0);
+}
+
+/* ---- Whole replies ---- */
+
+static void put_response(struct moe_reply *r, struct moe_emit *e, const char *status)
+{
+    const struct choice *c = &r->choices[0];
+    bool ended = strcmp(status, "in_progress") != 0;
+    moe_emit_text(e, "id", r->id);
+    moe_emit_text(e, "object", "response");
+    moe_emit_i64(e, "created_at", r->created);
+    moe_emit_text(e, "status", status);
+    moe_emit_text(e, "model", r->model);
+    moe_emit_open_list(e, "output");
+    if (ended && r->items.size)
+        moe_emit_json(e, NULL, r->items.data, r->items.size);
+    moe_emit_close(e);
+    if (r->failed) {
+        moe_emit_open_map(e, "error");
+        moe_emit_text(e, "code", "server_error");
+        moe_emit_text(e, "message", r->why.text);
+        moe_emit_close(e);
+    } else {
+        moe_emit_null(e, "error");
+    }
+    if (strcmp(status, "incomplete") == 0) {
+        moe_emit_open_map(e, "incomplete_details");
+        moe_emit_text(e, "reason",
+                      c->why == MOE_STOP_LENGTH ? "max_output_tokens" : "context_length");
+        moe_emit_close(e);
+    } else {
+        moe_emit_null(e, "incomplete_details");
+    }
+    moe_emit_null(e, "instructions");
+    moe_emit_open_line_map(e, "metadata");
+    moe_emit_close(e);
+    moe_emit_bool(e, "parallel_tool_calls", true);
+    moe_emit_text(e, "tool_choice", "auto");
+    moe_emit_open_line_list(e, "tools");
+    moe_emit_close(e);
+    if (!ended || r->failed) {
+        moe_emit_null(e, "usage");
+        return;
+    }
+    moe_emit_open_map(e, "usage");
+    moe_emit_u64(e, "input_tokens", r->n_prompt);
+    moe_emit_open_map(e, "input_tokens_details");
+    moe_emit_u64(e, "cached_tokens", r->n_cached);
+    moe_emit_close(e);
+    moe_emit_u64(e, "output_tokens", r->n_tokens);
+    moe_emit_open_map(e, "output_tokens_details");
+    moe_emit_u64(e, "reasoning_tokens", 0); /* not counted apart */
+    moe_emit_close(e);
+    moe_emit_u64(e, "total_tokens", r->n_prompt + r->n_tokens);
+    moe_emit_close(e);
+}
+
+/* ---- Streams, and the items that both have ---- */
+
+static void write_response_event(struct moe_reply *r, struct moe_buf *out, const char *name,
+                                 const char *status)
+{
+    struct moe_emit e;
+    begin_event(r, &e, out, name);
+    moe_emit_open_map(&e, "response");
+    put_response(r, &e, status);
+    moe_emit_close(&e);
+    reply_end_event(&e, out);
+}
+
+static void begin_stream(struct moe_reply *r, struct moe_buf *out)
+{
+    if (r->begun || !r->stream)
+        return;
+    r->begun = true;
+    write_response_event(r, out, "response.created", "in_progress");
+    write_response_event(r, out, "response.in_progress", "in_progress");
+}
+
+/* Names of a kind's events. */
+static const struct {
+    const char *delta, *done, *text;
+} events[] = {
+    [MOE_PART_THOUGHT] = {"response.reasoning_text.delta", "response.reasoning_text.done", "text"},
+    [MOE_PART_CONTENT] = {"response.output_text.delta", "response.output_text.done", "text"},
+    [MOE_PART_CALL] = {"response.function_call_arguments.delta",
+                       "response.function_call_arguments.done", "arguments"},
+};
+
+static void write_part_event(struct moe_reply *r, struct moe_buf *out, const char *name)
+{
+    struct moe_emit e;
+    if (r->open != MOE_PART_CONTENT)
+        return;
+    begin_item_event(r, &e, out, name);
+    put_text_part(&e, "part", r->open, &r->item);
+    reply_end_event(&e, out);
+}
+
+static void close_item(struct moe_reply *r, struct moe_buf *out)
+{
+    struct moe_emit e;
+    if (r->open < 0)
+        return;
+    if (r->stream) {
+        begin_item_event(r, &e, out, events[r->open].done);
+        moe_emit_bytes(&e, events[r->open].text, r->item.data, r->item.size);
+        reply_end_event(&e, out);
+        write_part_event(r, out, "response.content_part.done");
+        begin_event(r, &e, out, "response.output_item.done");
+        moe_emit_u64(&e, "output_index", r->n_items);
+        put_item(r, &e, "item", true);
+        reply_end_event(&e, out);
+    }
+    /* The item as an object: a list of one, without its brackets. */
+    struct moe_buf list = {0};
+    moe_emit_begin_json(&e, &list, MOE_EMIT_COMPACT);
+    moe_emit_open_list(&e, "x");
+    put_item(r, &e, NULL, true);
+    moe_emit_close(&e);
+    moe_emit_end_item(&e, NULL);
+    if (r->items.size)
+        moe_buf_u8(&r->items, ',');
+    if (!list.failed)
+        moe_buf_append(&r->items, list.data + strlen("{\"x\":["), list.size - strlen("{\"x\":[]}"));
+    r->items.failed |= list.failed;
+    moe_buf_release(&list);
+    r->n_items++;
+    r->open = -1;
+}
+
+static void open_item(struct moe_reply *r, int kind, struct moe_buf *out)
+{
+    struct moe_emit e;
+    if (r->open == kind && kind != MOE_PART_CALL)
+        return;
+    close_item(r, out);
+    r->open = kind;
+    moe_buf_clear(&r->item);
+    reply_draw_id(r->item_id, kind == MOE_PART_CALL      ? "fc_"
+                              : kind == MOE_PART_CONTENT ? "msg_"
+                                                         : "rs_");
+    if (!r->stream)
+        return;
+    begin_event(r, &e, out, "response.output_item.added");
+    moe_emit_u64(&e, "output_index", r->n_items);
+    put_item(r, &e, "item", false);
+    reply_end_event(&e, out);
+    write_part_event(r, out, "response.content_part.added");
+}
+
+static void write_part(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out)
+{
+    struct choice *c = &r->choices[0];
+    int kind = part->kind == MOE_PART_ARGUMENTS    ? MOE_PART_CALL
+               : part->kind == MOE_PART_CALL_FAILS ? MOE_PART_CONTENT
+                                                   : (int)part->kind;
+    begin_stream(r, out);
+    if (part->kind == MOE_PART_CALL_ENDS) {
+        close_item(r, out);
+        return;
+    }
+    if (part->kind != MOE_PART_ARGUMENTS)
+        open_item(r, kind, out);
+    if (part->kind != MOE_PART_CALL) {
+        moe_buf_append(&r->item, part->bytes, part->n);
+        if (r->stream) {
+            struct moe_emit e;
+            begin_item_event(r, &e, out, events[r->open].delta);
+            moe_emit_bytes(&e, "delta", part->bytes, part->n);
+            reply_end_event(&e, out);
+        }
+    }
+    moe_buf_clear(&c->text);
+    moe_buf_clear(&c->thought);
+    if (c->n_calls)
+        moe_buf_clear(&c->calls[c->n_calls - 1].arguments);
+}
+
+static void write_end(struct moe_reply *r, struct moe_buf *out)
+{
+    const struct choice *c = &r->choices[0];
+    bool cut = c->why == MOE_STOP_LENGTH || c->why == MOE_STOP_CONTEXT;
+    const char *status = cut ? "incomplete" : "completed";
+    struct moe_emit e;
+    begin_stream(r, out);
+    if (r->n_items == 0 && r->open < 0)
+        open_item(r, MOE_PART_CONTENT, out);
+    close_item(r, out);
+    if (r->stream) {
+        write_response_event(r, out, cut ? "response.incomplete" : "response.completed", status);
+        return;
+    }
+    moe_emit_begin_json(&e, out, MOE_EMIT_COMPACT);
+    put_response(r, &e, status);
+    moe_emit_end_item(&e, NULL);
+}
+
+static void write_error(struct moe_buf *out, unsigned http_status, const struct moe_err *why)
+{
+    moe_reply_error(out, NULL, http_status, why);
+}
+
+static void fail_stream(struct moe_reply *r, struct moe_buf *out)
+{
+    begin_stream(r, out);
+    write_response_event(r, out, "response.failed", "failed");
+}
+
+const struct moe_reply_api reply_responses = {
+    .to_chat = responses_to_chat,
+    .id = "resp_",
+    .call_id = "call_",
+    .part = write_part,
+    .end = write_end,
+    .error = write_error,
+    .fail = fail_stream,
+};

@@ -1,0 +1,79 @@
+/*
+ * A reply under way, and how the APIs write theirs.
+ */
+#ifndef MOE_SERVE_REPLY_INTERNAL_H
+#define MOE_SERVE_REPLY_INTERNAL_H
+
+#include "base/buf.h"
+#include "engine/answer.h"
+#include "prompt/chat_answer.h"
+#include "serve/reply.h"
+
+/* A choice's log probabilities in its reply's form: for /v1/chat/completions an object for each
+ * token, for /v1/completions four lists. Begins with zeroes. */
+struct reply_logprobs {
+    enum moe_request_kind kind;
+    bool with_top;           /* TEXT: the likeliest are wanted */
+    uint64_t offset;         /* TEXT: characters before the next token */
+    struct moe_buf lists[4]; /* JSON, not closed; CHAT: one */
+};
+
+/* A call of a tool: what is not sent yet. */
+struct call {
+    char id[40]; /* "" once it was sent */
+    struct moe_buf name, arguments;
+    bool fails;
+};
+
+struct choice {
+    struct moe_buf text, thought; /* not sent yet */
+    struct call *calls;           /* [n_calls]; of a stream only the last has anything */
+    uint32_t n_calls, n_whole;
+    bool short_of_memory;
+    struct reply_logprobs logprobs;
+    bool begun;         /* a part was sent */
+    const char *finish; /* NULL: it continues */
+    enum moe_stop_reason why;
+};
+
+struct moe_reply {
+    enum moe_request_kind kind;
+    bool stream, stream_usage, logprobs;
+    char id[40], *model, *echo;
+    int64_t created;
+    uint64_t n_prompt, n_tokens, n_cached, n_drafted, n_accepted;
+    uint32_t n, n_ended;
+    bool failed;
+    struct moe_err why;
+    /* Other APIs (reply_api). */
+    const struct moe_reply_api *api; /* NULL: OpenAI's completions */
+    bool begun;                      /* the stream's first events are written */
+    int open; /* kind of the item that goes on, enum moe_answer_part_kind; -1: none */
+    uint32_t n_items, n_events;
+    char item_id[40];
+    struct moe_buf item, items; /* text of the open item; what was written of the others */
+    struct choice choices[];
+};
+
+/* An API other than OpenAI's completions: its requests as chats, its replies, of one choice. */
+struct moe_reply_api {
+    /* Makes the body of a chat completion; *chat is released with moe_json_free. */
+    int (*to_chat)(struct json_t **chat, const struct json_t *body, struct moe_err *err);
+    const char *id, *call_id; /* what the ids of replies and calls begin with */
+    /* More of the answer, which the choice has noted already. `out`: a stream's events. */
+    void (*part)(struct moe_reply *r, const struct moe_answer_part *part, struct moe_buf *out);
+    /* The answer is complete: a stream's last events, or the whole reply. */
+    void (*end)(struct moe_reply *r, struct moe_buf *out);
+    /* An error's body, and as a stream's last event. */
+    void (*error)(struct moe_buf *out, unsigned http_status, const struct moe_err *why);
+    void (*fail)(struct moe_reply *r, struct moe_buf *out);
+};
+extern const struct moe_reply_api reply_messages, reply_responses;
+
+/* Begins a server-sent event with a name; its data is an object that reply_end_event ends. */
+void reply_begin_event(struct moe_emit *e, struct moe_buf *out, const char *name);
+void reply_end_event(struct moe_emit *e, struct moe_buf *out);
+/* An id of its own for a part of a reply: the prefix and 16 hexadecimal digits. */
+void reply_draw_id(char id[40], const char *prefix);
+
+#endif

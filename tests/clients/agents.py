@@ -1,0 +1,142 @@
+"""What agents' clients get from a server whose model must call tools: agents.py URL KEY
+
+Tries each client library that this Python has: openai (chat, parse, Responses), anthropic (Messages), litellm, instructor,
+langchain. Prints a line for each thing tried, "ok NAME", "not ok NAME: why" or "skip NAME".
+"""
+import importlib
+import json
+import sys
+
+url, key = sys.argv[1], sys.argv[2]
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string", "enum": ["a", "b"]}}, "required": ["path"],
+              "additionalProperties": False}
+ASKED = [{"role": "user", "content": "What now?"}]
+FUNCTION = {"type": "function", "function": {"name": "find", "description": "Finds", "parameters": PARAMETERS}}
+
+
+def check(arguments):
+    given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    assert given in ({"path": "a"}, {"path": "b"}), given
+
+
+def openai_client():
+    import openai
+    return openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0, timeout=120)
+
+
+def openai_loop():
+    """Two turns of a loop with a tool: the call's result goes back."""
+    client, messages = openai_client(), list(ASKED)
+    got = client.chat.completions.create(model="m", messages=messages, tools=[FUNCTION], tool_choice="required",
+                                         parallel_tool_calls=False, temperature=0, max_tokens=80)
+    call = got.choices[0].message.tool_calls[0]
+    assert got.choices[0].finish_reason == "tool_calls" and call.function.name == "find"
+    check(call.function.arguments)
+    messages += [got.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "found"}]
+    got = client.chat.completions.create(model="m", messages=messages, tools=[FUNCTION], tool_choice="none",
+                                         temperature=0, max_tokens=8)
+    assert got.choices[0].message.content and not got.choices[0].message.tool_calls
+
+
+def openai_stream():
+    with openai_client().chat.completions.stream(model="m", messages=ASKED, tools=[FUNCTION], tool_choice="required",
+                                                 parallel_tool_calls=False, temperature=0, max_tokens=80) as stream:
+        names = [event.name for event in stream if event.type == "tool_calls.function.arguments.done"]
+        message = stream.get_final_completion().choices[0].message
+    assert names == ["find"], names
+    check(message.tool_calls[0].function.arguments)
+
+
+def openai_responses():
+    client = openai_client()
+    tools = [{"type": "function", "name": "find", "parameters": PARAMETERS, "strict": True}]
+    got = client.responses.create(model="m", input="What now?", tools=tools, tool_choice="required",
+                                  parallel_tool_calls=False, temperature=0, max_output_tokens=80)
+    call = got.output[0]
+    assert call.type == "function_call" and got.status == "completed", got
+    check(call.arguments)
+    items = [{"role": "user", "content": "What now?"}, call.model_dump(),
+             {"type": "function_call_output", "call_id": call.call_id, "output": "found"}]
+    got = client.responses.create(model="m", instructions="Be short.", input=items, temperature=0, max_output_tokens=8)
+    assert got.output_text and got.status == "incomplete" and got.incomplete_details.reason == "max_output_tokens"
+
+
+def openai_responses_stream():
+    tools = [{"type": "function", "name": "find", "parameters": PARAMETERS, "strict": True}]
+    with openai_client().responses.stream(model="m", input="What now?", tools=tools, tool_choice="required",
+                                          parallel_tool_calls=False, temperature=0, max_output_tokens=80) as stream:
+        kinds = [event.type for event in stream]
+        check(stream.get_final_response().output[0].arguments)
+    assert kinds[0] == "response.created" and kinds[-1] == "response.completed", kinds
+    with openai_client().responses.stream(model="m", input="Once", temperature=0, max_output_tokens=8) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        assert text and text == stream.get_final_response().output_text
+
+
+def anthropic_loop():
+    import anthropic
+    client = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0, timeout=120)
+    tools = [{"name": "find", "description": "Finds", "input_schema": PARAMETERS}]
+    choice = {"type": "any", "disable_parallel_tool_use": True}
+    got = client.messages.create(model="m", max_tokens=80, messages=ASKED, tools=tools, tool_choice=choice)
+    call = got.content[-1]
+    assert got.stop_reason == "tool_use" and call.type == "tool_use" and call.name == "find", got
+    check(call.input)
+    turns = ASKED + [{"role": "assistant", "content": got.content},
+                     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "found"}]}]
+    got = client.messages.create(model="m", max_tokens=8, system="Be short.", messages=turns, tools=tools,
+                                 tool_choice={"type": "none"})
+    assert got.stop_reason == "max_tokens" and got.content[0].text and got.usage.output_tokens == 8, got
+
+
+def anthropic_stream():
+    import anthropic
+    client = anthropic.Anthropic(base_url=url, api_key=key, max_retries=0, timeout=120)
+    tools = [{"name": "find", "description": "Finds", "input_schema": PARAMETERS}]
+    with client.messages.stream(model="m", max_tokens=80, messages=ASKED, tools=tools,
+                                tool_choice={"type": "tool", "name": "find", "disable_parallel_tool_use": True}) as stream:
+        check(stream.get_final_message().content[-1].input)
+    with client.messages.stream(model="m", max_tokens=8, messages=ASKED) as stream:
+        assert "".join(stream.text_stream) == stream.get_final_message().content[0].text
+
+
+def litellm_calls():
+    import litellm
+    got = litellm.completion(model="openai/m", api_base=url + "/v1", api_key=key, messages=ASKED, tools=[FUNCTION],
+                             tool_choice="required", parallel_tool_calls=False, temperature=0, max_tokens=80)
+    check(got.choices[0].message.tool_calls[0].function.arguments)
+
+
+def instructor_model():
+    import enum
+    import instructor
+    import pydantic
+
+    class Find(pydantic.BaseModel):
+        path: enum.Enum("Path", {"a": "a", "b": "b"})
+    got = instructor.from_openai(openai_client()).chat.completions.create(
+        model="m", messages=ASKED, response_model=Find, temperature=0, max_tokens=80, max_retries=0)
+    assert got.path.value in "ab"
+
+
+def langchain_openai_tools():
+    from langchain_openai import ChatOpenAI
+    model = ChatOpenAI(model="m", base_url=url + "/v1", api_key=key, temperature=0, max_tokens=80, max_retries=0)
+    got = model.bind_tools([FUNCTION], tool_choice="find", parallel_tool_calls=False).invoke("What now?")
+    check(got.tool_calls[0]["args"])
+
+
+for tried in (openai_loop, openai_stream, openai_responses, openai_responses_stream, anthropic_loop, anthropic_stream,
+              litellm_calls, instructor_model, langchain_openai_tools):
+    name = tried.__name__.replace("_", " ")
+    try:
+        importlib.import_module({"langchain": "langchain_openai"}.get(name.split()[0], name.split()[0]))
+    except ImportError:
+        print("skip", name)
+        continue
+    try:
+        tried()
+        print("ok", name)
+    except Exception as why:  # pylint: disable=broad-exception-caught
+        print("not ok %s: %s" % (name, repr(why).replace("\n", " ")[:300]))
+    sys.stdout.flush()
