@@ -29,11 +29,53 @@ static json_t *message_at(const struct moe_conversation *c, uint64_t i)
     return json_array_get(c->messages, i);
 }
 
-void moe_conversation_keep(struct moe_conversation *c, uint64_t n)
+static void drop_messages(struct moe_conversation *c, uint64_t n)
 {
     c->in_step = c->in_step && n >= moe_conversation_n(c);
     while (moe_conversation_n(c) > n)
         json_array_remove(c->messages, moe_conversation_n(c) - 1);
+}
+
+/* An answer that the context holds token by token, and where it lies there. */
+struct turn {
+    uint64_t n_messages; /* up to it */
+    uint64_t answer_at, end;
+    bool cut, in_thought;
+};
+
+/* Forgets the turns that end behind message n; returns the last of the others, NULL: none. */
+static const struct turn *last_turn(struct moe_conversation *c, uint64_t n)
+{
+    const struct turn *turns = (const void *)c->turns.data;
+    uint64_t i = c->turns.size / sizeof *turns;
+    while (i > 0 && turns[i - 1].n_messages > n)
+        i--;
+    c->turns.size = i * sizeof *turns;
+    return i > 0 ? &turns[i - 1] : NULL;
+}
+
+void moe_conversation_note_turn(struct moe_conversation *c)
+{
+    const uint64_t n = moe_conversation_n(c);
+    const struct turn turn = {n, c->answer_at, c->history.n, c->cut, c->in_thought};
+    if (!c->in_step)
+        return;
+    last_turn(c, n - 1);
+    moe_buf_append(&c->turns, &turn, sizeof turn); /* memory short: it is found again */
+}
+
+void moe_conversation_keep(struct moe_conversation *c, uint64_t n)
+{
+    const bool drops = n < moe_conversation_n(c);
+    drop_messages(c, n);
+    const struct turn *last = last_turn(c, n);
+    if (!drops || !last || last->n_messages != n || last->end > c->history.n)
+        return;
+    c->history.n = last->end;
+    c->answer_at = last->answer_at;
+    c->cut = last->cut;
+    c->in_thought = last->in_thought;
+    c->in_step = true;
 }
 
 /* Takes the message over; NULL: memory was short, as err says. */
@@ -59,6 +101,7 @@ const char *moe_conversation_system_text(const struct moe_conversation *c)
 static void forget_context(struct moe_conversation *c)
 {
     c->history.n = 0;
+    moe_buf_clear(&c->turns);
     c->answer_at = 0;
     c->undone = false;
     c->in_step = false;
@@ -94,6 +137,7 @@ int moe_conversation_set(struct moe_conversation *c, const json_t *messages, str
     MOE_TRY(moe_json_copy(&copy, messages, err));
     json_decref(c->messages);
     c->messages = copy;
+    moe_buf_clear(&c->turns);
     c->in_step = false;
     return MOE_OK;
 }
@@ -103,6 +147,7 @@ void moe_conversation_release(struct moe_conversation *c)
     json_decref(c->messages);
     moe_ids_release(&c->history);
     moe_ids_release(&c->source);
+    moe_buf_release(&c->turns);
     *c = (struct moe_conversation){0};
 }
 
@@ -229,6 +274,7 @@ static uint64_t bytes_in_context(const struct moe_conversation *c, const struct 
 void moe_conversation_adopt(struct moe_conversation *c, struct moe_ids *ids)
 {
     moe_ids_release(&c->history);
+    moe_buf_clear(&c->turns);
     c->history = *ids;
     *ids = (struct moe_ids){0};
 }
@@ -335,7 +381,7 @@ static int answer_and_keep(struct moe_conversation *c, struct moe_sampler *sampl
     if (status == MOE_OK && c->chat) {
         json_t *message = answer_message(c, &l->answer, err);
         if (message && in_place)
-            moe_conversation_keep(c, moe_conversation_n(c) - 1);
+            drop_messages(c, moe_conversation_n(c) - 1);
         status = add_message(c, message, err);
     }
     return status;
@@ -356,6 +402,7 @@ int moe_conversation_answer(struct moe_conversation *c, struct moe_sampler *samp
     }
     /* A stop text is in the context, but not in the answer; an interrupted prompt is not there. */
     c->in_step = status == MOE_OK && *why != MOE_STOP_TEXT;
+    moe_conversation_note_turn(c);
     if (status != MOE_OK)
         keep_computed(c);
     moe_buf_release(&l.answer);
@@ -418,6 +465,7 @@ int moe_conversation_continue(struct moe_conversation *c, struct moe_sampler *sa
         status = answer(c, sampler, &o, &l, why, err);
     }
     c->in_step = in_step && status == MOE_OK && *why != MOE_STOP_TEXT;
+    moe_conversation_note_turn(c);
     moe_buf_release(&l.answer);
     return status;
 }

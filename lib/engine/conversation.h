@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "engine/generate.h"
 #include "engine/sampler.h"
@@ -42,6 +43,8 @@ struct moe_conversation {
     bool in_thought;    /* ... and whether what precedes it opens the thought */
     /* The context ends exactly where the messages' text and the last answer end. */
     bool in_step;
+    struct moe_buf turns; /* private: where answers end in the context, for when what follows one is
+                             taken back */
 };
 
 /* Fails only with MOE_ERR_MEMORY; release it then, too. */
@@ -60,9 +63,14 @@ const char *moe_conversation_system_text(const struct moe_conversation *c);
 int moe_conversation_set(struct moe_conversation *c, const struct json_t *messages,
                          struct moe_err *err);
 uint64_t moe_conversation_n(const struct moe_conversation *c); /* messages */
-/* Forgets all messages from number n on. What the context holds of the others is found again when
- * the next question is asked. */
+/* Forgets all messages from number n on. Where the last of the others is an answer that the context
+ * holds token by token, it keeps these tokens; else it finds out what it holds of them when the
+ * next question is asked. */
 void moe_conversation_keep(struct moe_conversation *c, uint64_t n);
+
+/* The last message is an answer and the context ends with it: after moe_conversation_keep it does
+ * again. */
+void moe_conversation_note_turn(struct moe_conversation *c);
 
 /* Asks and streams the answer, as moe_generate does with these options (the chat's stop texts are
  * added). A question that does not fit the context, that the template refuses, or that fails, is

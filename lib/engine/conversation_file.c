@@ -27,6 +27,7 @@ static bool drop_turn(struct moe_conversation *c)
         return false;
     while (next-- > first)
         json_array_remove(c->messages, first);
+    moe_buf_clear(&c->turns);
     return true;
 }
 
@@ -209,7 +210,7 @@ bool moe_conversation_undo(struct moe_conversation *c, struct moe_buf *question)
     if (question)
         moe_chat_append_content(json_array_get(c->messages, last - 1), question);
     moe_conversation_keep(c, last - 1);
-    c->undone = true;
+    c->undone = !c->in_step;
     return true;
 }
 
@@ -372,6 +373,8 @@ static int take(struct moe_conversation *c, struct moe_sampler *sampler,
         c->in_thought = new.in_thought;
         c->in_step = new.in_step;
         c->now = new.now;
+        moe_buf_clear(&c->turns);
+        moe_conversation_note_turn(c);
         context->ids = (struct moe_ids){0};
         if (sampler && context->has_draws)
             moe_sampler_set_draws(sampler, &context->draws);

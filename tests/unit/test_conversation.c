@@ -156,6 +156,40 @@ static void kept_turns_equal_full_rendering(void **state)
     end(&fresh);
 }
 
+/* Hot draws are no tokens that a text of theirs would be cut into: they are kept all the same. */
+static void a_turn_taken_back_leaves_the_tokens_before_it(void **state)
+{
+    const struct moe_sampler_options hot = {
+        .temperature = 2, .top_p = 1, .repeat_penalty = 1, .repeat_window = 64, .seed = 3};
+    struct moe_ids after[2] = {{0}};
+    struct moe_err err = {0};
+    struct talk t;
+    begin(&t, chatml, 0);
+    moe_sampler_free(t.sampler);
+    assert_ok(moe_sampler_new(&t.sampler, &hot, fixture.model->config.vocab, &err), &err);
+    for (int turn = 0; turn < 2; turn++) {
+        answer(&t, QUESTIONS[turn], 12);
+        for (uint64_t i = 0; i < t.c.history.n; i++)
+            assert_ok(moe_ids_push(&after[turn], t.c.history.ids[i], &err), &err);
+    }
+    for (int turn = 1; turn >= 0; turn--) {
+        for (int again = 0; again < 2; again++) {
+            answer(&t, QUESTIONS[2], 12);
+            assert_true(t.c.history.n > after[turn].n);
+            assert_memory_equal(t.c.history.ids, after[turn].ids,
+                                after[turn].n * sizeof *after[turn].ids);
+            assert_true(moe_conversation_undo(&t.c, NULL));
+        }
+        assert_int_equal(t.c.history.n, after[turn].n);
+        answer(&t, NULL, 4); /* the answer before goes on */
+        assert_memory_equal(t.c.history.ids, after[turn].ids,
+                            after[turn].n * sizeof *after[turn].ids);
+        assert_true(moe_conversation_undo(&t.c, NULL));
+        moe_ids_release(&after[turn]);
+    }
+    end(&t);
+}
+
 static void typed_marks_are_words(void **state)
 {
     struct talk t;
@@ -351,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_turns_equal_full_rendering),
+        cmocka_unit_test(a_turn_taken_back_leaves_the_tokens_before_it),
         cmocka_unit_test(typed_marks_are_words),
         cmocka_unit_test(a_stop_text_leaves_the_context),
         cmocka_unit_test(reset_and_system_start_again),
