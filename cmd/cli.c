@@ -50,7 +50,7 @@ static const struct cli_option common_options[] = {
     {.kind = CLI_LIST, .help = "Common"},
     {CLI_OPT_U32('t', "threads", "N", &common.threads, 1, MOE_MAX_THREADS), .shown = "cores"},
     {CLI_OPT_TEXT(0, "cpu", "LEVEL", &common.cpu), .shown = "best", .word = cpu_word},
-    {CLI_OPT_FLAG('q', "quiet", &cli_quiet)},
+    {CLI_OPT_FLAG('q', "quiet", &cli_quiet), .excludes = "verbose"},
     {CLI_OPT_FLAG('h', "help", &common.help)},
     {CLI_OPT_FLAG('v', "verbose", &cli_verbose)},
     {CLI_OPT_CUSTOM(0, "manual", "PAGE", &common.page, name_page), .alone = true},
@@ -436,6 +436,9 @@ int cli_parse(const struct cli_program *p, int argc, char **argv, char ***args, 
     }
     *args = argv + optind;
     *n_args = argc - optind;
+    for (int i = optind; i < argc; i++)
+        if (!*argv[i])
+            return cli_misuse("'' names no file");
     status = check_together();
     return status < 0 ? try_outputs(argc, argv) : status;
 }

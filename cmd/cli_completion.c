@@ -12,16 +12,23 @@
 /* What an argument is completed by. */
 enum by { BY_NOTHING, BY_WORDS, BY_FILES, BY_DIRECTORIES };
 
-static enum by completed_by(const struct cli_option *o)
+bool cli_names_file(const struct cli_option *o)
 {
-    static const char *const files[] = {"FILE",  "PACK",  "MAP",        "STATS", "PLAN",
-                                        "TRACE", "COSTS", "COLLECTION", NULL};
-    if (o->choices || o->word)
-        return BY_WORDS;
+    static const char *const files[] = {"FILE",  "PACK",       "MAP", "STATS", "PLAN", "TRACE",
+                                        "COSTS", "COLLECTION", "OUT", "DIR",   NULL};
     for (int i = 0; files[i] && o->arg; i++)
         if (strcmp(o->arg, files[i]) == 0)
-            return BY_FILES;
-    return o->arg && strcmp(o->arg, "DIR") == 0 ? BY_DIRECTORIES : BY_NOTHING;
+            return true;
+    return false;
+}
+
+static enum by completed_by(const struct cli_option *o)
+{
+    if (o->choices || o->word)
+        return BY_WORDS;
+    if (!cli_names_file(o))
+        return BY_NOTHING;
+    return strcmp(o->arg, "DIR") == 0 ? BY_DIRECTORIES : BY_FILES;
 }
 
 static const char *word_of(const struct cli_option *o, int i)

@@ -8,6 +8,9 @@
  * message that says which arguments are valid. */
 int cli_set(const struct cli_option *o, const char *text);
 
+/* Whether its argument is the name of a file or directory. */
+bool cli_names_file(const struct cli_option *o);
+
 /* On stdout. `common`: the options of every program, ends with CLI_END. */
 void cli_print_help(const struct cli_program *program, const struct cli_option *common);
 void cli_print_version(const struct cli_program *program);

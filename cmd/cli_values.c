@@ -82,6 +82,8 @@ static int add_text(const struct cli_option *o, const char *text)
 int cli_set(const struct cli_option *o, const char *text)
 {
     char why[128];
+    if (text && !*text && cli_names_file(o))
+        return refuse_value(o, text, "names no file");
     switch (o->kind) {
     case CLI_FLAG:
         *(bool *)o->to = true;

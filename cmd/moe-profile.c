@@ -380,6 +380,8 @@ static int show_trace(const char *path, struct moe_buf *text, struct moe_err *er
     struct moe_trace *t = NULL;
     int status = moe_trace_open(&t, path, err);
     if (status == MOE_OK)
+        status = moe_trace_check(t, err);
+    if (status == MOE_OK)
         (o.json ? moe_show_trace_json : moe_show_trace)(t, text);
     moe_trace_close(t);
     return status;

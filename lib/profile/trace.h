@@ -167,6 +167,9 @@ struct moe_trace_step moe_trace_step(const struct moe_trace *t, uint32_t layer);
 /* Before the first token again, and everything is wanted. */
 void moe_trace_rewind(struct moe_trace *t);
 
+/* Reads all of it, and rewinds. */
+int moe_trace_check(struct moe_trace *t, struct moe_err *err);
+
 /* What is wanted from here to the next rewind; the rest is neither decoded nor checked, which saves
  * most of the time that reading takes. parts: predictors as a mask of 1 << enum moe_predictor, and
  * MOE_TRACE_NEXT_BEST; of others steps have none. Sequences: each `every`-th from `first` on (every

@@ -608,6 +608,17 @@ void moe_trace_rewind(struct moe_trace *t)
     moe_trace_want(t, UINT32_MAX, 0, 0);
 }
 
+int moe_trace_check(struct moe_trace *t, struct moe_err *err)
+{
+    const struct moe_trace_token *token;
+    int status;
+    do
+        status = moe_trace_next(t, &token, err);
+    while (status == MOE_OK && token);
+    moe_trace_rewind(t);
+    return status;
+}
+
 void moe_trace_want(struct moe_trace *t, uint32_t parts, uint64_t first, uint32_t every)
 {
     t->wanted_parts = parts;

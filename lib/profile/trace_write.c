@@ -562,9 +562,7 @@ struct merging {
 /* All of it is read once; what follows needs no more than its frames. */
 static int check_trace(struct moe_trace *t, struct moe_err *err)
 {
-    const struct moe_trace_token *token;
     uint64_t all = moe_origins_documents(&t->origins);
-    int status = MOE_OK;
     if (t->origins.n == 0)
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: is imported and does not say which texts it is from, so it cannot be "
@@ -575,10 +573,7 @@ static int check_trace(struct moe_trace *t, struct moe_err *err)
                         "%s: was left by an interrupted run, with %" PRIu64 " of %" PRIu64
                         " documents; --resume finishes it",
                         t->path, t->totals.sequences, all);
-    do
-        status = moe_trace_next(t, &token, err);
-    while (status == MOE_OK && token);
-    moe_trace_rewind(t);
+    int status = moe_trace_check(t, err);
     trace_release_room(t);
     return status;
 }

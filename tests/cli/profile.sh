@@ -22,7 +22,8 @@ awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/math.valid.txt >"$
 awk '/^<\|endoftext\|>$/ { n++ } n < 12 { print }' tests/data/stories.valid.txt >"$tmp/b.txt"
 tokens_of() { "$bin/moe-profile" --show --json "$1" | sed 's/.*"tokens":\([0-9]*\),"moe_layers.*/\1/'; }
 peak() { sed -n 's/.*peak of the process \([0-9]*\) bytes.*/\1/p' "$err"; }
-profile() { "$bin/moe-profile" -q -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" --max-tokens 48 "$@"; }
+loudly() { "$bin/moe-profile" -t 1 "$tiny" --text "$tmp/a.txt" --text "$tmp/b.txt" --max-tokens 48 "$@"; }
+profile() { loudly -q "$@"; }
 run profile -o "$tmp/whole.yaml"
 expect_exit 0 "a text is profiled"
 check "quietly" [ ! -s "$err" ]
@@ -118,7 +119,7 @@ check "two threads give the same file" cmp "$tmp/whole.yaml" "$tmp/threads.yaml"
 floor=$(smallest_memory profile -o "$tmp/x")
 check "too small a memory is refused with the least that works" [ -n "$floor" ]
 budget=$((floor + 6))
-run profile -v --memory "${budget}M" -o "$tmp/small.yaml"
+run loudly -v --memory "${budget}M" -o "$tmp/small.yaml"
 check "a small memory gives the same file" cmp "$tmp/whole.yaml" "$tmp/small.yaml"
 check "... and the peak stays below it" [ "$(peak)" -le $((budget << 20)) ]
 run "$bin/moe-profile" -q "$tiny" --text "$tmp/a.txt" --max-tokens 64 -o "$tmp/other.yaml"

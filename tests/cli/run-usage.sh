@@ -24,6 +24,16 @@ run "$bin/moe-run" --temp -1 model.moe
 error_line 2 "moe-run: option --temp: '-1' is not a number from 0 to 100 *" "a number out of range"
 run "$bin/moe-run" --temp nan model.moe
 error_line 2 "moe-run: option --temp: 'nan' is not a number *" "a number that is not finite"
+for program in run plan quantize profile calibrate serve; do
+    run "$bin/moe-$program" ''
+    error_line 2 "moe-$program: '' names no file (see moe-$program --help)" "moe-$program: an empty name"
+    run "$bin/moe-$program" -q -v model.moe
+    error_line 2 "moe-$program: options --quiet and --verbose exclude each other *" "moe-$program: both quiet and verbose"
+done
+for option in 'run --file' 'run --stats-json' 'plan --explain' 'plan -o' 'profile --text' 'profile --html' 'profile --dir'; do
+    run "$bin/moe-${option% *}" "${option#* }" '' model.moe
+    error_line 2 "moe-${option% *}: option --*: '' names no file *" "moe-$option: an empty name"
+done
 run "$bin/moe-run" --nope model.moe
 error_line 2 "moe-run: unknown option '--nope' (see moe-run --help)" "an unknown option"
 run "$bin/moe-run" --temperature 1 model.moe

@@ -27,6 +27,10 @@ expect_stdout_like "Trace of * tokens (* of prompts, * decoded) in 8 sequences
 *variant 4: 20.25 KiB
 Scores of the best 8 experts by the router, gate-1, *, residual-3
 * bytes per token" "--show says what is in it"
+cp "$tmp/a.trace" "$tmp/damaged.trace"
+printf x | dd of="$tmp/damaged.trace" bs=1 seek=$(($(wc -c <"$tmp/a.trace") - 40)) conv=notrunc 2>"$tmp/dd"
+run "$bin/moe-profile" --show "$tmp/damaged.trace"
+error_line 3 "moe-profile: $tmp/damaged.trace: *" "a damaged frame is found"
 run "$bin/moe-profile" --show --json "$tmp/a.trace"
 expect_stdout_like '{"sequences": 8, "tokens": *"keep": 8,*"gate-2"*' "... and for scripts"
 run profile -o "$tmp/s.yaml" --trace "$tmp/b.trace" --trace-keep 0
