@@ -699,6 +699,7 @@ uint32_t moe_http_finish(struct moe_http *h, double seconds, const volatile sig_
     h->closing = true;
     pthread_mutex_unlock(&h->lock);
     exchange_wake(h);
+    moe_server_refuse_unread(h->server);
     return wait_for_all(h, seconds, now);
 }
 

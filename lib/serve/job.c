@@ -353,7 +353,7 @@ static int request_begin(struct moe_server *s, struct request *a, struct moe_req
 {
     int status;
     if (atomic_load(&a->cancelled))
-        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped: the server is closing");
     uint64_t bytes = sizeof *a + r->n * sizeof(struct job) + moe_request_bytes(r);
     do
         status = request_book(s, a, bytes, err);
@@ -441,6 +441,15 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
     return status;
 }
 
+void moe_server_refuse_unread(struct moe_server *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        if (s->slots[i] && !s->slots[i]->request)
+            atomic_store(&s->slots[i]->cancelled, true);
+    pthread_mutex_unlock(&s->mutex);
+}
+
 struct moe_allowance moe_server_allowance(const struct moe_server *s)
 {
     return (struct moe_allowance){.max_steps = MOE_READ_STEPS, .max_bytes = s->reading_bytes};
@@ -453,7 +462,7 @@ static int request_read(const struct moe_server *s, struct request *a, bool quic
     struct moe_allowance allowance = moe_server_allowance(s);
     *again = false;
     if (atomic_load(&a->cancelled))
-        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped");
+        return moe_fail(err, MOE_ERR_INTERRUPTED, "stopped: the server is closing");
     allowance.cancelled = &a->cancelled;
     if (quick)
         allowance.max_steps = QUICK_STEPS;

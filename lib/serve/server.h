@@ -125,6 +125,8 @@ int moe_server_submit(struct moe_server *s, struct moe_request *r,
 int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, struct moe_buf *body,
                            const struct moe_server_events *events, uint64_t *id,
                            struct moe_err *err);
+/* Refuses the requests that are not read yet, before the server is closed. */
+void moe_server_refuse_unread(struct moe_server *s);
 /* What reading one request may cost. */
 struct moe_allowance moe_server_allowance(const struct moe_server *s);
 /* Ends a request soon, with MOE_STOP_USER, if it has not ended yet. */

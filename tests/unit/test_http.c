@@ -75,6 +75,11 @@ int moe_server_submit_body(struct moe_server *s, enum moe_request_kind kind, str
     return MOE_OK;
 }
 
+void moe_server_refuse_unread(struct moe_server *s)
+{
+    (void)s;
+}
+
 void moe_server_cancel(struct moe_server *s, uint64_t id)
 {
     (void)s;
