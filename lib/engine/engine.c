@@ -248,6 +248,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     snprintf(stats->boundary_from, sizeof stats->boundary_from, "%s", from ? from : "");
     const char *no_energy = moe_energy_unavailable(e->energy);
     snprintf(stats->no_energy, sizeof stats->no_energy, "%s", no_energy ? no_energy : "");
+    stats->in_place = moe_pack_arranger(e->model->pack) != NULL;
     stats->synthesized = moe_pack_synthesized(e->model->pack).is;
     stats->exact_required = e->exact_required;
     snprintf(stats->inexact, sizeof stats->inexact, "%s",

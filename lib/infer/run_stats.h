@@ -79,6 +79,7 @@ struct moe_stats {
     char no_energy[64]; /* why the phases' joules are not known; "": they are */
     char
         followed[64]; /* the trace whose choices were computed in place of the routers'; "": none */
+    bool in_place;    /* a checkpoint: its weights are arranged when they are read */
     bool synthesized; /* the pack's weights were drawn: what was computed means nothing */
     char strategy[32], device[32];
     char cache[32], alloc[32]; /* policy of the expert cache, allocation of its slots; "none" */

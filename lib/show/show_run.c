@@ -138,6 +138,8 @@ void moe_show_run_json(const struct moe_stats *stats, struct moe_buf *out)
     moe_emit_text(&e, "device", stats->device);
     if (stats->followed[0])
         moe_emit_text(&e, "followed", stats->followed);
+    if (stats->in_place)
+        moe_emit_bool(&e, "in_place", true);
     if (stats->synthesized)
         moe_emit_bool(&e, "synthesized", true);
     put_exactness(&e, stats);
@@ -309,6 +311,8 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
     if (stats->followed[0])
         moe_buf_printf(out, "followed %s: its choices, not the routers', so no text\n",
                        stats->followed);
+    if (stats->in_place)
+        moe_buf_text(out, "weights  in place: arranged as they arrive, without checksums\n");
     if (stats->synthesized)
         moe_buf_text(out,
                      "weights  drawn (moe-quantize --synthesize): what was computed is no text\n");

@@ -5,7 +5,7 @@
 gguf=tests/fixtures/gguf/qwen2moe.gguf
 
 # What a program says and decides, without what depends on the machine.
-decided() { sed -E 's/ in [0-9.]+ s:.*//; /^(first token|memory|energy| *one token|exact)/d; s/, [0-9.]+ [KM]iB read.*//' "$1"; }
+decided() { sed -E 's/ in [0-9.]+ s:.*//; /^(first token|weights|memory|energy| *one token|exact)/d; s/, [0-9.]+ [KM]iB read.*//' "$1"; }
 
 "$bin/moe-quantize" -q -o "$tmp/gguf.moe" "$gguf"
 "$bin/moe-quantize" -q -o "$tmp/hf.moe" --experts 16 --dense 16 "$checkpoint"
