@@ -55,7 +55,7 @@ post /v1/messages '{"max_tokens":80,"temperature":0,"system":"Be short.","messag
 "tools":[{"name":"find","input_schema":'"$schema"'}],"tool_choice":{"type":"tool","name":"find"}}'
 says '{"id":"msg_*","type":"message","role":"assistant",*"content":\[{"type":"tool_use","id":"toolu_*","name":"find","input":{"path": "[ab]"}}\],"stop_reason":"tool_use",*"output_tokens":*' \
     "Messages answer with a call"
-post /v1/messages '{"temperature":0,"max_tokens":8,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"Once"}]}]}'
+post /v1/messages '{"temperature":0,"max_tokens":2,"stream":true,"messages":[{"role":"user","content":[{"type":"text","text":"Once"}]}]}'
 says '*event: message_start*"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}*"type":"text_delta","text":*event: content_block_stop*"stop_reason":"max_tokens"*event: message_stop*' \
     "... and stream their events"
 post /v1/messages '{"messages":[{"role":"user","content":"Hi"}]}'
@@ -68,7 +68,7 @@ post /v1/responses '{"temperature":0,"instructions":"Be short.","max_output_toke
 {"type":"function_call_output","call_id":"c1","output":"found"}]}'
 says '{"id":"resp_*","object":"response",*"status":"completed",*"output":\[{"id":"fc_*","type":"function_call","call_id":"call_*","name":"find","arguments":"{\\"path\\": \\"[ab]\\"}","status":"completed"}\]*' \
     "Responses answer with a call"
-post /v1/responses '{"temperature":0,"input":"Once","max_output_tokens":8,"stream":true}'
+post /v1/responses '{"temperature":0,"input":"Once","max_output_tokens":2,"stream":true}'
 says '*event: response.created*"sequence_number":0*event: response.output_item.added*event: response.output_text.delta*event: response.output_text.done*event: response.incomplete*"reason":"max_output_tokens"*' \
     "... and stream their events"
 post /v1/responses '{"input":"Once","previous_response_id":"resp_1"}'
