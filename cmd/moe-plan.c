@@ -85,7 +85,7 @@ static const struct cli_option options[] = {
      .modes = CLI_USUAL},
     {CLI_OPT_CUSTOM(0, "kv", "KIND", &o.plan.strategy.kv_kind, strategy_kv),
      .word = moe_kv_kind_at,
-     .shown = "f32", .help = "keys and values on a GPU: f32 or f16 (half)",
+     .shown = "f16", .help = "keys and values: f32, f16, q8, q4, or q8,q4",
      .modes = MODELS},
     {CLI_OPT_CHOICE(0, "draft", "HOW", &o.plan.draft, drafters), .shown = "none",
      .help = "leave room for moe-run --draft HOW",
@@ -246,7 +246,7 @@ static int check_gpu_budgets(void)
 static int check_machine(void)
 {
     const struct moe_device_choice *device = &o.plan.strategy.device;
-    int kv = strategy_check_kv(&o.plan.strategy, device->cuda || !o.plan.pack);
+    int kv = strategy_check_kv(&o.plan.strategy);
     if (kv >= 0)
         return kv;
     if (o.plan.draft && !o.plan.pack && !o.packs)

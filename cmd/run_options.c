@@ -121,6 +121,8 @@ static const struct cli_option options[] = {
      .help = "limit for the whole process"},
     {CLI_OPT_BYTES(0, "expert-memory", "SIZE", &opt.engine.expert_memory_bytes),
      .shown = "the rest", .help = "size of the expert cache alone"},
+    {CLI_OPT_CUSTOM(0, "kv", "KIND", &opt.strategy.kv_kind, strategy_kv), .word = moe_kv_kind_at,
+     .shown = "f16", .help = "keys and values: f32, f16, q8, q4, or q8,q4"},
     {CLI_OPT_TEXT(0, "plan", "FILE", &opt.plan), .help = "run as planned by moe-plan",
      .excludes = "calibration expert-memory strategy"},
     {CLI_OPT_TEXT(0, "strategy", "NAME", &opt.strategy.strategy), .shown = "auto",
@@ -144,8 +146,6 @@ static const struct cli_option options[] = {
     {CLI_OPT_TEXT(0, "calibration", "MAP", &opt.calibration)},
     {CLI_OPT_BYTES(0, "gpu-memory", "SIZE", &opt.engine.gpu_memory_bytes),
      .shown = "90% of what is free there"},
-    {CLI_OPT_CUSTOM(0, "kv", "KIND", &opt.strategy.kv_kind, strategy_kv), .word = moe_kv_kind_at,
-     .shown = "f32"},
     {CLI_OPT_FLAG(0, "bf16-prompts", &opt.engine.bf16_prompts)},
     {CLI_OPT_CHOICE(0, "predict-on", "WHERE", &opt.predict_on, places), .shown = "auto"},
 
@@ -230,9 +230,6 @@ static int check_options(int n_args, char **args)
                           "is no text that could stay the same");
     if (opt.plan && names_a_strategy())
         return cli_misuse("option --plan: the plan fixes strategy and slots");
-    if (opt.prompt_cache && opt.strategy.kv_kind == MOE_LAYOUT_F16)
-        return cli_misuse("options --prompt-cache and --kv f16 exclude each other: the file would "
-                          "be of a KV cache in a GPU's memory");
     if ((opt.prompt_cache || cli_given("logprobs")) && !opt.prompt && !opt.file &&
         isatty(STDIN_FILENO))
         return cli_misuse("option --%s goes with -p, -f or a text on standard input",
@@ -240,7 +237,7 @@ static int check_options(int n_args, char **args)
     if (opt.requests.input && opt.strategy.device.test)
         return cli_misuse("option --requests: requests are not served by a rehearsal");
     opt.beams.early = (enum moe_early_stopping)opt.early_stopping;
-    return strategy_check_kv(&opt.strategy, opt.strategy.device.cuda);
+    return strategy_check_kv(&opt.strategy);
 }
 
 int run_options_parse(int argc, char **argv, const char **pack)

@@ -94,7 +94,7 @@ static const struct cli_option options[] = {
      .shown = "cpu", .help = "cpu, cuda[:N] or auto"},
     {CLI_OPT_CUSTOM(0, "kv", "KIND", &serve_opt.strategy.kv_kind, strategy_kv),
      .word = moe_kv_kind_at,
-     .shown = "f32", .help = "keys and values on a GPU: f32 or f16 (half)"},
+     .shown = "f16", .help = "keys and values: f32, f16, q8, q4, or q8,q4"},
     {CLI_OPT_U32(0, "batch", "N", &serve_opt.server.engine.session.batch, 1, 65536),
      .shown = "256, fewer if tight", .help = "prompt tokens per pass, at most"},
 
@@ -185,7 +185,7 @@ static int check_options(int n_args, char **args)
         return cli_misuse("option --gpu-memory goes with executors on cuda");
     if (serve_opt.strategy.device.test)
         return cli_misuse("option --device: test is for moe-run: a server does not rehearse");
-    return strategy_check_kv(&serve_opt.strategy, cuda);
+    return strategy_check_kv(&serve_opt.strategy);
 }
 
 int serve_options_parse(int argc, char **argv, const char **path)

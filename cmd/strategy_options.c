@@ -45,20 +45,18 @@ bool strategy_device(const char *text, void *to, char why[128])
 bool strategy_kv(const char *text, void *to, char why[128])
 {
     uint16_t kind = moe_kv_kind_find(text);
-    snprintf(why, 128, "is not f32 or f16");
+    snprintf(why, 128, "is not " MOE_KV_KINDS);
     *(uint16_t *)to = kind;
     return kind != MOE_LAYOUT_NONE;
 }
 
-int strategy_check_kv(const struct strategy_options *o, bool on_gpu)
+int strategy_check_kv(const struct strategy_options *o)
 {
-    if (o->kv_kind == MOE_LAYOUT_NONE || o->kv_kind == MOE_LAYOUT_F32)
-        return -1;
-    if (!on_gpu)
-        return cli_misuse(MOE_KV_ON_CPU, moe_layout_name(o->kv_kind));
-    if (o->exact)
+    if (o->device.cuda && !o->device.automatic && !moe_kv_on_gpu(o->kv_kind))
+        return cli_misuse(MOE_KV_ON_GPU, moe_kv_kind_name(o->kv_kind));
+    if (o->exact && moe_kv_is_inexact(moe_kv_kind_name(o->kv_kind)))
         return cli_misuse("option --exact forbids what may change results: --kv %s",
-                          moe_layout_name(o->kv_kind));
+                          moe_kv_kind_name(o->kv_kind));
     return -1;
 }
 

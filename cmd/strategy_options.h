@@ -27,7 +27,7 @@ struct strategy_options {
     uint32_t staging;               /* slots for prefetched experts; 0: as many as a token uses in
                                        a layer */
     struct moe_device_choice device;
-    uint16_t kv_kind;          /* of the KV cache, by its layout; 0: as a plan says, else f32 */
+    uint16_t kv_kind; /* of the KV cache (infer/kv.h); 0: as a plan says, else MOE_KV_DEFAULT */
     const struct moe_map *map; /* moe-calibrate's: overrides the strategy's own values, not those
                                   given as options; NULL: none */
 };
@@ -38,8 +38,8 @@ const struct cli_option *strategy_part_options(struct strategy_options *o);
 
 bool strategy_device(const char *text, void *to, char why[128]); /* CLI_CUSTOM: --device */
 bool strategy_kv(const char *text, void *to, char why[128]);     /* CLI_CUSTOM: --kv */
-/* -1, or the exit status after a message: what --kv names is for a GPU, and nothing for --exact. */
-int strategy_check_kv(const struct strategy_options *o, bool on_gpu);
+/* -1, or the exit status after a message: a GPU has what --kv names, and --exact allows it. */
+int strategy_check_kv(const struct strategy_options *o);
 /* Words of --device and of --strategy, for cli_option.word. */
 const char *strategy_device_word(int i);
 const char *strategy_word(int i);

@@ -453,6 +453,15 @@ static int open_pack(struct plan_inputs *in, struct moe_err *err)
                             : status;
 }
 
+/* Bytes of a cell with its share of a scale: of keys and values, of which a model has as many. */
+static double cell_bytes(uint16_t kind)
+{
+    const uint16_t keys = moe_kv_of_keys(kind), values = moe_kv_of_values(kind);
+    const uint32_t dim = 64; /* any whole groups */
+    const uint64_t bytes = moe_kv_panel_bytes(keys, dim) + moe_kv_panel_bytes(values, dim);
+    return (double)bytes / (2 * MOE_PANEL_ROWS * dim);
+}
+
 /* Sets the memory of a model without weights, experts left out; a trace does not say it. */
 static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
 {
@@ -466,7 +475,7 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
         .context = m.context,
         .n_sequences = 1,
         .batch = m.batch,
-        .kv_kind = o->strategy.kv_kind,
+        .kv_kind = o->strategy.kv_kind ? o->strategy.kv_kind : MOE_KV_DEFAULT,
         .whole_windows = plan_machine_has_gpu(in),
     };
     if (!o->shape)
@@ -476,10 +485,7 @@ static struct moe_plan_memory shape_memory(const struct plan_inputs *in)
     m.kv = moe_session_kv_bytes(&in->config, &so);
     m.work = moe_session_bytes(&in->config, &so) - m.kv;
     if (in->shape.n_kinds)
-        m.kv = moe_shape_file_kv_bytes(&in->shape, m.context,
-                                       o->strategy.kv_kind
-                                           ? (uint32_t)moe_layout_bits(o->strategy.kv_kind) / 8
-                                           : sizeof(float));
+        m.kv = moe_shape_file_kv_bytes(&in->shape, m.context, cell_bytes(so.kv_kind));
     return m;
 }
 
@@ -594,9 +600,9 @@ static int check_kv(const struct plan_inputs *in, struct moe_err *err)
 {
     const struct strategy_options *o = &in->options->strategy;
     bool on_gpu = o->device.cuda || plan_machine_has_gpu(in);
-    if (on_gpu || o->kv_kind == MOE_LAYOUT_NONE || o->kv_kind == MOE_LAYOUT_F32)
+    if (!on_gpu || moe_kv_on_gpu(o->kv_kind))
         return MOE_OK;
-    return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(o->kv_kind));
+    return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_GPU, moe_kv_kind_name(o->kv_kind));
 }
 
 /* Once everything that strategies depend on is known. */

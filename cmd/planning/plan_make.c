@@ -37,7 +37,7 @@ static int fill(const struct plan_inputs *in, const struct moe_strategy *strateg
     plan->pack_fingerprint = in->fingerprint;
     plan->evidence = in->evidence;
     if (in->options->strategy.kv_kind)
-        snprintf(plan->kv, sizeof plan->kv, "%s", moe_layout_name(in->options->strategy.kv_kind));
+        snprintf(plan->kv, sizeof plan->kv, "%s", moe_kv_kind_name(in->options->strategy.kv_kind));
     snprintf(plan->pack, sizeof plan->pack, "%.*s%s", MOE_PLAN_TEXT - 32, moe_path_name(in->name),
              in->drawn ? " (drawn weights)" : "");
     if (calibration.map) {

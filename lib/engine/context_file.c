@@ -86,9 +86,10 @@ static int decode(const uint8_t from[HEADER], const char *path, struct header *h
         h->draws.random[i] = moe_get_u64(from + 56 + 8 * i);
     h->head_check = moe_get_u64(from + 88);
     const uint64_t *r = h->draws.random;
-    bool sense = h->n_done <= h->n_ids && h->n_ids <= MOE_MAX_CONTEXT &&
-                 h->n_text <= most_text(h->n_ids) && h->n_method < MOE_CONTEXT_METHOD &&
-                 h->flags <= (FAR | DRAWS) && (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
+    bool sense = moe_kv_kind_name(h->kind) && h->n_done <= h->n_ids &&
+                 h->n_ids <= MOE_MAX_CONTEXT && h->n_text <= most_text(h->n_ids) &&
+                 h->n_method < MOE_CONTEXT_METHOD && h->flags <= (FAR | DRAWS) &&
+                 (!(h->flags & DRAWS) || r[0] | r[1] | r[2] | r[3]);
     return sense ? MOE_OK : damaged(path, "its header has impossible values", err);
 }
 
@@ -187,7 +188,7 @@ int moe_context_write(const char *path, const struct moe_session *s, const struc
                         path, c->text.size);
     struct header h = {
         .pack = moe_pack_fingerprint(s->model->pack),
-        .kind = p.kv->layout.kind,
+        .kind = s->kv_kind,
         .flags = (uint16_t)((p.far ? FAR : 0) | (c->has_draws ? DRAWS : 0)),
         .n_layers = moe_kept_kv_layers(&p),
         .n_heads = p.kv->n_heads,
@@ -229,9 +230,11 @@ static int check_origin(const struct header *h, const char *path, const struct m
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: the context was computed with another pack than %s", path,
                         moe_pack_path(s->model->pack));
-    if (h->kind != kv->layout.kind)
-        return moe_fail(err, MOE_ERR_USAGE, "%s: its keys and values are %s, and here they are %s",
-                        path, moe_layout_name(h->kind), moe_layout_name(kv->layout.kind));
+    if (h->kind != s->kv_kind)
+        return moe_fail(err, MOE_ERR_USAGE,
+                        "%s: its keys and values are kept as %s, and here as %s (--kv %s)", path,
+                        moe_kv_kind_name(h->kind), moe_kv_kind_name(s->kv_kind),
+                        moe_kv_kind_name(h->kind));
     if (h->n_layers != moe_kept_kv_layers(p) || h->n_heads != kv->n_heads ||
         h->key_dim != kv->key_dim || h->value_dim != kv->value_dim ||
         h->n_states != n_states_of(p, h->n_done))

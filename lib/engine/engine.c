@@ -260,7 +260,7 @@ void moe_engine_finish_stats(const struct moe_engine *e, struct moe_stats *stats
     stats->gpu_memory_bytes = e->gpu ? MOE_GPU_OWN_BYTES + moe_gpu_allocated_bytes(e->gpu) : 0;
     stats->gpu_memory_budget_bytes = e->gpu ? e->budget.gpu.total : 0;
     stats->unlocked_bytes = e->gpu ? moe_gpu_unlocked_bytes(e->gpu) : 0;
-    snprintf(stats->kv, sizeof stats->kv, "%s", moe_layout_name(e->session->kv_kind));
+    snprintf(stats->kv, sizeof stats->kv, "%s", moe_kv_kind_name(e->session->kv_kind));
     stats->bf16_rows = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0;
     if (e->session->stages->add_stats)
         e->session->stages->add_stats(e->session, stats);
@@ -279,7 +279,8 @@ struct moe_changes moe_engine_changes(const struct moe_engine *e)
     const struct moe_phase_stats all = moe_stats_all(&e->session->stats);
     struct moe_changes changes = {
         .of[MOE_CHANGE_BF16_ROWS] = e->gpu ? moe_gpu_bf16_rows(e->gpu) : 0,
-        .of[MOE_CHANGE_KV_ROWS] = e->session->kv_kind == MOE_LAYOUT_F32 ? 0 : all.tokens,
+        .of[MOE_CHANGE_KV_ROWS] =
+            moe_kv_is_inexact(moe_kv_kind_name(e->session->kv_kind)) ? all.tokens : 0,
     };
     moe_changes_add_counts(&changes, &all.experts, e->gpu != NULL);
     return changes;

@@ -118,11 +118,6 @@ struct moe_engine_options {
     uint32_t context_cap; /* 0: none */
 };
 
-/* Why only a GPU has another kind of KV cache than f32; for its name. */
-#define MOE_KV_ON_CPU                                                                              \
-    "option --kv %s: the CPU keeps keys and values as f32 (with --device cuda a GPU keeps them "   \
-    "so)"
-
 /* What an engine takes within its budgets, in bytes. */
 struct moe_budget {
     /* Main memory. program: the program itself, directory, tokenizer, buffers of all kinds, and

@@ -76,8 +76,7 @@ struct moe_terms moe_engine_terms(const struct moe_resolved *r, const struct moe
     t.host_beside_gpu = in->gpu && r->strategy.needs_host;
     t.bf16_prompts = in->session.gpu_bf16;
     t.planned = in->options->plan != NULL;
-    if (in->session.kv_kind != MOE_LAYOUT_NONE && in->session.kv_kind != MOE_LAYOUT_F32)
-        t.kv = moe_layout_name(in->session.kv_kind);
+    t.kv = moe_kv_kind_name(in->session.kv_kind);
     return t;
 }
 

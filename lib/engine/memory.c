@@ -112,18 +112,9 @@ static int check_plan(const struct moe_model *m, const struct moe_gpu *gpu,
                         "for the processor)");
     if (plan->kv[0] && moe_kv_kind_find(plan->kv) == MOE_LAYOUT_NONE)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "the plan keeps keys and values as '%s', which is not f32 or f16",
+                        "the plan keeps keys and values as '%s', which is not " MOE_KV_KINDS,
                         plan->kv);
     return MOE_OK;
-}
-
-/* Only a GPU has another KV cache than f32. What engines that share compute on is not known yet. */
-static int check_kv(const struct moe_memory_inputs *in, struct moe_err *err)
-{
-    uint16_t kind = in->session.kv_kind;
-    if (in->gpu || in->options->shares || kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32)
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(kind));
 }
 
 static int read_inventory(struct moe_memory_inputs *in, struct moe_err *err)
@@ -209,7 +200,11 @@ static int read_inputs(struct moe_memory_inputs *in, const struct moe_model *mod
     in->session.context = context_of(model, o);
     if (o->plan)
         follow_plan(in);
-    MOE_TRY(check_kv(in, err));
+    if (in->session.kv_kind == MOE_LAYOUT_NONE)
+        in->session.kv_kind = MOE_KV_DEFAULT;
+    if (gpu && !moe_kv_on_gpu(in->session.kv_kind))
+        return moe_fail(err, o->device.automatic ? MOE_ERR_DEVICE : MOE_ERR_USAGE, MOE_KV_ON_GPU,
+                        moe_kv_kind_name(in->session.kv_kind));
     if (model->config.n_encoder && !in->session.source_context)
         in->session.source_context = in->session.context;
     if (in->total == 0)
@@ -876,7 +871,7 @@ int moe_needs_fit_session(struct moe_session_options *o, const struct moe_needs 
                           struct moe_err *err)
 {
     if (o->kv_kind == MOE_LAYOUT_NONE)
-        o->kv_kind = MOE_LAYOUT_F32;
+        o->kv_kind = MOE_KV_DEFAULT;
     if (o->gpu && cached) {
         const struct moe_session_needs *s = &needs->on[true].session;
         o->needs_rows = s->rows;

@@ -7,6 +7,8 @@
 #include "infer/state.h"
 #include "model/config.h"
 
+enum { PANEL_FLOATS = MOE_PANEL_ROWS * sizeof(float) };
+
 /* Bytes of each part of a sequence's, in their order. */
 struct sizes {
     uint64_t kept, index, keys, values;
@@ -24,8 +26,8 @@ static struct sizes sizes_of(const struct moe_compressed *c, uint32_t layer,
     return (struct sizes){
         .kept = moe_round_up(kept * sizeof(float), MOE_ALIGN),
         .index = chooses ? moe_round_up(n * m->index_dim * sizeof(float), MOE_ALIGN) : 0,
-        .keys = moe_round_up(n * m->head_dim * c->item_bytes, MOE_ALIGN),
-        .values = moe_round_up(n * moe_padded(m->head_dim) * c->item_bytes, MOE_ALIGN),
+        .keys = moe_round_up(n / MOE_PANEL_ROWS * c->kv.key_bytes, MOE_ALIGN),
+        .values = moe_round_up(n / MOE_PANEL_ROWS * c->kv.value_bytes, MOE_ALIGN),
     };
 }
 
@@ -41,10 +43,8 @@ static uint64_t layer_bytes(const struct moe_compressed *c, uint32_t layer)
 struct moe_compressed moe_compressed_shape(const struct moe_config *config,
                                            const struct moe_session_options *o)
 {
-    struct moe_compressed c = {.config = config,
-                               .layout = {o->kv_kind, 0},
-                               .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
-                               .context = o->context};
+    struct moe_compressed c = {
+        .config = config, .kv = moe_kv_chosen_shape(config, o, 1), .context = o->context};
     for (uint32_t layer = 0; layer < config->n_layers; layer++)
         c.sequence += layer_bytes(&c, layer);
     if (!moe_mul_u64(c.sequence, (uint64_t)o->n_sequences * (1 + o->takes_back), &c.bytes))
@@ -96,15 +96,14 @@ void moe_compressed_copy(const struct moe_compressed *c, uint32_t from, uint32_t
 
 /* ---- Pieces ---- */
 
-/* Of an entry group: cells of the entries, and bytes of both kinds. */
+/* Of an entry group: bytes of both kinds. */
 struct group {
-    uint64_t cells, entries, index;
+    uint64_t entries, index;
 };
 
 static struct group group_of(const struct moe_compressed *c, const struct moe_compressed_part *part)
 {
-    struct group g = {.cells = MOE_PANEL_ROWS * (uint64_t)c->config->head_dim};
-    g.entries = g.cells * c->item_bytes;
+    struct group g = {.entries = c->kv.key_bytes};
     g.index = part->index ? MOE_PANEL_ROWS * c->config->index_dim * sizeof(float) : 0;
     return g;
 }
@@ -133,14 +132,6 @@ static float *row_of(const struct moe_compressed_part *part,
     return part->kept + position % part->n_kept * (all->row_bytes / sizeof(float));
 }
 
-/* Of 16 entries, whose number is the innermost, the first `count` stay. */
-static void clear_rest(uint8_t *cells, uint64_t bytes, uint32_t count, uint32_t item)
-{
-    for (uint64_t i = 0; i < bytes / item; i++)
-        if (i % MOE_PANEL_ROWS >= count)
-            memset(cells + i * item, 0, item);
-}
-
 void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
                               uint32_t n, uint32_t piece, uint8_t *to)
 {
@@ -151,13 +142,14 @@ void moe_compressed_piece_get(const struct moe_compressed *c, uint32_t sequence,
         memcpy(to, row_of(&part, &all, n, piece), all.row_bytes);
         return;
     }
-    uint32_t count = n / part.ratio - piece * MOE_PANEL_ROWS;
+    uint32_t left = n / part.ratio - piece * MOE_PANEL_ROWS;
+    uint32_t count = left < MOE_PANEL_ROWS ? left : MOE_PANEL_ROWS;
     memcpy(to, part.keys + piece * g.entries, g.entries);
-    clear_rest(to, g.entries, count, c->item_bytes);
+    moe_kv_clear_keys(c->kv.keys_as, c->kv.key_dim, count, to);
     if (!part.index)
         return;
     memcpy(to + g.entries, (const uint8_t *)part.index + piece * g.index, g.index);
-    clear_rest(to + g.entries, g.index, count, sizeof(float));
+    moe_kv_clear_keys(MOE_LAYOUT_F32, c->config->index_dim, count, to + g.entries);
 }
 
 bool moe_compressed_piece_put(const struct moe_compressed *c, uint32_t sequence, uint32_t layer,
@@ -167,21 +159,18 @@ bool moe_compressed_piece_put(const struct moe_compressed *c, uint32_t sequence,
     const struct moe_compressed_pieces all = moe_compressed_pieces(c, layer, n);
     const struct group g = group_of(c, &part);
     if (piece >= all.n_groups) {
-        if (!moe_kv_all_finite(MOE_LAYOUT_F32, from, all.row_bytes / sizeof(float)))
+        if (!moe_kv_keys_finite(MOE_LAYOUT_F32, (uint32_t)(all.row_bytes / PANEL_FLOATS), from))
             return false;
         memcpy(row_of(&part, &all, n, piece), from, all.row_bytes);
         return true;
     }
-    if (!moe_kv_all_finite(c->layout.kind, from, g.cells) ||
-        !moe_kv_all_finite(MOE_LAYOUT_F32, from + g.entries, g.index / sizeof(float)))
+    if (!moe_kv_keys_finite(c->kv.keys_as, c->kv.key_dim, from) ||
+        (part.index && !moe_kv_keys_finite(MOE_LAYOUT_F32, c->config->index_dim, from + g.entries)))
         return false;
+    const struct moe_kv_cells cells = {part.keys, part.values, part.n_entries};
     memcpy(part.keys + piece * g.entries, from, g.entries);
-    for (uint64_t i = 0; i < g.cells; i++) { /* [values][16 entries] */
-        uint64_t value = i / MOE_PANEL_ROWS, entry = piece * MOE_PANEL_ROWS + i % MOE_PANEL_ROWS;
-        uint64_t to = (value / MOE_PANEL_ROWS * part.n_entries + entry) * MOE_PANEL_ROWS +
-                      value % MOE_PANEL_ROWS;
-        memcpy(part.values + to * c->item_bytes, from + i * c->item_bytes, c->item_bytes);
-    }
+    for (uint32_t i = 0; i < MOE_PANEL_ROWS; i++)
+        moe_kv_value_of_key(&c->kv, &cells, piece * MOE_PANEL_ROWS + i);
     if (part.index)
         memcpy((uint8_t *)part.index + piece * g.index, from + g.entries, g.index);
     return true;

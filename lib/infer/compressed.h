@@ -26,16 +26,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "infer/kv.h"
 #include "model/config.h"
-#include "quant/layout.h"
 
 struct moe_session_options;
 
 struct moe_compressed {
     uint8_t *memory;
     const struct moe_config *config; /* borrowed */
-    struct moe_layout layout;        /* of entries: the KV cache's */
-    uint32_t item_bytes;             /* of a cell of them */
+    struct moe_kv kv;                /* of one head and layer: how its entries are kept */
     uint32_t context;
     uint64_t sequence; /* bytes of one */
     uint64_t bytes;    /* of all; 0: no layer compresses; UINT64_MAX: they overflow */

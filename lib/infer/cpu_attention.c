@@ -29,7 +29,7 @@
  *   result   O[d] / S
  *
  * The products run over what any row of the tile sees, with e = 0 for the rows that do not: values
- * are finite (kv.c, put_cell), so that adds nothing; it could only change the sign of an output
+ * are finite (kv.c), so that adds nothing; it could only change the sign of an output
  * that is zero.
  */
 #include <math.h>
@@ -47,6 +47,7 @@ enum { CHUNK = MOE_ATTENTION_CHUNK };
 struct attend {
     const struct moe_kv *kv;
     const struct cpu_attention *work;
+    uint64_t room_floats; /* of a tile's room */
     float scale;
     uint32_t layer, group; /* heads that share a kv head */
     uint32_t window;       /* 0: all positions */
@@ -87,13 +88,13 @@ struct tile {
     float *shares; /* [CHUNK][nt] e, from the first panel that a column sees on; nt > 1 */
     float *part;   /* [nt][value_padded] a chunk's o */
     float *out;    /* [nt][value_padded] O */
+    float *room;   /* a panel that was unpacked (kv.h) */
 };
 
-/* A chunk's keys, in panels of 16 positions, and values, in panels of 16 dimensions whose rows are
- * value_stride bytes apart. */
+/* A chunk's keys and values: those from place `first` on. */
 struct chunk {
-    const uint8_t *keys, *values;
-    uint64_t value_stride;
+    struct moe_kv_cells cells;
+    uint32_t first;
 };
 
 /* The logarithm of the smallest power of two that is at least n. */
@@ -184,7 +185,11 @@ static void attend_one_chunk(const struct attend *a, struct tile *tile, const st
                              uint32_t base, const struct span *seen)
 {
     const struct moe_kv *kv = a->kv;
-    int form = moe_kern_layout_index(kv->layout.kind), log2 = tile_log2(tile->nt);
+    const struct moe_layout keys = moe_kv_panel_layout(kv->keys_as);
+    const struct moe_layout values = moe_kv_panel_layout(kv->values_as);
+    int log2 = tile_log2(tile->nt);
+    moe_panel_fn *const times_keys = moe_kern.panel[moe_kern_layout_index(keys.kind)][log2];
+    moe_panel_fn *const times_values = moe_kern.panel[moe_kern_layout_index(values.kind)][log2];
     float largest[MOE_TILE], sum[MOE_TILE];
     struct span any = span_hull(seen, tile->n);
     if (any.end == 0)
@@ -193,8 +198,8 @@ static void attend_one_chunk(const struct attend *a, struct tile *tile, const st
 
     struct moe_tile in = {.x = tile->query};
     for (uint32_t p = any.begin; p < any.end; p += MOE_PANEL_ROWS)
-        moe_kern.panel[form][log2](chunk->keys + (uint64_t)p * kv->key_dim * kv->item_bytes,
-                                   kv->layout, kv->key_dim, &in, tile->scores + p, CHUNK);
+        times_keys(moe_kv_key_panel(kv, &chunk->cells, chunk->first + p, tile->room), keys,
+                   kv->key_dim, &in, tile->scores + p, CHUNK);
 
     for (uint32_t t = 0; t < tile->nt; t++) {
         float *s = tile->scores + t * CHUNK;
@@ -208,11 +213,11 @@ static void attend_one_chunk(const struct attend *a, struct tile *tile, const st
         put_shares(tile, any, tile->nt);
 
     in.x = tile->nt > 1 ? tile->shares : tile->scores + any.begin;
-    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS) {
-        const uint8_t *values = chunk->values + c / MOE_PANEL_ROWS * chunk->value_stride;
-        moe_kern.panel[form][log2](values + (uint64_t)any.begin * 16 * kv->item_bytes, kv->layout,
-                                   any.end - any.begin, &in, tile->part + c, kv->value_padded);
-    }
+    const uint32_t n = any.end - any.begin;
+    for (uint32_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS)
+        times_values(
+            moe_kv_value_panel(kv, &chunk->cells, c, chunk->first + any.begin, n, tile->room),
+            values, n, &in, tile->part + c, kv->value_padded);
     for (uint32_t t = 0; t < tile->n; t++)
         if (seen[t].end)
             attend_join(&tile->cols[t], largest[t], sum[t], tile->part + t * kv->value_padded,
@@ -227,40 +232,26 @@ static uint64_t attend_entries_floats(const struct moe_config *c)
     return c->index_top ? CHUNK * (moe_padded(c->head_dim) + moe_padded(c->value_dim)) : 0;
 }
 
+static struct moe_kv_cells cells_of(const struct moe_compressed_part *part)
+{
+    return (struct moe_kv_cells){part->keys, part->values, part->n_entries};
+}
+
 static void attend_all(const struct attend *a, struct tile *tile,
                        const struct moe_compressed_part *part)
 {
     struct span sees[MOE_TILE] = {{0, 0}}, seen[MOE_TILE];
-    uint64_t panel = (uint64_t)MOE_PANEL_ROWS * a->kv->item_bytes;
     uint32_t n = 0;
     for (uint32_t t = 0; t < tile->n; t++) {
         sees[t].end = moe_compressed_seen(part->ratio, a->rows[tile->cols[t].row].position);
         n = sees[t].end > n ? sees[t].end : n;
     }
     for (uint32_t base = 0; base < n; base += CHUNK) {
-        const struct chunk chunk = {
-            .keys = part->keys + (uint64_t)base * a->kv->key_dim * a->kv->item_bytes,
-            .values = part->values + base * panel,
-            .value_stride = part->n_entries * panel,
-        };
+        const struct chunk chunk = {cells_of(part), base};
         for (uint32_t t = 0; t < tile->nt; t++)
             seen[t] = span_in_chunk(sees[t], base);
         attend_one_chunk(a, tile, &chunk, base, seen);
     }
-}
-
-/* Entry `from` of the part becomes entry `to` of a chunk. */
-static void copy_entry(const struct moe_kv *kv, const struct moe_compressed_part *part,
-                       uint32_t from, uint32_t to, uint8_t *keys, uint8_t *values)
-{
-    uint64_t item = kv->item_bytes, panel = MOE_PANEL_ROWS * item;
-    const uint8_t *key = part->keys + from / 16 * kv->key_dim * panel + from % 16 * item;
-    uint8_t *to_key = keys + to / 16 * kv->key_dim * panel + to % 16 * item;
-    for (uint32_t c = 0; c < kv->key_dim; c++)
-        memcpy(to_key + c * panel, key + c * panel, item);
-    for (uint32_t c = 0; c < kv->value_padded / MOE_PANEL_ROWS; c++)
-        memcpy(values + ((uint64_t)c * CHUNK + to) * panel,
-               part->values + ((uint64_t)c * part->n_entries + from) * panel, panel);
 }
 
 /* Joins the chosen entries of one row, whose columns in the tile are [first, end). */
@@ -270,14 +261,14 @@ static void attend_chosen(const struct attend *a, struct tile *tile,
 {
     uint32_t row = tile->cols[first].row, n = a->chosen->n_chosen[row];
     const uint32_t *chosen = a->chosen->chosen + (uint64_t)row * top;
-    uint8_t *keys = (uint8_t *)scratch;
     uint8_t *values = (uint8_t *)(scratch + CHUNK * moe_padded(a->kv->key_dim));
-    const struct chunk chunk = {keys, values, (uint64_t)CHUNK * 16 * a->kv->item_bytes};
+    const struct chunk chunk = {{(uint8_t *)scratch, values, CHUNK}, 0};
+    const struct moe_kv_cells all = cells_of(part);
     for (uint32_t base = 0; base < n; base += CHUNK) {
         struct span seen[MOE_TILE] = {{0, 0}};
         uint32_t count = n - base < CHUNK ? n - base : CHUNK;
         for (uint32_t i = 0; i < count; i++)
-            copy_entry(a->kv, part, chosen[base + i], i, keys, values);
+            moe_kv_copy(a->kv, &all, chosen[base + i], &chunk.cells, i);
         for (uint32_t t = first; t < end; t++)
             seen[t].end = count;
         attend_one_chunk(a, tile, &chunk, base, seen);
@@ -302,12 +293,13 @@ static void attend_entries(const struct attend *a, struct tile *tile, float *scr
 
 /* ---- Layers ---- */
 
-uint64_t moe_attention_scratch_floats(const struct moe_config *c)
+uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint16_t kv_kind)
 {
     uint64_t key = moe_config_cache_key(c), value = moe_config_cache_value(c);
     key = key > c->global_head_dim ? key : c->global_head_dim;
     value = moe_round_up(value > c->global_head_dim ? value : c->global_head_dim, 16);
-    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value) + attend_entries_floats(c);
+    return MOE_TILE * (2 * CHUNK + moe_round_up(key, 16) + 2 * value) +
+           moe_kv_room_floats(kv_kind, (uint32_t)key) + attend_entries_floats(c);
 }
 
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch)
@@ -371,6 +363,7 @@ static void open_tile(const struct attend *a, const struct moe_attn_tile *from, 
     };
     tile->out = tile->part + (uint64_t)MOE_TILE * kv->value_padded;
     tile->query = tile->out + (uint64_t)MOE_TILE * kv->value_padded;
+    tile->room = tile->query + (uint64_t)MOE_TILE * moe_padded(kv->key_dim);
     for (uint32_t t = 0; t < tile->n; t++)
         open_column(a, from, kv_head, t, tile);
     for (uint32_t t = tile->n; t < tile->nt; t++)
@@ -388,11 +381,7 @@ static void attend_cached(const struct attend *a, struct tile *tile, uint32_t ba
     if (span_hull(seen, tile->n).end == 0) /* rows far apart, with a window */
         return;
     uint32_t block = moe_kv_block(kv, tile->sequence, base);
-    const struct chunk chunk = {
-        .keys = moe_kv_keys(kv, a->layer, block, tile->kv_head),
-        .values = moe_kv_values(kv, a->layer, block, tile->kv_head),
-        .value_stride = (uint64_t)kv->block_positions * MOE_PANEL_ROWS * kv->item_bytes,
-    };
+    const struct chunk chunk = {moe_kv_cells(kv, a->layer, block, tile->kv_head), 0};
     attend_one_chunk(a, tile, &chunk, base, seen);
 }
 
@@ -422,7 +411,7 @@ static void attend_tile(const struct attend *a, const struct moe_attn_tile *from
     for (uint32_t base = all.begin / CHUNK * CHUNK; base < all.end; base += CHUNK)
         attend_cached(a, &tile, base);
     if (a->compressed)
-        attend_entries(a, &tile, tile.query + (uint64_t)MOE_TILE * moe_padded(a->kv->key_dim));
+        attend_entries(a, &tile, tile.room + a->room_floats);
     for (uint32_t t = 0; t < tile.n; t++)
         close_column(a, &tile, t);
 }
@@ -474,6 +463,7 @@ void moe_attention_rows(struct moe_session *s, uint32_t layer, const struct moe_
     struct attend a = {
         .kv = &kv,
         .work = &w->attention,
+        .room_floats = moe_kv_room_floats(s->kv_kind, kv.key_dim),
         .scale = c->attn_scale,
         .layer = encoder ? c->n_encoder : layer,
         .group = c->n_heads / kv.n_heads,

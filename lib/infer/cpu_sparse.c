@@ -107,12 +107,13 @@ static void score_chunks(void *ctx, int64_t first, int64_t end, int thread)
     const struct moe_kv *kv = &sp->kv;
     const float *weights = sp->x->weights + sp->row * sp->x->weights_stride;
     float *products = sp->x->scratch + (uint64_t)thread * MOE_TILE * CHUNK;
+    const struct moe_layout layout = {kv->index_as, 0};
     for (int64_t chunk = first; chunk < end; chunk++) {
         uint32_t base = (uint32_t)chunk * CHUNK, left = r->position + 1 - base;
         uint32_t n = left < CHUNK ? left : CHUNK;
         const uint8_t *keys = moe_kv_index_keys(kv, sp->layer, moe_kv_block(kv, r->sequence, base));
         float *scores = sp->x->scores + base;
-        stages_cpu_index_scores(c, kv->layout, sp->x->tiles, weights, keys, n, products, scores);
+        stages_cpu_index_scores(c, layout, sp->x->tiles, weights, keys, n, products, scores);
     }
 }
 
@@ -140,15 +141,6 @@ static int find_places(struct sparse *sp, struct moe_err *err)
 
 /* ---- Attention ---- */
 
-/* Item i of `from` becomes item j of `to`. */
-static void copy_item(uint32_t bytes, uint8_t *to, uint64_t j, const uint8_t *from, uint64_t i)
-{
-    if (bytes == sizeof(float))
-        memcpy(to + j * sizeof(float), from + i * sizeof(float), sizeof(float));
-    else
-        memcpy(to + j * sizeof(uint16_t), from + i * sizeof(uint16_t), sizeof(uint16_t));
-}
-
 /* Copies keys and values of the row's positions to their places in its choice. */
 static void bring_positions(void *ctx, int64_t first, int64_t end, int thread)
 {
@@ -158,18 +150,10 @@ static void bring_positions(void *ctx, int64_t first, int64_t end, int thread)
     for (int64_t i = first; i < end; i++) {
         uint32_t block = moe_kv_block(kv, sp->rows[sp->row].sequence, places[i]);
         uint32_t to_block = moe_kv_block(chosen, 0, (uint32_t)i);
-        uint64_t at = places[i] % kv->block_positions, to = (uint64_t)i % chosen->block_positions;
-        const uint8_t *keys = moe_kv_keys(kv, sp->layer, block, 0);
-        const uint8_t *values = moe_kv_values(kv, sp->layer, block, 0);
-        uint8_t *to_keys = moe_kv_keys(chosen, sp->layer, to_block, 0);
-        uint8_t *to_values = moe_kv_values(chosen, sp->layer, to_block, 0);
-        for (uint64_t c = 0; c < kv->key_dim; c++)
-            copy_item(kv->item_bytes, to_keys, (to / 16 * kv->key_dim + c) * 16 + to % 16, keys,
-                      (at / 16 * kv->key_dim + c) * 16 + at % 16);
-        for (uint64_t c = 0; c < kv->value_padded; c += MOE_PANEL_ROWS)
-            memcpy(to_values + (c * chosen->block_positions + to * 16) * kv->item_bytes,
-                   values + (c * kv->block_positions + at * 16) * kv->item_bytes,
-                   MOE_PANEL_ROWS * (size_t)kv->item_bytes);
+        const struct moe_kv_cells from = moe_kv_cells(kv, sp->layer, block, 0);
+        const struct moe_kv_cells to = moe_kv_cells(chosen, sp->layer, to_block, 0);
+        moe_kv_copy(kv, &from, places[i] % kv->block_positions, &to,
+                    (uint64_t)i % chosen->block_positions);
     }
 }
 
@@ -474,7 +458,8 @@ static void complete_rows(void *ctx, int64_t begin, int64_t end, int thread)
                                    p->l->index_norm, p->c->index_dim};
         find_sources(p, &part, row, n, from);
         make_entry(p, &main, from, n, part.ratio, number, entry);
-        moe_kv_put(&p->w->kv, part.keys, part.values, part.n_entries, number, entry, entry);
+        const struct moe_kv_cells cells = {part.keys, part.values, part.n_entries};
+        moe_kv_put(&p->w->kv, &cells, number, entry, entry);
         if (!part.index)
             continue;
         make_entry(p, &index, from, n, part.ratio, number, entry);

@@ -263,7 +263,7 @@ void moe_project_cross_out(struct moe_session *s, uint32_t layer, uint32_t n_row
 void moe_project_source(struct moe_session *s, uint32_t layer);
 
 /* Floats of scratch that a thread of attention needs, and tiles that a batch can make. */
-uint64_t moe_attention_scratch_floats(const struct moe_config *c);
+uint64_t moe_attention_scratch_floats(const struct moe_config *c, uint16_t kv_kind);
 uint64_t moe_attention_max_tiles(const struct moe_config *c, uint32_t batch);
 
 int stages_cpu_choose(struct moe_session *s, uint32_t layer, const struct moe_row *rows,

@@ -50,8 +50,10 @@ static void carve_shared_keys(struct cpu_attention *a, struct moe_arena *arena,
 }
 
 static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
-                            const struct moe_config *c, uint32_t n, int n_threads)
+                            const struct moe_config *c, const struct moe_session_options *o,
+                            int n_threads)
 {
+    const uint32_t n = o->batch;
     uint64_t batch = n;
     a->stride = moe_attention_strides(c);
     a->q = moe_arena_take(arena, batch * a->stride.q, sizeof(float));
@@ -67,7 +69,7 @@ static void carve_attention(struct cpu_attention *a, struct moe_arena *arena,
     if (c->kv_rank)
         carve_latent(a, arena, c, n);
     a->tiles = moe_arena_take(arena, moe_attention_max_tiles(c, n), sizeof *a->tiles);
-    a->scratch_floats = moe_attention_scratch_floats(c);
+    a->scratch_floats = moe_attention_scratch_floats(c, o->kv_kind);
     a->scratch = moe_arena_take(arena, (uint64_t)n_threads * a->scratch_floats, sizeof(float));
     moe_inputs_carve(&a->from_out, arena, n, c->n_heads * larger(c->value_dim, c->global_head_dim));
 }
@@ -207,7 +209,7 @@ static void carve(struct cpu_work *w, struct moe_states *states, struct moe_aren
         moe_arena_take(arena, batch * larger(c->top_k, 1) * states->stride, sizeof(float));
     moe_inputs_carve(&states->inputs, arena, o->batch, c->hidden);
     w->sum = moe_arena_take(arena, batch * states->stride, sizeof(float));
-    carve_attention(&w->attention, arena, c, o->batch, n_threads);
+    carve_attention(&w->attention, arena, c, o, n_threads);
     if (moe_config_picks_positions(c))
         carve_index(&w->index, arena, c, o);
     carve_feed_forward(&w->ff, arena, c, o->batch, n_threads);

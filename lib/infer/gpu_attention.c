@@ -11,7 +11,7 @@ static struct moe_gpu_kv gpu_kv_of(const struct gpu_work *g)
     return (struct moe_gpu_kv){
         .keys = kv->whole.keys,
         .values = kv->whole.values,
-        .f16 = kv->layout.kind == MOE_LAYOUT_F16,
+        .f16 = kv->keys_as == MOE_LAYOUT_F16,
         .table = kv->table,
         .block_positions = kv->block_positions,
         .per_sequence = kv->per_sequence,

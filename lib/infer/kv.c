@@ -10,23 +10,148 @@
 #include "infer/kv_pool.h"
 #include "infer/state.h"
 #include "kern/kern.h"
+#include "kern/kern_math.h"
 
 /* ---- Kinds of cells ---- */
 
-static const uint16_t kinds[] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16};
-enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+enum { N_KINDS = 4, SCALED = 32 /* dimensions that share a scale */ };
+
+static const uint16_t kinds[N_KINDS] = {MOE_LAYOUT_F32, MOE_LAYOUT_F16, MOE_LAYOUT_Q8,
+                                        MOE_LAYOUT_Q4};
+static const char *const kind_names[N_KINDS][N_KINDS] = {
+    {"f32", "f32,f16", "f32,q8", "f32,q4"},
+    {"f16,f32", "f16", "f16,q8", "f16,q4"},
+    {"q8,f32", "q8,f16", "q8", "q8,q4"},
+    {"q4,f32", "q4,f16", "q4,q8", "q4"},
+};
+
+static uint16_t kind_of(int keys, int values)
+{
+    return keys == values ? kinds[keys] : (uint16_t)(kinds[keys] | kinds[values] << 8);
+}
 
 const char *moe_kv_kind_at(int i)
 {
-    return i < N_KINDS ? moe_layout_name(kinds[i]) : NULL;
+    return i < N_KINDS ? kind_names[i][i] : NULL;
 }
 
 uint16_t moe_kv_kind_find(const char *name)
 {
-    for (int i = 0; i < N_KINDS; i++)
-        if (strcmp(name, moe_kv_kind_at(i)) == 0)
-            return kinds[i];
+    for (int i = 0; i < N_KINDS * N_KINDS; i++)
+        if (strcmp(name, kind_names[i / N_KINDS][i % N_KINDS]) == 0)
+            return kind_of(i / N_KINDS, i % N_KINDS);
     return MOE_LAYOUT_NONE;
+}
+
+const char *moe_kv_kind_name(uint16_t kind)
+{
+    for (int i = 0; i < N_KINDS * N_KINDS; i++)
+        if (kind == kind_of(i / N_KINDS, i % N_KINDS))
+            return kind_names[i / N_KINDS][i % N_KINDS];
+    return NULL;
+}
+
+/* ---- Panels ---- */
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bytes of 16 values at a place; of 16 keys' dimension, or for q4 two of them, `item` each. */
+static uint32_t row_bytes(uint16_t layout)
+{
+    return MOE_PANEL_ROWS * (uint32_t)moe_layout_bits(layout) / 8;
+}
+
+static uint32_t key_item(uint16_t layout)
+{
+    return layout == MOE_LAYOUT_Q4 ? 1 : (uint32_t)moe_layout_bits(layout) / 8;
+}
+
+static uint32_t key_rows(uint16_t layout, uint32_t dim)
+{
+    return layout == MOE_LAYOUT_Q4 ? (dim + 1) / 2 : dim;
+}
+
+/* Scales of a position's key or value. */
+static uint32_t n_scales(uint16_t layout, uint32_t dim)
+{
+    return moe_kv_has_scales(layout) ? (dim + SCALED - 1) / SCALED : 0;
+}
+
+/* Bytes of a panel's keys in front of its scales. */
+static uint64_t key_codes(uint16_t layout, uint32_t dim)
+{
+    return (uint64_t)key_rows(layout, dim) * MOE_PANEL_ROWS * key_item(layout);
+}
+
+uint64_t moe_kv_panel_bytes(uint16_t layout, uint32_t dim)
+{
+    return key_codes(layout, dim) +
+           (uint64_t)n_scales(layout, dim) * MOE_PANEL_ROWS * sizeof(uint16_t);
+}
+
+static uint8_t *key_panel(const struct moe_kv *kv, const struct moe_kv_cells *c, uint64_t place)
+{
+    return c->keys + place / MOE_PANEL_ROWS * kv->key_bytes;
+}
+
+/* The 16 values at a place from dimension `first` on. */
+static uint8_t *value_row(const struct moe_kv *kv, const struct moe_kv_cells *c, uint32_t first,
+                          uint64_t place)
+{
+    return c->values +
+           (first / MOE_PANEL_ROWS * c->positions + place) * (uint64_t)row_bytes(kv->values_as);
+}
+
+/* The scale of a place's values around dimension d. */
+static uint8_t *value_scale(const struct moe_kv *kv, const struct moe_kv_cells *c, uint32_t d,
+                            uint64_t place)
+{
+    return value_row(kv, c, kv->value_padded, 0) +
+           (d / SCALED * c->positions + place) * sizeof(uint16_t);
+}
+
+uint64_t moe_kv_room_floats(uint16_t kind, uint32_t key_dim)
+{
+    uint64_t floats = 0;
+    if (moe_kv_has_scales(moe_kv_of_keys(kind)))
+        floats = MOE_PANEL_ROWS * moe_round_up(key_dim, 2);
+    if (moe_kv_has_scales(moe_kv_of_values(kind)) && floats < MOE_PANEL_ROWS * MOE_ATTENTION_CHUNK)
+        floats = MOE_PANEL_ROWS * MOE_ATTENTION_CHUNK;
+    return floats;
+}
+
+const uint8_t *moe_kv_key_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
+                                uint64_t place, float *room)
+{
+    const uint8_t *panel = key_panel(kv, cells, place);
+    const uint8_t *scales = panel + key_codes(kv->keys_as, kv->key_dim);
+    bool four = kv->keys_as == MOE_LAYOUT_Q4;
+    if (!moe_kv_has_scales(kv->keys_as))
+        return panel;
+    for (uint32_t d = 0; d < kv->key_dim; d += SCALED, scales += 2 * MOE_PANEL_ROWS) {
+        float by[MOE_PANEL_ROWS];
+        uint32_t n = kv->key_dim - d < SCALED ? kv->key_dim - d : SCALED;
+        moe_kern.f16_to_f32((const uint16_t *)(const void *)scales, MOE_PANEL_ROWS, by);
+        moe_kern.unpack_keys[four](panel + (uint64_t)d * MOE_PANEL_ROWS / (four ? 2 : 1), n, by,
+                                   room + (uint64_t)d * MOE_PANEL_ROWS);
+    }
+    return (const uint8_t *)room;
+}
+
+const uint8_t *moe_kv_value_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
+                                  uint32_t first, uint64_t place, uint32_t n, float *room)
+{
+    float by[MOE_ATTENTION_CHUNK];
+    const uint8_t *panel = value_row(kv, cells, first, place);
+    if (!moe_kv_has_scales(kv->values_as))
+        return panel;
+    const void *scales = value_scale(kv, cells, first, place);
+    moe_kern.f16_to_f32(scales, n, by);
+    moe_kern.unpack_values[kv->values_as == MOE_LAYOUT_Q4](panel, n, by, room);
+    return (const uint8_t *)room;
 }
 
 /* ---- Its shape ---- */
@@ -67,9 +192,9 @@ static bool lies_apart(const struct moe_kv *kv, uint32_t layer)
     return kv->windows.n_blocks && has_window(kv->config, layer);
 }
 
-/* Cells of keys and of values of one position, of the cache's layers up to `end`, a model's, that
+/* Bytes of keys and of values of 16 positions, of the cache's layers up to `end`, a model's, that
  * lie apart or do not. */
-static void add_cells(const struct moe_kv *kv, uint32_t end, bool apart, uint64_t *keys,
+static void add_bytes(const struct moe_kv *kv, uint32_t end, bool apart, uint64_t *keys,
                       uint64_t *values)
 {
     const struct moe_config *c = kv->config;
@@ -82,11 +207,24 @@ static void add_cells(const struct moe_kv *kv, uint32_t end, bool apart, uint64_
         n_global += global;
         n_indexers += moe_config_has_indexer(c, layer);
     }
-    *keys = n * moe_config_cache_heads(c) * moe_config_cache_key(c);
-    *values = n * moe_config_cache_heads(c) * moe_padded(moe_config_cache_value(c));
-    *keys += n_global * c->global_kv_heads * c->global_head_dim;
-    *keys += n_indexers * c->index_dim; /* kv may be of a layer without one */
-    *values += n_global * c->global_kv_heads * moe_padded(c->global_head_dim);
+    *keys =
+        n * moe_config_cache_heads(c) * moe_kv_panel_bytes(kv->keys_as, moe_config_cache_key(c));
+    *values = n * moe_config_cache_heads(c) *
+              moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(moe_config_cache_value(c)));
+    if (n_global) {
+        uint64_t heads = n_global * c->global_kv_heads;
+        *keys += heads * moe_kv_panel_bytes(kv->keys_as, c->global_head_dim);
+        *values +=
+            heads * moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(c->global_head_dim));
+    }
+    /* kv may be of a layer without one */
+    *keys += n_indexers * moe_kv_panel_bytes(kv->index_as, c->index_dim);
+}
+
+static void set_head_bytes(struct moe_kv *kv)
+{
+    kv->key_bytes = moe_kv_panel_bytes(kv->keys_as, kv->key_dim);
+    kv->value_bytes = moe_kv_panel_bytes(kv->values_as, kv->value_padded);
 }
 
 struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
@@ -99,22 +237,32 @@ struct moe_kv moe_kv_of_layer(const struct moe_kv *kv, uint32_t layer)
         of.n_heads = kv->config->global_kv_heads;
         of.key_dim = of.value_dim = kv->config->global_head_dim;
         of.value_padded = (uint32_t)moe_padded(of.value_dim);
+        set_head_bytes(&of);
     }
     of.layer = layer + 1;
-    add_cells(kv, layer, of.apart, &of.keys_before, &of.values_before);
+    add_bytes(kv, layer, of.apart, &of.keys_before, &of.values_before);
     return of;
 }
 
-static uint64_t part_bytes(const struct moe_kv *kv, const struct moe_kv_part *part)
+/* Bytes of all keys, or values, of a part; UINT64_MAX: they overflow. */
+static uint64_t array_bytes(const struct moe_kv *kv, const struct moe_kv_part *part, uint64_t each)
 {
-    uint64_t cells = (uint64_t)kv->block_positions * (part->key_cells + part->value_cells), bytes;
-    return moe_mul_u64(part->n_blocks, cells * kv->item_bytes, &bytes) ? bytes : UINT64_MAX;
+    uint64_t bytes;
+    if (!moe_mul_u64(part->n_blocks, kv->block_positions / MOE_PANEL_ROWS * each, &bytes) ||
+        bytes > UINT64_MAX - MOE_ALIGN)
+        return UINT64_MAX;
+    return moe_round_up(bytes, MOE_ALIGN);
 }
 
 static uint64_t all_bytes(const struct moe_kv *kv)
 {
-    uint64_t whole = part_bytes(kv, &kv->whole), windows = part_bytes(kv, &kv->windows), sum;
-    return moe_add_u64(whole, windows, &sum) ? sum : UINT64_MAX;
+    const struct moe_kv_part *const parts[] = {&kv->whole, &kv->windows};
+    uint64_t sum = 0;
+    for (int i = 0; i < 2; i++)
+        if (!moe_add_u64(sum, array_bytes(kv, parts[i], parts[i]->key_bytes), &sum) ||
+            !moe_add_u64(sum, array_bytes(kv, parts[i], parts[i]->value_bytes), &sum))
+            return UINT64_MAX;
+    return sum;
 }
 
 struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_options *o)
@@ -135,12 +283,14 @@ struct moe_kv moe_kv_shape(const struct moe_config *c, const struct moe_session_
                     c->layers[c->n_encoder].attention_index,
         .n_drafting = c->n_drafting,
         .config = c,
-        .layout = {o->kv_kind, 0},
-        .item_bytes = (uint32_t)moe_layout_bits(o->kv_kind) / 8,
+        .keys_as = moe_kv_of_keys(o->kv_kind),
+        .values_as = moe_kv_of_values(o->kv_kind),
     };
+    kv.index_as = kv.keys_as == MOE_LAYOUT_F32 ? MOE_LAYOUT_F32 : MOE_LAYOUT_F16;
+    set_head_bytes(&kv);
     uint32_t end = moe_config_all_layers(c);
-    add_cells(&kv, end, false, &kv.whole.key_cells, &kv.whole.value_cells);
-    add_cells(&kv, end, true, &kv.windows.key_cells, &kv.windows.value_cells);
+    add_bytes(&kv, end, false, &kv.whole.key_bytes, &kv.whole.value_bytes);
+    add_bytes(&kv, end, true, &kv.windows.key_bytes, &kv.windows.value_bytes);
     kv.bytes = all_bytes(&kv);
     return kv;
 }
@@ -165,8 +315,8 @@ struct moe_kv moe_kv_chosen_shape(const struct moe_config *c, const struct moe_s
     struct moe_kv kv = moe_kv_shape(c, &of_chosen);
     kv.index_dim = 0;
     kv.n_layers = 1;
-    kv.whole.key_cells = kv.key_dim;
-    kv.whole.value_cells = kv.value_padded;
+    kv.whole.key_bytes = kv.key_bytes;
+    kv.whole.value_bytes = kv.value_bytes;
     kv.bytes = all_bytes(&kv);
     return kv;
 }
@@ -181,10 +331,9 @@ void moe_kv_place(struct moe_kv *kv, uint8_t *memory)
 {
     struct moe_kv_part *parts[] = {&kv->whole, &kv->windows};
     for (int i = 0; i < 2; i++) {
-        uint64_t items = (uint64_t)parts[i]->n_blocks * kv->block_positions * kv->item_bytes;
         parts[i]->keys = memory;
-        parts[i]->values = memory + items * parts[i]->key_cells;
-        memory = parts[i]->values + items * parts[i]->value_cells;
+        parts[i]->values = memory + array_bytes(kv, parts[i], parts[i]->key_bytes);
+        memory = parts[i]->values + array_bytes(kv, parts[i], parts[i]->value_bytes);
     }
 }
 
@@ -201,36 +350,34 @@ static const struct moe_kv_part *part_of(const struct moe_kv *kv, uint32_t layer
     return lies_apart(kv, layer) ? &kv->windows : &kv->whole;
 }
 
-/* Cells of a position before those of the layer's head, in the block of its part. kv: of any
- * layer. */
-static void cells_before(const struct moe_kv *kv, uint32_t layer, uint32_t head, uint64_t *keys,
-                         uint64_t *values)
+struct moe_kv_cells moe_kv_cells(const struct moe_kv *kv, uint32_t layer, uint32_t block,
+                                 uint32_t head)
 {
     struct moe_kv other;
     const struct moe_kv *of = kv;
+    const struct moe_kv_part *part = part_of(kv, layer);
+    uint64_t panels = kv->block_positions / MOE_PANEL_ROWS;
     if (kv->layer != layer + 1) {
         other = moe_kv_of_layer(kv, layer);
         of = &other;
     }
-    *keys = of->keys_before + (uint64_t)head * of->key_dim;
-    *values = of->values_before + (uint64_t)head * of->value_padded;
+    return (struct moe_kv_cells){
+        .keys = part->keys +
+                (block * part->key_bytes + of->keys_before + head * of->key_bytes) * panels,
+        .values = part->values +
+                  (block * part->value_bytes + of->values_before + head * of->value_bytes) * panels,
+        .positions = kv->block_positions,
+    };
 }
 
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    uint64_t keys, values;
-    cells_before(kv, layer, head, &keys, &values);
-    const struct moe_kv_part *part = part_of(kv, layer);
-    return part->keys + (block * part->key_cells + keys) * kv->block_positions * kv->item_bytes;
+    return moe_kv_cells(kv, layer, block, head).keys;
 }
 
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head)
 {
-    uint64_t keys, values;
-    cells_before(kv, layer, head, &keys, &values);
-    const struct moe_kv_part *part = part_of(kv, layer);
-    uint64_t at = (block * part->value_cells + values) * kv->block_positions;
-    return part->values + at * kv->item_bytes;
+    return moe_kv_cells(kv, layer, block, head).values;
 }
 
 uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block)
@@ -241,9 +388,9 @@ uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t blo
 void moe_kv_spans(const struct moe_kv *kv, const struct moe_kv_part *part,
                   struct moe_kv_span spans[2])
 {
-    uint64_t items = (uint64_t)kv->block_positions * kv->item_bytes;
-    spans[0] = (struct moe_kv_span){part->keys, items * part->key_cells};
-    spans[1] = (struct moe_kv_span){part->values, items * part->value_cells};
+    uint64_t panels = kv->block_positions / MOE_PANEL_ROWS;
+    spans[0] = (struct moe_kv_span){part->keys, panels * part->key_bytes};
+    spans[1] = (struct moe_kv_span){part->values, panels * part->value_bytes};
 }
 
 static void copy_cells(const struct moe_kv *kv, const struct moe_kv_part *part, uint32_t from,
@@ -262,11 +409,6 @@ void moe_kv_copy_block(const struct moe_kv *kv, uint32_t from, uint32_t to)
     copy_cells(kv, &kv->whole, from, to);
     if (kv->windows.n_blocks && slots[from] != MOE_NO_BLOCK && slots[to] != MOE_NO_BLOCK)
         copy_cells(kv, &kv->windows, slots[from], slots[to]);
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
 }
 
 struct moe_attention_strides moe_attention_strides(const struct moe_config *c)
@@ -296,11 +438,11 @@ struct store {
     const struct moe_kv_input *in;
 };
 
-/* Writes cell `c` of a head's keys or values. It is kept finite: an infinity in a cell that a row
- * masks would still make 0 * infinity there. */
-static void put_cell(const struct moe_kv *kv, uint8_t *cells, uint64_t c, float v)
+/* Writes cell `c` of floats. It is kept finite: an infinity in a cell that a row masks would still
+ * make 0 * infinity there. */
+static void put_cell(uint16_t layout, uint8_t *cells, uint64_t c, float v)
 {
-    if (kv->layout.kind == MOE_LAYOUT_F32)
+    if (layout == MOE_LAYOUT_F32)
         ((float *)(void *)cells)[c] = v > FLT_MAX ? FLT_MAX : v < -FLT_MAX ? -FLT_MAX : v;
     else
         ((uint16_t *)(void *)cells)[c] = moe_f32_to_f16(v > 65504.0f    ? 65504.0f
@@ -308,13 +450,111 @@ static void put_cell(const struct moe_kv *kv, uint8_t *cells, uint64_t c, float 
                                                                         : v);
 }
 
-void moe_kv_put(const struct moe_kv *kv, uint8_t *keys, uint8_t *values, uint64_t positions,
-                uint64_t place, const float *key, const float *value)
+/* Sets half a byte. */
+static void put_half(uint8_t *byte, bool high, int code)
 {
-    for (uint32_t c = 0; c < kv->key_dim; c++)
-        put_cell(kv, keys, (place / 16 * kv->key_dim + c) * 16 + place % 16, key[c]);
-    for (uint32_t c = 0; c < kv->value_dim; c++)
-        put_cell(kv, values, (c / 16 * positions + place) * 16 + c % 16, value[c]);
+    int bits = (code + 8) & 15;
+    *byte = (uint8_t)(high ? (*byte & 0x0f) | bits << 4 : (*byte & 0xf0) | bits);
+}
+
+static void put_key_code(uint16_t layout, uint8_t *panel, uint32_t d, uint64_t place, int code)
+{
+    place %= MOE_PANEL_ROWS;
+    if (layout == MOE_LAYOUT_Q8)
+        panel[(uint64_t)d * MOE_PANEL_ROWS + place] = (uint8_t)(int8_t)code;
+    else
+        put_half(&panel[(uint64_t)(d / 2) * MOE_PANEL_ROWS + place], d % 2, code);
+}
+
+static void put_value_code(uint16_t layout, uint8_t *row, uint32_t d, int code)
+{
+    d %= MOE_PANEL_ROWS;
+    if (layout == MOE_LAYOUT_Q8)
+        row[d] = (uint8_t)(int8_t)code;
+    else
+        put_half(&row[d % 8], d >= 8, code);
+}
+
+/* Codes of up to SCALED numbers, and their scale, f16. */
+static uint16_t code_group(uint16_t layout, const float *x, uint32_t n, int8_t codes[SCALED])
+{
+    int bits = moe_layout_bits(layout);
+    uint16_t half = moe_math_cell_scale(bits, x, n);
+    float scale = moe_f16_to_f32(half);
+    for (uint32_t i = 0; i < n; i++)
+        codes[i] = (int8_t)moe_math_cell_code(bits, x[i], scale);
+    return half;
+}
+
+static void put_key(uint16_t layout, uint32_t dim, uint8_t *panel, uint64_t place, const float *key)
+{
+    uint8_t *scales = panel + key_codes(layout, dim) + place % MOE_PANEL_ROWS * sizeof(uint16_t);
+    for (uint32_t d = 0; !moe_kv_has_scales(layout) && d < dim; d++)
+        put_cell(layout, panel, (uint64_t)d * MOE_PANEL_ROWS + place % MOE_PANEL_ROWS, key[d]);
+    for (uint32_t d = 0; moe_kv_has_scales(layout) && d < dim; d += SCALED) {
+        int8_t codes[SCALED];
+        uint32_t n = dim - d < SCALED ? dim - d : SCALED;
+        moe_put_u16(scales, code_group(layout, key + d, n, codes));
+        scales += MOE_PANEL_ROWS * sizeof(uint16_t);
+        for (uint32_t i = 0; i < n; i++)
+            put_key_code(layout, panel, d + i, place, codes[i]);
+    }
+}
+
+void moe_kv_put(const struct moe_kv *kv, const struct moe_kv_cells *to, uint64_t place,
+                const float *key, const float *value)
+{
+    const uint16_t layout = kv->values_as;
+    put_key(kv->keys_as, kv->key_dim, key_panel(kv, to, place), place, key);
+    for (uint32_t d = 0; !moe_kv_has_scales(layout) && d < kv->value_dim; d++)
+        put_cell(layout, value_row(kv, to, d, place), d % MOE_PANEL_ROWS, value[d]);
+    for (uint32_t d = 0; moe_kv_has_scales(layout) && d < kv->value_dim; d += SCALED) {
+        int8_t codes[SCALED] = {0};
+        uint32_t n = kv->value_dim - d < SCALED ? kv->value_dim - d : SCALED;
+        moe_put_u16(value_scale(kv, to, d, place), code_group(layout, value + d, n, codes));
+        for (uint32_t i = 0; i < SCALED && d + i < kv->value_padded; i++)
+            put_value_code(layout, value_row(kv, to, d + i, place), d + i, codes[i]);
+    }
+}
+
+void moe_kv_copy(const struct moe_kv *kv, const struct moe_kv_cells *from, uint64_t at,
+                 const struct moe_kv_cells *to, uint64_t place)
+{
+    uint32_t item = key_item(kv->keys_as), row = row_bytes(kv->values_as);
+    uint64_t codes = key_codes(kv->keys_as, kv->key_dim);
+    const uint8_t *key = key_panel(kv, from, at);
+    uint8_t *to_key = key_panel(kv, to, place);
+    at %= from->positions;
+    for (uint64_t i = 0; i < codes; i += (uint64_t)MOE_PANEL_ROWS * item)
+        memcpy(to_key + i + place % MOE_PANEL_ROWS * item, key + i + at % MOE_PANEL_ROWS * item,
+               item);
+    for (uint64_t i = codes; i < kv->key_bytes; i += 2 * MOE_PANEL_ROWS)
+        memcpy(to_key + i + place % MOE_PANEL_ROWS * 2, key + i + at % MOE_PANEL_ROWS * 2, 2);
+    for (uint32_t d = 0; d < kv->value_padded; d += MOE_PANEL_ROWS)
+        memcpy(value_row(kv, to, d, place), value_row(kv, from, d, at), row);
+    for (uint32_t i = 0; i < n_scales(kv->values_as, kv->value_padded); i++)
+        memcpy(value_scale(kv, to, i * SCALED, place), value_scale(kv, from, i * SCALED, at), 2);
+}
+
+void moe_kv_value_of_key(const struct moe_kv *kv, const struct moe_kv_cells *cells, uint64_t place)
+{
+    const uint16_t layout = kv->keys_as;
+    const uint32_t dim = kv->key_dim, item = key_item(layout);
+    const uint64_t in_panel = place % MOE_PANEL_ROWS, codes = key_codes(layout, dim);
+    const uint8_t *panel = key_panel(kv, cells, place);
+    for (uint32_t d = 0; d < dim; d++) {
+        uint8_t *row = value_row(kv, cells, d, place);
+        uint64_t at = ((uint64_t)d * MOE_PANEL_ROWS + in_panel) * item;
+        if (layout == MOE_LAYOUT_Q4) {
+            uint8_t both = panel[(uint64_t)(d / 2) * MOE_PANEL_ROWS + in_panel];
+            put_value_code(layout, row, d, (d % 2 ? both >> 4 : both & 15) - 8);
+        } else {
+            memcpy(row + d % MOE_PANEL_ROWS * item, panel + at, item);
+        }
+    }
+    for (uint32_t i = 0; i < n_scales(layout, dim); i++)
+        memcpy(value_scale(kv, cells, i * SCALED, place),
+               panel + codes + (i * MOE_PANEL_ROWS + in_panel) * 2, 2);
 }
 
 static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -328,16 +568,15 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
             const float *k = st->in->keys + (uint64_t)i * st->in->keys_stride + head * kv->key_dim;
             const float *v =
                 st->in->values + (uint64_t)i * st->in->values_stride + head * kv->value_dim;
-            moe_kv_put(kv, moe_kv_keys(kv, st->layer, block, head),
-                       moe_kv_values(kv, st->layer, block, head), kv->block_positions, position, k,
-                       v);
+            const struct moe_kv_cells to = moe_kv_cells(kv, st->layer, block, head);
+            moe_kv_put(kv, &to, position, k, v);
         }
         if (!kv->index_dim)
             continue;
         const float *k = st->in->index_keys + (uint64_t)i * st->in->index_stride;
         uint8_t *keys = moe_kv_index_keys(kv, st->layer, block);
-        for (uint32_t c = 0; c < kv->index_dim; c++)
-            put_cell(kv, keys, (position / 16 * kv->index_dim + c) * 16 + position % 16, k[c]);
+        uint64_t panel = moe_kv_panel_bytes(kv->index_as, kv->index_dim);
+        put_key(kv->index_as, kv->index_dim, keys + position / MOE_PANEL_ROWS * panel, position, k);
     }
 }
 
@@ -353,16 +592,19 @@ void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row 
 
 uint64_t moe_kv_group_bytes(const struct moe_kv *kv)
 {
-    uint64_t cells = (uint64_t)kv->n_heads * (kv->key_dim + kv->value_padded), global = 0;
-    cells += kv->index_dim;
-    if (kv->config->global_head_dim)
-        global = kv->config->global_kv_heads *
-                 (kv->config->global_head_dim + moe_padded(kv->config->global_head_dim));
-    return MOE_KV_GROUP * (cells > global ? cells : global) * kv->item_bytes;
+    const struct moe_config *c = kv->config;
+    uint64_t bytes = kv->n_heads * (kv->key_bytes + kv->value_bytes), global = 0;
+    if (kv->index_dim)
+        bytes += moe_kv_panel_bytes(kv->index_as, kv->index_dim);
+    if (c->global_head_dim)
+        global = c->global_kv_heads *
+                 (moe_kv_panel_bytes(kv->keys_as, c->global_head_dim) +
+                  moe_kv_panel_bytes(kv->values_as, (uint32_t)moe_padded(c->global_head_dim)));
+    return bytes > global ? bytes : global;
 }
 
 /* Where a group lies in the cache: of each head a run of keys, and of values one for every 16
- * dimensions; of an indexer a run of keys. */
+ * dimensions, then for each of their scales; of an indexer a run of keys. */
 struct group {
     uint32_t layer, block, place; /* its first position's place in the block */
 };
@@ -380,29 +622,48 @@ static uint32_t n_heads(const struct moe_kv *kv)
 }
 static uint32_t n_runs(const struct moe_kv *kv, uint32_t head)
 {
-    return head < kv->n_heads ? 1 + kv->value_padded / MOE_PANEL_ROWS : 1;
+    if (head == kv->n_heads)
+        return 1;
+    return 1 + kv->value_padded / MOE_PANEL_ROWS + n_scales(kv->values_as, kv->value_padded);
 }
 
-static uint8_t *run_of(const struct moe_kv *kv, struct group g, uint32_t head, uint32_t run,
-                       uint64_t *bytes)
+struct run {
+    uint8_t *at;
+    uint64_t bytes;
+    uint32_t each; /* bytes of a position; 0: a panel of keys, */
+    uint16_t layout;
+    uint32_t dim; /* of these */
+};
+
+static struct run run_of(const struct moe_kv *kv, struct group g, uint32_t head, uint32_t i)
 {
-    uint64_t item = kv->item_bytes;
-    if (run == 0) {
-        uint64_t dim = head < kv->n_heads ? kv->key_dim : kv->index_dim;
-        *bytes = MOE_KV_GROUP * dim * item;
-        return moe_kv_keys(kv, g.layer, g.block, head) + g.place * dim * item;
+    const struct moe_kv_cells cells = moe_kv_cells(kv, g.layer, g.block, head);
+    const uint32_t n_panels = kv->value_padded / MOE_PANEL_ROWS;
+    struct run r = {.layout = kv->keys_as, .dim = kv->key_dim};
+    if (i == 0 && head == kv->n_heads) {
+        r.layout = kv->index_as;
+        r.dim = kv->index_dim;
     }
-    uint64_t row = (run - 1) * (uint64_t)kv->block_positions + g.place;
-    *bytes = MOE_KV_GROUP * MOE_PANEL_ROWS * item;
-    return moe_kv_values(kv, g.layer, g.block, head) + row * MOE_PANEL_ROWS * item;
+    r.bytes = moe_kv_panel_bytes(r.layout, r.dim);
+    r.at = cells.keys + g.place / MOE_PANEL_ROWS * r.bytes;
+    if (i > 0) {
+        bool scales = i > n_panels;
+        r.each = scales ? (uint32_t)sizeof(uint16_t) : row_bytes(kv->values_as);
+        r.at = scales ? value_scale(kv, &cells, (i - 1 - n_panels) * SCALED, g.place)
+                      : value_row(kv, &cells, (i - 1) * MOE_PANEL_ROWS, g.place);
+        r.bytes = (uint64_t)MOE_KV_GROUP * r.each;
+        r.layout = scales ? MOE_LAYOUT_F16 : kv->values_as;
+    }
+    return r;
 }
 
-/* Of a run only its first n positions stay: keys have them innermost, values outermost. */
-static void clear_rest(uint8_t *cells, uint64_t bytes, bool keys, uint32_t n, uint32_t item)
+void moe_kv_clear_keys(uint16_t layout, uint32_t dim, uint32_t n, uint8_t *panel)
 {
-    for (uint64_t i = 0; i < bytes / item; i++)
-        if ((keys ? i % MOE_KV_GROUP : i / MOE_PANEL_ROWS) >= n)
-            memset(cells + i * item, 0, item);
+    uint64_t codes = key_codes(layout, dim), item = key_item(layout);
+    for (uint64_t i = 0; i < codes; i += MOE_PANEL_ROWS * item)
+        memset(panel + i + n * item, 0, (MOE_PANEL_ROWS - n) * item);
+    for (uint64_t i = codes; i < moe_kv_panel_bytes(layout, dim); i += 2 * MOE_PANEL_ROWS)
+        memset(panel + i + n * 2, 0, (MOE_PANEL_ROWS - n) * 2);
 }
 
 void moe_kv_group_get(const struct moe_kv *all, uint32_t layer, uint32_t sequence, uint32_t at,
@@ -412,23 +673,35 @@ void moe_kv_group_get(const struct moe_kv *all, uint32_t layer, uint32_t sequenc
     struct group g = group_at(kv, layer, sequence, at);
     memset(to, 0, moe_kv_group_bytes(all));
     for (uint32_t head = 0; head < n_heads(kv); head++)
-        for (uint32_t run = 0; run < n_runs(kv, head); run++) {
-            uint64_t bytes;
-            const uint8_t *cells = run_of(kv, g, head, run, &bytes);
-            memcpy(to, cells, bytes);
-            if (n < MOE_KV_GROUP)
-                clear_rest(to, bytes, run == 0, n, kv->item_bytes);
-            to += bytes;
+        for (uint32_t i = 0; i < n_runs(kv, head); i++) {
+            const struct run run = run_of(kv, g, head, i);
+            memcpy(to, run.at, run.bytes);
+            if (run.each)
+                memset(to + (uint64_t)n * run.each, 0, run.bytes - (uint64_t)n * run.each);
+            else
+                moe_kv_clear_keys(run.layout, run.dim, n, to);
+            to += run.bytes;
         }
 }
 
-bool moe_kv_all_finite(uint16_t kind, const uint8_t *cells, uint64_t n)
+/* Codes are always finite. */
+static bool all_finite(uint16_t layout, const uint8_t *cells, uint64_t bytes)
 {
     bool finite = true;
-    for (uint64_t i = 0; i < n; i++)
-        finite &= kind == MOE_LAYOUT_F32 ? (moe_get_u32(cells + 4 * i) & 0x7f800000) != 0x7f800000
-                                         : (moe_get_u16(cells + 2 * i) & 0x7c00) != 0x7c00;
+    if (layout == MOE_LAYOUT_F32)
+        for (uint64_t i = 0; i < bytes; i += 4)
+            finite &= (moe_get_u32(cells + i) & 0x7f800000) != 0x7f800000;
+    if (layout == MOE_LAYOUT_F16)
+        for (uint64_t i = 0; i < bytes; i += 2)
+            finite &= (moe_get_u16(cells + i) & 0x7c00) != 0x7c00;
     return finite;
+}
+
+bool moe_kv_keys_finite(uint16_t layout, uint32_t dim, const uint8_t *panel)
+{
+    uint64_t codes = key_codes(layout, dim), all = moe_kv_panel_bytes(layout, dim);
+    return all_finite(layout, panel, codes) &&
+           all_finite(MOE_LAYOUT_F16, panel + codes, all - codes);
 }
 
 bool moe_kv_group_put(const struct moe_kv *all, uint32_t layer, uint32_t sequence, uint32_t at,
@@ -436,16 +709,20 @@ bool moe_kv_group_put(const struct moe_kv *all, uint32_t layer, uint32_t sequenc
 {
     const struct moe_kv of = moe_kv_of_layer(all, layer), *kv = &of;
     struct group g = group_at(kv, layer, sequence, at);
-    if (!moe_kv_all_finite(all->layout.kind, from, moe_kv_group_bytes(all) / all->item_bytes))
-        return false;
-    if (g.block == MOE_NO_BLOCK)
-        return true;
-    for (uint32_t head = 0; head < n_heads(kv); head++)
-        for (uint32_t run = 0; run < n_runs(kv, head); run++) {
-            uint64_t bytes;
-            uint8_t *cells = run_of(kv, g, head, run, &bytes);
-            memcpy(cells, from, bytes);
-            from += bytes;
-        }
+    const bool here = g.block != MOE_NO_BLOCK;
+    const uint8_t *piece = from;
+    if (!here)
+        g.block = 0; /* runs of any block say what is in a group */
+    for (int copies = 0; copies <= here; copies++, from = piece)
+        for (uint32_t head = 0; head < n_heads(kv); head++)
+            for (uint32_t i = 0; i < n_runs(kv, head); i++) {
+                const struct run run = run_of(kv, g, head, i);
+                if (copies)
+                    memcpy(run.at, from, run.bytes);
+                else if (run.each ? !all_finite(run.layout, from, run.bytes)
+                                  : !moe_kv_keys_finite(run.layout, run.dim, from))
+                    return false;
+                from += run.bytes;
+            }
     return true;
 }

@@ -14,6 +14,17 @@
  *   keys    a matrix [positions][key_dim]: per block, layer and kv head, panels of 16 positions
  *   values  a matrix [value_dim][positions]: per block, layer and kv head, panels of 16 dimensions
  *
+ * Cells are f32, f16, or codes of 8 or 4 bits (q8, q4), keys and values each of their kind. Codes
+ * have a scale for every 32 neighbouring dimensions of a position's key, or value (the last group
+ * may be shorter), by moe_math_cell_scale and moe_math_cell_code (kern/kern_math.h). A cell is code
+ * * scale, exact in f32: attention unpacks a panel at a time and multiplies that. Of codes
+ *
+ *   keys    per panel: q8 codes [key_dim][16], q4 codes [key_dim / 2, rounded up][16] with an even
+ *           dimension in a byte's low half and the next in its high half; scales [groups][16], f16
+ *   values  panels [positions][16] of q8 codes, [positions][8] of q4 codes with dimension i in a
+ *           byte's low half and i + 8 in its high half; behind all panels scales
+ *           [groups][positions], f16
+ *
  * The keys of a layer's indexer (infer/cpu_sparse.c) lie behind its other keys, as those of one
  * head more.
  *
@@ -40,23 +51,52 @@ struct moe_session_options;
 struct moe_kv_pool moe_kv_pool_shape(const struct moe_config *config,
                                      const struct moe_session_options *o);
 
-/* How cells can be kept, as options, plans and statistics name it: "f32", then those that may
- * change results; NULL after the last. */
+/*
+ * Kinds of caches: the layout of keys (MOE_LAYOUT_F32, _F16, _Q8 or _Q4), and where that of values
+ * is another, 256 times this one on top.
+ */
+static inline uint16_t moe_kv_of_keys(uint16_t kind)
+{
+    return kind & 255;
+}
+static inline uint16_t moe_kv_of_values(uint16_t kind)
+{
+    return kind >> 8 ? kind >> 8 : kind;
+}
+/* What programs take where nothing is said. Against f32, the loss on long texts is below what can
+ * be measured (tests/bench/RESULTS.md). */
+enum { MOE_KV_DEFAULT = MOE_LAYOUT_F16 };
+static inline bool moe_kv_has_scales(uint16_t layout)
+{
+    return layout == MOE_LAYOUT_Q8 || layout == MOE_LAYOUT_Q4;
+}
+/* What both can be, as options, plans and statistics name it; NULL after the last. */
 const char *moe_kv_kind_at(int i);
-/* The layout of that name, of a cell; MOE_LAYOUT_NONE: there is none. */
+/* The kind of that name, "q8" or, keys first, "q8,q4"; MOE_LAYOUT_NONE: there is none. */
 uint16_t moe_kv_kind_find(const char *name);
+const char *moe_kv_kind_name(uint16_t kind); /* of at most 7 characters; NULL: no such kind */
+#define MOE_KV_KINDS "f32, f16, q8 or q4, nor two of these, as q8,q4"
+/* Whether GPUs have it, or it is not named; what to say if not, with its name. */
+static inline bool moe_kv_on_gpu(uint16_t kind)
+{
+    return kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32 || kind == MOE_LAYOUT_F16;
+}
+#define MOE_KV_ON_GPU                                                                              \
+    "option --kv %s: a GPU keeps keys and values as f32 or f16 (the CPU also as q8 and q4, each "  \
+    "of its own kind)"
+/* Bytes of 16 positions of a head's keys, or values, of `dim` dimensions. */
+uint64_t moe_kv_panel_bytes(uint16_t layout, uint32_t dim);
 
 /* Layers that lie together: for each block, or slot, the cells of all of them. */
 struct moe_kv_part {
     uint8_t *keys, *values;
-    uint64_t key_cells, value_cells; /* of one position, all its layers */
+    uint64_t key_bytes, value_bytes; /* of 16 positions, all its layers */
     uint32_t n_blocks;
 };
 
 struct moe_kv {
     struct moe_kv_part whole, windows;      /* windows.n_blocks 0: no layer lies apart */
-    struct moe_layout layout;               /* f32 or f16 */
-    uint32_t item_bytes;                    /* of a cell: 4 or 2 */
+    uint16_t keys_as, values_as, index_as;  /* layouts; an indexer's keys are f32 or f16 */
     uint32_t block_positions, per_sequence; /* as the pool's */
     uint32_t key_dim, value_dim;
     uint32_t value_padded; /* rounded up to 16 */
@@ -64,7 +104,9 @@ struct moe_kv {
     uint32_t n_heads; /* as well as the widths of layers that are not global (moe_kv_of_layer) */
     uint32_t layer;   /* + 1, that it is of (moe_kv_of_layer); 0: of any */
     bool apart;       /* that layer lies apart */
-    uint64_t keys_before, values_before; /* cells of a position before that layer's, in its part */
+    uint64_t key_bytes, value_bytes; /* of 16 positions of a head */
+    uint64_t keys_before,
+        values_before;               /* bytes of 16 positions before that layer's, in its part */
     uint32_t first_layer, n_layers;  /* of the model, that it is for: the decoder's, of attention */
     uint32_t n_drafting;             /* of these layers, the last: those that draft */
     const struct moe_config *config; /* says which layers it leaves out; borrowed */
@@ -105,6 +147,13 @@ uint32_t moe_kv_layer(const struct moe_kv *kv, uint32_t i);
 /* The keys, or the values, of one layer and kv head in a block, or slot. */
 uint8_t *moe_kv_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
 uint8_t *moe_kv_values(const struct moe_kv *kv, uint32_t layer, uint32_t block, uint32_t head);
+/* Both: what a head has of positions that lie together, a multiple of 16. */
+struct moe_kv_cells {
+    uint8_t *keys, *values;
+    uint64_t positions;
+};
+struct moe_kv_cells moe_kv_cells(const struct moe_kv *kv, uint32_t layer, uint32_t block,
+                                 uint32_t head);
 /* The keys of its indexer, which it must have. */
 uint8_t *moe_kv_index_keys(const struct moe_kv *kv, uint32_t layer, uint32_t block);
 
@@ -136,9 +185,24 @@ struct moe_kv_input {
     const float *index_keys; /* where the layer has an indexer */
     uint64_t index_stride;
 };
-/* Stores a head's key and value at a place among `positions` that lie together. */
-void moe_kv_put(const struct moe_kv *kv, uint8_t *keys, uint8_t *values, uint64_t positions,
-                uint64_t place, const float *key, const float *value);
+/* Stores a head's key and value at a place among positions that lie together. */
+void moe_kv_put(const struct moe_kv *kv, const struct moe_kv_cells *to, uint64_t place,
+                const float *key, const float *value);
+/* Copies one position's key and value. */
+void moe_kv_copy(const struct moe_kv *kv, const struct moe_kv_cells *from, uint64_t at,
+                 const struct moe_kv_cells *to, uint64_t place);
+/* The float panel of the keys at places [place, place + 16), or of 16 values from dimension `first`
+ * on at n <= MOE_ATTENTION_CHUNK places: there, or unpacked into room, of moe_kv_room_floats. */
+const uint8_t *moe_kv_key_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
+                                uint64_t place, float *room);
+const uint8_t *moe_kv_value_panel(const struct moe_kv *kv, const struct moe_kv_cells *cells,
+                                  uint32_t first, uint64_t place, uint32_t n, float *room);
+uint64_t moe_kv_room_floats(uint16_t kind, uint32_t key_dim);
+/* The layout that such panels have. */
+static inline struct moe_layout moe_kv_panel_layout(uint16_t layout)
+{
+    return (struct moe_layout){moe_kv_has_scales(layout) ? MOE_LAYOUT_F32 : layout, 0};
+}
 /* Stores the rows' keys (after rope) and values of one layer, at their positions. */
 void moe_kv_store(const struct moe_kv *kv, uint32_t layer, const struct moe_row *rows,
                   uint32_t n_rows, const struct moe_kv_input *in);
@@ -155,7 +219,11 @@ void moe_kv_group_get(const struct moe_kv *kv, uint32_t layer, uint32_t sequence
  * apart and has no slot there is not kept. */
 bool moe_kv_group_put(const struct moe_kv *kv, uint32_t layer, uint32_t sequence, uint32_t at,
                       const uint8_t *from);
-/* Whether n cells of a cache of that kind are all finite. */
-bool moe_kv_all_finite(uint16_t kind, const uint8_t *cells, uint64_t n);
+/* Whether all cells of a panel of 16 keys are finite. */
+bool moe_kv_keys_finite(uint16_t layout, uint32_t dim, const uint8_t *panel);
+/* Sets the value at a place to the key there, of a cache whose values are its keys. */
+void moe_kv_value_of_key(const struct moe_kv *kv, const struct moe_kv_cells *cells, uint64_t place);
+/* Only the first n of a panel's 16 keys stay, the others become zeros. */
+void moe_kv_clear_keys(uint16_t layout, uint32_t dim, uint32_t n, uint8_t *panel);
 
 #endif

@@ -96,10 +96,9 @@ void moe_stats_add(struct moe_stats *sum, const struct moe_stats *part)
 struct moe_changes moe_stats_changes(const struct moe_stats *s)
 {
     const struct moe_phase_stats all = moe_stats_all(s);
-    bool as_f32 = s->kv[0] == 0 || strcmp(s->kv, "f32") == 0;
     struct moe_changes changes = {
         .of[MOE_CHANGE_BF16_ROWS] = s->bf16_rows,
-        .of[MOE_CHANGE_KV_ROWS] = as_f32 ? 0 : all.tokens,
+        .of[MOE_CHANGE_KV_ROWS] = moe_kv_is_inexact(s->kv) ? all.tokens : 0,
     };
     moe_changes_add_counts(&changes, &all.experts, strcmp(s->device, "cuda") == 0);
     return changes;

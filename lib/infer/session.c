@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/par.h"
+#include "infer/compressed.h"
 #include "infer/cpu_stages.h"
 #include "infer/gpu_stages.h"
 #include "infer/kv_pool.h"
@@ -111,6 +112,22 @@ uint64_t moe_session_kv_bytes(const struct moe_config *config,
 
 /* ---- Open and close ---- */
 
+static int check_kv(const struct moe_model *model, const struct moe_session_options *o,
+                    struct moe_err *err)
+{
+    const char *name = moe_kv_kind_name(o->kv_kind);
+    const bool apart = o->kv_kind >> 8 != 0;
+    if (!name)
+        return moe_fail(err, MOE_ERR_USAGE, "the KV cache is kept as none of " MOE_KV_KINDS);
+    if (o->gpu && !moe_kv_on_gpu(o->kv_kind))
+        return moe_fail(err, MOE_ERR_UNSUPPORTED, MOE_KV_ON_GPU, name);
+    if (apart && moe_compressed_shape(&model->config, o).bytes)
+        return moe_fail(err, MOE_ERR_UNSUPPORTED,
+                        "option --kv %s: this model keeps key and value in one, and takes one kind",
+                        name);
+    return MOE_OK;
+}
+
 static int check_options(const struct moe_model *model, const struct moe_session_options *o,
                          struct moe_err *err)
 {
@@ -130,9 +147,7 @@ static int check_options(const struct moe_model *model, const struct moe_session
         if (status != MOE_OK)
             return status;
     }
-    if (o->kv_kind != MOE_LAYOUT_F32 && o->kv_kind != MOE_LAYOUT_F16)
-        return moe_fail(err, MOE_ERR_USAGE, "the KV cache is kept as f32 or f16, not as %s",
-                        moe_layout_name(o->kv_kind));
+    MOE_TRY(check_kv(model, o, err));
     if (moe_session_bytes(&model->config, o) == UINT64_MAX ||
         moe_session_gpu_bytes(&model->config, o) == UINT64_MAX)
         return moe_fail(err, MOE_ERR_MEMORY,
@@ -448,14 +463,11 @@ static int pieces_of(const struct moe_session *s, uint32_t sequence, uint32_t n,
                      struct moe_kept *out, struct moe_err *err)
 {
     const struct moe_config *c = &s->model->config;
-    const char *why =
-        c->n_encoder    ? "a model with an encoder keeps none of its texts"
-        : c->prefix_lm  ? "a model whose prompts see all of themselves begins each anew"
-        : s->stages->kv ? NULL
-        : s->kv_kind == MOE_LAYOUT_F32
-            ? "the KV cache lies in the GPU's memory: take --device cpu"
-            : "the KV cache lies in the GPU's memory, as f16: take --device cpu, without "
-              "--kv f16";
+    const char *why = c->n_encoder ? "a model with an encoder keeps none of its texts"
+                      : c->prefix_lm
+                          ? "a model whose prompts see all of themselves begins each anew"
+                      : s->stages->kv ? NULL
+                                      : "the KV cache lies in the GPU's memory: take --device cpu";
     if (why)
         return moe_fail(err, MOE_ERR_UNSUPPORTED, "no context can be saved or loaded here: %s",
                         why);

@@ -100,8 +100,7 @@ struct moe_session_options {
     bool whole_windows;  /* layers with a window keep all keys and values (infer/kv_pool.h) */
     bool takes_back;     /* sequences can go back to where their recurrent states were kept
                             (moe_sequence_keep): each has them twice */
-    uint16_t kv_kind;    /* MOE_LAYOUT_F32, or MOE_LAYOUT_F16: half the KV cache's memory, results
-                            differ in the fourth digit; 0: F32 */
+    uint16_t kv_kind;    /* how keys and values are kept (infer/kv.h); 0: F32 */
     uint32_t n_variants; /* of the pack, where an assigner will say at which one each activation is
                             computed (struct moe_assigner); 0: there is no
                             assigner */

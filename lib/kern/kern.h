@@ -57,6 +57,9 @@ enum { MOE_ATTENTION_CHUNK = 256 };
 typedef void moe_panel_fn(const uint8_t *panel, struct moe_layout layout, uint32_t cols,
                           const struct moe_tile *tile, float *y, uint64_t y_stride);
 
+/* Unpacks n rows of 16 codes; see moe_kern.unpack_keys. */
+typedef void moe_unpack_fn(const uint8_t *codes, uint32_t n, const float *scales, float *y);
+
 struct moe_kern {
     enum moe_cpu_level level;
 
@@ -170,6 +173,15 @@ struct moe_kern {
      */
     void (*select_step)(float *state, const float *rates, const float *steps, const float *k,
                         const float *q, const float *v, uint32_t n, float *y);
+
+    /*
+     * Codes of the KV cache (infer/kv.h) as numbers, code * scale, exact: y[n][16], by 8 bits [0]
+     * or 4 bits [1] each. Of keys, y[i][j] has scales[j]: q8 codes[n][16], signed; q4 codes[n / 2,
+     * rounded up][16], byte [i / 2][j], whose low half is that of an even i, less 8 (y has room for
+     * an even n). Of values, y[i][j] has scales[i]: q8 codes[n][16]; q4 codes[n][8], byte [i][j %
+     * 8], whose low half is that of j < 8.
+     */
+    moe_unpack_fn *unpack_keys[2], *unpack_values[2];
 
     /* f32 to f16 bits, round to nearest even (float16.h), and back. */
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *y);

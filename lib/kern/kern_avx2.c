@@ -813,6 +813,7 @@ void moe_kern_fill_avx2(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
+    fill_unpacks(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

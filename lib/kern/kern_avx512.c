@@ -576,6 +576,7 @@ void moe_kern_fill_avx512(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
+    fill_unpacks(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->exp_sum = exp_sum;

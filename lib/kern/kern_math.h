@@ -52,6 +52,31 @@ static inline MOE_DEVICE_CODE float moe_math_exp(float x)
     return moe_bits_f32(moe_f32_bits(p) + ((uint32_t)(int32_t)n << 23));
 }
 
+/*
+ * A group of numbers as codes of 8 or 4 bits and a scale, f16 (infer/kv.h). With m the number of
+ * the largest magnitude, of equal ones the first: 8 bits have the scale |m| / 127, 4 bits m / -8,
+ * rounded to f16 and at most 65504; a code is the number divided by that, rounded to the nearest
+ * (even), and at least -127 and at most 127, or -8 and 7. Of a NaN the scale is NaN, so that it
+ * shows; where the scale is 0, so are the codes.
+ */
+static inline MOE_DEVICE_CODE uint16_t moe_math_cell_scale(int bits, const float *x, uint32_t n)
+{
+    float m = 0, scale;
+    for (uint32_t i = 0; i < n; i++)
+        if ((moe_f32_bits(x[i]) & 0x7fffffffu) > (moe_f32_bits(m) & 0x7fffffffu))
+            m = x[i];
+    scale = bits == 8 ? fabsf(m) / 127 : m / -8;
+    scale = scale > 65504.0f ? 65504.0f : scale < -65504.0f ? -65504.0f : scale;
+    return moe_f32_to_f16(scale);
+}
+
+static inline MOE_DEVICE_CODE int moe_math_cell_code(int bits, float x, float scale)
+{
+    const float least = bits == 8 ? -127 : -8, most = bits == 8 ? 127 : 7;
+    float code = rintf(x / scale);
+    return scale == 0 || code != code ? 0 : (int)(code < least ? least : code > most ? most : code);
+}
+
 /* Joins 16 running sums: lane i += lane i+8, then i+4, i+2, i+1. Destroys `lane`. */
 static inline MOE_DEVICE_CODE float moe_math_join(float lane[MOE_LANES])
 {

@@ -71,6 +71,56 @@
         memcpy(kern->panel[3], rows, sizeof rows);                                                 \
     }
 
+/* ---- Codes of the KV cache ----
+ * Loops of 16 that the compiler makes vectors of, for each instruction set its own. */
+
+static inline void unpack_keys_q8(const uint8_t *restrict codes, uint32_t n,
+                                  const float *restrict scales, float *restrict y)
+{
+    for (uint32_t i = 0; i < n; i++, codes += MOE_PANEL_ROWS, y += MOE_PANEL_ROWS)
+        for (int j = 0; j < MOE_PANEL_ROWS; j++)
+            y[j] = (float)(int8_t)codes[j] * scales[j];
+}
+
+static inline void unpack_keys_q4(const uint8_t *restrict codes, uint32_t n,
+                                  const float *restrict scales, float *restrict y)
+{
+    for (uint32_t i = 0; i < n; i += 2, codes += MOE_PANEL_ROWS, y += 2 * MOE_PANEL_ROWS) {
+        for (int j = 0; j < MOE_PANEL_ROWS; j++)
+            y[j] = (float)((codes[j] & 15) - 8) * scales[j];
+        for (int j = 0; j < MOE_PANEL_ROWS; j++)
+            y[MOE_PANEL_ROWS + j] = (float)((codes[j] >> 4) - 8) * scales[j];
+    }
+}
+
+static inline void unpack_values_q8(const uint8_t *restrict codes, uint32_t n,
+                                    const float *restrict scales, float *restrict y)
+{
+    for (uint32_t i = 0; i < n; i++, codes += MOE_PANEL_ROWS, y += MOE_PANEL_ROWS)
+        for (int j = 0; j < MOE_PANEL_ROWS; j++)
+            y[j] = (float)(int8_t)codes[j] * scales[i];
+}
+
+static inline void unpack_values_q4(const uint8_t *restrict codes, uint32_t n,
+                                    const float *restrict scales, float *restrict y)
+{
+    const int half = MOE_PANEL_ROWS / 2;
+    for (uint32_t i = 0; i < n; i++, codes += half, y += MOE_PANEL_ROWS) {
+        for (int j = 0; j < half; j++)
+            y[j] = (float)((codes[j] & 15) - 8) * scales[i];
+        for (int j = 0; j < half; j++)
+            y[half + j] = (float)((codes[j] >> 4) - 8) * scales[i];
+    }
+}
+
+static inline void fill_unpacks(struct moe_kern *kern)
+{
+    kern->unpack_keys[0] = unpack_keys_q8;
+    kern->unpack_keys[1] = unpack_keys_q4;
+    kern->unpack_values[0] = unpack_values_q8;
+    kern->unpack_values[1] = unpack_values_q4;
+}
+
 /* ---- Geometry of records (layout.h) ---- */
 
 enum {

@@ -286,6 +286,7 @@ void moe_kern_fill_ref(struct moe_kern *kern)
 {
     fill_float_panels(kern);
     fill_quant_panels(kern);
+    fill_unpacks(kern);
     kern->quantize = quantize;
     kern->rms_norm = rms_norm;
     kern->layer_norm = layer_norm;

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -172,13 +173,14 @@ int moe_shape_file_bytes(struct moe_shape_bytes *out, const struct moe_shape_fil
 }
 
 uint64_t moe_shape_file_kv_bytes(const struct moe_shape_file *shape, uint32_t positions,
-                                 uint32_t cell_bytes)
+                                 double cell_bytes)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < shape->n_kinds; i++) {
         const struct moe_shape_layers *k = &shape->kinds[i];
         uint64_t kept = k->window && k->window < positions ? k->window : positions;
-        bytes += k->count * (kept * k->kv_values * cell_bytes + k->state_values * sizeof(float));
+        uint64_t cells = (uint64_t)ceil((double)(kept * k->kv_values) * cell_bytes);
+        bytes += k->count * (cells + k->state_values * sizeof(float));
     }
     return bytes;
 }

@@ -38,9 +38,9 @@ int moe_shape_file_bytes(struct moe_shape_bytes *out, const struct moe_shape_fil
                          struct moe_bits expert_bits, uint32_t dense_bits, uint32_t group,
                          struct moe_err *err);
 
-/* Bytes that the described layers keep of a text of this many positions, f32; 0 where the file
- * describes no layers. */
+/* Bytes that the described layers keep of a text of this many positions; 0 where the file
+ * describes no layers. cell_bytes: of a value, with its share of a scale. */
 uint64_t moe_shape_file_kv_bytes(const struct moe_shape_file *shape, uint32_t positions,
-                                 uint32_t cell_bytes);
+                                 double cell_bytes);
 
 #endif

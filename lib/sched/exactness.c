@@ -47,6 +47,11 @@ static bool part_counts(const struct moe_terms *t, enum moe_part part)
     return in_effect && moe_strategy_part_inexact(t->strategy, part);
 }
 
+bool moe_kv_is_inexact(const char *name)
+{
+    return name && strchr(name, 'q');
+}
+
 struct moe_exactness moe_exactness_of(const struct moe_terms *t)
 {
     struct moe_exactness x = {0};
@@ -69,7 +74,7 @@ struct moe_exactness moe_exactness_of(const struct moe_terms *t)
     if (t->bf16_prompts)
         add(x.why, sizeof x.why, "%s--bf16-prompts", comma);
     comma = x.why[0] ? ", " : "";
-    if (t->kv)
+    if (moe_kv_is_inexact(t->kv))
         add(x.why, sizeof x.why, "%s--kv %s", comma, t->kv);
     x.exact = x.why[0] == 0;
     return x;
@@ -85,7 +90,7 @@ int moe_exactness_check(const struct moe_terms *t, struct moe_err *err)
     for (enum moe_part part = 0; part < MOE_N_PARTS; part++)
         if (x.parts >> part & 1)
             add(names, sizeof names, "%s%s", names[0] ? "," : "", moe_strategy_part_at(part)->name);
-    if (t->planned && (names[0] || t->kept || t->kv))
+    if (t->planned && (names[0] || t->kept || moe_kv_is_inexact(t->kv)))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s the plan has %s (moe-plan --exact makes one without)", forbids, x.why);
     if (names[0])

@@ -33,7 +33,7 @@ struct moe_terms {
     const char *kept, *best;
     bool host_beside_gpu; /* experts are computed on the host, the others on a GPU */
     bool bf16_prompts;
-    const char *kv; /* how keys and values are kept, where that may change results; NULL: as f32 */
+    const char *kv; /* how keys and values are kept; NULL: not known */
     bool planned;   /* all of it is a plan's: errors say what to do about that */
 };
 
@@ -41,6 +41,9 @@ struct moe_terms {
  * precision is set. Borrows both. */
 struct moe_terms moe_terms_of(const struct moe_strategy *strategy,
                               const struct moe_inventory *inventory, uint32_t high);
+
+/* Whether keys and values that are kept so, by name, may change results: codes with scales may. */
+bool moe_kv_is_inexact(const char *name);
 
 enum { MOE_EXACTNESS_WHY = 384 };
 

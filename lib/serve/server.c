@@ -133,15 +133,13 @@ static int find_gpu(struct moe_server *s, struct moe_err *err)
     return status;
 }
 
-/* Refuses a cache kind that would make answers depend on the executor. */
+/* Refuses a cache kind that not all executors have. */
 static int check_kv(const struct moe_server *s, struct moe_err *err)
 {
     uint16_t kind = s->options.engine.session.kv_kind;
-    if (kind == MOE_LAYOUT_NONE || kind == MOE_LAYOUT_F32)
-        return MOE_OK;
     for (uint32_t i = 0; i < s->n_executors; i++)
-        if (!s->executors[i].options.device.cuda)
-            return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_CPU, moe_layout_name(kind));
+        if (s->executors[i].options.device.cuda && !moe_kv_on_gpu(kind))
+            return moe_fail(err, MOE_ERR_USAGE, MOE_KV_ON_GPU, moe_kv_kind_name(kind));
     return MOE_OK;
 }
 

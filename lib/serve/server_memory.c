@@ -101,7 +101,7 @@ static struct moe_session_options session_of(const struct moe_server *s,
     o.n_sequences = s->options.sequences;
     o.gpu = on_gpu ? s->gpu : NULL;
     if (o.kv_kind == MOE_LAYOUT_NONE)
-        o.kv_kind = MOE_LAYOUT_F32;
+        o.kv_kind = MOE_KV_DEFAULT;
     return o;
 }
 

@@ -388,7 +388,7 @@ void moe_show_run(const struct moe_stats *stats, struct moe_buf *out)
                        "predict  on the %s; for one row %.1f us on the GPU, %.1f us on the host\n",
                        strcmp(stats->predict_on, "gpu") == 0 ? "GPU" : "host",
                        1e6 * stats->predict_gpu_seconds, 1e6 * stats->predict_host_seconds);
-    if (stats->kv[0] && strcmp(stats->kv, "f32") != 0)
+    if (stats->kv[0] && strcmp(stats->kv, "f16") != 0)
         moe_buf_printf(out, "kv       keys and values kept as %s (--kv)\n", stats->kv);
     if (stats->bf16_rows)
         moe_buf_printf(out,

@@ -180,34 +180,29 @@ unset MOE_SHIM_PINNED
 ask
 check "all can" none unlocked_bytes
 
-# ---- Keys and values as f16 ----------------------------------------------------------------------
+# ---- Keys and values as f32 ----------------------------------------------------------------------
 
+ask
+check "f16 is the default" [ "$(figure kv)" = f16 ]
+half=$(figure gpu_memory_bytes)
 ask --kv f32
-check "--kv f32: the CPU's answer" answers "$tmp/want"
+expect_exit 0 "--kv f32"
+check "... takes more of the GPU ($(figure gpu_memory_bytes) against $half bytes)" [ "$(figure gpu_memory_bytes)" -gt "$half" ]
 check "... which the statistics name" [ "$(figure kv)" = f32 ]
-full=$(figure gpu_memory_bytes)
-ask --kv f16
-expect_exit 0 "--kv f16"
-check "... takes less of the GPU ($(figure gpu_memory_bytes) of $full bytes)" [ "$(figure gpu_memory_bytes)" -lt "$full" ]
-check "... which the statistics name" [ "$(figure kv)" = f16 ]
-check "... as what may change results" grep -q '"why": "--kv f16"' "$json"
-check "... and did" grep -q '"as_done": false' "$json"
-run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --device cuda --kv f16
+check "... as exact, too" grep -q '"as_done": true' "$json"
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --device cuda --kv f32
 expect_exit 0 "... --perplexity"
-check "... of other digits than with f32" [ "$(cat "$out")" != "$(cat "$tmp/whole")" ]
+cp "$out" "$tmp/f32"
+check "... of other digits than with f16" [ "$(cat "$out")" != "$(cat "$tmp/whole")" ]
 check "... and near them" awk 'NR == FNR { want = $2; next } { exit !($2 > 0.98 * want && $2 < 1.02 * want) }' "$tmp/whole" "$out"
-ask --kv f16 --exact
-error_line 2 'moe-run: option --exact forbids what may change results: --kv f16*' "--exact forbids it"
-run "$gpu" "$two" -p Once -n 2 --kv f16
-error_line 2 'moe-run: option --kv f16: the CPU keeps keys and values as f32*' "the CPU has none"
-run "$gpu" "$two" -p Once -n 2 --kv f16 --device test:2,1GB/s
-error_line 2 'moe-run: option --kv f16: the CPU keeps keys and values as f32*' "... nor a test device"
-run env MOE_SHIM_DEVICES=0 "$gpu" "$two" -p Once -n 2 --kv f16 --device auto
-error_line 2 'moe-run: option --kv f16: the CPU keeps keys and values as f32*' "... nor the CPU in place of a GPU"
+run "$gpu" "$two" --perplexity "$tmp/text" --max-doc-tokens 40 --max-windows 1 --kv f32
+check "... and those of the CPU" cmp -s "$out" "$tmp/f32"
+ask --kv q8
+error_line 2 'moe-run: option --kv q8: a GPU keeps keys and values as f32 or f16*' "no codes on a GPU"
+run env MOE_SHIM_DEVICES=0 "$gpu" "$two" -p Once -n 2 --kv q8 --device auto
+expect_exit 0 "... but on the CPU in place of one"
 ask --kv q7
-error_line 2 "moe-run: option --kv: 'q7' is not f32 or f16*" "another kind"
-ask --kv f16 --prompt-cache "$tmp/context"
-error_line 2 'moe-run: options --prompt-cache and --kv f16 exclude each other*' "a context file of it"
+error_line 2 "moe-run: option --kv: 'q7' is not f32, f16, q8 or q4*" "another kind"
 
 # ---- No device, or one that fails ----------------------------------------------------------------
 

@@ -55,19 +55,18 @@ check "... of times that were not measured on it" [ "$(member evidence times_mea
 cp "$tmp/plan.yaml" "$tmp/first.yaml"
 planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M
 check "... the same twice" cmp -s "$tmp/plan.yaml" "$tmp/first.yaml"
-planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv f16
-check "--kv f16: half of the KV cache" [ $((2 * $(member memory kv_bytes))) = "$(sed -n '/^memory:/,/^[a-z]/s/^  kv_bytes: //p' "$tmp/first.yaml")" ]
-check "... which the plan names" [ "$(member memory kv)" = f16 ]
-cp "$tmp/plan.yaml" "$tmp/half.yaml"
-run "$plan" --explain "$tmp/half.yaml"
-expect_stdout_like '*context of 64 tokens as f16*This may change*model says: --kv f16.*' "... and is explained so"
-planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv f16 --exact
-error_line 2 'moe-plan: option --exact forbids what may change results: --kv f16*' "... --exact forbids it"
-planned gpu --memory ${host}M --kv f16
-error_line 2 'moe-plan: option --kv f16: the CPU keeps keys and values as f32*' "... the CPU has none"
-planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv f16
-check "... a strategy is sought as without" [ "$(member memory kv)" = f16 ]
-sed 's/^  kv: f16/  kv: q7/' "$tmp/half.yaml" >"$tmp/other.yaml"
+planned gpu --strategy prefetch --device cuda --memory ${host}M --gpu-memory 8M --kv f32
+check "--kv f32: twice the KV cache" [ "$(member memory kv_bytes)" = $((2 * $(sed -n '/^memory:/,/^[a-z]/s/^  kv_bytes: //p' "$tmp/first.yaml"))) ]
+check "... which the plan names" [ "$(member memory kv)" = f32 ]
+cp "$tmp/plan.yaml" "$tmp/f32.yaml"
+run "$plan" --explain "$tmp/f32.yaml"
+expect_stdout_like '*context of 64 tokens as f32*' "... and is explained so"
+planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv q8
+error_line 2 'moe-plan: option --kv q8: a GPU keeps keys and values as f32 or f16*' "--kv q8: a GPU has none"
+planned gpu --device cuda --memory ${host}M --gpu-memory 8M --kv f32
+check "... a strategy is sought as without" [ "$(member memory kv)" = f32 ]
+sed 's/^  kv: f32/  kv: q7/' "$tmp/f32.yaml" >"$tmp/other.yaml"
+sed 's/^  kv: f32/  kv: q8/' "$tmp/f32.yaml" >"$tmp/codes.yaml"
 rate() { planned gpu --strategy lru --device cuda --memory "$1" --gpu-memory 6M && member expected decode_tokens_per_second; }
 run "$plan" --explain "$tmp/first.yaml"
 expect_stdout_like "*are brought*from main memory*tiny.moe in 8.00 MiB of a GPU and $host.? MiB of*main memory, on *
@@ -150,16 +149,16 @@ check "... which it keeps" [ "$(figure gpu_memory_bytes)" -le $((8 << 20)) ]
 check "... and the host's" keeps $host
 check "... by the plan's strategy" [ "$(figure strategy)" = prefetch ]
 
-ask --plan "$tmp/half.yaml"
-expect_exit 0 "a plan with --kv f16"
-check "... keeps keys and values so" [ "$(figure kv)" = f16 ]
-ask --plan "$tmp/half.yaml" --kv f32
-check "... unless told otherwise" [ "$(figure kv)" = f32 ]
+ask --plan "$tmp/f32.yaml"
+expect_exit 0 "a plan with --kv f32"
+check "... keeps keys and values so" [ "$(figure kv)" = f32 ]
+ask --plan "$tmp/f32.yaml" --kv f16
+check "... unless told otherwise" [ "$(figure kv)" = f16 ]
 check "... which gives the answer that there is without" cmp -s "$out" "$tmp/want"
-ask --plan "$tmp/half.yaml" --exact
-error_line 2 'moe-run: option --exact forbids what may change results: the plan has --kv f16 (*' "... --exact forbids it"
+ask --plan "$tmp/codes.yaml"
+error_line 2 'moe-run: option --kv q8: a GPU keeps keys and values as f32 or f16*' "... of codes, which a GPU has not"
 ask --plan "$tmp/other.yaml"
-error_line 3 "moe-run: the plan keeps keys and values as 'q7', which is not f32 or f16" "... of a kind that there is not"
+error_line 3 "moe-run: the plan keeps keys and values as 'q7', which is not f32, f16, q8 or q4*" "... of a kind that there is not"
 
 # What is on the GPU is what the plan says, to less than a slot; a run without a plan has as much.
 planned gpu --strategy lru --device cuda --memory ${least}M --gpu-memory 6M --batch 64

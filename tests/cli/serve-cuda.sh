@@ -79,14 +79,14 @@ check "... one executor is on the processor" [ "$(grep -c '"device": *"cpu"' "$j
 serve --device cuda --schedule arrange --evict lru
 check "--device cuda is one executor there" same
 
-serve --executors cuda:1 --kv f16
-expect_exit 0 "--kv f16"
-check "... is named as what may change results" grep -q '"why": "--kv f16"' "$json"
+serve --executors cpu:1 --kv q8
+expect_exit 0 "--kv q8"
+check "... is named as what may change results" grep -q '"why": "--kv q8"' "$json"
 check "... and counted" grep -q '"kv_rows": [1-9]' "$json"
-serve --executors cpu:1,cuda:1 --kv f16
-error_line 2 'moe-serve: option --kv f16: the CPU keeps keys and values as f32*' "... not with executors on the CPU"
-serve --executors cuda:1 --kv f16 --exact
-error_line 2 'moe-serve: option --exact forbids what may change results: --kv f16*' "... nor with --exact"
+serve --executors cpu:1,cuda:1 --kv q8
+error_line 2 'moe-serve: option --kv q8: a GPU keeps keys and values as f32 or f16*' "... not with executors on a GPU"
+serve --executors cpu:1 --kv q8 --exact
+error_line 2 'moe-serve: option --exact forbids what may change results: --kv q8*' "... nor with --exact"
 
 # One model has room on the GPU at a time; nothing is read twice, for all packs stay in main memory.
 serve --executors cuda:1 --gpu-memory 1K

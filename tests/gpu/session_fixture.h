@@ -134,7 +134,7 @@ static inline struct moe_gpu_kv kv_on_device(struct forged *f)
     return (struct moe_gpu_kv){
         .keys = gpu_take(&f->taken, kv->whole.keys, key_bytes(f)),
         .values = gpu_take(&f->taken, kv->whole.values, value_bytes(f)),
-        .f16 = kv->layout.kind == MOE_LAYOUT_F16,
+        .f16 = kv->keys_as == MOE_LAYOUT_F16,
         .table = gpu_take(&f->taken, kv->table,
                           (uint64_t)f->s->n_sequences * kv->per_sequence * sizeof *kv->table),
         .block_positions = kv->block_positions,

@@ -18,8 +18,8 @@ enum { LAYER = 1 };
 static void fill_cache(struct forged *f)
 {
     struct moe_kv *kv = &cpu_of(f)->kv;
-    bool f16 = kv->layout.kind == MOE_LAYOUT_F16;
-    for (uint64_t i = 0; i < kv->bytes / kv->item_bytes; i++) {
+    bool f16 = kv->keys_as == MOE_LAYOUT_F16;
+    for (uint64_t i = 0; i < kv->bytes / (f16 ? sizeof(uint16_t) : sizeof(float)); i++) {
         float v = test_uniform(&f->random);
         if (f16)
             ((uint16_t *)(void *)kv->whole.keys)[i] = moe_f32_to_f16(v);

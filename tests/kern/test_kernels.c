@@ -988,6 +988,41 @@ static void test_select_step_against_double(void **state)
     free_delta(&d);
 }
 
+/* Codes of the KV cache as numbers, from buffers that end with them; any byte is two codes, or one.
+ */
+static void test_unpacking(void **state)
+{
+    (void)state;
+    uint64_t seed = 5;
+    for (uint32_t n = 1; n <= 40; n++)
+        for (int way = 0; way < 4; way++) {
+            const bool four = way % 2, values = way / 2;
+            uint32_t even = n + n % 2, n_codes = four ? (values ? n * 8 : even * 8) : n * 16;
+            uint8_t *codes = take_exact(n_codes, 1);
+            float *scales = take_exact(values ? n : 16, 4), *got = take_exact(even * 16, 4);
+            for (uint32_t i = 0; i < n_codes; i++)
+                codes[i] = (uint8_t)test_random(&seed);
+            for (uint32_t i = 0; i < (values ? n : 16); i++)
+                scales[i] = test_uniform(&seed);
+            for (int l = -1; l < n_levels; l++) {
+                const struct moe_kern *kern = l < 0 ? &ref : &levels[l];
+                (values ? kern->unpack_values : kern->unpack_keys)[four](codes, n, scales, got);
+                for (uint32_t i = 0; i < n * 16; i++) {
+                    uint32_t row = i / 16, lane = i % 16, byte = codes[four ? 0 : i];
+                    bool high = values ? lane >= 8 : row % 2;
+                    if (four)
+                        byte = codes[values ? row * 8 + lane % 8 : row / 2 * 16 + lane];
+                    int code = !four ? (int8_t)byte : (int)(high ? byte >> 4 : byte & 15) - 8;
+                    float want = (float)code * scales[values ? row : lane];
+                    assert_memory_equal(&want, &got[i], sizeof want);
+                }
+            }
+            free(codes);
+            free(scales);
+            free(got);
+        }
+}
+
 /* All of f16, and f32 around every f16: all roundings, overflow, subnormals, NaN. */
 static void test_f16_conversions(void **state)
 {
@@ -1308,6 +1343,7 @@ int main(void)
         cmocka_unit_test(test_delta_step_against_double),
         cmocka_unit_test(test_scan_step_against_double),
         cmocka_unit_test(test_select_step_against_double),
+        cmocka_unit_test(test_unpacking),
         cmocka_unit_test(test_f16_conversions),
         cmocka_unit_test(test_reference_vectors_against_double),
         cmocka_unit_test(test_exp),

@@ -75,10 +75,35 @@ static const struct moe_kv *kv_of(const struct world *w)
     return &((const struct cpu_work *)w->s->device)->kv;
 }
 
-/* What a cell keeps of v. */
-static float cell(const struct world *w, float v)
+/* What cells of a layout keep of n numbers, by the words of kern_math.h. */
+static void keep(uint16_t layout, const float *x, uint32_t n, float *kept)
 {
-    return kv_of(w)->layout.kind == MOE_LAYOUT_F16 ? moe_f16_to_f32(moe_f32_to_f16(v)) : v;
+    const bool eight = layout == MOE_LAYOUT_Q8;
+    for (uint32_t i = 0; i < n; i++) {
+        float largest = 0, scale;
+        if (!moe_kv_has_scales(layout)) {
+            kept[i] = layout == MOE_LAYOUT_F16 ? moe_f16_to_f32(moe_f32_to_f16(x[i])) : x[i];
+            continue;
+        }
+        for (uint32_t c = i / 32 * 32; c < n && c < i / 32 * 32 + 32; c++)
+            largest = fabsf(x[c]) > fabsf(largest) ? x[c] : largest;
+        scale = eight ? fabsf(largest) / 127 : largest / -8;
+        scale = moe_f16_to_f32(moe_f32_to_f16(scale));
+        float code = scale == 0 ? 0 : rintf(x[i] / scale);
+        kept[i] = fminf(fmaxf(code, eight ? -127 : -8), eight ? 127 : 7) * scale;
+    }
+}
+
+/* Draws the widths of n heads, and what the cache keeps of them. */
+static void draw_heads(struct world *w, uint16_t layout, uint32_t n, uint32_t dim, float *x,
+                       float *kept)
+{
+    for (uint32_t head = 0; head < n; head++, x += dim, kept += dim) {
+        float size = below(w, 8) ? 1 : below(w, 2) ? 0 : 1e-6f;
+        for (uint32_t c = 0; c < dim; c++)
+            x[c] = test_uniform(&w->random) * size;
+        keep(layout, x, dim, kept);
+    }
 }
 
 /* Puts every position of a sequence into the cache, in batches. */
@@ -92,14 +117,10 @@ static void fill_sequence(struct world *w, uint32_t sequence)
         for (uint32_t i = 0; i < n; i++) {
             uint64_t at = (uint64_t)sequence * w->s->context + first + i;
             w->rows[i] = (struct moe_row){.sequence = sequence, .position = first + i};
-            for (uint32_t c = 0; c < n_k; c++) {
-                work->k[i * work->stride.k + c] = test_uniform(&w->random);
-                w->k[at * n_k + c] = cell(w, work->k[i * work->stride.k + c]);
-            }
-            for (uint32_t c = 0; c < n_v; c++) {
-                work->v[i * work->stride.v + c] = test_uniform(&w->random);
-                w->v[at * n_v + c] = cell(w, work->v[i * work->stride.v + c]);
-            }
+            draw_heads(w, kv->keys_as, kv->n_heads, kv->key_dim, work->k + i * work->stride.k,
+                       w->k + at * n_k);
+            draw_heads(w, kv->values_as, kv->n_heads, kv->value_dim, work->v + i * work->stride.v,
+                       w->v + at * n_v);
         }
         stages_cpu_store(w->s, LAYER, w->rows, n);
     }
@@ -122,6 +143,7 @@ static void random_rows(struct world *w)
 
 static struct world *world_new(uint64_t seed)
 {
+    static const char *const kinds[] = {"f32", "f16", "q8", "q4", "q8,q4", "q4,f16", "f32,q8"};
     struct world *w = take(1, sizeof *w);
     struct moe_err err;
     w->random = seed;
@@ -131,7 +153,7 @@ static struct world *world_new(uint64_t seed)
         .context = 1 + below(w, below(w, 2) ? 1100 : 40),
         .n_sequences = 1 + below(w, 3),
         .batch = MOST_ROWS,
-        .kv_kind = below(w, 2) ? MOE_LAYOUT_F16 : MOE_LAYOUT_F32,
+        .kv_kind = moe_kv_kind_find(kinds[below(w, N_ITEMS(kinds))]),
     };
     assert_ok(moe_session_open(&w->s, &w->model, NULL, &o, &err), &err);
     scatter_blocks(w->s, &w->random);

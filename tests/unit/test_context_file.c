@@ -116,7 +116,8 @@ static void goes_on_bit_for_bit(void **state)
         struct opened a, b;
         struct moe_context_file file;
         uint32_t ids[N_IDS + N_AFTER], n = 1 + (uint32_t)(seed * 13 % N_IDS);
-        uint16_t kind = seed % 2 ? MOE_LAYOUT_F32 : MOE_LAYOUT_F16;
+        static const char *const kinds[] = {"f16", "f32", "q8", "q4", "q8,q4"};
+        uint16_t kind = moe_kv_kind_find(kinds[seed % N_ITEMS(kinds)]);
         draw_pack(seed, ids);
         moe_par_set_threads(2);
         open_pack(&a, pack, N_IDS + N_AFTER, kind);
@@ -316,6 +317,38 @@ static void cells_are_finite(void **state)
     }
 }
 
+/* Of codes only scales can be other than finite: a piece ends with one. */
+static void scales_are_finite(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"q8", "q4", "f32,q8"};
+    for (size_t i = 0; i < N_ITEMS(kinds); i++) {
+        struct moe_err err = {0};
+        struct opened a;
+        struct moe_kept p;
+        struct moe_buf file = {0};
+        uint32_t ids[N_IDS + N_AFTER];
+        draw_pack(1, ids);
+        open_pack(&a, pack, N_IDS + N_AFTER, moe_kv_kind_find(kinds[i]));
+        float *logits = calloc(moe_logits_stride(&a.model->config), sizeof *logits);
+        compute(a.session, ids, 0, 20, BATCH, logits);
+        const struct moe_context c = context_of(ids, 20);
+        assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
+        assert_ok(moe_file_read_all(in_dir("c"), 1 << 24, &file, &err), &err);
+        assert_ok(moe_sequence_save(a.session, 0, 20, &p, &err), &err);
+        uint8_t *piece = file.data + 104 + 80;
+        uint64_t size = moe_kept_at(&p, 0).bytes;
+        moe_put_u16(piece + size - 2, 0x7c00);
+        moe_put_u64(piece + size, moe_hash64_chain(moe_get_u64(file.data + 88), piece, size));
+        assert_ok(moe_file_write_all(in_dir("c"), file.data, file.size, &err), &err);
+        assert_fails(take(in_dir("c"), a.session, "", &err), MOE_ERR_FORMAT,
+                     "a cell of its keys and values is not finite", &err);
+        moe_buf_release(&file);
+        free(logits);
+        close_pack(&a);
+    }
+}
+
 static void others_files_are_refused(void **state)
 {
     (void)state;
@@ -329,8 +362,8 @@ static void others_files_are_refused(void **state)
     compute(a.session, ids, 0, N_IDS, BATCH, logits);
     struct moe_context c = context_of(ids, N_IDS);
     assert_ok(moe_context_write(in_dir("c"), a.session, &c, &err), &err);
-    assert_fails(take(in_dir("c"), half.session, "", &err), MOE_ERR_USAGE, "are f32, and here they",
-                 &err);
+    assert_fails(take(in_dir("c"), half.session, "", &err), MOE_ERR_USAGE,
+                 "kept as f32, and here as f16 (--kv f32)", &err);
     assert_fails(take(in_dir("c"), a.session, "skip=1", &err), MOE_ERR_USAGE,
                  "computed exactly, and this run computes by the inexact skip=1", &err);
     open_pack(&b, pack, 20, MOE_LAYOUT_F32);
@@ -348,9 +381,9 @@ static void others_files_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_on_bit_for_bit),      cmocka_unit_test(a_part_is_taken),
-        cmocka_unit_test(damage_is_refused),        cmocka_unit_test(cells_are_finite),
-        cmocka_unit_test(others_files_are_refused),
+        cmocka_unit_test(goes_on_bit_for_bit), cmocka_unit_test(a_part_is_taken),
+        cmocka_unit_test(damage_is_refused),   cmocka_unit_test(cells_are_finite),
+        cmocka_unit_test(scales_are_finite),   cmocka_unit_test(others_files_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -106,6 +106,16 @@ static int open_compressed_f16(void **state)
     return open_kind(state, DRAWN "/deepseek-v4-b", MOE_LAYOUT_F16);
 }
 
+static int open_compressed_q8(void **state)
+{
+    return open_kind(state, DRAWN "/deepseek-v4-a", MOE_LAYOUT_Q8);
+}
+
+static int open_compressed_q4(void **state)
+{
+    return open_kind(state, DRAWN "/deepseek-v4-a", MOE_LAYOUT_Q4);
+}
+
 static int open_delta(void **state)
 {
     return open_all(state, DRAWN "/qwen3-next-a");
@@ -498,6 +508,10 @@ int main(void)
     failed += cmocka_run_group_tests_name("select", select, open_select, close_all);
     failed += cmocka_run_group_tests_name("compressed", compressed, open_compressed, close_all);
     failed += cmocka_run_group_tests_name("compressed, f16", compressed_f16, open_compressed_f16,
+                                          close_all);
+    failed += cmocka_run_group_tests_name("compressed, q8", compressed_f16, open_compressed_q8,
+                                          close_all);
+    failed += cmocka_run_group_tests_name("compressed, q4", compressed_f16, open_compressed_q4,
                                           close_all);
     failed += cmocka_run_group_tests_name("scan", scan, open_scan, close_all);
     return failed +

@@ -117,8 +117,9 @@ static void any_batch_gives_the_same_bits(void **state)
 {
     struct sparse *r = *state;
     static const uint32_t batches[] = {2, 5, 16, 33, N_IDS};
-    static const uint16_t kinds[] = {MOE_LAYOUT_F16, MOE_LAYOUT_F32};
-    for (int k = 0; k < 2; k++) {
+    static const uint16_t kinds[] = {MOE_LAYOUT_Q8, MOE_LAYOUT_Q4 | MOE_LAYOUT_F16 << 8,
+                                     MOE_LAYOUT_F16, MOE_LAYOUT_F32};
+    for (size_t k = 0; k < N_ITEMS(kinds); k++) {
         open_session(&r->f, 256, kinds[k]);
         find_wanted(r);
         for (int threads = 1; threads <= 3; threads += 2) {

@@ -469,10 +469,10 @@ static void one_change_breaks_exact(void **state)
                  &err);
     s = (struct moe_stats){.device = "cuda", .bf16_rows = 9};
     assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 9 rows in bf16", &err);
-    s = (struct moe_stats){.device = "cuda", .kv = "f16", .prefill.tokens = 4, .decode.tokens = 2};
+    s = (struct moe_stats){.device = "cuda", .kv = "q8", .prefill.tokens = 4, .decode.tokens = 2};
     assert_fails(moe_stats_check_exact(&s, &err), MOE_ERR_LIMIT, " 6 rows with keys and values of",
                  &err);
-    strcpy(s.kv, "f32");
+    strcpy(s.kv, "f16");
     assert_ok(moe_stats_check_exact(&s, &err), &err);
 }
 
