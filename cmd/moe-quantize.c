@@ -238,8 +238,14 @@ static int say_not_a_checkpoint(const char *source)
     int fd = moe_file_open(source, &size, &err);
     if (fd < 0)
         return cli_error(&err);
+    char magic[4] = {0};
+    int status = MOE_OK;
+    if (size < 4 || moe_file_pread(fd, source, magic, 4, 0, &err) != MOE_OK ||
+        memcmp(magic, "MOEP", 4) != 0)
+        status = moe_file_refuse(fd, source, "a checkpoint or an expert pack", &err);
     close(fd);
-    return cli_misuse("%s: a file; re-packing a pack needs -o", source);
+    return status != MOE_OK ? cli_error(&err)
+                            : cli_misuse("%s: a file; re-packing a pack needs -o", source);
 }
 
 /* Fewer bits of the dense part come with the method that they were measured with. */

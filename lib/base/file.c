@@ -130,6 +130,87 @@ int moe_file_pread(int fd, const char *path, void *to, uint64_t n_bytes, uint64_
     return MOE_OK;
 }
 
+/* ---- Files that are something else ---- */
+
+bool moe_path_is_unfinished(const char *path)
+{
+    static const char *const ends[] = {".part",  ".incomplete", ".crdownload",
+                                       ".aria2", ".download",   ".partial"};
+    size_t n = strlen(path);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t m = strlen(ends[i]);
+        if (n > m && strcmp(path + n - m, ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* How files begin that are taken for weights, and what they are. */
+static const struct {
+    const char *begin;
+    const char *what;
+} natures[] = {
+    {"version https://git-lfs", "a Git LFS pointer, not the file that it stands for: 'git lfs "
+                                "pull' in its directory fetches that"},
+    {"<", "a page in HTML or XML, as servers send in place of a file: download the file again"},
+    {"PK\3\4", "a zip archive or a PyTorch file: safetensors or GGUF is needed "
+               "(save_pretrained(..., safe_serialization=True) makes safetensors)"},
+    {"\x80\2", "a Python pickle, which is not read, as it can run programs: safetensors or GGUF is "
+               "needed (save_pretrained(..., safe_serialization=True) makes safetensors)"},
+    {"\x1f\x8b", "compressed by gzip: unpack it"},
+    {"\xfd"
+     "7zXZ",
+     "compressed by xz: unpack it"},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it"},
+    {"7z\xbc\xaf", "a 7z archive: unpack it"},
+    {"Rar!", "a RAR archive: unpack it"},
+    {"GGUF", "a GGUF file: give that file itself"},
+    {"MOEP", "an expert pack: give that file itself"},
+    {"tjgg", "a GGML file of before GGUF, which is not read: get the model as GGUF"},
+    {"lmgg", "a GGML file of before GGUF, which is not read: get the model as GGUF"},
+};
+
+/* Whether all of n bytes are characters of a text. */
+static bool is_plain_text(const uint8_t *bytes, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if ((bytes[i] < ' ' && !strchr("\t\r\n", bytes[i])) || bytes[i] == 0x7f)
+            return false;
+    return true;
+}
+
+int moe_file_refuse(int fd, const char *path, const char *expected, struct moe_err *err)
+{
+    uint8_t begin[64];
+    ssize_t got = pread(fd, begin, sizeof begin, 0);
+    uint64_t n = got > 0 ? (uint64_t)got : 0, blank = 0, zeros = 0;
+    const char *what = NULL;
+    while (zeros < n && begin[zeros] == 0)
+        zeros++;
+    while (blank < n && strchr(" \t\r\n", begin[blank]) && begin[blank])
+        blank++;
+    for (size_t i = 0; i < sizeof natures / sizeof *natures && !what; i++) {
+        size_t m = strlen(natures[i].begin);
+        uint64_t at = m == 1 ? blank : 0;
+        if (n - at >= m && memcmp(begin + at, natures[i].begin, m) == 0)
+            what = natures[i].what;
+    }
+    if (moe_path_is_unfinished(path))
+        what = "a download that has not finished: finish it, or download the file again";
+    else if (got == 0)
+        what = "empty: download the file again";
+    else if (n >= 16 && zeros == n)
+        what = "zeros at its beginning, as of a download that has not finished: download it again";
+    if (what)
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: is %s", path, what);
+    return moe_fail(err, MOE_ERR_FORMAT,
+                    n >= 16 && is_plain_text(begin, n)
+                        ? "%s: not %s but a text: a server's error message? Then download the file "
+                          "again"
+                        : "%s: not %s",
+                    path, expected);
+}
+
 bool moe_path_is_directory(const char *path)
 {
     struct stat st;

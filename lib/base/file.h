@@ -72,6 +72,13 @@ struct moe_arranger {
                 const uint8_t *read, uint32_t step, uint8_t *to, bool *more, struct moe_err *err);
 };
 
+/* Refuses a file that is not what it should be: says what it is instead and what to do (a Git LFS
+ * pointer, a server's page, an archive, a download that has not finished), or, where it is none of
+ * these, that it is "not EXPECTED". MOE_ERR_FORMAT. */
+int moe_file_refuse(int fd, const char *path, const char *expected, struct moe_err *err);
+/* Whether the name is that of a download that has not finished (.part, .incomplete, ...). */
+bool moe_path_is_unfinished(const char *path);
+
 bool moe_path_is_directory(const char *path);
 bool moe_path_exists(const char *path);
 /* "DIR/NAME" freshly allocated; free() it. NULL: out of memory. */

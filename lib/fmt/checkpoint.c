@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ struct moe_checkpoint {
 /* ---- Opening ---- */
 
 /* Refuses a file that is not a GGUF file. */
-static int fail_not_checkpoint(const char *path, struct moe_err *err)
+static int fail_not_checkpoint(const char *path, int fd, struct moe_err *err)
 {
     static const char end[] = ".safetensors";
     size_t n = strlen(path), m = strlen(end);
@@ -38,10 +39,9 @@ static int fail_not_checkpoint(const char *path, struct moe_err *err)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: give the directory that holds it, with config.json and tokenizer.json",
                         path);
-    return moe_fail(err, MOE_ERR_FORMAT,
-                    "%s: not a checkpoint: a directory with config.json and model.safetensors, or "
-                    "a .gguf file is expected",
-                    path);
+    return moe_file_refuse(
+        fd, path,
+        "a checkpoint (a directory with config.json and model.safetensors, or a .gguf file)", err);
 }
 
 static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
@@ -50,9 +50,11 @@ static int open_file(struct moe_checkpoint *ck, struct moe_err *err)
     int fd = moe_file_open(ck->path, &size, err); /* for its error */
     if (fd < 0)
         return fd;
+    bool good = !moe_path_is_unfinished(ck->path) && moe_gguf_is(ck->path);
+    int status = good ? MOE_OK : fail_not_checkpoint(ck->path, fd, err);
     close(fd);
-    if (!moe_gguf_is(ck->path))
-        return fail_not_checkpoint(ck->path, err);
+    if (status != MOE_OK)
+        return status;
     MOE_TRY(moe_gguf_open(&ck->gguf, ck->path, err));
     ck->files = moe_gguf_files(ck->gguf);
     return MOE_OK;
@@ -333,6 +335,19 @@ struct opening {
     struct moe_tensor_files *to;
 };
 
+/* Whether an unfinished download of the file lies beside where it should be. */
+static bool is_being_downloaded(const char *path)
+{
+    static const char *const ends[] = {".part", ".incomplete", ".crdownload", ".aria2"};
+    char other[PATH_MAX];
+    bool found = false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        int n = snprintf(other, sizeof other, "%s%s", path, ends[i]);
+        found = found || (n < (int)sizeof other && moe_path_exists(other));
+    }
+    return found;
+}
+
 /* Opens DIR/NAME as the next shard and reads its header. */
 static int open_shard(struct opening *o, const char *name, struct moe_err *err)
 {
@@ -344,24 +359,27 @@ static int open_shard(struct opening *o, const char *name, struct moe_err *err)
     int file = o->to->n_files++;
     uint64_t size;
     int fd = moe_file_open(shard->path, &size, err);
+    if (fd == MOE_ERR_IO && is_being_downloaded(shard->path))
+        return moe_fail(err, MOE_ERR_IO,
+                        "%s: is not there, but a part of it is: finish the download", shard->path);
     if (fd < 0)
         return fd;
     shard->fd = fd;
 
     uint8_t length[8];
     if (size < sizeof length)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: only %" PRIu64 " bytes, too short for a safetensors file", shard->path,
-                        size);
+        return moe_file_refuse(fd, shard->path, "a safetensors file: it is too short", err);
     int status = moe_file_pread(fd, shard->path, length, sizeof length, 0, err);
     if (status != MOE_OK)
         return status;
     uint64_t n = moe_get_u64(length);
-    if (n > size - sizeof length || n > MOE_SAFETENSORS_MAX_HEADER)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: header of %" PRIu64 " bytes in a file of %" PRIu64
-                        " (cut short, or not a safetensors file)",
-                        shard->path, n, size);
+    if (n > size - sizeof length || n > MOE_SAFETENSORS_MAX_HEADER || n < 2) {
+        char expected[96];
+        snprintf(expected, sizeof expected,
+                 "a whole safetensors file: its header would have %" PRIu64 " of %" PRIu64 " bytes",
+                 n, size);
+        return moe_file_refuse(fd, shard->path, expected, err);
+    }
     void *json = moe_alloc(n, 1, err);
     if (!json)
         return MOE_ERR_MEMORY;
@@ -463,6 +481,10 @@ static int read_map(struct opening *o, struct index *index,
         if (!is_text || strlen((const char *)index->shard.data) != index->shard.size)
             return moe_fail(err, MOE_ERR_FORMAT, "%s: '%.120s': a file name was expected",
                             index->path, (const char *)index->name.data);
+        while (strncmp((const char *)index->shard.data, "./", 2) == 0) { /* as some write it */
+            memmove(index->shard.data, index->shard.data + 2, index->shard.size - 1);
+            index->shard.size -= 2;
+        }
         MOE_TRY(take(o, index, err));
     }
     return s->status;

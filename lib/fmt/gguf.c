@@ -249,8 +249,10 @@ uint64_t gguf_take(struct gguf_reader *r, uint64_t n, const char *what)
     if (r->status != MOE_OK)
         return UINT64_MAX;
     if (n > r->file_bytes - at) {
-        gguf_fail(r, at, "%s of %" PRIu64 " bytes goes past the end of the file (cut short?)", what,
-                  n);
+        gguf_fail(r, at,
+                  "%s of %" PRIu64
+                  " bytes goes past the end of the file (cut short? download it again)",
+                  what, n);
         return UINT64_MAX;
     }
     if (n > MAX_HEADER_BYTES || at + n > MAX_HEADER_BYTES) {
@@ -328,7 +330,9 @@ static void read_texts(struct gguf_reader *r, struct gguf_value *v)
 {
     uint64_t n = v->n;
     if (n > (r->file_bytes - r->at) / 8) { /* each text has its length */
-        gguf_fail(r, r->at, "key '%.100s': %" PRIu64 " texts do not fit into the file (cut short?)",
+        gguf_fail(r, r->at,
+                  "key '%.100s': %" PRIu64
+                  " texts do not fit into the file (cut short? download it again)",
                   v->key, n);
         return;
     }
@@ -521,7 +525,7 @@ static void place_tensor(struct gguf_reader *r, struct moe_tensor *t, uint64_t d
         gguf_fail(r, data,
                   "tensor '%.100s' (%" PRIu64 " bytes at %" PRIu64
                   ") goes past the end of the data "
-                  "of %" PRIu64 " bytes (file cut short?)",
+                  "of %" PRIu64 " bytes (file cut short? download it again)",
                   t->name, t->bytes, t->offset, room);
     else
         t->offset += data;
@@ -532,7 +536,9 @@ int gguf_read_tensors(struct gguf_reader *r, struct moe_tensor_list *list, int f
 {
     uint64_t first = list->n;
     if (r->status == MOE_OK && (n > MAX_TENSORS || n > (r->file_bytes - r->at) / INFO_BYTES))
-        gguf_fail(r, r->at, "%" PRIu64 " tensors: more than the file can hold (cut short?)", n);
+        gguf_fail(r, r->at,
+                  "%" PRIu64 " tensors: more than the file can hold (cut short? download it again)",
+                  n);
     for (uint64_t i = 0; i < n && r->status == MOE_OK; i++)
         read_info(r, list, file);
     uint64_t data = moe_round_up(r->at, alignment);

@@ -126,7 +126,7 @@ static int check_description(struct moe_tensor_entry *item, const struct descrip
     if (end > data_bytes)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: ends at byte %" PRIu64 " of the data, but the file has only %" PRIu64
-                        " bytes of data (cut short?)",
+                        " bytes of data (cut short? download it again)",
                         d->where, end, data_bytes);
     t->bytes = end - begin;
     t->offset = data_offset + begin;

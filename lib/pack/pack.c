@@ -544,11 +544,12 @@ int pack_open_file(struct moe_pack **out, const char *path, int fd, uint64_t fil
         pack->image = image->bytes;
         pack->file_bytes = image->n;
     }
+    static const char not_a_pack[] = "not an expert pack (it does not begin with MOEP)";
     uint64_t n = pack->file_bytes < sizeof header ? pack->file_bytes : sizeof header;
     status = pack_pread(pack, header, n, 0, err);
     if (status == MOE_OK && memcmp(header, PACK_MAGIC, 4) != 0)
-        status = moe_fail(err, MOE_ERR_FORMAT,
-                          "%s: not an expert pack (it does not begin with MOEP)", pack->path);
+        status = pack->image ? moe_fail(err, MOE_ERR_FORMAT, "%s: %s", path, not_a_pack)
+                             : moe_file_refuse(fd, path, not_a_pack + strlen("not "), err);
     if (status == MOE_OK && n < sizeof header)
         status = pack_damaged(pack, err, "too short for an expert pack");
     if (status == MOE_OK)

@@ -19,7 +19,7 @@ error_line 1 "moe-quantize: $tmp/none*" "a checkpoint that is not there"
 run "$bin/moe-quantize" "$tmp/none"
 error_line 1 "moe-quantize: $tmp/none: cannot open: No such file or directory" "... nor with a default output"
 run "$bin/moe-quantize" Makefile
-error_line 2 "moe-quantize: Makefile: a file; re-packing a pack needs -o *" "a file without -o"
+error_line 3 "moe-quantize: Makefile: not a checkpoint or an expert pack*" "neither a checkpoint nor a pack"
 mkdir "$tmp/empty"
 run "$bin/moe-quantize" -o "$tmp/x.moe" "$tmp/empty"
 check "a directory without checkpoint fails" [ "$code" != 0 ]

@@ -259,7 +259,7 @@ static void damaged_headers_are_refused(void **state)
     static const struct {
         const char *header, *words;
     } cases[] = {
-        {"", "line"},
+        {"", "whole safetensors file"},
         {"[]", "not a JSON object"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}", "line"},
         {"{\"a\":7}", "an object"},
@@ -321,6 +321,42 @@ static void every_truncation_is_refused(void **state)
         file.data[byte] ^= 0x80;
     }
     moe_buf_release(&file);
+}
+
+/* Files that people have in place of weights: what they are, in a directory and by themselves. */
+static void what_downloads_leave_is_named(void **state)
+{
+    (void)state;
+    static const char zeros[64] = {0};
+    static const struct {
+        const char *begin;
+        uint64_t n; /* 0: a text */
+        const char *words;
+    } cases[] = {
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", 0, "git lfs pull"},
+        {"\n<!DOCTYPE html><html><body>Not found</body></html>", 0, "a page in HTML or XML"},
+        {"<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code></Error>", 0, "in HTML or XML"},
+        {"{\"error\":\"Invalid username or password.\"}", 0, "a server's error message?"},
+        {"Entry not found, whatever it was", 0, "a server's error message?"},
+        {"PK\3\4\0\0\10\10\0\0\0\0\0\0\0\0", 16, "PyTorch file"},
+        {"\200\2\212\12l\374\234F\371 j\250P\31.", 14, "pickle"},
+        {"\37\213\10\0\0\0\0\0\0\0", 10, "gzip"},
+        {"", 0, "is empty"},
+        {zeros, sizeof zeros, "is zeros at its beginning"},
+    };
+    struct moe_err err = {0};
+    struct moe_checkpoint *ck;
+    for (size_t i = 0; i < N_ITEMS(cases); i++) {
+        uint64_t n = cases[i].n ? cases[i].n : strlen(cases[i].begin);
+        write_in_dir("model.safetensors", cases[i].begin, n);
+        expect_refused(MOE_ERR_FORMAT, cases[i].words);
+        write_in_dir("x.gguf", cases[i].begin, n);
+        assert_fails(moe_checkpoint_open(&ck, in_dir("x.gguf"), &err), MOE_ERR_FORMAT,
+                     cases[i].words, &err);
+    }
+    write_in_dir("x.gguf.part", "GGUF\3\0\0\0", 8);
+    assert_fails(moe_checkpoint_open(&ck, in_dir("x.gguf.part"), &err), MOE_ERR_FORMAT,
+                 "is a download that has not finished", &err);
 }
 
 static void other_things_than_checkpoints_are_explained(void **state)
@@ -415,6 +451,12 @@ static void index_and_shards_must_agree(void **state)
     }
     write_index("{\"weight_map\":{\"a\":\"gone.safetensors\"}}");
     expect_refused(MOE_ERR_IO, "gone.safetensors");
+    write_in_dir("gone.safetensors.incomplete", "x", 1);
+    expect_refused(MOE_ERR_IO, "finish the download");
+    write_index("{\"weight_map\":{\"a\":\"./one.safetensors\"}}");
+    moe_checkpoint_close(expect_opened());
+    write_index("{\"weight_map\":{\"a\":\"./../one.safetensors\"}}");
+    expect_refused(MOE_ERR_FORMAT, "plain file name");
 }
 
 #define in_fresh_dir(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
@@ -429,6 +471,7 @@ int main(void)
         in_fresh_dir(odd_tensors_are_refused_only_when_asked_for),
         in_fresh_dir(damaged_headers_are_refused),
         in_fresh_dir(every_truncation_is_refused),
+        in_fresh_dir(what_downloads_leave_is_named),
         in_fresh_dir(other_things_than_checkpoints_are_explained),
         in_fresh_dir(shards_are_joined),
         in_fresh_dir(index_and_shards_must_agree),
