@@ -23,11 +23,11 @@ FUZZ_FILES += $(addprefix sched/,exactness inventory pace strategy)
 FUZZ_FILES += $(addprefix plan/,plan routing_figures)
 FUZZ_FILES += infer/run_stats engine/sampler
 FUZZ_FILES += $(addprefix serve/,coe_collection coe_costs coe_dispatch coe_plan coe_simulate lines_io \
-              reply request)
+              reply request api_messages api_responses)
 FUZZ_FILES += $(addprefix show/,draw explain_records show_device show_pack show_run show_statistics show_trace)
 FUZZ_LIB_OBJ := $(patsubst %.c,$(FUZZ_DIR)/%.o,$(sort $(wildcard $(FUZZ_ROOMS:%=lib/%/*.c) $(FUZZ_FILES:%=lib/%.c))))
 FUZZ_LIB := $(FUZZ_DIR)/libmoe.a
-FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
+FUZZ_WRAP := -Wl,--wrap=malloc,--wrap=free,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=json_loadb
 REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/fuzz-replay/fuzz_%)
 
 .PHONY: fuzz fuzz-build fuzz-replay $(FUZZ_NAMES:%=fuzz-%)

@@ -808,9 +808,14 @@ static int check_start(const struct moe_grammar *g, const char *name, struct moe
 {
     struct automaton *a;
     uint32_t place;
+    if (g->n_states <= MAX_STACKS) /* fewer ways than states */
+        return MOE_OK;
+    if (moe_allowance_take(g->allowance, automaton_bytes()) != MOE_OK)
+        return moe_allowance_say(g->allowance, name, err);
     MOE_TRY(automaton_new(&a, g, err));
     int status = automaton_start(a, &place);
     automaton_free(a);
+    g->allowance->bytes -= automaton_bytes();
     return status == MOE_ERR_LIMIT
                ? moe_fail(err, status,
                           "%s: the grammar leaves more than %d ways open where an answer begins: "

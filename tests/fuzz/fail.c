@@ -7,10 +7,13 @@
 #define _GNU_SOURCE
 #include <jansson.h>
 
+#include <malloc.h>
+
 #include "fuzz.h"
 
 uint64_t fuzz_fails, fuzz_fails_always;
 bool fuzz_failed;
+uint64_t fuzz_bytes, fuzz_peak;
 static uint64_t n_allocations;
 static bool counting, failed_before;
 
@@ -19,11 +22,13 @@ enum { MOST_CALLS = 64 };
 static int came_to[MOST_CALLS];
 static int n_calls;
 
+void __real_free(void *block);
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t bytes);
 void *__real_realloc(void *block, size_t n);
 void *__real_aligned_alloc(size_t align, size_t n);
 json_t *__real_json_loadb(const char *text, size_t n, size_t flags, json_error_t *error);
+void __wrap_free(void *block);
 void *__wrap_malloc(size_t n);
 void *__wrap_calloc(size_t n, size_t bytes);
 void *__wrap_realloc(void *block, size_t n);
@@ -37,24 +42,48 @@ static bool fails(void)
     return now;
 }
 
+static void *count(void *block)
+{
+    fuzz_bytes += block ? malloc_usable_size(block) : 0;
+    fuzz_peak = fuzz_bytes > fuzz_peak ? fuzz_bytes : fuzz_peak;
+    return block;
+}
+
+/* What was not allocated here, but by the C library itself, is freed here too. */
+static void uncount(void *block)
+{
+    uint64_t n = block ? malloc_usable_size(block) : 0;
+    fuzz_bytes -= n < fuzz_bytes ? n : fuzz_bytes;
+}
+
+void __wrap_free(void *block)
+{
+    uncount(block);
+    __real_free(block);
+}
+
 void *__wrap_malloc(size_t n)
 {
-    return fails() ? NULL : __real_malloc(n);
+    return fails() ? NULL : count(__real_malloc(n));
 }
 
 void *__wrap_calloc(size_t n, size_t bytes)
 {
-    return fails() ? NULL : __real_calloc(n, bytes);
+    return fails() ? NULL : count(__real_calloc(n, bytes));
 }
 
 void *__wrap_realloc(void *block, size_t n)
 {
-    return fails() ? NULL : __real_realloc(block, n);
+    uint64_t before = block ? malloc_usable_size(block) : 0;
+    void *moved = fails() ? NULL : __real_realloc(block, n);
+    if (moved)
+        fuzz_bytes -= before < fuzz_bytes ? before : fuzz_bytes;
+    return count(moved);
 }
 
 void *__wrap_aligned_alloc(size_t align, size_t n)
 {
-    return fails() ? NULL : __real_aligned_alloc(align, n);
+    return fails() ? NULL : count(__real_aligned_alloc(align, n));
 }
 
 json_t *__wrap_json_loadb(const char *text, size_t n, size_t flags, json_error_t *error)

@@ -25,8 +25,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
  */
 enum { FUZZ_FAILS = 0xfe };
 extern uint64_t fuzz_fails,
-    fuzz_fails_always;   /* _always: in place of what inputs say; 0: nothing */
-extern bool fuzz_failed; /* since the input began */
+    fuzz_fails_always;                 /* _always: in place of what inputs say; 0: nothing */
+extern bool fuzz_failed;               /* since the input began */
+extern uint64_t fuzz_bytes, fuzz_peak; /* allocated now, and at most since a target set it */
 /* Begins an input; its bytes without those about failing. */
 size_t fuzz_begin(const uint8_t *data, size_t n);
 void fuzz_try_begin(void);
