@@ -521,6 +521,7 @@ static int take_object(struct moe_answer_reader *r, const struct beginning *b, c
           tool_named(r, json_string_value(name), json_string_length(name)) &&
           (written || json_is_string(arguments) || !arguments);
     if (*is) {
+        r->split = true;
         snprintf(r->name, sizeof r->name, "%s", json_string_value(name));
         moe_buf_clear(&r->call);
         moe_buf_clear(&r->arguments);
@@ -544,9 +545,9 @@ static int take_call(struct moe_answer_reader *r, const struct beginning *b, boo
     const char *text = rest(r, &n);
     *is = true;
     r->form = b->form;
-    r->split = true;
     if (b->whole)
         return take_object(r, b, text, is);
+    r->split = true;
     snprintf(r->name, sizeof r->name, "%.*s", (int)b->name.n, text + b->name.at);
     moe_buf_clear(&r->call);
     moe_buf_clear(&r->arguments);
@@ -580,7 +581,10 @@ static int read_content(struct moe_answer_reader *r, bool at_begin)
     bool is;
     r->done += i - blanks;
     MOE_TRY(take_call(r, &b, &is));
-    return is ? MOE_OK : hand_text(r, MOE_PART_CONTENT, 1);
+    if (is)
+        return MOE_OK;
+    r->done -= i - blanks;
+    return hand_text(r, MOE_PART_CONTENT, i - blanks + 1);
 }
 
 /* Before content: a thought, or what leads to the content. */
@@ -608,6 +612,7 @@ static int read_begin(struct moe_answer_reader *r)
         MOE_TRY(take_call(r, &b, &is));
         if (is)
             return MOE_OK;
+        r->done -= blanks;
     }
     enum match is_lead = lead && !is ? begins_with(lead, text, n, &used) : NO;
     if (is_lead == YES) {

@@ -426,7 +426,8 @@ static bool learn_form(struct chat_probe *p, const char *one, const char *two, c
     bool failed = false;
     if (!find_parts(one, TOOL, &first))
         return false;
-    struct piece before = first.before, post = piece(first.end, one + strlen(one)), middle = {0};
+    struct piece before = first.before, post = piece(first.end, one + strlen(one)),
+                 middle = {one, 0};
     const char *behind = two && find_parts(two, TOOL, &second) ? second.end : NULL;
     form->single = !behind || !find_parts(behind, TOOL2, &second);
     form->style = first.style;
