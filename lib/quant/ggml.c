@@ -568,13 +568,14 @@ static bool is_finite(const struct moe_ggml_type *type, const struct moe_span_co
 bool moe_ggml_carry_blocks(const struct moe_ggml_type *type, const uint8_t *blocks, uint32_t first,
                            uint32_t n, uint32_t cols, uint32_t r, uint8_t *panel)
 {
-    bool finite = true;
+    const struct moe_layout layout = moe_ggml_layout(type, 8);
     struct moe_span_codes span;
+    bool finite = true;
     for (uint32_t b = 0; b < n && finite; b++) {
         memset(&span, 0, offsetof(struct moe_span_codes, codes) + type->items);
         type->read(blocks + (uint64_t)b * type->bytes, &span);
         finite = is_finite(type, &span);
-        moe_layout_store_span(panel, moe_ggml_layout(type, 8), cols, r, first + b, &span);
+        moe_layout_store_span(panel, layout, cols, r, first + b, &span);
     }
     return finite;
 }

@@ -369,7 +369,7 @@ static inline void store_span(uint8_t *data, struct moe_layout layout, uint32_t 
                               uint32_t i, const struct moe_span_codes *span)
 {
     const uint16_t kind = layout.kind;
-    if (moe_layout_is_affine(kind)) {
+    if (moe_kind_span(kind) == 0) { /* affine */
         const struct moe_group_codes group = {span->d, span->m, span->codes};
         moe_layout_store_group(data, layout, cols, row, i, &group);
         return;
