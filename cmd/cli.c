@@ -1,6 +1,5 @@
 /* The option table, messages and exit status of all programs. */
 #define _POSIX_C_SOURCE 200809L /* isatty */
-#include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>

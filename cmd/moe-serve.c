@@ -1,8 +1,6 @@
 /* moe-serve: answers requests of many callers with one or many models. See man/moe-serve.1. */
-#include <stdio.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "serve/server.h"

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/text.h"
 #include "sched/exactness.h"
 
 const char *const drafters[] = {"none", "ngram", "mtp", NULL};

@@ -1,6 +1,5 @@
 /* /undo, /retry, /save, /load: turns taken back, and conversations kept in files. */
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "cli.h"
 #include "commands.h"

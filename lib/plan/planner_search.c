@@ -1,7 +1,6 @@
 /*
  * The search of --strategy auto: the strategies of the table first, then parts of the best ones.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,10 +3,7 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "base/mem.h"
 
 static const struct moe_component_name names[MOE_N_COMPONENTS] = {
     [MOE_COMPONENT_COMPUTE] = {"computing", "compute_s", "compute_seconds"},

@@ -1,6 +1,5 @@
 /* What running a pack takes, as text and as JSON. */
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "base/text.h"
 #include "engine/memory.h"

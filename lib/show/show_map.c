@@ -1,7 +1,6 @@
 /* A bit map as tables and pictures; a calibration's forecast. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"

@@ -47,7 +47,6 @@
  * Chinese characters, 4 nonspacing marks dropped. Patterns are in the dialect of Hugging Face's
  * tokenizer.json.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/bytes.h"

@@ -9,8 +9,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/rank.h"
-#include "base/text.h"
 #include "tune/calibrate_internal.h"
 #include "tune/importance.h"
 #include "tune/inputs_seen.h"
