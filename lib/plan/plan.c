@@ -4,6 +4,7 @@
 #include "plan/plan.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,6 +333,15 @@ struct moe_components moe_plan_components(const struct moe_plan *plan, bool prom
         [MOE_COMPONENT_STALL] = prompts ? e->prefill_stall_seconds : e->stall_seconds,
         [MOE_COMPONENT_HOST] = prompts ? e->prefill_host_seconds : e->host_seconds,
     }};
+}
+
+double moe_plan_hit_rate_error(const struct moe_plan *plan)
+{
+    const struct moe_plan_evidence *e = &plan->evidence;
+    double h = plan->expected.hit_rate;
+    if (e->trace_tokens <= e->trace_prompt_tokens || !(h >= 0 && h <= 1))
+        return 1;
+    return 2 * sqrt(h * (1 - h) / (double)(e->trace_tokens - e->trace_prompt_tokens));
 }
 
 /* ---- The file ---- */

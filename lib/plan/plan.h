@@ -216,6 +216,10 @@ struct moe_terms moe_plan_terms(const struct moe_plan *plan);
 
 /* ---- The file: YAML, moe-plan(5) ---- */
 
+/* How far the hit rate may be off because the trace is short: two standard errors,
+ * 2 sqrt(h (1 - h) / n), where each decoded token counts as one draw. 1 where there were none. */
+double moe_plan_hit_rate_error(const struct moe_plan *plan);
+
 /* What is not known (figures of expected, layers, steps and tried that are below 0; boundaries of
  * UINT32_MAX; everything else that is 0 or "") is left out, and so is a double that is not finite.
  */

@@ -904,19 +904,12 @@ static const double MOST_QUIET = 1;
  * that transfers do not reach. */
 static const double OFF_BANDWIDTH = 0.3, OFF_NOMINAL = 0.3;
 
-static double hit_rate_error(const struct moe_plan *plan)
-{
-    double n = (double)plan->evidence.trace_tokens - (double)plan->evidence.trace_prompt_tokens;
-    double h = plan->expected.hit_rate;
-    return n > 0 && h >= 0 && h <= 1 ? 2 * sqrt(h * (1 - h) / n) : 1;
-}
-
 /* By how much each assumption may be off; 0: it is none of this plan's, or has no figure. */
 static void find_doubts(const struct moe_plan *plan, bool loads, double by[MOE_N_ASSUMPTIONS])
 {
     const struct moe_plan_evidence *e = &plan->evidence;
     bool synthetic = !e->trace[0];
-    double error = hit_rate_error(plan);
+    double error = moe_plan_hit_rate_error(plan);
     memset(by, 0, MOE_N_ASSUMPTIONS * sizeof *by);
     if (!e->times_measured && !e->times_stated)
         by[MOE_ASSUME_BANDWIDTH] = OFF_BANDWIDTH;

@@ -278,68 +278,63 @@ static void put_figure(const struct moe_compared *f, bool wide, struct moe_buf *
     moe_buf_printf(out, !change[0] ? "\n" : wide ? "  %12s\n" : " %9s\n", change);
 }
 
-static void put_settings(const struct moe_comparison *c, struct moe_screen screen,
-                         struct moe_buf *out)
+static void put_settings(const struct moe_comparison *c, const struct moe_pen *pen)
 {
     uint32_t same = 0;
     for (uint32_t i = 0; i < c->n_settings; i++) {
         const struct moe_compared_setting *s = &c->settings[i];
         bool is_short = strlen(s->values[0]) + strlen(s->values[1]) < SHORT;
-        char first[32];
+        char first[32], both[SHORT + 8];
         snprintf(first, sizeof first, "  %s", s->name);
         if (strcmp(s->values[0], s->values[1]) == 0) {
             same++;
         } else if (is_short) {
-            moe_draw_paragraph(out, screen, first, INDENT, "%s  ->  %s", s->values[0],
-                               s->values[1]);
+            snprintf(both, sizeof both, "%s  ->  %s", s->values[0], s->values[1]);
+            moe_draw_paragraph(pen->out, pen->screen, first, INDENT, both);
         } else {
-            moe_draw_spelling(out, screen, first, INDENT, s->values[0], SIZE_MAX);
-            moe_draw_spelling(out, screen, "     ->", INDENT, s->values[1], SIZE_MAX);
+            moe_draw_spelling(pen->out, pen->screen, first, INDENT, s->values[0], SIZE_MAX);
+            moe_draw_spelling(pen->out, pen->screen, "     ->", INDENT, s->values[1], SIZE_MAX);
         }
     }
     if (same == c->n_settings)
-        moe_buf_text(out, "  none of their settings\n");
+        moe_buf_text(pen->out, "  none of their settings\n");
 }
 
 /* What the figures come to. */
-static void put_verdict(const struct moe_comparison *c, struct moe_screen screen,
-                        struct moe_buf *out)
+static void put_verdict(const struct moe_comparison *c, const struct moe_pen *pen)
 {
     const struct moe_compared *most = moe_compared_most(c);
     double change = c->n ? moe_compared_change(&c->figures[0]) : (double)NAN;
     const char *who = c->measured ? "The run was" : "The second plan is";
     const char *than = c->measured ? "than planned" : "than the first";
     if (isnan(change))
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "One of the two does not know the speed of an answer.");
+        moe_say(pen, 0, "One of the two does not know the speed of an answer.");
     else if (fabs(change) < 0.005)
-        moe_draw_paragraph(out, screen, NULL, 0, "%s as fast as %s.", who,
-                           c->measured ? "planned" : "the first");
+        moe_say(pen, 0, "%s as fast as %s.", who, c->measured ? "planned" : "the first");
     else
-        moe_draw_paragraph(out, screen, NULL, 0, "%s %.1f%% %s %s.", who, 100 * fabs(change),
-                           change > 0 ? "faster" : "slower", than);
+        moe_say(pen, 0, "%s %.1f%% %s %s.", who, 100 * fabs(change),
+                change > 0 ? "faster" : "slower", than);
     if (most)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "What differs most in a token's time is %s: %.3f ms instead of %.3f.",
-                           most->name, 1e3 * most->values[1], 1e3 * most->values[0]);
+        moe_say(pen, 0, "What differs most in a token's time is %s: %.3f ms instead of %.3f.",
+                most->name, 1e3 * most->values[1], 1e3 * most->values[0]);
     if (c->measured && c->tokens >= 0 && c->tokens < ENOUGH)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "The run decoded %.0f tokens: too few to judge a plan by; %d or more "
-                           "(moe-run -n) are better.",
-                           c->tokens, ENOUGH);
+        moe_say(pen, 0,
+                "The run decoded %.0f tokens: too few to judge a plan by; %d or more (moe-run -n) "
+                "are better.",
+                c->tokens, ENOUGH);
     if (c->measured && !c->same_plan)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "The run had another strategy or budget: it did not follow this plan.");
+        moe_say(pen, 0, "The run had another strategy or budget: it did not follow this plan.");
 }
 
 void moe_draw_comparison(const struct moe_comparison *c, struct moe_screen screen,
                          struct moe_buf *out)
 {
+    const struct moe_pen pen = {out, screen};
     bool wide = screen.columns >= MOE_USUAL_COLUMNS;
     const char *heads[2] = {c->measured ? "planned" : "first", c->measured ? "measured" : "second"};
-    put_verdict(c, screen, out);
+    put_verdict(c, &pen);
     moe_buf_printf(out, "\nWhat differs in the %s\n", c->measured ? "plan and the run" : "plans");
-    put_settings(c, screen, out);
+    put_settings(c, &pen);
     moe_buf_printf(out, wide ? "\n%-30s %12s %12s  %12s\n" : "\n%-28s %10s %10s %9s\n",
                    "What a token takes", heads[0], heads[1], "change");
     for (uint32_t i = 0; i < c->n; i++) {

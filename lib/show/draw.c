@@ -171,13 +171,8 @@ const char *moe_draw_shade(double amount, double usual, struct moe_screen screen
 }
 
 void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const char *first,
-                        uint32_t indent, const char *format, ...)
+                        uint32_t indent, const char *text)
 {
-    char text[MOE_DRAW_TEXT];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
     size_t room = (screen.columns < MOE_TEXT_COLUMNS ? screen.columns : MOE_TEXT_COLUMNS) - indent;
     for (const char *at = text; *at; first = NULL) {
         size_t n = strlen(at);
@@ -190,6 +185,16 @@ void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const cha
         at += n;
         at += strspn(at, " ");
     }
+}
+
+void moe_say(const struct moe_pen *pen, uint32_t indent, const char *format, ...)
+{
+    char text[MOE_DRAW_TEXT];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    moe_draw_paragraph(pen->out, pen->screen, NULL, indent, text);
 }
 
 void moe_draw_spelling(struct moe_buf *out, struct moe_screen screen, const char *first,

@@ -56,13 +56,20 @@ enum { MOE_SHADES = 5 };
 
 enum { MOE_DRAW_TEXT = 2048 };
 
+/* What writes text for people: where to, and what that is drawn on. */
+struct moe_pen {
+    struct moe_buf *out;
+    struct moe_screen screen;
+};
+
 /* A paragraph of ASCII text in lines of at most the screen's columns, but no more than are read
- * with ease (MOE_TEXT_COLUMNS): the first line begins with `first` (at most `indent` wide; NULL:
- * blanks), the others with `indent` blanks. A word that is longer than a line is cut. The formatted
- * text has at most MOE_DRAW_TEXT bytes; the rest is cut off. */
+ * with ease (MOE_TEXT_COLUMNS), each after `indent` blanks. A word that is longer than a line is
+ * cut. The formatted text has at most MOE_DRAW_TEXT bytes; the rest is cut off. */
 enum { MOE_TEXT_COLUMNS = 120 };
+void moe_say(const struct moe_pen *pen, uint32_t indent, const char *format, ...) MOE_PRINTF(3, 4);
+/* The same, where the first line begins with `first` (at most `indent` wide; NULL: blanks). */
 void moe_draw_paragraph(struct moe_buf *out, struct moe_screen screen, const char *first,
-                        uint32_t indent, const char *format, ...) MOE_PRINTF(5, 6);
+                        uint32_t indent, const char *text);
 
 /* A strategy's spelling, at most `most` bytes of it, in lines as above: broken before '+',
  * elsewhere only where a part is longer than a line. */

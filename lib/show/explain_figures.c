@@ -36,15 +36,6 @@ struct moe_plan_bounds moe_plan_bounds(const struct moe_plan *plan)
     return b;
 }
 
-double moe_plan_hit_rate_error(const struct moe_plan *plan)
-{
-    const struct moe_plan_evidence *e = &plan->evidence;
-    double h = plan->expected.hit_rate;
-    if (e->trace_tokens <= e->trace_prompt_tokens || !(h >= 0 && h <= 1))
-        return 1;
-    return 2 * sqrt(h * (1 - h) / (double)(e->trace_tokens - e->trace_prompt_tokens));
-}
-
 const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps, uint32_t n,
                                                double amount)
 {

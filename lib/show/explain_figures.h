@@ -27,10 +27,6 @@ struct moe_plan_bounds {
 };
 struct moe_plan_bounds moe_plan_bounds(const struct moe_plan *plan);
 
-/* How far the hit rate may be off because the trace is short: two standard errors,
- * 2 sqrt(h (1 - h) / n), where each decoded token counts as one draw. 1 where there were none. */
-double moe_plan_hit_rate_error(const struct moe_plan *plan);
-
 /* The first step above `amount` (by more than a thousandth); NULL: none. */
 const struct moe_plan_step *moe_plan_next_step(const struct moe_plan_step *steps, uint32_t n,
                                                double amount);

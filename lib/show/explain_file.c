@@ -13,15 +13,15 @@
 #include "show/explain.h"
 #include "show/show.h"
 
-static int explain_statistics(const char *path, bool json, struct moe_screen screen,
-                              struct moe_buf *out, struct moe_buf *picture, struct moe_err *err)
+static int explain_statistics(const char *path, bool json, const struct moe_pen *pen,
+                              struct moe_buf *picture, struct moe_err *err)
 {
     struct moe_statistics *s = NULL;
     int status = moe_statistics_read(&s, path, err);
     if (status == MOE_OK && json)
-        status = moe_explain_statistics_json(s, out, err);
+        status = moe_explain_statistics_json(s, pen->out, err);
     else if (status == MOE_OK)
-        status = moe_explain_statistics(s, screen, out, picture, err);
+        status = moe_explain_statistics(s, pen->screen, pen->out, picture, err);
     moe_statistics_free(s);
     return status;
 }
@@ -35,35 +35,35 @@ static const struct moe_record_format *const records[N_RECORDS] = {
     [DEVICE] = &moe_device_format,
 };
 
-static int explain_record(enum record kind, const char *path, bool json, struct moe_screen screen,
-                          struct moe_buf *out, struct moe_err *err)
+static int explain_record(enum record kind, const char *path, bool json, const struct moe_pen *pen,
+                          struct moe_err *err)
 {
     void *whole;
     MOE_TRY(moe_record_read(records[kind], &whole, path, err));
     int status = MOE_OK;
     if (json && kind == PLAN)
-        status = moe_explain_plan_json(whole, out, err);
+        status = moe_explain_plan_json(whole, pen->out, err);
     else if (json)
-        status = moe_record_write(records[kind], whole, true, out, err);
+        status = moe_record_write(records[kind], whole, true, pen->out, err);
     else if (kind == PLAN)
-        moe_explain_plan(whole, screen, out);
+        moe_explain_plan(whole, pen->screen, pen->out);
     else if (kind == COE_PLAN)
-        moe_explain_coe_plan(whole, screen, out);
+        moe_explain_coe_plan(whole, pen->screen, pen->out);
     else if (kind == MAP)
-        moe_explain_map(whole, screen, out);
+        moe_explain_map(whole, pen->screen, pen->out);
     else
-        moe_explain_device(whole, screen, out);
+        moe_explain_device(whole, pen->screen, pen->out);
     moe_record_free(records[kind], whole);
     return status;
 }
 
-static int explain_trace(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
+static int explain_trace(const char *path, bool json, const struct moe_pen *pen,
                          struct moe_buf *picture, struct moe_err *err)
 {
     struct moe_trace *t = NULL;
     int status = moe_trace_open(&t, path, err);
     if (status == MOE_OK)
-        status = moe_explain_trace(t, json, screen, out, picture, err);
+        status = moe_explain_trace(t, json, pen->screen, pen->out, picture, err);
     moe_trace_close(t);
     return status;
 }
@@ -88,13 +88,14 @@ static bool is_no_pack(const char *path)
 int moe_explain_file(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_buf *picture, struct moe_err *err)
 {
+    const struct moe_pen pen = {out, screen};
     for (enum record kind = 0; kind < N_RECORDS; kind++)
         if (moe_yaml_file_is(path, records[kind]->name))
-            return explain_record(kind, path, json, screen, out, err);
+            return explain_record(kind, path, json, &pen, err);
     if (moe_yaml_file_is(path, "moe-stats"))
-        return explain_statistics(path, json, screen, out, picture, err);
+        return explain_statistics(path, json, &pen, picture, err);
     if (moe_trace_is(path))
-        return explain_trace(path, json, screen, out, picture, err);
+        return explain_trace(path, json, &pen, picture, err);
     if (moe_run_figures_is(path))
         return moe_fail(err, MOE_ERR_USAGE,
                         "%s: figures of a run are explained beside its plan: --explain PLAN "
@@ -155,8 +156,7 @@ int moe_compare_files(const char *path, const char *other, bool json, struct moe
 /* ---- A bit map ---- */
 
 /* Which layers' experts matter most: the mean of what is lost. */
-static void put_layers_that_matter(const struct moe_map *map, struct moe_screen screen,
-                                   struct moe_buf *out)
+static void put_layers_that_matter(const struct moe_map *map, const struct moe_pen *pen)
 {
     const struct moe_importances *m = &map->importances;
     double most = -INFINITY, sum = 0;
@@ -179,46 +179,43 @@ static void put_layers_that_matter(const struct moe_map *map, struct moe_screen 
         }
     }
     if (n_layers > 1 && sum > 0)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "Layer %" PRIu32 " is the most sensitive: an expert of it matters %.1f "
-                           "times as much as one of a layer on average.",
-                           map->model_layer[layer], most / (sum / n_layers));
+        moe_say(pen, 0,
+                "Layer %" PRIu32 " is the most sensitive: an expert of it matters %.1f times as "
+                "much as one of a layer on average.",
+                map->model_layer[layer], most / (sum / n_layers));
 }
 
 void moe_explain_map(const struct moe_map *map, struct moe_screen screen, struct moe_buf *out)
 {
+    const struct moe_pen pen = {out, screen};
     const struct moe_map_choice *c = &map->choice;
     char room[2][32];
     if (c->there && map->n_uniform)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "It makes the model %s instead of %s, and its texts surprise it "
-                           "%+.2f%% (%s%.2f).",
-                           moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
-                           moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent,
-                           moe_draw_plus_minus(screen), c->loss.nll_error);
+        moe_say(&pen, 0,
+                "It makes the model %s instead of %s, and its texts surprise it %+.2f%% (%s%.2f).",
+                moe_format_bytes(c->expert_bytes + c->dense_bytes, room[0]),
+                moe_format_bytes(map->uniform[0].bytes, room[1]), c->loss.nll_percent,
+                moe_draw_plus_minus(screen), c->loss.nll_error);
     else if (!c->there)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "Nothing was chosen yet: moe-calibrate --tolerance does.");
+        moe_say(&pen, 0, "Nothing was chosen yet: moe-calibrate --tolerance does.");
     if (map->importances.there)
-        put_layers_that_matter(map, screen, out);
-    moe_draw_paragraph(
-        out, screen, NULL, 0,
-        "This is a bit map: what a model loses when its experts (blocks of weights) are "
-        "stored with fewer bits, and so how many bits each deserves. What is lost is "
-        "in nats: how much more a text surprises the model; 1%% more is hardly seen, "
-        "10%% is.");
+        put_layers_that_matter(map, &pen);
+    moe_say(&pen, 0,
+            "This is a bit map: what a model loses when its experts (blocks of weights) are stored "
+            "with fewer bits, and so how many bits each deserves. What is lost is in nats: how "
+            "much more a text surprises the model; 1%% more is hardly seen, 10%% is.");
     moe_buf_text(out, "\n");
     moe_show_map(map, screen, out);
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "\nNext: moe-quantize --map MAP makes a pack of it; moe-plan --calibration "
-                       "MAP plans with what else it found.");
+    moe_say(&pen, 0,
+            "\nNext: moe-quantize --map MAP makes a pack of it; moe-plan --calibration MAP plans "
+            "with what else it found.");
 }
 
 /* ---- A device profile ---- */
 
 /* What a token would take at least where nothing but weights is read. */
 static void put_rates(const struct moe_device *d, enum moe_device_tier tier,
-                      struct moe_screen screen, struct moe_buf *out)
+                      const struct moe_pen *pen)
 {
     char room[2][32], times[32];
     double memory = tier == MOE_TIER_HOST ? d->accelerator.memory_bytes_per_second.value
@@ -226,37 +223,35 @@ static void put_rates(const struct moe_device *d, enum moe_device_tier tier,
     double load = moe_device_load_rate(d, tier);
     if (!(memory > 0) || !(load > 0))
         return;
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "An expert that must be read first takes %s times as long as one that is in "
-                       "memory: weights come from memory at up to %s, from the %s at %s.",
-                       moe_format_about(1 + memory / load, times), moe_format_rate(memory, room[0]),
-                       tier == MOE_TIER_HOST ? "host, over the bus," : "disk",
-                       moe_format_rate(load, room[1]));
+    moe_say(pen, 0,
+            "An expert that must be read first takes %s times as long as one that is in memory: "
+            "weights come from memory at up to %s, from the %s at %s.",
+            moe_format_about(1 + memory / load, times), moe_format_rate(memory, room[0]),
+            tier == MOE_TIER_HOST ? "host, over the bus," : "disk", moe_format_rate(load, room[1]));
     if (!moe_device_load_measured(d, tier))
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "The rate of loads was stated, not measured: few machines reach it.");
+        moe_say(pen, 0, "The rate of loads was stated, not measured: few machines reach it.");
 }
 
 void moe_explain_device(const struct moe_device *d, struct moe_screen screen, struct moe_buf *out)
 {
+    const struct moe_pen pen = {out, screen};
     double spread = moe_device_spread(d);
     enum moe_device_tier tier =
         d->accelerator.name[0] && !d->accelerator.shares_memory ? MOE_TIER_HOST : MOE_TIER_STORAGE;
     if (!d->has_model || d->model.moe_layers)
-        put_rates(d, tier, screen, out);
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "This is a device profile: how fast a machine computes and reads. Plans are "
-                       "made with these figures.");
+        put_rates(d, tier, &pen);
+    moe_say(&pen, 0,
+            "This is a device profile: how fast a machine computes and reads. Plans are made with "
+            "these figures.");
     if (!d->has_model)
-        moe_draw_paragraph(out, screen, NULL, 0,
-                           "It has no times of a model: they are computed from the memory's "
-                           "bandwidth, which is an estimate (moe-profile --device PACK measures).");
+        moe_say(&pen, 0,
+                "It has no times of a model: they are computed from the memory's bandwidth, which "
+                "is an estimate (moe-profile --device PACK measures).");
     if (spread > MOE_QUIET_SPREAD)
-        moe_draw_paragraph(
-            out, screen, NULL, 0,
-            "Runs of the same measurement differed: the median took %.0f%% longer than "
-            "the fastest. The machine was busy; measure again when it is not.",
-            100 * spread);
+        moe_say(&pen, 0,
+                "Runs of the same measurement differed: the median took %.0f%% longer than the "
+                "fastest. The machine was busy; measure again when it is not.",
+                100 * spread);
     moe_buf_text(out, "\n");
     moe_show_device(d, screen, out);
     moe_buf_text(out, "\nNext: moe-plan PACK --memory SIZE --device-profile FILE\n");

@@ -48,61 +48,59 @@ static uint64_t all_in_memory(const struct moe_plan_memory *m)
     return m->program + m->dense + m->kv + m->work + m->all;
 }
 
-static void put_variants(const struct moe_pack_summary *s, struct moe_screen screen,
-                         struct moe_buf *out)
+static void put_variants(const struct moe_pack_summary *s, const struct moe_pen *pen)
 {
     char room[2][32];
     for (uint32_t v = 0; v < moe_pack_n_variants(s->pack); v++) {
         const struct moe_weight_sum *sum = &s->variants[v];
-        moe_draw_paragraph(out, screen, NULL, 2,
-                           "%" PRIu64 " experts at %s bits (%.2f with scales): %s, %s each",
-                           sum->count, moe_show_variant_bits(s->pack, v), moe_weight_sum_bits(sum),
-                           moe_format_bytes(sum->raw_bytes, room[0]),
-                           moe_format_bytes(sum->count ? sum->raw_bytes / sum->count : 0, room[1]));
+        moe_say(pen, 2, "%" PRIu64 " experts at %s bits (%.2f with scales): %s, %s each",
+                sum->count, moe_show_variant_bits(s->pack, v), moe_weight_sum_bits(sum),
+                moe_format_bytes(sum->raw_bytes, room[0]),
+                moe_format_bytes(sum->count ? sum->raw_bytes / sum->count : 0, room[1]));
     }
 }
 
 static void put_pack(const struct moe_pack_summary *s, const struct moe_plan_memory *m,
-                     const char *path, struct moe_screen screen, struct moe_buf *out)
+                     const char *path, const struct moe_pen *pen)
 {
     const struct moe_config *c = &s->config;
     char room[3][32];
     uint64_t floor = (m->floor + MIB - 1) / MIB;
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "%s: %s, a model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
-                       " experts (blocks of weights); a token uses %" PRIu32 ".",
-                       path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
+    moe_say(pen, 0,
+            "%s: %s, a model of %" PRIu32 " layers; %" PRIu32 " of them have %" PRIu32
+            " experts (blocks of weights); a token uses %" PRIu32 ".",
+            path, c->family, c->n_layers, s->n_moe_layers, c->n_experts, c->top_k);
     if (s->synthesized.is)
-        moe_draw_paragraph(
-            out, screen, NULL, 0,
-            "Its weights were drawn (moe-quantize --synthesize)%s: it shows how such "
-            "a model runs, what it says is no text.",
-            s->synthesized.sparse ? ", and its experts are holes, which no disk is read for" : "");
-    moe_buf_text(out, "\nWhat is in it\n");
-    moe_draw_paragraph(out, screen, NULL, 2, "weights outside experts, always in memory: %s",
-                       moe_format_bytes(s->dense.raw_bytes, room[0]));
-    put_variants(s, screen, out);
-    moe_buf_text(out, "\nWhat running it takes\n");
-    moe_draw_paragraph(out, screen, NULL, 2,
-                       "A token visits %" PRIu32 " experts: %s of %s, %.1f%%. They may stay in "
-                       "memory or be loaded when they are needed.",
-                       s->n_moe_layers * c->top_k, moe_format_bytes(m->token, room[0]),
-                       moe_format_bytes(m->all, room[1]),
-                       m->all ? 100 * (double)m->token / (double)m->all : 0);
-    moe_draw_paragraph(out, screen, NULL, 2,
-                       "The smallest budget that works is %s (--memory %" PRIu64
-                       "M), with a context of %" PRIu32 " and prompts in batches of %" PRIu32
-                       "; all experts fit from %s on.",
-                       moe_format_bytes(m->floor, room[0]), floor, m->context, m->batch,
-                       moe_format_bytes(all_in_memory(m), room[1]));
+        moe_say(pen, 0,
+                "Its weights were drawn (moe-quantize --synthesize)%s: it shows how such a model "
+                "runs, what it says is no text.",
+                s->synthesized.sparse ? ", and its experts are holes, which no disk is read for"
+                                      : "");
+    moe_buf_text(pen->out, "\nWhat is in it\n");
+    moe_say(pen, 2, "weights outside experts, always in memory: %s",
+            moe_format_bytes(s->dense.raw_bytes, room[0]));
+    put_variants(s, pen);
+    moe_buf_text(pen->out, "\nWhat running it takes\n");
+    moe_say(
+        pen, 2,
+        "A token visits %" PRIu32
+        " experts: %s of %s, %.1f%%. They may stay in memory or be loaded when they are needed.",
+        s->n_moe_layers * c->top_k, moe_format_bytes(m->token, room[0]),
+        moe_format_bytes(m->all, room[1]), m->all ? 100 * (double)m->token / (double)m->all : 0);
+    moe_say(pen, 2,
+            "The smallest budget that works is %s (--memory %" PRIu64
+            "M), with a context of %" PRIu32 " and prompts in batches of %" PRIu32
+            "; all experts fit from %s on.",
+            moe_format_bytes(m->floor, room[0]), floor, m->context, m->batch,
+            moe_format_bytes(all_in_memory(m), room[1]));
     if (s->synthesized.is) /* texts say nothing of it */
-        moe_buf_printf(out,
+        moe_buf_printf(pen->out,
                        "\nNext\n"
                        "  moe-plan %s --memory SIZE --draw-trace drawn.trace -o plan.yaml\n"
                        "  moe-run %s --plan plan.yaml --bench --follow drawn.trace\n",
                        path, path);
     else
-        moe_buf_printf(out,
+        moe_buf_printf(pen->out,
                        "\nNext\n"
                        "  moe-profile %s --text YOURS.txt -o stats.yaml --trace yours.trace\n"
                        "  moe-plan %s --memory SIZE --stats stats.yaml --trace yours.trace\n",
@@ -111,22 +109,23 @@ static void put_pack(const struct moe_pack_summary *s, const struct moe_plan_mem
 
 /* A model without experts: every token uses all of its weights, and there is nothing to plan. */
 static void put_dense(const struct moe_pack_summary *s, const struct moe_plan_memory *m,
-                      const char *path, struct moe_screen screen, struct moe_buf *out)
+                      const char *path, const struct moe_pen *pen)
 {
     const struct moe_config *c = &s->config;
     char room[2][32];
-    moe_draw_paragraph(out, screen, NULL, 0,
-                       "%s: %s, a dense model of %" PRIu32 " layers: every token uses all of its "
-                       "weights, so all of them stay in memory. There is nothing to plan.",
-                       path, c->family, c->n_layers);
-    moe_buf_text(out, "\nWhat running it takes\n");
-    moe_draw_paragraph(out, screen, NULL, 2,
-                       "The smallest budget that works is %s (--memory %" PRIu64 "M), %s of it "
-                       "weights, with a context of %" PRIu32 " and prompts in batches of %" PRIu32
-                       ".",
-                       moe_format_bytes(m->floor, room[0]), (m->floor + MIB - 1) / MIB,
-                       moe_format_bytes(s->dense.raw_bytes, room[1]), m->context, m->batch);
-    moe_buf_printf(out, "\nNext\n  moe-run %s\n", path);
+    moe_say(pen, 0,
+            "%s: %s, a dense model of %" PRIu32
+            " layers: every token uses all of its weights, so all of them stay in memory. There is "
+            "nothing to plan.",
+            path, c->family, c->n_layers);
+    moe_buf_text(pen->out, "\nWhat running it takes\n");
+    moe_say(pen, 2,
+            "The smallest budget that works is %s (--memory %" PRIu64
+            "M), %s of it weights, with a context of %" PRIu32 " and prompts in batches of %" PRIu32
+            ".",
+            moe_format_bytes(m->floor, room[0]), (m->floor + MIB - 1) / MIB,
+            moe_format_bytes(s->dense.raw_bytes, room[1]), m->context, m->batch);
+    moe_buf_printf(pen->out, "\nNext\n  moe-run %s\n", path);
 }
 
 static void put_pack_json(const struct moe_pack_summary *s, const struct moe_plan_memory *m,
@@ -169,6 +168,7 @@ static void put_pack_json(const struct moe_pack_summary *s, const struct moe_pla
 int moe_explain_pack(const char *path, bool json, struct moe_screen screen, struct moe_buf *out,
                      struct moe_err *err)
 {
+    const struct moe_pen pen = {out, screen};
     struct moe_pack_summary *s;
     struct moe_plan_memory memory = {0};
     int status = moe_pack_summary_open(&s, path, err);
@@ -177,7 +177,7 @@ int moe_explain_pack(const char *path, bool json, struct moe_screen screen, stru
     if (status == MOE_OK && json)
         put_pack_json(s, &memory, out);
     else if (status == MOE_OK)
-        (s->config.n_experts ? put_pack : put_dense)(s, &memory, path, screen, out);
+        (s->config.n_experts ? put_pack : put_dense)(s, &memory, path, &pen);
     moe_pack_summary_close(s);
     return status;
 }

@@ -23,12 +23,6 @@ enum {
     TRIED_NAME = 118,
 };
 
-struct explanation {
-    const struct moe_plan *plan;
-    struct moe_screen screen;
-    struct moe_buf *out;
-};
-
 /* Bytes of a name to show: whole characters, at most `most`. */
 static int shown(const char *name, size_t most)
 {
@@ -36,12 +30,12 @@ static int shown(const char *name, size_t most)
 }
 
 /* Takes over what was collected, as a paragraph, and releases it. */
-static void put_text(const struct explanation *x, const char *first, uint32_t indent,
+static void put_text(const struct moe_pen *pen, const char *first, uint32_t indent,
                      struct moe_buf *text)
 {
     if (!text->failed && text->size)
-        moe_draw_paragraph(x->out, x->screen, first, indent, "%s", (const char *)text->data);
-    x->out->failed |= text->failed;
+        moe_draw_paragraph(pen->out, pen->screen, first, indent, (const char *)text->data);
+    pen->out->failed |= text->failed;
     moe_buf_release(text);
 }
 
@@ -222,8 +216,8 @@ uint32_t moe_explain_time(const struct moe_plan *p,
 }
 
 /* As lines with bars. format: of an amount. */
-static void put_parts(const struct explanation *x, const struct moe_explained_part *parts,
-                      uint32_t n, char *(*format)(double, char[32]))
+static void put_parts(const struct moe_pen *pen, const struct moe_explained_part *parts, uint32_t n,
+                      char *(*format)(double, char[32]))
 {
     static const char *const heads[3] = {"", "", ""};
     struct moe_table t;
@@ -237,7 +231,7 @@ static void put_parts(const struct explanation *x, const struct moe_explained_pa
                                       moe_format_about_share(parts[i].amount / all, room[1])};
         moe_table_row(&t, parts[i].amount / all, cells);
     }
-    moe_draw_table(x->out, x->screen, &t);
+    moe_draw_table(pen->out, pen->screen, &t);
 }
 
 /* ---- What more would give ---- */
@@ -304,29 +298,26 @@ bool moe_explain_link_steps(const struct moe_plan *p, uint32_t most, struct moe_
                        p->pace.load_rate, p->expected.decode_tokens_per_second, moe_format_rate, t);
 }
 
-static void put_steps(const struct explanation *x)
+static void put_steps(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     const double now = moe_plan_budget(p), speed = p->expected.decode_tokens_per_second;
     const struct moe_plan_step *next = moe_plan_next_step(p->memory_steps, p->n_memory_steps, now);
     struct moe_table t;
     char room[2][32];
     if (moe_explain_memory_steps(p, STEP_LINES, &t)) {
-        moe_buf_printf(x->out, "\n%s\n",
+        moe_buf_printf(pen->out, "\n%s\n",
                        p->memory.total ? "More memory or less" : "More memory for experts or less");
-        moe_draw_table(x->out, x->screen, &t);
+        moe_draw_table(pen->out, pen->screen, &t);
         if (next && speed > 0)
-            moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                               "The next step up, %s: about %s "
-                               "tokens/s, %+.0f%%.",
-                               moe_format_about_bytes(next->amount, room[0]),
-                               moe_format_about(next->decode_tokens_per_second, room[1]),
-                               100 * (next->decode_tokens_per_second / speed - 1));
+            moe_say(pen, 2, "The next step up, %s: about %s tokens/s, %+.0f%%.",
+                    moe_format_about_bytes(next->amount, room[0]),
+                    moe_format_about(next->decode_tokens_per_second, room[1]),
+                    100 * (next->decode_tokens_per_second / speed - 1));
     }
     if (moe_explain_link_steps(p, STEP_LINES, &t)) {
-        moe_buf_printf(x->out, "\nA faster %s or a slower one\n",
+        moe_buf_printf(pen->out, "\nA faster %s or a slower one\n",
                        moe_plan_over_bus(p) ? "bus" : "disk");
-        moe_draw_table(x->out, x->screen, &t);
+        moe_draw_table(pen->out, pen->screen, &t);
     }
 }
 
@@ -435,32 +426,31 @@ static void explain_coarser(const struct moe_plan *p, struct moe_screen screen, 
                                 "measured (moe-calibrate).");
 }
 
-static void put_alternatives(const struct explanation *x)
+static void put_alternatives(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     struct moe_table t;
     struct moe_buf same = {0}, coarser = {0};
     char room[32];
     bool less = false;
     if (p->n_alternatives == 0)
         return;
-    moe_buf_text(x->out, "\nWhat if one thing were different (reads: by a token; found: experts in "
-                         "memory)\n");
+    moe_buf_text(pen->out,
+                 "\nWhat if one thing were different (reads: by a token; found: experts in "
+                 "memory)\n");
     if (moe_explain_alternatives(p, &t, &same))
-        moe_draw_table(x->out, x->screen, &t);
+        moe_draw_table(pen->out, pen->screen, &t);
     for (uint32_t i = 0; i < p->n_alternatives; i++)
         less |= p->alternatives[i].what == MOE_ALTERNATIVE_MEMORY &&
                 !(p->alternatives[i].decode_tokens_per_second >= 0);
     if (less && p->memory.floor && !p->strategy.resident)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2, "-: less than the smallest that works, %s.",
-                           moe_format_about_bytes((double)p->memory.floor, room));
+        moe_say(pen, 2, "-: less than the smallest that works, %s.",
+                moe_format_about_bytes((double)p->memory.floor, room));
     if (same.size && !same.failed)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2, "No difference: %s.",
-                           (const char *)same.data);
-    x->out->failed |= same.failed;
+        moe_say(pen, 2, "No difference: %s.", (const char *)same.data);
+    pen->out->failed |= same.failed;
     moe_buf_release(&same);
-    explain_coarser(p, x->screen, &coarser);
-    put_text(x, NULL, 2, &coarser);
+    explain_coarser(p, pen->screen, &coarser);
+    put_text(pen, NULL, 2, &coarser);
 }
 
 /* ---- Layers ---- */
@@ -498,32 +488,30 @@ bool moe_explain_layers(const struct moe_plan *p, uint32_t most, struct moe_tabl
     return true;
 }
 
-static void put_layers(const struct explanation *x)
+static void put_layers(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     struct moe_table t;
     if (!moe_explain_layers(p, LAYER_LINES, &t))
         return;
-    moe_buf_text(x->out, "\nLayers with experts\n");
-    moe_draw_table(x->out, x->screen, &t);
-    moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                       "In memory: of the experts that its tokens use. Waits: for the others, for "
-                       "each token.%s%s",
-                       p->expected.accuracy >= 0 ? " Guessed: before its router has chosen." : "",
-                       p->n_contents ? " At the start: loaded before the first token." : "");
+    moe_buf_text(pen->out, "\nLayers with experts\n");
+    moe_draw_table(pen->out, pen->screen, &t);
+    moe_say(
+        pen, 2,
+        "In memory: of the experts that its tokens use. Waits: for the others, for each token.%s%s",
+        p->expected.accuracy >= 0 ? " Guessed: before its router has chosen." : "",
+        p->n_contents ? " At the start: loaded before the first token." : "");
     if (p->boundary_accuracy > 0 && p->boundary_accuracy < p->n_layers)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           p->boundary_accuracy == 1
-                               ? "What the first layer will use is hard to guess."
-                               : "What the first %" PRIu32 " layers will use is hard to guess.",
-                           p->boundary_accuracy);
+        moe_say(pen, 2,
+                p->boundary_accuracy == 1 ? "What the first layer will use is hard to guess."
+                                          : "What the first %" PRIu32
+                                            " layers will use is hard to guess.",
+                p->boundary_accuracy);
 }
 
 /* ---- Where memory and time go ---- */
 
-static void put_memory(const struct explanation *x)
+static void put_memory(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     const struct moe_plan_memory *m = &p->memory;
     const struct moe_plan_slots slots = moe_plan_slots(p);
     struct moe_explained_part parts[MOE_EXPLAINED_PARTS];
@@ -531,41 +519,41 @@ static void put_memory(const struct explanation *x)
     char room[3][32];
     if (n == 0)
         return;
-    moe_buf_text(x->out,
+    moe_buf_text(pen->out,
                  p->host.total ? "\nWhere the GPU's memory goes\n" : "\nWhere the memory goes\n");
-    put_parts(x, parts, n, moe_format_about_bytes);
-    moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                       "Experts are blocks of weights: each of %" PRIu32 " layers has %" PRIu32
-                       ", a token uses %" PRIu32 " of them.",
-                       p->n_layers, p->n_experts, p->top_k);
+    put_parts(pen, parts, n, moe_format_about_bytes);
+    moe_say(pen, 2,
+            "Experts are blocks of weights: each of %" PRIu32 " layers has %" PRIu32
+            ", a token uses %" PRIu32 " of them.",
+            p->n_layers, p->n_experts, p->top_k);
     if (p->n_pools)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "%" PRIu64 " of all %" PRIu64 " experts (%s of %s) have room at a time, "
-                           "%s times what a token uses.",
-                           slots.n_cache, slots.n_experts,
-                           moe_format_about_bytes((double)slots.cache_bytes, room[0]),
-                           moe_format_about_bytes((double)m->all, room[1]),
-                           moe_format_about(slots.tokens, room[2]));
+        moe_say(pen, 2,
+                "%" PRIu64 " of all %" PRIu64
+                " experts (%s of %s) have room at a time, %s times what a token uses.",
+                slots.n_cache, slots.n_experts,
+                moe_format_about_bytes((double)slots.cache_bytes, room[0]),
+                moe_format_about_bytes((double)m->all, room[1]),
+                moe_format_about(slots.tokens, room[2]));
     if (m->floor && !p->strategy.resident)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2, "The smallest budget that works is %s.",
-                           moe_format_about_bytes((double)m->floor, room[0]));
+        moe_say(pen, 2, "The smallest budget that works is %s.",
+                moe_format_about_bytes((double)m->floor, room[0]));
     if (p->host.total) {
-        moe_buf_text(x->out, "\nWhere main memory goes\n");
-        put_parts(x, parts, moe_explain_memory(p, &p->host, parts), moe_format_about_bytes);
+        moe_buf_text(pen->out, "\nWhere main memory goes\n");
+        put_parts(pen, parts, moe_explain_memory(p, &p->host, parts), moe_format_about_bytes);
     }
 }
 
 /* What the processors do meanwhile; nothing is said of what takes no time. */
-static void put_components(const struct explanation *x, double total)
+static void put_components(const struct moe_plan *p, double total, const struct moe_pen *pen)
 {
-    const struct moe_plan_expected *e = &x->plan->expected;
+    const struct moe_plan_expected *e = &p->expected;
     const struct {
         const char *what;
         double seconds;
     } parts[] = {
         {"computes", e->compute_seconds},
         {"asks for experts and takes them in", e->handling_seconds},
-        {moe_plan_over_bus(x->plan) ? "waits for the bus" : "waits for the disk", e->stall_seconds},
+        {moe_plan_over_bus(p) ? "waits for the bus" : "waits for the disk", e->stall_seconds},
         {"waits for the host", e->host_seconds}};
     struct moe_buf text = {0};
     uint32_t n = 0;
@@ -578,67 +566,61 @@ static void put_components(const struct explanation *x, double total)
     }
     moe_buf_text(&text, ".");
     if (n > 1)
-        put_text(x, NULL, 2, &text);
+        put_text(pen, NULL, 2, &text);
     moe_buf_release(&text);
 }
 
-static void put_reading(const struct explanation *x)
+static void put_reading(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     const struct moe_plan_expected *e = &p->expected;
     const char *link = moe_plan_over_bus(p) ? "bus" : "disk";
     char room[5][32];
     if (e->bytes_per_token > 0)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "A token reads %s; the %s (%s) is busy %s of the time.",
-                           moe_format_about_bytes(e->bytes_per_token, room[0]), link,
-                           moe_format_rate(p->pace.load_rate, room[1]),
-                           moe_format_about_share(
-                               fmin(1, e->link_seconds * e->decode_tokens_per_second), room[2]));
+        moe_say(pen, 2, "A token reads %s; the %s (%s) is busy %s of the time.",
+                moe_format_about_bytes(e->bytes_per_token, room[0]), link,
+                moe_format_rate(p->pace.load_rate, room[1]),
+                moe_format_about_share(fmin(1, e->link_seconds * e->decode_tokens_per_second),
+                                       room[2]));
     if (e->hit_rate >= 0 && e->optimal_hit_rate >= 0)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "%s of the experts are in memory when they are needed; %s would be if "
-                           "the cache knew the text but read nothing ahead.",
-                           moe_format_about_share(e->hit_rate, room[0]),
-                           moe_format_about_share(e->optimal_hit_rate, room[1]));
+        moe_say(pen, 2,
+                "%s of the experts are in memory when they are needed; %s would be if the cache "
+                "knew the text but read nothing ahead.",
+                moe_format_about_share(e->hit_rate, room[0]),
+                moe_format_about_share(e->optimal_hit_rate, room[1]));
     if (e->accuracy >= 0)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "%s of a layer's experts are guessed before its router has chosen.",
-                           moe_format_about_share(e->accuracy, room[0]));
+        moe_say(pen, 2, "%s of a layer's experts are guessed before its router has chosen.",
+                moe_format_about_share(e->accuracy, room[0]));
     if (p->layer_seconds > 0 && p->load_seconds > 0)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "A layer computes for %s, reading an expert takes %s.",
-                           moe_format_about_seconds(p->layer_seconds, room[0]),
-                           moe_format_about_seconds(p->load_seconds, room[1]));
+        moe_say(pen, 2, "A layer computes for %s, reading an expert takes %s.",
+                moe_format_about_seconds(p->layer_seconds, room[0]),
+                moe_format_about_seconds(p->load_seconds, room[1]));
     if (p->pace.storage_rate > 0)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "The bus goes from main memory to the GPU, %s for each piece beside its "
-                           "bytes; what is not in main memory comes from the disk first (%s). "
-                           "Launching a layer's experts takes %s.",
-                           moe_format_about_seconds(p->pace.loads.piece, room[0]),
-                           moe_format_rate(p->pace.storage_rate, room[1]),
-                           moe_format_about_seconds(p->pace.joint, room[2]));
+        moe_say(pen, 2,
+                "The bus goes from main memory to the GPU, %s for each piece beside its bytes; "
+                "what is not in main memory comes from the disk first (%s). Launching a layer's "
+                "experts takes %s.",
+                moe_format_about_seconds(p->pace.loads.piece, room[0]),
+                moe_format_rate(p->pace.storage_rate, room[1]),
+                moe_format_about_seconds(p->pace.joint, room[2]));
 }
 
-static void put_time(const struct explanation *x)
+static void put_time(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     const struct moe_plan_bounds b = moe_plan_bounds(p);
     const double least = b.seconds[MOE_BOUND_COMPUTATION] + b.seconds[MOE_BOUND_LINK];
     struct moe_explained_part parts[MOE_EXPLAINED_PARTS];
     char room[32];
     if (b.total <= 0)
         return;
-    moe_buf_printf(x->out, "\nWhere a token's time goes, %s\n",
+    moe_buf_printf(pen->out, "\nWhere a token's time goes, %s\n",
                    moe_format_about_seconds(b.total, room));
-    put_parts(x, parts, moe_explain_time(p, parts), moe_format_about_seconds);
+    put_parts(pen, parts, moe_explain_time(p, parts), moe_format_about_seconds);
     if (p->n_pools && least > 0 && b.seconds[MOE_BOUND_PREDICTION] >= 0.005 * b.total)
-        moe_draw_paragraph(x->out, x->screen, NULL, 2,
-                           "Upper bound for this memory, not reachable: about %s tokens/s.",
-                           moe_format_about(1 / least, room));
-    put_components(x, b.total);
+        moe_say(pen, 2, "Upper bound for this memory, not reachable: about %s tokens/s.",
+                moe_format_about(1 / least, room));
+    put_components(p, b.total, pen);
     if (p->n_pools)
-        put_reading(x);
+        put_reading(p, pen);
 }
 
 /* ---- What it rests on ---- */
@@ -706,52 +688,50 @@ void moe_explain_assumption(const struct moe_plan *plan, enum moe_assumption wha
     put_doubt(plan, what, text);
 }
 
-static void put_assumptions(const struct explanation *x, uint32_t most)
+static void put_assumptions(const struct moe_plan *p, uint32_t most, const struct moe_pen *pen)
 {
     enum moe_assumption what[MOE_N_ASSUMPTIONS];
-    uint32_t n = moe_plan_assumptions(x->plan, what);
-    moe_buf_text(x->out, most == 1 ? "\nWhat it assumes, above all\n"
-                                   : "\nWhat it assumes, the weakest first\n");
+    uint32_t n = moe_plan_assumptions(p, what);
+    moe_buf_text(pen->out, most == 1 ? "\nWhat it assumes, above all\n"
+                                     : "\nWhat it assumes, the weakest first\n");
     for (uint32_t i = 0; i < n && i < most; i++) {
         char number[16];
         struct moe_buf text = {0};
         snprintf(number, sizeof number, "  %" PRIu32 ".", i + 1);
-        moe_explain_assumption(x->plan, what[i], x->screen, &text);
-        put_text(x, most == 1 ? NULL : number, most == 1 ? 2 : 5, &text);
+        moe_explain_assumption(p, what[i], pen->screen, &text);
+        put_text(pen, most == 1 ? NULL : number, most == 1 ? 2 : 5, &text);
     }
 }
 
 /* ---- What is planned ---- */
 
-static void put_head(const struct explanation *x)
+static void put_head(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     struct moe_buf answer = {0}, text = {0};
     const char *name = p->pack[0] ? p->pack : "a model", *device = p->evidence.device;
     char room[2][32], memory[96];
     moe_explain_answer(p, &answer);
-    put_text(x, NULL, 0, &answer);
+    put_text(pen, NULL, 0, &answer);
     moe_format_about_bytes(moe_plan_budget(p), room[0]);
     snprintf(memory, sizeof memory, "%s%s", room[0], p->memory.total ? "" : " for experts");
     if (p->host.total)
         snprintf(memory, sizeof memory, "%s of a GPU and %s of main memory", room[0],
                  moe_format_about_bytes((double)p->host.total, room[1]));
-    moe_buf_text(x->out, "\n");
-    moe_draw_paragraph(x->out, x->screen, NULL, 0, "%.*s in %s%s%.*s: simulated", shown(name, NAME),
-                       name, memory, device[0] ? ", on " : "", shown(device, NAME), device);
+    moe_buf_text(pen->out, "\n");
+    moe_say(pen, 0, "%.*s in %s%s%.*s: simulated", shown(name, NAME), name, memory,
+            device[0] ? ", on " : "", shown(device, NAME), device);
     if (!(p->expected.decode_tokens_per_second > 0))
         return;
     moe_explain_speed(p, false, &text);
-    put_text(x, "  an answer", 13, &text);
+    put_text(pen, "  an answer", 13, &text);
     if (p->expected.prefill_tokens_per_second > 0)
         moe_explain_speed(p, true, &text);
-    put_text(x, "  a prompt", 13, &text);
+    put_text(pen, "  a prompt", 13, &text);
 }
 
 /* What a bit map says about the parts that may change results, in one paragraph. */
-static void put_losses(const struct explanation *x)
+static void put_losses(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     const struct moe_plan_evidence *e = &p->evidence;
     struct moe_buf text = {0};
     for (uint32_t i = 0; i < p->n_losses; i++) {
@@ -761,7 +741,7 @@ static void put_losses(const struct explanation *x)
                        "%s through --%.*s: %s%+.3g%% (%s%.3g) nats/token, %.3g%% other top "
                        "tokens",
                        i ? ";" : "What the model says may change", shown(l->part, NAME), l->part,
-                       on_miss ? "at worst " : "", l->nll_percent, moe_draw_plus_minus(x->screen),
+                       on_miss ? "at worst " : "", l->nll_percent, moe_draw_plus_minus(pen->screen),
                        l->nll_error, l->top1_points);
     }
     int first = (int)strcspn(e->calibration_texts, ","); /* of several texts the first is named */
@@ -772,33 +752,31 @@ static void put_losses(const struct explanation *x)
                        "surprises the model.",
                        p->losses[0].tokens, first, e->calibration_texts,
                        e->calibration_texts[first] ? " and others" : "");
-    put_text(x, NULL, 2, &text);
+    put_text(pen, NULL, 2, &text);
 }
 
-static void put_strategy(const struct explanation *x)
+static void put_strategy(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     const struct moe_terms terms = moe_plan_terms(p);
     struct moe_buf text = {0};
     char brief[MOE_STRATEGY_BRIEF];
-    moe_buf_text(x->out, "\nHow it works\n");
+    moe_buf_text(pen->out, "\nHow it works\n");
     if (p->high[0])
         moe_buf_printf(&text, "Experts are stored at %s bits%s%s%s. ", p->high,
                        p->low[0] ? ", some are taken at " : "", p->low, p->low[0] ? "" : "");
     moe_explain_strategy(&terms, moe_plan_slots(p).n_cache, p->n_experts, &text);
-    put_text(x, NULL, 2, &text);
+    put_text(pen, NULL, 2, &text);
     moe_strategy_brief(&p->strategy, brief);
-    moe_buf_text(x->out, "  As moe-run --strategy spells it:\n");
-    moe_draw_spelling(x->out, x->screen, NULL, 4, brief, SIZE_MAX);
+    moe_buf_text(pen->out, "  As moe-run --strategy spells it:\n");
+    moe_draw_spelling(pen->out, pen->screen, NULL, 4, brief, SIZE_MAX);
 }
 
-static void put_tried(const struct explanation *x)
+static void put_tried(const struct moe_plan *p, const struct moe_pen *pen)
 {
-    const struct moe_plan *p = x->plan;
     char speed[32];
     if (p->n_tried < 2)
         return;
-    moe_buf_printf(x->out,
+    moe_buf_printf(pen->out,
                    "\nThe fastest of %" PRIu32 " strategies tried, on part of a long trace "
                    "(tokens/s)\n",
                    p->n_tried);
@@ -807,7 +785,7 @@ static void put_tried(const struct explanation *x)
         char first[48];
         snprintf(first, sizeof first, "  %6s  ",
                  moe_format_about(t->decode_tokens_per_second, speed));
-        moe_draw_spelling(x->out, x->screen, first, 10, t->strategy, TRIED_NAME);
+        moe_draw_spelling(pen->out, pen->screen, first, 10, t->strategy, TRIED_NAME);
     }
 }
 
@@ -815,29 +793,29 @@ static void put_tried(const struct explanation *x)
 
 void moe_explain_plan(const struct moe_plan *plan, struct moe_screen screen, struct moe_buf *out)
 {
-    const struct explanation x = {plan, screen, out};
-    put_head(&x);
-    put_losses(&x);
-    put_memory(&x);
-    put_time(&x);
-    put_steps(&x);
-    put_alternatives(&x);
-    put_layers(&x);
-    put_assumptions(&x, MOE_N_ASSUMPTIONS);
-    put_tried(&x);
-    put_strategy(&x);
+    const struct moe_pen pen = {out, screen};
+    put_head(plan, &pen);
+    put_losses(plan, &pen);
+    put_memory(plan, &pen);
+    put_time(plan, &pen);
+    put_steps(plan, &pen);
+    put_alternatives(plan, &pen);
+    put_layers(plan, &pen);
+    put_assumptions(plan, MOE_N_ASSUMPTIONS, &pen);
+    put_tried(plan, &pen);
+    put_strategy(plan, &pen);
 }
 
 void moe_explain_plan_briefly(const struct moe_plan *plan, struct moe_screen screen,
                               struct moe_buf *out)
 {
-    const struct explanation x = {plan, screen, out};
-    put_head(&x);
-    put_losses(&x);
-    put_memory(&x);
-    put_time(&x);
-    put_assumptions(&x, 1);
-    put_strategy(&x);
+    const struct moe_pen pen = {out, screen};
+    put_head(plan, &pen);
+    put_losses(plan, &pen);
+    put_memory(plan, &pen);
+    put_time(plan, &pen);
+    put_assumptions(plan, 1, &pen);
+    put_strategy(plan, &pen);
 }
 
 /* A plan's explanation for scripts. */

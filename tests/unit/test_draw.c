@@ -67,14 +67,14 @@ static void shades(void **state)
 static void paragraphs(void **state)
 {
     struct moe_buf out = {0};
-    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, "1.", 4, "%s", "short");
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, "1.", 4, "short");
     assert_string_equal(text_of(&out), "1.  short\n");
     moe_buf_clear(&out);
     char words[201];
     for (int i = 0; i < 200; i++) /* ten columns each */
         words[i] = i % 10 == 9 ? ' ' : 'a';
     words[199] = 0;
-    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 2, "%s", words);
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 2, words);
     int lines = 0, length = 0, most = 0;
     for (const char *c = text_of(&out); *c; c++) {
         lines += *c == '\n';
@@ -86,11 +86,11 @@ static void paragraphs(void **state)
     moe_buf_clear(&out);
     memset(words, 'b', 100);
     words[100] = 0;
-    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 0, "%s", words); /* a word that is cut */
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 0, words); /* a word that is cut */
     assert_int_equal(out.size, 102);
     assert_int_equal(text_of(&out)[80], '\n');
     moe_buf_clear(&out);
-    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 0, "%s", "");
+    moe_draw_paragraph(&out, MOE_PLAIN_SCREEN, NULL, 0, "");
     assert_int_equal(out.size, 0);
     moe_buf_release(&out);
 }
