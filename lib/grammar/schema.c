@@ -158,6 +158,8 @@ const struct schema_keyword schema_about[] = {
     {"properties", TYPE_OBJECT},
     {"required", TYPE_OBJECT},
     {"additionalProperties", TYPE_OBJECT},
+    {"patternProperties", TYPE_OBJECT},
+    {"propertyNames", TYPE_OBJECT},
     {"minProperties", TYPE_OBJECT},
     {"maxProperties", TYPE_OBJECT},
     {"items", TYPE_ARRAY},
@@ -184,8 +186,6 @@ static const char *const refused[] = {
     "if",
     "then",
     "else",
-    "patternProperties",
-    "propertyNames",
     "dependentRequired",
     "dependentSchemas",
     "dependencies",
@@ -472,7 +472,8 @@ static bool values_differ(const struct schema *s, const json_t *a, const json_t 
 
 static bool is_closed(const json_t *schema)
 {
-    return json_is_false(json_object_get(schema, "additionalProperties"));
+    return json_is_false(json_object_get(schema, "additionalProperties")) &&
+           !json_object_get(schema, "patternProperties");
 }
 
 /* Whether the other accepts no object written for the one. Where a schema does not mention further
@@ -620,8 +621,10 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
     bool more = status == MOE_OK && schema_says_more(rest, key);
     for (size_t i = 0; i < n && status == MOE_OK; i++) {
         json_t *part = json_array_get(parts, i);
+        if (schema_is_nothing(part))
+            continue;
         uint64_t from = schema_enter_item(s, key, i);
-        moe_buf_text(&all, i ? " | " : "");
+        moe_buf_text(&all, all.size ? " | " : "");
         if (more) {
             const json_t *other = part;
             status = keep(s, part = json_copy(rest));
@@ -634,6 +637,8 @@ static int schema_any_of(struct schema *s, const json_t *schema, const char *key
             status = s->value(s, part, &all);
         schema_leave(s, from);
     }
+    if (status == MOE_OK && all.size == 0)
+        status = schema_refuse(s, key, "none of them allows a value");
     if (status == MOE_OK && strcmp(key, "oneOf") == 0)
         status = check_apart(s, merged);
     if (status == MOE_OK) {
@@ -792,6 +797,8 @@ static int write_reference(struct schema *s, const char *reference, struct moe_b
 
 static int check_keywords(const struct schema *s, const json_t *schema)
 {
+    if (schema_is_nothing(schema))
+        return schema_refuse(s, NULL, "no value is allowed here");
     for (size_t i = 0; refused[i]; i++)
         if (json_object_get(schema, refused[i]) && strcmp(refused[i], "unevaluatedProperties") != 0)
             return schema_refuse(s, refused[i], "this keyword is not supported");

@@ -59,7 +59,9 @@ void schema_leave(struct schema *s, uint64_t from);
 
 /* A keyword that is present and not null; else NULL. */
 const json_t *schema_get(const json_t *schema, const char *key);
-/* Reads a count; keeps *n if the keyword is missing. */
+/* Whether it accepts no value: false, or {"not": {}}. */
+bool schema_is_nothing(const json_t *schema);
+/* Reads a count; keeps *n if the keyword is missing, or a most that no answer comes to. */
 int schema_count(const struct schema *s, const json_t *schema, const char *key, uint64_t *n);
 
 /* Writes n bytes as a GBNF literal. */
@@ -79,8 +81,10 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
  * each that are written already. */
 int schema_choice(struct schema *s, char **texts, size_t n, size_t at, int depth,
                   struct moe_buf *to);
-/* Texts in quotation marks in which the regular expression matches something. */
-int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to);
+/* Texts in quotation marks in which the regular expression matches something, of so many
+ * characters. */
+int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64_t most,
+                   struct moe_buf *to);
 
 /* ---- Combined schemas ---- */
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/text.h"
 #include "grammar/automaton_internal.h"
 #include "grammar/schema.h"
@@ -17,6 +18,10 @@ struct pattern {
     const char *at, *end;
     struct moe_buf *to;
     int depth;
+    uint64_t least, most; /* characters that what was read last may have; UINT64_MAX: any number */
+    /* The last item's repetitions, and their place in `to`; items of the whole pattern. */
+    uint64_t repetition_at, repeat_least, repeat_most;
+    uint32_t n_items;
     struct range ranges[MAX_RANGES];
     uint32_t n;
 };
@@ -204,6 +209,7 @@ static int read_class(struct pattern *p)
     p->at++;
     /* Implementations disagree on what \w and the like exclude beyond ASCII. */
     put_class(p, negated, shorthand ? 0x7f : 0x10ffff);
+    p->least = p->most = 1;
     return MOE_OK;
 }
 
@@ -232,6 +238,7 @@ static int read_item(struct pattern *p)
 {
     uint32_t c;
     p->n = 0;
+    p->least = p->most = 1;
     switch (*p->at) {
     case '(':
         return read_group(p);
@@ -260,9 +267,33 @@ static int read_item(struct pattern *p)
     return MOE_OK;
 }
 
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    uint64_t product = 0;
+    return a == 0 || b == 0                                                     ? 0
+           : a == UINT64_MAX || b == UINT64_MAX || !moe_mul_u64(a, b, &product) ? UINT64_MAX
+                                                                                : product;
+}
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* Notes how often the item is there that was read last. */
+static void note_repetition(struct pattern *p, uint64_t least, uint64_t most)
+{
+    p->repeat_least = least;
+    p->repeat_most = most;
+    p->least = times(p->least, least);
+    p->most = times(p->most, most);
+}
+
 /* Writes repetitions in GBNF; lazy or not, the texts are the same. */
 static int read_repetition(struct pattern *p)
 {
+    p->repetition_at = p->to->size;
+    p->repeat_least = p->repeat_most = 1;
     if (*p->at == '{') {
         char *end;
         unsigned long least = strtoul(p->at + 1, &end, 10), most = least;
@@ -275,7 +306,9 @@ static int read_repetition(struct pattern *p)
             return pattern_refuse(p, "{m}, {m,} or {m,n} with counts up to 100000 was expected");
         moe_buf_append(p->to, p->at, (uint64_t)(end + 1 - p->at));
         p->at = end + 1;
+        note_repetition(p, least, comma && end[-1] == ',' ? UINT64_MAX : most);
     } else if (*p->at == '*' || *p->at == '+' || *p->at == '?') {
+        note_repetition(p, *p->at == '+', *p->at == '?' ? 1 : UINT64_MAX);
         moe_buf_append(p->to, p->at++, 1);
     } else {
         return MOE_OK;
@@ -290,6 +323,7 @@ static int read_repetition(struct pattern *p)
 static int read_sequence(struct pattern *p, bool outermost)
 {
     bool from_start = outermost && *p->at == '^', to_end = false;
+    uint64_t least = 0, most = outermost && !from_start ? UINT64_MAX : 0;
     p->at += from_start;
     moe_buf_text(p->to, outermost && !from_start ? "char* " : "");
     while (*p->at && *p->at != '|' && *p->at != ')') {
@@ -300,28 +334,65 @@ static int read_sequence(struct pattern *p, bool outermost)
         MOE_TRY(schema_step(p->s, p->to, 1));
         MOE_TRY(read_item(p));
         MOE_TRY(read_repetition(p));
+        p->n_items++;
+        least = plus(least, p->least);
+        most = plus(most, p->most);
         moe_buf_text(p->to, " ");
     }
     moe_buf_text(p->to, outermost && !to_end ? "char*" : "");
+    p->least = least;
+    p->most = outermost && !to_end ? UINT64_MAX : most;
     return MOE_OK;
 }
 
 static int read_alternatives(struct pattern *p, bool outermost)
 {
     MOE_TRY(read_sequence(p, outermost));
+    uint64_t least = p->least, most = p->most;
     while (*p->at == '|') {
         p->at++;
         moe_buf_text(p->to, " | ");
         MOE_TRY(read_sequence(p, outermost));
+        least = p->least < least ? p->least : least;
+        most = p->most > most ? p->most : most;
+        p->n_items += 2; /* more than one in any case */
     }
+    p->least = least;
+    p->most = most;
     return MOE_OK;
 }
 
-int schema_pattern(struct schema *s, const char *pattern, struct moe_buf *to)
+/* Holds a pattern that was read to a length: as it is, or by the repetitions of its only item. */
+static int hold_length(struct pattern *p, const char *pattern, uint64_t least, uint64_t most)
+{
+    if (p->least >= least && p->most <= most)
+        return MOE_OK;
+    size_t n = strlen(pattern);
+    bool anchored = n > 1 && pattern[0] == '^' && pattern[n - 1] == '$';
+    least = least > p->repeat_least ? least : p->repeat_least;
+    most = most < p->repeat_most ? most : p->repeat_most;
+    /* One item of one character: its repetitions are the length. */
+    if (!anchored || p->n_items != 1 || p->least != p->repeat_least || p->most != p->repeat_most ||
+        least > most)
+        return schema_refuse(p->s, "pattern",
+                             "that it keeps the length is not seen: write lengths into it, as "
+                             "{1,64}");
+    p->to->size = p->repetition_at;
+    moe_buf_printf(p->to, "{%llu,", (unsigned long long)least);
+    if (most != UINT64_MAX)
+        moe_buf_printf(p->to, "%llu", (unsigned long long)most);
+    moe_buf_text(p->to, "} ");
+    return MOE_OK;
+}
+
+int schema_pattern(struct schema *s, const char *pattern, uint64_t least, uint64_t most,
+                   struct moe_buf *to)
 {
     struct pattern p = {.s = s, .at = pattern, .end = pattern + strlen(pattern), .to = to};
     moe_buf_text(to, "\"\\\"\" ( ");
     int status = read_alternatives(&p, true);
+    if (status == MOE_OK && !*p.at)
+        status = hold_length(&p, pattern, least, most);
     moe_buf_text(to, " ) \"\\\"\"");
     if (status == MOE_OK && *p.at)
         status = pattern_refuse(&p, "')' stands alone");

@@ -1,6 +1,7 @@
 /* Values of JSON schemas as GBNF: texts, numbers, objects and lists. */
 #define _POSIX_C_SOURCE 200809L /* strnlen */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,30 +29,37 @@
 
 static const struct {
     const char *name, *grammar;
+    uint64_t least, most; /* characters */
 } formats[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE " \"T\" " TIME},
-    {"uuid", "hex{8} \"-\" hex{4} \"-\" hex{4} \"-\" hex{4} \"-\" hex{12}"},
-    {"ipv4", BYTE " ( \".\" " BYTE " ){3}"},
-    {"ipv6", "hex{1,4} ( \":\" hex{1,4} ){7}"},
-    {"email", "[a-z0-9] [a-z0-9_+-]{0,30} ( \".\" [a-z0-9_+-]{1,30} ){0,2} \"@\" " HOST},
-    {"hostname", HOST},
-    {"uri", "\"http\" \"s\"? \"://\" " HOST " ( \"/\" [A-Za-z0-9._~-]{0,60} ){0,8}"},
+    {"date", DATE, 10, 10},
+    {"time", TIME, 9, 21},
+    {"date-time", DATE " \"T\" " TIME, 20, 32},
+    {"uuid", "hex{8} \"-\" hex{4} \"-\" hex{4} \"-\" hex{4} \"-\" hex{12}", 36, 36},
+    {"ipv4", BYTE " ( \".\" " BYTE " ){3}", 7, 15},
+    {"ipv6", "hex{1,4} ( \":\" hex{1,4} ){7}", 15, 39},
+    {"email", "[a-z0-9] [a-z0-9_+-]{0,30} ( \".\" [a-z0-9_+-]{1,30} ){0,2} \"@\" " HOST, 6, 234},
+    {"hostname", HOST, 4, 140},
+    {"uri", "\"http\" \"s\"? \"://\" " HOST " ( \"/\" [A-Za-z0-9._~-]{0,60} ){0,8}", 11, 636},
 };
 
-static int put_format_named(struct schema *s, const json_t *format, struct moe_buf *to)
+/* Writes a format that is known; *known: whether it is. Others are annotations. */
+static int put_format(struct schema *s, const json_t *format, uint64_t least, uint64_t most,
+                      bool *known, struct moe_buf *to)
 {
     const char *name = json_string_value(format);
-    for (size_t i = 0; name && i < sizeof formats / sizeof formats[0]; i++)
-        if (strcmp(formats[i].name, name) == 0) {
-            moe_buf_printf(to, "\"\\\"\" %s \"\\\"\"", formats[i].grammar);
-            return MOE_OK;
-        }
-    return schema_refuse(s, "format",
-                         "'%.40s' is not supported: date, time, date-time, uuid, ipv4, ipv6, "
-                         "email, hostname and uri are",
-                         name ? name : "");
+    *known = false;
+    for (size_t i = 0; name && i < sizeof formats / sizeof formats[0]; i++) {
+        if (strcmp(formats[i].name, name) != 0)
+            continue;
+        *known = true;
+        if (formats[i].least < least || formats[i].most > most)
+            return schema_refuse(s, formats[i].least < least ? "minLength" : "maxLength",
+                                 "a %s has %llu to %llu characters here", name,
+                                 (unsigned long long)formats[i].least,
+                                 (unsigned long long)formats[i].most);
+        moe_buf_printf(to, "\"\\\"\" %s \"\\\"\"", formats[i].grammar);
+    }
+    return MOE_OK;
 }
 
 /* ---- All ---- */
@@ -64,17 +72,15 @@ int schema_string(struct schema *s, const json_t *schema, struct moe_buf *to)
     MOE_TRY(schema_count(s, schema, "maxLength", &most));
     if (least > most)
         return schema_refuse(s, "minLength", "more than there may be");
-    if (format && pattern)
-        return schema_refuse(s, "format", "not supported beside a pattern");
-    if ((format || pattern) && (least > 0 || most != UINT64_MAX))
-        return schema_refuse(s, least > 0 ? "minLength" : "maxLength", "not supported beside a %s",
-                             format ? "format" : "pattern");
-    if (format)
-        return put_format_named(s, format, to);
     if (pattern && !json_is_string(pattern))
         return schema_refuse(s, "pattern", "a text was expected");
+    bool known = false;
+    if (format && !pattern)
+        MOE_TRY(put_format(s, format, least, most, &known, to));
+    if (known)
+        return MOE_OK;
     if (pattern)
-        return schema_pattern(s, json_string_value(pattern), to);
+        return schema_pattern(s, json_string_value(pattern), least, most, to);
     if (least == 0 && most == UINT64_MAX) {
         moe_buf_text(to, "string");
         return MOE_OK;
@@ -189,6 +195,8 @@ static int read_bound(const struct schema *s, const char *key, const json_t *val
     double number = json_number_value(value);
     if (!json_is_number(value))
         return schema_refuse(s, key, "a number was expected");
+    if ((strstr(key, "inimum") ? -number : number) > (double)largest)
+        return MOE_OK; /* beyond what is written */
     snprintf(text, sizeof text, "%.*e", MAX_DIGITS - 1, number);
     char *e = strchr(text, 'e');
     if (!e || strtod(text, NULL) != number)
@@ -258,17 +266,28 @@ int schema_number(struct schema *s, const json_t *schema, bool integer, struct m
     struct bound low = {0}, high = {0};
     const json_t *multiple = schema_get(schema, "multipleOf");
     bool any = false;
+    int digits = -1; /* after the point, at most; -1: as many as usual */
     MOE_TRY(read_bounds(s, schema, true, &low));
     MOE_TRY(read_bounds(s, schema, false, &high));
-    if (multiple && json_number_value(multiple) != 1)
-        return schema_refuse(s, "multipleOf", "only 1 is supported");
-    integer = integer || multiple;
+    for (double unit = 1; multiple && digits < MAX_PART; unit /= 10) {
+        digits++;
+        if (fabs(json_number_value(multiple) - unit) < unit * 1e-9)
+            break;
+        if (digits == MAX_PART)
+            return schema_refuse(s, "multipleOf", "only 1, 0.1, 0.01 and so on are supported");
+    }
+    integer = integer || digits == 0;
+    if (!low.is_there && !high.is_there && !integer && digits > 0) {
+        moe_buf_printf(to, "\"-\"? ( \"0\" | [1-9] [0-9]{0,%d} ) ( \".\" [0-9]{1,%d} )?",
+                       MAX_DIGITS - digits - 1, digits);
+        return MOE_OK;
+    }
     if (!low.is_there && !high.is_there) {
         moe_buf_text(to, integer ? "integer" : "number");
         return MOE_OK;
     }
     int part = low.part > high.part ? low.part : high.part;
-    part = integer ? 0 : part > USUAL_PART ? part : USUAL_PART;
+    part = integer ? 0 : digits >= 0 ? digits : part > USUAL_PART ? part : USUAL_PART;
     moe_buf_text(to, "(");
     for (int j = 0; j <= part; j++) {
         int64_t least = scaled(&low, j, true), most = scaled(&high, j, false);
@@ -300,6 +319,7 @@ struct object {
     const json_t *required;   /* a list, or NULL */
     json_t *names;            /* ... of names, as an object */
     const json_t *more;       /* schema of other properties; NULL: none allowed */
+    const char *pattern;      /* that the names of these follow; NULL: any */
     uint64_t n, n_more;       /* UINT64_MAX: no limit */
     bool some;                /* at least one property */
     uint32_t rule;            /* number of its rules */
@@ -359,11 +379,15 @@ static int other_property(struct schema *s, const struct object *o)
         return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: names of properties");
     json_object_foreach((json_t *)o->properties, name, ignored) names[i++] = name;
     qsort(names, n, sizeof *names, by_text);
-    uint64_t from = schema_enter(s, "additionalProperties");
+    uint64_t from = schema_enter(s, o->pattern ? "patternProperties" : "additionalProperties");
     int status = s->value(s, o->more, &value);
     schema_leave(s, from);
-    moe_buf_printf(&s->rules, "more%u ::= \"\\\"\" ", o->rule);
-    if (status == MOE_OK)
+    moe_buf_printf(&s->rules, "more%u ::= ", o->rule);
+    if (status == MOE_OK && o->pattern)
+        status = schema_pattern(s, o->pattern, 0, UINT64_MAX, &s->rules);
+    if (!o->pattern)
+        moe_buf_text(&s->rules, "\"\\\"\" ");
+    if (status == MOE_OK && !o->pattern)
         status = other_names(s, names, n, 0, 0);
     moe_buf_text(&s->rules, " ws \":\" ws ");
     moe_buf_append(&s->rules, value.data, value.size);
@@ -486,6 +510,14 @@ static int describe_required(struct schema *s, struct object *o)
             return schema_refuse(s, "required", "'%.60s' is not an allowed property", name);
         json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
     }
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(all, next, key, value)
+    {
+        if (schema_is_nothing(value) && !json_object_get(o->names, key))
+            json_object_del(all, key);
+    }
     o->properties = all;
     o->n = json_object_size(all);
     return MOE_OK;
@@ -514,17 +546,58 @@ static int count_properties(struct schema *s, const json_t *schema, struct objec
     return MOE_OK;
 }
 
+/* Names of properties: any text; one of a list, which then are the properties; or, where none are
+ * named, those that follow a pattern. */
+static int name_properties(struct schema *s, const json_t *schema, struct object *o)
+{
+    const json_t *names = schema_get(schema, "propertyNames"),
+                 *list = json_object_get(names, "enum");
+    const json_t *patterns = schema_get(schema, "patternProperties");
+    bool any_text = json_is_true(names) || json_object_size(names) == 0;
+    const json_t *type = json_object_get(names, "type");
+    any_text |= json_object_size(names) == 1 && json_string_length(type) == 6;
+    if (names && !any_text && (!json_is_array(list) || o->properties || patterns))
+        return schema_refuse(s, "propertyNames",
+                             "only a type or, where none are described, an enum "
+                             "is supported");
+    if (patterns && (o->properties || json_object_size(patterns) != 1))
+        return schema_refuse(s, "patternProperties",
+                             "only one is supported, and no properties beside it");
+    if (patterns) {
+        o->pattern = json_object_iter_key(json_object_iter((json_t *)patterns));
+        o->more = json_object_get(patterns, o->pattern);
+    }
+    if (!names || any_text)
+        return MOE_OK;
+    json_t *all = json_object();
+    for (size_t i = 0; all && i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        MOE_TRY(schema_step(s, NULL, 8));
+        if (name)
+            json_object_set(all, name, o->more ? (json_t *)o->more : json_true());
+    }
+    moe_allowance_take(s->allowance, json_array_size(list) * SCHEMA_MEMBER);
+    if (!all || json_array_append_new(s->kept, all) != 0)
+        return moe_fail(s->err, MOE_ERR_MEMORY, "out of memory: a schema");
+    o->properties = all;
+    o->more = json_false();
+    return MOE_OK;
+}
+
 int schema_object(struct schema *s, const json_t *schema, struct moe_buf *to)
 {
     struct object o = {.properties = schema_get(schema, "properties"),
                        .required = schema_get(schema, "required"),
                        .more = schema_get(schema, "additionalProperties"),
                        .rule = s->n_rules++};
-    bool free_form = !o.properties && !o.more;
     if (o.properties && !json_is_object(o.properties))
         return schema_refuse(s, "properties", "an object was expected");
     if (o.required && !json_is_array(o.required))
         return schema_refuse(s, "required", "a list was expected");
+    MOE_TRY(name_properties(s, schema, &o));
+    if (o.more && schema_is_nothing(o.more))
+        o.more = json_false();
+    bool free_form = !o.properties && !o.more;
     MOE_TRY(describe_required(s, &o));
     if (free_form) /* says nothing of properties: any */
         o.more = json_true();
@@ -579,8 +652,9 @@ int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
     const char *rest_key = "items", *first_key = "prefixItems";
     uint64_t least = 0, most = UINT64_MAX, n_first;
     struct moe_buf rest = {0};
-    if (json_is_true(schema_get(schema, "uniqueItems")))
-        return schema_refuse(s, "uniqueItems", "it is not supported");
+    MOE_TRY(schema_count(s, schema, "maxItems", &most));
+    if (json_is_true(schema_get(schema, "uniqueItems")) && most > 1)
+        return schema_refuse(s, "uniqueItems", "it is not supported for more than one item");
     if (!first && json_is_array(items)) { /* as written before 2020 */
         first = items;
         first_key = "items";
@@ -590,12 +664,10 @@ int schema_array(struct schema *s, const json_t *schema, struct moe_buf *to)
     if (first && !json_is_array(first))
         return schema_refuse(s, first_key, "a list was expected");
     int status = schema_count(s, schema, "minItems", &least);
-    if (status == MOE_OK)
-        status = schema_count(s, schema, "maxItems", &most);
     if (status != MOE_OK)
         return status;
     n_first = json_array_size(first) < most ? json_array_size(first) : most;
-    if (json_is_false(items) || (first && !items && least <= n_first))
+    if ((items && schema_is_nothing(items)) || (first && !items && least <= n_first))
         most = n_first; /* other items are not described and not written */
     if (least > most)
         return schema_refuse(s, "minItems", "more than there may be");

@@ -65,6 +65,13 @@ const json_t *schema_get(const json_t *schema, const char *key)
     return value && !json_is_null(value) ? value : NULL;
 }
 
+bool schema_is_nothing(const json_t *schema)
+{
+    const json_t *not = json_object_get(schema, "not");
+    return json_is_false(schema) || json_is_true(not ) ||
+           (json_is_object(not ) && json_object_size(not ) == 0);
+}
+
 int schema_count(const struct schema *s, const json_t *schema, const char *key, uint64_t *n)
 {
     const json_t *value = schema_get(schema, key);
@@ -73,6 +80,8 @@ int schema_count(const struct schema *s, const json_t *schema, const char *key, 
     double count = json_number_value(value);
     if (!json_is_number(value) || !(count >= 0) || count != (double)(uint64_t)count)
         return schema_refuse(s, key, "a count was expected");
+    if (count > SCHEMA_MAX_COUNT && strncmp(key, "max", 3) == 0)
+        return MOE_OK;
     if (count > SCHEMA_MAX_COUNT)
         return schema_refuse(s, key, "at most %d was expected", SCHEMA_MAX_COUNT);
     *n = (uint64_t)count;
