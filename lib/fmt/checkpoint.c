@@ -254,6 +254,7 @@ int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tens
 {
     const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
     const struct moe_tensor_entry *entry = entry_of(t);
+    out[0] = (struct moe_file_range){(uint32_t)t->file, t->offset, 1};
     if (!type || (entry->form != MOE_FORM_PLAIN && entry->form != MOE_FORM_MXFP4))
         return 0;
     bool pair = entry->form == MOE_FORM_MXFP4;

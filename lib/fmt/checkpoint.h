@@ -110,8 +110,8 @@ int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err);
 
 /* Finds where those blocks lie as they are: returns 1, and a range of a file; or 2, for MXFP4 in
- * two tensors, the range of the values and that of the exponents; or 0: they are computed when they
- * are read. */
+ * two tensors, the range of the values and that of the exponents; or 0: they are computed out of
+ * several tensors when they are read, of which the range has the first byte. */
 int moe_checkpoint_locate(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                           uint64_t first, uint64_t n, struct moe_file_range out[2]);
 

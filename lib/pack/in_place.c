@@ -214,7 +214,22 @@ struct matrix_job {
     struct moe_err err;
 };
 
-/* Rows that are lines, a panel at a time. */
+/* Whether the rows are computed out of several tensors. */
+static bool is_computed(const struct row_source *source)
+{
+    struct moe_file_range where[2];
+    return moe_checkpoint_locate(source->checkpoint, source->tensor, 0, 1, where) == 0;
+}
+
+enum { STRIP = 16 /* panels: of what lies in columns, little would be read at a time */ };
+
+/* Rows to read at a time. */
+static uint32_t rows_at_once(const struct row_source *source)
+{
+    return source->transposed || is_computed(source) ? STRIP * MOE_PANEL_ROWS : MOE_PANEL_ROWS;
+}
+
+/* Rows that are lines. */
 static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t end,
                        struct moe_err *err)
 {
@@ -222,16 +237,18 @@ static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t en
     const struct moe_ggml_type *type = moe_dtype_block(source->tensor->dtype);
     uint64_t panel_bytes = moe_layout_panel_bytes(job->layout, source->cols);
     uint32_t n = source->cols / type->items, in_row = n * type->bytes;
-    uint8_t *blocks = moe_alloc(MOE_PANEL_ROWS, in_row, err);
+    uint32_t last = end * MOE_PANEL_ROWS < source->rows ? end * MOE_PANEL_ROWS : source->rows;
+    uint32_t most = rows_at_once(source), rows;
+    uint8_t *blocks = moe_alloc(most, in_row, err);
     int status = blocks ? MOE_OK : MOE_ERR_MEMORY;
-    for (uint32_t p = begin; p < end && status == MOE_OK; p++) {
-        uint32_t first = p * MOE_PANEL_ROWS, left = source->rows - first;
-        uint32_t rows = left < MOE_PANEL_ROWS ? left : MOE_PANEL_ROWS;
-        status = convert_read_blocks(source, first, rows, blocks, err);
+    for (uint32_t row = begin * MOE_PANEL_ROWS; row < last && status == MOE_OK; row += rows) {
+        rows = last - row < most ? last - row : most;
+        status = convert_read_blocks(source, row, rows, blocks, err);
         for (uint32_t r = 0; r < rows && status == MOE_OK; r++)
-            if (!store_blocks(source, job->layout, blocks + (uint64_t)r * in_row, 0, n, r,
-                              job->out + p * panel_bytes))
-                status = fail_not_finite(source, first + r, err);
+            if (!store_blocks(source, job->layout, blocks + (uint64_t)r * in_row, 0, n,
+                              r % MOE_PANEL_ROWS,
+                              job->out + (row + r) / MOE_PANEL_ROWS * panel_bytes))
+                status = fail_not_finite(source, row + r, err);
     }
     free(blocks);
     return status;
@@ -241,13 +258,13 @@ static int read_panels(const struct matrix_job *job, uint32_t begin, uint32_t en
 static int read_strips(const struct matrix_job *job, uint32_t begin, uint32_t end,
                        struct moe_err *err)
 {
-    enum { STRIP = 16 * MOE_PANEL_ROWS };
     const struct row_source *source = job->source;
-    float *values = moe_alloc((uint64_t)STRIP * source->cols, sizeof *values, err);
+    const uint32_t strip = rows_at_once(source);
+    float *values = moe_alloc((uint64_t)strip * source->cols, sizeof *values, err);
     int status = values ? MOE_OK : MOE_ERR_MEMORY;
     uint32_t last = end * MOE_PANEL_ROWS < source->rows ? end * MOE_PANEL_ROWS : source->rows;
     for (uint32_t row = begin * MOE_PANEL_ROWS, n; row < last && status == MOE_OK; row += n) {
-        n = last - row < STRIP ? last - row : STRIP;
+        n = last - row < strip ? last - row : strip;
         status = convert_read_rows(source, row, n, values, err);
         for (uint64_t i = 0; i < (uint64_t)n * source->cols && status == MOE_OK; i++)
             if (!(values[i] - values[i] == 0))
@@ -275,7 +292,7 @@ static void read_range(void *ctx, int64_t begin, int64_t end, int thread)
 static uint64_t reading_bytes(const struct row_source *source)
 {
     uint64_t row = (uint64_t)source->cols * sizeof(float);
-    return (uint64_t)moe_par_threads() * MOE_PANEL_ROWS * (source->transposed ? 16 : 1) * row;
+    return (uint64_t)moe_par_threads() * rows_at_once(source) * row;
 }
 
 static int read_matrix(const struct row_source *source, struct moe_layout layout, uint8_t *out,
@@ -283,7 +300,8 @@ static int read_matrix(const struct row_source *source, struct moe_layout layout
 {
     struct matrix_job job = {.source = source, .layout = layout, .out = out};
     memset(out, 0, moe_layout_bytes(layout, source->rows, source->cols));
-    moe_par_for(moe_panels(source->rows), source->transposed ? 16 : 4, read_range, &job);
+    bool strips = rows_at_once(source) > MOE_PANEL_ROWS;
+    moe_par_for(moe_panels(source->rows), strips ? STRIP : 4, read_range, &job);
     if (job.status != MOE_OK && err)
         *err = job.err;
     return job.status;
@@ -380,15 +398,31 @@ static int find_ranges(const struct in_place *p, const struct stored_segment *s,
         uint64_t first, blocks;
         blocks_of(&source, &first, &blocks);
         int parts = moe_checkpoint_locate(source.checkpoint, source.tensor, first, blocks, where);
-        for (int k = 0; k < parts; k++)
+        for (int k = 0; k < parts || k == 0; k++)
             fits &= add_range(ranges, n, &where[k]);
-        fits &= parts > 0;
     }
     return fits ? MOE_OK
                 : moe_fail(err, MOE_ERR_UNSUPPORTED,
                            "%s: its experts cannot be read as they lie; make a pack with "
                            "'moe-quantize %s'",
                            p->pack->path, p->pack->path);
+}
+
+/* Has the system read the codes that steps will compute with, by way of the page cache. */
+static void read_ahead(const struct in_place *p, const struct stored_segment *s)
+{
+    for (uint32_t i = 0; i < s->class_->n_matrices; i++) {
+        const struct moe_class_matrix *m = &s->class_->matrices[i];
+        struct row_source source = part_of(p, s->stored, convert_part_of(m->role));
+        const struct moe_tensor *t = source.tensor;
+        const char *path;
+        if (m->segment != s->segment || !is_computed(&source))
+            continue;
+        uint64_t line = convert_source_line(&source, 0);
+        double begin = (double)line * (double)source.width / (double)t->n_items * (double)t->bytes;
+        posix_fadvise(moe_checkpoint_file(source.checkpoint, t->file, &path),
+                      (off_t)t->offset + (off_t)begin, (off_t)source.bytes, POSIX_FADV_WILLNEED);
+    }
 }
 
 static int arranger_ranges(const void *ctx, uint64_t name, struct moe_file_range *ranges,
@@ -401,6 +435,7 @@ static int arranger_ranges(const void *ctx, uint64_t name, struct moe_file_range
     MOE_TRY(find_ranges(p, &s, ranges, n, err));
     for (uint32_t i = 0; i < *n; i++)
         MOE_TRY(check_unchanged(p, (int)ranges[i].file, err));
+    read_ahead(p, &s);
     return MOE_OK;
 }
 
@@ -428,9 +463,12 @@ static int arrange_bias(const struct row_source *source, const struct read_part 
     return MOE_OK;
 }
 
-/* Panels that a step arranges: about 32 KiB. */
+/* Panels that a step arranges: about 32 KiB; of kinds that only codes in several tensors come in, a
+ * strip. */
 static uint32_t step_panels(const struct moe_class_matrix *m)
 {
+    if (moe_kind_has_zeros(m->layout.kind) || moe_kind_front(m->layout.kind))
+        return STRIP;
     uint64_t n = (32 << 10) / moe_layout_panel_bytes(m->layout, m->cols);
     return n ? (uint32_t)n : 1;
 }
@@ -472,12 +510,19 @@ static int arranger_step(const void *ctx, uint64_t name, const struct moe_file_r
     struct row_source source = part_of(p, s.stored, convert_part_of(m->role));
     blocks_of(&source, &part.first, &blocks);
     int parts = moe_checkpoint_locate(source.checkpoint, source.tensor, part.first, blocks, where);
+    uint32_t begin = step * step_panels(m), end = begin + step_panels(m);
+    end = end < moe_panels(m->rows) ? end : moe_panels(m->rows);
+    if (parts == 0) {
+        const struct matrix_job job = {
+            .source = &source, .layout = m->layout, .out = to + m->offset};
+        uint64_t panel_bytes = moe_layout_panel_bytes(m->layout, m->cols);
+        memset(job.out + begin * panel_bytes, 0, (end - begin) * panel_bytes);
+        return read_panels(&job, begin, end, err);
+    }
     part.blocks = find_read(ranges, n, read, &where[0]);
     part.exponents = parts == 2 ? find_read(ranges, n, read, &where[1]) : NULL;
     if (moe_expert_part_is_bias(convert_part_of(m->role)))
         return arrange_bias(&source, &part, (float *)(void *)(to + m->offset), err);
-    uint32_t begin = step * step_panels(m), end = begin + step_panels(m);
-    end = end < moe_panels(m->rows) ? end : moe_panels(m->rows);
     return arrange_panels(&source, m->layout, &part, begin, end, to + m->offset, err);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/mem.h"
+#include "fmt/checkpoint.h"
 #include "infer/experts.h"
 #include "io/loader.h"
 #include "pack/pack.h"
@@ -216,6 +217,106 @@ static void families_are_as_in_their_packs(void **state)
     assert_true(n_refused < 8);
 }
 
+/* ---- Codes in several tensors ---- */
+
+/* Appends a tensor to a safetensors file. */
+static void put_tensor(struct moe_buf *header, struct moe_buf *data, const char *name,
+                       const char *type, uint64_t rows, uint64_t cols, const void *bytes,
+                       uint64_t n)
+{
+    moe_buf_printf(header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%llu", header->size ? "," : "{",
+                   name, type, (unsigned long long)rows);
+    if (cols)
+        moe_buf_printf(header, ",%llu", (unsigned long long)cols);
+    moe_buf_printf(header, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)data->size,
+                   (unsigned long long)(data->size + n));
+    moe_buf_append(data, bytes, n);
+}
+
+/* Drawn codes of 4 bits and scales of 32 columns for a matrix, as compressed-tensors names them. */
+static void put_codes(struct moe_buf *header, struct moe_buf *data, const struct moe_tensor *t,
+                      uint32_t *random)
+{
+    uint64_t rows = t->dims[0], cols = t->dims[1];
+    uint8_t *codes = malloc(rows * cols / 2), *scales = malloc(rows * cols / 32 * 2);
+    char name[256];
+    for (uint64_t i = 0; i < rows * cols / 2; i++)
+        codes[i] = (uint8_t)((*random = *random * 1664525 + 1013904223) >> 24);
+    for (uint64_t i = 0; i < rows * cols / 32; i++) /* 2^-4 and a little more */
+        moe_put_u16(scales + 2 * i, (uint16_t)(0x3d80 + (codes[i] & 15)));
+    snprintf(name, sizeof name, "%s_packed", t->name);
+    put_tensor(header, data, name, "I32", rows, cols / 8, codes, rows * cols / 2);
+    snprintf(name, sizeof name, "%s_scale", t->name);
+    put_tensor(header, data, name, "BF16", rows, cols / 32, scales, rows * cols / 32 * 2);
+    free(codes);
+    free(scales);
+}
+
+/* Writes a checkpoint like the fixture, its experts of 4 bits. */
+static void write_coded(const char *fixture)
+{
+    static const char how[] =
+        "\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":"
+        "\"pack-quantized\",\"config_groups\":{\"group_0\":{\"weights\":{\"num_bits\":4,\"type\":"
+        "\"int\",\"symmetric\":true,\"strategy\":\"group\",\"group_size\":32}}}},";
+    struct moe_buf header = {0}, data = {0}, config = {0};
+    struct moe_checkpoint *ck;
+    struct moe_err err = {0};
+    uint32_t random = 1;
+    char path[256];
+    uint8_t length[8];
+    assert_ok(moe_checkpoint_open(&ck, fixture, &err), &err);
+    for (uint64_t i = 0; i < moe_checkpoint_n_tensors(ck); i++) {
+        const struct moe_tensor *t = moe_checkpoint_at(ck, i);
+        const struct moe_ggml_type *type = moe_dtype_block(t->dtype);
+        uint8_t *raw = malloc(t->bytes);
+        assert_int_equal(type->items, 1);
+        if (strstr(t->name, ".experts."))
+            put_codes(&header, &data, t, &random);
+        else {
+            assert_ok(moe_checkpoint_read_blocks(ck, t, 0, t->n_items, raw, &err), &err);
+            put_tensor(&header, &data, t->name, type->name, t->dims[0],
+                       t->n_dims > 1 ? t->dims[1] : 0, raw, t->bytes);
+        }
+        free(raw);
+    }
+    moe_checkpoint_close(ck);
+    moe_buf_text(&header, "}");
+    moe_put_u64(length, header.size);
+    moe_buf_append(&header, data.data, data.size);
+    moe_buf_append(&config, length, sizeof length);
+    moe_buf_append(&config, header.data, header.size);
+    write_in_dir("model.safetensors", config.data, config.size);
+    moe_buf_clear(&config);
+    snprintf(path, sizeof path, "%s/config.json", fixture);
+    assert_ok(moe_file_read_all(path, 16 << 20, &config, &err), &err);
+    moe_buf_clear(&header);
+    moe_buf_printf(&header, "{%s%s", how, strchr((const char *)config.data, '{') + 1);
+    write_in_dir("config.json", header.data, header.size);
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "tokenizer_config.json" : "tokenizer.json";
+        snprintf(path, sizeof path, "%s/%s", fixture, name);
+        moe_buf_clear(&config);
+        assert_ok(moe_file_read_all(path, 16 << 20, &config, &err), &err);
+        write_in_dir(name, config.data, config.size);
+    }
+    moe_buf_release(&header);
+    moe_buf_release(&data);
+    moe_buf_release(&config);
+}
+
+static void experts_of_codes_are_as_in_their_pack(void **state)
+{
+    struct moe_pack *pack;
+    struct moe_err err = {0};
+    (void)state;
+    write_coded(TINY_MOE);
+    assert_ok(moe_pack_open(&pack, dir, &err), &err);
+    assert_int_equal(moe_pack_class_at(pack, 0)->matrices[0].layout.kind, MOE_LAYOUT_Q4_Z);
+    moe_pack_close(pack);
+    assert_same_as_pack(dir);
+}
+
 /* ---- What is around it ---- */
 
 static void copy_file(const char *from, const char *to)
@@ -315,6 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_are_as_in_their_packs),
+        cmocka_unit_test(experts_of_codes_are_as_in_their_pack),
         cmocka_unit_test(a_copy_has_the_same_fingerprints),
         cmocka_unit_test(a_file_that_changes_is_refused_at_the_next_read),
         cmocka_unit_test(an_image_is_the_pack_that_would_be),
