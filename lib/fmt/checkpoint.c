@@ -206,6 +206,11 @@ int moe_checkpoint_get(const struct moe_checkpoint *ck, const char *name, int n_
         err);
 }
 
+const char *moe_checkpoint_codes(const struct moe_tensor *t)
+{
+    return moe_tensor_pairs_type(entry_of(t));
+}
+
 /* Bytes of a whole number; 0: the tensor has another type. */
 static uint64_t number_bytes(const struct moe_tensor *t)
 {

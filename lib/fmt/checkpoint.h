@@ -51,16 +51,21 @@ struct moe_checkpoint;
  * MOE_MAX_TENSOR_DIMS dimensions, or empty ones (a dimension of 0) are listed as MOE_DTYPE_OTHER
  * and are errors only when asked for.
  *
- * Matrices stored as several tensors appear as one:
- *   MXFP4  NAME_blocks [...][cols / 32][16] and NAME_scales [...][cols / 32], two byte tensors, as
- *          NAME [...][cols].
- *   FP8    NAME [...][rows][cols] of F8_E4M3 with NAME_scale_inv or NAME_scale, which has a factor
- *          for each block of config.json's weight_block_size (128 by 128 by default; the last block
- *          of a row or column may be smaller), for each row ([rows][1], or [rows]), or one for all;
- *          as F32: values times factors, rounded once.
- *   INT4   as compressed-tensors packs it: NAME_packed [rows][cols / 8] of I32, 8 values each from
- *          the lowest bits up, stored with 8 added, and NAME_scale [rows][groups], a factor for
- *          each group of equal size within a row; as F32. NAME_shape is left out.
+ * Matrices that a quantizer stored as several tensors appear as one, NAME.weight or NAME, with a
+ * dtype whose blocks hold the codes (quant/ggml.h: MXFP4, NVFP4_T, CODES), or as F32:
+ *   MXFP4   NAME_blocks [...][cols / 32][16] and NAME_scales, as gpt-oss; NAME_packed and
+ * NAME_scale of bytes, as compressed-tensors. As MXFP4. NVFP4   pairs of values, scales of F8_E4M3
+ * for 16 and a factor: NAME, NAME_scale, NAME_scale_2 (ModelOpt); NAME_packed, NAME_scale,
+ * NAME_global_scale, which divides (compressed-tensors). As NVFP4_T. FP8     NAME [...][rows][cols]
+ * of F8_E4M3 with NAME_scale_inv or NAME_scale, which has a factor for each block of config.json's
+ * weight_block_size (128 by 128 by default; the last block of a row or column may be smaller), for
+ * each row ([rows][1], or [rows]), or one for all; as F32: values times factors, rounded once. INT
+ * whole numbers with scales and zero points of groups or rows: qweight, qzeros, scales and g_idx of
+ * GPTQ (2, 3, 4, 8 bits; zero points less one but in its v2), those of AWQ; NAME_packed (1 to 8
+ * bits), NAME_scale, NAME_zero_point and NAME_g_idx of compressed-tensors, or signed bytes NAME. As
+ * CODES where scales have 16 bits, groups are a multiple of 32 columns and columns are in their
+ * order; else as F32. 4 bits  of bitsandbytes (NAME, NAME.absmax, ...): places in a table; as F32.
+ * Scales of activations, which are not rounded here, are left out.
  *
  * Errors: MOE_ERR_IO, MOE_ERR_FORMAT (path and tensor in the text), MOE_ERR_UNSUPPORTED (a
  * container that is not read: the text says what to do), MOE_ERR_VERSION. */
@@ -104,8 +109,12 @@ int moe_checkpoint_get_numbers(const struct moe_checkpoint *ck, const char *name
 int moe_checkpoint_read_numbers(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                 uint64_t first, uint64_t n, uint32_t *out, struct moe_err *err);
 
+/* The type of the codes of a matrix that is stored as several tensors ("FP8", "INT4"), also where
+ * its dtype is F32, as no layout holds them; NULL: it is one tensor. */
+const char *moe_checkpoint_codes(const struct moe_tensor *t);
+
 /* Reads blocks [first, first + n) of a tensor of a known dtype as quant/ggml.h describes them, also
- * MXFP4 from two tensors: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
+ * of a matrix of several tensors: n * moe_dtype_block(t->dtype)->bytes bytes. Thread-safe. */
 int moe_checkpoint_read_blocks(const struct moe_checkpoint *ck, const struct moe_tensor *t,
                                uint64_t first, uint64_t n, uint8_t *out, struct moe_err *err);
 

@@ -1198,23 +1198,24 @@ int moe_tensor_pairs_read(const struct moe_tensor_files *files, const struct moe
 
 /* ---- Saying it ---- */
 
-const char *moe_tensor_pairs_name(const struct moe_tensor_entry *m, char out[24])
+const char *moe_tensor_pairs_type(const struct moe_tensor_entry *m)
 {
-    if (!m->way || m->form == MOE_FORM_PLAIN)
+    static const char *const whole[] = {"INT1", "INT2", "INT3", "INT4",
+                                        "INT5", "INT6", "INT7", "INT8"};
+    switch (m->form) {
+    case MOE_FORM_PLAIN:
         return NULL;
-    if (m->form == MOE_FORM_CODES && m->packing == MOE_PACKED_AWQ)
-        snprintf(out, 24, "AWQ INT4");
-    else if (m->form == MOE_FORM_CODES && m->packing == MOE_PACKED_COLUMNS)
-        snprintf(out, 24, "GPTQ INT%d", m->bits);
-    else if (m->form == MOE_FORM_CODES)
-        snprintf(out, 24, "INT%d", m->bits);
-    else
-        snprintf(out, 24, "%s",
-                 m->form == MOE_FORM_TABLE   ? "NF4/FP4"
-                 : m->form == MOE_FORM_NVFP4 ? "NVFP4"
-                 : m->form == MOE_FORM_MXFP4 ? "MXFP4"
-                                             : "FP8");
-    return out;
+    case MOE_FORM_CODES:
+        return whole[m->bits - 1];
+    case MOE_FORM_TABLE:
+        return "NF4 or FP4";
+    case MOE_FORM_NVFP4:
+        return "NVFP4";
+    case MOE_FORM_MXFP4:
+        return "MXFP4";
+    default:
+        return "FP8";
+    }
 }
 
 int moe_tensor_pairs_refuse(const struct moe_tensor_files *files, const struct moe_tensor_entry *m,

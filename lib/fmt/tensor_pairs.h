@@ -24,8 +24,9 @@ int moe_tensor_pairs_read(const struct moe_tensor_files *files,
 int moe_tensor_pairs_refuse(const struct moe_tensor_files *files,
                             const struct moe_tensor_entry *entry, struct moe_err *err);
 
-/* How the file has a matrix of several tensors, "FP8" or "GPTQ INT4", in `out`; NULL: it is one
- * tensor. */
-const char *moe_tensor_pairs_name(const struct moe_tensor_entry *entry, char out[24]);
+/* How the file has the codes of a matrix of several tensors, "FP8" or "INT4"; NULL: it is one
+ * tensor.
+ */
+const char *moe_tensor_pairs_type(const struct moe_tensor_entry *entry);
 
 #endif

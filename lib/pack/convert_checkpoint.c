@@ -116,6 +116,7 @@ static int see_dense(struct converter *c, struct checkpoint_source *s, enum moe_
     mark_used(c, s, &source);
     if (moe_tensor_spec(role)->kind == MOE_KIND_DENSE)
         s->quantized |= moe_dtype_block(source.tensor->dtype)->items > 1;
+    c->quantized |= source.quantized;
     return MOE_OK;
 }
 
@@ -144,6 +145,7 @@ static int see_expert(struct converter *c, struct checkpoint_source *s, uint32_t
         int needed = needed_bits(&source);
         *bits = needed > *bits ? needed : *bits;
         s->quantized |= type->items > 1;
+        c->quantized |= source.quantized;
     }
     return MOE_OK;
 }
@@ -180,7 +182,6 @@ static int survey_source(struct converter *c, struct checkpoint_source *s,
         return MOE_ERR_MEMORY;
     MOE_TRY(walk_dense(c, s, see_dense, err));
     MOE_TRY(walk_experts(c, s, see_expert, err));
-    c->quantized = s->quantized;
     c->report->kept_experts = (s->quantized || c->in_place) && options->own_experts;
     c->report->kept_dense = (s->quantized || c->in_place) && options->own_dense;
     if (c->report->kept_experts)

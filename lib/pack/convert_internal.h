@@ -63,6 +63,7 @@ struct row_source {
     uint64_t bytes;            /* in the source, for progress */
     uint16_t float16_kind;     /* MOE_LAYOUT_F16 or _BF16: the better of the two for its values */
     bool is_f32;               /* the values say which, if they are read once */
+    bool quantized;            /* it has codes, though they may be read as values only */
     const double *inputs;      /* the factor of the matrix's inputs (quant/gptq.h); NULL: unknown */
     const struct moe_mat *mat; /* in a pack; borrowed */
 

@@ -380,7 +380,7 @@ static int encode_chunk(struct converter *c, const struct row_source *source,
         if (status == MOE_OK && source->inputs && !moe_layout_is_float(target->layout.kind))
             status = moe_gptq_improve(target->layout, source->inputs, c->chunk, n, source->cols,
                                       out, &error, &why);
-        if (source->block && target->layout.kind != MOE_LAYOUT_F32)
+        if (source->quantized && target->layout.kind != MOE_LAYOUT_F32)
             c->report->requantized += (uint64_t)n * source->cols;
     }
     if (status != MOE_OK)

@@ -602,7 +602,9 @@ static int make_source(const struct convert_source *s, const struct wanted *w,
     const struct moe_ggml_type *type = moe_dtype_block(dtype);
     bool f16 = dtype == MOE_DTYPE_F16 || (!is_plain(t) && dtype != MOE_DTYPE_MXFP4);
     out->name = t->name;
-    out->type = type ? type->name : NULL;
+    const char *codes = moe_checkpoint_codes(t);
+    out->type = codes ? codes : type ? type->name : NULL;
+    out->quantized = codes || (type && type->items > 1);
     out->bytes = bytes_of(out);
     out->float16_kind = f16 ? MOE_LAYOUT_F16 : MOE_LAYOUT_BF16; /* MXFP4 needs BF16's range */
     out->is_f32 = dtype == MOE_DTYPE_F32;

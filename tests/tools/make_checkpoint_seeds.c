@@ -77,6 +77,30 @@ static const struct {
                                              "28") "," TENSOR("b_scale", "BF16", "1,1", "28",
                                                               "30") "," TENSOR("b_g_idx", "U8", "1",
                                                                                "30", "31") "}"}}},
+    {"gptq",
+     {{MODEL, "{" TENSOR("a.qweight", "I32", "4,8", "0", "128") "," TENSOR(
+                  "a.qzeros", "I32", "1,1", "128",
+                  "132") "," TENSOR("a.scales", "F16", "1,8", "132",
+                                    "148") "," TENSOR("a.g_idx", "I32", "32", "148", "276") "}"},
+      {CONFIG, "{\"quantization_config\":{\"bits\":4,\"group_size\":32,\"desc_act\":true}}"}}},
+    {"awq",
+     {{MODEL, "{" TENSOR("a.qweight", "I32", "32,1", "0", "128") "," TENSOR(
+                  "a.qzeros", "I32", "1,1", "128", "132") "," TENSOR("a.scales", "BF16", "1,8",
+                                                                     "132", "148") "}"}}},
+    {"nvfp4",
+     {{MODEL, "{" TENSOR("a", "U8", "1,32", "0", "32") "," TENSOR(
+                  "a_scale", "F8_E4M3", "1,4", "32", "36") "," TENSOR("a_scale_2", "F32", "", "36",
+                                                                      "40") "}"}}},
+    {"int-bytes",
+     {{MODEL, "{" TENSOR("a", "I8", "2,32", "0", "64") "," TENSOR(
+                  "a_scale", "BF16", "2,1", "64", "68") "," TENSOR("a_zero_point", "I8", "2,1",
+                                                                   "68", "70") "}"}}},
+    {"bnb",
+     {{MODEL, "{" TENSOR("a", "U8", "32,1", "0", "32") "," TENSOR(
+                  "a.absmax", "F32", "1", "32",
+                  "36") "," TENSOR("a.quant_map", "F32", "16", "36",
+                                   "100") "," TENSOR("a.quant_state.bitsandbytes__nf4", "U8", "9",
+                                                     "100", "109") "}"}}},
     {"overlap",
      {{MODEL, "{" TENSOR("a", "U8", "4", "0", "4") "," TENSOR("b", "U8", "4", "2", "6") "}"}}},
     {"long-shape", {{MODEL, "{" TENSOR("a", "F32", "1,1,1,1,1", "0", "4") "}"}}},

@@ -309,12 +309,11 @@ static void drawn_free(struct drawn *d)
     free(d);
 }
 
-/* Writes config.json and the tensors; `missing` is left out, `short_` has a last row less. */
-static struct moe_checkpoint *write_and_open(const struct drawn *d, int missing, int short_)
+/* The files: `missing` is left out of the tensors, `short_` has a last row less. */
+static void make_files(const struct drawn *d, int missing, int short_, struct moe_buf *file,
+                       struct moe_buf *config)
 {
-    struct moe_buf header = {0}, file = {0}, data = {0}, config = {0};
-    struct moe_checkpoint *ck;
-    struct moe_err err = {0};
+    struct moe_buf header = {0}, data = {0};
     for (int i = 0; i < d->n; i++) {
         const struct tensor *t = &d->tensors[i];
         if (i == missing)
@@ -329,15 +328,23 @@ static struct moe_checkpoint *write_and_open(const struct drawn *d, int missing,
         moe_buf_append(&data, t->data.data, bytes);
     }
     moe_buf_text(&header, "}");
-    moe_buf_u64(&file, header.size);
-    moe_buf_append(&file, header.data, header.size);
-    moe_buf_append(&file, data.data, data.size);
-    write_in_dir("model.safetensors", file.data, file.size);
-    moe_buf_printf(&config, "{\"quantization_config\":{%s}}", d->c->config);
-    write_in_dir("config.json", config.data, config.size);
+    moe_buf_u64(file, header.size);
+    moe_buf_append(file, header.data, header.size);
+    moe_buf_append(file, data.data, data.size);
+    moe_buf_printf(config, "{\"quantization_config\":{%s}}", d->c->config);
     moe_buf_release(&header);
-    moe_buf_release(&file);
     moe_buf_release(&data);
+}
+
+static struct moe_checkpoint *write_and_open(const struct drawn *d, int missing, int short_)
+{
+    struct moe_buf file = {0}, config = {0};
+    struct moe_checkpoint *ck;
+    struct moe_err err = {0};
+    make_files(d, missing, short_, &file, &config);
+    write_in_dir("model.safetensors", file.data, file.size);
+    write_in_dir("config.json", config.data, config.size);
+    moe_buf_release(&file);
     moe_buf_release(&config);
     assert_ok(moe_checkpoint_open(&ck, dir, &err), &err);
     return ck;
@@ -459,10 +466,68 @@ static void an_order_must_be_said(void **state)
     drawn_free(d);
 }
 
+/* Changes some bytes, of the header mostly, or cuts the end off. */
+static void damage(struct moe_buf *file, uint64_t *seed)
+{
+    uint64_t header = 8 + moe_get_u64(file->data);
+    if (test_random(seed) % 8 == 0)
+        file->size = test_random(seed) % file->size;
+    for (uint64_t n = test_random(seed) % 4; n > 0 && file->size > 0; n--) {
+        uint64_t most = test_random(seed) % 4 && header < file->size ? header : file->size;
+        uint8_t *byte = &file->data[test_random(seed) % most];
+        *byte = (uint8_t)(test_random(seed) % 3 ? '0' + test_random(seed) % 10 : test_random(seed));
+    }
+}
+
+static void expect_one_line(const struct container *c, const struct moe_err *err)
+{
+    if (!strstr(err->text, dir) || strchr(err->text, '\n'))
+        fail_msg("%s: %s", c->what, err->text);
+}
+
+/* DAMAGED (4) files of each kind are read or refused in one line that names the file. */
+static void damaged_files_are_refused_in_one_line(void **state)
+{
+    const char *asked = getenv("DAMAGED");
+    int n = asked ? atoi(asked) : 4, refused = 0;
+    float *values = moe_alloc(ROWS * COLS, sizeof *values, NULL);
+    for (size_t i = 0; i < N_ITEMS(containers); i++)
+        for (int k = 0; k < n; k++) {
+            struct drawn *d = draw(&containers[i], i + 1);
+            struct moe_buf file = {0}, config = {0};
+            struct moe_err err = {0};
+            struct moe_checkpoint *ck;
+            uint64_t seed = (uint64_t)k * 100 + i;
+            make_files(d, -1, -1, &file, &config);
+            damage(&file, &seed);
+            write_in_dir("model.safetensors", file.data, file.size);
+            write_in_dir("config.json", config.data, config.size);
+            int status = moe_checkpoint_open(&ck, dir, &err);
+            for (uint64_t t = 0; status == MOE_OK && t < moe_checkpoint_n_tensors(ck); t++) {
+                const struct moe_tensor *tensor = moe_checkpoint_at(ck, t), *got;
+                status =
+                    moe_checkpoint_get(ck, tensor->name, tensor->n_dims, tensor->dims, &got, &err);
+                uint64_t some = tensor->n_items < ROWS * COLS ? tensor->n_items : ROWS * COLS;
+                if (status == MOE_OK)
+                    status = moe_checkpoint_read(ck, got, 0, some, values, &err);
+            }
+            if (status != MOE_OK)
+                expect_one_line(d->c, &err);
+            refused += status != MOE_OK;
+            moe_checkpoint_close(ck);
+            moe_buf_release(&file);
+            moe_buf_release(&config);
+            drawn_free(d);
+        }
+    print_message("# %d damaged files, %d refused\n", n * (int)N_ITEMS(containers), refused);
+    free(values);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matrices_have_their_values), cmocka_unit_test(layouts_hold_the_codes),
-        cmocka_unit_test(parts_that_do_not_fit_are_named), cmocka_unit_test(an_order_must_be_said)};
+        cmocka_unit_test(parts_that_do_not_fit_are_named), cmocka_unit_test(an_order_must_be_said),
+        cmocka_unit_test(damaged_files_are_refused_in_one_line)};
     return cmocka_run_group_tests_name("tensor pairs", tests, make_dir, remove_dir);
 }
