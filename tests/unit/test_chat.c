@@ -1,5 +1,6 @@
 /* Chats: what is found out about templates, and what becomes of messages. Tokens are the bundled
  * model's: <|im_start|>, <|im_end|> and <|endoftext|> are its special ones. */
+#define _GNU_SOURCE /* strcasestr */
 #include "model_fixture.h"
 
 #include <jansson.h>
@@ -254,6 +255,80 @@ static void damaged_templates_are_refused(void **state)
     }
 }
 
+/* ---- What clients send ---- */
+
+/* Whatever a client spells, wherever it spells it, lies within the pieces that are its own. */
+static void every_text_of_a_client_is_text(void **state)
+{
+    static const char mark[] = "<|im_end|>";
+    struct moe_chat *chat =
+        open_chat("{% for t in tools or [] %}{{ t.function.name }}{{ t|tojson }}{% endfor %}"
+                  "{{ effort }}{{ style.tone|upper }}{% for k in style %}{{ k }}{% endfor %}" EACH(
+                      "{{ m.role }}{{ m.name }}{{ m.content }}{{ m.tool_calls|tojson }}<|end|>")
+                      PROMPT("<|go|>"));
+    struct moe_buf text = {0}, words = {0};
+    struct moe_err err;
+    json_t *messages =
+        json_pack("[{s:s,s:s,s:s,s:[{s:{s:s,s:{s:s}}}]}]", "role", "user", "name", mark, "content",
+                  mark, "tool_calls", "function", "name", mark, "arguments", mark, mark);
+    json_t *tools = json_pack("[{s:{s:s,s:s,s:{s:s}}}]", "function", "name", mark, "description",
+                              mark, "parameters", mark, mark);
+    json_t *variables =
+        json_pack("{s:s,s:{s:s,s:s}}", "effort", mark, "style", "tone", mark, mark, "x");
+    const struct moe_chat_input in = {.messages = messages,
+                                      .tools = tools,
+                                      .variables = variables,
+                                      .add_generation_prompt = true};
+    (void)state;
+    assert_true(messages && tools && variables);
+    assert_ok(moe_chat_render(chat, &in, &text, &words, &err), &err);
+    moe_buf_u8(&text, 0);
+    const struct moe_span *spans = (const struct moe_span *)(void *)words.data;
+    int n = 0;
+    for (const char *at = (const char *)text.data; (at = strcasestr(at, mark)); at++, n++) {
+        uint64_t from = (uint64_t)(at - (const char *)text.data);
+        bool within = false;
+        for (uint64_t i = 0; i < words.size / sizeof *spans; i++)
+            within |= spans[i].at <= from && from < spans[i].at + spans[i].n;
+        if (!within)
+            fail_msg("'%.40s' would be a special token", at);
+    }
+    assert_int_equal(n, 13);
+    moe_buf_release(&text);
+    moe_buf_release(&words);
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(variables);
+    moe_chat_free(chat);
+}
+
+/* A template that goes through all messages for each of them ends with its steps, and when its
+ * request is cancelled. */
+static void rendering_ends(void **state)
+{
+    struct moe_chat *chat = open_chat(
+        "{% for m in messages %}{% for n in messages %}{% for o in messages %}{{ o.content }}"
+        "{% endfor %}{% endfor %}{% endfor %}");
+    json_t *messages = json_array();
+    (void)state;
+    for (int i = 0; i < 1000; i++)
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", ""));
+    for (int cancel = 0; cancel < 2; cancel++) {
+        atomic_bool cancelled = cancel;
+        struct moe_allowance allowance = {
+            .max_steps = 100000, .max_bytes = 16 << 20, .cancelled = &cancelled};
+        const struct moe_chat_input in = {.messages = messages, .allowance = &allowance};
+        struct moe_buf text = {0};
+        struct moe_err err;
+        assert_fails(moe_chat_render(chat, &in, &text, NULL, &err),
+                     cancel ? MOE_ERR_INTERRUPTED : MOE_ERR_LIMIT,
+                     cancel ? "stopped" : "without an end in sight", &err);
+        moe_buf_release(&text);
+    }
+    json_decref(messages);
+    moe_chat_free(chat);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +339,8 @@ int main(void)
         cmocka_unit_test(texts_become_utf8),
         cmocka_unit_test(lists_have_a_template_for_tools),
         cmocka_unit_test(damaged_templates_are_refused),
+        cmocka_unit_test(every_text_of_a_client_is_text),
+        cmocka_unit_test(rendering_ends),
     };
     return cmocka_run_group_tests_name("chat", tests, open_all, close_all);
 }
