@@ -152,6 +152,30 @@ static void write_file(const char *path, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
+/* Storage behind a host without a memory of its own: experts come over the bus, in title and table.
+ */
+static void a_link_has_one_name(void **state)
+{
+    struct moe_plan *plan;
+    struct moe_err err;
+    struct moe_buf text = {0}, out = {0};
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/moe-test-page-%ld", (long)getpid());
+    assert_ok(moe_plan_read(&plan, "tests/fuzz/corpus/plan/full", &err), &err);
+    plan->host = (struct moe_plan_memory){0};
+    plan->pace.storage_rate = 1e9;
+    assert_ok(moe_plan_write(plan, false, &text, &err), &err);
+    moe_buf_u8(&text, 0);
+    write_file(path, (const char *)text.data);
+    assert_ok(moe_page_of_file(path, NULL, &out, &err), &err);
+    assert_non_null(strstr((const char *)out.data, "A faster bus or a slower one"));
+    assert_non_null(strstr((const char *)out.data, "<th>bus</th>"));
+    assert_int_equal(remove(path), 0);
+    moe_buf_release(&text);
+    moe_buf_release(&out);
+    moe_plan_free(plan);
+}
+
 static void timelines(void **state)
 {
     static const char *const bad[] = {"{}",
@@ -190,8 +214,10 @@ static void timelines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(walker),    cmocka_unit_test(escapes), cmocka_unit_test(hostile_names),
-        cmocka_unit_test(heat_maps), cmocka_unit_test(plans),   cmocka_unit_test(timelines),
+        cmocka_unit_test(walker),        cmocka_unit_test(escapes),
+        cmocka_unit_test(hostile_names), cmocka_unit_test(heat_maps),
+        cmocka_unit_test(plans),         cmocka_unit_test(a_link_has_one_name),
+        cmocka_unit_test(timelines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
