@@ -236,9 +236,11 @@ static void find_usual(struct models *m)
         scan(m, "LM Studio", dir, DEPTH);
     if (place_of(dir, "LLAMA_CACHE", home, ".cache/llama.cpp"))
         scan(m, "llama.cpp", dir, DEPTH);
-    if (place_of(dir, "OLLAMA_MODELS", home, ".ollama/models") &&
-        snprintf(manifests, sizeof manifests, "%.4000s/manifests", dir) < PATH_MAX)
-        scan_manifests(m, dir, manifests, "", 0);
+    for (int i = 0; i < 2; i++) /* the user's, the service's */
+        if (place_of(dir, i ? NULL : "OLLAMA_MODELS", i ? "/usr/share/ollama" : home,
+                     ".ollama/models") &&
+            snprintf(manifests, sizeof manifests, "%.4000s/manifests", dir) < PATH_MAX)
+            scan_manifests(m, dir, manifests, "", 0);
     if (place_of(dir, "HF_HUB_CACHE", hf ? hf : home, hf ? "hub" : ".cache/huggingface/hub"))
         scan(m, "Hugging Face", dir, DEPTH);
 }

@@ -2,7 +2,8 @@
  * libmoe: Mixture-of-Experts language models within a budget of memory.
  *
  * The whole public interface of the library; it is installed as <moe/moe.h>. A model is opened from
- * a pack (moe-quantize(1)) and holds one conversation. The library never prints and never exits.
+ * a pack (moe-quantize(1)) or a checkpoint, and holds one conversation. The library never prints
+ * and never exits.
  *
  *     struct moe_error error;
  *     struct moe *model;
@@ -73,9 +74,9 @@ struct moe_options {
     bool plain;         /* texts are continued, whether or not the model has a chat template */
 };
 
-/* Opens the pack at `path` within the budget; MOE_ERROR_LIMIT names the smallest that works.
- * options NULL: as {0}. *out is NULL on failure; release it with moe_close. Texts of the options
- * are not kept. */
+/* Opens the pack, .gguf file or Hugging Face directory at `path` within the budget; MOE_ERROR_LIMIT
+ * names the smallest that works. options NULL: as {0}. *out is NULL on failure; release it with
+ * moe_close. Texts of the options are not kept. */
 int moe_open(struct moe **out, const char *path, const struct moe_options *options,
              struct moe_error *error);
 void moe_close(struct moe *m); /* NULL is fine */
