@@ -150,6 +150,19 @@ MOE_TEMPLATE void read_ahead(int kind, int nt, const uint8_t *step, int s)
         _mm_prefetch((const char *)step + s / quads * MOE_UNIT + AHEAD, _MM_HINT_T0);
 }
 
+/* The same for what lies behind the first plane of a block, or of grouped kinds for all of it, from
+ * which codes are made elsewhere. */
+MOE_TEMPLATE void read_rest_ahead(int kind, int nt, uint32_t block, const uint8_t *codes)
+{
+    const uint32_t plane = block / MOE_STEP * moe_step_bytes(kind);
+    if (nt > 1)
+        return;
+    MOE_UNROLL
+    for (uint32_t at = moe_kind_is_grouped(kind) ? 0 : plane;
+         at < moe_kind_block_bytes(kind, block); at += MOE_UNIT)
+        _mm_prefetch((const char *)codes + at + AHEAD, _MM_HINT_T0);
+}
+
 /* Adds quads [begin, end) of a step of unsigned numbers to sum[t][h]. */
 MOE_TEMPLATE void step_narrow(int kind, int nt, int n, const uint8_t *step, const uint8_t *plane,
                               int begin, int end, const int8_t *q, __m256i sum[PART][2])
@@ -287,9 +300,9 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, int h, __m256 *d, __
         else
             s = _mm256_sub_epi32(s, _mm256_set1_epi32(32));
     } else if (moe_kind_scale_unit(kind) > 0) {
-        uint8_t bytes[MOE_PANEL_ROWS];
-        moe_grid_scales(kind, at, bytes);
-        s = _mm256_cvtepu8_epi32(eight_bytes(bytes + 8 * h));
+        uint8_t bytes[8];
+        moe_grid_scales(kind, at, 8 * (uint32_t)h, 8, bytes);
+        s = _mm256_cvtepu8_epi32(eight_bytes(bytes));
         s = _mm256_add_epi32(_mm256_add_epi32(s, s), _mm256_set1_epi32(1));
         *d = _mm256_mul_ps(*d, _mm256_set1_ps(moe_kind_scale_unit(kind)));
     } else if (kind == MOE_LAYOUT_Q6_K) {
@@ -324,6 +337,7 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     const bool zeros = !moe_kind_span(kind) && moe_kind_has_zeros(layout.kind);
     struct moe_tile in = *tile;
     __m256 out[PART][2], d[2], m[2];
+    struct moe_code_units units[2];
     panel += moe_kind_front(layout.kind);
     MOE_UNROLL
     for (int t = 0; t < n; t++)
@@ -331,8 +345,8 @@ MOE_TEMPLATE void quant_part(int kind, int nt, int n, uint32_t block, MOE_PANEL_
     for (uint32_t first = 0; first < cols;) {
         struct moe_record rec = moe_record_next(kind, layout.group, block, cols, &panel, &first);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            struct moe_code_units units;
-            const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);
+            const uint8_t *codes = moe_record_codes(kind, &rec, b, units);
+            read_rest_ahead(kind, nt, block, rec.codes);
             MOE_UNROLL
             for (int p = 0; p < moe_kind_scales(kind); p++) {
                 __m256i sum[PART][2];

@@ -102,6 +102,175 @@ MOE_TEMPLATE __m512i four_activations(const int8_t *q)
     return _mm512_set1_epi32(word);
 }
 
+MOE_TEMPLATE __m128i sixteen_bytes(const uint8_t *bytes)
+{
+    return _mm_loadu_si128((const __m128i *)bytes);
+}
+
+/* ---- Grids, where the processor has VBMI ----
+ * Two registers hold 128 entries' bytes, and one instruction looks 64 of them up: all numbers of a
+ * unit. An entry has four digits of 4 bits, in two tables of bytes. */
+
+#define VBMI __attribute__((target("avx512vbmi")))
+
+#define MOE_GRID_TABLE(name, n) static const uint8_t low_##name[n] __attribute__((aligned(64)))
+#define MOE_GRID_ENTRY(x) (0x##x & 0xff)
+#include "quant/grids.h"
+#define MOE_GRID_TABLE(name, n) static const uint8_t high_##name[n] __attribute__((aligned(64)))
+#define MOE_GRID_ENTRY(x) (0x##x >> 8)
+#include "quant/grids.h"
+
+static bool has_vbmi;
+
+/* 64 entries of a table of n bytes: number's low 8 bits, and where each of its higher bits is 1. */
+VBMI MOE_TEMPLATE __m512i look_up(const uint8_t *table, int n, __m512i numbers,
+                                  const __mmask64 higher[3])
+{
+    const __mmask64 seventh = _mm512_movepi8_mask(numbers);
+    __m512i found[8];
+    MOE_UNROLL
+    for (int i = 0; i < n / 256; i++) {
+        const uint8_t *part = table + 256 * i;
+        __m512i first = _mm512_permutex2var_epi8(_mm512_load_si512(part), numbers,
+                                                 _mm512_load_si512(part + 64));
+        __m512i second = _mm512_permutex2var_epi8(_mm512_load_si512(part + 128), numbers,
+                                                  _mm512_load_si512(part + 192));
+        found[i] = _mm512_mask_mov_epi8(first, seventh, second);
+    }
+    MOE_UNROLL
+    for (int i = 0; 256 << i < n; i++)
+        for (int k = 0; k < n / 512 >> i; k++)
+            found[k] = _mm512_mask_mov_epi8(found[2 * k], higher[i], found[2 * k + 1]);
+    return found[0];
+}
+
+/* Eight bits from each of eight places in both words of a quarter of a register: `from` and, for
+ * the next byte, `step` bits further up. */
+VBMI MOE_TEMPLATE __m512i bytes_from(__m512i words, int from, int step)
+{
+    uint64_t places = 0;
+    for (int i = 0; i < 8; i++)
+        places |= (uint64_t)((i / 4 * 32 + from + i % 4 * step) & 63) << 8 * i;
+    return _mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)places), words);
+}
+
+/* The numbers' higher bits of the groups of unit `unit`, in the low bits of a byte each. */
+VBMI MOE_TEMPLATE __m512i higher_bits(int kind, const uint8_t *head, uint32_t b, int unit,
+                                      __m512i signs)
+{
+    const uint8_t *bytes = head + 2 * MOE_PANEL_ROWS;
+    if (kind == MOE_LAYOUT_IQ2_XS)
+        return bytes_from(signs, 25, 2);
+    if (kind == MOE_LAYOUT_IQ2_S)
+        return bytes_from(_mm512_cvtepu8_epi32(sixteen_bytes(bytes + (8 + b) * MOE_PANEL_ROWS)), 0,
+                          2);
+    if (kind == MOE_LAYOUT_IQ3_S)
+        return bytes_from(_mm512_cvtepu8_epi32(sixteen_bytes(bytes + (4 + b) * MOE_PANEL_ROWS)),
+                          4 * unit, 1);
+    bytes += ((kind == MOE_LAYOUT_IQ1_M ? 6 : 0) + 2 * b) * MOE_PANEL_ROWS;
+    __m512i four = _mm512_cvtepu8_epi32(sixteen_bytes(bytes + MOE_PANEL_ROWS));
+    four = _mm512_or_si512(_mm512_slli_epi32(four, 8), _mm512_cvtepu8_epi32(sixteen_bytes(bytes)));
+    return bytes_from(four, 0, 4);
+}
+
+/* moe_grid_second of all rows; higher: of IQ1. */
+VBMI MOE_TEMPLATE __m512i second_words(int kind, __m512i signs, __m512i higher)
+{
+    if (kind == MOE_LAYOUT_IQ2_S || kind == MOE_LAYOUT_IQ3_S)
+        return signs;
+    if (kind == MOE_LAYOUT_IQ1_S) /* bit 3 of the last byte */
+        return _mm512_srai_epi32(_mm512_slli_epi32(higher, 4), 31);
+    if (kind == MOE_LAYOUT_IQ1_M) { /* bit 3 of byte g, to bits 2g and 2g+1 of all bytes */
+        __m512i ones = _mm512_and_si512(_mm512_srli_epi32(higher, 3), _mm512_set1_epi8(1));
+        __m512i pairs = _mm512_or_si512(ones, _mm512_add_epi8(ones, ones));
+        pairs = _mm512_or_si512(pairs, _mm512_srli_epi32(pairs, 6));
+        pairs = _mm512_or_si512(pairs, _mm512_srli_epi32(pairs, 12));
+        const __m512i lowest = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
+        return _mm512_shuffle_epi8(pairs, lowest);
+    }
+    __m512i known = _mm512_and_si512(signs, _mm512_set1_epi32(0x55ffffff));
+    __m512i odd = _mm512_xor_si512(known, _mm512_srli_epi32(known, 8));
+    odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 16));
+    odd = _mm512_xor_si512(odd, _mm512_srli_epi32(odd, 1));
+    odd = _mm512_slli_epi32(_mm512_and_si512(odd, _mm512_set1_epi32(0x55)), 25);
+    return _mm512_or_si512(known, odd);
+}
+
+/* Units 2i and 2i+1 of codes from the entries of a unit of numbers: byte k of a row's word has
+ * digit k of one group in its low bits, of the next in its high ones. */
+VBMI MOE_TEMPLATE void store_entries(__m512i low, __m512i high, uint32_t (*to)[MOE_PANEL_ROWS])
+{
+    __m512i rows[2] = {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+    MOE_UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m512i even = bytes_from(rows[i], 0, 4), odd = bytes_from(rows[i], 12, 4);
+        const __m512i digit = _mm512_set1_epi8(15);
+        rows[i] = _mm512_ternarylogic_epi32(digit, even, odd, 0xca); /* digit ? even : odd */
+    }
+    __m512 first = _mm512_castsi512_ps(rows[0]), second = _mm512_castsi512_ps(rows[1]);
+    _mm512_storeu_ps(to[0], _mm512_shuffle_ps(first, second, 0x88));
+    _mm512_storeu_ps(to[1], _mm512_shuffle_ps(first, second, 0xdd));
+}
+
+/* moe_grid_units. */
+VBMI MOE_TEMPLATE void look_units_up(int kind, const uint8_t *low, const uint8_t *high, int n,
+                                     const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                     struct moe_code_units *units)
+{
+    const int planes = moe_kind_plane(kind);
+    __m512i signs = _mm512_setzero_si512(), higher = signs;
+    if (moe_kind_high_plane(kind))
+        signs = _mm512_loadu_si512(codes + planes * MOE_UNIT);
+    MOE_UNROLL
+    for (int unit = 0; unit < planes; unit++) {
+        __mmask64 bits[3] = {0, 0, 0};
+        __m512i numbers = _mm512_loadu_si512(codes + unit * MOE_UNIT);
+        if (n > 256)
+            higher = higher_bits(kind, head, b, unit, signs);
+        MOE_UNROLL
+        for (int i = 0; 256 << i < n; i++)
+            bits[i] = _mm512_test_epi8_mask(higher, _mm512_set1_epi8((char)(1 << i)));
+        store_entries(look_up(low, n, numbers, bits), look_up(high, n, numbers, bits),
+                      units->word + 2 * unit);
+    }
+    _mm512_storeu_si512(units->word[2 * planes], second_words(kind, signs, higher));
+}
+
+#define LOOK_UP(kind, grid)                                                                        \
+    VBMI static void look_up_##kind(const uint8_t *head, const uint8_t *codes, uint32_t b,         \
+                                    struct moe_code_units *units)                                  \
+    {                                                                                              \
+        look_units_up(MOE_LAYOUT_##kind, low_##grid, high_##grid, sizeof low_##grid, head, codes,  \
+                      b, units);                                                                   \
+    }
+LOOK_UP(IQ1_S, iq1)
+LOOK_UP(IQ1_M, iq1)
+LOOK_UP(IQ2_XXS, iq2_xxs)
+LOOK_UP(IQ2_XS, iq2_xs)
+LOOK_UP(IQ2_S, iq2_s)
+LOOK_UP(IQ3_XXS, iq3_xxs)
+LOOK_UP(IQ3_S, iq3_s)
+
+/* moe_record_codes. */
+MOE_TEMPLATE const uint8_t *record_codes(int kind, const struct moe_record *record, uint32_t b,
+                                         struct moe_code_units units[2])
+{
+    if (moe_kind_scale_unit(kind) <= 0 || !has_vbmi)
+        return moe_record_codes(kind, record, b, units);
+    (kind == MOE_LAYOUT_IQ1_S     ? look_up_IQ1_S
+     : kind == MOE_LAYOUT_IQ1_M   ? look_up_IQ1_M
+     : kind == MOE_LAYOUT_IQ2_XXS ? look_up_IQ2_XXS
+     : kind == MOE_LAYOUT_IQ2_XS  ? look_up_IQ2_XS
+     : kind == MOE_LAYOUT_IQ2_S   ? look_up_IQ2_S
+     : kind == MOE_LAYOUT_IQ3_XXS
+         ? look_up_IQ3_XXS
+         : look_up_IQ3_S)(moe_record_scale(kind, record, b, 0).head, record->codes, b % 8, units);
+    return (const uint8_t *)units->word;
+}
+
+/* ---- Products of panels ---- */
+
 /* Sums of the columns of scale number p of a block into sum[t]. Few inputs keep several sums each,
  * so that a dot product need not wait for the one before; integers add up in any order. */
 MOE_TEMPLATE void scale_sums(int kind, int nt, uint32_t block, const uint8_t *codes, int p,
@@ -146,11 +315,6 @@ MOE_TEMPLATE __m512 half_scales(const uint8_t *f16)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)f16));
 }
 
-MOE_TEMPLATE __m128i sixteen_bytes(const uint8_t *bytes)
-{
-    return _mm_loadu_si128((const __m128i *)bytes);
-}
-
 /* Number i of n of 6 bits at `sixes`, of all rows. */
 MOE_TEMPLATE __m512i six(const uint8_t *sixes, uint32_t n, uint32_t i)
 {
@@ -161,6 +325,27 @@ MOE_TEMPLATE __m512i six(const uint8_t *sixes, uint32_t n, uint32_t i)
     low = _mm_and_si128(low, _mm_set1_epi8(15));
     high = _mm_and_si128(high, _mm_set1_epi8(0x30));
     return _mm512_cvtepu8_epi32(_mm_or_si128(low, high));
+}
+
+/* s of a scale of a kind with a grid, of all rows: moe_grid_scale. */
+MOE_TEMPLATE __m512i grid_scale(int kind, struct moe_place at)
+{
+    const uint8_t *numbers = moe_place_numbers(kind, at);
+    if (moe_kind_signs_have_scale(kind)) {
+        __m512i s = _mm512_loadu_si512(at.codes + moe_kind_plane(kind) * MOE_UNIT);
+        s = _mm512_and_si512(_mm512_srli_epi32(s, 25), _mm512_set1_epi32(0x55));
+        s = _mm512_and_si512(_mm512_or_si512(s, _mm512_srli_epi32(s, 1)), _mm512_set1_epi32(0x33));
+        s = _mm512_or_si512(s, _mm512_srli_epi32(s, 2));
+        return _mm512_and_si512(s, _mm512_set1_epi32(15));
+    }
+    uint8_t s[MOE_PANEL_ROWS];
+    if (moe_kind_is_iq1(kind)) {
+        moe_grid_scales(kind, at, 0, MOE_PANEL_ROWS, s);
+        return _mm512_cvtepu8_epi32(sixteen_bytes(s));
+    }
+    __m128i pairs = sixteen_bytes(numbers + at.i / 2 * MOE_PANEL_ROWS);
+    pairs = _mm_srl_epi16(pairs, _mm_cvtsi32_si128((int)(at.i % 2 * 4)));
+    return _mm512_cvtepu8_epi32(_mm_and_si128(pairs, _mm_set1_epi8(15)));
 }
 
 /* d and m of a scale, of all rows: moe_kind_scale. */
@@ -191,9 +376,7 @@ MOE_TEMPLATE void read_scale(int kind, struct moe_place at, __m512 *d, __m512 *m
         else
             s = _mm512_sub_epi32(s, _mm512_set1_epi32(32));
     } else if (moe_kind_scale_unit(kind) > 0) {
-        uint8_t bytes[MOE_PANEL_ROWS];
-        moe_grid_scales(kind, at, bytes);
-        s = _mm512_cvtepu8_epi32(sixteen_bytes(bytes));
+        s = grid_scale(kind, at);
         s = _mm512_add_epi32(_mm512_add_epi32(s, s), _mm512_set1_epi32(1));
         *d = _mm512_mul_ps(*d, _mm512_set1_ps(moe_kind_scale_unit(kind)));
     } else if (kind == MOE_LAYOUT_Q6_K) {
@@ -237,6 +420,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
     struct moe_tile in = *tile;
     const uint8_t *front = panel;
     __m512 d = _mm512_setzero_ps(), m = d, out[MOE_TILE];
+    struct moe_code_units units[2];
     panel += moe_kind_front(layout.kind);
     MOE_UNROLL
     for (int t = 0; t < nt; t++)
@@ -248,8 +432,7 @@ MOE_TEMPLATE void quant_body(int kind, int nt, uint32_t block, MOE_PANEL_PARAMS)
         if (!moe_kind_span(kind) && moe_kind_has_zeros(layout.kind))
             read_zeros(rec.head, &d, &m);
         for (uint32_t b = 0; b < rec.blocks; b++) {
-            struct moe_code_units units;
-            const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);
+            const uint8_t *codes = record_codes(kind, &rec, b, units);
             if (nt == 1)
                 read_ahead(kind, block, rec.codes);
             MOE_UNROLL
@@ -574,6 +757,7 @@ static void f16_to_f32(const uint16_t *x, uint32_t n, float *y)
 
 void moe_kern_fill_avx512(struct moe_kern *kern)
 {
+    has_vbmi = __builtin_cpu_supports("avx512vbmi");
     fill_float_panels(kern);
     fill_quant_panels(kern);
     fill_unpacks(kern);

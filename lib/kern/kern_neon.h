@@ -97,7 +97,7 @@ MOE_TEMPLATE struct row_scales read_scale(int kind, struct moe_place at, int h)
             s = vsubq_s32(s, vdupq_n_s32(32));
     } else if (moe_kind_scale_unit(kind) > 0) {
         uint8_t bytes[MOE_PANEL_ROWS];
-        moe_grid_scales(kind, at, bytes);
+        moe_grid_scales(kind, at, 0, MOE_PANEL_ROWS, bytes);
         s = vreinterpretq_s32_u32(four_bytes(bytes, h));
         s = vaddq_s32(vaddq_s32(s, s), vdupq_n_s32(1));
         scale.d = vmulq_n_f32(scale.d, moe_kind_scale_unit(kind));
@@ -148,6 +148,7 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
         const bool zeros = !moe_kind_span(kind) && moe_kind_has_zeros(layout.kind);                \
         struct moe_tile in = *tile;                                                                \
         float32x4_t out[PART][4];                                                                  \
+        struct moe_code_units units[2];                                                            \
         panel += moe_kind_front(layout.kind);                                                      \
         for (int t = 0; t < n; t++)                                                                \
             for (int h = 0; h < 4; h++)                                                            \
@@ -156,8 +157,7 @@ MOE_TEMPLATE float32x4_t scaled(int kind, float32x4_t out, struct row_scales sca
             struct moe_record rec =                                                                \
                 moe_record_next(kind, layout.group, block, cols, &panel, &first);                  \
             for (uint32_t b = 0; b < rec.blocks; b++) {                                            \
-                struct moe_code_units units;                                                       \
-                const uint8_t *codes = moe_record_codes(kind, &rec, b, &units);                    \
+                const uint8_t *codes = moe_record_codes(kind, &rec, b, units);                     \
                 for (int p = 0; p < moe_kind_scales(kind); p++) {                                  \
                     const struct moe_place at = moe_record_scale(kind, &rec, b, (uint32_t)p);      \
                     int32x4_t sum[PART][4];                                                        \

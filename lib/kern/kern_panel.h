@@ -195,30 +195,71 @@ struct moe_code_units {
     uint32_t word[5][MOE_PANEL_ROWS];
 };
 
-/* Makes codes of block b of a record, which its codes have come to. Row by row, since a table is
- * read for each group: no vectors gain by that where they cannot hold the table. */
-MOE_TEMPLATE const uint8_t *moe_record_codes(int kind, const struct moe_record *record, uint32_t b,
-                                             struct moe_code_units *units)
+/* Row by row: a table is read for each group, which vectors do no faster unless they can hold it.
+ */
+MOE_TEMPLATE void moe_grid_units(int kind, const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                 struct moe_code_units *units)
 {
-    const int n = moe_code_plane(kind);
-    if (!moe_kind_is_grouped(kind))
-        return record->codes;
-    const uint8_t *head = moe_record_scale(kind, record, b, 0).head;
+    const int planes = moe_kind_plane(kind), n = moe_code_plane(kind);
+    const uint8_t *signs = codes + planes * MOE_UNIT;
     for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
-        struct moe_code_words of = moe_grouped_codes(kind, head, record->codes, b % 8, r);
+        uint32_t words[2] = {moe_unit_word(codes, r), 0}, first[4];
+        uint32_t sign = moe_kind_high_plane(kind) ? moe_unit_word(signs, r) : 0;
+        __asm__("" : "+r"(words[0])); /* no vectors: gathering loads would cost more */
+        if (planes == 2)
+            words[1] = moe_unit_word(codes + MOE_UNIT, r);
+        moe_grid_first(kind, words, moe_group_more(kind, head, b, r, sign), first);
         MOE_UNROLL
         for (int i = 0; i < n; i++)
-            units->word[i][r] = of.first[i];
-        units->word[n][r] = of.second;
+            units->word[i][r] = first[i];
     }
-    return (const uint8_t *)units->word;
+    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+        const uint32_t sign = moe_kind_high_plane(kind) ? moe_unit_word(signs, r) : 0;
+        units->word[n][r] = moe_grid_second(kind, sign, moe_group_more(kind, head, b, r, sign));
+    }
 }
 
-/* s of a scale of a kind with a grid, of all rows. */
-MOE_TEMPLATE void moe_grid_scales(int kind, struct moe_place at, uint8_t s[MOE_PANEL_ROWS])
+MOE_TEMPLATE void moe_ternary_units(const uint8_t *head, const uint8_t *codes, uint32_t b,
+                                    struct moe_code_units *units)
 {
-    for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++)
-        s[r] = moe_grid_scale(kind, moe_place_numbers(kind, at), at.codes, (int)at.i, r);
+    for (uint32_t s = 0; s < MOE_STEP_QUADS; s++) {
+        const uint32_t digit = s < 5 ? s : 3 * b + s - 5;
+        const uint8_t *unit = s < 5 ? codes : head + 2 * MOE_PANEL_ROWS + digit / 5 * MOE_UNIT;
+        for (uint32_t r = 0; r < MOE_PANEL_ROWS; r++) {
+            uint32_t four = moe_ternary_digits(moe_unit_word(unit, r), digit % 5) << 2 * (s % 4);
+            units->word[s / 4][r] = s % 4 ? units->word[s / 4][r] | four : four;
+        }
+    }
+}
+
+/* Returns the codes of block b of a record, which its codes have come to. Of grouped kinds they are
+ * made here, those of the next block, too: to be read as vectors, what is written as words must
+ * have left the store buffer. */
+MOE_TEMPLATE const uint8_t *moe_record_codes(int kind, const struct moe_record *record, uint32_t b,
+                                             struct moe_code_units units[2])
+{
+    const uint8_t *codes = record->codes;
+    if (!moe_kind_is_grouped(kind))
+        return codes;
+    for (uint32_t i = b ? b + 1 : 0; i < b + 2 && i < record->blocks; i++) {
+        const uint8_t *head = moe_record_scale(kind, record, i, 0).head;
+        if (i > b)
+            codes = record->codes + moe_kind_block_bytes(kind, 32);
+        if (kind == MOE_LAYOUT_TQ1_0)
+            moe_ternary_units(head, codes, i % 8, &units[i % 2]);
+        else
+            moe_grid_units(kind, head, codes, i % 8, &units[i % 2]);
+    }
+    return (const uint8_t *)units[b % 2].word;
+}
+
+/* s of a scale of a kind with a grid, of n rows from `first` on. */
+MOE_TEMPLATE void moe_grid_scales(int kind, struct moe_place at, uint32_t first, uint32_t n,
+                                  uint8_t *s)
+{
+    const uint8_t *numbers = moe_place_numbers(kind, at);
+    for (uint32_t r = 0; r < n; r++)
+        s[r] = moe_grid_scale(kind, numbers, at.codes, (int)at.i, first + r);
 }
 
 /* Quads of 4 columns that a scale of a block has in a step. */

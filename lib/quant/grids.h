@@ -5,20 +5,18 @@
  * iq3xxs_grid and iq3s_grid of ggml-common.h of llama.cpp; what the numbers are in weights says
  * layout.h. An entry is a hexadecimal number here: digit k, from the right, is the code of column
  * k of four (IQ3), or the 2-bit codes of column k of eight and, 2 bits higher, of column 4 + k
- * (IQ1, IQ2). In the tables, digit k is byte k. Who includes this file may define MOE_GRID_TABLE,
- * which says where the tables lie.
+ * (IQ1, IQ2). What tables are made of it is up to those who include this file: MOE_GRID_TABLE(name,
+ * n) begins one, MOE_GRID_ENTRY(x) is an entry of the digits x, by itself digit k as byte k.
  */
-#ifndef MOE_QUANT_GRIDS_H
-#define MOE_QUANT_GRIDS_H
-
 #include <stdint.h>
 
 #ifndef MOE_GRID_TABLE
 #define MOE_GRID_TABLE(name, n) static const uint32_t moe_grid_##name[n]
 #endif
-
+#ifndef MOE_GRID_ENTRY
 #define MOE_GRID_ENTRY(x)                                                                          \
     ((0x##x & 0xfu) | (0x##x & 0xf0u) << 4 | (0x##x & 0xf00u) << 8 | (0x##x & 0xf000u) << 12)
+#endif
 #define MOE_GRID_EIGHT(a, b, c, d, e, f, g, h)                                                     \
     MOE_GRID_ENTRY(a), MOE_GRID_ENTRY(b), MOE_GRID_ENTRY(c), MOE_GRID_ENTRY(d), MOE_GRID_ENTRY(e), \
         MOE_GRID_ENTRY(f), MOE_GRID_ENTRY(g), MOE_GRID_ENTRY(h)
@@ -338,5 +336,4 @@ MOE_GRID_LINE(7230,7251,7302,7332,7335,7353,7401,7405,7413,7420,7450,7522,7542,7
 #undef MOE_GRID_LINE
 #undef MOE_GRID_EIGHT
 #undef MOE_GRID_ENTRY
-
-#endif
+#undef MOE_GRID_TABLE

@@ -462,7 +462,9 @@ static void grid_block_codes(int kind, const struct moe_span_codes *span, uint32
         more = moe_get_u16(span->t + 2 * b);
     else if (kind == MOE_LAYOUT_IQ2_XS)
         more = words[units - 1] >> 25;
-    struct moe_code_words of = moe_grid_codes(kind, words, more);
+    struct moe_code_words of;
+    moe_grid_first(kind, words, more, of.first);
+    of.second = moe_grid_second(kind, words[units - 1], more);
     memset(codes, 0, BLOCK);
     for (uint32_t i = 0, c = 0; c < BLOCK; i++)
         for (int at = 0; at < 8; at += bits, c += 4) {

@@ -829,24 +829,27 @@ struct moe_code_words {
     uint32_t first[4], second;
 };
 
-/* In kinds with a grid, from a row's words of the block's units, in order. */
-static inline MOE_DEVICE_CODE struct moe_code_words
-moe_grid_codes(int kind, const uint32_t words[3], uint32_t more)
+/* In kinds with a grid those of the first plane, from the row's words of the units of numbers. */
+static inline MOE_DEVICE_CODE void moe_grid_first(int kind, const uint32_t *words, uint32_t more,
+                                                  uint32_t first[4])
 {
-    const uint32_t bytes = moe_kind_is_iq3(kind) ? 8 : 4, second = bytes / 4;
-    struct moe_code_words of = {{0, 0, 0, 0}, 0};
-    for (uint32_t g = 0; g < bytes; g++)
-        of.first[g / 2] |= moe_group_entry(kind, words[g / 4] >> 8 * (g % 4) & 255, more, g)
-                           << 4 * (g % 2);
+    const uint32_t groups = moe_kind_is_iq3(kind) ? 8 : 4;
+    for (uint32_t g = 0; g < groups; g += 2)
+        first[g / 2] = moe_group_entry(kind, words[g / 4] >> 8 * (g % 4) & 255, more, g) |
+                       moe_group_entry(kind, words[g / 4] >> 8 * (g % 4 + 1) & 255, more, g + 1)
+                           << 4;
+}
+
+/* That of the second, from its word of signs or, in IQ1, the numbers' higher bits. */
+static inline MOE_DEVICE_CODE uint32_t moe_grid_second(int kind, uint32_t signs, uint32_t more)
+{
     if (!moe_kind_is_iq1(kind))
-        of.second = moe_signs_whole(kind, words[second]);
-    else if (kind == MOE_LAYOUT_IQ1_S)
-        of.second = more >> 15 & 1 ? 0xffffffffu : 0;
-    else
-        of.second = ((more >> 3 & 1) * 0x03 | (more >> 7 & 1) * 0x0c | (more >> 11 & 1) * 0x30 |
-                     (more >> 15 & 1) * 0xc0) *
-                    0x01010101u;
-    return of;
+        return moe_signs_whole(kind, signs);
+    if (kind == MOE_LAYOUT_IQ1_S)
+        return more >> 15 & 1 ? 0xffffffffu : 0;
+    return ((more >> 3 & 1) * 0x03 | (more >> 7 & 1) * 0x0c | (more >> 11 & 1) * 0x30 |
+            (more >> 15 & 1) * 0xc0) *
+           0x01010101u;
 }
 
 /* Of block b of a span with this head, whose codes lie at `codes`. */
@@ -858,8 +861,12 @@ moe_grouped_codes(int kind, const uint8_t *head, const uint8_t *codes, uint32_t 
     uint32_t words[3];
     for (int i = 0; i < units; i++)
         words[i] = moe_unit_word(codes + 4 * MOE_PANEL_ROWS * i, r);
-    if (kind != MOE_LAYOUT_TQ1_0)
-        return moe_grid_codes(kind, words, moe_group_more(kind, head, b, r, words[units - 1]));
+    if (kind != MOE_LAYOUT_TQ1_0) {
+        const uint32_t signs = words[units - 1], more = moe_group_more(kind, head, b, r, signs);
+        moe_grid_first(kind, words, more, of.first);
+        of.second = moe_grid_second(kind, signs, more);
+        return of;
+    }
     for (uint32_t s = 0; s < 8; s++)
         of.first[s / 4] |= moe_ternary_quad(head, b, r, words[0], s) << 2 * (s % 4);
     return of;
