@@ -145,6 +145,9 @@ TOOLS := $(TOOL_SRC:%.c=$(BUILD)/%)
 
 # Fixtures with the weights that are drawn for them.
 DRAWN := $(BUILD)/fixtures
+# The bundled models with their weights unpacked.
+PLANES := $(BUILD)/tests/tools/planes
+MODELS := $(patsubst tests/%.zst,$(BUILD)/%,$(wildcard tests/models/*/model.safetensors.zst))
 
 # Programs that are scripts: -s would have nothing to strip.
 SCRIPTS := $(BUILD)/bin/moe-pipeline
@@ -152,10 +155,10 @@ SCRIPTS := $(BUILD)/bin/moe-pipeline
 # What make does without a target, wherever the first rule stands.
 .DEFAULT_GOAL := all
 .PHONY: all lib tests tools help
-all: $(PROGRAMS) $(SCRIPTS)
+all: $(PROGRAMS) $(SCRIPTS) $(MODELS)
 	$(if $(LEFT_OUT),@echo "CUDA kernels are left out: the toolkit is here but no GPU (CUDA=1 compiles them; CUDA=0 does not ask)")
 lib: $(LIBMOE)
-tests: $(TESTS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed $(DRAWN)/all
+tests: $(TESTS) $(MODELS) $(UNCHECKED) $(DERIVE) $(WIDEN) $(MAKE_STATIC) $(HTTP_LOAD) $(BUILD)/tree/installed $(DRAWN)/all
 tools: $(TOOLS) $(BAD_DISK) $(FAIL_CALLS)
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
@@ -220,7 +223,10 @@ $(BUILD)/bin/%: $(BUILD)/cmd/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(BESIDE) -ledit)
 $(UNCHECKED): $(BUILD)/%: $(BUILD)/%.o $(LIBCMD) $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(WHERE_BUILT) -ledit)
-$(TESTS) $(TOOLS): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE) $(CUDA_SO)
+# Also where programs are built and the tests' library is not installed.
+$(PLANES): $(PLANES).o $(LIBMOE) $(CUDA_SO)
+	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(WHERE_BUILT))
+$(TESTS) $(filter-out $(PLANES),$(TOOLS)): $(BUILD)/%: $(BUILD)/%.o $(LIBMOE) $(CUDA_SO)
 	$(call link,$(CC) $(LDFLAGS) $(AS_NEEDED),$(LIBS) $(WHERE_BUILT) -lcmocka)
 $(FAIL_CALLS): tests/tools/fail_calls.c
 	$(Q)mkdir -p $(@D)
@@ -235,7 +241,8 @@ $(BUILD)/tests/tools/bad_disk: $(BUILD)/tests/tools/bad_disk.o
 .SECONDARY:
 
 # The tests of the code need not be fast themselves: this compiles in little more than half the time.
-$(BUILD)/tests/unit/%.o $(BUILD)/tests/gpu/%.o: VARIANT := $(if $(filter -O1 -O3,$(CFLAGS)),-Og) -DDRAWN='"$(DRAWN)"'
+$(BUILD)/tests/unit/%.o $(BUILD)/tests/gpu/%.o: VARIANT := $(if $(filter -O1 -O3,$(CFLAGS)),-Og) -DDRAWN='"$(DRAWN)"' \
+    -DBUNDLED='"$(BUILD)/models"'
 
 include tests/fixtures.mk
 
@@ -255,8 +262,8 @@ demo: deps
 	    $(MAKE) --no-print-directory -j$(JOBS) STEPS=$$steps LINE_END="$$end" all
 	@$(MAKE) --no-print-directory -s demo-run
 demo-run: all
-	@echo "Quantizing tests/models/tiny-moe to 4 bits: $(DEMO_PACK)"
-	@$(BUILD)/bin/moe-quantize -q -o $(DEMO_PACK) --experts 4 tests/models/tiny-moe
+	@echo "Quantizing $(BUILD)/models/tiny-moe to 4 bits: $(DEMO_PACK)"
+	@$(BUILD)/bin/moe-quantize -q -o $(DEMO_PACK) --experts 4 $(BUILD)/models/tiny-moe
 	@echo "Running it: Once upon a time..."; echo
 	@printf 'Once upon a time'
 	@$(BUILD)/bin/moe-run $(DEMO_PACK) -p 'Once upon a time' -n 120 --temp 0.7 --top-p 0.95 --seed 7

@@ -4,7 +4,7 @@
 # page of section 7, with their defaults, and those pages have no option that no program takes; the
 # parts of each strategy there are those of --strategy help. Lints the pages where mandoc is
 # installed; runs the commands of their EXAMPLES, in order, in a directory of the page's own that has
-# this repository's tests/. Prints what differs; exit 1 if anything does.
+# this repository's tests/ and the build's models. Prints what differs; exit 1 if anything does.
 set -eu
 cd "$(dirname "$0")/.."
 bin=$(cd "${BUILD:-build}/bin" && pwd)
@@ -141,7 +141,9 @@ fi
 root=$PWD
 examples() { # PAGE DIRECTORY
     mkdir "$2"
+    mkdir "$2/build"
     ln -s "$root/tests" "$2/tests"
+    ln -s "$bin/../models" "$2/build/models"
     sed -n '/^\.Sh EXAMPLES/,/^\.Sh [^E]/s/^\.Dl //p' "$1" |
         sed "s/\\\\(aq/'/g; s/\\\\-/-/g; s/\\\\e/\\\\/g; s/\\\\&//g" |
         while IFS= read -r line; do

@@ -3,6 +3,12 @@
 # tests/fixtures/X/drawn.txt says which numbers the files of weights hold: draw_fixture makes them in $(DRAWN)/X,
 # beside copies of what is kept and of the tokenizer that most have in common. All of them take two seconds.
 
+# The bundled models, tests/models, keep their weights packed; they are whole in $(BUILD)/models.
+$(BUILD)/models/%/model.safetensors: tests/models/%/model.safetensors.zst $(PLANES) $(wildcard tests/models/*/*.json)
+	$(call SAY,UNPACK,$@)
+	$(Q)mkdir -p $(@D) && cp tests/models/$*/*.json $(@D)
+	$(Q)$(PLANES) unpack $< $@
+
 FIXTURES := $(patsubst tests/fixtures/%/config.json,%,$(wildcard tests/fixtures/*/config.json))
 DRAW_FIXTURE := $(BUILD)/tests/tools/draw_fixture
 .PHONY: fixtures

@@ -10,7 +10,7 @@
 
 #include "test.h"
 
-#define TINY_MOE "tests/models/tiny-moe"
+#define TINY_MOE BUNDLED "/tiny-moe"
 
 /* Options for experts at "4d8,2" and the like, and so many bits for everything else (0 and no
  * experts: as in the pack that is packed again). */

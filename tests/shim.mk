@@ -22,7 +22,7 @@ SHIM_TOOLS := $(SHIM_DIR)/tests/bench/bench_gpu $(SHIM_DIR)/tests/tools/gpu_here
 GPU_TEST_CU := $(sort $(wildcard tests/gpu/*.cu))
 
 .PHONY: shim shim-programs
-shim: $(DRAWN)/all $(SHIM_OBJ) $(GPU_TESTS) $(if $(filter bench-gpu.sh,$(UNBUILT)),,$(SHIM_TOOLS))
+shim: $(DRAWN)/all $(MODELS) $(SHIM_OBJ) $(GPU_TESTS) $(if $(filter bench-gpu.sh,$(UNBUILT)),,$(SHIM_TOOLS))
 shim-programs: $(CMD_MAIN:cmd/%.c=$(SHIM_DIR)/bin/%)
 
 $(call keep_command,$(SHIM_DIR)/.flags,$(CXX) $(SHIM_FLAGS))

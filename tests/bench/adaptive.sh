@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 work=${1:-build/bench-adaptive}
 bin=${BUILD:-build}/bin
 mkdir -p "$work"
-[ -e "$work/all.moe" ] || "$bin/moe-quantize" -q --experts 8,4,2 --dense 8 -o "$work/all.moe" tests/models/tiny-moe
+[ -e "$work/all.moe" ] || "$bin/moe-quantize" -q --experts 8,4,2 --dense 8 -o "$work/all.moe" "${BUILD:-build}/models/tiny-moe"
 texts='' checks=''
 for d in stories math code; do
     awk -v n="${DOCUMENTS:-1000000}" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$d.calib.txt" >"$work/$d.calib.txt"

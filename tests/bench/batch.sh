@@ -29,7 +29,7 @@ pack=$dir/$cell-q4_0.moe
 mkdir -p "$dir"
 if [ ! -f "$gguf" ]; then
     hidden=${cell%x*}
-    "$BUILD/tests/tools/widen" --hidden "$hidden" --heads "$hidden" --ff "${cell#*x}" tests/models/tiny-moe \
+    "$BUILD/tests/tools/widen" --hidden "$hidden" --heads "$hidden" --ff "${cell#*x}" "${BUILD:-build}/models/tiny-moe" \
         "$dir/wide"
     "$BUILD/tests/tools/write_gguf" --type q4_0 "$dir/wide" "$gguf.part"
     rm -r "$dir/wide"

@@ -24,7 +24,7 @@
  * The model of 14 GB is the bundled one, widened 16 times and its experts 64 times, at 4 bits with
  * 2 as second precision (tests/bench/gpu.sh makes it; 50 GB of disk meanwhile):
  *
- *     widen --hidden 16 --ff 64 tests/models/tiny-moe DIR/model
+ *     widen --hidden 16 --ff 64 build/models/tiny-moe DIR/model
  *     moe-quantize --method rtn --experts 4,2 -o DIR/42.moe DIR/model
  *     moe-profile DIR/42.moe --text tests/data/stories.calib.txt --max-tokens 96 -o DIR/stats.yaml
  *     bench_gpu DIR/42.moe --statistics DIR/stats.yaml --text tests/data/stories.valid.txt

@@ -12,7 +12,7 @@ BUILD=${BUILD:-build}
 work=${WORK:-$BUILD/bench/caches}
 mkdir -p "$work"
 pack=$work/tiny4.moe
-[ -e "$pack" ] || "$BUILD/bin/moe-quantize" -q -o "$pack" --experts 4 tests/models/tiny-moe
+[ -e "$pack" ] || "$BUILD/bin/moe-quantize" -q -o "$pack" --experts 4 "${BUILD:-build}/models/tiny-moe"
 for text in stories math code; do
     trace=$work/$text.trace
     [ -e "$trace" ] || "$BUILD/bin/moe-profile" -q "$pack" --text "tests/data/$text.valid.txt" \

@@ -30,7 +30,7 @@ check=$(for d in $domains; do printf -- '--check %s ' "$texts/$d.valid.txt"; don
 # shellcheck disable=SC2086,SC2046 # lists of options
 [ -e "$work/all.moe" ] ||
     "$bin/moe-quantize" -q --method "$method" $([ "$method" != gptq ] || echo "$calib") \
-        --experts "${BITS:-8,4,2}" --dense "${DENSE:-8}" -o "$work/all.moe" tests/models/tiny-moe
+        --experts "${BITS:-8,4,2}" --dense "${DENSE:-8}" -o "$work/all.moe" "${BUILD:-build}/models/tiny-moe"
 
 calibrate() { # MAP OPTION...
     map=$work/$1

@@ -48,7 +48,7 @@ of_texts() { # OPTION KIND: the option before each domain's text
 quantize() { # NAME OPTION...: a pack of the bundled model
     pack=$work/$1.moe
     shift
-    [ -e "$pack" ] || "$bin/moe-quantize" -q -o "$pack" "$@" tests/models/tiny-moe
+    [ -e "$pack" ] || "$bin/moe-quantize" -q -o "$pack" "$@" "${BUILD:-build}/models/tiny-moe"
 }
 
 # Statistics at 16 bits on the validation texts, paths predicted from the calibration texts.
@@ -66,7 +66,7 @@ profile() {
 
 # shellcheck disable=SC2046
 ladder() {
-    once ladder.txt env BIN="$bin" sh tests/bench/ladder.sh tests/models/tiny-moe \
+    once ladder.txt env BIN="$bin" sh tests/bench/ladder.sh "${BUILD:-build}/models/tiny-moe" \
         $(for d in $domains; do echo "$texts/$d.valid.txt"; done)
 }
 

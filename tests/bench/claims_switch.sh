@@ -1,4 +1,4 @@
-# The rows of CLAIMS.md for EdgeMoE on a Switch Transformers model, for claims.sh: tests/models/tiny-switch and
+# The rows of CLAIMS.md for EdgeMoE on a Switch Transformers model, for claims.sh: build/models/tiny-switch and
 # the bundled pairs. What edgemoe.sh works on lies in build/bench/edgemoe.
 # shellcheck shell=sh disable=SC2154
 
@@ -47,7 +47,7 @@ switch_map() {
     name=$1 map=$work/switch-$1.yaml
     shift
     [ -e "$work/switch.moe" ] || "$bin/moe-quantize" -q --method linear --experts 8,4,3,2 --dense 16 \
-        -o "$work/switch.moe" tests/models/tiny-switch
+        -o "$work/switch.moe" "${BUILD:-build}/models/tiny-switch"
     once "switch-$name.made" "$bin/moe-calibrate" -q "$work/switch.moe" --pairs "$texts/pairs.calib.jsonl" \
         --check "$texts/pairs.valid.jsonl" --without fate --without hobbit "$@" -o "$map"
     "$bin/moe-calibrate" --show "$map" --json

@@ -30,7 +30,7 @@ fail() {
 }
 command -v jq >/dev/null || fail "jq is needed (apt-get install jq)"
 if [ -z "${PACKS:-}" ]; then
-    [ -e "$work/tiny.moe" ] || "$bin/moe-quantize" -q --experts 4 -o "$work/tiny.moe" tests/models/tiny-moe
+    [ -e "$work/tiny.moe" ] || "$bin/moe-quantize" -q --experts 4 -o "$work/tiny.moe" "${BUILD:-build}/models/tiny-moe"
     PACKS=$work/tiny.moe
     [ ! -e "$wide" ] || PACKS="$PACKS $wide"
 fi

@@ -19,7 +19,7 @@ hows=${HOW:-ngram}
 mkdir -p "$dir"
 pack=${1:-$dir/wide.moe}
 if [ ! -f "$pack" ]; then
-    "$BUILD/tests/tools/widen" --hidden 4 --ff 8 tests/models/tiny-moe "$dir/wide"
+    "$BUILD/tests/tools/widen" --hidden 4 --ff 8 "${BUILD:-build}/models/tiny-moe" "$dir/wide"
     "$bin/moe-quantize" -q -o "$pack" "$dir/wide"
 fi
 "$bin/moe-plan" --explain "$pack" --json >"$dir/pack.json"

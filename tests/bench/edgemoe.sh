@@ -5,7 +5,7 @@
 #
 #     tests/bench/edgemoe.sh [WORK]
 #
-# MODEL: directory of a checkpoint, tests/models/tiny-switch unless set. CALIB, VALID: pairs as JSON lines
+# MODEL: directory of a checkpoint, build/models/tiny-switch unless set. CALIB, VALID: pairs as JSON lines
 # {"source", "target"}, tests/data/pairs.calib.jsonl and pairs.valid.jsonl unless set. HIDDEN, FF: how often its units are
 # repeated for the runs that are timed, 4 and 4 unless set (HIDDEN a power of four: tests/tools/widen.c).
 # BUFFER: experts in EdgeMoE's and STI's buffers, 10 unless set. WORK: build/bench/edgemoe unless set; what
@@ -26,7 +26,7 @@ cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
 bin=$build/bin
 work=${1:-$build/bench/edgemoe}
-model=${MODEL:-tests/models/tiny-switch}
+model=${MODEL:-${BUILD:-build}/models/tiny-switch}
 calib=${CALIB:-tests/data/pairs.calib.jsonl}
 valid=${VALID:-tests/data/pairs.valid.jsonl}
 buffer=${BUFFER:-10}

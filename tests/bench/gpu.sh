@@ -28,7 +28,7 @@ make_model() {
             echo "no model: $1 has room for $room MiB, its making takes $need" >&2
             return 1
         fi
-        "$BUILD/tests/tools/widen" --hidden "$hidden" --ff "$ff" tests/models/tiny-moe \
+        "$BUILD/tests/tools/widen" --hidden "$hidden" --ff "$ff" "${BUILD:-build}/models/tiny-moe" \
             "$1/model" || return 1
         "$BUILD/bin/moe-quantize" -q --method rtn --experts 4,2 -o "$1/42.moe" "$1/model" ||
             return 1

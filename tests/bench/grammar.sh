@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 pack=${1:-}
 if [ -z "$pack" ]; then
-    "$BUILD/tests/tools/widen" --hidden "${HIDDEN:-4}" --ff "${FF:-8}" tests/models/tiny-moe "$work/wide"
+    "$BUILD/tests/tools/widen" --hidden "${HIDDEN:-4}" --ff "${FF:-8}" "${BUILD:-build}/models/tiny-moe" "$work/wide"
     pack=$work/wide.moe
     "$BUILD/bin/moe-quantize" -q -o "$pack" "$work/wide"
 fi

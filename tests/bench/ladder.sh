@@ -10,7 +10,7 @@
 # 16 bits.
 set -eu
 bin=${BIN:-build/bin}
-checkpoint=${1:-tests/models/tiny-moe}
+checkpoint=${1:-${BUILD:-build}/models/tiny-moe}
 [ $# -gt 0 ] && shift
 [ $# -gt 0 ] || set -- tests/data/stories.valid.txt tests/data/math.valid.txt tests/data/code.valid.txt
 work=$(mktemp -d)

@@ -13,7 +13,7 @@ work=${WORK:-$BUILD/bench/neighbour}
 tokens=${TOKENS:-200}
 mkdir -p "$work"
 if [ ! -e "$work/wide.moe" ]; then
-    "$BUILD/tests/tools/widen" --hidden 4 --ff 8 tests/models/tiny-moe "$work/wide"
+    "$BUILD/tests/tools/widen" --hidden 4 --ff 8 "${BUILD:-build}/models/tiny-moe" "$work/wide"
     "$BUILD/bin/moe-quantize" -q -o "$work/wide.moe" "$work/wide"
 fi
 busy=

@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--window", type=int, default=256, help="[%(default)s]")
     parser.add_argument("--text", type=pathlib.Path, default=root / "tests/data/stories.valid.txt", help="[%(default)s]")
     parser.add_argument("--text-bytes", type=int, default=12000, help="of the text, from its beginning [%(default)s]")
-    parser.add_argument("--model", type=pathlib.Path, default=root / "tests/models/tiny-moe", help="[%(default)s]")
+    parser.add_argument("--model", type=pathlib.Path, default=root / "build/models/tiny-moe", help="[%(default)s]")
     parser.add_argument("--build", type=pathlib.Path, default=root / "build", help="[%(default)s]")
     parser.add_argument("--work", type=pathlib.Path, help="[BUILD/bench/peer]")
     args = parser.parse_args()

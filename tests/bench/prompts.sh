@@ -10,7 +10,7 @@
 rounds=${PROMPTS_ROUNDS:-5}
 budget=140M
 wide=$tmp/wide.moe
-"$BUILD/tests/tools/widen" --hidden 4 --ff 8 tests/models/tiny-moe "$tmp/wide" &&
+"$BUILD/tests/tools/widen" --hidden 4 --ff 8 "${BUILD:-build}/models/tiny-moe" "$tmp/wide" &&
     "$bin/moe-quantize" -q -o "$wide" "$tmp/wide" && rm -r "$tmp/wide" &&
     "$bin/moe-profile" -q "$wide" --text tests/data/stories.calib.txt --text tests/data/math.calib.txt \
         --text tests/data/code.calib.txt --max-tokens 96 --prompt-share 34% --shard 1/8 -o "$tmp/s.yaml" \

@@ -18,7 +18,7 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 
-"$bin/moe-quantize" -q --experts 4,2 -o "$dir/42.moe" tests/models/tiny-moe
+"$bin/moe-quantize" -q --experts 4,2 -o "$dir/42.moe" "${BUILD:-build}/models/tiny-moe"
 for text in stories math code; do
     awk -v n="${DOCUMENTS:-4}" '/^<\|endoftext\|>$/ { k++ } k < n' "tests/data/$text.valid.txt"
     echo '<|endoftext|>'

@@ -14,7 +14,7 @@ text=tests/data/stories.valid.txt
 # What moe-run sets for itself: a short spin at the end of parallel loops.
 mkdir -p "$dir"
 if [ ! -f "$dir/4.moe" ]; then
-    "$tools/tools/widen" --hidden "$hidden" --ff "$ff" tests/models/tiny-moe "$dir/model"
+    "$tools/tools/widen" --hidden "$hidden" --ff "$ff" "${BUILD:-build}/models/tiny-moe" "$dir/model"
     for bits in 4 8; do
         "$BUILD/bin/moe-quantize" -q --method rtn --experts $bits -o "$dir/$bits.moe" "$dir/model"
     done

@@ -24,7 +24,7 @@ texts=${TEXTS:-tests/data/stories.valid.txt,tests/data/math.valid.txt,tests/data
 
 mkdir -p "$dir"
 if [ ! -f "$dir/82.moe" ]; then
-    "$BUILD/tests/tools/widen" --hidden 8 --ff 16 tests/models/tiny-moe "$dir/model"
+    "$BUILD/tests/tools/widen" --hidden 8 --ff 16 "${BUILD:-build}/models/tiny-moe" "$dir/model"
     for bits in 4,2 8,2; do
         "$BUILD/bin/moe-quantize" -q --method "${METHOD:-rtn}" --experts $bits \
             -o "$dir/$(echo $bits | tr -d ,).moe" "$dir/model"

@@ -2,7 +2,7 @@
 # says is what moe-run measures on the pack made from it, and damaged pairs are named.
 . tests/cli/lib.sh
 all=$tmp/all.moe
-"$bin/moe-quantize" -q --method linear --experts 4,2 --dense 16 -o "$all" tests/models/tiny-switch || exit 1
+"$bin/moe-quantize" -q --method linear --experts 4,2 --dense 16 -o "$all" "$models/tiny-switch" || exit 1
 sed -n '7p;57p;107p;157p;207p;257p' tests/data/pairs.calib.jsonl >"$tmp/calib.jsonl"
 sed -n '3p;103p;203p' tests/data/pairs.valid.jsonl >"$tmp/valid.jsonl"
 calibrate() { "$bin/moe-calibrate" -q "$all" --pairs "$tmp/calib.jsonl" --tolerance 0.5% "$@"; }

@@ -222,14 +222,14 @@ expect_stderr_like "*moe-pipeline: profile:?: moe-profile: *no.txt*" "... is nam
 head -n 8 tests/data/pairs.calib.jsonl >"$tmp/c.jsonl"
 head -n 4 tests/data/pairs.valid.jsonl >"$tmp/v.jsonl"
 o=$tmp/pairs
-pipeline tests/models/tiny-switch --pairs "$tmp/c.jsonl" --check "$tmp/v.jsonl" --max-tokens 32 --bits 4,2 --memory 40M \
+pipeline "$models/tiny-switch" --pairs "$tmp/c.jsonl" --check "$tmp/v.jsonl" --max-tokens 32 --bits 4,2 --memory 40M \
     --tolerance 50% --importance adaptive --device-profile "$tmp/a b/device.yaml"
 expect_exit 0 "pairs"
 check "... are measured" grep -q "moe-profile.*--pairs" "$o/log/profile-1"
 check "... and judged by" grep -q "moe-run.*v.jsonl" "$o/log/run"
 check "... with importances that say what was measured" grep -q "adaptive: {measured: " "$o/map.yaml"
 o=$tmp/neither
-pipeline tests/models/tiny-switch --text "$tmp/calib.txt" --pairs "$tmp/c.jsonl" --memory 40M
+pipeline "$models/tiny-switch" --text "$tmp/calib.txt" --pairs "$tmp/c.jsonl" --memory 40M
 error_line 2 "*--text and --pairs exclude each other*" "pairs and texts"
 
 pack

@@ -73,7 +73,7 @@ error_line 2 "moe-plan: $tmp/2.moe: the map says nothing of experts at '2' with 
 run "$plan" "$tmp/8.moe=$tmp/judged.yaml" "$tmp/low.moe=1%" --memory "${memory}M" $machine
 error_line 2 "moe-plan: $tmp/low.moe: what it loses is in nats, what $tmp/8.moe loses in rouge2" \
     "losses in different measures"
-"$bin/moe-quantize" -q --experts 8 -o "$tmp/switch.moe" tests/models/tiny-switch
+"$bin/moe-quantize" -q --experts 8 -o "$tmp/switch.moe" "$models/tiny-switch"
 # shellcheck disable=SC2086
 run "$plan" "$tmp/switch.moe=$tmp/map.yaml" "$tmp/8.moe=1%" --memory "${memory}M" $machine
 error_line 2 "moe-plan: $tmp/switch.moe: the map is of another model" "a map of another model"

@@ -2,7 +2,7 @@
 # logits are; here the texts), whatever computes it.
 . tests/cli/lib.sh
 model=$tmp/tiny-switch.moe
-run "$bin/moe-quantize" tests/models/tiny-switch -o "$model" --experts 16 --dense 16
+run "$bin/moe-quantize" "$models/tiny-switch" -o "$model" --experts 16 --dense 16
 expect_exit 0 "moe-quantize takes tiny-switch"
 
 says() { # SOURCE ANSWER OPTION...

@@ -25,7 +25,7 @@ same() {
 }
 same "$drawn/switch-a" --hidden 2 --ff 4
 same "$drawn/switch-b" --hidden 4 --ff 2 --heads 2
-same tests/models/tiny-switch --hidden 4 --ff 4
+same "$models/tiny-switch" --hidden 4 --ff 4
 
 run "$widen" --hidden 2 "$drawn/switch-b" "$tmp/tied"
 error_line 2 'widen: *its head is its embedding: --hidden must be a power of four' "a tied head by two"

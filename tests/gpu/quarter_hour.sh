@@ -44,6 +44,7 @@ libraries() { # PROGRAM...
 }
 
 drawn=${BUILD:-build}/fixtures
+models=${BUILD:-build}/models
 # Fixtures that the tests name.
 fixtures() {
     for fixture in "$drawn"/*; do
@@ -83,8 +84,8 @@ pack_code() { # TREE BUILD ARCHS
 }
 
 pack_data() { # TREE
-    mkdir -p "$1/$drawn" "$1/tests/models/tiny-moe" "$1/profiles/shapes"
-    cp tests/models/tiny-moe/*.json tests/models/tiny-moe/model.safetensors "$1/tests/models/tiny-moe"
+    mkdir -p "$1/$drawn" "$1/$models/tiny-moe" "$1/profiles/shapes"
+    cp "$models"/tiny-moe/* "$1/$models/tiny-moe"
     cp -r tests/data "$1/tests"
     for fixture in $(fixtures); do
         cp -r "$fixture" "$1/$drawn"
@@ -283,7 +284,7 @@ same_tokens() { # LABEL TEXTS OPTIONS
 }
 
 tokens_of_bundled() {
-    step quantize 20 bin/moe-quantize -q -o "$work/tiny.moe" --experts 4 tests/models/tiny-moe || return
+    step quantize 20 bin/moe-quantize -q -o "$work/tiny.moe" --experts 4 "$models/tiny-moe" || return
     half=$(bin/moe-quantize --list --json "$work/tiny.moe" | sed -n 's/.*"bytes": *\([0-9]*\).*/\1/p' | head -n 1)
     half=$((${half:-8000000} / 2))
     step tokens-cpu 30 sh $self said cpu "$texts" "" || return

@@ -51,7 +51,7 @@ static void bundled_model(void **state)
     enum { PROMPT = 18, N = 4 };
     struct pair p;
     struct moe_row rows[PROMPT];
-    open_pair(&p, "tests/models/tiny-moe", small, 8, 32, false);
+    open_pair(&p, BUNDLED "/tiny-moe", small, 8, 32, false);
     uint32_t vocab = p.sides[CPU].model->config.vocab;
     pair_rows(&p, rows, 0, 0, PROMPT);
     pair_forward(&p, rows, PROMPT, 1, "prompt");
@@ -130,7 +130,7 @@ static void launches_of_a_token(void **state)
         uint32_t dense, moe; /* a layer without and with experts */
     } cases[] = {
         {DRAWN "/qwen2-moe-a", 6, 6},
-        {"tests/models/tiny-moe", 7, 7},
+        {BUNDLED "/tiny-moe", 7, 7},
         {DRAWN "/gpt-oss-b", 7, 7},       /* heads end within 64 columns: their bytes apart */
         {DRAWN "/deepseek-v2-a", 10, 10}, /* latent attention */
     };
@@ -466,7 +466,7 @@ static void a_text_that_begins_like_another(void **state)
     struct moe_row rows[PROMPT], other[PROMPT];
     uint32_t ids[PROMPT], n_known;
     struct moe_err err;
-    pair_pack(&p, "tests/models/tiny-moe", small, 8);
+    pair_pack(&p, BUNDLED "/tiny-moe", small, 8);
     pair_load(&p, gpu, 48);
     pair_experts(&p, false);
     pair_sessions(&p,

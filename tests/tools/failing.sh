@@ -180,7 +180,7 @@ END
     # shellcheck disable=SC2086 # options are meant
     {
         "$bin/moe-quantize" $quiet -o "$in/all.moe" --experts 8,4,2 "$drawn/olmoe-a" &&
-            "$bin/moe-quantize" $quiet -o "$in/switch.moe" --experts 4,2 tests/models/tiny-switch &&
+            "$bin/moe-quantize" $quiet -o "$in/switch.moe" --experts 4,2 "${BUILD:-build}/models/tiny-switch" &&
             for i in 1 2; do
                 "$bin/moe-profile" $quiet "$in/all.moe" --text "$in/text" --max-tokens 16 --shard $i/2 \
                     --trace "$in/trace$i" -o "$in/stats$i"

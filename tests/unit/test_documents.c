@@ -407,7 +407,7 @@ static void lines_of_pairs(void **state)
 
 static int set_up(void **state)
 {
-    *state = read_hf("tests/models/tiny-moe");
+    *state = read_hf(BUNDLED "/tiny-moe");
     return make_dir(state);
 }
 

@@ -186,14 +186,14 @@ static void files_are_bounded(void **state)
 {
     (void)state;
     struct moe_err err = {0};
-    struct json_t *json = read_file("tests/models/tiny-moe/config.json", 1 << 20, &err);
+    struct json_t *json = read_file(BUNDLED "/tiny-moe/config.json", 1 << 20, &err);
     assert_non_null(json);
     moe_json_free(json);
-    assert_null(read_file("tests/models/tiny-moe/config.json", 10, &err));
+    assert_null(read_file(BUNDLED "/tiny-moe/config.json", 10, &err));
     assert_int_equal(err.status, MOE_ERR_FORMAT);
-    assert_null(read_file("tests/models/tiny-moe/none.json", 10, &err));
+    assert_null(read_file(BUNDLED "/tiny-moe/none.json", 10, &err));
     assert_int_equal(err.status, MOE_ERR_IO);
-    assert_null(read_file("tests/models", 10, &err));
+    assert_null(read_file(BUNDLED, 10, &err));
     assert_int_equal(err.status, MOE_ERR_FORMAT);
 }
 

@@ -32,7 +32,7 @@ struct pack_case {
 static const struct pack_case packs[] = {
     {TINY_MOE, "4"},
     {TINY_MOE, "8,4,2"},
-    {"tests/models/tiny-switch", "4"},
+    {BUNDLED "/tiny-switch", "4"},
     {DRAWN "/qwen3-moe-a", "4"},
     {DRAWN "/deepseek-v3-a", "8,4"},
     {DRAWN "/gptsan-a", "4"},

@@ -632,8 +632,8 @@ static void other_files_are_explained(void **state)
     struct moe_err err = {0};
     struct moe_pack *p;
     assert_fails(moe_pack_open(&p, dir, &err), MOE_ERR_FORMAT, "not a checkpoint", &err);
-    assert_fails(moe_pack_open(&p, "tests/models/tiny-moe/config.json", &err), MOE_ERR_FORMAT,
-                 "MOEP", &err);
+    assert_fails(moe_pack_open(&p, BUNDLED "/tiny-moe/config.json", &err), MOE_ERR_FORMAT, "MOEP",
+                 &err);
     assert_fails(moe_pack_open(&p, path, &err), MOE_ERR_IO, "cannot open", &err);
 }
 

@@ -47,8 +47,8 @@ static void tiny_model_opens(void **state)
     (void)state;
     struct moe_err err = {0};
     struct moe_checkpoint *ck;
-    assert_ok(moe_checkpoint_open(&ck, "tests/models/tiny-moe", &err), &err);
-    assert_string_equal(moe_checkpoint_dir(ck), "tests/models/tiny-moe");
+    assert_ok(moe_checkpoint_open(&ck, BUNDLED "/tiny-moe", &err), &err);
+    assert_string_equal(moe_checkpoint_dir(ck), BUNDLED "/tiny-moe");
     const struct moe_tensor *t;
     assert_ok(
         moe_checkpoint_get(ck, "model.embed_tokens.weight", 2, (uint64_t[]){4096, 192}, &t, &err),

@@ -17,7 +17,7 @@
 
 static const char *const shapes[] = {
     TINY_MOE "/config.json",
-    "tests/models/tiny-switch/config.json",
+    BUNDLED "/tiny-switch/config.json",
     "tests/fixtures/deepseek/config.json",
     "tests/fixtures/deepseek-v2-a/config.json",
     "tests/fixtures/deepseek-v2-c/config.json",

@@ -12,7 +12,7 @@
 #include "text/tokenizer.h"
 #include "tokenizer_fixture.h"
 
-#define TINY "tests/models/tiny-moe"
+#define TINY BUNDLED "/tiny-moe"
 
 /* ---- The bundled model ---- */
 
