@@ -207,5 +207,9 @@ int serve_options_parse(int argc, char **argv, const char **path)
     serve_opt.server.executors = serve_opt.executors.of;
     serve_opt.server.n_executors = serve_opt.executors.n;
     *path = serve_opt.collection ? NULL : args[0];
-    return *path ? kept_model_resolve(path) : -1;
+    const char *asked = *path;
+    status = asked ? kept_model_resolve(path) : -1;
+    if (*path != asked && !serve_opt.server.name)
+        serve_opt.server.name = asked;
+    return status;
 }
