@@ -524,7 +524,6 @@ void moe_kv_copy(const struct moe_kv *kv, const struct moe_kv_cells *from, uint6
     uint64_t codes = key_codes(kv->keys_as, kv->key_dim);
     const uint8_t *key = key_panel(kv, from, at);
     uint8_t *to_key = key_panel(kv, to, place);
-    at %= from->positions;
     for (uint64_t i = 0; i < codes; i += (uint64_t)MOE_PANEL_ROWS * item)
         memcpy(to_key + i + place % MOE_PANEL_ROWS * item, key + i + at % MOE_PANEL_ROWS * item,
                item);

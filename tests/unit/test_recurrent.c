@@ -266,7 +266,7 @@ static void test_nothing_is_known_of_other_texts(void **state)
     struct moe_err err = {0};
     uint32_t n_known = 7;
     compute(r, 0, 0, N_IDS, N_IDS);
-    assert_int_equal(moe_sequence_known(r->f.session, r->ids, N_IDS), 0);
+    assert_int_equal(moe_sequence_known(r->f.session, 0, r->ids, N_IDS), 0);
     moe_sequence_rewind(r->f.session, 1, 0);
     assert_ok(moe_sequence_sync(r->f.session, 1, r->ids, N_IDS, N_IDS, &n_known, &err), &err);
     assert_int_equal(n_known, 0);
