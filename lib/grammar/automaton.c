@@ -773,8 +773,37 @@ static int refuse_left_recursion(struct reach *r, const char *name, struct moe_e
     return status;
 }
 
+/* ---- Where an answer begins ---- */
+
+/* States that may read the first byte. */
+static uint32_t ways_to_begin(struct reach *r)
+{
+    const struct moe_grammar *g = r->g;
+    uint32_t n = 0;
+    begin_visit(r, g->root);
+    while (r->n_stack > 0 && moe_allowance_step(r->allowance, 1) == MOE_OK) {
+        uint32_t at = r->stack[--r->n_stack];
+        const struct state *s = &g->states[at];
+        n += s->kind == STATE_BYTES;
+        if (s->kind == STATE_SPLIT || s->kind == STATE_JUMP)
+            reach_state(r, s->a);
+        if (s->kind == STATE_SPLIT)
+            reach_state(r, s->b);
+        if (s->kind == STATE_CALL)
+            reach_state(r, g->rules[s->a].start);
+        if (s->kind == STATE_CALL && r->nullable[s->a])
+            reach_state(r, at + 1);
+    }
+    return n;
+}
+
+/* ---- Rules ---- */
+
 static int check_rules(const struct moe_grammar *g, const char *name, struct moe_err *err)
 {
+    uint64_t bytes = g->n_states * 2 * sizeof(uint32_t) + g->n_rules * 4 * sizeof(uint32_t);
+    if (moe_allowance_take(g->allowance, bytes) != MOE_OK)
+        return moe_allowance_say(g->allowance, name, err);
     bool *nullable = moe_alloc(g->n_rules, sizeof *nullable, err);
     struct reach r = {.g = g, .nullable = nullable, .allowance = g->allowance};
     r.stamp = nullable ? moe_alloc(g->n_states, sizeof *r.stamp, err) : NULL;
@@ -782,11 +811,17 @@ static int check_rules(const struct moe_grammar *g, const char *name, struct moe
     int status = r.stack ? find_nullable(&r, nullable, name, err) : MOE_ERR_MEMORY;
     if (status == MOE_OK)
         status = refuse_left_recursion(&r, name, err);
+    if (status == MOE_OK && ways_to_begin(&r) > MAX_STACKS)
+        status = moe_fail(err, MOE_ERR_LIMIT,
+                          "%s: the grammar leaves more than %d ways open where an answer begins: "
+                          "put together what begins alike",
+                          name, MAX_STACKS);
     if (status == MOE_OK && r.allowance->status != MOE_OK)
         status = moe_allowance_say(r.allowance, name, err);
     free(r.stack);
     free(r.stamp);
     free(nullable);
+    g->allowance->bytes -= bytes;
     return status;
 }
 
@@ -800,28 +835,6 @@ static void shorten_jumps(struct moe_grammar *g)
         if (s->kind == STATE_JUMP && s->a > i && g->states[s->a].kind == STATE_JUMP)
             s->a = g->states[s->a].a;
     }
-}
-
-/* ---- Where an answer begins ---- */
-
-static int check_start(const struct moe_grammar *g, const char *name, struct moe_err *err)
-{
-    struct automaton *a;
-    uint32_t place;
-    if (g->n_states <= MAX_STACKS) /* fewer ways than states */
-        return MOE_OK;
-    if (moe_allowance_take(g->allowance, automaton_bytes()) != MOE_OK)
-        return moe_allowance_say(g->allowance, name, err);
-    MOE_TRY(automaton_new(&a, g, err));
-    int status = automaton_start(a, &place);
-    automaton_free(a);
-    g->allowance->bytes -= automaton_bytes();
-    return status == MOE_ERR_LIMIT
-               ? moe_fail(err, status,
-                          "%s: the grammar leaves more than %d ways open where an answer begins: "
-                          "put together what begins alike",
-                          name, MAX_STACKS)
-               : status;
 }
 
 /* ---- Classes of bytes ---- */
@@ -879,6 +892,5 @@ int machine_finish(struct moe_grammar *g, const char *name, struct moe_err *err)
                         "%s: there is no rule 'root', which a whole answer follows", name);
     shorten_jumps(g);
     find_classes(g);
-    MOE_TRY(check_rules(g, name, err));
-    return check_start(g, name, err);
+    return check_rules(g, name, err);
 }
