@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -345,7 +344,7 @@ struct opening {
 static bool is_being_downloaded(const char *path)
 {
     static const char *const ends[] = {".part", ".incomplete", ".crdownload", ".aria2"};
-    char other[PATH_MAX];
+    char other[4096];
     bool found = false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         int n = snprintf(other, sizeof other, "%s%s", path, ends[i]);

@@ -148,7 +148,9 @@ struct joining {
     const struct moe_tensor_entry *parts[MOE_N_PARTS], *shape, *state; /* NULL: not there */
 };
 
-enum { FITS = -1 /* else a part that does not */ };
+/* What the functions below return that see whether a form's parts fit and set the matrix's type;
+ * else the part that does not, or MOE_N_PARTS for the text that says its shape. */
+enum { FITS = -1 };
 
 static uint64_t n_blocks(uint64_t n, uint64_t block)
 {
@@ -168,8 +170,9 @@ static bool follows(const struct moe_tensor *t, const struct moe_tensor *m, int 
            t->dims[first] == rows && t->dims[first + 1] == cols;
 }
 
-/* Takes scales of whole rows, blocks or the matrix, and sets what one covers. blocks: the usual
- * size; rows 0: only what the scales themselves say, as many for every row. */
+/* Sets what a scale covers: a block of block_rows by block_cols, a row, or the matrix; with
+ * block_rows 0 a group of a row, of a size that the number of scales says. False: they do not fit.
+ */
 static bool fit_scales(struct moe_tensor_entry *m, const struct moe_tensor_entry *scales,
                        uint32_t block_rows, uint32_t block_cols)
 {
