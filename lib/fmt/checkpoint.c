@@ -1,4 +1,6 @@
 /* Checkpoints: a GGUF file, or a directory of safetensors files. */
+#define _POSIX_C_SOURCE 200809L /* PATH_MAX */
+
 #include "fmt/checkpoint.h"
 
 #include <dirent.h>

@@ -51,6 +51,8 @@ struct moe_answer_reader {
     bool final, split;      /* no more bytes come; a thought or a call was read */
     struct moe_buf pending; /* not handed on yet */
     uint64_t n_before;      /* bytes of it that were there before the last came */
+    uint64_t passed;        /* bytes of the answer before it */
+    uint64_t object_at;     /* place in the answer of the object that was last looked for an end */
     uint64_t done;          /* bytes of it that are */
     const struct call_form *form;
     struct moe_buf call;      /* all that the answer has of the call */
@@ -355,6 +357,11 @@ static enum match read_value(struct value_reader *v, uint32_t depth)
 
 /* ---- Where a call begins ---- */
 
+static bool has_closing(const char *from, const char *to)
+{
+    return memchr(from, '}', (size_t)(to - from)) || memchr(from, ']', (size_t)(to - from));
+}
+
 /* Reads a call's object from text as far as its name; *used: the bytes before the arguments' value.
  * Where the arguments come first it must be whole: then *used ends with it, and the arguments are
  * in scratch. */
@@ -397,9 +404,12 @@ static enum match object_begins(struct moe_answer_reader *r, const struct call_f
             return MORE;
         }
     }
+    /* Looked at before, an object ends only with a bracket that has come since. */
     const char *fresh = (const char *)r->pending.data + r->n_before;
-    if (fresh > text && !memchr(fresh, '}', (size_t)(text + n - fresh))) /* as before */
+    uint64_t place = r->passed + (uint64_t)(text + at - (const char *)r->pending.data);
+    if (place == r->object_at && fresh > text && !has_closing(fresh, text + n))
         return n < MAX_OBJECT ? MORE : NO;
+    r->object_at = place;
     for (uint64_t i = at; i < n; i++)
         if (chat_json_walk(&walk, text[i])) {
             *used = i + 1;
@@ -946,6 +956,7 @@ static int read_on(struct moe_answer_reader *r, struct moe_err *err)
     }
     memmove(r->pending.data, r->pending.data + r->done, r->pending.size - r->done);
     r->pending.size -= r->done;
+    r->passed += r->done;
     r->n_before = r->pending.size;
     r->done = 0;
     if (status == MOE_OK &&
@@ -969,6 +980,7 @@ int moe_answer_reader_new(struct moe_answer_reader **out, const struct moe_chat 
     r->on_part = on_part;
     r->ctx = ctx;
     r->state = opened ? THOUGHT : BEGIN;
+    r->object_at = UINT64_MAX;
     r->split = opened;
     r->first_bytes = true;
     return MOE_OK;
