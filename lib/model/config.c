@@ -101,6 +101,22 @@ static int check_ranges(const char *name, const struct range *ranges, size_t n, 
     return MOE_OK;
 }
 
+/* What a model does not have together. */
+struct rule {
+    bool broken;
+    int status;
+    const char *text;
+};
+
+/* Refuses by the first rule that is broken. */
+static int check_rules(const char *name, const struct rule *rules, size_t n, struct moe_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (rules[i].broken)
+            return moe_fail(err, rules[i].status, "%s: %s", name, rules[i].text);
+    return MOE_OK;
+}
+
 static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32_t pairs,
                        double scale, struct moe_err *err)
 {
@@ -175,16 +191,16 @@ static int check_shared_keys(const struct moe_config *c, const char *name, struc
 static int check_attention(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     bool windowed = moe_config_count_layers(c, MOE_LAYER(windowed)) > 0;
-    if (windowed && c->window == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: windowed layers need a window", name);
-    if (c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: chunked attention is implemented for decoders with windows", name);
-    if (c->query_step && (!c->rope_in_windows || !(c->query_scale >= 0 && c->query_scale < 1e6)))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: queries scaled by their position are implemented for layers that do "
-                        "not rotate them, beside others that do",
-                        name);
+    const struct rule rules[] = {
+        {windowed && c->window == 0, MOE_ERR_FORMAT, "windowed layers need a window"},
+        {c->window_chunks && (!windowed || c->n_encoder || c->prefix_lm), MOE_ERR_UNSUPPORTED,
+         "chunked attention is implemented for decoders with windows"},
+        {c->query_step && (!c->rope_in_windows || !(c->query_scale >= 0 && c->query_scale < 1e6)),
+         MOE_ERR_UNSUPPORTED,
+         "queries scaled by their position are implemented for layers that do not rotate them, "
+         "beside others that do"},
+    };
+    MOE_TRY(check_rules(name, rules, sizeof rules / sizeof rules[0], err));
     if (c->out_groups)
         return check_shared_keys(c, name, err);
     if (!c->kv_rank)
@@ -270,21 +286,18 @@ static int check_after(const struct moe_config *c, const char *name, struct moe_
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: more learnt positions before layer %" PRIu32 " make no sense", name,
                         c->extra_positions);
-    if (c->n_encoder && (learnt || c->norm_place == MOE_NORM_AFTER || c->last_projection ||
-                         c->soft_bypass || c->dense_bias))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: an encoder is implemented with norms before blocks and without learnt "
-                        "positions, biases of dense layers, bypasses and last projections",
-                        name);
-    if (c->overflow_passes && !c->expert_capacity)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'overflow_passes' without a capacity of experts",
-                        name);
-    if (c->dense_bias && (moe_act_is_gated(c->dense_act) || c->shared_ff))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: biases of dense layers are implemented without gates and shared "
-                        "experts",
-                        name);
-    return MOE_OK;
+    const struct rule rules[] = {
+        {c->n_encoder && (learnt || c->norm_place == MOE_NORM_AFTER || c->last_projection ||
+                          c->soft_bypass || c->dense_bias),
+         MOE_ERR_UNSUPPORTED,
+         "an encoder is implemented with norms before blocks and without learnt positions, biases "
+         "of dense layers, bypasses and last projections"},
+        {c->overflow_passes && !c->expert_capacity, MOE_ERR_FORMAT,
+         "'overflow_passes' without a capacity of experts"},
+        {c->dense_bias && (moe_act_is_gated(c->dense_act) || c->shared_ff), MOE_ERR_UNSUPPORTED,
+         "biases of dense layers are implemented without gates and shared experts"},
+    };
+    return check_rules(name, rules, sizeof rules / sizeof rules[0], err);
 }
 
 /* What an encoder or a prefix needs of the rest. */
@@ -295,20 +308,19 @@ static int check_stacks(const struct moe_config *c, const char *name, struct moe
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: an encoder of %" PRIu32 " of %" PRIu32 " layers leaves no decoder",
                         name, c->n_encoder, c->n_layers);
-    if (sees_all && (c->kv_rank || c->window || c->attn_sinks || c->rope_original))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: encoders and prefixes are implemented for ordinary attention without "
-                        "windows, sinks and LongRoPE",
-                        name);
-    if (c->n_encoder && c->norm_kind != MOE_NORM_RMS)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED, "%s: an encoder is implemented with RMS norms",
-                        name);
-    if (c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: a decoder with an encoder needs a first token and no prefix", name);
-    if (c->expert_capacity && !sees_all)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: capacities of experts need an encoder or a prefix", name);
+    const struct rule rules[] = {
+        {sees_all && (c->kv_rank || c->window || c->attn_sinks || c->rope_original),
+         MOE_ERR_UNSUPPORTED,
+         "encoders and prefixes are implemented for ordinary attention without windows, sinks and "
+         "LongRoPE"},
+        {c->n_encoder && c->norm_kind != MOE_NORM_RMS, MOE_ERR_UNSUPPORTED,
+         "an encoder is implemented with RMS norms"},
+        {c->n_encoder && (c->decoder_start >= c->vocab || c->prefix_lm), MOE_ERR_FORMAT,
+         "a decoder with an encoder needs a first token and no prefix"},
+        {c->expert_capacity && !sees_all, MOE_ERR_UNSUPPORTED,
+         "capacities of experts need an encoder or a prefix"},
+    };
+    MOE_TRY(check_rules(name, rules, sizeof rules / sizeof rules[0], err));
     MOE_TRY(check_buckets(c, name, err));
     return check_after(c, name, err);
 }
@@ -445,29 +457,24 @@ static int check_router(const struct moe_config *c, const char *name, struct moe
                         " of them for a token, cannot give %" PRIu32 " experts",
                         name, c->n_experts, c->n_groups, c->top_groups, c->top_k);
     bool single = c->router_kind == MOE_ROUTER_SIGMOID || c->router_kind == MOE_ROUTER_SOFTPLUS;
-    if (c->n_groups && single && c->n_experts == c->n_groups)
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: groups of one expert: this router ranks them by their two best", name);
-    if (c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single)
-        return moe_fail(
-            err, MOE_ERR_UNSUPPORTED,
-            "%s: a bias used only to choose is implemented for routers with a softmax or sigmoids",
-            name);
-    if (c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
-                            c->expert_act != MOE_ACT_SWIGLU))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: weights of experts' inputs are implemented for swiglu without biases, "
-                        "capacities and scales of experts",
-                        name);
-    if (c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: sparsemixer routing is implemented for two experts per token", name);
-    if (c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a clamped activation needs limit and alpha",
-                        name);
-    if (c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a limited activation needs a limit", name);
-    return MOE_OK;
+    const struct rule rules[] = {
+        {c->n_groups && single && c->n_experts == c->n_groups, MOE_ERR_FORMAT,
+         "groups of one expert: this router ranks them by their two best"},
+        {c->choice_bias && c->router_kind != MOE_ROUTER_SOFTMAX && !single, MOE_ERR_UNSUPPORTED,
+         "a bias used only to choose is implemented for routers with a softmax or sigmoids"},
+        {c->weigh_inputs && (c->expert_bias || c->expert_capacity || c->expert_scale ||
+                             c->expert_act != MOE_ACT_SWIGLU),
+         MOE_ERR_UNSUPPORTED,
+         "weights of experts' inputs are implemented for swiglu without biases, capacities and "
+         "scales of experts"},
+        {c->router_kind == MOE_ROUTER_SPARSEMIXER && (c->top_k != 2 || c->n_experts < 2),
+         MOE_ERR_UNSUPPORTED, "sparsemixer routing is implemented for two experts per token"},
+        {c->expert_act == MOE_ACT_SWIGLU_CLAMPED && !(c->act_limit > 0 && c->act_alpha > 0),
+         MOE_ERR_FORMAT, "a clamped activation needs limit and alpha"},
+        {c->expert_act == MOE_ACT_SWIGLU_LIMITED && !(c->act_limit > 0), MOE_ERR_FORMAT,
+         "a limited activation needs a limit"},
+    };
+    return check_rules(name, rules, sizeof rules / sizeof rules[0], err);
 }
 
 /* Hyper-connections. */
@@ -492,31 +499,6 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
     return MOE_OK;
 }
 
-static int check_parallel(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    bool early = c->router_early || c->n_experts == 0;
-    if (!c->parallel_blocks ||
-        (early && c->norm_place == MOE_NORM_BEFORE && c->n_encoder == 0 && !c->prefix_lm &&
-         c->state_heads == 0 && c->n_ahead == 0 && !c->own_norms && !moe_config_has_halves(c)))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: attention and feed-forward that share a norm are implemented for decoders "
-                    "whose layers have both and whose routers are early",
-                    name);
-}
-
-static int check_early(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    if (!c->router_early ||
-        (c->n_experts > 0 && c->n_encoder == 0 && !c->prefix_lm && !c->own_norms &&
-         c->n_ahead == 0 && c->extra_positions == 0 && !moe_config_has_halves(c)))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: routers before attention are implemented for decoders whose layers have "
-                    "both halves, without router norms and layers that draft",
-                    name);
-}
-
 static int check_static(const struct moe_config *c, const char *name, struct moe_err *err)
 {
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -534,53 +516,50 @@ static int check_static(const struct moe_config *c, const char *name, struct moe
     return MOE_OK;
 }
 
-static int check_norms(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    bool both = c->norm_place == MOE_NORM_BOTH;
-    if ((both && (c->n_encoder || c->norm_kind != MOE_NORM_RMS)) ||
-        (c->own_norms && (!both || c->shared_ff == 0 || c->shared_gate || c->soft_bypass)) ||
-        ((c->value_norm || c->rope_in_windows) && c->kv_rank) ||
-        (c->layer_scale && moe_config_has_halves(c)))
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: norms before and after blocks, of values and of a layer's parts, and "
-                        "rotation only in windows, are implemented without an encoder, latent "
-                        "attention, biases and halves",
-                        name);
-    return MOE_OK;
-}
-
+/* What layers have two halves of, and what is implemented with what. */
 static int check_halves(const struct moe_config *c, const char *name, struct moe_err *err)
 {
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        if ((c->layers[i].no_attention && (c->layers[i].no_ffn || c->layers[i].recurrent)) ||
-            (c->layers[i].no_ffn && c->layers[i].moe))
+    bool halves = moe_config_has_halves(c), both = c->norm_place == MOE_NORM_BOTH;
+    bool plain = c->n_encoder == 0 && !c->prefix_lm && !halves; /* a decoder of whole layers */
+    uint32_t n_attend = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct moe_layer_desc *l = &c->layers[i];
+        n_attend += moe_config_attends(c, i);
+        if ((l->no_attention && (l->no_ffn || l->recurrent)) || (l->no_ffn && l->moe))
             return moe_fail(err, MOE_ERR_FORMAT, "%s: layer %" PRIu32 " both has and lacks a half",
                             name, i);
-    uint32_t attending = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        attending += moe_config_attends(c, i);
-    if (attending == 0)
-        return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                        "%s: models without a layer of attention are not implemented", name);
-    if (moe_config_has_halves(c) && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE))
-        return moe_fail(
-            err, MOE_ERR_UNSUPPORTED,
-            "%s: half layers are implemented without an encoder and with norms before them", name);
-    return MOE_OK;
-}
-
-/* A layer that drafts is like the model's last layer. */
-static int check_ahead(const struct moe_config *c, const char *name, struct moe_err *err)
-{
-    if (c->n_ahead == 0 || (c->n_layers + c->n_ahead <= MOE_MAX_LAYERS && c->n_experts > 0 &&
-                            c->n_encoder == 0 && !c->prefix_lm && !c->last_projection &&
-                            c->positions == MOE_POSITIONS_ROTARY && c->norm_kind == MOE_NORM_RMS &&
-                            c->norm_place == MOE_NORM_BEFORE && !moe_config_has_halves(c)))
-        return MOE_OK;
-    return moe_fail(err, MOE_ERR_UNSUPPORTED,
-                    "%s: a layer that drafts is implemented for decoders with experts, rotary "
-                    "positions and RMS norms before blocks",
-                    name);
+    }
+    const struct rule rules[] = {
+        {c->router_early && !(plain && c->n_experts > 0 && !c->own_norms && c->n_ahead == 0 &&
+                              c->extra_positions == 0),
+         MOE_ERR_UNSUPPORTED,
+         "routers before attention are implemented for decoders whose layers have both halves, "
+         "without router norms and layers that draft"},
+        {c->parallel_blocks && !(plain && (c->router_early || c->n_experts == 0) &&
+                                 c->norm_place == MOE_NORM_BEFORE && c->state_heads == 0 &&
+                                 c->n_ahead == 0 && !c->own_norms),
+         MOE_ERR_UNSUPPORTED,
+         "attention and feed-forward that share a norm are implemented for decoders whose layers "
+         "have both and whose routers are early"},
+        /* A layer that drafts is like the model's last layer. */
+        {c->n_ahead && !(plain && c->n_layers + c->n_ahead <= MOE_MAX_LAYERS && c->n_experts > 0 &&
+                         !c->last_projection && c->positions == MOE_POSITIONS_ROTARY &&
+                         c->norm_kind == MOE_NORM_RMS && c->norm_place == MOE_NORM_BEFORE),
+         MOE_ERR_UNSUPPORTED,
+         "a layer that drafts is implemented for decoders with experts, rotary positions and RMS "
+         "norms before blocks"},
+        {n_attend == 0, MOE_ERR_UNSUPPORTED,
+         "models without a layer of attention are not implemented"},
+        {halves && (c->n_encoder || c->norm_place != MOE_NORM_BEFORE), MOE_ERR_UNSUPPORTED,
+         "half layers are implemented without an encoder and with norms before them"},
+        {(both && (c->n_encoder || c->norm_kind != MOE_NORM_RMS)) ||
+             (c->own_norms && (!both || c->shared_ff == 0 || c->shared_gate || c->soft_bypass)) ||
+             ((c->value_norm || c->rope_in_windows) && c->kv_rank) || (c->layer_scale && halves),
+         MOE_ERR_UNSUPPORTED,
+         "norms before and after blocks, of values and of a layer's parts, and rotation only in "
+         "windows, are implemented without an encoder, latent attention, biases and halves"},
+    };
+    return check_rules(name, rules, sizeof rules / sizeof rules[0], err);
 }
 
 int moe_config_check(const struct moe_config *c, const char *name, struct moe_err *err)
@@ -642,11 +621,7 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
     }
     MOE_TRY(check_streams(c, name, err));
     MOE_TRY(check_static(c, name, err));
-    MOE_TRY(check_early(c, name, err));
-    MOE_TRY(check_parallel(c, name, err));
-    MOE_TRY(check_ahead(c, name, err));
     MOE_TRY(check_halves(c, name, err));
-    MOE_TRY(check_norms(c, name, err));
     for (uint32_t i = 0; i < c->n_layers; i++)
         n_plain += !c->layers[i].moe && !c->layers[i].no_ffn;
     if (n_plain > 0 && c->dense_ff == 0)
