@@ -64,6 +64,12 @@ static inline void forge_blocks(struct moe_buf *out, uint32_t number, uint64_t n
             moe_put_u16(block + 208, moe_f32_to_f16((float)d / 100));
         else if (number == MOE_GGML_Q3_K)
             moe_put_u16(block + 108, moe_f32_to_f16((float)d));
+        else if (number == MOE_GGML_TQ1_0 || number == MOE_GGML_TQ2_0)
+            moe_put_u16(block + type->bytes - 2, moe_f32_to_f16((float)d));
+        else if (number == MOE_GGML_IQ1_M) /* 2^-8, four bits in each of four numbers */
+            for (int i = 0; i < 4; i++)
+                block[49 + 2 * i] =
+                    (uint8_t)((block[49 + 2 * i] & 15) | (0x1c00 >> 4 * i & 15) << 4);
         else
             moe_put_u16(block, moe_f32_to_f16((float)d));
         if (number == MOE_GGML_Q4_K)

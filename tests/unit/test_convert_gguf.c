@@ -305,6 +305,75 @@ static double error_of(uint32_t layer, uint32_t matrix, const char *name)
     return sqrt(squared / weight);
 }
 
+static const uint32_t low_types[] = {
+    MOE_GGML_IQ1_S,   MOE_GGML_IQ1_M, MOE_GGML_IQ2_XXS, MOE_GGML_IQ2_XS, MOE_GGML_IQ2_S,
+    MOE_GGML_IQ3_XXS, MOE_GGML_IQ3_S, MOE_GGML_TQ1_0,   MOE_GGML_Q1_0,   MOE_GGML_Q2_0};
+
+/* A model of each type of few bits has the file's values. */
+static void types_of_few_bits_are_carried(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof low_types / sizeof *low_types; i++) {
+        const struct forged_types types = {low_types[i], low_types[i], low_types[i], low_types[i]};
+        const struct forged_types layers[FORGED_LAYERS] = {types, types};
+        const char *source = in_dir("few.gguf"), *path = in_dir("few.moe");
+        forge_gguf("few.gguf", layers);
+        struct moe_convert_report report = convert_own(source, path);
+        assert_int_equal(report.n_roundings + report.requantized, 0);
+        open_both(source, path);
+        assert_true(error_of(0, 0, "blk.0.ffn_gate_exps.weight") == 0);
+        assert_true(error_of(1, 2, "blk.1.ffn_down_exps.weight") == 0);
+        close_both();
+    }
+}
+
+/* Files of each type with bytes changed or missing, DAMAGED (5) of them: converted, or refused with
+ * one line. */
+static void damaged_types_are_refused_or_read(void **state)
+{
+    (void)state;
+    const char *wanted = getenv("DAMAGED");
+    const int n = wanted ? atoi(wanted) : 5;
+    const struct moe_convert_options o = {.experts = {{4, 4}},
+                                          .n_experts = 1,
+                                          .dense_bits = 8,
+                                          .method = moe_quant_method_find("hqq"),
+                                          .group = 64,
+                                          .own_experts = true,
+                                          .own_dense = true};
+    uint64_t seed = 45;
+    for (size_t i = 0; i < sizeof low_types / sizeof *low_types; i++) {
+        const struct forged_types types = {low_types[i], low_types[i], low_types[i], low_types[i]};
+        const struct forged_types layers[FORGED_LAYERS] = {types, types};
+        int refused = 0;
+        for (int k = 0; k < n; k++) {
+            struct moe_convert_report report;
+            struct moe_err err = {0};
+            forge_gguf("bad.gguf", layers);
+            const char *source = in_dir("bad.gguf"), *path = in_dir("bad.moe");
+            FILE *f = fopen(source, "r+b");
+            assert_non_null(f);
+            assert_int_equal(fseek(f, 0, SEEK_END), 0);
+            const uint64_t bytes = (uint64_t)ftell(f), head = k % 2 ? bytes : 4096;
+            for (int j = 0; j < 1 + k % 8; j++) {
+                assert_int_equal(fseek(f, (long)(test_random(&seed) % head), SEEK_SET), 0);
+                fputc((int)(test_random(&seed) & 255), f);
+            }
+            assert_int_equal(fclose(f), 0);
+            if (k % 5 == 4)
+                assert_int_equal(truncate(source, (off_t)(test_random(&seed) % bytes)), 0);
+            if (moe_convert_checkpoint(source, path, &o, &report, &err) == MOE_OK)
+                continue;
+            refused++;
+            assert_true(err.text[0] && !strchr(err.text, '\n'));
+        }
+        assert_true(refused > 0 && refused < n);
+        if (wanted)
+            print_message("# %s: %d files damaged, %d refused\n", moe_ggml_find(low_types[i])->name,
+                          n, refused);
+    }
+}
+
 /* As llama.cpp's Q4_K_M: the down projections of some layers have six bits. Each type keeps its
  * bits, and its bytes. */
 static void mixed_files_keep_what_each_layer_has(void **state)
@@ -514,6 +583,8 @@ int main(void)
         cmocka_unit_test(without_bits_nothing_is_rounded),
         cmocka_unit_test(an_unquantized_source_gets_the_bits_asked_for),
         cmocka_unit_test(mixed_files_keep_what_each_layer_has),
+        cmocka_unit_test(types_of_few_bits_are_carried),
+        cmocka_unit_test(damaged_types_are_refused_or_read),
         cmocka_unit_test(repacking_names_what_it_rounds),
         cmocka_unit_test(rows_in_pairs_are_carried_in_halves),
         cmocka_unit_test(mxfp4_is_carried_whatever_its_exponents),

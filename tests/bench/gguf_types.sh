@@ -1,0 +1,128 @@
+#!/bin/sh
+# Files of ggml's types beside llama.cpp: bytes of file and pack, nats per token, tokens/s of decoding.
+#
+#   LLAMA=DIR QUANTIZE=PROGRAM tests/bench/gguf_types.sh TEXT [TYPE]...
+#
+# DIR has llama.cpp's shared libraries, and llama.h and its kin in DIR/include; PROGRAM is llama-quantize. The bundled
+# model is widened to rows of 768 and 256 (write_gguf, f16), then quantized to each TYPE (iq1_s to iq3_s, iq4_xs, q2_k)
+# with an importance of 1 for all columns (PYTHON has the gguf package), which types below 2 bits insist on. TEXT, a text
+# without ends of documents, is cut into windows of WINDOW (500) tokens, WINDOWS (9) of them: all of one text on both
+# sides, so that the nats differ by what llama.cpp rounds activations to, q8_K, where here blocks of 32 columns have a
+# scale. Against weights made f32 (f32 as a TYPE's second line) only rounding here is left. Rates are medians of ROUNDS
+# (3) runs in turn. A machine with other work gives other rates, and the same bytes and nats.
+set -eu
+cd "$(dirname "$0")/../.."
+BUILD=${BUILD:-build}
+text=$1
+shift
+work=${WORK:-$BUILD/bench/types}
+python=${PYTHON:-python3}
+window=${WINDOW:-500}
+mkdir -p "$work"
+export LD_LIBRARY_PATH="$LLAMA"
+if [ ! -e "$work/f16.gguf" ]; then
+    "$BUILD/tests/tools/widen" --hidden 4 --ff 4 --heads 4 tests/models/tiny-moe "$work/wide"
+    for type in f16 f32; do
+        "$BUILD/tests/tools/write_gguf" --type $type "$work/wide" "$work/$type.gguf" >/dev/null
+    done
+    "$python" - "$work/f16.gguf" "$work/importance" <<'END'
+import struct, sys, gguf
+out = []
+for t in gguf.GGUFReader(sys.argv[1]).tensors:
+    if len(t.shape) > 1:
+        n = int(t.shape[0]) * (int(t.shape[2]) if len(t.shape) > 2 else 1)
+        name = t.name.encode()
+        out.append(struct.pack("<i", len(name)) + name + struct.pack("<ii", 1, n) + struct.pack(f"<{n}f", *[1.0] * n))
+open(sys.argv[2], "wb").write(struct.pack("<i", len(out)) + b"".join(out))
+END
+fi
+# llama.cpp's side: mean nats of windows, then tokens/s of decoding 64 tokens after the first window.
+cat >"$work/peer.c" <<'END'
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "llama.h"
+static void quiet(enum ggml_log_level level, const char *text, void *user) { (void)level; (void)text; (void)user; }
+static double seconds(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
+static llama_token ids[1 << 20];
+static char text[1 << 21];
+int main(int argc, char **argv)
+{
+    int window = atoi(argv[3]), windows = atoi(argv[4]), threads = atoi(argv[5]);
+    llama_log_set(quiet, NULL);
+    llama_backend_init();
+    struct llama_model *m = llama_model_load_from_file(argv[1], llama_model_default_params());
+    struct llama_context_params cp = llama_context_default_params();
+    cp.n_ctx = window + 80, cp.n_batch = cp.n_ubatch = window, cp.n_threads = cp.n_threads_batch = threads;
+    cp.type_k = cp.type_v = GGML_TYPE_F32, cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    struct llama_context *x = m ? llama_init_from_model(m, cp) : NULL;
+    FILE *f = fopen(argv[2], "rb");
+    if (argc < 6 || !x || !f)
+        return 1;
+    const struct llama_vocab *vocab = llama_model_get_vocab(m);
+    int n_vocab = llama_vocab_n_tokens(vocab), n = 0;
+    int bytes = (int)fread(text, 1, sizeof text, f);
+    int all = llama_tokenize(vocab, text, bytes, ids, 1 << 20, false, false);
+    double sum = 0;
+    struct llama_batch b = llama_batch_init(window, 0, 1);
+    for (int w = 0; w < windows && (w + 1) * window <= all; w++) {
+        llama_memory_clear(llama_get_memory(x), true);
+        for (b.n_tokens = 0; b.n_tokens < window; b.n_tokens++) {
+            int i = b.n_tokens;
+            b.token[i] = ids[w * window + i], b.pos[i] = i, b.n_seq_id[i] = 1, b.seq_id[i][0] = 0, b.logits[i] = 1;
+        }
+        if (llama_decode(x, b))
+            return 2;
+        for (int i = 0; i + 1 < window; i++, n++) {
+            const float *l = llama_get_logits_ith(x, i);
+            double most = l[0], total = 0;
+            for (int k = 1; k < n_vocab; k++)
+                most = l[k] > most ? l[k] : most;
+            for (int k = 0; k < n_vocab; k++)
+                total += exp(l[k] - most);
+            sum += most + log(total) - l[ids[w * window + i + 1]];
+        }
+    }
+    double start = seconds();
+    for (int i = 0; i < 64; i++) {
+        b.n_tokens = 1, b.token[0] = ids[i], b.pos[0] = window + i;
+        if (llama_decode(x, b))
+            return 2;
+    }
+    printf("%.4f %.1f\n", sum / n, 64 / (seconds() - start));
+    return 0;
+}
+END
+${CC:-cc} -O2 -w -I"$LLAMA/include" "$work/peer.c" -o "$work/peer" -L"$LLAMA" -lllama -lggml -lggml-base -lm
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+[ $# -gt 0 ] || set -- iq1_s iq1_m iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s iq4_xs q2_k q3_k_s
+windows=${WINDOWS:-9}
+echo "type       file      pack  nats here  llama.cpp  of f32  tokens/s here  llama.cpp"
+for type; do
+    file=$work/$type.gguf pack=$work/$type.moe
+    [ -e "$file" ] || "$QUANTIZE" --imatrix "$work/importance" --pure --token-embedding-type f16 --output-tensor-type f16 \
+        "$work/f16.gguf" "$file" "$(echo "$type" | tr a-z A-Z)" "$(nproc)" >"$work/$type.log" 2>&1
+    [ -e "$pack" ] || "$BUILD/bin/moe-quantize" -q "$file" -o "$pack"
+    here=$("$BUILD/bin/moe-run" -q "$pack" --perplexity "$text" --max-doc-tokens "$window" --max-windows "$windows" \
+        --json 2>/dev/null | sed 's/.*"nll": \([0-9.]*\).*/\1/')
+    : >"$work/ours"
+    : >"$work/theirs"
+    for round in $(seq "${ROUNDS:-3}"); do
+        "$BUILD/bin/moe-run" -q "$pack" --bench --bench-runs 1 --json -n 64 --prompt-tokens 64 2>/dev/null |
+            sed 's/.*"decode_tokens_per_s": {"median": \([0-9.]*\).*/\1/' >>"$work/ours"
+        "$work/peer" "$file" "$text" "$window" "$([ "$round" = 1 ] && echo "$windows" || echo 1)" "$(nproc)" >"$work/peer.out"
+        [ "$round" -gt 1 ] || llama=$(cut -d' ' -f1 "$work/peer.out")
+        cut -d' ' -f2 "$work/peer.out" >>"$work/theirs"
+    done
+    "$python" - "$file" "$work/f32.gguf" <<'END'
+import sys, gguf, numpy
+to = {t.name: t for t in gguf.GGUFReader(sys.argv[2], "r+").tensors}
+for t in gguf.GGUFReader(sys.argv[1]).tensors:
+    to[t.name].data.reshape(-1)[:] = gguf.quants.dequantize(t.data, t.tensor_type).astype(numpy.float32).reshape(-1)
+END
+    exact=$("$work/peer" "$work/f32.gguf" "$text" "$window" "$windows" "$(nproc)" | cut -d' ' -f1)
+    printf '%-8s %9d %9d %10s %10s %7s %14s %10s\n' "$type" "$(stat -c %s "$file")" "$(stat -c %s "$pack")" "$here" \
+        "$llama" "$exact" "$(median <"$work/ours")" "$(median <"$work/theirs")"
+done
