@@ -2,7 +2,7 @@
  * write_gguf: writes a Qwen2-MoE checkpoint as GGUF, for comparisons with llama.cpp and its
  * relatives.
  *
- *     write_gguf [--type f16|q8_0|q4_0] SRC_DIR OUT.gguf
+ *     write_gguf [--type f16|f32|q8_0|q4_0] SRC_DIR OUT.gguf
  *
  * SRC_DIR is a Hugging Face directory: the bundled model, or what widen made of it (with as many
  * --heads as --hidden). Names, keys and
@@ -565,7 +565,7 @@ static int convert(struct gguf *g, struct moe_err *err)
 
 static int usage(void)
 {
-    fputs("usage: write_gguf [--type f16|q8_0|q4_0] SRC_DIR OUT.gguf\n", stderr);
+    fputs("usage: write_gguf [--type f16|f32|q8_0|q4_0] SRC_DIR OUT.gguf\n", stderr);
     return 2;
 }
 
@@ -575,7 +575,7 @@ int main(int argc, char **argv)
     static struct gguf g = {.type = &TYPES[1]};
     struct moe_err err = {0};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        size_t i = 1;
+        size_t i = 0;
         while (c == 't' && i < sizeof TYPES / sizeof *TYPES && strcmp(optarg, TYPES[i].name) != 0)
             i++;
         if (c != 't' || i == sizeof TYPES / sizeof *TYPES)
