@@ -125,11 +125,11 @@ static int check_freqs(const char *name, const double *freqs, uint32_t n, uint32
                         "%s: %" PRIu32 " rotary frequencies for %" PRIu32 " pairs", name, n, pairs);
     for (uint32_t i = 0; i < n; i++)
         if (!(fabs(freqs[i]) <= 1e6))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: a rotary frequency of %g makes no sense",
-                            name, freqs[i]);
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: a rotary frequency of %g, expected -1e6 to 1e6", name, freqs[i]);
     if (!(scale > 0 && scale < 1e6))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a rotary scale of %g makes no sense", name,
-                        scale);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: a rotary scale of %g, expected above 0 and below 1e6", name, scale);
     return MOE_OK;
 }
 
@@ -274,8 +274,9 @@ static int check_buckets(const struct moe_config *c, const char *name, struct mo
         (c->n_buckets >= least && c->n_buckets <= MOE_MAX_BUCKETS && c->bucket_distance > exact))
         return MOE_OK;
     return moe_fail(err, MOE_ERR_FORMAT,
-                    "%s: %" PRIu32 " buckets for distances up to %" PRIu32 " make no sense", name,
-                    c->n_buckets, c->bucket_distance);
+                    "%s: %" PRIu32 " buckets for distances up to %" PRIu32 ", expected %" PRIu32
+                    " to %d buckets and a distance above half of them",
+                    name, c->n_buckets, c->bucket_distance, least, MOE_MAX_BUCKETS);
 }
 
 /* What only GPTSAN has. */
@@ -284,8 +285,9 @@ static int check_after(const struct moe_config *c, const char *name, struct moe_
     bool learnt = c->positions == MOE_POSITIONS_LEARNT;
     if (c->extra_positions && (!learnt || c->extra_positions >= c->n_layers))
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: more learnt positions before layer %" PRIu32 " make no sense", name,
-                        c->extra_positions);
+                        "%s: more learnt positions before layer %" PRIu32
+                        ", expected a layer below %" PRIu32 " of a model with learnt positions",
+                        name, c->extra_positions, c->n_layers);
     const struct rule rules[] = {
         {c->n_encoder && (learnt || c->norm_place == MOE_NORM_AFTER || c->last_projection ||
                           c->soft_bypass || c->dense_bias),
@@ -333,8 +335,8 @@ static int check_rope(const struct moe_config *c, const char *name, struct moe_e
                               "%s: rotated values, but positions that are not rotary", name)
                    : MOE_OK;
     if (!(c->rope_theta > 1 && c->rope_theta < 1e12))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g makes no sense", name,
-                        c->rope_theta);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g, expected above 1 and below 1e12",
+                        name, c->rope_theta);
     uint32_t pairs = c->rope_dim / 2;
     MOE_TRY(check_freqs(name, c->rope_freqs, c->n_rope_freqs, pairs, c->rope_scale, err));
     MOE_TRY(check_freqs(name, c->rope_freqs_long, c->n_rope_freqs_long, pairs, c->rope_scale_long,
@@ -421,7 +423,7 @@ static int check_global(const struct moe_config *c, const char *name, struct moe
     if (c->global_head_dim % 2 || !c->n_global_freqs)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: global heads of %" PRIu32 " with %" PRIu32
-                        " rotary frequencies make no sense",
+                        " rotary frequencies, expected an even width and at least one frequency",
                         name, c->global_head_dim, c->n_global_freqs);
     MOE_TRY(check_freqs(name, c->global_freqs, c->n_global_freqs, c->global_head_dim / 2, 1, err));
     if (c->kv_rank || c->n_encoder || c->state_heads || c->attn_gate || c->rope_original ||
@@ -485,7 +487,8 @@ static int check_streams(const struct moe_config *c, const char *name, struct mo
     if (c->n_streams < 2 || c->stream_rounds == 0 || !(c->stream_eps > 0 && c->stream_eps < 1))
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: %" PRIu32 " streams mixed by %" PRIu32
-                        " rounds with an epsilon of %g make no sense",
+                        " rounds with an epsilon of %g, expected at least 2 streams and 1 round, "
+                        "and an epsilon between 0 and 1",
                         name, c->n_streams, c->stream_rounds, (double)c->stream_eps);
     if ((uint64_t)c->n_streams * c->hidden > MOE_MAX_DIM || c->n_encoder || c->prefix_lm ||
         c->norm_place != MOE_NORM_BEFORE || c->norm_kind != MOE_NORM_RMS || c->parallel_blocks ||
@@ -593,7 +596,8 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
                             c->routed_scale, c->attn_scale,     c->moe_scale};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         if (!isfinite(scales[i]) || scales[i] == 0)
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: a scale of %g makes no sense", name,
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: a scale of %g, expected a number other than 0", name,
                             (double)scales[i]);
     const float limits[] = {c->clip_qkv,      c->act_alpha, c->act_limit,
                             c->router_jitter, c->topk_eps,  c->logit_cap};
@@ -601,13 +605,14 @@ int moe_config_check(const struct moe_config *c, const char *name, struct moe_er
         if (!(limits[i] >= 0) || !isfinite(limits[i]))
             return moe_fail(
                 err, MOE_ERR_FORMAT,
-                "%s: a limit of %g (clip_qkv, of the activation, the router or logits) makes "
-                "no sense",
+                "%s: a limit of %g (clip_qkv, of the activation, the router or logits), "
+                "expected 0 or more",
                 name, (double)limits[i]);
     const float epsilons[] = {c->norm_eps, moe_config_latent_eps(c)};
     for (size_t i = 0; i < sizeof epsilons / sizeof epsilons[0]; i++)
         if (!(epsilons[i] > 0 && epsilons[i] < 1) || !(c->latent_eps >= 0))
-            return moe_fail(err, MOE_ERR_FORMAT, "%s: norm epsilon %g makes no sense", name,
+            return moe_fail(err, MOE_ERR_FORMAT,
+                            "%s: norm epsilon %g, expected above 0 and below 1", name,
                             (double)epsilons[i]);
     if (moe_config_count_layers(c, MOE_LAYER(moe)) > 0) {
         const struct range moe[] = {

@@ -22,7 +22,7 @@ int family_deepseek_v3_hf(struct moe_config *c, const char *path, const json_t *
     if (c->kv_rank == 0 || c->head_dim == 0 || c->rope_dim == 0)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention with %" PRIu32 " shared, %" PRIu32
-                        " plain and %" PRIu32 " rotated values makes no sense",
+                        " plain and %" PRIu32 " rotated values, expected some of each",
                         path, c->kv_rank, c->head_dim, c->rope_dim);
     if (c->n_kv_heads != 0 && c->n_kv_heads != c->n_heads)
         return moe_fail(err, MOE_ERR_UNSUPPORTED,
@@ -61,7 +61,8 @@ static int latent_attention_of_gguf(struct moe_config *c, const struct moe_gguf 
     if (c->kv_rank == 0 || c->rope_dim == 0 || c->head_dim <= c->rope_dim)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: latent attention with %" PRIu32 " shared, %" PRIu32
-                        " rotated of %" PRIu32 " values makes no sense",
+                        " rotated of %" PRIu32
+                        " values, expected some of each and fewer rotated than all",
                         moe_gguf_path(gguf), c->kv_rank, c->rope_dim, c->head_dim);
     return MOE_OK;
 }
@@ -152,7 +153,8 @@ int family_ernie4_5_moe_hf(struct moe_config *c, const char *path, const json_t 
     };
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (step == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_interval' 0 makes no sense", path);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'moe_layer_interval' is 0, expected 1 or more",
+                        path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = i >= first && i <= last && (i + 1) % step == 0;
     return MOE_OK;
@@ -306,8 +308,8 @@ int family_afmoe_hf(struct moe_config *c, const char *path, const json_t *json,
     MOE_TRY(moe_json_get_bool(path, json, "mup_enabled", false, &scaled, err));
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (every == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'global_attn_every_n_layers' 0 makes no sense",
-                        path);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'global_attn_every_n_layers' is 0, expected 1 or more", path);
     if (scaled)
         c->embed_scale = sqrtf((float)c->hidden);
     bool listed = json_is_array(json_object_get(json, "layer_types"));
@@ -339,7 +341,8 @@ static int exaone_pattern(struct moe_config *c, const char *path, const json_t *
         MOE_TRY(moe_json_get_u32(path, json, "sliding_window_pattern", MOE_MAX_LAYERS, false,
                                  &every, err));
     if (every == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'sliding_window_pattern' 0 makes no sense", path);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'sliding_window_pattern' is 0, expected 1 or more", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].windowed = letters ? letters[i % strlen(letters)] == 'L' && i + 1 < c->n_layers
                                         : (i + 1) % every != 0;
@@ -462,8 +465,8 @@ static int cohere2_layers(struct moe_config *c, const char *path, const json_t *
     };
     MOE_TRY(family_read_numbers(path, json, numbers, sizeof numbers / sizeof numbers[0], err));
     if (every == 0 || every_dense == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: a sliding window pattern of 0 makes no sense",
-                        path);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: the sliding window pattern is 0, expected 1 or more", path);
     c->rope_in_dense = every_dense == 1;
     bool listed = json_is_array(json_object_get(json, "layer_types"));
     for (uint32_t i = 0; i < c->n_layers && !listed && c->window; i++)
@@ -851,8 +854,9 @@ int family_jamba_hf(struct moe_config *c, const char *path, const json_t *json,
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: attention in layer %" PRIu32 " of %" PRIu32 ", experts in %" PRIu32
                         " of %" PRIu32 ", states %" PRIu32
-                        " times as wide as the stream make no sense",
-                        path, attends[1], attends[0], experts[1], experts[0], expand);
+                        " times as wide as the stream, expected layers below their periods and "
+                        "states of at most %d values",
+                        path, attends[1], attends[0], experts[1], experts[0], expand, MOE_MAX_DIM);
     c->state_heads = c->state_key_heads = 1;
     c->state_value_dim = expand * c->hidden;
     c->state_step_rank = rank;
@@ -1102,8 +1106,9 @@ static int gemma4_global_rope(struct moe_config *c, const char *path, const json
         c->global_head_dim / 2 > MOE_MAX_ROPE_PAIRS)
         return moe_fail(err, MOE_ERR_FORMAT,
                         "%s: rotating %g of %" PRIu32
-                        " values of a head by theta %g makes no sense",
-                        path, partial, c->global_head_dim, theta);
+                        " values of a head by theta %g, expected a share from 0 to 1 of at most %d "
+                        "values and a theta above 1",
+                        path, partial, c->global_head_dim, theta, 2 * MOE_MAX_ROPE_PAIRS);
     uint32_t pairs = c->global_head_dim / 2;
     uint32_t turning = (uint32_t)(partial * c->global_head_dim / 2);
     c->n_global_freqs = pairs;
@@ -1217,7 +1222,7 @@ static int read_query_scale(struct moe_config *c, const char *path, const json_t
     if (!on)
         return MOE_OK;
     if (step == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'floor_scale' 0 makes no sense", path);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'floor_scale' is 0, expected 1 or more", path);
     c->query_step = step;
     c->query_scale = (float)scale;
     return MOE_OK;
@@ -1232,8 +1237,8 @@ static int read_moe_layers(struct moe_config *c, const char *path, const json_t 
     MOE_TRY(moe_json_get_u32(path, json, "interleave_moe_layer_step", MOE_MAX_LAYERS, false, &step,
                              err));
     if (step == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'interleave_moe_layer_step' 0 makes no sense",
-                        path);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'interleave_moe_layer_step' is 0, expected 1 or more", path);
     for (uint32_t i = 0; i < c->n_layers; i++)
         c->layers[i].moe = !json_is_array(list) && (i + 1) % step == 0;
     return family_read_layers(c, MOE_LAYER(moe), 1, path, list, "moe_layers", err);

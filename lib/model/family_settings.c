@@ -29,7 +29,7 @@ static int use_value(struct moe_config *config, const struct moe_setting *s,
     if (s->use == MOE_UNLESS_ZERO)
         moe_config_field_set(config, field, old);
     else if (value == 0)
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is 0, which makes no sense", path, key);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: '%s' is 0, expected another number", path, key);
     else if (s->use == MOE_RECIPROCAL)
         moe_config_field_set(config, field, (double)(1 / (float)value));
     return MOE_OK;
@@ -238,8 +238,9 @@ int family_set_shared(struct moe_config *c, uint32_t n, const char *path, struct
     uint64_t width = (uint64_t)n * c->expert_ff;
     if (width > MOE_MAX_DIM)
         return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: %" PRIu32 " shared experts of width %" PRIu32 " make no sense", path,
-                        n, c->expert_ff);
+                        "%s: %" PRIu32 " shared experts of width %" PRIu32
+                        ", expected at most %d together",
+                        path, n, c->expert_ff, MOE_MAX_DIM);
     c->shared_ff = (uint32_t)width;
     return MOE_OK;
 }

@@ -209,7 +209,8 @@ static int read_partial(struct moe_rope_settings *s, const char *path, const jso
 {
     MOE_TRY(moe_json_get_double(path, json, "partial_rotary_factor", false, &s->partial, err));
     if (!(s->partial > 0 && s->partial <= 1))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: 'partial_rotary_factor' %g makes no sense", path,
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: 'partial_rotary_factor' %g, expected above 0 and at most 1", path,
                         s->partial);
     return MOE_OK;
 }
@@ -350,8 +351,9 @@ static int apply_longrope(struct moe_config *c, const struct moe_rope_settings *
         return moe_fail(err, MOE_ERR_FORMAT, "%s: %" PRIu32 " rotary factors for %" PRIu32 " pairs",
                         name, s->n_factors, pairs);
     if (!(context >= 1 && context <= MOE_MAX_CONTEXT && context == floor(context)))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: an original context of %g makes no sense", name,
-                        context);
+        return moe_fail(err, MOE_ERR_FORMAT,
+                        "%s: an original context of %g, expected a whole number from 1 to %d", name,
+                        context, MOE_MAX_CONTEXT);
     for (uint32_t i = 0; i < pairs; i++) {
         double freq = plain_freq(s->theta, i, pairs);
         c->rope_freqs[i] = freq / s->short_factors[i];
@@ -371,21 +373,22 @@ static int check_settings(const struct moe_rope_settings *s, double factor, doub
                           const char *name, struct moe_err *err)
 {
     if (!(s->theta > 1))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g makes no sense", name, s->theta);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rope theta %g, expected above 1", name, s->theta);
     if (s->kind == MOE_ROPE_PLAIN)
         return MOE_OK;
     if ((s->kind == MOE_ROPE_LINEAR || s->kind == MOE_ROPE_LLAMA3) && s->factor == 0)
         return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary scaling without 'factor'", name);
     if (!(factor > 0 && factor < 1e6) || !(context > 0 && context < 1e9))
-        return moe_fail(err, MOE_ERR_FORMAT,
-                        "%s: rotary scaling by %g from a context of %g makes no sense", name,
-                        factor, context);
+        return moe_fail(
+            err, MOE_ERR_FORMAT,
+            "%s: rotary scaling by %g from a context of %g, expected above 0, below 1e6 and 1e9",
+            name, factor, context);
     if (s->kind == MOE_ROPE_LLAMA3 && !(s->high_freq_factor >= s->low_freq_factor))
         return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary 'high_freq_factor' %g is below %g", name,
                         s->high_freq_factor, s->low_freq_factor);
     if (s->kind == MOE_ROPE_YARN && !(s->beta_fast > 0 && s->beta_slow > 0))
-        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary betas of %g and %g make no sense", name,
-                        s->beta_fast, s->beta_slow);
+        return moe_fail(err, MOE_ERR_FORMAT, "%s: rotary betas of %g and %g, expected both above 0",
+                        name, s->beta_fast, s->beta_slow);
     return MOE_OK;
 }
 

@@ -280,7 +280,7 @@ static void impossible_stacks_are_refused(void **state)
     REFUSED(c.attn_sinks = true, MOE_ERR_UNSUPPORTED, "without windows, sinks");
     REFUSED((c.window = 4, c.layers[0].windowed = 1), MOE_ERR_UNSUPPORTED, "without windows");
     REFUSED(c.n_buckets = 2, MOE_ERR_FORMAT, "2 buckets for distances");
-    REFUSED(c.bucket_distance = c.n_buckets / 2, MOE_ERR_FORMAT, "make no sense");
+    REFUSED(c.bucket_distance = c.n_buckets / 2, MOE_ERR_FORMAT, "a distance above half of them");
     REFUSED(c.rope_dim = 4, MOE_ERR_FORMAT, "rotated values, but positions");
     REFUSED(c.dense_act = MOE_ACT_SWIGLU_CLAMPED, MOE_ERR_UNSUPPORTED, "only for experts");
     REFUSED(c.positions = MOE_POSITIONS_LEARNT, MOE_ERR_UNSUPPORTED, "without learnt positions");
