@@ -27,7 +27,7 @@ said() { # SECTION
     "$bin/moe-calibrate" --show --json "$tmp/one.yaml" |
         sed -n "s/.*\"$1\":{[^{]*\"loss\":{[^}]*\"nats_per_token\":\([0-9.e+-]*\).*/\1/p"
 }
-score() { "$bin/moe-run" --perplexity "$tmp/calib.jsonl" --json "$@"; }
+score() { "$bin/moe-run" --kv f32 --perplexity "$tmp/calib.jsonl" --json "$@"; }
 nats() { score "$@" | sed 's/.*"nll": \([0-9.]*\),.*/\1/'; }
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a != "" && b != "" && (a - b) ^ 2 < 1e-12) }'; }
 run "$bin/moe-quantize" -q --map "$tmp/one.yaml" -o "$tmp/mixed.moe" "$all"

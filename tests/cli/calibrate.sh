@@ -1,5 +1,5 @@
 # moe-calibrate: what scripts rely on. The same file whatever the threads, shards and interruptions;
-# what a map says is what moe-run then measures on the pack made from it.
+# what a map says is what moe-run --kv f32 then measures on the pack made from it.
 . tests/cli/lib.sh
 run "$bin/moe-calibrate" --help
 expect_exit 0 "--help exits with 0"
@@ -79,7 +79,7 @@ expect_exit 3 "a map that is cut off"
 figure() { "$bin/moe-calibrate" --show --json "$1" | sed -n "s/.*\"choice\":{[^{]*\"loss\":{[^}]*\"nats_per_token\":\([0-9.e+-]*\).*/\1/p"; }
 run "$bin/moe-quantize" -q --map "$tmp/one.yaml" -o "$tmp/mixed.moe" "$tmp/all.moe"
 expect_exit 0 "a pack that follows it"
-nats() { "$bin/moe-run" "$1" --perplexity "$2" --max-doc-tokens 12 --max-windows 1 --json; }
+nats() { "$bin/moe-run" "$1" --kv f32 --perplexity "$2" --max-doc-tokens 12 --max-windows 1 --json; }
 { nats "$tmp/mixed.moe" "$tmp/math.txt"; nats "$tmp/mixed.moe" "$tmp/code.txt"; } >"$tmp/nats"
 measured=$(sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' "$tmp/nats" |
     awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }')
@@ -129,7 +129,7 @@ member() { # SECTION MEMBER: a number of --json
 }
 weighted() { # OPTION...: nats per token of both texts
     for text in "$tmp/math.txt" "$tmp/code.txt"; do
-        "$bin/moe-run" "$tmp/two.moe" --strategy ondemand "$@" --perplexity "$text" \
+        "$bin/moe-run" "$tmp/two.moe" --kv f32 --strategy ondemand "$@" --perplexity "$text" \
             --max-doc-tokens 12 --max-windows 1 --json
     done | sed 's/.*"nll": \([0-9.]*\), "tokens": \([0-9]*\),.*/\1 \2/' |
         awk '{ s += $1 * $2; n += $2 } END { printf "%.5f", s / n }'
@@ -269,7 +269,7 @@ expect_stdout_like '*Routing for a tolerance of 5%: experts in a cache of 4.00 M
 said=$("$bin/moe-calibrate" --show --json "$tmp/routing.yaml" |
     sed -n 's/.*"routing":{[^{]*"loss":{[^}]*"nats_per_token":\([0-9.e+-]*\).*/\1/p')
 aware() {
-    "$bin/moe-run" "$tmp/all.moe" --perplexity "$tmp/one.txt" --max-doc-tokens 12 --max-windows 1 --prompt-share 0 --json \
+    "$bin/moe-run" "$tmp/all.moe" --kv f32 --perplexity "$tmp/one.txt" --max-doc-tokens 12 --max-windows 1 --prompt-share 0 --json \
         --expert-memory 4M "$@"
 }
 measured=$(aware --strategy lru+prefer-cached --calibration "$tmp/routing.yaml" --stats-json "$tmp/routing.json" |

@@ -55,7 +55,7 @@ done
 # Embeddings: the mean of the third source's, from its reference.
 awk '/"sources"/ { n = split($0, source, "\"pooled\":"); split(source[4], list, /[][]/); print list[2] }' \
     "$drawn/switch-b/reference.json" >"$tmp/pooled"
-moe -f "$tmp/third" --encode
+moe --kv f32 -f "$tmp/third" --encode
 expect_exit 0 "--encode"
 expect_stdout_like '{"tokens": 7, "pooling": "mean", "embedding": \[*\]}' "... writes a line"
 check "... that is the reference's mean" awk '
@@ -68,14 +68,14 @@ check "... that is the reference's mean" awk '
         exit bad || n[1] < 8 || n[1] != n[2]
     }' "$tmp/pooled" "$out"
 cp "$out" "$tmp/mean"
-moe -f "$tmp/third" --encode --memory "${least}M" -c 64
+moe --kv f32 -f "$tmp/third" --encode --memory "${least}M" -c 64
 check "... in little memory as well" cmp -s "$out" "$tmp/mean"
 { cat "$tmp/third"; printf '\n\n'; cat "$tmp/third"; } >"$tmp/lines"
-moe -f "$tmp/lines" --encode
+moe --kv f32 -f "$tmp/lines" --encode
 check "--encode: a line for each line" [ "$(wc -l <"$out")" = 3 ]
 check "... in their order" sh -c "sed -n 1p '$out' | cmp -s - '$tmp/mean' && sed -n 3p '$out' | cmp -s - '$tmp/mean'"
 check "... also for an empty one" sh -c "sed -n 2p '$out' | grep -q '^{\"tokens\": 1, '"
-moe -p "a b" --encode --pooling first
+moe --kv f32 -p "a b" --encode --pooling first
 expect_stdout_like '{"tokens": 4, "pooling": "first", *' "--pooling"
 
 # Requests: completions are answers to sources; there is no chat.
